@@ -1,0 +1,44 @@
+# The kernels module: core, simd and the group folders that kernels.def names. The suffix of a file
+# sets its instruction set, so that no file needs an #ifdef around its body.
+function(fathom_isa_flags)
+  foreach(source ${ARGN})
+    if(source MATCHES "_avx2\\.cc$")
+      set(flags -mavx2 -mfma -mf16c -mbmi2)
+    elseif(source MATCHES "_avx512\\.cc$")
+      set(flags -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi
+                -mavx512vnni -mavx512bf16 -mprefer-vector-width=512)
+    elseif(source MATCHES "_amx\\.cc$")
+      set(flags -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi
+                -mavx512vnni -mavx512bf16 -mamx-tile -mamx-bf16 -mprefer-vector-width=512)
+    else()
+      continue()
+    endif()
+    # Contraction stays off: a variant says where it fuses, so that a row's bits are its own.
+    # GCC 12 takes the undefined operands inside its own intrinsics for uninitialised variables.
+    set_source_files_properties(${source} TARGET_DIRECTORY fathom_kernels
+      PROPERTIES COMPILE_OPTIONS "${flags};-ffp-contract=off;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
+  endforeach()
+endfunction()
+
+function(fathom_kernels_module)
+  fathom_sources(sources tests ${PROJECT_SOURCE_DIR}/fathom/kernels)
+  set(cases ${sources})
+  list(FILTER cases INCLUDE REGEX "_cases\\.cc$|/conformance/")
+  list(FILTER sources EXCLUDE REGEX "_cases\\.cc$|/conformance/")
+  add_library(fathom_kernels STATIC ${sources})
+  target_link_libraries(fathom_kernels
+    PUBLIC fathom_trace fathom_device fathom_tensor fathom_formats fathom_os fathom_base fathom_options
+    PRIVATE fathom_warnings)
+  fathom_isa_flags(${sources})
+  # Cases and oracles are shared by tests, benchmarks and fuzzers; the library does not carry them.
+  if(cases)
+    add_library(fathom_kernels_cases STATIC ${cases})
+    target_link_libraries(fathom_kernels_cases PUBLIC fathom_kernels PRIVATE fathom_warnings)
+  else()
+    add_library(fathom_kernels_cases INTERFACE)
+    target_link_libraries(fathom_kernels_cases INTERFACE fathom_kernels)
+  endif()
+  if(FATHOM_TESTS AND tests)
+    fathom_test(kernels_test SOURCES ${tests} LIBS fathom_kernels_cases LABELS kernel)
+  endif()
+endfunction()
