@@ -1,0 +1,275 @@
+#include "fathom/os/atomic_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "fathom/base/fail_point.h"
+#include "fathom/base/str_cat.h"
+#include "fathom/os/file.h"
+
+namespace fathom {
+namespace {
+
+constexpr size_t kPendingBytes = 1 << 20;
+
+// Attempts to take a lock file whose owner keeps vanishing.
+constexpr int kMaxAttempts = 16;
+
+// An error of a write is Io whatever its number: NotFound and OutOfMemory speak of inputs.
+Status write_error(std::string_view action, std::string_view path, int error) {
+  return io_error(errno_status(action, path, error).message());
+}
+
+// Zero, or errno.
+int write_fully(int fd, const char* data, size_t size) {
+  while (size > 0) {
+    if (FATHOM_FAIL_POINT("atomic_file.write")) return ENOSPC;
+    const ssize_t put = ::write(fd, data, std::min<size_t>(size, 1u << 30));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return errno;
+    if (put == 0) return EIO;
+    data += put;
+    size -= static_cast<size_t>(put);
+  }
+  return 0;
+}
+
+int sync_directory(const std::string& path) {
+  if (FATHOM_FAIL_POINT("atomic_file.sync_directory")) return EIO;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  // Some network file systems cannot sync a directory; the rename is as safe there as it gets.
+  return error == EINVAL ? 0 : error;
+}
+
+// Whether the path still leads to the open file.
+bool is_same_file(int fd, const std::string& path) {
+  struct stat open_file {};
+
+  struct stat named {};
+
+  return fstat(fd, &open_file) == 0 && lstat(path.c_str(), &named) == 0 &&
+         open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
+}
+
+// Opens and locks `path`. With `fresh`, a file that nobody holds is deleted and made anew. Returns
+// the descriptor, or -errno; EWOULDBLOCK when another process holds it.
+int open_locked(const std::string& path, bool fresh, int mode) {
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    const bool is_ours = fd >= 0;
+    if (!is_ours && errno != EEXIST) return -errno;
+    if (!is_ours) fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 && errno == ENOENT) continue;  // its owner finished in between
+    if (fd < 0) return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      ::close(fd);
+      return -error;
+    }
+    // Between opening and locking, the owner before us may have removed or renamed the file.
+    if (is_same_file(fd, path)) {
+      if (is_ours || !fresh) return fd;
+      ::unlink(path.c_str());
+    }
+    ::close(fd);
+  }
+  return -EWOULDBLOCK;
+}
+
+}  // namespace
+
+AtomicFile::~AtomicFile() {
+  abandon();
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept {
+  *this = std::move(other);
+}
+
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(written_, other.written_);
+  std::swap(reserved_, other.reserved_);
+  std::swap(path_, other.path_);
+  std::swap(partial_, other.partial_);
+  std::swap(pending_, other.pending_);
+  return *this;
+}
+
+Result<AtomicFile> AtomicFile::create(std::string path, const AtomicFileOptions& options) {
+  AtomicFile file;
+  file.partial_ = str_cat(path, kPartialSuffix);
+  file.path_ = std::move(path);
+  if (path_kind(file.path_) == PathKind::kDirectory) {
+    return io_error(str_cat("cannot write ", file.path_, ": is a directory"));
+  }
+  const int fd = FATHOM_FAIL_POINT("atomic_file.create")
+                     ? -EACCES
+                     : open_locked(file.partial_, /*fresh=*/true, options.mode);
+  if (fd == -EWOULDBLOCK) {
+    return io_error(str_cat("cannot write ", file.path_, ": another process is writing it"));
+  }
+  if (fd < 0) return write_error("create", file.partial_, -fd);
+  file.fd_ = fd;
+  FATHOM_TRY(file.reserve(options.reserve_bytes));
+  return file;
+}
+
+Status AtomicFile::reserve(int64_t bytes) {
+  if (bytes <= 0) return {};
+  int error = FATHOM_FAIL_POINT("atomic_file.reserve") ? ENOSPC : 0;
+  while (error == 0 && fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) != 0) {
+    if (errno == EINTR) continue;
+    // A file system that cannot reserve is asked for its free space instead.
+    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
+    error = errno;
+  }
+  const Result<int64_t> free = free_space_bytes(parent_directory(path_));
+  if (error == 0 && free.ok() && *free < bytes) {
+    struct stat info {};
+
+    const bool has_blocks = fstat(fd_, &info) == 0 && int64_t{info.st_blocks} * 512 >= bytes;
+    if (!has_blocks) error = ENOSPC;
+  }
+  if (error == 0) {
+    reserved_ = bytes;
+    return {};
+  }
+  Status status = fail(str_cat("reserve ", bytes, " bytes for"), error);
+  if (!free.ok()) return status;
+  return io_error(str_cat(status.message(), " (", *free, " bytes are free)"));
+}
+
+Status AtomicFile::append(std::span<const std::byte> data) {
+  return append(std::string_view(reinterpret_cast<const char*>(data.data()), data.size()));
+}
+
+Status AtomicFile::append(std::string_view text) {
+  if (fd_ < 0) return io_error(str_cat("cannot write ", path_, ": it was abandoned"));
+  if (pending_.size() + text.size() > kPendingBytes) FATHOM_TRY(flush());
+  if (text.size() >= kPendingBytes) {
+    if (const int error = write_fully(fd_, text.data(), text.size()); error != 0) {
+      return fail("write", error);
+    }
+  } else {
+    pending_.append(text);
+  }
+  written_ += static_cast<int64_t>(text.size());
+  return {};
+}
+
+Status AtomicFile::flush() {
+  const int error = write_fully(fd_, pending_.data(), pending_.size());
+  pending_.clear();
+  return error == 0 ? Status{} : fail("write", error);
+}
+
+Status AtomicFile::commit() {
+  if (fd_ < 0) return io_error(str_cat("cannot write ", path_, ": it was abandoned"));
+  FATHOM_TRY(flush());
+  // Gives back what was reserved beyond the end.
+  if (reserved_ > written_ && ftruncate(fd_, written_) != 0) return fail("cut", errno);
+  if (FATHOM_FAIL_POINT("atomic_file.sync")) return fail("sync", EIO);
+  if (fsync(fd_) != 0) return fail("sync", errno);
+  if (FATHOM_FAIL_POINT("atomic_file.rename")) return fail("rename", EIO);
+  if (rename(partial_.c_str(), path_.c_str()) != 0) return fail("rename", errno);
+  const int closed = ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno;
+  if (closed != 0) return write_error("close", path_, closed);
+  const int synced = sync_directory(parent_directory(path_));
+  if (synced != 0) return write_error("sync the directory of", path_, synced);
+  return {};
+}
+
+Status AtomicFile::fail(std::string_view action, int error) {
+  abandon();
+  return write_error(action, partial_, error);
+}
+
+void AtomicFile::abandon() {
+  if (fd_ < 0) return;
+  ::unlink(partial_.c_str());
+  ::close(std::exchange(fd_, -1));
+  pending_.clear();
+}
+
+Status write_file(const std::string& path,
+                  std::string_view content,
+                  const AtomicFileOptions& options) {
+  FATHOM_ASSIGN(AtomicFile file, AtomicFile::create(path, options));
+  FATHOM_TRY(file.append(content));
+  return file.commit();
+}
+
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+AppendFile::AppendFile(AppendFile&& other) noexcept {
+  *this = std::move(other);
+}
+
+AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+Result<AppendFile> AppendFile::open(std::string path, int64_t keep_bytes) {
+  AppendFile file;
+  file.fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file.fd_ < 0) return write_error("open", path, errno);
+  if (ftruncate(file.fd_, keep_bytes) != 0) return write_error("cut", path, errno);
+  if (fsync(file.fd_) != 0) return write_error("sync", path, errno);
+  const int synced = sync_directory(parent_directory(path));
+  if (synced != 0) return write_error("sync the directory of", path, synced);
+  file.path_ = std::move(path);
+  return file;
+}
+
+Status AppendFile::append_line(std::string_view line) {
+  FATHOM_CHECK(fd_ >= 0, "a line for a closed file");
+  const std::string text = str_cat(line, '\n');
+  const int error = write_fully(fd_, text.data(), text.size());
+  if (error != 0) return write_error("write", path_, error);
+  if (FATHOM_FAIL_POINT("append_file.sync")) return write_error("sync", path_, EIO);
+  if (fdatasync(fd_) != 0) return write_error("sync", path_, errno);
+  return {};
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_ < 0) return;
+  ::unlink(path_.c_str());
+  ::close(fd_);
+}
+
+DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept {
+  *this = std::move(other);
+}
+
+DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory) {
+  DirectoryLock lock;
+  lock.path_ = join_path(directory, kFileName);
+  const int fd = open_locked(lock.path_, /*fresh=*/false, 0644);
+  if (fd == -EWOULDBLOCK) {
+    return io_error(str_cat("cannot lock ", directory, ": another process is writing to it"));
+  }
+  if (fd < 0) return write_error("create", lock.path_, -fd);
+  lock.fd_ = fd;
+  return lock;
+}
+
+}  // namespace fathom

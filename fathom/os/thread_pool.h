@@ -1,0 +1,138 @@
+// A fixed set of threads for data-parallel regions. A region is one function that every thread
+// runs once with its own number; work is divided by arithmetic on that number alone, so a result
+// never depends on timing. Regions do not nest.
+//
+//   ThreadPool pool(8, PinThreads::kYes);
+//   pool.for_rows(num_rows, [&](int64_t begin, int64_t end) { ... });
+//
+// Between regions the workers spin for some tens of microseconds and then sleep, so that regions
+// that follow each other start within a fraction of a microsecond and an idle process costs
+// nothing. Starting a region allocates nothing.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "fathom/base/status.h"
+
+namespace fathom {
+
+/// Whether thread i stays on the i-th allowed CPU. Pinning includes the thread that makes the pool,
+/// which gets its old mask back when the pool ends.
+enum class PinThreads { kNo, kYes };
+
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+};
+
+/// Part `part` of n rows cut into `parts` contiguous pieces whose sizes differ by at most one, the
+/// longer ones first. n >= 0, 0 <= part < parts.
+constexpr RowRange static_partition(int64_t n, int part, int parts) {
+  const int64_t each = n / parts;
+  const int64_t longer = n % parts;
+  const int64_t begin = each * part + std::min<int64_t>(part, longer);
+  return {begin, begin + each + (part < longer ? 1 : 0)};
+}
+
+class ThreadPool {
+ public:
+  static constexpr int kMaxThreads = 1024;
+
+  /// num_threads counts the calling thread and is 1 to kMaxThreads. Being refused a thread by the
+  /// system is fatal here; use create() where the number comes from outside.
+  explicit ThreadPool(int num_threads, PinThreads pin = PinThreads::kYes);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  /// As the constructor, with a Status: InvalidArgument for a number out of range, OutOfMemory when
+  /// the system refuses a thread.
+  static Result<std::unique_ptr<ThreadPool>> create(int num_threads, PinThreads pin);
+
+  int size() const { return num_threads_; }
+
+  /// Calls f(thread_id, num_threads) once on every thread; the caller is thread 0. Returns when all
+  /// calls have returned, and what they wrote is then visible. f must not throw. A region inside a
+  /// region, or two at once, is a broken invariant.
+  template <class F>
+  void run(F&& f) {
+    using Callable = std::remove_reference_t<F>;
+    enter_region();
+    if (num_threads_ == 1) {
+      f(0, 1);
+    } else {
+      const Task task = [](void* callable, int thread_id, int num_threads) {
+        (*static_cast<Callable*>(callable))(thread_id, num_threads);
+      };
+      run_on_all(task, const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+    }
+    leave_region();
+  }
+
+  /// Calls f(begin, end) on each thread that has rows, as static_partition cuts n >= 0 rows.
+  template <class F>
+  void for_rows(int64_t n, F&& f) {
+    if (n <= 1) {  // the only row belongs to the caller: no need to wake anybody
+      enter_region();
+      if (n == 1) f(int64_t{0}, int64_t{1});
+      leave_region();
+      return;
+    }
+    run([&](int thread_id, int num_threads) {
+      const RowRange rows = static_partition(n, thread_id, num_threads);
+      if (rows.begin < rows.end) f(rows.begin, rows.end);
+    });
+  }
+
+  /// Calls f(block) for each of num_blocks >= 0 blocks; a thread gets a contiguous run of them.
+  template <class F>
+  void for_blocks(int64_t num_blocks, F&& f) {
+    for_rows(num_blocks, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block)
+        f(block);
+    });
+  }
+
+ private:
+  using Task = void (*)(void* callable, int thread_id, int num_threads);
+
+  // A line of its own (two, for the adjacent-line prefetcher) per worker: what it writes at the
+  // end of a region is read by the caller only.
+  struct alignas(128) DoneSlot {
+    std::atomic<uint32_t> region{0};
+  };
+
+  struct Unstarted {};
+
+  ThreadPool(Unstarted, int num_threads);
+
+  Status start(PinThreads pin);
+  void stop();
+  void enter_region();
+  void leave_region();
+  void run_on_all(Task task, void* callable);
+  void work(int thread_id);
+  void wait_for_region(uint32_t seen);
+  void wait_until_done(int worker, uint32_t region) const;
+
+  int num_threads_;
+  bool oversubscribed_ = false;  // more threads than CPUs: waiting must give the CPU away
+  std::atomic<bool> in_region_{false};
+  bool stopping_ = false;  // published by region_
+  Task task_ = nullptr;    // published by region_
+  void* callable_ = nullptr;
+  alignas(128) std::atomic<uint32_t> region_{0};  // number of the newest region
+  alignas(128) std::atomic<int> num_sleepers_{0};
+  std::unique_ptr<DoneSlot[]> done_;  // [num_threads - 1]
+  std::vector<std::thread> workers_;
+  std::vector<int> caller_cpus_;  // where the constructing thread was allowed; empty if not pinned
+  std::thread::id caller_;
+};
+
+}  // namespace fathom
