@@ -1,0 +1,57 @@
+// Recorder: a preallocated ring of OpRecords. Shared by trace, bench and tests.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fathom/trace/record.h"
+
+namespace fathom {
+
+enum class RecordLevel : uint8_t {
+  kShapes,  ///< op, kernel, dims, cost; no clock
+  kTimed,   ///< the clock around each call as well
+};
+
+/// Keeps the newest `capacity` records; what falls out is counted, never silent. Not thread-safe:
+/// one engine thread launches kernels.
+class Recorder {
+ public:
+  Recorder(RecordLevel level, int64_t capacity);
+
+  RecordLevel level() const { return level_; }
+
+  /// The slot of the next record, filled with the current scope and phase.
+  OpRecord& next();
+
+  /// Records kept, oldest first.
+  std::vector<OpRecord> records() const;
+
+  int64_t total() const { return total_; }
+
+  int64_t dropped() const;
+
+  void clear();
+
+  void set_phase(Phase phase) { phase_ = phase; }
+
+  Phase phase() const { return phase_; }
+
+  void push_scope(ScopeName scope);
+  void pop_scope();
+
+  /// Registers a crash hook that prints the newest records of this recorder; one at a time.
+  void dump_on_crash();
+
+  ~Recorder();
+
+ private:
+  RecordLevel level_;
+  std::vector<OpRecord> ring_;
+  int64_t total_ = 0;
+  Phase phase_ = Phase::kNone;
+  std::array<ScopeName, kMaxScopeDepth> scopes_{};
+  int scope_depth_ = 0;  // may exceed kMaxScopeDepth; deeper names are not kept
+};
+
+}  // namespace fathom
