@@ -1,0 +1,68 @@
+// One matrix from float32 to the tensors that a checkpoint stores for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/formats/format.h"
+
+namespace fathom {
+
+/// One tensor to be written: dtype as in the container, shape, bytes.
+struct StoredTensor {
+  std::string name;
+  Format dtype = Format::kNone;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+/// How far a quantised matrix is from the original.
+struct QuantError {
+  double squared_error = 0;   ///< sum of (w' - w)^2
+  double squared_weight = 0;  ///< sum of w^2
+  double max_error = 0;       ///< largest |w' - w|
+
+  /// |w' - w| / |w|, 0 for a matrix of zeros.
+  double relative() const;
+  void add(const QuantError& other);
+};
+
+struct QuantizedMatrix {
+  std::vector<StoredTensor> tensors;
+  QuantError error;
+};
+
+/// True for the formats that quantize_matrix writes: bf16, f32, nvfp4, mxfp4, fp8_block,
+/// int8_channel.
+bool can_write_format(Format format);
+
+/// Largest |w|. Errors: Corrupt for NaN and infinities, naming the first index.
+Result<float> matrix_amax(const std::vector<float>& w, const std::string& name);
+
+/// Quantises w [n, k] (row-major) and names its tensors as published checkpoints do
+/// (deepseek-v3.md, 3.2, 3.6, 3.7, 3.9, 4.2 to 4.4); `weight_name` ends in ".weight":
+///
+///   nvfp4      X.weight U8 [N,K/2], X.weight_scale E4M3 [N,K/16], X.weight_scale_2 F32 []
+///   mxfp4      X.weight U8 [N,K/2], X.weight_scale UE8M0 [N,K/32]
+///   fp8_block  X.weight E4M3 [N,K], X.weight_scale_inv F32 [N/128, K/128]
+///   int8       X.weight I8 [N,K], X.weight_scale F32 [N,1]
+///
+/// `shared_amax` replaces the matrix's own largest value in the NVFP4 global scale: gate and up are
+/// fused by engines and share it. Errors: Unsupported when K is no multiple of the format's block.
+Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
+                                        int64_t n,
+                                        int64_t k,
+                                        Format format,
+                                        const std::string& weight_name,
+                                        std::optional<float> shared_amax = std::nullopt);
+
+/// Names, dtypes and shapes of what quantize_matrix would give, without bytes.
+Result<std::vector<StoredTensor>> plan_quantised_matrix(const std::string& weight_name,
+                                                        int64_t n,
+                                                        int64_t k,
+                                                        Format format);
+
+}  // namespace fathom

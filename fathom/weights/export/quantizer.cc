@@ -1,0 +1,370 @@
+#include "fathom/weights/export/quantizer.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "fathom/formats/tile_layout.h"
+#include "fathom/os/sha256.h"
+#include "fathom/text/json.h"
+#include "fathom/text/json_writer.h"
+#include "fathom/weights/export/checkpoint_writer.h"
+#include "fathom/weights/linear_format.h"
+#include "fathom/weights/quant_config.h"
+
+namespace fathom {
+namespace {
+
+constexpr std::string_view kSideFiles[] = {"generation_config.json", "tokenizer.json",
+                                           "tokenizer_config.json", "chat_template.jinja"};
+constexpr int64_t kMaxSideFileBytes = 256ll << 20;
+
+// What becomes of one tensor of the output.
+struct Job {
+  const TensorRef* copy = nullptr;  // set for a tensor that stays as it is
+  std::string weight;               // else: the weight it belongs to
+  size_t part = 0;                  // and which of its tensors it is
+};
+
+std::string module_of(std::string_view weight_name) {
+  return std::string(weight_name.substr(0, weight_name.rfind(".weight")));
+}
+
+// gate_proj for up_proj and the other way round; empty for other weights.
+std::string fused_partner(const std::string& weight) {
+  for (const auto& [own, other] :
+       {std::pair{".gate_proj.", ".up_proj."}, std::pair{".up_proj.", ".gate_proj."}}) {
+    if (const size_t at = weight.find(own); at != std::string::npos) {
+      return weight.substr(0, at) + other + weight.substr(at + std::strlen(own));
+    }
+  }
+  return {};
+}
+
+class Quantizer {
+ public:
+  Quantizer(const Checkpoint& source, const QuantizeOptions& options)
+      : source_(source), options_(options) {}
+
+  Result<QuantizeReport> run(const std::string& target) {
+    FATHOM_TRY(read_config());
+    FATHOM_TRY(make_plan());
+    CheckpointWriterOptions writer;
+    writer.max_shard_bytes = options_.max_shard_bytes;
+    writer.source_directory = source_.directory();
+    FATHOM_ASSIGN(writer.source_digest, source_digest());
+    writer.options = options_text();
+    FATHOM_TRY(collect_side_files(writer));
+    FATHOM_ASSIGN(const WriteReport written,
+                  write_checkpoint(target, plan_, writer, [&](size_t tensor, TensorSink& sink) {
+                    return produce(tensor, sink);
+                  }));
+    report_.input_bytes = source_.total_bytes();
+    report_.output_bytes = written.data_bytes;
+    report_.reused_shards = written.reused_shards;
+    return std::move(report_);
+  }
+
+ private:
+  Status read_config() {
+    FATHOM_ASSIGN(config_text_,
+                  read_file(source_.directory() + "/config.json", JsonLimits{}.max_bytes));
+    FATHOM_ASSIGN(const Json config, parse_json(config_text_, JsonLimits{}, "config.json"));
+    const Json* layers = config.find("num_hidden_layers");
+    if (layers == nullptr || !layers->is_int()) {
+      return corrupt(str_cat(source_.directory(), "/config.json: num_hidden_layers is missing"));
+    }
+    num_layers_ = layers->as_int();
+    return {};
+  }
+
+  bool is_draft(std::string_view name) const { return layer_of(name) >= num_layers_; }
+
+  bool ignored(std::string_view weight) const {
+    return std::any_of(options_.ignore.begin(), options_.ignore.end(), [&](const auto& pattern) {
+      return matches_glob(pattern, weight) || matches_glob(pattern, module_of(weight));
+    });
+  }
+
+  bool selected(std::string_view name) const {
+    return in_quant_scope(name, options_.scope) && !is_draft(name) && !ignored(name);
+  }
+
+  Status make_plan() {
+    std::unordered_set<std::string> replaced;  // scales of weights that are quantised anew
+    for (const TensorRef& t : source_.tensors()) {
+      if (!selected(t.entry.name)) continue;
+      FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, t.entry.name));
+      for (const TensorRef* scale : {stored.scale, stored.global_scale}) {
+        if (scale != nullptr) replaced.insert(scale->entry.name);
+      }
+    }
+    std::vector<std::string> excluded;
+    for (const TensorRef& t : source_.tensors()) {
+      const std::string& name = t.entry.name;
+      if (replaced.contains(name) || (!options_.keep_draft && is_draft(name))) continue;
+      if (selected(name)) {
+        FATHOM_TRY(plan_quantised(name));
+        continue;
+      }
+      plan_.push_back(t.entry);
+      jobs_.push_back({.copy = &t, .weight = {}, .part = 0});
+      ++report_.copied_tensors;
+      if (name.ends_with(".weight") && t.entry.shape.size() == 2)
+        excluded.push_back(module_of(name));
+    }
+    declaration_ = declare_quantization(options_.format, excluded, options_.tool_version);
+    for (const TensorEntry& t : plan_) {
+      total_bytes_ += tensor_bytes(t.dtype, t.shape).value_or(0);
+    }
+    return {};
+  }
+
+  Status plan_quantised(const std::string& weight) {
+    FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
+    FATHOM_ASSIGN(const auto tensors,
+                  plan_quantised_matrix(weight, stored.n, stored.k, options_.format));
+    for (size_t part = 0; part < tensors.size(); ++part) {
+      plan_.push_back(
+          {.name = tensors[part].name, .dtype = tensors[part].dtype, .shape = tensors[part].shape});
+      jobs_.push_back({.copy = nullptr, .weight = weight, .part = part});
+    }
+    return {};
+  }
+
+  Status produce(size_t tensor, TensorSink& sink) {
+    const Job& job = jobs_[tensor];
+    if (job.copy != nullptr) {
+      std::vector<std::byte> piece(
+          static_cast<size_t>(std::min<int64_t>(job.copy->entry.bytes(), int64_t{16} << 20)));
+      for (int64_t at = 0; at < job.copy->entry.bytes();) {
+        const auto count = static_cast<size_t>(
+            std::min<int64_t>(static_cast<int64_t>(piece.size()), job.copy->entry.bytes() - at));
+        FATHOM_TRY(source_.read_at(*job.copy, at, std::span(piece).first(count)));
+        FATHOM_TRY(sink.append(std::span(piece).first(count)));
+        at += static_cast<int64_t>(count);
+        advance(static_cast<int64_t>(count));
+      }
+      return {};
+    }
+    if (cached_weight_ != job.weight) FATHOM_TRY(quantize(job.weight));
+    const StoredTensor& t = cached_.tensors[job.part];
+    FATHOM_TRY(sink.append(t.bytes));
+    advance(static_cast<int64_t>(t.bytes.size()));
+    return {};
+  }
+
+  void advance(int64_t bytes) {
+    done_bytes_ += bytes;
+    if (options_.progress) options_.progress(done_bytes_, total_bytes_);
+  }
+
+  Result<std::vector<float>> decode(const std::string& weight, int64_t* n, int64_t* k) {
+    FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
+    *n = stored.n;
+    *k = stored.k;
+    std::vector<std::byte> values(static_cast<size_t>(stored.weight->entry.bytes()));
+    FATHOM_TRY(source_.read(*stored.weight, values));
+    std::vector<std::byte> scales;
+    RowMajorMatrix m{.format = stored.format, .n = stored.n, .k = stored.k};
+    m.values = values.data();
+    if (stored.scale != nullptr) {
+      scales.resize(static_cast<size_t>(stored.scale->entry.bytes()));
+      FATHOM_TRY(source_.read(*stored.scale, scales));
+      m.scales = scales.data();
+    }
+    if (stored.global_scale != nullptr) {
+      FATHOM_TRY(source_.read(*stored.global_scale,
+                              std::as_writable_bytes(std::span<float, 1>(&m.global, 1))));
+    }
+    std::vector<float> w(static_cast<size_t>(stored.n * stored.k));
+    for (int64_t row = 0; row < stored.n; ++row) {
+      decode_row_major_row(
+          m, row,
+          std::span(w).subspan(static_cast<size_t>(row * stored.k), static_cast<size_t>(stored.k)));
+    }
+    return w;
+  }
+
+  Status quantize(const std::string& weight) {
+    int64_t n = 0;
+    int64_t k = 0;
+    FATHOM_ASSIGN(const std::vector<float> w, decode(weight, &n, &k));
+    FATHOM_ASSIGN(float amax, matrix_amax(w, weight));
+    if (const std::string partner = fused_partner(weight);
+        options_.format == Format::kNvfp4 && !partner.empty() && source_.find(partner) != nullptr) {
+      int64_t other_n = 0;
+      int64_t other_k = 0;
+      FATHOM_ASSIGN(const std::vector<float> other, decode(partner, &other_n, &other_k));
+      FATHOM_ASSIGN(const float other_amax, matrix_amax(other, partner));
+      amax = std::max(amax, other_amax);
+    }
+    FATHOM_ASSIGN(cached_, quantize_matrix(w, n, k, options_.format, weight, amax));
+    cached_weight_ = weight;
+    report_.weights.push_back({weight, n, k, cached_.error});
+    report_.total.add(cached_.error);
+    return {};
+  }
+
+  // Identifies the input without reading all of it: names, sizes, and the headers' contents.
+  Result<std::string> source_digest() const {
+    std::string text = config_text_;
+    for (size_t f = 0; f < source_.file_names().size(); ++f) {
+      str_append(text, str_cat("\n", source_.file_names()[f], " ",
+                               source_.file_bytes(static_cast<int>(f))));
+    }
+    for (const TensorRef& t : source_.tensors()) {
+      str_append(text, str_cat("\n", t.entry.name, " ", t.entry.begin, " ", t.entry.end));
+    }
+    return to_hex(sha256(text));
+  }
+
+  std::string options_text() const {
+    std::string text = str_cat("format=", format_name(options_.format),
+                               " scope=", static_cast<int>(options_.scope),
+                               " draft=", options_.keep_draft, " shard=", options_.max_shard_bytes);
+    for (const std::string& pattern : options_.ignore)
+      str_append(text, " ignore=" + pattern);
+    return text;
+  }
+
+  Status collect_side_files(CheckpointWriterOptions& writer) const {
+    FATHOM_ASSIGN(std::string config, rewrite_config(config_text_, declaration_.quantization_config,
+                                                     options_.keep_draft));
+    writer.side_files.emplace_back("config.json", std::move(config));
+    if (!declaration_.sidecar.empty()) {
+      writer.side_files.emplace_back("hf_quant_config.json", declaration_.sidecar);
+    }
+    for (std::string_view name : kSideFiles) {
+      const std::string path = str_cat(source_.directory(), "/", name);
+      Result<std::string> text = read_file(path, kMaxSideFileBytes);
+      if (text.ok()) {
+        writer.side_files.emplace_back(name, std::move(text).value());
+      } else if (text.status().code() != StatusCode::kNotFound) {
+        return std::move(text).status();
+      }
+    }
+    return {};
+  }
+
+  const Checkpoint& source_;
+  const QuantizeOptions& options_;
+  std::string config_text_;
+  int64_t num_layers_ = 0;
+  TensorPlan plan_;
+  std::vector<Job> jobs_;
+  QuantDeclaration declaration_;
+  QuantizedMatrix cached_;
+  std::string cached_weight_;
+  QuantizeReport report_;
+  int64_t done_bytes_ = 0;
+  int64_t total_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<QuantScope> parse_quant_scope(std::string_view name) {
+  if (name == "experts") return QuantScope::kExperts;
+  if (name == "mlp-o") return QuantScope::kMlpO;
+  if (name == "all-linear") return QuantScope::kAllLinear;
+  return invalid_argument(
+      str_cat("--scope is '", name, "'; known are experts, mlp-o and all-linear"));
+}
+
+int64_t layer_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "model.layers.";
+  if (!name.starts_with(kPrefix)) return -1;
+  int64_t layer = -1;
+  const char* begin = name.data() + kPrefix.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
+  const bool whole = error == std::errc{} && end != name.data() + name.size() && *end == '.';
+  return whole ? layer : -1;
+}
+
+bool in_quant_scope(std::string_view name, QuantScope scope) {
+  if (layer_of(name) < 0) return false;
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+  const auto has = [&](std::string_view text) { return name.find(text) != std::string_view::npos; };
+  const bool mlp = has(".mlp.") && (ends(".gate_proj.weight") || ends(".up_proj.weight") ||
+                                    ends(".down_proj.weight"));
+  if (scope == QuantScope::kExperts) return mlp && has(".mlp.experts.");
+  if (mlp || ends(".self_attn.o_proj.weight")) return true;
+  if (scope == QuantScope::kMlpO) return false;
+  return has(".self_attn.") &&
+         (ends(".q_proj.weight") || ends(".q_a_proj.weight") || ends(".q_b_proj.weight") ||
+          ends(".kv_a_proj_with_mqa.weight") || ends(".kv_b_proj.weight"));
+}
+
+QuantDeclaration declare_quantization(Format format,
+                                      const std::vector<std::string>& excluded,
+                                      std::string_view tool_version) {
+  const auto string_list = [](const std::vector<std::string>& names) {
+    std::vector<Json> items;
+    for (const std::string& name : names)
+      items.push_back(Json::string(name));
+    return Json::array(std::move(items));
+  };
+  const auto text = [](std::vector<JsonMember> members) {
+    return dump_json(Json::object(std::move(members)), JsonStyle::kIndented);
+  };
+  QuantDeclaration out;
+  if (format == Format::kNvfp4) {
+    out.quantization_config = text({{"quant_method", Json::string("modelopt")},
+                                    {"quant_algo", Json::string("NVFP4")},
+                                    {"group_size", Json::integer(16)},
+                                    {"ignore", string_list(excluded)}});
+    out.sidecar =
+        text({{"producer", Json::object({{"name", Json::string("fathom")},
+                                         {"version", Json::string(std::string(tool_version))}})},
+              {"quantization", Json::object({{"quant_algo", Json::string("NVFP4")},
+                                             {"kv_cache_quant_algo", Json{}},
+                                             {"group_size", Json::integer(16)},
+                                             {"exclude_modules", string_list(excluded)}})}}) +
+        "\n";
+  } else if (format == Format::kFp8Block) {
+    out.quantization_config =
+        text({{"quant_method", Json::string("fp8")},
+              {"fmt", Json::string("e4m3")},
+              {"activation_scheme", Json::string("dynamic")},
+              {"weight_block_size", Json::array({Json::integer(128), Json::integer(128)})}});
+  } else if (format == Format::kMxfp4) {
+    out.quantization_config = text({{"quant_method", Json::string("mxfp4")},
+                                    {"modules_to_not_convert", string_list(excluded)}});
+  } else if (format == Format::kInt8Channel) {
+    out.quantization_config = text(
+        {{"quant_method", Json::string("w8a8_int8")}, {"ignored_layers", string_list(excluded)}});
+  }
+  return out;
+}
+
+Result<std::string> rewrite_config(std::string_view config_text,
+                                   std::string_view quantization_config,
+                                   bool keep_draft) {
+  FATHOM_ASSIGN(Json config, parse_json(config_text, JsonLimits{}, "config.json"));
+  if (!config.is_object()) return corrupt("config.json: expected an object");
+  auto& members = config.members();
+  std::erase_if(members, [](const JsonMember& m) { return m.first == "quantization_config"; });
+  for (JsonMember& m : members) {
+    if (m.first == "num_nextn_predict_layers" && !keep_draft) m.second = Json::integer(0);
+  }
+  if (!quantization_config.empty()) {
+    FATHOM_ASSIGN(Json declared,
+                  parse_json(quantization_config, JsonLimits{}, "quantization_config"));
+    members.emplace_back("quantization_config", std::move(declared));
+  }
+  return dump_json(config, JsonStyle::kIndented) + "\n";
+}
+
+Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
+                                           const std::string& target_directory,
+                                           const QuantizeOptions& options) {
+  if (!can_write_format(options.format)) {
+    return unsupported(str_cat("quantize cannot write ", format_name(options.format),
+                               "; known are nvfp4, mxfp4, fp8_block, int8_channel, bf16 and f32"));
+  }
+  return Quantizer(source, options).run(target_directory);
+}
+
+}  // namespace fathom

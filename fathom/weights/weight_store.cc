@@ -1,0 +1,351 @@
+#include "fathom/weights/weight_store.h"
+
+#include <utility>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/tile_layout.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+bool is_vector_format(Format format) {
+  return format == Format::kBf16 || format == Format::kF32;
+}
+
+bool is_linear_format(Format format) {
+  return format == Format::kF32 || has_rows16(format);
+}
+
+Status wrong_format(const WeightSpec& spec, std::string_view expected) {
+  return unsupported(str_cat("tensor ", spec.name, " is stored as ", format_name(spec.format),
+                             ", expected ", expected));
+}
+
+// "experts.{}.up_proj" and 7 give "experts.7.up_proj".
+std::string with_number(const std::string& pattern, int64_t number) {
+  const size_t at = pattern.find("{}");
+  FATHOM_CHECK(at != std::string::npos, pattern);
+  return str_cat(pattern.substr(0, at), number, pattern.substr(at + 2));
+}
+
+std::byte* at(std::byte* base, int64_t offset) {
+  return base == nullptr || offset < 0 ? nullptr : base + offset;
+}
+
+View matrix_view(std::byte* data, const WeightItem& item) {
+  return item.stacked ? make_view(data, {item.e, item.n, item.k}, item.format, item.axes)
+                      : make_view(data, {item.n, item.k}, item.format, item.axes);
+}
+
+LinearWeight linear_view(std::byte* base, const WeightItem& item) {
+  LinearWeight out;
+  out.w.layout = item.layout();
+  out.w.values = matrix_view(at(base, item.values_offset), item);
+  if (item.scales_offset >= 0) {
+    out.w.scales =
+        make_view(at(base, item.scales_offset),
+                  {item.groups(), rows16_group_scales(item.format, item.k)}, Format::kF32);
+  }
+  if (item.global_offset >= 0) {
+    out.w.global = make_view(at(base, item.global_offset), {item.groups()}, Format::kF32);
+  }
+  if (item.input_scale_offset >= 0) {
+    out.input_scale = make_view(at(base, item.input_scale_offset), {item.e}, Format::kF32);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t RowsWeight::rows() const {
+  int64_t n = 0;
+  for (int i = 0; i < num_parts; ++i)
+    n += parts[i].w.rows();
+  return n;
+}
+
+int64_t WeightItem::groups_per_matrix() const {
+  return ceil_div(n, kTileRows);
+}
+
+int64_t WeightItem::groups() const {
+  return e * groups_per_matrix();
+}
+
+WeightLayout WeightItem::layout() const {
+  return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
+}
+
+WeightPlan::WeightPlan(SymbolTable symbols, FormatSource formats)
+    : symbols_(std::move(symbols)), formats_(std::move(formats)) {}
+
+Result<WeightSpec> WeightPlan::spec(std::string name,
+                                    const char* axes,
+                                    WeightRole role,
+                                    size_t rank) const {
+  WeightSpec out;
+  out.name = std::move(name);
+  out.axes = axes;
+  out.role = role;
+  out.draft = draft_;
+  FATHOM_ASSIGN(out.dims, eval_axes(axes, symbols_));
+  FATHOM_CHECK(out.dims.size() == rank, str_cat(out.name, ": ", axes));
+  FATHOM_ASSIGN(out.format, formats_(out));
+  return out;
+}
+
+int64_t WeightPlan::take(int64_t bytes) {
+  const int64_t begin = total_bytes_;
+  total_bytes_ += align_up(bytes, kAlignment);
+  return begin;
+}
+
+// Gives the item its place: values, then scales, then global and activation scales.
+void WeightPlan::place(WeightItem& item) {
+  const int64_t begin = total_bytes_;
+  const bool is_linear =
+      item.kind != WeightItem::Kind::kVector && item.kind != WeightItem::Kind::kTable;
+  if (is_linear && item.layout() == WeightLayout::kRows16) {
+    item.values_offset = take(item.groups() * rows16_group_bytes(item.format, item.k));
+    const int64_t scales = item.groups() * rows16_group_scales(item.format, item.k);
+    if (scales > 0) item.scales_offset = take(scales * 4);
+    if (item.format == Format::kNvfp4) {
+      item.global_offset = take(item.groups() * 4);
+      item.input_scale_offset = take(item.e * 4);
+    }
+  } else {
+    item.values_offset = take(item.e * item.n * item.k * element_bytes(item.format));
+  }
+  item.bytes = total_bytes_ - begin;
+}
+
+Status WeightPlan::vector(std::string name, const char* axes, WeightRole role, View* out) {
+  FATHOM_ASSIGN(WeightSpec source, spec(std::move(name), axes, role, 1));
+  if (!is_vector_format(source.format)) return wrong_format(source, "bf16 or f32");
+  WeightItem item;
+  item.kind = WeightItem::Kind::kVector;
+  item.role = role;
+  item.format = role == WeightRole::kRouterBias ? Format::kF32 : source.format;
+  item.draft = draft_;
+  item.k = source.dims[0];
+  item.axes = axes;
+  item.view_out = out;
+  item.sources.push_back(std::move(source));
+  place(item);
+  items_.push_back(std::move(item));
+  return {};
+}
+
+Status WeightPlan::table(std::string name, const char* axes, WeightRole role, View* out) {
+  FATHOM_ASSIGN(WeightSpec source, spec(std::move(name), axes, role, 2));
+  if (!is_vector_format(source.format)) return wrong_format(source, "bf16 or f32");
+  WeightItem item;
+  item.kind = WeightItem::Kind::kTable;
+  item.role = role;
+  item.format = source.format;
+  item.draft = draft_;
+  item.n = source.dims[0];
+  item.k = source.dims[1];
+  item.axes = axes;
+  item.view_out = out;
+  item.sources.push_back(std::move(source));
+  place(item);
+  items_.push_back(std::move(item));
+  return {};
+}
+
+// The sources are there; checks that they can lie in one weight, and places it.
+Status WeightPlan::add_matrix(WeightItem item) {
+  item.kind = WeightItem::Kind::kMatrix;
+  item.draft = draft_;
+  const WeightSpec& first = item.sources.front();
+  item.format = first.format;
+  item.k = first.dims[1];
+  int64_t rows = 0;
+  for (size_t i = 0; i < item.sources.size(); ++i) {
+    const WeightSpec& s = item.sources[i];
+    const bool followed = i + 1 < item.sources.size() || item.e > 1;
+    if (!is_linear_format(s.format)) {
+      return wrong_format(s, "bf16, f32, fp8_block, fp8_block_ue8m0 or nvfp4");
+    }
+    if (s.format != item.format) {
+      return unsupported(str_cat("tensor ", s.name, " is stored as ", format_name(s.format),
+                                 ", but ", first.name, " as ", format_name(item.format),
+                                 "; the experts of a layer must have one format"));
+    }
+    if (followed && item.layout() == WeightLayout::kRows16 && s.dims[0] % kTileRows != 0) {
+      return unsupported(str_cat("tensor ", s.name, " has ", s.dims[0],
+                                 " rows; stacked weights need a multiple of ", kTileRows));
+    }
+    rows += s.dims[0];
+  }
+  item.n = rows / item.e;
+  place(item);
+  items_.push_back(std::move(item));
+  return {};
+}
+
+Status WeightPlan::matrix(std::string name, const char* axes, WeightRole role, LinearWeight* out) {
+  WeightItem item;
+  item.role = role;
+  item.axes = axes;
+  item.linear_out = out;
+  FATHOM_ASSIGN(WeightSpec source, spec(std::move(name), axes, role, 2));
+  item.sources.push_back(std::move(source));
+  return add_matrix(std::move(item));
+}
+
+Status WeightPlan::rows(const RowPart& first,
+                        const RowPart& second,
+                        const char* fused_axes,
+                        WeightRole role,
+                        RowsWeight* out) {
+  FATHOM_ASSIGN(WeightSpec a, spec(first.name, first.axes, role, 2));
+  FATHOM_ASSIGN(WeightSpec b, spec(second.name, second.axes, role, 2));
+  FATHOM_CHECK(a.dims[1] == b.dims[1], str_cat(a.name, " and ", b.name, " differ in columns"));
+  const bool fits =
+      a.format == b.format && (a.dims[0] % kTileRows == 0 || a.format == Format::kF32);
+  if (!fits) {
+    out->num_parts = 2;
+    FATHOM_TRY(matrix(first.name, first.axes, role, &out->parts[0]));
+    return matrix(second.name, second.axes, role, &out->parts[1]);
+  }
+  out->num_parts = 1;
+  WeightItem item;
+  item.role = role;
+  item.axes = fused_axes;
+  item.linear_out = &out->parts[0];
+  item.sources.push_back(std::move(a));
+  item.sources.push_back(std::move(b));
+  return add_matrix(std::move(item));
+}
+
+Status WeightPlan::stack(std::initializer_list<RowPart> parts,
+                         int64_t count,
+                         const char* axes,
+                         WeightRole role,
+                         LinearWeight* out) {
+  WeightItem item;
+  item.role = role;
+  item.axes = axes;
+  item.stacked = true;
+  item.e = count;
+  item.linear_out = out;
+  item.sources.reserve(static_cast<size_t>(count) * parts.size());
+  for (int64_t expert = 0; expert < count; ++expert) {
+    for (const RowPart& part : parts) {
+      FATHOM_ASSIGN(WeightSpec source, spec(with_number(part.name, expert), part.axes, role, 2));
+      item.sources.push_back(std::move(source));
+    }
+  }
+  return add_matrix(std::move(item));
+}
+
+Status WeightPlan::absorbed(
+    int64_t num_heads, int64_t nope_dim, int64_t v_dim, LinearWeight* w_kc, LinearWeight* w_vc) {
+  FATHOM_CHECK(!items_.empty() && items_.back().kind == WeightItem::Kind::kMatrix);
+  const size_t source = items_.size() - 1;
+  const WeightItem kv_b = items_.back();
+  FATHOM_CHECK(kv_b.n == num_heads * (nope_dim + v_dim), kv_b.sources[0].name);
+  if (kv_b.k % kTileRows != 0 || v_dim % kTileRows != 0) {
+    return unsupported(str_cat("the absorbed form of ", kv_b.sources[0].name,
+                               " needs kv_lora_rank (", kv_b.k, ") and v_head_dim (", v_dim,
+                               ") to be multiples of ", kTileRows));
+  }
+  WeightItem item;
+  item.role = kv_b.role;
+  item.format = kv_b.format == Format::kF32 ? Format::kF32 : Format::kBf16;
+  item.draft = draft_;
+  item.stacked = true;
+  item.e = num_heads;
+  item.derived_from = source;
+  item.head_rows_k = nope_dim;
+  item.head_rows_v = v_dim;
+
+  WeightItem keys = item;
+  keys.kind = WeightItem::Kind::kAbsorbedK;
+  keys.n = kv_b.k;
+  keys.k = nope_dim;
+  keys.axes = "Nh,Lkv,Dn";
+  keys.linear_out = w_kc;
+  place(keys);
+  items_.push_back(std::move(keys));
+
+  WeightItem values = item;
+  values.kind = WeightItem::Kind::kAbsorbedV;
+  values.n = v_dim;
+  values.k = kv_b.k;
+  values.axes = "Nh,Dv,Lkv";
+  values.linear_out = w_vc;
+  place(values);
+  items_.push_back(std::move(values));
+  return {};
+}
+
+int64_t WeightPlan::parameters(bool draft) const {
+  int64_t total = 0;
+  for (const WeightItem& item : items_) {
+    if (item.draft != draft) continue;
+    for (const WeightSpec& s : item.sources)
+      total += s.numel();
+  }
+  return total;
+}
+
+std::vector<WeightSummary> WeightPlan::summary() const {
+  std::vector<WeightSummary> lines;
+  for (const WeightItem& item : items_) {
+    WeightSummary* line = nullptr;
+    for (WeightSummary& l : lines) {
+      if (l.role == item.role && l.format == item.format && l.draft == item.draft) line = &l;
+    }
+    if (line == nullptr) {
+      line = &lines.emplace_back(WeightSummary{item.role, item.format, item.draft, 0, 0, 0});
+    }
+    line->tensors += static_cast<int64_t>(item.sources.size());
+    for (const WeightSpec& s : item.sources)
+      line->parameters += s.numel();
+    line->bytes += item.bytes;
+  }
+  return lines;
+}
+
+void WeightPlan::bind(std::byte* base) const {
+  for (const WeightItem& item : items_) {
+    std::byte* values = at(base, item.values_offset);
+    switch (item.kind) {
+      case WeightItem::Kind::kVector:
+        *item.view_out = make_view(values, {item.k}, item.format, item.axes);
+        break;
+      case WeightItem::Kind::kTable:
+        *item.view_out = make_view(values, {item.n, item.k}, item.format, item.axes);
+        break;
+      case WeightItem::Kind::kMatrix:
+      case WeightItem::Kind::kAbsorbedK:
+      case WeightItem::Kind::kAbsorbedV:
+        *item.linear_out = linear_view(base, item);
+        break;
+    }
+  }
+}
+
+Result<WeightStore> WeightStore::allocate(const WeightPlan& plan) {
+  WeightStore store;
+  FATHOM_ASSIGN(store.memory_, Buffer::allocate(DeviceKind::kCpu, plan.total_bytes(), "weights"));
+  store.bytes_ = plan.total_bytes();
+  store.summary_ = plan.summary();
+  plan.bind(store.memory_.data());
+  return store;
+}
+
+WeightStore WeightStore::dry(const WeightPlan& plan) {
+  WeightStore store;
+  store.bytes_ = plan.total_bytes();
+  store.summary_ = plan.summary();
+  plan.bind(nullptr);
+  return store;
+}
+
+}  // namespace fathom

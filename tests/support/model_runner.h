@@ -1,0 +1,151 @@
+// A model with pages and arenas, for tests that run forward passes without the engine.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/models/registry.h"
+#include "fathom/weights/checkpoint.h"
+
+namespace fathom {
+
+/// Copies of the results of one step.
+struct StepResult {
+  std::vector<float> logits;  ///< [R, V]
+  std::vector<std::byte> hidden;
+  int64_t vocab = 0;
+
+  std::vector<float> row(int64_t r) const {
+    const auto begin = logits.begin() + r * vocab;
+    return {begin, begin + vocab};
+  }
+};
+
+class ModelRunner {
+ public:
+  static constexpr int64_t kPages = 64;
+  static constexpr int64_t kArenaBytes = 512ll << 20;  // reserved, not touched
+
+  explicit ModelRunner(const std::string& directory, ModelOptions options = {}, int threads = 2)
+      : pool_(threads, PinThreads::kNo), buffer_(options.page_size) {
+    install_cpu_kernels(best_isa());
+    OpenOptions open;
+    open.model = options;
+    open.pool = &pool_;
+    auto model = open_model(directory, open);
+    FATHOM_CHECK(model.ok(), model.ok() ? "" : model.status().message());
+    model_ = std::move(model).value();
+    const KvLayout layout = model_->kv_layout();
+    for (int64_t l = 0; l < layout.num_layers; ++l) {
+      const int64_t bytes = kPages * layout.page_size * layout.width * element_bytes(layout.format);
+      pages_.emplace_back(static_cast<size_t>(bytes));
+      kv_.push_back(
+          make_view(pages_.back().data(), {kPages, layout.page_size, layout.width}, layout.format));
+    }
+    poison_pages();
+    activations_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
+    scratch_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
+  }
+
+  const Model& model() const { return *model_; }
+
+  /// NaN in every page: what is read without having been written shows.
+  void poison_pages() {
+    for (auto& page : pages_)
+      std::memset(page.data(), 0xFF, page.size());
+  }
+
+  /// Pages first .. first + count - 1.
+  static std::vector<int32_t> page_list(int32_t first, int32_t count) {
+    std::vector<int32_t> pages(static_cast<size_t>(count));
+    std::iota(pages.begin(), pages.end(), first);
+    return pages;
+  }
+
+  StepResult step(std::vector<SequenceStep> prefill,
+                  std::vector<SequenceStep> decode,
+                  const Probe* probe = nullptr,
+                  const View* draft_hidden = nullptr) {
+    activations_.reset();
+    scratch_.reset();
+    auto built = buffer_.build(prefill, decode);
+    FATHOM_CHECK(built.ok(), built.ok() ? "" : built.status().message());
+    Batch batch = std::move(built).value();
+    batch.kv = kv_;
+    batch.probe = probe;
+    Exec ex;
+    ex.pool = &pool_;
+    ex.num_threads = pool_.size();
+    ex.activations = &activations_;
+    ex.scratch = &scratch_;
+    ForwardOut out;
+    const Status status = draft_hidden == nullptr ? model_->forward(ex, batch, out)
+                                                  : model_->draft(ex, batch, *draft_hidden, out);
+    FATHOM_CHECK(status.ok(), status.message());
+    StepResult result;
+    result.vocab = out.logits.dim(1);
+    result.logits.assign(out.logits.as<float>(), out.logits.as<float>() + out.logits.numel());
+    const auto* hidden = static_cast<const std::byte*>(out.hidden.data);
+    result.hidden.assign(hidden, hidden + out.hidden.numel() * element_bytes(out.hidden.format));
+    return result;
+  }
+
+  /// A whole prompt in one prefill; logits of every position.
+  StepResult prefill(const std::vector<int32_t>& tokens,
+                     int64_t cached = 0,
+                     const Probe* probe = nullptr) {
+    const auto pages = page_list(0, kPages);
+    return step({{.tokens = std::span(tokens).subspan(static_cast<size_t>(cached)),
+                  .cached = cached,
+                  .pages = pages,
+                  .logits = LogitRows::kAll}},
+                {}, probe);
+  }
+
+  /// One token after `cached` others.
+  StepResult decode(int32_t token, int64_t cached) {
+    const auto pages = page_list(0, kPages);
+    return step({}, {{.tokens = {&token, 1}, .cached = cached, .pages = pages}});
+  }
+
+ private:
+  ThreadPool pool_;
+  BatchBuffer buffer_;
+  std::unique_ptr<Model> model_;
+  std::vector<std::vector<std::byte>> pages_;
+  std::vector<View> kv_;
+  Arena activations_;
+  Arena scratch_;
+};
+
+/// Tensors of a golden file.
+class Golden {
+ public:
+  explicit Golden(const std::string& path) : file_(Checkpoint::open_file(path).value()) {}
+
+  template <class T>
+  std::vector<T> get(const std::string& name) const {
+    const TensorRef* ref = file_.find(name);
+    FATHOM_CHECK(ref != nullptr, name);
+    std::vector<T> values(static_cast<size_t>(ref->entry.bytes()) / sizeof(T));
+    const Status status =
+        file_.read(*ref, std::as_writable_bytes(std::span(values.data(), values.size())));
+    FATHOM_CHECK(status.ok(), status.message());
+    return values;
+  }
+
+  std::vector<float> floats(const std::string& name) const { return get<float>(name); }
+
+  std::vector<int32_t> ints(const std::string& name) const { return get<int32_t>(name); }
+
+ private:
+  Checkpoint file_;
+};
+
+}  // namespace fathom
