@@ -1,0 +1,10 @@
+// The AVX-512 loop of this group: rows [begin, end) of a call whose operands have been checked.
+#pragma once
+
+#include "fathom/kernels/act/gated_act/gated_act.h"
+
+namespace fathom::avx512 {
+
+void silu_mul_rows(const SiluMul::Args& a, int64_t begin, int64_t end);
+
+}  // namespace fathom::avx512

@@ -1,0 +1,94 @@
+#include "fathom/kernels/attn/mla_concat/mla_concat.h"
+#include "fathom/kernels/conformance/kernel_case.h"
+
+namespace fathom {
+namespace {
+
+struct ConcatShape {
+  CaseSpec spec;
+  int64_t t;
+  int64_t n;
+  int64_t first;
+  int64_t second;
+  Format format = Format::kBf16;
+};
+
+void add_concat_k_case(CaseList& list, const ConcatShape& s) {
+  add_case<ConcatK>(list, s.spec, [s](CaseBuilder<ConcatK>& c) {
+    c.set_batch(s.t);
+    // k_nope is a slice of the kv_b projection: the values of the head lie between its keys.
+    const Tensor k_nope =
+        c.input({s.t, s.n, s.first}, s.format, {}, {.row_gap = 128, .rows_per_batch = 1});
+    const Tensor k_pe = c.input({s.t, s.second}, s.format, {}, {.row_gap = 3, .rows_per_batch = 1});
+    const Tensor k = c.output({s.t, s.n, s.first + s.second}, s.format, {.rows_per_batch = 1});
+    c.bind([=](const Binding& at) {
+      return ConcatK::Args{.k_nope = at(k_nope), .k_pe = at(k_pe), .k = at(k)};
+    });
+    c.expect_each(k, gates::exact(), [=](int64_t row, int64_t col) {
+      return col < s.first ? k_nope[row * s.first + col]
+                           : k_pe[row / s.n * s.second + col - s.first];
+    });
+  });
+}
+
+void add_concat_q_case(CaseList& list, const ConcatShape& s) {
+  add_case<ConcatAbsorbedQ>(list, s.spec, [s](CaseBuilder<ConcatAbsorbedQ>& c) {
+    c.set_batch(s.t);
+    const Tensor q_lat =
+        c.input({s.t, s.n, s.first}, s.format, {}, {.row_gap = 2, .rows_per_batch = 1});
+    const Tensor q_pe =
+        c.input({s.t, s.n, s.second}, s.format, {}, {.row_gap = 128, .rows_per_batch = 1});
+    const Tensor q =
+        c.output({s.t, s.n, s.first + s.second}, s.format, {.row_gap = 1, .rows_per_batch = 1});
+    c.bind([=](const Binding& at) {
+      return ConcatAbsorbedQ::Args{.q_lat = at(q_lat), .q_pe = at(q_pe), .q = at(q)};
+    });
+    c.expect_each(q, gates::exact(), [=](int64_t row, int64_t col) {
+      return col < s.first ? q_lat[row * s.first + col] : q_pe[row * s.second + col - s.first];
+    });
+  });
+}
+
+}  // namespace
+
+void add_mla_concat_cases(CaseList& list) {
+  for (const Format format : {Format::kBf16, Format::kF32}) {
+    for (int64_t t : {0, 1, 2, 3, 7}) {
+      const CaseSpec spec = {.name = str_cat("t", t, "_n3_", format_name(format))};
+      add_concat_k_case(
+          list, {.spec = spec, .t = t, .n = 3, .first = 128, .second = 64, .format = format});
+      add_concat_q_case(
+          list, {.spec = spec, .t = t, .n = 3, .first = 512, .second = 64, .format = format});
+      const CaseSpec odd = {.name = str_cat("t", t, "_n5_odd_", format_name(format))};
+      add_concat_k_case(list,
+                        {.spec = odd, .t = t, .n = 5, .first = 17, .second = 3, .format = format});
+      add_concat_q_case(list,
+                        {.spec = odd, .t = t, .n = 5, .first = 31, .second = 1, .format = format});
+    }
+  }
+  const auto spec = [](std::string_view model, int64_t t, std::string op, std::string phase) {
+    return CaseSpec{.name = str_cat(model, "_t", t),
+                    .op = std::move(op),
+                    .bench = true,
+                    .phase = std::move(phase)};
+  };
+  for (const auto& [model, n] :
+       {std::pair<std::string_view, int64_t>{"r1", 128}, {"v2_lite", 16}}) {
+    for (int64_t t : {512, 1024}) {
+      add_concat_k_case(list, {.spec = spec(model, t, "_concat_and_cast_mha_k", "prefill"),
+                               .t = t,
+                               .n = n,
+                               .first = 128,
+                               .second = 64});
+    }
+    for (int64_t t : {1, 8, 64, 128}) {
+      add_concat_q_case(list, {.spec = spec(model, t, "_merge_q", "decode"),
+                               .t = t,
+                               .n = n,
+                               .first = 512,
+                               .second = 64});
+    }
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,99 @@
+// Absorbed multi-head latent attention over the paged cache: the decode form of MLA. All heads
+// share one key of D numbers a token, [c | rotated k_pe], and the value is its first L numbers.
+#pragma once
+
+#include <array>
+
+#include "fathom/kernels/core/variants.h"
+
+namespace fathom {
+
+/// One query token a request over that request's cache.
+///
+///   s_nj = scale * kv_scale * q_n . key_j;   lse_n = ln sum_j e^{s_nj};
+///   o_n  = kv_scale * sum_j e^{s_nj - lse_n} key_j[0:L],   j = 0 .. kv_lens[b]-1
+///
+/// key_j lies in cache[ block_table[b, j/S] ][ j%S ] and is the stored code; kv_scale turns codes
+/// into values and must be 1 unless the cache is e4m3. kv_lens counts the current token, whose key
+/// is in the cache already. Entries of block_table past the last page in use, and rows of the last
+/// page past kv_lens, are not read. kv_lens[b] = 0 gives o = 0 and lse = -inf. lse is natural,
+/// includes both scales, and may be left out. q and o have one format and may be strided in tokens
+/// and heads; of the cache the page stride is free. `scale` is that of the model (never D^-1/2).
+///
+/// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
+/// two of them, which keeps 16 bits of it. Keys are taken in blocks of 64 at absolute positions.
+/// Variants that divide long contexts over threads cut at absolute positions too (512, 1024, ..),
+/// give each split a state of its own and merge the states in order. So a row depends on its own
+/// query and keys alone: not on other requests, on pages, nor on the number of threads.
+/// Deterministic.
+/// Errors: InvalidArgument for kv_lens outside [0, M*S], pages outside [0, P), a kv_scale that is
+/// not finite and positive or goes with a format that has none, or unequal formats of q and o.
+/// Source: DeepSeek-V2 technical report, section 2.1.2; FlashMLA; Flash-Decoding (splits).
+struct MlaDecode {
+  static constexpr KernelInfo kInfo{
+      .name = "mla_decode",
+      .reference_names = {"cutlass_mla_decode"},
+      .signature =
+          "q[B,N,D]:bf16|f32 cache[P,S,D]:bf16|f32|e4m3 block_table[B,M]:i32 "
+          "kv_lens[B]:i32 -> o[B,N,L]:bf16|f32 lse?[B,N]:f32",
+      .limits = "L<=D, S>=1",
+      .equation = "o = softmax(scale q k^T) k[:, :L]",
+      .source = "DeepSeek-V2 report, 2.1.2; FlashMLA",
+  };
+
+  static constexpr int64_t kKeyBlock = 64;
+  static constexpr int64_t kSplitKeys = 512;
+
+  struct Args {
+    View q, cache, block_table, kv_lens, o, lse;
+    float scale = 1.0f;
+    float kv_scale = 1.0f;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.q, &a.cache, &a.block_table, &a.kv_lens, &a.o, &a.lse};
+  }
+
+  /// 2 N (D + L) FLOPs a key. A dry run assumes that every page of the block table is full.
+  static Cost cost(const Args& a);
+
+  /// Of the cache, only the keys of these requests count.
+  static void bytes(const Args& a, Cost& cost);
+
+  static int64_t workspace(const Args& a, int num_threads);
+
+  static Status check(const Args& a);
+};
+
+/// Q query tokens a request, the last of which is the newest token: verification of drafts.
+///
+/// As MlaDecode, but query j of request b sees keys 0 .. kv_lens[b] - Q + j. Row (b, j) has the
+/// bits that MlaDecode gives for that query and kv_lens[b] - Q + j + 1 keys, as long as the hidden
+/// keys of the request are finite. A query that sees no key gets o = 0 and lse = -inf. Source: as
+/// MlaDecode; TensorRT-LLM's batch decode with several query tokens.
+struct MlaDecodeMulti {
+  static constexpr KernelInfo kInfo{
+      .name = "mla_decode_multi",
+      .reference_names = {"trtllm_batch_decode_with_kv_cache_mla"},
+      .signature =
+          "q[B,Q,N,D]:bf16|f32 cache[P,S,D]:bf16|f32|e4m3 block_table[B,M]:i32 "
+          "kv_lens[B]:i32 -> o[B,Q,N,L]:bf16|f32 lse?[B,Q,N]:f32",
+      .limits = "L<=D, S>=1",
+      .equation = "o = softmax(scale q k^T + mask) k[:, :L]",
+      .source = "DeepSeek-V2 report, 2.1.2; TensorRT-LLM",
+  };
+
+  using Args = MlaDecode::Args;
+
+  static constexpr auto operands(const Args& a) { return MlaDecode::operands(a); }
+
+  static Cost cost(const Args& a);
+  static void bytes(const Args& a, Cost& cost);
+  static int64_t workspace(const Args& a, int num_threads);
+  static Status check(const Args& a);
+};
+
+extern const VariantTable<MlaDecode> mla_decode_cpu;
+extern const VariantTable<MlaDecodeMulti> mla_decode_multi_cpu;
+
+}  // namespace fathom

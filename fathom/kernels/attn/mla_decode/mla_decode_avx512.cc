@@ -1,0 +1,123 @@
+#include <cmath>
+
+#include "fathom/kernels/attn/kv_write/slots.h"
+#include "fathom/kernels/attn/mla_decode/mla_decode_plan.h"
+#include "fathom/kernels/attn/mla_decode/mla_decode_split.h"
+#include "fathom/kernels/attn/ragged_attention/attend_avx512.h"
+
+namespace fathom::avx512 {
+
+static_assert(kBlockKeys == MlaDecode::kKeyBlock, "the block size is part of the contract");
+static_assert(MlaDecode::kSplitKeys % kBlockKeys == 0, "splits hold whole blocks");
+
+namespace {
+
+/// Adds keys [begin, end) of request b to the rows in `s`.
+template <class Element>
+void attend_keys(const MlaDecode::Args& a,
+                 const AttendScratch& s,
+                 int64_t b,
+                 int64_t count,
+                 int64_t begin,
+                 int64_t end) {
+  const int32_t* pages = a.block_table.row<int32_t>(b);
+  const int64_t page_size = a.cache.dim(1);
+  for (int64_t first = begin; first < end; first += kBlockKeys) {
+    const int64_t block = end - first < kBlockKeys ? end - first : kBlockKeys;
+    const Element* keys[kBlockKeys];
+    for (int64_t j = 0; j < block; ++j) {
+      const int64_t token = first + j;
+      keys[j] =
+          slot_data<Element>(a.cache, pages[token / page_size] * page_size + token % page_size);
+    }
+    pack_keys(s, keys, block, a.q.dim(3));
+    pack_values(s, keys, block, a.o.dim(3));
+    attend_block(s, count, first, a.scale * a.kv_scale);
+  }
+}
+
+float* lse_at(const MlaDecode::Args& a, int64_t b, int64_t j, int64_t n) {
+  return a.lse.row<float>(b) + j * a.lse.stride(1) + n * a.lse.stride(2);
+}
+
+}  // namespace
+
+int64_t padded_width(int64_t L) {
+  return AttendScratch(0, 0, L).padded_L;
+}
+
+int64_t decode_scratch(const MlaDecode::Args& a) {
+  return AttendScratch(kMaxDecodeRows, a.q.dim(3), a.o.dim(3)).bytes();
+}
+
+void decode_rows(const MlaDecode::Args& a,
+                 int64_t b,
+                 int64_t row,
+                 int64_t count,
+                 int64_t begin,
+                 int64_t end,
+                 void* scratch,
+                 const PartialRows& out) {
+  AttendScratch s(kMaxDecodeRows, a.q.dim(3), a.o.dim(3));
+  s.place(scratch);
+  reset_rows(s, count);
+  const int64_t num_heads = a.q.dim(2);
+  int64_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t j = (row + i) / num_heads;
+    const int64_t n = (row + i) % num_heads;
+    load_query(s, i, a.q.row<Bf16>(b) + j * a.q.stride(1) + n * a.q.stride(2), a.q.dim(3));
+    const int64_t seen = mla_decode::visible_keys(a, b, j);
+    s.seen[i] = static_cast<int32_t>(seen);
+    most = seen > most ? seen : most;
+  }
+  const int64_t last = end < most ? end : most;
+  if (a.cache.format == Format::kBf16) {
+    attend_keys<Bf16>(a, s, b, count, begin, last);
+  } else {
+    attend_keys<E4m3>(a, s, b, count, begin, last);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    out.max[i] = s.max[i];
+    out.sum[i] = sum_lanes(s.sum + i * kLanes);
+    for (int64_t d = 0; d < s.padded_L; d += kLanes) {
+      _mm512_store_ps(out.o + i * s.padded_L + d, _mm512_load_ps(s.o + i * s.padded_L + d));
+    }
+  }
+}
+
+void merge_rows(int64_t count, int64_t L, const PartialRows& part, const PartialRows& into) {
+  const int64_t width = padded_width(L);
+  for (int64_t i = 0; i < count; ++i) {
+    const float most = part.max[i] > into.max[i] ? part.max[i] : into.max[i];
+    const float reference = most == -__builtin_inff() ? 0.0f : most;
+    const __m512 weight_part = exp16(_mm512_set1_ps(part.max[i] - reference));
+    const __m512 weight_into = exp16(_mm512_set1_ps(into.max[i] - reference));
+    for (int64_t d = i * width; d < (i + 1) * width; d += kLanes) {
+      const __m512 added = _mm512_mul_ps(_mm512_load_ps(part.o + d), weight_part);
+      const __m512 kept = _mm512_mul_ps(_mm512_load_ps(into.o + d), weight_into);
+      _mm512_store_ps(into.o + d, _mm512_add_ps(kept, added));
+    }
+    const float kept_sum = into.sum[i] * _mm512_cvtss_f32(weight_into);
+    into.sum[i] = kept_sum + part.sum[i] * _mm512_cvtss_f32(weight_part);
+    into.max[i] = most;
+  }
+}
+
+void store_rows(
+    const MlaDecode::Args& a, int64_t b, int64_t row, int64_t count, const PartialRows& from) {
+  const int64_t num_heads = a.q.dim(2);
+  const int64_t L = a.o.dim(3);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t j = (row + i) / num_heads;
+    const int64_t n = (row + i) % num_heads;
+    const float sum = from.sum[i];
+    const float factor = sum == 0.0f ? 0.0f : a.kv_scale / sum;
+    store_row(from.o + i * padded_width(L), factor, L,
+              a.o.row<Bf16>(b) + j * a.o.stride(1) + n * a.o.stride(2));
+    if (!a.lse.present()) continue;
+    *lse_at(a, b, j, n) = sum == 0.0f ? -__builtin_inff() : from.max[i] + std::log(sum);
+  }
+}
+
+}  // namespace fathom::avx512

@@ -1,0 +1,236 @@
+#include <limits>
+#include <memory>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/attn/attention_oracle.h"
+#include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/conformance/kernel_case.h"
+
+namespace fathom {
+namespace {
+
+struct DecodeShape {
+  CaseSpec spec;
+  std::vector<int64_t> kv_lens;
+  int64_t queries = 1;
+  int64_t n = 4;
+  int64_t l = 32;
+  int64_t r = 16;
+  int64_t page_size = 16;
+  Format q = Format::kBf16;
+  Format cache = Format::kBf16;
+  float kv_scale = 1.0f;
+  double q_scale = 1.0;  ///< large: one key gets nearly all the weight
+  Fill keys = {};
+  int64_t shared_pages = 0;  ///< > 0: requests draw their pages from a pool of this size
+};
+
+struct DecodeTensors {
+  Tensor q, cache, block_table, kv_lens, o, lse;
+};
+
+/// Gives every request pages of its own, in no order, and fills what nobody owns with NaN: other
+/// pages and the tails of last pages.
+void place_keys(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
+  const auto B = static_cast<int64_t>(s.kv_lens.size());
+  int64_t used = 0;
+  int64_t most = 0;
+  for (int64_t keys : s.kv_lens) {
+    used += ceil_div(keys, s.page_size);
+    most = std::max(most, keys);
+  }
+  const int64_t pages = s.shared_pages > 0 ? s.shared_pages : used + 3;
+  const int64_t width = ceil_div(most, s.page_size) + 2;
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < pages; ++i)
+    order.push_back(i);
+  for (int64_t i = pages - 1; i > 0; --i) {
+    std::swap(order[static_cast<size_t>(i)],
+              order[c.rng().next_below(static_cast<uint32_t>(i + 1))]);
+  }
+  const int64_t d = s.l + s.r;
+  x.cache = c.input({pages, s.page_size, d}, s.cache, s.keys);
+  x.block_table = c.input({B, width}, Format::kI32, {}, {.rows_per_batch = 1});
+  x.kv_lens = c.input({B}, Format::kI32, {}, {.rows_per_batch = 1});
+  std::vector<bool> owned(static_cast<size_t>(pages * s.page_size));
+  size_t next = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t keys = s.kv_lens[static_cast<size_t>(b)];
+    x.kv_lens.set(b, static_cast<double>(keys));
+    for (int64_t i = 0; i < width; ++i) {
+      const bool in_use = i < ceil_div(keys, s.page_size);
+      const int64_t page = in_use ? order[next++ % order.size()] : 0x7B7B7B7B;
+      x.block_table.set(b * width + i, static_cast<double>(page));
+      for (int64_t j = i * s.page_size; in_use && j < std::min(keys, (i + 1) * s.page_size); ++j) {
+        owned[static_cast<size_t>(page * s.page_size + j % s.page_size)] = true;
+      }
+    }
+  }
+  if (s.shared_pages > 0) return;
+  for (int64_t i = 0; i < x.cache.numel(); ++i) {
+    if (!owned[static_cast<size_t>(i / d)])
+      x.cache.set(i, std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+/// Row (b * Q + j) * N + n of the output.
+oracle::AttentionRow exact_row(const DecodeShape& s,
+                               const DecodeTensors& x,
+                               double scale,
+                               int64_t row) {
+  const int64_t b = row / (s.queries * s.n);
+  const int64_t j = row / s.n % s.queries;
+  const auto key = [&](int64_t i) {
+    const int64_t width = x.block_table.dim(1);
+    const auto page = static_cast<int64_t>(x.block_table[b * width + i / s.page_size]);
+    std::vector<double> k = x.cache.row(page * s.page_size + i % s.page_size);
+    for (double& v : k)
+      v *= double{s.kv_scale};
+    return k;
+  };
+  const int64_t keys = s.kv_lens[static_cast<size_t>(b)] - s.queries + j + 1;
+  return oracle::attend(x.q.row(row), keys, s.l, scale, key, key);
+}
+
+template <class K>
+void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
+  constexpr bool kMulti = std::is_same_v<K, MlaDecodeMulti>;
+  const auto B = static_cast<int64_t>(s.kv_lens.size());
+  c.set_batch(B);
+  const auto dims = [&](std::vector<int64_t> tail) {
+    std::vector<int64_t> out = {B};
+    if (kMulti) out.push_back(s.queries);
+    out.insert(out.end(), tail.begin(), tail.end());
+    return out;
+  };
+  DecodeTensors x;
+  x.q = c.input(dims({s.n, s.l + s.r}), s.q, {.scale = s.q_scale},
+                {.row_gap = 2, .rows_per_batch = 1});
+  place_keys(s, c, x);
+  x.o = c.output(dims({s.n, s.l}), s.q, {.row_gap = 4, .rows_per_batch = 1});
+  x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
+  // The scale belongs to the width of a head before absorption, here r + 2 r.
+  const float scale = 1.0f / std::sqrt(static_cast<float>(3 * s.r));
+  c.bind([=](const Binding& at) {
+    return typename K::Args{.q = at(x.q),
+                            .cache = at(x.cache),
+                            .block_table = at(x.block_table),
+                            .kv_lens = at(x.kv_lens),
+                            .o = at(x.o),
+                            .lse = at(x.lse),
+                            .scale = scale,
+                            .kv_scale = s.kv_scale};
+  });
+  auto rows = std::make_shared<oracle::AttentionRows>(
+      [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
+  c.expect_each(x.o, gates::attention(s.q),
+                [=](int64_t row, int64_t col) { return (*rows)(row).o[static_cast<size_t>(col)]; });
+  if (s.spec.bench) return;
+  c.expect_each(x.lse, gates::log_sum_exp(),
+                [=](int64_t row, int64_t col) { return (*rows)(row * s.n + col).lse; });
+}
+
+void add_decode_case(CaseList& list, const DecodeShape& s) {
+  if (s.queries == 1) {
+    add_case<MlaDecode>(list, s.spec, [s](CaseBuilder<MlaDecode>& c) { build_case(s, c); });
+  }
+  add_case<MlaDecodeMulti>(list, s.spec, [s](CaseBuilder<MlaDecodeMulti>& c) { build_case(s, c); });
+}
+
+void add_small_cases(CaseList& list) {
+  const std::vector<int64_t> edges = {0, 1, 2, 3, 63, 64, 65, 127, 128, 129, 211};
+  for (int64_t page_size : {1, 2, 16, 64, 128}) {
+    for (const Format cache : {Format::kBf16, Format::kE4m3}) {
+      add_decode_case(list,
+                      {.spec = {.name = str_cat("edges_page", page_size, "_", format_name(cache))},
+                       .kv_lens = edges,
+                       .page_size = page_size,
+                       .cache = cache,
+                       .kv_scale = cache == Format::kE4m3 ? 0.37f : 1.0f});
+    }
+  }
+  for (const Format cache : {Format::kF32, Format::kBf16, Format::kE4m3}) {
+    add_decode_case(list, {.spec = {.name = str_cat("edges_f32_", format_name(cache))},
+                           .kv_lens = edges,
+                           .q = Format::kF32,
+                           .cache = cache,
+                           .kv_scale = cache == Format::kE4m3 ? 0.37f : 1.0f});
+  }
+  add_decode_case(
+      list, {.spec = {.name = "bf16_query_f32_cache"}, .kv_lens = {5, 70}, .cache = Format::kF32});
+  add_decode_case(list, {.spec = {.name = "no_requests"}, .kv_lens = {}});
+  for (int64_t keys : {511, 512, 513, 1024, 1100}) {  // the splits of one request
+    add_decode_case(list,
+                    {.spec = {.name = str_cat("b1_kv", keys)}, .kv_lens = {keys}, .page_size = 64});
+  }
+  add_decode_case(list,
+                  {.spec = {.name = "b1_kv9300_n1"}, .kv_lens = {9300}, .n = 1, .page_size = 64});
+  for (int64_t n : {1, 2, 3, 5, 7, 8, 9, 16, 17, 131}) {
+    add_decode_case(list, {.spec = {.name = str_cat("b2_n", n)}, .kv_lens = {70, 530}, .n = n});
+  }
+  for (const auto& [l, r] :
+       {std::pair<int64_t, int64_t>{512, 64}, {128, 32}, {33, 4}, {1, 2}, {50, 7}}) {
+    add_decode_case(list, {.spec = {.name = str_cat("l", l, "_r", r)},
+                           .kv_lens = {100, 1, 17},
+                           .n = 3,
+                           .l = l,
+                           .r = r});
+  }
+  add_decode_case(list, {.spec = {.name = "one_key_takes_all"},
+                         .kv_lens = {300, 40},
+                         .l = 512,
+                         .r = 64,
+                         .q_scale = 100});
+  add_decode_case(list, {.spec = {.name = "heavy_tails"},
+                         .kv_lens = {300, 40},
+                         .l = 512,
+                         .r = 64,
+                         .keys = {.dist = Dist::kHeavyTail}});
+  add_decode_case(list,
+                  {.spec = {.name = "zeros"}, .kv_lens = {70}, .keys = {.dist = Dist::kZeros}});
+  for (int64_t queries : {2, 3, 5}) {
+    for (const Format q : {Format::kBf16, Format::kF32}) {
+      add_decode_case(list, {.spec = {.name = str_cat("queries", queries, "_", format_name(q))},
+                             .kv_lens = {0, 1, 2, 3, 5, 64, 65, 66, 67, 513, 514},
+                             .queries = queries,
+                             .q = q,
+                             .cache = q});
+    }
+  }
+}
+
+}  // namespace
+
+void add_mla_decode_cases(CaseList& list) {
+  add_small_cases(list);
+  constexpr int64_t kPoolKeys = 64 << 10;  // 75 MB in bf16: more than the caches hold
+  const auto add_bench = [&](std::string_view model, int64_t n, int64_t b, int64_t keys,
+                             int64_t queries, Format cache) {
+    add_decode_case(list,
+                    {.spec = {.name = str_cat(model, "_b", b, "_kv", keys, queries > 1 ? "_q2" : "",
+                                              cache == Format::kE4m3 ? "_fp8" : ""),
+                              .op = "attn_mqa",
+                              .bench = true,
+                              .phase = queries > 1 ? "verify" : "decode",
+                              .note = "pages drawn from a pool of 65,536 keys"},
+                     .kv_lens = std::vector<int64_t>(static_cast<size_t>(b), keys),
+                     .queries = queries,
+                     .n = n,
+                     .l = 512,
+                     .r = 64,
+                     .page_size = 64,
+                     .cache = cache,
+                     .shared_pages = kPoolKeys / 64});
+  };
+  for (const auto& [model, n] :
+       {std::pair<std::string_view, int64_t>{"r1", 128}, {"v2_lite", 16}}) {
+    for (int64_t b : {1, 8, 64}) {
+      for (int64_t keys : {1024, 4096})
+        add_bench(model, n, b, keys, 1, Format::kBf16);
+    }
+    add_bench(model, n, 8, 4096, 1, Format::kE4m3);
+    add_bench(model, n, 8, 1024, 2, Format::kBf16);
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,41 @@
+// How a decode call is laid out for the CPU variants: both contracts as one, the keys a row sees,
+// and the cuts of long contexts.
+#pragma once
+
+#include "fathom/kernels/attn/mla_decode/mla_decode.h"
+
+namespace fathom::mla_decode {
+
+/// The operands of either contract, with the axis of query tokens: q [B,Q,N,D], o [B,Q,N,L],
+/// lse [B,Q,N]; MlaDecode has Q = 1.
+MlaDecode::Args with_query_axis(const MlaDecode::Args& a);
+
+/// Keys that query j of request b sees; 0 if there are none. `a` has the query axis.
+inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {
+  const int64_t keys = a.kv_lens.as<int32_t>()[b] - a.q.dim(1) + j + 1;
+  return keys > 0 ? keys : 0;
+}
+
+/// First key of split i. Splits lie at absolute positions; they are 512 keys long up to position
+/// 8,192 and double with every doubling of the position, so that even long contexts have few:
+///
+///   split   0    1    ..  15     16    ..  23     24     ..
+///   key     0    512  ..  7680   8192  ..  15360  16384  ..
+inline int64_t split_begin(int64_t i) {
+  constexpr int64_t kFirst = 16;
+  constexpr int64_t kEach = 8;
+  if (i < kFirst) return i * MlaDecode::kSplitKeys;
+  const int64_t doublings = (i - kFirst) / kEach;
+  const int64_t within = (i - kFirst) % kEach;
+  return ((kFirst + 2 * within) * MlaDecode::kSplitKeys) << doublings;
+}
+
+/// Splits that hold the first num_keys keys.
+inline int64_t num_splits(int64_t num_keys) {
+  int64_t n = 0;
+  while (split_begin(n) < num_keys)
+    ++n;
+  return n;
+}
+
+}  // namespace fathom::mla_decode

@@ -1,0 +1,69 @@
+// Multi-head attention over a batch of requests of different lengths: the prefill form of MLA.
+#pragma once
+
+#include <array>
+
+#include "fathom/kernels/core/variants.h"
+
+namespace fathom {
+
+/// Which keys of its request a query sees.
+enum class CausalMask : uint8_t {
+  kCausal,  ///< query i sees keys 0 .. i + (keys - queries): the last query sees them all
+  kFull,    ///< every query sees every key (a prefix chunk)
+};
+
+/// Attention of each request's queries over its own keys, with unequal widths of key and value.
+///
+///   s_ij = scale * q_i . k_j   for visible j;   lse_i = ln sum_j e^{s_ij};   o_i = sum_j e^{s_ij -
+///   lse_i} v_j
+///
+/// Request b owns query rows q_offsets[b] .. q_offsets[b+1]-1 and key rows kv_offsets[b] ..
+/// kv_offsets[b+1]-1. All operands but offsets may be strided in tokens and heads. q, k and v have
+/// one format. lse is natural, includes the scale, and may be left out. A query that sees no key
+/// gets o = 0 and lse = -inf.
+///
+/// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
+/// two of them, which keeps 16 bits of it. Keys are taken in blocks of 64 from the request's first
+/// key, and blocks are merged in order (online softmax). So a row depends on its own query and keys
+/// alone: not on other rows, on how the queries of a request are cut into calls, nor on the number
+/// of threads. (One exception: keys of its own request that the mask hides must be finite.)
+/// Deterministic.
+/// Errors: InvalidArgument if offsets do not rise from 0 to T (to S), or formats differ.
+/// Source: Dao, "FlashAttention-2", algorithm 1; DeepSeek-V2 technical report, eq. 17 and 18.
+struct RaggedAttention {
+  static constexpr KernelInfo kInfo{
+      .name = "ragged_attention",
+      .reference_names = {"trtllm_ragged_attention_deepseek"},
+      .signature =
+          "q[T,N,Dq]:bf16|f32 k[S,N,Dq]:bf16|f32 v[S,N,Dv]:bf16|f32 "
+          "q_offsets[B1]:i32 kv_offsets[B1]:i32 -> o[T,N,Dv]:bf16|f32 lse?[T,N]:f32",
+      .limits = "B1>=1",
+      .equation = "o = softmax(scale q k^T + mask) v",
+      .source = "FlashAttention-2, alg. 1; DeepSeek-V2 report, eq. 17-18",
+  };
+
+  /// Keys that are merged at a time, counted from the request's first key.
+  static constexpr int64_t kKeyBlock = 64;
+
+  struct Args {
+    View q, k, v, q_offsets, kv_offsets, o, lse;
+    float scale = 1.0f;
+    CausalMask mask = CausalMask::kCausal;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.q, &a.k, &a.v, &a.q_offsets, &a.kv_offsets, &a.o, &a.lse};
+  }
+
+  /// Visible pairs only. A dry run, whose offsets hold no data, assumes requests of equal length.
+  static Cost cost(const Args& a);
+
+  static int64_t workspace(const Args& a, int num_threads);
+
+  static Status check(const Args& a);
+};
+
+extern const VariantTable<RaggedAttention> ragged_attention_cpu;
+
+}  // namespace fathom

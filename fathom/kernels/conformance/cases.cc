@@ -1,0 +1,53 @@
+#include "fathom/kernels/conformance/cases.h"
+
+#include "fathom/base/check.h"
+#include "fathom/kernels/conformance/kernel_case.h"
+
+namespace fathom {
+
+void CaseList::add_case(Case c) {
+  FATHOM_CHECK(names_.insert(str_cat(c.kernel, "/", c.spec.name)).second,
+               str_cat("two cases of ", c.kernel, " are called ", c.spec.name));
+  if (c.spec.op.empty()) c.spec.op = c.kernel;
+  cases_.push_back(std::move(c));
+}
+
+std::vector<const Case*> CaseList::of(std::string_view kernel) const {
+  std::vector<const Case*> out;
+  for (const Case& c : cases_) {
+    if (c.kernel == kernel) out.push_back(&c);
+  }
+  return out;
+}
+
+namespace internal {
+
+std::string shape_text(const Signature& signature, const View* const* operands) {
+  std::string out;
+  for (int i = 0; i < signature.num_operands; ++i) {
+    const auto& o = signature.operands[static_cast<size_t>(i)];
+    for (int d = 0; d < o.rank; ++d) {
+      const auto& axis = o.axes[static_cast<size_t>(d)];
+      if (!axis.binds) continue;
+      str_append(out, str_cat(out.empty() ? "" : ";", axis.expr.text, "=", operands[i]->dim(d)));
+    }
+  }
+  return out;
+}
+
+std::vector<OperandInfo> operand_infos(const Signature& signature, const View* const* operands) {
+  std::vector<OperandInfo> out;
+  for (int i = 0; i < signature.num_operands; ++i) {
+    const auto& o = signature.operands[static_cast<size_t>(i)];
+    if (!operands[i]->present()) continue;
+    out.push_back({.name = std::string(o.name),
+                   .format = operands[i]->format,
+                   .read = o.read,
+                   .written = o.written,
+                   .is_weight = o.name == "w"});
+  }
+  return out;
+}
+
+}  // namespace internal
+}  // namespace fathom

@@ -1,0 +1,130 @@
+// Cases: shapes, inputs, an exact answer and tolerances for every kernel. The conformance test, the
+// benchmark and the fuzzer read the same list, so what is timed is what was checked.
+//
+// A kernel author writes add_GROUP_cases(CaseList&) with kernel_case.h; all_cases.cc calls them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/kernels/core/exec.h"
+#include "fathom/tensor/view.h"
+#include "fathom/trace/cost.h"
+
+namespace fathom {
+
+/// What check() found: the measures of the first output, the verdict on all of them.
+struct CheckReport {
+  bool passed = true;
+  double max_abs = 0;
+  double max_rel = 0;
+  double cos = 1;
+  double sqnr_db = 0;
+  double diff = 0;
+  double rel_l2 = 0;
+  std::string budget;  ///< the gates, "A: relL2 <= 0.003; B: diff <= 0.007"
+  std::string why;     ///< empty if passed; else output, place, found, expected, seed
+};
+
+struct OperandInfo {
+  std::string name;
+  Format format = Format::kNone;
+  bool read = false;
+  bool written = false;
+  bool is_weight = false;
+};
+
+/// One case with its data in memory. Copy 0 exists from the start and is what check() reads;
+/// further copies let a benchmark walk through more memory than the caches hold.
+class CaseInstance {
+ public:
+  virtual ~CaseInstance() = default;
+
+  /// Why the kernel (its pinned variant) would not take this case; empty if it would.
+  virtual std::string why_not(Exec& ex) = 0;
+
+  /// Launches on a copy.
+  virtual Status run(Exec& ex, int copy) = 0;
+
+  /// Launches on rows [begin, begin + count) of the batch alone, in a copy of its own.
+  virtual Status run_rows(Exec& ex, int copy, int64_t begin, int64_t count) = 0;
+
+  /// Bytes of scratch that run() takes from ex.scratch.
+  virtual int64_t workspace_bytes(int num_threads) = 0;
+
+  virtual Cost cost() = 0;
+
+  /// Values of the signature's axes, "T=1;D=7168".
+  virtual std::string shape() = 0;
+
+  virtual std::vector<OperandInfo> operands() = 0;
+
+  /// Rows that run_rows may cut; 0 if the case cannot be cut.
+  virtual int64_t batch_rows() const = 0;
+
+  /// Makes sure that `count` copies exist. Errors: OutOfMemory.
+  virtual Status make_copies(int count) = 0;
+  virtual int num_copies() const = 0;
+
+  /// Bytes that one copy of the operands takes, without guards.
+  virtual int64_t bytes_per_copy() const = 0;
+
+  /// Outputs become poison again, operands updated in place get their first values back.
+  virtual void reset(int copy) = 0;
+
+  /// The written operands of a copy, byte for byte.
+  virtual std::vector<std::byte> output_bytes(int copy) const = 0;
+
+  /// Empty if batch rows [begin, begin + count) of the outputs of both copies are the same bits and
+  /// the other rows of copy b are untouched; else which output and row differ.
+  virtual std::string compare_rows(int a, int b, int64_t begin, int64_t count) const = 0;
+
+  /// Empty if no byte outside the operands and no read-only operand of the copy has changed.
+  virtual std::string check_guards(int copy) const = 0;
+
+  /// Holds copy 0 to the gates. The exact answers are computed once, before the first launch.
+  virtual CheckReport check() = 0;
+};
+
+struct CaseSpec {
+  std::string name;       ///< unique in its kernel: "t7_d7168_bf16"
+  std::string op{};       ///< the model's name of the step, "q_b_proj"; empty: the kernel's
+  bool bench = false;     ///< worth timing: a real shape, left out of the default test run
+  std::string phase{};    ///< "prefill", "decode" or empty
+  std::string columns{};  ///< split columns of the report where the axes do not say them,
+                          ///< "M=1;E=256;topk=8"
+  std::string note{};     ///< said in the report, such as experts mapped onto a ring
+};
+
+struct Case {
+  std::string kernel;
+  CaseSpec spec;
+  /// Builds inputs from the seed; the same seed gives the same bytes on every machine.
+  std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make;
+};
+
+class CaseList {
+ public:
+  void add_case(Case c);
+
+  const std::vector<Case>& cases() const { return cases_; }
+
+  /// The cases of one kernel, by our name.
+  std::vector<const Case*> of(std::string_view kernel) const;
+
+ private:
+  std::vector<Case> cases_;
+  std::set<std::string> names_;  // "kernel/case"
+};
+
+/// Every case of every kernel of kernels.def; built at the first call. Building a list generates no
+/// data.
+const CaseList& all_cases();
+
+}  // namespace fathom

@@ -1,0 +1,46 @@
+// The catalogue: all kernels of kernels.def as data.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/kernels/core/contract.h"
+#include "fathom/os/cpu_info.h"
+#include "fathom/trace/record.h"
+
+namespace fathom {
+
+struct VariantEntry {
+  std::string_view name;
+  Isa needs;
+  std::string_view limits;
+  uint32_t traits;
+  MathUnit unit;
+};
+
+struct KernelEntry {
+  KernelInfo info;
+  std::string_view family;
+  std::string_view group;
+  bool cpu = false;
+  bool cuda = false;
+  /// The variants this process would use on that backend, in order of preference.
+  std::vector<VariantEntry> (*variants)(Backend backend);
+};
+
+/// Every kernel, in the order of kernels.def.
+std::span<const KernelEntry> all_kernels();
+
+/// By our name or by a reference name; null if there is none.
+const KernelEntry* find_kernel(std::string_view name);
+
+/// Names close to `name`, at most three, for "did you mean".
+std::vector<std::string> near_kernel_names(std::string_view name);
+
+/// Binds the CPU variants whose instruction set this machine has, none above `limit`. Called once,
+/// before the first launch. Calling it again with another limit rebinds (tests, `--isa`).
+void install_cpu_kernels(Isa limit);
+
+}  // namespace fathom

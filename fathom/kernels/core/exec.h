@@ -1,0 +1,33 @@
+// Exec: what every kernel call needs besides its arguments. Passed by reference to every call.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fathom/device/arena.h"
+#include "fathom/os/cpu_info.h"
+#include "fathom/os/thread_pool.h"
+#include "fathom/trace/recorder.h"
+
+namespace fathom {
+
+/// "op or kernel = variant", given by the user. A pin that cannot apply is an error.
+using Pins = std::vector<std::pair<std::string, std::string>>;
+
+struct Exec {
+  Backend backend = Backend::kCpu;
+  ThreadPool* pool = nullptr;    ///< CPU backend; null only in a dry run
+  Arena* activations = nullptr;  ///< memory of one step
+  Arena* scratch = nullptr;      ///< memory of one call
+  Recorder* recorder = nullptr;  ///< null: nothing is recorded
+  const Pins* pins = nullptr;    ///< null: none
+  int num_threads = 1;           ///< of the pool; dry runs use it to size workspaces
+
+  void* workspace = nullptr;   ///< set by launch for the running kernel: Contract::workspace bytes
+  int16_t selection_row = -1;  ///< set by a layer's selection table for the next record
+
+  bool dry() const { return backend == Backend::kDry; }
+};
+
+}  // namespace fathom

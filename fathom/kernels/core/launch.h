@@ -1,0 +1,209 @@
+// launch<K>: check the operands, pick a variant, record, call.
+#pragma once
+
+#include "fathom/kernels/core/variants.h"
+
+namespace fathom {
+
+namespace internal {
+
+// Binds or compares one operand; everything about it is known at compile time.
+template <Contract K, size_t I>
+inline bool operand_fits(const View& v, int64_t* symbols) {
+  static constexpr const shape_language::Operand& o = kSignature<K>.operands[I];
+  if (o.optional && !v.present()) return true;
+  if (((o.formats >> static_cast<int>(v.format)) & 1u) == 0 || v.rank != o.rank) return false;
+  bool fits = true;
+  [&]<size_t... D>(std::index_sequence<D...>) {
+    (
+        [&] {
+          static constexpr const shape_language::Axis& axis = o.axes[D];
+          if constexpr (axis.binds) {
+            symbols[axis.expr.steps[0].value] = v.dims[D];
+          } else if constexpr (axis.expr.is_symbol()) {
+            fits &= v.dims[D] == symbols[axis.expr.steps[0].value];
+          } else {
+            fits &= v.dims[D] == axis.expr.eval(symbols);
+          }
+        }(),
+        ...);
+  }
+  (std::make_index_sequence<static_cast<size_t>(o.rank)>{});
+  if constexpr (o.rank > 0) {
+    fits &= v.strides[o.rank - 1] == 1 || v.dims[o.rank - 1] <= 1;
+  }
+  return fits;
+}
+
+template <Contract K>
+inline bool call_fits(const auto& operands, int64_t* symbols) {
+  static constexpr size_t kNumOperands = static_cast<size_t>(kSignature<K>.num_operands);
+  static_assert(std::tuple_size_v<std::remove_cvref_t<decltype(operands)>> == kNumOperands,
+                "operands() must return one view for each operand of the signature, in order");
+  const bool shapes = [&]<size_t... I>(std::index_sequence<I...>) {
+    return (operand_fits<K, I>(*operands[I], symbols) && ...);
+  }
+  (std::make_index_sequence<kNumOperands>{});
+  if (!shapes) return false;
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return (kLimits<K>.limits[I].holds(symbols) && ...);
+  }
+  (std::make_index_sequence<static_cast<size_t>(kLimits<K>.size)>{});
+}
+
+template <Contract K>
+inline bool variant_fits(const Variant<K>& v,
+                         const typename K::Args& args,
+                         const int64_t* symbols) {
+  for (int i = 0; i < v.limits.size; ++i) {
+    if (!v.limits.limits[static_cast<size_t>(i)].holds(symbols)) return false;
+  }
+  return v.accepts == nullptr || v.accepts(args);
+}
+
+// Out of line: they run when something is wrong or recorded.
+Status mismatch_error(Op op, std::string_view kernel, std::string why);
+Status no_variant_error(Op op, std::string_view kernel, Backend backend, std::string last_reason);
+Status workspace_error(const Arena& scratch, int64_t bytes, std::string_view kernel);
+Status pin_error(Op op, std::string_view kernel, std::string_view variant);
+std::string_view pinned_variant(const Pins& pins, Op op, std::string_view kernel);
+OpRecord& begin_record(Exec& ex,
+                       Op op,
+                       std::string_view kernel,
+                       const Signature& signature,
+                       const View* const* operands);
+void end_record(Exec& ex, OpRecord& record);
+int64_t record_clock(const Exec& ex);
+
+template <Contract K>
+const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
+  const VariantTable<K>& table = Impl<K>::tables[static_cast<size_t>(ex.backend)];
+  if (ex.pins != nullptr) [[unlikely]] {
+    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo.name); !name.empty()) {
+      for (const Variant<K>& v : table) {
+        if (v.name == name && variant_fits(v, args, symbols)) return &v;
+      }
+      return nullptr;
+    }
+  }
+  for (const Variant<K>& v : table) {
+    if (variant_fits(v, args, symbols)) return &v;
+  }
+  return nullptr;
+}
+
+template <Contract K>
+Status no_variant(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
+  if (ex.pins != nullptr) {
+    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo.name); !name.empty()) {
+      return pin_error(op, K::kInfo.name, name);
+    }
+  }
+  std::string reason = "no variant is built for this machine";
+  for (const Variant<K>& v : Impl<K>::tables[static_cast<size_t>(ex.backend)]) {
+    reason = str_cat("variant ", v.name, " does not take these formats or layouts");
+    for (int i = 0; i < v.limits.size; ++i) {
+      const auto& limit = v.limits.limits[static_cast<size_t>(i)];
+      if (!limit.holds(symbols)) reason = str_cat("variant ", v.name, " needs ", limit.text);
+    }
+  }
+  (void)args;
+  return no_variant_error(op, K::kInfo.name, ex.backend, reason);
+}
+
+template <Contract K>
+Status run_variant(Exec& ex, const Variant<K>* v, const typename K::Args& args) {
+  if constexpr (requires { K::workspace(args, 1); }) {
+    ArenaScope scope(*ex.scratch);
+    if (!ex.scratch->try_take(K::workspace(args, ex.num_threads), &ex.workspace)) [[unlikely]] {
+      return workspace_error(*ex.scratch, K::workspace(args, ex.num_threads), K::kInfo.name);
+    }
+    return v == nullptr ? Status{} : v->run(ex, args);
+  } else {
+    return v == nullptr ? Status{} : v->run(ex, args);
+  }
+}
+
+template <Contract K>
+[[gnu::noinline]] Status run_recorded(Exec& ex,
+                                      Op op,
+                                      const Variant<K>* v,
+                                      const typename K::Args& args) {
+  const auto operands = K::operands(args);
+  OpRecord& record = begin_record(ex, op, K::kInfo.name, kSignature<K>, operands.data());
+  record.cost = cost_of<K>(args);
+  if (v != nullptr) {
+    record.variant = v->name.data();
+    record.cost.unit = v->unit;
+  }
+  record.start_ns = record_clock(ex);
+  Status status = run_variant(ex, v, args);
+  end_record(ex, record);
+  return status;
+}
+
+}  // namespace internal
+
+/// Runs kernel K on `args` for the op of that name.
+///
+/// 1. Checks the operands against the signature and limits of K, then K::check if there is one.
+/// 2. Takes the first variant of the backend's table whose limits hold.
+/// 3. With a recorder, writes an OpRecord (and times the call if asked).
+/// 4. Calls the variant. A dry run stops before this, after counting the workspace.
+///
+/// Errors: InvalidArgument for operands that do not fit, naming op, kernel, operand and axis;
+/// Unsupported if no variant applies. No allocation, no virtual call, no clock without a recorder.
+template <Contract K>
+Status launch(Exec& ex, Op op, const typename K::Args& args) {
+  const auto operands = K::operands(args);
+  int64_t symbols[kMaxSymbols];
+  if (!internal::call_fits<K>(operands, symbols)) [[unlikely]] {
+    return internal::mismatch_error(op, K::kInfo.name,
+                                    explain_mismatch(kSignature<K>, kLimits<K>, operands.data()));
+  }
+  if constexpr (requires { K::check(args); }) {
+    if (Status s = K::check(args); !s.ok()) [[unlikely]] {
+      return std::move(s).add_context(str_cat(op.name, ": ", K::kInfo.name));
+    }
+  }
+  const Variant<K>* variant = nullptr;
+  if (!ex.dry()) {
+    variant = internal::pick<K>(ex, op, args, symbols);
+    if (variant == nullptr) [[unlikely]]
+      return internal::no_variant<K>(ex, op, args, symbols);
+  }
+#ifdef FATHOM_TRACE
+  if (ex.recorder != nullptr) [[unlikely]]
+    return internal::run_recorded(ex, op, variant, args);
+#endif
+  return internal::run_variant(ex, variant, args);
+}
+
+/// Why kernel K would not take `args` on this backend; empty if it would. For selection tables.
+template <Contract K>
+std::string why_not(Exec& ex, Op op, const typename K::Args& args) {
+  const auto operands = K::operands(args);
+  int64_t symbols[kMaxSymbols];
+  if (!internal::call_fits<K>(operands, symbols)) {
+    return explain_mismatch(kSignature<K>, kLimits<K>, operands.data());
+  }
+  if constexpr (requires { K::check(args); }) {
+    if (Status s = K::check(args); !s.ok()) return s.message();
+  }
+  if (ex.dry() || internal::pick<K>(ex, op, args, symbols) != nullptr) return {};
+  return internal::no_variant<K>(ex, op, args, symbols).message();
+}
+
+/// True if kernel K takes `args`; cheap.
+template <Contract K>
+bool accepts(Exec& ex, Op op, const typename K::Args& args) {
+  const auto operands = K::operands(args);
+  int64_t symbols[kMaxSymbols];
+  if (!internal::call_fits<K>(operands, symbols)) return false;
+  if constexpr (requires { K::check(args); }) {
+    if (!K::check(args).ok()) return false;
+  }
+  return ex.dry() || internal::pick<K>(ex, op, args, symbols) != nullptr;
+}
+
+}  // namespace fathom

@@ -1,0 +1,212 @@
+#include "fathom/kernels/core/launch.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <new>
+#include <numeric>
+#include <vector>
+
+namespace {
+
+int64_t g_allocations = 0;
+
+}  // namespace
+
+// Counts every allocation of this test program: the launch path must make none.
+void* operator new(size_t size) {
+  ++g_allocations;
+  if (void* p = std::malloc(size)) return p;
+  std::abort();
+}
+
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
+
+void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
+
+namespace fathom {
+namespace {
+
+// A kernel for these tests alone: y = a * x.
+struct Scale {
+  static constexpr KernelInfo kInfo{
+      .name = "scale_rows",
+      .signature = "x[T,D]:f32 s?[T]:f32 -> y[T,D]:f32",
+      .limits = "D<=64",
+  };
+
+  struct Args {
+    View x, s, y;
+    float factor = 1;
+  };
+
+  static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.s, &a.y}; }
+
+  static Cost cost(const Args& a) { return {.flops = static_cast<double>(a.x.numel())}; }
+
+  static int64_t workspace(const Args&, int num_threads) { return 64 * num_threads; }
+};
+
+Status scale_by_rows(Exec&, const Scale::Args& a) {
+  for (int64_t t = 0; t < a.x.dim(0); ++t) {
+    for (int64_t d = 0; d < a.x.dim(1); ++d) {
+      a.y.row<float>(t)[d] = a.factor * a.x.row<float>(t)[d];
+    }
+  }
+  return {};
+}
+
+Status scale_in_eights(Exec& ex, const Scale::Args& a) {
+  return scale_by_rows(ex, a);
+}
+
+const VariantTable<Scale> kScaleTable{
+    {"eights", Isa::kPortable, "D%8==0, T>=1", kDeterministic, scale_in_eights},
+    {"rows", Isa::kPortable, "D<=48", kDeterministic, scale_by_rows},
+};
+
+class Launch : public testing::Test {
+ protected:
+  Launch() {
+    Impl<Scale>::tables[static_cast<size_t>(Backend::kCpu)] = kScaleTable;
+    ex_.scratch = &scratch_;
+    std::iota(x_.begin(), x_.end(), 1.0f);
+  }
+
+  Scale::Args args(int64_t rows, int64_t columns) {
+    return {.x = make_view(x_.data(), {rows, columns}, Format::kF32),
+            .s = {},
+            .y = make_view(y_.data(), {rows, columns}, Format::kF32),
+            .factor = 2};
+  }
+
+  std::vector<float> x_ = std::vector<float>(256);
+  std::vector<float> y_ = std::vector<float>(256);
+  Arena scratch_ = Arena(Buffer::allocate(DeviceKind::kCpu, 4096, "test").value());
+  Exec ex_;
+};
+
+TEST_F(Launch, RunsTheFirstVariantWhoseLimitsHold) {
+  Recorder recorder(RecordLevel::kShapes, 8);
+  ex_.recorder = &recorder;
+
+  ASSERT_TRUE(launch<Scale>(ex_, "double", args(2, 16)).ok());
+  ASSERT_TRUE(launch<Scale>(ex_, "double", args(2, 15)).ok());
+
+  EXPECT_EQ(y_[29], 60.0f);
+  EXPECT_STREQ(recorder.records()[0].variant, "eights");
+  EXPECT_STREQ(recorder.records()[1].variant, "rows");
+}
+
+TEST_F(Launch, RefusesOperandsThatDisagreeAndNamesOpKernelAndAxis) {
+  Scale::Args a = args(2, 16);
+  a.y = make_view(y_.data(), {2, 8}, Format::kF32);
+
+  const Status s = launch<Scale>(ex_, "double", a);
+
+  EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(s.message().find("double: scale_rows: y[D] is 8 but x[T,D] has D=16"),
+            std::string::npos)
+      << s.message();
+  EXPECT_NE(s.message().find("launch_test.cc"), std::string::npos) << s.message();
+}
+
+TEST_F(Launch, RefusesACallBeyondTheContractsLimits) {
+  std::vector<float> big(130);
+  Scale::Args a{.x = make_view(big.data(), {1, 65}, Format::kF32),
+                .s = {},
+                .y = make_view(big.data(), {1, 65}, Format::kF32)};
+
+  EXPECT_NE(launch<Scale>(ex_, "double", a).message().find("limit D<=64"), std::string::npos);
+}
+
+TEST_F(Launch, NamesTheLimitOfTheLastVariantWhenNoneFits) {
+  const Status s = launch<Scale>(ex_, "double", args(1, 63));
+
+  EXPECT_EQ(s.code(), StatusCode::kUnsupported);
+  EXPECT_NE(s.message().find("variant rows needs D<=48"), std::string::npos) << s.message();
+}
+
+TEST_F(Launch, ObeysAPinAndRefusesOneThatCannotApply) {
+  Recorder recorder(RecordLevel::kShapes, 8);
+  ex_.recorder = &recorder;
+  const Pins rows{{"scale_rows", "rows"}};
+  ex_.pins = &rows;
+
+  ASSERT_TRUE(launch<Scale>(ex_, "double", args(2, 16)).ok());
+  EXPECT_STREQ(recorder.records()[0].variant, "rows");
+  EXPECT_EQ(launch<Scale>(ex_, "double", args(1, 64)).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(Launch, DryRunRecordsShapesAndCountsTheWorkspaceWithoutTouchingMemory) {
+  Recorder recorder(RecordLevel::kShapes, 8);
+  Arena counting;
+  Exec dry{.backend = Backend::kDry, .scratch = &counting, .recorder = &recorder, .num_threads = 3};
+  Scale::Args a{.x = make_view(nullptr, {1000, 64}, Format::kF32),
+                .s = {},
+                .y = make_view(nullptr, {1000, 64}, Format::kF32)};
+
+  ASSERT_TRUE(launch<Scale>(dry, "double", a).ok());
+
+  const OpRecord record = recorder.records()[0];
+  EXPECT_EQ(record.operands[0].dims[0], 1000);
+  EXPECT_EQ(record.cost.flops, 64000);
+  EXPECT_EQ(record.cost.bytes_read, 256000);
+  EXPECT_EQ(record.cost.bytes_written, 256000);
+  EXPECT_EQ(counting.high_water(), 192);
+}
+
+TEST_F(Launch, AllocatesNothing) {
+  const Scale::Args a = args(2, 16);
+  const int64_t before = g_allocations;
+
+  for (int i = 0; i < 100; ++i)
+    ASSERT_TRUE(launch<Scale>(ex_, "double", a).ok());
+
+  EXPECT_EQ(g_allocations, before);
+}
+
+TEST_F(Launch, TimedRecordsHaveAStartAndAnEnd) {
+  Recorder recorder(RecordLevel::kTimed, 8);
+  ex_.recorder = &recorder;
+
+  ASSERT_TRUE(launch<Scale>(ex_, "double", args(2, 16)).ok());
+
+  EXPECT_GT(recorder.records()[0].start_ns, 0);
+  EXPECT_GE(recorder.records()[0].end_ns, recorder.records()[0].start_ns);
+}
+
+// Reports the cost of a launch over the bare call; the figure is printed, not judged.
+TEST_F(Launch, ReportsItsCostOverTheBareCall) {
+  const Scale::Args a = args(0, 16);
+  constexpr int kCalls = 2'000'000;
+  auto time_ns = [&](auto&& call) {
+    double best = 1e30;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < kCalls; ++i)
+        call();
+      const std::chrono::duration<double, std::nano> spent =
+          std::chrono::steady_clock::now() - begin;
+      best = std::min(best, spent.count() / kCalls);
+    }
+    return best;
+  };
+  Status (*volatile bare)(Exec&, const Scale::Args&) = scale_by_rows;
+
+  const double direct = time_ns([&] { ASSERT_TRUE(bare(ex_, a).ok()); });
+  const double launched = time_ns([&] { ASSERT_TRUE(launch<Scale>(ex_, "double", a).ok()); });
+
+  RecordProperty("bare_ns", std::to_string(direct));
+  RecordProperty("launch_ns", std::to_string(launched));
+  std::printf("launch: %.1f ns, bare call %.1f ns, difference %.1f ns\n", launched, direct,
+              launched - direct);
+  EXPECT_EQ(y_[0], 0.0f);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,93 @@
+// How a call of any product kernel is run: the call becomes a list of matrix products that share a
+// stack of weights, the list is cut into work items by arithmetic on the number of threads, and a
+// loop written for one instruction set does an item.
+//
+// Everything here is plain data, because the loops are compiled for instruction sets that the rest
+// of the program must not assume: no inline code of other modules may be emitted in their files.
+#pragma once
+
+#include <cstdint>
+
+namespace fathom {
+
+enum class ElementType : uint8_t { kBf16, kF32 };
+
+/// Products y_m = x_m w_m^T of matrices m = 0 .. num_matrices-1 over one stack of weights [n, k].
+///
+/// Matrix m takes rows row_begin(m) .. row_begin(m + 1) of x and y: those that `offsets` gives, or,
+/// without offsets, `rows` rows that lie at m * matrix stride (heads).
+struct Products {
+  int64_t num_matrices = 1;
+  int64_t rows = 0;  ///< of every matrix; with offsets: of all together
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t groups = 0;                ///< of 16 rows of w, the last of which may be partial
+  const int32_t* offsets = nullptr;  ///< [num_matrices + 1] or null
+
+  // Activations and results; strides in elements.
+  const void* x = nullptr;
+  void* y = nullptr;
+  int64_t x_row_stride = 0, x_matrix_stride = 0;
+  int64_t y_row_stride = 0, y_matrix_stride = 0;
+  ElementType x_type = ElementType::kBf16;
+  ElementType y_type = ElementType::kBf16;
+
+  // Weights in layout kRows16, as formats/tile_layout.h has them.
+  const uint8_t* tiles = nullptr;
+  int64_t group_bytes = 0;
+  const float* scales = nullptr;  ///< fp8: [groups][group_scales] of each matrix
+  int64_t group_scales = 0;
+  const float* global = nullptr;  ///< nvfp4: [groups] of each matrix
+
+  const void* portable_weight = nullptr;  ///< the QuantView of the call, for the portable loop
+
+  int64_t first_row(int64_t m) const { return offsets != nullptr ? offsets[m] : 0; }
+
+  int64_t num_rows(int64_t m) const {
+    return offsets != nullptr ? offsets[m + 1] - offsets[m] : rows;
+  }
+
+  /// Elements in front of row 0 of matrix m.
+  int64_t x_begin(int64_t m) const { return m * x_matrix_stride + first_row(m) * x_row_stride; }
+
+  int64_t y_begin(int64_t m) const { return m * y_matrix_stride + first_row(m) * y_row_stride; }
+};
+
+/// Row groups [group_begin, group_end) of matrix `matrix` times its rows [row_begin, row_end),
+/// counted from the first row of the matrix. Neither range is empty.
+struct WorkItem {
+  int64_t matrix;
+  int64_t group_begin, group_end;
+  int64_t row_begin, row_end;
+};
+
+/// Does one item. `scratch` has product_scratch_bytes, aligned to 64 bytes, and belongs to the
+/// calling thread.
+using ProductLoop = void (*)(const Products&, const WorkItem&, void* scratch);
+
+/// Rows of x that the loops keep in their scratch at once.
+inline constexpr int64_t kRowBlock = 256;
+
+/// Columns of x and w that the loops hold in the first-level cache at once.
+inline constexpr int64_t kChunkK = 256;
+
+/// Decoded weights of one block: four groups and a chunk in bf16, or one group in float32, and
+/// scales.
+inline constexpr int64_t kPanelBytes = 36 << 10;
+
+/// Scratch of one thread for products of at most `rows` rows of k columns, for every loop; a
+/// multiple of 64.
+int64_t product_scratch_bytes(int64_t rows, int64_t k);
+
+// The loops by instruction set and weight format. x is bf16 for avx512; layout kRows16.
+void bf16_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void fp8_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void nvfp4_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void bf16_products_avx2(const Products& p, const WorkItem& item, void* scratch);
+void fp8_products_avx2(const Products& p, const WorkItem& item, void* scratch);
+void nvfp4_products_avx2(const Products& p, const WorkItem& item, void* scratch);
+
+/// Every format, layout and element type.
+void products_portable(const Products& p, const WorkItem& item, void* scratch);
+
+}  // namespace fathom

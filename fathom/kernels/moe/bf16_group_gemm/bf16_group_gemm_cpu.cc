@@ -1,0 +1,9 @@
+#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
+
+namespace fathom {
+
+constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cpu =
+    product_variants<Bf16GroupGemm, bf16_products_avx512, bf16_products_avx2>();
+
+}  // namespace fathom

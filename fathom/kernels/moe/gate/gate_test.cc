@@ -1,0 +1,226 @@
+#include "fathom/kernels/moe/gate/gate.h"
+
+#include <cmath>
+#include <gtest/gtest.h>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "fathom/kernels/conformance/case_runner.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/launch.h"
+
+namespace fathom {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Runs every router in every variant of this machine.
+class GateTest : public testing::TestWithParam<const char*> {
+ protected:
+  GateTest() {
+    install_cpu_kernels(best_isa());
+    const std::string variant = GetParam();
+    for (const char* kernel :
+         {"topk_softmax", "topk_sigmoid", "grouped_topk_gate", "group_limited_softmax_gate"}) {
+      pins_.emplace_back(kernel, variant);
+    }
+    runner_.exec().pins = &pins_;
+    if (variant == "avx512" && best_isa() < Isa::kAvx512) runner_.exec().pins = nullptr;
+  }
+
+  struct Choice {
+    std::vector<int32_t> ids;
+    std::vector<float> weights;
+  };
+
+  template <class K>
+  Choice run(std::vector<float> logits, int64_t chosen, typename K::Args args) {
+    Choice out{std::vector<int32_t>(static_cast<size_t>(chosen), -7),
+               std::vector<float>(static_cast<size_t>(chosen), kNan)};
+    args.logits = make_view(logits.data(), {1, static_cast<int64_t>(logits.size())}, Format::kF32);
+    args.weights = make_view(out.weights.data(), {1, chosen}, Format::kF32);
+    args.ids = make_view(out.ids.data(), {1, chosen}, Format::kI32);
+    const Status status = launch<K>(runner_.exec(), "topk", args);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return out;
+  }
+
+  template <class K>
+  typename K::Args no_args() {
+    return {.logits = {}, .weights = {}, .ids = {}};
+  }
+
+  static void expect_valid(const Choice& choice, int32_t num_experts) {
+    const std::set<int32_t> distinct(choice.ids.begin(), choice.ids.end());
+    EXPECT_EQ(distinct.size(), choice.ids.size());
+    EXPECT_GE(*distinct.begin(), 0);
+    EXPECT_LT(*distinct.rbegin(), num_experts);
+  }
+
+  CaseRunner runner_{1};
+  Pins pins_;
+};
+
+// The toy vectors of DeepSeek-V3's and V2's rules, worked out by hand.
+const std::vector<float> kToyLogits = {.2f, -1, 1.5f, .3f, -.4f, .9f, 2, -2};
+
+TEST_P(GateTest, V3RuleOnTheToyVector) {
+  std::vector<float> bias = {.1f, 0, -.2f, .05f, .3f, 0, -.6f, 0};
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.bias = make_view(bias.data(), {8}, Format::kF32);
+  args.n_group = 4;
+  args.topk_group = 2;
+  args.scaling = 2.5f;
+
+  const Choice choice = run<GroupedTopkGate>(kToyLogits, 3, args);
+
+  EXPECT_EQ(choice.ids, (std::vector<int32_t>{5, 4, 3}));
+  EXPECT_NEAR(choice.weights[0], 1.053755, 2e-6);
+  EXPECT_NEAR(choice.weights[1], .594817, 2e-6);
+  EXPECT_NEAR(choice.weights[2], .851427, 2e-6);
+}
+
+TEST_P(GateTest, V2RuleOnTheToyVector) {
+  GroupLimitedSoftmaxGate::Args args = no_args<GroupLimitedSoftmaxGate>();
+  args.n_group = 4;
+  args.topk_group = 2;
+  args.scaling = 16.0f;
+
+  const Choice choice = run<GroupLimitedSoftmaxGate>(kToyLogits, 3, args);
+
+  EXPECT_EQ(choice.ids, (std::vector<int32_t>{6, 2, 3}));
+  EXPECT_NEAR(choice.weights[0], 6.540744, 1e-5);
+  EXPECT_NEAR(choice.weights[1], 3.967162, 1e-5);
+  EXPECT_NEAR(choice.weights[2], 1.194886, 1e-5);
+}
+
+TEST_P(GateTest, LowerIdWinsAmongEqualScores) {
+  const std::vector<float> equal(40, 0.5f);
+
+  EXPECT_EQ(run<TopkSoftmax>(equal, 3, no_args<TopkSoftmax>()).ids,
+            (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(run<TopkSigmoid>(equal, 3, no_args<TopkSigmoid>()).ids,
+            (std::vector<int32_t>{0, 1, 2}));
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.n_group = 4;
+  args.topk_group = 2;
+  EXPECT_EQ(run<GroupedTopkGate>(equal, 3, args).ids, (std::vector<int32_t>{0, 1, 2}));
+}
+
+TEST_P(GateTest, GroupOfLowerIndexWinsAmongEqualGroups) {
+  // Groups 1, 2 and 3 are equal, one of them must go: the last.
+  std::vector<float> logits = {-5, -5, 1, 2, 1, 2, 1, 2};
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.n_group = 4;
+  args.topk_group = 2;
+
+  EXPECT_EQ(run<GroupedTopkGate>(logits, 4, args).ids, (std::vector<int32_t>{3, 5, 2, 4}));
+}
+
+TEST_P(GateTest, GroupsCountAsTheSumOfTwoInV3AndAsTheirBestInV2) {
+  // Group 0 has the best single expert, group 1 the best pair.
+  const std::vector<float> logits = {3, -9, 2, 2};
+  GroupedTopkGate::Args v3 = no_args<GroupedTopkGate>();
+  v3.n_group = 2;
+  GroupLimitedSoftmaxGate::Args v2 = no_args<GroupLimitedSoftmaxGate>();
+  v2.n_group = 2;
+
+  EXPECT_EQ(run<GroupedTopkGate>(logits, 1, v3).ids[0], 2);
+  EXPECT_EQ(run<GroupLimitedSoftmaxGate>(logits, 1, v2).ids[0], 0);
+}
+
+TEST_P(GateTest, MaskedGroupsLoseAgainstNegativeScores) {
+  // A bias of -2 makes every choice score negative; a masked group counts as -inf, not as 0.
+  std::vector<float> bias(8, -2.0f);
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.bias = make_view(bias.data(), {8}, Format::kF32);
+  args.n_group = 4;
+  args.topk_group = 1;
+
+  EXPECT_EQ(run<GroupedTopkGate>({0, 0, 0, 0, 1, 1, 0, 0}, 2, args).ids,
+            (std::vector<int32_t>{4, 5}));
+}
+
+TEST_P(GateTest, BiasChoosesButDoesNotWeigh) {
+  std::vector<float> bias = {0, 5, 0, 0};
+  TopkSigmoid::Args args = no_args<TopkSigmoid>();
+  args.bias = make_view(bias.data(), {4}, Format::kF32);
+
+  const Choice choice = run<TopkSigmoid>({3, 0, 2, 1}, 1, args);
+
+  EXPECT_EQ(choice.ids[0], 1);
+  EXPECT_NEAR(choice.weights[0], 0.5, 1e-6);
+}
+
+TEST_P(GateTest, BiasedScoreBelowMinusOneCanBeChosen) {
+  std::vector<float> bias = {-7, -6, -8};
+  TopkSigmoid::Args args = no_args<TopkSigmoid>();
+  args.bias = make_view(bias.data(), {3}, Format::kF32);
+
+  EXPECT_EQ(run<TopkSigmoid>({0, 0, 0}, 3, args).ids, (std::vector<int32_t>{1, 0, 2}));
+}
+
+TEST_P(GateTest, NanAndInfiniteLogitsGiveValidDistinctIds) {
+  std::vector<float> one(256, 0.0f);
+  one[17] = kNan;
+  std::vector<float> mixed(256, kNan);
+  mixed[200] = -kInf;
+  mixed[201] = kInf;
+  mixed[202] = 1;
+  GroupedTopkGate::Args v3 = no_args<GroupedTopkGate>();
+  v3.n_group = 8;
+  v3.topk_group = 4;
+  GroupLimitedSoftmaxGate::Args v2 = no_args<GroupLimitedSoftmaxGate>();
+  v2.n_group = 8;
+  v2.topk_group = 3;
+
+  for (const std::vector<float>& logits :
+       {one, mixed, std::vector<float>(256, kNan), std::vector<float>(256, -kInf),
+        std::vector<float>(256, kInf)}) {
+    expect_valid(run<TopkSoftmax>(logits, 8, no_args<TopkSoftmax>()), 256);
+    expect_valid(run<TopkSigmoid>(logits, 8, no_args<TopkSigmoid>()), 256);
+    expect_valid(run<GroupedTopkGate>(logits, 8, v3), 256);
+    expect_valid(run<GroupLimitedSoftmaxGate>(logits, 8, v2), 256);
+  }
+}
+
+TEST_P(GateTest, NanLogitIsNeverChosenBeforeANumber) {
+  EXPECT_EQ(run<TopkSigmoid>({kNan, -90, 1, kNan}, 2, no_args<TopkSigmoid>()).ids,
+            (std::vector<int32_t>{2, 1}));
+}
+
+TEST_P(GateTest, NanInSoftmaxShowsInTheWeights) {
+  EXPECT_TRUE(std::isnan(run<TopkSoftmax>({1, kNan, 2}, 1, no_args<TopkSoftmax>()).weights[0]));
+}
+
+TEST_P(GateTest, RefusesGroupsThatDoNotDivideTheExperts) {
+  std::vector<float> logits(10, 0.0f);
+  std::vector<float> weights(4);
+  std::vector<int32_t> ids(4);
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.logits = make_view(logits.data(), {1, 10}, Format::kF32);
+  args.weights = make_view(weights.data(), {1, 4}, Format::kF32);
+  args.ids = make_view(ids.data(), {1, 4}, Format::kI32);
+  const auto error = [&](int groups, int kept, int shared) {
+    args.n_group = groups;
+    args.topk_group = kept;
+    args.num_shared = shared;
+    return launch<GroupedTopkGate>(runner_.exec(), "topk", args).message();
+  };
+
+  EXPECT_NE(error(3, 1, 0).find("does not divide the 10 experts"), std::string::npos);
+  EXPECT_NE(error(5, 6, 0).find("topk_group is 6, expected 1 to 5"), std::string::npos);
+  EXPECT_NE(error(5, 1, 0).find("groups that hold 2"), std::string::npos);
+  EXPECT_NE(error(1, 1, 4).find("num_shared is 4, expected 0 to 3"), std::string::npos);
+  EXPECT_EQ(error(5, 1, 2), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants,
+                         GateTest,
+                         testing::Values("portable", "avx512"),
+                         [](const auto& variant) { return std::string(variant.param); });
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,60 @@
+// Grouped products: each run of rows times the NVFP4 matrix of its expert.
+#pragma once
+
+#include <array>
+
+#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/gemm/gemm_shape.h"
+
+namespace fathom {
+
+/// The experts' linear layer over tokens sorted by expert.
+///
+///   y[r,n] = sum_k x[r,k] * w[e,n,k]   for offsets[e] <= r < offsets[e+1]
+///
+/// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and formats are as there.
+/// Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an expert
+/// without rows are not read. x and y may have strided rows; y must not overlap x. In layout
+/// kRows16, N must be a multiple of 16. `top_k`, the number of experts that a token chose, only
+/// serves the expected traffic in cost(). Deterministic; independent of other rows and of the
+/// number of threads. Errors: InvalidArgument for offsets that decrease or leave [0, R], for
+/// missing or misshapen scales. Source: NVIDIA/Model-Optimizer; DeepSeek-V3 technical report,
+/// section 2.1.2.
+struct Nvfp4GroupGemm {
+  static constexpr KernelInfo kInfo{
+      .name = "nvfp4_group_gemm",
+      .reference_names = {"cutlass_fp4_group_mm"},
+      .signature = "x[R,K]:bf16|f32 w[E,N,K]:nvfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32",
+      .limits = "E1==E+1",
+      .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
+      .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 2.1.2",
+  };
+
+  struct Args {
+    View x;
+    QuantView w;
+    View offsets;
+    View y;
+    int64_t top_k = 1;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.x, &a.w.values, &a.offsets, &a.y};
+  }
+
+  static Cost cost(const Args& a) { return product_cost(a.x.dim(0), a.w.rows(), a.w.cols()); }
+
+  static void bytes(const Args& a, Cost& cost) {
+    grouped_product_bytes(a.x, a.w.values, a.offsets, a.y, a.top_k, cost);
+  }
+
+  static int64_t workspace(const Args& a, int num_threads) {
+    return product_workspace(a.x.dim(0), a.w.cols(), num_threads);
+  }
+
+  static Status check(const Args& a) { return check_weight(a.w); }
+};
+
+extern const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cpu;
+
+}  // namespace fathom

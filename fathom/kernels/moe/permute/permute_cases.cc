@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/moe/permute/permute.h"
+
+namespace fathom {
+namespace {
+
+std::string phase_of(bool bench, int64_t tokens) {
+  return bench ? (tokens > 128 ? "prefill" : "decode") : "";
+}
+
+struct Shape {
+  int64_t tokens;
+  int64_t top_k;
+  int64_t width;
+  Format format = Format::kBf16;
+};
+
+std::string name_of(const Shape& s) {
+  return str_cat("t", s.tokens, "_k", s.top_k, "_d", s.width, "_", format_name(s.format));
+}
+
+/// The rows of a tensor of permuted rows in a random order: dest[t,k] of random routing.
+template <class K>
+std::vector<int64_t> random_order(CaseBuilder<K>& c, int64_t count) {
+  std::vector<int64_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  for (int64_t i = count - 1; i > 0; --i) {
+    const auto j = static_cast<size_t>(c.rng().next_below(static_cast<uint32_t>(i + 1)));
+    std::swap(order[static_cast<size_t>(i)], order[j]);
+  }
+  return order;
+}
+
+void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench = false) {
+  const CaseSpec spec{.name = name_of(s) + (some_missing ? "_some_missing" : ""),
+                      .op = "experts",
+                      .bench = bench,
+                      .phase = phase_of(bench, s.tokens),
+                      .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
+  add_case<PermuteRows>(list, spec, [=](CaseBuilder<PermuteRows>& c) {
+    const int64_t rows = s.tokens * s.top_k;
+    c.set_batch(rows);
+    const Tensor x = c.input({s.tokens, s.width}, s.format, {}, {.row_gap = 5});
+    const Tensor src_row = c.input({rows}, Format::kI32, {}, {.rows_per_batch = 1});
+    const Tensor y = c.output({rows, s.width}, s.format, {.row_gap = 2, .rows_per_batch = 1});
+    if (!format_info(s.format).is_float) x.fill([](int64_t i) { return i * 37 % 256; });
+    const std::vector<int64_t> order = random_order(c, rows);
+    src_row.fill([&](int64_t r) {
+      return some_missing && r % 3 == 1 ? -1 : order[static_cast<size_t>(r)] / s.top_k;
+    });
+    c.bind([=](const Binding& at) {
+      return PermuteRows::Args{.x = at(x), .src_row = at(src_row), .y = at(y)};
+    });
+    c.expect_rows(y, gates::exact(), [=](int64_t r, std::span<double> out) {
+      std::fill(out.begin(), out.end(), 0.0);
+      if (src_row[r] < 0) return;
+      const std::vector<double> row = x.row(static_cast<int64_t>(src_row[r]));
+      std::copy(row.begin(), row.end(), out.begin());
+    });
+  });
+}
+
+struct Parts {
+  bool weighted = true;
+  bool added = true;
+  bool some_missing = false;
+  Format add_format = Format::kBf16;
+  Format out_format = Format::kBf16;
+};
+
+void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool bench = false) {
+  std::string name = name_of(s);
+  if (!parts.weighted) name += "_unweighted";
+  if (!parts.added) name += "_nothing_added";
+  if (parts.some_missing) name += "_some_missing";
+  if (parts.add_format != s.format || parts.out_format != s.format) {
+    str_append(name, str_cat("_add_", format_name(parts.add_format), "_to_",
+                             format_name(parts.out_format)));
+  }
+  const CaseSpec spec{.name = name,
+                      .op = "moe_combine",
+                      .bench = bench,
+                      .phase = phase_of(bench, s.tokens),
+                      .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
+  add_case<UnpermuteWeightedSum>(list, spec, [=](CaseBuilder<UnpermuteWeightedSum>& c) {
+    c.set_batch(s.tokens);
+    const Placement rows{.row_gap = 3, .rows_per_batch = 1};
+    const int64_t slots = s.tokens * s.top_k;
+    const Tensor x =
+        c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail}, {.row_gap = 1});
+    const Tensor dest = c.input({s.tokens, s.top_k}, Format::kI32, {}, rows);
+    const std::vector<int64_t> order = random_order(c, slots);
+    dest.fill([&](int64_t i) {
+      return parts.some_missing && i % 5 < 2 ? -1 : order[static_cast<size_t>(i)];
+    });
+    Tensor weights;
+    if (parts.weighted) {
+      weights = c.input({s.tokens, s.top_k}, Format::kF32, {.dist = Dist::kUniform}, rows);
+    }
+    Tensor add;
+    if (parts.added) add = c.input({s.tokens, s.width}, parts.add_format, {}, rows);
+    const Tensor y = c.output({s.tokens, s.width}, parts.out_format, rows);
+    c.bind([=](const Binding& at) {
+      return UnpermuteWeightedSum::Args{
+          .x = at(x), .dest = at(dest), .weights = at(weights), .add = at(add), .y = at(y)};
+    });
+    // Sums cancel; an absolute part for the float32 rounding of sums of a few terms near 10.
+    Gate gate = gates::row_op(parts.out_format);
+    gate.abs = 1e-5;
+    c.expect_rows(y, gate, [=](int64_t t, std::span<double> out) {
+      for (size_t d = 0; d < out.size(); ++d) {
+        out[d] = add.present() ? add.at(t, static_cast<int64_t>(d)) : 0.0;
+      }
+      for (int64_t k = 0; k < s.top_k; ++k) {
+        if (dest.at(t, k) < 0) continue;
+        const std::vector<double> row = x.row(static_cast<int64_t>(dest.at(t, k)));
+        const double w = weights.present() ? weights.at(t, k) : 1.0;
+        for (size_t d = 0; d < out.size(); ++d)
+          out[d] += w * row[d];
+      }
+    });
+  });
+}
+
+void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench = false) {
+  std::string name = name_of(s);
+  if (out_format != s.format) str_append(name, str_cat("_to_", format_name(out_format)));
+  const CaseSpec spec{.name = name,
+                      .op = "moe_combine",
+                      .bench = bench,
+                      .phase = phase_of(bench, s.tokens),
+                      .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
+  add_case<TopkSum>(list, spec, [=](CaseBuilder<TopkSum>& c) {
+    c.set_batch(s.tokens);
+    const Placement rows{.row_gap = 3, .rows_per_batch = 1};
+    const Tensor x = c.input({s.tokens, s.top_k, s.width}, s.format, {}, rows);
+    const Tensor y = c.output({s.tokens, s.width}, out_format, rows);
+    c.bind(
+        [=](const Binding& at) { return TopkSum::Args{.x = at(x), .y = at(y), .factor = 2.5f}; });
+    Gate gate = gates::row_op(out_format);
+    gate.abs = 1e-5;  // as above
+    c.expect_rows(y, gate, [=](int64_t t, std::span<double> out) {
+      std::fill(out.begin(), out.end(), 0.0);
+      for (int64_t k = 0; k < s.top_k; ++k) {
+        const std::vector<double> row = x.row(t * s.top_k + k);
+        for (size_t d = 0; d < out.size(); ++d)
+          out[d] += 2.5 * row[d];
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void add_permute_cases(CaseList& list) {
+  const Parts all_f32{.add_format = Format::kF32, .out_format = Format::kF32};
+  for (int64_t t : {0, 1, 2, 3, 7}) {
+    add_permute(list, {t, 8, 96}, false);
+    add_unpermute(list, {t, 8, 96}, {});
+    add_topk_sum(list, {t, 8, 96}, Format::kBf16);
+  }
+  for (int64_t width : {1, 2, 3, 15, 16, 17, 31, 33, 63, 64, 65, 127, 1031}) {
+    add_permute(list, {5, 3, width}, true);
+    add_unpermute(list, {5, 3, width}, {.some_missing = true});
+    add_unpermute(list, {5, 3, width, Format::kF32}, all_f32);
+    add_topk_sum(list, {5, 3, width, Format::kF32}, Format::kF32);
+  }
+  for (Format f : {Format::kF32, Format::kF16, Format::kE4m3, Format::kU8}) {
+    add_permute(list, {6, 2, 37, f}, true);
+  }
+  // One row of a real width: its columns are shared out.
+  add_unpermute(list, {1, 8, 7168}, {.some_missing = true});
+  add_unpermute(list, {1, 8, 7001}, {.weighted = false, .added = false});
+  add_unpermute(list, {4, 1, 70}, {.add_format = Format::kF32});
+  add_unpermute(list, {4, 6, 70, Format::kF32}, {});
+  add_unpermute(list, {4, 6, 70}, all_f32);
+  add_topk_sum(list, {4, 6, 70}, Format::kF32);
+  add_topk_sum(list, {4, 1, 70, Format::kF32}, Format::kBf16);
+
+  for (int64_t t : {1, 8, 32, 128, 1024}) {
+    add_permute(list, {t, 8, 7168}, false, true);
+    add_unpermute(list, {t, 8, 7168}, {.added = false}, true);
+    add_topk_sum(list, {t, 9, 7168}, Format::kBf16, true);
+  }
+}
+
+}  // namespace fathom

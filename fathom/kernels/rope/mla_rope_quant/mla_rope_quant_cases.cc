@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <limits>
+
+#include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
+#include "fathom/kernels/rope/rope/rope_oracle.h"
+
+namespace fathom {
+namespace {
+
+struct PrepareShape {
+  CaseSpec spec;
+  int64_t t;
+  int64_t n;
+  int64_t l = 512;
+  int64_t r = 64;
+  Format in = Format::kBf16;
+  Format q = Format::kE4m3;
+  Format cache = Format::kE4m3;
+  float q_scale = 1.0f;
+  float kv_scale = 1.0f;
+  RopeStyle style = RopeStyle::kInterleaved;
+  int64_t page_size = 64;
+  int64_t num_pages = 0;  ///< 0: a few more than needed
+};
+
+/// Half a step of E4M3: 2^-4 of the value, 2^-10 among the subnormals.
+Gate gate_of(Format format) {
+  if (format == Format::kE4m3) return {.abs = 0x1.001p-10, .rel = 0x1.001p-4};
+  return gates::row_op(format);
+}
+
+void to_codes(Format format, float scale, std::span<double> values) {
+  if (format != Format::kE4m3) return;
+  for (double& v : values)
+    v = std::clamp(v / double{scale}, -448.0, 448.0);
+}
+
+void add_prepare_case(CaseList& list, const PrepareShape& s) {
+  add_case<MlaRopeWrite>(list, s.spec, [s](CaseBuilder<MlaRopeWrite>& c) {
+    constexpr int64_t kPositions = 512;
+    const int64_t pages = s.num_pages > 0 ? s.num_pages : s.t * 2 / s.page_size + 2;
+    const int64_t d = s.l + s.r;
+    c.set_batch(s.t);
+    const auto input = [&](std::vector<int64_t> dims, int64_t gap) {
+      return c.input(std::move(dims), s.in, {.dist = Dist::kMixedRows, .scale = 4},
+                     {.row_gap = gap, .rows_per_batch = 1});
+    };
+    const Tensor q_lat = input({s.t, s.n, s.l}, 0);
+    const Tensor q_pe = input({s.t, s.n, s.r}, 128);
+    const Tensor latent = input({s.t, s.l}, 2);
+    const Tensor k_pe = input({s.t, s.r}, 3);
+    const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
+    positions.fill([](int64_t t) { return t * 37 % kPositions; });
+    const Tensor table = c.input({kPositions, s.r}, Format::kF32);
+    oracle::fill_rope_table(table);
+    const Tensor slots = c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1});
+    // Backwards through the pages, every other slot; the third token is a padding row.
+    slots.fill([&](int64_t t) { return t == 2 ? -1 : pages * s.page_size - 1 - 2 * t; });
+    const Tensor q = c.output({s.t, s.n, d}, s.q, {.rows_per_batch = 1});
+    const Tensor cache = c.output({pages, s.page_size, d}, s.cache);
+    c.bind([=](const Binding& at) {
+      return MlaRopeWrite::Args{.q_lat = at(q_lat),
+                                .q_pe = at(q_pe),
+                                .c = at(latent),
+                                .k_pe = at(k_pe),
+                                .positions = at(positions),
+                                .table = at(table),
+                                .slots = at(slots),
+                                .q = at(q),
+                                .cache = at(cache),
+                                .q_scale = s.q_scale,
+                                .kv_scale = s.kv_scale,
+                                .style = s.style};
+    });
+    const auto prepare = [=](const std::vector<double>& lat, const std::vector<double>& pe,
+                             int64_t t, std::span<double> out) {
+      std::copy(lat.begin(), lat.end(), out.begin());
+      oracle::rotate(pe, table, static_cast<int64_t>(positions[t]), s.style,
+                     out.subspan(static_cast<size_t>(s.l)));
+    };
+    c.expect_rows(q, gate_of(s.q), [=](int64_t row, std::span<double> out) {
+      prepare(q_lat.row(row), q_pe.row(row), row / s.n, out);
+      to_codes(s.q, s.q_scale, out);
+    });
+    c.expect_rows(cache, gate_of(s.cache), [=](int64_t slot, std::span<double> out) {
+      std::fill(out.begin(), out.end(), std::numeric_limits<double>::quiet_NaN());  // not written
+      for (int64_t t = 0; t < s.t; ++t) {
+        if (static_cast<int64_t>(slots[t]) != slot) continue;
+        prepare(latent.row(t), k_pe.row(t), t, out);
+        to_codes(s.cache, s.kv_scale, out);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void add_mla_rope_quant_cases(CaseList& list) {
+  constexpr Format kFormats[] = {Format::kBf16, Format::kF32, Format::kE4m3};
+  for (int64_t t : {0, 1, 2, 3, 7, 40}) {
+    add_prepare_case(list, {.spec = {.name = str_cat("t", t, "_n4")}, .t = t, .n = 4});
+  }
+  for (const Format in : {Format::kBf16, Format::kF32}) {
+    for (const Format q : kFormats) {
+      for (const Format cache : kFormats) {
+        const std::string formats =
+            str_cat(format_name(in), "_to_", format_name(q), "_", format_name(cache));
+        const float q_scale = q == Format::kE4m3 ? 0.37f : 1.0f;
+        const float kv_scale = cache == Format::kE4m3 ? 0.021f : 1.0f;  // saturates
+        for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
+          add_prepare_case(
+              list, {.spec = {.name = str_cat("t5_l50_r34_", formats,
+                                              style == RopeStyle::kHalfSplit ? "_half_split" : "")},
+                     .t = 5,
+                     .n = 3,
+                     .l = 50,
+                     .r = 34,
+                     .in = in,
+                     .q = q,
+                     .cache = cache,
+                     .q_scale = q_scale,
+                     .kv_scale = kv_scale,
+                     .style = style,
+                     .page_size = 2});
+        }
+      }
+    }
+  }
+  for (int64_t t : {1, 8, 64, 128}) {
+    const auto spec = [&](std::string_view name) {
+      return CaseSpec{
+          .name = str_cat(name, "_t", t), .op = "attn_mqa", .bench = true, .phase = "decode"};
+    };
+    add_prepare_case(list, {.spec = spec("r1_fp8"), .t = t, .n = 128});
+    add_prepare_case(
+        list,
+        {.spec = spec("r1_bf16"), .t = t, .n = 128, .q = Format::kBf16, .cache = Format::kBf16});
+    add_prepare_case(list, {.spec = spec("v2_lite_bf16"),
+                            .t = t,
+                            .n = 16,
+                            .q = Format::kBf16,
+                            .cache = Format::kBf16});
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,43 @@
+// Exact answers for the kernels that rotate, and a table like that of a model.
+#pragma once
+
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/rope/rope/rope.h"
+
+namespace fathom::oracle {
+
+/// x rotated by the angle of `position`, in double, from the float32 table.
+inline void rotate(const std::vector<double>& x,
+                   const Tensor& table,
+                   int64_t position,
+                   RopeStyle style,
+                   std::span<double> out) {
+  const auto num_pairs = static_cast<int64_t>(x.size() / 2);
+  for (int64_t i = 0; i < num_pairs; ++i) {
+    const double c = table.at(position, i);
+    const double s = table.at(position, num_pairs + i);
+    const bool adjacent = style == RopeStyle::kInterleaved;
+    const auto first = static_cast<size_t>(adjacent ? 2 * i : i);
+    const auto second = static_cast<size_t>(adjacent ? 2 * i + 1 : num_pairs + i);
+    out[first] = x[first] * c - x[second] * s;
+    out[second] = x[second] * c + x[first] * s;
+  }
+}
+
+/// Fills a table [P,R] with cos and sin of position * 10000^(-2i/R).
+inline void fill_rope_table(const Tensor& table) {
+  const int64_t R = table.dim(1);
+  table.fill([R](int64_t place) {
+    const auto position = static_cast<double>(place / R);
+    const int64_t i = place % R;
+    const auto pair = static_cast<double>(i % (R / 2));
+    const double angle = position * std::pow(10000.0, -2.0 * pair / static_cast<double>(R));
+    return i < R / 2 ? std::cos(angle) : std::sin(angle);
+  });
+}
+
+}  // namespace fathom::oracle
