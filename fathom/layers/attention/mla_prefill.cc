@@ -1,0 +1,184 @@
+// The expanded forms of MLA: keys and values of every head are made from the latents.
+//
+// Bitwise rule: a token's result must not depend on which part of its prefix was cached. So keys
+// are taken in chunks of C at absolute positions, chunk j = positions jC .. (j+1)C-1, and a query
+// merges the results of its chunks in order, in float32, rounding once at the end. A query at
+// position p sees the chunks before its own in full and its own up to p.
+#include <algorithm>
+
+#include "fathom/kernels/attn/kv_write/kv_write.h"
+#include "fathom/kernels/attn/merge_state/merge_state.h"
+#include "fathom/kernels/attn/mla_concat/mla_concat.h"
+#include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/layers/attention/mla.h"
+#include "fathom/layers/linear.h"
+
+namespace fathom {
+namespace {
+
+struct ExpandedKeys {
+  View k;  // [S, Nh, Dq]
+  View v;  // [S, Nh, Dv], a slice of the kv_b projection
+};
+
+// k = [W_UK c | k_pe], v = W_UV c. DeepSeek-V2 report, eq. 10, 11, 16.
+Result<ExpandedKeys> expand(
+    Exec& ex, const MlaShape& s, const MlaWeights& w, const View& c, const View& k_pe) {
+  const int64_t S = c.dim(0);
+  FATHOM_ASSIGN(const View kv,
+                ex.activations->tensor({S, s.Nh * (s.Dn + s.Dv)}, c.format, "S,Nh*(Dn+Dv)"));
+  FATHOM_TRY(linear(ex, "kv_b_proj", c, w.kv_b, kv));
+  const View heads = reshape(kv, {S, s.Nh, s.Dn + s.Dv}, "S,Nh,Dn+Dv");
+  FATHOM_ASSIGN(const View k, ex.activations->tensor({S, s.Nh, s.Dq()}, c.format, "S,Nh,Dq"));
+  FATHOM_TRY(
+      launch<ConcatK>(ex, "concat_and_cast_mha_k",
+                      {.k_nope = slice_cols(heads, 0, s.Dn, "S,Nh,Dn"), .k_pe = k_pe, .k = k}));
+  return ExpandedKeys{.k = k, .v = slice_cols(heads, s.Dn, s.Dv, "S,Nh,Dv")};
+}
+
+// Offsets [0, count] of a single request.
+Result<View> single_request(Exec& ex, int64_t count) {
+  FATHOM_ASSIGN(const View offsets, ex.activations->tensor({2}, Format::kI32));
+  if (offsets.data != nullptr) {
+    offsets.as<int32_t>()[0] = 0;
+    offsets.as<int32_t>()[1] = static_cast<int32_t>(count);
+  }
+  return offsets;
+}
+
+// One request: its queries, where results go, and the states of queries with more chunks to come.
+struct ChunkedRequest {
+  int64_t start;  // position of the first query
+  int64_t end;    // keys, new tokens included
+  View q;         // [n, Nh, Dq]
+  View o;         // [n, Nh, Dv], activation format
+  View acc;       // [n, Nh, Dv] float32
+  View lse;       // [n, Nh] float32
+  View pages;     // [M] i32
+};
+
+// Queries [begin, begin + count) over one chunk of keys. In the chunk that holds the queries' own
+// positions (`own`) the mask is causal and the result is final.
+Status attend_chunk(Exec& ex,
+                    const MlaShape& s,
+                    const ChunkedRequest& r,
+                    const ExpandedKeys& keys,
+                    int64_t begin,
+                    int64_t count,
+                    bool first_chunk,
+                    bool own) {
+  if (count == 0) return {};
+  ArenaScope arena(*ex.activations);
+  FATHOM_ASSIGN(const View q_offsets, single_request(ex, count));
+  FATHOM_ASSIGN(const View kv_offsets, single_request(ex, keys.k.dim(0)));
+  const View result = slice_rows(own ? r.o : r.acc, begin, count);
+  RaggedAttention::Args args{.q = slice_rows(r.q, begin, count),
+                             .k = keys.k,
+                             .v = keys.v,
+                             .q_offsets = q_offsets,
+                             .kv_offsets = kv_offsets,
+                             .o = result,
+                             .lse = {},
+                             .scale = s.softmax_scale,
+                             .mask = own ? CausalMask::kCausal : CausalMask::kFull};
+  ex.selection_row = attention_row(AttentionForm::kChunked);
+  if (first_chunk) {
+    if (!own) args.lse = slice_rows(r.lse, begin, count);
+    return launch<RaggedAttention>(ex, "attn_mha", args);
+  }
+  FATHOM_ASSIGN(args.o, ex.activations->tensor({count, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
+  FATHOM_ASSIGN(args.lse, ex.activations->tensor({count, s.Nh}, Format::kF32, "T,Nh"));
+  FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args));
+  const View lse = slice_rows(r.lse, begin, count);
+  return launch<MergeState>(ex, "merge_state_v2",
+                            {.o_a = slice_rows(r.acc, begin, count),
+                             .lse_a = lse,
+                             .o_b = args.o,
+                             .lse_b = args.lse,
+                             .o = result,
+                             .lse = lse,
+                             .base = LseBase::kE});
+}
+
+Status attend_request(
+    Exec& ex, const MlaContext& m, const MlaWeights& w, ChunkedRequest r, const View& cache) {
+  const MlaShape& s = m.shape;
+  const int64_t C = m.options.prefill_chunk;
+  const int64_t n = r.q.dim(0);
+  ArenaScope arena(*ex.activations);
+  const int64_t carried = r.end > C ? n : 0;  // queries that may see more than one chunk
+  FATHOM_ASSIGN(r.acc, ex.activations->tensor({carried, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
+  FATHOM_ASSIGN(r.lse, ex.activations->tensor({carried, s.Nh}, Format::kF32, "T,Nh"));
+  for (int64_t begin = 0; begin < r.end; begin += C) {
+    ArenaScope chunk_arena(*ex.activations);
+    const int64_t num_keys = std::min(C, r.end - begin);
+    FATHOM_ASSIGN(const View c, ex.activations->tensor({num_keys, s.Lkv}, r.q.format, "S,Lkv"));
+    FATHOM_ASSIGN(const View k_pe, ex.activations->tensor({num_keys, s.Dr}, r.q.format, "S,Dr"));
+    FATHOM_TRY(launch<KvGather>(ex, "kv_gather",
+                                {.cache = cache,
+                                 .pages = r.pages,
+                                 .c = c,
+                                 .k_pe = k_pe,
+                                 .begin = begin,
+                                 .scale = m.options.kv_scale}));
+    FATHOM_ASSIGN(const ExpandedKeys keys, expand(ex, s, w, c, k_pe));
+    // Queries before `first` stand in earlier chunks; those from `later` on in later ones.
+    const int64_t first = std::max<int64_t>(begin - r.start, 0);
+    const int64_t later = std::max<int64_t>(begin + num_keys - r.start, 0);
+    FATHOM_TRY(attend_chunk(ex, s, r, keys, first, later - first, begin == 0, true));
+    for (int64_t row = later; row < n; row += C) {
+      FATHOM_TRY(attend_chunk(ex, s, r, keys, row, std::min(C, n - row), begin == 0, false));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status mla_prefill_mha(Exec& ex,
+                       const MlaContext& m,
+                       const MlaWeights& w,
+                       const TokenRange& range,
+                       const MlaProjected& p,
+                       const View& o) {
+  FATHOM_ASSIGN(const ExpandedKeys keys, expand(ex, m.shape, w, p.c, p.k_pe));
+  ex.selection_row = attention_row(AttentionForm::kMha);
+  return launch<RaggedAttention>(ex, "attn_mha",
+                                 {.q = p.q,
+                                  .k = keys.k,
+                                  .v = keys.v,
+                                  .q_offsets = range.query_offsets_view,
+                                  .kv_offsets = range.query_offsets_view,
+                                  .o = o,
+                                  .lse = {},
+                                  .scale = m.shape.softmax_scale,
+                                  .mask = CausalMask::kCausal});
+}
+
+Status mla_prefill_chunked(Exec& ex,
+                           const MlaContext& m,
+                           const MlaWeights& w,
+                           const TokenRange& range,
+                           const MlaProjected& p,
+                           const View& cache,
+                           const View& o) {
+  for (int64_t b = 0; b < range.num_requests(); ++b) {
+    const auto i = static_cast<size_t>(b);
+    const int64_t begin = range.query_offsets[i];
+    const int64_t n = range.query_offsets[i + 1] - begin;
+    if (n == 0) continue;
+    const View table = slice_rows(range.block_table, b, 1);
+    ChunkedRequest r{.start = range.kv_lens[i] - n,
+                     .end = range.kv_lens[i],
+                     .q = slice_rows(p.q, begin, n),
+                     .o = slice_rows(o, begin, n),
+                     .acc = {},
+                     .lse = {},
+                     .pages = make_view(table.data, {table.dim(1)}, Format::kI32)};
+    FATHOM_TRY(attend_request(ex, m, w, r, cache));
+  }
+  return {};
+}
+
+}  // namespace fathom

@@ -1,0 +1,210 @@
+#include <array>
+
+#include "fathom/kernels/attn/kv_write/kv_write.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/layers/attention/mla.h"
+#include "fathom/layers/linear.h"
+#include "fathom/layers/norm.h"
+#include "fathom/layers/phase_scope.h"
+#include "fathom/trace/scope.h"
+
+namespace fathom {
+namespace {
+
+// First row that fits wins. A cache in another format than the activations rounds the keys, so the
+// form that does not read them back would give a prefix other bits than the one that does.
+constexpr AttentionRow kAttentionRows[] = {
+    {AttentionForm::kFusedRope, "fused_rope", "decode, when the options ask for it",
+     [](const AttentionCall& c, const AttentionOptions& o) {
+       return c.decode && o.fused_rope && !o.always_absorbed;
+     }},
+    {AttentionForm::kAbsorbed, "absorbed", "decode; every phase when the options fix the form",
+     [](const AttentionCall& c, const AttentionOptions& o) {
+       return c.decode || o.always_absorbed;
+     }},
+    {AttentionForm::kMha, "mha",
+     "prefill without prefix, at most one chunk of tokens, cache in the format of the activations",
+     [](const AttentionCall& c, const AttentionOptions& o) {
+       return !c.has_prefix && c.exact_cache && c.num_tokens <= o.prefill_chunk;
+     }},
+    {AttentionForm::kChunked, "chunked", "every other prefill",
+     [](const AttentionCall&, const AttentionOptions&) { return true; }},
+};
+
+bool has_prefix(const TokenRange& range) {
+  for (size_t r = 0; r < range.kv_lens.size(); ++r) {
+    if (range.kv_lens[r] > range.query_offsets[r + 1] - range.query_offsets[r]) return true;
+  }
+  return false;
+}
+
+MlaProjected rows_of(const MlaProjected& p, int64_t begin, int64_t count) {
+  return {.q = slice_rows(p.q, begin, count),
+          .c = slice_rows(p.c, begin, count),
+          .k_pe = slice_rows(p.k_pe, begin, count)};
+}
+
+Status attend_range(Exec& ex,
+                    const MlaContext& m,
+                    const MlaWeights& w,
+                    const AttentionBatch& batch,
+                    const TokenRange& range,
+                    AttentionForm form,
+                    const MlaProjected& all,
+                    const View& cache,
+                    const View& o_all) {
+  if (range.num_tokens == 0) return {};
+  ArenaScope arena(*ex.activations);
+  const MlaProjected p = rows_of(all, range.token_begin, range.num_tokens);
+  const View o = slice_rows(o_all, range.token_begin, range.num_tokens);
+  switch (form) {
+    case AttentionForm::kMha:
+      return mla_prefill_mha(ex, m, w, range, p, o);
+    case AttentionForm::kChunked:
+      return mla_prefill_chunked(ex, m, w, range, p, cache, o);
+    case AttentionForm::kAbsorbed:
+    case AttentionForm::kFusedRope:
+      break;
+  }
+  return mla_decode_absorbed(
+      ex, m, w, range, form, p, slice_rows(batch.positions, range.token_begin, range.num_tokens),
+      slice_rows(batch.slots, range.token_begin, range.num_tokens), cache, o);
+}
+
+}  // namespace
+
+std::span<const AttentionRow> attention_rows() {
+  return kAttentionRows;
+}
+
+int16_t attention_row(AttentionForm form) {
+  int16_t row = 0;
+  while (kAttentionRows[row].form != form)
+    ++row;
+  return row;
+}
+
+int choose_attention(const AttentionCall& call, const AttentionOptions& options) {
+  int row = 0;
+  while (!kAttentionRows[row].fits(call, options))
+    ++row;
+  return row;
+}
+
+std::string explain_attention(const AttentionCall& call, const AttentionOptions& options) {
+  const int chosen = choose_attention(call, options);
+  std::string out;
+  int index = 0;
+  for (const AttentionRow& r : kAttentionRows) {
+    const std::string_view verdict = index == chosen  ? "chosen"
+                                     : index > chosen ? "an earlier row fits"
+                                                      : "does not apply";
+    str_append(out, str_cat("row ", index, "  ", r.name, " (", r.when, "): ", verdict, "\n"));
+    ++index;
+  }
+  return out;
+}
+
+// DeepSeek-V2 report, eq. 9 to 15: down to the latents, normalise, up to the queries.
+Result<MlaProjected> mla_project(Exec& ex,
+                                 const MlaContext& m,
+                                 const MlaWeights& w,
+                                 const View& x) {
+  const MlaShape& s = m.shape;
+  const int64_t T = x.dim(0);
+  const bool latent_q = s.Lq > 0;
+  const int64_t first = latent_q ? s.Lq : s.Nh * s.Dq();
+  Arena& arena = *ex.activations;
+
+  const std::array<Op, 2> parts = {latent_q ? Op("q_a_proj") : Op("q_proj"),
+                                   Op("kv_a_proj_with_mqa")};
+  FATHOM_ASSIGN(const View a, arena.tensor({T, first + s.cache_width()}, x.format,
+                                           latent_q ? "T,Lq+Lkv+Dr" : "T,Nh*Dq+Lkv+Dr"));
+  FATHOM_TRY(linear_rows_of(ex, "fused_qkv_a_proj_with_mqa", parts, x, w.q_kv_a, a,
+                            LinearUse::kLatentDown));
+
+  View q = slice_cols(a, 0, first, latent_q ? "T,Lq" : "T,Nh*Dq");
+  if (latent_q) {
+    FATHOM_ASSIGN(const View q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
+    FATHOM_TRY(rms_norm(ex, "q_a_layernorm", q, w.q_a_norm, q_a, s.norm_eps));
+    FATHOM_ASSIGN(q, arena.tensor({T, s.Nh * s.Dq()}, x.format, "T,Nh*Dq"));
+    FATHOM_TRY(linear(ex, "q_b_proj", q_a, w.q_b, q));
+  }
+
+  // Only the latent is normalised; the rotary key is cached as it is projected.
+  const View latent = slice_cols(a, first, s.Lkv, "T,Lkv");
+  FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lkv}, x.format, "T,Lkv"));
+  FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", latent, w.kv_a_norm, c, s.norm_eps));
+  return MlaProjected{.q = reshape(q, {T, s.Nh, s.Dq()}, "T,Nh,Dq"),
+                      .c = c,
+                      .k_pe = slice_cols(a, first + s.Lkv, s.Dr, "T,Dr")};
+}
+
+Status mla_rotate_and_write(Exec& ex,
+                            const MlaContext& m,
+                            const MlaProjected& p,
+                            const View& positions,
+                            const View& slots,
+                            const View& cache) {
+  FATHOM_TRY(launch<RopeInplace>(ex, "rotary_emb",
+                                 {.q = slice_cols(p.q, m.shape.Dn, m.shape.Dr, "T,Nh,Dr"),
+                                  .k = p.k_pe,
+                                  .positions = positions,
+                                  .table = m.rope_table,
+                                  .style = m.shape.rope_style}));
+  return launch<KvWrite>(
+      ex, "kv_write",
+      {.c = p.c, .k_pe = p.k_pe, .slots = slots, .cache = cache, .scale = m.options.kv_scale});
+}
+
+Status mla_attend(Exec& ex,
+                  const MlaContext& m,
+                  const MlaWeights& w,
+                  const AttentionBatch& batch,
+                  const View& cache,
+                  const View& x,
+                  const View& y) {
+  const int64_t T = x.dim(0);
+  FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
+  if (m.options.prefill_chunk < 1 || m.options.prefill_chunk % cache.dim(1) != 0) {
+    return invalid_argument(str_cat("prefill chunk is ", m.options.prefill_chunk,
+                                    " keys, expected a multiple of the page size ", cache.dim(1)));
+  }
+  Scope scope(ex.recorder, "self_attn");
+  ArenaScope arena(*ex.activations);
+  const AttentionForm prefill_form =
+      kAttentionRows[choose_attention({.has_prefix = has_prefix(batch.prefill),
+                                       .exact_cache = cache.format == x.format,
+                                       .num_tokens = batch.prefill.num_tokens},
+                                      m.options)]
+          .form;
+  const AttentionForm decode_form =
+      kAttentionRows[choose_attention({.decode = true}, m.options)].form;
+
+  FATHOM_ASSIGN(const MlaProjected p, mla_project(ex, m, w, x));
+  // The fused form rotates and writes the decode tokens itself; they follow the prefill tokens.
+  const bool fused = decode_form == AttentionForm::kFusedRope;
+  const int64_t rotated = fused ? batch.prefill.num_tokens : T;
+  if (rotated > 0 || !fused) {
+    FATHOM_TRY(mla_rotate_and_write(ex, m, rows_of(p, 0, rotated),
+                                    slice_rows(batch.positions, 0, rotated),
+                                    slice_rows(batch.slots, 0, rotated), cache));
+  }
+
+  FATHOM_ASSIGN(const View o,
+                ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
+  const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
+  // In a step with both phases, records of a range carry its own phase.
+  const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
+  {
+    PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kPrefill);
+    FATHOM_TRY(attend_range(ex, m, w, batch, batch.prefill, prefill_form, p, cache, heads));
+  }
+  {
+    PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kDecode);
+    FATHOM_TRY(attend_range(ex, m, w, batch, batch.decode, decode_form, p, cache, heads));
+  }
+  return linear(ex, "o_proj", o, w.o, y);
+}
+
+}  // namespace fathom

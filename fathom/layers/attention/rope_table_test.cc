@@ -1,0 +1,106 @@
+#include "fathom/layers/attention/rope_table.h"
+
+#include <bit>
+#include <cmath>
+#include <gtest/gtest.h>
+
+namespace fathom {
+namespace {
+
+RopeParams v3() {
+  return {.dim = 64, .theta = 10000.0, .yarn = true, .factor = 40.0, .original_positions = 4096};
+}
+
+// Rounded from exact values (YaRN, factor 40 over 4096, 64 rotary numbers).
+constexpr uint32_t kFrequencyBits[32] = {
+    0x3F800000, 0x3F3FF911, 0x3F0FF59A, 0x3ED7E89B, 0x3EA1E89B, 0x3E72D424, 0x3E361887, 0x3E088D77,
+    0x3DCCCCCD, 0x3D99940E, 0x3D6655C3, 0x3D1FC5BA, 0x3CDC321B, 0x3C968DC4, 0x3C4BF283, 0x3C088D77,
+    0x3BB43958, 0x3B697067, 0x3B136A16, 0x3AB3A2CE, 0x3A4F3E37, 0x39D99312, 0x393A7753, 0x380BD472,
+    0x37D1B717, 0x379D43A4, 0x376BDCF1, 0x3730DF51, 0x3704A2B3, 0x36C6ECDD, 0x36952C42, 0x365FBA4F};
+
+TEST(RopeTable, FrequenciesOfV3AreThePublishedOnes) {
+  const auto w = rope_frequencies(v3());
+  ASSERT_EQ(w.size(), 32u);
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(static_cast<float>(w[i])), kFrequencyBits[i]) << i;
+  }
+}
+
+TEST(RopeTable, WithoutYarnFrequenciesArePlainPowers) {
+  RopeParams p = v3();
+  p.yarn = false;
+  const auto w = rope_frequencies(p);
+  for (size_t i = 0; i < 32; ++i) {
+    EXPECT_DOUBLE_EQ(w[i], std::pow(10000.0, -static_cast<double>(i) / 32.0)) << i;
+  }
+}
+
+TEST(RopeTable, RotatesTheReferenceVector) {
+  // Pairs (1, 2) at i = 0 and (3, 4) at i = 20.
+  const auto table = RopeTable::build(v3(), 1001);
+  ASSERT_TRUE(table.ok());
+  const double expected[2][4] = {{-1.142640, 1.922076, 2.996837, 4.002370},
+                                 {-1.091380, 1.951638, -0.732694, 4.946025}};
+  const int64_t positions[2] = {1, 1000};
+  for (int p = 0; p < 2; ++p) {
+    const float* row = table->view().row<float>(positions[p]);
+    const int pair[2] = {0, 20};
+    const double x[4] = {1, 2, 3, 4};
+    for (int j = 0; j < 2; ++j) {
+      const double c = row[pair[j]];
+      const double s = row[32 + pair[j]];
+      EXPECT_NEAR(x[2 * j] * c - x[2 * j + 1] * s, expected[p][2 * j], 2e-6);
+      EXPECT_NEAR(x[2 * j] * s + x[2 * j + 1] * c, expected[p][2 * j + 1], 2e-6);
+    }
+  }
+}
+
+TEST(RopeTable, FarPositionsUseTheFloat32Product) {
+  const int64_t position = 163839;
+  const auto table = RopeTable::build(v3(), position + 1);
+  ASSERT_TRUE(table.ok());
+  const float* row = table->view().row<float>(position);
+  for (int i = 0; i < 32; ++i) {
+    const float angle = static_cast<float>(position) * std::bit_cast<float>(kFrequencyBits[i]);
+    EXPECT_EQ(row[i], static_cast<float>(std::cos(static_cast<double>(angle)))) << i;
+    EXPECT_EQ(row[32 + i], static_cast<float>(std::sin(static_cast<double>(angle)))) << i;
+  }
+}
+
+TEST(RopeTable, FirstRowTurnsNothing) {
+  const auto table = RopeTable::build(v3(), 1);
+  ASSERT_TRUE(table.ok());
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(table->view().as<float>()[i], 1.0f);
+    EXPECT_EQ(table->view().as<float>()[32 + i], 0.0f);
+  }
+}
+
+TEST(RopeTable, AttentionFactorMultipliesCosineAndSine) {
+  RopeParams p = v3();
+  p.attention_factor = 2.0;
+  const auto plain = RopeTable::build(v3(), 8);
+  const auto scaled = RopeTable::build(p, 8);
+  ASSERT_TRUE(plain.ok() && scaled.ok());
+  for (int i = 0; i < 8 * 64; ++i) {
+    EXPECT_EQ(scaled->view().as<float>()[i], 2.0f * plain->view().as<float>()[i]);
+  }
+}
+
+TEST(RopeTable, RefusesAnOddDimension) {
+  RopeParams p = v3();
+  p.dim = 63;
+  const auto table = RopeTable::build(p, 4);
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(RopeTable, DryTableHasShapeAndNoMemory) {
+  const RopeTable table = RopeTable::dry(v3(), 1000);
+  EXPECT_EQ(table.view().data, nullptr);
+  EXPECT_EQ(table.view().dim(0), 1000);
+  EXPECT_EQ(table.view().dim(1), 64);
+}
+
+}  // namespace
+}  // namespace fathom

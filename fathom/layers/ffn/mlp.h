@@ -1,0 +1,20 @@
+// The gated feed-forward block of dense layers and of shared experts.
+#pragma once
+
+#include "fathom/base/status.h"
+#include "fathom/kernels/core/exec.h"
+#include "fathom/tensor/view.h"
+#include "fathom/weights/weight_store.h"
+
+namespace fathom {
+
+struct MlpWeights {
+  RowsWeight gate_up;  ///< [2*I, H], gate rows first
+  LinearWeight down;   ///< [H, I]
+};
+
+/// y = W_down ( silu(W_gate x) * (W_up x) ). x [T, H], y [T, H] may not overlap x.
+/// Source: Shazeer, "GLU Variants Improve Transformer"; DeepSeek-V3 report, section 2.1.
+Status mlp(Exec& ex, const MlpWeights& w, const View& x, const View& y);
+
+}  // namespace fathom

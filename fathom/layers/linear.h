@@ -1,0 +1,80 @@
+// A weight in any format times tokens: one ordered table says which kernel serves which format.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "fathom/base/status.h"
+#include "fathom/kernels/core/exec.h"
+#include "fathom/tensor/view.h"
+#include "fathom/trace/op.h"
+#include "fathom/weights/weight_store.h"
+
+namespace fathom {
+
+/// Places in a model that have a kernel of their own for few tokens.
+enum class LinearUse : uint8_t {
+  kAny,
+  kLatentDown,  ///< the projection into the query and key-value latents
+  kRouter,      ///< logits of the experts, float32
+};
+
+/// A row of the table of linear layers: the first whose format, use and kernel limits fit wins.
+struct LinearRow {
+  Format format;
+  LinearUse use;  ///< kAny: every use
+  const char* kernel;
+  /// Runs the kernel, or only asks whether it would take the call (empty: yes).
+  Status (*run)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
+  bool (*takes)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
+  std::string (*why_not)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
+};
+
+/// The table, in order of preference.
+std::span<const LinearRow> linear_rows();
+
+/// y = x w^T.
+///
+/// x [T, K] and y [T, N] may have strided rows; y in bf16, or f32 for logits. The row that was
+/// chosen is recorded. Errors: Unsupported naming the op if no row fits.
+Status linear(Exec& ex,
+              Op op,
+              const View& x,
+              const LinearWeight& w,
+              const View& y,
+              LinearUse use = LinearUse::kAny);
+
+/// y = x w^T for weights that may lie in two parts; part i fills its columns of y. `part_ops` names
+/// the parts when there are two, `op` the fused product.
+Status linear_rows_of(Exec& ex,
+                      Op op,
+                      std::span<const Op> part_ops,
+                      const View& x,
+                      const RowsWeight& w,
+                      const View& y,
+                      LinearUse use = LinearUse::kAny);
+
+/// Which row serves a product of that shape, and why the rows before it do not, as lines of text.
+/// Needs no data: for `inspect --explain`.
+std::string explain_linear(Exec& ex,
+                           Op op,
+                           int64_t num_tokens,
+                           const LinearWeight& w,
+                           Format activations,
+                           Format result,
+                           LinearUse use);
+
+/// The grouped form for experts: rows offsets[e] .. offsets[e+1]-1 of x use matrix e of the stack.
+/// `top_k` serves the expected traffic in costs.
+Status group_linear(Exec& ex,
+                    Op op,
+                    const View& x,
+                    const LinearWeight& w,
+                    const View& offsets,
+                    const View& y,
+                    int64_t top_k);
+
+/// One product a head: x [T, Nh, K], w [Nh, N, K], y [T, Nh, N].
+Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
+
+}  // namespace fathom

@@ -1,0 +1,107 @@
+// Model: the one virtual seam between the engine and an architecture.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "fathom/base/status.h"
+#include "fathom/kernels/core/exec.h"
+#include "fathom/layers/attention/mla.h"
+#include "fathom/layers/ffn/moe.h"
+#include "fathom/models/batch.h"
+#include "fathom/models/config.h"
+#include "fathom/weights/weight_store.h"
+
+namespace fathom {
+
+/// How a model runs. What it is comes from its configuration.
+struct ModelOptions {
+  Format activations = Format::kBf16;  ///< bf16 or f32; the residual stream has it too
+  std::optional<Format> kv_format;     ///< bf16, f32 or e4m3; default: as the activations
+  int64_t page_size = 64;              ///< tokens of a KV page
+  int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
+  bool draft = true;          ///< load the draft layer where there is one
+  AttentionOptions attention;
+  MoeOptions moe;
+
+  Format cache_format() const { return kv_format.value_or(activations); }
+};
+
+/// Errors: InvalidArgument naming option, value and what is expected.
+Status validate_options(const ModelOptions& options, const ModelConfig& config);
+
+/// The KV cache of a model: what a token needs in each layer.
+struct KvLayout {
+  int64_t num_layers = 0;  ///< draft layers included, they come last
+  int64_t width = 0;       ///< numbers per token and layer
+  Format format = Format::kBf16;
+  int64_t page_size = 0;
+
+  int64_t bytes_per_token() const { return num_layers * width * element_bytes(format); }
+
+  int64_t bytes_per_page() const { return page_size * bytes_per_token(); }
+};
+
+/// A model without its weights until attach(). forward() and draft() are const and keep no state
+/// between calls; everything that lives on is in the KV pages.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const ModelOptions& options() const = 0;
+
+  /// Every weight, with the place of its view. The model must not move afterwards.
+  virtual Status declare_weights(WeightPlan& plan) = 0;
+
+  /// Takes the memory that the declared views point into, and builds what follows from the
+  /// configuration. A dry store gives a model for dry runs.
+  virtual Status attach(WeightStore store) = 0;
+
+  virtual const WeightStore& weights() const = 0;
+
+  virtual KvLayout kv_layout() const = 0;
+
+  /// One pass over the tokens of a batch. Results lie in the activation arena. Errors: those of the
+  /// kernels, such as InvalidArgument for a token id outside the vocabulary.
+  virtual Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const = 0;
+
+  virtual bool has_draft() const { return false; }
+
+  /// The draft head: row i has the token after position i and `hidden` [T, H], the state of
+  /// position i after the final norm (of the main model, or of an earlier draft step). Logits are
+  /// for the token after that. Errors: Unsupported without a draft layer.
+  virtual Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const = 0;
+};
+
+/// Memory of one step besides weights and pages.
+struct MemoryNeeds {
+  int64_t activation_bytes = 0;
+  int64_t scratch_bytes = 0;
+};
+
+/// The size of a step without its contents.
+struct BatchShape {
+  struct Requests {
+    int64_t count = 0;
+    int64_t new_tokens = 1;  ///< of each request
+    int64_t cached = 0;      ///< tokens that each has in its pages
+  };
+
+  Requests prefill;
+  Requests decode;
+  LogitRows logits = LogitRows::kLast;
+};
+
+/// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. With
+/// a recorder it yields every op with its cost; in any case the arenas' high-water marks.
+/// `num_threads` sizes workspaces.
+enum class DryPass : uint8_t { kForward, kDraft };
+Result<MemoryNeeds> dry_run(const Model& model,
+                            const BatchShape& shape,
+                            int num_threads,
+                            Recorder* recorder = nullptr,
+                            DryPass pass = DryPass::kForward);
+
+}  // namespace fathom
