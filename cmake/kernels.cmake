@@ -1,6 +1,7 @@
 # The kernels module: core, simd and the group folders that kernels.def names. The suffix of a file
 # sets its instruction set, so that no file needs an #ifdef around its body.
-function(fathom_isa_flags)
+# fathom_isa_flags(TARGET SOURCES...)
+function(fathom_isa_flags target)
   foreach(source ${ARGN})
     if(source MATCHES "_avx2\\.cc$")
       set(flags -mavx2 -mfma -mf16c -mbmi2)
@@ -15,7 +16,7 @@ function(fathom_isa_flags)
     endif()
     # Contraction stays off: a variant says where it fuses, so that a row's bits are its own.
     # GCC 12 takes the undefined operands inside its own intrinsics for uninitialised variables.
-    set_source_files_properties(${source} TARGET_DIRECTORY fathom_kernels
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target}
       PROPERTIES COMPILE_OPTIONS "${flags};-ffp-contract=off;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
   endforeach()
 endfunction()
@@ -29,7 +30,7 @@ function(fathom_kernels_module)
   target_link_libraries(fathom_kernels
     PUBLIC fathom_trace fathom_device fathom_tensor fathom_formats fathom_os fathom_base fathom_options
     PRIVATE fathom_warnings)
-  fathom_isa_flags(${sources})
+  fathom_isa_flags(fathom_kernels ${sources})
   # Cases and oracles are shared by tests, benchmarks and fuzzers; the library does not carry them.
   if(cases)
     add_library(fathom_kernels_cases STATIC ${cases})

@@ -23,6 +23,7 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     {Format::kI32,           "i32",              32, Format::kNone,   0,   0, false, false, Format::kNone, Format::kNone},
     {Format::kI64,           "i64",              64, Format::kNone,   0,   0, false, false, Format::kNone, Format::kNone},
     {Format::kBool,          "bool",             8,  Format::kNone,   0,   0, false, false, Format::kNone, Format::kNone},
+    {Format::kF64,           "f64",              64, Format::kNone,   0,   0, false, true,  Format::kNone, Format::kNone},
     {Format::kNvfp4,         "nvfp4",            4,  Format::kE4m3,   1,  16, true,  true,  Format::kNone, Format::kNone},
     {Format::kMxfp4,         "mxfp4",            4,  Format::kUe8m0,  1,  32, false, true,  Format::kNone, Format::kNone},
     {Format::kFp8Block,      "fp8_block",        8,  Format::kF32,  128, 128, false, true,  Format::kNone, Format::kNone},

@@ -26,6 +26,7 @@ enum class Format : uint8_t {
   kI32,
   kI64,
   kBool,
+  kF64,  ///< stored results only; no kernel takes it
   // quantised: values with scales (QuantView)
   kNvfp4,          ///< E2M1, E4M3 scale per 16 along K, float32 global scale
   kMxfp4,          ///< E2M1, UE8M0 scale per 32 along K

@@ -131,7 +131,7 @@ TEST(GoldenVectors, EveryRecipeReproducesExactRationalArithmetic) {
     ++lines[name];
   }
   for (const auto& [name, recipe] : by_name)
-    EXPECT_EQ(lines[name], 24) << name;
+    EXPECT_GE(lines[name], 24) << name;
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 #include "fathom/os/sha256.h"
 
 #include <gtest/gtest.h>
+#include <random>
 #include <string>
+#include <vector>
+
+#include "fathom/os/sha256_blocks.h"
 
 namespace fathom {
 namespace {
@@ -55,6 +59,43 @@ TEST(Sha256, CopyContinuesFromTheCommonPrefix) {
 
   EXPECT_EQ(copy.update("first").finish(), sha256("common prefix, first"));
   EXPECT_EQ(prefix.update("second").finish(), sha256("common prefix, second"));
+}
+
+TEST(Sha256, InstructionsAgreeWithThePlainLoop) {
+  if (!has_sha_instructions()) GTEST_SKIP() << "this processor has no SHA instructions";
+  constexpr uint64_t kSeed = 3;
+  std::mt19937_64 random(kSeed);
+  for (const size_t num_blocks : {0, 1, 2, 3, 7}) {
+    std::vector<uint8_t> data(64 * num_blocks);
+    for (uint8_t& byte : data)
+      byte = static_cast<uint8_t>(random());
+    Sha256State plain;
+    for (uint32_t& word : plain)
+      word = static_cast<uint32_t>(random());
+    Sha256State fast = plain;
+
+    sha256_blocks_portable(plain, data.data(), num_blocks);
+    sha256_blocks_x86(fast, data.data(), num_blocks);
+
+    EXPECT_EQ(fast, plain) << num_blocks << " blocks, seed " << kSeed;
+  }
+}
+
+TEST(Sha256, PlainLoopMatchesThePublishedVector) {
+  // "abc", padded to one block by hand.
+  std::vector<uint8_t> block(64, 0);
+  block[0] = 'a';
+  block[1] = 'b';
+  block[2] = 'c';
+  block[3] = 0x80;
+  block[63] = 24;
+  Sha256State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+  sha256_blocks_portable(state, block.data(), 1);
+
+  EXPECT_EQ(state, (Sha256State{0xba7816bf, 0x8f01cfea, 0x414140de, 0x5dae2223, 0xb00361a3,
+                                0x96177a9c, 0xb410ff61, 0xf20015ad}));
 }
 
 TEST(Sha256, FinishedHashTakesNoMoreData) {

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <system_error>
+#include <utility>
 
 #include "fathom/base/check.h"
 #include "fathom/base/str_cat.h"
@@ -119,13 +120,13 @@ void ThreadPool::stop() {
   }
 }
 
-void ThreadPool::enter_region() {
-  const bool was_inside = in_region_.exchange(true, std::memory_order_acquire);
+ThreadPool::Region::Region(ThreadPool& pool) : pool_(pool) {
+  const bool was_inside = pool_.in_region_.exchange(true, std::memory_order_acquire);
   FATHOM_CHECK(!was_inside, "parallel regions do not nest");
 }
 
-void ThreadPool::leave_region() {
-  in_region_.store(false, std::memory_order_release);
+ThreadPool::Region::~Region() {
+  pool_.in_region_.store(false, std::memory_order_release);
 }
 
 void ThreadPool::run_on_all(Task task, void* callable) {
@@ -136,9 +137,10 @@ void ThreadPool::run_on_all(Task task, void* callable) {
   // threads of one core). Both this load and the one before a worker's sleep are sequentially
   // consistent, so either we see the sleeper or it sees the region.
   if (num_sleepers_.load(std::memory_order_seq_cst) > 0) region_.notify_all();
-  task(callable, 0, num_threads_);
+  run_and_keep_exception(0);
   for (int worker = 1; worker < num_threads_; ++worker)
     wait_until_done(worker, region);
+  if (exception_ != nullptr) std::rethrow_exception(std::exchange(exception_, nullptr));
 }
 
 void ThreadPool::wait_until_done(int worker, uint32_t region) const {
@@ -150,13 +152,23 @@ void ThreadPool::wait_until_done(int worker, uint32_t region) const {
     sched_yield();
 }
 
+// The callable lives on the caller's stack: nothing may unwind past a region that still runs.
+void ThreadPool::run_and_keep_exception(int thread_id) {
+  try {
+    task_(callable_, thread_id, num_threads_);
+  } catch (...) {
+    const std::lock_guard lock(exception_mutex_);
+    if (exception_ == nullptr) exception_ = std::current_exception();
+  }
+}
+
 void ThreadPool::work(int thread_id) {
   uint32_t seen = 0;
   while (true) {
     wait_for_region(seen);
     ++seen;  // the caller starts no region before all workers have finished the last one
     if (stopping_) return;
-    task_(callable_, thread_id, num_threads_);
+    run_and_keep_exception(thread_id);
     done_[static_cast<size_t>(thread_id)].region.store(seen, std::memory_order_release);
   }
 }

@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -58,30 +60,29 @@ class ThreadPool {
   int size() const { return num_threads_; }
 
   /// Calls f(thread_id, num_threads) once on every thread; the caller is thread 0. Returns when all
-  /// calls have returned, and what they wrote is then visible. f must not throw. A region inside a
-  /// region, or two at once, is a broken invariant.
+  /// calls have returned, and what they wrote is then visible. An exception of the standard library
+  /// (bad_alloc) ends the call it comes from, and run() passes it on when all others have returned.
+  /// A region inside a region, or two at once, is a broken invariant.
   template <class F>
   void run(F&& f) {
     using Callable = std::remove_reference_t<F>;
-    enter_region();
+    const Region region(*this);
     if (num_threads_ == 1) {
       f(0, 1);
-    } else {
-      const Task task = [](void* callable, int thread_id, int num_threads) {
-        (*static_cast<Callable*>(callable))(thread_id, num_threads);
-      };
-      run_on_all(task, const_cast<void*>(static_cast<const void*>(std::addressof(f))));
+      return;
     }
-    leave_region();
+    const Task task = [](void* callable, int thread_id, int num_threads) {
+      (*static_cast<Callable*>(callable))(thread_id, num_threads);
+    };
+    run_on_all(task, const_cast<void*>(static_cast<const void*>(std::addressof(f))));
   }
 
   /// Calls f(begin, end) on each thread that has rows, as static_partition cuts n >= 0 rows.
   template <class F>
   void for_rows(int64_t n, F&& f) {
     if (n <= 1) {  // the only row belongs to the caller: no need to wake anybody
-      enter_region();
+      const Region region(*this);
       if (n == 1) f(int64_t{0}, int64_t{1});
-      leave_region();
       return;
     }
     run([&](int thread_id, int num_threads) {
@@ -108,14 +109,25 @@ class ThreadPool {
     std::atomic<uint32_t> region{0};
   };
 
+  // From the beginning of a region to its end, however it ends.
+  class Region {
+   public:
+    explicit Region(ThreadPool& pool);
+    ~Region();
+    Region(const Region&) = delete;
+    Region& operator=(const Region&) = delete;
+
+   private:
+    ThreadPool& pool_;
+  };
+
   struct Unstarted {};
 
   ThreadPool(Unstarted, int num_threads);
 
   Status start(PinThreads pin);
   void stop();
-  void enter_region();
-  void leave_region();
+  void run_and_keep_exception(int thread_id);
   void run_on_all(Task task, void* callable);
   void work(int thread_id);
   void wait_for_region(uint32_t seen);
@@ -130,6 +142,8 @@ class ThreadPool {
   alignas(128) std::atomic<uint32_t> region_{0};  // number of the newest region
   alignas(128) std::atomic<int> num_sleepers_{0};
   std::unique_ptr<DoneSlot[]> done_;  // [num_threads - 1]
+  std::mutex exception_mutex_;
+  std::exception_ptr exception_;  // the first of the region, if any
   std::vector<std::thread> workers_;
   std::vector<int> caller_cpus_;  // where the constructing thread was allowed; empty if not pinned
   std::thread::id caller_;

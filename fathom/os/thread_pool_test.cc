@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "fathom/os/affinity.h"
@@ -119,6 +120,24 @@ TEST_P(ThreadPoolTest, RowsOfAThreadDoNotDependOnTiming) {
 
   for (int repeat = 0; repeat < 20; ++repeat)
     EXPECT_EQ(owners(), first);
+}
+
+TEST_P(ThreadPoolTest, ExceptionOfAnyThreadReachesTheCallerAfterTheOthersAreDone) {
+  ThreadPool pool(GetParam());
+  for (int thrower = 0; thrower < GetParam(); ++thrower) {
+    std::atomic<int> finished{0};
+    const auto body = [&](int thread_id, int) {
+      if (thread_id == thrower) (void)std::vector<int>().at(0);
+      ++finished;
+    };
+    EXPECT_THROW(pool.run(body), std::out_of_range) << "thread " << thrower;
+    EXPECT_EQ(finished.load(), GetParam() - 1);
+  }
+  std::atomic<int> calls{0};
+
+  pool.run([&](int, int) { ++calls; });
+
+  EXPECT_EQ(calls.load(), GetParam());
 }
 
 TEST_P(ThreadPoolTest, NestedRegionIsRefused) {

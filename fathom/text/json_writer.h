@@ -21,7 +21,7 @@ enum class JsonStyle {
   kIndented4,  ///< four blanks a level, as json.dumps(x, indent=4)
 };
 
-/// Whether characters beyond ASCII stand as they are or as \uXXXX.
+/// Whether characters beyond ASCII stand as they are or as \u escapes.
 enum class JsonCharset { kUtf8, kAscii };
 
 /// Streams one document into a string. A call that does not fit (a value without a key in an

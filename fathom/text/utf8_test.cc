@@ -1,7 +1,9 @@
 #include "fathom/text/utf8.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <random>
+#include <vector>
 
 namespace fathom {
 namespace {

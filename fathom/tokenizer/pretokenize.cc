@@ -6,8 +6,8 @@
 #include <string>
 
 #include "fathom/base/check.h"
-#include "fathom/text/utf8.h"
 #include "fathom/text/unicode_class.h"
+#include "fathom/text/utf8.h"
 
 namespace fathom {
 namespace {
@@ -300,7 +300,7 @@ struct PretokenizerSteps {
                            bool expected,
                            std::string_view what) {
     const Json* flag = step.find(key);
-    if (flag == nullptr || (flag->is_bool() && flag->as_bool() == expected)) return {};
+    if (flag != nullptr && flag->is_bool() && flag->as_bool() == expected) return {};
     return unsupported(
         str_cat(what, ": a pre-tokenizer step has another ", key, " than ", expected));
   }
@@ -312,17 +312,23 @@ struct PretokenizerSteps {
     return corrupt(str_cat(what, ": a pre-tokenizer step has no type, expected a string"));
   }
 
+  // The regular expression of a split; empty if there is none.
+  static std::string_view pattern_of(const Json& step) {
+    const Json* pattern = step.find("pattern");
+    const Json* regex = pattern != nullptr ? pattern->find("Regex") : nullptr;
+    return regex != nullptr && regex->is_string() ? std::string_view{regex->as_string()} : "";
+  }
+
   static Status check_step(const Json& step, const Known& known, std::string_view what) {
     FATHOM_ASSIGN(const std::string type, type_of(step, what));
     if (type == "Split") {
-      const Json* pattern = step.find("pattern");
-      const Json* regex = pattern != nullptr ? pattern->find("Regex") : nullptr;
-      if (regex == nullptr || !regex->is_string()) {
+      const std::string_view pattern = pattern_of(step);
+      if (pattern.empty()) {
         return unsupported(str_cat(what, ": a pre-tokenizer split has no regular expression"));
       }
-      if (known.type != type || regex->as_string() != known.pattern) {
-        return unsupported(str_cat(what, ": the pre-tokenizer pattern ", quoted(regex->as_string()),
-                                   " is not known here"));
+      if (known.type != type || pattern != known.pattern) {
+        return unsupported(
+            str_cat(what, ": the pre-tokenizer pattern ", quoted(pattern), " is not known here"));
       }
       FATHOM_TRY(check_flag(step, "invert", false, what));
       const Json* behavior = step.find("behavior");
@@ -347,10 +353,6 @@ struct PretokenizerSteps {
           str_cat(what, ": the last pre-tokenizer step is ", quoted(type), ", expected ByteLevel"));
     }
     FATHOM_TRY(check_flag(step, "add_prefix_space", false, what));
-    const Json* use_regex = step.find("use_regex");
-    if (use_regex == nullptr) {
-      return unsupported(str_cat(what, ": ByteLevel without use_regex has a pattern of its own"));
-    }
     return check_flag(step, "use_regex", false, what);
   }
 };
@@ -367,13 +369,9 @@ Result<Pretokenizer> Pretokenizer::from_json(const Json& pre_tokenizer, std::str
     return corrupt(str_cat(what, ": the pre-tokenizer sequence has no steps"));
   }
   const auto& items = steps->items();
-  Steps::List known = Steps::deepseek_v3();
-  if (!Steps::check_step(items.front(), known.front(), what).ok()) {
-    Steps::List other = Steps::deepseek_v2();
-    // A list that begins like neither is reported by its own first pattern.
-    FATHOM_TRY(Steps::check_step(items.front(), other.front(), what));
-    known = std::move(other);
-  }
+  // The first pattern tells the lists apart; one that begins neither is reported below.
+  Steps::List known = Steps::deepseek_v2();
+  if (Steps::pattern_of(items.front()) != known.front().pattern) known = Steps::deepseek_v3();
   for (size_t i = 0; i < known.size() && i < items.size(); ++i) {
     FATHOM_TRY(Steps::check_step(items[i], known[i], what));
   }

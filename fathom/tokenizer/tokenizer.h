@@ -58,7 +58,7 @@ class Tokenizer {
                                           std::string_view config_text,
                                           std::string_view what);
 
-  /// The ids of a text of less than 2 GiB. Invalid UTF-8 counts as U+FFFD. Linear time, up to the
+  /// The ids of a text of at most 700 MB. Invalid UTF-8 counts as U+FFFD. Linear time, up to the
   /// logarithm of the longest piece. With AddedTokens::kAsText no id is one of an added token.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 

@@ -83,9 +83,7 @@ TEST_P(GoldenTokens, TextWithoutAddedTokensEncodesTheSameEitherWay) {
   EXPECT_GT(num_compared, 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(Vocabularies,
-                         GoldenTokens,
-                         ::testing::Values("tiny-v3", "deepseek-v3"));
+INSTANTIATE_TEST_SUITE_P(Vocabularies, GoldenTokens, ::testing::Values("tiny-v3", "deepseek-v3"));
 
 }  // namespace
 }  // namespace fathom

@@ -69,6 +69,12 @@ struct Found {
                 " and has no scale beside it (weight_scale, weight_scale_inv or scale)"));
   }
 
+  // Two values a byte, in groups along K.
+  Status uneven(int64_t group) const {
+    return corrupt(str_cat(describe(*weight), ", expected rows of a multiple of ", group / 2,
+                           " bytes, for groups of ", group, " values"));
+  }
+
   Status refuse_global() const {
     if (weight_scale_2 == nullptr) return {};
     return error(*weight_scale_2, "no second scale");
@@ -135,10 +141,10 @@ Result<StoredLinear> describe_nvfp4(const Found& found) {
   const int64_t k = 2 * found.columns();
   FATHOM_ASSIGN(const TensorRef* only, found.only_scale());
   if (only != found.weight_scale) return found.error(*only, "a weight_scale instead");
+  if (k % 16 != 0) return found.uneven(16);
   const TensorEntry& scale = found.weight_scale->entry;
-  if (k % 16 != 0 || scale.dtype != Format::kE4m3 || scale.shape != Shape{found.rows(), k / 16}) {
-    return found.error(*found.weight_scale,
-                       str_cat("F8_E4M3 [", found.rows(), ", ", ceil_div<int64_t>(k, 16), "]"));
+  if (scale.dtype != Format::kE4m3 || scale.shape != Shape{found.rows(), k / 16}) {
+    return found.error(*found.weight_scale, str_cat("F8_E4M3 [", found.rows(), ", ", k / 16, "]"));
   }
   const TensorEntry& global = found.weight_scale_2->entry;
   if (global.dtype != Format::kF32 || !is_scalar(global.shape)) {

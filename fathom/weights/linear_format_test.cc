@@ -225,8 +225,8 @@ TEST(LinearFormat, ScaleOfTheWrongShapeOrTypeIsNamedWithWhatWasExpected) {
                       {"weight_scale", Format::kE4m3, {6, 1}},
                       {"weight_scale_2", Format::kF32, {}}})
                 .error(),
-            "F: tensor \"x.weight_scale\" is F8_E4M3 [6, 1], expected F8_E4M3 [6, 1] with K a "
-            "multiple of 16 for U8 [6, 7]");
+            "F: tensor \"x.weight\" is U8 [6, 7], expected rows of a multiple of 8 bytes, for "
+            "groups of 16 values");
   EXPECT_EQ(
       OneLayer({{"weight", Format::kU8, {6, 32}}, {"weight_scale", Format::kUe8m0, {6, 4}}})
           .error(),

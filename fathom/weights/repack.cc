@@ -95,8 +95,7 @@ void fill_codes(std::span<std::byte> out, uint64_t stream, uint64_t first_word, 
   }
 }
 
-// RMS of E2M1 codes drawn uniformly, times that of scales drawn uniformly from [1, 2).
-constexpr float kRmsOfNvfp4 = 2.9261749f * kRmsOfMantissa;
+constexpr float kRmsOfE2m1 = 2.9261749f;  // of codes drawn uniformly
 
 // One row group of a quantised or bf16 matrix, in place.
 void random_group(const WeightItem& item, std::byte* base, int64_t group, uint64_t stream) {
@@ -112,7 +111,7 @@ void random_group(const WeightItem& item, std::byte* base, int64_t group, uint64
       for (int64_t i = at; i < at + 64; ++i)
         tiles[i] = (tiles[i] & std::byte{7}) | std::byte{0x38};
     }
-    *out.global = rms / kRmsOfNvfp4;
+    *out.global = rms / (kRmsOfE2m1 * kRmsOfMantissa);  // scales are drawn from [1, 2)
   }
   const int64_t scales = rows16_group_scales(item.format, item.k);
   std::fill_n(out.scales, scales, rms / kRmsOfMantissa);
@@ -144,7 +143,7 @@ void random_group_padded(const WeightItem& item, std::byte* base, int64_t group,
                            .k = item.k,
                            .values = values.data(),
                            .scales = scales.data(),
-                           .global = nvfp4 ? rms / kRmsOfNvfp4 : 1.0f};
+                           .global = nvfp4 ? rms / kRmsOfE2m1 : 1.0f};
   pack_rows16(src, rows16_slice(item, base, group, rows), 0, 1);
 }
 

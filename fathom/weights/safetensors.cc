@@ -18,7 +18,7 @@ struct Dtype {
   Format format;
 };
 
-constexpr std::array<Dtype, 11> kDtypes = {{{"F32", Format::kF32},
+constexpr std::array<Dtype, 12> kDtypes = {{{"F32", Format::kF32},
                                             {"F16", Format::kF16},
                                             {"BF16", Format::kBf16},
                                             {"F8_E4M3", Format::kE4m3},
@@ -28,12 +28,12 @@ constexpr std::array<Dtype, 11> kDtypes = {{{"F32", Format::kF32},
                                             {"U8", Format::kU8},
                                             {"I32", Format::kI32},
                                             {"I64", Format::kI64},
-                                            {"BOOL", Format::kBool}}};
+                                            {"BOOL", Format::kBool},
+                                            {"F64", Format::kF64}}};
 
 // Names of the container's format that no DeepSeek checkpoint uses.
-constexpr std::array<std::string_view, 11> kForeignDtypes = {
-    "F64", "I16",     "U16",     "U32",         "U64",        "C64",
-    "F4",  "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
+constexpr std::array<std::string_view, 10> kForeignDtypes = {
+    "I16", "U16", "U32", "U64", "C64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
 std::string dtype_names() {
   std::string names;

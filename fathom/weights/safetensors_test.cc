@@ -62,7 +62,7 @@ TEST(SafetensorsHeader, ReadsTensorsInTheOrderOfTheirData) {
 TEST(SafetensorsHeader, TakesEveryDtype) {
   const std::pair<const char*, int> dtypes[] = {
       {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1},
-      {"I8", 1},  {"U8", 1},  {"I32", 4},  {"I64", 8},     {"BOOL", 1}};
+      {"I8", 1},  {"U8", 1},  {"I32", 4},  {"I64", 8},     {"BOOL", 1},    {"F64", 8}};
   for (const auto& [name, size] : dtypes) {
     const auto header = parse(make_file(
         str_cat(R"({"t":{"dtype":")", name, R"(","shape":[3],"data_offsets":[0,)", 3 * size, "]}}"),
@@ -164,7 +164,7 @@ TEST(SafetensorsHeader, MembersAreNamedWhenTheyAreMissingOrForeign) {
 TEST(SafetensorsHeader, DtypeMustBeKnown) {
   EXPECT_EQ(error_of(R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,1]}})", 1),
             "F: tensor \"a\": dtype \"Q8\" is unknown, expected one of F32, F16, BF16, F8_E4M3, "
-            "F8_E5M2, F8_E8M0, I8, U8, I32, I64, BOOL");
+            "F8_E5M2, F8_E8M0, I8, U8, I32, I64, BOOL, F64");
   EXPECT_EQ(code_of(R"({"a":{"dtype":"Q8","shape":[1],"data_offsets":[0,1]}})", 1),
             StatusCode::kCorrupt);
   EXPECT_EQ(error_of(R"({"a":{"dtype":"f32","shape":[1],"data_offsets":[0,4]}})", 4).substr(0, 34),
@@ -174,10 +174,10 @@ TEST(SafetensorsHeader, DtypeMustBeKnown) {
 }
 
 TEST(SafetensorsHeader, DtypeOfTheContainerThatFathomLacksIsUnsupportedByName) {
-  EXPECT_EQ(error_of(R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", 8),
-            "F: tensor \"a\": dtype \"F64\" is not supported, expected one of F32, F16, BF16, "
-            "F8_E4M3, F8_E5M2, F8_E8M0, I8, U8, I32, I64, BOOL");
-  for (const char* dtype : {"F64", "I16", "U16", "U32", "U64", "F4"}) {
+  EXPECT_EQ(error_of(R"({"a":{"dtype":"U64","shape":[1],"data_offsets":[0,8]}})", 8),
+            "F: tensor \"a\": dtype \"U64\" is not supported, expected one of F32, F16, BF16, "
+            "F8_E4M3, F8_E5M2, F8_E8M0, I8, U8, I32, I64, BOOL, F64");
+  for (const char* dtype : {"I16", "U16", "U32", "U64", "F4"}) {
     EXPECT_EQ(
         code_of(str_cat(R"({"a":{"dtype":")", dtype, R"(","shape":[0],"data_offsets":[0,0]}})"), 0),
         StatusCode::kUnsupported)

@@ -14,7 +14,8 @@ namespace fathom {
 class TempDir {
  public:
   TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "fathom-test-XXXXXX").string();
+    std::string name =
+        std::filesystem::temp_directory_path().string() + "/fathom-test-" + std::string(6, 'X');
     FATHOM_CHECK(mkdtemp(name.data()) != nullptr, name);
     path_ = name;
   }

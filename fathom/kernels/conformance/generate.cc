@@ -205,7 +205,7 @@ void repeat_values(Rng& rng, double scale, Format format, std::byte* out, int64_
 
 // E4M3 bytes 0x30..0x4F: scales 0.5 to 7.5.
 std::byte sensible_scale(std::byte random) {
-  return std::byte{0x30} | (random & std::byte{0x0F}) | ((random & std::byte{0x10}) << 2);
+  return std::byte(0x30 + std::to_integer<int>(random & std::byte{0x1F}));
 }
 
 constexpr double kNvfp4CodeSize = 9.0;  // of code times such a scale, root mean square, rounded

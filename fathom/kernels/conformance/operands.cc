@@ -190,6 +190,7 @@ std::vector<double> Tensor::row(int64_t row) const {
 }
 
 void Tensor::set(int64_t place, double value) const {
+  FATHOM_CHECK(place >= 0 && place < numel(), str_cat("element ", place, " of ", numel()));
   const CaseData::Operand& o = *data_->operands_[static_cast<size_t>(id_)];
   store_element(o.shape.format, o.copies[0].data(), element_offset(o.shape, o.placement, place),
                 value);

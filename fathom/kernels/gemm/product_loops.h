@@ -10,7 +10,8 @@
 //   Element                 of x as the inner product reads it
 //   Panel, load_panel       weights [G groups] x [columns k0, k1), ready for the inner product
 //   dot<G, T>               acc[t][g][16] += x[t] . panel
-//   kStreamRows, stream     for at most so many rows (0: never), if k % kStreamUnit == 0
+//   kStreamRows, stream<T>  optional, for so many rows T at most and k % kStreamUnit == 0: does
+//                           some of the `left` groups from `group` on and returns how many
 //   begin_rows              optional: the panel is about to meet block b of the rows of x
 //   kHasGlobal              results are multiplied by the global scale of their group
 //
@@ -19,6 +20,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "fathom/kernels/gemm/products.h"
 #include "fathom/kernels/simd/vec.h"
@@ -60,7 +62,7 @@ struct ProductLoops {
   static void run(const Products& p, const WorkItem& item, void* memory) {
     const Scratch scratch(p, memory);
     const int64_t rows = item.row_end - item.row_begin;
-    if constexpr (Tiles::kStreamRows > 0) {
+    if constexpr (requires { Tiles::kStreamRows; }) {
       if (rows <= Tiles::kStreamRows && p.k % Tiles::kStreamUnit == 0 && p.k > 0) {
         return stream(p, item);
       }
@@ -131,42 +133,41 @@ struct ProductLoops {
     }
   }
 
-  static Dot dot_of(int num_groups, int num_rows) {
-    static constexpr auto kTable = make_table();
-    return kTable.entries[num_groups - 1][num_rows - 1];
-  }
-
+  template <class Function, size_t kSize>
   struct Table {
-    Dot entries[kGroups][kTokens];
+    Function f[kSize];
   };
 
-  static constexpr Table make_table() {
-    Table table{};
-    fill_table<1, 1>(table);
-    return table;
-  }
-
-  template <int G, int T>
-  static constexpr void fill_table(Table& table) {
-    table.entries[G - 1][T - 1] = Tiles::template dot<G, T>;
-    if constexpr (T < kTokens) {
-      fill_table<G, T + 1>(table);
-    } else if constexpr (G < kGroups) {
-      fill_table<G + 1, 1>(table);
+  static Dot dot_of(int num_groups, int num_rows) {
+    static constexpr auto kTable = []<size_t... I>(std::index_sequence<I...>) {
+      return Table<Dot, sizeof...(I)>{Tiles::template dot<static_cast<int>(I) / kTokens + 1,
+                                                          static_cast<int>(I) % kTokens + 1>...};
     }
+    (std::make_index_sequence<kGroups * kTokens>{});
+    return kTable.f[(num_groups - 1) * kTokens + num_rows - 1];
   }
 
   /// Few rows: x is read where it lies.
   static void stream(const Products& p, const WorkItem& item) {
-    alignas(64) float acc[(Tiles::kStreamRows + 1) * kStreamPanelRows];
+    alignas(64) float acc[Tiles::kStreamRows * kStreamPanelRows];
     const Bf16* x = x_row<Bf16>(p, item.matrix, item.row_begin, 0);
-    const int rows = static_cast<int>(item.row_end - item.row_begin);
+    const int64_t rows = item.row_end - item.row_begin;
+    const Stream f = stream_of(rows);
     for (int64_t g = item.group_begin; g < item.group_end;) {
-      const int num_groups =
-          Tiles::stream(p, item.matrix * p.groups + g, item.group_end - g, x, rows, acc);
+      const int num_groups = f(p, item.matrix * p.groups + g, item.group_end - g, x, acc);
       store_block(p, item.matrix, g, num_groups, item.row_begin, rows, acc, kStreamPanelRows);
       g += num_groups;
     }
+  }
+
+  using Stream = int (*)(const Products&, int64_t group, int64_t left, const Bf16* x, float* acc);
+
+  static Stream stream_of(int64_t rows) {
+    static constexpr auto kTable = []<size_t... I>(std::index_sequence<I...>) {
+      return Table<Stream, sizeof...(I)>{Tiles::template stream<static_cast<int>(I) + 1>...};
+    }
+    (std::make_index_sequence<Tiles::kStreamRows>{});
+    return kTable.f[rows - 1];
   }
 
   /// acc [rows][acc_stride] to rows t0 .. of y, columns 16g .. . Columns past n are not written.

@@ -22,7 +22,6 @@ struct FloatTiles {
   using Element = float;
   static constexpr int kGroups = 1;
   static constexpr int kTokens = 6;
-  static constexpr int64_t kStreamRows = 0;
 
   static int64_t padded(int64_t columns) { return columns; }
 

@@ -70,6 +70,31 @@ struct PairTiles {
     }
   }
 
+  /// sum[g][t] = acc[t][g]
+  template <int G, int T>
+  static inline __attribute__((always_inline)) void load_sums(const float* acc,
+                                                              int64_t acc_stride,
+                                                              F32 (&sum)[G][T]) {
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+        sum[g][t] = V::load(acc + t * acc_stride + g * 16);
+    }
+  }
+
+  template <int G, int T>
+  static inline __attribute__((always_inline)) void store_sums(const F32 (&sum)[G][T],
+                                                               float* acc,
+                                                               int64_t acc_stride) {
+#pragma GCC unroll 8
+    for (int g = 0; g < G; ++g) {
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t)
+        V::store(acc + t * acc_stride + g * 16, sum[g][t]);
+    }
+  }
+
   template <int G, int T>
   static inline __attribute__((always_inline)) void set_zero(F32 (&sum)[G][T]) {
 #pragma GCC unroll 8
@@ -80,19 +105,16 @@ struct PairTiles {
     }
   }
 
-  /// acc[t][g] = sum * scale + acc.
+  /// total = sum * scale + total, with one scale vector a group.
   template <int G, int T>
   static inline __attribute__((always_inline)) void add_scaled(const F32 (&sum)[G][T],
                                                                const F32 (&scale)[G],
-                                                               float* acc,
-                                                               int64_t acc_stride) {
+                                                               F32 (&total)[G][T]) {
 #pragma GCC unroll 8
     for (int g = 0; g < G; ++g) {
 #pragma GCC unroll 8
-      for (int t = 0; t < T; ++t) {
-        float* a = acc + t * acc_stride + g * 16;
-        V::store(a, V::fma(sum[g][t], scale[g], V::load(a)));
-      }
+      for (int t = 0; t < T; ++t)
+        total[g][t] = V::fma(sum[g][t], scale[g], total[g][t]);
     }
   }
 };

@@ -1,8 +1,8 @@
 #include "fathom/tokenizer/answer/answer_parser.h"
 
 #include <array>
+#include <utility>
 
-#include "fathom/base/check.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
 
 namespace fathom {

@@ -20,34 +20,35 @@ enum class ChatRole { kSystem, kUser, kAssistant, kTool };
 
 /// A call that the assistant makes. `arguments` is JSON text, passed through as it is.
 struct ToolCall {
-  std::string id;
-  std::string name;
-  std::string arguments;
+  std::string id{};
+  std::string name{};
+  std::string arguments{};
 };
 
 /// Whether a turn of the assistant is finished or shall be continued by the model.
 enum class TurnEnd { kComplete, kContinue };
 
+// Members have initialisers so that designated ones may leave any of them out.
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
-  std::string content;
-  std::string reasoning_content;     ///< of an assistant; families drop it from history
-  std::vector<ToolCall> tool_calls;  ///< of an assistant
-  std::string tool_call_id;          ///< of a tool: the call it answers
-  TurnEnd end = TurnEnd::kComplete;  ///< kContinue only for the last message, of an assistant
+  std::string content{};
+  std::string reasoning_content{};     ///< of an assistant; families drop it from history
+  std::vector<ToolCall> tool_calls{};  ///< of an assistant
+  std::string tool_call_id{};          ///< of a tool: the call it answers
+  TurnEnd end = TurnEnd::kComplete;    ///< kContinue only for the last message, of an assistant
 };
 
 /// A tool that the model may call.
 struct ToolDefinition {
-  std::string name;
-  std::string description;
-  Json parameters;  ///< the JSON schema; null if there is none
-  Json definition;  ///< the whole entry of "tools", as the client wrote it
+  std::string name{};
+  std::string description{};
+  Json parameters{};  ///< the JSON schema; null if there is none
+  Json definition{};  ///< the whole entry of "tools", as the client wrote it
 };
 
 struct ChatConversation {
-  std::vector<ChatMessage> messages;
-  std::vector<ToolDefinition> tools;
+  std::vector<ChatMessage> messages{};
+  std::vector<ToolDefinition> tools{};
 };
 
 /// Whether the model thinks aloud before it answers. Formats without a switch ignore it.

@@ -83,23 +83,22 @@ class Writer {
       FATHOM_TRY(refuse_foreign(names));
     }
     const bool is_new = journalled_.valid_bytes == 0;
-    if (!is_new &&
-        (journalled_.source != options_.source_digest || journalled_.options != options_.options)) {
+    const std::string plan = to_hex(plan_digest());
+    if (!is_new && (journalled_.source != options_.source_digest ||
+                    journalled_.options != options_.options || journalled_.plan != plan)) {
       return invalid_argument(
           str_cat(directory_, ": holds a write of another source or with other options (",
                   quoted(journalled_.options), ", now ", quoted(options_.options),
                   "); choose another directory or delete this one"));
     }
+    first_line_ = journal_first_line(options_.source_digest, options_.options, plan);
     for (const std::string& name : names) {
       if (name.ends_with(kPartialSuffix)) FATHOM_TRY(remove_file(join_path(directory_, name)));
     }
     FATHOM_TRY(keep_intact_files());
     FATHOM_ASSIGN(journal_, AppendFile::open(join_path(directory_, kJournalName),
                                              is_new ? 0 : journalled_.valid_bytes));
-    if (is_new) {
-      return journal_.append_line(first_line_);
-    }
-    return {};
+    return is_new ? journal_.append_line(first_line_) : Status{};
   }
 
   // Two writes may only share files if they agree on every byte of every header.

@@ -12,6 +12,7 @@ bits of its format and codes as bytes, all in hexadecimal.
 
 Usage: make_vectors.py > vectors.txt
 """
+import bisect
 import random
 from fractions import Fraction as Q
 
@@ -76,8 +77,8 @@ E2M1 = grid(2, 1, 8)
 
 def nearest(values, x):
     """The code of the value nearest to x >= 0, ties to the even code, saturating."""
-    best = min(range(len(values)), key=lambda c: (abs(values[c] - x), c % 2))
-    return best
+    high = min(bisect.bisect_left(values, x), len(values) - 1)
+    return min((max(high - 1, 0), high), key=lambda c: (abs(values[c] - x), c % 2))
 
 
 def encode(values, sign_bit, x):
@@ -103,21 +104,6 @@ def nvfp4_activations(x, gs):
     factor = Q(0) if sf == 0 else f32(1 / f32(E4M3[sf] * f32(1 / gs)))
     # A negative value times zero is -0, which keeps its sign.
     return sf, [encode(E2M1, 8, f32(v * factor)) | (8 if v < 0 else 0) for v in x]
-
-
-def nvfp4_weights_by_reciprocals(x, scale):
-    raw = f32(f32(1 / scale) * f32(max(map(abs, x)) * f32(Q(1, 6))))
-    raw = Q(1) if raw == 0 else raw
-    sf = nearest(E4M3, min(max(raw, E4M3[1]), Q(448)))
-    factor = f32(1 / f32(E4M3[sf] * scale))
-    return sf, [encode(E2M1, 8, f32(v * factor)) for v in x]
-
-
-def nvfp4_activations_by_division(x, gs):
-    sf = nearest(E4M3, f32(f32(gs * max(map(abs, x))) / 6))
-    step = f32(E4M3[sf] * f32(1 / gs))
-    codes = [encode(E2M1, 8, f32(v / step)) if step else 0 for v in x]
-    return sf, [c | (8 if v < 0 else 0) for c, v in zip(codes, x)]
 
 
 def mxfp4_ocp(x, _):
@@ -167,12 +153,6 @@ def int8_groups(x, _):
     return f32_bits(scale), [int(v) & 255 for v in codes]  # int() truncates
 
 
-# Half of the groups of these recipes are such that the wrong order of operations shows.
-MISTAKES = {
-    "nvfp4_weights": nvfp4_weights_by_reciprocals,
-    "nvfp4_activations": nvfp4_activations_by_division,
-}
-
 RECIPES = {
     "nvfp4_weights": (nvfp4_weights, 16),
     "nvfp4_activations": (nvfp4_activations, 16),
@@ -201,32 +181,61 @@ def make_group(rng, count, case):
     return [magnitude * rng.gauss(0, 1) for _ in range(count)]
 
 
-def make_case(rng, name, case):
-    """(bf16 inputs, parameter, result)."""
-    recipe, count = RECIPES[name]
-    while True:
-        inputs = [bf16_bits(v) for v in make_group(rng, count, case)]
-        parameter = Q(0)
-        if name == "nvfp4_weights":
-            parameter = f32(Q(10.0 ** rng.uniform(-6, -1)))
-        elif name == "nvfp4_activations":
-            parameter = f32(Q(10.0 ** rng.uniform(0, 5)))
-        # The inputs hold no -0, so the sign of zero is never in question.
-        values = [bf16_value(b) for b in inputs]
-        result = recipe(values, parameter)
-        shows = name not in MISTAKES or MISTAKES[name](values, parameter) != result
-        if shows or case % 2 == 0:
-            return inputs, parameter, result
+# NVFP4 groups in which dividing where the recipe multiplies by a reciprocal, or the reverse, changes
+# the scale or a code: recipe, parameter bits, inputs.
+DELICATE = [
+    ("nvfp4_weights", 0x3b524925,
+     "bf51 3fb9 4023 3e02 bfc9 3fb8 3f94 3f65 3e0f bf54 bf0e bf95 be95 bed2 bfc1 bf9b"),
+    ("nvfp4_activations", 0x439bd37a,
+     "bf51 3fb9 4023 3e02 bfc9 3fb8 3f94 3f65 3e0f bf54 bf0e bf95 be95 bed2 bfc1 bf9b"),
+    ("nvfp4_weights", 0x3ac92492,
+     "bf84 3f31 be35 3cb6 3e06 3f97 3fea bf14 bef5 3f5d 3fc5 bf5e bd92 bebc 3f31 be96"),
+    ("nvfp4_activations", 0x4422e8ba,
+     "bf84 3f31 be35 3cb6 3e06 3f97 3fea bf14 bef5 3f5d 3fc5 bf5e bd92 bebc 3f31 be96"),
+    ("nvfp4_weights", 0x3b155555,
+     "3f52 3f09 be2c bf7f bf5c bf3b beb6 be56 bf54 3f63 3e4e 3d45 bfcb bf8c bf2e bf20"),
+    ("nvfp4_activations", 0x43db6db7,
+     "3f52 3f09 be2c bf7f bf5c bf3b beb6 be56 bf54 3f63 3e4e 3d45 bfcb bf8c bf2e bf20"),
+    ("nvfp4_weights", 0x3ad24925,
+     "bf36 bfb6 3fad 3f68 bf6e 3f28 3fb8 401b 3d55 3f2c 3ec4 3d26 3e40 3fde be40 3ec1"),
+    ("nvfp4_activations", 0x441bd37a,
+     "bf36 bfb6 3fad 3f68 bf6e 3f28 3fb8 401b 3d55 3f2c 3ec4 3d26 3e40 3fde be40 3ec1"),
+    ("nvfp4_weights", 0x3af9e79e,
+     "bf38 bf0a beec bedd 3bf5 3f34 beda 3e89 bdb4 bf2d bf42 3ff6 3fb3 bf52 3efb bf93"),
+    ("nvfp4_weights", 0x3b555555,
+     "3ea1 3ea4 beb1 bcc5 be97 3e90 bf26 3ed2 bd3a 3f24 c02a 3fa5 3f89 bf56 3e83 bdca"),
+    ("nvfp4_activations", 0x43db6db7,
+     "3e4b bf19 bfa4 3e41 3e8f 3f98 402f 401e 3e06 beaf bfcf 3fb7 bf81 c01f 3ef7 400f"),
+    ("nvfp4_activations", 0x4499999a,
+     "3c9e 3ab4 bf91 bed9 bf86 3d57 3f57 befb bee2 bf0c 3f59 be8e 3f0b 3f57 3ecc 3e83"),
+]
+
+
+def f32_value(bits):
+    return (1 + Q(bits & 0x7FFFFF, 2**23)) * Q(2) ** ((bits >> 23) - 127)
+
+
+def print_case(name, inputs, parameter):
+    # The inputs hold no -0, so the sign of zero is never in question.
+    scale, codes = RECIPES[name][0]([bf16_value(b) for b in inputs], parameter)
+    words = " ".join(f"{b:04x}" for b in inputs)
+    print(f"{name} {f32_bits(parameter):08x} {words} : {scale:x} " +
+          " ".join(f"{c:02x}" for c in codes))
 
 
 def main():
     rng = random.Random(2025)
-    for name in RECIPES:
+    for name, (_, count) in RECIPES.items():
         for case in range(24):
-            inputs, parameter, (scale, codes) = make_case(rng, name, case)
-            words = " ".join(f"{b:04x}" for b in inputs)
-            print(f"{name} {f32_bits(parameter):08x} {words} : {scale:x} " +
-                  " ".join(f"{c:02x}" for c in codes))
+            inputs = [bf16_bits(v) for v in make_group(rng, count, case)]
+            parameter = Q(0)
+            if name == "nvfp4_weights":
+                parameter = f32(Q(10.0 ** rng.uniform(-6, -1)))
+            elif name == "nvfp4_activations":
+                parameter = f32(Q(10.0 ** rng.uniform(0, 5)))
+            print_case(name, inputs, parameter)
+    for name, parameter, inputs in DELICATE:
+        print_case(name, [int(word, 16) for word in inputs.split()], f32_value(parameter))
 
 
 main()

@@ -20,11 +20,11 @@ namespace fathom {
 /// k_pe is rotated already. slots[t] = page * S + offset, -1 skips the token; two tokens must not
 /// share a slot. Only those slots are written. The cache is bf16, f32 or e4m3. To e4m3 the value is
 /// divided by `scale` in float32, rounded to nearest even and saturated at +-448; other formats
-/// take scale 1 only. Inputs may be strided; of the cache the page stride is free. One rounding,
-/// exact if the formats agree. Deterministic; tokens are independent. Errors: InvalidArgument for
-/// slots outside [-1, M*S), unequal formats of c and k_pe, a scale that is not finite and positive,
-/// or a scale with a format that has none. Source: DeepSeek-V2 technical report, section 2.1 (what
-/// is cached); vLLM's concat_and_cache_mla.
+/// take scale 1 only. Inputs may be strided; of the cache the page stride is free.
+/// One rounding, exact if the formats agree. Deterministic; tokens are independent.
+/// Errors: InvalidArgument for slots outside [-1, M*S), unequal formats of c and k_pe, a scale that
+/// is not finite and positive, or a scale with a format that has none.
+/// Source: DeepSeek-V2 technical report, section 2.1 (what is cached); vLLM.
 struct KvWrite {
   static constexpr KernelInfo kInfo{
       .name = "kv_write",

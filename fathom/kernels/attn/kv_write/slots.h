@@ -6,9 +6,10 @@
 
 namespace fathom {
 
-/// The key in slot page * S + offset of cache[M,S,D].
+/// The key in slot page * S + offset of cache[M,S,D]. Static, so that files compiled for different
+/// instruction sets never share one copy of its code.
 template <class T>
-T* slot_data(const View& cache, int64_t slot) {
+static T* slot_data(const View& cache, int64_t slot) {
   const int64_t page_size = cache.dim(1);
   return cache.as<T>() + slot / page_size * cache.stride(0) + slot % page_size * cache.stride(1);
 }

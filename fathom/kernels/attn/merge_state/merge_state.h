@@ -20,10 +20,10 @@ enum class LseBase : uint8_t {
 ///
 /// An infinite l of either sign means "no keys": weight 0, and its o is not read, so it may hold
 /// anything. Both infinite: o = 0 and l = -inf. The result may be in place on side a. Token and
-/// head strides are free; formats of the three o may differ. float32 inside, one rounding.
-/// Deterministic; rows are independent. Source: Milakov and Gimelshein, "Online normalizer
-/// calculation for softmax"; SGLang's merge_state_v2 (rule for infinities) and FlashInfer's
-/// merge_state (base 2).
+/// head strides are free; formats of the three o may differ.
+/// float32 inside, one rounding. Deterministic; rows are independent.
+/// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"; SGLang's
+/// merge_state_v2 (rule for infinities) and FlashInfer's merge_state (base 2).
 struct MergeState {
   static constexpr KernelInfo kInfo{
       .name = "merge_state",

@@ -69,8 +69,8 @@ struct MlaDecode {
 ///
 /// As MlaDecode, but query j of request b sees keys 0 .. kv_lens[b] - Q + j. Row (b, j) has the
 /// bits that MlaDecode gives for that query and kv_lens[b] - Q + j + 1 keys, as long as the hidden
-/// keys of the request are finite. A query that sees no key gets o = 0 and lse = -inf. Source: as
-/// MlaDecode; TensorRT-LLM's batch decode with several query tokens.
+/// keys of the request are finite. A query that sees no key gets o = 0 and lse = -inf.
+/// Source: as MlaDecode; TensorRT-LLM's batch decode with several query tokens.
 struct MlaDecodeMulti {
   static constexpr KernelInfo kInfo{
       .name = "mla_decode_multi",

@@ -1,4 +1,4 @@
-#include <cmath>
+#include <math.h>
 
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode_plan.h"
@@ -12,6 +12,20 @@ static_assert(MlaDecode::kSplitKeys % kBlockKeys == 0, "splits hold whole blocks
 
 namespace {
 
+/// Keys `first` and on of request b, before `end` and at most a block.
+template <class Element>
+void find_block(
+    const MlaDecode::Args& a, int64_t b, int64_t first, int64_t end, KeyBlock<Element>& out) {
+  const int32_t* pages = a.block_table.row<int32_t>(b);
+  const int64_t page_size = a.cache.dim(1);
+  out.count = end - first < kBlockKeys ? (end < first ? 0 : end - first) : kBlockKeys;
+  for (int64_t j = 0; j < out.count; ++j) {
+    const int64_t token = first + j;
+    const int64_t slot = pages[token / page_size] * page_size + token % page_size;
+    out.at[j] = slot_data<Element>(a.cache, slot);
+  }
+}
+
 /// Adds keys [begin, end) of request b to the rows in `s`.
 template <class Element>
 void attend_keys(const MlaDecode::Args& a,
@@ -20,19 +34,15 @@ void attend_keys(const MlaDecode::Args& a,
                  int64_t count,
                  int64_t begin,
                  int64_t end) {
-  const int32_t* pages = a.block_table.row<int32_t>(b);
-  const int64_t page_size = a.cache.dim(1);
+  KeyBlock<Element> keys;
+  find_block(a, b, begin, end, keys);
   for (int64_t first = begin; first < end; first += kBlockKeys) {
-    const int64_t block = end - first < kBlockKeys ? end - first : kBlockKeys;
-    const Element* keys[kBlockKeys];
-    for (int64_t j = 0; j < block; ++j) {
-      const int64_t token = first + j;
-      keys[j] =
-          slot_data<Element>(a.cache, pages[token / page_size] * page_size + token % page_size);
-    }
-    pack_keys(s, keys, block, a.q.dim(3));
-    pack_values(s, keys, block, a.o.dim(3));
+    KeyBlock<Element> next;
+    find_block(a, b, first + kBlockKeys, end, next);
+    pack_keys(s, keys, next, a.q.dim(3));
+    pack_values(s, keys, a.o.dim(3));
     attend_block(s, count, first, a.scale * a.kv_scale);
+    keys = next;
   }
 }
 
@@ -116,7 +126,7 @@ void store_rows(
     store_row(from.o + i * padded_width(L), factor, L,
               a.o.row<Bf16>(b) + j * a.o.stride(1) + n * a.o.stride(2));
     if (!a.lse.present()) continue;
-    *lse_at(a, b, j, n) = sum == 0.0f ? -__builtin_inff() : from.max[i] + std::log(sum);
+    *lse_at(a, b, j, n) = sum == 0.0f ? -__builtin_inff() : from.max[i] + logf(sum);
   }
 }
 

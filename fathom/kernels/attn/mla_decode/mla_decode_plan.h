@@ -10,8 +10,10 @@ namespace fathom::mla_decode {
 /// lse [B,Q,N]; MlaDecode has Q = 1.
 MlaDecode::Args with_query_axis(const MlaDecode::Args& a);
 
+// Static functions: files compiled for different instruction sets must not share one copy of code.
+
 /// Keys that query j of request b sees; 0 if there are none. `a` has the query axis.
-inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {
+static inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {
   const int64_t keys = a.kv_lens.as<int32_t>()[b] - a.q.dim(1) + j + 1;
   return keys > 0 ? keys : 0;
 }
@@ -21,7 +23,7 @@ inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {
 ///
 ///   split   0    1    ..  15     16    ..  23     24     ..
 ///   key     0    512  ..  7680   8192  ..  15360  16384  ..
-inline int64_t split_begin(int64_t i) {
+static inline int64_t split_begin(int64_t i) {
   constexpr int64_t kFirst = 16;
   constexpr int64_t kEach = 8;
   if (i < kFirst) return i * MlaDecode::kSplitKeys;
@@ -31,7 +33,7 @@ inline int64_t split_begin(int64_t i) {
 }
 
 /// Splits that hold the first num_keys keys.
-inline int64_t num_splits(int64_t num_keys) {
+static inline int64_t num_splits(int64_t num_keys) {
   int64_t n = 0;
   while (split_begin(n) < num_keys)
     ++n;

@@ -141,17 +141,29 @@ inline void transpose16(__m512i (&v)[16]) {
     v[i] = t[i];
 }
 
-/// Packs `count` keys of width D for the scores. Lanes of missing keys hold anything: the scores
-/// they give are masked out.
+/// Where the keys or values of a block lie.
 template <class Element>
-void pack_keys(const AttendScratch& s, const Element* const* key, int64_t count, int64_t D) {
-  for (int64_t first = 0; first < count; first += kLanes) {
+struct KeyBlock {
+  const Element* at[kBlockKeys];
+  int64_t count = 0;
+};
+
+/// Packs keys of width D for the scores. Lanes of missing keys hold anything: the scores they give
+/// are masked out. Asks for the keys of the next block meanwhile: rows of pages that lie anywhere
+/// are no stream that hardware would recognise, and the products leave time for memory to answer.
+template <class Element>
+void pack_keys(const AttendScratch& s,
+               const KeyBlock<Element>& key,
+               const KeyBlock<Element>& next,
+               int64_t D) {
+  for (int64_t first = 0; first < key.count; first += kLanes) {
     uint32_t* to = s.keys + first / 32 * s.pairs * 32 + first % 32;
     for (int64_t d = 0; d < D; d += 32) {
       __m512i v[16];
       for (int64_t i = 0; i < 16; ++i) {
-        const int64_t j = first + i < count ? first + i : count - 1;
-        v[i] = load32(key[j] + d, D - d);
+        const int64_t j = first + i;
+        v[i] = load32(key.at[j < key.count ? j : key.count - 1] + d, D - d);
+        if (j < next.count) _mm_prefetch(next.at[j] + d, _MM_HINT_T1);
       }
       transpose16(v);
       const int64_t pairs = s.pairs - d / 2 < 16 ? s.pairs - d / 2 : 16;
@@ -161,18 +173,18 @@ void pack_keys(const AttendScratch& s, const Element* const* key, int64_t count,
   }
 }
 
-/// Packs `count` values of width L. An odd last key gets zeros for its partner.
+/// Packs values of width L. An odd last key gets zeros for its partner.
 template <class Element>
-void pack_values(const AttendScratch& s, const Element* const* value, int64_t count, int64_t L) {
+void pack_values(const AttendScratch& s, const KeyBlock<Element>& value, int64_t L) {
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
                                        39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
-  for (int64_t j = 0; j < count; j += 2) {
-    const bool has_partner = j + 1 < count;
+  for (int64_t j = 0; j < value.count; j += 2) {
+    const bool has_partner = j + 1 < value.count;
     for (int64_t d = 0; d < s.padded_L; d += 32) {
       const int64_t left = L - d > 0 ? L - d : 0;
-      const __m512i a = load32(value[j] + d, left);
-      const __m512i b = has_partner ? load32(value[j + 1] + d, left) : _mm512_setzero_si512();
+      const __m512i a = load32(value.at[j] + d, left);
+      const __m512i b = has_partner ? load32(value.at[j + 1] + d, left) : _mm512_setzero_si512();
       uint32_t* to = s.values + (d / 32 * (kBlockKeys / 2) + j / 2) * 32;
       _mm512_store_si512(to, _mm512_permutex2var_epi16(a, low, b));
       _mm512_store_si512(to + 16, _mm512_permutex2var_epi16(a, high, b));

@@ -15,8 +15,8 @@ enum class CausalMask : uint8_t {
 
 /// Attention of each request's queries over its own keys, with unequal widths of key and value.
 ///
-///   s_ij = scale * q_i . k_j   for visible j;   lse_i = ln sum_j e^{s_ij};   o_i = sum_j e^{s_ij -
-///   lse_i} v_j
+///   s_ij = scale * q_i . k_j  for visible j;   lse_i = ln sum_j e^{s_ij};
+///   o_i  = sum_j e^{s_ij - lse_i} v_j
 ///
 /// Request b owns query rows q_offsets[b] .. q_offsets[b+1]-1 and key rows kv_offsets[b] ..
 /// kv_offsets[b+1]-1. All operands but offsets may be strided in tokens and heads. q, k and v have

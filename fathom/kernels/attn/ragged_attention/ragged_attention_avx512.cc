@@ -1,4 +1,4 @@
-#include <cmath>
+#include <math.h>
 
 #include "fathom/kernels/attn/ragged_attention/attend_avx512.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention_blocks.h"
@@ -8,6 +8,14 @@ namespace fathom::avx512 {
 static_assert(kBlockKeys == RaggedAttention::kKeyBlock, "the block size is part of the contract");
 
 namespace {
+
+/// Rows `first` and on of head n, up to `left` of them and a block.
+void find_block(const View& v, int64_t n, int64_t first, int64_t left, KeyBlock<Bf16>& out) {
+  out.count = left < kBlockKeys ? (left < 0 ? 0 : left) : kBlockKeys;
+  for (int64_t j = 0; j < out.count; ++j) {
+    out.at[j] = v.row<Bf16>(first + j) + n * v.stride(1);
+  }
+}
 
 template <class Out>
 void store_rows(const RaggedAttention::Args& a,
@@ -21,7 +29,7 @@ void store_rows(const RaggedAttention::Args& a,
     Out* o = a.o.row<Out>(first + i) + n * a.o.stride(1);
     store_row(s.o + i * s.padded_L, factor, a.v.dim(2), o);
     if (!a.lse.present()) continue;
-    a.lse.row<float>(first + i)[n] = sum == 0.0f ? -__builtin_inff() : s.max[i] + std::log(sum);
+    a.lse.row<float>(first + i)[n] = sum == 0.0f ? -__builtin_inff() : s.max[i] + logf(sum);
   }
 }
 
@@ -52,17 +60,17 @@ void ragged_attention_block(const RaggedAttention::Args& a,
     s.seen[i] = static_cast<int32_t>(visible < 0 ? 0 : visible);
     most = visible > most ? visible : most;
   }
+  KeyBlock<Bf16> keys;
+  find_block(a.k, n, first_key, most, keys);
   for (int64_t begin = 0; begin < most; begin += kBlockKeys) {
-    const int64_t block = most - begin < kBlockKeys ? most - begin : kBlockKeys;
-    const Bf16* keys[kBlockKeys];
-    const Bf16* values[kBlockKeys];
-    for (int64_t j = 0; j < block; ++j) {
-      keys[j] = a.k.row<Bf16>(first_key + begin + j) + n * a.k.stride(1);
-      values[j] = a.v.row<Bf16>(first_key + begin + j) + n * a.v.stride(1);
-    }
-    pack_keys(s, keys, block, D);
-    pack_values(s, values, block, a.v.dim(2));
+    KeyBlock<Bf16> next;
+    KeyBlock<Bf16> values;
+    find_block(a.k, n, first_key + begin + kBlockKeys, most - begin - kBlockKeys, next);
+    find_block(a.v, n, first_key + begin, most - begin, values);
+    pack_keys(s, keys, next, D);
+    pack_values(s, values, a.v.dim(2));
     attend_block(s, count, begin, a.scale);
+    keys = next;
   }
   if (a.o.format == Format::kBf16) return store_rows<Bf16>(a, s, n, first, count);
   store_rows<float>(a, s, n, first, count);

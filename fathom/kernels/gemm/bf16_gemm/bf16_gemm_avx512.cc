@@ -41,71 +41,33 @@ struct Bf16Tiles : PairTiles {
   template <int G, int T>
   static void dot(const Panel& panel, const Bf16* x, int64_t x_stride, float* acc) {
     F32 sum[G][T];
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t)
-        sum[g][t] = V::load(acc + t * kPanelRows + g * 16);
-    }
+    load_sums(acc, kPanelRows, sum);
     add_pairs<true>(panel.w, panel.group_stride, x, x_stride, panel.pairs, sum, panel.ask);
     store_sums(sum, acc, kPanelRows);
   }
 
   /// Whole rows of x times G groups.
   template <int G, int T>
-  static void stream_groups(const Products& p, const uint8_t* w, const Bf16* x, float* acc) {
+  static int stream_groups(const Products& p, int64_t group, const Bf16* x, float* acc) {
     F32 sum[G][T];
     set_zero(sum);
-    add_pairs(w, p.group_bytes, x, p.x_row_stride, p.k / 2, sum);
+    add_pairs(p.tiles + group * p.group_bytes, p.group_bytes, x, p.x_row_stride, p.k / 2, sum);
     store_sums(sum, acc, kStreamPanelRows);
+    return G;
   }
 
-  template <int G, int T>
-  static void store_sums(const F32 (&sum)[G][T], float* acc, int64_t acc_stride) {
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t)
-        V::store(acc + t * acc_stride + g * 16, sum[g][t]);
-    }
-  }
-
-  /// As many groups as accumulators allow: a group is one chain of sums, and eight of them hide the
+  /// As many groups as registers allow: a group is one chain of sums, and eight of them hide the
   /// latency of one.
   template <int T>
-  static int stream_rows(
-      const Products& p, const uint8_t* w, int64_t left, const Bf16* x, float* acc) {
+  static int stream(const Products& p, int64_t group, int64_t left, const Bf16* x, float* acc) {
     if constexpr (T <= 2) {
-      if (left >= 8) return stream_groups<8, T>(p, w, x, acc), 8;
+      if (left >= 8) return stream_groups<8, T>(p, group, x, acc);
     }
     if constexpr (T <= 6) {
-      if (left >= 4) return stream_groups<4, T>(p, w, x, acc), 4;
+      if (left >= 4) return stream_groups<4, T>(p, group, x, acc);
     }
-    if (left >= 2) return stream_groups<2, T>(p, w, x, acc), 2;
-    return stream_groups<1, T>(p, w, x, acc), 1;
-  }
-
-  static int stream(
-      const Products& p, int64_t group, int64_t left, const Bf16* x, int rows, float* acc) {
-    const uint8_t* w = p.tiles + group * p.group_bytes;
-    switch (rows) {
-      case 1:
-        return stream_rows<1>(p, w, left, x, acc);
-      case 2:
-        return stream_rows<2>(p, w, left, x, acc);
-      case 3:
-        return stream_rows<3>(p, w, left, x, acc);
-      case 4:
-        return stream_rows<4>(p, w, left, x, acc);
-      case 5:
-        return stream_rows<5>(p, w, left, x, acc);
-      case 6:
-        return stream_rows<6>(p, w, left, x, acc);
-      case 7:
-        return stream_rows<7>(p, w, left, x, acc);
-      default:
-        return stream_rows<8>(p, w, left, x, acc);
-    }
+    if (left >= 2) return stream_groups<2, T>(p, group, x, acc);
+    return stream_groups<1, T>(p, group, x, acc);
   }
 };
 

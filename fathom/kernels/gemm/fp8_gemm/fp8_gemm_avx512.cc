@@ -108,11 +108,13 @@ struct Fp8Tiles : PairTiles {
       set_zero(sum);
       add_pairs(panel.memory->w[0] + b * kBlockPairs * kPairBytes, sizeof panel.memory->w[0],
                 x + b * kBlockK, x_stride, left < kBlockPairs ? left : kBlockPairs, sum);
-      F32 scale[G];
+      F32 scale[G], total[G][T];
 #pragma GCC unroll 8
       for (int g = 0; g < G; ++g)
         scale[g] = V::splat(panel.memory->scales[b][g]);
-      add_scaled(sum, scale, acc, kPanelRows);
+      load_sums(acc, kPanelRows, total);
+      add_scaled(sum, scale, total);
+      store_sums(total, acc, kPanelRows);
     }
   }
 
@@ -142,7 +144,7 @@ struct Fp8Tiles : PairTiles {
   }
 
   template <int G, int T>
-  static void stream_groups(const Products& p, int64_t group, const Bf16* x, float* acc) {
+  static int stream_groups(const Products& p, int64_t group, const Bf16* x, float* acc) {
     const Decoder decoder;
     const uint8_t* w = p.tiles + group * p.group_bytes;
     const float* scales = p.scales + group * p.group_scales;
@@ -150,57 +152,26 @@ struct Fp8Tiles : PairTiles {
     set_zero(total);
     for (int64_t b = 0; b < p.group_scales; ++b) {
       const int64_t left = p.k - b * kBlockK;
-      F32 sum[G][T];
+      F32 sum[G][T], scale[G];
       set_zero(sum);
       stream_block(decoder, w + b * kBlockK / 4 * 64, p.group_bytes, x + b * kBlockK,
                    p.x_row_stride, (left < kBlockK ? left : kBlockK) / 4, sum);
 #pragma GCC unroll 8
-      for (int g = 0; g < G; ++g) {
-        const F32 scale = V::splat(scales[g * p.group_scales + b]);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)
-          total[g][t] = V::fma(sum[g][t], scale, total[g][t]);
-      }
+      for (int g = 0; g < G; ++g)
+        scale[g] = V::splat(scales[g * p.group_scales + b]);
+      add_scaled(sum, scale, total);
     }
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t)
-        V::store(acc + t * kStreamPanelRows + g * 16, total[g][t]);
-    }
+    store_sums(total, acc, kStreamPanelRows);
+    return G;
   }
 
   template <int T>
-  static int stream_rows(
-      const Products& p, int64_t group, int64_t left, const Bf16* x, float* acc) {
-    constexpr int kMost = T <= 4 ? 4 : 2;
-    if constexpr (kMost == 4) {
-      if (left >= 4) return stream_groups<4, T>(p, group, x, acc), 4;
+  static int stream(const Products& p, int64_t group, int64_t left, const Bf16* x, float* acc) {
+    if constexpr (T <= 4) {
+      if (left >= 4) return stream_groups<4, T>(p, group, x, acc);
     }
-    if (left >= 2) return stream_groups<2, T>(p, group, x, acc), 2;
-    return stream_groups<1, T>(p, group, x, acc), 1;
-  }
-
-  static int stream(
-      const Products& p, int64_t group, int64_t left, const Bf16* x, int rows, float* acc) {
-    switch (rows) {
-      case 1:
-        return stream_rows<1>(p, group, left, x, acc);
-      case 2:
-        return stream_rows<2>(p, group, left, x, acc);
-      case 3:
-        return stream_rows<3>(p, group, left, x, acc);
-      case 4:
-        return stream_rows<4>(p, group, left, x, acc);
-      case 5:
-        return stream_rows<5>(p, group, left, x, acc);
-      case 6:
-        return stream_rows<6>(p, group, left, x, acc);
-      case 7:
-        return stream_rows<7>(p, group, left, x, acc);
-      default:
-        return stream_rows<8>(p, group, left, x, acc);
-    }
+    if (left >= 2) return stream_groups<2, T>(p, group, x, acc);
+    return stream_groups<1, T>(p, group, x, acc);
   }
 };
 

@@ -101,107 +101,56 @@ struct Nvfp4Tiles : PairTiles {
       const Panel& panel, int first, const Bf16* x, int64_t x_stride, float* acc) {
     const uint8_t* w = panel.memory->w[first];
     F32 total[G][T];
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t)
-        total[g][t] = V::load(acc + t * kPanelRows + g * 16);
-    }
+    load_sums(acc, kPanelRows, total);
     for (int64_t b = 0; b < panel.blocks; ++b) {
-      F32 sum[G][T];
+      F32 sum[G][T], scale[G];
       set_zero(sum);
       add_pairs(w, sizeof panel.memory->w[0], x, x_stride, kBlockPairs, sum);
 #pragma GCC unroll 8
-      for (int g = 0; g < G; ++g) {
-        const F32 scale = V::load(panel.memory->scales[b][first + g]);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)
-          total[g][t] = V::fma(sum[g][t], scale, total[g][t]);
-      }
+      for (int g = 0; g < G; ++g)
+        scale[g] = V::load(panel.memory->scales[b][first + g]);
+      add_scaled(sum, scale, total);
       w += kBlockPairs * kPairBytes;
       x += 16;
     }
-#pragma GCC unroll 8
-    for (int g = 0; g < G; ++g) {
-#pragma GCC unroll 8
-      for (int t = 0; t < T; ++t)
-        V::store(acc + t * kPanelRows + g * 16, total[g][t]);
-    }
+    store_sums(total, acc, kPanelRows);
   }
 
   /// The four pairs of k of one vector of codes.
   template <int N, int T>
   static inline __attribute__((always_inline)) void add_codes(
-      __m512i codes, __m512i values, const Bf16* x, int64_t x_stride, F32 (&sum)[T]) {
+      __m512i codes, __m512i values, const Bf16* x, int64_t x_stride, F32 (&sum)[1][T]) {
     const __m512i weights = decode<N>(codes, values);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      sum[t] = V::dot_pairs(weights, V::splat_pair(x + t * x_stride + 2 * N), sum[t]);
+      sum[0][t] = V::dot_pairs(weights, V::splat_pair(x + t * x_stride + 2 * N), sum[0][t]);
     }
     if constexpr (N < 3) add_codes<N + 1>(codes, values, x, x_stride, sum);
   }
 
   /// One group at a time, so that memory is read as one long stream.
   template <int T>
-  static void stream_group(const Products& p, int64_t group, const Bf16* x, float* acc) {
+  static int stream(const Products& p, int64_t group, int64_t /*left*/, const Bf16* x, float* acc) {
     const __m512i values = table();
     const uint8_t* w = p.tiles + group * p.group_bytes;
-    F32 total[T];
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t)
-      total[t] = V::zero();
+    F32 total[1][T];
+    set_zero(total);
     for (int64_t s = 0; s < p.k / 64; ++s) {
 #pragma GCC unroll 1
       for (int i = 0; i < 4; ++i) {
-        F32 sum[T];
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)
-          sum[t] = V::zero();
         const uint8_t* tile = w + i * kTileBytes;
+        F32 sum[1][T];
+        set_zero(sum);
         add_codes<0>(V::load_pairs(tile), values, x, p.x_row_stride, sum);
         add_codes<0>(V::load_pairs(tile + kPairBytes), values, x + 8, p.x_row_stride, sum);
-        const F32 scale = load_scales(w + kTileScales + i * 16);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t)
-          total[t] = V::fma(sum[t], scale, total[t]);
+        const F32 scale[1] = {load_scales(w + kTileScales + i * 16)};
+        add_scaled(sum, scale, total);
         x += 16;
       }
       prefetch<kSuperTileBytes>(w + kStreamAhead);
       w += kSuperTileBytes;
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t)
-      V::store(acc + t * kStreamPanelRows, total[t]);
-  }
-
-  static int stream(
-      const Products& p, int64_t group, int64_t /*left*/, const Bf16* x, int rows, float* acc) {
-    switch (rows) {
-      case 1:
-        stream_group<1>(p, group, x, acc);
-        break;
-      case 2:
-        stream_group<2>(p, group, x, acc);
-        break;
-      case 3:
-        stream_group<3>(p, group, x, acc);
-        break;
-      case 4:
-        stream_group<4>(p, group, x, acc);
-        break;
-      case 5:
-        stream_group<5>(p, group, x, acc);
-        break;
-      case 6:
-        stream_group<6>(p, group, x, acc);
-        break;
-      case 7:
-        stream_group<7>(p, group, x, acc);
-        break;
-      default:
-        stream_group<8>(p, group, x, acc);
-        break;
-    }
+    store_sums(total, acc, kStreamPanelRows);
     return 1;
   }
 };

@@ -95,7 +95,7 @@ CaseSpec spec_of(const Shape& s, bool bench) {
   std::string name = str_cat("t", s.tokens, "_e", s.experts, "_k", s.chosen);
   if (s.groups > 1) str_append(name, str_cat("_g", s.groups, "of", s.kept));
   if (!s.with_bias) name += "_nobias";
-  str_append(name, str_cat("_", format_name(s.format)));
+  str_append(name, str_cat("_", format_name(s.format), bench ? "_real" : ""));
   const bool prefill = s.tokens > 128;
   return {.name = name,
           .op = "topk",

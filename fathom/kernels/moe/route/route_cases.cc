@@ -38,7 +38,7 @@ Tensor make_ids(CaseBuilder<K>& c, int64_t tokens, int64_t top_k, int experts, I
 
 void add_offsets(
     CaseList& list, int64_t tokens, int64_t top_k, int experts, Ids kind, bool bench = false) {
-  const CaseSpec spec{.name = name_of(tokens, top_k, experts, kind),
+  const CaseSpec spec{.name = name_of(tokens, top_k, experts, kind) + (bench ? "_real" : ""),
                       .op = "experts",
                       .bench = bench,
                       .phase = bench ? (tokens > 128 ? "prefill" : "decode") : "",
@@ -116,11 +116,12 @@ void add_align(CaseList& list,
                int block,
                Ids kind,
                bool bench = false) {
-  const CaseSpec spec{.name = str_cat(name_of(tokens, top_k, experts, kind), "_block", block),
-                      .op = "experts",
-                      .bench = bench,
-                      .phase = bench ? (tokens > 128 ? "prefill" : "decode") : "",
-                      .columns = str_cat("M=", tokens, ";E=", experts, ";topk=", top_k)};
+  const CaseSpec spec{
+      .name = str_cat(name_of(tokens, top_k, experts, kind), "_block", block, bench ? "_real" : ""),
+      .op = "experts",
+      .bench = bench,
+      .phase = bench ? (tokens > 128 ? "prefill" : "decode") : "",
+      .columns = str_cat("M=", tokens, ";E=", experts, ";topk=", top_k)};
   add_case<AlignExperts>(list, spec, [=](CaseBuilder<AlignExperts>& c) {
     const int64_t slots = AlignExperts::capacity(tokens * top_k, experts, block);
     const Tensor ids = make_ids(c, tokens, top_k, experts, kind);

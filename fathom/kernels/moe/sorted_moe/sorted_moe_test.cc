@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
+#include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"

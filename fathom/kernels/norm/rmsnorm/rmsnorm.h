@@ -14,9 +14,8 @@ namespace fathom {
 /// Rows may be strided (column slices of a wider projection). x and y may be the same memory.
 /// Squares are summed in float32, the product with w is formed in float32, and y is rounded once.
 /// Deterministic; a row depends on no other row.
-/// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", eq. 4; the order of the
-/// casts is that of DeepSeek-V3.2's inference code (Hugging Face rounds x * r before it multiplies
-/// by w).
+/// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", eq. 4. The order of the
+/// casts is that of DeepSeek-V3.2's code; Hugging Face rounds x * r before it multiplies by w.
 struct RmsNorm {
   static constexpr KernelInfo kInfo{
       .name = "rmsnorm",

@@ -18,12 +18,12 @@ namespace fathom {
 /// those slots of the cache is touched. q and cache are each bf16, f32 or e4m3; the conversion to
 /// e4m3 rounds to nearest even and saturates at +-448. A scale is what a stored code is multiplied
 /// by to get the value back; only an e4m3 result may have one other than 1. The quant_scale_* of
-/// the reference call are the reciprocals. Inputs have one format and may be strided. float32
-/// rotation and scaling, one rounding. Deterministic; tokens and heads are independent. Two tokens
-/// must not share a slot. Errors: InvalidArgument for positions outside [0, P), slots outside [-1,
-/// M*S), unequal input formats, a scale that is not finite and positive, or a scale with a format
-/// that has none. Source: DeepSeek-V2 technical report, section 2.1.3; FlashInfer's
-/// mla_rope_quantize_fp8.
+/// the reference call are the reciprocals. Inputs have one format and may be strided. Two tokens
+/// must not share a slot.
+/// float32 rotation and scaling, one rounding. Deterministic; tokens and heads are independent.
+/// Errors: InvalidArgument for positions outside [0, P), slots outside [-1, M*S), unequal input
+/// formats, a scale that is not finite and positive, or a scale with a format that has none.
+/// Source: DeepSeek-V2 technical report, section 2.1.3; FlashInfer's mla_rope_quantize_fp8.
 struct MlaRopeWrite {
   static constexpr KernelInfo kInfo{
       .name = "mla_rope_quant_fp8",

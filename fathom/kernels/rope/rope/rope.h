@@ -20,9 +20,10 @@ enum class RopeStyle : uint8_t {
 ///
 /// q[T,N,R] and k[T,R] are rotated in place and may be strided slices; k may be left out. A row of
 /// the table is c_0 .. c_{R/2-1} s_0 .. s_{R/2-1}, in float32. Positions are absolute token
-/// indices. Computed in float32, rounded once. Deterministic; elements of different pairs are
-/// independent. Errors: InvalidArgument if a position lies outside [0, P) or q and k differ in
-/// format. Source: Su et al., "RoFormer", eq. 34.
+/// indices.
+/// Computed in float32, rounded once. Deterministic; pairs are independent.
+/// Errors: InvalidArgument if a position lies outside [0, P) or q and k differ in format.
+/// Source: Su et al., "RoFormer", eq. 34.
 struct RopeInplace {
   static constexpr KernelInfo kInfo{
       .name = "rope_inplace",

@@ -1,0 +1,250 @@
+#include "cli/bench_model.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <vector>
+
+#include "cli/terminal.h"
+#include "fathom/base/rng.h"
+#include "fathom/bench/peaks.h"
+#include "fathom/bench/timer.h"
+#include "fathom/os/clock.h"
+#include "fathom/os/memory.h"
+#include "fathom/runtime/forward_session.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Rate {
+  std::string test;
+  double tokens_per_s = 0;  // median
+  double low = 0;
+  double high = 0;
+  double step_seconds = 0;  // median of one pass
+};
+
+Rate rate_of(std::string test, double tokens, std::vector<double> seconds, double passes) {
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  return {std::move(test), tokens / median, tokens / seconds.back(), tokens / seconds.front(),
+          median / passes};
+}
+
+std::vector<int32_t> random_tokens(int64_t count, int64_t vocabulary, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids) {
+    id = static_cast<int32_t>(rng.next_below(static_cast<uint32_t>(vocabulary)));
+  }
+  return ids;
+}
+
+Result<Rate> time_prefill(ForwardSession& session,
+                          const BenchModelFlags& flags,
+                          std::span<const int32_t> tokens) {
+  std::vector<double> seconds;
+  for (int r = 0; r <= flags.repetitions; ++r) {
+    session.reset();
+    const int64_t begin = monotonic_ns();
+    FATHOM_TRY(session.prefill(0, tokens, LogitRows::kLast, {}));
+    // The first pass touches memory for the first time.
+    if (r > 0) seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
+  }
+  return rate_of(str_cat("pp", flags.prompt), static_cast<double>(flags.prompt), seconds, 1);
+}
+
+Result<Rate> time_decode(ForwardSession& session,
+                         const BenchModelFlags& flags,
+                         std::span<const int32_t> prefix,
+                         int64_t vocabulary) {
+  std::vector<double> seconds;
+  for (int r = 0; r < flags.repetitions; ++r) {
+    session.reset();
+    for (int64_t s = 0; s < flags.batch && !prefix.empty(); ++s) {
+      FATHOM_TRY(session.prefill(s, prefix, LogitRows::kNone, {}));
+    }
+    // Fresh tokens each step, so that routing is not the same again and again.
+    const auto tokens =
+        random_tokens(flags.batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
+    const int64_t begin = monotonic_ns();
+    for (int64_t i = 0; i < flags.generate; ++i) {
+      const auto step = std::span(tokens).subspan(static_cast<size_t>(i * flags.batch),
+                                                  static_cast<size_t>(flags.batch));
+      FATHOM_TRY(session.decode(step).status());
+    }
+    seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
+  }
+  std::string name = str_cat("tg", flags.generate);
+  if (flags.batch > 1) str_append(name, str_cat(" x ", flags.batch));
+  if (flags.depth > 0) str_append(name, str_cat(" @ d", flags.depth));
+  return rate_of(std::move(name), static_cast<double>(flags.generate * flags.batch), seconds,
+                 static_cast<double>(flags.generate));
+}
+
+struct OpTotal {
+  double seconds = 0;
+  Cost cost;
+};
+
+// One recorded pass: its bytes, and what each op took beside what the roof allows.
+Result<std::map<std::string, OpTotal>> record_pass(ForwardSession& session,
+                                                   const std::function<Status()>& pass) {
+  Recorder recorder(RecordLevel::kTimed, 1 << 15);
+  session.set_recorder(&recorder);
+  Status status = pass();
+  session.set_recorder(nullptr);
+  FATHOM_TRY(std::move(status));
+  std::map<std::string, OpTotal> totals;
+  for (const OpRecord& r : recorder.records()) {
+    OpTotal& t = totals[str_cat(std::string_view(r.op.name), " (", std::string_view(r.kernel), ", ",
+                                std::string_view(r.variant ? r.variant : "-"), ")")];
+    t.seconds += static_cast<double>(r.end_ns - r.start_ns) * 1e-9;
+    t.cost.flops += r.cost.flops;
+    t.cost.bytes_read += r.cost.bytes_read;
+    t.cost.bytes_written += r.cost.bytes_written;
+    t.cost.unit = r.cost.unit;
+  }
+  return totals;
+}
+
+void print_ops(const char* title,
+               const std::map<std::string, OpTotal>& totals,
+               const Peaks& peaks) {
+  std::vector<std::pair<std::string, OpTotal>> ops(totals.begin(), totals.end());
+  std::sort(ops.begin(), ops.end(),
+            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  double all = 0;
+  for (const auto& op : ops)
+    all += op.second.seconds;
+  if (ops.size() > 10) ops.resize(10);
+  MarkdownTable table({title, "ms", "share", "floor ms", "of floor", "bound"});
+  for (const auto& [name, t] : ops) {
+    const double memory = static_cast<double>(t.cost.bytes()) /
+                          (peaks.memory_gbps(t.cost.bytes_read, t.cost.bytes_written) * 1e9);
+    const double math = t.cost.flops / (peaks.compute_gflops(t.cost.unit) * 1e9);
+    const double floor = std::max(memory, math);
+    table.add({name, format_fixed(t.seconds * 1e3, 3),
+               format_fixed(100 * t.seconds / all, 1) + " %", format_fixed(floor * 1e3, 3),
+               format_fixed(t.seconds > 0 ? 100 * floor / t.seconds : 0, 0) + " %",
+               memory > math ? "memory" : "compute"});
+  }
+  std::printf("\n%s", table.str().c_str());
+}
+
+void print_rates(const OpenedModel& opened,
+                 const BenchModelFlags& flags,
+                 const std::vector<Rate>& rates,
+                 int threads) {
+  int64_t parameters = 0;
+  for (const WeightSummary& s : opened.model->weights().summary())
+    parameters += s.parameters;
+  MarkdownTable table({"model", "size", "params", "backend", "threads", "test", "t/s", "range"});
+  for (const Rate& r : rates) {
+    table.add({opened.title + (flags.model.format.empty() ? "" : " " + flags.model.format),
+               format_bytes(opened.model->weights().bytes()),
+               format_fixed(static_cast<double>(parameters) * 1e-9, 2) + " B", "CPU",
+               str_cat(threads), r.test, format_fixed(r.tokens_per_s, 2),
+               format_fixed(r.low, 2) + " - " + format_fixed(r.high, 2)});
+  }
+  std::printf("%s", table.str().c_str());
+}
+
+Cost sum_of(const std::map<std::string, OpTotal>& totals) {
+  Cost sum;
+  for (const auto& [name, t] : totals) {
+    sum.flops += t.cost.flops;
+    sum.bytes_read += t.cost.bytes_read;
+    sum.bytes_written += t.cost.bytes_written;
+  }
+  return sum;
+}
+
+}  // namespace
+
+Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
+  ThreadPool& pool = *machine.pool;
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.model, globals, pool));
+  const Model& model = *opened.model;
+  const int64_t vocabulary = model.config().vocab_size;
+  SessionOptions options;
+  options.sequences = flags.batch;
+  options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
+  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, pool, options));
+  FATHOM_ASSIGN(Peaks peaks, measure_peaks(pool, machine.isa, PeakOptions{}));
+
+  std::vector<Rate> rates;
+  const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
+  const auto prefix = random_tokens(flags.depth, vocabulary, 2);
+  if (flags.prompt > 0) {
+    FATHOM_ASSIGN(Rate prefill, time_prefill(*session, flags, prompt));
+    rates.push_back(std::move(prefill));
+  }
+  FATHOM_ASSIGN(const Rate decode, time_decode(*session, flags, prefix, vocabulary));
+  rates.push_back(decode);
+  print_rates(opened, flags, rates, pool.size());
+
+  const auto tokens = random_tokens(flags.batch, vocabulary, 3);
+  session->reset();
+  for (int64_t s = 0; s < flags.batch && !prefix.empty(); ++s) {
+    FATHOM_TRY(session->prefill(s, prefix, LogitRows::kNone, {}));
+  }
+  FATHOM_ASSIGN(const auto decode_ops,
+                record_pass(*session, [&] { return session->decode(tokens).status(); }));
+  const Cost step = sum_of(decode_ops);
+  const double gbps = static_cast<double>(step.bytes()) / decode.step_seconds * 1e-9;
+  std::printf("\nmeasured in this run: read %s GB/s, bf16 (%s) %s GFLOP/s\n",
+              format_fixed(peaks.read_gbps, 1).c_str(), peaks.bf16_unit.c_str(),
+              format_fixed(peaks.bf16_gflops, 0).c_str());
+  std::printf("decode: %s a step, %s GB/s, %s %% of the read rate\n",
+              format_bytes(step.bytes()).c_str(), format_fixed(gbps, 1).c_str(),
+              format_fixed(100 * gbps / peaks.read_gbps, 1).c_str());
+  if (flags.prompt > 0) {
+    session->reset();
+    FATHOM_ASSIGN(const auto prefill_ops, record_pass(*session, [&] {
+                    return session->prefill(0, prompt, LogitRows::kLast, {});
+                  }));
+    const double gflops = sum_of(prefill_ops).flops / static_cast<double>(flags.prompt) *
+                          rates.front().tokens_per_s * 1e-9;
+    std::printf(
+        "prefill: %s GFLOP a token, %s GFLOP/s, %s %% of the bf16 rate\n",
+        format_fixed(sum_of(prefill_ops).flops / static_cast<double>(flags.prompt) * 1e-9, 2)
+            .c_str(),
+        format_fixed(gflops, 0).c_str(), format_fixed(100 * gflops / peaks.bf16_gflops, 1).c_str());
+    print_ops("prefill op (kernel, variant)", prefill_ops, peaks);
+  }
+  print_ops("decode op (kernel, variant)", decode_ops, peaks);
+  std::printf("\nmemory: weights %s, cache %s, steps %s; peak of the process %s\n",
+              format_bytes(model.weights().bytes()).c_str(),
+              format_bytes(session->kv_bytes()).c_str(),
+              format_bytes(session->memory_bytes() - session->kv_bytes()).c_str(),
+              format_bytes(peak_rss_bytes()).c_str());
+  return kExitOk;
+}
+
+void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
+  CLI::App* sub = bench.add_subcommand("model", "Prefill and decode rates of a whole model");
+  sub->add_option("MODEL", flags.model.model, "Model directory, or ORG/NAME in the local cache");
+  sub->add_option("--as", flags.model.preset, "A built-in description, with --dummy-weights");
+  sub->add_option("--format", flags.model.format, "With --as: bf16, fp8_block or nvfp4");
+  sub->add_flag("--dummy-weights", flags.model.dummy_weights, "Random weights, no files read");
+  sub->add_option("-p,--prompt", flags.prompt, "Prompt tokens; 0 skips prefill")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  sub->add_option("-n,--gen", flags.generate, "Decode steps")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  sub->add_option("-d,--depth", flags.depth, "Tokens in the cache before decoding")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  sub->add_option("-b,--batch", flags.batch, "Sequences that decode together")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
+      ->capture_default_str();
+  sub->add_option("-r,--repetitions", flags.repetitions, "Medians of this many runs")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  add_model_flags(*sub, flags.model);
+}
+
+}  // namespace fathom::cli

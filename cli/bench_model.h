@@ -1,0 +1,24 @@
+// bench model: tokens a second of prefill and decode, and how far decode is from the memory's rate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/model_setup.h"
+
+namespace fathom::cli {
+
+struct BenchModelFlags {
+  ModelFlags model;
+  int64_t prompt = 512;
+  int64_t generate = 128;
+  int64_t depth = 0;
+  int64_t batch = 1;
+  int repetitions = 3;
+};
+
+void add_bench_model(CLI::App& bench, BenchModelFlags& flags);
+Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals);
+
+}  // namespace fathom::cli

@@ -1,0 +1,169 @@
+// chat: a conversation on the terminal. Answers stream; Ctrl-C stops an answer, not the program.
+#include <cstdio>
+#include <memory>
+#include <unistd.h>
+
+#include "cli/chat_input.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/line_reader.h"
+#include "cli/terminal.h"
+#include "cli/text_engine.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string system;
+  std::string chat_format;
+  std::string thinking = "default";
+  int64_t max_model_len = 0;
+};
+
+constexpr const char* kHelp =
+    "  /clear   forget the conversation\n"
+    "  /system TEXT   set the system message and start again\n"
+    "  /stats   figures of the last answer\n"
+    "  /help    this list\n"
+    "  /exit    leave (or Ctrl-D)\n"
+    "  Ctrl-C stops the answer.\n";
+
+class ChatSession {
+ public:
+  ChatSession(const Flags& flags,
+              TextEngine& engine,
+              const ChatFormat& format,
+              SamplingParams params)
+      : flags_(flags), engine_(engine), format_(format), params_(std::move(params)) {
+    if (flags.thinking == "on") options_.thinking = Thinking::kOn;
+    if (flags.thinking == "off") options_.thinking = Thinking::kOff;
+    start_again(flags.system);
+  }
+
+  Status loop() {
+    LineReader reader(isatty(STDIN_FILENO) == 1 ? "> " : "");
+    for (;;) {
+      const std::optional<std::string> line = reader.next();
+      if (!line) break;
+      if (line->empty()) continue;
+      if (line->front() == '/') {
+        if (!command(*line)) break;
+        continue;
+      }
+      FATHOM_TRY(say(*line));
+    }
+    return {};
+  }
+
+ private:
+  void start_again(const std::string& system) {
+    conversation_.messages.clear();
+    if (system.empty()) return;
+    ChatMessage message;
+    message.role = ChatRole::kSystem;
+    message.content = system;
+    conversation_.messages.push_back(std::move(message));
+  }
+
+  // False to leave.
+  bool command(const std::string& line) {
+    constexpr std::string_view kSystem = "/system ";
+    if (line == "/exit" || line == "/quit") return false;
+    if (line == "/clear") {
+      start_again(flags_.system);
+    } else if (line.starts_with(kSystem)) {
+      start_again(line.substr(kSystem.size()));
+    } else if (line == "/stats") {
+      std::printf("%s\n", last_.ids.empty() ? "no answer yet" : last_.summary().c_str());
+    } else {
+      std::printf("%s", kHelp);
+    }
+    return true;
+  }
+
+  Status say(const std::string& text) {
+    ChatMessage user;
+    user.role = ChatRole::kUser;
+    user.content = text;
+    conversation_.messages.push_back(std::move(user));
+    FATHOM_ASSIGN(const PromptText prompt, format_.format(conversation_, options_));
+    std::string reply;
+    (void)take_interrupt();
+    Result<Answer> answer = engine_.answer(prompt.encode(engine_.tokenizer()), params_,
+                                           [&](std::string_view piece, int32_t) {
+                                             std::fwrite(piece.data(), 1, piece.size(), stdout);
+                                             std::fflush(stdout);
+                                             reply += piece;
+                                             return !take_interrupt();
+                                           });
+    std::printf("\n");
+    if (!answer.ok()) {
+      // The conversation goes on without the message that could not be answered.
+      conversation_.messages.pop_back();
+      if (answer.status().code() != StatusCode::kInvalidArgument) return std::move(answer).status();
+      std::fprintf(stderr, "fathom: %s\nfathom: /clear starts again\n",
+                   answer.status().message().c_str());
+      return {};
+    }
+    last_ = std::move(answer).value();
+    ChatMessage assistant;
+    assistant.role = ChatRole::kAssistant;
+    assistant.content = reply;
+    conversation_.messages.push_back(std::move(assistant));
+    return {};
+  }
+
+  const Flags& flags_;
+  TextEngine& engine_;
+  const ChatFormat& format_;
+  SamplingParams params_;
+  ChatOptions options_;
+  ChatConversation conversation_;
+  Answer last_;
+};
+
+Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
+  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
+  FATHOM_ASSIGN(const ChatFormat* const format, chat_format_of_model(directory, flags.chat_format));
+  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
+  FATHOM_ASSIGN(SamplingParams params, sampling_params(flags.sampling, generation));
+  FATHOM_TRY(validate(params, tokenizer.vocab_size()));
+  FATHOM_ASSIGN(Machine machine, set_up_machine(globals));
+  FATHOM_ASSIGN(const auto engine,
+                TextEngine::open(flags.model, globals, std::move(machine), std::move(tokenizer),
+                                 generation, flags.max_model_len));
+  install_interrupt_handler();
+  if (!globals.quiet && stdout_is_terminal()) {
+    std::printf("%s, prompt format %s, context %lld tokens. /help lists commands.\n",
+                flags.model.model.c_str(), std::string(format->name()).c_str(),
+                static_cast<long long>(engine->max_model_len()));
+  }
+  ChatSession session(flags, *engine, *format, std::move(params));
+  FATHOM_TRY(session.loop());
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_chat(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
+  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
+      ->required();
+  sub->add_option("--system", flags->system, "System message");
+  sub->add_option("--chat-format", flags->chat_format,
+                  "v2, v2.5, v3, r1 or v3.1 (default: by model)");
+  sub->add_option("--thinking", flags->thinking, "default, on or off")
+      ->check(CLI::IsMember({"default", "on", "off"}));
+  sub->add_option("--max-model-len", flags->max_model_len,
+                  "Context to make room for (default: the model's, at most 8192)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  add_sampling_flags(*sub, flags->sampling);
+  add_model_flags(*sub, flags->model);
+  return {sub, [flags](const GlobalFlags& globals) { return chat(*flags, globals); }};
+}
+
+}  // namespace fathom::cli

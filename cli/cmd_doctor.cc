@@ -1,0 +1,159 @@
+// doctor: what this machine offers, measured, and which kernel each op would get.
+#include <cstdio>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/terminal.h"
+#include "fathom/bench/peaks.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/os/cpu_info.h"
+#include "fathom/os/memory.h"
+#include "fathom/text/json_writer.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  bool json = false;
+  bool no_measure = false;
+};
+
+std::string feature_list(const CpuFeatures& f) {
+  const std::pair<const char*, bool> parts[] = {{"avx2", f.avx2},
+                                                {"fma", f.fma},
+                                                {"f16c", f.f16c},
+                                                {"bmi2", f.bmi2},
+                                                {"avx512f", f.avx512f},
+                                                {"avx512bw", f.avx512bw},
+                                                {"avx512vl", f.avx512vl},
+                                                {"avx512dq", f.avx512dq},
+                                                {"avx512vbmi", f.avx512vbmi},
+                                                {"avx512vnni", f.avx512vnni},
+                                                {"avx512bf16", f.avx512bf16},
+                                                {"amx_tile", f.amx_tile},
+                                                {"amx_bf16", f.amx_bf16},
+                                                {"amx_int8", f.amx_int8}};
+  std::string have;
+  std::string lack;
+  for (const auto& [name, present] : parts) {
+    std::string& list = present ? have : lack;
+    str_append(list, str_cat(list.empty() ? "" : " ", std::string_view(name)));
+  }
+  return lack.empty() ? have : have + " (without " + lack + ")";
+}
+
+// "avx512, then portable": what is tried on this machine, in order.
+std::string variants_text(const KernelEntry& kernel) {
+  std::string out;
+  for (const VariantEntry& v : kernel.variants(Backend::kCpu)) {
+    str_append(out, str_cat(out.empty() ? "" : ", then ", v.name, v.limits.empty() ? "" : " (",
+                            v.limits, v.limits.empty() ? "" : ")"));
+  }
+  return out.empty() ? "none" : out;
+}
+
+std::string verdict(const KernelEntry& kernel) {
+  const auto variants = kernel.variants(Backend::kCpu);
+  if (variants.empty()) return "no";
+  return variants.front().needs == Isa::kPortable ? "portable" : "yes";
+}
+
+void print_text(const Peaks& peaks, int threads, Isa isa, bool measured) {
+  const CpuInfo& cpu = cpu_info();
+  const HostMemory memory = host_memory();
+  MarkdownTable machine({"machine", "value"});
+  machine.add({"processor", cpu.model});
+  machine.add(
+      {"cores", str_cat(cpu.num_cores, " (", cpu.num_cpus(), " CPUs allowed), ", cpu.num_numa_nodes,
+                        " NUMA node", cpu.num_numa_nodes == 1 ? "" : "s")});
+  machine.add({"threads used", str_cat(threads)});
+  machine.add({"caches", str_cat("L1d ", format_bytes(cpu.l1d_bytes), ", L2 ",
+                                 format_bytes(cpu.l2_bytes), ", L3 ", format_bytes(cpu.l3_bytes))});
+  machine.add({"memory", str_cat(format_bytes(memory.total_bytes), ", available ",
+                                 format_bytes(memory.available_bytes))});
+  machine.add({"instruction sets", feature_list(cpu.features)});
+  machine.add(
+      {"kernels built for", str_cat("portable, avx2, avx512; used here: up to ", isa_name(isa))});
+  machine.add({"GPU", "this build has no CUDA backend"});
+  machine.add({"build", str_cat("fathom ", std::string_view(FATHOM_VERSION),
+#ifdef FATHOM_TRACE
+                                ", recording compiled in"
+#else
+                                ", recording left out"
+#endif
+                                )});
+  std::printf("%s\n", machine.str().c_str());
+  if (measured) {
+    MarkdownTable rates({"measured now", "value"});
+    rates.add({"read from memory", format_fixed(peaks.read_gbps, 1) + " GB/s"});
+    rates.add({"copy in memory", format_fixed(peaks.copy_gbps, 1) + " GB/s"});
+    rates.add({"float32 multiply-add", format_fixed(peaks.f32_gflops, 0) + " GFLOP/s"});
+    rates.add({"bf16 products (" + peaks.bf16_unit + ")",
+               format_fixed(peaks.bf16_gflops, 0) + " GFLOP/s"});
+    std::printf("%s\n", rates.str().c_str());
+  }
+  MarkdownTable kernels({"kernel", "family", "cpu", "variants in order", "activations", "cuda"});
+  for (const KernelEntry& k : all_kernels()) {
+    kernels.add({std::string(k.info.name), std::string(k.family), verdict(k), variants_text(k),
+                 "bf16 or f32, exact weights", k.cuda ? "yes" : "no"});
+  }
+  std::printf("%s", kernels.str().c_str());
+}
+
+void print_json(const Peaks& peaks, int threads, Isa isa, bool measured) {
+  const CpuInfo& cpu = cpu_info();
+  std::vector<Json> kernels;
+  for (const KernelEntry& k : all_kernels()) {
+    std::vector<Json> variants;
+    for (const VariantEntry& v : k.variants(Backend::kCpu)) {
+      variants.push_back(Json::string(std::string(v.name)));
+    }
+    kernels.push_back(Json::object({{"kernel", Json::string(std::string(k.info.name))},
+                                    {"cpu", Json::string(verdict(k))},
+                                    {"variants", Json::array(std::move(variants))},
+                                    {"cuda", Json::boolean(k.cuda)}}));
+  }
+  std::vector<JsonMember> root{{"schema", Json::string("fathom.doctor/1")},
+                               {"version", Json::string(FATHOM_VERSION)},
+                               {"cpu", Json::string(cpu.model)},
+                               {"cores", Json::integer(cpu.num_cores)},
+                               {"threads", Json::integer(threads)},
+                               {"isa", Json::string(std::string(isa_name(isa)))},
+                               {"features", Json::string(feature_list(cpu.features))}};
+  if (measured) {
+    root.push_back({"read_gb_per_s", Json::number(peaks.read_gbps)});
+    root.push_back({"copy_gb_per_s", Json::number(peaks.copy_gbps)});
+    root.push_back({"f32_gflops", Json::number(peaks.f32_gflops)});
+    root.push_back({"bf16_gflops", Json::number(peaks.bf16_gflops)});
+    root.push_back({"bf16_unit", Json::string(peaks.bf16_unit)});
+  }
+  root.push_back({"kernels", Json::array(std::move(kernels))});
+  std::printf("%s\n", dump_json(Json::object(std::move(root)), JsonStyle::kIndented).c_str());
+}
+
+Result<int> doctor(const Flags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
+  install_cpu_kernels(isa);
+  FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
+  Peaks peaks;
+  if (!flags.no_measure) {
+    FATHOM_ASSIGN(const auto pool, ThreadPool::create(threads, PinThreads::kYes));
+    FATHOM_ASSIGN(peaks, measure_peaks(*pool, isa, PeakOptions{}));
+  }
+  (flags.json ? print_json : print_text)(peaks, threads, isa, !flags.no_measure);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_doctor(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand(
+      "doctor", "What this machine offers, measured, and the kernel each op gets");
+  sub->add_flag("--json", flags->json, "Print JSON");
+  sub->add_flag("--no-measure", flags->no_measure, "Skip the bandwidth and rate tests");
+  return {sub, [flags](const GlobalFlags& globals) { return doctor(*flags, globals); }};
+}
+
+}  // namespace fathom::cli

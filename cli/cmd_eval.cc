@@ -1,0 +1,206 @@
+// eval: perplexity of a text, comparison with reference outputs, logits of given ids.
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/model_setup.h"
+#include "cli/terminal.h"
+#include "cli/text_input.h"
+#include "fathom/os/atomic_file.h"
+#include "fathom/runtime/evaluate.h"
+#include "fathom/text/json.h"
+#include "fathom/tokenizer/tokenizer.h"
+#include "fathom/weights/safetensors.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr int64_t kPerplexityBlock = 511;
+constexpr int64_t kGreedyTokens = 64;
+
+struct Flags {
+  ModelFlags model;
+  std::string text;
+  std::string vectors;
+  std::string ids;
+  std::string logits_out;
+};
+
+std::string scientific(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.2e", value);
+  return buffer;
+}
+
+Result<std::unique_ptr<ForwardSession>> make_session(const Model& model,
+                                                     ThreadPool& pool,
+                                                     int64_t longest,
+                                                     bool draft) {
+  SessionOptions options;
+  options.max_tokens = longest;
+  options.prefill_logits = LogitRows::kAll;
+  options.draft = draft;
+  return ForwardSession::create(model, pool, options);
+}
+
+Result<int> eval_perplexity(const Flags& flags,
+                            const OpenedModel& opened,
+                            ThreadPool& pool,
+                            bool quiet) {
+  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
+  FATHOM_ASSIGN(const std::string text, read_text(flags.text));
+  const std::vector<int32_t> ids = tokenizer.encode(text);
+  if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
+  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, kPerplexityBlock + 1, false));
+  ProgressBar bar("scoring tokens", quiet);
+  FATHOM_ASSIGN(const Perplexity result,
+                perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
+                           [&](int64_t done, int64_t total) { bar.update(done, total); }));
+  std::printf(
+      "perplexity %s  (%lld tokens, %s nats a token, %s bits a byte)\n",
+      format_fixed(result.value(), 4).c_str(), static_cast<long long>(result.tokens),
+      format_fixed(result.nll / static_cast<double>(result.tokens), 5).c_str(),
+      format_fixed(result.nll / 0.6931471805599453 / static_cast<double>(text.size()), 4).c_str());
+  return kExitOk;
+}
+
+// --vectors names the golden.json for people; the numbers lie in golden.safetensors beside it.
+std::string tensor_file_of(const std::string& vectors) {
+  constexpr std::string_view kJson = ".json";
+  if (!vectors.ends_with(kJson)) return vectors;
+  return vectors.substr(0, vectors.size() - kJson.size()) + ".safetensors";
+}
+
+Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, ThreadPool& pool) {
+  const std::string file = tensor_file_of(flags.vectors);
+  FATHOM_ASSIGN(const SafetensorsFile header, open_safetensors(file));
+  int64_t longest = 1;
+  for (const TensorEntry& t : header.header.tensors) {
+    if (t.name.ends_with(".input_ids") && !t.shape.empty()) longest = std::max(longest, t.shape[0]);
+  }
+  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, longest + kGreedyTokens,
+                                                 opened.model->has_draft()));
+  const VectorBudget budget;
+  FATHOM_ASSIGN(const VectorComparison result,
+                compare_vectors(*opened.model, *session, file, budget));
+  MarkdownTable table({"prompt", "tokens", "max abs logit difference", "min cosine",
+                       "same first choice", "greedy tokens equal", "before the first small gap"});
+  for (const PromptComparison& p : result.prompts) {
+    table.add({p.name, str_cat(p.tokens), scientific(p.max_abs_logit),
+               format_fixed(p.min_cosine, 7), str_cat(p.same_top1, " of ", p.positions),
+               p.greedy_equal < 0 ? "-" : str_cat(p.greedy_equal),
+               p.greedy_required < 0 ? "-" : str_cat(p.greedy_required)});
+  }
+  std::printf("%s\n", table.str().c_str());
+  std::printf(
+      "activations %s: max abs logit difference %s, min cosine %s, same first choice %s %%\n",
+      flags.model.dtype.c_str(), scientific(result.max_abs_logit()).c_str(),
+      format_fixed(result.min_cosine(), 7).c_str(),
+      format_fixed(100 * result.top1_share(), 2).c_str());
+  std::printf(
+      "hidden states: max abs difference %s; router: %lld of %lld choices equal, weights "
+      "within %s\n",
+      scientific(result.max_abs_hidden).c_str(), static_cast<long long>(result.router_equal),
+      static_cast<long long>(result.router_choices),
+      scientific(result.max_abs_router_weight).c_str());
+  const auto missed = check_vectors(result, budget, flags.model.dtype == "f32");
+  for (const std::string& line : missed)
+    std::printf("missed: %s\n", line.c_str());
+  std::printf("%s\n", missed.empty() ? "ok" : "FAILED");
+  return missed.empty() ? kExitOk : kExitCheckFailed;
+}
+
+Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
+                                                       int64_t vocabulary) {
+  FATHOM_ASSIGN(const std::string text, read_text(path));
+  FATHOM_ASSIGN(const Json json, parse_json(text, {.max_bytes = kMaxInputBytes}, path));
+  const Json* list = json.find("prompts");
+  if (list == nullptr || !list->is_array()) {
+    return corrupt(str_cat(path, ": expected {\"prompts\": [[id, ...], ...]}"));
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& item : list->items()) {
+    const std::string where = str_cat(path, ": prompts[", prompts.size(), "]");
+    if (!item.is_array() || item.items().empty()) {
+      return corrupt(
+          str_cat(where, " is ", item.kind_name(), ", expected a list of ids, not empty"));
+    }
+    std::vector<int32_t> ids;
+    for (const Json& id : item.items()) {
+      if (!id.is_int() || id.as_int() < 0 || id.as_int() >= vocabulary) {
+        return corrupt(str_cat(where, "[", ids.size(), "] is ",
+                               id.is_int() ? str_cat(id.as_int()) : std::string(id.kind_name()),
+                               ", expected an id from 0 to ", vocabulary - 1));
+      }
+      ids.push_back(static_cast<int32_t>(id.as_int()));
+    }
+    prompts.push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, ThreadPool& pool) {
+  if (flags.logits_out.empty())
+    return invalid_argument("--ids needs --logits-out FILE.safetensors");
+  const int64_t vocabulary = opened.model->config().vocab_size;
+  FATHOM_ASSIGN(const auto prompts, read_prompts(flags.ids, vocabulary));
+  int64_t longest = 1;
+  std::vector<TensorEntry> tensors;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto rows = static_cast<int64_t>(prompts[i].size());
+    longest = std::max(longest, rows);
+    tensors.push_back(
+        {.name = str_cat("logits.", i), .dtype = Format::kF32, .shape = {rows, vocabulary}});
+    bytes += rows * vocabulary * 4;
+  }
+  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, longest, false));
+  const std::string header = format_safetensors_header(tensors, {{"format", "pt"}});
+  FATHOM_ASSIGN(AtomicFile file,
+                AtomicFile::create(flags.logits_out,
+                                   {.reserve_bytes = bytes + static_cast<int64_t>(header.size())}));
+  FATHOM_TRY(file.append(header));
+  for (const auto& ids : prompts) {
+    session->reset();
+    FATHOM_TRY(session->prefill(0, ids, LogitRows::kAll, [&](int64_t, const ForwardOut& out) {
+      const auto* data = reinterpret_cast<const std::byte*>(out.logits.data);
+      return file.append(std::span(data, static_cast<size_t>(out.logits.numel() * 4)));
+    }));
+  }
+  FATHOM_TRY(file.commit());
+  std::printf("wrote logits of %zu prompts to %s\n", prompts.size(), flags.logits_out.c_str());
+  return kExitOk;
+}
+
+Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
+  const int asked = !flags.text.empty() + !flags.vectors.empty() + !flags.ids.empty();
+  if (asked != 1) {
+    return invalid_argument("eval needs one of --ppl FILE, --vectors FILE and --ids FILE");
+  }
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
+  FATHOM_ASSIGN(const OpenedModel opened,
+                open_for(flags.model, globals, *machine.pool, !flags.vectors.empty()));
+  if (!flags.text.empty()) return eval_perplexity(flags, opened, *machine.pool, globals.quiet);
+  if (!flags.vectors.empty()) return eval_vectors(flags, opened, *machine.pool);
+  return eval_logits(flags, opened, *machine.pool);
+}
+
+}  // namespace
+
+Command add_eval(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand(
+      "eval", "Perplexity, comparison with reference outputs, logits of given ids");
+  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
+      ->required();
+  sub->add_option("--ppl", flags->text, "Perplexity of this text file, in blocks of 511 tokens");
+  sub->add_option("--vectors", flags->vectors,
+                  "Compare with golden.json / golden.safetensors; exit 1 when a budget is missed");
+  sub->add_option("--ids", flags->ids, "JSON file {\"prompts\": [[id, ...], ...]}");
+  sub->add_option("--logits-out", flags->logits_out, "With --ids: safetensors file of all logits");
+  add_model_flags(*sub, flags->model);
+  return {sub, [flags](const GlobalFlags& globals) { return eval(*flags, globals); }};
+}
+
+}  // namespace fathom::cli

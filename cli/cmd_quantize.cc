@@ -1,0 +1,92 @@
+// quantize: a checkpoint in another number format.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/terminal.h"
+#include "fathom/weights/export/quantizer.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  std::string source;
+  std::string target;
+  std::string format = "nvfp4";
+  std::string scope = "mlp-o";
+  std::vector<std::string> ignore;
+  bool no_draft = false;
+  bool list = false;
+  double shard_gb = 5;
+};
+
+void print_report(const QuantizeReport& report, const Flags& flags) {
+  std::printf("%s -> %s\n", flags.source.c_str(), flags.target.c_str());
+  std::printf("%zu weights quantised to %s (scope %s), %lld tensors copied\n",
+              report.weights.size(), flags.format.c_str(), flags.scope.c_str(),
+              static_cast<long long>(report.copied_tensors));
+  std::printf("%s -> %s, relative error of the quantised weights %s\n",
+              format_bytes(report.input_bytes).c_str(), format_bytes(report.output_bytes).c_str(),
+              format_fixed(report.total.relative(), 4).c_str());
+  if (report.reused_shards > 0) {
+    std::printf("resumed: %lld shards were intact\n", static_cast<long long>(report.reused_shards));
+  }
+  std::vector<QuantizedWeight> worst = report.weights;
+  std::stable_sort(worst.begin(), worst.end(), [](const auto& a, const auto& b) {
+    return a.error.relative() > b.error.relative();
+  });
+  if (!flags.list && worst.size() > 5) worst.resize(5);
+  MarkdownTable table({"weight", "rows", "columns", "relative error", "largest error"});
+  for (const QuantizedWeight& w : worst) {
+    table.add({w.name, str_cat(w.n), str_cat(w.k), format_fixed(w.error.relative(), 4),
+               format_fixed(w.error.max_error, 5)});
+  }
+  if (!worst.empty()) std::printf("\n%s", table.str().c_str());
+}
+
+Result<int> quantize(const Flags& flags, const GlobalFlags& globals) {
+  QuantizeOptions options;
+  FATHOM_ASSIGN(options.format,
+                parse_format(flags.format == "int8" ? "int8_channel" : flags.format));
+  FATHOM_ASSIGN(options.scope, parse_quant_scope(flags.scope));
+  options.keep_draft = !flags.no_draft;
+  options.ignore = flags.ignore;
+  options.max_shard_bytes = static_cast<int64_t>(flags.shard_gb * 1e9);
+  options.tool_version = FATHOM_VERSION;
+  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.source));
+  FATHOM_ASSIGN(const Checkpoint source, Checkpoint::open(directory));
+  Result<QuantizeReport> report = [&] {
+    ProgressBar bar("quantising", globals.quiet);
+    options.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
+    return quantize_checkpoint(source, flags.target, options);
+  }();
+  if (!report.ok()) return std::move(report).status();
+  if (!globals.quiet) print_report(report.value(), flags);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_quantize(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("quantize", "Write a checkpoint in another number format");
+  sub->add_option("SRC", flags->source, "Model directory, or ORG/NAME in the local cache")
+      ->required();
+  sub->add_option("DST", flags->target, "Directory to write")->required();
+  sub->add_option("--format", flags->format, "nvfp4, mxfp4, fp8_block, int8 or bf16")
+      ->capture_default_str();
+  sub->add_option("--scope", flags->scope,
+                  "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well")
+      ->capture_default_str();
+  sub->add_flag("--no-draft", flags->no_draft, "Leave the draft layer out");
+  sub->add_option("--ignore", flags->ignore, "Pattern of modules that stay as they are (repeat)");
+  sub->add_option("--shard-gb", flags->shard_gb, "Largest shard in GB")
+      ->check(CLI::Range(0.001, 1000.0))
+      ->capture_default_str();
+  sub->add_flag("--list", flags->list, "Print the error of every weight, not only of the worst");
+  return {sub, [flags](const GlobalFlags& globals) { return quantize(*flags, globals); }};
+}
+
+}  // namespace fathom::cli

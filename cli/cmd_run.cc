@@ -1,0 +1,96 @@
+// run: one completion of a prompt.
+#include <cstdio>
+#include <memory>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/terminal.h"
+#include "cli/text_engine.h"
+#include "cli/text_input.h"
+#include "fathom/os/atomic_file.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  SamplingFlags sampling;
+  std::string prompt;
+  std::string file;
+  std::string ids_out;
+  bool prompt_given = false;
+  bool echo = false;
+  int64_t max_model_len = 0;
+};
+
+Result<std::string> read_prompt(const Flags& flags) {
+  if (!flags.file.empty()) return read_text(flags.file);
+  if (flags.prompt_given) return flags.prompt;
+  if (isatty(STDIN_FILENO) == 1) {
+    return invalid_argument("no prompt: give one with -p TEXT or -f FILE, or pipe it in");
+  }
+  return read_standard_input();
+}
+
+Result<int> run(const Flags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
+  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
+  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
+  FATHOM_ASSIGN(const SamplingParams params, sampling_params(flags.sampling, generation));
+  FATHOM_TRY(validate(params, tokenizer.vocab_size()));
+  FATHOM_ASSIGN(const std::string text, read_prompt(flags));
+  if (text.empty()) {
+    return invalid_argument("the prompt is empty; give text with -p, -f or standard input");
+  }
+  std::vector<int32_t> prompt = tokenizer.encode(
+      text, {.add_bos = AddBos::kAsConfigured, .added_tokens = AddedTokens::kParse});
+  const auto prompt_length = static_cast<int64_t>(prompt.size());
+  const int64_t length = flags.max_model_len > 0 ? flags.max_model_len
+                         : params.max_tokens     ? prompt_length + *params.max_tokens
+                                                 : 0;
+  FATHOM_ASSIGN(Machine machine, set_up_machine(globals));
+  FATHOM_ASSIGN(const auto engine, TextEngine::open(flags.model, globals, std::move(machine),
+                                                    std::move(tokenizer), generation, length));
+  if (flags.echo) std::printf("%s", text.c_str());
+  install_interrupt_handler();
+  bool interrupted = false;
+  FATHOM_ASSIGN(const Answer answer,
+                engine->answer(std::move(prompt), params, [&](std::string_view piece, int32_t) {
+                  std::fwrite(piece.data(), 1, piece.size(), stdout);
+                  std::fflush(stdout);
+                  interrupted = take_interrupt();
+                  return !interrupted;
+                }));
+  std::printf("\n");
+  std::fflush(stdout);
+  if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", answer.summary().c_str());
+  if (!flags.ids_out.empty()) {
+    FATHOM_TRY(write_file(flags.ids_out, format_ids(answer.ids) + "\n"));
+  }
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("run", "Complete a prompt");
+  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
+      ->required();
+  CLI::Option* prompt = sub->add_option("-p,--prompt", flags->prompt, "The prompt");
+  sub->add_option("-f,--file", flags->file, "File with the prompt, - for standard input");
+  sub->add_option("--ids-out", flags->ids_out, "Write the generated ids to this file, as JSON");
+  sub->add_flag("--echo", flags->echo, "Print the prompt before the answer");
+  sub->add_option("--max-model-len", flags->max_model_len,
+                  "Context to make room for (default: prompt and --max-tokens)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  add_sampling_flags(*sub, flags->sampling);
+  add_model_flags(*sub, flags->model);
+  return {sub, [flags, prompt](const GlobalFlags& globals) {
+            flags->prompt_given = prompt->count() > 0;
+            return run(*flags, globals);
+          }};
+}
+
+}  // namespace fathom::cli

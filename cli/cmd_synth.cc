@@ -1,0 +1,47 @@
+// synth: a small random checkpoint of any supported family and format.
+#include <cstdio>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "fathom/formats/format.h"
+#include "fathom/models/synth.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  std::string directory;
+  SynthOptions options;
+  std::string format = "bf16";
+};
+
+Result<int> synth(const Flags& flags, const GlobalFlags& globals) {
+  SynthOptions options = flags.options;
+  FATHOM_ASSIGN(options.format, parse_format(flags.format));
+  FATHOM_ASSIGN(const SynthReport report, synthesize_checkpoint(flags.directory, options));
+  if (!globals.quiet) {
+    std::fprintf(stderr, "fathom: wrote %s: %s, %s parameters, %s of weights\n",
+                 flags.directory.c_str(), options.version.c_str(),
+                 format_count(report.parameters).c_str(), format_bytes(report.bytes).c_str());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_synth(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("synth", "Write a small checkpoint with random weights");
+  sub->add_option("DST", flags->directory, "Directory to write")->required();
+  sub->add_option("--version", flags->options.version, "v2-lite, v2, v3 or r1")
+      ->capture_default_str();
+  sub->add_option("--layers", flags->options.layers, "Decoder layers")->capture_default_str();
+  sub->add_option("--hidden", flags->options.hidden, "Hidden size")->capture_default_str();
+  sub->add_option("--experts", flags->options.experts, "Routed experts")->capture_default_str();
+  sub->add_option("--format", flags->format, "bf16, fp8_block or nvfp4")->capture_default_str();
+  sub->add_option("--seed", flags->options.seed, "Same seed, same bytes")->capture_default_str();
+  return {sub, [flags](const GlobalFlags& globals) { return synth(*flags, globals); }};
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,120 @@
+// tokenize: text or a conversation to token ids, and back.
+#include <cstdio>
+#include <memory>
+
+#include "cli/chat_input.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/text_input.h"
+#include "fathom/text/json_writer.h"
+#include "fathom/tokenizer/chat/chat.h"
+#include "fathom/tokenizer/tokenizer.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  std::string model;
+  std::string text;
+  std::string file;
+  std::string chat;
+  std::string chat_format;
+  std::string decode;
+  std::string thinking = "default";
+  bool ids_only = false;
+  bool show = false;
+  bool bos = false;
+  bool plain = false;
+};
+
+// A token as people read it: control characters and spaces made visible.
+std::string visible(std::string_view bytes) {
+  std::string out;
+  append_json_string(out, bytes, JsonCharset::kUtf8);
+  return out;
+}
+
+Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
+                                         const std::string& directory,
+                                         const Flags& flags) {
+  FATHOM_ASSIGN(const ChatConversation conversation, read_conversation(flags.chat));
+  FATHOM_ASSIGN(const ChatFormat* format, chat_format_of_model(directory, flags.chat_format));
+  ChatOptions options;
+  if (flags.thinking == "on") options.thinking = Thinking::kOn;
+  if (flags.thinking == "off") options.thinking = Thinking::kOff;
+  FATHOM_ASSIGN(const PromptText prompt, format->format(conversation, options));
+  return prompt.encode(tokenizer);
+}
+
+void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const Flags& flags) {
+  if (flags.ids_only) {
+    std::printf("%s\n", format_ids(ids).c_str());
+    return;
+  }
+  for (int32_t id : ids) {
+    const bool control = tokenizer.is_added(id);
+    const std::string_view bytes = control ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
+    std::printf(
+        "%7d  %s%s\n", id, visible(bytes).c_str(),
+        flags.show && control ? (tokenizer.is_special(id) ? "  special" : "  control") : "");
+  }
+  std::printf("%zu tokens\n", ids.size());
+}
+
+Result<int> tokenize(const Flags& flags) {
+  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model));
+  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(directory));
+  if (!flags.decode.empty()) {
+    FATHOM_ASSIGN(const std::string text,
+                  flags.decode == "-" ? read_standard_input() : Result<std::string>(flags.decode));
+    FATHOM_ASSIGN(const std::vector<int32_t> ids, parse_ids(text));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (ids[i] < 0 || ids[i] >= tokenizer.vocab_size()) {
+        return invalid_argument(
+            str_cat("id ", i, " is ", ids[i], ", expected 0 to ", tokenizer.vocab_size() - 1));
+      }
+    }
+    std::printf("%s\n", tokenizer.decode(ids).c_str());
+    return kExitOk;
+  }
+  std::vector<int32_t> ids;
+  if (!flags.chat.empty()) {
+    FATHOM_ASSIGN(ids, encode_chat(tokenizer, directory, flags));
+  } else {
+    std::string text = flags.text;
+    if (!flags.file.empty()) {
+      FATHOM_ASSIGN(text, read_text(flags.file));
+    } else if (text.empty()) {
+      FATHOM_ASSIGN(text, read_standard_input());
+    }
+    ids = tokenizer.encode(
+        text, {.add_bos = flags.bos ? AddBos::kYes : AddBos::kNo,
+               .added_tokens = flags.plain ? AddedTokens::kAsText : AddedTokens::kParse});
+  }
+  print_ids(tokenizer, ids, flags);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_tokenize(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* sub = app.add_subcommand("tokenize", "Text or chat to token ids, and back");
+  sub->add_option("MODEL", flags->model, "Directory with tokenizer.json")->required();
+  sub->add_option("-p,--prompt", flags->text, "Text; standard input without -p, -f and --chat");
+  sub->add_option("-f,--file", flags->file, "File with the text, - for standard input");
+  sub->add_option("--chat", flags->chat, "JSON file with messages and tools: encode the prompt");
+  sub->add_option("--chat-format", flags->chat_format,
+                  "v2, v2.5, v3, r1 or v3.1 (default: by model)");
+  sub->add_option("--thinking", flags->thinking, "With --chat: default, on or off")
+      ->check(CLI::IsMember({"default", "on", "off"}));
+  sub->add_option("--decode", flags->decode,
+                  "Ids to turn into text, such as \"1, 2, 3\"; - reads them");
+  sub->add_flag("--ids", flags->ids_only, "Print ids alone, as a JSON list");
+  sub->add_flag("--show", flags->show, "Mark control tokens");
+  sub->add_flag("--bos", flags->bos, "Begin with the token of the beginning");
+  sub->add_flag("--plain", flags->plain, "Text such as <think> stays text");
+  return {sub, [flags](const GlobalFlags&) { return tokenize(*flags); }};
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,57 @@
+// A subcommand of the program: its flags and its action.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fathom/base/status.h"
+
+namespace fathom::cli {
+
+/// Exit codes of the program (sysexits numbers).
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitCheckFailed = 1,  ///< a requested check failed (`--check`, `eval`)
+  kExitUsage = 64,
+  kExitBadInput = 65,     ///< bad model or input file
+  kExitUnavailable = 69,  ///< hardware, driver or library missing
+  kExitEngineFault = 70,
+  kExitIo = 74,
+  kExitConfig = 78,  ///< the configuration cannot be met
+  kExitInterrupted = 130,
+};
+
+/// The exit code of an error; the one table.
+int exit_code_of(StatusCode code);
+
+/// Flags that every command takes.
+struct GlobalFlags {
+  int verbose = 0;
+  bool quiet = false;
+  std::string log_level = "info";
+  std::string color = "auto";
+  int threads = 0;           ///< 0: one a physical core this process may use
+  std::string isa = "auto";  ///< may only lower what the machine has
+};
+
+using Action = std::function<Result<int>(const GlobalFlags&)>;
+
+/// Registers one subcommand on `app`; the action runs when the user picked it.
+struct Command {
+  CLI::App* app = nullptr;
+  Action action;
+};
+
+Command add_run(CLI::App& app);
+Command add_chat(CLI::App& app);
+Command add_inspect(CLI::App& app);
+Command add_doctor(CLI::App& app);
+Command add_tokenize(CLI::App& app);
+Command add_eval(CLI::App& app);
+Command add_synth(CLI::App& app);
+Command add_quantize(CLI::App& app);
+Command add_bench(CLI::App& app);
+
+}  // namespace fathom::cli

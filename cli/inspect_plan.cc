@@ -1,0 +1,322 @@
+#include "cli/inspect_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <vector>
+
+#include "cli/terminal.h"
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/layers/attention/mla.h"
+#include "fathom/layers/ffn/moe.h"
+#include "fathom/os/cpu_info.h"
+#include "fathom/os/memory.h"
+
+namespace fathom::cli {
+namespace {
+
+struct DeviceProfile {
+  const char* name;
+  double memory_gb;    // of one device
+  double gb_per_s;     // data sheet
+  double bf16_tflops;  // dense
+  double fp8_tflops;
+};
+
+// Data sheets of NVIDIA; the CPU's row is filled from the machine and has no roof.
+constexpr DeviceProfile kProfiles[] = {{"h200", 141, 4800, 989, 1979},
+                                       {"h100", 80, 3350, 989, 1979},
+                                       {"b200", 180, 8000, 2250, 4500},
+                                       {"gb200", 186, 8000, 2250, 4500}};
+
+struct Device {
+  std::string name;
+  const DeviceProfile* profile = nullptr;  // null: the CPU
+  int count = 1;
+  int64_t memory_bytes = 0;
+};
+
+Result<Device> parse_device(const PlanOptions& options) {
+  std::string text = options.device;
+  if (text.empty()) text = options.preset ? "8xh200" : "cpu";
+  Device device;
+  device.name = text;
+  if (text == "cpu") {
+    device.memory_bytes = host_memory().total_bytes;
+    return device;
+  }
+  std::string_view rest = text;
+  if (const size_t x = rest.find('x'); x != std::string_view::npos && x > 0) {
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + x, device.count);
+    if (error == std::errc{} && end == rest.data() + x) rest.remove_prefix(x + 1);
+  }
+  for (const DeviceProfile& p : kProfiles) {
+    if (rest != p.name || device.count < 1 || device.count > 1024) continue;
+    device.profile = &p;
+    device.memory_bytes = static_cast<int64_t>(p.memory_gb * 1e9) * device.count;
+    return device;
+  }
+  return invalid_argument(str_cat("--device is '", text,
+                                  "'; known are cpu, h200, h100, b200 and gb200, with a count in "
+                                  "front: 8xh200"));
+}
+
+std::string yes(bool condition) {
+  return condition ? "yes" : "";
+}
+
+// The axes of a record as text: "x[1,7168] w[24576,1536]".
+std::string shape_of(const OpRecord& r) {
+  std::string out;
+  for (int i = 0; i < r.num_operands; ++i) {
+    const OperandRecord& o = r.operands[static_cast<size_t>(i)];
+    if (o.format == Format::kNone) continue;
+    if (!out.empty()) out += ' ';
+    out.append(o.name, o.name_length);
+    out += '[';
+    for (int d = 0; d < o.rank; ++d) {
+      str_append(out, str_cat(d > 0 ? "," : "", o.dims[static_cast<size_t>(d)]));
+    }
+    out += ']';
+  }
+  return out;
+}
+
+std::string weight_format_of(const OpRecord& r) {
+  for (int i = 0; i < r.num_operands; ++i) {
+    const OperandRecord& o = r.operands[static_cast<size_t>(i)];
+    if (std::string_view(o.name, o.name_length) == "w") return std::string(format_name(o.format));
+  }
+  return "-";
+}
+
+// The variant that is tried first on this machine; what a shape excludes is said by --explain.
+std::string cpu_variant_of(std::string_view kernel) {
+  const KernelEntry* entry = find_kernel(kernel);
+  if (entry == nullptr) return "-";
+  const auto variants = entry->variants(Backend::kCpu);
+  return variants.empty() ? "none" : std::string(variants.front().name);
+}
+
+struct DryOp {
+  OpRecord record;
+  double seconds_by_batch[2] = {0, 0};  // roof time, all layers together
+  int count = 0;
+};
+
+Result<std::vector<OpRecord>> dry_records(const Model& model,
+                                          const BatchShape& shape,
+                                          int threads) {
+  Recorder recorder(RecordLevel::kShapes, 1 << 16);
+  Result<MemoryNeeds> needs = dry_run(model, shape, threads, &recorder);
+  if (!needs.ok()) return std::move(needs).status();
+  return recorder.records();
+}
+
+double roof_seconds(const OpRecord& r, const Device& device) {
+  if (device.profile == nullptr) return 0;
+  const double memory = static_cast<double>(r.cost.bytes()) / (device.profile->gb_per_s * 1e9);
+  const double math = r.cost.flops / (device.profile->bf16_tflops * 1e12);
+  return std::max(memory, math);
+}
+
+BatchShape decode_shape(int64_t batch, int64_t cached) {
+  BatchShape shape;
+  shape.decode = {.count = batch, .new_tokens = 1, .cached = cached};
+  return shape;
+}
+
+BatchShape prefill_shape(int64_t tokens) {
+  BatchShape shape;
+  shape.prefill = {.count = 1, .new_tokens = tokens, .cached = 0};
+  return shape;
+}
+
+std::string format_us(double seconds) {
+  return seconds <= 0 ? "-" : format_fixed(seconds * 1e6, seconds < 1e-5 ? 2 : 1);
+}
+
+std::string op_table(const std::vector<OpRecord>& one,
+                     const std::vector<OpRecord>& many,
+                     const Device& device) {
+  // Ops in the order of their first call, with how often they occur in a step.
+  std::vector<DryOp> ops;
+  std::map<std::string, size_t> index;
+  const auto add = [&](const std::vector<OpRecord>& records, int column) {
+    for (const OpRecord& r : records) {
+      const std::string key = str_cat(std::string_view(r.op.name), "/", std::string_view(r.kernel),
+                                      "/", weight_format_of(r));
+      const auto [at, fresh] = index.try_emplace(key, ops.size());
+      if (fresh) ops.push_back({.record = r});
+      DryOp& op = ops[at->second];
+      op.seconds_by_batch[column] += roof_seconds(r, device);
+      if (column == 0) ++op.count;
+    }
+  };
+  add(one, 0);
+  add(many, 1);
+  const bool roof = device.profile != nullptr;
+  std::vector<std::string> header{"op", "calls", "kernel", "weights", "shape", "CPU variant"};
+  if (roof) {
+    header.push_back("roof us, batch 1");
+    header.push_back("roof us, batch 64");
+  }
+  MarkdownTable table(std::move(header));
+  for (const DryOp& op : ops) {
+    std::vector<std::string> row{op.record.op.name,   str_cat(op.count),
+                                 op.record.kernel,    weight_format_of(op.record),
+                                 shape_of(op.record), cpu_variant_of(op.record.kernel)};
+    if (roof) {
+      row.push_back(format_us(op.seconds_by_batch[0]));
+      row.push_back(format_us(op.seconds_by_batch[1]));
+    }
+    table.add(std::move(row));
+  }
+  return table.str();
+}
+
+}  // namespace
+
+Result<std::string> weights_table(const Model& model) {
+  const WeightStore& store = model.weights();
+  MarkdownTable table(
+      {"role", "format", "draft", "tensors", "parameters", "bytes in memory", "share"});
+  int64_t tensors = 0;
+  int64_t parameters = 0;
+  for (const WeightSummary& s : store.summary()) {
+    tensors += s.tensors;
+    parameters += s.parameters;
+    table.add({std::string(weight_role_name(s.role)), std::string(format_name(s.format)),
+               yes(s.draft), str_cat(s.tensors), format_count(s.parameters), format_bytes(s.bytes),
+               format_fixed(100.0 * static_cast<double>(s.bytes) /
+                                static_cast<double>(std::max<int64_t>(store.bytes(), 1)),
+                            1) +
+                   " %"});
+  }
+  table.add({"all", "", "", str_cat(tensors), format_count(parameters), format_bytes(store.bytes()),
+             "100 %"});
+  return table.str();
+}
+
+Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& options) {
+  FATHOM_ASSIGN(const Device device, parse_device(options));
+  const ModelConfig& config = model.config();
+  const int64_t context =
+      options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
+  const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
+  FATHOM_ASSIGN(const MemoryNeeds prefill, dry_run(model, prefill_shape(chunk), options.threads));
+  FATHOM_ASSIGN(
+      const MemoryNeeds decode,
+      dry_run(model, decode_shape(options.max_num_seqs, std::max<int64_t>(context - 1, 0)),
+              options.threads));
+  const int64_t step = std::max(prefill.activation_bytes, decode.activation_bytes) +
+                       std::max(prefill.scratch_bytes, decode.scratch_bytes);
+  const KvLayout kv = model.kv_layout();
+  const int64_t weights = model.weights().bytes();
+  const int64_t left = device.memory_bytes - weights - step;
+
+  MarkdownTable table({"region", "bytes", "sized by"});
+  table.add({"weights", format_bytes(weights), "formats of the tensors"});
+  table.add({"step", format_bytes(step),
+             str_cat("dry run: ", chunk, " prompt tokens, or ", options.max_num_seqs, " decodes")});
+  table.add({"cache, fixed per sequence", "0 B", "MLA keeps nothing else"});
+  table.add({"cache, per token", format_bytes(kv.bytes_per_token()),
+             str_cat(kv.num_layers, " layers x ", kv.width, " x ", format_name(kv.format))});
+  table.add({str_cat("left for the cache on ", device.name),
+             format_bytes(std::max<int64_t>(left, 0)),
+             str_cat(format_bytes(device.memory_bytes), " in all")});
+  MemoryVerdict out;
+  out.text = table.str() + "\n";
+  MarkdownTable sequences({"sequences", "of tokens", "cache"});
+  for (int64_t length :
+       {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {
+    const int64_t each = align_up(length, kv.page_size) * kv.bytes_per_token();
+    const int64_t count = left > 0 ? left / each : 0;
+    sequences.add({str_cat(count), str_cat(length), format_bytes(count * each)});
+  }
+  out.text += sequences.str();
+  out.fits = left >= align_up(context, kv.page_size) * kv.bytes_per_token();
+  if (out.fits) {
+    out.verdict = str_cat("fits on ", device.name);
+  } else if (left > 0) {
+    out.verdict = str_cat("fits on ", device.name, " with a shorter context: --max-model-len ",
+                          left / kv.bytes_per_token() / kv.page_size * kv.page_size);
+  } else {
+    out.verdict = str_cat("does not fit on ", device.name, ": ", format_bytes(-left),
+                          " are missing; plan for more with --device, such as 8xh200");
+  }
+  return out;
+}
+
+Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& options) {
+  FATHOM_ASSIGN(const Device device, parse_device(options));
+  const int64_t context =
+      std::min<int64_t>(options.max_model_len > 0 ? options.max_model_len : 4096,
+                        model.config().max_position_embeddings);
+  std::string out = str_cat("Decode at a context of ", context, " tokens; shapes of batch 1.\n\n");
+  FATHOM_ASSIGN(const auto one, dry_records(model, decode_shape(1, context - 1), options.threads));
+  FATHOM_ASSIGN(const auto many,
+                dry_records(model, decode_shape(64, context - 1), options.threads));
+  out += op_table(one, many, device);
+  const int64_t chunk = std::min<int64_t>(512, context);
+  str_append(out, str_cat("\nPrefill of ", chunk, " tokens.\n\n"));
+  FATHOM_ASSIGN(const auto prompt, dry_records(model, prefill_shape(chunk), options.threads));
+  Device no_roof = device;
+  no_roof.profile = nullptr;
+  out += op_table(prompt, {}, no_roof);
+  if (device.profile != nullptr) {
+    str_append(out, str_cat("\nRoof: ", format_fixed(device.profile->gb_per_s, 0), " GB/s and ",
+                            format_fixed(device.profile->bf16_tflops, 0),
+                            " TFLOP/s in BF16 of one ", std::string_view(device.profile->name),
+                            " (data sheet), all layers of a step, work not split.\n"));
+  }
+  return out;
+}
+
+Result<std::string> explain_op(const Model& model,
+                               const std::string& op,
+                               const PlanOptions& options) {
+  std::string out;
+  std::vector<std::string> names;
+  const std::pair<const char*, BatchShape> phases[] = {
+      {"decode of 1 token", decode_shape(1, 255)}, {"prefill of 512 tokens", prefill_shape(512)}};
+  for (const auto& [phase, shape] : phases) {
+    FATHOM_ASSIGN(const auto records, dry_records(model, shape, options.threads));
+    for (const OpRecord& r : records) {
+      if (std::find(names.begin(), names.end(), r.op.name) == names.end())
+        names.emplace_back(r.op.name);
+    }
+    const auto found = std::find_if(records.begin(), records.end(),
+                                    [&](const OpRecord& r) { return op == r.op.name; });
+    if (found == records.end()) continue;
+    str_append(out, str_cat(op, ", ", std::string_view(phase), "\n  kernel ",
+                            std::string_view(found->kernel), ", called in ",
+                            std::string_view(found->op.function), "\n  ", shape_of(*found), "\n"));
+    if (found->selection_row >= 0) {
+      str_append(out, str_cat("  row ", found->selection_row, " of its selection table\n"));
+    }
+    const KernelEntry* entry = find_kernel(found->kernel);
+    if (entry == nullptr) continue;
+    for (const VariantEntry& v : entry->variants(Backend::kCpu)) {
+      str_append(out, str_cat("  cpu variant ", v.name, ": needs ", isa_name(v.needs),
+                              v.limits.empty() ? "" : ", ", v.limits, "\n"));
+    }
+    out += "\n";
+  }
+  if (op.find("attn") != std::string::npos) {
+    out += explain_attention(
+        {.decode = true, .has_prefix = true, .exact_cache = true, .num_tokens = 1},
+        model.options().attention);
+  }
+  if (op.find("expert") != std::string::npos || op.find("moe") != std::string::npos) {
+    out += explain_moe(model.options().moe);
+  }
+  if (!out.empty()) return out;
+  std::string known;
+  for (const std::string& name : names)
+    str_append(known, str_cat(known.empty() ? "" : ", ", name));
+  return invalid_argument(str_cat("--explain: no op is called '", op, "'; known are ", known));
+}
+
+}  // namespace fathom::cli

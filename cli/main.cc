@@ -1,0 +1,161 @@
+// fathom: finds the subcommand, maps Status to an exit code.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "fathom/base/log.h"
+
+namespace fathom::cli {
+
+int exit_code_of(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return kExitOk;
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kNotFound:
+    case StatusCode::kCorrupt:
+      return kExitBadInput;
+    case StatusCode::kUnsupported:
+    case StatusCode::kOutOfMemory:
+    case StatusCode::kOverloaded:
+      return kExitConfig;
+    case StatusCode::kIo:
+      return kExitIo;
+    case StatusCode::kCancelled:
+      return kExitInterrupted;
+    case StatusCode::kNumerical:
+    case StatusCode::kDeviceLost:
+    case StatusCode::kInternal:
+      return kExitEngineFault;
+  }
+  return kExitEngineFault;
+}
+
+namespace {
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j)
+    row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest(const std::string& word, const std::vector<std::string>& names) {
+  std::string best;
+  size_t best_distance = word.size() / 2 + 2;
+  for (const std::string& name : names) {
+    if (const size_t d = edit_distance(word, name); d < best_distance) {
+      best_distance = d;
+      best = name;
+    }
+  }
+  return best;
+}
+
+// What was typed that nobody knows, with the closest known name.
+void explain_unknown(const CLI::App& root, const CLI::App& chosen, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* app : {&root, &chosen}) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames())
+        names.push_back("--" + name);
+    }
+  }
+  const std::string typed = word.substr(0, word.find('='));
+  std::fprintf(stderr, "fathom: unknown argument '%s'", word.c_str());
+  if (const std::string near = nearest(typed, names); !near.empty() && typed.rfind("--", 0) == 0) {
+    std::fprintf(stderr, "; did you mean %s?", near.c_str());
+  }
+  std::fprintf(stderr, "\n");
+}
+
+const CLI::App& innermost(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : innermost(*chosen.front());
+}
+
+int usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    (void)extras;
+    const auto left = app.remaining(true);
+    explain_unknown(app, innermost(app), left.empty() ? std::string("?") : left.front());
+  } else {
+    std::fprintf(stderr, "fathom: %s\n", error.what());
+  }
+  const CLI::App& chosen = innermost(app);
+  std::fprintf(stderr, "fathom: `fathom%s%s --help` lists the flags\n", &chosen == &app ? "" : " ",
+               &chosen == &app ? "" : chosen.get_name().c_str());
+  return kExitUsage;
+}
+
+int report(const Status& status) {
+  if (status.code() == StatusCode::kCancelled) return kExitInterrupted;
+  log_error(status.message());
+  log_debug("raised at ", status.origin(), " as ", status_code_name(status.code()));
+  return exit_code_of(status.code());
+}
+
+int run_program(int argc, char** argv) {
+  CLI::App app{"fathom: inference for the DeepSeek family, native, on this machine", "fathom"};
+  app.set_version_flag("--version", "fathom " FATHOM_VERSION);
+  app.require_subcommand(1);
+  GlobalFlags globals;
+  std::string config_file;
+  add_global_flags(app, globals, config_file);
+  app.fallthrough();
+  std::vector<Command> commands{add_run(app),    add_chat(app),     add_inspect(app),
+                                add_doctor(app), add_tokenize(app), add_eval(app),
+                                add_synth(app),  add_quantize(app), add_bench(app)};
+  app.add_subcommand("version", "Print the version")->callback([] {
+    std::printf("fathom %s\n", FATHOM_VERSION);
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::printf("%s", innermost(app).help().c_str());
+    return kExitOk;
+  } catch (const CLI::CallForVersion&) {
+    std::printf("fathom %s\n", FATHOM_VERSION);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, error);
+  }
+  for (Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    if (Status s = fill_from_environment_and_config(app, *command.app, config_file); !s.ok()) {
+      return report(s);
+    }
+    if (Status s = apply_log_flags(globals); !s.ok()) return report(s);
+    Result<int> result = command.action(globals);
+    return result.ok() ? result.value() : report(result.status());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace fathom::cli
+
+int main(int argc, char** argv) {
+  try {
+    return fathom::cli::run_program(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "fathom: error: out of memory\n");
+    return fathom::cli::kExitConfig;
+  } catch (const CLI::Error& error) {
+    std::fprintf(stderr, "fathom: error: %s\n", error.what());
+    return fathom::cli::kExitUsage;
+  }
+}

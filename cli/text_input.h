@@ -1,0 +1,27 @@
+// Text that a command takes: from a flag, a file, or standard input.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/base/status.h"
+
+namespace fathom::cli {
+
+inline constexpr int64_t kMaxInputBytes = 64ll << 20;
+
+/// The whole of standard input. Errors: InvalidArgument above kMaxInputBytes.
+Result<std::string> read_standard_input();
+
+/// The whole of a file, "-" for standard input.
+Result<std::string> read_text(const std::string& path);
+
+/// "1, 2 3" or "[1,2,3]" as ids. Errors: InvalidArgument naming the word and its place.
+Result<std::vector<int32_t>> parse_ids(std::string_view text);
+
+/// Ids as a JSON list.
+std::string format_ids(const std::vector<int32_t>& ids);
+
+}  // namespace fathom::cli

@@ -1,0 +1,18 @@
+// What a benchmark must say about the machine and the build it ran on.
+#pragma once
+
+#include "fathom/bench/row.h"
+#include "fathom/os/cpu_info.h"
+
+namespace fathom {
+
+/// Of this process, now, on the CPU backend.
+BenchConditions bench_conditions(Isa isa, int num_threads);
+
+/// "2026-01-31T12:00:00Z" of a Unix time in seconds.
+std::string utc_timestamp(int64_t unix_seconds);
+
+/// Clock of the processor as the system states it, where it does.
+Figure cpu_clock_mhz();
+
+}  // namespace fathom

@@ -1,0 +1,253 @@
+#include "fathom/bench/harness.h"
+
+#include <gtest/gtest.h>
+#include <memory>
+
+#include "fathom/bench/csv.h"
+#include "fathom/bench/report.h"
+#include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/core/variants.h"
+#include "fathom/os/file.h"
+#include "fathom/text/json.h"
+
+namespace fathom {
+namespace {
+
+// A kernel of this test with a right and a wrong variant.
+struct Negate {
+  static constexpr KernelInfo kInfo{.name = "negate",
+                                    .reference_names = {"reference_negate"},
+                                    .signature = "x[T,D]:f32 -> y[T,D]:f32",
+                                    .limits = "D<=64"};
+
+  struct Args {
+    View x, y;
+  };
+
+  static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.y}; }
+
+  static Cost cost(const Args& a) { return {.flops = static_cast<double>(a.x.numel())}; }
+};
+
+template <int kFactor>
+Status multiply(Exec&, const Negate::Args& a) {
+  for (int64_t t = 0; t < a.x.dim(0); ++t) {
+    for (int64_t d = 0; d < a.x.dim(1); ++d) {
+      a.y.row<float>(t)[d] = kFactor * a.x.row<float>(t)[d];
+    }
+  }
+  return {};
+}
+
+const VariantTable<Negate> kNegate{
+    {"right", Isa::kPortable, "", kDeterministic, multiply<-1>, MathUnit::kBf16},
+    {"forgetful", Isa::kPortable, "", kDeterministic, multiply<1>},
+    {"narrow", Isa::kPortable, "D<=2", kDeterministic, multiply<-1>},
+};
+
+std::vector<VariantEntry> negate_variants(Backend) {
+  std::vector<VariantEntry> out;
+  for (const Variant<Negate>& v : kNegate) {
+    out.push_back({v.name, v.needs, v.limits.text, v.traits, v.unit});
+  }
+  return out;
+}
+
+class HarnessTest : public testing::Test {
+ protected:
+  HarnessTest() {
+    Impl<Negate>::tables[static_cast<size_t>(Backend::kCpu)] = kNegate;
+    add_case<Negate>(
+        list_, {.name = "t4_d8", .op = "step", .bench = true, .phase = "decode"},
+        [](CaseBuilder<Negate>& c) {
+          const Tensor x = c.input({4, 8}, Format::kF32);
+          const Tensor y = c.output({4, 8}, Format::kF32);
+          c.bind([=](const Binding& at) { return Negate::Args{.x = at(x), .y = at(y)}; });
+          c.expect_each(y, gates::exact(), [=](int64_t i, int64_t j) { return -x.at(i, j); });
+        });
+    options_.timer = {.min_reps = 5, .min_time_s = 0, .max_warm_up_s = 0.001};
+    report_.peaks = {.device = "test", .source = "measured"};
+    report_.peaks.read_gbps = report_.peaks.copy_gbps = 1e-3;  // a byte a microsecond
+    report_.peaks.f32_gflops = 1;
+    report_.peaks.bf16_gflops = 1;
+  }
+
+  std::vector<BenchRow> run() {
+    run_bench_plan({{"negate", &kernel_, list_.of("negate")[0]}}, options_, 1, report_);
+    return report_.rows;
+  }
+
+  KernelEntry kernel_{.info = Negate::kInfo,
+                      .family = "test",
+                      .group = "test",
+                      .cpu = true,
+                      .variants = negate_variants};
+  CaseList list_;
+  BenchKernelOptions options_;
+  BenchReport report_;
+};
+
+TEST_F(HarnessTest, ChosenVariantIsNamedCheckedAndTimed) {
+  const BenchRow row = run().at(0);
+
+  EXPECT_EQ(row.status, RowStatus::kOk) << row.note;
+  EXPECT_EQ(row.kernel, "negate");
+  EXPECT_EQ(row.reference_name, "reference_negate");
+  EXPECT_EQ(row.variant, "right");
+  EXPECT_EQ(row.op, "step");
+  EXPECT_EQ(row.shape, "T=4;D=8");
+  EXPECT_EQ(row.m, 4);
+  EXPECT_EQ(row.d, 8);
+  EXPECT_EQ(row.dtype_a, "f32");
+  EXPECT_EQ(row.dtype_out, "f32");
+  EXPECT_EQ(row.passed, "true");
+  EXPECT_GE(row.reps, 5);
+  EXPECT_GT(row.us_median, 0);
+  EXPECT_EQ(row.flops, 32);
+  EXPECT_EQ(row.bytes_model, 256);
+  EXPECT_DOUBLE_EQ(*row.roof_us, 256);
+  EXPECT_DOUBLE_EQ(*row.pct_of_roof, 256 / *row.us_median * 100);
+  EXPECT_EQ(row.bound, "memory");
+  EXPECT_EQ(row.peak_used, "copy");
+}
+
+TEST_F(HarnessTest, WrongVariantHasMeasuresAndNoTime) {
+  options_.all_variants = true;
+
+  const std::vector<BenchRow> rows = run();
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].status, RowStatus::kOk);
+  EXPECT_EQ(rows[1].variant, "forgetful");
+  EXPECT_EQ(rows[1].status, RowStatus::kWrong);
+  EXPECT_EQ(rows[1].passed, "false");
+  EXPECT_FALSE(rows[1].us_median.has_value());
+  EXPECT_GT(rows[1].max_abs, 0);
+  EXPECT_NE(rows[1].note.find("expected"), std::string::npos) << rows[1].note;
+  EXPECT_EQ(rows[2].variant, "narrow");
+  EXPECT_EQ(rows[2].status, RowStatus::kUnavailable);
+  EXPECT_FALSE(rows[2].us_median.has_value());
+}
+
+TEST_F(HarnessTest, ReportReadsBackAndEveryRowIsThere) {
+  options_.all_variants = true;
+  run();
+
+  EXPECT_EQ(read_bench_csv(write_bench_report(report_, BenchFormat::kCsv), "x").value().size(), 3u);
+  const Json json =
+      parse_json(write_bench_report(report_, BenchFormat::kJson), {}, "report").value();
+  EXPECT_EQ(json.find("rows")->items().size(), 3u);
+  EXPECT_EQ(json.find("rows")->items()[0].find("kernel")->as_string(), "negate");
+  const std::string markdown = write_bench_report(report_, BenchFormat::kMarkdown);
+  EXPECT_NE(markdown.find("| negate | forgetful | step | t4_d8 | wrong | - |"), std::string::npos)
+      << markdown;
+  EXPECT_NE(markdown.find("1 rows ok, 1 wrong, 1 unavailable, 0 crashed"), std::string::npos);
+}
+
+TEST_F(HarnessTest, CheckOnlyTakesNoTimes) {
+  options_.check_only = true;
+  const BenchRow row = run().at(0);
+
+  EXPECT_EQ(row.passed, "true");
+  EXPECT_FALSE(row.us_median.has_value());
+}
+
+TEST_F(HarnessTest, WarmRowsSaySo) {
+  options_.caches = BenchCaches::kWarm;
+
+  EXPECT_NE(run().at(0).note.find("warm"), std::string::npos);
+}
+
+TEST_F(HarnessTest, WritesADirectoryOfFiles) {
+  run();
+  const std::string directory = testing::TempDir() + "/fathom_bench_directory";
+
+  ASSERT_TRUE(write_bench_directory(report_, directory).ok());
+
+  for (const char* name :
+       {"all_kernels.csv", "all_kernels.json", "negate.csv", "benchmark_summary.md"}) {
+    EXPECT_EQ(path_kind(join_path(directory, name)), PathKind::kFile) << name;
+    EXPECT_TRUE(remove_file(join_path(directory, name)).ok());
+  }
+}
+
+TEST(Roofline, ComputeBoundAndLatencyBoundCalls) {
+  Peaks peaks{.device = "", .source = ""};
+  peaks.read_gbps = peaks.copy_gbps = 100;
+  peaks.f32_gflops = 1000;
+  BenchRow row;
+  row.us_median = 100;
+
+  add_roofline({.flops = 5e7, .bytes_read = 1000}, peaks, row);
+
+  EXPECT_EQ(row.bound, "compute");
+  EXPECT_EQ(row.peak_used, "f32");
+  EXPECT_DOUBLE_EQ(*row.roof_us, 50);
+  EXPECT_DOUBLE_EQ(*row.pct_of_roof, 50);
+  EXPECT_DOUBLE_EQ(*row.tflops, 0.5);
+  EXPECT_DOUBLE_EQ(*row.gbps, 0.01);
+  EXPECT_DOUBLE_EQ(*row.ai, 50000);
+  add_roofline({.flops = 10, .bytes_read = 100}, peaks, row);
+  EXPECT_EQ(row.bound, "latency");
+}
+
+TEST(Plan, TakesReferenceNamesAndSaysWhatIsMissing) {
+  BenchKernelOptions options;
+  options.kernels = {"moe_fused_gate"};
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
+  ASSERT_FALSE(plan.empty());
+  EXPECT_EQ(plan[0].kernel->info.name, "grouped_topk_gate");
+
+  options.kernels = {"argmx"};
+  const std::string message = plan_kernel_bench(options).status().message();
+  EXPECT_NE(message.find("no kernel is called 'argmx'; did you mean argmax"), std::string::npos)
+      << message;
+
+  options.kernels.clear();
+  options.suite = "reference23";
+  bool missing = false;
+  for (const BenchPlanEntry& entry : plan_kernel_bench(options).value()) {
+    missing = missing || (entry.asked == "scaled_fp4_experts_quant" && entry.kernel == nullptr);
+  }
+  EXPECT_TRUE(missing || find_kernel("scaled_fp4_experts_quant") != nullptr);
+}
+
+TEST(Plan, FiltersByPatternPhaseAndBatch) {
+  BenchKernelOptions options;
+  options.filter = "argmax/*";
+  options.batch = {8};
+
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
+
+  ASSERT_EQ(plan.size(), 1u);
+  EXPECT_EQ(plan[0].bench_case->spec.name, "t8_v129280");
+  options.phase = "prefill";
+  EXPECT_TRUE(plan_kernel_bench(options).value().empty());
+  options.kernels = {"argmax"};
+  ASSERT_EQ(plan_kernel_bench(options).value().size(), 1u) << "what was named is answered";
+  EXPECT_EQ(plan_kernel_bench(options).value()[0].bench_case, nullptr);
+}
+
+TEST(RunKernelBench, TimesARealKernelAgainstMeasuredCeilings) {
+  BenchKernelOptions options;
+  options.kernels = {"route_offsets"};
+  options.filter = "*t8_*";
+  options.timer = {.min_reps = 5, .min_time_s = 0, .max_warm_up_s = 0.001};
+  options.peaks = {.buffer_bytes = 1 << 20, .seconds = 0.001};
+  options.num_threads = 2;
+  int told = 0;
+  options.on_row = [&](const BenchRow&) { ++told; };
+
+  const BenchReport report = run_kernel_bench(options).value();
+
+  ASSERT_EQ(report.rows.size(), 1u);
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(report.rows[0].status, RowStatus::kOk) << report.rows[0].note;
+  EXPECT_EQ(report.rows[0].topk, 8);
+  EXPECT_EQ(report.rows[0].e, 256);
+  EXPECT_EQ(report.conditions.threads, 2);
+  EXPECT_GT(report.peaks.read_gbps, 0);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,185 @@
+// Intrinsics stand here, and not behind kernels/simd, because a peak is about one instruction: no
+// loads, no wrapper, sixteen chains that do not wait for each other. Functions carry their
+// instruction set as an attribute, so the rest of the program does not.
+#include "fathom/bench/peak_loops.h"
+
+#include <immintrin.h>
+
+namespace fathom {
+namespace {
+
+constexpr int kChains = 16;
+
+#define FATHOM_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define FATHOM_TARGET_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")))
+#define FATHOM_TARGET_AMX __attribute__((target("amx-tile,amx-bf16,amx-int8")))
+
+double f32_portable(int64_t rounds) {
+  float chain[kChains];
+  for (int c = 0; c < kChains; ++c)
+    chain[c] = static_cast<float>(c);
+  for (int64_t r = 0; r < rounds; ++r) {
+    for (float& x : chain) {
+      x = x * 0.999f + 0.5f;
+      asm volatile("" : "+x"(x));
+    }
+  }
+  return static_cast<double>(rounds) * kChains * 2;
+}
+
+FATHOM_TARGET_AVX2 double f32_avx2(int64_t rounds) {
+  __m256 chain[kChains];
+  for (int c = 0; c < kChains; ++c)
+    chain[c] = _mm256_set1_ps(static_cast<float>(c));
+  const __m256 a = _mm256_set1_ps(0.999f);
+  const __m256 b = _mm256_set1_ps(0.5f);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChains; ++c) {
+      chain[c] = _mm256_fmadd_ps(chain[c], a, b);
+      asm volatile("" : "+x"(chain[c]));
+    }
+  }
+  return static_cast<double>(rounds) * kChains * 8 * 2;
+}
+
+FATHOM_TARGET_AVX512 double f32_avx512(int64_t rounds) {
+  __m512 chain[kChains];
+  for (int c = 0; c < kChains; ++c)
+    chain[c] = _mm512_set1_ps(static_cast<float>(c));
+  const __m512 a = _mm512_set1_ps(0.999f);
+  const __m512 b = _mm512_set1_ps(0.5f);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChains; ++c) {
+      chain[c] = _mm512_fmadd_ps(chain[c], a, b);
+      asm volatile("" : "+v"(chain[c]));
+    }
+  }
+  return static_cast<double>(rounds) * kChains * 16 * 2;
+}
+
+FATHOM_TARGET_AVX512 double bf16_avx512(int64_t rounds) {
+  __m512 chain[kChains];
+  for (int c = 0; c < kChains; ++c)
+    chain[c] = _mm512_setzero_ps();
+  const __m512bh a = (__m512bh)_mm512_set1_epi16(0x3F80);  // 1.0
+  const __m512bh b = (__m512bh)_mm512_set1_epi16(0x3C00);  // a small positive number
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChains; ++c) {
+      chain[c] = _mm512_dpbf16_ps(chain[c], a, b);
+      asm volatile("" : "+v"(chain[c]));
+    }
+  }
+  return static_cast<double>(rounds) * kChains * 32 * 2;
+}
+
+FATHOM_TARGET_AVX512 double int8_avx512(int64_t rounds) {
+  __m512i chain[kChains];
+  for (int c = 0; c < kChains; ++c)
+    chain[c] = _mm512_setzero_si512();
+  const __m512i a = _mm512_set1_epi8(3);
+  const __m512i b = _mm512_set1_epi8(-2);
+  for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kChains; ++c) {
+      chain[c] = _mm512_dpbusd_epi32(chain[c], a, b);
+      asm volatile("" : "+v"(chain[c]));
+    }
+  }
+  return static_cast<double>(rounds) * kChains * 64 * 2;
+}
+
+// All eight tiles: 16 rows of 64 bytes. Layout of LDTILECFG's operand.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
+
+// A tile product is 16 x 16 outputs over 64 bytes of k.
+constexpr double kTileOps = 16 * 16 * 64 * 2;
+
+FATHOM_TARGET_AMX double bf16_amx(int64_t rounds) {
+  const TileConfig config;
+  alignas(64) static const uint8_t zeros[16 * 64] = {};
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  for (int64_t r = 0; r < rounds; ++r) {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+  }
+  _tile_release();
+  return static_cast<double>(rounds) * 4 * kTileOps / 2;  // two bytes a value
+}
+
+FATHOM_TARGET_AMX double int8_amx(int64_t rounds) {
+  const TileConfig config;
+  alignas(64) static const uint8_t zeros[16 * 64] = {};
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  for (int64_t r = 0; r < rounds; ++r) {
+    _tile_dpbssd(0, 4, 5);
+    _tile_dpbssd(1, 4, 5);
+    _tile_dpbssd(2, 4, 5);
+    _tile_dpbssd(3, 4, 5);
+  }
+  _tile_release();
+  return static_cast<double>(rounds) * 4 * kTileOps;
+}
+
+}  // namespace
+
+ComputeLoop f32_loop(Isa isa) {
+  if (isa >= Isa::kAvx512) return {"vfmadd zmm", f32_avx512};
+  if (isa == Isa::kAvx2) return {"vfmadd ymm", f32_avx2};
+  return {"mulss addss", f32_portable};
+}
+
+ComputeLoop bf16_loop(Isa isa) {
+  if (isa == Isa::kAmx) return {"tdpbf16ps", bf16_amx};
+  if (isa == Isa::kAvx512) return {"vdpbf16ps zmm", bf16_avx512};
+  return {};
+}
+
+ComputeLoop int8_loop(Isa isa) {
+  if (isa == Isa::kAmx) return {"tdpbssd", int8_amx};
+  if (isa == Isa::kAvx512) return {"vpdpbusd zmm", int8_avx512};
+  return {};
+}
+
+uint64_t read_words(std::span<const uint64_t> words) {
+  // Eight sums, which compilers turn into vectors; the loads are what counts.
+  uint64_t sum[8] = {};
+  const size_t whole = words.size() / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8) {
+    for (size_t j = 0; j < 8; ++j)
+      sum[j] += words[i + j];
+  }
+  uint64_t total = 0;
+  for (uint64_t s : sum)
+    total += s;
+  for (size_t i = whole; i < words.size(); ++i)
+    total += words[i];
+  return total;
+}
+
+}  // namespace fathom

@@ -1,0 +1,59 @@
+// Ceilings of a machine: what a roofline is drawn from. Measured in the same run as the figures
+// they are held against, or taken from a data sheet.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/os/cpu_info.h"
+#include "fathom/os/thread_pool.h"
+#include "fathom/trace/cost.h"
+
+namespace fathom {
+
+/// Rates of a whole device (all threads of the run). 0: the device has no such unit.
+struct Peaks {
+  std::string device{};  ///< "h200", or the processor's name
+  std::string source{};  ///< "measured" or "data sheet"
+  double read_gbps = 0;
+  double copy_gbps = 0;  ///< bytes read plus bytes written
+  double f32_gflops = 0;
+  double bf16_gflops = 0;
+  double fp8_gflops = 0;
+  double fp4_gflops = 0;
+  double int8_gops = 0;
+  std::string f32_unit{}, bf16_unit{}, int8_unit{};  ///< instructions of measured rates
+
+  /// The rate of a unit, or of the unit that stands in for one the device lacks: FP4 and FP8
+  /// weights become bf16, bf16 becomes float32. GFLOP/s.
+  double compute_gflops(MathUnit unit) const;
+
+  /// The name of that rate: "bf16".
+  std::string_view compute_name(MathUnit unit) const;
+
+  /// The rate that bounds traffic of this mix: reading alone, or copying where a quarter or more
+  /// is written. GB/s.
+  double memory_gbps(int64_t bytes_read, int64_t bytes_written) const;
+  std::string_view memory_name(int64_t bytes_read, int64_t bytes_written) const;
+};
+
+struct PeakOptions {
+  int64_t buffer_bytes = 0;  ///< read by all threads together; 0: eight times the last cache
+  double seconds = 0.25;     ///< for each rate
+};
+
+/// Measures every rate of this machine on the threads of `pool`, best of all passes.
+Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& options);
+
+/// The data sheet of a GPU by name ("h200", "h100", "b200", "gb200"): dense rates, without
+/// sparsity.
+Result<Peaks> nominal_peaks(std::string_view name);
+
+/// Names that nominal_peaks knows.
+std::vector<std::string> nominal_peak_names();
+
+}  // namespace fathom

@@ -1,0 +1,198 @@
+#include "fathom/bench/report.h"
+
+#include <charconv>
+#include <map>
+
+#include "fathom/bench/csv.h"
+#include "fathom/os/atomic_file.h"
+#include "fathom/os/file.h"
+#include "fathom/text/json_writer.h"
+
+namespace fathom {
+namespace {
+
+/// Three significant digits without an exponent, for tables.
+std::string rounded(const Figure& value) {
+  if (!value) return "-";
+  char text[64];
+  int decimals = 0;
+  for (double limit = 100; decimals < 3 && std::abs(*value) < limit; limit /= 10)
+    ++decimals;
+  const auto end =
+      std::to_chars(text, text + sizeof text, *value, std::chars_format::fixed, decimals).ptr;
+  return {text, end};
+}
+
+std::string dash_if_empty(const std::string& text) {
+  return text.empty() ? "-" : text;
+}
+
+/// Text in a cell of a table: no bars, no line breaks.
+std::string cell(std::string text) {
+  for (char& c : text) {
+    if (c == '|') c = '/';
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  return text;
+}
+
+void append_conditions(std::string& out, const BenchReport& report) {
+  const BenchConditions& c = report.conditions;
+  const Peaks& p = report.peaks;
+  str_append(out, str_cat("fathom ", c.fathom_version, " (", c.commit, "), ", c.timestamp, "\n\n"));
+  str_append(out, str_cat(c.host_cpu, ", ", c.host_isa, ", ", c.host_cores, " cores, ", c.threads,
+                          " threads, ", c.host_mem_bytes >> 20, " MiB\n\n"));
+  if (p.source.empty()) return;
+  str_append(out, str_cat("Ceilings (", p.source, "): read ", rounded(p.read_gbps), " GB/s, copy ",
+                          rounded(p.copy_gbps), " GB/s, f32 ", rounded(p.f32_gflops), " GFLOP/s (",
+                          p.f32_unit, ")"));
+  if (p.bf16_gflops > 0) {
+    str_append(out, str_cat(", bf16 ", rounded(p.bf16_gflops), " GFLOP/s (", p.bf16_unit, ")"));
+  }
+  if (p.int8_gops > 0) {
+    str_append(out, str_cat(", int8 ", rounded(p.int8_gops), " GOP/s (", p.int8_unit, ")"));
+  }
+  out += "\n\n";
+}
+
+void append_table(std::string& out, const BenchReport& report) {
+  out +=
+      "| kernel | variant | op | case | status | us median | p10 | p90 | GB/s | TFLOP/s | bound | "
+      "roof us | % of roof | note |\n"
+      "|---|---|---|---|---|---:|---:|---:|---:|---:|---|---:|---:|---|\n";
+  for (const BenchRow& r : report.rows) {
+    for (const std::string& text :
+         {r.kernel, dash_if_empty(r.variant), dash_if_empty(r.op), dash_if_empty(r.case_name),
+          std::string(row_status_name(r.status)), rounded(r.us_median), rounded(r.us_p10),
+          rounded(r.us_p90), rounded(r.gbps), rounded(r.tflops), dash_if_empty(r.bound),
+          rounded(r.roof_us), rounded(r.pct_of_roof), r.note}) {
+      str_append(out, str_cat("| ", cell(text), text.empty() ? "" : " "));
+    }
+    out += "|\n";
+  }
+}
+
+std::string write_markdown(const BenchReport& report) {
+  std::string out = "# Kernel benchmark\n\n";
+  append_conditions(out, report);
+  append_table(out, report);
+  str_append(out, str_cat("\n", report.count(RowStatus::kOk), " rows ok, ",
+                          report.count(RowStatus::kWrong), " wrong, ",
+                          report.count(RowStatus::kUnavailable), " unavailable, ",
+                          report.count(RowStatus::kCrashed), " crashed\n"));
+  return out;
+}
+
+void write_row(JsonWriter& json, const BenchRow& row) {
+  json.begin_object();
+  for (const BenchField& field : bench_fields(row)) {
+    json.key(field.column);
+    if (field.is_number) {
+      double value = 0;
+      std::from_chars(field.text.data(), field.text.data() + field.text.size(), value);
+      json.number(value);
+    } else {
+      json.string(field.text);
+    }
+  }
+  json.end_object();
+}
+
+void write_peaks(JsonWriter& json, const Peaks& p) {
+  json.begin_object();
+  json.key("device").string(p.device).key("source").string(p.source);
+  const std::pair<std::string_view, double> rates[] = {
+      {"read_gbps", p.read_gbps},     {"copy_gbps", p.copy_gbps},   {"f32_gflops", p.f32_gflops},
+      {"bf16_gflops", p.bf16_gflops}, {"fp8_gflops", p.fp8_gflops}, {"fp4_gflops", p.fp4_gflops},
+      {"int8_gops", p.int8_gops}};
+  for (const auto& [name, value] : rates)
+    json.key(name).number(value);
+  json.end_object();
+}
+
+std::string write_json(const BenchReport& report) {
+  JsonWriter json(JsonStyle::kIndented);
+  json.begin_object();
+  json.key("schema").string(kKernelBenchSchema);
+  json.key("peaks");
+  write_peaks(json, report.peaks);
+  json.key("rows").begin_array();
+  for (const BenchRow& row : report.rows)
+    write_row(json, row);
+  json.end_array();
+  json.end_object();
+  return json.take() + "\n";
+}
+
+std::string write_json_lines(const BenchReport& report) {
+  std::string out;
+  for (const BenchRow& row : report.rows) {
+    JsonWriter json;
+    write_row(json, row);
+    str_append(out, str_cat(json.take(), "\n"));
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<BenchFormat> parse_bench_format(std::string_view name) {
+  if (name == "md") return BenchFormat::kMarkdown;
+  if (name == "csv") return BenchFormat::kCsv;
+  if (name == "json") return BenchFormat::kJson;
+  if (name == "jsonl") return BenchFormat::kJsonLines;
+  return invalid_argument(
+      str_cat("no output format '", name, "'; expected md, csv, json or jsonl"));
+}
+
+std::string write_bench_report(const BenchReport& report, BenchFormat format) {
+  switch (format) {
+    case BenchFormat::kMarkdown:
+      return write_markdown(report);
+    case BenchFormat::kCsv:
+      return write_bench_csv(report.rows);
+    case BenchFormat::kJson:
+      return write_json(report);
+    case BenchFormat::kJsonLines:
+      return write_json_lines(report);
+  }
+  return {};
+}
+
+std::string write_bench_list(const std::vector<BenchPlanEntry>& plan, ListNames names) {
+  std::string out;
+  for (const BenchPlanEntry& entry : plan) {
+    std::string name = entry.asked;
+    if (entry.kernel != nullptr) {
+      name = entry.kernel->info.name;
+      const NameList& reference = entry.kernel->info.reference_names;
+      if (names == ListNames::kReference) {
+        name = reference.size > 0 ? std::string(*reference.begin()) : "-";
+      }
+    }
+    str_append(out, name);
+    if (entry.bench_case == nullptr) {
+      out += entry.kernel == nullptr ? "  (not among the kernels of this build)\n"
+                                     : "  (no case of this choice)\n";
+      continue;
+    }
+    const CaseSpec& spec = entry.bench_case->spec;
+    str_append(out, str_cat("  ", spec.name, "  ", spec.op, "  ", spec.phase, "\n"));
+  }
+  return out;
+}
+
+Status write_bench_directory(const BenchReport& report, const std::string& directory) {
+  FATHOM_TRY(make_directories(directory));
+  std::map<std::string, std::vector<BenchRow>> by_kernel;
+  for (const BenchRow& row : report.rows)
+    by_kernel[row.kernel].push_back(row);
+  for (const auto& [kernel, rows] : by_kernel) {
+    FATHOM_TRY(write_file(join_path(directory, kernel + ".csv"), write_bench_csv(rows)));
+  }
+  FATHOM_TRY(write_file(join_path(directory, "all_kernels.csv"), write_bench_csv(report.rows)));
+  FATHOM_TRY(write_file(join_path(directory, "all_kernels.json"), write_json(report)));
+  return write_file(join_path(directory, "benchmark_summary.md"), write_markdown(report));
+}
+
+}  // namespace fathom

@@ -1,0 +1,101 @@
+#include "fathom/bench/suites.h"
+
+#include "fathom/kernels/core/catalog.h"
+
+namespace fathom {
+namespace {
+
+// The kernels of the published DeepSeek-R1 NVFP4 benchmark, in its order.
+constexpr std::string_view kReference23[] = {
+    "rmsnorm",
+    "fused_add_rmsnorm",
+    "cutlass_scaled_fp4_mm",
+    "dsv3_fused_a_gemm",
+    "dsv3_router_gemm",
+    "bmm_fp8",
+    "cutlass_mla_decode",
+    "trtllm_batch_decode_with_kv_cache_mla",
+    "trtllm_ragged_attention_deepseek",
+    "mla_rope_quantize_fp8",
+    "apply_rope_with_cos_sin_cache_inplace",
+    "concat_mla_k",
+    "silu_and_mul",
+    "topk_softmax",
+    "topk_sigmoid",
+    "moe_fused_gate",
+    "prepare_moe_input",
+    "scaled_fp4_experts_quant",
+    "cutlass_fp4_group_mm",
+    "apply_shuffle_mul_sum",
+    "moe_align_block_size",
+    "trtllm_fp4_block_scale_moe",
+    "fused_moe_kernel",
+};
+
+struct SuiteName {
+  std::string_view name;
+  std::string_view phase;
+};
+
+constexpr SuiteName kSuites[] = {
+    {"all", ""}, {"decode", "decode"}, {"prefill", "prefill"}, {"reference23", ""}};
+
+}  // namespace
+
+std::vector<std::string> suite_names() {
+  std::vector<std::string> names;
+  for (const SuiteName& s : kSuites)
+    names.emplace_back(s.name);
+  return names;
+}
+
+Result<Suite> find_suite(std::string_view name) {
+  for (const SuiteName& s : kSuites) {
+    if (s.name != name) continue;
+    Suite suite{.name = s.name, .phase = s.phase, .kernels = {}};
+    if (name == "reference23") {
+      for (std::string_view kernel : kReference23)
+        suite.kernels.emplace_back(kernel);
+    } else {
+      for (const KernelEntry& kernel : all_kernels()) {
+        suite.kernels.emplace_back(kernel.info.name);
+      }
+    }
+    return suite;
+  }
+  std::string known;
+  for (const SuiteName& s : kSuites) {
+    str_append(known, str_cat(known.empty() ? "" : ", ", s.name));
+  }
+  return not_found(str_cat("no suite '", name, "'; known are ", known));
+}
+
+bool matches_pattern(std::string_view pattern, std::string_view text) {
+  if (pattern.find_first_of("*?") == std::string_view::npos) {
+    return text.find(pattern) != std::string_view::npos;
+  }
+  // Greedy with one point to come back to: the last star and how much it has taken.
+  size_t p = 0;
+  size_t t = 0;
+  size_t star = std::string_view::npos;
+  size_t taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*')
+    ++p;
+  return p == pattern.size();
+}
+
+}  // namespace fathom

@@ -1,0 +1,62 @@
+#include "fathom/bench/suites.h"
+
+#include <gtest/gtest.h>
+#include <set>
+
+#include "fathom/kernels/conformance/cases.h"
+#include "fathom/kernels/core/catalog.h"
+
+namespace fathom {
+namespace {
+
+TEST(Suites, AllHoldsEveryKernelOfTheCatalogue) {
+  EXPECT_EQ(find_suite("all").value().kernels.size(), all_kernels().size());
+}
+
+TEST(Suites, Reference23HoldsTwentyThreeNames) {
+  const Suite suite = find_suite("reference23").value();
+
+  EXPECT_EQ(suite.kernels.size(), 23u);
+  EXPECT_EQ(std::set<std::string>(suite.kernels.begin(), suite.kernels.end()).size(), 23u);
+}
+
+TEST(Suites, UnknownSuiteNamesTheKnownOnes) {
+  EXPECT_EQ(find_suite("fast").status().message(),
+            "no suite 'fast'; known are all, decode, prefill, reference23");
+}
+
+TEST(Suites, CasesHaveThePhasesThatSuitesAskFor) {
+  for (const Case& c : all_cases().cases()) {
+    if (!c.spec.bench) continue;
+    EXPECT_TRUE(c.spec.phase == "decode" || c.spec.phase == "prefill")
+        << c.kernel << " " << c.spec.name << " has phase '" << c.spec.phase << "'";
+  }
+}
+
+TEST(Pattern, WithoutWildcardsMatchesAnywhere) {
+  EXPECT_TRUE(matches_pattern("norm", "add_rmsnorm/t1"));
+  EXPECT_TRUE(matches_pattern("", "anything"));
+  EXPECT_FALSE(matches_pattern("gemm", "add_rmsnorm/t1"));
+}
+
+TEST(Pattern, WithWildcardsMatchesTheWhole) {
+  EXPECT_TRUE(matches_pattern("*gemm*", "nvfp4_gemm/t1"));
+  EXPECT_TRUE(matches_pattern("*/t1", "nvfp4_gemm/t1"));
+  EXPECT_FALSE(matches_pattern("*/t1", "nvfp4_gemm/t128"));
+  EXPECT_TRUE(matches_pattern("*/t1*", "nvfp4_gemm/t128"));
+  EXPECT_TRUE(matches_pattern("?mm", "gmm"));
+  EXPECT_FALSE(matches_pattern("?mm", "mm"));
+  EXPECT_TRUE(matches_pattern("a*b*c", "aXbYbZc"));
+  EXPECT_FALSE(matches_pattern("a*b*c", "aXbYbZ"));
+  EXPECT_TRUE(matches_pattern("*", ""));
+  EXPECT_FALSE(matches_pattern("?", ""));
+  EXPECT_TRUE(matches_pattern("*b", "*ab"));
+}
+
+TEST(Pattern, TakesLinearTimeOnManyStars) {
+  const std::string text(20000, 'a');
+  EXPECT_FALSE(matches_pattern("*a*a*a*a*a*a*b", text));
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,64 @@
+#include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
+#include "fathom/kernels/gemm/product_cases.h"
+
+namespace fathom {
+namespace {
+
+void add_bf16_gemm_shapes(CaseList& list) {
+  add_small_product_cases<Bf16Gemm>(list, Format::kBf16, 300, {Format::kBf16, Format::kF32});
+  // Lengths of k that fill no pair, and weights in float32.
+  for (int64_t k : {1, 2, 3, 255, 257}) {
+    add_product_case<Bf16Gemm>(list, {.t = 2, .n = 17, .k = k, .y = Format::kF32});
+    add_product_case<Bf16Gemm>(list, {.t = 9, .n = 17, .k = k});
+  }
+  for (Format x : {Format::kBf16, Format::kF32}) {
+    add_product_case<Bf16Gemm>(list, {.t = 7,
+                                      .n = 37,
+                                      .k = 101,
+                                      .weight = Format::kF32,
+                                      .x = x,
+                                      .y = Format::kF32,
+                                      .layout = WeightLayout::kRowMajor});
+  }
+  for (int64_t t : {1, 8, 512}) {
+    const auto bench = [&](const char* op, int64_t n, int64_t k, Format y = Format::kBf16) {
+      add_product_case<Bf16Gemm>(list, {.t = t, .n = n, .k = k, .y = y, .op = op});
+    };
+    bench("r1_q_b_proj", 24576, 1536);
+    bench("r1_kv_b_proj", 32768, 512);
+    bench("r1_fused_qkv_a_proj", 2112, 7168);
+    bench("v2lite_q_proj", 3072, 2048);
+    bench("v2lite_o_proj", 2048, 2048);
+    if (t <= 8) bench("r1_lm_head", 129280, 7168, Format::kF32);
+    if (t <= 8) bench("v2lite_lm_head", 102400, 2048, Format::kF32);
+  }
+}
+
+void add_bf16_bmm_shapes(CaseList& list) {
+  for (int64_t t : {0, 1, 2, 5, 9, 33}) {
+    for (Format a : {Format::kBf16, Format::kF32}) {
+      add_product_case<Bf16Bmm>(list, {.t = t, .n = 32, .k = 48, .x = a, .y = a, .heads = 3});
+      add_product_case<Bf16Bmm>(list, {.t = t, .n = 16, .k = 130, .x = a, .y = a, .heads = 2});
+    }
+  }
+  for (Format w : {Format::kBf16, Format::kF32}) {
+    add_product_case<Bf16Bmm>(
+        list,
+        {.t = 4, .n = 21, .k = 33, .weight = w, .layout = WeightLayout::kRowMajor, .heads = 3});
+  }
+  for (int64_t t : {1, 8, 128}) {
+    add_product_case<Bf16Bmm>(list, {.t = t, .n = 512, .k = 128, .op = "r1_w_kc", .heads = 128});
+    add_product_case<Bf16Bmm>(list, {.t = t, .n = 128, .k = 512, .op = "r1_w_vc", .heads = 128});
+    add_product_case<Bf16Bmm>(list, {.t = t, .n = 512, .k = 128, .op = "v2lite_w_kc", .heads = 16});
+    add_product_case<Bf16Bmm>(list, {.t = t, .n = 128, .k = 512, .op = "v2lite_w_vc", .heads = 16});
+  }
+}
+
+}  // namespace
+
+void add_bf16_gemm_cases(CaseList& list) {
+  add_bf16_gemm_shapes(list);
+  add_bf16_bmm_shapes(list);
+}
+
+}  // namespace fathom

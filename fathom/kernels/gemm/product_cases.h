@@ -1,0 +1,252 @@
+// Cases of the product kernels: shapes in, operands, oracle and gates out. One oracle serves all of
+// them, the dot product of a row of x and a decoded row of w in float64.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "fathom/kernels/conformance/kernel_case.h"
+
+namespace fathom {
+
+struct ProductShape {
+  int64_t t = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  Format weight = Format::kBf16;
+  Format x = Format::kBf16;
+  Format y = Format::kBf16;
+  WeightLayout layout = WeightLayout::kRows16;
+  const char* op = "";  ///< name in a model; cases with one are timed
+  int64_t heads = 0;    ///< 0: x[T,K]; else x[T,H,K], one matrix a head
+  Dist dist = Dist::kNormal;
+};
+
+inline std::string product_case_name(const ProductShape& s) {
+  std::string name = *s.op == '\0' ? std::string() : str_cat(s.op, "_");
+  str_append(name, str_cat("t", s.t, "_"));
+  if (s.heads > 0) str_append(name, str_cat("h", s.heads, "_"));
+  str_append(name, str_cat(s.n, "x", s.k, "_", format_name(s.weight)));
+  if (s.x != Format::kBf16) str_append(name, str_cat("_x_", format_name(s.x)));
+  if (s.y != Format::kBf16) str_append(name, str_cat("_y_", format_name(s.y)));
+  if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
+  if (s.dist != Dist::kNormal) name += "_mixed";
+  return name;
+}
+
+/// Adds one case. The shapes with an op are timed; gate B is applied where there are enough
+/// outputs.
+template <class K>
+void add_product_case(CaseList& list, const ProductShape& s) {
+  const bool bench = *s.op != '\0';
+  const CaseSpec spec{
+      .name = product_case_name(s),
+      .op = s.op,
+      .bench = bench,
+      .phase = !bench      ? ""
+               : s.t > 128 ? "prefill"
+                           : "decode",
+      .columns = str_cat("M=", s.t, ";N=", s.n, ";K=", s.k),
+  };
+  add_case<K>(list, spec, [s, bench](CaseBuilder<K>& c) {
+    const int64_t heads = s.heads == 0 ? 1 : s.heads;
+    const auto dims = [&](int64_t width) {
+      return s.heads == 0 ? std::vector<int64_t>{s.t, width}
+                          : std::vector<int64_t>{s.t, heads, width};
+    };
+    c.set_batch(s.t);
+    const Tensor x =
+        c.input(dims(s.k), s.x, {.dist = s.dist}, {.row_gap = bench ? 0 : 6, .rows_per_batch = 1});
+    const WeightSpec w_spec{
+        .num_experts = s.heads, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
+    const Weight w = bench ? c.weight_codes(w_spec) : c.weight(w_spec);
+    const Tensor y = c.output(dims(s.n), s.y, {.row_gap = bench ? 0 : 3, .rows_per_batch = 1});
+    c.bind([=](const Binding& at) { return typename K::Args{.x = at(x), .w = at(w), .y = at(y)}; });
+    c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
+      return dot(x.row(row), w.row(row % heads * s.n + n));
+    });
+    if (bench || s.t * heads * s.n < 4096 || s.dist != Dist::kNormal) return;
+    c.expect_full_precision(y, gates::full_precision(s.weight), [=](int64_t row, int64_t n) {
+      return dot(x.row(row), w.exact_row(row % heads * s.n + n));
+    });
+  });
+}
+
+/// The small shapes that every plain product kernel passes: few and many tokens, edges of the row
+/// groups, of super-tiles, blocks and chunks of k, both layouts, both element types. `max_t` is the
+/// kernel's limit; `y_types` what it may write.
+template <class K>
+void add_small_product_cases(CaseList& list,
+                             Format weight,
+                             int64_t max_t,
+                             const std::vector<Format>& y_types) {
+  const auto add = [&](ProductShape s) {
+    s.weight = weight;
+    if (s.t > max_t) s.t = max_t;
+    s.y = y_types[static_cast<size_t>(s.t + s.n + s.k) % y_types.size()];
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13})
+    add({.t = t, .n = 48, .k = 144});
+  for (int64_t n : {1, 15, 16, 17, 64, 81, 144}) {
+    add({.t = 5, .n = n, .k = 128});
+    add({.t = 11, .n = n, .k = 80});
+  }
+  for (int64_t k : {16, 32, 48, 64, 192, 256, 272, 528, 640}) {
+    add({.t = 3, .n = 33, .k = k});
+    add({.t = 12, .n = 33, .k = k});
+  }
+  for (Format x : {Format::kBf16, Format::kF32}) {
+    add({.t = 1, .n = 33, .k = 144, .x = x, .layout = WeightLayout::kRowMajor});
+    add({.t = 10, .n = 19, .k = 272, .x = x, .layout = WeightLayout::kRowMajor});
+  }
+  add({.t = 1, .n = 33, .k = 128, .x = Format::kF32});
+  add({.t = 10, .n = 40, .k = 304, .x = Format::kF32});
+  add({.t = 14, .n = 34, .k = 320, .dist = Dist::kMixedRows});
+  if (max_t >= 300) {
+    for (int64_t t : {16, 17, 33})
+      add({.t = t, .n = 144, .k = 208});
+    add({.t = 300, .n = 80, .k = 304});  // more rows than a loop takes at once
+  }
+}
+
+/// Rows sorted by expert: how many rows each expert gets, and rows before the first and after the
+/// last one that belong to none.
+struct GroupedShape {
+  std::vector<int64_t> counts;
+  int64_t n = 0;
+  int64_t k = 0;
+  Format weight = Format::kBf16;
+  Format x = Format::kBf16;
+  Format y = Format::kBf16;
+  WeightLayout layout = WeightLayout::kRows16;
+  int64_t before = 0;
+  int64_t after = 0;
+  int64_t top_k = 1;
+  const char* op = "";
+  int64_t ring_bytes = 0;
+
+  int64_t experts() const { return static_cast<int64_t>(counts.size()); }
+
+  int64_t routed() const {
+    int64_t rows = 0;
+    for (int64_t count : counts)
+      rows += count;
+    return rows;
+  }
+
+  int64_t rows() const { return before + routed() + after; }
+};
+
+inline std::string grouped_case_name(const GroupedShape& s) {
+  std::string name = *s.op == '\0' ? std::string() : str_cat(s.op, "_");
+  str_append(name, str_cat("r", s.rows(), "_e", s.experts(), "_", s.n, "x", s.k, "_",
+                           format_name(s.weight)));
+  if (*s.op == '\0') {
+    for (int64_t count : s.counts)
+      str_append(name, str_cat("_", count));
+  }
+  if (s.before + s.after > 0) str_append(name, str_cat("_gaps_", s.before, "_", s.after));
+  if (s.x != Format::kBf16) str_append(name, str_cat("_x_", format_name(s.x)));
+  if (s.y != Format::kBf16) str_append(name, str_cat("_y_", format_name(s.y)));
+  if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
+  return name;
+}
+
+template <class K>
+void add_grouped_case(CaseList& list, const GroupedShape& s) {
+  const bool bench = *s.op != '\0';
+  const int64_t tokens = s.routed() / s.top_k;
+  const CaseSpec spec{
+      .name = grouped_case_name(s),
+      .op = s.op,
+      .bench = bench,
+      .phase = !bench         ? ""
+               : tokens > 128 ? "prefill"
+                              : "decode",
+      .columns =
+          str_cat("M=", tokens, ";N=", s.n, ";K=", s.k, ";E=", s.experts(), ";topk=", s.top_k),
+      .note = s.ring_bytes > 0 ? "experts mapped onto a ring" : "",
+  };
+  add_case<K>(list, spec, [s, bench](CaseBuilder<K>& c) {
+    std::vector<int64_t> expert(static_cast<size_t>(s.rows()), -1);
+    const Tensor offsets = c.input({s.experts() + 1}, Format::kI32);
+    int64_t at_row = s.before;
+    for (int64_t e = 0; e < s.experts(); ++e) {
+      offsets.set(e, static_cast<double>(at_row));
+      for (int64_t i = 0; i < s.counts[static_cast<size_t>(e)]; ++i) {
+        expert[static_cast<size_t>(at_row++)] = e;
+      }
+    }
+    offsets.set(s.experts(), static_cast<double>(at_row));
+    const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = bench ? 0 : 6});
+    const WeightSpec w_spec{.num_experts = s.experts(),
+                            .rows = s.n,
+                            .cols = s.k,
+                            .format = s.weight,
+                            .layout = s.layout};
+    const Weight w = bench ? c.weight_codes(w_spec, s.ring_bytes) : c.weight(w_spec);
+    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = bench ? 0 : 3});
+    c.bind([=, top_k = s.top_k](const Binding& at) {
+      return typename K::Args{
+          .x = at(x), .w = at(w), .offsets = at(offsets), .y = at(y), .top_k = top_k};
+    });
+    c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
+      const int64_t e = expert[static_cast<size_t>(row)];
+      // Rows of no expert keep the NaN that outputs start with.
+      if (e < 0) return std::numeric_limits<double>::quiet_NaN();
+      return dot(x.row(row), w.row(e * s.n + n));
+    });
+  });
+}
+
+/// The small shapes that every grouped product kernel passes.
+template <class K>
+void add_small_grouped_cases(CaseList& list, Format weight) {
+  const auto add = [&](GroupedShape s) {
+    s.weight = weight;
+    if (s.rows() % 2 == 1) s.y = Format::kF32;
+    add_grouped_case<K>(list, s);
+  };
+  add({.counts = {0, 0, 0}, .n = 32, .k = 64});
+  add({.counts = {1}, .n = 16, .k = 64});
+  add({.counts = {1, 0, 2, 3}, .n = 48, .k = 144});
+  add({.counts = {0, 0, 23, 0}, .n = 48, .k = 80});
+  add({.counts = {5, 17, 0, 9, 1, 33}, .n = 32, .k = 272});
+  add({.counts = {2, 0, 9, 4}, .n = 32, .k = 128, .before = 2, .after = 3});
+  add({.counts = {300, 1, 20}, .n = 16, .k = 64});
+  add({.counts = {3, 10, 0, 1}, .n = 33, .k = 144, .layout = WeightLayout::kRowMajor});
+  add({.counts = {3, 10, 0, 1}, .n = 48, .k = 144, .x = Format::kF32, .y = Format::kF32});
+}
+
+/// R1's and V2-Lite's experts for one token, eight and a prefill of 512: every expert of `tokens`
+/// tokens that choose evenly, which is the expectation and the same everywhere.
+template <class K>
+void add_expert_cases(CaseList& list, Format weight) {
+  constexpr int64_t kRing = 1 << 30;
+  const auto add = [&](const char* op, int64_t tokens, int64_t top_k, int64_t experts, int64_t n,
+                       int64_t k) {
+    std::vector<int64_t> counts(static_cast<size_t>(experts), 0);
+    // A stride that is odd visits every expert before it comes back.
+    for (int64_t i = 0; i < tokens * top_k; ++i)
+      ++counts[static_cast<size_t>(i * 37 % experts)];
+    add_grouped_case<K>(list, {.counts = counts,
+                               .n = n,
+                               .k = k,
+                               .weight = weight,
+                               .top_k = top_k,
+                               .op = op,
+                               .ring_bytes = kRing});
+  };
+  for (int64_t tokens : {1, 8, 512}) {
+    add("r1_experts_gate_up", tokens, 8, 256, 4096, 7168);
+    add("r1_experts_down", tokens, 8, 256, 7168, 2048);
+    add("v2lite_experts_gate_up", tokens, 6, 64, 2816, 2048);
+    add("v2lite_experts_down", tokens, 6, 64, 2048, 1408);
+  }
+}
+
+}  // namespace fathom

@@ -1,0 +1,11 @@
+#include "fathom/kernels/gemm/product_cases.h"
+#include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
+
+namespace fathom {
+
+void add_bf16_group_gemm_cases(CaseList& list) {
+  add_small_grouped_cases<Bf16GroupGemm>(list, Format::kBf16);
+  add_expert_cases<Bf16GroupGemm>(list, Format::kBf16);
+}
+
+}  // namespace fathom

@@ -1,0 +1,253 @@
+#include "fathom/kernels/sample/draw/draw.h"
+
+#include <cmath>
+#include <gtest/gtest.h>
+#include <limits>
+#include <vector>
+
+#include "fathom/base/rng.h"
+#include "fathom/kernels/conformance/case_runner.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/launch.h"
+
+namespace fathom {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+const std::vector<float> kProbs = {0.05f, 0.3f, 0.02f, 0.25f, 0.08f, 0.2f, 0.1f};
+
+class DrawTest : public testing::Test {
+ protected:
+  DrawTest() { install_cpu_kernels(best_isa()); }
+
+  int32_t top_k_top_p(std::vector<float> p,
+                      int32_t k,
+                      float top_p,
+                      float u,
+                      FilterOrder order = FilterOrder::kTopKFirst) {
+    int32_t id = -1;
+    const Status status = launch<SampleTopKTopP>(
+        runner.exec(), "sampler",
+        {.probs = make_view(p.data(), {1, static_cast<int64_t>(p.size())}, Format::kF32),
+         .k = make_view(&k, {1}, Format::kI32),
+         .top_p = make_view(&top_p, {1}, Format::kF32),
+         .uniform = make_view(&u, {1}, Format::kF32),
+         .ids = make_view(&id, {1}, Format::kI32),
+         .order = order});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return id;
+  }
+
+  int32_t min_p(std::vector<float> p, float least, float u) {
+    int32_t id = -1;
+    const Status status = launch<SampleMinP>(
+        runner.exec(), "sampler",
+        {.probs = make_view(p.data(), {1, static_cast<int64_t>(p.size())}, Format::kF32),
+         .min_p = make_view(&least, {1}, Format::kF32),
+         .uniform = make_view(&u, {1}, Format::kF32),
+         .ids = make_view(&id, {1}, Format::kI32)});
+    EXPECT_TRUE(status.ok()) << status.message();
+    return id;
+  }
+
+  /// Chi-square of many draws against the exact distribution; make_args(probs, uniform, ids) gives
+  /// a launch of kBatch draws from one row.
+  template <class K, class MakeArgs>
+  double chi_square(const std::vector<double>& exact, MakeArgs make_args) {
+#ifdef FATHOM_SANITIZED
+    constexpr int kLaunches = 20;
+#else
+    constexpr int kLaunches = 1000;
+#endif
+    std::vector<float> p = kProbs;
+    View probs = make_view(p.data(), {kBatch, static_cast<int64_t>(p.size())}, Format::kF32);
+    probs.strides[0] = 0;  // every draw reads the same row
+    std::vector<float> uniform(kBatch);
+    std::vector<int32_t> ids(kBatch);
+    std::vector<int64_t> counts(exact.size(), 0);
+    CaseRunner two_threads(2);
+    Rng rng(77);
+    for (int i = 0; i < kLaunches; ++i) {
+      for (float& u : uniform)
+        u = rng.next_uniform();
+      const Status status =
+          launch<K>(two_threads.exec(), "sampler",
+                    make_args(probs, make_view(uniform.data(), {kBatch}, Format::kF32),
+                              make_view(ids.data(), {kBatch}, Format::kI32)));
+      EXPECT_TRUE(status.ok()) << status.message();
+      for (int32_t id : ids)
+        ++counts[static_cast<size_t>(id)];
+    }
+    double sum = 0;
+    for (size_t v = 0; v < exact.size(); ++v) {
+      const double expected = exact[v] * static_cast<double>(kLaunches * kBatch);
+      const auto found = static_cast<double>(counts[v]);
+      if (expected == 0) {
+        EXPECT_EQ(counts[v], 0) << "token " << v << " must not be drawn";
+        continue;
+      }
+      sum += (found - expected) * (found - expected) / expected;
+    }
+    return sum;
+  }
+
+  double chi_square_top_k_top_p(const std::vector<double>& exact,
+                                int32_t k,
+                                float top_p,
+                                FilterOrder order = FilterOrder::kTopKFirst) {
+    std::vector<int32_t> ks(kBatch, k);
+    std::vector<float> ps(kBatch, top_p);
+    return chi_square<SampleTopKTopP>(exact, [&](View probs, View uniform, View ids) {
+      return SampleTopKTopP::Args{.probs = probs,
+                                  .k = make_view(ks.data(), {kBatch}, Format::kI32),
+                                  .top_p = make_view(ps.data(), {kBatch}, Format::kF32),
+                                  .uniform = uniform,
+                                  .ids = ids,
+                                  .order = order};
+    });
+  }
+
+  double chi_square_min_p(const std::vector<double>& exact, float min_p) {
+    std::vector<float> least(kBatch, min_p);
+    return chi_square<SampleMinP>(exact, [&](View probs, View uniform, View ids) {
+      return SampleMinP::Args{.probs = probs,
+                              .min_p = make_view(least.data(), {kBatch}, Format::kF32),
+                              .uniform = uniform,
+                              .ids = ids};
+    });
+  }
+
+  static constexpr int64_t kBatch = 1000;
+  CaseRunner runner{1};
+};
+
+// p = 1e-4: 23.5 for 4 degrees of freedom, 21.1 for 3, 27.9 for 6.
+TEST_F(DrawTest, TopKThenTopPFollowsTheExactDistribution) {
+  // The 5 largest are .3 .25 .2 .1 .08 of .93; 0.9 of that is .837, which .85 exceeds without .08.
+  const std::vector<double> exact = {0, .3 / .85, 0, .25 / .85, 0, .2 / .85, .1 / .85};
+
+  EXPECT_LT(chi_square_top_k_top_p(exact, 5, 0.9f), 21.1);
+}
+
+TEST_F(DrawTest, JointFiltersSeeTheOriginalMasses) {
+  // 0.9 of the whole row needs .3 .25 .2 .1 .08: all five of top-k, where the order above drops
+  // one.
+  const std::vector<double> exact = {0, .3 / .93, 0, .25 / .93, .08 / .93, .2 / .93, .1 / .93};
+
+  EXPECT_LT(chi_square_top_k_top_p(exact, 5, 0.9f, FilterOrder::kJoint), 23.5);
+}
+
+TEST_F(DrawTest, WithoutFiltersItFollowsTheRow) {
+  const std::vector<double> exact(kProbs.begin(), kProbs.end());
+
+  EXPECT_LT(chi_square_top_k_top_p(exact, 1 << 30, 1.0f), 27.9);
+}
+
+TEST_F(DrawTest, MinPFollowsTheExactDistribution) {
+  // 0.3 * 0.3 = 0.09: four tokens stay.
+  const std::vector<double> exact = {0, .3 / .85, 0, .25 / .85, 0, .2 / .85, .1 / .85};
+
+  EXPECT_LT(chi_square_min_p(exact, 0.3f), 21.1);
+}
+
+TEST_F(DrawTest, ProbabilitiesNeedNotSumToOne) {
+  std::vector<float> scaled = kProbs;
+  for (float& p : scaled)
+    p *= 1000;
+  for (float u : {0.0f, 0.1f, 0.35f, 0.5f, 0.9f, 0.999f}) {
+    EXPECT_EQ(top_k_top_p(scaled, 5, 0.9f, u), top_k_top_p(kProbs, 5, 0.9f, u)) << u;
+    EXPECT_EQ(min_p(scaled, 0.3f, u), min_p(kProbs, 0.3f, u)) << u;
+  }
+}
+
+TEST_F(DrawTest, TopKOneIsTheArgmaxForEveryRandomNumber) {
+  for (float u : {0.0f, 0.5f, 0.99999994f}) {
+    EXPECT_EQ(top_k_top_p(kProbs, 1, 1.0f, u), 1);
+    EXPECT_EQ(min_p(kProbs, 1.0f, u), 1);
+  }
+}
+
+TEST_F(DrawTest, TokenThatCrossesTopPIsKept) {
+  // .3 alone is below .4; with .25 it is above: two tokens.
+  EXPECT_EQ(top_k_top_p(kProbs, 7, 0.4f, 0.99f), 3);
+  EXPECT_EQ(top_k_top_p(kProbs, 7, 0.4f, 0.0f), 1);
+}
+
+TEST_F(DrawTest, TiesAtTheThresholdAreAllKept) {
+  const std::vector<float> tied = {.25f, .25f, .25f, .25f};
+
+  EXPECT_EQ(top_k_top_p(tied, 2, 1.0f, 0.99f), 3);
+  EXPECT_EQ(top_k_top_p(tied, 4, 0.3f, 0.99f), 3);
+}
+
+TEST_F(DrawTest, NeverDrawsAnImpossibleToken) {
+  EXPECT_EQ(top_k_top_p({0, 0, 1, 0}, 4, 1.0f, 0.0f), 2);
+  EXPECT_EQ(top_k_top_p({0, 0, 1, 0}, 4, 1.0f, 0.99999994f), 2);
+  EXPECT_EQ(min_p({0, 0, 1, 0}, 0.0f, 0.99999994f), 2);
+}
+
+TEST_F(DrawTest, AnyBitsGiveAnIdInRange) {
+  for (const std::vector<float>& p :
+       {std::vector<float>{kNan, kNan, kNan}, std::vector<float>{0, 0, 0},
+        std::vector<float>{-1, -2, -3}, std::vector<float>{kInf, 1, kInf},
+        std::vector<float>{kNan, 0.5f, -1}}) {
+    for (float u : {0.0f, 0.5f, 0.99999994f}) {
+      for (int32_t id : {top_k_top_p(p, 2, 0.9f, u), min_p(p, 0.1f, u),
+                         top_k_top_p(p, 2, 0.9f, u, FilterOrder::kJoint)}) {
+        EXPECT_GE(id, 0);
+        EXPECT_LT(id, 3);
+      }
+    }
+  }
+  EXPECT_EQ(top_k_top_p({kNan, 0.5f, -1}, 2, 0.9f, 0.5f), 1);
+}
+
+TEST_F(DrawTest, RefusesParametersOutOfRange) {
+  std::vector<float> p = kProbs;
+  float min_p_value = 0.1f, top_p = 0.9f, u = 0.5f;
+  int32_t k = 5, index = 0, id = 0;
+  const auto error = [&] {
+    const View probs = make_view(p.data(), {1, 7}, Format::kF32);
+    const View uniform = make_view(&u, {1}, Format::kF32);
+    const View indices = make_view(&index, {1}, Format::kI32);
+    const View ids = make_view(&id, {1}, Format::kI32);
+    return launch<SampleTopKTopP>(runner.exec(), "sampler",
+                                  {.probs = probs,
+                                   .k = make_view(&k, {1}, Format::kI32),
+                                   .top_p = make_view(&top_p, {1}, Format::kF32),
+                                   .uniform = uniform,
+                                   .indices = indices,
+                                   .ids = ids})
+               .message() +
+           launch<SampleMinP>(runner.exec(), "sampler",
+                              {.probs = probs,
+                               .min_p = make_view(&min_p_value, {1}, Format::kF32),
+                               .uniform = uniform,
+                               .indices = indices,
+                               .ids = ids})
+               .message();
+  };
+
+  EXPECT_EQ(error(), "");
+  k = 0;
+  EXPECT_NE(error().find("k[0] is 0, expected at least 1"), std::string::npos);
+  k = 5;
+  top_p = 0;
+  EXPECT_NE(error().find("top_p[0] is 0, expected a positive number"), std::string::npos);
+  top_p = 0.9f;
+  u = 1.0f;
+  EXPECT_NE(error().find("uniform[0] is 1, expected a number in [0, 1)"), std::string::npos);
+  u = kNan;
+  EXPECT_NE(error().find("uniform[0] is nan"), std::string::npos);
+  u = 0.5f;
+  index = 1;
+  EXPECT_NE(error().find("indices[0] is 1, expected 0 to 0"), std::string::npos);
+  index = 0;
+  min_p_value = 1.5f;
+  EXPECT_NE(error().find("min_p[0] is 1.5, expected a number in [0, 1]"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,201 @@
+#include "fathom/layers/linear.h"
+
+#include <array>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <vector>
+
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/layers/embedding.h"
+#include "fathom/layers/ffn/moe.h"
+#include "fathom/layers/norm.h"
+#include "fathom/trace/recorder.h"
+
+namespace fathom {
+namespace {
+
+using testing::HasSubstr;
+
+// Exec with small arenas on the CPU, or dry.
+struct TestExec {
+  ThreadPool pool{1, PinThreads::kNo};
+  Arena activations{Buffer::allocate(DeviceKind::kCpu, 1 << 20, "test").value()};
+  Arena scratch{Buffer::allocate(DeviceKind::kCpu, 1 << 20, "test").value()};
+  Arena dry_activations;
+  Arena dry_scratch;
+  Recorder recorder{RecordLevel::kShapes, 64};
+  Exec ex;
+
+  explicit TestExec(Backend backend) {
+    install_cpu_kernels(best_isa());
+    ex.backend = backend;
+    ex.pool = &pool;
+    ex.activations = backend == Backend::kDry ? &dry_activations : &activations;
+    ex.scratch = backend == Backend::kDry ? &dry_scratch : &scratch;
+    ex.recorder = &recorder;
+  }
+};
+
+LinearWeight dry_weight(int64_t n, int64_t k, Format format) {
+  LinearWeight w;
+  w.w.values = make_view(nullptr, {n, k}, format);
+  w.w.layout = format == Format::kF32 ? WeightLayout::kRowMajor : WeightLayout::kRows16;
+  const int64_t groups = (n + 15) / 16;
+  if (format == Format::kNvfp4) w.w.global = make_view(nullptr, {groups}, Format::kF32);
+  if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {
+    w.w.scales = make_view(nullptr, {groups, (k + 127) / 128}, Format::kF32);
+  }
+  return w;
+}
+
+LinearWeight dense_weight(std::vector<float>& values, int64_t n, int64_t k) {
+  LinearWeight w;
+  w.w.values = make_view(values.data(), {n, k}, Format::kF32);
+  return w;
+}
+
+struct RowCase {
+  Format format;
+  LinearUse use;
+  int64_t tokens;
+  int row;
+  const char* kernel;
+};
+
+class LinearTable : public testing::TestWithParam<RowCase> {};
+
+TEST_P(LinearTable, FirstFittingRowServesAndIsRecorded) {
+  const RowCase& c = GetParam();
+  TestExec t(Backend::kDry);
+  const View x = make_view(nullptr, {c.tokens, 256}, Format::kBf16);
+  const View y = make_view(nullptr, {c.tokens, 64}, Format::kF32);
+
+  const Status status = linear(t.ex, "some_proj", x, dry_weight(64, 256, c.format), y, c.use);
+
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto records = t.recorder.records();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_STREQ(records[0].kernel, c.kernel);
+  EXPECT_EQ(records[0].selection_row, c.row);
+  EXPECT_STREQ(records[0].op.name, "some_proj");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows,
+    LinearTable,
+    testing::Values(RowCase{Format::kBf16, LinearUse::kLatentDown, 16, 0, "latent_down_gemm"},
+                    RowCase{Format::kBf16, LinearUse::kLatentDown, 17, 2, "bf16_gemm"},
+                    RowCase{Format::kBf16, LinearUse::kRouter, 1, 1, "router_gemm"},
+                    RowCase{Format::kBf16, LinearUse::kRouter, 17, 2, "bf16_gemm"},
+                    RowCase{Format::kBf16, LinearUse::kAny, 1, 2, "bf16_gemm"},
+                    RowCase{Format::kF32, LinearUse::kRouter, 1, 3, "bf16_gemm"},
+                    RowCase{Format::kFp8Block, LinearUse::kLatentDown, 1, 4, "fp8_block_gemm"},
+                    RowCase{Format::kFp8BlockUe8m0, LinearUse::kAny, 300, 5, "fp8_block_gemm"},
+                    RowCase{Format::kNvfp4, LinearUse::kAny, 0, 6, "nvfp4_gemm"}));
+
+TEST(Linear, FormatWithoutARowIsUnsupported) {
+  TestExec t(Backend::kDry);
+  LinearWeight w;
+  w.w.values = make_view(nullptr, {64, 256}, Format::kMxfp4);
+  const View x = make_view(nullptr, {1, 256}, Format::kBf16);
+  const View y = make_view(nullptr, {1, 64}, Format::kBf16);
+
+  const Status status = linear(t.ex, "o_proj", x, w, y);
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(),
+              HasSubstr("o_proj: no linear kernel takes weights [64, 256] mxfp4"));
+}
+
+TEST(Linear, WrongShapeNamesTheAxis) {
+  TestExec t(Backend::kDry);
+  const View x = make_view(nullptr, {1, 255}, Format::kBf16);
+  const View y = make_view(nullptr, {1, 64}, Format::kBf16);
+
+  const Status status = linear(t.ex, "o_proj", x, dry_weight(64, 256, Format::kNvfp4), y);
+
+  EXPECT_THAT(status.message(), HasSubstr("256"));
+  EXPECT_THAT(status.message(), HasSubstr("255"));
+}
+
+TEST(Linear, ExplainSaysWhyEarlierRowsDoNotServe) {
+  TestExec t(Backend::kDry);
+
+  const std::string text = explain_linear(t.ex, "gate", 100, dry_weight(64, 256, Format::kBf16),
+                                          Format::kBf16, Format::kF32, LinearUse::kRouter);
+
+  EXPECT_THAT(text, HasSubstr("row 0  bf16  latent_down_gemm: for another place in the model"));
+  EXPECT_THAT(text, HasSubstr("row 1  bf16  router_gemm: "));
+  EXPECT_THAT(text, HasSubstr("T<=16"));
+  EXPECT_THAT(text, HasSubstr("row 2  bf16  bf16_gemm: chosen"));
+  EXPECT_THAT(text, HasSubstr("row 6  nvfp4  nvfp4_gemm: weights are bf16"));
+}
+
+TEST(Linear, TwoPartsFillTheirColumns) {
+  TestExec t(Backend::kCpu);
+  std::vector<float> first{1, 0, 0, 1, 1, 1};  // [3, 2]
+  std::vector<float> second{2, 0, 0, 2};       // [2, 2]
+  RowsWeight w;
+  w.num_parts = 2;
+  w.parts[0] = dense_weight(first, 3, 2);
+  w.parts[1] = dense_weight(second, 2, 2);
+  std::vector<float> x{5, 7, -1, 3};
+  std::vector<float> y(10, -99.0f);
+  const std::array<Op, 2> parts = {Op("a"), Op("b")};
+
+  const Status status = linear_rows_of(t.ex, "ab", parts, make_view(x.data(), {2, 2}, Format::kF32),
+                                       w, make_view(y.data(), {2, 5}, Format::kF32));
+
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(y, (std::vector<float>{5, 7, 12, 10, 14, -1, 3, 2, -2, 6}));
+  EXPECT_STREQ(t.recorder.records()[0].op.name, "a");
+  EXPECT_STREQ(t.recorder.records()[1].op.name, "b");
+}
+
+TEST(LmHead, GivesTheRowsThatAreAsked) {
+  TestExec t(Backend::kCpu);
+  std::vector<float> head{1, 0, 0, 1, 1, -1};  // [3, 2]
+  std::vector<float> hidden{1, 2, 3, 4, 5, 6};
+  std::vector<int32_t> rows{2, 0};
+  std::vector<float> logits(6);
+
+  const Status status = lm_head(t.ex, make_view(hidden.data(), {3, 2}, Format::kF32),
+                                make_view(rows.data(), {2}, Format::kI32), dense_weight(head, 3, 2),
+                                make_view(logits.data(), {2, 3}, Format::kF32));
+
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(logits, (std::vector<float>{5, 6, -1, 1, 2, -1}));
+}
+
+TEST(AddNorm, AddsABranchOnceAndOnlyWhenOneIsPending) {
+  TestExec t(Backend::kCpu);
+  Hidden h = make_hidden(t.ex, 1, 2, Format::kF32).value();
+  h.residual.as<float>()[0] = 3;
+  h.residual.as<float>()[1] = 4;
+  h.branch.as<float>()[0] = 1;
+  h.branch.as<float>()[1] = -4;
+  std::vector<float> ones{1, 1};
+  const View w = make_view(ones.data(), {2}, Format::kF32);
+
+  ASSERT_TRUE(add_norm(t.ex, "n", h, w, 0.0f).ok());
+  EXPECT_EQ(h.residual.as<float>()[0], 3);
+  EXPECT_FLOAT_EQ(h.normed.as<float>()[1], 4 / 3.5355339f);
+
+  h.pending = true;
+  ASSERT_TRUE(add_norm(t.ex, "n", h, w, 0.0f).ok());
+  EXPECT_EQ(h.residual.as<float>()[0], 4);
+  EXPECT_EQ(h.residual.as<float>()[1], 0);
+  EXPECT_FALSE(h.pending);
+  EXPECT_FLOAT_EQ(h.normed.as<float>()[0], 4 / 2.8284271f);
+}
+
+TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
+  EXPECT_EQ(moe_rows()[static_cast<size_t>(choose_moe({}))].strategy, MoeStrategy::kGrouped);
+  for (MoeStrategy s : {MoeStrategy::kGrouped, MoeStrategy::kSorted}) {
+    EXPECT_EQ(moe_rows()[static_cast<size_t>(choose_moe({.strategy = s}))].strategy, s);
+  }
+  EXPECT_THAT(explain_moe({}), HasSubstr("grouped (otherwise): chosen"));
+}
+
+}  // namespace
+}  // namespace fathom

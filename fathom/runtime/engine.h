@@ -1,0 +1,135 @@
+// EngineCore: the step loop. It owns pages, prefix cache, scheduler and arenas, and follows each
+// request from submit() to its last event. One thread calls everything here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/models/model.h"
+#include "fathom/os/clock.h"
+#include "fathom/runtime/kv/kv_layout.h"
+#include "fathom/runtime/memory_plan.h"
+#include "fathom/runtime/request.h"
+#include "fathom/runtime/sample/stop.h"
+#include "fathom/runtime/scheduler.h"
+#include "fathom/runtime/step.h"
+#include "fathom/tokenizer/tokenizer.h"
+
+namespace fathom {
+
+struct CoreSettings {
+  SchedulerOptions scheduler;  ///< its limits of a step and of the context come from the plan
+  MemoryPlan plan;
+  bool prefix_cache = true;
+  std::string model_fingerprint;  ///< digest of configuration and weights
+  uint64_t seed = 0;              ///< of requests without one
+  std::vector<int32_t> end_ids;   ///< the model's end tokens
+  SpecialTokens special_tokens = SpecialTokens::kSkip;
+  Pins pins;
+};
+
+struct CoreStats {
+  SchedulerStats scheduler;
+  PrefixCacheStats prefix;
+  int64_t num_pages = 0;
+  int64_t owned_pages = 0;
+  int64_t private_pages = 0;
+  int64_t cached_pages = 0;
+  int64_t num_steps = 0;
+  int64_t prompt_tokens = 0;  ///< computed, repeated ones included
+  int64_t generated_tokens = 0;
+  int64_t numerical_errors = 0;  ///< requests that ended for logits that are not finite
+};
+
+class EngineCore {
+ public:
+  /// Allocates pages and arenas of the plan. Model, pool, tokenizer and clock outlive the engine;
+  /// tokenizer may be null (no text, no stop strings). Errors: OutOfMemory.
+  static Result<std::unique_ptr<EngineCore>> create(CoreSettings settings,
+                                                    const Model& model,
+                                                    ThreadPool& pool,
+                                                    const Tokenizer* tokenizer,
+                                                    const Clock& clock);
+  ~EngineCore();
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  /// Checks a request and queues it. Its callback gets every token and, exactly once and last, an
+  /// event with a finish reason. Errors, after which no callback comes: InvalidArgument for what
+  /// reliability.md, 2.3 refuses; Overloaded; DeviceLost after an engine fault.
+  Result<RequestId> submit(Request request);
+
+  /// One step: expires, plans, computes, samples, tells. Does nothing when idle. Errors: an engine
+  /// fault; all requests have ended with it, and the engine refuses further work.
+  Status step();
+
+  /// Ends a request; its callback gets the reason before this returns. Its pages are free at once,
+  /// or at the end of the running step. False for an id that is not (or no longer) known.
+  bool cancel(RequestId id, FinishReason reason = FinishReason::kAborted);
+
+  bool idle() const { return scheduler_.idle(); }
+
+  /// Tokens that a prompt of that length may be followed by when its request does not say.
+  int64_t default_max_tokens(int64_t prompt_length) const;
+
+  /// Forgets all cached prefixes.
+  void drop_prefix_cache() { pool_.drop_cached(); }
+
+  CoreStats stats() const;
+
+  const CoreSettings& settings() const { return settings_; }
+
+  /// Ops are recorded here; null: not.
+  void set_recorder(Recorder* recorder) { exec_.recorder = recorder; }
+
+ private:
+  struct ActiveRequest;
+  class Busy;
+
+  EngineCore(CoreSettings settings,
+             const Model& model,
+             ThreadPool& pool,
+             const Tokenizer* tokenizer,
+             const Clock& clock);
+
+  Status allocate(ThreadPool& pool);
+  Status check(const Request& request) const;
+  SampleRow sample_row(const Sequence& sequence) const;
+  void expire();
+  void commit(const StepPlan& plan);
+  void commit_token(const StepItem& item, const SampleResult& result);
+  void fault(const Status& status);
+  void end(ActiveRequest& request, FinishReason reason);
+  void tell(ActiveRequest& request, const TokenEvent& event);
+  void bury(ActiveRequest& request);
+
+  CoreSettings settings_;
+  const Model& model_;
+  const Tokenizer* tokenizer_;
+  const Clock& clock_;
+  PagePool pool_;
+  std::unique_ptr<PrefixCache> cache_;
+  Scheduler scheduler_;
+  KvStorage kv_;
+  Arena activations_;
+  Arena scratch_;
+  Exec exec_;
+  std::unique_ptr<StepRunner> runner_;
+  StepRunner::RowOf row_of_;
+  std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  // Ended requests live on until nobody can be inside their callbacks or the plan.
+  std::vector<std::unique_ptr<ActiveRequest>> graveyard_;
+  std::vector<Scheduler::Expired> expired_;
+  RequestId next_id_ = 1;
+  int busy_ = 0;
+  bool faulted_ = false;
+  int64_t num_steps_ = 0;
+  int64_t prompt_tokens_ = 0;
+  int64_t generated_tokens_ = 0;
+  int64_t numerical_errors_ = 0;
+};
+
+}  // namespace fathom

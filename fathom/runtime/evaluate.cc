@@ -1,0 +1,376 @@
+#include "fathom/runtime/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fathom/formats/minifloat.h"
+#include "fathom/weights/checkpoint.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kTapPrompt = 2;
+
+// A dense tensor of the golden file as [rows, columns].
+template <class T>
+struct Table {
+  std::vector<T> values;
+  int64_t rows = 0;
+  int64_t columns = 1;
+
+  std::span<const T> row(int64_t i) const {
+    return std::span(values).subspan(static_cast<size_t>(i * columns),
+                                     static_cast<size_t>(columns));
+  }
+};
+
+template <class T>
+Result<Table<T>> read_table(const Checkpoint& golden, const std::string& name, Format dtype) {
+  FATHOM_ASSIGN(const TensorRef* const ref, golden.get(name));
+  if (ref->entry.dtype != dtype || ref->entry.shape.empty()) {
+    return corrupt(str_cat(golden.describe(*ref), " is ",
+                           describe_tensor(ref->entry.dtype, ref->entry.shape), ", expected ",
+                           dtype_name(dtype), " with one or two axes"));
+  }
+  Table<T> table;
+  table.rows = ref->entry.shape[0];
+  if (ref->entry.shape.size() > 1) table.columns = ref->entry.shape[1];
+  table.values.resize(static_cast<size_t>(table.rows * table.columns));
+  FATHOM_TRY(golden.read(*ref, std::as_writable_bytes(std::span(table.values))));
+  return table;
+}
+
+float element(const View& v, int64_t row, int64_t column) {
+  const int64_t at = row * v.stride(0) + column;
+  return v.format == Format::kBf16 ? to_float(v.as<Bf16>()[at]) : v.as<float>()[at];
+}
+
+int32_t argmax(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+std::span<const float> logits_row(const View& logits, int64_t row) {
+  return {logits.row<float>(row), static_cast<size_t>(logits.dim(1))};
+}
+
+void compare_row(std::span<const float> found,
+                 std::span<const float> expected,
+                 PromptComparison& out) {
+  double dot = 0;
+  double found_norm = 0;
+  double expected_norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double a = found[i];
+    const double b = expected[i];
+    out.max_abs_logit = std::max(out.max_abs_logit, std::abs(a - b));
+    dot += a * b;
+    found_norm += a * a;
+    expected_norm += b * b;
+  }
+  const double cosine = dot / std::sqrt(std::max(found_norm * expected_norm, 1e-300));
+  // NaN must not pass as the smaller of two.
+  out.min_cosine = cosine >= out.min_cosine ? out.min_cosine : cosine;
+  if (std::isnan(cosine)) out.max_abs_logit = std::numeric_limits<double>::infinity();
+}
+
+// Stored logits of some rows and first choices of all of them, against logits of positions
+// first .. first + logits.rows - 1.
+struct StoredLogits {
+  Table<float> logits;
+  Table<int32_t> rows;
+  Table<int32_t> top_ids;
+
+  void compare(int64_t first, const View& found, PromptComparison& out) const {
+    for (int64_t i = 0; i < rows.rows; ++i) {
+      const int64_t position = rows.values[static_cast<size_t>(i)];
+      if (position < first || position >= first + found.dim(0)) continue;
+      compare_row(logits_row(found, position - first), logits.row(i), out);
+    }
+    for (int64_t r = 0; r < found.dim(0) && first + r < top_ids.rows; ++r) {
+      ++out.positions;
+      if (argmax(logits_row(found, r)) == top_ids.row(first + r)[0]) ++out.same_top1;
+    }
+  }
+};
+
+Result<StoredLogits> read_logits(const Checkpoint& golden, const std::string& prefix) {
+  StoredLogits out;
+  FATHOM_ASSIGN(out.logits, read_table<float>(golden, prefix + ".logits", Format::kF32));
+  FATHOM_ASSIGN(out.rows, read_table<int32_t>(golden, prefix + ".logits_rows", Format::kI32));
+  FATHOM_ASSIGN(out.top_ids, read_table<int32_t>(golden, prefix + ".top_ids", Format::kI32));
+  return out;
+}
+
+// Compares tapped tensors of prompt 2 as they come by.
+class TapComparison {
+ public:
+  TapComparison(const Checkpoint& golden, VectorComparison& out, int64_t num_layers)
+      : golden_(golden), out_(out), num_layers_(num_layers) {}
+
+  Probe probe() {
+    return {.tap = [](void* self, std::string_view name, int layer,
+                      const View& v) { static_cast<TapComparison*>(self)->take(name, layer, v); },
+            .self = this};
+  }
+
+  Status status() && { return std::move(status_); }
+
+ private:
+  void take(std::string_view name, int layer, const View& v) {
+    if (!status_.ok()) return;
+    if (name == "layer.input" || name == "final.input") {
+      // What enters layer l is what left layer l-1; layer 0 reads the embedding.
+      status_ =
+          hidden(layer == 0 ? std::string("hidden.embed") : str_cat("hidden.layer", layer - 1), v);
+    } else if (name == "final.norm") {
+      status_ = hidden("hidden.final_norm", v);
+    } else if (name == "router.ids" && layer < num_layers_) {
+      status_ = router_ids(layer, v);
+    } else if (name == "router.weights" && layer < num_layers_) {
+      status_ = router_weights(layer, v);
+    }
+  }
+
+  Status hidden(const std::string& name, const View& v) {
+    FATHOM_ASSIGN(const auto expected, read_table<float>(golden_, name, Format::kF32));
+    for (int64_t t = 0; t < std::min(expected.rows, v.dim(0)); ++t) {
+      for (int64_t d = 0; d < expected.columns; ++d) {
+        const double error = std::abs(static_cast<double>(element(v, t, d)) -
+                                      static_cast<double>(expected.row(t)[static_cast<size_t>(d)]));
+        out_.max_abs_hidden = std::max(out_.max_abs_hidden, error);
+      }
+    }
+    return {};
+  }
+
+  // The stored ids are sorted; so are ours, with their order kept for the weights.
+  Status router_ids(int layer, const View& v) {
+    FATHOM_ASSIGN(
+        expected_ids_,
+        read_table<int32_t>(golden_, str_cat("router.layer", layer, ".ids"), Format::kI32));
+    const auto k = static_cast<size_t>(v.dim(1));
+    order_.assign(static_cast<size_t>(v.dim(0)), {});
+    for (int64_t t = 0; t < v.dim(0); ++t) {
+      const int32_t* ids = v.row<int32_t>(t);
+      auto& order = order_[static_cast<size_t>(t)];
+      order.resize(k);
+      for (size_t i = 0; i < k; ++i)
+        order[i] = i;
+      std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return ids[a] < ids[b]; });
+      bool equal = true;
+      for (size_t i = 0; i < k; ++i)
+        equal &= ids[order[i]] == expected_ids_.row(t)[i];
+      ++out_.router_choices;
+      out_.router_equal += equal ? 1 : 0;
+      if (!equal) order.clear();  // its weights belong to other experts
+    }
+    return {};
+  }
+
+  Status router_weights(int layer, const View& v) {
+    FATHOM_ASSIGN(
+        const auto expected,
+        read_table<float>(golden_, str_cat("router.layer", layer, ".weights"), Format::kF32));
+    for (int64_t t = 0; t < v.dim(0); ++t) {
+      const auto& order = order_[static_cast<size_t>(t)];
+      for (size_t i = 0; i < order.size(); ++i) {
+        const double error = std::abs(static_cast<double>(v.row<float>(t)[order[i]]) -
+                                      static_cast<double>(expected.row(t)[i]));
+        out_.max_abs_router_weight = std::max(out_.max_abs_router_weight, error);
+      }
+    }
+    return {};
+  }
+
+  const Checkpoint& golden_;
+  VectorComparison& out_;
+  int64_t num_layers_;
+  Table<int32_t> expected_ids_;
+  std::vector<std::vector<size_t>> order_;  // [T] positions of a token's ids in ascending order
+  Status status_;
+};
+
+// Continues greedily from the logits of the prompt's last token.
+Status compare_greedy(ForwardSession& session,
+                      const Checkpoint& golden,
+                      const std::string& prefix,
+                      int32_t first_choice,
+                      const VectorBudget& budget,
+                      PromptComparison& out) {
+  FATHOM_ASSIGN(const auto ids, read_table<int32_t>(golden, prefix + ".greedy_ids", Format::kI32));
+  FATHOM_ASSIGN(const auto gaps, read_table<float>(golden, prefix + ".greedy_gap", Format::kF32));
+  out.greedy_required = std::find_if(gaps.values.begin(), gaps.values.end(),
+                                     [&](float gap) { return gap < budget.greedy_gap; }) -
+                        gaps.values.begin();
+  out.greedy_equal = 0;
+  int32_t token = first_choice;
+  while (out.greedy_equal < ids.rows &&
+         token == ids.values[static_cast<size_t>(out.greedy_equal)]) {
+    if (++out.greedy_equal == ids.rows) break;
+    FATHOM_ASSIGN(const View logits, session.decode(std::span(&token, 1)));
+    token = argmax(logits_row(logits, 0));
+  }
+  return {};
+}
+
+// The draft head over prompt 2: row i takes the state of position i and token i+1.
+Status compare_draft(ForwardSession& session,
+                     const Checkpoint& golden,
+                     std::span<const int32_t> ids,
+                     const View& hidden,
+                     PromptComparison& out) {
+  FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, "mtp"));
+  const View rows = slice_rows(hidden, 0, static_cast<int64_t>(ids.size()) - 1);
+  FATHOM_ASSIGN(const ForwardOut draft, session.draft(ids.subspan(1), rows));
+  out.name = "mtp";
+  out.tokens = rows.dim(0);
+  stored.compare(0, draft.logits, out);
+  return {};
+}
+
+}  // namespace
+
+double Perplexity::value() const {
+  return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0.0;
+}
+
+double negative_log_likelihood(std::span<const float> row, int32_t id) {
+  const double largest = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (float x : row)
+    sum += std::exp(static_cast<double>(x) - largest);
+  return largest + std::log(sum) - static_cast<double>(row[static_cast<size_t>(id)]);
+}
+
+Result<Perplexity> perplexity(ForwardSession& session,
+                              std::span<const int32_t> ids,
+                              int32_t bos,
+                              int64_t block,
+                              const std::function<void(int64_t, int64_t)>& progress) {
+  if (ids.empty()) return invalid_argument("the text has no tokens");
+  const auto total = static_cast<int64_t>(ids.size());
+  Perplexity out;
+  for (int64_t begin = 0; begin < total; begin += block) {
+    const auto scored = ids.subspan(static_cast<size_t>(begin),
+                                    static_cast<size_t>(std::min(block, total - begin)));
+    std::vector<int32_t> tokens{bos};  // the last id is predicted, not read
+    tokens.insert(tokens.end(), scored.begin(), scored.end() - 1);
+    double nll = 0;
+    session.reset();
+    FATHOM_TRY(
+        session.prefill(0, tokens, LogitRows::kAll, [&](int64_t first, const ForwardOut& pass) {
+          for (int64_t r = 0; r < pass.logits.dim(0); ++r) {
+            nll += negative_log_likelihood(logits_row(pass.logits, r),
+                                           scored[static_cast<size_t>(first + r)]);
+          }
+          return Status{};
+        }));
+    out.block_nll.push_back(nll);
+    out.nll += nll;
+    out.tokens += static_cast<int64_t>(scored.size());
+    if (progress) progress(out.tokens, total);
+  }
+  if (!std::isfinite(out.nll)) return numerical_error("the logits are not finite");
+  return out;
+}
+
+double VectorComparison::max_abs_logit() const {
+  double worst = 0;
+  for (const auto& p : prompts)
+    worst = std::max(worst, p.max_abs_logit);
+  return worst;
+}
+
+double VectorComparison::min_cosine() const {
+  double worst = 1;
+  for (const auto& p : prompts)
+    worst = std::min(worst, p.min_cosine);
+  return worst;
+}
+
+double VectorComparison::top1_share() const {
+  int64_t same = 0;
+  int64_t all = 0;
+  for (const auto& p : prompts) {
+    same += p.same_top1;
+    all += p.positions;
+  }
+  return all > 0 ? static_cast<double>(same) / static_cast<double>(all) : 0.0;
+}
+
+std::vector<std::string> check_vectors(const VectorComparison& c,
+                                       const VectorBudget& budget,
+                                       bool float32) {
+  std::vector<std::string> missed;
+  if (!float32) {
+    if (c.min_cosine() < budget.min_cosine) {
+      missed.push_back(str_cat("cosine ", c.min_cosine(), " is below ", budget.min_cosine));
+    }
+    if (c.top1_share() < budget.min_top1_share) {
+      missed.push_back(str_cat("first choices agree in ", 100 * c.top1_share(),
+                               " % of the positions, expected ", 100 * budget.min_top1_share,
+                               " %"));
+    }
+    return missed;
+  }
+  for (const PromptComparison& p : c.prompts) {
+    if (!(p.max_abs_logit <= budget.max_abs_logit)) {
+      missed.push_back(str_cat(p.name, ": largest logit difference ", p.max_abs_logit, " exceeds ",
+                               budget.max_abs_logit));
+    }
+    if (p.greedy_equal < p.greedy_required) {
+      missed.push_back(str_cat(p.name, ": greedy tokens are equal up to ", p.greedy_equal,
+                               ", expected up to ", p.greedy_required));
+    }
+  }
+  if (c.router_equal != c.router_choices) {
+    missed.push_back(str_cat("router: ", c.router_choices - c.router_equal, " of ",
+                             c.router_choices, " choices differ"));
+  }
+  return missed;
+}
+
+Result<VectorComparison> compare_vectors(const Model& model,
+                                         ForwardSession& session,
+                                         const std::string& golden_file,
+                                         const VectorBudget& budget) {
+  FATHOM_ASSIGN(const Checkpoint golden, Checkpoint::open_file(golden_file));
+  VectorComparison out;
+  TapComparison taps(golden, out, model.config().num_hidden_layers);
+  const Probe probe = taps.probe();
+  for (int64_t k = 0; golden.find(str_cat("p", k, ".input_ids")) != nullptr; ++k) {
+    const std::string prefix = str_cat("p", k);
+    FATHOM_ASSIGN(const auto ids, read_table<int32_t>(golden, prefix + ".input_ids", Format::kI32));
+    FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, prefix));
+    PromptComparison prompt{.name = prefix, .tokens = ids.rows};
+    int32_t choice = -1;
+    View hidden;
+    session.reset();
+    FATHOM_TRY(session.prefill(
+        0, ids.values, LogitRows::kAll,
+        [&](int64_t first, const ForwardOut& pass) {
+          stored.compare(first, pass.logits, prompt);
+          choice = argmax(logits_row(pass.logits, pass.logits.dim(0) - 1));
+          hidden = pass.hidden;
+          return Status{};
+        },
+        k == kTapPrompt ? &probe : nullptr));
+    if (k == kTapPrompt && model.has_draft() && golden.find("mtp.logits") != nullptr) {
+      PromptComparison draft;
+      FATHOM_TRY(compare_draft(session, golden, ids.values, hidden, draft));
+      out.prompts.push_back(draft);
+      out.has_draft = true;
+    }
+    FATHOM_TRY(compare_greedy(session, golden, prefix, choice, budget, prompt));
+    out.prompts.push_back(prompt);
+  }
+  FATHOM_TRY(std::move(taps).status());
+  if (out.prompts.empty()) {
+    return corrupt(
+        str_cat(golden_file, ": tensor p0.input_ids is missing, expected golden vectors"));
+  }
+  return out;
+}
+
+}  // namespace fathom

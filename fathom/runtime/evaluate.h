@@ -1,0 +1,81 @@
+// Evaluation of a model: perplexity of a text, and comparison with the stored outputs of a
+// reference implementation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/runtime/forward_session.h"
+
+namespace fathom {
+
+struct Perplexity {
+  double nll = 0;      ///< sum of -ln p, natural logarithm
+  int64_t tokens = 0;  ///< scored
+  std::vector<double> block_nll;
+
+  double value() const;  ///< exp(nll / tokens)
+};
+
+/// Cuts ids into blocks, puts `bos` before each, and scores every id once, in the context of its
+/// block. `progress(done, total)` counts tokens. Errors: InvalidArgument for no ids.
+Result<Perplexity> perplexity(ForwardSession& session,
+                              std::span<const int32_t> ids,
+                              int32_t bos,
+                              int64_t block,
+                              const std::function<void(int64_t, int64_t)>& progress);
+
+/// -ln softmax(row)[id], summed in double.
+double negative_log_likelihood(std::span<const float> row, int32_t id);
+
+/// What the comparison of one prompt found.
+struct PromptComparison {
+  std::string name;  ///< "p2", "mtp"
+  int64_t tokens = 0;
+  double max_abs_logit = 0;  ///< over the stored rows
+  double min_cosine = 1;     ///< of a stored row
+  int64_t same_top1 = 0;     ///< positions whose first choice agrees
+  int64_t positions = 0;
+  int64_t greedy_equal = -1;     ///< tokens equal from the start; -1: not run
+  int64_t greedy_required = -1;  ///< tokens before the first stored gap below the tolerance
+};
+
+struct VectorComparison {
+  std::vector<PromptComparison> prompts;
+  double max_abs_hidden = 0;   ///< residual stream and final norm, prompt 2
+  int64_t router_choices = 0;  ///< token and layer pairs compared
+  int64_t router_equal = 0;
+  double max_abs_router_weight = 0;
+  bool has_draft = false;
+
+  double max_abs_logit() const;
+  double min_cosine() const;
+  double top1_share() const;
+};
+
+struct VectorBudget {
+  double max_abs_logit = 2e-3;  ///< with float32 activations
+  double min_cosine = 0.9995;
+  double min_top1_share = 0.98;
+  double greedy_gap = 1e-3;  ///< greedy runs may part where the stored gap is smaller
+};
+
+/// The lines that miss the budget; empty if none does. With float32 activations logits, router
+/// choices and greedy tokens count, with bf16 cosine and first choices.
+std::vector<std::string> check_vectors(const VectorComparison& c,
+                                       const VectorBudget& budget,
+                                       bool float32);
+
+/// Runs every prompt of a golden.safetensors (tests/golden/README.md says what is in it) and
+/// compares. The session has room for the longest prompt and 64 more tokens, with all logits; it is
+/// reset. Errors: NotFound, Corrupt for a file that lacks tensors, and those of the model.
+Result<VectorComparison> compare_vectors(const Model& model,
+                                         ForwardSession& session,
+                                         const std::string& golden_file,
+                                         const VectorBudget& budget);
+
+}  // namespace fathom

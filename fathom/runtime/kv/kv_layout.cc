@@ -1,0 +1,85 @@
+#include "fathom/runtime/kv/kv_layout.h"
+
+#include <cstring>
+
+#include "fathom/base/checked_math.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kLayerAlignment = 64;
+
+struct FormatRow {
+  std::string_view cache_dtype;  // as on the command line
+  Format activations;            // kNone: any
+  Format format;
+};
+
+// First match wins.
+constexpr FormatRow kFormatRows[] = {
+    {"auto", Format::kF32, Format::kF32},      {"auto", Format::kBf16, Format::kBf16},
+    {"f32", Format::kNone, Format::kF32},      {"bf16", Format::kNone, Format::kBf16},
+    {"fp8_e4m3", Format::kNone, Format::kE4m3}};
+
+// Bytes of one layer, padded so that the next one is aligned; nothing if they overflow.
+std::optional<int64_t> layer_bytes(const KvLayout& layout, int64_t num_pages) {
+  const auto rows = checked_mul(num_pages, layout.page_size);
+  if (!rows) return std::nullopt;
+  const auto bytes = checked_mul(*rows, layout.width * element_bytes(layout.format));
+  if (!bytes || *bytes > INT64_MAX - kLayerAlignment) return std::nullopt;
+  return align_up(*bytes, kLayerAlignment);
+}
+
+}  // namespace
+
+Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations) {
+  for (const FormatRow& row : kFormatRows) {
+    if (row.cache_dtype != cache_dtype) continue;
+    if (row.activations == Format::kNone || row.activations == activations) return row.format;
+  }
+  return unsupported(str_cat("--kv-cache-dtype is ", cache_dtype, " with ",
+                             format_name(activations),
+                             " activations, expected auto, f32, bf16 or fp8_e4m3"));
+}
+
+Result<int64_t> kv_cache_bytes(const KvLayout& layout, int64_t num_pages) {
+  FATHOM_CHECK(num_pages >= 0, "negative number of pages");
+  if (const auto per_layer = layer_bytes(layout, num_pages)) {
+    if (const auto total = checked_mul(*per_layer, layout.num_layers)) return *total;
+  }
+  return invalid_argument(str_cat("a KV cache of ", num_pages, " pages of ", layout.page_size,
+                                  " tokens in ", layout.num_layers,
+                                  " layers is too large to address"));
+}
+
+std::string describe_kv(const KvLayout& layout) {
+  return str_cat("mla latent ", format_name(layout.format), ": ", layout.num_layers, " layers x ",
+                 layout.width, " x ", element_bytes(layout.format),
+                 " bytes = ", layout.bytes_per_token(), " bytes per token, ", layout.page_size,
+                 " tokens per page");
+}
+
+Result<KvStorage> KvStorage::allocate(const KvLayout& layout, int64_t num_pages) {
+  FATHOM_ASSIGN(const int64_t total, kv_cache_bytes(layout, num_pages));
+  KvStorage storage;
+  storage.num_pages_ = num_pages;
+  FATHOM_ASSIGN(storage.buffer_, Buffer::allocate(DeviceKind::kCpu, total, "the KV cache"));
+  for (int64_t l = 0; l < layout.num_layers; ++l) {
+    std::byte* layer = storage.buffer_.data();
+    if (layer != nullptr) layer += l * (total / layout.num_layers);
+    storage.views_.push_back(make_view(layer, {num_pages, layout.page_size, layout.width},
+                                       layout.format, "M,S,Lkv+Dr"));
+  }
+  return storage;
+}
+
+void KvStorage::poison_page(int64_t page) {
+  FATHOM_CHECK(page >= 0 && page < num_pages_, str_cat("no page ", page));
+  for (const View& layer : views_) {
+    const int64_t bytes = layer.stride(0) * element_bytes(layer.format);
+    // All bits set is a NaN in float32, bfloat16 and E4M3 alike.
+    std::memset(layer.as<std::byte>() + page * bytes, 0xff, static_cast<size_t>(bytes));
+  }
+}
+
+}  // namespace fathom

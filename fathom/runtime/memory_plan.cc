@@ -1,0 +1,151 @@
+#include "fathom/runtime/memory_plan.h"
+
+#include <algorithm>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/base/log.h"
+#include "fathom/runtime/kv/kv_layout.h"
+
+namespace fathom {
+namespace {
+
+// Beyond this a cache serves nobody, and its bookkeeping grows (about 4 bytes a token).
+constexpr int64_t kMostKvTokens = 16ll << 20;
+
+int64_t pages_for(int64_t tokens, const KvLayout& kv) {
+  return ceil_div(tokens, kv.page_size);
+}
+
+// Pages that fit into `bytes`; the padding of each layer to 64 bytes is left out of them.
+int64_t pages_within(int64_t bytes, const KvLayout& kv) {
+  const int64_t padding = 64 * kv.num_layers;
+  return std::max<int64_t>((bytes - padding) / kv.bytes_per_page(), 0);
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+std::string line(std::string_view what, int64_t bytes, std::string_view note) {
+  return str_cat("  ", padded(std::string(what), 14), padded(format_memory(bytes), 13), note, "\n");
+}
+
+Status does_not_fit(const MemoryPlan& plan, std::string_view flag) {
+  const int64_t fixed = plan.weight_bytes + plan.step.activation_bytes + plan.step.scratch_bytes;
+  const int64_t cache = pages_for(plan.max_model_len, plan.kv) * plan.kv.bytes_per_page();
+  return out_of_memory(
+      str_cat("the model does not fit: weights ", format_memory(plan.weight_bytes), ", step ",
+              format_memory(plan.step.activation_bytes + plan.step.scratch_bytes),
+              " and a KV cache for ", plan.max_model_len, " tokens ", format_memory(cache),
+              " make ", format_memory(fixed + cache), ", but ", format_memory(plan.budget_bytes),
+              " may be used of ", format_memory(plan.available_bytes), " available; ", flag));
+}
+
+// The flag that helps, by what is too large.
+std::string_view advice(const MemoryPlan& plan) {
+  if (plan.weight_bytes > plan.available_bytes) {
+    return "the weights alone are too large for this machine: use a smaller model or format";
+  }
+  const int64_t fixed = plan.weight_bytes + plan.step.activation_bytes + plan.step.scratch_bytes;
+  if (fixed > plan.budget_bytes) {
+    return "lower --max-num-batched-tokens or --max-num-seqs, or raise --memory-fraction";
+  }
+  return "lower --max-model-len, use --kv-cache-dtype fp8_e4m3, or raise --memory-fraction";
+}
+
+// Sets the pages, and the length if it may be lowered.
+Status size_cache(MemoryPlan& plan, const MemoryRequest& request) {
+  const bool known = request.available_bytes > 0;
+  const int64_t fixed = plan.weight_bytes + plan.step.activation_bytes + plan.step.scratch_bytes;
+  const int64_t left = known ? pages_within(plan.budget_bytes - fixed, plan.kv) : INT64_MAX;
+  if (known && fixed > plan.budget_bytes) return does_not_fit(plan, advice(plan));
+  if (pages_for(plan.max_model_len, plan.kv) > left) {
+    if (request.max_model_len > 0 || left < 1) return does_not_fit(plan, advice(plan));
+    plan.max_model_len = left * plan.kv.page_size;
+    plan.lowered = true;
+  }
+  const auto wanted = checked_mul(pages_for(plan.max_model_len, plan.kv), request.max_num_seqs);
+  const int64_t most =
+      std::max(kMostKvTokens / plan.kv.page_size, pages_for(plan.max_model_len, plan.kv));
+  const bool all = request.sizing == KvSizing::kRemaining && known;
+  plan.num_pages = std::min({all ? INT64_MAX : wanted.value_or(INT64_MAX), left, most});
+  FATHOM_ASSIGN(plan.kv_bytes, kv_cache_bytes(plan.kv, plan.num_pages));
+  return {};
+}
+
+}  // namespace
+
+std::string format_memory(int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return str_cat(bytes, " bytes");
+  size_t unit = 0;
+  int64_t scale = 1;
+  while (unit + 1 < std::size(kUnits) && bytes / scale >= 1024) {
+    scale *= 1024;
+    ++unit;
+  }
+  // Two decimals, rounded half up, in integers: bytes / scale < 1024 (or the largest unit).
+  const int64_t whole = bytes / scale;
+  int64_t cents = (bytes % scale * 100 + scale / 2) / scale;
+  const int64_t carry = cents / 100;
+  cents %= 100;
+  return str_cat(whole + carry, ".", cents / 10, cents % 10, " ", kUnits[unit]);
+}
+
+Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request) {
+  const int64_t context = model.options().max_positions > 0
+                              ? model.options().max_positions
+                              : model.config().max_position_embeddings;
+  if (request.max_model_len < 0 || request.max_model_len > context) {
+    return invalid_argument(str_cat("--max-model-len is ", request.max_model_len,
+                                    ", expected 1 to ", context, " (the model's context)"));
+  }
+  MemoryPlan plan;
+  plan.weight_bytes = model.weights().bytes();
+  plan.kv = model.kv_layout();
+  plan.max_model_len = request.max_model_len > 0 ? request.max_model_len : context;
+  plan.available_bytes = request.available_bytes;
+  plan.budget_bytes =
+      static_cast<int64_t>(static_cast<double>(request.available_bytes) * request.memory_fraction);
+  plan.shape = {.max_num_seqs = request.max_num_seqs,
+                .max_num_batched_tokens = request.max_num_batched_tokens,
+                .max_model_len = plan.max_model_len,
+                .num_ids = request.num_ids,
+                .num_threads = request.num_threads};
+  FATHOM_ASSIGN(plan.step, step_memory(model, plan.shape));
+  FATHOM_TRY(size_cache(plan, request));
+  if (plan.lowered) {
+    plan.shape.max_model_len = plan.max_model_len;
+    log_info("context lowered from ", context, " to ", plan.max_model_len,
+             " tokens: ", format_memory(plan.budget_bytes), " may be used, weights and step take ",
+             format_memory(plan.total_bytes() - plan.kv_bytes),
+             "; --max-model-len sets another length");
+  }
+  return plan;
+}
+
+std::string MemoryPlan::text() const {
+  std::string out = "memory plan\n";
+  out += line("weights", weight_bytes, "formats of the tensors");
+  out += line("activations", step.activation_bytes,
+              str_cat("largest step: ", shape.max_num_batched_tokens, " tokens, ",
+                      shape.max_num_seqs, " sequences"));
+  out += line("scratch", step.scratch_bytes,
+              str_cat("largest kernel workspace, ", shape.num_threads, " threads"));
+  out += line("KV cache", kv_bytes, str_cat(num_pages, " pages, ", kv_tokens(), " tokens"));
+  out +=
+      line("all", total_bytes(),
+           available_bytes == 0 ? std::string("available memory is not known")
+                                : str_cat("of ", format_memory(budget_bytes), " that may be used, ",
+                                          format_memory(available_bytes), " available"));
+  out += str_cat("  ", describe_kv(kv), "; 0 bytes per sequence besides\n");
+  for (const int64_t length : {max_model_len, max_model_len / 8, max_model_len / 64}) {
+    if (length < 1) continue;
+    out += str_cat("  ", num_pages / pages_for(length, kv), " sequences of ", length, " tokens\n");
+  }
+  if (lowered) out += "  the context was lowered to fit; --max-model-len sets another length\n";
+  return out;
+}
+
+}  // namespace fathom

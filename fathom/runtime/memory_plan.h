@@ -1,0 +1,64 @@
+// The memory plan: what an engine will take, worked out before anything is read or allocated.
+//
+//   weights      the formats and shapes of the tensors
+//   step         the high-water marks of dry runs of the largest step (step.h)
+//   KV cache     pages for max_num_seqs sequences, or what remains
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "fathom/base/status.h"
+#include "fathom/models/model.h"
+#include "fathom/runtime/step.h"
+
+namespace fathom {
+
+/// How many pages are wanted.
+enum class KvSizing : uint8_t {
+  kByRequest,  ///< max_num_seqs sequences of max_model_len; fewer if memory is short
+  kRemaining,  ///< all that the budget leaves (`serve`), at most 16 Mi tokens
+};
+
+struct MemoryRequest {
+  int64_t max_model_len = 0;  ///< 0: the model's, lowered to what fits
+  int64_t max_num_seqs = 8;
+  int64_t max_num_batched_tokens = 512;
+  int64_t num_ids = 1;  ///< of the tokenizer
+  int num_threads = 1;
+  KvSizing sizing = KvSizing::kByRequest;
+  double memory_fraction = 0.9;  ///< of available_bytes
+  int64_t available_bytes = 0;   ///< free memory before the weights are loaded; 0: not known
+};
+
+struct MemoryPlan {
+  int64_t weight_bytes = 0;
+  MemoryNeeds step;
+  KvLayout kv;
+  int64_t num_pages = 0;
+  int64_t kv_bytes = 0;
+  int64_t max_model_len = 0;
+  bool lowered = false;  ///< max_model_len is below the model's context, to fit
+  int64_t available_bytes = 0;
+  int64_t budget_bytes = 0;  ///< memory_fraction of it
+  StepShape shape;
+
+  int64_t total_bytes() const {
+    return weight_bytes + step.activation_bytes + step.scratch_bytes + kv_bytes;
+  }
+
+  int64_t kv_tokens() const { return num_pages * kv.page_size; }
+
+  /// A table of the regions, and how many sequences of three lengths fit.
+  std::string text() const;
+};
+
+/// Plans for a model, which may be dry. Errors: InvalidArgument for a max_model_len beyond the
+/// model's; OutOfMemory for what cannot fit, naming what is needed, what is there, and the flag
+/// that changes it.
+Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request);
+
+/// "1.50 GiB", "640 MiB", "12 KiB", "7 bytes".
+std::string format_memory(int64_t bytes);
+
+}  // namespace fathom

@@ -1,0 +1,109 @@
+// A request, and the sequence of tokens that the scheduler moves through its states:
+//
+//   waiting ---admit---> running ---last token, stop, error, abort---> finished
+//      ^                    |
+//      +----- preempt ------+      pages are given back; the tokens so far are computed again
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/base/status.h"
+#include "fathom/runtime/kv/block_table.h"
+#include "fathom/runtime/kv/prefix_cache.h"
+#include "fathom/runtime/sample/params.h"
+
+namespace fathom {
+
+/// Counts up and is never reused, so a late word about a finished request finds nobody.
+using RequestId = uint64_t;
+
+enum class FinishReason : uint8_t {
+  kNone,            ///< not finished
+  kStop,            ///< end token or stop string
+  kLength,          ///< max_tokens, or the end of the context
+  kAborted,         ///< cancelled by the client or at shutdown
+  kQueueTimeout,    ///< waited too long
+  kRequestTimeout,  ///< took too long in all
+  kNumericalError,  ///< its logits held NaN or infinity
+  kEngineFault,     ///< the engine cannot go on
+};
+
+/// "stop", "length", "aborted", "queue_timeout", "request_timeout", "numerical_error",
+/// "engine_fault"; "none" while running.
+std::string_view finish_reason_name(FinishReason reason);
+
+/// The opposite of finish_reason_name for reasons that are errors: Ok for stop and length.
+Status finish_status(FinishReason reason);
+
+struct TokenLogprob {
+  int32_t token = -1;
+  float logprob = 0.0f;
+};
+
+/// One piece of news about a request. Views live during the call only.
+struct TokenEvent {
+  RequestId id = 0;
+  int32_t token = -1;     ///< -1: none (an end without a token)
+  int64_t index = -1;     ///< of the token among the generated ones, from 0
+  std::string_view text;  ///< what became certain with it; stop strings are held back
+  float logprob = 0.0f;   ///< if asked for
+  std::span<const TokenLogprob> top_logprobs{};
+  FinishReason finish = FinishReason::kNone;  ///< set in the last event of a request
+  std::string_view stop_text{};               ///< the stop string that ended it
+  int64_t cached_tokens = 0;                  ///< of the prompt, found in the prefix cache
+};
+
+using TokenCallback = std::function<void(const TokenEvent&)>;
+
+/// What a caller hands in.
+struct Request {
+  std::vector<int32_t> prompt;  ///< at least one id in [0, vocabulary)
+  SamplingParams sampling;
+  std::string cache_salt;          ///< prefixes are shared between equal salts only
+  int64_t queue_timeout_ns = 0;    ///< 0: may wait for ever
+  int64_t request_timeout_ns = 0;  ///< 0: may take for ever
+  TokenCallback on_token;          ///< called on the engine thread; may cancel and submit
+};
+
+enum class SequenceState : uint8_t { kNew, kWaiting, kRunning, kFinished };
+
+/// What the scheduler knows of a request. Fields below the line belong to the scheduler; others
+/// read them.
+struct Sequence {
+  explicit Sequence(int block_size) : table(block_size) {}
+
+  RequestId id = 0;
+  std::vector<int32_t> tokens;  ///< prompt, then what was generated
+  int64_t prompt_length = 0;
+  int64_t max_tokens = 1;
+  std::string cache_salt;
+  int64_t queue_deadline_ns = 0;  ///< 0: none
+  int64_t deadline_ns = 0;        ///< 0: none
+  // ----
+  SequenceState state = SequenceState::kNew;
+  uint64_t order = 0;        ///< of arrival
+  BlockTable table;          ///< empty unless running
+  int64_t num_computed = 0;  ///< tokens whose keys lie in the pages
+  /// Leading tokens whose keys were made by prefill, now or when their page was cached.
+  int64_t num_prefilled = 0;
+  bool prefilling = true;         ///< until the last known token has been computed
+  int64_t num_offered_pages = 0;  ///< leading pages that were offered to the prefix cache
+  PrefixKey root{};               ///< where its chain of page keys begins
+  std::vector<PrefixKey> keys;    ///< of its leading pages, as far as they were needed
+  int64_t cached_tokens = 0;      ///< prefix hit at its first admission
+  int32_t num_preemptions = 0;
+  bool in_flight = false;  ///< part of a step that was planned and not finished
+  FinishReason abort_reason = FinishReason::kNone;  ///< set while it waits for its step to end
+  FinishReason finish = FinishReason::kNone;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+
+  int64_t num_generated() const { return num_tokens() - prompt_length; }
+};
+
+}  // namespace fathom

@@ -1,0 +1,555 @@
+#include "fathom/weights/loader.h"
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/base/rng.h"
+#include "fathom/formats/minifloat.h"
+#include "fathom/formats/tile_layout.h"
+#include "fathom/weights/export/quantize_tensor.h"
+#include "fathom/weights/linear_format.h"
+#include "fathom/weights/repack.h"
+#include "tests/support/temp_dir.h"
+
+namespace fathom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr Format kLinearFormats[] = {Format::kF32, Format::kBf16, Format::kFp8Block,
+                                     Format::kNvfp4};
+
+// A checkpoint under construction: tensors in the order they are added.
+class TestCheckpoint {
+ public:
+  // A random matrix, stored in that format.
+  void matrix(const std::string& name, int64_t n, int64_t k, Format format, float size = 1.0f) {
+    Rng rng(tensors_.size() + 1);
+    std::vector<float> w(static_cast<size_t>(n * k));
+    for (float& x : w)
+      x = size * rng.next_normal();
+    QuantizedMatrix q = quantize_matrix(w, n, k, format, name).value();
+    for (StoredTensor& t : q.tensors)
+      tensors_.push_back(std::move(t));
+  }
+
+  void vector(const std::string& name, std::vector<float> values, Format format) {
+    StoredTensor t{
+        .name = name, .dtype = format, .shape = {static_cast<int64_t>(values.size())}, .bytes = {}};
+    for (float x : values) {
+      const Bf16 rounded = bf16_from_float(x);
+      const auto* bytes = format == Format::kF32 ? reinterpret_cast<const std::byte*>(&x)
+                                                 : reinterpret_cast<const std::byte*>(&rounded);
+      t.bytes.insert(t.bytes.end(), bytes, bytes + element_bytes(format));
+    }
+    tensors_.push_back(std::move(t));
+  }
+
+  StoredTensor& tensor(const std::string& name) {
+    for (StoredTensor& t : tensors_) {
+      if (t.name == name) return t;
+    }
+    FATHOM_CHECK(false, name);
+    return tensors_[0];
+  }
+
+  Checkpoint open() const {
+    std::vector<TensorEntry> entries;
+    std::string data;
+    for (const StoredTensor& t : tensors_) {
+      entries.push_back({t.name, t.dtype, t.shape, 0, 0});
+      data.append(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
+    }
+    std::ofstream(dir_.file("model.safetensors"), std::ios::binary)
+        << format_safetensors_header(entries, {}) << data;
+    return Checkpoint::open(dir_.path()).value();
+  }
+
+ private:
+  std::vector<StoredTensor> tensors_;
+  TempDir dir_;
+};
+
+SymbolTable symbols(std::initializer_list<std::pair<const char*, int64_t>> list) {
+  SymbolTable s;
+  for (const auto& [name, value] : list)
+    s.set(name, value);
+  return s;
+}
+
+// Row `row` of a stored matrix as the checkpoint defines it.
+std::vector<float> stored_row(const Checkpoint& checkpoint, const std::string& name, int64_t row) {
+  const StoredLinear s = describe_linear(checkpoint, name).value();
+  const auto read = [&](const TensorRef* ref) {
+    std::vector<std::byte> bytes(ref == nullptr ? 0 : static_cast<size_t>(ref->entry.bytes()));
+    if (ref != nullptr) FATHOM_CHECK(checkpoint.read(*ref, bytes).ok());
+    return bytes;
+  };
+  const auto values = read(s.weight);
+  const auto scales = read(s.scale);
+  const auto global = read(s.global_scale);
+  RowMajorMatrix m{
+      .format = s.format, .n = s.n, .k = s.k, .values = values.data(), .scales = scales.data()};
+  if (!global.empty()) std::memcpy(&m.global, global.data(), 4);
+  std::vector<float> out(static_cast<size_t>(s.k));
+  decode_row_major_row(m, row, out);
+  return out;
+}
+
+// Row `row` of matrix `e` of a weight in the store.
+std::vector<float> loaded_row(const LinearWeight& w, int64_t row, int64_t e = 0) {
+  const QuantView& q = w.w;
+  const int64_t k = q.cols();
+  std::vector<float> out(static_cast<size_t>(k));
+  if (q.layout == WeightLayout::kRowMajor) {
+    std::copy_n(q.values.as<float>() + (e * q.rows() + row) * k, k, out.begin());
+    return out;
+  }
+  const int64_t first = e * ((q.rows() + 15) / 16);
+  const Format f = q.format();
+  Rows16Matrix m{.format = f, .n = q.rows(), .k = k};
+  m.tiles = q.values.as<std::byte>() + first * rows16_group_bytes(f, k);
+  if (q.scales.present()) m.scales = q.scales.as<float>() + first * rows16_group_scales(f, k);
+  if (q.global.present()) m.global = q.global.as<float>() + first;
+  decode_rows16_row(m, row, out);
+  return out;
+}
+
+WeightStore load(const WeightPlan& plan,
+                 const Checkpoint& checkpoint,
+                 LoadOptions options = {},
+                 int threads = 2) {
+  ThreadPool pool(threads, PinThreads::kNo);
+  auto store = load_weights(plan, checkpoint, pool, options);
+  FATHOM_CHECK(store.ok(), store.ok() ? "" : store.status().message());
+  return std::move(store).value();
+}
+
+Status load_error(const WeightPlan& plan, const Checkpoint& checkpoint) {
+  ThreadPool pool(2, PinThreads::kNo);
+  auto store = load_weights(plan, checkpoint, pool);
+  return store.ok() ? Status{} : std::move(store).status();
+}
+
+class LoaderFormats : public testing::TestWithParam<Format> {};
+
+TEST_P(LoaderFormats, MatrixHasTheStoredValuesAtEverySize) {
+  for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 16}, {15, 48}, {16, 64}, {17, 80}, {127, 128}, {128, 144}, {129, 128}, {300, 272}}) {
+    TestCheckpoint files;
+    files.matrix("x.weight", n, k, GetParam());
+    const Checkpoint checkpoint = files.open();
+    WeightPlan plan(symbols({{"N", n}, {"K", k}}), formats_of(checkpoint));
+    LinearWeight w;
+    ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+    // The smallest staging reads one row group at a time, the default one all of it.
+    for (int64_t staging : {int64_t{1}, int64_t{64} << 20}) {
+      const WeightStore store = load(plan, checkpoint, {.progress = {}, .staging_bytes = staging});
+
+      ASSERT_EQ(w.w.rows(), n);
+      for (int64_t row = 0; row < n; ++row) {
+        ASSERT_EQ(loaded_row(w, row), stored_row(checkpoint, "x.weight", row))
+            << n << "x" << k << " row " << row;
+      }
+    }
+  }
+}
+
+TEST_P(LoaderFormats, FusedRowsKeepTheScalesOfEachPart) {
+  TestCheckpoint files;
+  files.matrix("gate.weight", 48, 64, GetParam(), 1.0f);
+  files.matrix("up.weight", 48, 64, GetParam(), 30.0f);  // another global scale
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"I", 48}, {"H", 64}}), formats_of(checkpoint));
+  RowsWeight w;
+  ASSERT_TRUE(
+      plan.rows({"gate.weight", "I,H"}, {"up.weight", "I,H"}, "2*I,H", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  ASSERT_EQ(w.num_parts, 1);
+  EXPECT_EQ(w.rows(), 96);
+  EXPECT_STREQ(w.parts[0].w.values.axes, "2*I,H");
+  for (int64_t row = 0; row < 48; ++row) {
+    EXPECT_EQ(loaded_row(w.parts[0], row), stored_row(checkpoint, "gate.weight", row));
+    EXPECT_EQ(loaded_row(w.parts[0], 48 + row), stored_row(checkpoint, "up.weight", row));
+  }
+}
+
+TEST_P(LoaderFormats, StackHoldsExpertsInOrder) {
+  TestCheckpoint files;
+  for (int e = 0; e < 5; ++e) {
+    files.matrix(str_cat("e.", e, ".gate.weight"), 16, 128, GetParam(),
+                 1.0f + static_cast<float>(e));
+    files.matrix(str_cat("e.", e, ".up.weight"), 16, 128, GetParam());
+  }
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"I", 16}, {"H", 128}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.stack({{"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}}, 5, "E,2*I,H",
+                         WeightRole::kExpert, &w)
+                  .ok());
+
+  for (int threads : {1, 2, 7}) {
+    const WeightStore store = load(plan, checkpoint, {}, threads);
+
+    ASSERT_EQ(w.w.values.rank, 3);
+    for (int64_t e = 0; e < 5; ++e) {
+      for (int64_t row = 0; row < 16; ++row) {
+        EXPECT_EQ(loaded_row(w, row, e),
+                  stored_row(checkpoint, str_cat("e.", e, ".gate.weight"), row));
+        EXPECT_EQ(loaded_row(w, 16 + row, e),
+                  stored_row(checkpoint, str_cat("e.", e, ".up.weight"), row));
+      }
+    }
+  }
+}
+
+TEST_P(LoaderFormats, AbsorbedCopiesAreTheHeadsOfKvB) {
+  constexpr int64_t kHeads = 3, kNope = 32, kValue = 16, kLatent = 64;
+  TestCheckpoint files;
+  files.matrix("kv_b.weight", kHeads * (kNope + kValue), kLatent, GetParam());
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"Nh", kHeads}, {"Dn", kNope}, {"Dv", kValue}, {"Lkv", kLatent}}),
+                  formats_of(checkpoint));
+  LinearWeight kv_b;
+  LinearWeight w_kc;
+  LinearWeight w_vc;
+  ASSERT_TRUE(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", WeightRole::kAttention, &kv_b).ok());
+  ASSERT_TRUE(plan.absorbed(kHeads, kNope, kValue, &w_kc, &w_vc).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  // bf16 unless kv_b is float32; a quantised value is rounded once.
+  const bool exact = GetParam() == Format::kF32;
+  EXPECT_EQ(w_kc.w.format(), exact ? Format::kF32 : Format::kBf16);
+  const auto rounded = [&](float x) { return exact ? x : to_float(bf16_from_float(x)); };
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t d = 0; d < kNope + kValue; ++d) {
+      const auto row = stored_row(checkpoint, "kv_b.weight", h * (kNope + kValue) + d);
+      for (int64_t l = 0; l < kLatent; ++l) {
+        const float expected = rounded(row[static_cast<size_t>(l)]);
+        const float found = d < kNope ? loaded_row(w_kc, l, h)[static_cast<size_t>(d)]
+                                      : loaded_row(w_vc, d - kNope, h)[static_cast<size_t>(l)];
+        ASSERT_EQ(found, expected) << "head " << h << " row " << d << " column " << l;
+      }
+    }
+  }
+}
+
+TEST_P(LoaderFormats, RandomWeightsDoNotDependOnThreadsAndHaveUnitGain) {
+  for (const auto& [n, k] :
+       std::vector<std::pair<int64_t, int64_t>>{{256, 512}, {40, 144}, {17, 1008}}) {
+    const Format format = GetParam();
+    WeightPlan plan(symbols({{"N", n}, {"K", k}}),
+                    [format](const WeightSpec&) -> Result<Format> { return format; });
+    LinearWeight w;
+    ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+    ThreadPool one(1, PinThreads::kNo);
+    ThreadPool three(3, PinThreads::kNo);
+
+    const WeightStore a = random_weights(plan, one, 9).value();
+    const WeightStore b = random_weights(plan, three, 9).value();
+    const WeightStore c = random_weights(plan, three, 10).value();
+
+    const auto size = static_cast<size_t>(plan.total_bytes());
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), size), 0);
+    EXPECT_NE(std::memcmp(a.data(), c.data(), size), 0);
+    double squares = 0;
+    for (int64_t row = 0; row < n; ++row) {
+      for (float x : loaded_row(w, row))
+        squares += static_cast<double>(x) * static_cast<double>(x);
+    }
+    EXPECT_GT(squares / static_cast<double>(n), 0.45) << n << "x" << k;
+    EXPECT_LT(squares / static_cast<double>(n), 2.2) << n << "x" << k;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LoaderFormats, testing::ValuesIn(kLinearFormats), [](const auto& p) {
+  return std::string(format_name(p.param));
+});
+
+TEST(Loader, MatricesOfUnequalFormatsStayApart) {
+  TestCheckpoint files;
+  files.matrix("a.weight", 32, 64, Format::kBf16);
+  files.matrix("b.weight", 48, 64, Format::kNvfp4);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"A", 32}, {"B", 48}, {"H", 64}}), formats_of(checkpoint));
+  RowsWeight w;
+  ASSERT_TRUE(
+      plan.rows({"a.weight", "A,H"}, {"b.weight", "B,H"}, "A+B,H", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  ASSERT_EQ(w.num_parts, 2);
+  EXPECT_EQ(w.rows(), 80);
+  EXPECT_EQ(loaded_row(w.parts[0], 31), stored_row(checkpoint, "a.weight", 31));
+  EXPECT_EQ(loaded_row(w.parts[1], 47), stored_row(checkpoint, "b.weight", 47));
+}
+
+TEST(Loader, RowsThatDoNotFillAGroupAreNotFused) {
+  TestCheckpoint files;
+  files.matrix("a.weight", 24, 16, Format::kBf16);
+  files.matrix("b.weight", 16, 16, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"A", 24}, {"B", 16}, {"H", 16}}), formats_of(checkpoint));
+  RowsWeight w;
+  ASSERT_TRUE(
+      plan.rows({"a.weight", "A,H"}, {"b.weight", "B,H"}, "A+B,H", WeightRole::kMlp, &w).ok());
+  EXPECT_EQ(w.num_parts, 2);
+}
+
+TEST(Loader, VectorsKeepTheirFormatAndBiasesBecomeFloat32) {
+  TestCheckpoint files;
+  files.vector("norm.weight", {1.0f, -0.5f, 2.0f}, Format::kBf16);
+  files.vector("wide.weight", {1.0f, 1e-9f, 3.0f}, Format::kF32);
+  files.vector("gate.bias", {0.25f, -4.0f, 0.0f}, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"H", 3}}), formats_of(checkpoint));
+  View norm;
+  View wide;
+  View bias;
+  ASSERT_TRUE(plan.vector("norm.weight", "H", WeightRole::kNorm, &norm).ok());
+  ASSERT_TRUE(plan.vector("wide.weight", "H", WeightRole::kNorm, &wide).ok());
+  ASSERT_TRUE(plan.vector("gate.bias", "H", WeightRole::kRouterBias, &bias).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  EXPECT_EQ(norm.format, Format::kBf16);
+  EXPECT_EQ(to_float(norm.as<Bf16>()[1]), -0.5f);
+  EXPECT_EQ(wide.format, Format::kF32);
+  EXPECT_EQ(wide.as<float>()[1], 1e-9f);
+  ASSERT_EQ(bias.format, Format::kF32);
+  EXPECT_THAT(std::vector<float>(bias.as<float>(), bias.as<float>() + 3),
+              ElementsAre(0.25f, -4.0f, 0.0f));
+}
+
+TEST(Loader, InputScalesOfPartsAreJoinedByTheLargest) {
+  TestCheckpoint files;
+  for (const char* name : {"a", "b"}) {
+    files.matrix(str_cat(name, ".weight"), 16, 64, Format::kNvfp4);
+    files.vector(str_cat(name, ".input_scale"), {name[0] == 'a' ? 0.5f : 0.75f}, Format::kF32);
+  }
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), formats_of(checkpoint));
+  RowsWeight w;
+  ASSERT_TRUE(
+      plan.rows({"a.weight", "N,K"}, {"b.weight", "N,K"}, "2*N,K", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  EXPECT_EQ(w.parts[0].input_scale.as<float>()[0], 0.75f);
+}
+
+TEST(Loader, ProgressRisesToTheTotal) {
+  TestCheckpoint files;
+  files.matrix("a.weight", 64, 64, Format::kBf16);
+  files.matrix("b.weight", 64, 64, Format::kFp8Block);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 64}}), formats_of(checkpoint));
+  LinearWeight a;
+  LinearWeight b;
+  ASSERT_TRUE(plan.matrix("a.weight", "N,N", WeightRole::kMlp, &a).ok());
+  ASSERT_TRUE(plan.matrix("b.weight", "N,N", WeightRole::kMlp, &b).ok());
+  std::vector<int64_t> seen;
+
+  load(plan, checkpoint, {.progress = [&](int64_t done, int64_t total) {
+         EXPECT_EQ(total, plan.total_bytes());
+         seen.push_back(done);
+       }});
+
+  ASSERT_FALSE(seen.empty());
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(seen.back(), plan.total_bytes());
+}
+
+struct BadScale {
+  const char* what;
+  Format format;
+  const char* tensor;
+  size_t byte;  // where the bad bytes go
+  std::vector<uint8_t> bytes;
+  const char* message;
+};
+
+class LoaderScales : public testing::TestWithParam<BadScale> {};
+
+TEST_P(LoaderScales, RefusesWithTensorAndIndex) {
+  const BadScale& bad = GetParam();
+  TestCheckpoint files;
+  files.matrix("x.weight", 256, 256, bad.format);
+  StoredTensor& t = files.tensor(bad.tensor);
+  std::memcpy(t.bytes.data() + bad.byte, bad.bytes.data(), bad.bytes.size());
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 256}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w).ok());
+
+  const Status status = load_error(plan, checkpoint);
+
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt) << bad.what;
+  EXPECT_THAT(status.message(), HasSubstr(bad.tensor));
+  EXPECT_THAT(status.message(), HasSubstr(bad.message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bad,
+    LoaderScales,
+    testing::Values(
+        BadScale{"fp8 NaN",
+                 Format::kFp8Block,
+                 "x.weight_scale_inv",
+                 12,
+                 {0, 0, 0xC0, 0x7F},
+                 "scale 3 is nan"},
+        BadScale{"fp8 infinity",
+                 Format::kFp8Block,
+                 "x.weight_scale_inv",
+                 4,
+                 {0, 0, 0x80, 0x7F},
+                 "scale 1 is inf"},
+        BadScale{"fp8 negative",
+                 Format::kFp8Block,
+                 "x.weight_scale_inv",
+                 0,
+                 {0, 0, 0x80, 0xBF},
+                 "scale 0 is -1"},
+        BadScale{"nvfp4 NaN", Format::kNvfp4, "x.weight_scale", 1000, {0x7F}, "scale 1000 is nan"},
+        BadScale{"nvfp4 negative", Format::kNvfp4, "x.weight_scale", 7, {0xB8}, "scale 7 is -1"},
+        BadScale{"nvfp4 global NaN",
+                 Format::kNvfp4,
+                 "x.weight_scale_2",
+                 0,
+                 {0, 0, 0xC0, 0x7F},
+                 "is nan"},
+        BadScale{"nvfp4 global zero",
+                 Format::kNvfp4,
+                 "x.weight_scale_2",
+                 0,
+                 {0, 0, 0, 0},
+                 "is 0, expected a finite positive number"}));
+
+TEST(Loader, BlockScaleOfZeroIsABlockOfZeros) {
+  TestCheckpoint files;
+  files.matrix("x.weight", 128, 128, Format::kFp8Block);
+  std::memset(files.tensor("x.weight_scale_inv").bytes.data(), 0, 4);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 128}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  EXPECT_EQ(loaded_row(w, 5), std::vector<float>(128, 0.0f));
+}
+
+TEST(VerifyTensors, ListsMissingOnes) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
+  LinearWeight w[8];
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(
+        plan.matrix(str_cat("model.layers.", i, ".x.weight"), "N,N", WeightRole::kMlp, &w[i]).ok());
+  }
+
+  const auto report = verify_tensors(plan, checkpoint, 8);
+
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
+  EXPECT_THAT(report.status().message(),
+              HasSubstr("7 tensors are missing: model.layers.1.x.weight, model.layers.2.x.weight"));
+  EXPECT_THAT(report.status().message(), HasSubstr(", ..."));
+}
+
+TEST(VerifyTensors, NamesFileTensorFoundAndExpected) {
+  TestCheckpoint files;
+  files.matrix("x.weight", 16, 32, Format::kBf16);
+  files.vector("norm.weight", {1, 2, 3}, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  for (const bool vector : {false, true}) {
+    WeightPlan plan(symbols({{"H", 16}, {"N", 48}}), formats_of(checkpoint));
+    LinearWeight w;
+    View v;
+    ASSERT_TRUE(vector ? plan.vector("norm.weight", "H", WeightRole::kNorm, &v).ok()
+                       : plan.matrix("x.weight", "H,N", WeightRole::kMlp, &w).ok());
+
+    const auto report = verify_tensors(plan, checkpoint, 1);
+
+    ASSERT_FALSE(report.ok());
+    EXPECT_THAT(report.status().message(), HasSubstr("model.safetensors"));
+    EXPECT_THAT(report.status().message(),
+                HasSubstr(vector ? "shape [3], expected H = [16]"
+                                 : "shape [16, 32], expected H,N = [16, 48]"));
+  }
+}
+
+TEST(VerifyTensors, ListsSurplusAndToleratesDraftLayers) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 128, Format::kFp8Block);
+  files.vector("model.layers.0.x.rotary_emb.inv_freq", {1}, Format::kF32);
+  files.vector("model.layers.0.stranger", {1}, Format::kF32);
+  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
+  files.vector("model.layers.1.enorm.weight", {1}, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}, {"K", 128}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+  const auto report = verify_tensors(plan, checkpoint, 1);
+
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_THAT(report->surplus, ElementsAre("model.layers.0.stranger"));
+  EXPECT_EQ(report->draft_tensors, 2);
+}
+
+TEST(WeightPlan, RefusesExpertsOfDifferentFormats) {
+  TestCheckpoint files;
+  files.matrix("e.0.weight", 16, 64, Format::kNvfp4);
+  files.matrix("e.1.weight", 16, 64, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), formats_of(checkpoint));
+  LinearWeight w;
+
+  const Status status = plan.stack({{"e.{}.weight", "N,K"}}, 2, "E,N,K", WeightRole::kExpert, &w);
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("e.1.weight is stored as bf16, but e.0.weight as nvfp4"));
+}
+
+TEST(WeightPlan, RefusesFormatsWithoutAKernel) {
+  const auto plan_with = [](Format format) {
+    WeightPlan plan(symbols({{"N", 16}}),
+                    [format](const WeightSpec&) -> Result<Format> { return format; });
+    LinearWeight w;
+    return plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w);
+  };
+  for (Format format : {Format::kF16, Format::kInt8Channel, Format::kMxfp4, Format::kFp8Channel}) {
+    EXPECT_EQ(plan_with(format).code(), StatusCode::kUnsupported) << format_name(format);
+    EXPECT_THAT(plan_with(format).message(), HasSubstr(std::string(format_name(format))));
+  }
+}
+
+TEST(WeightPlan, DryStoreBindsShapesWithoutMemory) {
+  WeightPlan plan(symbols({{"N", 1 << 20}, {"K", 1 << 20}}),
+                  [](const WeightSpec&) -> Result<Format> { return Format::kNvfp4; });
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = WeightStore::dry(plan);
+
+  EXPECT_EQ(store.data(), nullptr);
+  EXPECT_EQ(w.w.values.data, nullptr);
+  EXPECT_EQ(w.w.rows(), 1 << 20);
+  EXPECT_TRUE(w.w.global.present());
+  EXPECT_NEAR(static_cast<double>(store.bytes()), 9.0 / 16.0 * 0x1p40, 0x1p24);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Rewrites docs/generated from the program itself. Run by `./dev docs`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p docs/generated
+build/release/fathom bench kernel --list -o md --out-file docs/generated/kernel_catalogue.md
+echo "docs: docs/generated/kernel_catalogue.md"

@@ -1,0 +1,116 @@
+// A model whose next token is a digest of all tokens so far, read back from the KV pages. A page
+// that is wrong, stale or somebody else's changes the tokens.
+#pragma once
+
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "fathom/base/rng.h"
+#include "fathom/models/model.h"
+
+namespace fathom {
+
+class FakeModel final : public Model {
+ public:
+  static constexpr int64_t kPageSize = 4;
+  static constexpr int32_t kNanToken = 13;  ///< once in a prompt, logits are NaN; never generated
+
+  explicit FakeModel(int64_t vocab = 40, int64_t context = 256) {
+    config_.vocab_size = vocab;
+    config_.max_position_embeddings = context;
+    config_.hidden_size = 1;
+    options_.page_size = kPageSize;
+    options_.activations = Format::kF32;
+  }
+
+  const ModelConfig& config() const override { return config_; }
+
+  const ModelOptions& options() const override { return options_; }
+
+  Status declare_weights(WeightPlan&) override { return {}; }
+
+  Status attach(WeightStore) override { return {}; }
+
+  const WeightStore& weights() const override { return weights_; }
+
+  KvLayout kv_layout() const override {
+    return {.num_layers = 2, .width = 1, .format = Format::kF32, .page_size = kPageSize};
+  }
+
+  Status draft(Exec&, const Batch&, const View&, ForwardOut&) const override {
+    return unsupported("no draft layer");
+  }
+
+  Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override {
+    FATHOM_ASSIGN(out.logits, ex.activations->tensor({batch.num_logits(), config_.vocab_size},
+                                                     Format::kF32, "R,V"));
+    if (ex.dry()) return {};
+    ++num_forwards;
+    if (fail_at > 0 && num_forwards >= fail_at) return internal_error("injected");
+    int64_t row = 0;
+    for (const TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
+      run_range(batch, *range, out.logits, row);
+    }
+    return {};
+  }
+
+  /// Logits of the token after `tokens`, by the definition.
+  static std::vector<float> logits_after(const std::vector<int32_t>& tokens, int64_t vocab) {
+    uint64_t digest = 1;
+    for (int32_t t : tokens) digest = mix(digest, t);
+    return logits_of(digest, vocab);
+  }
+
+  mutable int64_t num_forwards = 0;
+  int64_t fail_at = 0;  ///< this forward pass and later ones fail; 0: none
+
+ private:
+  static uint64_t mix(uint64_t digest, int32_t token) {
+    if (digest == 0 || token == kNanToken) return 0;
+    const PhiloxBlock b = philox_block(digest, static_cast<uint64_t>(token), 3);
+    return (b.word[0] | uint64_t{b.word[1]} << 32) | 1;
+  }
+
+  static std::vector<float> logits_of(uint64_t digest, int64_t vocab) {
+    std::vector<float> logits(static_cast<size_t>(vocab));
+    fill_logits(digest, logits.data(), vocab);
+    return logits;
+  }
+
+  static void fill_logits(uint64_t digest, float* logits, int64_t vocab) {
+    Rng rng(digest);
+    for (int64_t v = 0; v < vocab; ++v) {
+      logits[v] = digest == 0 ? std::numeric_limits<float>::quiet_NaN()
+                  : v == kNanToken ? -50.0f
+                                   : 6.0f * rng.next_uniform();
+    }
+  }
+
+  void run_range(const Batch& b, const TokenRange& r, const View& logits, int64_t& row) const {
+    const int64_t width = r.block_table.dim(1);
+    for (int64_t i = 0; i < r.num_requests(); ++i) {
+      const int32_t* pages = r.block_table.as<int32_t>() + i * width;
+      const int64_t first = r.token_begin + r.query_offsets[static_cast<size_t>(i)];
+      const int64_t end = r.token_begin + r.query_offsets[static_cast<size_t>(i) + 1];
+      const int64_t start = r.kv_lens[static_cast<size_t>(i)] - (end - first);
+      for (int64_t t = first; t < end; ++t) {
+        const auto id = static_cast<float>(b.token_ids.as<int32_t>()[t]);
+        for (const View& layer : b.kv) layer.as<float>()[b.attention.slots.as<int64_t>()[t]] = id;
+        if (row == logits.dim(0) || b.logit_rows.as<int32_t>()[row] != t) continue;
+        uint64_t digest = 1;
+        for (int64_t p = 0; p <= start + t - first; ++p) {
+          const int64_t slot = pages[p / kPageSize] * kPageSize + p % kPageSize;
+          digest = mix(digest, static_cast<int32_t>(b.kv[1].as<float>()[slot]));
+        }
+        fill_logits(digest, logits.row<float>(row++), config_.vocab_size);
+      }
+    }
+  }
+
+  ModelConfig config_;
+  ModelOptions options_;
+  WeightStore weights_;
+};
+
+}  // namespace fathom

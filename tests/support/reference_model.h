@@ -1,0 +1,325 @@
+// The V2/V3 forward pass in float64 with the obvious loops: the oracle of model tests. It shares
+// with the engine the reader of config.json and the decoders of number formats, and nothing else.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "fathom/formats/tile_layout.h"
+#include "fathom/models/config.h"
+#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/linear_format.h"
+#include "fathom/weights/loader.h"
+
+namespace fathom::oracle {
+
+/// [rows, columns], row-major.
+struct Matrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<double> v;
+
+  Matrix() = default;
+
+  Matrix(int64_t r, int64_t c) : rows(r), cols(c), v(static_cast<size_t>(r * c)) {}
+
+  double& at(int64_t r, int64_t c) { return v[static_cast<size_t>(r * cols + c)]; }
+
+  double at(int64_t r, int64_t c) const { return v[static_cast<size_t>(r * cols + c)]; }
+};
+
+class ReferenceModel {
+ public:
+  explicit ReferenceModel(const std::string& directory)
+      : checkpoint_(Checkpoint::open(directory).value()),
+        config_(parse_config(read_model_text(directory, "config.json").value()).value()) {}
+
+  const ModelConfig& config() const { return config_; }
+
+  /// States after the final norm, [T, H].
+  Matrix hidden(const std::vector<int32_t>& tokens) {
+    Matrix h = embed(tokens);
+    for (int l = 0; l < config_.num_hidden_layers; ++l)
+      layer(l, h);
+    return norm(h, "model.norm.weight");
+  }
+
+  Matrix logits(const Matrix& hidden) { return linear(hidden, "lm_head.weight"); }
+
+  /// The draft layer's normed state of next tokens and states, [T, H].
+  Matrix draft(const std::vector<int32_t>& next, const Matrix& hidden) {
+    const auto index = static_cast<int>(config_.num_hidden_layers);
+    const std::string p = str_cat("model.layers.", index, ".");
+    const Matrix e = norm(embed(next), p + "enorm.weight");
+    const Matrix s = norm(hidden, p + "hnorm.weight");
+    Matrix both(e.rows, 2 * e.cols);
+    for (int64_t t = 0; t < e.rows; ++t) {
+      for (int64_t i = 0; i < e.cols; ++i) {
+        both.at(t, i) = e.at(t, i);
+        both.at(t, e.cols + i) = s.at(t, i);
+      }
+    }
+    Matrix h = linear(both, p + "eh_proj.weight");
+    layer(index, h);
+    return norm(h, p + "shared_head.norm.weight");
+  }
+
+ private:
+  const Matrix& weight(const std::string& name) {
+    const auto known = weights_.find(name);
+    if (known != weights_.end()) return known->second;
+    const StoredLinear s = describe_linear(checkpoint_, name).value();
+    const auto read = [&](const TensorRef* ref) {
+      std::vector<std::byte> bytes(ref == nullptr ? 0 : static_cast<size_t>(ref->entry.bytes()));
+      if (ref != nullptr) FATHOM_CHECK(checkpoint_.read(*ref, bytes).ok());
+      return bytes;
+    };
+    const auto values = read(s.weight);
+    const auto scales = read(s.scale);
+    const auto global = read(s.global_scale);
+    const bool vector = s.weight->entry.shape.size() == 1;
+    RowMajorMatrix m{.format = s.format,
+                     .n = vector ? 1 : s.n,
+                     .k = vector ? s.n : s.k,
+                     .values = values.data(),
+                     .scales = scales.data()};
+    if (!global.empty()) std::memcpy(&m.global, global.data(), 4);
+    Matrix out(m.n, m.k);
+    std::vector<float> row(static_cast<size_t>(m.k));
+    for (int64_t r = 0; r < m.n; ++r) {
+      decode_row_major_row(m, r, row);
+      std::copy(row.begin(), row.end(), out.v.begin() + r * m.k);
+    }
+    return weights_.emplace(name, std::move(out)).first->second;
+  }
+
+  Matrix embed(const std::vector<int32_t>& tokens) {
+    const Matrix& table = weight("model.embed_tokens.weight");
+    Matrix out(static_cast<int64_t>(tokens.size()), table.cols);
+    for (int64_t t = 0; t < out.rows; ++t) {
+      for (int64_t i = 0; i < out.cols; ++i) {
+        out.at(t, i) = table.at(tokens[static_cast<size_t>(t)], i);
+      }
+    }
+    return out;
+  }
+
+  Matrix norm(const Matrix& x, const std::string& name) {
+    const Matrix& w = weight(name);
+    Matrix out(x.rows, x.cols);
+    for (int64_t t = 0; t < x.rows; ++t) {
+      double sum = 0;
+      for (int64_t i = 0; i < x.cols; ++i)
+        sum += x.at(t, i) * x.at(t, i);
+      const double r = 1.0 / std::sqrt(sum / static_cast<double>(x.cols) + config_.rms_norm_eps);
+      for (int64_t i = 0; i < x.cols; ++i)
+        out.at(t, i) = x.at(t, i) * r * w.at(0, i);
+    }
+    return out;
+  }
+
+  Matrix linear(const Matrix& x, const std::string& name) {
+    const Matrix& w = weight(name);
+    FATHOM_CHECK(w.cols == x.cols, name);
+    Matrix out(x.rows, w.rows);
+    for (int64_t t = 0; t < x.rows; ++t) {
+      for (int64_t n = 0; n < w.rows; ++n) {
+        double sum = 0;
+        for (int64_t k = 0; k < x.cols; ++k)
+          sum += x.at(t, k) * w.at(n, k);
+        out.at(t, n) = sum;
+      }
+    }
+    return out;
+  }
+
+  static Matrix columns(const Matrix& x, int64_t begin, int64_t count) {
+    Matrix out(x.rows, count);
+    for (int64_t t = 0; t < x.rows; ++t) {
+      for (int64_t i = 0; i < count; ++i)
+        out.at(t, i) = x.at(t, begin + i);
+    }
+    return out;
+  }
+
+  static void add(Matrix& h, const Matrix& y) {
+    for (size_t i = 0; i < h.v.size(); ++i)
+      h.v[i] += y.v[i];
+  }
+
+  void layer(int index, Matrix& h) {
+    const std::string p = str_cat("model.layers.", index, ".");
+    add(h, attention(norm(h, p + "input_layernorm.weight"), p + "self_attn."));
+    const Matrix x = norm(h, p + "post_attention_layernorm.weight");
+    add(h, config_.is_moe_layer(index) ? experts(x, p + "mlp.") : mlp(x, p + "mlp."));
+  }
+
+  // Rotates columns [begin, begin + Dr) of every row in pairs (2i, 2i+1); row t is position t.
+  void rotate(Matrix& x, int64_t begin) const {
+    const RopeScaling& s = config_.rope_scaling;
+    const auto dim = static_cast<double>(config_.qk_rope_head_dim);
+    const auto corner = [&](double turns) {
+      return dim *
+             std::log(static_cast<double>(s.original_max_position_embeddings) /
+                      (turns * 2 * std::numbers::pi)) /
+             (2 * std::log(config_.rope_theta));
+    };
+    const double low = s.yarn ? std::max(std::floor(corner(s.beta_fast)), 0.0) : 0;
+    const double high = s.yarn ? std::min(std::ceil(corner(s.beta_slow)), dim - 1) : 1;
+    for (int64_t i = 0; i < config_.qk_rope_head_dim / 2; ++i) {
+      double w = std::pow(config_.rope_theta, -2.0 * static_cast<double>(i) / dim);
+      if (s.yarn) {
+        const double width = low == high ? 0.001 : high - low;
+        const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
+        w = w * (1 - ramp) + w / s.factor * ramp;
+      }
+      for (int64_t t = 0; t < x.rows; ++t) {
+        const double c = std::cos(static_cast<double>(t) * w) * config_.rope_attention_factor();
+        const double n = std::sin(static_cast<double>(t) * w) * config_.rope_attention_factor();
+        double& a = x.at(t, begin + 2 * i);
+        double& b = x.at(t, begin + 2 * i + 1);
+        const double rotated = a * c - b * n;
+        b = a * n + b * c;
+        a = rotated;
+      }
+    }
+  }
+
+  Matrix attention(const Matrix& x, const std::string& p) {
+    const int64_t Dn = config_.qk_nope_head_dim;
+    const int64_t Dr = config_.qk_rope_head_dim;
+    const int64_t Dv = config_.v_head_dim;
+    const int64_t Dq = Dn + Dr;
+    Matrix q = config_.q_lora_rank > 0
+                   ? linear(norm(linear(x, p + "q_a_proj.weight"), p + "q_a_layernorm.weight"),
+                            p + "q_b_proj.weight")
+                   : linear(x, p + "q_proj.weight");
+    const Matrix u = linear(x, p + "kv_a_proj_with_mqa.weight");
+    const Matrix c = norm(columns(u, 0, config_.kv_lora_rank), p + "kv_a_layernorm.weight");
+    Matrix k_pe = columns(u, config_.kv_lora_rank, Dr);
+    const Matrix kv = linear(c, p + "kv_b_proj.weight");
+    rotate(k_pe, 0);
+    Matrix o(x.rows, config_.num_attention_heads * Dv);
+    for (int64_t h = 0; h < config_.num_attention_heads; ++h) {
+      rotate(q, h * Dq + Dn);
+      for (int64_t t = 0; t < x.rows; ++t) {
+        std::vector<double> weights;
+        for (int64_t j = 0; j <= t; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < Dn; ++d)
+            score += q.at(t, h * Dq + d) * kv.at(j, h * (Dn + Dv) + d);
+          for (int64_t d = 0; d < Dr; ++d)
+            score += q.at(t, h * Dq + Dn + d) * k_pe.at(j, d);
+          weights.push_back(score * config_.softmax_scale());
+        }
+        softmax(weights);
+        for (int64_t j = 0; j <= t; ++j) {
+          for (int64_t d = 0; d < Dv; ++d) {
+            o.at(t, h * Dv + d) +=
+                weights[static_cast<size_t>(j)] * kv.at(j, h * (Dn + Dv) + Dn + d);
+          }
+        }
+      }
+    }
+    return linear(o, p + "o_proj.weight");
+  }
+
+  static void softmax(std::vector<double>& v) {
+    const double top = *std::max_element(v.begin(), v.end());
+    double sum = 0;
+    for (double& x : v)
+      sum += x = std::exp(x - top);
+    for (double& x : v)
+      x /= sum;
+  }
+
+  Matrix mlp(const Matrix& x, const std::string& p) {
+    Matrix gate = linear(x, p + "gate_proj.weight");
+    const Matrix up = linear(x, p + "up_proj.weight");
+    for (size_t i = 0; i < gate.v.size(); ++i) {
+      gate.v[i] = gate.v[i] / (1 + std::exp(-gate.v[i])) * up.v[i];
+    }
+    return linear(gate, p + "down_proj.weight");
+  }
+
+  // The experts of one token and their weights.
+  std::vector<std::pair<int64_t, double>> choose(std::vector<double> z, const std::string& p) {
+    const bool v3 = config_.topk_method == TopkMethod::kNoauxTc;
+    std::vector<double> score = z;
+    if (v3) {
+      for (double& s : score)
+        s = 1 / (1 + std::exp(-s));
+    } else {
+      softmax(score);
+    }
+    std::vector<double> choice = score;
+    if (v3) {
+      const Matrix& bias = weight(p + "gate.e_score_correction_bias");
+      for (size_t e = 0; e < choice.size(); ++e)
+        choice[e] += bias.v[e];
+    }
+    if (config_.topk_method != TopkMethod::kGreedy) keep_groups(choice, v3);
+    std::vector<int64_t> order(choice.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return choice[static_cast<size_t>(a)] > choice[static_cast<size_t>(b)];
+    });
+    std::vector<std::pair<int64_t, double>> out;
+    double sum = 0;
+    for (int64_t k = 0; k < config_.num_experts_per_tok; ++k) {
+      const int64_t e = order[static_cast<size_t>(k)];
+      out.emplace_back(e, score[static_cast<size_t>(e)]);
+      sum += score[static_cast<size_t>(e)];
+    }
+    for (auto& [e, w] : out) {
+      if (config_.norm_topk_prob) w /= sum + 1e-20;
+      if (v3 || !config_.norm_topk_prob) w *= config_.routed_scaling_factor;
+    }
+    return out;
+  }
+
+  void keep_groups(std::vector<double>& choice, bool sum_of_two) const {
+    const auto size = static_cast<size_t>(config_.n_routed_experts / config_.n_group);
+    std::vector<std::pair<double, int64_t>> groups;
+    for (int64_t g = 0; g < config_.n_group; ++g) {
+      std::vector<double> members(choice.begin() + g * static_cast<int64_t>(size),
+                                  choice.begin() + (g + 1) * static_cast<int64_t>(size));
+      std::sort(members.rbegin(), members.rend());
+      groups.emplace_back(-(members[0] + (sum_of_two && size > 1 ? members[1] : 0)), g);
+    }
+    std::sort(groups.begin(), groups.end());
+    for (size_t i = static_cast<size_t>(config_.topk_group); i < groups.size(); ++i) {
+      for (size_t e = 0; e < size; ++e) {
+        choice[static_cast<size_t>(groups[i].second) * size + e] = -HUGE_VAL;
+      }
+    }
+  }
+
+  Matrix experts(const Matrix& x, const std::string& p) {
+    const Matrix z = linear(x, p + "gate.weight");
+    Matrix y(x.rows, x.cols);
+    if (config_.n_shared_experts > 0) y = mlp(x, p + "shared_experts.");
+    for (int64_t t = 0; t < x.rows; ++t) {
+      Matrix row(1, x.cols);
+      std::copy_n(x.v.begin() + t * x.cols, x.cols, row.v.begin());
+      const std::vector<double> scores(z.v.begin() + t * z.cols, z.v.begin() + (t + 1) * z.cols);
+      for (const auto& [e, w] : choose(scores, p)) {
+        const Matrix out = mlp(row, str_cat(p, "experts.", e, "."));
+        for (int64_t i = 0; i < x.cols; ++i)
+          y.at(t, i) += w * out.at(0, i);
+      }
+    }
+    return y;
+  }
+
+  Checkpoint checkpoint_;
+  ModelConfig config_;
+  std::map<std::string, Matrix> weights_;
+};
+
+}  // namespace fathom::oracle
