@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/base/rng.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/bench/timer.h"

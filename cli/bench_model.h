@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "cli/model_setup.h"
+#include "cli/engine/model_setup.h"
 
 namespace fathom::cli {
 

@@ -6,7 +6,7 @@
 #include "cli/bench_model.h"
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/bench/harness.h"
 #include "fathom/bench/report.h"
 #include "fathom/os/atomic_file.h"

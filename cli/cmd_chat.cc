@@ -3,12 +3,12 @@
 #include <memory>
 #include <unistd.h>
 
-#include "cli/chat_input.h"
 #include "cli/command.h"
+#include "cli/engine/text_engine.h"
 #include "cli/flags.h"
-#include "cli/line_reader.h"
-#include "cli/terminal.h"
-#include "cli/text_engine.h"
+#include "cli/io/chat_input.h"
+#include "cli/io/line_reader.h"
+#include "cli/io/terminal.h"
 
 namespace fathom::cli {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/os/cpu_info.h"

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/model_setup.h"
-#include "cli/terminal.h"
-#include "cli/text_input.h"
+#include "cli/engine/model_setup.h"
+#include "cli/io/terminal.h"
+#include "cli/io/text_input.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/runtime/evaluate.h"
 #include "fathom/text/json.h"

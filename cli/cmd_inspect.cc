@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/inspect_plan.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/models/registry.h"
 #include "fathom/os/cpu_info.h"

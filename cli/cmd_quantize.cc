@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/weights/export/quantizer.h"
 
 namespace fathom::cli {

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/engine/text_engine.h"
 #include "cli/flags.h"
-#include "cli/terminal.h"
-#include "cli/text_engine.h"
-#include "cli/text_input.h"
+#include "cli/io/terminal.h"
+#include "cli/io/text_input.h"
 #include "fathom/os/atomic_file.h"
 
 namespace fathom::cli {

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/formats/format.h"
 #include "fathom/models/synth.h"
 

@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <memory>
 
-#include "cli/chat_input.h"
 #include "cli/command.h"
 #include "cli/flags.h"
-#include "cli/text_input.h"
+#include "cli/io/chat_input.h"
+#include "cli/io/text_input.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/tokenizer/chat/chat.h"
 #include "fathom/tokenizer/tokenizer.h"

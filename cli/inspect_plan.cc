@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/attention/mla.h"

@@ -38,7 +38,7 @@ function(fathom_module name)
 endfunction()
 
 function(fathom_program)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.cc)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   if(sources)
     add_executable(fathom ${sources})

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <cstring>
 #include <gtest/gtest.h>
 #include <vector>
 

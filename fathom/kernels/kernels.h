@@ -21,8 +21,8 @@
 // moe
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
-#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/gate/gate.h"
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/kernels/moe/route/route.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"

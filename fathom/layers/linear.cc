@@ -1,5 +1,7 @@
 #include "fathom/layers/linear.h"
 
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
@@ -82,6 +84,18 @@ Status linear_rows_of(Exec& ex,
     column += rows;
   }
   return {};
+}
+
+LinearWeight shape_only_weight(Format format, int64_t n, int64_t k) {
+  LinearWeight out;
+  out.w.values = make_view(nullptr, {n, k}, format);
+  if (!has_rows16(format)) return out;
+  out.w.layout = WeightLayout::kRows16;
+  const int64_t groups = ceil_div(n, kTileRows);
+  const int64_t scales = rows16_group_scales(format, k);
+  if (scales > 0) out.w.scales = make_view(nullptr, {groups, scales}, Format::kF32);
+  if (format == Format::kNvfp4) out.w.global = make_view(nullptr, {groups}, Format::kF32);
+  return out;
 }
 
 std::string explain_linear(Exec& ex,

@@ -54,6 +54,9 @@ Status linear_rows_of(Exec& ex,
                       const View& y,
                       LinearUse use = LinearUse::kAny);
 
+/// A weight of that shape without data, as the loader would lay it out: for dry runs and questions.
+LinearWeight shape_only_weight(Format format, int64_t n, int64_t k);
+
 /// Which row serves a product of that shape, and why the rows before it do not, as lines of text.
 /// Needs no data: for `inspect --explain`.
 std::string explain_linear(Exec& ex,

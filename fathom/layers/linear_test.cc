@@ -36,18 +36,6 @@ struct TestExec {
   }
 };
 
-LinearWeight dry_weight(int64_t n, int64_t k, Format format) {
-  LinearWeight w;
-  w.w.values = make_view(nullptr, {n, k}, format);
-  w.w.layout = format == Format::kF32 ? WeightLayout::kRowMajor : WeightLayout::kRows16;
-  const int64_t groups = (n + 15) / 16;
-  if (format == Format::kNvfp4) w.w.global = make_view(nullptr, {groups}, Format::kF32);
-  if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {
-    w.w.scales = make_view(nullptr, {groups, (k + 127) / 128}, Format::kF32);
-  }
-  return w;
-}
-
 LinearWeight dense_weight(std::vector<float>& values, int64_t n, int64_t k) {
   LinearWeight w;
   w.w.values = make_view(values.data(), {n, k}, Format::kF32);
@@ -70,7 +58,8 @@ TEST_P(LinearTable, FirstFittingRowServesAndIsRecorded) {
   const View x = make_view(nullptr, {c.tokens, 256}, Format::kBf16);
   const View y = make_view(nullptr, {c.tokens, 64}, Format::kF32);
 
-  const Status status = linear(t.ex, "some_proj", x, dry_weight(64, 256, c.format), y, c.use);
+  const Status status =
+      linear(t.ex, "some_proj", x, shape_only_weight(c.format, 64, 256), y, c.use);
 
   ASSERT_TRUE(status.ok()) << status.message();
   const auto records = t.recorder.records();
@@ -112,7 +101,7 @@ TEST(Linear, WrongShapeNamesTheAxis) {
   const View x = make_view(nullptr, {1, 255}, Format::kBf16);
   const View y = make_view(nullptr, {1, 64}, Format::kBf16);
 
-  const Status status = linear(t.ex, "o_proj", x, dry_weight(64, 256, Format::kNvfp4), y);
+  const Status status = linear(t.ex, "o_proj", x, shape_only_weight(Format::kNvfp4, 64, 256), y);
 
   EXPECT_THAT(status.message(), HasSubstr("256"));
   EXPECT_THAT(status.message(), HasSubstr("255"));
@@ -121,8 +110,9 @@ TEST(Linear, WrongShapeNamesTheAxis) {
 TEST(Linear, ExplainSaysWhyEarlierRowsDoNotServe) {
   TestExec t(Backend::kDry);
 
-  const std::string text = explain_linear(t.ex, "gate", 100, dry_weight(64, 256, Format::kBf16),
-                                          Format::kBf16, Format::kF32, LinearUse::kRouter);
+  const std::string text =
+      explain_linear(t.ex, "gate", 100, shape_only_weight(Format::kBf16, 64, 256), Format::kBf16,
+                     Format::kF32, LinearUse::kRouter);
 
   EXPECT_THAT(text, HasSubstr("row 0  bf16  latent_down_gemm: for another place in the model"));
   EXPECT_THAT(text, HasSubstr("row 1  bf16  router_gemm: "));

@@ -41,9 +41,9 @@ enum class LogitRows : uint8_t { kNone, kLast, kAll };
 
 /// One request's part of a step.
 struct SequenceStep {
-  std::span<const int32_t> tokens;  ///< new tokens, at least one
+  std::span<const int32_t> tokens = {};  ///< new tokens, at least one
   int64_t cached = 0;  ///< tokens in its pages already: the position of the first new one
-  std::span<const int32_t> pages;  ///< enough for cached + new tokens
+  std::span<const int32_t> pages = {};  ///< enough for cached + new tokens
   LogitRows logits = LogitRows::kLast;
 };
 

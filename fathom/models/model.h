@@ -89,8 +89,8 @@ struct BatchShape {
     int64_t cached = 0;      ///< tokens that each has in its pages
   };
 
-  Requests prefill;
-  Requests decode;
+  Requests prefill = {};
+  Requests decode = {};
   LogitRows logits = LogitRows::kLast;
 };
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <set>
 
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/models/explain.h"
 #include "fathom/models/registry.h"
 #include "fathom/trace/recorder.h"
 
@@ -230,6 +232,32 @@ TEST(DryRun, DraftPassRunsTheDraftLayer) {
   for (const char* op : {"enorm", "hnorm", "eh_proj", "shared_head.norm", "lm_head"}) {
     EXPECT_TRUE(ops.contains(op)) << op;
   }
+}
+
+TEST(ExplainOp, PrintsTableMatchAndVariants) {
+  install_cpu_kernels(best_isa());
+  OpenOptions open;
+  open.weights = WeightOrigin::kNone;
+  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  ASSERT_TRUE(model.ok());
+  const BatchShape decode{.decode = {.count = 1, .cached = 9}};
+
+  const auto q_b = explain_op(**model, "q_b_proj", decode);
+  const auto latent = explain_op(**model, "fused_qkv_a_proj_with_mqa", decode);
+  const auto attention = explain_op(**model, "attn_mqa", decode);
+  const auto unknown = explain_op(**model, "attn_mha", decode);
+
+  ASSERT_TRUE(q_b.ok()) << q_b.status().message();
+  EXPECT_THAT(*q_b, HasSubstr("decode: q_b_proj runs bf16_gemm"));
+  EXPECT_THAT(*q_b, HasSubstr("row 0  bf16  latent_down_gemm: for another place in the model"));
+  EXPECT_THAT(*q_b, HasSubstr("row 2  bf16  bf16_gemm: chosen"));
+  EXPECT_THAT(*q_b, HasSubstr("portable"));
+  EXPECT_THAT(*latent, HasSubstr("row 0  bf16  latent_down_gemm: chosen"));
+  EXPECT_THAT(*attention, HasSubstr("absorbed (decode; every phase when the options fix the form): "
+                                    "chosen"));
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(unknown.status().message(), HasSubstr(" q_b_proj "));
 }
 
 TEST(ModelOptionsCheck, NamesOptionAndRange) {

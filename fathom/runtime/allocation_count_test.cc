@@ -1,12 +1,11 @@
 // Replaces operator new of this test program by one that counts. A file of its own, so that the
-// compiler does not pair an inlined half of it with the library's other half. Sanitizers bring their
-// own operators, which stay.
+// compiler does not pair an inlined half of it with the library's other half. Sanitizers bring
+// their own operators, which stay.
 #include "tests/support/allocation_count.h"
-
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <gtest/gtest.h>
 #include <memory>
 #include <new>
 
@@ -18,7 +17,9 @@ std::atomic<int64_t> g_allocations{0};
 
 namespace fathom {
 
-int64_t allocation_count() { return g_allocations.load(); }
+int64_t allocation_count() {
+  return g_allocations.load();
+}
 
 }  // namespace fathom
 
@@ -29,9 +30,13 @@ void* operator new(size_t size) {
   std::abort();
 }
 
-void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p) noexcept {
+  std::free(p);
+}
 
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept {
+  std::free(p);
+}
 
 TEST(AllocationCount, SeesAnAllocation) {
   const int64_t before = fathom::allocation_count();

@@ -36,7 +36,7 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
 
 struct LoadOptions {
   /// Called now and then on the calling thread, with bytes of the store that are filled.
-  std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(int64_t done, int64_t total)> progress = {};
   /// Memory for reading, over all threads.
   int64_t staging_bytes = 64ll << 20;
 };

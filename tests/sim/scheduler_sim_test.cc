@@ -1,11 +1,10 @@
 // Simulation of the scheduler with a fake clock and a fake model: seeded arrivals, aborts (between
 // steps and during them), deadlines, NaN, page shortage, shared prefixes. The fake model keeps in
-// every cache slot a digest of the tokens up to there, reads them back as attention would, and makes
-// the next token from them. So a page that is reused too early, shared wrongly or written by two
-// owners shows as a wrong digest, and a neighbour that changes anything as a wrong token.
-#include <gtest/gtest.h>
-
+// every cache slot a digest of the tokens up to there, reads them back as attention would, and
+// makes the next token from them. So a page that is reused too early, shared wrongly or written by
+// two owners shows as a wrong digest, and a neighbour that changes anything as a wrong token.
 #include <algorithm>
+#include <gtest/gtest.h>
 #include <map>
 #include <memory>
 
@@ -25,11 +24,14 @@ uint64_t mix(uint64_t digest, int32_t token) {
 
 uint64_t digest_of(const std::vector<int32_t>& tokens) {
   uint64_t d = 1;
-  for (int32_t t : tokens) d = mix(d, t);
+  for (int32_t t : tokens)
+    d = mix(d, t);
   return d;
 }
 
-int32_t next_token(uint64_t digest) { return static_cast<int32_t>(digest % kVocabulary); }
+int32_t next_token(uint64_t digest) {
+  return static_cast<int32_t>(digest % kVocabulary);
+}
 
 struct Slot {
   uint64_t digest = 0;
@@ -86,14 +88,16 @@ class Simulation {
       : rng_(seed, 99),
         world_(make_world(rng_)),
         pool_(world_.num_pages),
-        cache_(world_.use_cache ? std::make_unique<PrefixCache>(
-                                      pool_, PrefixDomain{.model_fingerprint = "fake",
-                                                          .block_size = world_.block_size,
-                                                          .compute = "test"})
-                                : nullptr),
+        cache_(world_.use_cache
+                   ? std::make_unique<PrefixCache>(pool_,
+                                                   PrefixDomain{.model_fingerprint = "fake",
+                                                                .block_size = world_.block_size,
+                                                                .compute = "test"})
+                   : nullptr),
         scheduler_(world_.options, pool_, cache_.get(), world_.block_size),
         slots_(static_cast<size_t>(world_.num_pages * world_.block_size)) {
-    for (int64_t i = 0; i < world_.num_requests; ++i) clients_.push_back(make_client(i));
+    for (int64_t i = 0; i < world_.num_requests; ++i)
+      clients_.push_back(make_client(i));
   }
 
   void run() {
@@ -135,7 +139,8 @@ class Simulation {
     for (int64_t i = 0; i < s.prompt_length; ++i) {
       s.tokens.push_back(static_cast<int32_t>((family * 13 + i * 7) % kVocabulary));
     }
-    if (rng_.next_below(2) == 0) s.tokens.back() = static_cast<int32_t>(rng_.next_below(kVocabulary));
+    if (rng_.next_below(2) == 0)
+      s.tokens.back() = static_cast<int32_t>(rng_.next_below(kVocabulary));
     s.cache_salt = rng_.next_below(4) == 0 ? "other" : "";
     if (rng_.next_below(3) == 0) c->stop_after = 1 + rng_.next_below(20);
     if (rng_.next_uniform() < world_.nan_rate) c->nan_after = 1 + rng_.next_below(10);
@@ -155,7 +160,8 @@ class Simulation {
   // steps once it is the oldest. Arrivals add their own wait.
   int64_t step_bound() const {
     int64_t bound = 200 + world_.num_requests * 200;
-    for (const auto& c : clients_) bound += c->sequence.prompt_length + c->sequence.max_tokens;
+    for (const auto& c : clients_)
+      bound += c->sequence.prompt_length + c->sequence.max_tokens;
     return bound;
   }
 
@@ -179,8 +185,8 @@ class Simulation {
       EXPECT_EQ(status.ok(), !too_long && !too_large && !full) << status.message();
       if (!status.ok()) {
         ++refusals;
-        EXPECT_EQ(status.code(), too_long || too_large ? StatusCode::kInvalidArgument
-                                                       : StatusCode::kOverloaded);
+        EXPECT_EQ(status.code(),
+                  too_long || too_large ? StatusCode::kInvalidArgument : StatusCode::kOverloaded);
       }
     }
   }
@@ -214,8 +220,10 @@ class Simulation {
       EXPECT_EQ(oldest->state, SequenceState::kRunning) << "the oldest is never preempted";
     }
     check_plan(plan, waiting_before);
-    for (const StepItem& item : plan.prefill) compute(item, false);
-    for (const StepItem& item : plan.decode) compute(item, true);
+    for (const StepItem& item : plan.prefill)
+      compute(item, false);
+    for (const StepItem& item : plan.decode)
+      compute(item, true);
     abort_some(1.0);  // while the step is in flight
     for (const auto* items : {&plan.prefill, &plan.decode}) {
       for (const StepItem& item : *items) {
@@ -224,7 +232,8 @@ class Simulation {
       }
     }
     for (const auto* items : {&plan.prefill, &plan.decode}) {
-      for (const StepItem& item : *items) commit(item);
+      for (const StepItem& item : *items)
+        commit(item);
     }
     scheduler_.finish_step();
     check_state();
@@ -284,7 +293,8 @@ class Simulation {
     EXPECT_EQ(tokens, plan.num_tokens);
     EXPECT_LE(tokens, world_.options.max_num_batched_tokens);
     EXPECT_LE(scheduler_.stats().num_running, world_.options.max_num_seqs);
-    for (const StepItem& item : plan.decode) EXPECT_EQ(item.count, 1);
+    for (const StepItem& item : plan.decode)
+      EXPECT_EQ(item.count, 1);
     if (!scheduler_.running().empty()) {
       const Sequence* oldest = scheduler_.running().front();
       EXPECT_EQ(seen.count(oldest), 1u) << "the oldest progresses";
@@ -307,7 +317,8 @@ class Simulation {
     std::map<PageId, int> owners;
     for (const auto& c : clients_) {
       const Sequence& s = c->sequence;
-      for (PageId page : s.table.pages()) ++owners[page];
+      for (PageId page : s.table.pages())
+        ++owners[page];
       if (s.state != SequenceState::kRunning) {
         EXPECT_EQ(s.table.num_pages(), 0) << "only running sequences own pages";
       }
@@ -316,7 +327,8 @@ class Simulation {
       }
       EXPECT_FALSE(s.in_flight);
     }
-    for (const auto& [page, count] : owners) EXPECT_EQ(pool_.owners(page), count);
+    for (const auto& [page, count] : owners)
+      EXPECT_EQ(pool_.owners(page), count);
     EXPECT_EQ(static_cast<int64_t>(owners.size()), pool_.num_owned());
     for (const auto* list : {&scheduler_.running(), &scheduler_.waiting()}) {
       EXPECT_TRUE(std::ranges::is_sorted(*list, {}, &Sequence::order)) << "order of arrival";

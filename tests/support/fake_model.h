@@ -58,7 +58,8 @@ class FakeModel final : public Model {
   /// Logits of the token after `tokens`, by the definition.
   static std::vector<float> logits_after(const std::vector<int32_t>& tokens, int64_t vocab) {
     uint64_t digest = 1;
-    for (int32_t t : tokens) digest = mix(digest, t);
+    for (int32_t t : tokens)
+      digest = mix(digest, t);
     return logits_of(digest, vocab);
   }
 
@@ -81,7 +82,7 @@ class FakeModel final : public Model {
   static void fill_logits(uint64_t digest, float* logits, int64_t vocab) {
     Rng rng(digest);
     for (int64_t v = 0; v < vocab; ++v) {
-      logits[v] = digest == 0 ? std::numeric_limits<float>::quiet_NaN()
+      logits[v] = digest == 0      ? std::numeric_limits<float>::quiet_NaN()
                   : v == kNanToken ? -50.0f
                                    : 6.0f * rng.next_uniform();
     }
@@ -96,7 +97,8 @@ class FakeModel final : public Model {
       const int64_t start = r.kv_lens[static_cast<size_t>(i)] - (end - first);
       for (int64_t t = first; t < end; ++t) {
         const auto id = static_cast<float>(b.token_ids.as<int32_t>()[t]);
-        for (const View& layer : b.kv) layer.as<float>()[b.attention.slots.as<int64_t>()[t]] = id;
+        for (const View& layer : b.kv)
+          layer.as<float>()[b.attention.slots.as<int64_t>()[t]] = id;
         if (row == logits.dim(0) || b.logit_rows.as<int32_t>()[row] != t) continue;
         uint64_t digest = 1;
         for (int64_t p = 0; p <= start + t - first; ++p) {

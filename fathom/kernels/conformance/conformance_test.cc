@@ -1,8 +1,9 @@
 // Every kernel, every variant, every case. One test a case, named "conformance/KERNEL.CASE"; it
-// runs each variant that takes the case. Real shapes (cases marked `bench`) are registered as
-// disabled tests, because they take seconds and gigabytes: run them in a release build with
-//   kernels_test --gtest_also_run_disabled_tests --gtest_filter='conformance/*DISABLED_*'
+// runs each variant that takes the case. Cases of real shapes (marked `bench`) take seconds and
+// gigabytes and stand in for the small ones when the program is run as
+//   kernels_test --real_shapes --gtest_filter='conformance/*'
 #include <gtest/gtest.h>
+#include <string_view>
 
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/cases.h"
@@ -15,16 +16,15 @@ namespace {
 constexpr uint64_t kSeed = 20260101;
 
 #ifdef FATHOM_SANITIZED
-constexpr bool kRealShapes = false;
 constexpr int kRepeats = 3;
 #else
-constexpr bool kRealShapes = true;
 constexpr int kRepeats = 20;
 #endif
+constexpr int kRealRepeats = 2;
 
+// Other tests of the program bind weaker instruction sets.
 void bind_kernels() {
-  static const bool bound = (install_cpu_kernels(best_isa()), true);
-  (void)bound;
+  install_cpu_kernels(best_isa());
 }
 
 class CaseTest : public testing::Test {
@@ -45,7 +45,7 @@ class CaseTest : public testing::Test {
       ++ran;
       const CheckReport report = runner.run_checked(*instance);
       EXPECT_TRUE(report.passed) << report.why << "\nbudget: " << report.budget;
-      const int repeats = case_.spec.bench ? 2 : kRepeats;
+      const int repeats = case_.spec.bench ? kRealRepeats : kRepeats;
       EXPECT_EQ(check_traits(*instance, case_.kernel, variant.name, variant.traits, {repeats}), "");
     }
     CaseRunner runner(2);
@@ -57,15 +57,16 @@ class CaseTest : public testing::Test {
   const Case& case_;
 };
 
-const bool kRegistered = [] {
+enum class Shapes { kSmall, kReal };
+
+void register_cases(Shapes shapes) {
   for (const Case& c : all_cases().cases()) {
-    if (c.spec.bench && !kRealShapes) continue;
-    const std::string name = str_cat(c.spec.bench ? "DISABLED_" : "", c.spec.name);
-    testing::RegisterTest(str_cat("conformance/", c.kernel).c_str(), name.c_str(), nullptr, nullptr,
-                          __FILE__, __LINE__, [&c]() -> testing::Test* { return new CaseTest(c); });
+    if (c.spec.bench != (shapes == Shapes::kReal)) continue;
+    testing::RegisterTest(str_cat("conformance/", c.kernel).c_str(), c.spec.name.c_str(), nullptr,
+                          nullptr, __FILE__, __LINE__,
+                          [&c]() -> testing::Test* { return new CaseTest(c); });
   }
-  return true;
-}();
+}
 
 TEST(Conformance, EveryKernelHasCasesForTestsAndForBenchmarks) {
   for (const KernelEntry& kernel : all_kernels()) {
@@ -109,3 +110,19 @@ TEST(Conformance, EveryKernelHasAPortableVariantThatIsDeterministicAndBatchInvar
 
 }  // namespace
 }  // namespace fathom
+
+// Instead of the main of GoogleTest: cases are registered before it looks at its filters.
+int main(int argc, char** argv) {
+  fathom::Shapes shapes = fathom::Shapes::kSmall;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--real_shapes") {
+      shapes = fathom::Shapes::kReal;
+    } else {
+      argv[kept++] = argv[i];
+    }
+  }
+  fathom::register_cases(shapes);
+  testing::InitGoogleTest(&kept, argv);
+  return RUN_ALL_TESTS();
+}

@@ -106,6 +106,7 @@ void add_small_product_cases(CaseList& list,
   add({.t = 1, .n = 33, .k = 128, .x = Format::kF32});
   add({.t = 10, .n = 40, .k = 304, .x = Format::kF32});
   add({.t = 14, .n = 34, .k = 320, .dist = Dist::kMixedRows});
+  add({.t = 9, .n = 17, .k = 4368});  // more columns than a loop takes at once
   if (max_t >= 300) {
     for (int64_t t : {16, 17, 33})
       add({.t = t, .n = 144, .k = 208});

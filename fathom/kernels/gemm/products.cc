@@ -151,11 +151,13 @@ Status run_products(Exec& ex, const Products& p, ProductLoop loop) {
 
 int64_t product_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t row_block = std::min(rows, kRowBlock);
-  // Loops of the instruction sets: a panel, a chunk of x in float32, accumulators of four groups.
-  const int64_t isa_bytes = kPanelBytes + row_block * (kChunkK + 4 * kTileRows) * 4;
-  // Portable loop: sixteen decoded rows, accumulators of one group.
-  const int64_t portable_bytes = (kTileRows * k + row_block * kTileRows) * 4;
-  return align_up<int64_t>(std::max(isa_bytes, portable_bytes), 64);
+  // Accumulators of four groups, copies of rows in bf16.
+  const int64_t avx512 = kRowBlock * 4 * kTileRows * 4 + kPaddedRows * align_up(k, kPaddedK) * 2;
+  // A panel, accumulators of one group, a chunk of every row in float32.
+  const int64_t avx2 = kPanelBytes + row_block * (kTileRows + kChunkK) * 4;
+  // Sixteen decoded rows, accumulators of one group.
+  const int64_t portable = (kTileRows * k + row_block * kTileRows) * 4;
+  return align_up<int64_t>(std::max({avx512, avx2, portable}), 64);
 }
 
 }  // namespace fathom

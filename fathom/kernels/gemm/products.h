@@ -41,16 +41,23 @@ struct Products {
 
   const void* portable_weight = nullptr;  ///< the QuantView of the call, for the portable loop
 
-  int64_t first_row(int64_t m) const { return offsets != nullptr ? offsets[m] : 0; }
+  // Always inline: a copy of their own would be compiled for whatever instruction set its file has.
+  [[gnu::always_inline]] int64_t first_row(int64_t m) const {
+    return offsets != nullptr ? offsets[m] : 0;
+  }
 
-  int64_t num_rows(int64_t m) const {
+  [[gnu::always_inline]] int64_t num_rows(int64_t m) const {
     return offsets != nullptr ? offsets[m + 1] - offsets[m] : rows;
   }
 
   /// Elements in front of row 0 of matrix m.
-  int64_t x_begin(int64_t m) const { return m * x_matrix_stride + first_row(m) * x_row_stride; }
+  [[gnu::always_inline]] int64_t x_begin(int64_t m) const {
+    return m * x_matrix_stride + first_row(m) * x_row_stride;
+  }
 
-  int64_t y_begin(int64_t m) const { return m * y_matrix_stride + first_row(m) * y_row_stride; }
+  [[gnu::always_inline]] int64_t y_begin(int64_t m) const {
+    return m * y_matrix_stride + first_row(m) * y_row_stride;
+  }
 };
 
 /// Row groups [group_begin, group_end) of matrix `matrix` times its rows [row_begin, row_end),
@@ -65,15 +72,18 @@ struct WorkItem {
 /// calling thread.
 using ProductLoop = void (*)(const Products&, const WorkItem&, void* scratch);
 
-/// Rows of x that the loops keep in their scratch at once.
+/// Rows of x that the loops work on at once, at most.
 inline constexpr int64_t kRowBlock = 256;
 
-/// Columns of x and w that the loops hold in the first-level cache at once.
-inline constexpr int64_t kChunkK = 256;
+/// Rows of x that are copied at once where k does not suit the instruction set, and what their
+/// copies are padded to at most.
+inline constexpr int64_t kPaddedRows = 16;
+inline constexpr int64_t kPaddedK = 64;
 
-/// Decoded weights of one block: four groups and a chunk in bf16, or one group in float32, and
-/// scales.
-inline constexpr int64_t kPanelBytes = 36 << 10;
+/// Columns of x and w that the portable and AVX2 loops hold in the first-level cache at once, and
+/// bytes of such a piece of a row group as float32, with its scales.
+inline constexpr int64_t kChunkK = 256;
+inline constexpr int64_t kPanelBytes = 18 << 10;
 
 /// Scratch of one thread for products of at most `rows` rows of k columns, for every loop; a
 /// multiple of 64.

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/panel_loops.h"
 #include "fathom/kernels/simd/vec.h"
 
 namespace fathom {
@@ -19,18 +19,7 @@ namespace fathom {
 struct FloatTiles {
   using V = simd::Avx2;
   using F32 = V::F32;
-  using Element = float;
-  static constexpr int kGroups = 1;
   static constexpr int kTokens = 6;
-
-  static int64_t padded(int64_t columns) { return columns; }
-
-  static void load_row(const Bf16* x, int64_t count, float* out) {
-    int64_t k = 0;
-    for (; k + V::kWidth <= count; k += V::kWidth)
-      V::store(out + k, V::load(x + k));
-    if (k < count) V::store_first(out + k, V::load_first(x + k, count - k), count - k);
-  }
 
   /// A pair of bf16 in each 32-bit lane, as the float32 of its first and of its second.
   static F32 first_of_pair(__m256i pairs) {
@@ -76,7 +65,7 @@ struct FloatTiles {
                                                                float* acc) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      float* a = acc + t * kPanelRows;
+      float* a = acc + t * 16;
       V::store(a, V::fma(sum[0][t], scale_low, V::load(a)));
       V::store(a + 8, V::fma(sum[1][t], scale_high, V::load(a + 8)));
     }

@@ -1,45 +1,42 @@
 #include "fathom/kernels/sample/thresholds.h"
 
 #include <algorithm>
-#include <span>
+#include <limits>
 
 #include "fathom/formats/minifloat.h"
 
 namespace fathom {
 namespace {
 
-constexpr int kBuckets = 2048;
+constexpr int kBuckets = 256;
 
-/// The bits of the float that a pass looks at: `width` of them above the lowest `shift`. Those
-/// above were found by the passes before.
-struct Pass {
-  int shift;
-  int width;
-};
-
-/// Few passes over long rows; few buckets to clear and to scan for short ones.
-constexpr Pass kLongRow[] = {{21, 11}, {10, 11}, {0, 10}};
-constexpr Pass kShortRow[] = {{24, 8}, {16, 8}, {8, 8}, {0, 8}};
-constexpr int64_t kShortCount = 2048;
+/// Values that follow each other often share a bucket; in tables of their own, their additions do
+/// not wait for each other.
+constexpr int kTables = 4;
 
 struct Histogram {
-  int32_t counts[kBuckets];
-  double masses[kBuckets];
+  int64_t counts[kTables][kBuckets];
+  double masses[kTables][kBuckets];
+
+  int64_t count(int bucket) const {
+    return counts[0][bucket] + counts[1][bucket] + counts[2][bucket] + counts[3][bucket];
+  }
+
+  double mass(int bucket) const {
+    return (masses[0][bucket] + masses[1][bucket]) + (masses[2][bucket] + masses[3][bucket]);
+  }
 };
 
-/// Counts the values whose upper bits are `prefix`, by their next bits.
-void count_values(const float* p, int64_t count, uint32_t prefix, Pass pass, Histogram& histogram) {
-  const auto [shift, width] = pass;
-  std::fill_n(histogram.counts, 1 << width, 0);
-  std::fill_n(histogram.masses, 1 << width, 0.0);
-  const uint32_t mask = (1u << width) - 1u;
+/// Counts the values whose bits above `shift` + 8 are `prefix`, by the eight bits below those.
+void count_values(const float* p, int64_t count, uint32_t prefix, int shift, Histogram& histogram) {
+  histogram = {};
   for (int64_t i = 0; i < count; ++i) {
     const float value = usable_probability(p[i]);
     const uint32_t bits = float_bits(value);
-    if (uint64_t{bits} >> (shift + width) != prefix) continue;
-    const uint32_t bucket = (bits >> shift) & mask;
-    ++histogram.counts[bucket];
-    histogram.masses[bucket] += double{value};
+    if (uint64_t{bits} >> (shift + 8) != prefix) continue;
+    const uint32_t bucket = (bits >> shift) & 0xFFu;
+    ++histogram.counts[i % kTables][bucket];
+    histogram.masses[i % kTables][bucket] += double{value};
   }
 }
 
@@ -51,23 +48,21 @@ Kept find_threshold(const float* p, int64_t count, Reached reached) {
   uint32_t prefix = 0;
   int64_t above = 0;
   double mass_above = 0;
-  const std::span<const Pass> passes =
-      count <= kShortCount ? std::span<const Pass>(kShortRow) : std::span<const Pass>(kLongRow);
-  for (const Pass& pass : passes) {
-    count_values(p, count, prefix, pass, histogram);
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    count_values(p, count, prefix, shift, histogram);
     int chosen = -1;
-    for (int b = (1 << pass.width) - 1; b >= 0; --b) {
-      if (histogram.counts[b] == 0) continue;
+    for (int b = kBuckets - 1; b >= 0; --b) {
+      if (histogram.count(b) == 0) continue;
       // Where rounding keeps the sum below its target, the lowest group is the one.
       if (chosen >= 0) {
-        above += histogram.counts[chosen];
-        mass_above += histogram.masses[chosen];
+        above += histogram.count(chosen);
+        mass_above += histogram.mass(chosen);
       }
       chosen = b;
-      if (reached(above + histogram.counts[b], mass_above + histogram.masses[b])) break;
+      if (reached(above + histogram.count(b), mass_above + histogram.mass(b))) break;
     }
-    prefix = prefix << pass.width | static_cast<uint32_t>(chosen);
-    if (pass.shift == 0) mass_above += histogram.masses[chosen];
+    prefix = prefix << 8 | static_cast<uint32_t>(chosen);
+    if (shift == 0) mass_above += histogram.mass(chosen);
   }
   return {float_from_bits(prefix), mass_above};
 }
@@ -75,11 +70,19 @@ Kept find_threshold(const float* p, int64_t count, Reached reached) {
 }  // namespace
 
 double mass_from(const float* p, int64_t count, float threshold) {
-  double mass = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = usable_probability(p[i]);
-    if (value >= threshold) mass += double{value};
+  // One comparison leaves out what is below, zero, negative and NaN; zeros add nothing anyway.
+  const float least = std::max(threshold, std::numeric_limits<float>::denorm_min());
+  constexpr int kSums = 8;  // side by side, which compilers turn into vectors
+  double sums[kSums] = {};
+  const int64_t whole = count / kSums * kSums;
+  for (int64_t i = 0; i < whole; i += kSums) {
+    for (int s = 0; s < kSums; ++s)
+      sums[s] += double{p[i + s] >= least ? p[i + s] : 0.0f};
   }
+  double mass =
+      ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+  for (int64_t i = whole; i < count; ++i)
+    mass += double{p[i] >= least ? p[i] : 0.0f};
   return mass;
 }
 

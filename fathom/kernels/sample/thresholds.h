@@ -1,9 +1,10 @@
 // Thresholds of a row of probabilities: the k-th largest value, and the value at which the largest
 // ones reach a mass. Shared by sample/renorm and sample/draw.
 //
-// A histogram over the leading bits of the float finds the group that holds the threshold, then the
-// next bits within it, then the last: three passes over the row whatever its values, no sorting,
-// and sums in float64 in a fixed order. (Bits of non-negative floats order as their values do.)
+// A histogram over the leading byte of the float finds the group that holds the threshold, then the
+// next byte within it, and so on: four passes over the row whatever its values, no sorting. (Bits
+// of non-negative floats order as their values do.) All sums are in float64 and in an order that
+// depends on the length of the row alone.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ Kept top_k_threshold(const float* p, int64_t count, int64_t k);
 /// threshold 0 and all of the mass if the row has less.
 Kept top_p_threshold(const float* p, int64_t count, double target);
 
-/// Mass of the values that are not below the threshold, summed in the order of the row.
+/// Mass of the values that are not below the threshold.
 double mass_from(const float* p, int64_t count, float threshold);
 
 }  // namespace fathom

@@ -16,10 +16,11 @@ struct FormatRow {
 };
 
 // First match wins.
-constexpr FormatRow kFormatRows[] = {
-    {"auto", Format::kF32, Format::kF32},      {"auto", Format::kBf16, Format::kBf16},
-    {"f32", Format::kNone, Format::kF32},      {"bf16", Format::kNone, Format::kBf16},
-    {"fp8_e4m3", Format::kNone, Format::kE4m3}};
+constexpr FormatRow kFormatRows[] = {{"auto", Format::kF32, Format::kF32},
+                                     {"auto", Format::kBf16, Format::kBf16},
+                                     {"f32", Format::kNone, Format::kF32},
+                                     {"bf16", Format::kNone, Format::kBf16},
+                                     {"fp8_e4m3", Format::kNone, Format::kE4m3}};
 
 // Bytes of one layer, padded so that the next one is aligned; nothing if they overflow.
 std::optional<int64_t> layer_bytes(const KvLayout& layout, int64_t num_pages) {
@@ -67,8 +68,8 @@ Result<KvStorage> KvStorage::allocate(const KvLayout& layout, int64_t num_pages)
   for (int64_t l = 0; l < layout.num_layers; ++l) {
     std::byte* layer = storage.buffer_.data();
     if (layer != nullptr) layer += l * (total / layout.num_layers);
-    storage.views_.push_back(make_view(layer, {num_pages, layout.page_size, layout.width},
-                                       layout.format, "M,S,Lkv+Dr"));
+    storage.views_.push_back(
+        make_view(layer, {num_pages, layout.page_size, layout.width}, layout.format, "M,S,Lkv+Dr"));
   }
   return storage;
 }

@@ -1,8 +1,7 @@
 #include "fathom/runtime/kv/kv_layout.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+#include <gtest/gtest.h>
 
 namespace fathom {
 namespace {
@@ -59,7 +58,8 @@ TEST(KvStorage, GivesEachLayerItsOwnAlignedPages) {
     EXPECT_EQ(views[l].dim(0), 7);
     EXPECT_EQ(views[l].dim(1), 2);
     EXPECT_EQ(views[l].dim(2), 5);
-    for (int64_t i = 0; i < 70; ++i) views[l].as<float>()[i] = static_cast<float>(l + 1);
+    for (int64_t i = 0; i < 70; ++i)
+      views[l].as<float>()[i] = static_cast<float>(l + 1);
   }
   for (size_t l = 0; l < 3; ++l) {
     for (int64_t i = 0; i < 70; ++i) {

@@ -5,7 +5,8 @@ namespace fathom {
 PagePool::PagePool(int64_t num_pages) : pages_(static_cast<size_t>(num_pages)) {
   FATHOM_CHECK(num_pages >= 0 && num_pages <= INT32_MAX, "page numbers are 32 bits wide");
   free_.reserve(pages_.size());
-  for (int64_t i = num_pages; i-- > 0;) free_.push_back(static_cast<PageId>(i));
+  for (int64_t i = num_pages; i-- > 0;)
+    free_.push_back(static_cast<PageId>(i));
 }
 
 const PagePool::Page& PagePool::at(PageId page) const {
@@ -20,7 +21,8 @@ PagePool::Page& PagePool::at(PageId page) {
 bool PagePool::take(int64_t count, std::vector<PageId>& out) {
   FATHOM_CHECK(count >= 0, "negative number of pages");
   if (count > num_available()) return false;
-  while (num_free() < count) evict_oldest();
+  while (num_free() < count)
+    evict_oldest();
   for (int64_t i = 0; i < count; ++i) {
     const PageId id = free_.back();
     free_.pop_back();
@@ -59,7 +61,8 @@ void PagePool::publish(PageId id) {
 }
 
 void PagePool::drop_cached() {
-  while (num_cached_ > 0) evict_oldest();
+  while (num_cached_ > 0)
+    evict_oldest();
 }
 
 void PagePool::link_newest(PageId id) {

@@ -28,7 +28,8 @@ TEST(PagePool, HandsOutEachPageOnce) {
     std::vector<PageId> pages = take(pool, n);
 
     std::ranges::sort(pages);
-    for (int64_t i = 0; i < n; ++i) EXPECT_EQ(pages[static_cast<size_t>(i)], i);
+    for (int64_t i = 0; i < n; ++i)
+      EXPECT_EQ(pages[static_cast<size_t>(i)], i);
     EXPECT_EQ(pool.num_available(), 0);
     EXPECT_EQ(pool.num_private(), n);
   }
@@ -77,8 +78,10 @@ TEST(PagePool, EvictsCachedPagesOldestFirstAndOnlyWhenNothingIsFree) {
   PagePool pool(4);
   pool.set_observer(&evicted);
   const std::vector<PageId> pages = take(pool, 3);
-  for (PageId page : pages) pool.publish(page);
-  for (int i : {1, 0, 2}) pool.release(pages[static_cast<size_t>(i)]);
+  for (PageId page : pages)
+    pool.publish(page);
+  for (int i : {1, 0, 2})
+    pool.release(pages[static_cast<size_t>(i)]);
 
   (void)take(pool, 1);
   EXPECT_TRUE(evicted.pages.empty());
@@ -93,8 +96,10 @@ TEST(PagePool, PageThatIsUsedAgainIsYoungAgain) {
   PagePool pool(2);
   pool.set_observer(&evicted);
   const std::vector<PageId> pages = take(pool, 2);
-  for (PageId page : pages) pool.publish(page);
-  for (PageId page : pages) pool.release(page);
+  for (PageId page : pages)
+    pool.publish(page);
+  for (PageId page : pages)
+    pool.release(page);
 
   pool.add_owner(pages[0]);
   pool.release(pages[0]);
@@ -108,7 +113,8 @@ TEST(PagePool, NeverEvictsAnOwnedPage) {
   PagePool pool(2);
   pool.set_observer(&evicted);
   const std::vector<PageId> pages = take(pool, 2);
-  for (PageId page : pages) pool.publish(page);
+  for (PageId page : pages)
+    pool.publish(page);
   pool.release(pages[1]);
   std::vector<PageId> out;
 
@@ -133,7 +139,8 @@ TEST(PagePool, GenerationChangesWithEachUse) {
 TEST(PagePool, DropCachedLeavesOwnedPages) {
   PagePool pool(3);
   const std::vector<PageId> pages = take(pool, 3);
-  for (PageId page : pages) pool.publish(page);
+  for (PageId page : pages)
+    pool.publish(page);
   pool.release(pages[0]);
   pool.release(pages[2]);
 
@@ -170,7 +177,8 @@ TEST(PagePool, CountsStayRightUnderRandomUse) {
       }
       const Status status = pool.check_invariants();
       ASSERT_TRUE(status.ok()) << status.message();
-      for (PageId page : owned) ASSERT_EQ(pool.owners(page), std::ranges::count(owned, page));
+      for (PageId page : owned)
+        ASSERT_EQ(pool.owners(page), std::ranges::count(owned, page));
     }
   }
 }

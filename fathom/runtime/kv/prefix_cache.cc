@@ -8,11 +8,21 @@
 namespace fathom {
 namespace {
 
-enum class Tag : uint8_t { kPurpose = 1, kModel, kLayout, kFormat, kBlock, kCompute, kSalt, kParent,
-                           kTokens };
+enum class Tag : uint8_t {
+  kPurpose = 1,
+  kModel,
+  kLayout,
+  kFormat,
+  kBlock,
+  kCompute,
+  kSalt,
+  kParent,
+  kTokens
+};
 
 void put_u64(std::byte* to, uint64_t value) {
-  for (int i = 0; i < 8; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
+  for (int i = 0; i < 8; ++i)
+    to[i] = static_cast<std::byte>(value >> (8 * i));
 }
 
 void add_field(Sha256& hash, Tag tag, std::span<const std::byte> bytes) {
@@ -51,7 +61,9 @@ PrefixCache::PrefixCache(PagePool& pool, PrefixDomain domain)
   pool_.set_observer(this);
 }
 
-PrefixCache::~PrefixCache() { pool_.set_observer(nullptr); }
+PrefixCache::~PrefixCache() {
+  pool_.set_observer(nullptr);
+}
 
 std::span<int32_t> PrefixCache::tokens_of(PageId page) {
   const auto block = static_cast<size_t>(domain_.block_size);
@@ -71,7 +83,8 @@ PrefixKey PrefixCache::root(std::string_view salt) const {
 }
 
 PrefixKey PrefixCache::extend(const PrefixKey& parent, std::span<const int32_t> tokens) const {
-  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size, "only complete pages have keys");
+  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size,
+               "only complete pages have keys");
   Sha256 hash;
   add_field(hash, Tag::kPurpose, std::string_view("page"));
   add_field(hash, Tag::kParent, std::as_bytes(std::span(parent)));
@@ -123,7 +136,8 @@ bool PrefixCache::publish(const PrefixKey& key,
                           const PrefixKey& parent,
                           std::span<const int32_t> tokens,
                           PageId page) {
-  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size, "only complete pages are shared");
+  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size,
+               "only complete pages are shared");
   if (!page_of_key_.try_emplace(key, page).second) return false;
   named_[static_cast<size_t>(page)] = {key, parent};
   std::ranges::copy(tokens, tokens_of(page).begin());

@@ -1,7 +1,6 @@
 #include "fathom/runtime/kv/prefix_cache.h"
 
 #include <gtest/gtest.h>
-
 #include <numeric>
 #include <set>
 

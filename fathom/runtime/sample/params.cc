@@ -25,7 +25,8 @@ Status check_half_open(std::string_view name, float value, float high) {
 
 Status check_count(std::string_view name, size_t count, int64_t limit) {
   if (static_cast<int64_t>(count) <= limit) return {};
-  return out_of_range(str_cat("the number of entries of ", name), count, str_cat("at most ", limit));
+  return out_of_range(str_cat("the number of entries of ", name), count,
+                      str_cat("at most ", limit));
 }
 
 Status check_id(std::string_view name, size_t index, int32_t id, int64_t vocab_size) {

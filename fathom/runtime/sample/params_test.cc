@@ -1,8 +1,7 @@
 #include "fathom/runtime/sample/params.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
+#include <gtest/gtest.h>
 #include <limits>
 
 namespace fathom {
@@ -45,17 +44,24 @@ TEST(SamplingParams, FloatsAreCheckedAtEveryBorder) {
   };
   for (const FloatCase& c : cases) {
     SCOPED_TRACE(c.name);
-    for (float v : c.good) EXPECT_TRUE(valid(c.field, v)) << v;
-    for (float v : c.bad) EXPECT_FALSE(valid(c.field, v)) << v;
-    for (float v : {kNan, kInf, -kInf}) EXPECT_FALSE(valid(c.field, v)) << v;
+    for (float v : c.good)
+      EXPECT_TRUE(valid(c.field, v)) << v;
+    for (float v : c.bad)
+      EXPECT_FALSE(valid(c.field, v)) << v;
+    for (float v : {kNan, kInf, -kInf})
+      EXPECT_FALSE(valid(c.field, v)) << v;
   }
 }
 
 TEST(SamplingParams, CountsAreCheckedAtEveryBorder) {
-  for (int64_t k : {-1, 0, 1, 100}) EXPECT_TRUE(valid(&SamplingParams::top_k, k));
-  for (int64_t k : {-2, 101}) EXPECT_FALSE(valid(&SamplingParams::top_k, k));
-  for (int n : {-1, 0, 1, 20}) EXPECT_TRUE(valid(&SamplingParams::top_logprobs, n));
-  for (int n : {-2, 21}) EXPECT_FALSE(valid(&SamplingParams::top_logprobs, n));
+  for (int64_t k : {-1, 0, 1, 100})
+    EXPECT_TRUE(valid(&SamplingParams::top_k, k));
+  for (int64_t k : {-2, 101})
+    EXPECT_FALSE(valid(&SamplingParams::top_k, k));
+  for (int n : {-1, 0, 1, 20})
+    EXPECT_TRUE(valid(&SamplingParams::top_logprobs, n));
+  for (int n : {-2, 21})
+    EXPECT_FALSE(valid(&SamplingParams::top_logprobs, n));
   EXPECT_FALSE(valid(&SamplingParams::min_tokens, int64_t{-1}));
   EXPECT_TRUE(valid(&SamplingParams::min_tokens, int64_t{0}));
   SamplingParams p;
@@ -125,7 +131,8 @@ TEST(SamplingParams, BiasIsCheckedAtEveryBorder) {
   twice.logit_bias = {{3, 1.0f}, {4, 1.0f}, {3, 2.0f}};
   EXPECT_FALSE(validate(twice, kVocabulary).ok());
   SamplingParams many;
-  for (int32_t id = 0; id < 1025; ++id) many.logit_bias.emplace_back(id, 0.0f);
+  for (int32_t id = 0; id < 1025; ++id)
+    many.logit_bias.emplace_back(id, 0.0f);
   EXPECT_FALSE(validate(many, 5000).ok());
   many.logit_bias.pop_back();
   EXPECT_TRUE(validate(many, 5000).ok());

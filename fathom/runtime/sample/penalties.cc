@@ -18,7 +18,8 @@ TokenCounts::TokenCounts(const SamplingParams& params,
   tokens_.reserve(distinct);
   counts_.reserve(distinct);
   if (!with_prompt) return;
-  for (int32_t token : prompt) count_of(token);
+  for (int32_t token : prompt)
+    count_of(token);
 }
 
 void TokenCounts::add(int32_t token) {

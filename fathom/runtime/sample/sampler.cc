@@ -45,7 +45,8 @@ void start_list(std::vector<T>& list, size_t count) {
 double log_sum_exp(std::span<const float> x) {
   const double top = *std::ranges::max_element(x);
   double sum = 0.0;
-  for (float v : x) sum += std::exp(static_cast<double>(v) - top);
+  for (float v : x)
+    sum += std::exp(static_cast<double>(v) - top);
   return top + std::log(sum);
 }
 
@@ -74,9 +75,10 @@ size_t largest(std::span<const float> x, size_t count, TokenLogprob* out) {
 Sampler::Sampler(int64_t num_ids, int64_t max_rows) : num_ids_(num_ids) {
   FATHOM_CHECK(num_ids > 0 && max_rows >= 0, "a sampler needs ids");
   const auto rows = static_cast<size_t>(max_rows);
-  for (auto* v : {&ids_, &bad_raw_, &bad_, &drawn_ids_, &top_k_}) v->resize(rows);
-  for (auto* v : {&temperature_, &top_p_, &min_p_, &uniform_, &presence_, &frequency_,
-                  &repetition_}) {
+  for (auto* v : {&ids_, &bad_raw_, &bad_, &drawn_ids_, &top_k_})
+    v->resize(rows);
+  for (auto* v :
+       {&temperature_, &top_p_, &min_p_, &uniform_, &presence_, &frequency_, &repetition_}) {
     v->resize(rows);
   }
   token_offsets_.reserve(rows + 1);
@@ -119,16 +121,16 @@ Status Sampler::sample(Exec& ex,
   const View logits = slice_cols(all_logits, 0, num_ids_);
   const Features features = look_at(rows);
 
-  FATHOM_TRY(launch<Argmax>(
-      ex, "sample_argmax",
-      {.logits = logits, .ids = view_of(ids_, n), .bad = view_of(bad_raw_, n)}));
+  FATHOM_TRY(
+      launch<Argmax>(ex, "sample_argmax",
+                     {.logits = logits, .ids = view_of(ids_, n), .bad = view_of(bad_raw_, n)}));
   View raw = logits;
   if (features.altered) {
     if (features.logprobs) FATHOM_TRY(keep_raw(ex, logits, raw));
     FATHOM_TRY(apply_penalties(ex, logits, rows));
-    FATHOM_TRY(launch<Argmax>(
-        ex, "sample_argmax_penalised",
-        {.logits = logits, .ids = view_of(ids_, n), .bad = view_of(bad_, n)}));
+    FATHOM_TRY(
+        launch<Argmax>(ex, "sample_argmax_penalised",
+                       {.logits = logits, .ids = view_of(ids_, n), .bad = view_of(bad_, n)}));
   } else {
     std::copy_n(bad_raw_.begin(), n, bad_.begin());
   }
@@ -217,8 +219,8 @@ Status Sampler::draw(Exec& ex, const View& logits, std::span<const SampleRow> ro
     top_k_[i] = static_cast<int32_t>(limited ? p.top_k : num_ids_);
     top_p_[i] = greedy ? 1.0f : p.top_p;
     min_p_[i] = greedy ? 0.0f : p.min_p;
-    uniform_[i] = Rng(rows[i].seed, rows[i].stream, static_cast<uint64_t>(rows[i].position))
-                      .next_uniform();
+    uniform_[i] =
+        Rng(rows[i].seed, rows[i].stream, static_cast<uint64_t>(rows[i].position)).next_uniform();
   }
   ArenaScope arena(*ex.activations);
   FATHOM_ASSIGN(const View probs,

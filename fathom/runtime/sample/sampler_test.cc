@@ -1,9 +1,8 @@
 #include "fathom/runtime/sample/sampler.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
+#include <gtest/gtest.h>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -35,7 +34,8 @@ class Fixture {
     activations_.reset();
     const auto width = static_cast<int64_t>(logits[0].size());
     std::vector<float> flat;
-    for (const auto& row : logits) flat.insert(flat.end(), row.begin(), row.end());
+    for (const auto& row : logits)
+      flat.insert(flat.end(), row.begin(), row.end());
     const View view =
         make_view(flat.data(), {static_cast<int64_t>(logits.size()), width}, Format::kF32);
     std::vector<SampleResult> results(rows.size());
@@ -56,7 +56,8 @@ class Fixture {
 std::vector<float> test_logits(uint64_t seed, int64_t count = kVocabulary) {
   Rng rng(seed);
   std::vector<float> logits(static_cast<size_t>(count));
-  for (float& v : logits) v = 1.5f * rng.next_normal();
+  for (float& v : logits)
+    v = 1.5f * rng.next_normal();
   return logits;
 }
 
@@ -76,18 +77,21 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const S
   std::vector<double> probs(n);
   const double top = *std::ranges::max_element(logits);
   for (size_t v = 0; v < n; ++v) {
-    probs[v] = std::exp((static_cast<double>(logits[v]) - top) / static_cast<double>(p.temperature));
+    probs[v] =
+        std::exp((static_cast<double>(logits[v]) - top) / static_cast<double>(p.temperature));
   }
   const auto normalise = [&] {
     const double sum = std::accumulate(probs.begin(), probs.end(), 0.0);
-    for (double& v : probs) v /= sum;
+    for (double& v : probs)
+      v /= sum;
   };
   normalise();
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, [&](size_t a, size_t b) { return probs[a] > probs[b]; });
   if (p.top_k > 0) {
-    for (size_t i = static_cast<size_t>(p.top_k); i < n; ++i) probs[order[i]] = 0.0;
+    for (size_t i = static_cast<size_t>(p.top_k); i < n; ++i)
+      probs[order[i]] = 0.0;
     normalise();
   }
   double mass = 0.0;
@@ -98,7 +102,8 @@ std::vector<double> exact_distribution(const std::vector<float>& logits, const S
   }
   normalise();
   const double limit = static_cast<double>(p.min_p) * *std::ranges::max_element(probs);
-  for (double& v : probs) v = v >= limit ? v : 0.0;
+  for (double& v : probs)
+    v = v >= limit ? v : 0.0;
   normalise();
   return probs;
 }
@@ -124,7 +129,8 @@ void expect_distribution(const SamplingParams& params, uint64_t seed) {
   std::vector<int64_t> seen(kVocabulary, 0);
   for (int64_t begin = 0; begin < kDraws; begin += kBatch) {
     std::vector<SampleRow> rows;
-    for (int64_t i = 0; i < kBatch; ++i) rows.push_back(row_of(params, seed, begin + i));
+    for (int64_t i = 0; i < kBatch; ++i)
+      rows.push_back(row_of(params, seed, begin + i));
     const std::vector<std::vector<float>> all(kBatch, logits);
     for (const SampleResult& r : f.sample(all, rows)) {
       ASSERT_TRUE(r.finite);
@@ -156,18 +162,26 @@ SamplingParams with(float temperature, int64_t top_k, float top_p, float min_p) 
   return p;
 }
 
-TEST(Sampler, DrawsFromTheSoftmax) { expect_distribution(with(1.0f, -1, 1.0f, 0.0f), 1); }
+TEST(Sampler, DrawsFromTheSoftmax) {
+  expect_distribution(with(1.0f, -1, 1.0f, 0.0f), 1);
+}
 
 TEST(Sampler, DrawsAtATemperature) {
   expect_distribution(with(0.6f, -1, 1.0f, 0.0f), 2);
   expect_distribution(with(2.0f, 0, 1.0f, 0.0f), 3);
 }
 
-TEST(Sampler, DrawsFromTheTopK) { expect_distribution(with(1.0f, 5, 1.0f, 0.0f), 4); }
+TEST(Sampler, DrawsFromTheTopK) {
+  expect_distribution(with(1.0f, 5, 1.0f, 0.0f), 4);
+}
 
-TEST(Sampler, DrawsFromTheTopP) { expect_distribution(with(0.8f, -1, 0.7f, 0.0f), 5); }
+TEST(Sampler, DrawsFromTheTopP) {
+  expect_distribution(with(0.8f, -1, 0.7f, 0.0f), 5);
+}
 
-TEST(Sampler, DrawsAboveMinP) { expect_distribution(with(1.5f, -1, 1.0f, 0.2f), 6); }
+TEST(Sampler, DrawsAboveMinP) {
+  expect_distribution(with(1.5f, -1, 1.0f, 0.2f), 6);
+}
 
 TEST(Sampler, AppliesFiltersOneAfterTheOther) {
   expect_distribution(with(1.2f, 8, 0.8f, 0.1f), 7);
@@ -213,10 +227,11 @@ TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
 // Rows of every kind, alone and among all others, in any order.
 TEST(Sampler, NeighboursChangeNothing) {
   Fixture f;
-  std::vector<SamplingParams> params = {
-      with(0.0f, -1, 1.0f, 0.0f), with(1.0f, -1, 1.0f, 0.0f), with(1.0f, 3, 1.0f, 0.0f),
-      with(0.7f, -1, 0.9f, 0.0f), with(1.0f, -1, 1.0f, 0.3f), with(1.0f, 7, 0.6f, 0.05f)};
-  for (size_t i = 0; i < 3; ++i) params.push_back(params[i]);
+  std::vector<SamplingParams> params = {with(0.0f, -1, 1.0f, 0.0f), with(1.0f, -1, 1.0f, 0.0f),
+                                        with(1.0f, 3, 1.0f, 0.0f),  with(0.7f, -1, 0.9f, 0.0f),
+                                        with(1.0f, -1, 1.0f, 0.3f), with(1.0f, 7, 0.6f, 0.05f)};
+  for (size_t i = 0; i < 3; ++i)
+    params.push_back(params[i]);
   params[6].logit_bias = {{2, 3.0f}};
   params[7].top_logprobs = 3;
   params[8].repetition_penalty = 1.7f;
@@ -233,7 +248,8 @@ TEST(Sampler, NeighboursChangeNothing) {
 
     const std::vector<SampleResult> together = f.sample(logits, rows);
     std::vector<int32_t> tokens;
-    for (const SampleResult& r : together) tokens.push_back(r.token);
+    for (const SampleResult& r : together)
+      tokens.push_back(r.token);
 
     for (size_t i = 0; i < rows.size(); ++i) {
       EXPECT_EQ(f.sample({logits[i]}, {rows[i]})[0].token, tokens[i]) << "seed " << seed;
@@ -283,7 +299,8 @@ TEST(Sampler, PaddingIdsAreNeverChosen) {
   constexpr int64_t kIds = 20;
   Fixture f(kIds);
   std::vector<float> logits = test_logits(5);
-  for (size_t v = kIds; v < kVocabulary; ++v) logits[v] = 100.0f + static_cast<float>(v);
+  for (size_t v = kIds; v < kVocabulary; ++v)
+    logits[v] = 100.0f + static_cast<float>(v);
   const SamplingParams greedy = with(0.0f, -1, 1.0f, 0.0f);
   const SamplingParams drawn = with(2.0f, -1, 1.0f, 0.0f);
 
@@ -319,7 +336,8 @@ TEST(Sampler, PenaltiesFollowTheirDefinitions) {
   p.top_logprobs = 20;
   const std::vector<int32_t> prompt = {1, 2};
   TokenCounts counts(p, prompt, 10, kVocabulary);
-  for (int32_t token : {2, 3, 3}) counts.add(token);
+  for (int32_t token : {2, 3, 3})
+    counts.add(token);
   std::vector<float> logits(kVocabulary, -30.0f);
   // token 1: prompt only, 8/2 = 4; 2: 8/2 - 0.5 - 0.25 = 3.25; 3: 8/2 - 1 - 0.25 = 2.75;
   // token 4: untouched, 3.9; 5: negative logits are multiplied elsewhere
@@ -344,7 +362,8 @@ TEST(Sampler, LogprobsAreThoseOfTheRawLogits) {
   p.logit_bias = {{7, 40.0f}};
   const std::vector<float> logits = test_logits(11);
   double sum = 0.0;
-  for (float v : logits) sum += std::exp(static_cast<double>(v));
+  for (float v : logits)
+    sum += std::exp(static_cast<double>(v));
   std::vector<int32_t> order(kVocabulary);
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
@@ -377,7 +396,8 @@ TEST(TokenCounts, ListsEachTokenOnce) {
   p.repetition_penalty = 1.1f;
   const std::vector<int32_t> prompt = {5, 3, 5};
   TokenCounts counts(p, prompt, 4, 10);
-  for (int32_t token : {3, 9, 9}) counts.add(token);
+  for (int32_t token : {3, 9, 9})
+    counts.add(token);
 
   EXPECT_TRUE(std::ranges::equal(counts.tokens(), std::vector<int32_t>{5, 3, 9}));
   EXPECT_TRUE(std::ranges::equal(counts.counts(), std::vector<int32_t>{0, 1, 2}));

@@ -9,7 +9,8 @@ StopStrings::StopStrings(const std::vector<std::string>& texts) {
     Pattern p{.text = text, .failure = std::vector<uint32_t>(text.size(), 0)};
     for (size_t i = 1; i < text.size(); ++i) {
       uint32_t border = p.failure[i - 1];
-      while (border > 0 && text[border] != text[i]) border = p.failure[border - 1];
+      while (border > 0 && text[border] != text[i])
+        border = p.failure[border - 1];
       p.failure[i] = border + (text[border] == text[i] ? 1 : 0);
     }
     patterns_.push_back(std::move(p));
@@ -20,7 +21,8 @@ int StopStrings::push(char byte) {
   int found = -1;
   for (size_t i = 0; i < patterns_.size(); ++i) {
     Pattern& p = patterns_[i];
-    while (p.matched > 0 && p.text[p.matched] != byte) p.matched = p.failure[p.matched - 1];
+    while (p.matched > 0 && p.text[p.matched] != byte)
+      p.matched = p.failure[p.matched - 1];
     if (p.text[p.matched] == byte) ++p.matched;
     if (p.matched < p.text.size()) continue;
     p.matched = p.failure[p.matched - 1];
@@ -33,7 +35,8 @@ int StopStrings::push(char byte) {
 
 size_t StopStrings::longest_partial() const {
   size_t longest = 0;
-  for (const Pattern& p : patterns_) longest = std::max<size_t>(longest, p.matched);
+  for (const Pattern& p : patterns_)
+    longest = std::max<size_t>(longest, p.matched);
   return longest;
 }
 
@@ -72,7 +75,9 @@ StopOutcome StopChecker::push(int32_t token) {
   return {FinishReason::kNone, hand_out(stops_.longest_partial()), {}};
 }
 
-StopOutcome StopChecker::finish(FinishReason reason) { return {reason, release(), {}}; }
+StopOutcome StopChecker::finish(FinishReason reason) {
+  return {reason, release(), {}};
+}
 
 std::string_view StopChecker::release() {
   // What flush() adds is U+FFFD for a character that never came in full.

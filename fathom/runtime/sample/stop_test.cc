@@ -201,7 +201,8 @@ TEST(StopChecker, AgreesWithTheDefinitionOnRandomText) {
       return text;
     };
     SamplingParams p;
-    for (uint32_t n = 1 + rng.next_below(3); n > 0; --n) p.stop.push_back(random_text(3, 9));
+    for (uint32_t n = 1 + rng.next_below(3); n > 0; --n)
+      p.stop.push_back(random_text(3, 9));
     const std::string text = random_text(1, 80);
     size_t end = std::string::npos;
     size_t begin = 0;

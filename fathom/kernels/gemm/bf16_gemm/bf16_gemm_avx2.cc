@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/panel_loops.h"
 #include "fathom/kernels/gemm/tiles_avx2.h"
 
 namespace fathom {
@@ -16,12 +16,8 @@ struct Bf16Tiles : FloatTiles {
     int64_t columns;
   };
 
-  static Panel load_panel(const Products& p,
-                          int64_t group,
-                          int /*num_groups*/,
-                          int64_t k0,
-                          int64_t k1,
-                          PanelMemory* memory) {
+  static Panel load_panel(
+      const Products& p, int64_t group, int64_t k0, int64_t k1, PanelMemory* memory) {
     const uint8_t* pairs = p.tiles + group * p.group_bytes + k0 / 2 * 64;
     for (int64_t k = 0; k < k1 - k0; k += 2) {
       for (int half = 0; half < 2; ++half) {
@@ -33,19 +29,19 @@ struct Bf16Tiles : FloatTiles {
     return {memory->w[0], k1 - k0};
   }
 
-  template <int G, int T>
+  template <int T>
   static void dot(const Panel& panel, const float* x, int64_t x_stride, float* acc) {
     F32 sum[2][T];
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      sum[0][t] = V::load(acc + t * kPanelRows);
-      sum[1][t] = V::load(acc + t * kPanelRows + 8);
+      sum[0][t] = V::load(acc + t * 16);
+      sum[1][t] = V::load(acc + t * 16 + 8);
     }
     add_columns(panel.w, x, x_stride, panel.columns, sum);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-      V::store(acc + t * kPanelRows, sum[0][t]);
-      V::store(acc + t * kPanelRows + 8, sum[1][t]);
+      V::store(acc + t * 16, sum[0][t]);
+      V::store(acc + t * 16 + 8, sum[1][t]);
     }
   }
 };
@@ -53,7 +49,7 @@ struct Bf16Tiles : FloatTiles {
 }  // namespace
 
 void bf16_products_avx2(const Products& p, const WorkItem& item, void* scratch) {
-  ProductLoops<Bf16Tiles>::run(p, item, scratch);
+  PanelLoops<Bf16Tiles>::run(p, item, scratch);
 }
 
 }  // namespace fathom

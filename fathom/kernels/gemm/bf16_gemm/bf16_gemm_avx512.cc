@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/stream_loops.h"
 #include "fathom/kernels/gemm/tiles_avx512.h"
 
 namespace fathom {
@@ -6,75 +6,78 @@ namespace {
 
 struct Bf16Tiles : PairTiles {
   static constexpr bool kHasGlobal = false;
-  static constexpr int64_t kStreamRows = 8;
-  static constexpr int64_t kStreamUnit = 2;
+  static constexpr int kGroups = 4;
+  static constexpr int kRows = 6;  // 24 chains of sums
+  static constexpr int64_t kBlockRows = 96;
+  static constexpr int64_t kPassK = 2048;  // weights of four groups: 256 KiB
+  static constexpr int64_t kUnit = 2;
 
-  struct alignas(64) PanelMemory {};  // the tile stream is the panel
+  /// Weights that the passes after the first bring into the second-level cache, so that memory does
+  /// not wait while the same weights are used again. Each pass asks for its share.
+  struct Ask {
+    const uint8_t* w = nullptr;
+    int64_t step = 0;  // bytes a pair
 
-  struct Panel {
-    const uint8_t* w;
-    int64_t group_stride;
-    int64_t pairs;
-    Ask ask;
+    template <int G>
+    static Ask of(const Pass& a) {
+      constexpr int64_t kMostPasses = 8;  // beyond, compute is the longer part by far
+      const int64_t share = a.index - 1;
+      const int64_t shares = a.count - 1 < kMostPasses ? a.count - 1 : kMostPasses;
+      const int64_t bytes = a.columns / 2 * kPairBytes;
+      const uint8_t* next = a.k0 + a.columns < a.p.k ? weights(a) + bytes
+                                                     : a.p.tiles + (a.group + G) * a.p.group_bytes;
+      return {next + bytes / shares * share, kPairBytes / shares};
+    }
+
+    static bool wanted(const Pass& a) { return a.index >= 1 && a.index <= 8; }
   };
 
-  static int64_t padded(int64_t columns) { return (columns + 1) / 2 * 2; }
-
-  static Panel load_panel(const Products& p,
-                          int64_t group,
-                          int /*num_groups*/,
-                          int64_t k0,
-                          int64_t k1,
-                          PanelMemory* /*memory*/) {
-    return {p.tiles + group * p.group_bytes + k0 / 2 * kPairBytes,
-            p.group_bytes,
-            (k1 - k0 + 1) / 2,
-            {}};
-  }
-
-  /// Each block of rows asks for its share of the next chunk, so that memory works all the time.
-  static void begin_rows(Panel& panel, int64_t block, int64_t blocks) {
-    constexpr int64_t kChunkBytes = kChunkPairs * kPairBytes;
-    panel.ask = {panel.w + kChunkBytes + block * kChunkBytes / blocks, kPairBytes / blocks};
+  static const uint8_t* weights(const Pass& a) {
+    return a.p.tiles + a.group * a.p.group_bytes + a.k0 / 2 * kPairBytes;
   }
 
   template <int G, int T>
-  static void dot(const Panel& panel, const Bf16* x, int64_t x_stride, float* acc) {
+  static void pass(const Pass& a) {
     F32 sum[G][T];
-    load_sums(acc, kPanelRows, sum);
-    add_pairs<true>(panel.w, panel.group_stride, x, x_stride, panel.pairs, sum, panel.ask);
-    store_sums(sum, acc, kPanelRows);
+    load_sums(a, sum);
+    if (Ask::wanted(a)) {
+      add_pairs<true>(a, Ask::of<G>(a), sum);
+    } else {
+      add_pairs<false>(a, {}, sum);
+    }
+    store_sums(a, sum);
   }
 
-  /// Whole rows of x times G groups.
-  template <int G, int T>
-  static int stream_groups(const Products& p, int64_t group, const Bf16* x, float* acc) {
-    F32 sum[G][T];
-    set_zero(sum);
-    add_pairs(p.tiles + group * p.group_bytes, p.group_bytes, x, p.x_row_stride, p.k / 2, sum);
-    store_sums(sum, acc, kStreamPanelRows);
-    return G;
-  }
-
-  /// As many groups as registers allow: a group is one chain of sums, and eight of them hide the
-  /// latency of one.
-  template <int T>
-  static int stream(const Products& p, int64_t group, int64_t left, const Bf16* x, float* acc) {
-    if constexpr (T <= 2) {
-      if (left >= 8) return stream_groups<8, T>(p, group, x, acc);
+  template <bool kAsk, int G, int T>
+  static inline __attribute__((always_inline)) void add_pairs(const Pass& a,
+                                                              Ask ask,
+                                                              F32 (&sum)[G][T]) {
+    const uint8_t* w = weights(a);
+    const int64_t group_bytes = a.p.group_bytes;
+    const int64_t x_stride = a.x_stride;
+    const Bf16* x = a.x;
+    for (int64_t p = 0; p < a.columns / 2; ++p) {
+      __m512i weights[G];
+#pragma GCC unroll 8
+      for (int g = 0; g < G; ++g) {
+        weights[g] = V::load_pairs(w + g * group_bytes + p * kPairBytes);
+        if constexpr (kAsk) _mm_prefetch(ask.w + g * group_bytes + p * ask.step, _MM_HINT_T1);
+      }
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) {
+        const __m512i pair = V::splat_pair(x + t * x_stride + 2 * p);
+#pragma GCC unroll 8
+        for (int g = 0; g < G; ++g)
+          sum[g][t] = V::dot_pairs(weights[g], pair, sum[g][t]);
+      }
     }
-    if constexpr (T <= 6) {
-      if (left >= 4) return stream_groups<4, T>(p, group, x, acc);
-    }
-    if (left >= 2) return stream_groups<2, T>(p, group, x, acc);
-    return stream_groups<1, T>(p, group, x, acc);
   }
 };
 
 }  // namespace
 
 void bf16_products_avx512(const Products& p, const WorkItem& item, void* scratch) {
-  ProductLoops<Bf16Tiles>::run(p, item, scratch);
+  StreamLoops<Bf16Tiles>::run(p, item, scratch);
 }
 
 }  // namespace fathom

@@ -11,6 +11,7 @@ void add_bf16_gemm_shapes(CaseList& list) {
     add_product_case<Bf16Gemm>(list, {.t = 2, .n = 17, .k = k, .y = Format::kF32});
     add_product_case<Bf16Gemm>(list, {.t = 9, .n = 17, .k = k});
   }
+  add_product_case<Bf16Gemm>(list, {.t = 20, .n = 17, .k = 257});
   for (Format x : {Format::kBf16, Format::kF32}) {
     add_product_case<Bf16Gemm>(list, {.t = 7,
                                       .n = 37,

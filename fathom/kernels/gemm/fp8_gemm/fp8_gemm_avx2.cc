@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/panel_loops.h"
 #include "fathom/kernels/gemm/tiles_avx2.h"
 
 namespace fathom {
@@ -44,12 +44,8 @@ struct Fp8Tiles : FloatTiles {
     }
   }
 
-  static Panel load_panel(const Products& p,
-                          int64_t group,
-                          int /*num_groups*/,
-                          int64_t k0,
-                          int64_t k1,
-                          PanelMemory* memory) {
+  static Panel load_panel(
+      const Products& p, int64_t group, int64_t k0, int64_t k1, PanelMemory* memory) {
     const uint8_t* tile = p.tiles + group * p.group_bytes + k0 / 4 * 64;
     for (int64_t k = 0; k < k1 - k0; k += 4)
       decode_quad(tile + k / 4 * 64, memory->w + k);
@@ -59,7 +55,7 @@ struct Fp8Tiles : FloatTiles {
     return {memory, k1 - k0};
   }
 
-  template <int G, int T>
+  template <int T>
   static void dot(const Panel& panel, const float* x, int64_t x_stride, float* acc) {
     for (int64_t k = 0; k < panel.columns; k += kBlockK) {
       const int64_t left = panel.columns - k;
@@ -75,7 +71,7 @@ struct Fp8Tiles : FloatTiles {
 }  // namespace
 
 void fp8_products_avx2(const Products& p, const WorkItem& item, void* scratch) {
-  ProductLoops<Fp8Tiles>::run(p, item, scratch);
+  PanelLoops<Fp8Tiles>::run(p, item, scratch);
 }
 
 }  // namespace fathom

@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/stream_loops.h"
 #include "fathom/kernels/gemm/tiles_avx512.h"
 
 namespace fathom {
@@ -37,23 +37,14 @@ constexpr E4m3Tables kTables;
 
 struct Fp8Tiles : PairTiles {
   static constexpr bool kHasGlobal = false;
-  static constexpr int64_t kStreamRows = 8;
-  static constexpr int64_t kStreamUnit = 4;
-  static constexpr int64_t kBlockK = 128;
-  static constexpr int64_t kStreamAhead = 2048;  // measured, see GEMM_NOTES.md
-  static constexpr int64_t kBlockPairs = kBlockK / 2;
-  static constexpr int64_t kChunkBlocks = kChunkK / kBlockK;
-
-  struct alignas(64) PanelMemory {
-    uint8_t w[kGroups][kChunkPairs * kPairBytes];
-    float scales[kChunkBlocks][kGroups];
-    float unused[16 - kChunkBlocks * kGroups];
-  };
-
-  struct Panel {
-    const PanelMemory* memory;
-    int64_t pairs;
-  };
+  static constexpr int kGroups = 4;
+  static constexpr int kRows = 4;
+  static constexpr int64_t kBlockRows = 64;
+  static constexpr int64_t kPassK = 4096;  // weights of four groups: 256 KiB
+  static constexpr int64_t kUnit = 4;
+  static constexpr int64_t kQuadBytes = 64;
+  static constexpr int64_t kBlockQuads = 32;  // of one scale: 128 k
+  static constexpr int64_t kAhead = 2048;     // measured, see GEMM_NOTES.md
 
   struct Decoder {
     __m512i low0 = _mm512_load_si512(kTables.low), low1 = _mm512_load_si512(kTables.low + 64);
@@ -74,65 +65,48 @@ struct Fp8Tiles : PairTiles {
     }
   };
 
-  static int64_t padded(int64_t columns) { return (columns + 3) / 4 * 4; }
-
-  static Panel load_panel(const Products& p,
-                          int64_t group,
-                          int num_groups,
-                          int64_t k0,
-                          int64_t k1,
-                          PanelMemory* memory) {
+  template <int G, int T>
+  static void pass(const Pass& a) {
+    const Products& p = a.p;
     const Decoder decoder;
-    const int64_t quads = padded(k1 - k0) / 4;
-    for (int g = 0; g < num_groups; ++g) {
-      const uint8_t* codes = p.tiles + (group + g) * p.group_bytes + k0 / 4 * 64;
-      for (int64_t q = 0; q < quads; ++q) {
-        __m512i first, second;
-        decoder.decode(codes + q * 64, first, second);
-        prefetch<64>(codes + q * 64 + kChunkK / 4 * 64);  // of the next chunk
-        _mm512_store_si512(memory->w[g] + 2 * q * kPairBytes, first);
-        _mm512_store_si512(memory->w[g] + (2 * q + 1) * kPairBytes, second);
-      }
-      for (int64_t b = 0; b * kBlockK < k1 - k0; ++b) {
-        memory->scales[b][g] = p.scales[(group + g) * p.group_scales + k0 / kBlockK + b];
-      }
-    }
-    return {memory, quads * 2};
-  }
-
-  template <int G, int T>
-  static void dot(const Panel& panel, const Bf16* x, int64_t x_stride, float* acc) {
-    for (int64_t b = 0; b * kBlockPairs < panel.pairs; ++b) {
-      const int64_t left = panel.pairs - b * kBlockPairs;
-      F32 sum[G][T];
+    const uint8_t* w = p.tiles + a.group * p.group_bytes + a.k0 / 4 * kQuadBytes;
+    const float* scales = p.scales + a.group * p.group_scales + a.k0 / 128;
+    const int64_t ahead = a.index == 0 ? kAhead : 0;
+    const int64_t quads = a.columns / 4;
+    F32 total[G][T];
+    load_sums(a, total);
+    for (int64_t q = 0; q < quads; q += kBlockQuads) {
+      const int64_t left = quads - q;
+      F32 sum[G][T], scale[G];
       set_zero(sum);
-      add_pairs(panel.memory->w[0] + b * kBlockPairs * kPairBytes, sizeof panel.memory->w[0],
-                x + b * kBlockK, x_stride, left < kBlockPairs ? left : kBlockPairs, sum);
-      F32 scale[G], total[G][T];
+      add_block(decoder, w + q * kQuadBytes, p.group_bytes, ahead, a.x + 4 * q, a.x_stride,
+                left < kBlockQuads ? left : kBlockQuads, sum);
 #pragma GCC unroll 8
-      for (int g = 0; g < G; ++g)
-        scale[g] = V::splat(panel.memory->scales[b][g]);
-      load_sums(acc, kPanelRows, total);
+      for (int g = 0; g < G; ++g) {
+        scale[g] = V::splat(scales[g * p.group_scales + q / kBlockQuads]);
+      }
       add_scaled(sum, scale, total);
-      store_sums(total, acc, kPanelRows);
     }
+    store_sums(a, total);
   }
 
-  /// One block of at most 128 k of G groups, decoded in registers.
+  /// The codes of one block of at most 128 k times x.
   template <int G, int T>
-  static inline __attribute__((always_inline)) void stream_block(const Decoder& decoder,
-                                                                 const uint8_t* w,
-                                                                 int64_t group_stride,
-                                                                 const Bf16* x,
-                                                                 int64_t x_stride,
-                                                                 int64_t quads,
-                                                                 F32 (&sum)[G][T]) {
+  static inline __attribute__((always_inline)) void add_block(const Decoder& decoder,
+                                                              const uint8_t* w,
+                                                              int64_t group_bytes,
+                                                              int64_t ahead,
+                                                              const Bf16* x,
+                                                              int64_t x_stride,
+                                                              int64_t quads,
+                                                              F32 (&sum)[G][T]) {
     for (int64_t q = 0; q < quads; ++q) {
 #pragma GCC unroll 8
       for (int g = 0; g < G; ++g) {
+        const uint8_t* codes = w + g * group_bytes + q * kQuadBytes;
         __m512i first, second;
-        decoder.decode(w + g * group_stride + q * 64, first, second);
-        prefetch<64>(w + g * group_stride + q * 64 + kStreamAhead);
+        decoder.decode(codes, first, second);
+        prefetch<kQuadBytes>(codes, ahead);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
           const Bf16* pair = x + t * x_stride + 4 * q;
@@ -142,43 +116,12 @@ struct Fp8Tiles : PairTiles {
       }
     }
   }
-
-  template <int G, int T>
-  static int stream_groups(const Products& p, int64_t group, const Bf16* x, float* acc) {
-    const Decoder decoder;
-    const uint8_t* w = p.tiles + group * p.group_bytes;
-    const float* scales = p.scales + group * p.group_scales;
-    F32 total[G][T];
-    set_zero(total);
-    for (int64_t b = 0; b < p.group_scales; ++b) {
-      const int64_t left = p.k - b * kBlockK;
-      F32 sum[G][T], scale[G];
-      set_zero(sum);
-      stream_block(decoder, w + b * kBlockK / 4 * 64, p.group_bytes, x + b * kBlockK,
-                   p.x_row_stride, (left < kBlockK ? left : kBlockK) / 4, sum);
-#pragma GCC unroll 8
-      for (int g = 0; g < G; ++g)
-        scale[g] = V::splat(scales[g * p.group_scales + b]);
-      add_scaled(sum, scale, total);
-    }
-    store_sums(total, acc, kStreamPanelRows);
-    return G;
-  }
-
-  template <int T>
-  static int stream(const Products& p, int64_t group, int64_t left, const Bf16* x, float* acc) {
-    if constexpr (T <= 4) {
-      if (left >= 4) return stream_groups<4, T>(p, group, x, acc);
-    }
-    if (left >= 2) return stream_groups<2, T>(p, group, x, acc);
-    return stream_groups<1, T>(p, group, x, acc);
-  }
 };
 
 }  // namespace
 
 void fp8_products_avx512(const Products& p, const WorkItem& item, void* scratch) {
-  ProductLoops<Fp8Tiles>::run(p, item, scratch);
+  StreamLoops<Fp8Tiles>::run(p, item, scratch);
 }
 
 }  // namespace fathom

@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/product_loops.h"
+#include "fathom/kernels/gemm/panel_loops.h"
 #include "fathom/kernels/gemm/tiles_avx2.h"
 
 namespace fathom {
@@ -48,12 +48,8 @@ struct Nvfp4Tiles : FloatTiles {
     return V::mul(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 20)), V::splat(0x1p120f));
   }
 
-  static Panel load_panel(const Products& p,
-                          int64_t group,
-                          int /*num_groups*/,
-                          int64_t k0,
-                          int64_t k1,
-                          PanelMemory* memory) {
+  static Panel load_panel(
+      const Products& p, int64_t group, int64_t k0, int64_t k1, PanelMemory* memory) {
     const uint8_t* super_tiles = p.tiles + group * p.group_bytes + k0 / 64 * kSuperTileBytes;
     for (int64_t b = 0; b * kBlockK < k1 - k0; ++b) {
       const uint8_t* super_tile = super_tiles + b / 4 * kSuperTileBytes;
@@ -68,7 +64,7 @@ struct Nvfp4Tiles : FloatTiles {
     return {memory, k1 - k0};
   }
 
-  template <int G, int T>
+  template <int T>
   static void dot(const Panel& panel, const float* x, int64_t x_stride, float* acc) {
     for (int64_t k = 0; k < panel.columns; k += kBlockK) {
       const int64_t left = panel.columns - k;
@@ -84,7 +80,7 @@ struct Nvfp4Tiles : FloatTiles {
 }  // namespace
 
 void nvfp4_products_avx2(const Products& p, const WorkItem& item, void* scratch) {
-  ProductLoops<Nvfp4Tiles>::run(p, item, scratch);
+  PanelLoops<Nvfp4Tiles>::run(p, item, scratch);
 }
 
 }  // namespace fathom

@@ -5,6 +5,7 @@ namespace fathom {
 
 void add_nvfp4_gemm_cases(CaseList& list) {
   add_small_product_cases<Nvfp4Gemm>(list, Format::kNvfp4, 300, {Format::kBf16, Format::kF32});
+  add_product_case<Nvfp4Gemm>(list, {.t = 9, .n = 17, .k = 16448, .weight = Format::kNvfp4});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<Nvfp4Gemm>(list,

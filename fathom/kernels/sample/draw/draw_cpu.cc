@@ -8,25 +8,60 @@
 namespace fathom {
 namespace {
 
-/// The first kept token whose running mass exceeds uniform * (mass of all kept); threshold is
-/// compared in float64.
-int32_t draw(const float* p, int64_t count, double threshold, double uniform) {
-  double mass = 0;
-  for (int64_t v = 0; v < count; ++v) {
-    const double value = double{usable_probability(p[v])};
-    if (value >= threshold) mass += value;
+/// Tokens whose mass is summed at once while the one that is drawn is looked for.
+constexpr int64_t kBlock = 512;
+
+/// Calls f(first token, kept mass) for every block until it returns false.
+template <class F>
+void for_blocks(const float* p, int64_t count, float threshold, F f) {
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t tokens = std::min(kBlock, count - begin);
+    if (!f(begin, mass_from(p + begin, tokens, threshold))) return;
   }
-  const double target = uniform * mass;
-  double running = 0;
-  int32_t last = 0;
-  for (int64_t v = 0; v < count; ++v) {
-    const double value = double{usable_probability(p[v])};
+}
+
+/// The first token of [begin, begin + tokens) whose running mass exceeds the target; the last one
+/// that is kept and possible, where rounding lets none exceed it; -1 if there is none.
+int32_t find_token(
+    const float* p, int64_t begin, int64_t tokens, float threshold, double running, double target) {
+  int32_t last = -1;
+  for (int64_t v = begin; v < begin + tokens; ++v) {
+    const float value = usable_probability(p[v]);
     if (value < threshold || value == 0) continue;
-    running += value;
+    running += double{value};
     last = static_cast<int32_t>(v);
     if (running > target) break;
   }
   return last;
+}
+
+/// The first kept token whose running mass exceeds uniform * (mass of all kept).
+int32_t draw(const float* p, int64_t count, float threshold, double uniform) {
+  double mass = 0;
+  for_blocks(p, count, threshold, [&](int64_t, double block) {
+    mass += block;
+    return true;
+  });
+  const double target = uniform * mass;
+  double running = 0;
+  double before = 0;
+  int64_t chosen = 0;  // block that holds the token: the newest that has mass
+  for_blocks(p, count, threshold, [&](int64_t begin, double block) {
+    if (block > 0) {
+      chosen = begin;
+      before = running;
+      running += block;
+    }
+    return !(running > target);
+  });
+  const int64_t tokens = std::min(kBlock, count - chosen);
+  return std::max(0, find_token(p, chosen, tokens, threshold, before, target));
+}
+
+/// The smallest float that is not below a float64 threshold: comparing with either is the same.
+float round_up(double threshold) {
+  const auto rounded = static_cast<float>(threshold);
+  return double{rounded} < threshold ? std::nextafter(rounded, HUGE_VALF) : rounded;
 }
 
 float threshold_of(const float* p, int64_t count, int64_t k, double top_p, FilterOrder order) {
@@ -63,7 +98,7 @@ Status sample_min_p(Exec& ex, const SampleMinP::Args& a) {
     float largest = 0;
     for (int64_t v = 0; v < V; ++v)
       largest = std::max(largest, usable_probability(p[v]));
-    const double threshold = double{a.min_p.as<const float>()[b]} * double{largest};
+    const float threshold = round_up(double{a.min_p.as<const float>()[b]} * double{largest});
     a.ids.as<int32_t>()[b] = draw(p, V, threshold, double{a.uniform.as<const float>()[b]});
   });
   return {};
@@ -74,7 +109,7 @@ Status sample_top_k_top_p(Exec& ex, const SampleTopKTopP::Args& a) {
   for_draws(ex, a.probs, a.indices, [&](int64_t b, const float* p) {
     const float threshold = threshold_of(p, V, a.k.as<const int32_t>()[b],
                                          double{a.top_p.as<const float>()[b]}, a.order);
-    a.ids.as<int32_t>()[b] = draw(p, V, double{threshold}, double{a.uniform.as<const float>()[b]});
+    a.ids.as<int32_t>()[b] = draw(p, V, threshold, double{a.uniform.as<const float>()[b]});
   });
   return {};
 }

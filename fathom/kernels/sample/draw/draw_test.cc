@@ -188,6 +188,18 @@ TEST_F(DrawTest, NeverDrawsAnImpossibleToken) {
   EXPECT_EQ(min_p({0, 0, 1, 0}, 0.0f, 0.99999994f), 2);
 }
 
+TEST_F(DrawTest, EveryTokenOfALongRowIsWithinReach) {
+  // 2,000 equal tokens between impossible ones: token 2k + 1 owns [k, k + 1) / 2000.
+  std::vector<float> p(4001, 0.0f);
+  for (size_t k = 0; k < 2000; ++k)
+    p[2 * k + 1] = 0.5f;
+  for (int32_t k : {0, 1, 254, 255, 256, 257, 511, 512, 1023, 1998, 1999}) {
+    const float u = (static_cast<float>(k) + 0.5f) / 2000.0f;
+    EXPECT_EQ(top_k_top_p(p, 1 << 30, 1.0f, u), 2 * k + 1);
+    EXPECT_EQ(min_p(p, 0.5f, u), 2 * k + 1);
+  }
+}
+
 TEST_F(DrawTest, AnyBitsGiveAnIdInRange) {
   for (const std::vector<float>& p :
        {std::vector<float>{kNan, kNan, kNan}, std::vector<float>{0, 0, 0},

@@ -1,6 +1,6 @@
-#include "cli/chat_input.h"
+#include "cli/io/chat_input.h"
 
-#include "cli/text_input.h"
+#include "cli/io/text_input.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/chat/chat_formats.h"

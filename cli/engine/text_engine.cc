@@ -1,11 +1,11 @@
-#include "cli/text_engine.h"
+#include "cli/engine/text_engine.h"
 
 #include <atomic>
 #include <charconv>
 #include <csignal>
 #include <random>
 
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/sha256.h"
 #include "fathom/weights/loader.h"

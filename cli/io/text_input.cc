@@ -1,4 +1,4 @@
-#include "cli/text_input.h"
+#include "cli/io/text_input.h"
 
 #include <array>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "cli/line_reader.h"
+#include "cli/io/line_reader.h"
 
 #include <cstdio>
 #include <histedit.h>

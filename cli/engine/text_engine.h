@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/model_setup.h"
+#include "cli/engine/model_setup.h"
 #include "fathom/models/config.h"
 #include "fathom/runtime/engine.h"
 #include "fathom/tokenizer/tokenizer.h"

@@ -1,7 +1,7 @@
-#include "cli/model_setup.h"
+#include "cli/engine/model_setup.h"
 
 #include "cli/flags.h"
-#include "cli/terminal.h"
+#include "cli/io/terminal.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/os/memory.h"
 #include "fathom/weights/loader.h"

@@ -1,0 +1,427 @@
+#include "fathom/api/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+
+#include "fathom/weights/checkpoint.h"
+
+namespace fathom {
+namespace {
+
+const std::string kModel = FATHOM_SOURCE_DIR "/tests/golden/micro-v3";
+
+EngineOptions small_options() {
+  EngineOptions o;
+  o.model = kModel;
+  o.threads = 2;
+  o.pin_threads = false;
+  o.block_size = 16;
+  o.attention_key_chunk = 64;
+  o.max_model_len = 256;
+  o.max_num_batched_tokens = 128;
+  return o;
+}
+
+std::unique_ptr<Engine> load(const EngineOptions& options) {
+  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
+  FATHOM_CHECK(engine.ok(), engine.ok() ? "" : engine.status().message());
+  return std::move(engine).value();
+}
+
+// Tensor of golden.safetensors; T is its element type.
+template <class T>
+std::vector<T> golden(const std::string& name) {
+  const auto file = Checkpoint::open_file(kModel + "/golden.safetensors");
+  FATHOM_CHECK(file.ok(), "golden file");
+  const auto tensor = file->get(name);
+  FATHOM_CHECK(tensor.ok(), name);
+  std::vector<std::byte> bytes(static_cast<size_t>((*tensor)->entry.bytes()));
+  FATHOM_CHECK(file->read(**tensor, bytes).ok(), name);
+  std::vector<T> values;
+  if ((*tensor)->entry.dtype == Format::kI64) {
+    for (size_t i = 0; i < bytes.size(); i += 8) {
+      int64_t v = 0;
+      std::memcpy(&v, &bytes[i], 8);
+      values.push_back(static_cast<T>(v));
+    }
+  } else {
+    values.resize(bytes.size() / sizeof(T));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+  }
+  return values;
+}
+
+std::vector<int32_t> golden_prompt(int k) {
+  return golden<int32_t>(str_cat("p", k, ".input_ids"));
+}
+
+SamplingParams greedy(int64_t max_tokens) {
+  SamplingParams p;
+  p.temperature = 0.0f;
+  p.max_tokens = max_tokens;
+  p.ignore_eos = true;
+  p.top_logprobs = 0;
+  return p;
+}
+
+// Tokens with their log-probabilities, which must agree bit by bit where tokens must.
+struct Trace {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  int64_t cached = 0;
+
+  bool operator==(const Trace& o) const { return tokens == o.tokens && logprobs == o.logprobs; }
+};
+
+TokenCallback tracer(Trace& trace) {
+  return [&trace](const TokenEvent& e) {
+    if (e.token >= 0) {
+      trace.tokens.push_back(e.token);
+      trace.logprobs.push_back(e.logprob);
+    }
+    trace.cached = e.cached_tokens;
+  };
+}
+
+Trace run_alone(Engine& engine, std::span<const int32_t> prompt, const SamplingParams& params) {
+  Trace trace;
+  const TokenCallback on_token = tracer(trace);
+  const auto done = engine.generate(prompt, params, [&](const TextDelta& d) {
+    on_token(d);
+    return Flow::kContinue;
+  });
+  EXPECT_TRUE(done.ok()) << done.status().message();
+  return trace;
+}
+
+std::vector<int32_t> some_prompt(int64_t length, int32_t first) {
+  std::vector<int32_t> ids = golden_prompt(3);
+  std::rotate(ids.begin(), ids.begin() + first, ids.end());
+  ids.resize(static_cast<size_t>(length));
+  return ids;
+}
+
+TEST(EngineApi, GreedyTokensAreThoseOfTheReference) {
+  EngineOptions o = small_options();
+  o.dtype = "f32";
+  o.max_model_len = 512;
+  const auto engine = load(o);
+  for (int k = 0; k < 4; ++k) {
+    const auto expected = golden<int32_t>(str_cat("p", k, ".greedy_ids"));
+    const auto gaps = golden<float>(str_cat("p", k, ".greedy_gap"));
+    // Beyond the first near tie another rounding may choose otherwise.
+    const auto sure = static_cast<size_t>(
+        std::ranges::find_if(gaps, [](float g) { return g < 1e-3f; }) - gaps.begin());
+
+    const Trace t = run_alone(*engine, golden_prompt(k), greedy(64));
+
+    ASSERT_EQ(t.tokens.size(), 64u);
+    EXPECT_GT(sure, 8u);
+    EXPECT_TRUE(std::equal(t.tokens.begin(), t.tokens.begin() + static_cast<int64_t>(sure),
+                           expected.begin()))
+        << "prompt " << k;
+  }
+}
+
+TEST(EngineApi, ScoresAreThoseOfTheReference) {
+  EngineOptions o = small_options();
+  o.dtype = "f32";
+  const auto engine = load(o);
+  const auto ids = golden_prompt(1);
+  const auto logits = golden<float>("p1.logits");
+  const size_t width = logits.size() / ids.size();
+  size_t rows = 0;
+
+  const Status status =
+      engine->score(ids, [&](int64_t position, std::span<const float> row) -> Status {
+        EXPECT_EQ(position, static_cast<int64_t>(rows));
+        EXPECT_EQ(row.size(), width);
+        for (size_t v = 0; v < width; ++v)
+          EXPECT_NEAR(row[v], logits[rows * width + v], 2e-3);
+        ++rows;
+        return {};
+      });
+
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(rows, ids.size());
+}
+
+TEST(EngineApi, ScoresComeInOrderAcrossChunks) {
+  const auto engine = load(small_options());
+  const auto ids = some_prompt(150, 5);
+
+  const auto nll = engine->token_nll(ids);
+
+  ASSERT_TRUE(nll.ok()) << nll.status().message();
+  ASSERT_EQ(nll->size(), ids.size() - 1);
+  // The answer's log-probability of a token is the negative of its score, to the rounding of two
+  // attention forms in bf16 activations; prefill alone has the same form.
+  const auto first = run_alone(*engine, std::span(ids).first(100), greedy(1));
+  std::vector<int32_t> extended(ids.begin(), ids.begin() + 100);
+  extended.push_back(first.tokens[0]);
+  const auto again = engine->token_nll(extended);
+  ASSERT_TRUE(again.ok());
+  EXPECT_NEAR(again->back(), -first.logprobs[0], 1e-5);
+}
+
+TEST(EngineApi, ScoreRefusesWhatItCannotScore) {
+  const auto engine = load(small_options());
+  const auto nothing = [](int64_t, std::span<const float>) { return Status{}; };
+  const std::vector<int32_t> bad = {5, -1};
+  const std::vector<int32_t> wide = {1'000'000};
+  const std::vector<int32_t> good = {5, 6, 7};
+  int calls = 0;
+
+  EXPECT_EQ(engine->score({}, nothing).code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(engine->score(bad, nothing).message().find("ids[1] is -1"), std::string::npos);
+  EXPECT_FALSE(engine->score(wide, nothing).ok());
+  const Status stopped = engine->score(good, [&](int64_t, std::span<const float>) -> Status {
+    ++calls;
+    return cancelled("enough");
+  });
+  EXPECT_EQ(stopped.code(), StatusCode::kCancelled);
+  EXPECT_EQ(calls, 1);
+}
+
+// R16: whole or in chunks, cold or from the cache, with one thread or two: the same bits.
+TEST(EngineApi, ChunksPrefixHitsAndThreadsAreInvisible) {
+  const auto prompt = some_prompt(100, 11);
+  const SamplingParams params = greedy(12);
+  const Trace expected = run_alone(*load(small_options()), prompt, params);
+  for (int64_t chunk : {1, 7, 16, 33}) {
+    EngineOptions o = small_options();
+    o.prefill_chunk = chunk;
+    EXPECT_EQ(run_alone(*load(o), prompt, params), expected) << "chunk " << chunk;
+  }
+  EngineOptions one = small_options();
+  one.threads = 1;
+  EXPECT_EQ(run_alone(*load(one), prompt, params), expected);
+
+  const auto engine = load(small_options());
+  for (int64_t length : {20, 40, 100}) {
+    (void)run_alone(*engine, std::span(prompt).first(static_cast<size_t>(length)), greedy(1));
+    const Trace hit = run_alone(*engine, prompt, params);
+    EXPECT_GE(hit.cached, length / 16 * 16 - 16);
+    EXPECT_EQ(hit, expected) << "prefix of " << length;
+  }
+  EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
+}
+
+// R6 and R15: every request alone and among seven others that come and go.
+TEST(EngineApi, NeighboursNeverChangeABit) {
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<SamplingParams> params;
+  for (int32_t i = 0; i < 8; ++i) {
+    prompts.push_back(some_prompt(1 + 13 * i, 17 * i));
+    params.push_back(greedy(5 + 3 * i));
+    if (i % 2 == 1) {
+      params.back().temperature = 0.8f;
+      params.back().top_p = 0.9f;
+      params.back().seed = 7;
+    }
+  }
+  const auto together = load(small_options());
+  std::vector<Trace> traces(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request r;
+    r.prompt = prompts[i];
+    r.sampling = params[i];
+    r.on_token = tracer(traces[i]);
+    ASSERT_TRUE(together->submit(std::move(r)).ok());
+    ASSERT_TRUE(together->step().ok());
+  }
+  while (!together->idle())
+    ASSERT_TRUE(together->step().ok());
+
+  const auto alone = load(small_options());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(traces[i], run_alone(*alone, prompts[i], params[i])) << "request " << i;
+  }
+}
+
+// In one attention form decoded pages are shared, and preemption leaves no trace either.
+TEST(EngineApi, BatchInvariantModeHidesPreemptionAndDecodedPages) {
+  EngineOptions o = small_options();
+  o.batch_invariant = true;
+  const auto roomy = load(o);
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t i = 0; i < 4; ++i)
+    prompts.push_back(some_prompt(30, 40 * i));
+  std::vector<Trace> expected;
+  for (const auto& prompt : prompts)
+    expected.push_back(run_alone(*roomy, prompt, greedy(60)));
+
+  // A second turn on top of the first answer finds the pages that were decoded.
+  std::vector<int32_t> turn = prompts[0];
+  turn.insert(turn.end(), expected[0].tokens.begin(), expected[0].tokens.end());
+  const Trace hit = run_alone(*roomy, turn, greedy(10));
+  EXPECT_GE(hit.cached, 80);
+  EngineOptions cold = o;
+  cold.prefix_cache = false;
+  EXPECT_EQ(hit, run_alone(*load(cold), turn, greedy(10)));
+
+  // Four requests of 90 tokens in a pool for two.
+  EngineOptions tight = cold;
+  tight.max_model_len = 96;
+  tight.max_num_seqs = 4;
+  const auto reference = load(tight);
+  CoreSettings settings = reference->core().settings();
+  settings.plan.num_pages = 12;
+  MonotonicClock clock;
+  ThreadPool pool(2, PinThreads::kNo);
+  auto core = EngineCore::create(settings, reference->model(), pool, nullptr, clock);
+  ASSERT_TRUE(core.ok()) << core.status().message();
+  std::vector<Trace> traces(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request r;
+    r.prompt = prompts[i];
+    r.sampling = greedy(60);
+    r.on_token = tracer(traces[i]);
+    ASSERT_TRUE((*core)->submit(std::move(r)).ok());
+  }
+  while (!(*core)->idle())
+    ASSERT_TRUE((*core)->step().ok());
+  EXPECT_GT((*core)->stats().scheduler.num_preemptions, 0);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    EXPECT_EQ(traces[i], expected[i]) << i;
+}
+
+TEST(EngineApi, TextGoesInAndComesOut) {
+  const auto engine = load(small_options());
+  std::string streamed;
+  SamplingParams params = greedy(20);
+
+  const auto done = engine->generate("Once upon a time", params, [&](const TextDelta& d) {
+    streamed += d.text;
+    return Flow::kContinue;
+  });
+
+  ASSERT_TRUE(done.ok()) << done.status().message();
+  EXPECT_EQ(done->tokens.size(), 20u);
+  EXPECT_EQ(done->finish, FinishReason::kLength);
+  EXPECT_EQ(done->text, engine->tokenizer()->decode(done->tokens, SpecialTokens::kSkip));
+  EXPECT_EQ(streamed, done->text);
+  EXPECT_GT(done->prompt_tokens, 0);
+  EXPECT_GE(done->total_s, done->first_token_s);
+}
+
+TEST(EngineApi, SeedOfTheEngineDecidesForRequestsWithoutOne) {
+  SamplingParams params = greedy(12);
+  params.temperature = 1.5f;
+  const auto prompt = some_prompt(9, 2);
+  EngineOptions o = small_options();
+  o.seed = 5;
+  const Trace expected = run_alone(*load(o), prompt, params);
+  EXPECT_EQ(run_alone(*load(o), prompt, params), expected);
+  o.seed = 6;
+  EXPECT_NE(run_alone(*load(o), prompt, params).tokens, expected.tokens);
+  o.seed.reset();
+  const auto first = load(o);
+  const auto second = load(o);
+
+  EXPECT_NE(first->options().seed, second->options().seed);
+}
+
+TEST(EngineApi, CallbackStopsTheAnswer) {
+  const auto engine = load(small_options());
+
+  const auto done = engine->generate("Once", greedy(50), [](const TextDelta& d) {
+    return d.index >= 4 ? Flow::kStop : Flow::kContinue;
+  });
+
+  ASSERT_TRUE(done.ok());
+  EXPECT_EQ(done->finish, FinishReason::kAborted);
+  EXPECT_EQ(done->tokens.size(), 5u);
+  EXPECT_TRUE(engine->idle());
+  EXPECT_EQ(engine->stats().owned_pages, 0);
+}
+
+TEST(EngineApi, RefusedRequestsLeaveTheEngineUsable) {
+  const auto engine = load(small_options());
+  SamplingParams bad = greedy(5);
+  bad.top_p = 0.0f;
+
+  EXPECT_EQ(engine->generate("x", bad).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine->generate(std::vector<int32_t>{}, greedy(5)).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine->generate("x", greedy(5000)).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(engine->generate("x", greedy(5)).ok());
+}
+
+TEST(EngineApi, CacheFormatsGiveUsableAnswers) {
+  const auto prompt = some_prompt(50, 3);
+  EngineOptions o = small_options();
+  const Trace bf16 = run_alone(*load(o), prompt, greedy(1));
+  for (const char* kv : {"f32", "fp8_e4m3"}) {
+    o.kv_cache_dtype = kv;
+    const auto engine = load(o);
+    const Trace t = run_alone(*engine, prompt, greedy(8));
+    EXPECT_EQ(t.tokens.size(), 8u);
+    EXPECT_NEAR(t.logprobs[0], bf16.logprobs[0], 0.5) << kv;
+  }
+}
+
+TEST(EngineApi, PlansAsItLoads) {
+  const EngineOptions o = small_options();
+  const auto plan = Engine::plan(o);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+
+  const auto engine = load(o);
+
+  EXPECT_EQ(plan->text().substr(0, plan->text().find("  all")),
+            engine->memory_plan().text().substr(0, engine->memory_plan().text().find("  all")));
+  EXPECT_EQ(plan->num_pages, 8 * 16);
+  EXPECT_EQ(engine->options().dtype, "bf16");
+  EXPECT_EQ(engine->options().max_model_len, 256);
+}
+
+TEST(EngineApi, LoadRefusesByName) {
+  EngineOptions missing = small_options();
+  missing.model = kModel + "/nothing-here";
+  EXPECT_EQ(Engine::load(missing).status().code(), StatusCode::kNotFound);
+  EngineOptions unknown = small_options();
+  unknown.model.clear();
+  unknown.preset = "no-such-preset";
+  unknown.dummy_weights = true;
+  EXPECT_EQ(Engine::load(unknown).status().code(), StatusCode::kNotFound);
+  EngineOptions invalid = small_options();
+  invalid.max_num_seqs = 0;
+  EXPECT_EQ(Engine::load(invalid).status().code(), StatusCode::kInvalidArgument);
+  EngineOptions length = small_options();
+  length.max_model_len = 1 << 29;
+  EXPECT_NE(Engine::load(length).status().message().find("--max-model-len"), std::string::npos);
+}
+
+// 1.2 TiB of weights: refused by the plan, before anything of that size is allocated.
+TEST(EngineApi, RefusesAModelThatDoesNotFit) {
+  EngineOptions o = small_options();
+  o.model.clear();
+  o.preset = "deepseek-v3";
+  o.format = "bf16";
+  o.dummy_weights = true;
+
+  const Status status = Engine::load(o).status();
+
+  EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
+  EXPECT_NE(status.message().find("GiB available"), std::string::npos) << status.message();
+}
+
+TEST(EngineApi, ReportsProgress) {
+  int64_t last = 0;
+  int64_t of = 0;
+
+  const auto engine = Engine::load(small_options(), [&](int64_t done, int64_t total) {
+    EXPECT_GE(done, last);
+    last = done;
+    of = total;
+  });
+
+  ASSERT_TRUE(engine.ok());
+  EXPECT_GT(of, 0);
+  EXPECT_EQ(last, of);
+}
+
+}  // namespace
+}  // namespace fathom
