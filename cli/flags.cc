@@ -146,7 +146,10 @@ Result<std::string> resolve_model_argument(const std::string& argument) {
   } else if (const std::string user = environment("HOME"); !user.empty()) {
     roots.push_back(user + "/.cache/huggingface/hub");
   }
-  return resolve_model(argument, roots);
+  Result<std::string> directory = resolve_model(argument, roots);
+  const bool is_path = argument.starts_with('/') || argument.starts_with('.');
+  if (!directory.ok() && is_path) return not_found(directory.status().message());
+  return directory;
 }
 
 Result<int> resolve_threads(int flag) {

@@ -47,7 +47,7 @@ TEST(Format, ParsesTheSpellingsOfSafetensorsAndFrameworks) {
 }
 
 TEST(Format, RefusesUnknownNamesAndListsTheKnown) {
-  for (const char* name : {"", "none", "f", "bf16 ", "q4_0", "f64"}) {
+  for (const char* name : {"", "none", "f", "bf16 ", "q4_0", "f128"}) {
     const Result<Format> parsed = parse_format(name);
     ASSERT_FALSE(parsed.ok()) << name;
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);

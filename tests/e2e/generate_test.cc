@@ -95,8 +95,7 @@ TEST(Generate, PromptBeyondTheContextIsRefusedWithBothNumbers) {
 class BrokenModel : public testing::Test {
  protected:
   BrokenModel() {
-    std::filesystem::copy(shipped_model(), model_.str(),
-                          std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy(shipped_model(), model_.str(), std::filesystem::copy_options::recursive);
   }
 
   ProgramResult run() { return run_fathom({"run", model_.str(), "-p", "x", "--max-tokens", "2"}); }
