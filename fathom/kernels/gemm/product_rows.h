@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fathom/formats/minifloat.h"
 #include "fathom/kernels/gemm/products.h"
 #include "fathom/kernels/simd/vec.h"
 
