@@ -13,18 +13,19 @@ int64_t g_allocations = 0;
 
 }  // namespace
 
-// Counts every allocation of this test program: the launch path must make none.
-void* operator new(size_t size) {
+// Counts every allocation of this test program: the launch path must make none. Kept out of line, or the compiler sees
+// a `free` behind a `new` and calls them mismatched.
+[[gnu::noinline]] void* operator new(size_t size) {
   ++g_allocations;
   if (void* p = std::malloc(size)) return p;
   std::abort();
 }
 
-void operator delete(void* p) noexcept {
+[[gnu::noinline]] void operator delete(void* p) noexcept {
   std::free(p);
 }
 
-void operator delete(void* p, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
   std::free(p);
 }
 

@@ -14,7 +14,7 @@ enum class ElementType : uint8_t { kBf16, kF32 };
 
 /// Products y_m = x_m w_m^T of matrices m = 0 .. num_matrices-1 over one stack of weights [n, k].
 ///
-/// Matrix m takes rows row_begin(m) .. row_begin(m + 1) of x and y: those that `offsets` gives, or,
+/// Matrix m takes num_rows(m) rows of x and y from first_row(m) on: those that `offsets` gives, or,
 /// without offsets, `rows` rows that lie at m * matrix stride (heads).
 struct Products {
   int64_t num_matrices = 1;

@@ -10,7 +10,7 @@
 namespace fathom::simd {
 
 /// Eight float32 lanes; loads and stores need no alignment. `count` of the _first functions is
-/// 0 to 8: further lanes are not touched in memory and read as zero.
+/// 0 to 8: what lies behind is not touched in memory.
 struct Avx2 {
   using F32 = __m256;
   static constexpr int kWidth = 8;
@@ -19,31 +19,10 @@ struct Avx2 {
 
   static F32 splat(float value) { return _mm256_set1_ps(value); }
 
-  static F32 add(F32 a, F32 b) { return _mm256_add_ps(a, b); }
-
-  static F32 sub(F32 a, F32 b) { return _mm256_sub_ps(a, b); }
-
   static F32 mul(F32 a, F32 b) { return _mm256_mul_ps(a, b); }
-
-  static F32 div(F32 a, F32 b) { return _mm256_div_ps(a, b); }
-
-  static F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
 
   /// a * b + c, rounded once.
   static F32 fma(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
-
-  /// Sum of the lanes in a fixed order: halves are added until one lane is left.
-  static float sum(F32 a) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-  }
-
-  static float max_lane(F32 a) {
-    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
-  }
 
   static F32 load(const float* p) { return _mm256_loadu_ps(p); }
 
@@ -51,10 +30,7 @@ struct Avx2 {
     return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
 
-  static F32 load_first(const float* p, int64_t count) {
-    return _mm256_maskload_ps(p, first(count));
-  }
-
+  /// Further lanes are zero.
   static F32 load_first(const Bf16* p, int64_t count) {
     alignas(16) Bf16 block[kWidth] = {};
     std::memcpy(block, p, static_cast<size_t>(count) * sizeof(Bf16));

@@ -10,7 +10,7 @@
 namespace fathom::simd {
 
 /// Sixteen float32 lanes; loads and stores need no alignment. `count` of the _first functions is
-/// 0 to 16: further lanes are not touched in memory and read as zero.
+/// 0 to 16: what lies behind is not touched in memory.
 struct Avx512 {
   using F32 = __m512;
   static constexpr int kWidth = 16;
@@ -19,49 +19,20 @@ struct Avx512 {
 
   static F32 splat(float value) { return _mm512_set1_ps(value); }
 
-  static F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
-
-  static F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
-
   static F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }
-
-  static F32 div(F32 a, F32 b) { return _mm512_div_ps(a, b); }
-
-  static F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
 
   /// a * b + c, rounded once.
   static F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
 
-  /// Sum of the lanes in a fixed order: halves are added until one lane is left.
-  static float sum(F32 a) { return _mm512_reduce_add_ps(a); }
-
-  static float max_lane(F32 a) { return _mm512_reduce_max_ps(a); }
-
   static F32 load(const float* p) { return _mm512_loadu_ps(p); }
 
-  static F32 load(const Bf16* p) {
-    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
-
-  static F32 load_first(const float* p, int64_t count) {
-    return _mm512_maskz_loadu_ps(first(count), p);
-  }
-
-  static F32 load_first(const Bf16* p, int64_t count) {
-    return widen(_mm256_maskz_loadu_epi16(first(count), p));
-  }
-
   static void store(float* p, F32 a) { _mm512_storeu_ps(p, a); }
-
-  /// Rounds to nearest even; subnormals become zero.
-  static void store(Bf16* p, F32 a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(a));
-  }
 
   static void store_first(float* p, F32 a, int64_t count) {
     _mm512_mask_storeu_ps(p, first(count), a);
   }
 
+  /// Rounds to nearest even; subnormals become zero.
   static void store_first(Bf16* p, F32 a, int64_t count) {
     _mm256_mask_storeu_epi16(p, first(count), narrow(a));
   }
@@ -84,10 +55,6 @@ struct Avx512 {
 
  private:
   static __mmask16 first(int64_t count) { return static_cast<__mmask16>((1u << count) - 1u); }
-
-  static F32 widen(__m256i bits) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
 
   static __m256i narrow(F32 a) { return (__m256i)_mm512_cvtneps_pbh(a); }
 };
