@@ -32,10 +32,7 @@ constexpr const char* kHelp =
 
 class ChatSession {
  public:
-  ChatSession(const Flags& flags,
-              TextEngine& engine,
-              const ChatFormat& format,
-              SamplingParams params)
+  ChatSession(const Flags& flags, Engine& engine, const ChatFormat& format, SamplingParams params)
       : flags_(flags), engine_(engine), format_(format), params_(std::move(params)) {
     if (flags.thinking == "on") options_.thinking = Thinking::kOn;
     if (flags.thinking == "off") options_.thinking = Thinking::kOff;
@@ -76,7 +73,7 @@ class ChatSession {
     } else if (line.starts_with(kSystem)) {
       start_again(line.substr(kSystem.size()));
     } else if (line == "/stats") {
-      std::printf("%s\n", last_.ids.empty() ? "no answer yet" : last_.summary().c_str());
+      std::printf("%s\n", last_.tokens.empty() ? "no answer yet" : summary_of(last_).c_str());
     } else {
       std::printf("%s", kHelp);
     }
@@ -89,15 +86,13 @@ class ChatSession {
     user.content = text;
     conversation_.messages.push_back(std::move(user));
     FATHOM_ASSIGN(const PromptText prompt, format_.format(conversation_, options_));
-    std::string reply;
     (void)take_interrupt();
-    Result<Answer> answer = engine_.answer(prompt.encode(engine_.tokenizer()), params_,
-                                           [&](std::string_view piece, int32_t) {
-                                             std::fwrite(piece.data(), 1, piece.size(), stdout);
-                                             std::fflush(stdout);
-                                             reply += piece;
-                                             return !take_interrupt();
-                                           });
+    Result<Completion> answer =
+        engine_.generate(prompt.encode(*engine_.tokenizer()), params_, [](const TextDelta& d) {
+          std::fwrite(d.text.data(), 1, d.text.size(), stdout);
+          std::fflush(stdout);
+          return take_interrupt() ? Flow::kStop : Flow::kContinue;
+        });
     std::printf("\n");
     if (!answer.ok()) {
       // The conversation goes on without the message that could not be answered.
@@ -110,36 +105,34 @@ class ChatSession {
     last_ = std::move(answer).value();
     ChatMessage assistant;
     assistant.role = ChatRole::kAssistant;
-    assistant.content = reply;
+    assistant.content = last_.text;
     conversation_.messages.push_back(std::move(assistant));
     return {};
   }
 
   const Flags& flags_;
-  TextEngine& engine_;
+  Engine& engine_;
   const ChatFormat& format_;
   SamplingParams params_;
   ChatOptions options_;
   ChatConversation conversation_;
-  Answer last_;
+  Completion last_;
 };
 
 Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
   FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
   FATHOM_ASSIGN(const ChatFormat* const format, chat_format_of_model(directory, flags.chat_format));
-  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
-  FATHOM_ASSIGN(SamplingParams params, sampling_params(flags.sampling, generation));
+  FATHOM_ASSIGN(const SamplingParams defaults, default_sampling_of(directory));
+  FATHOM_ASSIGN(SamplingParams params, sampling_params(flags.sampling, defaults));
   FATHOM_TRY(validate(params, tokenizer.vocab_size()));
-  FATHOM_ASSIGN(Machine machine, set_up_machine(globals));
-  FATHOM_ASSIGN(const auto engine,
-                TextEngine::open(flags.model, globals, std::move(machine), std::move(tokenizer),
-                                 generation, flags.max_model_len));
+  FATHOM_ASSIGN(const auto engine, open_engine(flags.model, globals, directory,
+                                               std::move(tokenizer), flags.max_model_len));
   install_interrupt_handler();
   if (!globals.quiet && stdout_is_terminal()) {
     std::printf("%s, prompt format %s, context %lld tokens. /help lists commands.\n",
                 flags.model.model.c_str(), std::string(format->name()).c_str(),
-                static_cast<long long>(engine->max_model_len()));
+                static_cast<long long>(engine->memory_plan().max_model_len));
   }
   ChatSession session(flags, *engine, *format, std::move(params));
   FATHOM_TRY(session.loop());

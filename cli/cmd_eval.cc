@@ -84,7 +84,7 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, ThreadPo
   const VectorBudget budget;
   FATHOM_ASSIGN(const VectorComparison result,
                 compare_vectors(*opened.model, *session, file, budget));
-  MarkdownTable table({"prompt", "tokens", "max abs logit difference", "min cosine",
+  MarkdownTable table({"prompt", "tokens", "max abs logit difference", "worst row's cosine",
                        "same first choice", "greedy tokens equal", "before the first small gap"});
   for (const PromptComparison& p : result.prompts) {
     table.add({p.name, str_cat(p.tokens), scientific(p.max_abs_logit),
@@ -94,9 +94,10 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, ThreadPo
   }
   std::printf("%s\n", table.str().c_str());
   std::printf(
-      "activations %s: max abs logit difference %s, min cosine %s, same first choice %s %%\n",
+      "activations %s: max abs logit difference %s, cosine %s (worst row %s), same first choice %s "
+      "%%\n",
       flags.model.dtype.c_str(), scientific(result.max_abs_logit()).c_str(),
-      format_fixed(result.min_cosine(), 7).c_str(),
+      format_fixed(result.cosine(), 7).c_str(), format_fixed(result.min_cosine(), 7).c_str(),
       format_fixed(100 * result.top1_share(), 2).c_str());
   std::printf(
       "hidden states: max abs difference %s; router: %lld of %lld choices equal, weights "

@@ -9,6 +9,7 @@
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
 #include "fathom/kernels/core/catalog.h"
+#include "fathom/models/explain.h"
 #include "fathom/models/registry.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/file.h"
@@ -110,6 +111,27 @@ void print_model(const Subject& subject) {
     std::printf("\nnote: %s\n", note.c_str());
 }
 
+// An op may be of one phase only.
+Result<int> explain(const Model& model, const std::string& op) {
+  BatchShape decode;
+  decode.decode = {.count = 1, .new_tokens = 1, .cached = 255};
+  BatchShape prefill;
+  prefill.prefill = {.count = 1, .new_tokens = 512, .cached = 0};
+  std::string unknown;
+  int found = 0;
+  for (const auto& [phase, shape] : {std::pair{"decode of 1 token after 255", decode},
+                                     std::pair{"prefill of 512 tokens", prefill}}) {
+    const Result<std::string> text = explain_op(model, op, shape);
+    if (text.ok()) {
+      std::printf("%s# %s\n\n%s", found++ > 0 ? "\n" : "", phase, text.value().c_str());
+    } else {
+      unknown = text.status().message();
+    }
+  }
+  if (found > 0) return kExitOk;
+  return invalid_argument(str_cat("--explain: ", unknown));
+}
+
 Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
   install_cpu_kernels(isa);
@@ -118,9 +140,7 @@ Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(plan.threads, resolve_threads(globals.threads));
   plan.preset = subject.is_preset;
   if (!flags.explain.empty()) {
-    FATHOM_ASSIGN(const std::string text, explain_op(*subject.model, flags.explain, plan));
-    std::printf("%s", text.c_str());
-    return kExitOk;
+    return explain(*subject.model, flags.explain);
   }
   print_model(subject);
   FATHOM_ASSIGN(const std::string weights, weights_table(*subject.model));

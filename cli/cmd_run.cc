@@ -36,37 +36,35 @@ Result<std::string> read_prompt(const Flags& flags) {
 Result<int> run(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
   FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
-  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
-  FATHOM_ASSIGN(const SamplingParams params, sampling_params(flags.sampling, generation));
+  FATHOM_ASSIGN(const SamplingParams defaults, default_sampling_of(directory));
+  FATHOM_ASSIGN(const SamplingParams params, sampling_params(flags.sampling, defaults));
   FATHOM_TRY(validate(params, tokenizer.vocab_size()));
   FATHOM_ASSIGN(const std::string text, read_prompt(flags));
   if (text.empty()) {
     return invalid_argument("the prompt is empty; give text with -p, -f or standard input");
   }
-  std::vector<int32_t> prompt = tokenizer.encode(
+  const std::vector<int32_t> prompt = tokenizer.encode(
       text, {.add_bos = AddBos::kAsConfigured, .added_tokens = AddedTokens::kParse});
   const auto prompt_length = static_cast<int64_t>(prompt.size());
   const int64_t length = flags.max_model_len > 0 ? flags.max_model_len
                          : params.max_tokens     ? prompt_length + *params.max_tokens
                                                  : 0;
-  FATHOM_ASSIGN(Machine machine, set_up_machine(globals));
-  FATHOM_ASSIGN(const auto engine, TextEngine::open(flags.model, globals, std::move(machine),
-                                                    std::move(tokenizer), generation, length));
+  FATHOM_ASSIGN(const auto engine,
+                open_engine(flags.model, globals, directory, std::move(tokenizer), length));
   if (flags.echo) std::printf("%s", text.c_str());
   install_interrupt_handler();
   bool interrupted = false;
-  FATHOM_ASSIGN(const Answer answer,
-                engine->answer(std::move(prompt), params, [&](std::string_view piece, int32_t) {
-                  std::fwrite(piece.data(), 1, piece.size(), stdout);
-                  std::fflush(stdout);
-                  interrupted = take_interrupt();
-                  return !interrupted;
-                }));
+  FATHOM_ASSIGN(const Completion answer, engine->generate(prompt, params, [&](const TextDelta& d) {
+    std::fwrite(d.text.data(), 1, d.text.size(), stdout);
+    std::fflush(stdout);
+    interrupted = take_interrupt();
+    return interrupted ? Flow::kStop : Flow::kContinue;
+  }));
   std::printf("\n");
   std::fflush(stdout);
-  if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", answer.summary().c_str());
+  if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", summary_of(answer).c_str());
   if (!flags.ids_out.empty()) {
-    FATHOM_TRY(write_file(flags.ids_out, format_ids(answer.ids) + "\n"));
+    FATHOM_TRY(write_file(flags.ids_out, format_ids(answer.tokens) + "\n"));
   }
   return interrupted ? kExitInterrupted : kExitOk;
 }

@@ -274,49 +274,4 @@ Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& opti
   return out;
 }
 
-Result<std::string> explain_op(const Model& model,
-                               const std::string& op,
-                               const PlanOptions& options) {
-  std::string out;
-  std::vector<std::string> names;
-  const std::pair<const char*, BatchShape> phases[] = {
-      {"decode of 1 token", decode_shape(1, 255)}, {"prefill of 512 tokens", prefill_shape(512)}};
-  for (const auto& [phase, shape] : phases) {
-    FATHOM_ASSIGN(const auto records, dry_records(model, shape, options.threads));
-    for (const OpRecord& r : records) {
-      if (std::find(names.begin(), names.end(), r.op.name) == names.end())
-        names.emplace_back(r.op.name);
-    }
-    const auto found = std::find_if(records.begin(), records.end(),
-                                    [&](const OpRecord& r) { return op == r.op.name; });
-    if (found == records.end()) continue;
-    str_append(out, str_cat(op, ", ", std::string_view(phase), "\n  kernel ",
-                            std::string_view(found->kernel), ", called in ",
-                            std::string_view(found->op.function), "\n  ", shape_of(*found), "\n"));
-    if (found->selection_row >= 0) {
-      str_append(out, str_cat("  row ", found->selection_row, " of its selection table\n"));
-    }
-    const KernelEntry* entry = find_kernel(found->kernel);
-    if (entry == nullptr) continue;
-    for (const VariantEntry& v : entry->variants(Backend::kCpu)) {
-      str_append(out, str_cat("  cpu variant ", v.name, ": needs ", isa_name(v.needs),
-                              v.limits.empty() ? "" : ", ", v.limits, "\n"));
-    }
-    out += "\n";
-  }
-  if (op.find("attn") != std::string::npos) {
-    out += explain_attention(
-        {.decode = true, .has_prefix = true, .exact_cache = true, .num_tokens = 1},
-        model.options().attention);
-  }
-  if (op.find("expert") != std::string::npos || op.find("moe") != std::string::npos) {
-    out += explain_moe(model.options().moe);
-  }
-  if (!out.empty()) return out;
-  std::string known;
-  for (const std::string& name : names)
-    str_append(known, str_cat(known.empty() ? "" : ", ", name));
-  return invalid_argument(str_cat("--explain: no op is called '", op, "'; known are ", known));
-}
-
 }  // namespace fathom::cli

@@ -34,9 +34,4 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
 /// the device's roof allows for batch 1 and 64.
 Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& options);
 
-/// Why an op gets its kernel and its variant: both tables with the reasons of the rows before.
-Result<std::string> explain_op(const Model& model,
-                               const std::string& op,
-                               const PlanOptions& options);
-
 }  // namespace fathom::cli

@@ -1,5 +1,6 @@
 // fathom: finds the subcommand, maps Status to an exit code.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <new>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "fathom/base/log.h"
+#include "fathom/base/near_names.h"
 
 namespace fathom::cli {
 
@@ -37,34 +39,6 @@ int exit_code_of(StatusCode code) {
 
 namespace {
 
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j)
-    row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
-std::string nearest(const std::string& word, const std::vector<std::string>& names) {
-  std::string best;
-  size_t best_distance = word.size() / 2 + 2;
-  for (const std::string& name : names) {
-    if (const size_t d = edit_distance(word, name); d < best_distance) {
-      best_distance = d;
-      best = name;
-    }
-  }
-  return best;
-}
-
 // What was typed that nobody knows, with the closest known name.
 void explain_unknown(const CLI::App& root, const CLI::App& chosen, const std::string& word) {
   std::vector<std::string> names;
@@ -76,8 +50,8 @@ void explain_unknown(const CLI::App& root, const CLI::App& chosen, const std::st
   }
   const std::string typed = word.substr(0, word.find('='));
   std::fprintf(stderr, "fathom: unknown argument '%s'", word.c_str());
-  if (const std::string near = nearest(typed, names); !near.empty() && typed.rfind("--", 0) == 0) {
-    std::fprintf(stderr, "; did you mean %s?", near.c_str());
+  if (const auto near = near_names(typed, names, 1); !near.empty() && typed.starts_with("--")) {
+    std::fprintf(stderr, "; did you mean %s?", near.front().c_str());
   }
   std::fprintf(stderr, "\n");
 }
@@ -149,6 +123,9 @@ int run_program(int argc, char** argv) {
 }  // namespace fathom::cli
 
 int main(int argc, char** argv) {
+  // A file beyond the limit of the shell is an error of the write, not the end of the process: what
+  // was begun is cleaned up.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return fathom::cli::run_program(argc, argv);
   } catch (const std::bad_alloc&) {

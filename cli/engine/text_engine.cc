@@ -3,11 +3,9 @@
 #include <atomic>
 #include <charconv>
 #include <csignal>
-#include <random>
 
+#include "cli/flags.h"
 #include "cli/io/terminal.h"
-#include "fathom/os/memory.h"
-#include "fathom/os/sha256.h"
 #include "fathom/weights/loader.h"
 
 namespace fathom::cli {
@@ -39,26 +37,6 @@ Result<std::pair<int32_t, float>> parse_bias(const std::string& text) {
   return std::pair{id, bias};
 }
 
-std::vector<int32_t> end_ids_of(const Tokenizer& tokenizer,
-                                const ModelConfig& config,
-                                const GenerationConfig& generation) {
-  std::vector<int32_t> ids;
-  const auto add = [&](int64_t id) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(static_cast<int32_t>(id));
-  };
-  if (tokenizer.eos_id()) add(*tokenizer.eos_id());
-  for (int64_t id : config.eos_token_ids)
-    add(id);
-  for (int64_t id : generation.eos_token_ids)
-    add(id);
-  return ids;
-}
-
-uint64_t random_seed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
 }  // namespace
 
 bool take_interrupt() {
@@ -88,19 +66,18 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end token");
 }
 
-Result<SamplingParams> sampling_params(const SamplingFlags& flags,
-                                       const GenerationConfig& defaults) {
-  SamplingParams p;
-  const bool greedy_by_default = defaults.do_sample.has_value() && !*defaults.do_sample;
-  p.temperature = static_cast<float>(
-      flags.temperature.value_or(greedy_by_default ? 0.0 : defaults.temperature.value_or(1.0)));
-  p.top_p = static_cast<float>(flags.top_p.value_or(defaults.top_p.value_or(1.0)));
-  p.min_p = static_cast<float>(flags.min_p.value_or(0.0));
-  p.top_k = flags.top_k.value_or(defaults.top_k.value_or(-1));
-  p.presence_penalty = static_cast<float>(flags.presence_penalty.value_or(0.0));
-  p.frequency_penalty = static_cast<float>(flags.frequency_penalty.value_or(0.0));
-  p.repetition_penalty = static_cast<float>(
-      flags.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0)));
+Result<SamplingParams> sampling_params(const SamplingFlags& flags, const SamplingParams& defaults) {
+  SamplingParams p = defaults;
+  const auto set = [](float& to, const std::optional<double>& flag) {
+    if (flag) to = static_cast<float>(*flag);
+  };
+  set(p.temperature, flags.temperature);
+  set(p.top_p, flags.top_p);
+  set(p.min_p, flags.min_p);
+  set(p.presence_penalty, flags.presence_penalty);
+  set(p.frequency_penalty, flags.frequency_penalty);
+  set(p.repetition_penalty, flags.repetition_penalty);
+  if (flags.top_k) p.top_k = *flags.top_k;
   for (const std::string& text : flags.logit_bias) {
     FATHOM_ASSIGN(const auto bias, parse_bias(text));
     p.logit_bias.push_back(bias);
@@ -112,89 +89,47 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags,
   return p;
 }
 
-Result<GenerationConfig> read_generation_config(const std::string& directory) {
-  Result<std::string> text = read_model_text(directory, "generation_config.json");
-  if (text.ok()) {
-    return parse_generation_config(text.value(), directory + "/generation_config.json");
-  }
-  if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
-  return std::move(text).status();
+Result<SamplingParams> default_sampling_of(const std::string& directory) {
+  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
+  return sampling_defaults(generation);
 }
 
-std::string Answer::summary() const {
-  const auto count = static_cast<int64_t>(ids.size());
-  std::string out = str_cat(prompt_tokens, " prompt tokens, first token after ",
-                            format_fixed(first_token_seconds * 1e3, 0), " ms; ", count, " tokens");
-  if (count > 1 && decode_seconds > 0) {
-    const double rate = static_cast<double>(count - 1) / decode_seconds;
+Result<std::unique_ptr<Engine>> open_engine(const ModelFlags& flags,
+                                            const GlobalFlags& globals,
+                                            const std::string& directory,
+                                            Tokenizer tokenizer,
+                                            int64_t length) {
+  EngineOptions options;
+  options.model = directory;
+  FATHOM_ASSIGN(options.threads, resolve_threads(globals.threads));
+  options.isa = globals.isa;
+  options.dtype = flags.dtype;
+  options.kv_cache_dtype = flags.kv_cache_dtype;
+  options.block_size = flags.block_size;
+  options.moe = flags.moe;
+  options.attention = flags.attention;
+  options.batch_invariant = flags.batch_invariant;
+  options.max_num_seqs = 1;
+  options.max_model_len = length;
+  if (length == 0) {
+    FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
+    FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
+    options.max_model_len = std::min(config.max_position_embeddings, kDefaultContext);
+  }
+  ProgressBar bar("loading", globals.quiet);
+  return Engine::load(
+      options, [&](int64_t done, int64_t total) { bar.update(done, total); }, std::move(tokenizer));
+}
+
+std::string summary_of(const Completion& answer) {
+  const auto count = static_cast<int64_t>(answer.tokens.size());
+  std::string out = str_cat(answer.prompt_tokens, " prompt tokens, first token after ",
+                            format_fixed(answer.first_token_s * 1e3, 0), " ms; ", count, " tokens");
+  if (const double decode = answer.total_s - answer.first_token_s; count > 1 && decode > 0) {
+    const double rate = static_cast<double>(count - 1) / decode;
     str_append(out, str_cat(", ", format_fixed(rate, 1), " tokens/s"));
   }
-  return str_cat(out, " (", finish_reason_name(finish), ")");
-}
-
-Result<std::unique_ptr<TextEngine>> TextEngine::open(const ModelFlags& flags,
-                                                     const GlobalFlags& globals,
-                                                     Machine machine,
-                                                     Tokenizer tokenizer,
-                                                     const GenerationConfig& generation,
-                                                     int64_t length) {
-  std::unique_ptr<TextEngine> engine(new TextEngine(std::move(machine), std::move(tokenizer)));
-  const int64_t available = host_memory().available_bytes;
-  FATHOM_ASSIGN(engine->opened_, open_for(flags, globals, *engine->machine_.pool));
-  const Model& model = *engine->opened_.model;
-  const int64_t context = model.config().max_position_embeddings;
-  if (length > context) {
-    return invalid_argument(str_cat("prompt and answer have ", length,
-                                    " tokens, but the model's context holds ", context,
-                                    "; shorten the prompt or lower --max-tokens"));
-  }
-  MemoryRequest request;
-  request.max_model_len = length > 0 ? length : std::min(context, kDefaultContext);
-  request.max_num_seqs = 1;
-  request.num_ids = std::min<int64_t>(model.config().vocab_size, engine->tokenizer_.vocab_size());
-  request.num_threads = engine->machine_.pool->size();
-  request.available_bytes = available;
-  CoreSettings settings;
-  FATHOM_ASSIGN(settings.plan, plan_memory(model, request));
-  settings.seed = random_seed();
-  settings.end_ids = end_ids_of(engine->tokenizer_, model.config(), generation);
-  settings.model_fingerprint = to_hex(sha256(engine->opened_.title));  // pages live in this process
-  FATHOM_ASSIGN(engine->core_,
-                EngineCore::create(std::move(settings), model, *engine->machine_.pool,
-                                   &engine->tokenizer_, engine->clock_));
-  return engine;
-}
-
-Result<Answer> TextEngine::answer(std::vector<int32_t> prompt,
-                                  const SamplingParams& params,
-                                  const OnText& on_text) {
-  Answer out;
-  out.prompt_tokens = static_cast<int64_t>(prompt.size());
-  const int64_t begin = clock_.now_ns();
-  int64_t first_token = 0;
-  bool stop = false;
-  Request request;
-  request.prompt = std::move(prompt);
-  request.sampling = params;
-  request.on_token = [&](const TokenEvent& event) {
-    if (event.token >= 0) {
-      if (out.ids.empty()) first_token = clock_.now_ns();
-      out.ids.push_back(event.token);
-    }
-    if (event.finish != FinishReason::kNone) out.finish = event.finish;
-    if (!stop && (event.token >= 0 || !event.text.empty())) {
-      stop = !on_text(event.text, event.token);
-    }
-  };
-  FATHOM_ASSIGN(const RequestId id, core_->submit(std::move(request)));
-  while (!core_->idle()) {
-    FATHOM_TRY(core_->step());
-    if (stop) core_->cancel(id);
-  }
-  out.first_token_seconds = static_cast<double>(first_token - begin) * 1e-9;
-  out.decode_seconds = static_cast<double>(clock_.now_ns() - first_token) * 1e-9;
-  if (out.finish != FinishReason::kAborted) FATHOM_TRY(finish_status(out.finish));
-  return out;
+  return str_cat(out, " (", finish_reason_name(answer.finish), ")");
 }
 
 }  // namespace fathom::cli

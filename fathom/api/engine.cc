@@ -71,14 +71,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
   return to_hex(hash.finish());
 }
 
-Result<GenerationConfig> read_generation(const std::string& directory) {
-  Result<std::string> text = read_model_text(directory, "generation_config.json");
-  if (text.ok()) return parse_generation_config(*text, directory + "/generation_config.json");
-  if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
-  return std::move(text).status();
-}
-
-Result<Source> find_source(const EngineOptions& o) {
+Result<Source> find_source(const EngineOptions& o, std::optional<Tokenizer> tokenizer = {}) {
   Source source;
   if (!o.preset.empty()) {
     FATHOM_ASSIGN(source.preset, find_preset(o.preset));
@@ -92,8 +85,11 @@ Result<Source> find_source(const EngineOptions& o) {
     FATHOM_ASSIGN(source.checkpoint, Checkpoint::open(o.model));
     FATHOM_ASSIGN(const std::string text, read_model_text(o.model, "config.json"));
     FATHOM_ASSIGN(source.config, parse_config(text, o.model + "/config.json"));
-    FATHOM_ASSIGN(source.generation, read_generation(o.model));
-    FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(o.model));
+    FATHOM_ASSIGN(source.generation, read_generation_config(o.model));
+    source.tokenizer = std::move(tokenizer);
+    if (!source.tokenizer) {
+      FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(o.model));
+    }
     source.fingerprint = fingerprint_of(*source.checkpoint, text, o);
   }
   FATHOM_ASSIGN(OpenOptions dry, open_options(o));
@@ -131,16 +127,6 @@ std::vector<int32_t> end_ids_of(const Source& source) {
   return {ids.begin(), ids.end()};
 }
 
-SamplingParams sampling_defaults(const GenerationConfig& g) {
-  SamplingParams p;
-  if (g.temperature) p.temperature = static_cast<float>(*g.temperature);
-  if (g.top_p) p.top_p = static_cast<float>(*g.top_p);
-  if (g.top_k) p.top_k = *g.top_k;
-  if (g.repetition_penalty) p.repetition_penalty = static_cast<float>(*g.repetition_penalty);
-  if (g.do_sample && !*g.do_sample) p.temperature = 0.0f;
-  return p;
-}
-
 CoreSettings core_settings(const Source& source, const EngineOptions& o, const MemoryPlan& plan) {
   CoreSettings s;
   s.scheduler.max_prefill_chunk = o.prefill_chunk;
@@ -171,6 +157,23 @@ int64_t nanoseconds(double seconds) {
 
 }  // namespace
 
+Result<GenerationConfig> read_generation_config(const std::string& directory) {
+  Result<std::string> text = read_model_text(directory, "generation_config.json");
+  if (text.ok()) return parse_generation_config(*text, directory + "/generation_config.json");
+  if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
+  return std::move(text).status();
+}
+
+SamplingParams sampling_defaults(const GenerationConfig& g) {
+  SamplingParams p;
+  if (g.temperature) p.temperature = static_cast<float>(*g.temperature);
+  if (g.top_p) p.top_p = static_cast<float>(*g.top_p);
+  if (g.top_k) p.top_k = *g.top_k;
+  if (g.repetition_penalty) p.repetition_penalty = static_cast<float>(*g.repetition_penalty);
+  if (g.do_sample && !*g.do_sample) p.temperature = 0.0f;
+  return p;
+}
+
 Engine::~Engine() = default;
 
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
@@ -180,7 +183,8 @@ Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
-                                             const LoadProgress& progress) {
+                                             const LoadProgress& progress,
+                                             std::optional<Tokenizer> tokenizer) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const Isa isa, limit_isa(options.isa, best_isa()));
   install_cpu_kernels(isa);
@@ -190,7 +194,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   FATHOM_ASSIGN(engine->pool_,
                 ThreadPool::create(thread_count(options),
                                    options.pin_threads ? PinThreads::kYes : PinThreads::kNo));
-  FATHOM_ASSIGN(Source source, find_source(options));
+  FATHOM_ASSIGN(Source source, find_source(options, std::move(tokenizer)));
   FATHOM_ASSIGN(const MemoryPlan plan, plan_source(source, options, engine->pool_->size()));
 
   FATHOM_ASSIGN(OpenOptions open, open_options(options));

@@ -53,13 +53,21 @@ struct Completion {
   double total_s = 0.0;
 };
 
+/// generation_config.json of a checkpoint; empty if there is none. Errors: Corrupt.
+Result<GenerationConfig> read_generation_config(const std::string& directory);
+
+/// Its values over those of SamplingParams.
+SamplingParams sampling_defaults(const GenerationConfig& generation);
+
 class Engine {
  public:
   /// Checks the options, plans the memory and refuses what does not fit before any weight is read,
-  /// then loads. Errors: those of validate, open_model, Tokenizer::load and plan_memory;
-  /// Unsupported for an instruction set that this machine lacks.
+  /// then loads. `tokenizer` is the checkpoint's, from a caller who has loaded it already. Errors:
+  /// those of validate, open_model, Tokenizer::load and plan_memory; Unsupported for an instruction
+  /// set that this machine lacks.
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options,
-                                              const LoadProgress& progress = {});
+                                              const LoadProgress& progress = {},
+                                              std::optional<Tokenizer> tokenizer = {});
 
   /// The memory plan for these options without loading anything. Pages are planned as load() does.
   static Result<MemoryPlan> plan(const EngineOptions& options);

@@ -28,7 +28,8 @@ double best_rate(double seconds, Pass pass) {
 
 double compute_rate(ThreadPool& pool, const ComputeLoop& loop, double seconds) {
   if (loop.run == nullptr) return 0;
-  constexpr int64_t kRounds = 200'000;  // tens of microseconds to a millisecond
+  // Ten milliseconds and more: a thread that sleeps may need half a millisecond to wake.
+  constexpr int64_t kRounds = 8'000'000;
   std::vector<double> operations(static_cast<size_t>(pool.size()));
   return best_rate(seconds, [&] {
     pool.run([&](int thread, int) { operations[static_cast<size_t>(thread)] = loop.run(kRounds); });

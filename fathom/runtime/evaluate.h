@@ -38,6 +38,9 @@ struct PromptComparison {
   int64_t tokens = 0;
   double max_abs_logit = 0;  ///< over the stored rows
   double min_cosine = 1;     ///< of a stored row
+  double dot = 0;            ///< over all stored rows: found . expected, |found|^2, |expected|^2
+  double found_norm = 0;
+  double expected_norm = 0;
   int64_t same_top1 = 0;     ///< positions whose first choice agrees
   int64_t positions = 0;
   int64_t greedy_equal = -1;     ///< tokens equal from the start; -1: not run
@@ -53,13 +56,16 @@ struct VectorComparison {
   bool has_draft = false;
 
   double max_abs_logit() const;
+  /// Of all stored logits of all prompts, taken as one vector.
+  double cosine() const;
+  /// Of the worst row. One token whose router picks another expert decides it.
   double min_cosine() const;
   double top1_share() const;
 };
 
 struct VectorBudget {
   double max_abs_logit = 2e-3;  ///< with float32 activations
-  double min_cosine = 0.9995;
+  double min_cosine = 0.9995;   ///< of all logits
   double min_top1_share = 0.98;
   double greedy_gap = 1e-3;  ///< greedy runs may part where the stored gap is smaller
 };

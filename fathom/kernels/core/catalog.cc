@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fathom/base/near_names.h"
 #include "fathom/kernels/kernels.h"
 
 namespace fathom {
@@ -31,22 +32,6 @@ const KernelEntry kEntries[] = {
 #undef FATHOM_KERNEL
 };
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j)
-    row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 std::span<const KernelEntry> all_kernels() {
@@ -64,19 +49,13 @@ const KernelEntry* find_kernel(std::string_view name) {
 }
 
 std::vector<std::string> near_kernel_names(std::string_view name) {
-  std::vector<std::pair<size_t, std::string>> scored;
+  std::vector<std::string> known;
   for (const KernelEntry& e : kEntries) {
-    scored.emplace_back(edit_distance(name, e.info.name), e.info.name);
-    for (std::string_view reference : e.info.reference_names) {
-      scored.emplace_back(edit_distance(name, reference), reference);
-    }
+    known.emplace_back(e.info.name);
+    for (std::string_view reference : e.info.reference_names)
+      known.emplace_back(reference);
   }
-  std::sort(scored.begin(), scored.end());
-  std::vector<std::string> out;
-  for (const auto& [distance, text] : scored) {
-    if (out.size() < 3 && distance <= name.size() / 2 + 2) out.push_back(text);
-  }
-  return out;
+  return near_names(name, std::move(known));
 }
 
 }  // namespace fathom
