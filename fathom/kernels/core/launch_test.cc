@@ -13,12 +13,18 @@ int64_t g_allocations = 0;
 
 }  // namespace
 
-// Counts every allocation of this test program: the launch path must make none. Kept out of line, or the compiler sees
-// a `free` behind a `new` and calls them mismatched.
+// Counts every allocation of this test program: the launch path must make none. Kept out of line,
+// or the compiler sees a `free` behind a `new` and calls them mismatched; the nothrow form too, or
+// a sanitizer brings its own.
 [[gnu::noinline]] void* operator new(size_t size) {
   ++g_allocations;
   if (void* p = std::malloc(size)) return p;
   std::abort();
+}
+
+[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  ++g_allocations;
+  return std::malloc(size);
 }
 
 [[gnu::noinline]] void operator delete(void* p) noexcept {
