@@ -1,5 +1,4 @@
-// Counts calls of operator new in a test program. The counting operators are defined by
-// allocation_count_test.cc of the program that uses this.
+// Counts calls of operator new in a test program that links allocation_count.cc.
 #pragma once
 
 #include <cstdint>

@@ -1,39 +1,11 @@
 #include "fathom/kernels/core/launch.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <gtest/gtest.h>
-#include <new>
 #include <numeric>
 #include <vector>
 
-namespace {
-
-int64_t g_allocations = 0;
-
-}  // namespace
-
-// Counts every allocation of this test program: the launch path must make none. Kept out of line,
-// or the compiler sees a `free` behind a `new` and calls them mismatched; the nothrow form too, or
-// a sanitizer brings its own.
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++g_allocations;
-  if (void* p = std::malloc(size)) return p;
-  std::abort();
-}
-
-[[gnu::noinline]] void* operator new(size_t size, const std::nothrow_t&) noexcept {
-  ++g_allocations;
-  return std::malloc(size);
-}
-
-[[gnu::noinline]] void operator delete(void* p) noexcept {
-  std::free(p);
-}
-
-[[gnu::noinline]] void operator delete(void* p, size_t) noexcept {
-  std::free(p);
-}
+#include "tests/support/allocation_count.h"
 
 namespace fathom {
 namespace {
@@ -169,12 +141,12 @@ TEST_F(Launch, DryRunRecordsShapesAndCountsTheWorkspaceWithoutTouchingMemory) {
 
 TEST_F(Launch, AllocatesNothing) {
   const Scale::Args a = args(2, 16);
-  const int64_t before = g_allocations;
+  const int64_t before = allocation_count();
 
   for (int i = 0; i < 100; ++i)
     ASSERT_TRUE(launch<Scale>(ex_, "double", a).ok());
 
-  EXPECT_EQ(g_allocations, before);
+  EXPECT_EQ(allocation_count(), before);
 }
 
 TEST_F(Launch, TimedRecordsHaveAStartAndAnEnd) {

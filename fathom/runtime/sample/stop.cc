@@ -52,7 +52,7 @@ StopChecker::StopChecker(const SamplingParams& params,
       stops_(params.stop) {
   if (!params.ignore_eos) end_ids_.insert(end_ids_.end(), end_ids.begin(), end_ids.end());
   std::ranges::sort(end_ids_);
-  end_ids_.erase(std::ranges::unique(end_ids_).begin(), end_ids_.end());
+  end_ids_.erase(std::unique(end_ids_.begin(), end_ids_.end()), end_ids_.end());
   if (tokenizer != nullptr) decoder_.emplace(*tokenizer, special_tokens);
 }
 
