@@ -24,6 +24,18 @@ struct Rate {
   double step_seconds = 0;  // median of one pass
 };
 
+// Decoding, and how fast memory could be read beside each of its runs.
+struct DecodeRate {
+  Rate rate;
+  std::vector<double> read_gbps;       // a run, the better of right before and right after
+  std::vector<double> readable_bytes;  // a run: what that rate reads in one step's time
+};
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
 Rate rate_of(std::string test, double tokens, std::vector<double> seconds, double passes) {
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
@@ -54,11 +66,15 @@ Result<Rate> time_prefill(ForwardSession& session,
   return rate_of(str_cat("pp", flags.prompt), static_cast<double>(flags.prompt), seconds, 1);
 }
 
-Result<Rate> time_decode(ForwardSession& session,
-                         const BenchModelFlags& flags,
-                         std::span<const int32_t> prefix,
-                         int64_t vocabulary) {
+Result<DecodeRate> time_decode(ForwardSession& session,
+                               const BenchModelFlags& flags,
+                               std::span<const int32_t> prefix,
+                               int64_t vocabulary,
+                               const ReadProbe& memory) {
+  constexpr double kProbeSeconds = 0.1;
+  DecodeRate out;
   std::vector<double> seconds;
+  double before = memory.gbps(kProbeSeconds);
   for (int r = 0; r < flags.repetitions; ++r) {
     session.reset();
     for (int64_t s = 0; s < flags.batch && !prefix.empty(); ++s) {
@@ -74,12 +90,18 @@ Result<Rate> time_decode(ForwardSession& session,
       FATHOM_TRY(session.decode(step).status());
     }
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
+    const double after = memory.gbps(kProbeSeconds);
+    out.read_gbps.push_back(std::max(before, after));
+    out.readable_bytes.push_back(out.read_gbps.back() * 1e9 * seconds.back() /
+                                 static_cast<double>(flags.generate));
+    before = after;
   }
   std::string name = str_cat("tg", flags.generate);
   if (flags.batch > 1) str_append(name, str_cat(" x ", flags.batch));
   if (flags.depth > 0) str_append(name, str_cat(" @ d", flags.depth));
-  return rate_of(std::move(name), static_cast<double>(flags.generate * flags.batch), seconds,
-                 static_cast<double>(flags.generate));
+  out.rate = rate_of(std::move(name), static_cast<double>(flags.generate * flags.batch), seconds,
+                     static_cast<double>(flags.generate));
+  return out;
 }
 
 struct OpTotal {
@@ -181,8 +203,12 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
     FATHOM_ASSIGN(Rate prefill, time_prefill(*session, flags, prompt));
     rates.push_back(std::move(prefill));
   }
-  FATHOM_ASSIGN(const Rate decode, time_decode(*session, flags, prefix, vocabulary));
-  rates.push_back(decode);
+  DecodeRate decode;
+  {
+    FATHOM_ASSIGN(const ReadProbe memory, ReadProbe::create(pool));
+    FATHOM_ASSIGN(decode, time_decode(*session, flags, prefix, vocabulary, memory));
+  }
+  rates.push_back(decode.rate);
   print_rates(opened, flags, rates, pool.size());
 
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);
@@ -193,13 +219,17 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   FATHOM_ASSIGN(const auto decode_ops,
                 record_pass(*session, [&] { return session->decode(tokens).status(); }));
   const Cost step = sum_of(decode_ops);
-  const double gbps = static_cast<double>(step.bytes()) / decode.step_seconds * 1e-9;
-  std::printf("\nmeasured in this run: read %s GB/s, bf16 (%s) %s GFLOP/s\n",
+  const auto step_bytes = static_cast<double>(step.bytes());
+  const auto [low, high] = std::minmax_element(decode.read_gbps.begin(), decode.read_gbps.end());
+  std::printf("\nmeasured in this run: read %s GB/s before the runs, bf16 (%s) %s GFLOP/s\n",
               format_fixed(peaks.read_gbps, 1).c_str(), peaks.bf16_unit.c_str(),
               format_fixed(peaks.bf16_gflops, 0).c_str());
-  std::printf("decode: %s a step, %s GB/s, %s %% of the read rate\n",
-              format_bytes(step.bytes()).c_str(), format_fixed(gbps, 1).c_str(),
-              format_fixed(100 * gbps / peaks.read_gbps, 1).c_str());
+  std::printf(
+      "decode: %s a step, %s GB/s, %s %% of the read rate right beside each run (%s to %s GB/s)\n",
+      format_bytes(step.bytes()).c_str(),
+      format_fixed(step_bytes / decode.rate.step_seconds * 1e-9, 1).c_str(),
+      format_fixed(100 * step_bytes / median_of(decode.readable_bytes), 1).c_str(),
+      format_fixed(*low, 1).c_str(), format_fixed(*high, 1).c_str());
   if (flags.prompt > 0) {
     session->reset();
     FATHOM_ASSIGN(const auto prefill_ops, record_pass(*session, [&] {

@@ -90,39 +90,59 @@ std::string_view Peaks::memory_name(int64_t bytes_read, int64_t bytes_written) c
   return bytes_written * 4 >= bytes_read + bytes_written && bytes_written > 0 ? "copy" : "read";
 }
 
-Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& options) {
-  Peaks peaks;
-  peaks.device = cpu_info().model;
-  peaks.source = "measured";
+namespace {
+
+// Written once by the threads that will read it: pages exist, and on their node.
+Result<Buffer> allocate_touched(ThreadPool& pool, int64_t bytes) {
   const int64_t cache = cpu_info().l3_bytes > 0 ? cpu_info().l3_bytes : int64_t{32} << 20;
-  const int64_t bytes =
-      options.buffer_bytes > 0 ? options.buffer_bytes : std::max(8 * cache, int64_t{256} << 20);
-  FATHOM_ASSIGN(const Buffer source,
-                Buffer::allocate(DeviceKind::kCpu, bytes, "the buffer of the bandwidth test"));
-  FATHOM_ASSIGN(const Buffer target,
-                Buffer::allocate(DeviceKind::kCpu, bytes, "the buffer of the bandwidth test"));
-  // Written once by the threads that will read it: pages exist, and on their node.
+  FATHOM_ASSIGN(Buffer buffer,
+                Buffer::allocate(DeviceKind::kCpu,
+                                 bytes > 0 ? bytes : std::max(8 * cache, int64_t{256} << 20),
+                                 "the buffer of the bandwidth test"));
   pool.run([&](int thread, int num_threads) {
-    for (const Buffer* buffer : {&source, &target}) {
-      const std::span<std::byte> part = part_of(*buffer, thread, num_threads);
-      std::memset(part.data(), 0x5A, part.size());
-    }
+    const std::span<std::byte> part = part_of(buffer, thread, num_threads);
+    std::memset(part.data(), 0x5A, part.size());
   });
+  return buffer;
+}
+
+double read_rate(ThreadPool& pool, const Buffer& source, double seconds) {
   std::atomic<uint64_t> sink = 0;
-  peaks.read_gbps = best_rate(options.seconds, [&] {
+  return best_rate(seconds, [&] {
     pool.run([&](int thread, int num_threads) {
       const std::span<std::byte> part = part_of(source, thread, num_threads);
       sink += read_words({reinterpret_cast<const uint64_t*>(part.data()), part.size() / 8});
     });
-    return static_cast<double>(bytes);
+    return static_cast<double>(source.size());
   });
+}
+
+}  // namespace
+
+Result<ReadProbe> ReadProbe::create(ThreadPool& pool, int64_t buffer_bytes) {
+  FATHOM_ASSIGN(Buffer buffer, allocate_touched(pool, buffer_bytes));
+  return ReadProbe(pool, std::move(buffer));
+}
+
+double ReadProbe::gbps(double seconds) const {
+  return read_rate(*pool_, buffer_, seconds);
+}
+
+Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& options) {
+  Peaks peaks;
+  peaks.device = cpu_info().model;
+  peaks.source = "measured";
+  FATHOM_ASSIGN(const Buffer source, allocate_touched(pool, options.buffer_bytes));
+  FATHOM_ASSIGN(const Buffer target, allocate_touched(pool, options.buffer_bytes));
+  const auto bytes = static_cast<double>(source.size());
+  peaks.read_gbps = read_rate(pool, source, options.seconds);
   peaks.copy_gbps = best_rate(options.seconds, [&] {
     pool.run([&](int thread, int num_threads) {
       const std::span<std::byte> from = part_of(source, thread, num_threads);
       const std::span<std::byte> to = part_of(target, thread, num_threads);
       std::memcpy(to.data(), from.data(), from.size());
     });
-    return 2.0 * static_cast<double>(bytes);
+    return 2.0 * bytes;
   });
   const ComputeLoop f32 = f32_loop(isa);
   const ComputeLoop bf16 = bf16_loop(isa);

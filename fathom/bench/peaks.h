@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
+#include "fathom/device/memory.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/thread_pool.h"
 #include "fathom/trace/cost.h"
@@ -44,6 +45,23 @@ struct Peaks {
 struct PeakOptions {
   int64_t buffer_bytes = 0;  ///< read by all threads together; 0: eight times the last cache
   double seconds = 0.25;     ///< for each rate
+};
+
+/// Measures the read rate again and again. Where guests share a host's memory the rate moves by a
+/// factor of two within a minute, so a share of it needs a reading right before and after.
+class ReadProbe {
+ public:
+  /// Errors: OutOfMemory.
+  static Result<ReadProbe> create(ThreadPool& pool, int64_t buffer_bytes = 0);
+
+  /// Best of all passes in about `seconds`. GB/s.
+  double gbps(double seconds) const;
+
+ private:
+  ReadProbe(ThreadPool& pool, Buffer buffer) : pool_(&pool), buffer_(std::move(buffer)) {}
+
+  ThreadPool* pool_;
+  Buffer buffer_;
 };
 
 /// Measures every rate of this machine on the threads of `pool`, best of all passes.
