@@ -258,6 +258,9 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
   sub->add_option("MODEL", flags.model.model, "Model directory, or ORG/NAME in the local cache");
   sub->add_option("--as", flags.model.preset, "A built-in description, with --dummy-weights");
   sub->add_option("--format", flags.model.format, "With --as: bf16, fp8_block or nvfp4");
+  sub->add_option("--layers", flags.model.layers,
+                  "With --as: the first layers only, where the whole does not fit; 0: all")
+      ->check(CLI::Range(int64_t{0}, int64_t{1024}));
   sub->add_flag("--dummy-weights", flags.model.dummy_weights, "Random weights, no files read");
   sub->add_option("-p,--prompt", flags.prompt, "Prompt tokens; 0 skips prefill")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))

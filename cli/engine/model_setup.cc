@@ -96,6 +96,10 @@ Result<OpenedModel> open_for(const ModelFlags& flags,
           str_cat("--as ", flags.preset, " has no weights; add --dummy-weights, or name a MODEL"));
     }
     opened.title = flags.preset;
+    if (flags.layers > 0 && flags.layers < preset.value().config.num_hidden_layers) {
+      preset.value().config.num_hidden_layers = flags.layers;
+      str_append(opened.title, str_cat(", ", flags.layers, " layers"));
+    }
     options.weights = WeightOrigin::kRandom;
     FATHOM_ASSIGN(opened.model, open_twice(opened.title, options, [&](const OpenOptions& o) {
                     return open_preset(preset.value(), o);

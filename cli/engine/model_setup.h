@@ -16,6 +16,7 @@ struct ModelFlags {
   std::string model;
   std::string preset;
   std::string format;
+  int64_t layers = 0;  ///< of a preset: its first layers only; 0: all
   std::string dtype = "bf16";
   std::string kv_cache_dtype = "auto";
   std::string moe = "grouped";
