@@ -112,13 +112,21 @@ struct alignas(64) TileConfig {
 
 static_assert(sizeof(TileConfig) == 64, "LDTILECFG reads 64 bytes");
 
+// GCC's intrinsic tells the compiler that eight bytes are read; without the barrier the other
+// stores into a local configuration are dropped as dead, and the processor faults on what is there
+// instead.
+FATHOM_TARGET_AMX void load_config(const TileConfig& config) {
+  asm volatile("" : : "r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+
 // A tile product is 16 x 16 outputs over 64 bytes of k.
 constexpr double kTileOps = 16 * 16 * 64 * 2;
 
 FATHOM_TARGET_AMX double bf16_amx(int64_t rounds) {
   const TileConfig config;
   alignas(64) static const uint8_t zeros[16 * 64] = {};
-  _tile_loadconfig(&config);
+  load_config(config);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -138,7 +146,7 @@ FATHOM_TARGET_AMX double bf16_amx(int64_t rounds) {
 FATHOM_TARGET_AMX double int8_amx(int64_t rounds) {
   const TileConfig config;
   alignas(64) static const uint8_t zeros[16 * 64] = {};
-  _tile_loadconfig(&config);
+  load_config(config);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
