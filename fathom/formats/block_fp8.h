@@ -26,6 +26,7 @@
 #include <span>
 
 #include "fathom/base/status.h"
+#include "fathom/formats/format.h"  // in front of kFp8Block, which would shadow the enumerator
 #include "fathom/formats/minifloat.h"
 
 namespace fathom {

@@ -201,6 +201,39 @@ void decode_codes(Format format, const uint8_t* values, std::span<float> out) {
 
 }  // namespace
 
+bool can_decode_rows(Format format) {
+  switch (format) {
+    case Format::kF32:
+    case Format::kF16:
+    case Format::kBf16:
+    case Format::kE4m3:
+    case Format::kE5m2:
+    case Format::kUe8m0:
+    case Format::kI8:
+    case Format::kNvfp4:
+    case Format::kMxfp4:
+    case Format::kFp8Block:
+    case Format::kFp8BlockUe8m0:
+    case Format::kFp8Group:
+    case Format::kFp8GroupUe8m0:
+    case Format::kFp8Channel:
+    case Format::kFp8Tensor:
+    case Format::kInt8Channel:
+      return true;
+    case Format::kNone:
+    case Format::kU8:
+    case Format::kI32:
+    case Format::kI64:
+    case Format::kBool:
+    case Format::kF64:
+    case Format::kW4a8Channel:
+    case Format::kW4a8Group:
+    case Format::kW4Fp8:
+      return false;
+  }
+  return false;
+}
+
 bool has_rows16(Format format) {
   return format == Format::kBf16 || format == Format::kNvfp4 || is_fp8_block(format);
 }

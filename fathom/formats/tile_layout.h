@@ -71,8 +71,12 @@ void pack_rows16(const RowMajorMatrix& src,
 /// block_fp8.h define it. The plain definition of the layout; kernels are tested against it.
 void decode_rows16_row(const Rows16Matrix& src, int64_t row, std::span<float> out);
 
-/// Row `row` of a checkpoint-layout matrix as float32, the same bits as decode_rows16_row: for the
-/// dense floating-point formats and for the quantised ones without zero points (not the int4 ones).
+/// True for floats of at most 32 bits, int8, and the quantised formats without zero points (not the
+/// int4 ones): the matrices that decode_row_major_row reads.
+bool can_decode_rows(Format format);
+
+/// Row `row` of a checkpoint-layout matrix as float32, the same bits as decode_rows16_row, for the
+/// formats that can_decode_rows names.
 void decode_row_major_row(const RowMajorMatrix& src, int64_t row, std::span<float> out);
 
 }  // namespace fathom

@@ -43,12 +43,20 @@ int64_t read_fully(int fd, int64_t offset, std::byte* dst, int64_t size) {
   return done;
 }
 
+// A link whose target is gone is no absent file: a download or copy is incomplete.
+bool is_dangling_link(const std::string& path) {
+  struct stat info {};
+
+  return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 }  // namespace
 
 Status errno_status(
     std::string_view action, std::string_view path, int error, const char* file, int line) {
   StatusCode code = StatusCode::kIo;
   if (error == ENOENT || error == ENOTDIR) code = StatusCode::kNotFound;
+  if (error == ELOOP) code = StatusCode::kCorrupt;
   if (error == ENOMEM) code = StatusCode::kOutOfMemory;
   return Status::error(
       code, str_cat("cannot ", action, " ", path, ": ", std::generic_category().message(error)),
@@ -84,13 +92,16 @@ Result<File> File::open(std::string path, Symlinks symlinks) {
     return invalid_argument(
         str_cat(path, ": is a symbolic link, expected a regular file (--no-symlinks is set)"));
   }
+  if (file.fd_ < 0 && errno == ENOENT && is_dangling_link(path)) {
+    return corrupt(str_cat(path, ": is a symbolic link to a file that is not there"));
+  }
   if (file.fd_ < 0) return errno_status("open", path, errno);
 
   struct stat info {};
 
   if (fstat(file.fd_, &info) != 0) return errno_status("examine", path, errno);
   if (!S_ISREG(info.st_mode)) {
-    return invalid_argument(
+    return corrupt(
         str_cat(path, ": is ", kind_in_words(info.st_mode), ", expected a regular file"));
   }
   file.size_ = info.st_size;
@@ -173,7 +184,8 @@ Status make_directories(const std::string& path) {
     if (end < path.size() && path[end] != '/') continue;
     const std::string prefix = path.substr(0, end);
     if (mkdir(prefix.c_str(), 0755) == 0 || errno == EEXIST) continue;
-    return errno_status("make directory", prefix, errno);
+    // Io whatever the number: NotFound speaks of inputs.
+    return io_error(errno_status("make directory", prefix, errno).message());
   }
   if (path_kind(path) == PathKind::kDirectory) return {};
   return io_error(str_cat("cannot make directory ", path, ": a file of that name exists"));

@@ -17,7 +17,8 @@ namespace fathom {
 enum class Symlinks { kFollow, kRefuse };
 
 /// The error of a failed system call: "cannot open /a/b: No such file or directory". ENOENT and
-/// ENOTDIR give NotFound, ENOMEM OutOfMemory, everything else Io.
+/// ENOTDIR give NotFound, ELOOP (links in a circle) Corrupt, ENOMEM OutOfMemory, everything else
+/// Io.
 Status errno_status(std::string_view action,
                     std::string_view path,
                     int error,
@@ -34,7 +35,8 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  /// Errors: NotFound; InvalidArgument for anything but a regular file and for a refused link; Io.
+  /// Errors: NotFound; Corrupt for anything but a regular file and for a link that leads nowhere;
+  /// InvalidArgument for a refused link and a path with a zero byte; Io.
   static Result<File> open(std::string path, Symlinks symlinks = Symlinks::kFollow);
 
   const std::string& path() const { return path_; }

@@ -94,6 +94,23 @@ TEST(File, LinksAreFollowedUnlessRefused) {
       dir.file("link") + ": is a symbolic link, expected a regular file (--no-symlinks is set)");
 }
 
+TEST(File, LinkThatLeadsNowhereIsCorruptAndNotAbsent) {
+  const TempDir dir;
+  ASSERT_EQ(symlink("gone", dir.file("link").c_str()), 0);
+  ASSERT_EQ(symlink("circle", dir.file("circle").c_str()), 0);
+
+  EXPECT_EQ(File::open(dir.file("link")).status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(File::open(dir.file("link")).status().message(),
+            dir.file("link") + ": is a symbolic link to a file that is not there");
+  EXPECT_EQ(File::open(dir.file("circle")).status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(File::open(dir.file("absent")).status().code(), StatusCode::kNotFound);
+}
+
+TEST(File, AnythingButARegularFileIsCorrupt) {
+  EXPECT_EQ(File::open("/dev/null").status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(File::open("/").status().code(), StatusCode::kCorrupt);
+}
+
 TEST(File, PathWithAZeroByteIsRefused) {
   EXPECT_EQ(File::open(std::string("/etc\0/x", 7)).status().code(), StatusCode::kInvalidArgument);
 }

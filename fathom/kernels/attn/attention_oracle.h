@@ -1,6 +1,7 @@
 // Exact answers for the attention kernels: softmax in two passes, in double.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,16 @@ inline AttentionRow attend(const std::vector<double>& q,
       row.o[d] += weight * v[d];
   }
   row.lse = max + std::log(sum);
+  return row;
+}
+
+/// The row with a sink, a logit without a value, in its softmax.
+inline AttentionRow with_sink(AttentionRow row, double sink) {
+  const double max = std::max(row.lse, sink);
+  const double lse = max + std::log(std::exp(row.lse - max) + std::exp(sink - max));
+  for (double& o : row.o)
+    o *= std::exp(row.lse - lse);
+  row.lse = lse;
   return row;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -59,6 +60,9 @@ class CaseInstance {
   virtual int64_t workspace_bytes(int num_threads) = 0;
 
   virtual Cost cost() = 0;
+
+  /// FLOPs by the formula of the contract at the axes of this case; empty if it is in words.
+  virtual std::optional<double> stated_flops() = 0;
 
   /// Values of the signature's axes, "T=1;D=7168".
   virtual std::string shape() = 0;

@@ -134,6 +134,8 @@ Gate gemm(Format result) {
 
 Gate row_op(Format result) {
   if (result == Format::kF32) return {.rel_l2 = 2e-6, .abs = 1e-6, .rel = 1e-5};
+  // A step of f16 is at most 2^-10 of its value, and 2^-24 (below abs) among the subnormals.
+  if (result == Format::kF16) return {.abs = 1e-6, .rel = 0x1p-10};
   // abs: where a sum cancels to nearly nothing the float32 error of its terms is many small steps.
   return {.abs = 1e-6, .bf16_ulps = 1, .bf16_ulps_doubled = 0.001};
 }

@@ -42,7 +42,7 @@ namespace gates {
 Gate exact();
 /// Products and sums in float32, by the format of the result: 5e-6 for f32, 3e-3 for bf16.
 Gate gemm(Format result);
-/// Norms, activations, rotations: one step of bf16 (two for at most 0.1 %); 2e-6 for f32.
+/// Norms, activations, rotations: one step of bf16 (two for at most 0.1 %) or of f16; 2e-6 for f32.
 Gate row_op(Format result);
 /// Attention: diff 5e-6, each element abs 1e-3 or rel 2/128; f32: diff 1e-11, 1e-5 each.
 Gate attention(Format result);

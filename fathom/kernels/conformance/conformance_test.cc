@@ -2,7 +2,9 @@
 // runs each variant that takes the case. Cases of real shapes (marked `bench`) take seconds and
 // gigabytes and stand in for the small ones when the program is run as
 //   kernels_test --real_shapes --gtest_filter='conformance/*'
+// --variant NAME runs that variant alone and skips the cases that it does not take.
 #include <gtest/gtest.h>
+#include <string>
 #include <string_view>
 
 #include "fathom/kernels/conformance/case_runner.h"
@@ -22,6 +24,8 @@ constexpr int kRepeats = 20;
 #endif
 constexpr int kRealRepeats = 2;
 
+std::string only_variant;
+
 // Other tests of the program bind weaker instruction sets.
 void bind_kernels() {
   install_cpu_kernels(best_isa());
@@ -36,8 +40,14 @@ class CaseTest : public testing::Test {
     const KernelEntry* kernel = find_kernel(case_.kernel);
     ASSERT_NE(kernel, nullptr) << case_.kernel << " has cases and no line in kernels.def";
     const std::unique_ptr<CaseInstance> instance = case_.make(kSeed);
+    if (const std::optional<double> stated = instance->stated_flops()) {
+      EXPECT_EQ(*stated, instance->cost().flops)
+          << "flops is \"" << kernel->info.flops << "\" and cost() disagrees at "
+          << instance->shape();
+    }
     int ran = 0;
     for (const VariantEntry& variant : kernel->variants(Backend::kCpu)) {
+      if (!only_variant.empty() && variant.name != only_variant) continue;
       SCOPED_TRACE(str_cat("variant ", variant.name, ", ", instance->shape()));
       CaseRunner runner(2);
       runner.pin(case_.kernel, variant.name);
@@ -48,6 +58,7 @@ class CaseTest : public testing::Test {
       const int repeats = case_.spec.bench ? kRealRepeats : kRepeats;
       EXPECT_EQ(check_traits(*instance, case_.kernel, variant.name, variant.traits, {repeats}), "");
     }
+    if (ran == 0 && !only_variant.empty()) GTEST_SKIP() << "not for variant " << only_variant;
     CaseRunner runner(2);
     EXPECT_GT(ran, 0) << "no variant takes " << instance->shape() << ": "
                       << instance->why_not(runner.exec());
@@ -77,6 +88,12 @@ TEST(Conformance, EveryKernelHasCasesForTestsAndForBenchmarks) {
     EXPECT_GT(small, 0) << kernel.info.name;
     EXPECT_GT(real, 0) << kernel.info.name;
   }
+}
+
+TEST(Conformance, EveryKernelStatesItsFlops) {
+  for (const KernelEntry& kernel : all_kernels())
+    EXPECT_FALSE(kernel.info.flops.empty())
+        << kernel.info.name << ": kInfo needs .flops, a formula over its axes or words after '~'";
 }
 
 TEST(Conformance, EveryVariantTakesACase) {
@@ -118,6 +135,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--real_shapes") {
       shapes = fathom::Shapes::kReal;
+    } else if (std::string_view(argv[i]) == "--variant" && i + 1 < argc) {
+      fathom::only_variant = argv[++i];
     } else {
       argv[kept++] = argv[i];
     }

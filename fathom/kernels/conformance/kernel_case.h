@@ -96,6 +96,15 @@ class KernelCase final : public CaseInstance {
 
   Cost cost() override { return cost_of<K>(args_[0]); }
 
+  std::optional<double> stated_flops() override {
+    if constexpr (kFlops<K>.length == 0) {
+      return std::nullopt;
+    } else {
+      const auto operands = K::operands(args_[0]);
+      return static_cast<double>(evaluate(kFlops<K>, kSignature<K>, operands.data()));
+    }
+  }
+
   std::string shape() override {
     const auto operands = K::operands(args_[0]);
     return internal::shape_text(kSignature<K>, operands.data());

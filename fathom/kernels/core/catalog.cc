@@ -9,12 +9,36 @@ namespace fathom {
 namespace {
 
 template <Contract K>
-std::vector<VariantEntry> variants_of(Backend backend) {
+std::vector<VariantEntry> entries_of(const VariantTable<K>& table) {
   std::vector<VariantEntry> out;
-  for (const Variant<K>& v : Impl<K>::tables[static_cast<size_t>(backend)]) {
-    out.push_back({v.name, v.needs, v.limits.text, v.traits, v.unit});
+  for (const Variant<K>& v : table) {
+    out.push_back({v.name, v.needs, v.limits.text, v.traits, v.unit, v.accepts != nullptr});
   }
   return out;
+}
+
+template <Contract K>
+std::vector<VariantEntry> variants_of(Backend backend) {
+  return entries_of(Impl<K>::tables[static_cast<size_t>(backend)]);
+}
+
+template <Contract K, const VariantTable<K>& table>
+std::vector<VariantEntry> built_variants() {
+  return entries_of(table);
+}
+
+template <Contract K>
+constexpr bool has_bytes() {
+  return requires(const typename K::Args& args, Cost& cost) {
+    K::bytes(args, cost);
+  };
+}
+
+template <Contract K>
+constexpr bool has_workspace() {
+  return requires(const typename K::Args& args) {
+    K::workspace(args, 1);
+  };
 }
 
 constexpr int CPU = 1;
@@ -27,7 +51,10 @@ const KernelEntry kEntries[] = {
               .group = #group_,                                     \
               .cpu = ((backends_)&CPU) != 0,                        \
               .cuda = ((backends_)&CUDA) != 0,                      \
-              .variants = variants_of<Contract_>},
+              .variants = variants_of<Contract_>,                   \
+              .built = built_variants<Contract_, name_##_cpu>,      \
+              .counts_bytes = has_bytes<Contract_>(),               \
+              .has_workspace = has_workspace<Contract_>()},
 #include "fathom/kernels/kernels.def"
 #undef FATHOM_KERNEL
 };

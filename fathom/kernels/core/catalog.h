@@ -18,6 +18,7 @@ struct VariantEntry {
   std::string_view limits;
   uint32_t traits;
   MathUnit unit;
+  bool some_formats = false;  ///< takes some of the formats or layouts of the contract only
 };
 
 struct KernelEntry {
@@ -28,6 +29,10 @@ struct KernelEntry {
   bool cuda = false;
   /// The variants this process would use on that backend, in order of preference.
   std::vector<VariantEntry> (*variants)(Backend backend);
+  /// The variants of the CPU backend that are in this program, for whatever machine.
+  std::vector<VariantEntry> (*built)() = nullptr;
+  bool counts_bytes = false;  ///< the contract counts traffic; otherwise it is each operand once
+  bool has_workspace = false;
 };
 
 /// Every kernel, in the order of kernels.def.

@@ -36,6 +36,9 @@ struct KernelInfo {
   std::string_view limits = "";    ///< what holds for every backend
   std::string_view equation = "";  ///< one line, for the catalogue
   std::string_view source = "";    ///< paper and equation, or project
+  /// cost(args).flops as a formula over the axes, "2*T*N*K"; where it depends on data or on fields,
+  /// words that begin with '~'. Conformance holds the two together.
+  std::string_view flops = "";
 };
 
 /// A contract: kInfo, Args, operands(args) in the order of the signature, cost(args).
@@ -53,6 +56,8 @@ template <Contract K>
 inline constexpr Signature kSignature = parse_signature(K::kInfo.signature);
 template <Contract K>
 inline constexpr LimitList kLimits = parse_limits(K::kInfo.limits, kSignature<K>);
+template <Contract K>
+inline constexpr Formula kFlops = parse_formula(K::kInfo.flops, kSignature<K>);
 
 /// Bytes of one operand in its stored format, scales included.
 int64_t operand_bytes(const View& v);

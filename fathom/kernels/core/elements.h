@@ -15,7 +15,8 @@ constexpr float to_float(float x) {
   return x;
 }
 
-/// `value` as an element: float unchanged, Bf16 rounded to nearest even, E4m3 also saturated.
+/// `value` as an element: float unchanged, Bf16 and F16 rounded to nearest even, E4m3 and E5m2 also
+/// saturated.
 template <class T>
 constexpr T from_float(float value);
 
@@ -30,8 +31,18 @@ constexpr Bf16 from_float<Bf16>(float value) {
 }
 
 template <>
+constexpr F16 from_float<F16>(float value) {
+  return f16_from_float(value);
+}
+
+template <>
 constexpr E4m3 from_float<E4m3>(float value) {
   return e4m3_from_float(value);
+}
+
+template <>
+constexpr E5m2 from_float<E5m2>(float value) {
+  return e5m2_from_float(value);
 }
 
 /// Calls f(T{}) with the element type of an activation: bf16 or f32. Signatures admit no other.
@@ -39,6 +50,12 @@ template <class F>
 auto with_activation_type(Format format, F&& f) {
   FATHOM_DCHECK(format == Format::kBf16 || format == Format::kF32);
   return format == Format::kBf16 ? f(Bf16{}) : f(float{});
+}
+
+/// Calls f(T{}) with the element type of a row operation that takes float16 too: bf16, f16 or f32.
+template <class F>
+auto with_float_type(Format format, F&& f) {
+  return format == Format::kF16 ? f(F16{}) : with_activation_type(format, f);
 }
 
 /// Calls f(T{}) with the element type of a KV cache: bf16, f32 or e4m3.

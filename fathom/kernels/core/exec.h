@@ -12,7 +12,8 @@
 
 namespace fathom {
 
-/// "op or kernel = variant", given by the user. A pin that cannot apply is an error.
+/// "op or kernel = variant", given by the user; kernels by our name or a reference name. A pin that
+/// cannot apply is an error.
 using Pins = std::vector<std::pair<std::string, std::string>>;
 
 struct Exec {

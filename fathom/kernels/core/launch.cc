@@ -50,9 +50,12 @@ Status pin_error(Op op, std::string_view kernel, std::string_view variant) {
                        op.file, op.line);
 }
 
-std::string_view pinned_variant(const Pins& pins, Op op, std::string_view kernel) {
+std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kernel) {
   for (const auto& [name, variant] : pins) {
-    if (name == op.name || name == kernel) return variant;
+    if (name == op.name || name == kernel.name) return variant;
+    for (std::string_view reference : kernel.reference_names) {
+      if (name == reference) return variant;
+    }
   }
   return {};
 }

@@ -11,7 +11,14 @@ namespace internal {
 template <Contract K, size_t I>
 inline bool operand_fits(const View& v, int64_t* symbols) {
   static constexpr const shape_language::Operand& o = kSignature<K>.operands[I];
-  if (o.optional && !v.present()) return true;
+  if (o.optional && !v.present()) {
+    for (int d = 0; d < o.rank; ++d) {
+      static constexpr auto& axes = o.axes;
+      const auto& axis = axes[static_cast<size_t>(d)];
+      if (axis.binds) symbols[axis.expr.steps[0].value] = 0;
+    }
+    return true;
+  }
   if (((o.formats >> static_cast<int>(v.format)) & 1u) == 0 || v.rank != o.rank) return false;
   bool fits = true;
   [&]<size_t... D>(std::index_sequence<D...>) {
@@ -66,7 +73,7 @@ Status mismatch_error(Op op, std::string_view kernel, std::string why);
 Status no_variant_error(Op op, std::string_view kernel, Backend backend, std::string last_reason);
 Status workspace_error(const Arena& scratch, int64_t bytes, std::string_view kernel);
 Status pin_error(Op op, std::string_view kernel, std::string_view variant);
-std::string_view pinned_variant(const Pins& pins, Op op, std::string_view kernel);
+std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kernel);
 OpRecord& begin_record(Exec& ex,
                        Op op,
                        std::string_view kernel,
@@ -79,7 +86,7 @@ template <Contract K>
 const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
   const VariantTable<K>& table = Impl<K>::tables[static_cast<size_t>(ex.backend)];
   if (ex.pins != nullptr) [[unlikely]] {
-    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo.name); !name.empty()) {
+    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       for (const Variant<K>& v : table) {
         if (v.name == name && variant_fits(v, args, symbols)) return &v;
       }
@@ -95,7 +102,7 @@ const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int6
 template <Contract K>
 Status no_variant(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
   if (ex.pins != nullptr) {
-    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo.name); !name.empty()) {
+    if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       return pin_error(op, K::kInfo.name, name);
     }
   }

@@ -14,6 +14,7 @@ namespace {
 struct Scale {
   static constexpr KernelInfo kInfo{
       .name = "scale_rows",
+      .reference_names = {"reference_scale", "reference_scale_v2"},
       .signature = "x[T,D]:f32 s?[T]:f32 -> y[T,D]:f32",
       .limits = "D<=64",
   };
@@ -119,6 +120,21 @@ TEST_F(Launch, ObeysAPinAndRefusesOneThatCannotApply) {
   ASSERT_TRUE(launch<Scale>(ex_, "double", args(2, 16)).ok());
   EXPECT_STREQ(recorder.records()[0].variant, "rows");
   EXPECT_EQ(launch<Scale>(ex_, "double", args(1, 64)).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(Launch, PinTakesAReferenceName) {
+  const Pins rows = {{"reference_scale_v2", "rows"}};
+  const Pins other = {{"reference_scale_v3", "rows"}};
+  Recorder recorder(RecordLevel::kShapes, 4);
+  ex_.recorder = &recorder;
+
+  ex_.pins = &rows;
+  ASSERT_TRUE(launch<Scale>(ex_, "op", args(2, 8)).ok());
+  ex_.pins = &other;
+  ASSERT_TRUE(launch<Scale>(ex_, "op", args(2, 8)).ok());
+
+  EXPECT_STREQ(recorder.records()[0].variant, "rows");
+  EXPECT_STREQ(recorder.records()[1].variant, "eights");
 }
 
 TEST_F(Launch, DryRunRecordsShapesAndCountsTheWorkspaceWithoutTouchingMemory) {

@@ -28,13 +28,13 @@ void expression_too_long() {}
 
 void axis_is_not_in_the_signature() {}
 
-void optional_operand_must_not_bind_an_axis() {}
-
 void first_use_of_an_axis_must_be_its_name_alone() {}
 
 void comparison_expected() {}
 
 void closing_parenthesis_expected() {}
+
+void formula_goes_on_where_it_should_end() {}
 
 }  // namespace shape_language
 
@@ -62,6 +62,19 @@ std::string formats_text(uint32_t mask) {
 }
 
 }  // namespace
+
+int64_t evaluate(const Formula& formula, const Signature& signature, const View* const* operands) {
+  int64_t symbols[kMaxSymbols] = {};
+  for (int i = 0; i < signature.num_operands; ++i) {
+    const Operand& o = signature.operands[static_cast<size_t>(i)];
+    if (!operands[i]->present()) continue;
+    for (int d = 0; d < o.rank; ++d) {
+      const auto& axis = o.axes[static_cast<size_t>(d)];
+      if (axis.binds) symbols[axis.expr.steps[0].value] = operands[i]->dim(d);
+    }
+  }
+  return formula.eval(symbols);
+}
 
 std::string explain_mismatch(const Signature& signature,
                              const LimitList& limits,

@@ -4,10 +4,11 @@
 //
 // operands -> results. Each is name[axis,axis]:format|format. An axis is a name, an integer, or a
 // sum, product or quotient (exact, rounding down) of them. The first use of a name binds it; every
-// later use must agree. `?` marks an operand that may be left out; it binds nothing. A name on both
-// sides is read and written in place. Limits are comparisons of axis expressions, separated by
-// commas: "D%8==0, D<=16384". A mistake in the text is a compile error: the parser then calls a
-// function that is not constexpr and is named for the mistake.
+// later use must agree. `?` marks an operand that may be left out; axes that it binds are then 0. A
+// name on both sides is read and written in place. Limits are comparisons of axis expressions,
+// separated by commas: "D%8==0, D<=16384". A formula is one axis expression, "2*T*N*K"; text that
+// begins with '~' is words for people and is not evaluated. A mistake in the text is a compile
+// error: the parser then calls a function that is not constexpr and is named for the mistake.
 #pragma once
 
 #include <array>
@@ -37,13 +38,16 @@ void unknown_format_name();
 void axis_expected();
 void expression_too_long();
 void axis_is_not_in_the_signature();
-void optional_operand_must_not_bind_an_axis();
 void first_use_of_an_axis_must_be_its_name_alone();
 void comparison_expected();
 void closing_parenthesis_expected();
+void formula_goes_on_where_it_should_end();
 
-/// An axis expression as a small postfix program.
-struct Expr {
+/// An axis expression as a small postfix program of at most kSteps steps.
+template <size_t kSteps>
+struct BasicExpr {
+  static_assert(kSteps <= 15, "eval() has room for 8 operands");
+
   enum class Kind : uint8_t { kNumber, kSymbol, kAdd, kSub, kMul, kDiv, kMod };
 
   struct Step {
@@ -51,7 +55,7 @@ struct Expr {
     int64_t value = 0;  // number, or index of the symbol
   };
 
-  std::array<Step, 8> steps{};
+  std::array<Step, kSteps> steps{};
   int length = 0;
   std::string_view text;
 
@@ -94,6 +98,11 @@ struct Expr {
 
   constexpr bool is_symbol() const { return length == 1 && steps[0].kind == Kind::kSymbol; }
 };
+
+using Expr = BasicExpr<8>;
+
+/// Longer than an axis; length 0 where the text is words.
+using Formula = BasicExpr<15>;
 
 struct Axis {
   Expr expr;
@@ -252,6 +261,16 @@ class Parser {
     return list;
   }
 
+  constexpr Formula parse_formula() {
+    Formula f;
+    f.text = text_;
+    if (text_.empty() || text_.front() == '~') return f;
+    parse_sum(f, false);
+    skip();
+    if (!done()) formula_goes_on_where_it_should_end();
+    return f;
+  }
+
  private:
   constexpr bool done() const { return pos_ >= text_.size(); }
 
@@ -309,7 +328,6 @@ class Parser {
       const int before = signature_.num_symbols;
       axis.expr = parse_expr(true);
       axis.binds = signature_.num_symbols > before;
-      if (axis.binds && optional) return optional_operand_must_not_bind_an_axis();
       if (axis.binds && !axis.expr.is_symbol())
         return first_use_of_an_axis_must_be_its_name_alone();
       accept(",");
@@ -354,36 +372,43 @@ class Parser {
     return e;
   }
 
-  constexpr void emit(Expr& e, Expr::Kind kind, int64_t value = 0) {
+  template <size_t kSteps>
+  constexpr void emit(BasicExpr<kSteps>& e,
+                      typename BasicExpr<kSteps>::Kind kind,
+                      int64_t value = 0) {
     if (e.length == static_cast<int>(e.steps.size())) return expression_too_long();
     e.steps[static_cast<size_t>(e.length++)] = {kind, value};
   }
 
-  constexpr void parse_sum(Expr& e, bool may_bind) {
+  template <size_t kSteps>
+  constexpr void parse_sum(BasicExpr<kSteps>& e, bool may_bind) {
+    using Kind = typename BasicExpr<kSteps>::Kind;
     parse_product(e, may_bind);
     for (;;) {
       if (accept("+")) {
         parse_product(e, may_bind);
-        emit(e, Expr::Kind::kAdd);
+        emit(e, Kind::kAdd);
       } else if (text_.substr(pos_, 2) != "->" && accept("-")) {
         parse_product(e, may_bind);
-        emit(e, Expr::Kind::kSub);
+        emit(e, Kind::kSub);
       } else {
         return;
       }
     }
   }
 
-  constexpr void parse_product(Expr& e, bool may_bind) {
+  template <size_t kSteps>
+  constexpr void parse_product(BasicExpr<kSteps>& e, bool may_bind) {
+    using Kind = typename BasicExpr<kSteps>::Kind;
     parse_atom(e, may_bind);
     for (;;) {
-      Expr::Kind kind{};
+      Kind kind{};
       if (accept("*")) {
-        kind = Expr::Kind::kMul;
+        kind = Kind::kMul;
       } else if (accept("/")) {
-        kind = Expr::Kind::kDiv;
+        kind = Kind::kDiv;
       } else if (accept("%")) {
-        kind = Expr::Kind::kMod;
+        kind = Kind::kMod;
       } else {
         return;
       }
@@ -392,7 +417,9 @@ class Parser {
     }
   }
 
-  constexpr void parse_atom(Expr& e, bool may_bind) {
+  template <size_t kSteps>
+  constexpr void parse_atom(BasicExpr<kSteps>& e, bool may_bind) {
+    using Kind = typename BasicExpr<kSteps>::Kind;
     skip();
     if (accept("(")) {
       parse_sum(e, may_bind);
@@ -403,7 +430,7 @@ class Parser {
       int64_t value = 0;
       while (is_digit(peek()))
         value = value * 10 + (text_[pos_++] - '0');
-      return emit(e, Expr::Kind::kNumber, value);
+      return emit(e, Kind::kNumber, value);
     }
     const std::string_view word = name();
     if (word.empty()) return axis_expected();
@@ -414,7 +441,7 @@ class Parser {
       index = signature_.num_symbols++;
       signature_.symbols[static_cast<size_t>(index)] = word;
     }
-    emit(e, Expr::Kind::kSymbol, index);
+    emit(e, Kind::kSymbol, index);
   }
 
   std::string_view text_;
@@ -424,6 +451,7 @@ class Parser {
 
 }  // namespace shape_language
 
+using shape_language::Formula;
 using shape_language::LimitList;
 using shape_language::Signature;
 
@@ -439,6 +467,15 @@ consteval LimitList parse_limits(std::string_view text, const Signature& signatu
   Signature s = signature;
   return shape_language::Parser(text, s).parse_limits();
 }
+
+/// Parses a formula over the axes of `signature` at compile time.
+consteval Formula parse_formula(std::string_view text, const Signature& signature) {
+  Signature s = signature;
+  return shape_language::Parser(text, s).parse_formula();
+}
+
+/// The value of a formula for operands that fit the signature; axes of operands left out are 0.
+int64_t evaluate(const Formula& formula, const Signature& signature, const View* const* operands);
 
 /// The message of a failed check: which operand, which axis, what was found, what it clashes with.
 /// Empty if the operands do fit. `operands` has one pointer an operand of the signature.

@@ -36,6 +36,45 @@ TEST(Signature, MarksAResultNamedTwiceAsInPlace) {
   EXPECT_TRUE(s.operands[1].written);
 }
 
+TEST(Signature, FormulasAreEvaluatedAtTheAxesOfACall) {
+  static constexpr Signature s = parse_signature("x[A,B,C,D]:f32 b?[E]:f32 -> x");
+  static constexpr Formula f = parse_formula("2 * A*B*C*D + 3*(A+E)", s);
+  const View x = view({3, 5, 7, 11}, Format::kF32);
+  const View b = view({13}, Format::kF32);
+  const View none;
+
+  const View* with[] = {&x, &b};
+  EXPECT_EQ(evaluate(f, s, with), 2 * 3 * 5 * 7 * 11 + 3 * (3 + 13));
+  const View* without[] = {&x, &none};
+  EXPECT_EQ(evaluate(f, s, without), 2 * 3 * 5 * 7 * 11 + 3 * 3) << "axes left out are 0";
+}
+
+TEST(Signature, FormulasInWordsAreKeptAndNotEvaluated) {
+  static constexpr Signature s = parse_signature("x[A]:f32 -> x");
+  static constexpr Formula words = parse_formula("~as many as there are keys", s);
+
+  EXPECT_EQ(words.length, 0);
+  EXPECT_EQ(words.text, "~as many as there are keys");
+  EXPECT_EQ(parse_formula("", s).length, 0);
+}
+
+TEST(Signature, AxesBoundByAnAbsentOperandAreZero) {
+  static constexpr Signature s = parse_signature("q[T,N]:f32 k?[T,M]:f32 c?[M]:f32 -> q");
+  static constexpr LimitList fits = parse_limits("M<=N", s);
+  const View q = view({2, 4}, Format::kF32);
+  const View k = view({2, 3}, Format::kF32);
+  const View c = view({3}, Format::kF32);
+  const View none;
+
+  EXPECT_TRUE(s.operands[1].axes[1].binds);
+  const View* without[] = {&q, &none, &none};
+  EXPECT_EQ(explain_mismatch(s, fits, without), "");
+  const View* with[] = {&q, &k, &c};
+  EXPECT_EQ(explain_mismatch(s, fits, with), "");
+  const View* half[] = {&q, &none, &c};
+  EXPECT_EQ(explain_mismatch(s, fits, half), "c[M] is 3 but M is 0");
+}
+
 TEST(Signature, AcceptsOperandsThatAgree) {
   EXPECT_EQ(explain(kLimited, view({3, 32}, Format::kBf16), view({64, 32}, Format::kNvfp4), View{},
                     view({3, 64}, Format::kBf16)),

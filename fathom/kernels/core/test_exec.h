@@ -100,8 +100,16 @@ class TestTensor {
         return static_cast<float>(at<int64_t>(i));
       case Format::kBf16:
         return to_float(at<Bf16>(i));
+      case Format::kF16:
+        return to_float(at<F16>(i));
       case Format::kE4m3:
         return to_float(at<E4m3>(i));
+      case Format::kE5m2:
+        return to_float(at<E5m2>(i));
+      case Format::kI8:
+        return static_cast<float>(at<int8_t>(i));
+      case Format::kU8:
+        return static_cast<float>(at<uint8_t>(i));
       default:
         return at<float>(i);
     }
@@ -119,8 +127,20 @@ class TestTensor {
       case Format::kBf16:
         at<Bf16>(i) = bf16_from_float(value);
         break;
+      case Format::kF16:
+        at<F16>(i) = f16_from_float(value);
+        break;
       case Format::kE4m3:
         at<E4m3>(i) = e4m3_from_float(value);
+        break;
+      case Format::kE5m2:
+        at<E5m2>(i) = e5m2_from_float(value);
+        break;
+      case Format::kI8:
+        at<int8_t>(i) = static_cast<int8_t>(value);
+        break;
+      case Format::kU8:
+        at<uint8_t>(i) = static_cast<uint8_t>(value);
         break;
       default:
         at<float>(i) = value;

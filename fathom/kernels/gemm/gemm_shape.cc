@@ -41,12 +41,13 @@ Status check_rows16(const QuantView& w, int64_t matrices) {
   return {};
 }
 
-Status check_row_major(const QuantView& w, int64_t matrices) {
+Status check_row_major(const QuantView& w, int64_t matrices, GlobalScale global) {
   const FormatInfo& info = format_info(w.format());
   if (info.scale != Format::kNone) {
     const int64_t count = matrices * scale_count_for(w.format(), w.rows(), w.cols());
     FATHOM_TRY(check_part("scales", w.scales, info.scale, count));
   }
+  if (!w.global.present() && global == GlobalScale::kOptional) return {};
   if (info.has_global) return check_part("global", w.global, Format::kF32, matrices);
   return {};
 }
@@ -57,13 +58,13 @@ int64_t product_workspace(int64_t rows, int64_t k, int num_threads) {
   return num_threads * product_scratch_bytes(rows, k);
 }
 
-Status check_weight(const QuantView& w) {
+Status check_weight(const QuantView& w, GlobalScale global) {
   if (!w.values.contiguous()) {
     return invalid_argument(str_cat("w is ", describe(w.values), " with gaps, but must be packed"));
   }
   const int64_t matrices = w.values.rank == 3 ? w.values.dim(0) : 1;
   return w.layout == WeightLayout::kRows16 ? check_rows16(w, matrices)
-                                           : check_row_major(w, matrices);
+                                           : check_row_major(w, matrices, global);
 }
 
 void grouped_product_bytes(

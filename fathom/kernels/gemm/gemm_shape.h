@@ -18,11 +18,15 @@ inline Cost product_cost(int64_t rows, int64_t n, int64_t k) {
 /// Bytes of scratch for products of at most `rows` rows of k columns at once, every variant.
 int64_t product_workspace(int64_t rows, int64_t k, int num_threads);
 
+/// Whether global scales must be there for a format that has one: they may be left out where the
+/// call brings a factor of its own.
+enum class GlobalScale { kNeeded, kOptional };
+
 /// What the shape language cannot say about a weight [N, K] or [E, N, K]: that its layout exists
 /// for its format, that it is packed, and that scales and global scale are there with their formats
 /// and counts (tensor/quant_view.h, formats/tile_layout.h). Errors: InvalidArgument naming what was
 /// found and what is expected.
-Status check_weight(const QuantView& w);
+Status check_weight(const QuantView& w, GlobalScale global = GlobalScale::kNeeded);
 
 /// bytes() of a grouped product: x and y once, `offsets` once, and the weights of the experts that
 /// have rows. Which experts those are is known to the device alone, so the count is the expectation

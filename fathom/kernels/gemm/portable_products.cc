@@ -1,5 +1,6 @@
 // The portable loop: decode sixteen rows of the weight to float32, then plain sums over k.
 #include <algorithm>
+#include <cmath>
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
@@ -35,8 +36,14 @@ void decode_row(const QuantView& w, int64_t m, int64_t n, std::span<float> out) 
        .k = k,
        .values = w.values.as<const uint8_t>() + m * value_bytes_for(w.format(), rows, k),
        .scales = scales,
-       .global = info.has_global ? w.global.as<const float>()[m] : 1.0f},
+       .global = w.global.present() ? w.global.as<const float>()[m] : 1.0f},
       n, out);
+}
+
+void decode_row(const Products& p, int64_t m, int64_t n, float* out) {
+  if (p.decode_weight_row != nullptr) return p.decode_weight_row(p, m, n, out);
+  decode_row(*static_cast<const QuantView*>(p.portable_weight), m, n,
+             {out, static_cast<size_t>(p.k)});
 }
 
 float load(const Products& p, int64_t at) {
@@ -44,12 +51,12 @@ float load(const Products& p, int64_t at) {
                                         : static_cast<const float*>(p.x)[at];
 }
 
-void store(const Products& p, int64_t at, float value) {
-  if (p.y_type == ElementType::kBf16) {
-    static_cast<Bf16*>(p.y)[at] = bf16_from_float(value);
-  } else {
-    static_cast<float*>(p.y)[at] = value;
-  }
+float scaled(const ResultScaling& s, int64_t t, int64_t n, float value) {
+  value *= s.row_scale != nullptr ? s.factor * s.row_scale[t] : s.factor;
+  if (s.col_scale != nullptr) value *= s.col_scale[n];
+  if (s.row_shift != nullptr) value = std::fma(-s.row_shift[t], s.col_shift[n], value);
+  if (s.bias != nullptr) value += s.bias[n];
+  return value;
 }
 
 /// acc[t][r] += sum_k x[t][k] * w[r][k] over columns [k0, k1), in order; sixteen rows side by side,
@@ -85,8 +92,23 @@ void add_chunk(const Products& p,
 
 }  // namespace
 
+void store_result(const Products& p, int64_t m, int64_t t, int64_t n, float sum) {
+  const int64_t at = p.y_begin(m) + t * p.y_row_stride + n;
+  const float value = p.scaling != nullptr ? scaled(*p.scaling, t, n, sum) : sum;
+  switch (p.y_type) {
+    case ElementType::kBf16:
+      static_cast<Bf16*>(p.y)[at] = bf16_from_float(value);
+      return;
+    case ElementType::kF32:
+      static_cast<float*>(p.y)[at] = value;
+      return;
+    case ElementType::kF16:
+      static_cast<F16*>(p.y)[at] = f16_from_float(value);
+      return;
+  }
+}
+
 void products_portable(const Products& p, const WorkItem& item, void* scratch) {
-  const auto& w = *static_cast<const QuantView*>(p.portable_weight);
   auto* rows = static_cast<float*>(scratch);  // [16][k]
   float* acc = rows + kTileRows * p.k;        // [row block][16]
   for (int64_t g = item.group_begin; g < item.group_end; ++g) {
@@ -94,7 +116,7 @@ void products_portable(const Products& p, const WorkItem& item, void* scratch) {
     const int64_t num_n = std::min(kTileRows, p.n - n0);
     std::fill_n(rows, kTileRows * p.k, 0.0f);
     for (int64_t r = 0; r < num_n; ++r) {
-      decode_row(w, item.matrix, n0 + r, {rows + r * p.k, static_cast<size_t>(p.k)});
+      decode_row(p, item.matrix, n0 + r, rows + r * p.k);
     }
     for (int64_t t0 = item.row_begin; t0 < item.row_end; t0 += kRowBlock) {
       const int64_t t1 = std::min(item.row_end, t0 + kRowBlock);
@@ -103,9 +125,8 @@ void products_portable(const Products& p, const WorkItem& item, void* scratch) {
         add_chunk(p, item, t0, t1, k0, std::min(p.k, k0 + kChunkK), rows, acc);
       }
       for (int64_t t = t0; t < t1; ++t) {
-        const int64_t y_row = p.y_begin(item.matrix) + t * p.y_row_stride + n0;
         for (int64_t r = 0; r < num_n; ++r)
-          store(p, y_row + r, acc[(t - t0) * kTileRows + r]);
+          store_result(p, item.matrix, t, n0 + r, acc[(t - t0) * kTileRows + r]);
       }
     }
   }

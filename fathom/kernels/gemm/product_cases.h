@@ -2,10 +2,15 @@
 // them, the dot product of a row of x and a decoded row of w in float64.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
@@ -35,6 +40,118 @@ inline std::string product_case_name(const ProductShape& s) {
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.dist != Dist::kNormal) name += "_mixed";
   return name;
+}
+
+// ---- operands that a case quantises itself ----
+
+/// Random values [rows, cols]; kept for gate B by the functions that capture them.
+inline std::shared_ptr<std::vector<float>> random_values(CaseData& c,
+                                                         int64_t rows,
+                                                         int64_t cols,
+                                                         const Fill& fill) {
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r) {
+    generate_row(
+        fill, r, c.rng(),
+        std::span(*values).subspan(static_cast<size_t>(r * cols), static_cast<size_t>(cols)));
+  }
+  return values;
+}
+
+/// Sum over k of a[row_a, k] * b[row_b, k] in double.
+inline double dot_rows(const std::vector<float>& a,
+                       int64_t row_a,
+                       const std::vector<float>& b,
+                       int64_t row_b,
+                       int64_t k) {
+  double sum = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    sum += double{a[static_cast<size_t>(row_a * k + i)]} *
+           double{b[static_cast<size_t>(row_b * k + i)]};
+  }
+  return sum;
+}
+
+/// Codes to the elements of a tensor: integers as numbers, 8-bit floats by their value, or, in a
+/// tensor of u8 that is bound as another format, bytes as they are.
+template <class Code>
+void put_codes(const Tensor& t, const std::vector<Code>& codes) {
+  for (size_t i = 0; i < codes.size(); ++i) {
+    if constexpr (std::is_integral_v<Code>) {
+      t.set(static_cast<int64_t>(i), static_cast<double>(codes[i]));
+    } else if (t.format() == Format::kU8) {
+      t.set(static_cast<int64_t>(i), static_cast<double>(codes[i].bits));
+    } else {
+      t.set(static_cast<int64_t>(i), double{to_float(codes[i])});
+    }
+  }
+}
+
+/// Random bytes for a large tensor of u8 or i8, each through `fix`.
+template <class Fix>
+void put_random_bytes(CaseData& c, const Tensor& t, Fix&& fix) {
+  uint64_t state = c.rng().next_u64() | 1u;
+  const bool has_sign = t.format() == Format::kI8;
+  t.fill([&](int64_t) {
+    state ^= state << 13;  // xorshift64: Marsaglia, "Xorshift RNGs"
+    state ^= state >> 7;
+    state ^= state << 17;
+    const uint8_t byte = fix(static_cast<uint8_t>(state >> 32));
+    return has_sign ? static_cast<int>(static_cast<int8_t>(byte)) : static_cast<int>(byte);
+  });
+}
+
+/// The view of a tensor as a quantised matrix of `cols` columns.
+inline View as_format(View v, Format format, int64_t cols) {
+  const int64_t per_element =
+      v.rank == 0 || v.dim(v.rank - 1) == 0 ? 1 : std::max<int64_t>(1, cols / v.dim(v.rank - 1));
+  v.format = format;
+  v.dims[static_cast<size_t>(v.rank - 1)] = cols;
+  for (int i = 0; i + 1 < v.rank; ++i)
+    v.strides[static_cast<size_t>(i)] *= per_element;
+  return v;
+}
+
+/// Rows of a weight as numbers, the last one kept: oracles ask for the same row many times.
+class RowCache {
+ public:
+  RowCache(int64_t cols, std::function<double(int64_t row, int64_t k)> at)
+      : values_(static_cast<size_t>(cols)), at_(std::move(at)) {}
+
+  const std::vector<double>& operator()(int64_t row) {
+    if (row != row_) {
+      for (size_t k = 0; k < values_.size(); ++k)
+        values_[k] = at_(row, static_cast<int64_t>(k));
+      row_ = row;
+    }
+    return values_;
+  }
+
+ private:
+  std::vector<double> values_;
+  std::function<double(int64_t, int64_t)> at_;
+  int64_t row_ = -1;
+};
+
+inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    sum += a[i] * b[i];
+  return sum;
+}
+
+/// Name, phase and columns of a case of [t, k] times [n, k].
+inline CaseSpec product_case_spec(
+    const char* op, int64_t t, int64_t n, int64_t k, std::string_view suffix) {
+  const bool bench = *op != '\0';
+  return {
+      .name = str_cat(op, bench ? "_t" : "t", t, "_", n, "x", k, suffix.empty() ? "" : "_", suffix),
+      .op = op,
+      .bench = bench,
+      .phase = !bench    ? ""
+               : t > 128 ? "prefill"
+                         : "decode",
+      .columns = str_cat("M=", t, ";N=", n, ";K=", k)};
 }
 
 /// Adds one case. The shapes with an op are timed; gate B is applied where there are enough

@@ -39,24 +39,50 @@ struct ResultWriter {
         float factor = 1.0f;
         if constexpr (kHasGlobal) factor = p.global[m * p.groups + g + i];
         const int64_t count = p.n - n0 < 16 ? p.n - n0 : 16;
-        store_group(p, at + n0, count, factor, acc + t * acc_stride + i * 16);
+        store_group(p, t0 + t, n0, at + n0, count, factor, acc + t * acc_stride + i * 16);
       }
     }
   }
 
  private:
-  static void store_group(
-      const Products& p, int64_t at, int64_t count, float factor, const float* acc) {
+  using F32 = typename V::F32;
+
+  /// Row t, columns n .. n + count - 1, which lie at element `at` of y.
+  static void store_group(const Products& p,
+                          int64_t t,
+                          int64_t n,
+                          int64_t at,
+                          int64_t count,
+                          float factor,
+                          const float* acc) {
     for (int64_t r = 0; r < count; r += V::kWidth) {
-      typename V::F32 value = V::load(acc + r);
+      F32 value = V::load(acc + r);
       if constexpr (kHasGlobal) value = V::mul(value, V::splat(factor));
+      if (p.scaling != nullptr) value = scaled(*p.scaling, t, n + r, value);
       const int64_t left = count - r < V::kWidth ? count - r : V::kWidth;
-      if (p.y_type == ElementType::kBf16) {
-        V::store_first(static_cast<Bf16*>(p.y) + at + r, value, left);
-      } else {
-        V::store_first(static_cast<float*>(p.y) + at + r, value, left);
+      switch (p.y_type) {
+        case ElementType::kBf16:
+          V::store_first(static_cast<Bf16*>(p.y) + at + r, value, left);
+          break;
+        case ElementType::kF32:
+          V::store_first(static_cast<float*>(p.y) + at + r, value, left);
+          break;
+        case ElementType::kF16:
+          V::store_first(static_cast<F16*>(p.y) + at + r, value, left);
+          break;
       }
     }
+  }
+
+  static F32 scaled(const ResultScaling& s, int64_t t, int64_t n, F32 value) {
+    const float row = s.row_scale != nullptr ? s.factor * s.row_scale[t] : s.factor;
+    value = V::mul(value, V::splat(row));
+    if (s.col_scale != nullptr) value = V::mul(value, V::load(s.col_scale + n));
+    if (s.row_shift != nullptr) {
+      value = V::fma(V::splat(-s.row_shift[t]), V::load(s.col_shift + n), value);
+    }
+    if (s.bias != nullptr) value = V::fma(value, V::splat(1.0f), V::load(s.bias + n));
+    return value;
   }
 };
 

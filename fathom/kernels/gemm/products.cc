@@ -76,6 +76,7 @@ class WorkList {
 };
 
 ElementType element_type(Format format) {
+  if (format == Format::kF16) return ElementType::kF16;
   return format == Format::kBf16 ? ElementType::kBf16 : ElementType::kF32;
 }
 
@@ -97,6 +98,10 @@ Products make_common(const View& x, const QuantView& w, const View& y) {
     p.scales = w.scales.as<const float>();
     p.group_scales = rows16_group_scales(w.format(), p.k);
     p.global = w.global.as<const float>();
+  } else {
+    p.codes = w.values.as<const uint8_t>();
+    p.row_bytes = value_bytes_for(w.format(), 1, p.k);
+    if (w.format() == Format::kFp8Block) p.block_scales = w.scales.as<const float>();
   }
   return p;
 }
@@ -153,11 +158,15 @@ int64_t product_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t row_block = std::min(rows, kRowBlock);
   // Accumulators of four groups, copies of rows in bf16.
   const int64_t avx512 = kRowBlock * 4 * kTileRows * 4 + kPaddedRows * align_up(k, kPaddedK) * 2;
+  // Decoded tiles, tiles of x, sums of a block of groups.
+  const int64_t tile_rows = align_up<int64_t>(std::min(rows, kTileBlockRows), 16);
+  const int64_t amx = kTilePanelBytes + kTileSpareBytes +
+                      tile_rows * (kTileChunkK * 2 + kTileBlockGroups * kTileRows * 4);
   // A panel, accumulators of one group, a chunk of every row in float32.
   const int64_t avx2 = kPanelBytes + row_block * (kTileRows + kChunkK) * 4;
   // Sixteen decoded rows, accumulators of one group.
   const int64_t portable = (kTileRows * k + row_block * kTileRows) * 4;
-  return align_up<int64_t>(std::max({avx512, avx2, portable}), 64);
+  return align_up<int64_t>(std::max({amx, avx512, avx2, portable}), 64);
 }
 
 }  // namespace fathom

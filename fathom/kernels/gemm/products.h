@@ -10,7 +10,24 @@
 
 namespace fathom {
 
-enum class ElementType : uint8_t { kBf16, kF32 };
+enum class ElementType : uint8_t { kBf16, kF32, kF16 };
+
+/// What becomes of a sum before it is rounded to the format of y, in this order and in float32:
+///
+///   (sum * (factor * row_scale[t])) * col_scale[n]        each only where it is given
+///   - row_shift[t] * col_shift[n]                         fused
+///   + bias[n]
+///
+/// Rows are those of the call, columns those of one matrix. Column arrays are padded to whole
+/// groups of 16.
+struct ResultScaling {
+  float factor = 1.0f;
+  const float* row_scale = nullptr;
+  const float* col_scale = nullptr;
+  const float* row_shift = nullptr;
+  const float* col_shift = nullptr;
+  const float* bias = nullptr;
+};
 
 /// Products y_m = x_m w_m^T of matrices m = 0 .. num_matrices-1 over one stack of weights [n, k].
 ///
@@ -39,7 +56,19 @@ struct Products {
   int64_t group_scales = 0;
   const float* global = nullptr;  ///< nvfp4: [groups] of each matrix
 
+  // Weights in layout kRowMajor: row after row, matrix after matrix.
+  const uint8_t* codes = nullptr;
+  int64_t row_bytes = 0;
+  const float* block_scales = nullptr;  ///< fp8: [matrix][ceil(n/128)][ceil(k/128)]
+
+  /// Elements from the start of a row of x to its own scales, which lie behind its values where x
+  /// was decoded from a quantised format (decoded_rows.h).
+  int64_t x_scales_at = 0;
+  const ResultScaling* scaling = nullptr;  ///< null: sums are results
+
   const void* portable_weight = nullptr;  ///< the QuantView of the call, for the portable loop
+  /// Row n of matrix m as float32, of weights that no QuantView describes; null for the others.
+  void (*decode_weight_row)(const Products&, int64_t m, int64_t n, float* out) = nullptr;
 
   // Always inline: a copy of their own would be compiled for whatever instruction set its file has.
   [[gnu::always_inline]] int64_t first_row(int64_t m) const {
@@ -85,17 +114,44 @@ inline constexpr int64_t kPaddedK = 64;
 inline constexpr int64_t kChunkK = 256;
 inline constexpr int64_t kPanelBytes = 18 << 10;
 
+/// What tile products work on at once (tile_loops.h): rows of x, groups, columns. Rows, so that
+/// each decoded weight is used often; groups, so that each row of x that is read is; columns, so
+/// that tiles of two groups and two rows of tiles of x lie in the first-level cache. The panel
+/// holds decoded weights, the spare tiles sums of a block.
+inline constexpr int64_t kTileBlockRows = 512;
+inline constexpr int64_t kTileBlockGroups = 32;
+inline constexpr int64_t kTileChunkK = 256;
+inline constexpr int64_t kTilePanelBytes = kTileBlockGroups * kTileChunkK * 32;
+inline constexpr int64_t kTileSpareBytes = 8 << 10;
+
 /// Scratch of one thread for products of at most `rows` rows of k columns, for every loop; a
 /// multiple of 64.
 int64_t product_scratch_bytes(int64_t rows, int64_t k);
 
-// The loops by instruction set and weight format. x is bf16 for avx512; layout kRows16.
+// The loops by instruction set and weight format. x is bf16 for amx and avx512; layout kRows16.
+void bf16_products_amx(const Products& p, const WorkItem& item, void* scratch);
+void fp8_products_amx(const Products& p, const WorkItem& item, void* scratch);
+void nvfp4_products_amx(const Products& p, const WorkItem& item, void* scratch);
 void bf16_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void fp8_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void nvfp4_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void bf16_products_avx2(const Products& p, const WorkItem& item, void* scratch);
 void fp8_products_avx2(const Products& p, const WorkItem& item, void* scratch);
 void nvfp4_products_avx2(const Products& p, const WorkItem& item, void* scratch);
+
+// The same for x decoded from E4M3 with a scale per 128 k (x_scales_at).
+void fp8_scaled_x_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+
+// Layout kRowMajor, brought into tiles as it is read: bf16; E4M3 with block scales, with x as it is
+// or decoded with scales; E4M3 and E5M2 without scales. k is a multiple of 4, or x is decoded.
+void bf16_row_major_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void fp8_row_major_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void fp8_row_major_scaled_x_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void e4m3_row_major_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void e5m2_row_major_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+
+/// Writes the sum of row t and column n of matrix m to y, scaled and rounded; for portable loops.
+void store_result(const Products& p, int64_t m, int64_t t, int64_t n, float sum);
 
 /// Every format, layout and element type.
 void products_portable(const Products& p, const WorkItem& item, void* scratch);

@@ -21,7 +21,8 @@ Result<Products> make_grouped_products(const View& x,
 /// result.
 Status run_products(Exec& ex, const Products& products, ProductLoop loop);
 
-/// The run function of a table row.
+/// The run function of a table row. Contracts with x_scales take quantised x as well and have
+///   Status run_quantised_x(Exec&, const Args&, ProductLoop, ElementType that the loop reads)
 template <class Args, ProductLoop kLoop>
 Status run_product_kernel(Exec& ex, const Args& a) {
   if constexpr (requires { a.offsets; }) {
@@ -29,13 +30,22 @@ Status run_product_kernel(Exec& ex, const Args& a) {
     products.portable_weight = &a.w;
     return run_products(ex, products, kLoop);
   } else {
+    if constexpr (requires { a.x_scales; }) {
+      if (a.x_scales.present()) return run_quantised_x(ex, a, kLoop, ElementType::kF32);
+    }
     Products products = make_products(a.x, a.w, a.y);
     products.portable_weight = &a.w;
     return run_products(ex, products, kLoop);
   }
 }
 
-/// accepts() of the AVX-512 rows: bf16 activations, kRows16.
+/// The run function of a loop for quantised x that reads it as bf16.
+template <class Args, ProductLoop kLoop>
+Status run_quantised_x_as_bf16(Exec& ex, const Args& a) {
+  return run_quantised_x(ex, a, kLoop, ElementType::kBf16);
+}
+
+/// accepts() of the AMX and AVX-512 rows: bf16 activations, kRows16.
 template <class Args>
 bool is_rows16_bf16(const Args& a) {
   return a.w.layout == WeightLayout::kRows16 && a.x.format == Format::kBf16;
@@ -47,18 +57,50 @@ bool is_rows16(const Args& a) {
   return a.w.layout == WeightLayout::kRows16;
 }
 
+/// accepts() of the AVX-512 rows for weights as they lie in a checkpoint: packed rows of bf16 or of
+/// fp8_block, bf16 activations, k in whole units of a tile.
+template <class Args>
+bool is_row_major_bf16(const Args& a) {
+  return a.w.layout == WeightLayout::kRowMajor && a.x.format == Format::kBf16 &&
+         (a.w.format() == Format::kBf16 || a.w.format() == Format::kFp8Block) &&
+         a.w.cols() % 4 == 0;
+}
+
+/// A table with rows in front of `base`: those that take what no row of it takes faster.
+template <class K>
+constexpr VariantTable<K> with_rows(std::initializer_list<VariantRow<K>> rows,
+                                    const VariantTable<K>& base) {
+  VariantTable<K> table(rows);
+  for (const Variant<K>& v : base)
+    table.add(v);
+  return table;
+}
+
 /// The table of a product kernel with the loops of its weight format.
-template <class K, ProductLoop kAvx512, ProductLoop kAvx2>
+template <class K, ProductLoop kAmx, ProductLoop kAvx512, ProductLoop kAvx2>
 constexpr VariantTable<K> product_variants() {
   constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
   using Args = typename K::Args;
   return {
+      {"amx", Isa::kAmx, "", kTraits, run_product_kernel<Args, kAmx>, MathUnit::kBf16,
+       is_rows16_bf16<Args>},
       {"avx512", Isa::kAvx512, "", kTraits, run_product_kernel<Args, kAvx512>, MathUnit::kBf16,
        is_rows16_bf16<Args>},
       {"avx2", Isa::kAvx2, "", kTraits, run_product_kernel<Args, kAvx2>, MathUnit::kF32,
        is_rows16<Args>},
       {"portable", Isa::kPortable, "", kTraits, run_product_kernel<Args, products_portable>},
   };
+}
+
+/// The table of the kernels with bf16 weights.
+template <class K>
+constexpr VariantTable<K> bf16_product_variants() {
+  using Args = typename K::Args;
+  return with_rows<K>(
+      {{"avx512_row_major", Isa::kAvx512, "", kDeterministic | kBatchInvariant,
+        run_product_kernel<Args, bf16_row_major_products_avx512>, MathUnit::kBf16,
+        is_row_major_bf16<Args>}},
+      product_variants<K, bf16_products_amx, bf16_products_avx512, bf16_products_avx2>());
 }
 
 }  // namespace fathom

@@ -1,6 +1,10 @@
+// Portable scans. A histogram over the leading byte of the float finds the group that holds the
+// threshold, then the next byte within it, and so on: four passes over the row whatever its values,
+// no sorting. (Bits of non-negative floats order as their values do.)
 #include "fathom/kernels/sample/thresholds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "fathom/formats/minifloat.h"
@@ -86,12 +90,31 @@ double mass_from(const float* p, int64_t count, float threshold) {
   return mass;
 }
 
-Kept top_k_threshold(const float* p, int64_t count, int64_t k) {
+int64_t gather_from(const float* p, int64_t count, float threshold, float* out) {
+  int64_t kept = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (p[i] > 0.0f && p[i] >= threshold) out[kept++] = p[i];
+  }
+  return kept;
+}
+
+float largest_probability(const float* p, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i)
+    largest = std::max(largest, usable_probability(p[i]));
+  return largest;
+}
+
+bool has_nan(const float* p, int64_t count) {
+  return std::any_of(p, p + count, [](float value) { return std::isnan(value); });
+}
+
+Kept top_k_threshold(const float* p, int64_t count, int64_t k, float* /*room*/) {
   if (k >= count) return {0.0f, mass_from(p, count, 0.0f)};
   return find_threshold(p, count, [&](int64_t n, double) { return n >= k; });
 }
 
-Kept top_p_threshold(const float* p, int64_t count, double target) {
+Kept top_p_threshold(const float* p, int64_t count, double target, float* /*room*/) {
   const double all = mass_from(p, count, 0.0f);
   if (count == 0 || target > all) return {0.0f, all};
   return find_threshold(p, count, [&](int64_t, double mass) { return mass >= target; });

@@ -52,6 +52,14 @@ struct Avx2 {
     std::memcpy(p, block, static_cast<size_t>(count) * sizeof(Bf16));
   }
 
+  /// Rounds to nearest even.
+  static void store_first(F16* p, F32 a, int64_t count) {
+    alignas(16) F16 block[kWidth];
+    _mm_store_si128(reinterpret_cast<__m128i*>(block),
+                    _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+    std::memcpy(p, block, static_cast<size_t>(count) * sizeof(F16));
+  }
+
  private:
   static __m256i first(int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),

@@ -37,6 +37,12 @@ struct Avx512 {
     _mm256_mask_storeu_epi16(p, first(count), narrow(a));
   }
 
+  /// Rounds to nearest even.
+  static void store_first(F16* p, F32 a, int64_t count) {
+    _mm256_mask_storeu_epi16(p, first(count),
+                             _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+
   // ---- Pairs of bf16 in 32-bit lanes ----
 
   /// c + a[2i] * b[2i] + a[2i+1] * b[2i+1] in lane i. Subnormals are read as zero.

@@ -148,7 +148,7 @@ Status mla_rotate_and_write(Exec& ex,
                             const View& cache) {
   FATHOM_TRY(launch<RopeInplace>(ex, "rotary_emb",
                                  {.q = slice_cols(p.q, m.shape.Dn, m.shape.Dr, "T,Nh,Dr"),
-                                  .k = p.k_pe,
+                                  .k = reshape(p.k_pe, {p.k_pe.dim(0), 1, m.shape.Dr}, "T,1,Dr"),
                                   .positions = positions,
                                   .table = m.rope_table,
                                   .style = m.shape.rope_style}));

@@ -4,6 +4,25 @@
 #include "fathom/kernels/conformance/kernel_case.h"
 
 namespace fathom {
+namespace oracle {
+namespace {
+
+double silu(double z) {
+  return z / (1.0 + std::exp(-z));
+}
+
+double gelu(double z) {
+  return z * 0.5 * std::erfc(-z / std::sqrt(2.0));
+}
+
+double gelu_tanh(double z) {
+  const double pi = std::acos(-1.0);
+  return z / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / pi) * (z + 0.044715 * z * z * z)));
+}
+
+}  // namespace
+}  // namespace oracle
+
 namespace {
 
 struct GateShape {
@@ -14,53 +33,85 @@ struct GateShape {
   int64_t row_gap = 0;
 };
 
-void add_silu_mul_case(CaseList& list, const GateShape& s) {
-  add_case<SiluMul>(list, s.spec, [s](CaseBuilder<SiluMul>& c) {
+template <class K>
+void add_gate_case(CaseList& list, double (*activation)(double), const GateShape& s) {
+  add_case<K>(list, s.spec, [s, activation](CaseBuilder<K>& c) {
     c.set_batch(s.t);
-    // Scale 8 reaches gates far out on both sides, where e^-z over- and underflows.
-    const Tensor x = c.input({s.t, 2 * s.i}, s.format, {.dist = Dist::kMixedRows, .scale = 8},
-                             {.row_gap = s.row_gap, .rows_per_batch = 1});
+    // Scale 8 reaches gates far out on both sides, where e^-z over- and underflows; f16 leaves
+    // fewer exponents for the product of two huge values.
+    const double scale = s.format == Format::kF16 ? 2 : 8;
+    // What is timed has values of a model: subnormal numbers take the processor longer.
+    const Fill fill =
+        s.spec.bench ? Fill{.scale = 2} : Fill{.dist = Dist::kMixedRows, .scale = scale};
+    const Tensor x =
+        c.input({s.t, 2 * s.i}, s.format, fill, {.row_gap = s.row_gap, .rows_per_batch = 1});
     const Tensor y = c.output({s.t, s.i}, s.format, {.row_gap = s.row_gap, .rows_per_batch = 1});
-    c.bind([=](const Binding& at) { return SiluMul::Args{.x = at(x), .y = at(y)}; });
+    c.bind([=](const Binding& at) { return typename K::Args{.x = at(x), .y = at(y)}; });
     c.expect_rows(y, gates::row_op(s.format), [=](int64_t row, std::span<double> out) {
       const std::vector<double> both = x.row(row);
-      for (size_t i = 0; i < out.size(); ++i) {
-        out[i] = both[i] / (1.0 + std::exp(-both[i])) * both[i + out.size()];
-      }
+      for (size_t i = 0; i < out.size(); ++i)
+        out[i] = activation(both[i]) * both[i + out.size()];
     });
   });
+}
+
+template <class K>
+void add_small_cases(CaseList& list, double (*activation)(double)) {
+  for (int64_t t : {0, 1, 2, 3, 7, 31}) {
+    add_gate_case<K>(list, activation,
+                     {.spec = {.name = str_cat("t", t, "_i67")}, .t = t, .i = 67, .row_gap = 4});
+  }
+  for (int64_t i : {1, 2, 15, 16, 17, 31, 32, 33, 1409}) {
+    for (const Format format : {Format::kBf16, Format::kF16, Format::kF32}) {
+      const bool plain = format == Format::kBf16;
+      add_gate_case<K>(
+          list, activation,
+          {.spec = {.name = str_cat("t7_i", i, plain ? "" : str_cat("_", format_name(format)))},
+           .t = 7,
+           .i = i,
+           .format = format,
+           .row_gap = plain ? 0 : 2});
+    }
+  }
+}
+
+template <class K>
+void add_bench_case(CaseList& list,
+                    double (*activation)(double),
+                    std::string_view name,
+                    std::string op,
+                    int64_t t,
+                    int64_t i) {
+  add_gate_case<K>(list, activation,
+                   {.spec = {.name = str_cat(name, "_t", t),
+                             .op = std::move(op),
+                             .bench = true,
+                             .phase = t > 128 ? "prefill" : "decode"},
+                    .t = t,
+                    .i = i});
 }
 
 }  // namespace
 
 void add_gated_act_cases(CaseList& list) {
-  for (int64_t t : {0, 1, 2, 3, 7, 31}) {
-    add_silu_mul_case(list,
-                      {.spec = {.name = str_cat("t", t, "_i67")}, .t = t, .i = 67, .row_gap = 4});
-  }
-  for (int64_t i : {1, 2, 15, 16, 17, 31, 32, 33, 1409}) {
-    add_silu_mul_case(list, {.spec = {.name = str_cat("t7_i", i)}, .t = 7, .i = i});
-    add_silu_mul_case(list, {.spec = {.name = str_cat("t7_i", i, "_f32")},
-                             .t = 7,
-                             .i = i,
-                             .format = Format::kF32,
-                             .row_gap = 2});
-  }
-  const auto add_bench = [&](std::string_view name, std::string op, int64_t t, int64_t i) {
-    add_silu_mul_case(list, {.spec = {.name = str_cat(name, "_t", t),
-                                      .op = std::move(op),
-                                      .bench = true,
-                                      .phase = t > 128 ? "prefill" : "decode"},
-                             .t = t,
-                             .i = i});
-  };
+  add_small_cases<SiluMul>(list, oracle::silu);
+  add_small_cases<GeluMul>(list, oracle::gelu);
+  add_small_cases<GeluTanhMul>(list, oracle::gelu_tanh);
   for (int64_t t : {1, 8, 64, 128, 512, 1024}) {
-    add_bench("r1_dense", "act_fn", t, 18432);
-    add_bench("r1_shared_expert", "shared_experts", t, 2048);
-    add_bench("v2_lite_dense", "act_fn", t, 10944);
-    add_bench("v2_lite_shared_experts", "shared_experts", t, 2816);
+    add_bench_case<SiluMul>(list, oracle::silu, "r1_dense", "act_fn", t, 18432);
+    add_bench_case<SiluMul>(list, oracle::silu, "r1_shared_expert", "shared_experts", t, 2048);
+    add_bench_case<SiluMul>(list, oracle::silu, "v2_lite_dense", "act_fn", t, 10944);
+    add_bench_case<SiluMul>(list, oracle::silu, "v2_lite_shared_experts", "shared_experts", t,
+                            2816);
+    add_bench_case<GeluMul>(list, oracle::gelu, "r1_dense", "act_fn", t, 18432);
+    add_bench_case<GeluTanhMul>(list, oracle::gelu_tanh, "r1_dense", "act_fn", t, 18432);
   }
-  add_bench("r1_experts", "experts", 1024, 2048);  // 128 tokens with 8 experts each
+  // 128 tokens with 8 experts each
+  add_bench_case<SiluMul>(list, oracle::silu, "r1_experts", "experts", 1024, 2048);
+  // 2,400 x 36,864 in and half as much out: 265 MB, which no cache holds.
+  add_bench_case<SiluMul>(list, oracle::silu, "r1_dense_chunk", "act_fn", 2400, 18432);
+  add_bench_case<GeluMul>(list, oracle::gelu, "r1_dense_chunk", "act_fn", 2400, 18432);
+  add_bench_case<GeluTanhMul>(list, oracle::gelu_tanh, "r1_dense_chunk", "act_fn", 2400, 18432);
 }
 
 }  // namespace fathom

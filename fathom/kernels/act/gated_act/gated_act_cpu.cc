@@ -13,35 +13,61 @@ Status SiluMul::check(const Args& a) {
 
 namespace {
 
-Status silu_mul_portable(Exec& ex, const SiluMul::Args& a) {
+float silu(float z) {
+  return z / (1.0f + std::exp(-z));
+}
+
+float gelu(float z) {
+  constexpr float kRootHalf = 0.70710678f;
+  return z * (0.5f * std::erfc(-z * kRootHalf));
+}
+
+float gelu_tanh(float z) {
+  constexpr float kTwoRootTwoOverPi = 1.59576912f;
+  const float twice_u = kTwoRootTwoOverPi * (z + 0.044715f * z * z * z);
+  return z / (1.0f + std::exp(-twice_u));
+}
+
+using RowLoop = void (*)(const SiluMul::Args& a, int64_t begin, int64_t end);
+
+template <float (*Act)(float)>
+void portable_rows(const SiluMul::Args& a, int64_t begin, int64_t end) {
   const int64_t I = a.y.dim(1);
-  with_activation_type(a.x.format, [&]<class A>(A) {
-    for_rows(ex, a.x.dim(0), 12 * I, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const A* gate = a.x.row<A>(t);
-        const A* up = gate + I;
-        A* y = a.y.row<A>(t);
-        for (int64_t i = 0; i < I; ++i) {
-          const float z = to_float(gate[i]);
-          y[i] = from_float<A>(z / (1.0f + std::exp(-z)) * to_float(up[i]));
-        }
-      }
-    });
+  with_float_type(a.x.format, [&]<class A>(A) {
+    for (int64_t t = begin; t < end; ++t) {
+      const A* gate = a.x.row<A>(t);
+      const A* up = gate + I;
+      A* y = a.y.row<A>(t);
+      for (int64_t i = 0; i < I; ++i)
+        y[i] = from_float<A>(Act(to_float(gate[i])) * to_float(up[i]));
+    }
   });
+}
+
+template <RowLoop Loop>
+Status run_rows(Exec& ex, const SiluMul::Args& a) {
+  for_rows(ex, a.x.dim(0), 12 * a.y.dim(1),
+           [&](int64_t begin, int64_t end) { Loop(a, begin, end); });
   return {};
 }
 
-Status silu_mul_avx512(Exec& ex, const SiluMul::Args& a) {
-  for_rows(ex, a.x.dim(0), 12 * a.y.dim(1),
-           [&](int64_t begin, int64_t end) { avx512::silu_mul_rows(a, begin, end); });
-  return {};
-}
+constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 
 }  // namespace
 
 constinit const VariantTable<SiluMul> silu_mul_cpu{
-    {"avx512", Isa::kAvx512, "", kDeterministic | kBatchInvariant, silu_mul_avx512},
-    {"portable", Isa::kPortable, "", kDeterministic | kBatchInvariant, silu_mul_portable},
+    {"avx512", Isa::kAvx512, "", kTraits, run_rows<avx512::silu_mul_rows>},
+    {"portable", Isa::kPortable, "", kTraits, run_rows<portable_rows<silu>>},
+};
+
+constinit const VariantTable<GeluMul> gelu_mul_cpu{
+    {"avx512", Isa::kAvx512, "", kTraits, run_rows<avx512::gelu_mul_rows>},
+    {"portable", Isa::kPortable, "", kTraits, run_rows<portable_rows<gelu>>},
+};
+
+constinit const VariantTable<GeluTanhMul> gelu_tanh_mul_cpu{
+    {"avx512", Isa::kAvx512, "", kTraits, run_rows<avx512::gelu_tanh_mul_rows>},
+    {"portable", Isa::kPortable, "", kTraits, run_rows<portable_rows<gelu_tanh>>},
 };
 
 }  // namespace fathom

@@ -34,6 +34,7 @@ struct KvWrite {
       .limits = "D==L+R",
       .equation = "cache[slot[t]] = [c[t] | k_pe[t]] / scale",
       .source = "DeepSeek-V2 report, 2.1",
+      .flops = "0",
   };
 
   struct Args {
@@ -70,6 +71,7 @@ struct KvGather {
       .limits = "D==L+R",
       .equation = "[c[t] | k_pe[t]] = cache[pages[(begin+t)/S]][(begin+t)%S] * scale",
       .source = "chunked prefix attention of SGLang and vLLM",
+      .flops = "0",
   };
 
   struct Args {

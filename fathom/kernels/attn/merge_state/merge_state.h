@@ -3,15 +3,10 @@
 
 #include <array>
 
+#include "fathom/kernels/attn/lse_base.h"
 #include "fathom/kernels/core/variants.h"
 
 namespace fathom {
-
-/// The base in which a log-sum-exp was taken.
-enum class LseBase : uint8_t {
-  kE,  ///< natural: every kernel of ours
-  k2,  ///< FlashInfer's kernels; mixing the two gives a plausible wrong result
-};
 
 /// Combines attention over two disjoint sets of keys into attention over their union.
 ///
@@ -19,8 +14,9 @@ enum class LseBase : uint8_t {
 ///   l = M + log_b(wa + wb)
 ///
 /// An infinite l of either sign means "no keys": weight 0, and its o is not read, so it may hold
-/// anything. Both infinite: o = 0 and l = -inf. The result may be in place on side a. Token and
-/// head strides are free; formats of the three o may differ.
+/// anything. Both infinite: o = 0 and l = -inf. (merge_state, of base 2, has no rule for +inf and
+/// gives NaN where both sides are empty.) A NaN l makes its row NaN. The result may be in place on
+/// side a. Token and head strides are free; formats of the three o may differ.
 /// float32 inside, one rounding. Deterministic; rows are independent.
 /// Source: Milakov and Gimelshein, "Online normalizer calculation for softmax"; SGLang's
 /// merge_state_v2 (rule for infinities) and FlashInfer's merge_state (base 2).
@@ -29,10 +25,11 @@ struct MergeState {
       .name = "merge_state",
       .reference_names = {"merge_state", "merge_state_v2"},
       .signature =
-          "o_a[T,N,D]:bf16|f32 lse_a[T,N]:f32 o_b[T,N,D]:bf16|f32 lse_b[T,N]:f32 -> "
-          "o[T,N,D]:bf16|f32 lse[T,N]:f32",
+          "o_a[T,N,D]:bf16|f32|f16 lse_a[T,N]:f32 o_b[T,N,D]:bf16|f32|f16 lse_b[T,N]:f32 -> "
+          "o[T,N,D]:bf16|f32|f16 lse[T,N]:f32",
       .equation = "o = (b^la oa + b^lb ob) / (b^la + b^lb); l = log_b(b^la + b^lb)",
       .source = "Milakov and Gimelshein 2018; SGLang, FlashInfer",
+      .flops = "5*T*N*D",
   };
 
   struct Args {

@@ -30,23 +30,23 @@ void merge_loop(const MergeState::Args& a, int64_t begin, int64_t end) {
   }
 }
 
-template <class A, class B>
-void merge_loop_to(const MergeState::Args& a, int64_t begin, int64_t end) {
-  if (a.o.format == Format::kBf16) return merge_loop<A, B, Bf16>(a, begin, end);
-  merge_loop<A, B, float>(a, begin, end);
-}
-
-template <class A>
-void merge_loop_with(const MergeState::Args& a, int64_t begin, int64_t end) {
-  if (a.o_b.format == Format::kBf16) return merge_loop_to<A, Bf16>(a, begin, end);
-  merge_loop_to<A, float>(a, begin, end);
+/// Calls f(T{}) with the element type of a format: f32, bf16 or f16. (That of elements.h would be
+/// compiled for AVX-512 here.)
+template <class F>
+void with_format(Format format, F&& f) {
+  if (format == Format::kF32) return f(float{});
+  if (format == Format::kBf16) return f(Bf16{});
+  f(F16{});
 }
 
 }  // namespace
 
 void merge_state_rows(const MergeState::Args& a, int64_t begin, int64_t end) {
-  if (a.o_a.format == Format::kBf16) return merge_loop_with<Bf16>(a, begin, end);
-  merge_loop_with<float>(a, begin, end);
+  with_format(a.o_a.format, [&]<class A>(A) {
+    with_format(a.o_b.format, [&]<class B>(B) {
+      with_format(a.o.format, [&]<class O>(O) { merge_loop<A, B, O>(a, begin, end); });
+    });
+  });
 }
 
 }  // namespace fathom::avx512

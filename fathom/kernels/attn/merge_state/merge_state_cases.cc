@@ -108,6 +108,19 @@ void add_merge_state_cases(CaseList& list) {
   for (int64_t d : {1, 15, 16, 17, 128}) {
     add_merge_case(list, {.spec = {.name = str_cat("t9_n8_d", d)}, .t = 9, .n = 8, .d = d});
   }
+  for (const LseBase base : {LseBase::kE, LseBase::k2}) {
+    for (int64_t d : {8, 33, 128}) {
+      add_merge_case(
+          list,
+          {.spec = {.name = str_cat("t9_n3_d", d, "_f16", base == LseBase::kE ? "" : "_base2")},
+           .t = 9,
+           .n = 3,
+           .d = d,
+           .in = Format::kF16,
+           .out = Format::kF16,
+           .base = base});
+    }
+  }
   add_merge_case(
       list,
       {.spec = {.name = "t6_n4_d64_f32_to_bf16"}, .t = 6, .n = 4, .d = 64, .in = Format::kF32});

@@ -47,9 +47,9 @@ int64_t bytes_per_token(const MergeState::Args& a) {
 Status merge_state_portable(Exec& ex, const MergeState::Args& a) {
   const int64_t N = a.o.dim(1);
   const int64_t D = a.o.dim(2);
-  with_activation_type(a.o_a.format, [&]<class A>(A) {
-    with_activation_type(a.o_b.format, [&]<class B>(B) {
-      with_activation_type(a.o.format, [&]<class O>(O) {
+  with_float_type(a.o_a.format, [&]<class A>(A) {
+    with_float_type(a.o_b.format, [&]<class B>(B) {
+      with_float_type(a.o.format, [&]<class O>(O) {
         for_rows(ex, a.o.dim(0), bytes_per_token(a), [&](int64_t begin, int64_t end) {
           for (int64_t t = begin; t < end; ++t) {
             for (int64_t n = 0; n < N; ++n) {

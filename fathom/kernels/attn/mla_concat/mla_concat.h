@@ -18,10 +18,13 @@ struct ConcatK {
   static constexpr KernelInfo kInfo{
       .name = "concat_k",
       .reference_names = {"concat_mla_k", "concat_mla_mha_k"},
-      .signature = "k_nope[T,N,Dn]:bf16|f32 k_pe[T,Dr]:bf16|f32 -> k[T,N,Dq]:bf16|f32",
+      .signature =
+          "k_nope[T,N,Dn]:bf16|f32|f16|e4m3 k_pe[T,Dr]:bf16|f32|f16|e4m3 -> "
+          "k[T,N,Dq]:bf16|f32|f16|e4m3",
       .limits = "Dq==Dn+Dr",
       .equation = "k[t,n] = [k_nope[t,n] | k_pe[t]]",
       .source = "DeepSeek-V2 report, eq. 16",
+      .flops = "0",
   };
 
   struct Args {
@@ -46,10 +49,13 @@ struct ConcatAbsorbedQ {
   static constexpr KernelInfo kInfo{
       .name = "concat_absorbed_q",
       .reference_names = {"concat_mla_absorb_q"},
-      .signature = "q_lat[T,N,L]:bf16|f32 q_pe[T,N,R]:bf16|f32 -> q[T,N,D]:bf16|f32",
+      .signature =
+          "q_lat[T,N,L]:bf16|f32|f16|e4m3 q_pe[T,N,R]:bf16|f32|f16|e4m3 -> "
+          "q[T,N,D]:bf16|f32|f16|e4m3",
       .limits = "D==L+R",
       .equation = "q[t,n] = [q_lat[t,n] | q_pe[t,n]]",
       .source = "DeepSeek-V2 report, 2.1.2",
+      .flops = "0",
   };
 
   struct Args {

@@ -52,7 +52,7 @@ void add_concat_q_case(CaseList& list, const ConcatShape& s) {
 }  // namespace
 
 void add_mla_concat_cases(CaseList& list) {
-  for (const Format format : {Format::kBf16, Format::kF32}) {
+  for (const Format format : {Format::kBf16, Format::kF32, Format::kF16, Format::kE4m3}) {
     for (int64_t t : {0, 1, 2, 3, 7}) {
       const CaseSpec spec = {.name = str_cat("t", t, "_n3_", format_name(format))};
       add_concat_k_case(

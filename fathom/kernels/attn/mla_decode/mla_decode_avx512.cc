@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "fathom/kernels/attn/attention_sink.h"
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode_plan.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode_split.h"
@@ -17,7 +18,7 @@ template <class Element>
 void find_block(
     const MlaDecode::Args& a, int64_t b, int64_t first, int64_t end, KeyBlock<Element>& out) {
   const int32_t* pages = a.block_table.row<int32_t>(b);
-  const int64_t page_size = a.cache.dim(1);
+  const int64_t page_size = mla_decode::keys_per_entry(a);
   out.count = end - first < kBlockKeys ? (end < first ? 0 : end - first) : kBlockKeys;
   for (int64_t j = 0; j < out.count; ++j) {
     const int64_t token = first + j;
@@ -39,11 +40,28 @@ void attend_keys(const MlaDecode::Args& a,
   for (int64_t first = begin; first < end; first += kBlockKeys) {
     KeyBlock<Element> next;
     find_block(a, b, first + kBlockKeys, end, next);
-    pack_keys(s, keys, next, a.q.dim(3));
+    pack_keys(s, keys, next, a.cache.dim(2));
     pack_values(s, keys, a.o.dim(3));
     attend_block(s, count, first, a.scale * a.kv_scale);
     keys = next;
   }
+}
+
+/// Query j of request b, head n, to row i: one part or two.
+template <class Element>
+void load_parts_as(
+    const MlaDecode::Args& a, const AttendScratch& s, int64_t i, int64_t b, int64_t j, int64_t n) {
+  const auto at = [&](const View& v) {
+    return v.row<Element>(b) + j * v.stride(1) + n * v.stride(2);
+  };
+  load_query(s, i, at(a.q), 0, a.q.dim(3));
+  if (a.q_pe.present()) load_query(s, i, at(a.q_pe), a.q.dim(3), a.q_pe.dim(3));
+}
+
+void load_parts(
+    const MlaDecode::Args& a, const AttendScratch& s, int64_t i, int64_t b, int64_t j, int64_t n) {
+  if (a.q.format == Format::kBf16) return load_parts_as<Bf16>(a, s, i, b, j, n);
+  load_parts_as<E4m3>(a, s, i, b, j, n);
 }
 
 float* lse_at(const MlaDecode::Args& a, int64_t b, int64_t j, int64_t n) {
@@ -57,7 +75,7 @@ int64_t padded_width(int64_t L) {
 }
 
 int64_t decode_scratch(const MlaDecode::Args& a) {
-  return AttendScratch(kMaxDecodeRows, a.q.dim(3), a.o.dim(3)).bytes();
+  return AttendScratch(kMaxDecodeRows, a.cache.dim(2), a.o.dim(3)).bytes();
 }
 
 void decode_rows(const MlaDecode::Args& a,
@@ -68,7 +86,7 @@ void decode_rows(const MlaDecode::Args& a,
                  int64_t end,
                  void* scratch,
                  const PartialRows& out) {
-  AttendScratch s(kMaxDecodeRows, a.q.dim(3), a.o.dim(3));
+  AttendScratch s(kMaxDecodeRows, a.cache.dim(2), a.o.dim(3));
   s.place(scratch);
   reset_rows(s, count);
   const int64_t num_heads = a.q.dim(2);
@@ -76,7 +94,7 @@ void decode_rows(const MlaDecode::Args& a,
   for (int64_t i = 0; i < count; ++i) {
     const int64_t j = (row + i) / num_heads;
     const int64_t n = (row + i) % num_heads;
-    load_query(s, i, a.q.row<Bf16>(b) + j * a.q.stride(1) + n * a.q.stride(2), a.q.dim(3));
+    load_parts(a, s, i, b, j, n);
     const int64_t seen = mla_decode::visible_keys(a, b, j);
     s.seen[i] = static_cast<int32_t>(seen);
     most = seen > most ? seen : most;
@@ -121,12 +139,13 @@ void store_rows(
   for (int64_t i = 0; i < count; ++i) {
     const int64_t j = (row + i) / num_heads;
     const int64_t n = (row + i) % num_heads;
-    const float sum = from.sum[i];
-    const float factor = sum == 0.0f ? 0.0f : a.kv_scale / sum;
-    store_row(from.o + i * padded_width(L), factor, L,
+    SinkState end{from.max[i], from.sum[i], 1.0f};
+    if (a.sinks.present()) end = add_sink(end.max, end.sum, a.sinks.as<const float>()[n]);
+    const float factor = end.sum == 0.0f ? 0.0f : a.kv_scale / end.sum;
+    store_row(from.o + i * padded_width(L), factor * (end.shrink * a.o_scale), L,
               a.o.row<Bf16>(b) + j * a.o.stride(1) + n * a.o.stride(2));
     if (!a.lse.present()) continue;
-    *lse_at(a, b, j, n) = sum == 0.0f ? -__builtin_inff() : from.max[i] + logf(sum);
+    *lse_at(a, b, j, n) = end.sum == 0.0f ? -__builtin_inff() : end.max + logf(end.sum);
   }
 }
 

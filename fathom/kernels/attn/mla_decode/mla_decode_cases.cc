@@ -23,10 +23,27 @@ struct DecodeShape {
   double q_scale = 1.0;  ///< large: one key gets nearly all the weight
   Fill keys = {};
   int64_t shared_pages = 0;  ///< > 0: requests draw their pages from a pool of this size
+  Format o = Format::kNone;  ///< none: that of q
+  bool q_apart = false;      ///< q in two parts, of which the second is a slice
+  bool sinks = false;
+  float o_scale = 1.0f;
+  bool by_slot = false;    ///< the block table holds slots
+  int64_t slots_each = 0;  ///< > 0: every query has keys of its own, so many, some of them none
+
+  Format out() const { return o == Format::kNone ? q : o; }
 };
 
 struct DecodeTensors {
-  Tensor q, cache, block_table, kv_lens, o, lse;
+  Tensor q, q_pe, cache, block_table, kv_lens, sinks, slots, o, lse;
+
+  /// Row of q, its parts one behind the other.
+  std::vector<double> query(int64_t row) const {
+    std::vector<double> out = q.row(row);
+    if (!q_pe.present()) return out;
+    const std::vector<double> tail = q_pe.row(row);
+    out.insert(out.end(), tail.begin(), tail.end());
+    return out;
+  }
 };
 
 /// Gives every request pages of its own, in no order, and fills what nobody owns with NaN: other
@@ -73,6 +90,37 @@ void place_keys(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
   }
 }
 
+/// Turns the pages of the block table into the slots of their keys.
+void name_slots(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
+  const int64_t width = x.block_table.dim(1);
+  const int64_t entries = width * s.page_size;
+  const Tensor slots =
+      c.input({x.block_table.dim(0), entries}, Format::kI32, {}, {.rows_per_batch = 1});
+  slots.fill([&](int64_t i) {
+    const int64_t b = i / entries;
+    const int64_t key = i % entries;
+    if (key >= s.kv_lens[static_cast<size_t>(b)]) return double{0x7B7B7B7B};
+    return x.block_table[b * width + key / s.page_size] * double(s.page_size) +
+           double(key % s.page_size);
+  });
+  x.block_table = slots;
+}
+
+/// Keys of the request in any order for every query, every fourth entry none.
+void choose_slots(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
+  const auto B = static_cast<int64_t>(s.kv_lens.size());
+  x.slots = c.input({B, s.queries, s.slots_each}, Format::kI32, {}, {.rows_per_batch = 1});
+  const int64_t width = x.block_table.dim(1);
+  x.slots.fill([&](int64_t i) {
+    const int64_t b = i / (s.queries * s.slots_each);
+    const int64_t keys = s.kv_lens[static_cast<size_t>(b)];
+    if (keys == 0 || i % 4 == 1) return -1.0;
+    const int64_t key = c.rng().next_below(static_cast<uint32_t>(keys));
+    return x.block_table[b * width + key / s.page_size] * double(s.page_size) +
+           double(key % s.page_size);
+  });
+}
+
 /// Row (b * Q + j) * N + n of the output.
 oracle::AttentionRow exact_row(const DecodeShape& s,
                                const DecodeTensors& x,
@@ -80,16 +128,31 @@ oracle::AttentionRow exact_row(const DecodeShape& s,
                                int64_t row) {
   const int64_t b = row / (s.queries * s.n);
   const int64_t j = row / s.n % s.queries;
-  const auto key = [&](int64_t i) {
-    const int64_t width = x.block_table.dim(1);
-    const auto page = static_cast<int64_t>(x.block_table[b * width + i / s.page_size]);
-    std::vector<double> k = x.cache.row(page * s.page_size + i % s.page_size);
+  const auto scaled = [&](int64_t slot) {
+    std::vector<double> k = x.cache.row(slot);
     for (double& v : k)
       v *= double{s.kv_scale};
     return k;
   };
+  std::vector<int64_t> slots;
+  const int64_t page_size = s.by_slot ? 1 : s.page_size;
   const int64_t keys = s.kv_lens[static_cast<size_t>(b)] - s.queries + j + 1;
-  return oracle::attend(x.q.row(row), keys, s.l, scale, key, key);
+  for (int64_t i = 0; i < keys && s.slots_each == 0; ++i) {
+    const int64_t width = x.block_table.dim(1);
+    const auto page = static_cast<int64_t>(x.block_table[b * width + i / page_size]);
+    slots.push_back(page * page_size + i % page_size);
+  }
+  for (int64_t i = 0; i < s.slots_each; ++i) {
+    const auto slot = static_cast<int64_t>(x.slots[(b * s.queries + j) * s.slots_each + i]);
+    if (slot >= 0) slots.push_back(slot);
+  }
+  const auto key = [&](int64_t i) { return scaled(slots[static_cast<size_t>(i)]); };
+  oracle::AttentionRow out =
+      oracle::attend(x.query(row), static_cast<int64_t>(slots.size()), s.l, scale, key, key);
+  if (x.sinks.present()) out = oracle::with_sink(out, x.sinks[row % s.n]);
+  for (double& o : out.o)
+    o *= double{s.o_scale};
+  return out;
 }
 
 template <class K>
@@ -104,10 +167,17 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
     return out;
   };
   DecodeTensors x;
-  x.q = c.input(dims({s.n, s.l + s.r}), s.q, {.scale = s.q_scale},
+  x.q = c.input(dims({s.n, s.q_apart ? s.l : s.l + s.r}), s.q, {.scale = s.q_scale},
                 {.row_gap = 2, .rows_per_batch = 1});
+  if (s.q_apart) {
+    x.q_pe =
+        c.input(dims({s.n, s.r}), s.q, {.scale = s.q_scale}, {.row_gap = 128, .rows_per_batch = 1});
+  }
   place_keys(s, c, x);
-  x.o = c.output(dims({s.n, s.l}), s.q, {.row_gap = 4, .rows_per_batch = 1});
+  if (s.by_slot) name_slots(s, c, x);
+  if (s.slots_each > 0) choose_slots(s, c, x);
+  if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
+  x.o = c.output(dims({s.n, s.l}), s.out(), {.row_gap = 4, .rows_per_batch = 1});
   x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
   // The scale belongs to the width of a head before absorption, here r + 2 r.
   const float scale = 1.0f / std::sqrt(static_cast<float>(3 * s.r));
@@ -119,11 +189,16 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
                             .o = at(x.o),
                             .lse = at(x.lse),
                             .scale = scale,
-                            .kv_scale = s.kv_scale};
+                            .kv_scale = s.kv_scale,
+                            .q_pe = at(x.q_pe),
+                            .sinks = at(x.sinks),
+                            .o_scale = s.o_scale,
+                            .table = s.by_slot ? KeyTable::kSlots : KeyTable::kPages,
+                            .slots = at(x.slots)};
   });
   auto rows = std::make_shared<oracle::AttentionRows>(
       [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
-  c.expect_each(x.o, gates::attention(s.q),
+  c.expect_each(x.o, gates::attention(s.out()),
                 [=](int64_t row, int64_t col) { return (*rows)(row).o[static_cast<size_t>(col)]; });
   if (s.spec.bench) return;
   c.expect_each(x.lse, gates::log_sum_exp(),
@@ -131,7 +206,7 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
 }
 
 void add_decode_case(CaseList& list, const DecodeShape& s) {
-  if (s.queries == 1) {
+  if (s.queries == 1 && s.slots_each == 0) {
     add_case<MlaDecode>(list, s.spec, [s](CaseBuilder<MlaDecode>& c) { build_case(s, c); });
   }
   add_case<MlaDecodeMulti>(list, s.spec, [s](CaseBuilder<MlaDecodeMulti>& c) { build_case(s, c); });
@@ -199,10 +274,68 @@ void add_small_cases(CaseList& list) {
   }
 }
 
+/// What the reference calls pass beside a cache of the query's format.
+void add_reference_cases(CaseList& list) {
+  const std::vector<int64_t> some = {0, 1, 2, 3, 63, 64, 65, 130};
+  // Queries in two parts; widths at which a part ends within a vector, or within a pair.
+  for (const auto& [l, r] : {std::pair<int64_t, int64_t>{512, 64}, {32, 16}, {34, 6}, {33, 4}}) {
+    for (const Format f : {Format::kBf16, Format::kF32, Format::kF16}) {
+      add_decode_case(list, {.spec = {.name = str_cat("apart_l", l, "_r", r, "_", format_name(f))},
+                             .kv_lens = some,
+                             .n = 3,
+                             .l = l,
+                             .r = r,
+                             .q = f,
+                             .cache = f,
+                             .q_apart = true});
+    }
+  }
+  for (const Format out : {Format::kBf16, Format::kF32}) {
+    for (int64_t queries : {1, 3}) {
+      add_decode_case(list,
+                      {.spec = {.name = str_cat("codes_queries", queries, "_", format_name(out))},
+                       .kv_lens = some,
+                       .queries = queries,
+                       .page_size = 32,
+                       .q = Format::kE4m3,
+                       .cache = Format::kE4m3,
+                       .o = out,
+                       .o_scale = 0.37f});
+    }
+  }
+  for (const Format f : {Format::kBf16, Format::kF32, Format::kF16}) {
+    add_decode_case(list, {.spec = {.name = str_cat("sinks_", format_name(f))},
+                           .kv_lens = some,
+                           .queries = 2,
+                           .q = f,
+                           .cache = f,
+                           .sinks = true,
+                           .o_scale = 1.5f});
+    add_decode_case(list, {.spec = {.name = str_cat("by_slot_", format_name(f))},
+                           .kv_lens = {0, 1, 70, 600},
+                           .q = f,
+                           .cache = f,
+                           .by_slot = true});
+    for (int64_t each : {1, 2, 3, 63, 64, 65, 130, 700}) {
+      add_decode_case(list, {.spec = {.name = str_cat("slots", each, "_", format_name(f))},
+                             .kv_lens = {0, 1, 3, 800},
+                             .queries = each % 2 + 1,
+                             .q = f,
+                             .cache = f,
+                             .slots_each = each});
+    }
+  }
+  add_decode_case(list, {.spec = {.name = "long_sinks_b1_kv1100"},
+                         .kv_lens = {1100},
+                         .page_size = 64,
+                         .sinks = true});
+}
+
 }  // namespace
 
 void add_mla_decode_cases(CaseList& list) {
   add_small_cases(list);
+  add_reference_cases(list);
   constexpr int64_t kPoolKeys = 64 << 10;  // 75 MB in bf16: more than the caches hold
   const auto add_bench = [&](std::string_view model, int64_t n, int64_t b, int64_t keys,
                              int64_t queries, Format cache) {

@@ -10,7 +10,29 @@ namespace fathom::mla_decode {
 /// lse [B,Q,N]; MlaDecode has Q = 1.
 MlaDecode::Args with_query_axis(const MlaDecode::Args& a);
 
+/// True if the queries of a call with slots can be taken for requests of one query each: their
+/// strides allow it.
+bool flattens(const MlaDecode::Args& a);
+
+/// Bytes of the tables that flatten() writes; a multiple of 64, 0 for a call without slots.
+int64_t flat_workspace(const MlaDecode::Args& a);
+
+/// A call with slots [B,Q,C] as one over B * Q requests whose block table holds the slots that are
+/// not -1, in memory of flat_workspace(a). Other calls are given back as they are. `a` has the
+/// query axis.
+MlaDecode::Args flatten(const MlaDecode::Args& a, void* memory);
+
 // Static functions: files compiled for different instruction sets must not share one copy of code.
+
+/// Keys that one entry of the block table stands for.
+static inline int64_t keys_per_entry(const MlaDecode::Args& a) {
+  return a.table == KeyTable::kSlots ? 1 : a.cache.dim(1);
+}
+
+/// The numbers of q that are in its first part.
+static inline int64_t first_width(const MlaDecode::Args& a) {
+  return a.q.dim(a.q.rank - 1);
+}
 
 /// Keys that query j of request b sees; 0 if there are none. `a` has the query axis.
 static inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {

@@ -50,7 +50,7 @@ int64_t splits_of(int64_t keys) {
 /// than this are ever cut; and a smaller batch never needs more than a larger one, because a dry
 /// run of the largest sizes the memory.
 int64_t cut_bytes(const MlaDecode::Args& a, int num_threads) {
-  const int64_t most_keys = a.block_table.dim(1) * a.cache.dim(1);
+  const int64_t most_keys = a.block_table.dim(1) * keys_per_entry(a);
   const int64_t rows = std::min(a.q.dim(0) * rows_of_request(a), 4 * num_threads * kMaxDecodeRows);
   return splits_of(most_keys) * partial_bytes(a, rows);
 }
@@ -146,7 +146,7 @@ void run_splits(Exec& ex, const MlaDecode::Args& a) {
     splits += splits_of(a.kv_lens.as<int32_t>()[b]);
   }
   auto* workspace = static_cast<std::byte*>(ex.workspace);
-  const double flops = 2.0 * static_cast<double>(keys * rows * (a.q.dim(3) + a.o.dim(3)));
+  const double flops = 2.0 * static_cast<double>(keys * rows * (a.cache.dim(2) + a.o.dim(3)));
   if (flops < kSerialFlops || ex.num_threads == 1) {
     return run_whole(a, kMaxDecodeRows, 0, 1, workspace);
   }

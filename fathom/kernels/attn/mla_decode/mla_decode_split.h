@@ -10,7 +10,7 @@ namespace fathom::mla_decode {
 /// Bytes of workspace that run_splits takes.
 int64_t split_workspace(const MlaDecode::Args& a, int num_threads);
 
-/// Runs the call. q is bf16, the cache bf16 or e4m3.
+/// Runs the call. q and the cache are bf16 or e4m3, o is bf16.
 void run_splits(Exec& ex, const MlaDecode::Args& a);
 
 }  // namespace fathom::mla_decode

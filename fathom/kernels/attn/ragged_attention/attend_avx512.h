@@ -41,13 +41,14 @@ struct AttendScratch {
   float* sum = nullptr;         ///< [rows][16], partial sums of the weights
   float* max = nullptr;         ///< [rows]
   int32_t* seen = nullptr;      ///< [rows], keys that the row sees, from the first of the request
+  int32_t* hidden = nullptr;    ///< [rows], keys before these that it does not see
 
   AttendScratch(int64_t num_rows, int64_t D, int64_t L)
       : rows(num_rows), pairs((D + 1) / 2), padded_L((L + 31) / 32 * 32) {}
 
   int64_t bytes() const {
     return 4 * (kBlockKeys * pairs + kBlockKeys / 2 * padded_L +
-                padded_rows() * (pairs16() + padded_L) + padded_rows() * (kLanes + 2));
+                padded_rows() * (pairs16() + padded_L) + padded_rows() * (kLanes + 3));
   }
 
   /// Hands out bytes() bytes that start on a 64-byte boundary.
@@ -65,6 +66,7 @@ struct AttendScratch {
     sum = reinterpret_cast<float*>(take(padded_rows() * kLanes));
     max = reinterpret_cast<float*>(take(padded_rows()));
     seen = reinterpret_cast<int32_t*>(take(padded_rows()));
+    hidden = reinterpret_cast<int32_t*>(take(padded_rows()));
   }
 
  private:
@@ -192,12 +194,14 @@ void pack_values(const AttendScratch& s, const KeyBlock<Element>& value, int64_t
   }
 }
 
-/// Copies the D elements of query row `row`.
-inline void load_query(const AttendScratch& s, int64_t row, const Bf16* q, int64_t D) {
-  uint32_t* to = s.queries + row * s.pairs;
-  for (int64_t d = 0; d < D; d += 32) {
-    const int64_t pairs = s.pairs - d / 2;
-    _mm512_mask_storeu_epi32(to + d / 2, first_lanes(pairs), load32(q + d, D - d));
+/// Copies the elements [begin, begin + count) of query row `row`, zeros behind them; begin is even.
+template <class Element>
+inline void load_query(
+    const AttendScratch& s, int64_t row, const Element* q, int64_t begin, int64_t count) {
+  uint32_t* to = s.queries + row * s.pairs + begin / 2;
+  for (int64_t d = 0; d < count; d += 32) {
+    const int64_t pairs = s.pairs - (begin + d) / 2;
+    _mm512_mask_storeu_epi32(to + d / 2, first_lanes(pairs), load32(q + d, count - d));
   }
 }
 
@@ -205,6 +209,7 @@ inline void load_query(const AttendScratch& s, int64_t row, const Bf16* q, int64
 inline void reset_rows(const AttendScratch& s, int64_t num_rows) {
   for (int64_t row = 0; row < num_rows; ++row) {
     s.max[row] = -__builtin_inff();
+    s.hidden[row] = 0;
     _mm512_store_ps(s.sum + row * kLanes, _mm512_setzero_ps());
     for (int64_t d = 0; d < s.padded_L; d += kLanes) {
       _mm512_store_ps(s.o + row * s.padded_L + d, _mm512_setzero_ps());
@@ -296,12 +301,18 @@ inline __m512i bf16_pairs(__m512 high, __m512 low) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
+/// The keys [hidden, seen) of a block among the sixteen from key i on.
+inline __mmask16 visible_lanes(int64_t hidden, int64_t seen, int64_t i) {
+  return static_cast<__mmask16>(first_lanes(seen - i) & ~first_lanes(hidden - i));
+}
+
 /// Turns the scores of R rows into weights e^(scale * score - max), updates maxima and sums,
-/// and gives the factor by which older sums of the values shrink. seen[r] keys of the block are
-/// visible.
+/// and gives the factor by which older sums of the values shrink. Keys [hidden[r], seen[r]) of the
+/// block are visible.
 template <int R>
 void softmax_tile(const float* scores,
                   float scale,
+                  const int64_t* hidden,
                   const int64_t* seen,
                   float* max,
                   float* sum,
@@ -313,7 +324,7 @@ void softmax_tile(const float* scores,
   for (int r = 0; r < R; ++r) {
     __m512 most = lowest;
     for (int64_t i = 0; i < kBlockKeys; i += kLanes) {
-      const __mmask16 mask = first_lanes(seen[r] - i);
+      const __mmask16 mask = visible_lanes(hidden[r], seen[r], i);
       const __m512 z = _mm512_mul_ps(_mm512_maskz_load_ps(mask, scores + r * kBlockKeys + i),
                                      _mm512_set1_ps(scale));
       most = _mm512_mask_max_ps(most, mask, most, z);
@@ -330,7 +341,7 @@ void softmax_tile(const float* scores,
     __m512 w[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-      const __mmask16 mask = first_lanes(seen[r] - i * kLanes);
+      const __mmask16 mask = visible_lanes(hidden[r], seen[r], i * kLanes);
       const __m512 z = _mm512_mul_ps(
           _mm512_maskz_load_ps(mask, scores + r * kBlockKeys + i * kLanes), _mm512_set1_ps(scale));
       w[i] = _mm512_maskz_mov_ps(mask, exp16(_mm512_sub_ps(z, _mm512_set1_ps(reference[r]))));
@@ -353,21 +364,27 @@ void softmax_tile(const float* scores,
 /// Adds the packed block, whose first key is key `begin` of the request, to rows row .. row+R-1.
 template <int R>
 void attend_tile(const AttendScratch& s, int64_t row, int64_t begin, float scale) {
+  const auto within = [](int64_t keys) {
+    return keys < 0 ? 0 : (keys > kBlockKeys ? kBlockKeys : keys);
+  };
   int64_t seen[R];
+  int64_t hidden[R];
   int64_t most = 0;
+  bool any = false;
   for (int r = 0; r < R; ++r) {
-    const int64_t visible = s.seen[row + r] - begin;
-    seen[r] = visible < 0 ? 0 : (visible > kBlockKeys ? kBlockKeys : visible);
+    seen[r] = within(s.seen[row + r] - begin);
+    hidden[r] = within(s.hidden[row + r] - begin);
     most = seen[r] > most ? seen[r] : most;
+    any |= hidden[r] < seen[r];
   }
-  if (most == 0) return;
+  if (!any) return;
   alignas(64) float scores[R * kBlockKeys];
   TileWeights weights;
   alignas(64) float rescale[kLanes];
   const uint32_t* q = s.queries + row * s.pairs;
   score_tile<R>(q, s.pairs, s.keys, scores);
   if (most > 32) score_tile<R>(q, s.pairs, s.keys + s.pairs * 32, scores + 32);
-  softmax_tile<R>(scores, scale, seen, s.max + row, s.sum + row * kLanes, weights, rescale);
+  softmax_tile<R>(scores, scale, hidden, seen, s.max + row, s.sum + row * kLanes, weights, rescale);
   value_tile<R>(s, weights, rescale, (most + 1) / 2, s.o + row * s.padded_L);
 }
 

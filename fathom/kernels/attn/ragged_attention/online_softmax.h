@@ -23,12 +23,14 @@ struct SoftmaxState {
 };
 
 /// o[0:Dv] = sum over keys of e^(score - max) * value, unnormalised, for scores scale * q . key.
-/// Keys are taken kBlock at a time; before a block is added, what was summed so far is rescaled to
-/// the new maximum. key_at(j) and value_at(j) give pointers to the numbers of key j.
+/// Keys first_key .. num_keys-1 are taken in blocks of kBlock that lie at absolute positions;
+/// before a block is added, what was summed so far is rescaled to the new maximum. key_at(j) and
+/// value_at(j) give pointers to the numbers of key j.
 template <int kBlock, class Q, class KeyAt, class ValueAt>
 SoftmaxState attend(const Q* q,
                     int64_t Dq,
                     int64_t Dv,
+                    int64_t first_key,
                     int64_t num_keys,
                     float scale,
                     KeyAt key_at,
@@ -37,11 +39,12 @@ SoftmaxState attend(const Q* q,
   SoftmaxState state;
   for (int64_t d = 0; d < Dv; ++d)
     o[d] = 0.0f;
-  for (int64_t begin = 0; begin < num_keys; begin += kBlock) {
+  for (int64_t begin = first_key / kBlock * kBlock; begin < num_keys; begin += kBlock) {
+    const int64_t first = begin < first_key ? first_key - begin : 0;
     const int64_t count = num_keys - begin < kBlock ? num_keys - begin : kBlock;
     float weights[kBlock];
     float block_max = state.max;
-    for (int64_t j = 0; j < count; ++j) {
+    for (int64_t j = first; j < count; ++j) {
       const auto* key = key_at(begin + j);
       float dot = 0.0f;
       for (int64_t d = 0; d < Dq; ++d)
@@ -56,7 +59,7 @@ SoftmaxState attend(const Q* q,
     state.sum *= rescale;
     for (int64_t d = 0; d < Dv; ++d)
       o[d] *= rescale;
-    for (int64_t j = 0; j < count; ++j) {
+    for (int64_t j = first; j < count; ++j) {
       const auto* value = value_at(begin + j);
       const float weight = std::exp(weights[j] - reference);
       state.sum += weight;

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "fathom/kernels/attn/lse_base.h"
 #include "fathom/kernels/core/variants.h"
 
 namespace fathom {
@@ -15,13 +16,17 @@ enum class CausalMask : uint8_t {
 
 /// Attention of each request's queries over its own keys, with unequal widths of key and value.
 ///
-///   s_ij = scale * q_i . k_j  for visible j;   lse_i = ln sum_j e^{s_ij};
-///   o_i  = sum_j e^{s_ij - lse_i} v_j
+///   s_ij = scale * q_i . k_j  for visible j;   lse_i = ln ( sum_j e^{s_ij} + e^{sinks[n]} );
+///   o_i  = o_scale * sum_j e^{s_ij - lse_i} v_j
 ///
 /// Request b owns query rows q_offsets[b] .. q_offsets[b+1]-1 and key rows kv_offsets[b] ..
-/// kv_offsets[b+1]-1. All operands but offsets may be strided in tokens and heads. q, k and v have
-/// one format. lse is natural, includes the scale, and may be left out. A query that sees no key
-/// gets o = 0 and lse = -inf.
+/// kv_offsets[b+1]-1. Head n of q meets head n / (N / Nk) of k and v. A window_left of w >= 0 hides
+/// keys that lie more than w before the last one that a causal mask would show. All operands but
+/// offsets may be strided in tokens and heads. q, k and v have one format; o that of q or another,
+/// and for e4m3 (codes, whose scales are in `scale` and o_scale) bf16 or f32. sinks, a logit of
+/// each head without a value, may be left out; so may lse, which is natural or of base 2 and
+/// includes the scale and the sink. A query that sees no key gets o = 0 and lse = -inf, or the
+/// sink.
 ///
 /// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
 /// two of them, which keeps 16 bits of it. Keys are taken in blocks of 64 from the request's first
@@ -29,6 +34,8 @@ enum class CausalMask : uint8_t {
 /// alone: not on other rows, on how the queries of a request are cut into calls, nor on the number
 /// of threads. (One exception: keys of its own request that the mask hides must be finite.)
 /// Deterministic.
+/// The reference's bmm1_scale is scale, its bmm2_scale o_scale; its lse is of base 2; lengths and
+/// maxima are in the offsets, and o_sf_scale is for an FP4 output that no caller makes.
 /// Errors: InvalidArgument if offsets do not rise from 0 to T (to S), or formats differ.
 /// Source: Dao, "FlashAttention-2", algorithm 1; DeepSeek-V2 technical report, eq. 17 and 18.
 struct RaggedAttention {
@@ -36,11 +43,13 @@ struct RaggedAttention {
       .name = "ragged_attention",
       .reference_names = {"trtllm_ragged_attention_deepseek"},
       .signature =
-          "q[T,N,Dq]:bf16|f32 k[S,N,Dq]:bf16|f32 v[S,N,Dv]:bf16|f32 "
-          "q_offsets[B1]:i32 kv_offsets[B1]:i32 -> o[T,N,Dv]:bf16|f32 lse?[T,N]:f32",
-      .limits = "B1>=1",
+          "q[T,N,Dq]:bf16|f32|f16|e4m3 k[S,Nk,Dq]:bf16|f32|f16|e4m3 v[S,Nk,Dv]:bf16|f32|f16|e4m3 "
+          "q_offsets[B1]:i32 kv_offsets[B1]:i32 sinks?[N]:f32 -> o[T,N,Dv]:bf16|f32|f16 "
+          "lse?[T,N]:f32",
+      .limits = "B1>=1, N%Nk==0",
       .equation = "o = softmax(scale q k^T + mask) v",
       .source = "FlashAttention-2, alg. 1; DeepSeek-V2 report, eq. 17-18",
+      .flops = "~2 N (Dq + Dv) for each pair of a query and a key that it sees",
   };
 
   /// Keys that are merged at a time, counted from the request's first key.
@@ -50,10 +59,14 @@ struct RaggedAttention {
     View q, k, v, q_offsets, kv_offsets, o, lse;
     float scale = 1.0f;
     CausalMask mask = CausalMask::kCausal;
+    View sinks = {};
+    float o_scale = 1.0f;
+    int64_t window_left = -1;  ///< -1: none
+    LseBase lse_base = LseBase::kE;
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.q, &a.k, &a.v, &a.q_offsets, &a.kv_offsets, &a.o, &a.lse};
+    return std::array{&a.q, &a.k, &a.v, &a.q_offsets, &a.kv_offsets, &a.sinks, &a.o, &a.lse};
   }
 
   /// Visible pairs only. A dry run, whose offsets hold no data, assumes requests of equal length.

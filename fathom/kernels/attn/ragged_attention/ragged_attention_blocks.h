@@ -1,7 +1,27 @@
-// The AVX-512 part of this group.
+// What the variants of this group share: the keys that a query sees, and the AVX-512 part.
 #pragma once
 
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
+
+namespace fathom {
+
+/// Keys [begin, end) of a request.
+struct VisibleKeys {
+  int64_t begin;
+  int64_t end;
+};
+
+/// What query i of `queries` sees of `keys`. Static: files compiled for different instruction sets
+/// must not share one copy of code.
+static inline VisibleKeys visible_keys(
+    int64_t i, int64_t queries, int64_t keys, CausalMask mask, int64_t window_left) {
+  const int64_t last = i + (keys - queries);
+  const int64_t end = mask == CausalMask::kFull ? keys : (last < -1 ? 0 : last + 1);
+  const int64_t begin = window_left < 0 || last < window_left ? 0 : last - window_left;
+  return {begin, end};
+}
+
+}  // namespace fathom
 
 namespace fathom::avx512 {
 

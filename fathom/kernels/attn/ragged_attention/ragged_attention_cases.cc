@@ -25,6 +25,13 @@ struct RaggedShape {
   double q_scale = 1.0;  ///< large: one key gets nearly all the weight
   bool cut = false;      ///< all requests are alike and form the batch
   bool lse = true;
+  int64_t kv_heads = 0;  ///< 0: as many as heads of q
+  int64_t window_left = -1;
+  bool sinks = false;
+  float o_scale = 1.0f;
+  LseBase lse_base = LseBase::kE;
+
+  int64_t nk() const { return kv_heads == 0 ? n : kv_heads; }
 };
 
 int64_t total(const std::vector<Lengths>& requests, int64_t Lengths::*count) {
@@ -46,7 +53,7 @@ Tensor offsets_of(CaseData& c, const std::vector<Lengths>& requests, int64_t Len
 }
 
 struct RaggedTensors {
-  Tensor q, k, v, q_offsets, kv_offsets;
+  Tensor q, k, v, q_offsets, kv_offsets, sinks;
 };
 
 /// Row t * N + n of the output.
@@ -62,12 +69,20 @@ oracle::AttentionRow exact_row(const RaggedShape& s,
   const auto first_key = static_cast<int64_t>(x.kv_offsets[b]);
   const Lengths lengths = s.requests[static_cast<size_t>(b)];
   const int64_t i = t - static_cast<int64_t>(x.q_offsets[b]);
-  const int64_t visible =
-      s.mask == CausalMask::kFull ? lengths.keys : i + (lengths.keys - lengths.queries) + 1;
-  return oracle::attend(
-      x.q.row(row), visible, s.dv, scale,
-      [&](int64_t j) { return x.k.row((first_key + j) * s.n + n); },
-      [&](int64_t j) { return x.v.row((first_key + j) * s.n + n); });
+  const int64_t last = i + (lengths.keys - lengths.queries);
+  const int64_t end = s.mask == CausalMask::kFull ? lengths.keys : last + 1;
+  const int64_t begin = s.window_left < 0 ? 0 : std::max<int64_t>(0, last - s.window_left);
+  const int64_t head = n / (s.n / s.nk());
+  const int64_t first = first_key + begin;
+  oracle::AttentionRow out = oracle::attend(
+      x.q.row(row), end - begin, s.dv, scale,
+      [&](int64_t j) { return x.k.row((first + j) * s.nk() + head); },
+      [&](int64_t j) { return x.v.row((first + j) * s.nk() + head); });
+  if (x.sinks.present()) out = oracle::with_sink(out, x.sinks[n]);
+  for (double& o : out.o)
+    o *= double{s.o_scale};
+  if (s.lse_base == LseBase::k2) out.lse /= std::log(2.0);
+  return out;
 }
 
 void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
@@ -81,12 +96,13 @@ void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
   RaggedTensors x;
   x.q = c.input({T, s.n, s.dq}, s.in, {.dist = s.values.dist, .scale = s.q_scale},
                 {.rows_per_batch = q_rows});
-  x.k = c.input({S, s.n, s.dq}, s.in, s.values,
+  x.k = c.input({S, s.nk(), s.dq}, s.in, s.values,
                 {.row_gap = s.spec.bench ? 0 : 2, .rows_per_batch = k_rows});
-  x.v = c.input({S, s.n, s.dv}, s.in, s.values,
+  x.v = c.input({S, s.nk(), s.dv}, s.in, s.values,
                 {.row_gap = s.spec.bench ? 0 : 7, .rows_per_batch = k_rows});
   x.q_offsets = offsets_of(c, s.requests, &Lengths::queries);
   x.kv_offsets = offsets_of(c, s.requests, &Lengths::keys);
+  if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
   const Tensor o = c.output({T, s.n, s.dv}, s.out, {.rows_per_batch = q_rows});
   const Tensor lse =
       s.lse ? c.output({T, s.n}, Format::kF32, {.rows_per_batch = q_rows}) : Tensor();
@@ -101,7 +117,11 @@ void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
                                  .o = at(o),
                                  .lse = at(lse),
                                  .scale = scale,
-                                 .mask = s.mask};
+                                 .mask = s.mask,
+                                 .sinks = at(x.sinks),
+                                 .o_scale = s.o_scale,
+                                 .window_left = s.window_left,
+                                 .lse_base = s.lse_base};
   });
   auto rows = std::make_shared<oracle::AttentionRows>(
       [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
@@ -185,9 +205,53 @@ void add_widths_and_values(CaseList& list) {
                          .cut = true});
 }
 
+/// What the reference call takes beside a model's prefill: grouped heads, windows, sinks, codes,
+/// float16, scales, base 2.
+void add_reference_cases(CaseList& list) {
+  const std::vector<Lengths> requests = {{11, 75}, {0, 3}, {70, 70}, {3, 0}, {9, 4}, {1, 200}};
+  for (const Format f : {Format::kBf16, Format::kF32, Format::kF16, Format::kE4m3}) {
+    const Format out = f == Format::kE4m3 ? Format::kBf16 : f;
+    RaggedShape s{.spec = {},
+                  .requests = requests,
+                  .n = 4,
+                  .dq = 48,
+                  .dv = 32,
+                  .in = f,
+                  .out = out,
+                  .o_scale = 0.7f};
+    const auto add = [&](std::string_view name, const RaggedShape& shape) {
+      RaggedShape named = shape;
+      named.spec.name = str_cat(name, "_", format_name(f), "_to_", format_name(shape.out));
+      add_ragged_case(list, named);
+    };
+    add("scaled", s);
+    RaggedShape grouped = s;
+    grouped.kv_heads = 2;
+    add("two_kv_heads", grouped);
+    grouped.kv_heads = 1;
+    grouped.lse_base = LseBase::k2;
+    add("one_kv_head_base2", grouped);
+    RaggedShape sinks = s;
+    sinks.sinks = true;
+    add("sinks", sinks);
+    for (int64_t window : {0, 1, 63, 64, 65, 500}) {
+      RaggedShape windowed = s;
+      windowed.window_left = window;
+      add(str_cat("window", window), windowed);
+      windowed.mask = CausalMask::kFull;
+      windowed.sinks = true;
+      add(str_cat("window", window, "_full_sinks"), windowed);
+    }
+    if (f != Format::kE4m3) continue;
+    s.out = Format::kF32;
+    add("scaled", s);
+  }
+}
+
 }  // namespace
 
 void add_ragged_attention_cases(CaseList& list) {
+  add_reference_cases(list);
   add_lengths(list, Format::kBf16);
   add_lengths(list, Format::kF32);
   add_widths_and_values(list);

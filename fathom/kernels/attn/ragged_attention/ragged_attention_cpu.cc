@@ -2,6 +2,7 @@
 #include <cstddef>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/attn/attention_sink.h"
 #include "fathom/kernels/attn/ragged_attention/online_softmax.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention_blocks.h"
@@ -11,8 +12,16 @@ namespace fathom {
 
 namespace {
 
-/// Pairs of query and key that the mask admits, for one request.
-double visible_pairs(int64_t queries, int64_t keys, CausalMask mask) {
+/// Pairs of query and key that mask and window admit, for one request.
+double visible_pairs(int64_t queries, int64_t keys, CausalMask mask, int64_t window_left) {
+  if (window_left >= 0) {
+    double pairs = 0;
+    for (int64_t i = 0; i < queries; ++i) {
+      const VisibleKeys seen = visible_keys(i, queries, keys, mask, window_left);
+      pairs += static_cast<double>(std::max<int64_t>(0, seen.end - seen.begin));
+    }
+    return pairs;
+  }
   if (mask == CausalMask::kFull) return static_cast<double>(queries) * static_cast<double>(keys);
   // Query i of the last min(queries, keys) sees keys - queries + i + 1 keys.
   const auto rows = static_cast<double>(queries < keys ? queries : keys);
@@ -42,14 +51,15 @@ Cost RaggedAttention::cost(const Args& a) {
   double pairs = 0;
   if (a.q_offsets.data == nullptr || a.kv_offsets.data == nullptr) {
     if (num_requests > 0) {
-      pairs = static_cast<double>(num_requests) *
-              visible_pairs(a.q.dim(0) / num_requests, a.k.dim(0) / num_requests, a.mask);
+      pairs = static_cast<double>(num_requests) * visible_pairs(a.q.dim(0) / num_requests,
+                                                                a.k.dim(0) / num_requests, a.mask,
+                                                                a.window_left);
     }
   } else {
     const int32_t* q = a.q_offsets.as<int32_t>();
     const int32_t* kv = a.kv_offsets.as<int32_t>();
     for (int64_t b = 0; b < num_requests; ++b) {
-      pairs += visible_pairs(q[b + 1] - q[b], kv[b + 1] - kv[b], a.mask);
+      pairs += visible_pairs(q[b + 1] - q[b], kv[b + 1] - kv[b], a.mask, a.window_left);
     }
   }
   return {.flops = 2.0 * pairs * static_cast<double>(a.q.dim(1) * (a.q.dim(2) + a.v.dim(2)))};
@@ -76,32 +86,46 @@ int64_t RaggedAttention::workspace(const Args& a, int num_threads) {
 Status RaggedAttention::check(const Args& a) {
   FATHOM_TRY(check_same_format("q", a.q, "k", a.k));
   FATHOM_TRY(check_same_format("q", a.q, "v", a.v));
+  if (a.q.dim(1) > 0 && a.k.dim(1) == 0) {
+    return invalid_argument(str_cat("k has no heads for the ", a.q.dim(1), " heads of q"));
+  }
   FATHOM_TRY(check_offsets("q_offsets", a.q_offsets, a.q.dim(0)));
   return check_offsets("kv_offsets", a.kv_offsets, a.k.dim(0));
 }
 
 namespace {
 
-/// Query row t of head n, whose request has these keys and lets it see the first num_keys.
+float log_sum_exp(const SoftmaxState& state, LseBase base) {
+  return base == LseBase::kE ? state.lse() : state.lse() * kLog2E;
+}
+
+/// Query row t of head n, whose request has keys from row first_key on.
 template <class A, class O>
 void attend_row(const RaggedAttention::Args& a,
                 int64_t t,
                 int64_t n,
                 int64_t first_key,
-                int64_t num_keys,
+                const VisibleKeys& seen,
                 float* sums) {
   const int64_t Dv = a.v.dim(2);
-  const A* k = a.k.row<A>(first_key) + n * a.k.stride(1);
-  const A* v = a.v.row<A>(first_key) + n * a.v.stride(1);
-  const SoftmaxState state = attend<RaggedAttention::kKeyBlock>(
-      a.q.row<A>(t) + n * a.q.stride(1), a.q.dim(2), Dv, num_keys, a.scale,
+  const int64_t kv_head = n / (a.q.dim(1) / a.k.dim(1));
+  const A* k = a.k.row<A>(first_key) + kv_head * a.k.stride(1);
+  const A* v = a.v.row<A>(first_key) + kv_head * a.v.stride(1);
+  SoftmaxState state = attend<RaggedAttention::kKeyBlock>(
+      a.q.row<A>(t) + n * a.q.stride(1), a.q.dim(2), Dv, seen.begin, seen.end, a.scale,
       [&](int64_t j) { return k + j * a.k.stride(0); },
       [&](int64_t j) { return v + j * a.v.stride(0); }, sums);
-  const float inverse = state.inverse_sum();
+  float shrink = 1.0f;
+  if (a.sinks.present()) {
+    const SinkState with = add_sink(state.max, state.sum, a.sinks.as<const float>()[n]);
+    state = {with.max, with.sum};
+    shrink = with.shrink;
+  }
+  const float factor = state.inverse_sum() * (shrink * a.o_scale);
   O* o = a.o.row<O>(t) + n * a.o.stride(1);
   for (int64_t d = 0; d < Dv; ++d)
-    o[d] = from_float<O>(sums[d] * inverse);
-  if (a.lse.present()) a.lse.row<float>(t)[n] = state.lse();
+    o[d] = from_float<O>(sums[d] * factor);
+  if (a.lse.present()) a.lse.row<float>(t)[n] = log_sum_exp(state, a.lse_base);
 }
 
 /// Rows [begin, end) of the T * N rows, heads outermost: their work is balanced, that of tokens
@@ -117,15 +141,22 @@ void attend_rows(const RaggedAttention::Args& a, int64_t begin, int64_t end, flo
     if (t == 0) b = 0;
     while (t >= q_offsets[b + 1])
       ++b;
-    const int64_t keys = kv_offsets[b + 1] - kv_offsets[b];
-    const int64_t seen = a.mask == CausalMask::kFull ? keys : keys - (q_offsets[b + 1] - t) + 1;
+    const VisibleKeys seen = visible_keys(t - q_offsets[b], q_offsets[b + 1] - q_offsets[b],
+                                          kv_offsets[b + 1] - kv_offsets[b], a.mask, a.window_left);
     attend_row<A, O>(a, t, row / T, kv_offsets[b], seen, sums);
   }
 }
 
+/// Calls f(T{}) with the element type of q, k and v.
+template <class F>
+void with_input_type(Format format, F&& f) {
+  if (format == Format::kE4m3) return f(E4m3{});
+  with_float_type(format, f);
+}
+
 Status ragged_attention_portable(Exec& ex, const RaggedAttention::Args& a) {
-  with_activation_type(a.q.format, [&]<class A>(A) {
-    with_activation_type(a.o.format, [&]<class O>(O) {
+  with_input_type(a.q.format, [&]<class A>(A) {
+    with_float_type(a.o.format, [&]<class O>(O) {
       for_rows_by_thread(ex, a.q.dim(0) * a.q.dim(1), a.k.dim(0) * 256,
                          [&](int thread_id, int64_t begin, int64_t end) {
                            auto* scratch = static_cast<std::byte*>(ex.workspace) +
@@ -182,8 +213,10 @@ Status ragged_attention_avx512(Exec& ex, const RaggedAttention::Args& a) {
   return {};
 }
 
+/// The vector variant computes with bf16, which holds e4m3 codes.
 bool is_bf16(const RaggedAttention::Args& a) {
-  return a.q.format == Format::kBf16;
+  const bool holds = a.q.format == Format::kBf16 || a.q.format == Format::kE4m3;
+  return holds && a.o.format != Format::kF16;
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ std::unique_ptr<Output> attend(Exec& ex,
                                const std::vector<int64_t>& queries,
                                const std::vector<int64_t>& keys,
                                CausalMask mask = CausalMask::kCausal,
-                               float scale = 0.25f) {
+                               float scale = 0.25f,
+                               LseBase base = LseBase::kE) {
   auto out =
       std::unique_ptr<Output>(new Output{TestTensor({q.dim(0), q.dim(1), v.dim(2)}, q.format, NAN),
                                          TestTensor({q.dim(0), q.dim(1)}, Format::kF32, NAN)});
@@ -50,7 +51,8 @@ std::unique_ptr<Output> attend(Exec& ex,
                                             .o = out->o.view(),
                                             .lse = out->lse.view(),
                                             .scale = scale,
-                                            .mask = mask}));
+                                            .mask = mask,
+                                            .lse_base = base}));
   return out;
 }
 
@@ -179,35 +181,76 @@ TEST(RaggedAttention, RowsWithoutKeysAreZeroWithLogSumExpOfMinusInfinity) {
   }
 }
 
-TEST(RaggedAttention, MergedChunksOfTheKeysGiveAttentionOverAllOfThem) {
+/// Attention over any contiguous chunks of the keys, merged, is attention over all of them.
+void expect_merged_chunks(LseBase base) {
   TestExec ex;
   constexpr int64_t T = 9, S = 300, N = 2, Dq = 24, Dv = 16;
   const Inputs x(T, S, N, Dq, Dv, Format::kF32, 5);
-  const auto whole = attend(*ex, x.q.view(), x.k.view(), x.v.view(), {T}, {S}, CausalMask::kFull);
+  const auto over = [&](int64_t begin, int64_t count) {
+    return attend(*ex, x.q.view(), slice_rows(x.k.view(), begin, count),
+                  slice_rows(x.v.view(), begin, count), {T}, {count}, CausalMask::kFull, 0.25f,
+                  base);
+  };
+  const auto whole = over(0, S);
   Rng rng(6, 1);
   for (int round = 0; round < 10; ++round) {
-    std::unique_ptr<Output> merged;
+    auto merged = over(0, 0);
     for (int64_t begin = 0; begin < S;) {
-      const int64_t count = std::min<int64_t>(S - begin, 1 + rng.next_below(150));
-      auto part = attend(*ex, x.q.view(), slice_rows(x.k.view(), begin, count),
-                         slice_rows(x.v.view(), begin, count), {T}, {count}, CausalMask::kFull);
+      // Some chunks are empty.
+      const int64_t count = std::min<int64_t>(S - begin, rng.next_below(150));
+      const auto part = over(begin, count);
       begin += count;
-      if (merged == nullptr) {
-        merged = std::move(part);
-        continue;
-      }
       FATHOM_EXPECT_OK(launch<MergeState>(*ex, "test",
                                           {.o_a = merged->o.view(),
                                            .lse_a = merged->lse.view(),
                                            .o_b = part->o.view(),
                                            .lse_b = part->lse.view(),
                                            .o = merged->o.view(),
-                                           .lse = merged->lse.view()}));
+                                           .lse = merged->lse.view(),
+                                           .base = base}));
     }
     for (int64_t i = 0; i < whole->o.size(); ++i)
       ASSERT_NEAR(merged->o[i], whole->o[i], 2e-6);
     for (int64_t i = 0; i < T * N; ++i)
-      ASSERT_NEAR(merged->lse[i], whole->lse[i], 2e-6);
+      ASSERT_NEAR(merged->lse[i], whole->lse[i], 4e-6);
+  }
+}
+
+TEST(RaggedAttention, MergedChunksOfTheKeysGiveAttentionOverAllOfThem) {
+  expect_merged_chunks(LseBase::kE);
+}
+
+TEST(RaggedAttention, MergedChunksAgreeInBase2AsWell) {
+  expect_merged_chunks(LseBase::k2);
+}
+
+TEST(RaggedAttention, AWindowIsAttentionOverTheLastKeysAlone) {
+  TestExec ex;
+  constexpr int64_t T = 6, S = 150, N = 2, Dq = 24, Dv = 16, kWindow = 70;
+  for (const std::string& variant : variants_of<RaggedAttention>()) {
+    const Inputs x(T, S, N, Dq, Dv, format_of(variant), 11);
+    const TestTensor q_offsets({2}, Format::kI32, offsets_of({T}));
+    const TestTensor kv_offsets({2}, Format::kI32, offsets_of({S}));
+    const TestTensor o({T, N, Dv}, x.q.view().format, NAN);
+    Exec& pinned = ex.with("ragged_attention", variant);
+    FATHOM_EXPECT_OK(launch<RaggedAttention>(pinned, "test",
+                                             {.q = x.q.view(),
+                                              .k = x.k.view(),
+                                              .v = x.v.view(),
+                                              .q_offsets = q_offsets.view(),
+                                              .kv_offsets = kv_offsets.view(),
+                                              .o = o.view(),
+                                              .lse = {},
+                                              .scale = 0.25f,
+                                              .window_left = kWindow}));
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t last = t + S - T;
+      const auto alone = attend(
+          pinned, slice_rows(x.q.view(), t, 1), slice_rows(x.k.view(), last - kWindow, kWindow + 1),
+          slice_rows(x.v.view(), last - kWindow, kWindow + 1), {1}, {kWindow + 1});
+      for (int64_t i = 0; i < N * Dv; ++i)
+        ASSERT_NEAR(o[t * N * Dv + i], alone->o[i], 0.01) << variant << ", query " << t;
+    }
   }
 }
 

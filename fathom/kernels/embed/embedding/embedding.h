@@ -20,6 +20,7 @@ struct Embed {
       .signature = "ids[T]:i32 table[V,H]:bf16|f32 -> y[T,H]:bf16|f32",
       .equation = "y[t] = table[ids[t]]",
       .source = "DeepSeek-V3 modelling code",
+      .flops = "0",
   };
 
   struct Args {

@@ -14,16 +14,17 @@ namespace fathom {
 ///
 /// x and y may have strided rows; y must not overlap x. w is packed; bf16 weights in either layout,
 /// float32 weights row-major. y in float32 serves logits and routers.
-/// One float32 accumulator an output, over k in increasing order (pairs of k with `vdpbf16ps`,
-/// which reads subnormals as zero); y is rounded once. A row's bits depend on that row and on w
-/// alone: not on T, neighbours or threads. Deterministic. Errors: InvalidArgument for a weight
-/// whose layout does not fit its format.
+/// One float32 accumulator an output, over k in increasing order (pairs of k with `vdpbf16ps`; with
+/// `tdpbf16ps` even and odd k of 32 apart; both read subnormals as zero); y is rounded once. A
+/// row's bits depend on that row and on w alone: not on T, neighbours or threads. Deterministic.
+/// Errors: InvalidArgument for a weight whose layout does not fit its format.
 struct Bf16Gemm {
   static constexpr KernelInfo kInfo{
       .name = "bf16_gemm",
       .signature = "x[T,K]:bf16|f32 w[N,K]:bf16|f32 -> y[T,N]:bf16|f32",
       .equation = "y = x w^T",
       .source = "linear layer",
+      .flops = "2*T*N*K",
   };
 
   struct Args {
@@ -57,6 +58,7 @@ struct Bf16Bmm {
       .signature = "x[T,H,K]:bf16|f32 w[H,N,K]:bf16|f32 -> y[T,H,N]:bf16|f32",
       .equation = "y[:,h] = x[:,h] w[h]^T",
       .source = "DeepSeek-V2 report, 2.1.2",
+      .flops = "2*T*H*N*K",
   };
 
   using Args = Bf16Gemm::Args;

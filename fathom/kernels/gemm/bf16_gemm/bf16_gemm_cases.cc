@@ -42,6 +42,12 @@ void add_bf16_bmm_shapes(CaseList& list) {
       add_product_case<Bf16Bmm>(list, {.t = t, .n = 16, .k = 130, .x = a, .y = a, .heads = 2});
     }
   }
+  for (int64_t t : {1, 7, 70}) {
+    const WeightLayout layout = WeightLayout::kRowMajor;
+    add_product_case<Bf16Bmm>(list, {.t = t, .n = 21, .k = 132, .layout = layout, .heads = 3});
+    add_product_case<Bf16Gemm>(list, {.t = t, .n = 81, .k = 4, .layout = layout});
+    add_product_case<Bf16Gemm>(list, {.t = t, .n = 129, .k = 300, .layout = layout});
+  }
   for (Format w : {Format::kBf16, Format::kF32}) {
     add_product_case<Bf16Bmm>(
         list,

@@ -3,10 +3,8 @@
 
 namespace fathom {
 
-constinit const VariantTable<Bf16Gemm> bf16_gemm_cpu =
-    product_variants<Bf16Gemm, bf16_products_avx512, bf16_products_avx2>();
+constinit const VariantTable<Bf16Gemm> bf16_gemm_cpu = bf16_product_variants<Bf16Gemm>();
 
-constinit const VariantTable<Bf16Bmm> bf16_bmm_cpu =
-    product_variants<Bf16Bmm, bf16_products_avx512, bf16_products_avx2>();
+constinit const VariantTable<Bf16Bmm> bf16_bmm_cpu = bf16_product_variants<Bf16Bmm>();
 
 }  // namespace fathom

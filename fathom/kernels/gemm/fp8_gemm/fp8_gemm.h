@@ -1,50 +1,110 @@
-// Products of bf16 activations with E4M3 weights that have one scale per 128x128 block.
+// Products with E4M3 weights: one scale per 128x128 block, with activations in bf16 or quantised
+// in groups of 128; or one scale per output channel, with activations quantised per token.
 #pragma once
 
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
+#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 
-/// A linear layer with block-scaled FP8 weights; activations stay as they are.
+/// A linear layer with block-scaled FP8 weights.
 ///
-///   y[t,n] = sum_b scale[n/128, b] * ( sum_{k in block b} x[t,k] * code[n,k] ),  block b = 128 k
+///   y[t,n] = sum_b x_scale[t,b] * scale[n/128,b] * ( sum_{k in block b} x[t,k] * code[n,k] )
 ///
+/// block b = 128 k. x is bf16 or float32, without x_scale, or E4M3 codes (format fp8_group).
+/// x_scales: float32 [T, ceil(K/128)] in any strides: row-major, column-major (strides 1, T), or
+/// column-major with columns of ceil(T/4)*4 for TMA. w in either layout; its block scales are
+/// row-major [ceil(N/128), ceil(K/128)], which is what a column-major [K/128, N/128] is.
 /// x and y may have strided rows; y must not overlap x. Partial blocks at the ends of N and K have
 /// scales of their own.
 /// Codes become bf16 exactly. float32 inside a block over k in order, then one fused multiply-add
-/// with the scale into the accumulator; y is rounded once. (The portable variant multiplies each
-/// code by its scale first.) A row's bits depend on that row and on w alone. Deterministic.
-/// Errors: InvalidArgument for missing or misshapen scales.
+/// with the product of the scales into the accumulator; y is rounded once. (The portable variant
+/// multiplies each code by its scale first; amx sums even and odd k of 32 apart.) A row's bits
+/// depend on that row and on w alone. Deterministic. A NaN code, scale or activation makes its
+/// outputs NaN, row by row; E4M3 has no infinity. Errors: InvalidArgument for missing or misshapen
+/// scales.
 /// Source: DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM.
 struct Fp8BlockGemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_block_gemm",
       .reference_names = {"fp8_blockwise_scaled_mm"},
-      .signature = "x[T,K]:bf16|f32 w[N,K]:fp8_block|fp8_block_ue8m0 -> y[T,N]:bf16|f32",
-      .equation = "y[t,n] = sum_b scale[n/128,b] sum_{k in b} x[t,k] code[n,k]",
+      .signature =
+          "x[T,K]:bf16|f32|fp8_group w[N,K]:fp8_block|fp8_block_ue8m0 -> y[T,N]:bf16|f16|f32",
+      .equation = "y[t,n] = sum_b x_scale[t,b] scale[n/128,b] sum_{k in b} x[t,k] code[n,k]",
       .source = "DeepSeek-V3 report, 3.3.2; DeepGEMM",
+      .flops = "2*T*N*K",
   };
 
   struct Args {
     View x;
     QuantView w;
     View y;
+    View x_scales = {};  ///< of fp8_group x
   };
 
   static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.w.values, &a.y}; }
 
   static Cost cost(const Args& a) { return product_cost(a.x.dim(0), a.w.rows(), a.w.cols()); }
 
-  static int64_t workspace(const Args& a, int num_threads) {
-    return product_workspace(a.x.dim(0), a.w.cols(), num_threads);
-  }
-
-  static Status check(const Args& a) { return check_weight(a.w); }
+  static int64_t workspace(const Args& a, int num_threads);
+  static Status check(const Args& a);
 };
 
+/// A linear layer of FP8 activations with a scale per token and FP8 weights with a scale per output
+/// channel.
+///
+///   y[t,n] = x_scales[t] * w.scales[n] * ( sum_k x[t,k] * w[n,k] ) + bias[n]
+///
+/// x may have strided rows; w is packed row-major (the reference's column-major [K, N]), its scales
+/// are float32 [N] or [N, 1]. Scales may be negative or zero. y may have strided rows and must not
+/// overlap x.
+/// Codes become bf16 exactly; float32 sums of 128 k in order, added up in order (the portable
+/// variant: one sum over k); then times x_scales[t], times w.scales[n], plus bias, each rounded to
+/// float32, and rounded once to y. A row's bits depend on that row and on w alone. Deterministic.
+/// The code NaN makes its row (of x) or column (of w) NaN; E4M3 has no infinity. f16 results beyond
+/// 65504 are infinite.
+/// Errors: InvalidArgument for missing or misshapen scales of w.
+/// Source: vLLM and sgl-project/sglang (fp8_scaled_mm); Micikevicius et al., "FP8 Formats for Deep
+/// Learning".
+struct Fp8Gemm {
+  static constexpr KernelInfo kInfo{
+      .name = "fp8_gemm",
+      .reference_names = {"fp8_scaled_mm"},
+      .signature =
+          "x[T,K]:e4m3 x_scales[T]:f32 w[N,K]:fp8_channel bias?[N]:bf16|f16|f32 -> "
+          "y[T,N]:bf16|f16|f32",
+      .limits = "K>=1",
+      .equation = "y[t,n] = x_scales[t] scale[n] sum_k x[t,k] w[n,k] + bias[n]",
+      .source = "sgl-project/sglang, fp8_scaled_mm",
+      .flops = "2*T*N*K",
+  };
+
+  struct Args {
+    View x;
+    View x_scales;
+    QuantView w;
+    View bias = {};
+    View y;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.x, &a.x_scales, &a.w.values, &a.bias, &a.y};
+  }
+
+  static Cost cost(const Args& a) { return product_cost(a.x.dim(0), a.w.rows(), a.w.cols()); }
+
+  static int64_t workspace(const Args& a, int num_threads);
+  static Status check(const Args& a);
+};
+
+/// Runs a loop on x of format fp8_group, decoded to bf16 codes with their scales behind or to
+/// float32 values.
+Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, ElementType type);
+
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu;
+extern const VariantTable<Fp8Gemm> fp8_gemm_cpu;
 
 }  // namespace fathom

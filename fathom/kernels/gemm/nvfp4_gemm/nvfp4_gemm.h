@@ -1,50 +1,69 @@
-// Products of bf16 activations with NVFP4 weights.
+// Products with NVFP4 weights, of activations in bf16 or in NVFP4 themselves.
 #pragma once
 
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
+#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 
-/// A linear layer with NVFP4 weights; activations stay as they are.
+/// How block scales E4M3 of NVFP4 lie in memory (formats/scale_layout.h has the diagrams).
+enum class BlockScaleLayout {
+  kLinear,         ///< [rows, K/16]
+  kSwizzled128x4,  ///< padded to [ceil(rows/128)*128, ceil(K/64)*4]; padding is never used
+};
+
+/// A linear layer with NVFP4 weights.
 ///
-///   y[t,n] = global * sum_b scale[n,b] * ( sum_{k in block b} x[t,k] * code[n,k] ),  block b = 16
-///   k
+///   y[t,n] = global * alpha * sum_b scale[n,b] * ( sum_{k in block b} x[t,k] * code[n,k] )
 ///
-/// x and y may have strided rows; y must not overlap x. `global` belongs to the matrix, or in
-/// layout kRows16 to 16 rows. Codes become bf16 exactly. float32 inside a block over k in order,
-/// then one fused multiply-add with the block scale into the accumulator; the global scale
-/// multiplies at the end and y is rounded once. (The portable variant multiplies each code by its
-/// two scales first.) A row's bits depend on that row and on w alone. Deterministic. Errors:
-/// InvalidArgument for missing or misshapen scales. Source: NVIDIA/Model-Optimizer
-/// (nvfp4_tensor.py); formats/block_fp4.h.
+/// block b = 16 k. x is bf16 or float32, without alpha; or, W4A4, E2M1 codes (format nvfp4, low
+/// nibble first, K a multiple of 16) with x_scales, and then x[t,k] = code * x_scale[t, k/16].
+/// x and y may have strided rows (of whole bytes); y must not overlap x.
+/// `global` belongs to the matrix, or in layout kRows16 to 16 rows. alpha is one float32, what the
+/// activations' global scale asks for; it may be left out, and with it, row-major weights may have
+/// no global: the reference call passes alpha alone. x_scales are E4M3, linear [T, K/16] with any
+/// row stride, or swizzled; those of a row-major w likewise, packed.
+/// Codes become bf16 exactly, also times an E4M3 scale. float32 inside a block over k in order,
+/// then one fused multiply-add with the block scale into the accumulator; global, then alpha,
+/// multiply at the end and y is rounded once. (The portable variant multiplies each code by its two
+/// scales first, amx by its block scale, and sums even and odd k of 32 apart.) A row's bits depend
+/// on that row and on w alone. Deterministic. NaN and infinity in x or x_scales reach their own
+/// row; scales of w are not negative and not NaN. Errors: InvalidArgument for missing, superfluous
+/// or misshapen scales. Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block_fp4.h;
+/// sgl-project/sglang.
 struct Nvfp4Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_gemm",
       .reference_names = {"cutlass_scaled_fp4_mm"},
-      .signature = "x[T,K]:bf16|f32 w[N,K]:nvfp4 -> y[T,N]:bf16|f32",
-      .equation = "y[t,n] = global sum_b scale[n,b] sum_{k in b} x[t,k] code[n,k]",
+      .signature = "x[T,K]:bf16|f32|nvfp4 w[N,K]:nvfp4 -> y[T,N]:bf16|f16|f32",
+      .equation = "y[t,n] = global alpha sum_b scale[n,b] sum_{k in b} x[t,k] code[n,k]",
       .source = "NVIDIA/Model-Optimizer",
+      .flops = "2*T*N*K",
   };
 
   struct Args {
     View x;
     QuantView w;
     View y;
+    View x_scales = {};  ///< of nvfp4 x
+    View alpha = {};     ///< [1]; only with nvfp4 x
+    BlockScaleLayout x_scale_layout = BlockScaleLayout::kLinear;
+    BlockScaleLayout w_scale_layout = BlockScaleLayout::kLinear;
   };
 
   static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.w.values, &a.y}; }
 
   static Cost cost(const Args& a) { return product_cost(a.x.dim(0), a.w.rows(), a.w.cols()); }
 
-  static int64_t workspace(const Args& a, int num_threads) {
-    return product_workspace(a.x.dim(0), a.w.cols(), num_threads);
-  }
-
-  static Status check(const Args& a) { return check_weight(a.w); }
+  static int64_t workspace(const Args& a, int num_threads);
+  static Status check(const Args& a);
 };
+
+/// Runs a loop on x of format nvfp4, decoded to bf16 or float32.
+Status run_quantised_x(Exec& ex, const Nvfp4Gemm::Args& a, ProductLoop loop, ElementType type);
 
 extern const VariantTable<Nvfp4Gemm> nvfp4_gemm_cpu;
 

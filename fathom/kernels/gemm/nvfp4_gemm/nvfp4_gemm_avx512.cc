@@ -1,82 +1,26 @@
+#include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_tiles_avx512.h"
 #include "fathom/kernels/gemm/stream_loops.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
 
 namespace fathom {
 namespace {
 
-/// bf16 of the sixteen E2M1 codes, twice: `vpermw` reads five bits of a lane, of which the lowest
-/// four are the code and the fifth belongs to the next one.
-alignas(64) constexpr uint16_t kE2m1Bits[32] = {
-    0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0,  // 0 .5 1 1.5 2 3 4 6
-    0x8000, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0,  // and their negatives
-    0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0,
-    0x8000, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0,
-};
-
-struct Nvfp4Tiles : PairTiles {
+struct Nvfp4Tiles : Nvfp4Product {
   static constexpr bool kHasGlobal = true;
   static constexpr int kGroups = 1;  // memory is read as one long stream
   static constexpr int kRows = 8;
   static constexpr int64_t kBlockRows = 32;  // rows of x stay in the second-level cache
   static constexpr int64_t kPassK = 16384;   // weights: 144 KiB
   static constexpr int64_t kUnit = 64;
-  static constexpr int64_t kSuperTileBytes = 576;  // formats/tile_layout.h has the diagram
-  static constexpr int64_t kTileBytes = 128;
-  static constexpr int64_t kTileScales = 512;
   static constexpr int64_t kAhead = 16 * kSuperTileBytes;  // measured, see GEMM_NOTES.md
-
-  static __m512i table() { return _mm512_load_si512(kE2m1Bits); }
-
-  /// Nibble N of every 16-bit lane, as bf16.
-  template <int N>
-  static inline __attribute__((always_inline)) __m512i decode(__m512i codes, __m512i values) {
-    if constexpr (N == 0) return _mm512_permutexvar_epi16(codes, values);
-    return _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * N), values);
-  }
-
-  /// E4M3 scales of sixteen rows. Scales carry no sign, so exponent and mantissa moved to their
-  /// places in a float32 want a factor of 2^(127-7), which makes subnormals right as well.
-  static inline __attribute__((always_inline)) F32 load_scales(const uint8_t* bytes) {
-    const __m512i wide =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
-    return V::mul(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 20)), V::splat(0x1p120f));
-  }
-
-  /// The four pairs of k of one vector of codes.
-  template <int N, int T>
-  static inline __attribute__((always_inline)) void add_codes(
-      __m512i codes, __m512i values, const Bf16* x, int64_t x_stride, F32 (&sum)[1][T]) {
-    const __m512i weights = decode<N>(codes, values);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      sum[0][t] = V::dot_pairs(weights, V::splat_pair(x + t * x_stride + 2 * N), sum[0][t]);
-    }
-    if constexpr (N < 3) add_codes<N + 1>(codes, values, x, x_stride, sum);
-  }
 
   template <int G, int T>
   static void pass(const Pass& a) {
-    const __m512i values = table();
     const uint8_t* w = a.p.tiles + a.group * a.p.group_bytes + a.k0 / 64 * kSuperTileBytes;
-    const Bf16* x = a.x;
+    // In front of the sums: behind them, the compiler works it out anew for every prefetch.
     const int64_t ahead = a.index == 0 ? kAhead : 0;
     F32 total[G][T];
     load_sums(a, total);
-    for (int64_t s = 0; s < a.columns / 64; ++s) {
-#pragma GCC unroll 1
-      for (int i = 0; i < 4; ++i) {
-        const uint8_t* tile = w + i * kTileBytes;
-        F32 sum[1][T];
-        set_zero(sum);
-        add_codes<0>(V::load_pairs(tile), values, x, a.x_stride, sum);
-        add_codes<0>(V::load_pairs(tile + kPairBytes), values, x + 8, a.x_stride, sum);
-        const F32 scale[1] = {load_scales(w + kTileScales + i * 16)};
-        add_scaled(sum, scale, total);
-        x += 16;
-      }
-      prefetch<kSuperTileBytes>(w, ahead);
-      w += kSuperTileBytes;
-    }
+    add_super_tiles(w, a.columns / 64, ahead, a.x, a.x_stride, total);
     store_sums(a, total);
   }
 };

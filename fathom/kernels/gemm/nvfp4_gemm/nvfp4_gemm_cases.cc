@@ -1,15 +1,272 @@
+#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/product_cases.h"
 
 namespace fathom {
+namespace {
 
-void add_nvfp4_gemm_cases(CaseList& list) {
-  add_small_product_cases<Nvfp4Gemm>(list, Format::kNvfp4, 300, {Format::kBf16, Format::kF32});
-  add_product_case<Nvfp4Gemm>(list, {.t = 9, .n = 17, .k = 16448, .weight = Format::kNvfp4});
+using K = Nvfp4Gemm;
+
+/// The weight of a quantised product: as a model has it, as a checkpoint has it, or as the
+/// reference call passes it, with swizzled scales and without a global scale.
+enum class WeightForm { kRows16, kRowMajor, kReference };
+
+struct Shape {
+  int64_t t = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  Format y = Format::kBf16;
+  WeightForm weight = WeightForm::kReference;
+  bool swizzled_x = true;
+  Dist dist = Dist::kNormal;
+  const char* op = "";
+};
+
+std::string suffix(const Shape& s) {
+  std::string out = str_cat("quantised_", format_name(s.y));
+  if (s.weight == WeightForm::kRows16) out += "_rows16";
+  if (s.weight == WeightForm::kRowMajor) out += "_row_major";
+  if (!s.swizzled_x) out += "_linear";
+  if (s.dist != Dist::kNormal) out += "_mixed";
+  return out;
+}
+
+/// E4M3 scales of [rows, blocks] as bytes in a tensor of u8, linear or swizzled with NaN as
+/// padding.
+class Scales {
+ public:
+  Scales(CaseData& c, const std::vector<E4m3>& linear, int64_t rows, int64_t blocks, bool swizzled)
+      : blocks_(blocks), swizzled_(swizzled) {
+    tensor_ = swizzled ? c.input({align_up(rows, kSwizzleRows), align_up(blocks, kSwizzleColumns)},
+                                 Format::kU8)
+                       : c.input({rows, blocks}, Format::kU8, {}, {.rows_per_batch = 1});
+    tensor_.fill([](int64_t) { return 0x7F; });
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t b = 0; b < blocks; ++b)
+        tensor_.set(place(r, b), linear[static_cast<size_t>(r * blocks + b)].bits);
+    }
+  }
+
+  double at(int64_t row, int64_t block) const {
+    return double{to_float(E4m3{static_cast<uint8_t>(tensor_[place(row, block)])})};
+  }
+
+  View view(const Binding& at) const {
+    View v = at(tensor_);
+    v.format = Format::kE4m3;
+    return v;
+  }
+
+  BlockScaleLayout layout() const {
+    return swizzled_ ? BlockScaleLayout::kSwizzled128x4 : BlockScaleLayout::kLinear;
+  }
+
+ private:
+  int64_t place(int64_t row, int64_t block) const {
+    return swizzled_ ? swizzled_128x4_offset(row, block, blocks_) : row * blocks_ + block;
+  }
+
+  Tensor tensor_;
+  int64_t blocks_;
+  bool swizzled_;
+};
+
+double code_at(const Tensor& packed, int64_t row, int64_t k) {
+  const auto byte = static_cast<uint8_t>(packed.at(row, k / 2));
+  return double{to_float(unpack_e2m1(&byte, k % 2))};
+}
+
+/// A matrix in NVFP4: packed codes and scales; its exact values unless it is random codes.
+struct Packed {
+  Tensor codes;
+  std::shared_ptr<Scales> scales;
+  std::shared_ptr<std::vector<float>> exact;
+  float global = 1.0f;
+
+  double at(int64_t row, int64_t k) const {
+    return code_at(codes, row, k) * scales->at(row, k / 16);
+  }
+};
+
+float largest(const std::vector<float>& values) {
+  float amax = 0;
+  for (float v : values)
+    amax = std::max(amax, std::fabs(v));
+  return amax;
+}
+
+Packed packed_x(CaseData& c, const Shape& s) {
+  Packed x;
+  x.exact = random_values(c, s.t, s.k, {.dist = s.dist});
+  x.global = nvfp4_global_scale(largest(*x.exact));
+  std::vector<uint8_t> codes(x.exact->size() / 2);
+  std::vector<E4m3> scales(x.exact->size() / 16);
+  nvfp4_quantize_activations(x.exact->data(), s.t, s.k, 1.0f / x.global, codes.data(),
+                             scales.data());
+  x.codes = c.input({s.t, s.k / 2}, Format::kU8, {},
+                    {.row_gap = *s.op != '\0' ? 0 : 5, .rows_per_batch = s.swizzled_x ? 0 : 1});
+  put_codes(x.codes, codes);
+  x.scales = std::make_shared<Scales>(c, scales, s.t, s.k / 16, s.swizzled_x);
+  return x;
+}
+
+Packed packed_w(CaseData& c, const Shape& s) {
+  Packed w;
+  w.codes = c.input({s.n, s.k / 2}, Format::kU8);
+  std::vector<E4m3> scales(static_cast<size_t>(s.n * s.k / 16));
+  const double size = 1.0 / std::sqrt(double(std::max<int64_t>(1, s.k)));
+  if (*s.op != '\0') {
+    put_random_bytes(c, w.codes, [](uint8_t b) { return b; });
+    for (E4m3& scale : scales)
+      scale.bits = static_cast<uint8_t>(0x30 + c.rng().next_below(0x20));  // 0.5 to 7.5
+    w.global = static_cast<float>(size / 9);
+  } else {
+    w.exact = random_values(c, s.n, s.k, {.scale = size});
+    w.global = nvfp4_global_scale(largest(*w.exact));
+    std::vector<uint8_t> codes(w.exact->size() / 2);
+    const Status status =
+        nvfp4_quantize_weights(w.exact->data(), s.n, s.k, w.global, codes.data(), scales.data());
+    FATHOM_CHECK(status.ok(), status.message());
+    put_codes(w.codes, codes);
+  }
+  w.scales = std::make_shared<Scales>(c, scales, s.n, s.k / 16, true);
+  return w;
+}
+
+void expect_unquantised(CaseBuilder<K>& c,
+                        const Shape& s,
+                        const Tensor& y,
+                        std::function<double(int64_t t, int64_t n)> exact) {
+  if (*s.op != '\0' || s.dist != Dist::kNormal || s.t * s.n < 4096) return;
+  c.expect_full_precision(y, {.diff = 1.3e-2}, std::move(exact));  // NVFP4 on both sides
+}
+
+Tensor output(CaseBuilder<K>& c, const Shape& s) {
+  // Rows of swizzled scales cannot be cut by a slice of the first axis.
+  if (!s.swizzled_x) c.set_batch(s.t);
+  return c.output({s.t, s.n}, s.y,
+                  {.row_gap = *s.op != '\0' ? 0 : 3, .rows_per_batch = s.swizzled_x ? 0 : 1});
+}
+
+void add_reference(CaseList& list, const Shape& s) {
+  add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<K>& c) {
+    const Packed x = packed_x(c, s);
+    const Packed w = packed_w(c, s);
+    const Tensor alpha = c.input({1}, Format::kF32);
+    alpha.set(0, double{x.global} * double{w.global});
+    const Tensor y = output(c, s);
+    c.bind([=](const Binding& at) {
+      QuantView weight = QuantView::dense(as_format(at(w.codes), Format::kNvfp4, s.k));
+      weight.scales = w.scales->view(at);
+      return K::Args{.x = as_format(at(x.codes), Format::kNvfp4, s.k),
+                     .w = weight,
+                     .y = at(y),
+                     .x_scales = x.scales->view(at),
+                     .alpha = at(alpha),
+                     .x_scale_layout = x.scales->layout(),
+                     .w_scale_layout = w.scales->layout()};
+    });
+    const auto rows =
+        std::make_shared<RowCache>(s.k, [=](int64_t n, int64_t k) { return w.at(n, k); });
+    c.expect_each(y, gates::gemm(s.y), [=](int64_t t, int64_t n) {
+      const std::vector<double>& row = (*rows)(n);
+      double sum = 0;
+      for (int64_t k = 0; k < s.k; ++k)
+        sum += x.at(t, k) * row[static_cast<size_t>(k)];
+      return alpha[0] * sum;
+    });
+    expect_unquantised(
+        c, s, y, [=](int64_t t, int64_t n) { return dot_rows(*x.exact, t, *w.exact, n, s.k); });
+  });
+}
+
+/// Weights of the model, whose global scale multiplies beside that of the activations.
+void add_with_global(CaseList& list, const Shape& s) {
+  add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<K>& c) {
+    const bool bench = *s.op != '\0';
+    const Packed x = packed_x(c, s);
+    const WeightSpec spec{.rows = s.n,
+                          .cols = s.k,
+                          .format = Format::kNvfp4,
+                          .layout = s.weight == WeightForm::kRows16 ? WeightLayout::kRows16
+                                                                    : WeightLayout::kRowMajor};
+    const Weight w = bench ? c.weight_codes(spec) : c.weight(spec);
+    const Tensor alpha = c.input({1}, Format::kF32);
+    alpha.set(0, double{x.global});
+    const Tensor y = output(c, s);
+    c.bind([=](const Binding& at) {
+      return K::Args{.x = as_format(at(x.codes), Format::kNvfp4, s.k),
+                     .w = at(w),
+                     .y = at(y),
+                     .x_scales = x.scales->view(at),
+                     .alpha = at(alpha),
+                     .x_scale_layout = x.scales->layout()};
+    });
+    c.expect_each(y, gates::gemm(s.y), [=](int64_t t, int64_t n) {
+      const std::span<const float> row = w.row(n);
+      double sum = 0;
+      for (int64_t k = 0; k < s.k; ++k)
+        sum += x.at(t, k) * double{row[static_cast<size_t>(k)]};
+      return alpha[0] * sum;
+    });
+    expect_unquantised(c, s, y, [=](int64_t t, int64_t n) {
+      const std::span<const float> row = w.exact_row(n);
+      double sum = 0;
+      for (int64_t k = 0; k < s.k; ++k) {
+        sum += double{(*x.exact)[static_cast<size_t>(t * s.k + k)]} *
+               double{row[static_cast<size_t>(k)]};
+      }
+      return sum;
+    });
+  });
+}
+
+void add(CaseList& list, const Shape& s) {
+  if (s.weight == WeightForm::kReference) {
+    add_reference(list, s);
+  } else {
+    add_with_global(list, s);
+  }
+}
+
+void add_quantised_cases(CaseList& list) {
+  for (WeightForm form : {WeightForm::kRows16, WeightForm::kRowMajor, WeightForm::kReference}) {
+    for (int64_t t : {0, 1, 2, 3, 8, 9, 33, 127, 128, 129}) {
+      add(list, {.t = t, .n = 32, .k = 96, .weight = form, .swizzled_x = t != 3});
+    }
+    for (int64_t n : {1, 15, 17, 64, 65, 130})
+      add(list, {.t = 5, .n = n, .k = 128, .y = Format::kF16, .weight = form});
+    for (int64_t k : {16, 32, 48, 64, 80, 256, 272, 320, 1040}) {
+      add(list, {.t = 3, .n = 33, .k = k, .y = Format::kF32, .weight = form, .swizzled_x = false});
+    }
+    add(list, {.t = 150, .n = 128, .k = 128, .y = Format::kF16, .weight = form});
+    add(list, {.t = 33, .n = 128, .k = 192, .weight = form, .swizzled_x = false});
+    add(list, {.t = 14,
+               .n = 48,
+               .k = 320,
+               .weight = form,
+               .swizzled_x = false,
+               .dist = Dist::kMixedRows});
+    add(list, {.t = 600, .n = 16, .k = 64, .weight = form, .swizzled_x = false});
+    for (int64_t t : {1, 16, 512}) {
+      const auto bench = [&](const char* op, int64_t n, int64_t k) {
+        add(list, {.t = t, .n = n, .k = k, .weight = form, .op = op});
+      };
+      bench("r1_q_b_proj", 24576, 1536);
+      bench("r1_shared_down_proj", 7168, 2048);
+      if (t <= 16) bench("r1_o_proj", 7168, 16384);
+    }
+  }
+}
+
+void add_plain_x_cases(CaseList& list) {
+  add_small_product_cases<K>(list, Format::kNvfp4, 300,
+                             {Format::kBf16, Format::kF32, Format::kF16});
+  add_product_case<K>(list, {.t = 9, .n = 17, .k = 16448, .weight = Format::kNvfp4});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
-      add_product_case<Nvfp4Gemm>(list,
-                                  {.t = t, .n = n, .k = k, .weight = Format::kNvfp4, .op = op});
+      add_product_case<K>(list, {.t = t, .n = n, .k = k, .weight = Format::kNvfp4, .op = op});
     };
     bench("r1_o_proj", 7168, 16384);
     bench("r1_q_b_proj", 24576, 1536);
@@ -18,6 +275,13 @@ void add_nvfp4_gemm_cases(CaseList& list) {
     bench("v2lite_o_proj", 2048, 2048);
     bench("v2lite_shared_gate_up_proj", 5632, 2048);
   }
+}
+
+}  // namespace
+
+void add_nvfp4_gemm_cases(CaseList& list) {
+  add_plain_x_cases(list);
+  add_quantised_cases(list);
 }
 
 }  // namespace fathom

@@ -10,8 +10,9 @@ namespace fathom {
 ///
 ///   y[t,n] = sum_k x[t,k] * w[n,k]
 ///
-/// Everything else as Bf16Gemm.
-/// Source: DeepSeek-V2 technical report, section 2.1.2, eq. 9 and 12, as one matrix.
+/// w is [N, K] row-major, the reference's column-major [K, N], or in layout kRows16. Everything
+/// else as Bf16Gemm. Source: DeepSeek-V2 technical report, section 2.1.2, eq. 9 and 12, as one
+/// matrix.
 struct LatentDownGemm {
   static constexpr KernelInfo kInfo{
       .name = "latent_down_gemm",
@@ -20,6 +21,7 @@ struct LatentDownGemm {
       .limits = "T<=16",
       .equation = "y = x w^T",
       .source = "DeepSeek-V2 report, 2.1.2",
+      .flops = "2*T*N*K",
   };
 
   using Args = Bf16Gemm::Args;
@@ -35,7 +37,8 @@ struct LatentDownGemm {
   static Status check(const Args& a) { return Bf16Gemm::check(a); }
 };
 
-/// Router logits of at most 16 tokens: one float32 score an expert, never rounded to bf16.
+/// Router logits of at most 16 tokens: one float32 score an expert, rounded to bf16 only where y
+/// asks for it (the reference's default; a model routes by float32).
 ///
 ///   y[t,e] = sum_k x[t,k] * w[e,k]
 ///
@@ -45,10 +48,11 @@ struct RouterGemm {
   static constexpr KernelInfo kInfo{
       .name = "router_gemm",
       .reference_names = {"dsv3_router_gemm"},
-      .signature = "x[T,K]:bf16|f32 w[N,K]:bf16|f32 -> y[T,N]:f32",
+      .signature = "x[T,K]:bf16|f32 w[N,K]:bf16|f32 -> y[T,N]:bf16|f32",
       .limits = "T<=16",
       .equation = "y = x w^T",
       .source = "DeepSeek-V3 report, 2.1.2",
+      .flops = "2*T*N*K",
   };
 
   using Args = Bf16Gemm::Args;

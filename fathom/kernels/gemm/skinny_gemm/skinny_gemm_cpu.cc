@@ -4,9 +4,8 @@
 namespace fathom {
 
 constinit const VariantTable<LatentDownGemm> latent_down_gemm_cpu =
-    product_variants<LatentDownGemm, bf16_products_avx512, bf16_products_avx2>();
+    bf16_product_variants<LatentDownGemm>();
 
-constinit const VariantTable<RouterGemm> router_gemm_cpu =
-    product_variants<RouterGemm, bf16_products_avx512, bf16_products_avx2>();
+constinit const VariantTable<RouterGemm> router_gemm_cpu = bf16_product_variants<RouterGemm>();
 
 }  // namespace fathom

@@ -26,6 +26,7 @@ struct Bf16GroupGemm {
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "DeepSeek-V3 technical report, section 2.1.2",
+      .flops = "2*R*N*K",
   };
 
   struct Args {

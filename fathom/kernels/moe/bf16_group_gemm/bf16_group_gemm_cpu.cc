@@ -4,6 +4,6 @@
 namespace fathom {
 
 constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cpu =
-    product_variants<Bf16GroupGemm, bf16_products_avx512, bf16_products_avx2>();
+    product_variants<Bf16GroupGemm, bf16_products_amx, bf16_products_avx512, bf16_products_avx2>();
 
 }  // namespace fathom

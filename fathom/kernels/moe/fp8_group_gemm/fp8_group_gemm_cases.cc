@@ -1,11 +1,162 @@
-#include "fathom/kernels/gemm/product_cases.h"
+#include "fathom/formats/block_fp8.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
+#include "fathom/kernels/moe/grouped_cases.h"
 
 namespace fathom {
+namespace {
+
+struct Shape {
+  ExpertLoad load;
+  int64_t n = 0;
+  int64_t k = 0;
+  Format y = Format::kBf16;
+  WeightLayout layout = WeightLayout::kRowMajor;
+  Format weight = Format::kFp8Block;
+  bool column_major_scales = false;
+  Dist dist = Dist::kNormal;
+  int64_t top_k = 1;
+  const char* op = "";
+  int64_t ring_bytes = 0;
+};
+
+std::string suffix(const Shape& s) {
+  std::string out = str_cat("quantised_", format_name(s.y));
+  if (s.weight != Format::kFp8Block) str_append(out, str_cat("_", format_name(s.weight)));
+  if (s.layout == WeightLayout::kRows16) out += "_rows16";
+  if (s.column_major_scales) out += "_column_scales";
+  if (s.dist != Dist::kNormal) out += "_mixed";
+  return out;
+}
+
+/// Activations as the reference passes them: E4M3 codes and float32 scales [R, K/128].
+struct QuantisedRows {
+  Tensor codes, scales;
+  std::shared_ptr<std::vector<float>> exact;
+  int64_t rows = 0, blocks = 0, row_stride = 0, block_stride = 0;
+
+  QuantisedRows(CaseData& c, const Shape& s)
+      : rows(s.load.rows()), blocks(ceil_div(s.k, kFp8Block)) {
+    row_stride = s.column_major_scales ? 1 : blocks;
+    block_stride = s.column_major_scales ? rows : 1;
+    codes = c.input({rows, s.k}, Format::kE4m3, {}, {.row_gap = *s.op == '\0' ? 9 : 0});
+    scales = c.input({rows * blocks}, Format::kF32);
+    exact = random_values(c, rows, s.k, {.dist = s.dist});
+    std::vector<E4m3> quantised(exact->size());
+    std::vector<float> linear(static_cast<size_t>(rows * blocks));
+    fp8_quantize_groups(exact->data(), rows, s.k, kFp8Block, kFp8SglangGroup, quantised.data(),
+                        linear.data());
+    put_codes(codes, quantised);
+    for (int64_t i = 0; i < rows * blocks; ++i) {
+      scales.set(i / blocks * row_stride + i % blocks * block_stride,
+                 double{linear[static_cast<size_t>(i)]});
+    }
+  }
+
+  View scale_view(const Binding& at) const {
+    View v = make_view(at(scales).data, {rows, blocks}, Format::kF32);
+    v.strides[0] = row_stride;
+    v.strides[1] = block_stride;
+    return v;
+  }
+
+  std::vector<double> row(int64_t r) const {
+    std::vector<double> out = codes.row(r);
+    for (size_t k = 0; k < out.size(); ++k)
+      out[k] *= scales[r * row_stride + static_cast<int64_t>(k) / kFp8Block * block_stride];
+    return out;
+  }
+};
+
+template <class K>
+void add_quantised(CaseList& list, const Shape& s) {
+  CaseSpec spec = grouped_case_spec(s.op, s.load, s.n, s.k, s.top_k, suffix(s));
+  if (s.ring_bytes > 0) spec.note = "experts mapped onto a ring";
+  add_case<K>(list, spec, [s](CaseBuilder<K>& c) {
+    const bool bench = *s.op != '\0';
+    const Tensor offsets = s.load.offsets(c);
+    const QuantisedRows x(c, s);
+    const WeightSpec w_spec{.num_experts = s.load.experts(),
+                            .rows = s.n,
+                            .cols = s.k,
+                            .format = s.weight,
+                            .layout = s.layout};
+    const Weight w = bench ? c.weight_codes(w_spec, s.ring_bytes) : c.weight(w_spec);
+    const Tensor y = c.output({s.load.rows(), s.n}, s.y, {.row_gap = bench ? 0 : 3});
+    c.bind([=](const Binding& at) {
+      return Fp8GroupGemm::Args{.x = as_format(at(x.codes), Format::kFp8Group, s.k),
+                                .w = at(w),
+                                .offsets = at(offsets),
+                                .y = at(y),
+                                .top_k = s.top_k,
+                                .x_scales = x.scale_view(at)};
+    });
+    c.expect_each(y, gates::gemm(s.y), [=](int64_t r, int64_t n) {
+      const int64_t e = s.load.expert_of(r);
+      return e < 0 ? untouched() : dot(x.row(r), w.row(e * s.n + n));
+    });
+    if (bench || s.dist != Dist::kNormal || s.load.rows() * s.n < 4096) return;
+    c.expect_full_precision(y, gates::full_precision(s.weight), [=](int64_t r, int64_t n) {
+      const int64_t e = s.load.expert_of(r);
+      if (e < 0) return untouched();
+      const std::span<const float> row = w.exact_row(e * s.n + n);
+      return dot_rows(*x.exact, r, {row.begin(), row.end()}, 0, s.k);
+    });
+  });
+}
+
+template <class K>
+void add_small_quantised_cases(CaseList& list) {
+  for (WeightLayout layout : {WeightLayout::kRowMajor, WeightLayout::kRows16}) {
+    for (const ExpertLoad& load : small_loads())
+      add_quantised<K>(list, {.load = load, .n = 128, .k = 256, .layout = layout});
+    const ExpertLoad load{.counts = {3, 0, 11, 2}};
+    for (int64_t k : {1, 2, 3, 127, 128, 129, 300})
+      add_quantised<K>(list, {.load = load, .n = 48, .k = k, .layout = layout});
+    for (Format y : {Format::kF32, Format::kF16})
+      add_quantised<K>(list, {.load = load, .n = 256, .k = 384, .y = y, .layout = layout});
+    add_quantised<K>(
+        list,
+        {.load = load, .n = 64, .k = 256, .layout = layout, .weight = Format::kFp8BlockUe8m0});
+    add_quantised<K>(
+        list, {.load = load, .n = 64, .k = 256, .layout = layout, .column_major_scales = true});
+    add_quantised<K>(list,
+                     {.load = load, .n = 64, .k = 320, .layout = layout, .dist = Dist::kMixedRows});
+  }
+  add_quantised<K>(list, {.load = {.counts = {2, 5}}, .n = 150, .k = 200});
+}
+
+/// R1's experts as a model has them and as the reference call does. A stack of row-major weights
+/// that memory does not hold has fewer experts.
+template <class K>
+void add_real_quantised_cases(CaseList& list, ExpertLoad (*load_of)(int64_t, int64_t, int64_t)) {
+  constexpr int64_t kRing = 1 << 30;
+  for (int64_t tokens : {1, 8, 512}) {
+    const auto add = [&](const char* op, int64_t experts, int64_t n, int64_t k, WeightLayout layout,
+                         int64_t ring) {
+      add_quantised<K>(list, {.load = load_of(tokens, 8, experts),
+                              .n = n,
+                              .k = k,
+                              .layout = layout,
+                              .top_k = 8,
+                              .op = op,
+                              .ring_bytes = ring});
+    };
+    add("r1_experts_gate_up", 256, 4096, 7168, WeightLayout::kRows16, kRing);
+    add("r1_experts_down", 256, 7168, 2048, WeightLayout::kRows16, kRing);
+    add("r1_16_experts_down", 16, 7168, 2048, WeightLayout::kRowMajor, 0);
+  }
+}
+
+}  // namespace
 
 void add_fp8_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Fp8GroupGemm>(list, Format::kFp8Block);
   add_expert_cases<Fp8GroupGemm>(list, Format::kFp8Block);
+  add_small_quantised_cases<Fp8GroupGemm>(list);
+  add_real_quantised_cases<Fp8GroupGemm>(list, even_load);
+  add_small_grouped_cases<Fp8GroupGemmSkewed>(list, Format::kFp8Block);
+  add_small_quantised_cases<Fp8GroupGemmSkewed>(list);
+  add_real_quantised_cases<Fp8GroupGemmSkewed>(list, skewed_load);
 }
 
 }  // namespace fathom

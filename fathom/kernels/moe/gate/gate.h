@@ -25,6 +25,12 @@ inline constexpr int64_t kMaxExperts = 2048;
 /// Whether weights are divided by their sum before they are scaled.
 enum class Renormalize : uint8_t { kNo, kYes };
 
+/// The precision in which sigmoid scores are compared.
+enum class ScorePrecision : uint8_t {
+  kF32,
+  kLogits,  ///< rounded to the format of the logits: the score, and the score with bias
+};
+
 /// Softmax router.
 ///
 ///   z = logits, or softcap * tanh(logits / softcap) if softcap != 0;   z += bias
@@ -42,6 +48,7 @@ struct TopkSoftmax {
       .limits = "K>=1, K<=E, E<=2048",
       .equation = "p = softmax(logits); ids = topk(p); weights = p[ids] * scaling",
       .source = "arXiv 2405.04434, eq. 22 to 24",
+      .flops = "10*T*E",
   };
 
   struct Args {
@@ -75,6 +82,7 @@ struct TopkSigmoid {
       .limits = "K>=1, K<=E, E<=2048",
       .equation = "s = sigmoid(logits); ids = topk(s + bias); weights = s[ids] * scaling",
       .source = "sgl-kernel, topk_sigmoid",
+      .flops = "10*T*E",
   };
 
   struct Args {
@@ -102,7 +110,11 @@ struct TopkSigmoid {
 ///
 /// num_shared > 0 appends shared experts as ids E, E+1, ... with weight shared_weight in the last
 /// columns (a fused shared expert of a reference stack); K counts them.
-/// bias stays float32: rounding it changes choices. A group of one expert has that one as its sum.
+/// A float32 bias stays float32: rounding it changes choices. A group of one expert has that one as
+/// its sum. precision = kLogits rounds s, and s + bias again, to the format of the logits, as a
+/// reference does that computes in it; equal scores are then common, and the lower id wins.
+/// moe_fused_gate with routed_scaling_factor f is: scaling 1 and shared_weight 1/f, or with
+/// apply_routed_scaling_factor_on_output scaling f and shared_weight 1; precision kLogits.
 /// Errors: InvalidArgument if E is no multiple of n_group, topk_group is not in [1, n_group], or
 /// the groups kept hold fewer than K experts. Source: DeepSeek-V3, arXiv 2412.19437, eq. 13 to 16,
 /// and deepseek-ai/DeepSeek-V3 inference/model.py; reference name moe_fused_gate.
@@ -110,12 +122,14 @@ struct GroupedTopkGate {
   static constexpr KernelInfo kInfo{
       .name = "grouped_topk_gate",
       .reference_names = {"moe_fused_gate"},
-      .signature = "logits[T,E]:f32|bf16|f16 bias?[E]:f32 -> weights[T,K]:f32 ids[T,K]:i32",
+      .signature =
+          "logits[T,E]:f32|bf16|f16 bias?[E]:f32|bf16|f16 -> weights[T,K]:f32 ids[T,K]:i32",
       .limits = "E>=1, K>=1, E<=2048",
       .equation =
           "s = sigmoid(logits); choose by s + bias in the groups of best top-2 sum; "
           "weights = s / sum(s) * scaling",
       .source = "arXiv 2412.19437, eq. 13 to 16",
+      .flops = "12*T*E",
   };
 
   struct Args {
@@ -126,6 +140,7 @@ struct GroupedTopkGate {
     Renormalize renorm = Renormalize::kYes;
     int num_shared = 0;
     float shared_weight = 1.0f;
+    ScorePrecision precision = ScorePrecision::kF32;
   };
 
   static constexpr auto operands(const Args& a) {
@@ -157,6 +172,7 @@ struct GroupLimitedSoftmaxGate {
       .equation =
           "p = softmax(logits); choose in the groups of best maximum; weights = p * scaling",
       .source = "arXiv 2405.04434, section 2.2.2",
+      .flops = "10*T*E",
   };
 
   struct Args {

@@ -44,6 +44,16 @@ void gate_softmax(const float* z, float* out, int64_t count) {
   }
 }
 
+void gate_choice(const float* s, const float* beta, float* out, int64_t count) {
+  const __m512 lowest = _mm512_set1_ps(-__builtin_inff());
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const __mmask16 mask = first_lanes(count - i);
+    const __m512 sum = _mm512_add_ps(load16(s + i, mask), load16(beta + i, mask));
+    const __mmask16 nan = _mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q);
+    store16(out + i, mask, _mm512_mask_mov_ps(sum, nan, lowest));
+  }
+}
+
 int64_t gate_argmax(const float* values, int64_t count) {
   const __m512 max = _mm512_set1_ps(largest(values, count));
   for (int64_t i = 0; i < count; i += kLanes) {

@@ -4,81 +4,9 @@
 
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/moe/gate/gate.h"
+#include "fathom/kernels/moe/gate/gate_oracle.h"
 
 namespace fathom {
-namespace oracle {
-
-struct Choice {
-  std::vector<int> ids;
-  std::vector<double> weights;
-};
-
-/// The `count` largest of `score` in decreasing order, the lower index first among equals.
-std::vector<int> best(const std::vector<double>& score, int count) {
-  std::vector<int> order(score.size());
-  for (size_t i = 0; i < order.size(); ++i)
-    order[i] = static_cast<int>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-    return score[static_cast<size_t>(a)] > score[static_cast<size_t>(b)];
-  });
-  order.resize(static_cast<size_t>(count));
-  return order;
-}
-
-std::vector<double> softmax(const std::vector<double>& z) {
-  const double max = *std::max_element(z.begin(), z.end());
-  double sum = 0;
-  std::vector<double> p;
-  for (double v : z) {
-    p.push_back(std::exp(v - max));
-    sum += p.back();
-  }
-  for (double& v : p)
-    v /= sum;
-  return p;
-}
-
-Choice choose(const std::vector<double>& choice,
-              const std::vector<double>& score,
-              int count,
-              bool renormalize,
-              double epsilon,
-              double scaling) {
-  Choice out{.ids = best(choice, count), .weights = {}};
-  double sum = 0;
-  for (int e : out.ids) {
-    out.weights.push_back(score[static_cast<size_t>(e)]);
-    sum += out.weights.back();
-  }
-  for (double& w : out.weights)
-    w = w / (renormalize ? sum + epsilon : 1.0) * scaling;
-  return out;
-}
-
-/// `choice` with -inf outside of the `keep` best groups; the score of a group is the sum of its
-/// `top` largest.
-std::vector<double> limited(std::vector<double> choice, int groups, int keep, size_t top) {
-  const size_t size = choice.size() / static_cast<size_t>(groups);
-  std::vector<double> group_score;
-  for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
-    std::vector<double> group(choice.begin() + static_cast<int64_t>(g * size),
-                              choice.begin() + static_cast<int64_t>((g + 1) * size));
-    std::sort(group.rbegin(), group.rend());
-    double sum = 0;
-    for (size_t i = 0; i < std::min(top, size); ++i)
-      sum += group[i];
-    group_score.push_back(sum);
-  }
-  const std::vector<int> kept = best(group_score, keep);
-  for (size_t e = 0; e < choice.size(); ++e) {
-    const bool in = std::count(kept.begin(), kept.end(), static_cast<int>(e / size)) > 0;
-    if (!in) choice[e] = -HUGE_VAL;
-  }
-  return choice;
-}
-
-}  // namespace oracle
-
 namespace {
 
 struct Shape {
@@ -104,17 +32,20 @@ CaseSpec spec_of(const Shape& s, bool bench) {
           .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.chosen)};
 }
 
-/// The operands all routers share. Random logits do not tie: the float32 choice is the float64 one.
+/// The operands all routers share.
 struct RouterOperands {
   Tensor logits, bias, weights, ids;
 
   template <class K>
-  RouterOperands(CaseBuilder<K>& c, const Shape& s, bool has_bias) {
+  RouterOperands(CaseBuilder<K>& c,
+                 const Shape& s,
+                 bool has_bias,
+                 Format bias_format = Format::kF32) {
     c.set_batch(s.tokens);
     const Placement rows{.row_gap = 3, .rows_per_batch = 1};
     logits = c.input({s.tokens, s.experts}, s.format, {.scale = 2.0}, rows);
     if (has_bias) {
-      bias = c.input({s.experts}, Format::kF32, {.scale = 0.1});
+      bias = c.input({s.experts}, bias_format, {.scale = 0.1});
     }
     weights = c.output({s.tokens, s.chosen}, Format::kF32, rows);
     ids = c.output({s.tokens, s.chosen}, Format::kI32, rows);
@@ -135,16 +66,39 @@ struct RouterOperands {
     return score;
   }
 
+  std::vector<int> found_ids(int64_t t) const {
+    const std::vector<double> row = ids.row(t);
+    return {row.begin(), row.end()};
+  }
+
+  /// Ids and weights as the exact scores say; where float32 scores may order experts otherwise, as
+  /// the choice found says.
   template <class K>
-  void expect(CaseBuilder<K>& c, const std::function<oracle::Choice(int64_t t)>& choose) const {
-    c.expect_rows(weights, gates::router_weights(), [=](int64_t t, std::span<double> out) {
-      const oracle::Choice choice = choose(t);
-      std::copy(choice.weights.begin(), choice.weights.end(), out.begin());
-    });
-    c.expect_rows(ids, gates::exact(), [=](int64_t t, std::span<double> out) {
-      const oracle::Choice choice = choose(t);
-      std::copy(choice.ids.begin(), choice.ids.end(), out.begin());
-    });
+  void expect(CaseBuilder<K>& c, const std::function<oracle::Rule(int64_t t)>& rule_of) const {
+    const RouterOperands o = *this;
+    c.expect_rows(
+        weights, gates::router_weights(),
+        [=](int64_t t, std::span<double> out) {
+          const oracle::Rule rule = rule_of(t);
+          std::ranges::copy(oracle::weights_of(rule, oracle::ids_of(rule)), out.begin());
+        },
+        [=](int64_t t, std::span<double> expected) {
+          const oracle::Rule rule = rule_of(t);
+          const std::vector<int> found = o.found_ids(t);
+          if (found == oracle::ids_of(rule) || !oracle::near_tie(rule, found)) return;
+          std::ranges::copy(oracle::weights_of(rule, found), expected.begin());
+        });
+    c.expect_rows(
+        ids, gates::exact(),
+        [=](int64_t t, std::span<double> out) {
+          std::ranges::copy(oracle::ids_of(rule_of(t)), out.begin());
+        },
+        [=](int64_t t, std::span<double> expected) {
+          const oracle::Rule rule = rule_of(t);
+          const std::vector<int> found = o.found_ids(t);
+          if (found == oracle::ids_of(rule) || !oracle::near_tie(rule, found)) return;
+          std::ranges::copy(found, expected.begin());
+        });
   }
 };
 
@@ -168,8 +122,11 @@ void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm,
       for (double& v : z)
         v = softcap == 0 ? v : softcap * std::tanh(v / softcap);
       z = o.biased(z);
-      return oracle::choose(z, oracle::softmax(z), static_cast<int>(s.chosen),
-                            renorm == Renormalize::kYes, 0, 1.5);
+      return oracle::Rule{.choice = z,
+                          .score = oracle::softmax(z),
+                          .count = static_cast<int>(s.chosen),
+                          .renormalize = renorm == Renormalize::kYes,
+                          .scaling = 1.5};
     });
   });
 }
@@ -189,19 +146,37 @@ void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm)
     });
     o.expect(c, [=](int64_t t) {
       const std::vector<double> score = o.sigmoids(t);
-      return oracle::choose(o.biased(score), score, static_cast<int>(s.chosen),
-                            renorm == Renormalize::kYes, 0, 2.5);
+      return oracle::Rule{.choice = o.biased(score),
+                          .score = score,
+                          .count = static_cast<int>(s.chosen),
+                          .renormalize = renorm == Renormalize::kYes,
+                          .scaling = 2.5};
     });
   });
 }
 
-void add_grouped(CaseList& list, const Shape& s, bool bench, int num_shared) {
+/// Scores as their format holds them.
+void round_all(Format format, std::vector<double>& values) {
+  alignas(8) std::byte element[8];
+  for (double& v : values) {
+    store_element(format, element, 0, v);
+    v = load_element(format, element, 0);
+  }
+}
+
+void add_grouped(CaseList& list,
+                 const Shape& s,
+                 bool bench,
+                 int num_shared,
+                 ScorePrecision precision = ScorePrecision::kF32) {
   CaseSpec spec = spec_of(s, bench);
+  const bool rounds = precision == ScorePrecision::kLogits;
+  if (rounds) spec.name += "_rounded";
   if (num_shared > 0) str_append(spec.name, str_cat("_shared", num_shared));
   add_case<GroupedTopkGate>(list, spec, [=](CaseBuilder<GroupedTopkGate>& c) {
     Shape with_shared = s;
     with_shared.chosen += num_shared;
-    const RouterOperands o(c, with_shared, s.with_bias);
+    const RouterOperands o(c, with_shared, s.with_bias, rounds ? s.format : Format::kF32);
     c.bind([=](const Binding& at) {
       return GroupedTopkGate::Args{.logits = at(o.logits),
                                    .bias = at(o.bias),
@@ -211,17 +186,27 @@ void add_grouped(CaseList& list, const Shape& s, bool bench, int num_shared) {
                                    .topk_group = s.kept,
                                    .scaling = 2.5f,
                                    .num_shared = num_shared,
-                                   .shared_weight = 0.4f};
+                                   .shared_weight = 0.4f,
+                                   .precision = precision};
     });
     o.expect(c, [=](int64_t t) {
-      const std::vector<double> score = o.sigmoids(t);
-      oracle::Choice choice = oracle::choose(oracle::limited(o.biased(score), s.groups, s.kept, 2),
-                                             score, static_cast<int>(s.chosen), true, 1e-20, 2.5);
-      for (int i = 0; i < num_shared; ++i) {
-        choice.ids.push_back(static_cast<int>(s.experts) + i);
-        choice.weights.push_back(0.4);
-      }
-      return choice;
+      std::vector<double> score = o.sigmoids(t);
+      if (rounds) round_all(s.format, score);
+      std::vector<double> choice = o.biased(score);
+      if (rounds) round_all(s.format, choice);
+      return oracle::Rule{.choice = choice,
+                          .score = score,
+                          .count = static_cast<int>(s.chosen),
+                          .groups = s.groups,
+                          .kept = s.kept,
+                          .top = 2,
+                          .renormalize = true,
+                          .epsilon = 1e-20,
+                          .scaling = 2.5,
+                          .shared = num_shared,
+                          .shared_weight = double{0.4f},
+                          // A score at the edge of a rounding may be a whole step off.
+                          .rounding = rounds ? 0x1p-8 : 0x1p-21};
     });
   });
 }
@@ -241,9 +226,15 @@ void add_group_limited(CaseList& list, const Shape& s, bool bench, Renormalize r
                                            .renorm = renorm};
     });
     o.expect(c, [=](int64_t t) {
-      const std::vector<double> p = oracle::softmax(o.logits.row(t));
-      return oracle::choose(oracle::limited(p, s.groups, s.kept, 1), p, static_cast<int>(s.chosen),
-                            renorm == Renormalize::kYes, 1e-20, 16);
+      // Logits are in the order of their probabilities.
+      return oracle::Rule{.choice = o.logits.row(t),
+                          .score = oracle::softmax(o.logits.row(t)),
+                          .count = static_cast<int>(s.chosen),
+                          .groups = s.groups,
+                          .kept = s.kept,
+                          .renormalize = renorm == Renormalize::kYes,
+                          .epsilon = 1e-20,
+                          .scaling = 16};
     });
   });
 }
@@ -274,6 +265,11 @@ void add_gate_cases(CaseList& list) {
   add_softmax(list, {4, 64, 64}, false, Renormalize::kNo, 0);
   add_softmax(list, {4, 2048, 8, 1, 1, Format::kF32, false}, false, Renormalize::kYes, 0);
   add_sigmoid(list, {4, 2048, 8, 1, 1, Format::kF32, false}, false, Renormalize::kYes);
+  for (Format f : {Format::kF32, Format::kBf16, Format::kF16}) {
+    add_grouped(list, {7, 128, 4, 4, 2, f}, false, 0, ScorePrecision::kLogits);
+    add_grouped(list, {7, 256, 8, 8, 4, f}, false, 1, ScorePrecision::kLogits);
+    add_grouped(list, {7, 512, 8, 16, 8, f}, false, 2, ScorePrecision::kLogits);
+  }
   add_grouped(list, {4, 128, 4, 4, 2}, false, 1);
   add_grouped(list, {4, 512, 8, 16, 8}, false, 2);
   add_grouped(list, {4, 256, 8, 8, 4, Format::kF32, false}, false, 0);

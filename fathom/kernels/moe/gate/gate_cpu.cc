@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -32,6 +33,16 @@ void softmax(const float* z, float* out, int64_t count) {
     out[i] /= sum;
 }
 
+/// A choice score that may stand anywhere in the order: NaN becomes the lowest.
+float orderly(float score) {
+  return std::isnan(score) ? kLowest : score;
+}
+
+void choice_scores(const float* s, const float* beta, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = orderly(s[i] + beta[i]);
+}
+
 int64_t argmax(const float* values, int64_t count) {
   int64_t best = -1;
   for (int64_t i = 0; i < count; ++i) {
@@ -41,8 +52,9 @@ int64_t argmax(const float* values, int64_t count) {
   return best;
 }
 
-constexpr GateRow kPortable{sigmoid, softmax, argmax};
-constexpr GateRow kAvx512{avx512::gate_sigmoid, avx512::gate_softmax, avx512::gate_argmax};
+constexpr GateRow kPortable{sigmoid, softmax, choice_scores, argmax};
+constexpr GateRow kAvx512{avx512::gate_sigmoid, avx512::gate_softmax, avx512::gate_choice,
+                          avx512::gate_argmax};
 
 // ---- the parts that all routers share ----
 
@@ -55,11 +67,6 @@ void load_row(const View& logits, int64_t t, float* z) {
   if (logits.format == Format::kF32) return load(logits.row<const float>(t));
   if (logits.format == Format::kBf16) return load(logits.row<const Bf16>(t));
   load(logits.row<const F16>(t));
-}
-
-/// A choice score that may stand anywhere in the order: NaN becomes the lowest.
-float orderly(float score) {
-  return std::isnan(score) ? kLowest : score;
 }
 
 /// Takes the `count` largest choice scores, largest first. What is taken becomes NaN.
@@ -174,24 +181,53 @@ Status topk_softmax(Exec& ex, const TopkSoftmax::Args& a) {
   return {};
 }
 
-/// s = sigmoid(logits), choice = s + bias. The logits are loaded into `choice` on the way.
+/// Values as the format holds them.
+void round_to(Format format, float* values, int64_t count) {
+  with_float_type(format, [&]<class T>(T) {
+    for (int64_t i = 0; i < count; ++i)
+      values[i] = to_float(from_float<T>(values[i]));
+  });
+}
+
+/// The bias of all experts in float32.
+void load_bias(const View& bias, int64_t num_experts, float* beta) {
+  if (!bias.present()) {
+    std::fill_n(beta, num_experts, 0.0f);
+    return;
+  }
+  with_float_type(bias.format, [&]<class T>(T) {
+    for (int64_t e = 0; e < num_experts; ++e)
+      beta[e] = to_float(bias.as<const T>()[e]);
+  });
+}
+
+/// s = sigmoid(logits), choice = s + bias. The logits are loaded into `choice` on the way. Adding
+/// no bias as +0 changes no score: a sigmoid is never -0.
 template <const GateRow& kRow>
-void score_by_sigmoid(const View& logits, const View& bias, int64_t t, float* s, float* choice) {
+void score_by_sigmoid(const View& logits,
+                      const float* beta,
+                      ScorePrecision precision,
+                      int64_t t,
+                      float* s,
+                      float* choice) {
   const int64_t num_experts = logits.dim(1);
+  const bool rounds = precision == ScorePrecision::kLogits && logits.format != Format::kF32;
   load_row(logits, t, choice);
   kRow.sigmoid(choice, s, num_experts);
-  const float* beta = bias.present() ? bias.as<const float>() : nullptr;
-  for (int64_t e = 0; e < num_experts; ++e)
-    choice[e] = orderly(beta == nullptr ? s[e] : s[e] + beta[e]);
+  if (rounds) round_to(logits.format, s, num_experts);
+  kRow.choice(s, beta, choice, num_experts);
+  if (rounds) round_to(logits.format, choice, num_experts);
 }
 
 template <const GateRow& kRow>
 Status topk_sigmoid(Exec& ex, const TopkSigmoid::Args& a) {
   const auto count = static_cast<int>(a.ids.dim(1));
+  float beta[kMaxExperts];
+  load_bias(a.bias, a.logits.dim(1), beta);
   for_tokens(ex, a.logits, [&](int64_t t) {
     float s[kMaxExperts];
     float choice[kMaxExperts];
-    score_by_sigmoid<kRow>(a.logits, a.bias, t, s, choice);
+    score_by_sigmoid<kRow>(a.logits, beta, ScorePrecision::kF32, t, s, choice);
     take_best(kRow, choice, a.logits.dim(1), count, a.ids.row<int32_t>(t));
     write_weights(s, a.ids.row<int32_t>(t), count, a.renorm, 0.0f, a.scaling,
                   a.weights.row<float>(t));
@@ -203,10 +239,12 @@ template <const GateRow& kRow>
 Status grouped_topk_gate(Exec& ex, const GroupedTopkGate::Args& a) {
   const int64_t num_experts = a.logits.dim(1);
   const auto routed = static_cast<int>(a.ids.dim(1)) - a.num_shared;
+  float beta[kMaxExperts];
+  load_bias(a.bias, num_experts, beta);
   for_tokens(ex, a.logits, [&](int64_t t) {
     float s[kMaxExperts];
     float choice[kMaxExperts];
-    score_by_sigmoid<kRow>(a.logits, a.bias, t, s, choice);
+    score_by_sigmoid<kRow>(a.logits, beta, a.precision, t, s, choice);
     keep_best_groups(
         kRow, choice, num_experts, a.n_group, a.topk_group,
         [](float* group, int64_t size) { return sum_of_two_largest(kRow, group, size); });

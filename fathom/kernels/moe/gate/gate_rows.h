@@ -13,6 +13,9 @@ struct GateRow {
   /// out = softmax(z). A NaN, an infinity or nothing but -inf in z makes all of out NaN.
   void (*softmax)(const float* z, float* out, int64_t count);
 
+  /// out[i] = s[i] + beta[i]; NaN, which may stand nowhere in an order, becomes -inf.
+  void (*choice)(const float* s, const float* beta, float* out, int64_t count);
+
   /// The lowest index of the largest value, NaN left out; -1 if there is nothing but NaN.
   int64_t (*argmax)(const float* values, int64_t count);
 };
@@ -21,6 +24,7 @@ namespace avx512 {
 
 void gate_sigmoid(const float* z, float* out, int64_t count);
 void gate_softmax(const float* z, float* out, int64_t count);
+void gate_choice(const float* s, const float* beta, float* out, int64_t count);
 int64_t gate_argmax(const float* values, int64_t count);
 
 }  // namespace avx512

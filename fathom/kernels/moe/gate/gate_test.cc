@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
@@ -129,6 +130,23 @@ TEST_P(GateTest, GroupsCountAsTheSumOfTwoInV3AndAsTheirBestInV2) {
 
   EXPECT_EQ(run<GroupedTopkGate>(logits, 1, v3).ids[0], 2);
   EXPECT_EQ(run<GroupLimitedSoftmaxGate>(logits, 1, v2).ids[0], 0);
+}
+
+TEST_P(GateTest, ScoresThatTheFormatOfTheLogitsCannotTellApartGoToTheLowerId) {
+  // sigmoid(2.015625) and sigmoid(2.03125) are .88242 and .88404: both are .8828 in bf16.
+  std::vector<Bf16> logits = {bf16_from_float(1), bf16_from_float(2.015625f),
+                              bf16_from_float(2.03125f)};
+  Choice choice{std::vector<int32_t>(1), std::vector<float>(1)};
+  GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
+  args.logits = make_view(logits.data(), {1, 3}, Format::kBf16);
+  args.weights = make_view(choice.weights.data(), {1, 1}, Format::kF32);
+  args.ids = make_view(choice.ids.data(), {1, 1}, Format::kI32);
+
+  EXPECT_TRUE(launch<GroupedTopkGate>(runner_.exec(), "topk", args).ok());
+  EXPECT_EQ(choice.ids[0], 2);
+  args.precision = ScorePrecision::kLogits;
+  EXPECT_TRUE(launch<GroupedTopkGate>(runner_.exec(), "topk", args).ok());
+  EXPECT_EQ(choice.ids[0], 1);
 }
 
 TEST_P(GateTest, MaskedGroupsLoseAgainstNegativeScores) {

@@ -5,29 +5,40 @@
 
 #include "fathom/kernels/core/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
+#include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 
 namespace fathom {
 
 /// The experts' linear layer over tokens sorted by expert.
 ///
-///   y[r,n] = sum_k x[r,k] * w[e,n,k]   for offsets[e] <= r < offsets[e+1]
+///   y[r,n] = global[e] * alphas[e] * sum_b scale[e,n,b] * ( sum_{k in block b} x[r,k] code[e,n,k]
+///   ) for offsets[e] <= r < offsets[e+1];  block b = 16 k
 ///
-/// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and formats are as there.
-/// Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an expert
-/// without rows are not read. x and y may have strided rows; y must not overlap x. In layout
-/// kRows16, N must be a multiple of 16. `top_k`, the number of experts that a token chose, only
-/// serves the expected traffic in cost(). Deterministic; independent of other rows and of the
-/// number of threads. Errors: InvalidArgument for offsets that decrease or leave [0, R], for
-/// missing or misshapen scales. Source: NVIDIA/Model-Optimizer; DeepSeek-V3 technical report,
-/// section 2.1.2.
+/// x is bf16 or float32 (W4A16), without alphas; or E2M1 codes (W4A4, format nvfp4, low nibble
+/// first, K a multiple of 16) with x_scales, and then x[r,k] = code * x_scale[r, k/16]. x_scales
+/// are E4M3: linear [R, K/16] with any row stride; or swizzled 128x4, packed, where the scales of
+/// expert e begin at row scale_offsets[e] of the padded matrix, a multiple of 128
+/// (formats/scale_layout.h, blockscale_offsets). alphas: float32 [E], what the global scales of x
+/// and w multiply to; may be left out, and with it, row-major weights may have no global. Row-major
+/// weights may have scales swizzled too, those of each expert on their own: [E, ceil(N/128)*128,
+/// ceil(K/64)*4]. Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN
+/// does are as there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the
+/// weights of an expert without rows are not read. x and y may have strided rows; y must not
+/// overlap x. In layout kRows16, N must be a multiple of 16. `top_k`, the number of experts that a
+/// token chose, only serves the expected traffic in cost(). Deterministic; independent of other
+/// rows and of the number of threads. The reference's problem_sizes say what shapes and offsets say
+/// already. Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that
+/// are too small or no multiples of 128, missing, superfluous or misshapen scales. Source:
+/// NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
 struct Nvfp4GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_group_gemm",
       .reference_names = {"cutlass_fp4_group_mm"},
-      .signature = "x[R,K]:bf16|f32 w[E,N,K]:nvfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32",
+      .signature = "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32|f16",
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 2.1.2",
+      .flops = "2*R*N*K",
   };
 
   struct Args {
@@ -36,6 +47,11 @@ struct Nvfp4GroupGemm {
     View offsets;
     View y;
     int64_t top_k = 1;
+    View x_scales = {};       ///< of nvfp4 x
+    View scale_offsets = {};  ///< [E] or [E+1] i32; of swizzled x_scales
+    View alphas = {};         ///< [E]; only with nvfp4 x
+    BlockScaleLayout x_scale_layout = BlockScaleLayout::kLinear;
+    BlockScaleLayout w_scale_layout = BlockScaleLayout::kLinear;
   };
 
   static constexpr auto operands(const Args& a) {
@@ -48,11 +64,9 @@ struct Nvfp4GroupGemm {
     grouped_product_bytes(a.x, a.w.values, a.offsets, a.y, a.top_k, cost);
   }
 
-  static int64_t workspace(const Args& a, int num_threads) {
-    return product_workspace(a.x.dim(0), a.w.cols(), num_threads);
-  }
+  static int64_t workspace(const Args& a, int num_threads);
 
-  static Status check(const Args& a) { return check_weight(a.w); }
+  static Status check(const Args& a);
 };
 
 extern const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cpu;

@@ -70,6 +70,7 @@ struct Parts {
   bool some_missing = false;
   Format add_format = Format::kBf16;
   Format out_format = Format::kBf16;
+  Format weight_format = Format::kF32;
 };
 
 void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool bench = false) {
@@ -80,6 +81,9 @@ void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool benc
   if (parts.add_format != s.format || parts.out_format != s.format) {
     str_append(name, str_cat("_add_", format_name(parts.add_format), "_to_",
                              format_name(parts.out_format)));
+  }
+  if (parts.weight_format != Format::kF32) {
+    str_append(name, str_cat("_weights_", format_name(parts.weight_format)));
   }
   const CaseSpec spec{.name = name,
                       .op = "moe_combine",
@@ -99,7 +103,7 @@ void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool benc
     });
     Tensor weights;
     if (parts.weighted) {
-      weights = c.input({s.tokens, s.top_k}, Format::kF32, {.dist = Dist::kUniform}, rows);
+      weights = c.input({s.tokens, s.top_k}, parts.weight_format, {.dist = Dist::kUniform}, rows);
     }
     Tensor add;
     if (parts.added) add = c.input({s.tokens, s.width}, parts.add_format, {}, rows);
@@ -172,12 +176,25 @@ void add_permute_cases(CaseList& list) {
   for (Format f : {Format::kF32, Format::kF16, Format::kE4m3, Format::kU8}) {
     add_permute(list, {6, 2, 37, f}, true);
   }
+  // More slots than are at hand at once.
+  add_unpermute(list, {3, 70, 130}, {.some_missing = true});
+  add_unpermute(list, {2, 130, 20, Format::kF32}, all_f32);
   // One row of a real width: its columns are shared out.
   add_unpermute(list, {1, 8, 7168}, {.some_missing = true});
   add_unpermute(list, {1, 8, 7001}, {.weighted = false, .added = false});
   add_unpermute(list, {4, 1, 70}, {.add_format = Format::kF32});
   add_unpermute(list, {4, 6, 70, Format::kF32}, {});
   add_unpermute(list, {4, 6, 70}, all_f32);
+  // The reference's weights have the format of its output.
+  for (Format f : {Format::kBf16, Format::kF16}) {
+    for (int64_t width : {1, 63, 64, 65, 130}) {
+      add_unpermute(list, {5, 3, width, f},
+                    {.added = false, .add_format = f, .out_format = f, .weight_format = f});
+      add_topk_sum(list, {5, 3, width, f}, f);
+    }
+    add_unpermute(list, {5, 3, 70, f}, {.add_format = f, .out_format = f, .weight_format = f});
+  }
+  add_unpermute(list, {5, 3, 70, Format::kF16}, {.some_missing = true});
   add_topk_sum(list, {4, 6, 70}, Format::kF32);
   add_topk_sum(list, {4, 1, 70, Format::kF32}, Format::kBf16);
 

@@ -64,10 +64,10 @@ int64_t unpermute_bytes_per_row(const UnpermuteWeightedSum::Args& a) {
   return a.y.dim(1) * (a.dest.dim(1) * element_bytes(a.x.format) + 2 * element_bytes(a.y.format));
 }
 
-float load_start(const View& add, int64_t t, int64_t d) {
-  if (!add.present()) return 0.0f;
-  return add.format == Format::kBf16 ? to_float(add.row<const Bf16>(t)[d])
-                                     : add.row<const float>(t)[d];
+/// Element (i, j) of a matrix, or `absent`.
+float load(const View& v, int64_t i, int64_t j, float absent) {
+  if (!v.present()) return absent;
+  return with_float_type(v.format, [&]<class T>(T) { return to_float(v.row<const T>(i)[j]); });
 }
 
 template <class X, class Y>
@@ -77,19 +77,18 @@ void unpermute_row(const UnpermuteWeightedSum::Args& a,
                    int64_t col_end) {
   const auto* dest = a.dest.row<const int32_t>(t);
   for (int64_t d = col_begin; d < col_end; ++d) {
-    float sum = load_start(a.add, t, d);
+    float sum = load(a.add, t, d, 0.0f);
     for (int64_t k = 0; k < a.dest.dim(1); ++k) {
       if (dest[k] < 0) continue;
-      const float w = a.weights.present() ? a.weights.row<const float>(t)[k] : 1.0f;
-      sum += w * to_float(a.x.row<const X>(dest[k])[d]);
+      sum += load(a.weights, t, k, 1.0f) * to_float(a.x.row<const X>(dest[k])[d]);
     }
     a.y.row<Y>(t)[d] = from_float<Y>(sum);
   }
 }
 
 Status unpermute_portable(Exec& ex, const UnpermuteWeightedSum::Args& a) {
-  with_activation_type(a.x.format, [&]<class X>(X) {
-    with_activation_type(a.y.format, [&]<class Y>(Y) {
+  with_float_type(a.x.format, [&]<class X>(X) {
+    with_float_type(a.y.format, [&]<class Y>(Y) {
       for_parts(ex, a.y.dim(0), a.y.dim(1), unpermute_bytes_per_row(a),
                 [&](int64_t begin, int64_t end, int64_t col_begin, int64_t col_end) {
                   for (int64_t t = begin; t < end; ++t) {
@@ -124,8 +123,8 @@ int64_t topk_sum_bytes_per_row(const TopkSum::Args& a) {
 }
 
 Status topk_sum_portable(Exec& ex, const TopkSum::Args& a) {
-  with_activation_type(a.x.format, [&]<class X>(X) {
-    with_activation_type(a.y.format, [&]<class Y>(Y) {
+  with_float_type(a.x.format, [&]<class X>(X) {
+    with_float_type(a.y.format, [&]<class Y>(Y) {
       for_rows(ex, a.y.dim(0), topk_sum_bytes_per_row(a), [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t)
           topk_sum_row<X, Y>(a, t);

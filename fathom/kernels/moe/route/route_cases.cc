@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
@@ -7,7 +9,7 @@
 namespace fathom {
 namespace {
 
-enum class Ids { kRandom, kAllOnOne, kSomeMissing, kAllMissing };
+enum class Ids { kRandom, kAllOnOne, kSomeMissing, kAllMissing, kUnknown };
 
 std::string name_of(int64_t tokens, int64_t top_k, int experts, Ids kind) {
   std::string name = str_cat("t", tokens, "_k", top_k, "_e", experts);
@@ -20,72 +22,168 @@ std::string name_of(int64_t tokens, int64_t top_k, int experts, Ids kind) {
       return name + "_some_missing";
     case Ids::kAllMissing:
       return name + "_all_missing";
+    case Ids::kUnknown:
+      return name + "_unknown_ids";
   }
   return name;
 }
 
 template <class K>
-Tensor make_ids(CaseBuilder<K>& c, int64_t tokens, int64_t top_k, int experts, Ids kind) {
-  const Tensor ids = c.input({tokens, top_k}, Format::kI32, {}, {.row_gap = 1});
+Tensor make_ids(CaseBuilder<K>& c,
+                int64_t tokens,
+                int64_t top_k,
+                int experts,
+                Ids kind,
+                Format format = Format::kI32) {
+  const Tensor ids = c.input({tokens, top_k}, format, {}, {.row_gap = 1});
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const auto random = static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(experts)));
     const bool missing =
         kind == Ids::kAllMissing || (kind == Ids::kSomeMissing && c.rng().next_below(3) == 0);
     ids.set(i, static_cast<double>(missing ? -1 : kind == Ids::kAllOnOne ? experts - 1 : random));
+    // Beyond both ends, and just beyond.
+    const int64_t unknown[] = {-1, -7, experts, experts + 1000};
+    if (kind == Ids::kUnknown && i % 3 != 0) ids.set(i, static_cast<double>(unknown[i % 4]));
   }
   return ids;
 }
 
-void add_offsets(
-    CaseList& list, int64_t tokens, int64_t top_k, int experts, Ids kind, bool bench = false) {
-  const CaseSpec spec{.name = name_of(tokens, top_k, experts, kind) + (bench ? "_real" : ""),
-                      .op = "experts",
-                      .bench = bench,
-                      .phase = bench ? (tokens > 128 ? "prefill" : "decode") : "",
-                      .columns = str_cat("M=", tokens, ";E=", experts, ";topk=", top_k)};
+struct RouteShape {
+  int64_t tokens;
+  int64_t top_k;
+  int experts;
+  Ids kind = Ids::kRandom;
+  bool bench = false;
+};
+
+CaseSpec spec_of(const RouteShape& s) {
+  return {.name = name_of(s.tokens, s.top_k, s.experts, s.kind) + (s.bench ? "_real" : ""),
+          .op = "experts",
+          .bench = s.bench,
+          .phase = s.bench ? (s.tokens > 128 ? "prefill" : "decode") : "",
+          .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.top_k)};
+}
+
+constexpr int32_t kIntermediate = 2048;
+constexpr int32_t kHidden = 7168;
+
+/// Slots of experts in [begin, end).
+double count_in(const Tensor& ids, double begin, double end) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    count += ids[i] >= begin && ids[i] < end ? 1 : 0;
+  return static_cast<double>(count);
+}
+
+/// The definition: slots that have an expert, stably sorted by it.
+std::vector<int64_t> sorted_slots(const Tensor& ids, int experts) {
+  std::vector<int64_t> slots;
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    if (ids[i] >= 0 && ids[i] < experts) slots.push_back(i);
+  }
+  std::stable_sort(slots.begin(), slots.end(),
+                   [&](int64_t i, int64_t j) { return ids[i] < ids[j]; });
+  return slots;
+}
+
+void expect_offsets(CaseData& c, const Tensor& ids, const Tensor& offsets) {
+  c.expect_each(offsets, gates::exact(),
+                [=](int64_t, int64_t e) { return count_in(ids, 0, static_cast<double>(e)); });
+}
+
+/// Row e of a table of problem sizes.
+using SizesOf = std::function<std::vector<double>(double count)>;
+
+void expect_sizes(CaseData& c, const Tensor& ids, const Tensor& sizes, const SizesOf& f) {
+  c.expect_each(sizes, gates::exact(), [=](int64_t e, int64_t col) {
+    const double count = count_in(ids, static_cast<double>(e), static_cast<double>(e) + 1);
+    return f(count)[static_cast<size_t>(col)];
+  });
+}
+
+void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) {
+  CaseSpec spec = spec_of(s);
+  if (all_results) spec.name += "_sizes";
   add_case<RouteOffsets>(list, spec, [=](CaseBuilder<RouteOffsets>& c) {
-    const Tensor ids = make_ids(c, tokens, top_k, experts, kind);
-    const Tensor offsets = c.output({experts + 1}, Format::kI32);
-    const Tensor src_row = c.output({tokens * top_k}, Format::kI32);
-    const Tensor dest = c.output({tokens, top_k}, Format::kI32, {.row_gap = 2});
+    const Tensor ids = make_ids(c, s.tokens, s.top_k, s.experts, s.kind);
+    const Tensor offsets = c.output({s.experts + 1}, Format::kI32);
+    const Tensor src_row = c.output({s.tokens * s.top_k}, Format::kI32);
+    const Tensor dest = c.output({s.tokens, s.top_k}, Format::kI32, {.row_gap = 2});
+    Tensor up, down, scale_offsets;
+    if (all_results) {
+      up = c.output({s.experts, 3}, Format::kI32);
+      down = c.output({s.experts, 3}, Format::kI32);
+      scale_offsets = c.output({s.experts + 1}, Format::kI32);
+    }
     c.bind([=](const Binding& at) {
       return RouteOffsets::Args{
-          .ids = at(ids), .offsets = at(offsets), .src_row = at(src_row), .dest = at(dest)};
+          .ids = at(ids),
+          .offsets = at(offsets),
+          .src_row = at(src_row),
+          .dest = at(dest),
+          .sizes_up = at(up),
+          .sizes_down = at(down),
+          .scale_offsets = at(scale_offsets),
+          .n = kIntermediate,
+          .k = kHidden,
+          .unknown = s.kind == Ids::kUnknown ? UnknownIds::kSkip : UnknownIds::kRefuse};
     });
-    // The definition: slots that have an expert, stably sorted by it.
-    const auto sorted_slots = [=] {
-      std::vector<int64_t> slots;
-      for (int64_t i = 0; i < ids.numel(); ++i) {
-        if (ids[i] >= 0) slots.push_back(i);
-      }
-      std::stable_sort(slots.begin(), slots.end(),
-                       [&](int64_t i, int64_t j) { return ids[i] < ids[j]; });
-      return slots;
-    };
-    c.expect_each(offsets, gates::exact(), [=](int64_t, int64_t e) {
-      int64_t count = 0;
-      for (int64_t i = 0; i < ids.numel(); ++i)
-        count += ids[i] >= 0 && ids[i] < double(e) ? 1 : 0;
-      return static_cast<double>(count);
-    });
+    expect_offsets(c, ids, offsets);
     c.expect_all(dest, gates::exact(), [=](std::span<double> out) {
       std::fill(out.begin(), out.end(), -1.0);
-      const std::vector<int64_t> slots = sorted_slots();
-      for (size_t i = 0; i < slots.size(); ++i) {
+      const std::vector<int64_t> slots = sorted_slots(ids, s.experts);
+      for (size_t i = 0; i < slots.size(); ++i)
         out[static_cast<size_t>(slots[i])] = static_cast<double>(i);
-      }
     });
     c.expect_all(src_row, gates::exact(), [=](std::span<double> out) {
       std::fill(out.begin(), out.end(), -1.0);
-      const std::vector<int64_t> slots = sorted_slots();
+      const std::vector<int64_t> slots = sorted_slots(ids, s.experts);
       for (size_t i = 0; i < slots.size(); ++i)
-        out[i] = static_cast<double>(slots[i] / top_k);
+        out[i] = static_cast<double>(slots[i] / s.top_k);
+    });
+    if (!all_results) return;
+    expect_sizes(c, ids, up, [](double count) {
+      return std::vector<double>{count, 2 * kIntermediate, kHidden};
+    });
+    expect_sizes(c, ids, down, [](double count) {
+      return std::vector<double>{count, kHidden, kIntermediate};
+    });
+    c.expect_all(scale_offsets, gates::exact(), [=](std::span<double> out) {
+      out[0] = 0;
+      for (int e = 0; e < s.experts; ++e) {
+        const double tiles = std::ceil(count_in(ids, e, e + 1) / 128);
+        out[static_cast<size_t>(e) + 1] = out[static_cast<size_t>(e)] + 128 * tiles;
+      }
+    });
+  });
+}
+
+void add_shapes(CaseList& list, const RouteShape& s) {
+  add_case<RouteGroupShapes>(list, spec_of(s), [=](CaseBuilder<RouteGroupShapes>& c) {
+    const Tensor ids = make_ids(c, s.tokens, s.top_k, s.experts, s.kind);
+    const Tensor offsets = c.output({s.experts + 1}, Format::kI32);
+    const Tensor up = c.output({s.experts, 3}, Format::kI32, {.row_gap = 1});
+    const Tensor down = c.output({s.experts, 3}, Format::kI32);
+    c.bind([=](const Binding& at) {
+      return RouteGroupShapes::Args{.ids = at(ids),
+                                    .offsets = at(offsets),
+                                    .sizes_up = at(up),
+                                    .sizes_down = at(down),
+                                    .n = kIntermediate,
+                                    .k = kHidden};
+    });
+    expect_offsets(c, ids, offsets);
+    expect_sizes(c, ids, up, [](double count) {
+      return std::vector<double>{2 * kIntermediate, count, kHidden};
+    });
+    expect_sizes(c, ids, down, [](double count) {
+      return std::vector<double>{kHidden, count, kIntermediate};
     });
   });
 }
 
 struct Aligned {
-  std::vector<double> sorted, blocks;
+  std::vector<double> sorted, blocks, starts;
   double padded = 0;
 };
 
@@ -93,6 +191,7 @@ struct Aligned {
 Aligned align(const Tensor& ids, int experts, int block, int64_t slots, int64_t num_blocks) {
   Aligned out;
   for (int e = -1; e < experts; ++e) {
+    out.starts.push_back(static_cast<double>(out.sorted.size()));
     std::vector<double> bucket;
     for (int64_t i = 0; i < ids.numel(); ++i) {
       if (ids[i] == e) bucket.push_back(static_cast<double>(i));
@@ -104,45 +203,54 @@ Aligned align(const Tensor& ids, int experts, int block, int64_t slots, int64_t 
     out.blocks.insert(out.blocks.end(), bucket.size() / static_cast<size_t>(block), e);
   }
   out.padded = static_cast<double>(out.sorted.size());
+  out.starts.push_back(out.padded);
   out.sorted.resize(static_cast<size_t>(slots), static_cast<double>(ids.numel()));
   out.blocks.resize(static_cast<size_t>(num_blocks), -1);
   return out;
 }
 
-void add_align(CaseList& list,
-               int64_t tokens,
-               int64_t top_k,
-               int experts,
-               int block,
-               Ids kind,
-               bool bench = false) {
-  const CaseSpec spec{
-      .name = str_cat(name_of(tokens, top_k, experts, kind), "_block", block, bench ? "_real" : ""),
-      .op = "experts",
-      .bench = bench,
-      .phase = bench ? (tokens > 128 ? "prefill" : "decode") : "",
-      .columns = str_cat("M=", tokens, ";E=", experts, ";topk=", top_k)};
+/// In every variation the slots, blocks and counts are the same.
+enum class Form {
+  kPlain,
+  kReference,  ///< ids in int64, starts wanted, padding left to the caller
+};
+
+void add_align(CaseList& list, const RouteShape& s, int block, Form form = Form::kPlain) {
+  CaseSpec spec = spec_of(s);
+  str_append(spec.name, str_cat("_block", block));
+  const bool reference = form == Form::kReference;
+  if (reference) spec.name += "_reference";
   add_case<AlignExperts>(list, spec, [=](CaseBuilder<AlignExperts>& c) {
-    const int64_t slots = AlignExperts::capacity(tokens * top_k, experts, block);
-    const Tensor ids = make_ids(c, tokens, top_k, experts, kind);
-    const Tensor sorted = c.output({slots}, Format::kI32);
+    const int64_t slots = AlignExperts::capacity(s.tokens * s.top_k, s.experts, block);
+    const Tensor ids =
+        make_ids(c, s.tokens, s.top_k, s.experts, s.kind, reference ? Format::kI64 : Format::kI32);
+    const Tensor sorted =
+        reference ? c.inout({slots}, Format::kI32) : c.output({slots}, Format::kI32);
+    if (reference) sorted.fill([&](int64_t) { return s.tokens * s.top_k; });
     const Tensor blocks = c.output({slots / block}, Format::kI32);
     const Tensor padded = c.output({1}, Format::kI32);
+    Tensor starts;
+    if (reference) starts = c.output({s.experts + 2}, Format::kI32);
     c.bind([=](const Binding& at) {
       return AlignExperts::Args{.ids = at(ids),
                                 .sorted_ids = at(sorted),
                                 .block_expert = at(blocks),
                                 .num_padded = at(padded),
                                 .block = block,
-                                .num_experts = experts};
+                                .num_experts = s.experts,
+                                .starts = at(starts),
+                                .padding = reference ? PaddedSlots::kLeave : PaddedSlots::kFill};
     });
-    const auto expected = [=] { return align(ids, experts, block, slots, slots / block); };
+    const auto expected = [=] { return align(ids, s.experts, block, slots, slots / block); };
     c.expect_all(sorted, gates::exact(),
                  [=](std::span<double> out) { std::ranges::copy(expected().sorted, out.begin()); });
     c.expect_all(blocks, gates::exact(),
                  [=](std::span<double> out) { std::ranges::copy(expected().blocks, out.begin()); });
     c.expect_all(padded, gates::exact(),
                  [=](std::span<double> out) { out[0] = expected().padded; });
+    if (!reference) return;
+    c.expect_all(starts, gates::exact(),
+                 [=](std::span<double> out) { std::ranges::copy(expected().starts, out.begin()); });
   });
 }
 
@@ -150,24 +258,33 @@ void add_align(CaseList& list,
 
 void add_route_cases(CaseList& list) {
   for (int64_t t : {0, 1, 2, 3, 7, 31}) {
-    add_offsets(list, t, 8, 256, Ids::kRandom);
-    add_align(list, t, 8, 256, 16, Ids::kRandom);
+    add_offsets(list, {t, 8, 256});
+    add_offsets(list, {t, 8, 256}, true);
+    add_shapes(list, {t, 8, 256});
+    add_align(list, {t, 8, 256}, 16);
+    add_align(list, {t, 8, 256}, 16, Form::kReference);
   }
   for (Ids kind : {Ids::kAllOnOne, Ids::kSomeMissing, Ids::kAllMissing}) {
-    add_offsets(list, 13, 6, 64, kind);
-    add_align(list, 13, 6, 64, 16, kind);
+    add_offsets(list, {13, 6, 64, kind});
+    add_shapes(list, {13, 6, 64, kind});
+    add_align(list, {13, 6, 64, kind}, 16);
   }
-  add_offsets(list, 5, 1, 1, Ids::kRandom);
-  add_offsets(list, 11, 3, 2, Ids::kSomeMissing);
+  add_offsets(list, {13, 6, 64, Ids::kUnknown});
+  add_offsets(list, {137, 6, 3, Ids::kUnknown}, true);
+  add_shapes(list, {13, 6, 64, Ids::kUnknown});
+  add_offsets(list, {5, 1, 1});
+  add_offsets(list, {11, 3, 2, Ids::kSomeMissing});
   for (int block : {1, 2, 3, 64, 128})
-    add_align(list, 17, 3, 5, block, Ids::kSomeMissing);
-  add_align(list, 5, 1, 1, 4, Ids::kRandom);
+    add_align(list, {17, 3, 5, Ids::kSomeMissing}, block, Form::kReference);
+  add_align(list, {5, 1, 1}, 4);
 
   for (int64_t t : {1, 8, 32, 128, 1024, 4096}) {
-    add_offsets(list, t, 8, 256, Ids::kRandom, true);
-    add_align(list, t, 8, 256, t > 128 ? 128 : 16, Ids::kRandom, true);
+    const RouteShape real{t, 8, 256, Ids::kRandom, true};
+    add_offsets(list, real);
+    add_shapes(list, real);
+    add_align(list, real, t > 128 ? 128 : 16);
   }
-  add_offsets(list, 1024, 8, 256, Ids::kAllOnOne, true);
+  add_offsets(list, {1024, 8, 256, Ids::kAllOnOne, true});
 }
 
 }  // namespace fathom

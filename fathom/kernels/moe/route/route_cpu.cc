@@ -1,3 +1,5 @@
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/moe/route/route.h"
 
 namespace fathom {
@@ -6,48 +8,79 @@ namespace {
 // Sorting is a few operations a slot and runs on the caller: for 4,096 tokens it takes less time
 // than the row of weights that follows.
 
+/// Calls f(t, k, id) for every slot in order.
+template <class F>
+void for_slots(const View& ids, F&& f) {
+  const auto visit = [&]<class T>(T) {
+    for (int64_t t = 0; t < ids.dim(0); ++t) {
+      for (int64_t k = 0; k < ids.dim(1); ++k)
+        f(t, k, static_cast<int64_t>(ids.row<const T>(t)[k]));
+    }
+  };
+  if (ids.format == Format::kI64) return visit(int64_t{});
+  visit(int32_t{});
+}
+
 Status check_ids(const View& ids, int64_t num_experts) {
   if (ids.data == nullptr) return {};
-  for (int64_t t = 0; t < ids.dim(0); ++t) {
-    for (int64_t k = 0; k < ids.dim(1); ++k) {
-      const int32_t id = ids.row<const int32_t>(t)[k];
-      if (id < -1 || id >= num_experts) [[unlikely]] {
-        return invalid_argument(
-            str_cat("ids[", t, ",", k, "] is ", id, ", expected -1 to ", num_experts - 1));
-      }
-    }
+  Status status;
+  for_slots(ids, [&](int64_t t, int64_t k, int64_t id) {
+    if (id >= -1 && id < num_experts) [[likely]]
+      return;
+    if (!status.ok()) return;
+    status = invalid_argument(
+        str_cat("ids[", t, ",", k, "] is ", id, ", expected -1 to ", num_experts - 1));
+  });
+  return status;
+}
+
+/// offsets[e + 1] = slots of experts up to e.
+void count_slots(const View& ids, int32_t* offsets, int64_t num_experts) {
+  std::fill_n(offsets, num_experts + 1, 0);
+  for_slots(ids, [&](int64_t, int64_t, int64_t id) {
+    if (id >= 0 && id < num_experts) ++offsets[id + 1];
+  });
+  for (int64_t e = 0; e < num_experts; ++e)
+    offsets[e + 1] += offsets[e];
+}
+
+/// Rows (first, c, last) or (c, first, last) of a table of problem sizes.
+void write_sizes(const View& sizes, const int32_t* offsets, bool rows_first, int32_t n, int32_t k) {
+  if (!sizes.present()) return;
+  for (int64_t e = 0; e < sizes.dim(0); ++e) {
+    const int32_t count = offsets[e + 1] - offsets[e];
+    int32_t* row = sizes.row<int32_t>(e);
+    row[0] = rows_first ? count : n;
+    row[1] = rows_first ? n : count;
+    row[2] = k;
   }
-  return {};
+}
+
+void write_scale_offsets(const View& out, const int32_t* offsets) {
+  if (!out.present()) return;
+  auto* at = out.as<int32_t>();
+  at[0] = 0;
+  for (int64_t e = 0; e + 1 < out.dim(0); ++e) {
+    at[e + 1] = at[e] + align_up<int32_t>(offsets[e + 1] - offsets[e], kSwizzleRows);
+  }
 }
 
 Status route_offsets(Exec&, const RouteOffsets::Args& a) {
   const int64_t num_experts = a.offsets.dim(0) - 1;
-  const int64_t num_tokens = a.ids.dim(0);
-  const int64_t top_k = a.ids.dim(1);
   auto* offsets = a.offsets.as<int32_t>();
   auto* src_row = a.src_row.as<int32_t>();
-
-  // Counts, shifted by one: offsets[e + 1] counts expert e.
-  std::fill_n(offsets, num_experts + 1, 0);
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    for (int64_t k = 0; k < top_k; ++k) {
-      const int32_t e = a.ids.row<const int32_t>(t)[k];
-      if (e >= 0) ++offsets[e + 1];
-    }
-  }
-  for (int64_t e = 0; e < num_experts; ++e)
-    offsets[e + 1] += offsets[e];
+  count_slots(a.ids, offsets, num_experts);
+  write_sizes(a.sizes_up, offsets, true, 2 * a.n, a.k);
+  write_sizes(a.sizes_down, offsets, true, a.k, a.n);
+  write_scale_offsets(a.scale_offsets, offsets);
 
   // Until the end of this loop offsets[e] is the next free position of expert e.
   const int32_t num_rows = offsets[num_experts];
-  for (int64_t t = 0; t < num_tokens; ++t) {
-    for (int64_t k = 0; k < top_k; ++k) {
-      const int32_t e = a.ids.row<const int32_t>(t)[k];
-      int32_t& dest = a.dest.row<int32_t>(t)[k];
-      dest = e >= 0 ? offsets[e]++ : -1;
-      if (e >= 0) src_row[dest] = static_cast<int32_t>(t);
-    }
-  }
+  for_slots(a.ids, [&](int64_t t, int64_t k, int64_t id) {
+    int32_t& dest = a.dest.row<int32_t>(t)[k];
+    dest = id >= 0 && id < num_experts ? offsets[id]++ : -1;
+    if (dest >= 0) src_row[dest] = static_cast<int32_t>(t);
+  });
   std::fill(src_row + num_rows, src_row + a.src_row.dim(0), -1);
   // Every offset has moved to where the next expert begins.
   for (int64_t e = num_experts; e > 0; --e)
@@ -56,8 +89,15 @@ Status route_offsets(Exec&, const RouteOffsets::Args& a) {
   return {};
 }
 
+Status route_group_shapes(Exec&, const RouteGroupShapes::Args& a) {
+  auto* offsets = a.offsets.as<int32_t>();
+  count_slots(a.ids, offsets, a.sizes_up.dim(0));
+  write_sizes(a.sizes_up, offsets, false, 2 * a.n, a.k);
+  write_sizes(a.sizes_down, offsets, false, a.k, a.n);
+  return {};
+}
+
 Status align_experts(Exec& ex, const AlignExperts::Args& a) {
-  const int64_t top_k = a.ids.dim(1);
   const auto num_slots = static_cast<int32_t>(a.ids.numel());
   const int num_buckets = a.num_experts + 1;  // bucket 0 holds the slots without an expert
   auto* next = static_cast<int32_t*>(ex.workspace);
@@ -65,14 +105,12 @@ Status align_experts(Exec& ex, const AlignExperts::Args& a) {
   auto* block_expert = a.block_expert.as<int32_t>();
 
   std::fill_n(next, num_buckets, 0);
-  for (int64_t t = 0; t < a.ids.dim(0); ++t) {
-    for (int64_t k = 0; k < top_k; ++k)
-      ++next[a.ids.row<const int32_t>(t)[k] + 1];
-  }
+  for_slots(a.ids, [&](int64_t, int64_t, int64_t id) { ++next[id + 1]; });
   int64_t begin = 0;
   for (int b = 0; b < num_buckets; ++b) {
-    const int64_t padded = (next[b] + int64_t{a.block} - 1) / a.block * a.block;
+    const int64_t padded = align_up<int64_t>(next[b], a.block);
     next[b] = static_cast<int32_t>(begin);
+    if (a.starts.present()) a.starts.as<int32_t>()[b] = static_cast<int32_t>(begin);
     if (begin + padded > a.sorted_ids.dim(0) ||
         (begin + padded) / a.block > a.block_expert.dim(0)) {
       return invalid_argument(str_cat(
@@ -86,11 +124,10 @@ Status align_experts(Exec& ex, const AlignExperts::Args& a) {
     begin += padded;
   }
   std::fill(block_expert + begin / a.block, block_expert + a.block_expert.dim(0), -1);
-  std::fill_n(sorted, a.sorted_ids.dim(0), num_slots);
-  for (int32_t slot = 0; slot < num_slots; ++slot) {
-    const int32_t e = a.ids.row<const int32_t>(slot / top_k)[slot % top_k];
-    sorted[next[e + 1]++] = slot;
-  }
+  if (a.padding == PaddedSlots::kFill) std::fill_n(sorted, a.sorted_ids.dim(0), num_slots);
+  int32_t slot = 0;
+  for_slots(a.ids, [&](int64_t, int64_t, int64_t id) { sorted[next[id + 1]++] = slot++; });
+  if (a.starts.present()) a.starts.as<int32_t>()[num_buckets] = static_cast<int32_t>(begin);
   a.num_padded.as<int32_t>()[0] = static_cast<int32_t>(begin);
   return {};
 }
@@ -98,6 +135,7 @@ Status align_experts(Exec& ex, const AlignExperts::Args& a) {
 }  // namespace
 
 Status RouteOffsets::check(const Args& a) {
+  if (a.unknown == UnknownIds::kSkip) return {};
   return check_ids(a.ids, a.offsets.dim(0) - 1);
 }
 
@@ -106,11 +144,19 @@ Status AlignExperts::check(const Args& a) {
   if (a.num_experts < 0) {
     return invalid_argument(str_cat("num_experts is ", a.num_experts, ", expected at least 0"));
   }
+  if (a.starts.present() && a.starts.dim(0) < int64_t{a.num_experts} + 2) {
+    return invalid_argument(str_cat("starts holds ", a.starts.dim(0), " values, expected ",
+                                    a.num_experts + 2, ", one for each bucket and an end"));
+  }
   return check_ids(a.ids, a.num_experts);
 }
 
 constinit const VariantTable<RouteOffsets> route_offsets_cpu{
     {"portable", Isa::kPortable, "", kDeterministic | kBatchInvariant, route_offsets},
+};
+
+constinit const VariantTable<RouteGroupShapes> route_group_shapes_cpu{
+    {"portable", Isa::kPortable, "", kDeterministic | kBatchInvariant, route_group_shapes},
 };
 
 constinit const VariantTable<AlignExperts> align_experts_cpu{

@@ -41,13 +41,14 @@ class RouteTest : public testing::Test {
          .block_expert = view_of(blocks),
          .num_padded = view_of(padded),
          .block = block,
-         .num_experts = num_experts});
+         .num_experts = num_experts,
+         .starts = starts.empty() ? View{} : view_of(starts)});
     runner.exec().scratch = nullptr;
     return s;
   }
 
   CaseRunner runner{1};
-  Ints offsets, src_row, dest, sorted, blocks;
+  Ints offsets, src_row, dest, sorted, blocks, starts;
   Ints padded = {-9};
 };
 
@@ -90,6 +91,38 @@ TEST_F(RouteTest, RefusesBuffersThatAreTooSmallAndNamesWhatSuffices) {
   EXPECT_NE(align(ids, 4, 2).message().find("12 slots always suffice"), std::string::npos);
   sorted.resize(8);
   EXPECT_TRUE(align(ids, 4, 2).ok());
+}
+
+TEST_F(RouteTest, UnknownIdsAreSkippedWhenAskedFor) {
+  Ints ids = {0, 3, -5, 2};
+  offsets.resize(4);
+  src_row.assign(4, -9);
+  dest.assign(4, -9);
+  RouteOffsets::Args args{.ids = make_view(ids.data(), {4, 1}, Format::kI32),
+                          .offsets = view_of(offsets),
+                          .src_row = view_of(src_row),
+                          .dest = make_view(dest.data(), {4, 1}, Format::kI32)};
+  EXPECT_FALSE(launch<RouteOffsets>(runner.exec(), "experts", args).ok());
+  args.unknown = UnknownIds::kSkip;
+
+  ASSERT_TRUE(launch<RouteOffsets>(runner.exec(), "experts", args).ok());
+
+  EXPECT_EQ(offsets, (Ints{0, 1, 1, 2}));
+  EXPECT_EQ(dest, (Ints{0, -1, -1, 1}));
+  EXPECT_EQ(src_row, (Ints{0, 3, -1, -1}));
+}
+
+TEST_F(RouteTest, StartsNeedRoomForEveryBucketAndAnEnd) {
+  Ints ids = {0, 1};
+  sorted.resize(8);
+  blocks.resize(4);
+  starts.resize(3);
+
+  EXPECT_NE(align(ids, 2, 2).message().find("starts holds 3 values, expected 4"),
+            std::string::npos);
+  starts.resize(4);
+  EXPECT_TRUE(align(ids, 2, 2).ok());
+  EXPECT_EQ(starts, (Ints{0, 0, 2, 4}));
 }
 
 TEST_F(RouteTest, CapacityIsTheWorstCaseOfEverySplit) {

@@ -1,7 +1,14 @@
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
 #include <vector>
 
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/group_int.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/gemm/product_cases.h"
 #include "fathom/kernels/moe/route/route.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"
 
@@ -116,9 +123,258 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
   });
 }
 
+// ---- what the reference's quantised calls add ----
+
+enum class Scales {
+  kNone,     ///< unquantised x and w
+  kBlock,    ///< block_shape: groups of w, x in groups of the same width
+  kChannel,  ///< per_channel_quant: a scale per token, one per output channel
+  kTensor,   ///< one scale each, w's of its expert
+  kWeight,   ///< int8 weight-only, per channel
+};
+
+struct ReferenceShape {
+  Shape shape;
+  Format x = Format::kE4m3;
+  Format w = Format::kE4m3;
+  Format y = Format::kBf16;
+  Scales scales = Scales::kBlock;
+  int64_t group_n = 128;
+  int64_t group_k = 128;
+  bool bias = false;
+  ResultRows rows = ResultRows::kSlots;
+  bool quantised = false;  ///< from values that are kept for gate B
+};
+
+std::string name_of(const ReferenceShape& s) {
+  const char* const scales[] = {"", "_block", "_channel", "_tensor", "_weight_only"};
+  std::string name = str_cat(name_of(s.shape), "_x_", format_name(s.x), "_w_", format_name(s.w),
+                             scales[static_cast<int>(s.scales)]);
+  if (s.scales == Scales::kBlock) str_append(name, str_cat("_", s.group_n, "x", s.group_k));
+  if (s.y != Format::kBf16) str_append(name, str_cat("_to_", format_name(s.y)));
+  if (s.bias) name += "_bias";
+  if (s.rows == ResultRows::kSorted) name += "_sorted";
+  if (s.quantised) name += "_quantised";
+  return name;
+}
+
+/// Random codes, or numbers of a dense format.
+Tensor random_codes(CaseData& c, std::vector<int64_t> dims, Format format, int64_t gap) {
+  const Tensor t = c.input(std::move(dims), format, {}, {.row_gap = gap});
+  if (format == Format::kI8) {
+    t.fill([&](int64_t) { return static_cast<int>(c.rng().next_below(256)) - 128; });
+  }
+  return t;
+}
+
+/// The operands of a call as the reference's host entry makes them, and its exact answer.
+struct ReferenceCall {
+  ReferenceShape s;
+  Tensor x, w, x_scales, w_scales, bias, weights;
+  int64_t x_top_k, group_n = 0, group_k = 0;
+  SortedSlots routing;
+
+  ReferenceCall(CaseBuilder<SortedMoeGemm>& c, const ReferenceShape& shape)
+      : s(shape), x_top_k(s.shape.second ? 1 : s.shape.top_k), routing(c, s.shape) {
+    const Shape& b = s.shape;
+    const int64_t slots = b.tokens * b.top_k;
+    const int64_t tokens = slots / x_top_k;
+    x = random_codes(c, {tokens, b.k}, s.x, 6);
+    w = random_codes(c, {b.experts, b.n, b.k}, s.w, 0);
+    const bool is_block = s.scales == Scales::kBlock;
+    if (is_block) group_n = s.group_n;
+    if (is_block) group_k = s.group_k;
+    if (s.scales == Scales::kChannel || s.scales == Scales::kWeight) group_n = 1;
+    const Fill scale{.dist = Dist::kUniform, .scale = 0.02, .offset = 0.001};
+    const int64_t blocks = is_block ? ceil_div(b.k, group_k) : 1;
+    if (s.scales != Scales::kNone) {
+      w_scales = c.input({b.experts, group_n == 0 ? 1 : ceil_div(b.n, group_n), blocks},
+                         Format::kF32, scale);
+    }
+    if (s.scales == Scales::kBlock || s.scales == Scales::kChannel) {
+      x_scales = c.input({tokens, blocks}, Format::kF32, scale, {.row_gap = 1});
+    } else if (s.scales == Scales::kTensor) {
+      x_scales = c.input({1, 1}, Format::kF32, scale);
+    }
+    if (s.quantised) quantise(c);
+    if (s.bias) bias = c.input({b.experts, b.n}, s.y, {}, {.row_gap = 4});
+    if (b.second) weights = c.input({slots}, Format::kF32, {.dist = Dist::kUniform});
+  }
+
+  std::shared_ptr<std::vector<float>> exact_x, exact_w;
+
+  /// Replaces random codes by those of random values: E4M3 in blocks or rows, int8 in rows.
+  void quantise(CaseData& c) {
+    const Shape& b = s.shape;
+    exact_x = random_values(c, x.dim(0), b.k, {});
+    exact_w = random_values(c, b.experts * b.n, b.k, {.scale = 1.0 / std::sqrt(double(b.k))});
+    quantise_rows(*exact_x, x.dim(0), s.scales == Scales::kBlock ? group_k : b.k, x, x_scales);
+    if (s.scales != Scales::kBlock) {
+      return quantise_rows(*exact_w, b.experts * b.n, b.k, w, w_scales);
+    }
+    const int64_t matrix = b.n * b.k;
+    std::vector<E4m3> codes(static_cast<size_t>(b.experts * matrix));
+    const int64_t blocks = w_scales.numel() / b.experts;
+    std::vector<float> scales(static_cast<size_t>(w_scales.numel()));
+    for (int64_t e = 0; e < b.experts; ++e) {
+      const Status status = fp8_quantize_blocks(
+          exact_w->data() + e * matrix, b.n, b.k, Fp8QuantOptions::Rounding::kNone,
+          codes.data() + e * matrix, scales.data() + e * blocks);
+      FATHOM_CHECK(status.ok(), status.message());
+    }
+    put_codes(w, codes);
+    w_scales.fill([&](int64_t i) { return scales[static_cast<size_t>(i)]; });
+  }
+
+  static void quantise_rows(const std::vector<float>& values,
+                            int64_t rows,
+                            int64_t group,
+                            const Tensor& codes,
+                            const Tensor& scales) {
+    const int64_t k = static_cast<int64_t>(values.size()) / rows;
+    std::vector<float> found(static_cast<size_t>(scales.numel()));
+    if (codes.format() == Format::kI8) {
+      std::vector<int8_t> out(values.size());
+      int8_quantize_rows(values.data(), rows, k, out.data(), found.data());
+      put_codes(codes, out);
+    } else {
+      std::vector<E4m3> out(values.size());
+      fp8_quantize_groups(values.data(), rows, k, group, kFp8SglangGroup, out.data(), found.data());
+      put_codes(codes, out);
+    }
+    scales.fill([&](int64_t i) { return found[static_cast<size_t>(i)]; });
+  }
+
+  double exact_answer(int64_t v, int64_t n) const {
+    const int64_t e = routing.expert[static_cast<size_t>(v)];
+    return dot_rows(*exact_x, v / x_top_k, *exact_w, e * s.shape.n + n, s.shape.k);
+  }
+
+  double x_at(int64_t t, int64_t k) const {
+    const double code = x.at(t, k);
+    if (!x_scales.present()) return code;
+    const int64_t row = x_scales.dim(0) == 1 ? 0 : t;
+    return code * x_scales.at(row, x_scales.dim(1) == 1 ? 0 : k / group_k);
+  }
+
+  double w_at(int64_t e, int64_t n, int64_t k) const {
+    const double code = w.at(e, n, k);
+    if (!w_scales.present()) return code;
+    return code * w_scales.at(e, group_n == 0 ? 0 : n / group_n, group_k == 0 ? 0 : k / group_k);
+  }
+
+  double answer(int64_t v, int64_t n) const {
+    const int64_t e = routing.expert[static_cast<size_t>(v)];
+    if (e < 0) return 0.0;
+    double sum = 0;
+    for (int64_t k = 0; k < s.shape.k; ++k)
+      sum += x_at(v / x_top_k, k) * w_at(e, n, k);
+    if (bias.present()) sum += bias.at(e, n);
+    return sum * (weights.present() ? weights[v] : 1.0);
+  }
+};
+
+void add_reference(CaseList& list, const ReferenceShape& s) {
+  add_case<SortedMoeGemm>(
+      list, {.name = name_of(s), .op = "experts"}, [=](CaseBuilder<SortedMoeGemm>& c) {
+        const auto call = std::make_shared<ReferenceCall>(c, s);
+        const int64_t slots = s.shape.tokens * s.shape.top_k;
+        const bool sorted = s.rows == ResultRows::kSorted;
+        const int64_t rows = sorted ? call->routing.sorted_ids.numel() : slots;
+        const Tensor y = c.output({rows, s.shape.n}, s.y, {.row_gap = 2});
+        c.bind([=](const Binding& at) {
+          SortedMoeGemm::Args a{.x = at(call->x),
+                                .w = QuantView::dense(at(call->w)),
+                                .sorted_ids = at(call->routing.sorted_ids),
+                                .block_expert = at(call->routing.block_expert),
+                                .num_padded = at(call->routing.num_padded),
+                                .y = at(y),
+                                .block = s.shape.block,
+                                .top_k = static_cast<int>(call->x_top_k),
+                                .x_scales = at(call->x_scales),
+                                .w_scales = at(call->w_scales),
+                                .bias = at(call->bias),
+                                .group_n = call->group_n,
+                                .group_k = call->group_k,
+                                .rows = s.rows};
+          if (call->weights.present()) a.weights = at(call->weights);
+          return a;
+        });
+        c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
+          if (!sorted) return call->answer(row, n);
+          const auto v = static_cast<int64_t>(call->routing.sorted_ids[row]);
+          const bool written = v < slots && double(row) < call->routing.num_padded[0];
+          return written ? call->answer(v, n) : std::numeric_limits<double>::quiet_NaN();
+        });
+        if (!s.quantised) return;
+        // Both operands are rounded once.
+        Gate gate = gates::full_precision(Format::kFp8Block);
+        gate.diff *= 2;
+        c.expect_full_precision(y, gate,
+                                [=](int64_t v, int64_t n) { return call->exact_answer(v, n); });
+      });
+}
+
+void add_reference_cases(CaseList& list) {
+  const Shape first{11, 3, 5, 48, 272};
+  Shape second = first;
+  second.second = true;
+  Shape missing = first;
+  missing.routing = Routing::kSomeMissing;
+  for (Format f : {Format::kE4m3, Format::kI8}) {
+    for (const Shape& shape : {first, second, missing}) {
+      add_reference(list, {.shape = shape, .x = f, .w = f});
+      add_reference(list, {.shape = shape, .x = f, .w = f, .scales = Scales::kChannel});
+      add_reference(list, {.shape = shape, .x = f, .w = f, .scales = Scales::kTensor});
+    }
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 64}, {16, 256}, {1, 128}, {128, 96}})
+      add_reference(list, {.shape = first, .x = f, .w = f, .group_n = n, .group_k = k});
+    for (int64_t k : {1, 2, 127, 128, 129, 511}) {
+      Shape odd = first;
+      odd.k = k;
+      odd.n = 33;
+      add_reference(list, {.shape = odd, .x = f, .w = f});
+      add_reference(list, {.shape = odd, .x = f, .w = f, .scales = Scales::kChannel});
+    }
+    for (Format y : {Format::kF32, Format::kF16}) {
+      add_reference(list, {.shape = second, .x = f, .w = f, .y = y, .bias = true});
+    }
+    for (int64_t t : {0, 1, 2, 3, 300}) {
+      Shape some = first;
+      some.tokens = t;
+      add_reference(list,
+                    {.shape = some, .x = f, .w = f, .scales = Scales::kChannel, .bias = true});
+    }
+  }
+  for (Format x : {Format::kBf16, Format::kF16, Format::kF32}) {
+    const Format y = x;
+    add_reference(list,
+                  {.shape = first, .x = x, .w = Format::kI8, .y = y, .scales = Scales::kWeight});
+    add_reference(list, {.shape = second, .x = x, .w = x, .y = y, .scales = Scales::kNone});
+    add_reference(list,
+                  {.shape = second, .x = x, .w = x, .y = y, .scales = Scales::kNone, .bias = true});
+  }
+  Shape many = first;
+  many.tokens = 40;
+  add_reference(list, {.shape = many, .quantised = true});
+  add_reference(list, {.shape = many, .scales = Scales::kChannel, .quantised = true});
+  add_reference(list, {.shape = many,
+                       .x = Format::kI8,
+                       .w = Format::kI8,
+                       .scales = Scales::kChannel,
+                       .quantised = true});
+  add_reference(list, {.shape = missing, .rows = ResultRows::kSorted});
+  add_reference(list, {.shape = second,
+                       .x = Format::kBf16,
+                       .w = Format::kBf16,
+                       .scales = Scales::kNone,
+                       .rows = ResultRows::kSorted});
+}
+
 }  // namespace
 
 void add_sorted_moe_cases(CaseList& list) {
+  add_reference_cases(list);
   for (int64_t t : {0, 1, 2, 3, 7, 17}) {
     add(list, {t, 2, 4, 32, 64});
     add(list, {t, 2, 4, 32, 64, Format::kBf16});

@@ -13,17 +13,19 @@ namespace fathom {
 ///
 /// Rows may be strided (column slices of a wider projection). x and y may be the same memory.
 /// Squares are summed in float32, the product with w is formed in float32, and y is rounded once.
-/// Deterministic; a row depends on no other row.
-/// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", eq. 4. The order of the
-/// casts is that of DeepSeek-V3.2's code; Hugging Face rounds x * r before it multiplies by w.
+/// Deterministic; a row depends on no other row. A NaN makes its row NaN; an infinity becomes NaN
+/// and the rest of its row 0. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization",
+/// eq. 4. The order of the casts is that of DeepSeek-V3.2's code; Hugging Face rounds x * r before
+/// it multiplies by w.
 struct RmsNorm {
   static constexpr KernelInfo kInfo{
       .name = "rmsnorm",
       .reference_names = {"rmsnorm"},
-      .signature = "x[T,D]:bf16|f32 w[D]:bf16|f32 -> y[T,D]:bf16|f32",
+      .signature = "x[T,D]:bf16|f16|f32 w[D]:bf16|f16|f32 -> y[T,D]:bf16|f16|f32",
       .limits = "D>=1",
       .equation = "y = x / sqrt(mean(x^2) + eps) * w",
       .source = "Zhang and Sennrich 2019, eq. 4",
+      .flops = "4*T*D",
   };
 
   struct Args {
@@ -42,17 +44,21 @@ struct RmsNorm {
 ///
 /// Both the variance and y read the unrounded sum s. h is updated in place; y may be the memory of
 /// x, and none of the others may overlap. Rows may be strided. x, h and y have one format.
-/// float32 inside, one rounding each of h and y. Deterministic; rows are independent.
+/// float32 inside, one rounding each of h and y. Deterministic; rows are independent. NaN and
+/// infinities of s as in RmsNorm.
 /// Errors: InvalidArgument if the formats of x, h and y differ.
 /// Source: order (ii) of the residual stream: fused add-and-norm kernels, DeepSeek-V3.2 code.
 struct AddRmsNorm {
   static constexpr KernelInfo kInfo{
       .name = "add_rmsnorm",
       .reference_names = {"fused_add_rmsnorm"},
-      .signature = "x[T,D]:bf16|f32 h[T,D]:bf16|f32 w[D]:bf16|f32 -> y[T,D]:bf16|f32 h",
+      .signature =
+          "x[T,D]:bf16|f16|f32 h[T,D]:bf16|f16|f32 w[D]:bf16|f16|f32 "
+          "-> y[T,D]:bf16|f16|f32 h",
       .limits = "D>=1",
       .equation = "s = h + x; h = round(s); y = s / sqrt(mean(s^2) + eps) * w",
       .source = "Zhang and Sennrich 2019, eq. 4, on the residual stream",
+      .flops = "6*T*D",
   };
 
   struct Args {

@@ -30,24 +30,43 @@ float inverse_rms(int64_t D, float eps, Value16 value16) {
   return _mm_cvtss_f32(_mm_div_ss(_mm_set_ss(1.0f), root));
 }
 
+/// next_x and next_y are rows that come soon.
 template <class X, class W, class Y>
-void rmsnorm_row(const X* x, const W* w, Y* y, int64_t D, float eps) {
-  const float r = inverse_rms(D, eps, [&](int64_t d, __mmask16 m) { return load16(x + d, m); });
+void rmsnorm_row(
+    const X* x, const W* w, Y* y, int64_t D, float eps, const X* next_x, const Y* next_y) {
+  const float r = inverse_rms(D, eps, [&](int64_t d, __mmask16 m) {
+    prefetch_to_read(next_x + d);
+    return load16(x + d, m);
+  });
   for (int64_t d = 0; d < D; d += kLanes) {
     const __mmask16 mask = first_lanes(D - d);
+    prefetch_to_write(next_y + d);
     const __m512 normed = _mm512_mul_ps(load16(x + d, mask), _mm512_set1_ps(r));
     store16(y + d, mask, _mm512_mul_ps(normed, load16(w + d, mask)));
   }
 }
 
 template <class A, class W>
-void add_rmsnorm_row(const A* x, A* h, const W* w, A* y, int64_t D, float eps) {
+void add_rmsnorm_row(const A* x,
+                     A* h,
+                     const W* w,
+                     A* y,
+                     int64_t D,
+                     float eps,
+                     const A* next_x,
+                     const A* next_h,
+                     const A* next_y) {
   const auto sum16 = [&](int64_t d, __mmask16 m) {
     return _mm512_add_ps(load16(h + d, m), load16(x + d, m));
   };
-  const float r = inverse_rms(D, eps, sum16);
+  const float r = inverse_rms(D, eps, [&](int64_t d, __mmask16 m) {
+    prefetch_to_read(next_x + d);
+    prefetch_to_write(next_h + d);
+    return sum16(d, m);
+  });
   for (int64_t d = 0; d < D; d += kLanes) {
     const __mmask16 mask = first_lanes(D - d);
+    prefetch_to_write(next_y + d);
     const __m512 s = sum16(d, mask);
     store16(h + d, mask, s);
     const __m512 normed = _mm512_mul_ps(s, _mm512_set1_ps(r));
@@ -57,46 +76,48 @@ void add_rmsnorm_row(const A* x, A* h, const W* w, A* y, int64_t D, float eps) {
 
 template <class X, class W, class Y>
 void rmsnorm_loop(const RmsNorm::Args& a, int64_t begin, int64_t end) {
+  const int64_t D = a.x.dim(1);
+  const int64_t ahead = rows_ahead(D * static_cast<int64_t>(sizeof(X)));
   for (int64_t t = begin; t < end; ++t) {
-    rmsnorm_row(a.x.row<X>(t), a.w.as<W>(), a.y.row<Y>(t), a.x.dim(1), a.eps);
+    const int64_t next = t + ahead < end ? t + ahead : t;
+    rmsnorm_row(a.x.row<X>(t), a.w.as<W>(), a.y.row<Y>(t), D, a.eps, a.x.row<X>(next),
+                a.y.row<Y>(next));
   }
 }
 
 template <class A, class W>
 void add_rmsnorm_loop(const AddRmsNorm::Args& a, int64_t begin, int64_t end) {
+  const int64_t D = a.x.dim(1);
+  const int64_t ahead = rows_ahead(D * static_cast<int64_t>(sizeof(A)));
   for (int64_t t = begin; t < end; ++t) {
-    add_rmsnorm_row(a.x.row<A>(t), a.h.row<A>(t), a.w.as<W>(), a.y.row<A>(t), a.x.dim(1), a.eps);
+    const int64_t next = t + ahead < end ? t + ahead : t;
+    add_rmsnorm_row(a.x.row<A>(t), a.h.row<A>(t), a.w.as<W>(), a.y.row<A>(t), D, a.eps,
+                    a.x.row<A>(next), a.h.row<A>(next), a.y.row<A>(next));
   }
 }
 
-template <class X, class W>
-void rmsnorm_loop_to(const RmsNorm::Args& a, int64_t begin, int64_t end) {
-  if (a.y.format == Format::kBf16) return rmsnorm_loop<X, W, Bf16>(a, begin, end);
-  rmsnorm_loop<X, W, float>(a, begin, end);
-}
-
-template <class X>
-void rmsnorm_loop_from(const RmsNorm::Args& a, int64_t begin, int64_t end) {
-  if (a.w.format == Format::kBf16) return rmsnorm_loop_to<X, Bf16>(a, begin, end);
-  rmsnorm_loop_to<X, float>(a, begin, end);
-}
-
-template <class A>
-void add_rmsnorm_loop_from(const AddRmsNorm::Args& a, int64_t begin, int64_t end) {
-  if (a.w.format == Format::kBf16) return add_rmsnorm_loop<A, Bf16>(a, begin, end);
-  add_rmsnorm_loop<A, float>(a, begin, end);
+/// Calls f with an element of that format.
+template <class F>
+void with_element(Format format, F f) {
+  if (format == Format::kBf16) return f(Bf16{});
+  if (format == Format::kF16) return f(F16{});
+  f(float{});
 }
 
 }  // namespace
 
 void rmsnorm_rows(const RmsNorm::Args& a, int64_t begin, int64_t end) {
-  if (a.x.format == Format::kBf16) return rmsnorm_loop_from<Bf16>(a, begin, end);
-  rmsnorm_loop_from<float>(a, begin, end);
+  with_element(a.x.format, [&]<class X>(X) {
+    with_element(a.w.format, [&]<class W>(W) {
+      with_element(a.y.format, [&]<class Y>(Y) { rmsnorm_loop<X, W, Y>(a, begin, end); });
+    });
+  });
 }
 
 void add_rmsnorm_rows(const AddRmsNorm::Args& a, int64_t begin, int64_t end) {
-  if (a.x.format == Format::kBf16) return add_rmsnorm_loop_from<Bf16>(a, begin, end);
-  add_rmsnorm_loop_from<float>(a, begin, end);
+  with_element(a.x.format, [&]<class A>(A) {
+    with_element(a.w.format, [&]<class W>(W) { add_rmsnorm_loop<A, W>(a, begin, end); });
+  });
 }
 
 }  // namespace fathom::avx512

@@ -82,6 +82,7 @@ void add_add_rmsnorm_case(CaseList& list, const NormShape& s) {
 /// Small shapes of both kernels, which share everything but the names.
 std::vector<NormShape> small_shapes() {
   constexpr Format kBf16 = Format::kBf16;
+  constexpr Format kF16 = Format::kF16;
   constexpr Format kF32 = Format::kF32;
   std::vector<NormShape> shapes;
   for (int64_t t : {0, 1, 2, 3, 7, 29}) {
@@ -96,6 +97,13 @@ std::vector<NormShape> small_shapes() {
                       .w = kF32,
                       .y = kF32,
                       .row_gap = 2});
+    shapes.push_back({.name = str_cat("t7_d", d, "_f16"),
+                      .t = 7,
+                      .d = d,
+                      .x = kF16,
+                      .w = kF16,
+                      .y = kF16,
+                      .row_gap = 4});
   }
   shapes.push_back({.name = "t128_d7168", .t = 128, .d = 7168, .w = kF32});
   shapes.push_back({.name = "t9_d333_w_f32", .t = 9, .d = 333, .w = kF32});
@@ -119,6 +127,8 @@ std::vector<NormShape> bench_shapes(bool slices) {
                       .d = 512,
                       .row_gap = 1600});
   }
+  // 9,400 x 7,168 in and out, twice for the add: 270 MB or 540 MB, which no cache holds.
+  shapes.push_back({.name = "r1_chunk_t9400", .op = "input_layernorm", .t = 9400, .d = 7168});
   for (NormShape& s : shapes)
     s.bench = true;
   return shapes;

@@ -51,9 +51,9 @@ void add_rmsnorm_row(const A* x, A* h, const W* w, A* y, int64_t D, float eps) {
 
 Status rmsnorm_portable(Exec& ex, const RmsNorm::Args& a) {
   const int64_t D = a.x.dim(1);
-  with_activation_type(a.x.format, [&]<class X>(X) {
-    with_activation_type(a.w.format, [&]<class W>(W) {
-      with_activation_type(a.y.format, [&]<class Y>(Y) {
+  with_float_type(a.x.format, [&]<class X>(X) {
+    with_float_type(a.w.format, [&]<class W>(W) {
+      with_float_type(a.y.format, [&]<class Y>(Y) {
         for_rows(ex, a.x.dim(0), 8 * D, [&](int64_t begin, int64_t end) {
           for (int64_t t = begin; t < end; ++t) {
             rmsnorm_row(a.x.row<X>(t), a.w.as<W>(), a.y.row<Y>(t), D, a.eps);
@@ -67,8 +67,8 @@ Status rmsnorm_portable(Exec& ex, const RmsNorm::Args& a) {
 
 Status add_rmsnorm_portable(Exec& ex, const AddRmsNorm::Args& a) {
   const int64_t D = a.x.dim(1);
-  with_activation_type(a.x.format, [&]<class A>(A) {
-    with_activation_type(a.w.format, [&]<class W>(W) {
+  with_float_type(a.x.format, [&]<class A>(A) {
+    with_float_type(a.w.format, [&]<class W>(W) {
       for_rows(ex, a.x.dim(0), 16 * D, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
           add_rmsnorm_row(a.x.row<A>(t), a.h.row<A>(t), a.w.as<W>(), a.y.row<A>(t), D, a.eps);

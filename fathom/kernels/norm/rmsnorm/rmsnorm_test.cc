@@ -95,9 +95,9 @@ TEST(RmsNorm, KeepsNanAndInfinityInTheirRows) {
 TEST(RmsNorm, VariantsGiveTheSameBits) {
   TestExec ex;
   Rng rng(7, 1);
-  for (int64_t D : {1, 2, 15, 16, 17, 63, 64, 65, 129, 1000, 7168}) {
-    TestTensor x({3, D}, kBf16);
-    TestTensor h({3, D}, kBf16);
+  const auto expect_same_bits = [&](int64_t D, Format format) {
+    TestTensor x({3, D}, format);
+    TestTensor h({3, D}, format);
     TestTensor w({D}, kF32);
     x.randomise(rng);
     h.randomise(rng, 3.0f);
@@ -105,14 +105,14 @@ TEST(RmsNorm, VariantsGiveTheSameBits) {
     std::vector<std::vector<std::byte>> normed;
     std::vector<std::vector<std::byte>> added;
     for (const std::string& variant : variants_of<RmsNorm>()) {
-      const TestTensor y({3, D}, kBf16);
+      const TestTensor y({3, D}, format);
       FATHOM_EXPECT_OK(launch<RmsNorm>(ex.with("rmsnorm", variant), "test",
                                        {.x = x.view(), .w = w.view(), .y = y.view()}));
       normed.push_back(y.bytes());
     }
     for (const std::string& variant : variants_of<AddRmsNorm>()) {
-      const TestTensor sum({3, D}, kBf16, h.values());
-      const TestTensor y({3, D}, kBf16);
+      const TestTensor sum({3, D}, format, h.values());
+      const TestTensor y({3, D}, format);
       FATHOM_EXPECT_OK(
           launch<AddRmsNorm>(ex.with("add_rmsnorm", variant), "test",
                              {.x = x.view(), .h = sum.view(), .w = w.view(), .y = y.view()}));
@@ -123,6 +123,10 @@ TEST(RmsNorm, VariantsGiveTheSameBits) {
       EXPECT_EQ(bytes, normed[0]) << "D=" << D;
     for (const auto& bytes : added)
       EXPECT_EQ(bytes, added[0]) << "D=" << D;
+  };
+  for (const Format format : {kBf16, Format::kF16, kF32}) {
+    for (int64_t D : {1, 2, 15, 16, 17, 63, 64, 65, 129, 1000, 7168})
+      expect_same_bits(D, format);
   }
 }
 

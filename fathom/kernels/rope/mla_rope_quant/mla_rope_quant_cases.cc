@@ -8,6 +8,85 @@
 namespace fathom {
 namespace {
 
+/// Half a step: 2^-4 of the value, 2^-10 among the subnormals of E4M3; 2^-3 and 2^-17 of E5M2.
+Gate gate_of(Format format) {
+  if (format == Format::kE4m3) return {.abs = 0x1.001p-10, .rel = 0x1.001p-4};
+  if (format == Format::kE5m2) return {.abs = 0x1.001p-17, .rel = 0x1.001p-3};
+  return gates::row_op(format);
+}
+
+struct QuantShape {
+  CaseSpec spec;
+  int64_t t;
+  int64_t n;
+  int64_t l = 512;
+  int64_t r = 64;
+  Format in = Format::kBf16;
+  Format out = Format::kE4m3;
+  float q_scale = 1.0f;
+  float kv_scale = 1.0f;
+  RopeStyle style = RopeStyle::kInterleaved;
+  Format positions = Format::kI32;
+};
+
+void add_quant_case(CaseList& list, const QuantShape& s) {
+  add_case<MlaRopeQuantFp8>(list, s.spec, [s](CaseBuilder<MlaRopeQuantFp8>& c) {
+    constexpr int64_t kPositions = 512;
+    c.set_batch(s.t);
+    const auto input = [&](std::vector<int64_t> dims, int64_t gap) {
+      return c.input(std::move(dims), s.in, {.dist = Dist::kMixedRows, .scale = 4},
+                     {.row_gap = gap, .rows_per_batch = 1});
+    };
+    const Tensor q_pe = input({s.t, s.n, s.r}, 128);
+    const Tensor k_pe = input({s.t, s.r}, 3);
+    const Tensor q_lat = input({s.t, s.n, s.l}, 0);
+    const Tensor latent = input({s.t, s.l}, 2);
+    const Tensor positions = c.input({s.t}, s.positions, {}, {.rows_per_batch = 1});
+    positions.fill([](int64_t t) { return t * 37 % kPositions; });
+    const Tensor table = c.input({kPositions, s.r}, Format::kF32);
+    oracle::fill_rope_table(table);
+    const auto output = [&](std::vector<int64_t> dims, int64_t gap) {
+      return c.output(std::move(dims), s.out, {.row_gap = gap, .rows_per_batch = 1});
+    };
+    const Tensor q_pe_out = output({s.t, s.n, s.r}, 1);
+    const Tensor k_pe_out = output({s.t, s.r}, 0);
+    const Tensor q_lat_out = output({s.t, s.n, s.l}, 64);
+    const Tensor c_out = output({s.t, s.l}, 5);
+    c.bind([=](const Binding& at) {
+      return MlaRopeQuantFp8::Args{.q_pe = at(q_pe),
+                                   .k_pe = at(k_pe),
+                                   .q_lat = at(q_lat),
+                                   .c = at(latent),
+                                   .positions = at(positions),
+                                   .table = at(table),
+                                   .q_pe_out = at(q_pe_out),
+                                   .k_pe_out = at(k_pe_out),
+                                   .q_lat_out = at(q_lat_out),
+                                   .c_out = at(c_out),
+                                   .q_scale = s.q_scale,
+                                   .kv_scale = s.kv_scale,
+                                   .style = s.style};
+    });
+    const double largest = s.out == Format::kE4m3 ? 448.0 : 57344.0;
+    const auto expect = [&](const Tensor& out, const Tensor& in, double scale, int64_t heads) {
+      const bool rotates = in.dim(in.rank() - 1) == s.r;
+      c.expect_rows(out, gate_of(s.out), [=](int64_t row, std::span<double> values) {
+        const std::vector<double> x = in.row(row);
+        std::copy(x.begin(), x.end(), values.begin());
+        if (rotates) {
+          oracle::rotate(x, table, static_cast<int64_t>(positions[row / heads]), s.style, values);
+        }
+        for (double& v : values)
+          v = std::clamp(v * scale, -largest, largest);
+      });
+    };
+    expect(q_pe_out, q_pe, double{s.q_scale}, s.n);
+    expect(k_pe_out, k_pe, double{s.kv_scale}, 1);
+    expect(q_lat_out, q_lat, double{s.q_scale}, s.n);
+    expect(c_out, latent, double{s.kv_scale}, 1);
+  });
+}
+
 struct PrepareShape {
   CaseSpec spec;
   int64_t t;
@@ -23,12 +102,6 @@ struct PrepareShape {
   int64_t page_size = 64;
   int64_t num_pages = 0;  ///< 0: a few more than needed
 };
-
-/// Half a step of E4M3: 2^-4 of the value, 2^-10 among the subnormals.
-Gate gate_of(Format format) {
-  if (format == Format::kE4m3) return {.abs = 0x1.001p-10, .rel = 0x1.001p-4};
-  return gates::row_op(format);
-}
 
 void to_codes(Format format, float scale, std::span<double> values) {
   if (format != Format::kE4m3) return;
@@ -94,9 +167,46 @@ void add_prepare_case(CaseList& list, const PrepareShape& s) {
   });
 }
 
-}  // namespace
+void add_quant_cases(CaseList& list) {
+  for (int64_t t : {0, 1, 2, 3, 19}) {
+    add_quant_case(list, {.spec = {.name = str_cat("t", t, "_n4")}, .t = t, .n = 4});
+  }
+  for (const Format in : {Format::kBf16, Format::kF16, Format::kF32}) {
+    for (const Format out : {Format::kE4m3, Format::kE5m2}) {
+      for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
+        const std::string_view suffix = style == RopeStyle::kHalfSplit ? "_half_split" : "";
+        add_quant_case(list, {.spec = {.name = str_cat("t5_l50_r34_", format_name(in), "_to_",
+                                                       format_name(out), suffix)},
+                              .t = 5,
+                              .n = 3,
+                              .l = 50,
+                              .r = 34,
+                              .in = in,
+                              .out = out,
+                              .q_scale = 2.7f,
+                              .kv_scale = 47.0f,  // e4m3 saturates
+                              .style = style,
+                              .positions = Format::kI64});
+      }
+    }
+  }
+  for (int64_t t : {1, 8, 64, 128, 512}) {
+    add_quant_case(list, {.spec = {.name = str_cat("r1_t", t),
+                                   .op = "attn_mqa",
+                                   .bench = true,
+                                   .phase = t > 128 ? "prefill" : "decode"},
+                          .t = t,
+                          .n = 128});
+  }
+  // 1,200 tokens of 129 heads of 576: 267 MB, which no cache holds.
+  add_quant_case(
+      list,
+      {.spec = {.name = "r1_chunk_t1200", .op = "attn_mqa", .bench = true, .phase = "prefill"},
+       .t = 1200,
+       .n = 128});
+}
 
-void add_mla_rope_quant_cases(CaseList& list) {
+void add_write_cases(CaseList& list) {
   constexpr Format kFormats[] = {Format::kBf16, Format::kF32, Format::kE4m3};
   for (int64_t t : {0, 1, 2, 3, 7, 40}) {
     add_prepare_case(list, {.spec = {.name = str_cat("t", t, "_n4")}, .t = t, .n = 4});
@@ -142,6 +252,13 @@ void add_mla_rope_quant_cases(CaseList& list) {
                             .q = Format::kBf16,
                             .cache = Format::kBf16});
   }
+}
+
+}  // namespace
+
+void add_mla_rope_quant_cases(CaseList& list) {
+  add_quant_cases(list);
+  add_write_cases(list);
 }
 
 }  // namespace fathom

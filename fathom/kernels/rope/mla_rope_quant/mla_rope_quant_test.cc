@@ -47,7 +47,7 @@ TEST(MlaRopeWrite, EqualsRotationConcatenationAndCacheWriteInSequence) {
     const TestTensor q({Step::T, Step::N, Step::D}, Format::kBf16, NAN);
     const TestTensor cache({2, 4, Step::D}, Format::kBf16, NAN);
     FATHOM_EXPECT_OK(
-        launch<MlaRopeWrite>(ex.with("mla_rope_quant_fp8", variant), "test", s.args(q, cache)));
+        launch<MlaRopeWrite>(ex.with("mla_rope_write", variant), "test", s.args(q, cache)));
 
     const TestTensor q_pe({Step::T, Step::N, Step::R}, Format::kBf16, s.q_pe.values());
     const TestTensor k_pe({Step::T, Step::R}, Format::kBf16, s.k_pe.values());
@@ -55,7 +55,7 @@ TEST(MlaRopeWrite, EqualsRotationConcatenationAndCacheWriteInSequence) {
     const TestTensor cache_steps({2, 4, Step::D}, Format::kBf16, NAN);
     FATHOM_EXPECT_OK(launch<RopeInplace>(*ex, "test",
                                          {.q = q_pe.view(),
-                                          .k = k_pe.view(),
+                                          .k = reshape(k_pe.view(), {Step::T, 1, Step::R}),
                                           .positions = s.positions.view(),
                                           .table = s.table.view()}));
     FATHOM_EXPECT_OK(launch<ConcatAbsorbedQ>(
@@ -83,7 +83,7 @@ TEST(MlaRopeWrite, VariantsGiveTheSameCodes) {
       args.style = style;
       args.q_scale = 0.013f;
       args.kv_scale = 0.31f;
-      FATHOM_EXPECT_OK(launch<MlaRopeWrite>(ex.with("mla_rope_quant_fp8", variant), "test", args));
+      FATHOM_EXPECT_OK(launch<MlaRopeWrite>(ex.with("mla_rope_write", variant), "test", args));
       results.push_back(q.bytes());
       results.back().insert(results.back().end(), cache.bytes().begin(), cache.bytes().end());
     }
@@ -106,7 +106,7 @@ TEST(MlaRopeWrite, EncodesEveryFloatAsTheFormatDoes) {
   for (const std::string& variant : variants_of<MlaRopeWrite>()) {
     const TestTensor q({1, 1, kAll + 2}, Format::kE4m3);
     const TestTensor cache({1, 1, kAll + 2}, Format::kE4m3);
-    FATHOM_EXPECT_OK(launch<MlaRopeWrite>(ex.with("mla_rope_quant_fp8", variant), "test",
+    FATHOM_EXPECT_OK(launch<MlaRopeWrite>(ex.with("mla_rope_write", variant), "test",
                                           {.q_lat = lat.view(),
                                            .q_pe = pe.view(),
                                            .c = reshape(lat.view(), {1, kAll}),
@@ -122,6 +122,129 @@ TEST(MlaRopeWrite, EncodesEveryFloatAsTheFormatDoes) {
       ASSERT_EQ(cache.view().as<E4m3>()[i], expected) << variant << ", bf16 code " << i;
     }
   }
+}
+
+/// The outputs of MlaRopeQuantFp8 for the inputs of a Step, as slices of merged buffers.
+struct Merged {
+  TestTensor q;
+  TestTensor k;
+
+  explicit Merged(Format format)
+      : q({Step::T, Step::N, Step::D}, format), k({Step::T, Step::D}, format) {}
+
+  MlaRopeQuantFp8::Args args(const Step& s) const {
+    return {.q_pe = s.q_pe.view(),
+            .k_pe = s.k_pe.view(),
+            .q_lat = s.q_lat.view(),
+            .c = s.c.view(),
+            .positions = s.positions.view(),
+            .table = s.table.view(),
+            .q_pe_out = slice_cols(q.view(), Step::L, Step::R),
+            .k_pe_out = slice_cols(k.view(), Step::L, Step::R),
+            .q_lat_out = slice_cols(q.view(), 0, Step::L),
+            .c_out = slice_cols(k.view(), 0, Step::L)};
+  }
+};
+
+TEST(MlaRopeQuantFp8, VariantsGiveTheSameCodes) {
+  TestExec ex;
+  const Step s;
+  for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
+    for (const Format format : {Format::kE4m3, Format::kE5m2}) {
+      std::vector<std::vector<std::byte>> results;
+      for (const std::string& variant : variants_of<MlaRopeQuantFp8>()) {
+        const Merged out(format);
+        MlaRopeQuantFp8::Args args = out.args(s);
+        args.style = style;
+        args.q_scale = 71.0f;
+        args.kv_scale = 1.3f;
+        FATHOM_EXPECT_OK(
+            launch<MlaRopeQuantFp8>(ex.with("mla_rope_quant_fp8", variant), "test", args));
+        results.push_back(out.q.bytes());
+        results.back().insert(results.back().end(), out.k.bytes().begin(), out.k.bytes().end());
+      }
+      for (const auto& bytes : results)
+        EXPECT_EQ(bytes, results[0]);
+    }
+  }
+}
+
+TEST(MlaRopeQuantFp8, FillsMergedBuffersAsTheCacheWriteDoes) {
+  TestExec ex;
+  const Step s;
+  for (const std::string& variant : variants_of<MlaRopeQuantFp8>()) {
+    const Merged merged(Format::kE4m3);
+    MlaRopeQuantFp8::Args args = merged.args(s);
+    args.style = RopeStyle::kInterleaved;
+    args.q_scale = 8.0f;  // powers of two: their reciprocals divide without rounding
+    args.kv_scale = 0.5f;
+    FATHOM_EXPECT_OK(launch<MlaRopeQuantFp8>(ex.with("mla_rope_quant_fp8", variant), "test", args));
+
+    const TestTensor q({Step::T, Step::N, Step::D}, Format::kE4m3);
+    const TestTensor cache({1, Step::T, Step::D}, Format::kE4m3);
+    const TestTensor slots({Step::T}, Format::kI64, {0, 1, 2, 3, 4});
+    MlaRopeWrite::Args write = s.args(q, cache);
+    write.slots = slots.view();
+    write.q_scale = 0.125f;
+    write.kv_scale = 2.0f;
+    FATHOM_EXPECT_OK(launch<MlaRopeWrite>(*ex, "test", write));
+
+    EXPECT_EQ(merged.q.bytes(), q.bytes()) << variant;
+    EXPECT_EQ(merged.k.bytes(), cache.bytes()) << variant;
+  }
+}
+
+TEST(MlaRopeQuantFp8, EncodesEveryFloatAsTheFormatDoes) {
+  TestExec ex;
+  // All numbers of half precision: subnormals, ties, saturation, infinity and NaN.
+  constexpr int64_t kAll = 1 << 16;
+  const TestTensor pe({1, 2}, Format::kF16);
+  const TestTensor table({1, 2}, Format::kF32, {1, 0});
+  const TestTensor zero({1}, Format::kI64, 0.0f);
+  TestTensor x({1, kAll}, Format::kF16);
+  for (int64_t i = 0; i < kAll; ++i)
+    x.view().as<F16>()[i] = F16{static_cast<uint16_t>(i)};
+  for (const Format format : {Format::kE4m3, Format::kE5m2}) {
+    for (const std::string& variant : variants_of<MlaRopeQuantFp8>()) {
+      const TestTensor codes({1, kAll}, format);
+      const TestTensor pe_codes({1, 2}, format);
+      FATHOM_EXPECT_OK(launch<MlaRopeQuantFp8>(ex.with("mla_rope_quant_fp8", variant), "test",
+                                               {.q_pe = reshape(pe.view(), {1, 1, 2}),
+                                                .k_pe = pe.view(),
+                                                .q_lat = reshape(x.view(), {1, 1, kAll}),
+                                                .c = x.view(),
+                                                .positions = zero.view(),
+                                                .table = table.view(),
+                                                .q_pe_out = reshape(pe_codes.view(), {1, 1, 2}),
+                                                .k_pe_out = pe_codes.view(),
+                                                .q_lat_out = reshape(codes.view(), {1, 1, kAll}),
+                                                .c_out = codes.view(),
+                                                .kv_scale = 3.0f}));
+      for (int64_t i = 0; i < kAll; ++i) {
+        const uint8_t expected = format == Format::kE4m3 ? e4m3_from_float(x[i] * 3.0f).bits
+                                                         : e5m2_from_float(x[i] * 3.0f).bits;
+        ASSERT_EQ(codes.view().as<uint8_t>()[i], expected) << variant << ", f16 code " << i;
+      }
+    }
+  }
+}
+
+TEST(MlaRopeQuantFp8, RefusesOutputsOfDifferentFormatsAndScalesThatAreNone) {
+  TestExec ex;
+  const Step s;
+  const Merged e4m3(Format::kE4m3);
+  const Merged e5m2(Format::kE5m2);
+  MlaRopeQuantFp8::Args args = e4m3.args(s);
+  args.c_out = e5m2.args(s).c_out;
+
+  Status status = launch<MlaRopeQuantFp8>(*ex, "test", args);
+  EXPECT_NE(status.message().find("q_pe_out is e4m3 but c_out is e5m2"), std::string::npos)
+      << status.message();
+
+  args = e4m3.args(s);
+  args.q_scale = 0.0f;
+  status = launch<MlaRopeQuantFp8>(*ex, "test", args);
+  EXPECT_NE(status.message().find("q_scale is 0"), std::string::npos) << status.message();
 }
 
 TEST(MlaRopeWrite, RefusesScalesOfFormatsThatHaveNone) {

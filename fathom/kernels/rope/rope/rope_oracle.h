@@ -10,12 +10,15 @@
 
 namespace fathom::oracle {
 
-/// x rotated by the angle of `position`, in double, from the float32 table.
-inline void rotate(const std::vector<double>& x,
-                   const Tensor& table,
-                   int64_t position,
-                   RopeStyle style,
-                   std::span<double> out) {
+/// x rotated by the angle of `position`, in double, with a table of any format; term(p) is applied
+/// to each product.
+template <class Term>
+void rotate(const std::vector<double>& x,
+            const Tensor& table,
+            int64_t position,
+            RopeStyle style,
+            std::span<double> out,
+            Term term) {
   const auto num_pairs = static_cast<int64_t>(x.size() / 2);
   for (int64_t i = 0; i < num_pairs; ++i) {
     const double c = table.at(position, i);
@@ -23,9 +26,17 @@ inline void rotate(const std::vector<double>& x,
     const bool adjacent = style == RopeStyle::kInterleaved;
     const auto first = static_cast<size_t>(adjacent ? 2 * i : i);
     const auto second = static_cast<size_t>(adjacent ? 2 * i + 1 : num_pairs + i);
-    out[first] = x[first] * c - x[second] * s;
-    out[second] = x[second] * c + x[first] * s;
+    out[first] = term(x[first] * c) - term(x[second] * s);
+    out[second] = term(x[second] * c) + term(x[first] * s);
   }
+}
+
+inline void rotate(const std::vector<double>& x,
+                   const Tensor& table,
+                   int64_t position,
+                   RopeStyle style,
+                   std::span<double> out) {
+  rotate(x, table, position, style, out, [](double p) { return p; });
 }
 
 /// Fills a table [P,R] with cos and sin of position * 10000^(-2i/R).

@@ -21,6 +21,12 @@ inline Pairs16 load_adjacent(const Bf16* p, __mmask16 pairs) {
           _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
 }
 
+inline Pairs16 load_adjacent(const F16* p, __mmask16 pairs) {
+  const __m512i both = _mm512_maskz_loadu_epi32(pairs, p);
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)),
+          _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)))};
+}
+
 inline Pairs16 load_adjacent(const float* p, __mmask16 pairs) {
   const auto both = static_cast<uint32_t>(_pdep_u32(pairs, 0x55555555u) * 3u);
   const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(both), p);
@@ -35,10 +41,25 @@ inline void store_adjacent(Bf16* p, __mmask16 pairs, Pairs16 v) {
   _mm512_mask_storeu_epi32(p, pairs, _mm512_or_si512(bf16_codes(v.first), second));
 }
 
-inline void store_adjacent(E4m3* p, __mmask16 pairs, Pairs16 v) {
-  const __m512i second = _mm512_slli_epi32(e4m3_codes(v.second), 8);
-  const __m512i both = _mm512_or_si512(e4m3_codes(v.first), second);
+inline void store_adjacent(F16* p, __mmask16 pairs, Pairs16 v) {
+  constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  const __m512i first = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(v.first, kNearestEven));
+  const __m512i second = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(v.second, kNearestEven));
+  _mm512_mask_storeu_epi32(p, pairs, _mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
+}
+
+/// Codes of eight bits in the low bytes of the lanes.
+inline void store_adjacent_bytes(void* p, __mmask16 pairs, __m512i first, __m512i second) {
+  const __m512i both = _mm512_or_si512(first, _mm512_slli_epi32(second, 8));
   _mm256_mask_storeu_epi16(p, pairs, _mm512_cvtepi32_epi16(both));
+}
+
+inline void store_adjacent(E4m3* p, __mmask16 pairs, Pairs16 v) {
+  store_adjacent_bytes(p, pairs, e4m3_codes(v.first), e4m3_codes(v.second));
+}
+
+inline void store_adjacent(E5m2* p, __mmask16 pairs, Pairs16 v) {
+  store_adjacent_bytes(p, pairs, e5m2_codes(v.first), e5m2_codes(v.second));
 }
 
 inline void store_adjacent(float* p, __mmask16 pairs, Pairs16 v) {
@@ -51,12 +72,33 @@ inline void store_adjacent(float* p, __mmask16 pairs, Pairs16 v) {
                         _mm512_permutex2var_ps(v.first, high, v.second));
 }
 
+// ---- what happens to a value before it is rounded: as in rope_loops.h ----
+
+struct Unscaled {
+  __m512 operator()(__m512 x) const { return x; }
+};
+
+struct DividedBy {
+  float scale;
+
+  __m512 operator()(__m512 x) const { return _mm512_div_ps(x, _mm512_set1_ps(scale)); }
+};
+
+struct MultipliedBy {
+  float scale;
+
+  __m512 operator()(__m512 x) const { return _mm512_mul_ps(x, _mm512_set1_ps(scale)); }
+};
+
 /// As fathom::rotate_head.
-template <class In, class Out>
-void rotate_head(
-    const In* in, Out* out, const float* table_row, int64_t R, RopeStyle style, float scale) {
+template <class Term = float, class In, class Out, class Table, class Finish = Unscaled>
+void rotate_head(const In* in,
+                 Out* out,
+                 const Table* table_row,
+                 int64_t R,
+                 RopeStyle style,
+                 Finish finish = {}) {
   const int64_t num_pairs = R / 2;
-  const __m512 divisor = _mm512_set1_ps(scale);
   for (int64_t i = 0; i < num_pairs; i += kLanes) {
     const __mmask16 mask = first_lanes(num_pairs - i);
     const __m512 c = load16(table_row + i, mask);
@@ -64,11 +106,9 @@ void rotate_head(
     const Pairs16 x = style == RopeStyle::kInterleaved
                           ? load_adjacent(in + 2 * i, mask)
                           : Pairs16{load16(in + i, mask), load16(in + num_pairs + i, mask)};
-    Pairs16 y = {_mm512_sub_ps(_mm512_mul_ps(x.first, c), _mm512_mul_ps(x.second, s)),
-                 _mm512_add_ps(_mm512_mul_ps(x.second, c), _mm512_mul_ps(x.first, s))};
-    if (scale != 1.0f) {
-      y = {_mm512_div_ps(y.first, divisor), _mm512_div_ps(y.second, divisor)};
-    }
+    const auto product = [](__m512 a, __m512 b) { return rounded_to<Term>(_mm512_mul_ps(a, b)); };
+    const Pairs16 y = {finish(_mm512_sub_ps(product(x.first, c), product(x.second, s))),
+                       finish(_mm512_add_ps(product(x.second, c), product(x.first, s)))};
     if (style == RopeStyle::kInterleaved) {
       store_adjacent(out + 2 * i, mask, y);
     } else {

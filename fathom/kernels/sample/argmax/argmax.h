@@ -21,6 +21,7 @@ struct Argmax {
       .signature = "logits[T,V]:f32 -> ids[T]:i32 bad[T]:i32",
       .limits = "V>=1",
       .equation = "ids = argmax(logits), lowest index first; bad = not finite",
+      .flops = "T*V",
   };
 
   struct Args {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "fathom/base/rng.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/sample/draw/draw.h"
 
@@ -44,7 +45,15 @@ struct Above {
 
 namespace {
 
-enum class Rows { kOwn, kIndexed };
+/// Where outputs take what they need from.
+enum class Rows {
+  kOwn,      ///< row b of probs; a parameter and a random number for each
+  kIndexed,  ///< row indices[b]
+  kScalars,  ///< row b; one parameter for all, random numbers from a seed
+};
+
+constexpr uint64_t kSamplerSeed = 7;
+constexpr uint64_t kSamplerOffset = 3;
 
 /// The operands that all samplers share. Probabilities are multiples of 2^-30, so float64 sums of
 /// them are exact in any order.
@@ -61,20 +70,29 @@ struct SamplerOperands {
     probs.fill([&](int64_t i) { return std::floor(std::pow(probs[i], 9) * 0x1p20) * 0x1p-30; });
     for (int64_t t = 0; t < tokens; ++t)
       probs.set(t * V + V / 2, 0x1p-8);
-    uniform = c.input({tokens}, Format::kF32, {.dist = Dist::kUniform},
-                      {.row_gap = 0, .rows_per_batch = batch});
-    if (tokens > 1) uniform.set(0, 0.0);
-    if (tokens > 2) uniform.set(1, 1.0 - 0x1p-24);
-    if (!own) {
+    if (rows != Rows::kScalars) {
+      uniform = c.input({tokens}, Format::kF32, {.dist = Dist::kUniform},
+                        {.row_gap = 0, .rows_per_batch = batch});
+      if (tokens > 1) uniform.set(0, 0.0);
+      if (tokens > 2) uniform.set(1, 1.0 - 0x1p-24);
+    }
+    if (rows == Rows::kIndexed) {
       indices = c.input({tokens}, Format::kI32);
       indices.fill([&](int64_t b) { return (b * 3 + 1) % tokens; });
     }
     ids = c.output({tokens}, Format::kI32, {.row_gap = 0, .rows_per_batch = batch});
   }
 
-  std::vector<double> row(int64_t b) const {
-    return probs.row(indices.present() ? static_cast<int64_t>(indices[b]) : b);
+  int64_t row_of(int64_t b) const {
+    return indices.present() ? static_cast<int64_t>(indices[b]) : b;
   }
+
+  double uniform_of(int64_t b) const {
+    if (uniform.present()) return uniform[b];
+    return double{Rng(kSamplerSeed, static_cast<uint64_t>(b), kSamplerOffset).next_uniform()};
+  }
+
+  std::vector<double> row(int64_t b) const { return probs.row(row_of(b)); }
 };
 
 CaseSpec spec_of(int64_t tokens, int64_t V, std::string_view suffix, bool bench) {
@@ -85,86 +103,116 @@ CaseSpec spec_of(int64_t tokens, int64_t V, std::string_view suffix, bool bench)
           .columns = str_cat("M=", tokens, ";N=", V)};
 }
 
+std::string_view suffix_of(Rows rows) {
+  constexpr std::string_view kSuffixes[] = {"", "_indexed", "_scalars"};
+  return kSuffixes[static_cast<size_t>(rows)];
+}
+
+Placement parameters_of(Rows rows) {
+  return {.row_gap = 0, .rows_per_batch = rows == Rows::kOwn ? 1 : 0};
+}
+
 void add_min_p(CaseList& list, int64_t tokens, int64_t V, Rows rows, bool bench = false) {
-  add_case<SampleMinP>(list, spec_of(tokens, V, rows == Rows::kOwn ? "" : "_indexed", bench),
-                       [=](CaseBuilder<SampleMinP>& c) {
-                         const SamplerOperands o(c, tokens, V, rows);
-                         const Tensor min_p =
-                             c.input({tokens}, Format::kF32, {},
-                                     {.row_gap = 0, .rows_per_batch = rows == Rows::kOwn ? 1 : 0});
-                         const double choices[] = {0.05, 0, 1, 0.2, 0.7};
-                         min_p.fill([&](int64_t b) { return choices[b % 5]; });
-                         c.bind([=](const Binding& at) {
-                           return SampleMinP::Args{.probs = at(o.probs),
-                                                   .min_p = at(min_p),
-                                                   .uniform = at(o.uniform),
-                                                   .indices = at(o.indices),
-                                                   .ids = at(o.ids)};
-                         });
-                         c.expect_all(o.ids, gates::exact(), [=](std::span<double> out) {
-                           for (int64_t b = 0; b < tokens; ++b) {
-                             const std::vector<double> p = o.row(b);
-                             const double least = min_p[b] * *std::max_element(p.begin(), p.end());
-                             std::vector<bool> kept;
-                             for (double v : p)
-                               kept.push_back(v >= least);
-                             out[static_cast<size_t>(b)] = oracle::draw_from(p, kept, o.uniform[b]);
-                           }
-                         });
-                       });
+  const CaseSpec spec = spec_of(tokens, V, suffix_of(rows), bench);
+  add_case<SampleMinP>(list, spec, [=](CaseBuilder<SampleMinP>& c) {
+    const SamplerOperands o(c, tokens, V, rows);
+    constexpr float kForAll = 0.125f;
+    Tensor min_p;
+    if (rows != Rows::kScalars) {
+      min_p = c.input({tokens}, Format::kF32, {}, parameters_of(rows));
+      const double choices[] = {0.05, 0, 1, 0.2, 0.7};
+      min_p.fill([&](int64_t b) { return choices[b % 5]; });
+    }
+    c.bind([=](const Binding& at) {
+      return SampleMinP::Args{.probs = at(o.probs),
+                              .min_p = at(min_p),
+                              .uniform = at(o.uniform),
+                              .indices = at(o.indices),
+                              .ids = at(o.ids),
+                              .min_p_all = kForAll,
+                              .seed = kSamplerSeed,
+                              .offset = kSamplerOffset};
+    });
+    c.expect_all(o.ids, gates::exact(), [=](std::span<double> out) {
+      for (int64_t b = 0; b < tokens; ++b) {
+        const std::vector<double> p = o.row(b);
+        const double part = min_p.present() ? min_p[b] : double{kForAll};
+        const double least = part * *std::max_element(p.begin(), p.end());
+        std::vector<bool> kept;
+        for (double v : p)
+          kept.push_back(v >= least);
+        out[static_cast<size_t>(b)] = oracle::draw_from(p, kept, o.uniform_of(b));
+      }
+    });
+  });
+}
+
+/// Tokens that both filters leave.
+std::vector<bool> kept_by(const std::vector<double>& p, double k, double top_p, FilterOrder order) {
+  const oracle::Above above(p);
+  std::vector<bool> in_k;
+  for (double v : p)
+    in_k.push_back(static_cast<double>(above.count_above(v)) < k);
+  double total = 1;
+  if (order == FilterOrder::kTopKFirst) {  // masses relative to what top-k left
+    total = 0;
+    for (size_t v = 0; v < p.size(); ++v)
+      total += in_k[v] ? p[v] : 0;
+  }
+  std::vector<bool> kept;
+  for (size_t v = 0; v < p.size(); ++v)
+    kept.push_back(in_k[v] && (top_p >= 1 || above.mass_above(p[v]) < top_p * total));
+  return kept;
 }
 
 void add_top_k_top_p(
     CaseList& list, int64_t tokens, int64_t V, Rows rows, FilterOrder order, bool bench = false) {
-  const std::string suffix =
-      str_cat(order == FilterOrder::kJoint ? "_joint" : "", rows == Rows::kOwn ? "" : "_indexed");
-  add_case<SampleTopKTopP>(
-      list, spec_of(tokens, V, suffix, bench), [=](CaseBuilder<SampleTopKTopP>& c) {
-        const SamplerOperands o(c, tokens, V, rows);
-        const Placement parameter{.row_gap = 0, .rows_per_batch = rows == Rows::kOwn ? 1 : 0};
-        const Tensor k = c.input({tokens}, Format::kI32, {}, parameter);
-        const Tensor top_p = c.input({tokens}, Format::kF32, {}, parameter);
-        const int64_t ks[] = {50, 1, 3, 1 << 30, 17};
-        k.fill([&](int64_t b) { return ks[b % 5]; });
-        // Joint masses are those of the row itself, which does not sum to 1.
-        top_p.fill([&](int64_t b) {
-          double mass = 0;
-          for (double v : o.row(b))
-            mass += v;
-          const double part = b % 3 == 2 ? 0.4 : 0.95;
-          return b % 7 == 3 ? 1.0 : (order == FilterOrder::kJoint ? part * mass : part);
-        });
-        c.bind([=](const Binding& at) {
-          return SampleTopKTopP::Args{.probs = at(o.probs),
-                                      .k = at(k),
-                                      .top_p = at(top_p),
-                                      .uniform = at(o.uniform),
-                                      .indices = at(o.indices),
-                                      .ids = at(o.ids),
-                                      .order = order};
-        });
-        c.expect_all(o.ids, gates::exact(), [=](std::span<double> out) {
-          for (int64_t b = 0; b < tokens; ++b) {
-            std::vector<double> p = o.row(b);
-            const oracle::Above above(p);
-            std::vector<bool> in_k;
-            for (double v : p)
-              in_k.push_back(static_cast<double>(above.count_above(v)) < k[b]);
-            double total = 1;
-            if (order == FilterOrder::kTopKFirst) {  // masses relative to what top-k left
-              total = 0;
-              for (size_t v = 0; v < p.size(); ++v)
-                total += in_k[v] ? p[v] : 0;
-            }
-            std::vector<bool> kept;
-            for (size_t v = 0; v < p.size(); ++v) {
-              const bool in_p = top_p[b] >= 1 || above.mass_above(p[v]) < top_p[b] * total;
-              kept.push_back(in_k[v] && in_p);
-            }
-            out[static_cast<size_t>(b)] = oracle::draw_from(p, kept, o.uniform[b]);
-          }
-        });
+  const std::string suffix = str_cat(order == FilterOrder::kJoint ? "_joint" : "", suffix_of(rows));
+  const CaseSpec spec = spec_of(tokens, V, suffix, bench);
+  add_case<SampleTopKTopP>(list, spec, [=](CaseBuilder<SampleTopKTopP>& c) {
+    const SamplerOperands o(c, tokens, V, rows);
+    constexpr int32_t kForAll = 20;
+    constexpr float kTopPForAll = 0.75f;
+    Tensor k, top_p;
+    if (rows != Rows::kScalars) {
+      k = c.input({tokens}, Format::kI32, {}, parameters_of(rows));
+      top_p = c.input({tokens}, Format::kF32, {}, parameters_of(rows));
+      const int64_t ks[] = {50, 1, 3, 1 << 30, 17};
+      k.fill([&](int64_t t) { return bench ? 50 : ks[t % 5]; });
+      // Joint masses are those of the row itself, which does not sum to 1.
+      top_p.fill([&](int64_t t) {
+        double mass = 0;
+        for (double v : o.probs.row(t))
+          mass += v;
+        const double part = t % 3 == 2 && !bench ? 0.4 : 0.95;
+        const double target = order == FilterOrder::kJoint ? part * mass : part;
+        return t % 7 == 3 && !bench ? 1.0 : target;
       });
+    }
+    c.bind([=](const Binding& at) {
+      return SampleTopKTopP::Args{.probs = at(o.probs),
+                                  .k = at(k),
+                                  .top_p = at(top_p),
+                                  .uniform = at(o.uniform),
+                                  .indices = at(o.indices),
+                                  .ids = at(o.ids),
+                                  .order = order,
+                                  .k_all = kForAll,
+                                  .top_p_all = kTopPForAll,
+                                  .seed = kSamplerSeed,
+                                  .offset = kSamplerOffset};
+    });
+    c.expect_all(o.ids, gates::exact(), [=](std::span<double> out) {
+      for (int64_t b = 0; b < tokens; ++b) {
+        const std::vector<double> p = o.row(b);
+        const int64_t row = o.row_of(b);
+        const double own_k = k.present() ? k[row] : double{kForAll};
+        const double own_p = top_p.present() ? top_p[row] : double{kTopPForAll};
+        out[static_cast<size_t>(b)] =
+            oracle::draw_from(p, kept_by(p, own_k, own_p, order), o.uniform_of(b));
+      }
+    });
+  });
 }
 
 }  // namespace
@@ -180,9 +228,15 @@ void add_draw_cases(CaseList& list) {
     add_top_k_top_p(list, 25, v, Rows::kOwn, FilterOrder::kTopKFirst);
     add_top_k_top_p(list, 25, v, Rows::kOwn, FilterOrder::kJoint);
   }
-  add_min_p(list, 10, 501, Rows::kIndexed);
-  add_top_k_top_p(list, 10, 501, Rows::kIndexed, FilterOrder::kTopKFirst);
-  add_top_k_top_p(list, 10, 501, Rows::kIndexed, FilterOrder::kJoint);
+  for (Rows rows : {Rows::kIndexed, Rows::kScalars}) {
+    add_min_p(list, 10, 501, rows);
+    add_top_k_top_p(list, 10, 501, rows, FilterOrder::kTopKFirst);
+    add_top_k_top_p(list, 10, 501, rows, FilterOrder::kJoint);
+  }
+  // From 8,192 on a sample of the row bounds the candidates.
+  add_min_p(list, 5, 20011, Rows::kOwn);
+  add_top_k_top_p(list, 5, 20011, Rows::kOwn, FilterOrder::kTopKFirst);
+  add_top_k_top_p(list, 5, 20011, Rows::kOwn, FilterOrder::kJoint);
   for (int64_t t : {1, 8, 32}) {
     add_min_p(list, t, 129280, Rows::kOwn, true);
     add_top_k_top_p(list, t, 129280, Rows::kOwn, FilterOrder::kTopKFirst, true);

@@ -1,62 +1,15 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
+#include "fathom/base/rng.h"
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sample/draw/draw.h"
+#include "fathom/kernels/sample/parameters.h"
 #include "fathom/kernels/sample/thresholds.h"
 
 namespace fathom {
 namespace {
-
-/// Tokens whose mass is summed at once while the one that is drawn is looked for.
-constexpr int64_t kBlock = 512;
-
-/// Calls f(first token, kept mass) for every block until it returns false.
-template <class F>
-void for_blocks(const float* p, int64_t count, float threshold, F f) {
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t tokens = std::min(kBlock, count - begin);
-    if (!f(begin, mass_from(p + begin, tokens, threshold))) return;
-  }
-}
-
-/// The first token of [begin, begin + tokens) whose running mass exceeds the target; the last one
-/// that is kept and possible, where rounding lets none exceed it; -1 if there is none.
-int32_t find_token(
-    const float* p, int64_t begin, int64_t tokens, float threshold, double running, double target) {
-  int32_t last = -1;
-  for (int64_t v = begin; v < begin + tokens; ++v) {
-    const float value = usable_probability(p[v]);
-    if (value < threshold || value == 0) continue;
-    running += double{value};
-    last = static_cast<int32_t>(v);
-    if (running > target) break;
-  }
-  return last;
-}
-
-/// The first kept token whose running mass exceeds uniform * (mass of all kept).
-int32_t draw(const float* p, int64_t count, float threshold, double uniform) {
-  double mass = 0;
-  for_blocks(p, count, threshold, [&](int64_t, double block) {
-    mass += block;
-    return true;
-  });
-  const double target = uniform * mass;
-  double running = 0;
-  double before = 0;
-  int64_t chosen = 0;  // block that holds the token: the newest that has mass
-  for_blocks(p, count, threshold, [&](int64_t begin, double block) {
-    if (block > 0) {
-      chosen = begin;
-      before = running;
-      running += block;
-    }
-    return !(running > target);
-  });
-  const int64_t tokens = std::min(kBlock, count - chosen);
-  return std::max(0, find_token(p, chosen, tokens, threshold, before, target));
-}
 
 /// The smallest float that is not below a float64 threshold: comparing with either is the same.
 float round_up(double threshold) {
@@ -64,17 +17,43 @@ float round_up(double threshold) {
   return double{rounded} < threshold ? std::nextafter(rounded, HUGE_VALF) : rounded;
 }
 
-float threshold_of(const float* p, int64_t count, int64_t k, double top_p, FilterOrder order) {
-  const Kept by_k = top_k_threshold(p, count, k);
+template <class Args>
+int64_t row_of(const Args& a, int64_t b) {
+  return a.indices.present() ? a.indices.template as<const int32_t>()[b] : b;
+}
+
+template <class Args>
+double uniform_of(const Args& a, int64_t b) {
+  if (a.uniform.present()) return double{a.uniform.template as<const float>()[b]};
+  return double{Rng(a.seed, static_cast<uint64_t>(b), a.offset).next_uniform()};
+}
+
+/// A row without mass gives token 0.
+int32_t draw(
+    const ProbabilityScans& scans, const float* p, int64_t count, float threshold, double uniform) {
+  return std::max(0, draw_token(scans, p, count, threshold, uniform));
+}
+
+float threshold_of(const ProbabilityScans& scans,
+                   const float* p,
+                   int64_t count,
+                   int64_t k,
+                   double top_p,
+                   FilterOrder order,
+                   float* room) {
+  const Kept by_k = scans.top_k(p, count, k, room);
+  if (top_p >= 1) return by_k.threshold;
   switch (order) {
-    case FilterOrder::kTopKFirst:
+    case FilterOrder::kTopKFirst: {
       // Renormalising by top-k divides by its mass; multiplying the target is the same. The mass of
-      // the k largest reaches it, so the threshold does not fall below that of k.
-      return top_p >= 1
-                 ? by_k.threshold
-                 : std::max(by_k.threshold, top_p_threshold(p, count, top_p * by_k.mass).threshold);
+      // what top-k left reaches it.
+      const double target = top_p * by_k.mass;
+      if (k >= count) return scans.top_p(p, count, target, room).threshold;
+      const int64_t left = scans.gather_from(p, count, by_k.threshold, room);
+      return std::max(by_k.threshold, scans.top_p(room, left, target, room).threshold);
+    }
     case FilterOrder::kJoint:
-      return std::max(by_k.threshold, top_p_threshold(p, count, top_p).threshold);
+      return std::max(by_k.threshold, scans.top_p(p, count, top_p, room).threshold);
   }
   return 0.0f;
 }
@@ -82,58 +61,73 @@ float threshold_of(const float* p, int64_t count, int64_t k, double top_p, Filte
 // See renorm_cpu.cc.
 constexpr int64_t kWorkPerToken = 64;
 
-/// Calls f(b, row of probs) for every output.
-template <class F>
-void for_draws(Exec& ex, const View& probs, const View& indices, F f) {
-  for_rows(ex, probs.dim(0), kWorkPerToken * probs.dim(1), [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      f(b, probs.row<const float>(indices.present() ? indices.as<const int32_t>()[b] : b));
+/// InvalidArgument for the first row with a NaN, if that is an error.
+template <const ProbabilityScans& kScans, class Args>
+Status check_nan(Exec& ex, const Args& a) {
+  if (a.nan_check == NanCheck::kZero) return {};
+  const int64_t rows = a.probs.dim(0);
+  const int64_t V = a.probs.dim(1);
+  std::atomic<int64_t> first{rows};
+  for_rows(ex, rows, 4 * V, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (!kScans.has_nan(a.probs.template row<const float>(t), V)) continue;
+      int64_t known = first.load();
+      while (t < known && !first.compare_exchange_weak(known, t)) {
+      }
+      return;
     }
   });
+  const int64_t t = first.load();
+  if (t == rows) return {};
+  const auto* p = a.probs.template row<const float>(t);
+  const auto v = std::find_if(p, p + V, [](float x) { return std::isnan(x); }) - p;
+  return invalid_argument(str_cat("probs[", t, ",", v, "] is NaN"));
 }
 
+template <const ProbabilityScans& kScans>
 Status sample_min_p(Exec& ex, const SampleMinP::Args& a) {
+  FATHOM_TRY(check_nan<kScans>(ex, a));
   const int64_t V = a.probs.dim(1);
-  for_draws(ex, a.probs, a.indices, [&](int64_t b, const float* p) {
-    float largest = 0;
-    for (int64_t v = 0; v < V; ++v)
-      largest = std::max(largest, usable_probability(p[v]));
-    const float threshold = round_up(double{a.min_p.as<const float>()[b]} * double{largest});
-    a.ids.as<int32_t>()[b] = draw(p, V, threshold, double{a.uniform.as<const float>()[b]});
+  for_rows(ex, a.probs.dim(0), kWorkPerToken * V, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const auto* p = a.probs.row<const float>(row_of(a, b));
+      const float min_p = parameter(a.min_p, a.min_p_all, b);
+      const float threshold =
+          min_p == 0 ? 0.0f : round_up(double{min_p} * double{kScans.largest(p, V)});
+      a.ids.as<int32_t>()[b] = draw(kScans, p, V, threshold, uniform_of(a, b));
+    }
   });
   return {};
 }
 
+template <const ProbabilityScans& kScans>
 Status sample_top_k_top_p(Exec& ex, const SampleTopKTopP::Args& a) {
+  FATHOM_TRY(check_nan<kScans>(ex, a));
+  const int64_t rows = a.probs.dim(0);
   const int64_t V = a.probs.dim(1);
-  for_draws(ex, a.probs, a.indices, [&](int64_t b, const float* p) {
-    const float threshold = threshold_of(p, V, a.k.as<const int32_t>()[b],
-                                         double{a.top_p.as<const float>()[b]}, a.order);
-    a.ids.as<int32_t>()[b] = draw(p, V, threshold, double{a.uniform.as<const float>()[b]});
+  auto* workspace = static_cast<float*>(ex.workspace);
+  for_rows_by_thread(ex, rows, kWorkPerToken * V, [&](int thread, int64_t begin, int64_t end) {
+    float* room = workspace + thread * threshold_room(V);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t row = row_of(a, b);
+      const auto* p = a.probs.row<const float>(row);
+      const float threshold =
+          threshold_of(kScans, p, V, parameter(a.k, a.k_all, row),
+                       double{parameter(a.top_p, a.top_p_all, row)}, a.order, room);
+      a.ids.as<int32_t>()[b] = draw(kScans, p, V, threshold, uniform_of(a, b));
+    }
   });
-  return {};
-}
-
-/// Calls bad(value) for each of v[T]; the first that is bad gives the error.
-template <class T, class Bad>
-Status check_each(std::string_view name, const View& v, std::string_view expected, Bad bad) {
-  if (!v.present() || v.data == nullptr) return {};
-  for (int64_t t = 0; t < v.dim(0); ++t) {
-    const T value = v.as<const T>()[t];
-    if (!bad(value)) continue;
-    return invalid_argument(str_cat(name, "[", t, "] is ", value, ", expected ", expected));
-  }
   return {};
 }
 
 Status check_uniform(const View& uniform) {
-  return check_each<float>("uniform", uniform, "a number in [0, 1)",
-                           [](float u) { return !(u >= 0 && u < 1); });
+  return check_each("uniform", uniform, 0.0f, "a number in [0, 1)",
+                    [](float u) { return !(u >= 0 && u < 1); });
 }
 
 Status check_rows(const View& indices, int64_t count) {
-  return check_each<int32_t>("indices", indices, str_cat("0 to ", count - 1),
-                             [&](int32_t i) { return i < 0 || i >= count; });
+  return check_each("indices", indices, 0, str_cat("0 to ", count - 1),
+                    [&](int32_t i) { return indices.present() && (i < 0 || i >= count); });
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
@@ -141,26 +135,32 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 }  // namespace
 
 Status SampleMinP::check(const Args& a) {
-  FATHOM_TRY(check_each<float>("min_p", a.min_p, "a number in [0, 1]",
-                               [](float p) { return !(p >= 0 && p <= 1); }));
+  FATHOM_TRY(check_each("min_p", a.min_p, a.min_p_all, "a number in [0, 1]",
+                        [](float p) { return !(p >= 0 && p <= 1); }));
   FATHOM_TRY(check_uniform(a.uniform));
   return check_rows(a.indices, a.probs.dim(0));
 }
 
 Status SampleTopKTopP::check(const Args& a) {
-  FATHOM_TRY(check_each<int32_t>("k", a.k, "at least 1", [](int32_t k) { return k < 1; }));
-  FATHOM_TRY(
-      check_each<float>("top_p", a.top_p, "a positive number", [](float p) { return !(p > 0); }));
+  FATHOM_TRY(check_each("k", a.k, a.k_all, "at least 1", [](int32_t k) { return k < 1; }));
+  FATHOM_TRY(check_each("top_p", a.top_p, a.top_p_all, "a positive number",
+                        [](float p) { return !(p > 0); }));
   FATHOM_TRY(check_uniform(a.uniform));
   return check_rows(a.indices, a.probs.dim(0));
 }
 
+int64_t SampleTopKTopP::workspace(const Args& a, int num_threads) {
+  return num_threads * threshold_room(a.probs.dim(1)) * static_cast<int64_t>(sizeof(float));
+}
+
 constinit const VariantTable<SampleMinP> sample_min_p_cpu{
-    {"portable", Isa::kPortable, "", kTraits, sample_min_p},
+    {"avx512", Isa::kAvx512, "", kTraits, sample_min_p<kAvx512Scans>},
+    {"portable", Isa::kPortable, "", kTraits, sample_min_p<kPortableScans>},
 };
 
 constinit const VariantTable<SampleTopKTopP> sample_top_k_top_p_cpu{
-    {"portable", Isa::kPortable, "", kTraits, sample_top_k_top_p},
+    {"avx512", Isa::kAvx512, "", kTraits, sample_top_k_top_p<kAvx512Scans>},
+    {"portable", Isa::kPortable, "", kTraits, sample_top_k_top_p<kPortableScans>},
 };
 
 }  // namespace fathom

@@ -1,14 +1,13 @@
 #include "fathom/kernels/sample/draw/draw.h"
 
+#include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 #include <limits>
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
-#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {
 namespace {
@@ -29,7 +28,7 @@ class DrawTest : public testing::Test {
                       FilterOrder order = FilterOrder::kTopKFirst) {
     int32_t id = -1;
     const Status status = launch<SampleTopKTopP>(
-        runner.exec(), "sampler",
+        *runner, "sampler",
         {.probs = make_view(p.data(), {1, static_cast<int64_t>(p.size())}, Format::kF32),
          .k = make_view(&k, {1}, Format::kI32),
          .top_p = make_view(&top_p, {1}, Format::kF32),
@@ -43,7 +42,7 @@ class DrawTest : public testing::Test {
   int32_t min_p(std::vector<float> p, float least, float u) {
     int32_t id = -1;
     const Status status = launch<SampleMinP>(
-        runner.exec(), "sampler",
+        *runner, "sampler",
         {.probs = make_view(p.data(), {1, static_cast<int64_t>(p.size())}, Format::kF32),
          .min_p = make_view(&least, {1}, Format::kF32),
          .uniform = make_view(&u, {1}, Format::kF32),
@@ -67,13 +66,13 @@ class DrawTest : public testing::Test {
     std::vector<float> uniform(kBatch);
     std::vector<int32_t> ids(kBatch);
     std::vector<int64_t> counts(exact.size(), 0);
-    CaseRunner two_threads(2);
+    TestExec two_threads(2);
     Rng rng(77);
     for (int i = 0; i < kLaunches; ++i) {
       for (float& u : uniform)
         u = rng.next_uniform();
       const Status status =
-          launch<K>(two_threads.exec(), "sampler",
+          launch<K>(*two_threads, "sampler",
                     make_args(probs, make_view(uniform.data(), {kBatch}, Format::kF32),
                               make_view(ids.data(), {kBatch}, Format::kI32)));
       EXPECT_TRUE(status.ok()) << status.message();
@@ -119,8 +118,45 @@ class DrawTest : public testing::Test {
     });
   }
 
+  /// 100,000 draws from one long row, by min_p 0.5 or k 1500, in classes of equal width.
+  double chi_square_of_row(std::vector<float>& p,
+                           bool by_min_p,
+                           const std::string& variant,
+                           const std::vector<double>& exact,
+                           double mass) {
+#ifdef FATHOM_SANITIZED
+    constexpr int kLaunches = 5;
+#else
+    constexpr int kLaunches = 100;
+#endif
+    View probs = make_view(p.data(), {kBatch, static_cast<int64_t>(p.size())}, Format::kF32);
+    probs.strides[0] = 0;  // every draw reads the same row
+    std::vector<int32_t> ids(kBatch);
+    const View out = make_view(ids.data(), {kBatch}, Format::kI32);
+    std::vector<int64_t> counts(exact.size(), 0);
+    TestExec exec(2);
+    for (uint64_t i = 0; i < kLaunches; ++i) {
+      FATHOM_EXPECT_OK(
+          by_min_p ? launch<SampleMinP>(
+                         exec.with("sample_min_p", variant), "sampler",
+                         {.probs = probs, .ids = out, .min_p_all = 0.5f, .seed = 5, .offset = i})
+                   : launch<SampleTopKTopP>(
+                         exec.with("sample_top_k_top_p", variant), "sampler",
+                         {.probs = probs, .ids = out, .k_all = 1500, .seed = 6, .offset = i}));
+      for (int32_t id : ids)
+        ++counts[static_cast<size_t>(id) * exact.size() / p.size()];
+    }
+    double sum = 0;
+    for (size_t c = 0; c < exact.size(); ++c) {
+      const double expected = exact[c] / mass * static_cast<double>(kLaunches * kBatch);
+      const double off = static_cast<double>(counts[c]) - expected;
+      sum += off * off / expected;
+    }
+    return sum;
+  }
+
   static constexpr int64_t kBatch = 1000;
-  CaseRunner runner{1};
+  TestExec runner{1};
 };
 
 // p = 1e-4: 23.5 for 4 degrees of freedom, 21.1 for 3, 27.9 for 6.
@@ -150,6 +186,44 @@ TEST_F(DrawTest, MinPFollowsTheExactDistribution) {
   const std::vector<double> exact = {0, .3 / .85, 0, .25 / .85, 0, .2 / .85, .1 / .85};
 
   EXPECT_LT(chi_square_min_p(exact, 0.3f), 21.1);
+}
+
+// 8,200 tokens in 40 classes, so that a row has many blocks and its candidates come from a sample.
+// 39 degrees of freedom: 79.7 at p = 1e-4.
+TEST_F(DrawTest, LongRowsFollowTheirDistributionInEveryVariant) {
+  constexpr size_t kTokens = 8200, kClasses = 40;
+  std::vector<float> p(kTokens);
+  std::vector<double> exact(kClasses, 0.0);
+  Rng shape(21);
+  for (float& v : p) {
+    const float u = shape.next_uniform();
+    v = u * u * u;
+  }
+  // What min_p = 0.5 and, as another filter, k = 1500 leave.
+  float largest = 0;
+  for (float v : p)
+    largest = std::max(largest, v);
+  std::vector<float> sorted = p;
+  std::sort(sorted.rbegin(), sorted.rend());
+
+  const struct {
+    bool by_min_p;
+    float least;
+  } filters[] = {{true, 0.5f * largest}, {false, sorted[1499]}};
+
+  for (const auto& filter : filters) {
+    double mass = 0;
+    std::fill(exact.begin(), exact.end(), 0.0);
+    for (size_t v = 0; v < kTokens; ++v) {
+      if (p[v] < filter.least) continue;
+      exact[v * kClasses / kTokens] += double{p[v]};
+      mass += double{p[v]};
+    }
+    for (const std::string& variant : variants_of<SampleMinP>()) {
+      const double sum = chi_square_of_row(p, filter.by_min_p, variant, exact, mass);
+      EXPECT_LT(sum, 79.7) << variant << (filter.by_min_p ? " min_p" : " top_k");
+    }
+  }
 }
 
 TEST_F(DrawTest, ProbabilitiesNeedNotSumToOne) {
@@ -216,6 +290,52 @@ TEST_F(DrawTest, AnyBitsGiveAnIdInRange) {
   EXPECT_EQ(top_k_top_p({kNan, 0.5f, -1}, 2, 0.9f, 0.5f), 1);
 }
 
+TEST_F(DrawTest, SeedAndOffsetNameTheDraws) {
+  std::vector<float> p(3 * 1000, 0.001f);
+  std::vector<int32_t> ids(3), again(3), expected(3);
+  const View probs = make_view(p.data(), {3, 1000}, Format::kF32);
+  const auto draw = [&](std::vector<int32_t>& out, uint64_t seed, uint64_t offset) {
+    FATHOM_EXPECT_OK(launch<SampleMinP>(*runner, "sampler",
+                                        {.probs = probs,
+                                         .ids = make_view(out.data(), {3}, Format::kI32),
+                                         .seed = seed,
+                                         .offset = offset}));
+  };
+  draw(ids, 42, 0);
+  draw(again, 42, 0);
+  EXPECT_EQ(ids, again);
+  for (uint64_t b = 0; b < 3; ++b) {
+    const double u = double{Rng(42, b, 0).next_uniform()};
+    EXPECT_NEAR(ids[b], u * 1000, 1.0);
+  }
+  draw(again, 42, 1);
+  EXPECT_NE(ids, again);
+  draw(again, 43, 0);
+  EXPECT_NE(ids, again);
+}
+
+TEST_F(DrawTest, NanIsAnErrorWhereTheCallerAsksForIt) {
+  std::vector<float> p(4 * 50, 0.02f);
+  std::vector<int32_t> ids(4, -7);
+  const View probs = make_view(p.data(), {4, 50}, Format::kF32);
+  const View out = make_view(ids.data(), {4}, Format::kI32);
+  const auto error = [&](NanCheck check) {
+    const Status by_min_p =
+        launch<SampleMinP>(*runner, "sampler", {.probs = probs, .ids = out, .nan_check = check});
+    const Status by_top_k = launch<SampleTopKTopP>(
+        *runner, "sampler", {.probs = probs, .ids = out, .nan_check = check});
+    EXPECT_EQ(by_min_p.ok(), by_top_k.ok());
+    return by_top_k.message();
+  };
+
+  EXPECT_EQ(error(NanCheck::kError), "");
+  p[2 * 50 + 31] = p[3 * 50 + 1] = kNan;
+  EXPECT_EQ(error(NanCheck::kZero), "");
+  std::fill(ids.begin(), ids.end(), -7);
+  EXPECT_NE(error(NanCheck::kError).find("probs[2,31] is NaN"), std::string::npos);
+  EXPECT_EQ(ids, std::vector<int32_t>(4, -7)) << "nothing is drawn";
+}
+
 TEST_F(DrawTest, RefusesParametersOutOfRange) {
   std::vector<float> p = kProbs;
   float min_p_value = 0.1f, top_p = 0.9f, u = 0.5f;
@@ -225,7 +345,7 @@ TEST_F(DrawTest, RefusesParametersOutOfRange) {
     const View uniform = make_view(&u, {1}, Format::kF32);
     const View indices = make_view(&index, {1}, Format::kI32);
     const View ids = make_view(&id, {1}, Format::kI32);
-    return launch<SampleTopKTopP>(runner.exec(), "sampler",
+    return launch<SampleTopKTopP>(*runner, "sampler",
                                   {.probs = probs,
                                    .k = make_view(&k, {1}, Format::kI32),
                                    .top_p = make_view(&top_p, {1}, Format::kF32),
@@ -233,7 +353,7 @@ TEST_F(DrawTest, RefusesParametersOutOfRange) {
                                    .indices = indices,
                                    .ids = ids})
                .message() +
-           launch<SampleMinP>(runner.exec(), "sampler",
+           launch<SampleMinP>(*runner, "sampler",
                               {.probs = probs,
                                .min_p = make_view(&min_p_value, {1}, Format::kF32),
                                .uniform = uniform,

@@ -31,6 +31,7 @@ struct Penalty {
       .limits = "T1==T+1",
       .equation = "z = (z > 0 ? z / r : z * r) - f * n - p * (n > 0) + b",
       .source = "arXiv 1909.05858, section 4.1; OpenAI API",
+      .flops = "5*L+B",
   };
 
   struct Args {

@@ -24,6 +24,7 @@ struct SoftmaxTemperature {
       .limits = "V>=1",
       .equation = "probs = softmax(logits / temperature)",
       .source = "deepseek-v3 sampling: softmax in float32 after the temperature",
+      .flops = "4*T*V",
   };
 
   struct Args {
@@ -43,22 +44,24 @@ struct SoftmaxTemperature {
 ///
 ///   th = k-th largest value of the row;   y[v] = p[v] >= th ? p[v] / max(sum of those, 1e-8) : 0
 ///
-/// Values equal to th are all kept. k >= V copies the row as it is (it is not scaled). NaN and
-/// negative values count as 0. Sums in float64. y may be the memory of probs.
-/// Errors: InvalidArgument for k < 1.
-/// Source: FlashInfer, top_k_renorm_probs; reference name top_k_renorm_prob.
+/// Values equal to th are all kept. k >= V copies the row as it is (it is not scaled). k is one
+/// number a row, or without the view k_all for all rows. NaN and negative values count as 0. Sums
+/// in float64. y may be the memory of probs. Errors: InvalidArgument for k < 1. Source: FlashInfer,
+/// top_k_renorm_probs; reference name top_k_renorm_prob.
 struct RenormTopK {
   static constexpr KernelInfo kInfo{
       .name = "renorm_top_k",
       .reference_names = {"top_k_renorm_prob", "top_k_renorm_probs"},
-      .signature = "probs[T,V]:f32 k[T]:i32 -> y[T,V]:f32",
+      .signature = "probs[T,V]:f32 k?[T]:i32 -> y[T,V]:f32",
       .limits = "V>=1",
       .equation = "y = p / sum over the k largest, 0 elsewhere",
       .source = "FlashInfer, top_k_renorm_probs",
+      .flops = "2*T*V",
   };
 
   struct Args {
-    View probs, k, y;
+    View probs, k{}, y;
+    int32_t k_all = INT32_MAX;
   };
 
   static constexpr auto operands(const Args& a) { return std::array{&a.probs, &a.k, &a.y}; }
@@ -66,6 +69,9 @@ struct RenormTopK {
   static Cost cost(const Args& a) { return {.flops = 2.0 * static_cast<double>(a.probs.numel())}; }
 
   static Status check(const Args& a);
+
+  /// Candidates of a row, for each thread.
+  static int64_t workspace(const Args& a, int num_threads);
 };
 
 /// Keeps the smallest set of largest probabilities whose mass reaches p.
@@ -74,22 +80,24 @@ struct RenormTopK {
 ///   y[v] = probs[v] >= th ? probs[v] / sum of those : 0
 ///
 /// Values equal to th are all kept; the token that crosses p is kept. p >= 1, or above the mass of
-/// the row, keeps every positive value and scales by the sum. NaN and negative values count as 0.
-/// Sums in float64. y may be the memory of probs.
-/// Errors: InvalidArgument for p that is not positive.
-/// Source: Holtzman et al., arXiv 1904.09751; reference name top_p_renorm_prob.
+/// the row, keeps every positive value and scales by the sum. p is one number a row, or without the
+/// view p_all for all rows. NaN and negative values count as 0. Sums in float64. y may be the
+/// memory of probs. Errors: InvalidArgument for p that is not positive. Source: Holtzman et al.,
+/// arXiv 1904.09751; reference name top_p_renorm_prob.
 struct RenormTopP {
   static constexpr KernelInfo kInfo{
       .name = "renorm_top_p",
       .reference_names = {"top_p_renorm_prob", "top_p_renorm_probs"},
-      .signature = "probs[T,V]:f32 p[T]:f32 -> y[T,V]:f32",
+      .signature = "probs[T,V]:f32 p?[T]:f32 -> y[T,V]:f32",
       .limits = "V>=1",
       .equation = "y = p / sum over the smallest set of mass >= p, 0 elsewhere",
       .source = "arXiv 1904.09751",
+      .flops = "2*T*V",
   };
 
   struct Args {
-    View probs, p, y;
+    View probs, p{}, y;
+    float p_all = 1.0f;
   };
 
   static constexpr auto operands(const Args& a) { return std::array{&a.probs, &a.p, &a.y}; }
@@ -97,6 +105,9 @@ struct RenormTopP {
   static Cost cost(const Args& a) { return {.flops = 2.0 * static_cast<double>(a.probs.numel())}; }
 
   static Status check(const Args& a);
+
+  /// Candidates of a row, for each thread.
+  static int64_t workspace(const Args& a, int num_threads);
 };
 
 extern const VariantTable<SoftmaxTemperature> softmax_temperature_cpu;

@@ -4,6 +4,7 @@
 
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sample/argmax/argmax_rows.h"
+#include "fathom/kernels/sample/parameters.h"
 #include "fathom/kernels/sample/renorm/renorm.h"
 #include "fathom/kernels/sample/renorm/renorm_rows.h"
 #include "fathom/kernels/sample/thresholds.h"
@@ -70,40 +71,61 @@ void keep_and_scale(const float* p, float* y, int64_t count, float threshold, do
 
 constexpr double kLeastMass = 1e-8;
 
-// Three passes over a histogram and one that writes, all from the caches: a row takes about as long
-// as reading 64 bytes a token from memory.
+// The portable scans pass over a row four times and once to write, all from the caches: a row takes
+// about as long as reading 64 bytes a token from memory.
 constexpr int64_t kWorkPerToken = 64;
 
+/// The parts of a filter in one instruction set.
+struct FilterRow {
+  ProbabilityScans scans;
+  KeepAndScale keep_and_scale;
+};
+
+constexpr FilterRow kPortableFilter{kPortableScans, keep_and_scale};
+constexpr FilterRow kAvx512Filter{kAvx512Scans, avx512::keep_and_scale};
+
+/// Calls filter(t, p, y, room) for every row.
+template <class Filter>
+void for_filtered(Exec& ex, const View& probs, const View& y, Filter filter) {
+  const int64_t V = probs.dim(1);
+  auto* workspace = static_cast<float*>(ex.workspace);
+  for_rows_by_thread(ex, probs.dim(0), kWorkPerToken * V,
+                     [&](int thread, int64_t begin, int64_t end) {
+                       float* room = workspace + thread * threshold_room(V);
+                       for (int64_t t = begin; t < end; ++t)
+                         filter(t, probs.row<const float>(t), y.row<float>(t), room);
+                     });
+}
+
+template <const FilterRow& kRow>
 Status renorm_top_k(Exec& ex, const RenormTopK::Args& a) {
   const int64_t V = a.probs.dim(1);
-  for_rows(ex, a.probs.dim(0), kWorkPerToken * V, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const auto* p = a.probs.row<const float>(t);
-      float* y = a.y.row<float>(t);
-      const int64_t k = a.k.as<const int32_t>()[t];
-      if (k >= V) {
-        std::copy_n(p, y == p ? 0 : V, y);
-        continue;
-      }
-      const Kept kept = top_k_threshold(p, V, k);
-      keep_and_scale(p, y, V, kept.threshold, std::max(kept.mass, kLeastMass));
+  for_filtered(ex, a.probs, a.y, [&](int64_t t, const float* p, float* y, float* room) {
+    const int64_t k = parameter(a.k, a.k_all, t);
+    if (k >= V) {
+      std::copy_n(p, y == p ? 0 : V, y);
+      return;
     }
+    const Kept kept = kRow.scans.top_k(p, V, k, room);
+    kRow.keep_and_scale(p, y, V, kept.threshold, std::max(kept.mass, kLeastMass));
   });
   return {};
 }
 
+template <const FilterRow& kRow>
 Status renorm_top_p(Exec& ex, const RenormTopP::Args& a) {
   const int64_t V = a.probs.dim(1);
-  for_rows(ex, a.probs.dim(0), kWorkPerToken * V, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const auto* p = a.probs.row<const float>(t);
-      const double target = double{a.p.as<const float>()[t]};
-      const Kept kept =
-          target >= 1 ? Kept{0.0f, mass_from(p, V, 0.0f)} : top_p_threshold(p, V, target);
-      keep_and_scale(p, a.y.row<float>(t), V, kept.threshold, std::max(kept.mass, kLeastMass));
-    }
+  for_filtered(ex, a.probs, a.y, [&](int64_t t, const float* p, float* y, float* room) {
+    const double target = double{parameter(a.p, a.p_all, t)};
+    const Kept kept = target >= 1 ? Kept{0.0f, kRow.scans.mass_from(p, V, 0.0f)}
+                                  : kRow.scans.top_p(p, V, target, room);
+    kRow.keep_and_scale(p, y, V, kept.threshold, std::max(kept.mass, kLeastMass));
   });
   return {};
+}
+
+int64_t room_bytes(const View& probs, int num_threads) {
+  return num_threads * threshold_room(probs.dim(1)) * static_cast<int64_t>(sizeof(float));
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
@@ -111,35 +133,24 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 }  // namespace
 
 Status SoftmaxTemperature::check(const Args& a) {
-  if (a.temperature.data == nullptr) return {};
-  for (int64_t t = 0; t < a.temperature.dim(0); ++t) {
-    const float value = a.temperature.as<const float>()[t];
-    if (value >= 0 && std::isfinite(value)) continue;
-    return invalid_argument(
-        str_cat("temperature[", t, "] is ", value, ", expected a finite number from 0 on"));
-  }
-  return {};
+  return check_each("temperature", a.temperature, 0.0f, "a finite number from 0 on",
+                    [](float value) { return !(value >= 0 && std::isfinite(value)); });
 }
 
 Status RenormTopK::check(const Args& a) {
-  if (a.k.data == nullptr) return {};
-  for (int64_t t = 0; t < a.k.dim(0); ++t) {
-    const int32_t value = a.k.as<const int32_t>()[t];
-    if (value < 1)
-      return invalid_argument(str_cat("k[", t, "] is ", value, ", expected at least 1"));
-  }
-  return {};
+  return check_each("k", a.k, a.k_all, "at least 1", [](int32_t k) { return k < 1; });
 }
 
 Status RenormTopP::check(const Args& a) {
-  if (a.p.data == nullptr) return {};
-  for (int64_t t = 0; t < a.p.dim(0); ++t) {
-    const float value = a.p.as<const float>()[t];
-    if (!(value > 0)) {
-      return invalid_argument(str_cat("p[", t, "] is ", value, ", expected a positive number"));
-    }
-  }
-  return {};
+  return check_each("p", a.p, a.p_all, "a positive number", [](float p) { return !(p > 0); });
+}
+
+int64_t RenormTopK::workspace(const Args& a, int num_threads) {
+  return room_bytes(a.probs, num_threads);
+}
+
+int64_t RenormTopP::workspace(const Args& a, int num_threads) {
+  return room_bytes(a.probs, num_threads);
 }
 
 constinit const VariantTable<SoftmaxTemperature> softmax_temperature_cpu{
@@ -148,11 +159,13 @@ constinit const VariantTable<SoftmaxTemperature> softmax_temperature_cpu{
 };
 
 constinit const VariantTable<RenormTopK> renorm_top_k_cpu{
-    {"portable", Isa::kPortable, "", kTraits, renorm_top_k},
+    {"avx512", Isa::kAvx512, "", kTraits, renorm_top_k<kAvx512Filter>},
+    {"portable", Isa::kPortable, "", kTraits, renorm_top_k<kPortableFilter>},
 };
 
 constinit const VariantTable<RenormTopP> renorm_top_p_cpu{
-    {"portable", Isa::kPortable, "", kTraits, renorm_top_p},
+    {"avx512", Isa::kAvx512, "", kTraits, renorm_top_p<kAvx512Filter>},
+    {"portable", Isa::kPortable, "", kTraits, renorm_top_p<kPortableFilter>},
 };
 
 }  // namespace fathom

@@ -1,0 +1,10 @@
+#include "fathom/kernels/gemm/tile_weights.h"
+#include "fathom/kernels/gemm/tiles_amx.h"
+
+namespace fathom {
+
+void bf16_products_amx(const Products& p, const WorkItem& item, void* scratch) {
+  TileLoops<AmxTiles, Bf16TileWeights>::run(p, item, scratch);
+}
+
+}  // namespace fathom
