@@ -1,5 +1,6 @@
 // bench kernel: cases of kernels, checked and timed. bench model: prefill and decode of a whole
 // model.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -7,7 +8,9 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
+#include "fathom/bench/catalogue.h"
 #include "fathom/bench/harness.h"
+#include "fathom/bench/reference_names.h"
 #include "fathom/bench/report.h"
 #include "fathom/os/atomic_file.h"
 
@@ -23,6 +26,7 @@ struct KernelFlags {
   std::string out_dir;
   bool list = false;
   bool reference = false;
+  bool catalogue = false;
   bool check = false;
   bool warm = false;
   std::string backend = "cpu";
@@ -44,6 +48,20 @@ Status emit(const std::string& text, const std::string& file) {
   return {};
 }
 
+/// True where nothing but the suite "all" says which rows there are.
+bool is_everything(const BenchKernelOptions& o) {
+  return o.suite == "all" && o.kernels.empty() && o.filter.empty() && o.phase.empty() &&
+         o.batch.empty() && o.seq.empty() && o.kv_len.empty();
+}
+
+/// The last line of a check of everything. True if every reference name is covered.
+bool print_coverage(const BenchReport& report) {
+  std::vector<ReferenceHome> homes = reference_homes();
+  hold_to_rows(homes, report.rows);
+  std::fprintf(stderr, "%s\n", reference_coverage_line(homes).c_str());
+  return std::all_of(homes.begin(), homes.end(), [](const ReferenceHome& h) { return h.covered; });
+}
+
 Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   if (flags.backend != "cpu") {
     return unsupported(
@@ -56,11 +74,17 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
   FATHOM_ASSIGN(options.isa, limit_isa(globals.isa, best_isa()));
   FATHOM_ASSIGN(options.num_threads, resolve_threads(globals.threads));
+  if (flags.catalogue) {
+    FATHOM_TRY(emit(write_kernel_catalogue(all_kernels(), all_cases()), flags.out_file));
+    return kExitOk;
+  }
+  if (flags.list && flags.reference) {
+    FATHOM_TRY(emit(write_reference_table(reference_homes()), flags.out_file));
+    return kExitOk;
+  }
   if (flags.list) {
     FATHOM_ASSIGN(const auto plan, plan_kernel_bench(options));
-    FATHOM_TRY(
-        emit(write_bench_list(plan, flags.reference ? ListNames::kReference : ListNames::kOurs),
-             flags.out_file));
+    FATHOM_TRY(emit(write_bench_list(plan), flags.out_file));
     return kExitOk;
   }
   FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
@@ -80,13 +104,16 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
     std::fprintf(stderr, "fathom: %lld of %lld rows ok, %lld wrong\n", static_cast<long long>(ok),
                  static_cast<long long>(rows), static_cast<long long>(wrong));
   }
-  return ok == rows ? kExitOk : kExitCheckFailed;
+  const bool covered = !flags.check || !is_everything(options) || print_coverage(report);
+  return ok == rows && covered ? kExitOk : kExitCheckFailed;
 }
 
 void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   CLI::App* sub = bench.add_subcommand("kernel", "Check and time kernels on the shapes of models");
   sub->add_flag("--list", flags->list, "List kernels and cases, run nothing");
-  sub->add_flag("--reference", flags->reference, "With --list: names of the reference stack");
+  sub->add_flag("--reference", flags->reference,
+                "With --list: the names of the reference stack and where each lives here");
+  sub->add_flag("--catalogue", flags->catalogue, "Print every contract as Markdown, run nothing");
   sub->add_option("--suite", flags->options.suite, "all, decode, prefill or reference23")
       ->capture_default_str();
   sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");

@@ -50,6 +50,7 @@ Result<int> eval_perplexity(const Flags& flags,
                             bool quiet) {
   FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
   FATHOM_ASSIGN(const std::string text, read_text(flags.text));
+  if (text.empty()) return corrupt(str_cat(flags.text, ": is 0 bytes long, expected some text"));
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
   FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, kPerplexityBlock + 1, false));
@@ -113,19 +114,25 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, ThreadPo
 }
 
 Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
-                                                       int64_t vocabulary) {
+                                                       const ModelConfig& config) {
+  const int64_t vocabulary = config.vocab_size;
   FATHOM_ASSIGN(const std::string text, read_text(path));
   FATHOM_ASSIGN(const Json json, parse_json(text, {.max_bytes = kMaxInputBytes}, path));
   const Json* list = json.find("prompts");
   if (list == nullptr || !list->is_array()) {
     return corrupt(str_cat(path, ": expected {\"prompts\": [[id, ...], ...]}"));
   }
+  if (list->items().empty()) return corrupt(str_cat(path, ": prompts is empty, expected a list"));
   std::vector<std::vector<int32_t>> prompts;
   for (const Json& item : list->items()) {
     const std::string where = str_cat(path, ": prompts[", prompts.size(), "]");
-    if (!item.is_array() || item.items().empty()) {
-      return corrupt(
-          str_cat(where, " is ", item.kind_name(), ", expected a list of ids, not empty"));
+    if (!item.is_array()) {
+      return corrupt(str_cat(where, " is ", item.kind_name(), ", expected a list of ids"));
+    }
+    const auto count = static_cast<int64_t>(item.items().size());
+    if (count < 1 || count > config.max_position_embeddings) {
+      return corrupt(str_cat(where, " has ", count, " ids, expected 1 to ",
+                             config.max_position_embeddings, ", the model's context"));
     }
     std::vector<int32_t> ids;
     for (const Json& id : item.items()) {
@@ -145,7 +152,7 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, ThreadPoo
   if (flags.logits_out.empty())
     return invalid_argument("--ids needs --logits-out FILE.safetensors");
   const int64_t vocabulary = opened.model->config().vocab_size;
-  FATHOM_ASSIGN(const auto prompts, read_prompts(flags.ids, vocabulary));
+  FATHOM_ASSIGN(const auto prompts, read_prompts(flags.ids, opened.model->config()));
   int64_t longest = 1;
   std::vector<TensorEntry> tensors;
   int64_t bytes = 0;

@@ -7,7 +7,9 @@
 
 #include "fathom/base/log.h"
 #include "fathom/os/cpu_info.h"
+#include "fathom/os/file.h"
 #include "fathom/os/thread_pool.h"
+#include "fathom/text/utf8.h"
 #include "fathom/weights/model_path.h"
 
 namespace fathom::cli {
@@ -55,9 +57,15 @@ void add_global_flags(CLI::App& app, GlobalFlags& flags, std::string& config_fil
 }
 
 Result<std::map<std::string, std::string>> read_config_file(const std::string& path) {
+  constexpr int64_t kMaxBytes = 1 << 20;
+  // yaml-cpp opens whatever is there, a directory too, and guesses at other encodings.
+  FATHOM_ASSIGN(const std::string text, read_file(path, kMaxBytes));
+  if (!is_valid_utf8(text) || text.find('\0') != std::string::npos) {
+    return corrupt(str_cat(path, ": is no UTF-8 text, expected `flag: value` lines"));
+  }
   std::map<std::string, std::string> out;
   try {
-    const YAML::Node root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return out;
     if (!root.IsMap()) return corrupt(str_cat(path, ": expected `flag: value` lines"));
     for (const auto& entry : root) {
@@ -65,10 +73,12 @@ Result<std::map<std::string, std::string>> read_config_file(const std::string& p
         return corrupt(str_cat(path, ": line ", entry.first.Mark().line + 1, ": ",
                                entry.first.as<std::string>(), " must be a single value"));
       }
-      out[entry.first.as<std::string>()] = entry.second.as<std::string>();
+      const auto name = entry.first.as<std::string>();
+      if (!out.emplace(name, entry.second.as<std::string>()).second) {
+        return corrupt(
+            str_cat(path, ": line ", entry.first.Mark().line + 1, ": ", name, " appears twice"));
+      }
     }
-  } catch (const YAML::BadFile&) {
-    return not_found(str_cat("config file ", path, " cannot be read"));
   } catch (const YAML::Exception& error) {
     return corrupt(str_cat(path, ": ", std::string_view(error.what())));
   }
@@ -101,7 +111,8 @@ Status fill_from_environment_and_config(CLI::App& root,
       if (in_config != config.end()) config.erase(in_config);
     }
   }
-  for (const auto& [name, value] : config) {
+  for (const auto& entry : config) {
+    const std::string& name = entry.first;
     // A file may serve several commands: only names that no command knows are mistakes.
     const auto known = [&](const CLI::App* app) {
       return app->get_option_no_throw("--" + name) != nullptr;

@@ -10,6 +10,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import check_reference_calls
+
 ROOT = Path(__file__).resolve().parent.parent
 
 BELOW_LAYERS = {"kernels", "weights", "trace", "device", "tensor", "formats", "base"}
@@ -182,6 +184,11 @@ def check_headers_alone(paths: list[Path]) -> None:
             problem(header, 1, f"header: does not compile alone: {first}")
 
 
+def check_calls() -> None:
+    for text in check_reference_calls.check(ROOT):
+        problem(check_reference_calls.DATA, 1, f"reference calls: {text}")
+
+
 def main() -> int:
     paths = tracked()
     for path in paths:
@@ -192,6 +199,7 @@ def main() -> int:
             check_source(path)
     check_folders(paths)
     check_kernels(paths)
+    check_calls()
     check_format(paths)
     if "--fast" not in sys.argv:
         check_headers_alone(paths)

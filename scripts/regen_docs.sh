@@ -3,5 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p docs/generated
-build/release/fathom bench kernel --list -o md --out-file docs/generated/kernel_catalogue.md
+build/release/fathom bench kernel --catalogue --out-file docs/generated/kernel_catalogue.md
 echo "docs: docs/generated/kernel_catalogue.md"

@@ -26,6 +26,7 @@ Result<std::unique_ptr<Model>> open_twice(const std::string& title,
   dry.weights = WeightOrigin::kNone;
   FATHOM_ASSIGN(const auto plan, open(dry));
   FATHOM_TRY(check_memory(*plan, title));
+  options.report_surplus = false;  // the dry model has said it
   return open(options);
 }
 

@@ -110,12 +110,15 @@ Result<std::unique_ptr<Engine>> open_engine(const ModelFlags& flags,
   options.attention = flags.attention;
   options.batch_invariant = flags.batch_invariant;
   options.max_num_seqs = 1;
-  options.max_model_len = length;
-  if (length == 0) {
-    FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
-    FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
-    options.max_model_len = std::min(config.max_position_embeddings, kDefaultContext);
+  FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
+  FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
+  const int64_t context = config.max_position_embeddings;
+  if (length > context) {
+    return invalid_argument(str_cat("prompt and answer need room for ", length,
+                                    " tokens, but the model's context holds ", context,
+                                    "; shorten the prompt, or lower --max-tokens"));
   }
+  options.max_model_len = length > 0 ? length : std::min(context, kDefaultContext);
   ProgressBar bar("loading", globals.quiet);
   return Engine::load(
       options, [&](int64_t done, int64_t total) { bar.update(done, total); }, std::move(tokenizer));

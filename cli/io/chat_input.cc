@@ -26,13 +26,15 @@ Result<const ChatFormat*> chat_format_of_model(const std::string& directory,
 Result<ChatConversation> read_conversation(const std::string& path) {
   FATHOM_ASSIGN(const std::string text, read_text(path));
   FATHOM_ASSIGN(const Json json, parse_json(text, {.max_bytes = kMaxInputBytes}, path));
-  if (json.is_array()) return parse_chat(json, nullptr);
-  const Json* messages = json.find("messages");
+  const Json* messages = json.is_array() ? &json : json.find("messages");
   if (messages == nullptr) {
-    return invalid_argument(str_cat(path, " is ", json.kind_name(),
-                                    " without messages, expected {\"messages\": [...]} or a list"));
+    return corrupt(str_cat(path, ": found ", json.kind_name(),
+                           " without messages, expected {\"messages\": [...]} or a list"));
   }
-  return parse_chat(*messages, json.find("tools"));
+  Result<ChatConversation> chat = parse_chat(*messages, json.find("tools"));
+  // The reader serves requests too, whose faults are the caller's; here a file is at fault.
+  if (!chat.ok()) return corrupt(str_cat(path, ": ", chat.status().message()));
+  return chat;
 }
 
 }  // namespace fathom::cli

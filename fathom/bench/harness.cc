@@ -5,6 +5,7 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/bench/conditions.h"
+#include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
 #include "fathom/kernels/conformance/case_runner.h"
 
@@ -44,19 +45,33 @@ void split_columns(std::string_view text, BenchRow& row) {
   }
 }
 
-bool is_wanted(const BenchKernelOptions& options, std::string_view phase, const Case& c) {
+bool matches_filter(std::string_view filter, const KernelEntry& kernel, const Case& c) {
+  if (filter.empty() || matches_pattern(filter, c.spec.op)) return true;
+  if (matches_pattern(filter, str_cat(c.kernel, "/", c.spec.name))) return true;
+  for (std::string_view name : kernel.info.reference_names) {
+    if (matches_pattern(filter, str_cat(name, "/", c.spec.name))) return true;
+  }
+  return false;
+}
+
+bool is_wanted(const BenchKernelOptions& options,
+               std::string_view phase,
+               const KernelEntry& kernel,
+               const Case& c) {
   if (!c.spec.bench) return false;
   if (!phase.empty() && c.spec.phase != phase) return false;
   BenchRow row;
   split_columns(c.spec.columns, row);
   const bool batch = one_of(options.batch, row.m) || one_of(options.batch, row.b);
   if (!batch || !one_of(options.seq, row.s) || !one_of(options.kv_len, row.kv)) return false;
-  return options.filter.empty() ||
-         matches_pattern(options.filter, str_cat(c.kernel, "/", c.spec.name)) ||
-         matches_pattern(options.filter, c.spec.op);
+  return matches_filter(options.filter, kernel, c);
 }
 
 Status unknown_kernel(std::string_view name) {
+  if (const ReferenceHome home = find_reference_home(name); home.covered) {
+    return invalid_argument(str_cat("'", name, "' is no kernel here but ", home.home, " (fathom/",
+                                    home.folder, "); there is nothing to time"));
+  }
   std::string message = str_cat("no kernel is called '", name, "'");
   const std::vector<std::string> near = near_kernel_names(name);
   for (size_t i = 0; i < near.size(); ++i) {
@@ -295,7 +310,7 @@ Result<std::vector<BenchPlanEntry>> plan_kernel_bench(const BenchKernelOptions& 
     bool any = false;
     for (const Case* c :
          kernel == nullptr ? std::vector<const Case*>{} : all_cases().of(kernel->info.name)) {
-      if (!is_wanted(options, phase, *c)) continue;
+      if (!is_wanted(options, phase, *kernel, *c)) continue;
       plan.push_back({name, kernel, c});
       any = true;
     }

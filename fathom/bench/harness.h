@@ -26,7 +26,7 @@ enum class BenchCaches {
 struct BenchKernelOptions {
   std::string suite = "all";
   std::vector<std::string> kernels;  ///< our names or reference names; not empty: instead of suite
-  std::string filter;                ///< pattern over "kernel/case" and over the op; empty: all
+  std::string filter;                ///< pattern over "kernel/case" (with either name) and the op
   std::string phase;                 ///< "decode", "prefill" or empty
   std::vector<int64_t> batch;        ///< keeps rows whose column M or B is one of these
   std::vector<int64_t> seq;          ///< column S

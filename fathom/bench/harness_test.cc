@@ -214,6 +214,26 @@ TEST(Plan, TakesReferenceNamesAndSaysWhatIsMissing) {
   EXPECT_EQ(entry->kernel, find_kernel("scaled_fp4_experts_quant"));
 }
 
+TEST(Plan, FilterMatchesReferenceNamesToo) {
+  BenchKernelOptions options;
+  options.filter = "cutlass_scaled_fp4_mm";
+
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
+
+  ASSERT_FALSE(plan.empty());
+  for (const BenchPlanEntry& entry : plan)
+    EXPECT_EQ(entry.kernel->info.name, "nvfp4_gemm");
+}
+
+TEST(Plan, ANameThatIsNoKernelSaysWhatItIs) {
+  BenchKernelOptions options;
+  options.kernels = {"weak_ref_tensor"};
+
+  EXPECT_EQ(plan_kernel_bench(options).status().message(),
+            "'weak_ref_tensor' is no kernel here but View (fathom/tensor); there is nothing to "
+            "time");
+}
+
 TEST(Plan, FiltersByPatternPhaseAndBatch) {
   BenchKernelOptions options;
   options.filter = "argmax/*";

@@ -159,18 +159,10 @@ std::string write_bench_report(const BenchReport& report, BenchFormat format) {
   return {};
 }
 
-std::string write_bench_list(const std::vector<BenchPlanEntry>& plan, ListNames names) {
+std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   std::string out;
   for (const BenchPlanEntry& entry : plan) {
-    std::string name = entry.asked;
-    if (entry.kernel != nullptr) {
-      name = entry.kernel->info.name;
-      const NameList& reference = entry.kernel->info.reference_names;
-      if (names == ListNames::kReference) {
-        name = reference.size > 0 ? std::string(*reference.begin()) : "-";
-      }
-    }
-    str_append(out, name);
+    str_append(out, entry.kernel != nullptr ? entry.kernel->info.name : entry.asked);
     if (entry.bench_case == nullptr) {
       out += entry.kernel == nullptr ? "  (not among the kernels of this build)\n"
                                      : "  (no case of this choice)\n";

@@ -15,9 +15,8 @@ Result<BenchFormat> parse_bench_format(std::string_view name);
 /// The whole report in that format. Numbers are rounded in Markdown and complete elsewhere.
 std::string write_bench_report(const BenchReport& report, BenchFormat format);
 
-/// The kernels and cases of a plan, one line each; with reference names if asked.
-enum class ListNames { kOurs, kReference };
-std::string write_bench_list(const std::vector<BenchPlanEntry>& plan, ListNames names);
+/// The kernels and cases of a plan, one line each.
+std::string write_bench_list(const std::vector<BenchPlanEntry>& plan);
 
 /// Writes all_kernels.csv, one CSV a kernel, benchmark_summary.md and all_kernels.json into
 /// `directory`, which is made if it is missing. Each file appears whole or not at all. Errors: Io.

@@ -1,36 +1,10 @@
 #include "fathom/bench/suites.h"
 
+#include "fathom/bench/reference_names.h"
 #include "fathom/kernels/core/catalog.h"
 
 namespace fathom {
 namespace {
-
-// The kernels of the published DeepSeek-R1 NVFP4 benchmark, in its order.
-constexpr std::string_view kReference23[] = {
-    "rmsnorm",
-    "fused_add_rmsnorm",
-    "cutlass_scaled_fp4_mm",
-    "dsv3_fused_a_gemm",
-    "dsv3_router_gemm",
-    "bmm_fp8",
-    "cutlass_mla_decode",
-    "trtllm_batch_decode_with_kv_cache_mla",
-    "trtllm_ragged_attention_deepseek",
-    "mla_rope_quantize_fp8",
-    "apply_rope_with_cos_sin_cache_inplace",
-    "concat_mla_k",
-    "silu_and_mul",
-    "topk_softmax",
-    "topk_sigmoid",
-    "moe_fused_gate",
-    "prepare_moe_input",
-    "scaled_fp4_experts_quant",
-    "cutlass_fp4_group_mm",
-    "apply_shuffle_mul_sum",
-    "moe_align_block_size",
-    "trtllm_fp4_block_scale_moe",
-    "fused_moe_kernel",
-};
 
 struct SuiteName {
   std::string_view name;
@@ -54,8 +28,7 @@ Result<Suite> find_suite(std::string_view name) {
     if (s.name != name) continue;
     Suite suite{.name = s.name, .phase = s.phase, .kernels = {}};
     if (name == "reference23") {
-      for (std::string_view kernel : kReference23)
-        suite.kernels.emplace_back(kernel);
+      suite.kernels = published_reference_names();
     } else {
       for (const KernelEntry& kernel : all_kernels()) {
         suite.kernels.emplace_back(kernel.info.name);

@@ -25,17 +25,30 @@ struct Table {
   }
 };
 
+// What a reader of a table relies on.
+struct TableShape {
+  int64_t min_rows = 0;
+  int64_t columns = 0;  // 0: any number but none
+};
+
 template <class T>
-Result<Table<T>> read_table(const Checkpoint& golden, const std::string& name, Format dtype) {
+Result<Table<T>> read_table(const Checkpoint& golden,
+                            const std::string& name,
+                            Format dtype,
+                            TableShape wanted) {
   FATHOM_ASSIGN(const TensorRef* const ref, golden.get(name));
-  if (ref->entry.dtype != dtype || ref->entry.shape.empty()) {
-    return corrupt(str_cat(golden.describe(*ref), " is ",
-                           describe_tensor(ref->entry.dtype, ref->entry.shape), ", expected ",
-                           dtype_name(dtype), " with one or two axes"));
-  }
+  const std::vector<int64_t>& shape = ref->entry.shape;
   Table<T> table;
-  table.rows = ref->entry.shape[0];
-  if (ref->entry.shape.size() > 1) table.columns = ref->entry.shape[1];
+  if (!shape.empty()) table.rows = shape[0];
+  if (shape.size() > 1) table.columns = shape[1];
+  const bool fits = !shape.empty() && shape.size() <= 2 && table.rows >= wanted.min_rows &&
+                    table.columns >= 1 && (wanted.columns == 0 || table.columns == wanted.columns);
+  if (ref->entry.dtype != dtype || !fits) {
+    return corrupt(str_cat(golden.locate(*ref), " is ", describe_tensor(ref->entry.dtype, shape),
+                           ", expected ", dtype_name(dtype), " with rows >= ", wanted.min_rows,
+                           " and columns ", wanted.columns == 0 ? ">= " : "= ",
+                           std::max<int64_t>(wanted.columns, 1)));
+  }
   table.values.resize(static_cast<size_t>(table.rows * table.columns));
   FATHOM_TRY(golden.read(*ref, std::as_writable_bytes(std::span(table.values))));
   return table;
@@ -101,12 +114,30 @@ struct StoredLogits {
   }
 };
 
-Result<StoredLogits> read_logits(const Checkpoint& golden, const std::string& prefix) {
+Result<StoredLogits> read_logits(const Checkpoint& golden,
+                                 const std::string& prefix,
+                                 int64_t vocabulary) {
   StoredLogits out;
-  FATHOM_ASSIGN(out.logits, read_table<float>(golden, prefix + ".logits", Format::kF32));
-  FATHOM_ASSIGN(out.rows, read_table<int32_t>(golden, prefix + ".logits_rows", Format::kI32));
-  FATHOM_ASSIGN(out.top_ids, read_table<int32_t>(golden, prefix + ".top_ids", Format::kI32));
+  FATHOM_ASSIGN(out.rows,
+                read_table<int32_t>(golden, prefix + ".logits_rows", Format::kI32, {.columns = 1}));
+  FATHOM_ASSIGN(out.logits, read_table<float>(golden, prefix + ".logits", Format::kF32,
+                                              {.min_rows = out.rows.rows, .columns = vocabulary}));
+  FATHOM_ASSIGN(out.top_ids, read_table<int32_t>(golden, prefix + ".top_ids", Format::kI32, {}));
   return out;
+}
+
+// The ids of a prompt, all of them in the vocabulary.
+Result<Table<int32_t>> read_ids(const Checkpoint& golden,
+                                const std::string& name,
+                                int64_t vocabulary) {
+  FATHOM_ASSIGN(Table<int32_t> ids,
+                read_table<int32_t>(golden, name, Format::kI32, {.min_rows = 1, .columns = 1}));
+  for (size_t i = 0; i < ids.values.size(); ++i) {
+    if (ids.values[i] >= 0 && ids.values[i] < vocabulary) continue;
+    return corrupt(str_cat(golden.locate(**golden.get(name)), ": id ", i, " is ", ids.values[i],
+                           ", expected 0 to ", vocabulary - 1));
+  }
+  return ids;
 }
 
 // Compares tapped tensors of prompt 2 as they come by.
@@ -140,7 +171,8 @@ class TapComparison {
   }
 
   Status hidden(const std::string& name, const View& v) {
-    FATHOM_ASSIGN(const auto expected, read_table<float>(golden_, name, Format::kF32));
+    FATHOM_ASSIGN(const auto expected,
+                  read_table<float>(golden_, name, Format::kF32, {.columns = v.dim(1)}));
     for (int64_t t = 0; t < std::min(expected.rows, v.dim(0)); ++t) {
       for (int64_t d = 0; d < expected.columns; ++d) {
         const double error = std::abs(static_cast<double>(element(v, t, d)) -
@@ -153,9 +185,9 @@ class TapComparison {
 
   // The stored ids are sorted; so are ours, with their order kept for the weights.
   Status router_ids(int layer, const View& v) {
-    FATHOM_ASSIGN(
-        expected_ids_,
-        read_table<int32_t>(golden_, str_cat("router.layer", layer, ".ids"), Format::kI32));
+    FATHOM_ASSIGN(expected_ids_,
+                  read_table<int32_t>(golden_, str_cat("router.layer", layer, ".ids"), Format::kI32,
+                                      {.min_rows = v.dim(0), .columns = v.dim(1)}));
     const auto k = static_cast<size_t>(v.dim(1));
     order_.assign(static_cast<size_t>(v.dim(0)), {});
     for (int64_t t = 0; t < v.dim(0); ++t) {
@@ -176,9 +208,9 @@ class TapComparison {
   }
 
   Status router_weights(int layer, const View& v) {
-    FATHOM_ASSIGN(
-        const auto expected,
-        read_table<float>(golden_, str_cat("router.layer", layer, ".weights"), Format::kF32));
+    FATHOM_ASSIGN(const auto expected,
+                  read_table<float>(golden_, str_cat("router.layer", layer, ".weights"),
+                                    Format::kF32, {.min_rows = v.dim(0), .columns = v.dim(1)}));
     for (int64_t t = 0; t < v.dim(0); ++t) {
       const auto& order = order_[static_cast<size_t>(t)];
       for (size_t i = 0; i < order.size(); ++i) {
@@ -205,8 +237,10 @@ Status compare_greedy(ForwardSession& session,
                       int32_t first_choice,
                       const VectorBudget& budget,
                       PromptComparison& out) {
-  FATHOM_ASSIGN(const auto ids, read_table<int32_t>(golden, prefix + ".greedy_ids", Format::kI32));
-  FATHOM_ASSIGN(const auto gaps, read_table<float>(golden, prefix + ".greedy_gap", Format::kF32));
+  FATHOM_ASSIGN(const auto ids,
+                read_table<int32_t>(golden, prefix + ".greedy_ids", Format::kI32, {.columns = 1}));
+  FATHOM_ASSIGN(const auto gaps,
+                read_table<float>(golden, prefix + ".greedy_gap", Format::kF32, {.columns = 1}));
   out.greedy_required = std::find_if(gaps.values.begin(), gaps.values.end(),
                                      [&](float gap) { return gap < budget.greedy_gap; }) -
                         gaps.values.begin();
@@ -226,9 +260,16 @@ Status compare_draft(ForwardSession& session,
                      const Checkpoint& golden,
                      std::span<const int32_t> ids,
                      const View& hidden,
+                     int64_t vocabulary,
                      PromptComparison& out) {
-  FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, "mtp"));
-  const View rows = slice_rows(hidden, 0, static_cast<int64_t>(ids.size()) - 1);
+  const auto count = static_cast<int64_t>(ids.size());
+  if (count < 2 || hidden.dim(0) != count) {
+    return corrupt(str_cat("p", kTapPrompt, ".input_ids: ", count,
+                           " ids, of which the last pass had ", hidden.dim(0),
+                           ", expected at least 2 in one pass for the draft head"));
+  }
+  FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, "mtp", vocabulary));
+  const View rows = slice_rows(hidden, 0, count - 1);
   FATHOM_ASSIGN(const ForwardOut draft, session.draft(ids.subspan(1), rows));
   out.name = "mtp";
   out.tokens = rows.dim(0);
@@ -268,8 +309,12 @@ Result<Perplexity> perplexity(ForwardSession& session,
     FATHOM_TRY(
         session.prefill(0, tokens, LogitRows::kAll, [&](int64_t first, const ForwardOut& pass) {
           for (int64_t r = 0; r < pass.logits.dim(0); ++r) {
-            nll += negative_log_likelihood(logits_row(pass.logits, r),
-                                           scored[static_cast<size_t>(first + r)]);
+            const int32_t id = scored[static_cast<size_t>(first + r)];
+            if (id < 0 || id >= pass.logits.dim(1)) {
+              return invalid_argument(str_cat("the text has the id ", id, ", expected 0 to ",
+                                              pass.logits.dim(1) - 1, ", the model's vocabulary"));
+            }
+            nll += negative_log_likelihood(logits_row(pass.logits, r), id);
           }
           return Status{};
         }));
@@ -355,13 +400,14 @@ Result<VectorComparison> compare_vectors(const Model& model,
                                          const std::string& golden_file,
                                          const VectorBudget& budget) {
   FATHOM_ASSIGN(const Checkpoint golden, Checkpoint::open_file(golden_file));
+  const int64_t vocabulary = model.config().vocab_size;
   VectorComparison out;
   TapComparison taps(golden, out, model.config().num_hidden_layers);
   const Probe probe = taps.probe();
   for (int64_t k = 0; golden.find(str_cat("p", k, ".input_ids")) != nullptr; ++k) {
     const std::string prefix = str_cat("p", k);
-    FATHOM_ASSIGN(const auto ids, read_table<int32_t>(golden, prefix + ".input_ids", Format::kI32));
-    FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, prefix));
+    FATHOM_ASSIGN(const auto ids, read_ids(golden, prefix + ".input_ids", vocabulary));
+    FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, prefix, vocabulary));
     PromptComparison prompt{.name = prefix, .tokens = ids.rows};
     int32_t choice = -1;
     View hidden;
@@ -377,7 +423,7 @@ Result<VectorComparison> compare_vectors(const Model& model,
         k == kTapPrompt ? &probe : nullptr));
     if (k == kTapPrompt && model.has_draft() && golden.find("mtp.logits") != nullptr) {
       PromptComparison draft;
-      FATHOM_TRY(compare_draft(session, golden, ids.values, hidden, draft));
+      FATHOM_TRY(compare_draft(session, golden, ids.values, hidden, vocabulary, draft));
       out.prompts.push_back(draft);
       out.has_draft = true;
     }

@@ -41,7 +41,7 @@ struct PromptComparison {
   double dot = 0;            ///< over all stored rows: found . expected, |found|^2, |expected|^2
   double found_norm = 0;
   double expected_norm = 0;
-  int64_t same_top1 = 0;     ///< positions whose first choice agrees
+  int64_t same_top1 = 0;  ///< positions whose first choice agrees
   int64_t positions = 0;
   int64_t greedy_equal = -1;     ///< tokens equal from the start; -1: not run
   int64_t greedy_required = -1;  ///< tokens before the first stored gap below the tolerance
