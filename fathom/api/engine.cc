@@ -90,6 +90,11 @@ Result<Source> find_source(const EngineOptions& o, std::optional<Tokenizer> toke
     if (!source.tokenizer) {
       FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(o.model));
     }
+    if (source.tokenizer->vocab_size() > source.config.vocab_size) {
+      return corrupt(str_cat(o.model, "/tokenizer.json: the largest id is ",
+                             source.tokenizer->vocab_size() - 1, ", expected at most ",
+                             source.config.vocab_size - 1, " (vocab_size of config.json)"));
+    }
     source.fingerprint = fingerprint_of(*source.checkpoint, text, o);
   }
   FATHOM_ASSIGN(OpenOptions dry, open_options(o));
@@ -121,7 +126,7 @@ std::vector<int32_t> end_ids_of(const Source& source) {
              source.generation.eos_token_ids.end());
   if (source.tokenizer && source.tokenizer->eos_id()) ids.push_back(*source.tokenizer->eos_id());
   std::ranges::sort(ids);
-  ids.erase(std::ranges::unique(ids).begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   const int64_t num_ids = num_ids_of(source);
   std::erase_if(ids, [&](int64_t id) { return id < 0 || id >= num_ids; });
   return {ids.begin(), ids.end()};
@@ -201,6 +206,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   open.weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint;
   open.pool = engine->pool_.get();
   open.progress = progress;
+  open.report_surplus = false;  // the dry model has said it
   FATHOM_ASSIGN(engine->model_, open_source(source, open));
 
   engine->default_sampling_ = sampling_defaults(source.generation);

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <string>
 
 namespace fathom {
 namespace {
@@ -10,6 +11,23 @@ namespace {
 std::mutex g_mutex;
 LogSink g_sink = nullptr;
 std::atomic<LogLevel> g_level{LogLevel::kInfo};
+
+// Messages quote files and arguments: what moves the cursor or changes colours is written out, and
+// what is endless is cut. A line feed stays, since a message may have several lines.
+std::string printable(std::string_view line) {
+  constexpr size_t kMaxBytes = 4096;
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const char c : line.substr(0, kMaxBytes)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte >= ' ' && byte != 0x7f) || c == '\n') {
+      text += c;
+    } else {
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return line.size() > kMaxBytes ? text + "..." : text;
+}
 
 void write_to_stderr(LogLevel level, std::string_view line) {
   const char* prefix = "";
@@ -29,7 +47,8 @@ void write_to_stderr(LogLevel level, std::string_view line) {
       prefix = "trace: ";
       break;
   }
-  std::fprintf(stderr, "fathom: %s%.*s\n", prefix, static_cast<int>(line.size()), line.data());
+  const std::string text = printable(line);
+  std::fprintf(stderr, "fathom: %s%s\n", prefix, text.c_str());
 }
 
 }  // namespace

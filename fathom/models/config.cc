@@ -5,7 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/models/config_reader.h"
+#include "fathom/weights/checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -14,11 +16,11 @@ namespace {
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHidden = 65'536;
 constexpr int64_t kMaxHeads = 1024;
-constexpr int64_t kMaxExperts = 4096;
 constexpr int64_t kMaxVocab = 1'048'576;
 constexpr int64_t kMaxHeadDim = 4096;
 constexpr int64_t kMaxIntermediate = 1'048'576;
-constexpr int64_t kMaxPositions = 1ll << 31;
+constexpr int64_t kMaxPositions = 1ll << 24;
+constexpr int64_t kMaxRotaryNumbers = 1ll << 28;  // of the table: 1 GiB in float32
 
 struct KnownType {
   std::string_view model_type;
@@ -225,6 +227,14 @@ Status validate_experts(const ModelConfig& c, std::string_view what) {
     return contradiction(what, "n_group", c.n_group,
                          "groups of at least two experts, whose scores are added");
   }
+  // Each expert is three matrices; their names are listed before a file is looked at.
+  const int64_t most = kMaxTensors / 3 / std::max<int64_t>(c.num_hidden_layers, 1);
+  if (c.n_routed_experts > most) {
+    return contradiction(what, "n_routed_experts", c.n_routed_experts,
+                         str_cat("at most ", most, " for ", c.num_hidden_layers,
+                                 " layers (num_hidden_layers): a checkpoint holds at most ",
+                                 kMaxTensors, " tensors"));
+  }
   return {};
 }
 
@@ -277,9 +287,15 @@ std::vector<std::string_view> known_model_types() {
 }
 
 Status validate_config(const ModelConfig& c, std::string_view what) {
-  if (c.qk_rope_head_dim % 2 != 0) {
+  if (c.qk_rope_head_dim < 2 || c.qk_rope_head_dim % 2 != 0) {
     return contradiction(what, "qk_rope_head_dim", c.qk_rope_head_dim,
                          "an even number: rotary pairs");
+  }
+  if (c.max_position_embeddings > kMaxRotaryNumbers / c.qk_rope_head_dim) {
+    return contradiction(what, "max_position_embeddings", c.max_position_embeddings,
+                         str_cat("at most ", kMaxRotaryNumbers / c.qk_rope_head_dim,
+                                 " for qk_rope_head_dim ", c.qk_rope_head_dim,
+                                 ", whose rotary table has ", kMaxRotaryNumbers, " numbers then"));
   }
   if (c.rope_scaling.yarn && c.rope_theta <= 1.0) {
     return contradiction(what, "rope_theta", c.rope_theta, "a number above 1");
@@ -312,11 +328,12 @@ Result<GenerationConfig> parse_generation_config(std::string_view text, std::str
   ConfigReader in(json, std::string(what));
   GenerationConfig out;
   if (in.has("do_sample")) out.do_sample = in.boolean_or("do_sample", false);
-  if (in.has("temperature")) out.temperature = in.number("temperature", 0.0, 100.0);
-  if (in.has("top_p")) out.top_p = in.number("top_p", 0.0, 1.0);
+  // The ranges of the sampler, so that what is accepted here can be sampled with.
+  if (in.has("temperature")) out.temperature = in.number("temperature", 0.0, 2.0);
+  if (in.has("top_p")) out.top_p = in.number("top_p", 1e-6, 1.0);
   if (in.has("top_k")) out.top_k = in.integer("top_k", 0, kMaxVocab);
   if (in.has("repetition_penalty")) {
-    out.repetition_penalty = in.number("repetition_penalty", 1e-3, 1e3);
+    out.repetition_penalty = in.number("repetition_penalty", 1e-3, 10.0);
   }
   if (in.has("bos_token_id")) out.bos_token_id = in.integer("bos_token_id", 0, kMaxVocab);
   out.eos_token_ids = in.ids("eos_token_id", kMaxVocab);

@@ -112,11 +112,13 @@ std::vector<int64_t> ConfigReader::ids(std::string_view key, int64_t high) {
   std::vector<int64_t> out;
   const Json* value = find(key);
   if (value == nullptr) return out;
+  const std::string expected = str_cat("one token id or a list of at most ",
+                                       static_cast<int64_t>(kMaxIds), ", each from 0 to ", high);
   const auto add = [&](const Json& id) {
-    if (!id.is_int() || id.as_int() < 0 || id.as_int() > high || out.size() == kMaxIds) {
-      fail_value(key, str_cat("one token id or a list of at most ", static_cast<int64_t>(kMaxIds),
-                              ", each from 0 to ", high));
-      return;
+    if (!id.is_int() || id.as_int() < 0 || id.as_int() > high) {
+      const std::string place =
+          value->is_array() ? str_cat(key, "[", out.size(), "]") : str_cat(key);
+      return fail(corrupt(str_cat(what_, ": ", place, " is ", show(id), ", expected ", expected)));
     }
     out.push_back(id.as_int());
   };
@@ -124,8 +126,13 @@ std::vector<int64_t> ConfigReader::ids(std::string_view key, int64_t high) {
     add(*value);
     return out;
   }
-  for (const Json& id : value->items())
-    add(id);
+  if (value->items().size() > kMaxIds) {
+    fail_value(key, expected);
+    return out;
+  }
+  for (const Json& id : value->items()) {
+    if (status_.ok()) add(id);
+  }
   return out;
 }
 

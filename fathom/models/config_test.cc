@@ -171,6 +171,12 @@ INSTANTIATE_TEST_SUITE_P(
                   StatusCode::kCorrupt, "first_k_dense_replace is 4, expected at most 3"},
         BadConfig{"\"n_routed_experts\": 8", "\"n_routed_experts\": 5000", StatusCode::kCorrupt,
                   "n_routed_experts is 5000"},
+        BadConfig{"\"n_routed_experts\": 8", "\"n_routed_experts\": 2049", StatusCode::kCorrupt,
+                  "n_routed_experts is 2049, expected an integer from 1 to 2048"},
+        BadConfig{"\"max_position_embeddings\": 512", "\"max_position_embeddings\": 16777217",
+                  StatusCode::kCorrupt, "max_position_embeddings is 16777217"},
+        BadConfig{"\"eos_token_id\": 1", "\"eos_token_id\": [0, 1, -1]", StatusCode::kCorrupt,
+                  "eos_token_id[2] is -1, expected"},
         BadConfig{"\"vocab_size\": 4096", "\"vocab_size\": 2000000", StatusCode::kCorrupt,
                   "vocab_size is 2000000"},
         BadConfig{"\"eos_token_id\": 1", "\"eos_token_id\": 4096", StatusCode::kCorrupt,
@@ -201,6 +207,25 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v2\"",
                   StatusCode::kUnsupported, "architectures[0] is \"DeepseekV3ForCausalLM\""}));
 
+TEST(Config, RefusesMoreTensorsThanACheckpointHolds) {
+  ModelConfig c = find_preset("deepseek-v3")->config;
+  c.n_routed_experts = 2048;
+  c.num_hidden_layers = 162;
+  EXPECT_TRUE(validate_config(c, "x").ok());
+  c.num_hidden_layers = 163;
+  EXPECT_THAT(validate_config(c, "x").message(),
+              HasSubstr("n_routed_experts is 2048, expected at most 2044 for 163 layers"));
+}
+
+TEST(Config, RefusesARotaryTableBeyondOneGibibyte) {
+  ModelConfig c = find_preset("deepseek-v3")->config;
+  c.max_position_embeddings = 1 << 22;
+  EXPECT_TRUE(validate_config(c, "x").ok());
+  c.max_position_embeddings = (1 << 22) + 1;
+  EXPECT_THAT(validate_config(c, "x").message(),
+              HasSubstr("max_position_embeddings is 4194305, expected at most 4194304"));
+}
+
 TEST(Config, RefusesADocumentThatIsNoObject) {
   EXPECT_EQ(error_of("[]").code(), StatusCode::kCorrupt);
   EXPECT_EQ(error_of("").code(), StatusCode::kCorrupt);
@@ -215,10 +240,17 @@ TEST(GenerationConfigFile, ReadsDefaultsOfACheckpoint) {
   EXPECT_THAT(g->eos_token_ids, ElementsAre(1));
 }
 
+TEST(GenerationConfigFile, TakesWhatTheSamplerTakesAndNoMore) {
+  EXPECT_TRUE(parse_generation_config("{\"temperature\": 2, \"repetition_penalty\": 10}").ok());
+  EXPECT_FALSE(parse_generation_config("{\"temperature\": 2.5}").ok());
+  EXPECT_FALSE(parse_generation_config("{\"top_p\": 0}").ok());
+  EXPECT_FALSE(parse_generation_config("{\"repetition_penalty\": 10.5}").ok());
+}
+
 TEST(GenerationConfigFile, RefusesValuesOutOfRange) {
   const auto g = parse_generation_config("{\"top_p\": 1.5}");
   ASSERT_FALSE(g.ok());
-  EXPECT_THAT(g.status().message(), HasSubstr("top_p is 1.5, expected a number from 0 to 1"));
+  EXPECT_THAT(g.status().message(), HasSubstr("top_p is 1.5, expected a number from 1e-06 to 1"));
 }
 
 }  // namespace

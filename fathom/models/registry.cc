@@ -35,15 +35,16 @@ bool has_draft_tensors(const Checkpoint& checkpoint, const ModelConfig& config) 
          nullptr;
 }
 
-void log_surplus(const TensorReport& report) {
+void log_surplus(const std::string& directory, const TensorReport& report) {
   if (report.surplus.empty()) return;
   constexpr size_t kShown = 5;
   std::string names;
   for (size_t i = 0; i < std::min(report.surplus.size(), kShown); ++i) {
     str_append(names, str_cat(i == 0 ? "" : ", ", report.surplus[i]));
   }
-  log_warn(static_cast<int64_t>(report.surplus.size()),
-           " tensors of the checkpoint are not used: ", names,
+  const auto count = static_cast<int64_t>(report.surplus.size());
+  log_warn(directory, ": ", count,
+           count == 1 ? " tensor is not used: " : " tensors are not used: ", names,
            report.surplus.size() > kShown ? ", ..." : "");
 }
 
@@ -109,11 +110,11 @@ Result<std::unique_ptr<Model>> open_model(const Checkpoint& checkpoint,
   ModelOptions model_options = options.model;
   model_options.draft = options.model.draft && has_draft_tensors(checkpoint, config);
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(config, model_options));
-  WeightPlan plan(config.symbols(), formats_of(checkpoint));
+  WeightPlan plan(config.symbols(), formats_of(checkpoint), places_of(checkpoint));
   FATHOM_TRY(model->declare_weights(plan));
   FATHOM_ASSIGN(const TensorReport report,
                 verify_tensors(plan, checkpoint, config.num_hidden_layers));
-  log_surplus(report);
+  if (options.report_surplus) log_surplus(checkpoint.directory(), report);
   if (options.weights != WeightOrigin::kCheckpoint) return finish(std::move(model), plan, options);
   FATHOM_TRY(need_pool(options));
   FATHOM_ASSIGN(WeightStore store,

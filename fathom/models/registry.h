@@ -30,6 +30,7 @@ struct OpenOptions {
   ThreadPool* pool = nullptr;  ///< reads and packs; may be null for kNone
   uint64_t seed = 0;           ///< of random weights
   std::function<void(int64_t done, int64_t total)> progress;
+  bool report_surplus = true;  ///< log the tensors that nobody reads
 };
 
 /// Opens a checkpoint directory: config.json, formats of its tensors, weights. A draft layer is

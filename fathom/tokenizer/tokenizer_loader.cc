@@ -362,12 +362,17 @@ Result<Tokenizer> Tokenizer::load_from_json(std::string_view text,
 Result<Tokenizer> Tokenizer::load(const std::string& dir) {
   FATHOM_ASSIGN(const std::string text,
                 read_file(join_path(dir, "tokenizer.json"), kMaxTokenizerBytes));
-  std::string config_text;
   const std::string config_path = join_path(dir, "tokenizer_config.json");
-  if (path_kind(config_path) != PathKind::kMissing) {
-    FATHOM_ASSIGN(config_text, read_file(config_path, kMaxConfigBytes));
+  Result<std::string> config_text = read_file(config_path, kMaxConfigBytes);
+  if (!config_text.ok()) {
+    if (config_text.status().code() != StatusCode::kNotFound)
+      return std::move(config_text).status();
+    return load_from_json(text, "", dir);
   }
-  return load_from_json(text, config_text, dir);
+  if (config_text->empty()) {
+    return corrupt(str_cat(config_path, ": is 0 bytes long, expected a JSON object"));
+  }
+  return load_from_json(text, *config_text, dir);
 }
 
 }  // namespace fathom

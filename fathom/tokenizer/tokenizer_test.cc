@@ -1,5 +1,6 @@
 #include "fathom/tokenizer/tokenizer.h"
 
+#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <random>
@@ -8,6 +9,7 @@
 #include "fathom/text/byte_level.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/text/utf8.h"
+#include "tests/support/temp_dir.h"
 
 namespace fathom {
 namespace {
@@ -215,6 +217,16 @@ TEST(TokenizerLoad, NamesTheFileOfAnError) {
   EXPECT_THAT(Tokenizer::load_from_json(dump_json(minimal()), "[]", "/m").status().message(),
               HasSubstr("/m/tokenizer_config.json: the document is an array"));
   EXPECT_EQ(Tokenizer::load("/no/such/folder").status().code(), StatusCode::kNotFound);
+}
+
+TEST(TokenizerLoad, EmptyConfigurationFileIsNotAnAbsentOne) {
+  const TempDir dir;
+  std::ofstream(dir.file("tokenizer.json")) << dump_json(minimal());
+  ASSERT_TRUE(Tokenizer::load(dir.path()).ok());
+  std::ofstream(dir.file("tokenizer_config.json")) << "";
+
+  EXPECT_EQ(Tokenizer::load(dir.path()).status().message(),
+            dir.file("tokenizer_config.json") + ": is 0 bytes long, expected a JSON object");
 }
 
 TEST(TokenizerLoad, RefusesOtherModels) {

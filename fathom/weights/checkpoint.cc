@@ -254,6 +254,10 @@ Status Checkpoint::read_at(const TensorRef& tensor,
   return std::move(status).add_context(str_cat("tensor ", quoted(tensor.entry.name)));
 }
 
+std::string Checkpoint::locate(const TensorRef& tensor) const {
+  return str_cat(describe(tensor), " at byte ", tensor.entry.begin);
+}
+
 std::string Checkpoint::describe(const TensorRef& tensor) const {
   return str_cat(join_path(directory_, file_names_[static_cast<size_t>(tensor.file)]), ": tensor ",
                  quoted(tensor.entry.name));

@@ -68,7 +68,11 @@ class Checkpoint {
   /// Reads dst.size() bytes from `offset` within the tensor.
   Status read_at(const TensorRef& tensor, int64_t offset, std::span<std::byte> dst) const;
 
-  /// "DIR/model-00002-of-00004.safetensors: tensor "x"", the beginning of a message.
+  /// "DIR/model-00002-of-00004.safetensors: tensor "x" at byte 1024", the beginning of a message
+  /// about its data or its description.
+  std::string locate(const TensorRef& tensor) const;
+
+  /// The same without the place in the file.
   std::string describe(const TensorRef& tensor) const;
 
   const std::string& directory() const { return directory_; }

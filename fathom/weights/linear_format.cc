@@ -1,10 +1,14 @@
 #include "fathom/weights/linear_format.h"
 
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "fathom/base/checked_math.h"
 #include "fathom/base/str_cat.h"
+#include "fathom/formats/minifloat.h"
+#include "fathom/tensor/view.h"
 
 namespace fathom {
 namespace {
@@ -43,7 +47,7 @@ struct Found {
   int64_t columns() const { return weight->entry.shape[1]; }
 
   std::string describe(const TensorRef& tensor) const {
-    return str_cat(checkpoint.describe(tensor), " at byte ", tensor.entry.begin, " is ",
+    return str_cat(checkpoint.locate(tensor), " is ",
                    describe_tensor(tensor.entry.dtype, tensor.entry.shape));
   }
 
@@ -205,7 +209,49 @@ Result<StoredLinear> describe_i8(const Found& found) {
                          : str_cat("F8_E8M0 [", n, ", ", ceil_div<int64_t>(2 * columns, 32), "]"));
 }
 
+// U8 stands for E8M0 in files of writers that do not know the dtype.
+float scale_value(Format dtype, const std::byte* scales, int64_t index) {
+  const std::byte* at = scales + index * element_bytes(dtype);
+  if (dtype == Format::kE4m3) return to_float(E4m3{static_cast<uint8_t>(*at)});
+  if (dtype == Format::kUe8m0 || dtype == Format::kU8) {
+    return to_float(Ue8m0{static_cast<uint8_t>(*at)});
+  }
+  if (dtype == Format::kBf16) {
+    Bf16 value{};
+    std::memcpy(&value, at, sizeof value);
+    return to_float(value);
+  }
+  float value = 0.0f;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
 }  // namespace
+
+Status check_block_scales(const Checkpoint& checkpoint,
+                          const StoredLinear& linear,
+                          std::span<const std::byte> scales,
+                          int64_t offset) {
+  const TensorEntry& entry = linear.scale->entry;
+  const int64_t size = element_bytes(entry.dtype);
+  const auto count = static_cast<int64_t>(scales.size()) / size;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = scale_value(entry.dtype, scales.data(), i);
+    if (std::isfinite(value) && value >= 0.0f) continue;
+    return corrupt(str_cat(checkpoint.describe(*linear.scale), ": scale ", offset / size + i,
+                           " at byte ", entry.begin + offset + i * size, " is ", value,
+                           ", expected a finite number that is not negative"));
+  }
+  return {};
+}
+
+Result<float> read_tensor_scale(const Checkpoint& checkpoint, const TensorRef& scale) {
+  float value = 0.0f;
+  FATHOM_TRY(checkpoint.read(scale, std::as_writable_bytes(std::span<float, 1>(&value, 1))));
+  if (std::isfinite(value) && value > 0.0f) return value;
+  return corrupt(str_cat(checkpoint.locate(scale), " is ", value,
+                         ", expected a finite positive number, the scale of the tensor"));
+}
 
 Result<StoredLinear> describe_linear(const Checkpoint& checkpoint, std::string_view weight_name) {
   FATHOM_ASSIGN(const TensorRef* weight, checkpoint.get(weight_name));

@@ -18,7 +18,9 @@
 // deepseek-v3.md, 4.2 to 4.4; deepseek-v4.md, 4.1.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "fathom/base/status.h"
@@ -43,6 +45,18 @@ struct StoredLinear {
 /// Errors: NotFound; Corrupt when scales are missing, superfluous, or of the wrong dtype or shape,
 /// naming file, tensor, found and expected; Unsupported for int8 in blocks.
 Result<StoredLinear> describe_linear(const Checkpoint& checkpoint, std::string_view weight_name);
+
+/// Scales as a checkpoint may hold them: finite and not negative; a block of zeros may have scale
+/// 0. `scales` are those of `linear.scale` from byte `offset` of the tensor on. Errors: Corrupt
+/// naming file, tensor, index, byte, found and expected.
+Status check_block_scales(const Checkpoint& checkpoint,
+                          const StoredLinear& linear,
+                          std::span<const std::byte> scales,
+                          int64_t offset);
+
+/// The scale of a whole tensor, from a tensor of one number: finite and positive. Errors: those of
+/// reading; Corrupt as above.
+Result<float> read_tensor_scale(const Checkpoint& checkpoint, const TensorRef& scale);
 
 /// Only the format.
 Result<Format> linear_format(const Checkpoint& checkpoint, std::string_view weight_name);

@@ -28,6 +28,11 @@ int64_t layer_of(std::string_view name) {
   return error == std::errc{} && end != begin ? layer : -1;
 }
 
+// A draft layer takes the embedding and the hidden state through norms of their own.
+bool is_draft_layer(const Checkpoint& checkpoint, int64_t layer) {
+  return checkpoint.find(str_cat("model.layers.", layer, ".enorm.weight")) != nullptr;
+}
+
 // Tensors that no forward pass of ours reads: tables that are computed, and cache scales.
 bool is_ignored(std::string_view name) {
   for (std::string_view suffix : {".inv_freq", ".k_scale", ".v_scale", ".kv_scale"}) {
@@ -43,7 +48,7 @@ Result<StoredLinear> describe(const Checkpoint& checkpoint, const WeightSpec& sp
                         ? shape.size() == 2 && stored.n == spec.dims[0] && stored.k == spec.dims[1]
                         : shape == spec.dims;
   if (!fits) {
-    return corrupt(str_cat(checkpoint.describe(*stored.weight), " has shape ", describe_dims(shape),
+    return corrupt(str_cat(checkpoint.locate(*stored.weight), " has shape ", describe_dims(shape),
                            ", expected ", spec.axes, " = ", describe_dims(spec.dims),
                            is_quantised(stored.format) ? " values" : ""));
   }
@@ -173,19 +178,12 @@ class Loader {
       for (int64_t i = e * per_matrix; i < (e + 1) * per_matrix; ++i) {
         const TensorRef* ref = parts[static_cast<size_t>(i)].stored.input_scale;
         if (ref == nullptr) continue;
-        FATHOM_ASSIGN(const float value, read_scalar(*ref));
+        FATHOM_ASSIGN(const float value, read_tensor_scale(checkpoint_, *ref));
         scale = std::max(scale, value);
       }
       out[e] = scale > 0.0f ? scale : 1.0f;
     }
     return {};
-  }
-
-  Result<float> read_scalar(const TensorRef& ref) const {
-    float value = 0.0f;
-    FATHOM_TRY(checkpoint_.read(ref, {reinterpret_cast<std::byte*>(&value), sizeof value}));
-    FATHOM_TRY(check_tensor_scale(value, ref.entry.name));
-    return value;
   }
 
   // Row groups [begin, end) of the item, part by part, in pieces that fit the thread's staging.
@@ -201,7 +199,7 @@ class Loader {
     for (auto part = after; group < end; ++part) {
       float global = 1.0f;
       if (part->stored.global_scale != nullptr) {
-        FATHOM_ASSIGN(global, read_scalar(*part->stored.global_scale));
+        FATHOM_ASSIGN(global, read_tensor_scale(checkpoint_, *part->stored.global_scale));
       }
       const int64_t last = std::min(end, part->end_group);
       while (group < last) {
@@ -248,8 +246,7 @@ class Loader {
     if (scale_rows > 0) {
       const int64_t scale_row = row / info.block_n;
       FATHOM_TRY(checkpoint_.read_at(*part.stored.scale, scale_row * scale_bytes, scales));
-      FATHOM_TRY(check_block_scales(info.scale, scales, scale_row * scales_per_row,
-                                    part.stored.scale->entry.name));
+      FATHOM_TRY(check_block_scales(checkpoint_, part.stored, scales, scale_row * scale_bytes));
     }
     const RowMajorMatrix src{.format = format,
                              .n = rows,
@@ -324,6 +321,14 @@ FormatSource formats_of(const Checkpoint& checkpoint) {
   };
 }
 
+TensorPlaces places_of(const Checkpoint& checkpoint) {
+  return [&checkpoint](const std::string& name) {
+    const TensorRef* tensor = checkpoint.find(name);
+    return tensor != nullptr ? checkpoint.locate(*tensor)
+                             : str_cat(checkpoint.directory(), ": tensor ", quoted(name));
+  };
+}
+
 Result<TensorReport> verify_tensors(const WeightPlan& plan,
                                     const Checkpoint& checkpoint,
                                     int64_t num_layers) {
@@ -346,10 +351,15 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
   TensorReport report;
   for (const TensorRef& ref : checkpoint.tensors()) {
     if (used.contains(ref.entry.name) || is_ignored(ref.entry.name)) continue;
-    if (layer_of(ref.entry.name) >= num_layers) {
+    const int64_t layer = layer_of(ref.entry.name);
+    if (layer < num_layers) {
+      report.surplus.push_back(ref.entry.name);
+    } else if (is_draft_layer(checkpoint, layer)) {
       ++report.draft_tensors;
     } else {
-      report.surplus.push_back(ref.entry.name);
+      return corrupt(str_cat(checkpoint.locate(ref), " belongs to layer ", layer,
+                             ", which is no draft layer, expected layers 0 to ", num_layers - 1,
+                             " (num_hidden_layers)"));
     }
   }
   return report;

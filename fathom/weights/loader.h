@@ -20,6 +20,9 @@ namespace fathom {
 /// source.
 FormatSource formats_of(const Checkpoint& checkpoint);
 
+/// File and offset of the tensors of a checkpoint, which outlives the source.
+TensorPlaces places_of(const Checkpoint& checkpoint);
+
 /// What a comparison of plan and checkpoint found that is no error.
 struct TensorReport {
   std::vector<std::string> surplus;  ///< tensors that nobody reads, draft layers not counted
@@ -27,9 +30,9 @@ struct TensorReport {
 };
 
 /// Compares the plan with the checkpoint before any memory is taken: every planned tensor is there
-/// with the planned shape. Layers from `num_layers` on are draft layers, which a plan may leave
-/// out. Errors: Corrupt naming the first missing tensors and their number, or tensor, file, shape
-/// found and shape expected.
+/// with the planned shape. Layers from `num_layers` on must be draft layers, which a plan may leave
+/// out. Errors: Corrupt naming the first missing tensors and their number; or file, tensor, byte,
+/// shape found and shape expected; or a tensor of a layer that the model does not have.
 Result<TensorReport> verify_tensors(const WeightPlan& plan,
                                     const Checkpoint& checkpoint,
                                     int64_t num_layers);

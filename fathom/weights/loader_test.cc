@@ -394,45 +394,55 @@ TEST_P(LoaderScales, RefusesWithTensorAndIndex) {
 
   EXPECT_EQ(status.code(), StatusCode::kCorrupt) << bad.what;
   EXPECT_THAT(status.message(), HasSubstr(bad.tensor));
-  EXPECT_THAT(status.message(), HasSubstr(bad.message));
+  EXPECT_THAT(status.message(), testing::ContainsRegex(bad.message));
+  const int64_t byte = checkpoint.find(bad.tensor)->entry.begin + static_cast<int64_t>(bad.byte);
+  EXPECT_THAT(status.message(), HasSubstr(str_cat(" at byte ", byte, " is ")));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Bad,
-    LoaderScales,
-    testing::Values(
-        BadScale{"fp8 NaN",
-                 Format::kFp8Block,
-                 "x.weight_scale_inv",
-                 12,
-                 {0, 0, 0xC0, 0x7F},
-                 "scale 3 is nan"},
-        BadScale{"fp8 infinity",
-                 Format::kFp8Block,
-                 "x.weight_scale_inv",
-                 4,
-                 {0, 0, 0x80, 0x7F},
-                 "scale 1 is inf"},
-        BadScale{"fp8 negative",
-                 Format::kFp8Block,
-                 "x.weight_scale_inv",
-                 0,
-                 {0, 0, 0x80, 0xBF},
-                 "scale 0 is -1"},
-        BadScale{"nvfp4 NaN", Format::kNvfp4, "x.weight_scale", 1000, {0x7F}, "scale 1000 is nan"},
-        BadScale{"nvfp4 negative", Format::kNvfp4, "x.weight_scale", 7, {0xB8}, "scale 7 is -1"},
-        BadScale{"nvfp4 global NaN",
-                 Format::kNvfp4,
-                 "x.weight_scale_2",
-                 0,
-                 {0, 0, 0xC0, 0x7F},
-                 "is nan"},
-        BadScale{"nvfp4 global zero",
-                 Format::kNvfp4,
-                 "x.weight_scale_2",
-                 0,
-                 {0, 0, 0, 0},
-                 "is 0, expected a finite positive number"}));
+INSTANTIATE_TEST_SUITE_P(Bad,
+                         LoaderScales,
+                         testing::Values(BadScale{"fp8 NaN",
+                                                  Format::kFp8Block,
+                                                  "x.weight_scale_inv",
+                                                  12,
+                                                  {0, 0, 0xC0, 0x7F},
+                                                  "scale 3 at byte [0-9]+ is nan"},
+                                         BadScale{"fp8 infinity",
+                                                  Format::kFp8Block,
+                                                  "x.weight_scale_inv",
+                                                  4,
+                                                  {0, 0, 0x80, 0x7F},
+                                                  "scale 1 at byte [0-9]+ is inf"},
+                                         BadScale{"fp8 negative",
+                                                  Format::kFp8Block,
+                                                  "x.weight_scale_inv",
+                                                  0,
+                                                  {0, 0, 0x80, 0xBF},
+                                                  "scale 0 at byte [0-9]+ is -1"},
+                                         BadScale{"nvfp4 NaN",
+                                                  Format::kNvfp4,
+                                                  "x.weight_scale",
+                                                  1000,
+                                                  {0x7F},
+                                                  "scale 1000 at byte [0-9]+ is nan"},
+                                         BadScale{"nvfp4 negative",
+                                                  Format::kNvfp4,
+                                                  "x.weight_scale",
+                                                  7,
+                                                  {0xB8},
+                                                  "scale 7 at byte [0-9]+ is -1"},
+                                         BadScale{"nvfp4 global NaN",
+                                                  Format::kNvfp4,
+                                                  "x.weight_scale_2",
+                                                  0,
+                                                  {0, 0, 0xC0, 0x7F},
+                                                  "is nan"},
+                                         BadScale{"nvfp4 global zero",
+                                                  Format::kNvfp4,
+                                                  "x.weight_scale_2",
+                                                  0,
+                                                  {0, 0, 0, 0},
+                                                  "is 0, expected a finite positive number"}));
 
 TEST(Loader, BlockScaleOfZeroIsABlockOfZeros) {
   TestCheckpoint files;
@@ -490,6 +500,23 @@ TEST(VerifyTensors, NamesFileTensorFoundAndExpected) {
   }
 }
 
+TEST(VerifyTensors, RefusesALayerBeyondTheLastOneThatIsNoDraftLayer) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
+  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,N", WeightRole::kMlp, &w).ok());
+
+  const auto report = verify_tensors(plan, checkpoint, 1);
+
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
+  EXPECT_THAT(report.status().message(), HasSubstr("model.layers.1.x.weight\" at byte "));
+  EXPECT_THAT(report.status().message(), HasSubstr("belongs to layer 1"));
+}
+
 TEST(VerifyTensors, ListsSurplusAndToleratesDraftLayers) {
   TestCheckpoint files;
   files.matrix("model.layers.0.x.weight", 16, 128, Format::kFp8Block);
@@ -507,6 +534,20 @@ TEST(VerifyTensors, ListsSurplusAndToleratesDraftLayers) {
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_THAT(report->surplus, ElementsAre("model.layers.0.stranger"));
   EXPECT_EQ(report->draft_tensors, 2);
+}
+
+TEST(WeightPlan, NamesFileAndByteOfATensorInAFormatThatItCannotTake) {
+  TestCheckpoint files;
+  files.vector("norm.weight", {1, 2}, Format::kF16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"H", 2}}), formats_of(checkpoint), places_of(checkpoint));
+  View v;
+
+  const Status status = plan.vector("norm.weight", "H", WeightRole::kNorm, &v);
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("model.safetensors: tensor \"norm.weight\" at byte "));
+  EXPECT_THAT(status.message(), HasSubstr("is stored as f16, expected bf16 or f32"));
 }
 
 TEST(WeightPlan, RefusesExpertsOfDifferentFormats) {

@@ -333,11 +333,14 @@ Result<QuantConfig> merge(QuantConfig config, const QuantConfig& sidecar) {
 
 Result<std::optional<Json>> read_json(const std::string& directory, std::string_view name) {
   const std::string path = join_path(directory, name);
-  if (path_kind(path) == PathKind::kMissing) return std::optional<Json>();
-  FATHOM_ASSIGN(const std::string text, read_file(path, kMaxConfigBytes));
+  const Result<std::string> text = read_file(path, kMaxConfigBytes);
+  if (!text.ok()) {
+    if (text.status().code() == StatusCode::kNotFound) return std::optional<Json>();
+    return Status::error(text.status().code(), text.status().message());
+  }
   const JsonLimits limits{.max_bytes = kMaxConfigBytes,
                           .big_integer = JsonLimits::BigInteger::kRound};
-  FATHOM_ASSIGN(Json json, parse_json(text, limits, path));
+  FATHOM_ASSIGN(Json json, parse_json(*text, limits, path));
   return std::optional<Json>(std::move(json));
 }
 

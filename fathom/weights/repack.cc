@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "fathom/base/checked_math.h"
@@ -10,14 +11,6 @@
 
 namespace fathom {
 namespace {
-
-float scale_value(Format format, const std::byte* scales, int64_t index) {
-  if (format == Format::kE4m3) return to_float(E4m3{static_cast<uint8_t>(scales[index])});
-  if (format == Format::kUe8m0) return to_float(Ue8m0{static_cast<uint8_t>(scales[index])});
-  float value = 0.0f;
-  std::memcpy(&value, scales + index * 4, 4);
-  return value;
-}
 
 // Row `row` of a kv_b that lies in the store, as float32.
 void decode_row(const WeightItem& item, std::byte* base, int64_t row, std::span<float> out) {
@@ -190,26 +183,6 @@ Rows16Matrix rows16_slice(const WeightItem& item,
     m.global = reinterpret_cast<float*>(base + item.global_offset) + first_group;
   }
   return m;
-}
-
-Status check_block_scales(Format scale_format,
-                          std::span<const std::byte> scales,
-                          int64_t first,
-                          std::string_view tensor) {
-  const auto count = static_cast<int64_t>(scales.size()) / element_bytes(scale_format);
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = scale_value(scale_format, scales.data(), i);
-    if (std::isfinite(value) && value >= 0.0f) continue;
-    return corrupt(str_cat("tensor ", tensor, ": scale ", first + i, " is ", value,
-                           ", expected a finite number that is not negative"));
-  }
-  return {};
-}
-
-Status check_tensor_scale(float scale, std::string_view tensor) {
-  if (std::isfinite(scale) && scale > 0.0f) return {};
-  return corrupt(str_cat("tensor ", tensor, ": the scale of the tensor is ", scale,
-                         ", expected a finite positive number"));
 }
 
 void build_absorbed(const WeightItem& kv_b,

@@ -4,10 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string_view>
 
-#include "fathom/base/status.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/os/thread_pool.h"
 #include "fathom/weights/weight_store.h"
@@ -19,17 +16,6 @@ Rows16Matrix rows16_slice(const WeightItem& item,
                           std::byte* base,
                           int64_t first_group,
                           int64_t rows);
-
-/// Scales as a checkpoint may hold them: finite, not negative; a block may have scale 0 (a block of
-/// zeros). `first` is the index of scales[0] within the tensor, for the message. Errors: Corrupt
-/// naming index and value.
-Status check_block_scales(Format scale_format,
-                          std::span<const std::byte> scales,
-                          int64_t first,
-                          std::string_view tensor);
-
-/// A scale of a whole tensor: finite and positive. Errors: Corrupt.
-Status check_tensor_scale(float scale, std::string_view tensor);
 
 /// Fills an absorbed copy (kAbsorbedK, kAbsorbedV) from kv_b, which lies in the store already. In
 /// bf16 a quantised kv_b is rounded once, to nearest even.

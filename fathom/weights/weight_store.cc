@@ -18,11 +18,6 @@ bool is_linear_format(Format format) {
   return format == Format::kF32 || has_rows16(format);
 }
 
-Status wrong_format(const WeightSpec& spec, std::string_view expected) {
-  return unsupported(str_cat("tensor ", spec.name, " is stored as ", format_name(spec.format),
-                             ", expected ", expected));
-}
-
 // "experts.{}.up_proj" and 7 give "experts.7.up_proj".
 std::string with_number(const std::string& pattern, int64_t number) {
   const size_t at = pattern.find("{}");
@@ -78,8 +73,17 @@ WeightLayout WeightItem::layout() const {
   return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
 }
 
-WeightPlan::WeightPlan(SymbolTable symbols, FormatSource formats)
-    : symbols_(std::move(symbols)), formats_(std::move(formats)) {}
+WeightPlan::WeightPlan(SymbolTable symbols, FormatSource formats, TensorPlaces places)
+    : symbols_(std::move(symbols)), formats_(std::move(formats)), places_(std::move(places)) {}
+
+std::string WeightPlan::place_of(const WeightSpec& spec) const {
+  return places_ ? places_(spec.name) : str_cat("tensor ", spec.name);
+}
+
+Status WeightPlan::wrong_format(const WeightSpec& spec, std::string_view expected) const {
+  return unsupported(
+      str_cat(place_of(spec), " is stored as ", format_name(spec.format), ", expected ", expected));
+}
 
 Result<WeightSpec> WeightPlan::spec(std::string name,
                                     const char* axes,
@@ -166,17 +170,17 @@ Status WeightPlan::add_matrix(WeightItem item) {
   int64_t rows = 0;
   for (size_t i = 0; i < item.sources.size(); ++i) {
     const WeightSpec& s = item.sources[i];
-    const bool followed = i + 1 < item.sources.size() || item.e > 1;
+    const bool followed = i + 1 < item.sources.size() || item.stacked;
     if (!is_linear_format(s.format)) {
       return wrong_format(s, "bf16, f32, fp8_block, fp8_block_ue8m0 or nvfp4");
     }
     if (s.format != item.format) {
-      return unsupported(str_cat("tensor ", s.name, " is stored as ", format_name(s.format),
-                                 ", but ", first.name, " as ", format_name(item.format),
+      return unsupported(str_cat(place_of(s), " is stored as ", format_name(s.format), ", but ",
+                                 first.name, " as ", format_name(item.format),
                                  "; the experts of a layer must have one format"));
     }
     if (followed && item.layout() == WeightLayout::kRows16 && s.dims[0] % kTileRows != 0) {
-      return unsupported(str_cat("tensor ", s.name, " has ", s.dims[0],
+      return unsupported(str_cat(place_of(s), " has ", s.dims[0],
                                  " rows; stacked weights need a multiple of ", kTileRows));
     }
     rows += s.dims[0];

@@ -52,6 +52,9 @@ struct RowPart {
 /// The format a tensor is stored in: asked of a checkpoint, or of a preset by role.
 using FormatSource = std::function<Result<Format>(const WeightSpec&)>;
 
+/// How messages begin that speak of a tensor: "DIR/FILE: tensor "x" at byte 1024".
+using TensorPlaces = std::function<std::string(const std::string& tensor)>;
+
 /// One piece of the plan: what it is, which tensors it is made of, where it lies.
 struct WeightItem {
   enum class Kind : uint8_t {
@@ -107,7 +110,7 @@ struct WeightSummary {
 /// All weights of a model with their places. Reads nothing and allocates no weights.
 class WeightPlan {
  public:
-  WeightPlan(SymbolTable symbols, FormatSource formats);
+  WeightPlan(SymbolTable symbols, FormatSource formats, TensorPlaces places = {});
 
   /// Tensors declared from here on belong to a draft layer.
   void set_draft(bool draft) { draft_ = draft; }
@@ -161,11 +164,14 @@ class WeightPlan {
  private:
   Result<WeightSpec> spec(std::string name, const char* axes, WeightRole role, size_t rank) const;
   Status add_matrix(WeightItem item);
+  std::string place_of(const WeightSpec& spec) const;
+  Status wrong_format(const WeightSpec& spec, std::string_view expected) const;
   void place(WeightItem& item);
   int64_t take(int64_t bytes);
 
   SymbolTable symbols_;
   FormatSource formats_;
+  TensorPlaces places_;
   std::vector<WeightItem> items_;
   int64_t total_bytes_ = 0;
   bool draft_ = false;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
 #include <string>
 #include <sys/wait.h>
@@ -51,9 +52,10 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-/// fathom ARGS, with `input` on standard input.
+/// fathom ARGS, with `input` on standard input. `before_exec` runs in the new process, for limits.
 inline ProgramResult run_fathom(const std::vector<std::string>& args,
-                                const std::string& input = {}) {
+                                const std::string& input = {},
+                                const std::function<void()>& before_exec = {}) {
   TempFolder folder;
   const std::string out = (folder / "out").string();
   const std::string err = (folder / "err").string();
@@ -74,6 +76,7 @@ inline ProgramResult run_fathom(const std::vector<std::string>& args,
     redirect(in, O_RDONLY, STDIN_FILENO);
     redirect(out, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
     redirect(err, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
+    if (before_exec) before_exec();
     execv(FATHOM_PROGRAM, argv.data());
     _exit(127);
   }

@@ -86,10 +86,14 @@ class Writer {
     const std::string plan = to_hex(plan_digest());
     if (!is_new && (journalled_.source != options_.source_digest ||
                     journalled_.options != options_.options || journalled_.plan != plan)) {
-      return invalid_argument(
-          str_cat(directory_, ": holds a write of another source or with other options (",
-                  quoted(journalled_.options), ", now ", quoted(options_.options),
-                  "); choose another directory or delete this one"));
+      const std::string other =
+          journalled_.options != options_.options
+              ? str_cat("with other options (", quoted(journalled_.options), ", now ",
+                        quoted(options_.options), ")")
+              : std::string(journalled_.source != options_.source_digest ? "of another source"
+                                                                         : "of other shards");
+      return invalid_argument(str_cat(directory_, ": holds a write ", other,
+                                      "; choose another directory or delete this one"));
     }
     first_line_ = journal_first_line(options_.source_digest, options_.options, plan);
     for (const std::string& name : names) {
@@ -109,10 +113,12 @@ class Writer {
     return hash.finish();
   }
 
-  // Weights without a journal were not written by this code; they are not ours to replace.
+  // A model without a journal was not written by this code; it is not ours to replace.
   Status refuse_foreign(const std::vector<std::string>& names) const {
     for (const std::string& name : names) {
-      if (name.ends_with(".safetensors") || name == kIndexName) {
+      const bool is_side_file = std::any_of(options_.side_files.begin(), options_.side_files.end(),
+                                            [&](const auto& file) { return file.first == name; });
+      if (name.ends_with(".safetensors") || name == kIndexName || is_side_file) {
         return invalid_argument(str_cat(directory_, ": holds ", name,
                                         " already; choose another directory or delete it"));
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fathom/base/str_cat.h"
+#include "fathom/os/atomic_file.h"
 #include "fathom/os/file.h"
 #include "fathom/weights/checkpoint.h"
 #include "fathom/weights/export/journal.h"
@@ -299,10 +300,11 @@ TEST(CheckpointWriter, OtherOptionsSourcesAndPlansAreRefused) {
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.status().message(),
             dir.file("out") +
-                ": holds a write of another source or with other options (\"--format "
-                "nvfp4\", now \"--format mxfp4\"); choose another directory or delete "
-                "this one");
-  EXPECT_EQ(write(dir.file("out"), other_source).status().code(), StatusCode::kInvalidArgument);
+                ": holds a write with other options (\"--format nvfp4\", now \"--format "
+                "mxfp4\"); choose another directory or delete this one");
+  EXPECT_EQ(write(dir.file("out"), other_source).status().message(),
+            dir.file("out") +
+                ": holds a write of another source; choose another directory or delete this one");
   EXPECT_EQ(write(dir.file("out"), other_plan).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(files_in(dir.file("out")) == before);
 }
@@ -316,6 +318,17 @@ TEST(CheckpointWriter, ForeignWeightsAreNotReplaced) {
       write(dir.path()).status().message(),
       dir.path() + ": holds model.safetensors already; choose another directory or delete it");
   EXPECT_TRUE(files_in(dir.path()) == before);
+}
+
+TEST(CheckpointWriter, ForeignConfigurationIsNotReplaced) {
+  const TempDir dir;
+  ASSERT_TRUE(write_file(dir.file("config.json"), "mine").ok());
+  CheckpointWriterOptions options = test_options();
+  options.side_files = {{"config.json", "{}"}};
+
+  EXPECT_EQ(write(dir.path(), options).status().message(),
+            dir.path() + ": holds config.json already; choose another directory or delete it");
+  EXPECT_EQ(files_in(dir.path()).size(), 1u);
 }
 
 TEST(CheckpointWriter, OutputThatIsTheInputIsRefused) {

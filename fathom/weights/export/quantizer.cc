@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,6 +21,7 @@ namespace {
 constexpr std::string_view kSideFiles[] = {"generation_config.json", "tokenizer.json",
                                            "tokenizer_config.json", "chat_template.jinja"};
 constexpr int64_t kMaxSideFileBytes = 256ll << 20;
+constexpr JsonLimits kConfigLimits{.big_integer = JsonLimits::BigInteger::kRound};
 
 // What becomes of one tensor of the output.
 struct Job {
@@ -71,10 +73,17 @@ class Quantizer {
   Status read_config() {
     FATHOM_ASSIGN(config_text_,
                   read_file(source_.directory() + "/config.json", JsonLimits{}.max_bytes));
-    FATHOM_ASSIGN(const Json config, parse_json(config_text_, JsonLimits{}, "config.json"));
+    const std::string path = join_path(source_.directory(), "config.json");
+    FATHOM_ASSIGN(const Json config, parse_json(config_text_, kConfigLimits, path));
+    constexpr int64_t kMaxLayers = 1024;
     const Json* layers = config.find("num_hidden_layers");
-    if (layers == nullptr || !layers->is_int()) {
-      return corrupt(str_cat(source_.directory(), "/config.json: num_hidden_layers is missing"));
+    if (layers == nullptr || !layers->is_int() || layers->as_int() < 1 ||
+        layers->as_int() > kMaxLayers) {
+      return corrupt(str_cat(path, ": num_hidden_layers is ",
+                             layers == nullptr  ? std::string("missing")
+                             : layers->is_int() ? str_cat(layers->as_int())
+                                                : std::string(layers->kind_name()),
+                             ", expected an integer from 1 to ", kMaxLayers));
     }
     num_layers_ = layers->as_int();
     return {};
@@ -124,6 +133,11 @@ class Quantizer {
 
   Status plan_quantised(const std::string& weight) {
     FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
+    if (!can_decode_rows(stored.format)) {
+      return unsupported(str_cat(source_.locate(*stored.weight), " is stored as ",
+                                 format_name(stored.format),
+                                 ", which quantize cannot read; leave it out with --ignore"));
+    }
     FATHOM_ASSIGN(const auto tensors,
                   plan_quantised_matrix(weight, stored.n, stored.k, options_.format));
     for (size_t part = 0; part < tensors.size(); ++part) {
@@ -161,6 +175,15 @@ class Quantizer {
     if (options_.progress) options_.progress(done_bytes_, total_bytes_);
   }
 
+  Status check_finite(const StoredLinear& stored, std::span<const float> w) const {
+    const auto bad = std::find_if(w.begin(), w.end(), [](float x) { return !std::isfinite(x); });
+    if (bad == w.end()) return {};
+    const int64_t i = bad - w.begin();
+    return corrupt(str_cat(source_.describe(*stored.weight), ": element ", i, " at byte ",
+                           stored.weight->entry.begin + i * format_info(stored.format).bits / 8,
+                           " is ", *bad, ", expected a finite number"));
+  }
+
   Result<std::vector<float>> decode(const std::string& weight, int64_t* n, int64_t* k) {
     FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
     *n = stored.n;
@@ -173,11 +196,11 @@ class Quantizer {
     if (stored.scale != nullptr) {
       scales.resize(static_cast<size_t>(stored.scale->entry.bytes()));
       FATHOM_TRY(source_.read(*stored.scale, scales));
+      FATHOM_TRY(check_block_scales(source_, stored, scales, 0));
       m.scales = scales.data();
     }
     if (stored.global_scale != nullptr) {
-      FATHOM_TRY(source_.read(*stored.global_scale,
-                              std::as_writable_bytes(std::span<float, 1>(&m.global, 1))));
+      FATHOM_ASSIGN(m.global, read_tensor_scale(source_, *stored.global_scale));
     }
     std::vector<float> w(static_cast<size_t>(stored.n * stored.k));
     for (int64_t row = 0; row < stored.n; ++row) {
@@ -185,6 +208,7 @@ class Quantizer {
           m, row,
           std::span(w).subspan(static_cast<size_t>(row * stored.k), static_cast<size_t>(stored.k)));
     }
+    FATHOM_TRY(check_finite(stored, w));
     return w;
   }
 
@@ -342,7 +366,7 @@ QuantDeclaration declare_quantization(Format format,
 Result<std::string> rewrite_config(std::string_view config_text,
                                    std::string_view quantization_config,
                                    bool keep_draft) {
-  FATHOM_ASSIGN(Json config, parse_json(config_text, JsonLimits{}, "config.json"));
+  FATHOM_ASSIGN(Json config, parse_json(config_text, kConfigLimits, "config.json"));
   if (!config.is_object()) return corrupt("config.json: expected an object");
   auto& members = config.members();
   std::erase_if(members, [](const JsonMember& m) { return m.first == "quantization_config"; });

@@ -1,0 +1,102 @@
+// Every bad input ends in the exit code and with the message that docs/bad-input.md promises.
+#include "tests/e2e/bad_input.h"
+
+#include <algorithm>
+#include <cctype>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sstream>
+
+namespace fathom::e2e {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    lines.push_back(line);
+  return lines;
+}
+
+const std::vector<std::string>& document() {
+  static const auto lines = lines_of(read_all(FATHOM_SOURCE_DIR "/docs/bad-input.md"));
+  return lines;
+}
+
+const std::vector<BadCase>& all_cases() {
+  static const auto cases = [] {
+    std::vector<BadCase> all;
+    for (auto group : {bad_weight_cases, bad_shard_cases, bad_scale_cases, bad_config_cases,
+                       bad_tokenizer_cases, bad_prompt_cases, bad_output_cases}) {
+      for (BadCase& c : group())
+        all.push_back(std::move(c));
+    }
+    return all;
+  }();
+  return cases;
+}
+
+// The row of the document for what the program printed; a message that holds '|' is escaped.
+std::string row_of(const BadCase& c, int exit_code, const std::string& message) {
+  std::string cell;
+  for (const char byte : message)
+    cell += byte == '|' ? std::string("\\|") : std::string(1, byte);
+  const std::string fence = cell.find('`') == cell.npos ? "`" : "``";
+  return "| " + c.name + " | " + std::to_string(exit_code) + " | " + fence + cell + fence + " |";
+}
+
+class BadInput : public testing::TestWithParam<size_t> {};
+
+TEST_P(BadInput, EndsAsTheDocumentSays) {
+  const BadCase& c = all_cases()[GetParam()];
+  Scene scene;
+
+  const ProgramResult r = c.run(scene);
+
+  if (r.exit_code == kCannotRun) GTEST_SKIP() << r.err;
+  const std::string prefix = c.only_warns ? "fathom: warning: " : "fathom: error: ";
+  std::vector<std::string> messages = lines_of(scene.without_paths(r.err));
+  std::erase_if(messages, [&](const auto& line) { return !line.starts_with(prefix); });
+  EXPECT_EQ(r.exit_code, c.exit_code) << r.err;
+  ASSERT_EQ(messages.size(), 1u) << r.err;
+  EXPECT_TRUE(c.only_warns || r.out.empty()) << r.out;
+  const std::string row = row_of(c, r.exit_code, messages[0].substr(prefix.size()));
+  EXPECT_TRUE(std::ranges::count(document(), row) == 1) << "row: " << row;
+}
+
+std::string identifier_of(const BadCase& c) {
+  std::string name;
+  for (const char byte : c.name)
+    name += std::isalnum(static_cast<unsigned char>(byte)) != 0 ? byte : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Case,
+                         BadInput,
+                         testing::Range<size_t>(0, all_cases().size()),
+                         [](const auto& param) { return identifier_of(all_cases()[param.param]); });
+
+TEST(BadInputDocument, HasNoRowWithoutACase) {
+  for (const std::string& line : document()) {
+    if (!line.starts_with("| ") || !line.ends_with("` |")) continue;
+    const bool known = std::ranges::any_of(
+        all_cases(), [&](const BadCase& c) { return line.starts_with("| " + c.name + " | "); });
+
+    EXPECT_TRUE(known) << line;
+  }
+}
+
+TEST(BadInputDocument, GoodInputOfEveryFixtureEndsWell) {
+  for (const char* format : {"", "fp8_block", "nvfp4"}) {
+    const Scene scene;
+    if (*format != 0) scene.quantize(format);
+
+    const ProgramResult r = scene.run();
+
+    EXPECT_EQ(r.exit_code, 0) << format << r.err;
+    EXPECT_THAT(r.err, testing::Not(testing::ContainsRegex("error|warning"))) << format;
+  }
+}
+
+}  // namespace
+}  // namespace fathom::e2e
