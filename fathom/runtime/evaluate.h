@@ -22,7 +22,8 @@ struct Perplexity {
 };
 
 /// Cuts ids into blocks, puts `bos` before each, and scores every id once, in the context of its
-/// block. `progress(done, total)` counts tokens. Errors: InvalidArgument for no ids.
+/// block. `progress(done, total)` counts tokens. Errors: InvalidArgument for no ids
+/// and for an id beyond the vocabulary.
 Result<Perplexity> perplexity(ForwardSession& session,
                               std::span<const int32_t> ids,
                               int32_t bos,

@@ -12,11 +12,15 @@ template <Contract K, size_t I>
 inline bool operand_fits(const View& v, int64_t* symbols) {
   static constexpr const shape_language::Operand& o = kSignature<K>.operands[I];
   if (o.optional && !v.present()) {
-    for (int d = 0; d < o.rank; ++d) {
-      static constexpr auto& axes = o.axes;
-      const auto& axis = axes[static_cast<size_t>(d)];
-      if (axis.binds) symbols[axis.expr.steps[0].value] = 0;
+    // Its own axes are 0; most optional operands have none.
+    [&]<size_t... D>(std::index_sequence<D...>) {
+      (
+          [&] {
+            if constexpr (o.axes[D].binds) symbols[o.axes[D].expr.steps[0].value] = 0;
+          }(),
+          ...);
     }
+    (std::make_index_sequence<static_cast<size_t>(o.rank)>{});
     return true;
   }
   if (((o.formats >> static_cast<int>(v.format)) & 1u) == 0 || v.rank != o.rank) return false;

@@ -151,16 +151,23 @@ std::pair<int64_t, int64_t> scale_place(const Nvfp4Quant::Args& a, int64_t t) {
   return {t * a.scales.stride(0), kSwizzleColumns};
 }
 
+/// Rows that a prefetch looks ahead: some 8 KiB of x.
+int64_t rows_ahead(const View& x) {
+  const int64_t bytes = std::max<int64_t>(1, x.dim(1) * element_bytes(x.format));
+  return ceil_div<int64_t>(8192, bytes);
+}
+
 const std::byte* row_bytes(const View& v, int64_t row) {
   return v.as<std::byte>() + row * v.stride(0) * element_bytes(v.format);
 }
 
 template <RowLoop Loop>
 Status run_plain(Exec& ex, const Nvfp4Quant::Args& a) {
+  const int64_t ahead = rows_ahead(a.x);
   for_rows(ex, a.x.dim(0), 3 * a.x.dim(1), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const auto [at, step] = scale_place(a, t);
-      const int64_t next = std::min(t + 1, end - 1);
+      const int64_t next = std::min(t + ahead, end - 1);
       Loop({.format = a.x.format,
             .x = row_bytes(a.x, t),
             .num_blocks = num_blocks(a.x),
@@ -185,6 +192,7 @@ Status run_experts(Exec& ex, const Nvfp4QuantExperts::Args& a) {
   const int64_t columns = num_blocks(a.x);
   const auto* offsets = a.offsets.as<int32_t>();
   const int64_t E = a.gs.dim(0);
+  const int64_t ahead = rows_ahead(a.x);
   for_rows(ex, a.q.dim(0), 3 * a.x.dim(1), [&](int64_t begin, int64_t end) {
     int64_t e = std::upper_bound(offsets, offsets + E + 1, begin) - offsets - 1;
     for (int64_t i = begin; i < end; ++i) {
@@ -192,7 +200,7 @@ Status run_experts(Exec& ex, const Nvfp4QuantExperts::Args& a) {
         ++e;
       if (e < 0 || e == E) continue;  // a row of no expert
       const int64_t row = a.scale_offsets.as<int32_t>()[e] + i - offsets[e];
-      const int64_t next = std::min(i + 1, end - 1);
+      const int64_t next = std::min(i + ahead, end - 1);
       Loop({.format = a.x.format,
             .x = source_row(a, i),
             .num_blocks = columns,

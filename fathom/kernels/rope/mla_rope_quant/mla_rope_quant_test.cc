@@ -247,6 +247,40 @@ TEST(MlaRopeQuantFp8, RefusesOutputsOfDifferentFormatsAndScalesThatAreNone) {
   EXPECT_NE(status.message().find("q_scale is 0"), std::string::npos) << status.message();
 }
 
+TEST(MlaRopeWrite, RoundsFloatsToBf16AsTheFormatDoes) {
+  TestExec ex;
+  // Every upper half with lower halves around ties: subnormals, overflow, infinity and NaN.
+  constexpr uint32_t kLower[] = {0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+  constexpr int64_t kAll = 6 << 16;
+  TestTensor lat({1, 1, kAll}, Format::kF32);
+  for (uint32_t i = 0; i < kAll; ++i)
+    lat.view().as<uint32_t>()[i] = (i / 6) << 16 | kLower[i % 6];
+  const TestTensor pe({1, 1, 2}, Format::kF32);
+  const TestTensor table({1, 2}, Format::kF32, {1, 0});
+  const TestTensor zero({1}, Format::kI32, 0.0f);
+  const TestTensor slot({1}, Format::kI64, 0.0f);
+  for (const std::string& variant : variants_of<MlaRopeWrite>()) {
+    const TestTensor q({1, 1, kAll + 2}, Format::kBf16);
+    const TestTensor cache({1, 1, kAll + 2}, Format::kBf16);
+    FATHOM_EXPECT_OK(launch<MlaRopeWrite>(ex.with("mla_rope_write", variant), "test",
+                                          {.q_lat = lat.view(),
+                                           .q_pe = pe.view(),
+                                           .c = reshape(lat.view(), {1, kAll}),
+                                           .k_pe = reshape(pe.view(), {1, 2}),
+                                           .positions = zero.view(),
+                                           .table = table.view(),
+                                           .slots = slot.view(),
+                                           .q = q.view(),
+                                           .cache = cache.view()}));
+    for (int64_t i = 0; i < kAll; ++i) {
+      const uint32_t bits = lat.view().as<uint32_t>()[i];
+      // Dividing by 1 makes a signalling NaN quiet, as the rounding does.
+      const Bf16 expected = bf16_from_float(float_from_bits(bits));
+      ASSERT_EQ(q.view().as<Bf16>()[i].bits, expected.bits) << variant << ", float " << bits;
+    }
+  }
+}
+
 TEST(MlaRopeWrite, RefusesScalesOfFormatsThatHaveNone) {
   TestExec ex;
   const Step s;
