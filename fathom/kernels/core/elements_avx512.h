@@ -163,6 +163,26 @@ inline __m512 rounded_to<F16>(__m512 v) {
   return _mm512_cvtph_ps(_mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+/// Each of v as the element type A would hold it.
+template <class A>
+inline void round_all(__m512 (&v)[4]) {
+  for (__m512& one : v)
+    one = rounded_to<A>(one);
+}
+
+template <>
+inline void round_all<Bf16>(__m512 (&v)[4]) {
+  constexpr int kSubnormal = 0x20;
+  __mmask16 subnormal = 0;
+  for (const __m512& one : v)
+    subnormal |= _mm512_fpclass_ps_mask(one, kSubnormal);
+  for (__m512& one : v) {
+    const __m512i codes =
+        subnormal != 0 ? bf16_codes(one) : _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(one));
+    one = _mm512_castsi512_ps(_mm512_slli_epi32(codes, 16));
+  }
+}
+
 // ---- e^x ----
 
 /// e^x within 1.5 units in the last place; 0 below -104 and infinity above 89; NaN stays NaN.

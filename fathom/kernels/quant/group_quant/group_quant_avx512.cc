@@ -20,39 +20,59 @@ inline __m512 clamp16(__m512 v, const GroupLimits& limits) {
   return _mm512_min_ps(_mm512_set1_ps(limits.max), v);
 }
 
-inline void store_codes(E4m3* q, __mmask16 mask, __m512 quotient, const Recipe& recipe) {
-  store16(q, mask, recipe.clamps ? clamp16(quotient, recipe.limits) : quotient);
+inline void store_codes(E4m3* q, __mmask16 mask, __m512 clamped) {
+  store16(q, mask, clamped);
 }
 
-inline void store_codes(int8_t* q, __mmask16 mask, __m512 quotient, const Recipe& recipe) {
-  const __mmask16 number = _mm512_cmp_ps_mask(quotient, quotient, _CMP_ORD_Q);
-  const __m512i codes = _mm512_maskz_cvttps_epi32(number, clamp16(quotient, recipe.limits));
+inline void store_codes(int8_t* q, __mmask16 mask, __m512 clamped) {
+  const __mmask16 number = _mm512_cmp_ps_mask(clamped, clamped, _CMP_ORD_Q);
+  const __m512i codes = _mm512_maskz_cvttps_epi32(number, clamped);
   _mm_mask_storeu_epi8(q, mask, _mm512_cvtepi32_epi8(codes));
 }
 
-/// Codes of n values; the places of next_y and next_q are needed soon.
+/// What code_groups reads and writes: `count` groups of `size` values each, side by side. The
+/// places of next_y and next_q are needed soon.
 template <class Y, class Q>
-void quantise_values(const Y* y,
-                     Q* q,
-                     int64_t n,
-                     float number,
-                     const Recipe& recipe,
-                     const Y* next_y,
-                     const Q* next_q) {
-  const __m512 by = _mm512_set1_ps(number);
-  const auto store = [&](int64_t i, __mmask16 mask, __m512 quotient) {
-    prefetch_to_read(next_y + i);
-    prefetch_to_write(next_q + i);
-    store_codes(q + i, mask, quotient, recipe);
-  };
-  if (recipe.quotient == GroupRecipe::kDivide) {
-    for_lanes(n, [&](int64_t i, __mmask16 mask) {
-      store(i, mask, _mm512_div_ps(load16(y + i, mask), by));
+struct Groups {
+  const Y* y;
+  const Y* next_y;
+  Q* q;
+  const Q* next_q;
+  int64_t count;
+  int64_t size;
+};
+
+/// Codes of the groups; finish(v, number) is the clamped quotient of v. One function for all of
+/// them, so that its constants stay in registers.
+template <class Y, class Q, class Finish>
+void code_groups(const Groups<Y, Q>& groups, const float* numbers, Finish finish) {
+  for (int64_t g = 0; g < groups.count; ++g) {
+    const int64_t at = g * groups.size;
+    const __m512 number = _mm512_set1_ps(numbers[g]);
+    for_lanes(groups.size, [&](int64_t i, __mmask16 mask) {
+      prefetch_to_read(groups.next_y + at + i);
+      prefetch_to_write(groups.next_q + at + i);
+      store_codes(groups.q + at + i, mask, finish(load16(groups.y + at + i, mask), number));
     });
+  }
+}
+
+template <class Y, class Q>
+void code_groups(const Groups<Y, Q>& groups, const float* numbers, const Recipe& recipe) {
+  const GroupLimits limits = recipe.limits;
+  const auto divided = [](__m512 v, __m512 number) { return _mm512_div_ps(v, number); };
+  const auto multiplied = [](__m512 v, __m512 number) { return _mm512_mul_ps(v, number); };
+  const bool divides = recipe.quotient == GroupRecipe::kDivide;
+  if (divides && recipe.clamps) {
+    code_groups(groups, numbers,
+                [=](__m512 v, __m512 number) { return clamp16(divided(v, number), limits); });
+  } else if (divides) {
+    code_groups(groups, numbers, divided);
+  } else if (recipe.clamps) {
+    code_groups(groups, numbers,
+                [=](__m512 v, __m512 number) { return clamp16(multiplied(v, number), limits); });
   } else {
-    for_lanes(n, [&](int64_t i, __mmask16 mask) {
-      store(i, mask, _mm512_mul_ps(load16(y + i, mask), by));
-    });
+    code_groups(groups, numbers, multiplied);
   }
 }
 
@@ -106,15 +126,13 @@ void quantise_groups(const GroupQuantArgs& a,
         plain ? amax(x, size) : gate_values(x, x + D, y + i * size, size, next_x, next_x + D);
   }
   scale_groups(a, recipe.limits, e, t, g, count, numbers);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = (g + i) * size;
-    if (plain) {
-      quantise_values(token.x + at, token.q + at, size, numbers[i], recipe, token.next_x + at,
-                      token.next_q + at);
-    } else {
-      const float* values = y + i * size;
-      quantise_values(values, token.q + at, size, numbers[i], recipe, values, token.next_q + at);
-    }
+  Q* q = token.q + g * size;
+  const Q* next_q = token.next_q + g * size;
+  if (plain) {
+    code_groups<A, Q>({token.x + g * size, token.next_x + g * size, q, next_q, count, size},
+                      numbers, recipe);
+  } else {
+    code_groups<float, Q>({y, y, q, next_q, count, size}, numbers, recipe);
   }
 }
 

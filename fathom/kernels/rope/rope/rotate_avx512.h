@@ -106,9 +106,11 @@ void rotate_head(const In* in,
     const Pairs16 x = style == RopeStyle::kInterleaved
                           ? load_adjacent(in + 2 * i, mask)
                           : Pairs16{load16(in + i, mask), load16(in + num_pairs + i, mask)};
-    const auto product = [](__m512 a, __m512 b) { return rounded_to<Term>(_mm512_mul_ps(a, b)); };
-    const Pairs16 y = {finish(_mm512_sub_ps(product(x.first, c), product(x.second, s))),
-                       finish(_mm512_add_ps(product(x.second, c), product(x.first, s)))};
+    __m512 terms[4] = {_mm512_mul_ps(x.first, c), _mm512_mul_ps(x.second, s),
+                       _mm512_mul_ps(x.second, c), _mm512_mul_ps(x.first, s)};
+    round_all<Term>(terms);
+    const Pairs16 y = {finish(_mm512_sub_ps(terms[0], terms[1])),
+                       finish(_mm512_add_ps(terms[2], terms[3]))};
     if (style == RopeStyle::kInterleaved) {
       store_adjacent(out + 2 * i, mask, y);
     } else {
