@@ -263,7 +263,8 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
   CLI::App* sub = bench.add_subcommand("model", "Prefill and decode rates of a whole model");
   sub->add_option("MODEL", flags.model.model, "Model directory, or ORG/NAME in the local cache");
   sub->add_option("--as", flags.model.preset, "A built-in description, with --dummy-weights");
-  sub->add_option("--format", flags.model.format, "With --as: bf16, fp8_block or nvfp4");
+  sub->add_option("--format", flags.model.format,
+                  "With --as: bf16, fp8_block, nvfp4, fp8, int8, w4a8 or w4a8_group");
   sub->add_option("--layers", flags.model.layers,
                   "With --as: the first layers only, where the whole does not fit; 0: all")
       ->check(CLI::Range(int64_t{0}, int64_t{1024}));

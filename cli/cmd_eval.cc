@@ -8,7 +8,8 @@
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "fathom/os/atomic_file.h"
-#include "fathom/runtime/evaluate.h"
+#include "fathom/runtime/eval/compare_logits.h"
+#include "fathom/runtime/eval/evaluate.h"
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/tokenizer.h"
 #include "fathom/weights/safetensors.h"
@@ -25,6 +26,9 @@ struct Flags {
   std::string vectors;
   std::string ids;
   std::string logits_out;
+  std::string compare;
+  double max_kl = 0;    ///< nats; 0: no bound
+  double min_top1 = 0;  ///< share
 };
 
 std::string scientific(double value) {
@@ -181,14 +185,77 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, ThreadPoo
   return kExitOk;
 }
 
+// Blocks of a text, or the prompts of a file.
+Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
+                                                           const OpenedModel& opened) {
+  if (!flags.ids.empty()) return read_prompts(flags.ids, opened.model->config());
+  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
+  FATHOM_ASSIGN(const std::string text, read_text(flags.text));
+  const std::vector<int32_t> ids = tokenizer.encode(text);
+  if (ids.empty()) return corrupt(str_cat(flags.text, ": has no tokens, expected some text"));
+  std::vector<std::vector<int32_t>> blocks;
+  for (size_t at = 0; at < ids.size(); at += kPerplexityBlock) {
+    std::vector<int32_t>& block = blocks.emplace_back();
+    if (tokenizer.bos_id()) block.push_back(*tokenizer.bos_id());
+    const size_t end = std::min(ids.size(), at + kPerplexityBlock);
+    block.insert(block.end(), ids.begin() + static_cast<int64_t>(at),
+                 ids.begin() + static_cast<int64_t>(end));
+  }
+  return blocks;
+}
+
+Result<int> eval_comparison(const Flags& flags,
+                            const OpenedModel& opened,
+                            const GlobalFlags& globals,
+                            ThreadPool& pool) {
+  FATHOM_ASSIGN(const auto sequences, comparison_input(flags, opened));
+  ModelFlags other_flags = flags.model;
+  other_flags.model = flags.compare;
+  FATHOM_ASSIGN(const OpenedModel reference, open_for(other_flags, globals, pool, false));
+  size_t longest = 1;
+  for (const auto& ids : sequences)
+    longest = std::max(longest, ids.size());
+  const auto length = static_cast<int64_t>(longest);
+  FATHOM_ASSIGN(const auto found, make_session(*opened.model, pool, length, false));
+  FATHOM_ASSIGN(const auto expected, make_session(*reference.model, pool, length, false));
+  ProgressBar bar("comparing tokens", globals.quiet);
+  FATHOM_ASSIGN(const LogitComparison c,
+                compare_logits(*expected, *found, sequences,
+                               [&](int64_t done, int64_t total) { bar.update(done, total); }));
+  std::printf(
+      "against %s, %lld positions: mean KL %s nats (largest %s), cosine %s, same first choice %s "
+      "%%, max abs logit difference %s\n",
+      reference.title.c_str(), static_cast<long long>(c.positions), scientific(c.mean_kl()).c_str(),
+      scientific(c.max_kl).c_str(), format_fixed(c.cosine(), 7).c_str(),
+      format_fixed(100 * c.top1_share(), 2).c_str(), scientific(c.max_abs).c_str());
+  bool missed = false;
+  if (flags.max_kl > 0 && c.mean_kl() > flags.max_kl) {
+    std::printf("missed: mean KL %s, at most %s wanted (--max-kl)\n",
+                scientific(c.mean_kl()).c_str(), scientific(flags.max_kl).c_str());
+    missed = true;
+  }
+  if (c.top1_share() < flags.min_top1) {
+    std::printf("missed: same first choice %s, at least %s wanted (--min-top1)\n",
+                format_fixed(c.top1_share(), 4).c_str(), format_fixed(flags.min_top1, 4).c_str());
+    missed = true;
+  }
+  return missed ? kExitCheckFailed : kExitOk;
+}
+
 Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
   const int asked = !flags.text.empty() + !flags.vectors.empty() + !flags.ids.empty();
   if (asked != 1) {
     return invalid_argument("eval needs one of --ppl FILE, --vectors FILE and --ids FILE");
   }
+  if (!flags.compare.empty() && !flags.vectors.empty()) {
+    return invalid_argument("--compare takes its tokens from --ppl FILE or --ids FILE");
+  }
   FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
   FATHOM_ASSIGN(const OpenedModel opened,
                 open_for(flags.model, globals, *machine.pool, !flags.vectors.empty()));
+  if (!flags.compare.empty()) {
+    return eval_comparison(flags, opened, globals, *machine.pool);
+  }
   if (!flags.text.empty()) return eval_perplexity(flags, opened, *machine.pool, globals.quiet);
   if (!flags.vectors.empty()) return eval_vectors(flags, opened, *machine.pool);
   return eval_logits(flags, opened, *machine.pool);
@@ -207,6 +274,13 @@ Command add_eval(CLI::App& app) {
                   "Compare with golden.json / golden.safetensors; exit 1 when a budget is missed");
   sub->add_option("--ids", flags->ids, "JSON file {\"prompts\": [[id, ...], ...]}");
   sub->add_option("--logits-out", flags->logits_out, "With --ids: safetensors file of all logits");
+  sub->add_option("--compare", flags->compare,
+                  "With --ppl or --ids: hold the logits against those of this model");
+  sub->add_option("--max-kl", flags->max_kl, "With --compare: exit 1 above this mean KL, in nats")
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--min-top1", flags->min_top1,
+                  "With --compare: exit 1 below this share of equal first choices")
+      ->check(CLI::Range(0.0, 1.0));
   add_model_flags(*sub, flags->model);
   return {sub, [flags](const GlobalFlags& globals) { return eval(*flags, globals); }};
 }

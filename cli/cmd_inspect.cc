@@ -47,8 +47,7 @@ Result<Subject> open_subject(const Flags& flags) {
     Result<Preset> preset = find_preset(flags.preset);
     if (!preset.ok()) return invalid_argument(str_cat("--as: ", preset.status().message()));
     if (!flags.format.empty()) {
-      FATHOM_ASSIGN(const Format format, parse_format(flags.format));
-      FATHOM_ASSIGN(preset.value().formats, preset_formats(format));
+      FATHOM_ASSIGN(preset.value().formats, preset_formats(flags.format));
     }
     subject.title = str_cat(flags.preset, " (built-in description, no files)");
     subject.is_preset = true;
@@ -161,7 +160,8 @@ Command add_inspect(CLI::App& app) {
       app.add_subcommand("inspect", "Configuration, formats, memory plan and kernel plan");
   sub->add_option("MODEL", flags->model, "Model directory, or ORG/NAME in the local cache");
   sub->add_option("--as", flags->preset, "A built-in description, such as deepseek-r1-nvfp4");
-  sub->add_option("--format", flags->format, "With --as: bf16, fp8_block or nvfp4 weights");
+  sub->add_option("--format", flags->format,
+                  "With --as: bf16, fp8_block, nvfp4, fp8, int8, w4a8 or w4a8_group weights");
   sub->add_option("--dtype", flags->dtype, "Activations: bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();

@@ -42,8 +42,8 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
   app.add_option("--block-size", flags.block_size, "Tokens of a cache page")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str();
-  app.add_option("--moe", flags.moe, "How experts run: grouped or sorted")
-      ->check(CLI::IsMember({"grouped", "sorted"}))
+  app.add_option("--moe", flags.moe, "How experts run: auto, grouped, sorted or fused")
+      ->check(CLI::IsMember({"auto", "grouped", "sorted", "fused"}))
       ->capture_default_str();
   app.add_option("--attention", flags.attention,
                  "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation")
@@ -63,7 +63,7 @@ Result<ModelOptions> model_options(const ModelFlags& flags) {
   options.attention.prefill_chunk = flags.prefill_chunk;
   options.attention.always_absorbed = flags.batch_invariant || flags.attention == "absorbed";
   options.attention.fused_rope = flags.attention == "fused_rope";
-  options.moe.strategy = flags.moe == "sorted" ? MoeStrategy::kSorted : MoeStrategy::kGrouped;
+  FATHOM_ASSIGN(options.moe.strategy, parse_moe_strategy(flags.moe));
   return options;
 }
 
@@ -89,8 +89,7 @@ Result<OpenedModel> open_for(const ModelFlags& flags,
     Result<Preset> preset = find_preset(flags.preset);
     if (!preset.ok()) return invalid_argument(str_cat("--as: ", preset.status().message()));
     if (!flags.format.empty()) {
-      FATHOM_ASSIGN(const Format format, parse_format(flags.format));
-      FATHOM_ASSIGN(preset.value().formats, preset_formats(format));
+      FATHOM_ASSIGN(preset.value().formats, preset_formats(flags.format));
     }
     if (!flags.dummy_weights) {
       return invalid_argument(

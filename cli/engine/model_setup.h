@@ -19,7 +19,7 @@ struct ModelFlags {
   int64_t layers = 0;  ///< of a preset: its first layers only; 0: all
   std::string dtype = "bf16";
   std::string kv_cache_dtype = "auto";
-  std::string moe = "grouped";
+  std::string moe = "auto";
   std::string attention = "auto";
   int64_t block_size = 64;
   int64_t prefill_chunk = 1024;

@@ -7,7 +7,7 @@
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/sha256.h"
-#include "fathom/runtime/evaluate.h"
+#include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/forward_session.h"
 #include "fathom/weights/checkpoint.h"
 #include "fathom/weights/loader.h"
@@ -29,7 +29,7 @@ struct Source {
   std::unique_ptr<Model> dry;
 };
 
-ModelOptions model_options(const EngineOptions& o) {
+Result<ModelOptions> model_options(const EngineOptions& o) {
   ModelOptions m;
   m.activations = o.dtype == "f32" ? Format::kF32 : Format::kBf16;
   m.page_size = o.block_size;
@@ -37,15 +37,13 @@ ModelOptions model_options(const EngineOptions& o) {
   m.attention.always_absorbed = o.batch_invariant || o.attention == "absorbed";
   m.attention.fused_rope = o.attention == "fused_rope";
   m.attention.prefill_chunk = o.attention_key_chunk;
-  if (o.moe != "auto") {
-    m.moe.strategy = o.moe == "sorted" ? MoeStrategy::kSorted : MoeStrategy::kGrouped;
-  }
+  FATHOM_ASSIGN(m.moe.strategy, parse_moe_strategy(o.moe));
   return m;
 }
 
 Result<OpenOptions> open_options(const EngineOptions& o) {
   OpenOptions open;
-  open.model = model_options(o);
+  FATHOM_ASSIGN(open.model, model_options(o));
   FATHOM_ASSIGN(open.model.kv_format, choose_kv_format(o.kv_cache_dtype, open.model.activations));
   open.seed = o.dummy_seed;
   return open;
@@ -76,8 +74,7 @@ Result<Source> find_source(const EngineOptions& o, std::optional<Tokenizer> toke
   if (!o.preset.empty()) {
     FATHOM_ASSIGN(source.preset, find_preset(o.preset));
     if (!o.format.empty()) {
-      FATHOM_ASSIGN(const Format format, parse_format(o.format));
-      FATHOM_ASSIGN(source.preset->formats, preset_formats(format));
+      FATHOM_ASSIGN(source.preset->formats, preset_formats(o.format));
     }
     source.config = source.preset->config;
     source.fingerprint = to_hex(sha256(str_cat(o.preset, "\n", o.format, "\n", o.dummy_seed)));

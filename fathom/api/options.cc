@@ -259,7 +259,7 @@ constexpr OptionInfo kTable[] = {
         "one attention form: a token's bits never depend on how it was computed"),
     {"seed", "", "N|random", "base of the random numbers of requests without a seed", set_seed,
      get_seed, [](const EngineOptions&) { return Status{}; }},
-    choice_row<"moe", &O::moe, "auto|grouped|sorted">("", "how experts run"),
+    choice_row<"moe", &O::moe, "auto|grouped|sorted|fused">("", "how experts run"),
     choice_row<"attention", &O::attention, "auto|absorbed|fused_rope">(
         "", "auto: by phase; absorbed: one form; fused_rope: fused decode preparation"),
     count_row<"attention-key-chunk", &O::attention_key_chunk, 1, 1 << 20>(

@@ -53,7 +53,7 @@ struct EngineOptions {
   std::optional<uint64_t> seed;
 
   // Which ways are taken.
-  std::string moe = "auto";            ///< auto, grouped, sorted
+  std::string moe = "auto";            ///< auto, grouped, sorted, fused
   std::string attention = "auto";      ///< auto (by phase), absorbed, fused_rope
   int64_t attention_key_chunk = 1024;  ///< keys expanded at once in prefill
   Pins pins;                           ///< variant of an op or kernel

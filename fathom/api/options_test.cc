@@ -139,7 +139,7 @@ TEST(EngineOptions, ChoicesAreChecked) {
     expect_refused(set_option(o, "dtype", bad), "dtype", bad);
   }
   EXPECT_TRUE(set_option(o, "kv-cache-dtype", "fp8_e4m3").ok());
-  EXPECT_FALSE(set_option(o, "moe", "fused").ok());
+  EXPECT_FALSE(set_option(o, "moe", "scattered").ok());
   EXPECT_FALSE(set_option(o, "attention", "mha").ok());
   EXPECT_TRUE(set_option(o, "isa", "portable").ok());
 }

@@ -1,40 +1,158 @@
 #include "fathom/layers/linear.h"
 
-#include "fathom/base/checked_math.h"
-#include "fathom/formats/tile_layout.h"
+#include <type_traits>
+#include <utility>
+
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
+#include "fathom/kernels/gemm/int8_gemm/int8_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/skinny_gemm/skinny_gemm.h"
+#include "fathom/kernels/gemm/w4a8_gemm/w4a8_gemm.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
+#include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
+#include "fathom/kernels/quant/token_quant/token_quant.h"
 
 namespace fathom {
 namespace {
 
+// A kernel that takes activations as they are.
 template <class K>
-constexpr LinearRow row(Format format, LinearUse use) {
+struct Plain {
+  static constexpr const char* kName = K::kInfo.name.data();
+
+  static typename K::Args args(const View& x, const LinearWeight& w, const View& y) {
+    return {.x = x, .w = w.w, .y = y};
+  }
+
+  static Status run(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    return launch<K>(ex, op, args(x, w, y));
+  }
+
+  static bool takes(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    return accepts<K>(ex, op, args(x, w, y));
+  }
+
+  static std::string why(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    return why_not<K>(ex, op, args(x, w, y));
+  }
+};
+
+// Activations as codes with a scale a token, and what QServe's zero points need besides.
+struct TokenCodes {
+  View codes;
+  View scales;
+  View sums;
+};
+
+typename Fp8Gemm::Args product_args(const Fp8Gemm*,
+                                    const TokenCodes& x,
+                                    const LinearWeight& w,
+                                    const View& y) {
+  return {.x = x.codes, .x_scales = x.scales, .w = w.w, .y = y};
+}
+
+typename Int8Gemm::Args product_args(const Int8Gemm*,
+                                     const TokenCodes& x,
+                                     const LinearWeight& w,
+                                     const View& y) {
+  return {.x = x.codes, .x_scales = x.scales, .w = w.w, .y = y};
+}
+
+typename W4a8GemmChannel::Args product_args(const W4a8GemmChannel*,
+                                            const TokenCodes& x,
+                                            const LinearWeight& w,
+                                            const View& y) {
+  return {.x = x.codes,
+          .x_scales = x.scales,
+          .x_sums = x.sums,
+          .w = w.w.values,
+          .w_scales = w.w.scales,
+          .w_zeros = w.zeros,
+          .y = y};
+}
+
+typename W4a8GemmGroup::Args product_args(const W4a8GemmGroup*,
+                                          const TokenCodes& x,
+                                          const LinearWeight& w,
+                                          const View& y) {
+  return {.x = x.codes,
+          .x_scales = x.scales,
+          .w = w.w.values,
+          .group_scales = w.w.scales,
+          .group_zeros = w.zeros,
+          .w_scales = w.row_scales,
+          .y = y};
+}
+
+// A kernel that takes 8-bit activations: they are quantised token by token first.
+template <class K, Format kCodes, Format kScales>
+struct Quantised {
+  static constexpr const char* kName = K::kInfo.name.data();
+  static constexpr bool kSums = std::is_same_v<K, W4a8GemmChannel>;
+
+  // Without data: what the kernel would be handed.
+  static TokenCodes shape_of(const View& x) {
+    const int64_t T = x.dim(0);
+    return {.codes = make_view(nullptr, {T, x.dim(1)}, kCodes),
+            .scales = make_view(nullptr, {T}, kScales),
+            .sums = kSums ? make_view(nullptr, {T}, Format::kF16) : View{}};
+  }
+
+  static Status run(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    ArenaScope temporary(*ex.activations);
+    const int64_t T = x.dim(0);
+    const int16_t row = std::exchange(ex.selection_row, int16_t{-1});
+    TokenCodes q;
+    FATHOM_ASSIGN(q.codes, ex.activations->tensor({T, x.dim(1)}, kCodes, x.axes));
+    FATHOM_ASSIGN(q.scales, ex.activations->tensor({T}, kScales, "T"));
+    if (kSums) {
+      FATHOM_ASSIGN(q.sums, ex.activations->tensor({T}, Format::kF16, "T"));
+    }
+    if constexpr (kCodes == Format::kE4m3) {
+      FATHOM_TRY(launch<TokenQuantFp8>(ex, "input_quant", {.x = x, .q = q.codes, .s = q.scales}));
+    } else {
+      FATHOM_TRY(launch<TokenQuantInt8>(ex, "input_quant",
+                                        {.x = x, .q = q.codes, .s = q.scales, .sums = q.sums}));
+    }
+    ex.selection_row = row;
+    return launch<K>(ex, op, product_args(static_cast<const K*>(nullptr), q, w, y));
+  }
+
+  static bool takes(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    return accepts<K>(ex, op, product_args(static_cast<const K*>(nullptr), shape_of(x), w, y));
+  }
+
+  static std::string why(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    return why_not<K>(ex, op, product_args(static_cast<const K*>(nullptr), shape_of(x), w, y));
+  }
+};
+
+template <class How>
+constexpr LinearRow row(Format format, LinearUse use = LinearUse::kAny) {
   return {.format = format,
           .use = use,
-          .kernel = K::kInfo.name.data(),
-          .run = [](Exec& ex, Op op, const View& x, const QuantView& w,
-                    const View& y) { return launch<K>(ex, op, {.x = x, .w = w, .y = y}); },
-          .takes = [](Exec& ex, Op op, const View& x, const QuantView& w,
-                      const View& y) { return accepts<K>(ex, op, {.x = x, .w = w, .y = y}); },
-          .why_not = [](Exec& ex, Op op, const View& x, const QuantView& w,
-                        const View& y) { return why_not<K>(ex, op, {.x = x, .w = w, .y = y}); }};
+          .kernel = How::kName,
+          .run = How::run,
+          .takes = How::takes,
+          .why_not = How::why};
 }
 
 constexpr LinearRow kLinearRows[] = {
-    row<LatentDownGemm>(Format::kBf16, LinearUse::kLatentDown),
-    row<RouterGemm>(Format::kBf16, LinearUse::kRouter),
-    row<Bf16Gemm>(Format::kBf16, LinearUse::kAny),
-    row<Bf16Gemm>(Format::kF32, LinearUse::kAny),
-    row<Fp8BlockGemm>(Format::kFp8Block, LinearUse::kAny),
-    row<Fp8BlockGemm>(Format::kFp8BlockUe8m0, LinearUse::kAny),
-    row<Nvfp4Gemm>(Format::kNvfp4, LinearUse::kAny),
+    row<Plain<LatentDownGemm>>(Format::kBf16, LinearUse::kLatentDown),
+    row<Plain<RouterGemm>>(Format::kBf16, LinearUse::kRouter),
+    row<Plain<Bf16Gemm>>(Format::kBf16),
+    row<Plain<Bf16Gemm>>(Format::kF32),
+    row<Plain<Fp8BlockGemm>>(Format::kFp8Block),
+    row<Plain<Fp8BlockGemm>>(Format::kFp8BlockUe8m0),
+    row<Plain<Nvfp4Gemm>>(Format::kNvfp4),
+    row<Quantised<Fp8Gemm, Format::kE4m3, Format::kF32>>(Format::kFp8Channel),
+    row<Quantised<Int8Gemm, Format::kI8, Format::kF32>>(Format::kInt8Channel),
+    row<Quantised<W4a8GemmChannel, Format::kI8, Format::kF16>>(Format::kW4a8Channel),
+    row<Quantised<W4a8GemmGroup, Format::kI8, Format::kF16>>(Format::kW4a8Group),
 };
 
 bool serves(const LinearRow& r, Format format, LinearUse use) {
@@ -55,15 +173,15 @@ std::span<const LinearRow> linear_rows() {
 Status linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, LinearUse use) {
   int16_t index = 0;
   for (const LinearRow& r : kLinearRows) {
-    if (serves(r, w.w.format(), use) && r.takes(ex, op, x, w.w, y)) {
+    if (serves(r, w.w.format(), use) && r.takes(ex, op, x, w, y)) {
       ex.selection_row = index;
-      return r.run(ex, op, x, w.w, y);
+      return r.run(ex, op, x, w, y);
     }
     ++index;
   }
   std::string reason;
   for (const LinearRow& r : kLinearRows) {
-    if (serves(r, w.w.format(), use)) reason = r.why_not(ex, op, x, w.w, y);
+    if (serves(r, w.w.format(), use)) reason = r.why_not(ex, op, x, w, y);
   }
   return no_row(op, "linear kernel", w, reason);
 }
@@ -87,14 +205,15 @@ Status linear_rows_of(Exec& ex,
 }
 
 LinearWeight shape_only_weight(Format format, int64_t n, int64_t k) {
+  // As the loader would lay it out: asked of the plan that the loader follows.
+  SymbolTable symbols;
+  symbols.set("N", n);
+  symbols.set("K", k);
+  WeightPlan plan(symbols, [=](const WeightSpec&) -> Result<Format> { return format; });
   LinearWeight out;
-  out.w.values = make_view(nullptr, {n, k}, format);
-  if (!has_rows16(format)) return out;
-  out.w.layout = WeightLayout::kRows16;
-  const int64_t groups = ceil_div(n, kTileRows);
-  const int64_t scales = rows16_group_scales(format, k);
-  if (scales > 0) out.w.scales = make_view(nullptr, {groups, scales}, Format::kF32);
-  if (format == Format::kNvfp4) out.w.global = make_view(nullptr, {groups}, Format::kF32);
+  const Status planned = plan.matrix("weight", "N,K", WeightRole::kMlp, &out);
+  FATHOM_CHECK(planned.ok(), planned.message());
+  plan.bind(nullptr);
   return out;
 }
 
@@ -118,7 +237,7 @@ std::string explain_linear(Exec& ex,
       verdict = "for another place in the model";
     } else if (chosen) {
       verdict = "an earlier row fits";
-    } else if (verdict = r.why_not(ex, op, x, w.w, y); verdict.empty()) {
+    } else if (verdict = r.why_not(ex, op, x, w, y); verdict.empty()) {
       verdict = "chosen";
       chosen = true;
     }
@@ -143,6 +262,19 @@ Status group_linear(Exec& ex,
   if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {
     return launch<Fp8GroupGemm>(ex, op,
                                 {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
+  }
+  if (format == Format::kW4Fp8) {
+    ArenaScope temporary(*ex.activations);
+    FATHOM_ASSIGN(const View codes,
+                  ex.activations->tensor({x.dim(0), x.dim(1)}, Format::kE4m3, x.axes));
+    FATHOM_TRY(launch<TensorQuantFp8>(ex, "input_quant", {.x = x, .s = w.input_scale, .q = codes}));
+    return launch<W4a8GroupGemm>(ex, op,
+                                 {.x = codes,
+                                  .x_scale = w.input_scale,
+                                  .w = w.w,
+                                  .offsets = offsets,
+                                  .y = y,
+                                  .top_k = top_k});
   }
   if (format == Format::kBf16 || format == Format::kF32) {
     return launch<Bf16GroupGemm>(ex, op,

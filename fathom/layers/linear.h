@@ -25,9 +25,9 @@ struct LinearRow {
   LinearUse use;  ///< kAny: every use
   const char* kernel;
   /// Runs the kernel, or only asks whether it would take the call (empty: yes).
-  Status (*run)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
-  bool (*takes)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
-  std::string (*why_not)(Exec& ex, Op op, const View& x, const QuantView& w, const View& y);
+  Status (*run)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
+  bool (*takes)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
+  std::string (*why_not)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
 };
 
 /// The table, in order of preference.
@@ -35,8 +35,9 @@ std::span<const LinearRow> linear_rows();
 
 /// y = x w^T.
 ///
-/// x [T, K] and y [T, N] may have strided rows; y in bf16, or f32 for logits. The row that was
-/// chosen is recorded. Errors: Unsupported naming the op if no row fits.
+/// x [T, K] and y [T, N] may have strided rows; y in bf16, or f32 for logits. Weights of 8-bit
+/// activations (fp8_channel, int8_channel, w4a8_*) quantise x first, as the op "input_quant". The
+/// row that was chosen is recorded. Errors: Unsupported naming the op if no row fits.
 Status linear(Exec& ex,
               Op op,
               const View& x,
@@ -68,7 +69,8 @@ std::string explain_linear(Exec& ex,
                            LinearUse use);
 
 /// The grouped form for experts: rows offsets[e] .. offsets[e+1]-1 of x use matrix e of the stack.
-/// `top_k` serves the expected traffic in costs.
+/// `top_k` serves the expected traffic in costs. Weights in w4_fp8 quantise x first, with the scale
+/// the checkpoint brings ("input_quant").
 Status group_linear(Exec& ex,
                     Op op,
                     const View& x,

@@ -179,12 +179,61 @@ TEST(AddNorm, AddsABranchOnceAndOnlyWhenOneIsPending) {
   EXPECT_FLOAT_EQ(h.normed.as<float>()[0], 4 / 2.8284271f);
 }
 
-TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
-  EXPECT_EQ(moe_rows()[static_cast<size_t>(choose_moe({}))].strategy, MoeStrategy::kGrouped);
-  for (MoeStrategy s : {MoeStrategy::kGrouped, MoeStrategy::kSorted}) {
-    EXPECT_EQ(moe_rows()[static_cast<size_t>(choose_moe({.strategy = s}))].strategy, s);
+TEST(LinearTable, EightBitActivationsAreQuantisedFirst) {
+  struct Expected {
+    Format format;
+    const char* quantiser;
+    const char* kernel;
+  };
+
+  for (const Expected& e : {Expected{Format::kFp8Channel, "token_quant_fp8", "fp8_gemm"},
+                            Expected{Format::kInt8Channel, "token_quant_int8", "int8_gemm"},
+                            Expected{Format::kW4a8Channel, "token_quant_int8", "w4a8_gemm_channel"},
+                            Expected{Format::kW4a8Group, "token_quant_int8", "w4a8_gemm_group"}}) {
+    TestExec t(Backend::kDry);
+    const View x = make_view(nullptr, {5, 256}, Format::kBf16);
+    const View y = make_view(nullptr, {5, 64}, Format::kBf16);
+
+    const Status status = linear(t.ex, "some_proj", x, shape_only_weight(e.format, 64, 256), y);
+
+    ASSERT_TRUE(status.ok()) << status.message();
+    const auto records = t.recorder.records();
+    ASSERT_EQ(records.size(), 2u);
+    EXPECT_STREQ(records[0].kernel, e.quantiser);
+    EXPECT_STREQ(records[0].op.name, "input_quant");
+    EXPECT_EQ(records[0].selection_row, -1);
+    EXPECT_STREQ(records[1].kernel, e.kernel);
+    EXPECT_STREQ(linear_rows()[static_cast<size_t>(records[1].selection_row)].kernel, e.kernel);
   }
-  EXPECT_THAT(explain_moe({}), HasSubstr("grouped (otherwise): chosen"));
+}
+
+MoeStrategy strategy_of(const MoeCall& call, const MoeOptions& options) {
+  return moe_rows()[static_cast<size_t>(choose_moe(call, options).value())].strategy;
+}
+
+TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
+  EXPECT_EQ(strategy_of({}, {}), MoeStrategy::kGrouped);
+  for (MoeStrategy s : {MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused}) {
+    EXPECT_EQ(strategy_of({}, {.strategy = s}), s);
+    EXPECT_EQ(moe_rows()[static_cast<size_t>(moe_row(s))].strategy, s);
+  }
+  EXPECT_THAT(explain_moe({}, {}), HasSubstr("grouped: chosen"));
+  EXPECT_THAT(explain_moe({}, {}), HasSubstr("fused: runs only if asked for"));
+}
+
+TEST(MoeTable, FormatsDecideWhatCanRun) {
+  EXPECT_EQ(strategy_of({.experts = Format::kInt8Channel}, {}), MoeStrategy::kSorted);
+  EXPECT_EQ(strategy_of({.experts = Format::kFp8Channel}, {}), MoeStrategy::kSorted);
+  EXPECT_EQ(strategy_of({.experts = Format::kW4Fp8}, {}), MoeStrategy::kGrouped);
+
+  const auto refused = [](const MoeCall& call, MoeStrategy strategy) {
+    return choose_moe(call, {.strategy = strategy}).status().message();
+  };
+  EXPECT_THAT(refused({.experts = Format::kInt8Channel}, MoeStrategy::kGrouped),
+              HasSubstr("int8_channel: there is no grouped product for scales per channel"));
+  EXPECT_THAT(refused({.experts = Format::kW4Fp8}, MoeStrategy::kSorted), HasSubstr("--moe auto"));
+  EXPECT_THAT(refused({.rule = RouterRule::kGroupLimitedSoftmax}, MoeStrategy::kFused),
+              HasSubstr("group-limited softmax"));
 }
 
 }  // namespace

@@ -42,42 +42,40 @@ struct MlpAxes {
   const char* half;
   const char* gate_up;
   const char* down;
+  const char* gate_up_result;
+  const char* act_result;
 };
 
 Status declare_mlp(
     WeightPlan& plan, const std::string& p, MlpAxes axes, WeightRole role, MlpWeights& w) {
+  w.gate_up_axes = axes.gate_up_result;
+  w.act_axes = axes.act_result;
   FATHOM_TRY(plan.rows({p + "gate_proj.weight", axes.half}, {p + "up_proj.weight", axes.half},
                        axes.gate_up, role, &w.gate_up));
   return plan.matrix(p + "down_proj.weight", axes.down, role, &w.down);
 }
 
 // DeepSeek-V3 report, section 2.1.2.
-Status declare_moe(WeightPlan& plan, const ModelConfig& c, const std::string& p, MoeWeights& w) {
+Status declare_moe(WeightPlan& plan,
+                   const ModelConfig& c,
+                   const MoeOptions& options,
+                   const std::string& p,
+                   MoeWeights& w) {
   using enum WeightRole;
   FATHOM_TRY(plan.matrix(p + "gate.weight", "E,H", kRouter, &w.gate));
   if (c.topk_method == TopkMethod::kNoauxTc) {
     FATHOM_TRY(plan.vector(p + "gate.e_score_correction_bias", "E", kRouterBias, &w.bias));
   }
-  FATHOM_TRY(plan.stack(
-      {{p + "experts.{}.gate_proj.weight", "I,H"}, {p + "experts.{}.up_proj.weight", "I,H"}},
-      c.n_routed_experts, "E,2*I,H", kExpert, &w.gate_up));
+  RowPart first = {p + "experts.{}.gate_proj.weight", "I,H"};
+  RowPart second = {p + "experts.{}.up_proj.weight", "I,H"};
+  if (options.strategy == MoeStrategy::kFused) std::swap(first, second);
+  FATHOM_TRY(plan.stack({first, second}, c.n_routed_experts, "E,2*I,H", kExpert, &w.gate_up));
   FATHOM_TRY(plan.stack({{p + "experts.{}.down_proj.weight", "H,I"}}, c.n_routed_experts, "E,H,I",
                         kExpert, &w.down));
   if (c.n_shared_experts == 0) return {};
-  return declare_mlp(plan, p + "shared_experts.", {"Ns*I,H", "2*Ns*I,H", "H,Ns*I"}, kSharedExpert,
+  return declare_mlp(plan, p + "shared_experts.",
+                     {"Ns*I,H", "2*Ns*I,H", "H,Ns*I", "T,2*Ns*I", "T,Ns*I"}, kSharedExpert,
                      w.shared);
-}
-
-RouterRule router_rule(TopkMethod method) {
-  switch (method) {
-    case TopkMethod::kGreedy:
-      return RouterRule::kSoftmax;
-    case TopkMethod::kGroupLimitedGreedy:
-      return RouterRule::kGroupLimitedSoftmax;
-    case TopkMethod::kNoauxTc:
-      return RouterRule::kGroupedSigmoid;
-  }
-  return RouterRule::kSoftmax;
 }
 
 MlaShape mla_shape(const ModelConfig& c) {
@@ -123,7 +121,20 @@ Phase phase_of(const Batch& batch) {
 
 }  // namespace
 
-Status declare_layer(WeightPlan& plan, const ModelConfig& c, int index, DecoderLayer& w) {
+RouterRule router_rule(TopkMethod method) {
+  switch (method) {
+    case TopkMethod::kGreedy:
+      return RouterRule::kSoftmax;
+    case TopkMethod::kGroupLimitedGreedy:
+      return RouterRule::kGroupLimitedSoftmax;
+    case TopkMethod::kNoauxTc:
+      return RouterRule::kGroupedSigmoid;
+  }
+  return RouterRule::kSoftmax;
+}
+
+Status declare_layer(
+    WeightPlan& plan, const ModelConfig& c, const MoeOptions& moe, int index, DecoderLayer& w) {
   const std::string p = str_cat("model.layers.", index, ".");
   w.index = index;
   w.is_moe = c.is_moe_layer(index);
@@ -131,8 +142,9 @@ Status declare_layer(WeightPlan& plan, const ModelConfig& c, int index, DecoderL
   FATHOM_TRY(declare_attention(plan, c, p + "self_attn.", w.attn));
   FATHOM_TRY(
       plan.vector(p + "post_attention_layernorm.weight", "H", WeightRole::kNorm, &w.post_norm));
-  if (w.is_moe) return declare_moe(plan, c, p + "mlp.", w.moe);
-  return declare_mlp(plan, p + "mlp.", {"Id,H", "2*Id,H", "H,Id"}, WeightRole::kMlp, w.mlp);
+  if (w.is_moe) return declare_moe(plan, c, moe, p + "mlp.", w.moe);
+  return declare_mlp(plan, p + "mlp.", {"Id,H", "2*Id,H", "H,Id", "T,2*Id", "T,Id"},
+                     WeightRole::kMlp, w.mlp);
 }
 
 DeepseekV3::DeepseekV3(ModelConfig config, ModelOptions options)
@@ -149,12 +161,12 @@ Status DeepseekV3::declare_weights(WeightPlan& plan) {
   FATHOM_TRY(plan.table("model.embed_tokens.weight", "V,H", WeightRole::kEmbedding, &embed_));
   layers_.assign(static_cast<size_t>(config_.num_hidden_layers), {});
   for (int i = 0; i < config_.num_hidden_layers; ++i) {
-    FATHOM_TRY(declare_layer(plan, config_, i, layers_[static_cast<size_t>(i)]));
+    FATHOM_TRY(declare_layer(plan, config_, options_.moe, i, layers_[static_cast<size_t>(i)]));
   }
   FATHOM_TRY(plan.vector("model.norm.weight", "H", WeightRole::kNorm, &norm_));
   const char* head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
   FATHOM_TRY(plan.matrix(head, "V,H", WeightRole::kHead, &head_));
-  return has_draft_ ? declare_nextn(plan, config_, nextn_) : Status{};
+  return has_draft_ ? declare_nextn(plan, config_, options_.moe, nextn_) : Status{};
 }
 
 Status DeepseekV3::attach(WeightStore store) {

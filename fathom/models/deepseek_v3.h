@@ -28,8 +28,15 @@ struct LayerContext {
   float eps = 1e-6f;
 };
 
-/// The weights of layer `index`, by the names of the checkpoint.
-Status declare_layer(WeightPlan& plan, const ModelConfig& config, int index, DecoderLayer& layer);
+RouterRule router_rule(TopkMethod method);
+
+/// The weights of layer `index`, by the names of the checkpoint. Up rows of the experts come first
+/// if the options ask for the fused strategy, whose kernels want them so.
+Status declare_layer(WeightPlan& plan,
+                     const ModelConfig& config,
+                     const MoeOptions& moe,
+                     int index,
+                     DecoderLayer& layer);
 
 /// h of the layer's input gives h of its output, whose last branch is still pending.
 Status decoder_layer(
@@ -45,7 +52,10 @@ struct NextN {
   View head_norm;
 };
 
-Status declare_nextn(WeightPlan& plan, const ModelConfig& config, NextN& nextn);
+Status declare_nextn(WeightPlan& plan,
+                     const ModelConfig& config,
+                     const MoeOptions& moe,
+                     NextN& nextn);
 
 /// Draft logits. `embed` [V, H] and `head` [V, H] are those of the main model.
 Status nextn_forward(Exec& ex,

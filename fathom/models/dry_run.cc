@@ -49,7 +49,7 @@ Result<MemoryNeeds> dry_run(const Model& model,
                             std::max<int64_t>(shape.prefill.count + shape.decode.count, 1);
   const std::vector<View> kv(static_cast<size_t>(layout.num_layers),
                              make_view(nullptr, {num_pages, layout.page_size, layout.width},
-                                       layout.format, "pages,S,Lkv+Dr"));
+                                       layout.format, "pages,page_size,Lkv+Dr"));
   batch.kv = kv;
 
   Arena activations;

@@ -5,6 +5,7 @@
 
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/linear.h"
+#include "fathom/models/deepseek_v3.h"
 #include "fathom/trace/recorder.h"
 
 namespace fathom {
@@ -37,6 +38,15 @@ LinearUse use_of(std::string_view op) {
 }
 
 // The table the layer chose from, if it chose.
+MoeCall moe_call(const Model& model) {
+  MoeCall call{.rule = router_rule(model.config().topk_method),
+               .renormalize = model.config().norm_topk_prob};
+  for (const WeightSummary& line : model.weights().summary()) {
+    if (line.role == WeightRole::kExpert && !line.draft) call.experts = line.format;
+  }
+  return call;
+}
+
 std::string table_text(const Model& model, const OpRecord& r) {
   const std::string_view op = r.op.name;
   const OperandRecord* x = operand(r, "x");
@@ -60,8 +70,8 @@ std::string table_text(const Model& model, const OpRecord& r) {
     }
     return out;
   }
-  if (op == "apply_shuffle_mul_sum" || op == "moe_sum_reduce") {
-    return str_cat("expert strategies:\n", explain_moe(model.options().moe));
+  if (op == "apply_shuffle_mul_sum" || op == "moe_sum_reduce" || op == "fused_experts") {
+    return str_cat("expert strategies:\n", explain_moe(moe_call(model), model.options().moe));
   }
   return {};
 }

@@ -89,9 +89,29 @@ struct PresetRow {
   PresetFormats formats;
 };
 
+constexpr PresetFormats all_linear(Format format, Format experts) {
+  return {.attention = format, .output = format, .mlp = format, .experts = experts, .draft = true};
+}
+
 constexpr PresetFormats kBf16{};
-constexpr PresetFormats kFp8{Format::kFp8Block, Format::kFp8Block, Format::kFp8Block, true};
-constexpr PresetFormats kNvfp4{Format::kBf16, Format::kNvfp4, Format::kNvfp4, false};
+constexpr PresetFormats kFp8 = all_linear(Format::kFp8Block, Format::kFp8Block);
+constexpr PresetFormats kNvfp4{
+    .output = Format::kNvfp4, .mlp = Format::kNvfp4, .experts = Format::kNvfp4};
+
+struct FormatRow {
+  std::string_view name;
+  PresetFormats formats;
+};
+
+constexpr FormatRow kFormats[] = {
+    {"bf16", kBf16},
+    {"fp8_block", kFp8},
+    {"nvfp4", kNvfp4},
+    {"fp8", all_linear(Format::kFp8Channel, Format::kFp8Channel)},
+    {"int8", all_linear(Format::kInt8Channel, Format::kInt8Channel)},
+    {"w4a8", all_linear(Format::kW4a8Channel, Format::kW4Fp8)},
+    {"w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)},
+};
 
 // V3, R1 and V3.1 are published in FP8; V3.1's scales are powers of two, stored as float32.
 constexpr PresetRow kPresets[] = {
@@ -110,9 +130,10 @@ Format format_of(const PresetFormats& f, const WeightSpec& spec) {
     case WeightRole::kOutput:
       return f.output;
     case WeightRole::kMlp:
-    case WeightRole::kExpert:
     case WeightRole::kSharedExpert:
       return f.mlp;
+    case WeightRole::kExpert:
+      return f.experts;
     case WeightRole::kRouterBias:
       return Format::kF32;
     case WeightRole::kEmbedding:
@@ -146,12 +167,21 @@ Result<Preset> find_preset(std::string_view name) {
   return not_found(std::move(message));
 }
 
-Result<PresetFormats> preset_formats(Format format) {
-  if (format == Format::kBf16) return kBf16;
-  if (format == Format::kFp8Block) return kFp8;
-  if (format == Format::kNvfp4) return kNvfp4;
-  return invalid_argument(
-      str_cat("format ", format_name(format), ", expected bf16, fp8_block or nvfp4"));
+Result<PresetFormats> preset_formats(std::string_view name) {
+  for (const FormatRow& row : kFormats) {
+    if (row.name == name) return row.formats;
+  }
+  std::string message = str_cat("--format ", name, ", expected");
+  for (const FormatRow& row : kFormats)
+    str_append(message, str_cat(" ", row.name));
+  return invalid_argument(std::move(message));
+}
+
+std::vector<std::string_view> preset_format_names() {
+  std::vector<std::string_view> names;
+  for (const FormatRow& row : kFormats)
+    names.push_back(row.name);
+  return names;
 }
 
 FormatSource formats_of(const PresetFormats& formats) {

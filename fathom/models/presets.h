@@ -15,8 +15,9 @@ namespace fathom {
 struct PresetFormats {
   Format attention = Format::kBf16;
   Format output = Format::kBf16;  ///< o_proj
-  Format mlp = Format::kBf16;     ///< dense, routed and shared experts
-  bool draft = false;             ///< true: the draft layer has the same, else it is bf16
+  Format mlp = Format::kBf16;     ///< dense and shared experts
+  Format experts = Format::kBf16;
+  bool draft = false;  ///< true: the draft layer has the same, else it is bf16
 };
 
 struct Preset {
@@ -31,9 +32,21 @@ std::vector<std::string_view> preset_names();
 /// Errors: NotFound listing the names.
 Result<Preset> find_preset(std::string_view name);
 
-/// The formats of `--format`: bf16 (all), fp8_block (every linear, as DeepSeek publishes V3), nvfp4
-/// (MLPs, experts and o_proj of the main layers, as NVIDIA publishes R1). Errors: InvalidArgument.
-Result<PresetFormats> preset_formats(Format format);
+/// The formats of `--format NAME`:
+///
+///   bf16                           everything
+///   fp8_block                      every linear layer, as DeepSeek publishes V3
+///   nvfp4                          MLPs, experts and o_proj of the main layers, as NVIDIA
+///   publishes R1 fp8, int8                      every linear layer, a scale per output channel
+///   (fp8_channel, ...) w4a8, w4a8_group               every linear layer in QServe's formats, per
+///   output channel or per
+///                                  group of 128; routed experts in w4_fp8
+///
+/// Errors: InvalidArgument with those names.
+Result<PresetFormats> preset_formats(std::string_view name);
+
+/// Those names.
+std::vector<std::string_view> preset_format_names();
 
 /// For WeightPlan.
 FormatSource formats_of(const PresetFormats& formats);

@@ -200,10 +200,12 @@ Status check_options(const SynthOptions& o) {
   FATHOM_TRY(range("--layers", o.layers, 1, 128, 1));
   FATHOM_TRY(range("--hidden", o.hidden, 64, 16384, 64));
   FATHOM_TRY(range("--experts", o.experts, 8, 1024, 4));
-  if (Result<PresetFormats> formats = preset_formats(o.format); !formats.ok()) {
-    return std::move(formats).status();
+  for (const Format format : {Format::kBf16, Format::kFp8Block, Format::kNvfp4}) {
+    if (o.format == format) return {};
   }
-  return {};
+  return invalid_argument(str_cat("--format is ", format_name(o.format),
+                                  ", expected bf16, fp8_block or nvfp4; fathom quantize makes "
+                                  "others from a checkpoint"));
 }
 
 }  // namespace
@@ -218,7 +220,7 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
   const Json config_json = make_config(options);
   std::string config_text = dump_json(config_json, JsonStyle::kIndented) + "\n";
   FATHOM_ASSIGN(const ModelConfig config, parse_config(config_text));
-  FATHOM_ASSIGN(const PresetFormats formats, preset_formats(options.format));
+  FATHOM_ASSIGN(const PresetFormats formats, preset_formats(format_name(options.format)));
   FATHOM_ASSIGN(const std::unique_ptr<Model> model, create_model(config, ModelOptions{}));
   WeightPlan weight_plan(config.symbols(), formats_of(formats));
   FATHOM_TRY(model->declare_weights(weight_plan));

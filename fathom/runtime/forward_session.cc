@@ -36,7 +36,8 @@ Status ForwardSession::allocate(ThreadPool& pool) {
       num_pages * layout.page_size * layout.width * element_bytes(layout.format);
   for (int64_t l = 0; l < layout.num_layers; ++l) {
     kv_.push_back(make_view(kv_memory_.data() + l * layer_bytes,
-                            {num_pages, layout.page_size, layout.width}, layout.format));
+                            {num_pages, layout.page_size, layout.width}, layout.format,
+                            "pages,page_size,Lkv+Dr"));
   }
   pages_.resize(static_cast<size_t>(num_pages));
   std::iota(pages_.begin(), pages_.end(), 0);

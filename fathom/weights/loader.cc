@@ -126,12 +126,22 @@ class Loader {
     return static_cast<size_t>(stored.weight->entry.bytes());
   }
 
-  // Tables and float32 matrices: bytes as they are, in parallel pieces.
+  // Tables and row-major matrices: bytes as they are, in parallel pieces, and scales as float32.
   Status load_row_major(const WeightItem& item) {
     constexpr int64_t kPiece = 4 << 20;
     std::byte* out = base_ + item.values_offset;
+    auto* scales = reinterpret_cast<float*>(base_ + std::max<int64_t>(item.scales_offset, 0));
+    float input_scale = 0.0f;
     for (const WeightSpec& spec : item.sources) {
       FATHOM_ASSIGN(const StoredLinear stored, describe(checkpoint_, spec));
+      if (item.scales_offset >= 0) {
+        FATHOM_ASSIGN(const int64_t count, load_float_scales(item.format, stored, scales));
+        scales += count;
+      }
+      if (item.input_scale_offset >= 0 && stored.input_scale != nullptr) {
+        FATHOM_ASSIGN(const float value, read_tensor_scale(checkpoint_, *stored.input_scale));
+        input_scale = std::max(input_scale, value);
+      }
       const int64_t bytes = stored.weight->entry.bytes();
       const auto read_pieces = [&](int, int64_t begin, int64_t end) -> Status {
         for (int64_t at = begin * kPiece; at < std::min(end * kPiece, bytes); at += kPiece) {
@@ -145,7 +155,35 @@ class Loader {
       FATHOM_TRY(on_all(ceil_div(bytes, kPiece), read_pieces));
       out += bytes;
     }
+    if (item.input_scale_offset >= 0) {
+      *reinterpret_cast<float*>(base_ + item.input_scale_offset) =
+          input_scale > 0.0f ? input_scale : 1.0f;
+    }
     return {};
+  }
+
+  // The scales of one row-major matrix, float32 whatever they are stored as; returns how many. One
+  // scale for all rows (fp8_tensor) is repeated for each.
+  Result<int64_t> load_float_scales(Format format, const StoredLinear& stored, float* out) {
+    const int64_t count = scale_count_for(format, stored.n, stored.k);
+    if (stored.format == Format::kFp8Tensor) {
+      FATHOM_ASSIGN(const float scale, read_tensor_scale(checkpoint_, *stored.scale));
+      std::fill_n(out, count, scale);
+      return count;
+    }
+    std::vector<std::byte> raw(static_cast<size_t>(stored.scale->entry.bytes()));
+    FATHOM_TRY(checkpoint_.read(*stored.scale, raw));
+    FATHOM_TRY(check_block_scales(checkpoint_, stored, raw, 0));
+    if (static_cast<int64_t>(raw.size()) == count * 4) {
+      std::memcpy(out, raw.data(), raw.size());
+      return count;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      Bf16 value{};
+      std::memcpy(&value, raw.data() + i * 2, 2);
+      out[i] = to_float(value);
+    }
+    return count;
   }
 
   Status load_rows16(const WeightItem& item) {

@@ -8,6 +8,7 @@
 
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
+#include "fathom/formats/qserve.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/weights/export/quantize_tensor.h"
 #include "fathom/weights/linear_format.h"
@@ -20,8 +21,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Format kLinearFormats[] = {Format::kF32, Format::kBf16, Format::kFp8Block,
-                                     Format::kNvfp4};
+constexpr Format kLinearFormats[] = {Format::kF32, Format::kBf16, Format::kFp8Block, Format::kNvfp4,
+                                     Format::kInt8Channel};
 
 // A checkpoint under construction: tensors in the order they are added.
 class TestCheckpoint {
@@ -47,6 +48,22 @@ class TestCheckpoint {
       t.bytes.insert(t.bytes.end(), bytes, bytes + element_bytes(format));
     }
     tensors_.push_back(std::move(t));
+  }
+
+  // Bytes as they are.
+  void codes(const std::string& name,
+             Format dtype,
+             std::vector<int64_t> shape,
+             const std::vector<uint8_t>& bytes) {
+    StoredTensor t{.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = {}};
+    for (const uint8_t b : bytes)
+      t.bytes.push_back(static_cast<std::byte>(b));
+    tensors_.push_back(std::move(t));
+  }
+
+  void scalar(const std::string& name, float value) {
+    vector(name, {value}, Format::kF32);
+    tensors_.back().shape.clear();
   }
 
   StoredTensor& tensor(const std::string& name) {
@@ -106,7 +123,13 @@ std::vector<float> loaded_row(const LinearWeight& w, int64_t row, int64_t e = 0)
   const int64_t k = q.cols();
   std::vector<float> out(static_cast<size_t>(k));
   if (q.layout == WeightLayout::kRowMajor) {
-    std::copy_n(q.values.as<float>() + (e * q.rows() + row) * k, k, out.begin());
+    const int64_t bytes = value_bytes_for(q.format(), q.rows(), k);
+    RowMajorMatrix m{.format = q.format(),
+                     .n = q.rows(),
+                     .k = k,
+                     .values = q.values.as<std::byte>() + e * bytes};
+    if (q.scales.present()) m.scales = q.scales.as<float>() + e * q.rows();
+    decode_row_major_row(m, row, out);
     return out;
   }
   const int64_t first = e * ((q.rows() + 15) / 16);
@@ -571,9 +594,95 @@ TEST(WeightPlan, RefusesFormatsWithoutAKernel) {
     LinearWeight w;
     return plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w);
   };
-  for (Format format : {Format::kF16, Format::kInt8Channel, Format::kMxfp4, Format::kFp8Channel}) {
+  for (Format format : {Format::kF16, Format::kMxfp4, Format::kW4Fp8, Format::kFp8Group}) {
     EXPECT_EQ(plan_with(format).code(), StatusCode::kUnsupported) << format_name(format);
     EXPECT_THAT(plan_with(format).message(), HasSubstr(std::string(format_name(format))));
+  }
+  EXPECT_THAT(plan_with(Format::kW4a8Channel).message(),
+              HasSubstr("has 16 rows; packed weights need a multiple of 32"));
+}
+
+TEST(Loader, OneScaleForAllRowsIsRepeatedForEach) {
+  TestCheckpoint files;
+  files.codes("a.weight", Format::kE4m3, {2, 3}, {0x38, 0x40, 0x38, 0x38, 0x48, 0x38});
+  files.scalar("a.weight_scale", 0.5f);
+  files.codes("b.weight", Format::kE4m3, {1, 3}, {0x38, 0x38, 0x40});
+  files.scalar("b.weight_scale", 4.0f);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"A", 2}, {"B", 1}, {"K", 3}}), formats_of(checkpoint));
+  RowsWeight w;
+  ASSERT_TRUE(
+      plan.rows({"a.weight", "A,K"}, {"b.weight", "B,K"}, "A+B,K", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = load(plan, checkpoint);
+
+  ASSERT_EQ(w.num_parts, 1);
+  EXPECT_EQ(w.parts[0].w.format(), Format::kFp8Channel);
+  EXPECT_EQ(loaded_row(w.parts[0], 0), (std::vector<float>{0.5f, 1.0f, 0.5f}));
+  EXPECT_EQ(loaded_row(w.parts[0], 1), (std::vector<float>{0.5f, 2.0f, 0.5f}));
+  EXPECT_EQ(loaded_row(w.parts[0], 2), (std::vector<float>{4.0f, 4.0f, 8.0f}));
+}
+
+TEST(Loader, ExpertsInFourBitsHaveFloat32ScalesAndTheLargestInputScale) {
+  constexpr int64_t kRows = 2, kColumns = 256;
+  TestCheckpoint files;
+  for (int e = 0; e < 3; ++e) {
+    const std::string name = str_cat("e.", e, ".weight");
+    files.codes(name, Format::kI8, {kRows, kColumns / 2},
+                std::vector<uint8_t>(kRows * kColumns / 2, static_cast<uint8_t>(0x10 + e)));
+    const auto scale = static_cast<float>(e + 1);
+    files.vector(name + "_scale_inv", {scale, 2 * scale, 3 * scale, 4 * scale},
+                 e == 1 ? Format::kF32 : Format::kBf16);
+    files.tensor(name + "_scale_inv").shape = {kRows, kColumns / 128};
+    files.scalar(str_cat("e.", e, ".input_scale"), e == 1 ? 0.75f : 0.25f);
+  }
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"E", 3}, {"N", kRows}, {"K", kColumns}}), formats_of(checkpoint));
+  LinearWeight w;
+  const Status planned = plan.stack({{"e.{}.weight", "N,K"}}, 3, "E,N,K", WeightRole::kExpert, &w);
+  ASSERT_TRUE(planned.ok()) << planned.message();
+
+  const WeightStore store = load(plan, checkpoint);
+
+  EXPECT_EQ(w.w.format(), Format::kW4Fp8);
+  ASSERT_EQ(w.w.scales.numel(), 12);
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(w.w.scales.as<float>()[i], static_cast<float>((i / 4 + 1) * (i % 4 + 1)));
+  for (int i = 0; i < 3 * kRows * kColumns / 2; ++i)
+    ASSERT_EQ(w.w.values.as<uint8_t>()[i], 0x10 + i / (kRows * kColumns / 2));
+  ASSERT_EQ(w.input_scale.numel(), 1);
+  EXPECT_EQ(*w.input_scale.as<float>(), 0.75f);
+}
+
+TEST(RandomWeights, PackedOnesHaveUnitGainAsTheirAbsorbedCopiesShow) {
+  for (const Format format : {Format::kW4a8Channel, Format::kW4a8Group}) {
+    WeightPlan plan(symbols({{"Nh", 2}, {"Dn", 32}, {"Dv", 32}, {"Lkv", 256}}),
+                    [format](const WeightSpec&) -> Result<Format> { return format; });
+    LinearWeight kv_b, w_kc, w_vc;
+    ASSERT_TRUE(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", WeightRole::kAttention, &kv_b).ok());
+    ASSERT_TRUE(plan.absorbed(2, 32, 32, &w_kc, &w_vc).ok());
+    ThreadPool pool(2, PinThreads::kNo);
+
+    const WeightStore store = random_weights(plan, pool, 3).value();
+
+    std::vector<uint8_t> codes(128 * 256);
+    ASSERT_TRUE(qserve_unpack(kv_b.w.values.as<uint8_t>(), 128, 256, codes.data()).ok());
+    double squares = 0;
+    for (int64_t d = 0; d < 32; ++d) {
+      // Head 1: rows 64 .. 95 of kv_b are its keys, transposed in w_kc; 96 .. 127 its values.
+      const auto values = loaded_row(w_vc, d, 1);
+      for (int64_t l = 0; l < 256; ++l) {
+        const double code = codes[static_cast<size_t>((96 + d) * 256 + l)];
+        const double step = format == Format::kW4a8Channel
+                                ? to_float(kv_b.w.scales.as<F16>()[96 + d])
+                                : 16.0 * to_float(kv_b.row_scales.as<F16>()[96 + d]);
+        EXPECT_NEAR(values[static_cast<size_t>(l)], (code - 7.5) * step, 0x1p-8) << d;
+        squares += static_cast<double>(values[static_cast<size_t>(l)]) *
+                   static_cast<double>(values[static_cast<size_t>(l)]);
+        EXPECT_EQ(loaded_row(w_kc, l, 1).size(), 32u);
+      }
+    }
+    EXPECT_NEAR(squares / 32.0, 1.0, 0.5);
   }
 }
 

@@ -8,9 +8,39 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/minifloat.h"
+#include "fathom/formats/qserve.h"
 
 namespace fathom {
 namespace {
+
+template <class T>
+const T* part_of(const std::byte* base, int64_t offset) {
+  return reinterpret_cast<const T*>(base + offset);
+}
+
+// One row of packed QServe weights.
+void decode_qserve_row(const WeightItem& item,
+                       const std::byte* base,
+                       int64_t row,
+                       std::span<float> out) {
+  const auto* codes = part_of<uint8_t>(base, item.values_offset);
+  for (int64_t c = 0; c < item.k; ++c) {
+    const uint8_t pair = codes[qserve_packed_offset(row, c, item.k)];
+    const auto code = static_cast<uint8_t>(row % 32 < 16 ? pair & 15 : pair >> 4);
+    float value = 0.0f;
+    if (item.format == Format::kW4a8Channel) {
+      value = static_cast<float>(code) * to_float(part_of<F16>(base, item.scales_offset)[row]) -
+              to_float(part_of<F16>(base, item.zeros_offset)[row]);
+    } else {
+      const int64_t at = c / kQserveGroup * item.n + qserve_scale_position(row);
+      const QserveGroup group{.scale = part_of<int8_t>(base, item.scales_offset)[at],
+                              .stored_zero = part_of<int8_t>(base, item.zeros_offset)[at]};
+      value = static_cast<float>(qserve_group_value(code, group)) *
+              to_float(part_of<F16>(base, item.row_scales_offset)[row]);
+    }
+    out[static_cast<size_t>(c)] = value;
+  }
+}
 
 // Row `row` of a kv_b that lies in the store, as float32.
 void decode_row(const WeightItem& item, std::byte* base, int64_t row, std::span<float> out) {
@@ -18,7 +48,13 @@ void decode_row(const WeightItem& item, std::byte* base, int64_t row, std::span<
     decode_rows16_row(rows16_slice(item, base, 0, item.n), row, out);
     return;
   }
-  std::memcpy(out.data(), base + item.values_offset + row * item.k * 4, out.size_bytes());
+  if (item.zeros_offset >= 0) return decode_qserve_row(item, base, row, out);
+  const RowMajorMatrix m{.format = item.format,
+                         .n = item.n,
+                         .k = item.k,
+                         .values = base + item.values_offset,
+                         .scales = base + std::max<int64_t>(item.scales_offset, 0)};
+  decode_row_major_row(m, row, out);
 }
 
 // Head `head` of an absorbed copy from its row-major matrix [n, k].
@@ -75,9 +111,10 @@ CodeMask code_mask(Format format, float rms) {
       return {repeat(0x807Fu, 16), repeat(exponent << 7, 16)};
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
+    case Format::kFp8Channel:
       return {repeat(0x87u, 8), repeat(0x38u, 8)};  // [1, 2)
     default:
-      return {};  // NVFP4: any code is a number
+      return {};  // any code is a number
   }
 }
 
@@ -145,9 +182,44 @@ int64_t columns_per_tile(Format format) {
   return format == Format::kBf16 ? 2 : 128;
 }
 
+// Root mean square of what random codes stand for, before the scale of the row.
+float rms_of_codes(Format format) {
+  switch (format) {
+    case Format::kFp8Channel:
+      return kRmsOfMantissa;
+    case Format::kInt8Channel:
+      return 73.9f;  // uniform in -128 .. 127
+    case Format::kW4a8Group:
+      return 16.0f * 4.61f;  // 16 * (code - 7.5), see below
+    default:
+      return 4.61f;  // sixteen equal steps
+  }
+}
+
+// One scale that gives a row-major matrix of random codes its size; zero points in their middle.
+void fill_row_major_scales(const WeightItem& item, std::byte* base, float rms) {
+  if (item.scales_offset < 0) return;
+  const float scale = rms / rms_of_codes(item.format);
+  std::byte* scales = base + item.scales_offset;
+  if (item.format == Format::kW4a8Channel) {
+    std::fill_n(reinterpret_cast<F16*>(scales), item.n, f16_from_float(scale));
+    std::fill_n(reinterpret_cast<F16*>(base + item.zeros_offset), item.n,
+                f16_from_float(7.5f * scale));
+  } else if (item.format == Format::kW4a8Group) {
+    const int64_t count = item.k / kQserveGroup * item.n;
+    std::fill_n(reinterpret_cast<int8_t*>(scales), count, int8_t{16});
+    std::fill_n(reinterpret_cast<int8_t*>(base + item.zeros_offset), count, int8_t{-120});
+    std::fill_n(reinterpret_cast<F16*>(base + item.row_scales_offset), item.n,
+                f16_from_float(scale));
+  } else {
+    const int64_t count = item.e * scale_count_for(item.format, item.n, item.k);
+    std::fill_n(reinterpret_cast<float*>(scales), count, scale);
+  }
+}
+
 void random_dense(const WeightItem& item, std::byte* base, ThreadPool& pool, uint64_t stream) {
   constexpr int64_t kPiece = 1 << 16;
-  const int64_t bytes = item.e * item.n * item.k * element_bytes(item.format);
+  const int64_t bytes = item.e * value_bytes_for(item.format, item.n, item.k);
   const float rms = 1.0f / std::sqrt(static_cast<float>(item.k));
   pool.for_blocks(ceil_div(bytes, kPiece), [&](int64_t piece) {
     const int64_t begin = piece * kPiece;
@@ -155,6 +227,7 @@ void random_dense(const WeightItem& item, std::byte* base, ThreadPool& pool, uin
         {base + item.values_offset + begin, static_cast<size_t>(std::min(kPiece, bytes - begin))},
         stream, static_cast<uint64_t>(begin / 8), code_mask(item.format, rms));
   });
+  fill_row_major_scales(item, base, rms);
 }
 
 void fill_ones(const WeightItem& item, std::byte* base) {
@@ -215,7 +288,8 @@ void fill_random(
     return;
   }
   if (item.input_scale_offset >= 0) {
-    std::fill_n(reinterpret_cast<float*>(base + item.input_scale_offset), item.e, 1.0f);
+    std::fill_n(reinterpret_cast<float*>(base + item.input_scale_offset), item.num_input_scales(),
+                1.0f);
   }
   if (item.kind == WeightItem::Kind::kTable || item.layout() == WeightLayout::kRowMajor) {
     return random_dense(item, base, pool, stream);

@@ -14,8 +14,41 @@ bool is_vector_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32;
 }
 
-bool is_linear_format(Format format) {
-  return format == Format::kF32 || has_rows16(format);
+// What a weight that is stored in `format` has in memory: one scale for all rows is one for each.
+Format memory_format(Format format) {
+  return format == Format::kFp8Tensor ? Format::kFp8Channel : format;
+}
+
+bool is_qserve(Format format) {
+  return format == Format::kW4a8Channel || format == Format::kW4a8Group;
+}
+
+bool has_channel_scales(Format format) {
+  return format == Format::kFp8Channel || format == Format::kInt8Channel;
+}
+
+bool is_linear_format(Format format, bool stacked) {
+  if (format == Format::kF32 || has_rows16(format) || has_channel_scales(format)) return true;
+  return stacked ? format == Format::kW4Fp8 : is_qserve(format);
+}
+
+const char* linear_formats(bool stacked) {
+  return stacked ? "bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor, int8_channel, "
+                   "w4_fp8 or nvfp4"
+                 : "bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor, int8_channel, "
+                   "w4a8_channel, w4a8_group or nvfp4";
+}
+
+// Rows that matrices need a multiple of to lie one below the other.
+int64_t row_step(Format format) {
+  if (has_rows16(format)) return kTileRows;
+  return is_qserve(format) ? 32 : 1;
+}
+
+// Columns that a matrix needs a multiple of, beyond what its kernel's limits say.
+int64_t column_step(Format format) {
+  if (format == Format::kW4a8Channel) return 32;
+  return format == Format::kW4a8Group || format == Format::kW4Fp8 ? 128 : 1;
 }
 
 // "experts.{}.up_proj" and 7 give "experts.7.up_proj".
@@ -34,20 +67,42 @@ View matrix_view(std::byte* data, const WeightItem& item) {
                       : make_view(data, {item.n, item.k}, item.format, item.axes);
 }
 
+View scales_view(std::byte* base, const WeightItem& item) {
+  std::byte* data = at(base, item.scales_offset);
+  switch (item.format) {
+    case Format::kW4a8Channel:
+      return make_view(data, {item.n}, Format::kF16);
+    case Format::kW4a8Group:
+      return make_view(data, {item.k / 128, item.n}, Format::kI8);
+    case Format::kW4Fp8:
+      return make_view(data, {item.e, item.n, item.k / 128}, Format::kF32);
+    case Format::kFp8Channel:
+    case Format::kInt8Channel:
+      return item.stacked ? make_view(data, {item.e, item.n, 1}, Format::kF32)
+                          : make_view(data, {item.n}, Format::kF32);
+    default:
+      return make_view(data, {item.groups(), rows16_group_scales(item.format, item.k)},
+                       Format::kF32);
+  }
+}
+
 LinearWeight linear_view(std::byte* base, const WeightItem& item) {
   LinearWeight out;
   out.w.layout = item.layout();
   out.w.values = matrix_view(at(base, item.values_offset), item);
-  if (item.scales_offset >= 0) {
-    out.w.scales =
-        make_view(at(base, item.scales_offset),
-                  {item.groups(), rows16_group_scales(item.format, item.k)}, Format::kF32);
-  }
+  if (item.scales_offset >= 0) out.w.scales = scales_view(base, item);
   if (item.global_offset >= 0) {
     out.w.global = make_view(at(base, item.global_offset), {item.groups()}, Format::kF32);
   }
   if (item.input_scale_offset >= 0) {
-    out.input_scale = make_view(at(base, item.input_scale_offset), {item.e}, Format::kF32);
+    out.input_scale =
+        make_view(at(base, item.input_scale_offset), {item.num_input_scales()}, Format::kF32);
+  }
+  if (item.format == Format::kW4a8Channel) {
+    out.zeros = make_view(at(base, item.zeros_offset), {item.n}, Format::kF16);
+  } else if (item.format == Format::kW4a8Group) {
+    out.zeros = make_view(at(base, item.zeros_offset), {item.k / 128, item.n}, Format::kI8);
+    out.row_scales = make_view(at(base, item.row_scales_offset), {item.n}, Format::kF16);
   }
   return out;
 }
@@ -71,6 +126,10 @@ int64_t WeightItem::groups() const {
 
 WeightLayout WeightItem::layout() const {
   return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
+}
+
+int64_t WeightItem::num_input_scales() const {
+  return format == Format::kNvfp4 ? e : 1;
 }
 
 WeightPlan::WeightPlan(SymbolTable symbols, FormatSource formats, TensorPlaces places)
@@ -106,6 +165,23 @@ int64_t WeightPlan::take(int64_t bytes) {
   return begin;
 }
 
+void WeightPlan::place_row_major_scales(WeightItem& item) {
+  const int64_t groups = item.k / 128;
+  if (has_channel_scales(item.format)) {
+    item.scales_offset = take(item.e * item.n * 4);
+  } else if (item.format == Format::kW4Fp8) {
+    item.scales_offset = take(item.e * item.n * groups * 4);
+    item.input_scale_offset = take(item.num_input_scales() * 4);
+  } else if (item.format == Format::kW4a8Channel) {
+    item.scales_offset = take(item.n * 2);
+    item.zeros_offset = take(item.n * 2);
+  } else if (item.format == Format::kW4a8Group) {
+    item.scales_offset = take(item.n * groups);
+    item.zeros_offset = take(item.n * groups);
+    item.row_scales_offset = take(item.n * 2);
+  }
+}
+
 // Gives the item its place: values, then scales, then global and activation scales.
 void WeightPlan::place(WeightItem& item) {
   const int64_t begin = total_bytes_;
@@ -120,7 +196,8 @@ void WeightPlan::place(WeightItem& item) {
       item.input_scale_offset = take(item.e * 4);
     }
   } else {
-    item.values_offset = take(item.e * item.n * item.k * element_bytes(item.format));
+    item.values_offset = take(item.e * value_bytes_for(item.format, item.n, item.k));
+    place_row_major_scales(item);
   }
   item.bytes = total_bytes_ - begin;
 }
@@ -165,23 +242,29 @@ Status WeightPlan::add_matrix(WeightItem item) {
   item.kind = WeightItem::Kind::kMatrix;
   item.draft = draft_;
   const WeightSpec& first = item.sources.front();
-  item.format = first.format;
+  item.format = memory_format(first.format);
   item.k = first.dims[1];
+  const int64_t step = row_step(item.format);
   int64_t rows = 0;
   for (size_t i = 0; i < item.sources.size(); ++i) {
     const WeightSpec& s = item.sources[i];
     const bool followed = i + 1 < item.sources.size() || item.stacked;
-    if (!is_linear_format(s.format)) {
-      return wrong_format(s, "bf16, f32, fp8_block, fp8_block_ue8m0 or nvfp4");
+    if (!is_linear_format(memory_format(s.format), item.stacked)) {
+      return wrong_format(s, linear_formats(item.stacked));
     }
-    if (s.format != item.format) {
+    if (memory_format(s.format) != item.format) {
       return unsupported(str_cat(place_of(s), " is stored as ", format_name(s.format), ", but ",
                                  first.name, " as ", format_name(item.format),
                                  "; the experts of a layer must have one format"));
     }
-    if (followed && item.layout() == WeightLayout::kRows16 && s.dims[0] % kTileRows != 0) {
-      return unsupported(str_cat(place_of(s), " has ", s.dims[0],
-                                 " rows; stacked weights need a multiple of ", kTileRows));
+    if ((followed || is_qserve(item.format)) && s.dims[0] % step != 0) {
+      return unsupported(str_cat(place_of(s), " has ", s.dims[0], " rows; ",
+                                 is_qserve(item.format) ? "packed" : "stacked",
+                                 " weights need a multiple of ", step));
+    }
+    if (const int64_t columns = column_step(item.format); item.k % columns != 0) {
+      return unsupported(str_cat(place_of(s), " has ", item.k, " columns; ",
+                                 format_name(item.format), " needs a multiple of ", columns));
     }
     rows += s.dims[0];
   }
@@ -209,8 +292,8 @@ Status WeightPlan::rows(const RowPart& first,
   FATHOM_ASSIGN(WeightSpec a, spec(first.name, first.axes, role, 2));
   FATHOM_ASSIGN(WeightSpec b, spec(second.name, second.axes, role, 2));
   FATHOM_CHECK(a.dims[1] == b.dims[1], str_cat(a.name, " and ", b.name, " differ in columns"));
-  const bool fits =
-      a.format == b.format && (a.dims[0] % kTileRows == 0 || a.format == Format::kF32);
+  const Format format = memory_format(a.format);
+  const bool fits = format == memory_format(b.format) && a.dims[0] % row_step(format) == 0;
   if (!fits) {
     out->num_parts = 2;
     FATHOM_TRY(matrix(first.name, first.axes, role, &out->parts[0]));

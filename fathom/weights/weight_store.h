@@ -7,8 +7,8 @@
 //   WeightStore store = load_weights(plan, checkpoint, ...);   // or random, or dry
 //
 // A model declares each weight with the place of its view; the views are filled when the memory is
-// there (null pointers in a dry run). Linear weights lie in layout kRows16 (float32 ones
-// row-major).
+// there (null pointers in a dry run). Linear weights lie in layout kRows16 where their format has
+// it (bf16, FP8 in blocks, NVFP4), and row-major as their kernels take them elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,13 @@ namespace fathom {
 /// A matrix [N, K] or a stack of them [E, N, K].
 struct LinearWeight {
   QuantView w;
-  /// NVFP4 only: the checkpoint's scale of quantised activations, f32 [1] or [E]; 1 where it has
-  /// none. Kernels that keep activations in bf16 do not read it.
+  /// The checkpoint's scale of quantised activations; 1 where it has none. nvfp4: f32 [1] or [E];
+  /// kernels that keep activations in bf16 do not read it. w4_fp8: f32 [1], the largest of all.
   View input_scale;
+  /// QServe only: zero points f16 [N] (w4a8_channel) or i8 [K/128, N] (w4a8_group); the latter has
+  /// a second scale, f16 [N].
+  View zeros;
+  View row_scales;
 
   bool present() const { return w.present(); }
 };
@@ -86,6 +90,8 @@ struct WeightItem {
   int64_t scales_offset = -1;
   int64_t global_offset = -1;
   int64_t input_scale_offset = -1;
+  int64_t zeros_offset = -1;
+  int64_t row_scales_offset = -1;
   int64_t bytes = 0;  ///< of all parts, padding to 64 bytes included
 
   View* view_out = nullptr;
@@ -95,6 +101,8 @@ struct WeightItem {
   int64_t groups_per_matrix() const;
   int64_t groups() const;
   WeightLayout layout() const;
+  /// input_scale has so many numbers.
+  int64_t num_input_scales() const;
 };
 
 /// A line of the memory plan.
@@ -121,7 +129,9 @@ class WeightPlan {
   /// A row-major table in bf16 or f32.
   Status table(std::string name, const char* axes, WeightRole role, View* out);
 
-  /// One linear weight. Stored as bf16, f32, fp8_block, fp8_block_ue8m0 or nvfp4.
+  /// One linear weight. Stored as bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor
+  /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group or nvfp4. Errors: Unsupported
+  /// for another format, and for sizes that the format's packing does not take.
   Status matrix(std::string name, const char* axes, WeightRole role, LinearWeight* out);
 
   /// Two linear weights with the same input, fused where that is possible; `fused_axes` names the
@@ -132,8 +142,9 @@ class WeightPlan {
               WeightRole role,
               RowsWeight* out);
 
-  /// The parts of `count` experts as one stack; "{}" in a name stands for the expert's number.
-  /// Errors: Unsupported if the formats of the experts differ or rows are no multiples of 16.
+  /// The parts of `count` experts as one stack; "{}" in a name stands for the expert's number. Also
+  /// stored as w4_fp8, but not in QServe's formats. Errors: Unsupported if the formats of the
+  /// experts differ or rows are no multiples of 16 where they lie in tiles.
   Status stack(std::initializer_list<RowPart> parts,
                int64_t count,
                const char* axes,
@@ -167,6 +178,7 @@ class WeightPlan {
   std::string place_of(const WeightSpec& spec) const;
   Status wrong_format(const WeightSpec& spec, std::string_view expected) const;
   void place(WeightItem& item);
+  void place_row_major_scales(WeightItem& item);
   int64_t take(int64_t bytes);
 
   SymbolTable symbols_;

@@ -8,6 +8,7 @@
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -63,6 +64,7 @@ Status mla_decode_absorbed(Exec& ex,
                            const View& slots,
                            const View& cache,
                            const View& o) {
+  Scope scope(ex.recorder, form == AttentionForm::kFusedRope ? "fused_rope" : "absorbed");
   const MlaShape& s = m.shape;
   const int64_t T = range.num_tokens;
   const Format format = p.q.format;

@@ -13,6 +13,7 @@
 #include "fathom/kernels/core/launch.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -39,7 +40,7 @@ Result<ExpandedKeys> expand(
 
 // Offsets [0, count] of a single request.
 Result<View> single_request(Exec& ex, int64_t count) {
-  FATHOM_ASSIGN(const View offsets, ex.activations->tensor({2}, Format::kI32));
+  FATHOM_ASSIGN(const View offsets, ex.activations->tensor({2}, Format::kI32, "2"));
   if (offsets.data != nullptr) {
     offsets.as<int32_t>()[0] = 0;
     offsets.as<int32_t>()[1] = static_cast<int32_t>(count);
@@ -111,6 +112,7 @@ Status attend_request(
   FATHOM_ASSIGN(r.acc, ex.activations->tensor({carried, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
   FATHOM_ASSIGN(r.lse, ex.activations->tensor({carried, s.Nh}, Format::kF32, "T,Nh"));
   for (int64_t begin = 0; begin < r.end; begin += C) {
+    Scope scope(ex.recorder, "key_chunk", static_cast<int>(begin / C));
     ArenaScope chunk_arena(*ex.activations);
     const int64_t num_keys = std::min(C, r.end - begin);
     FATHOM_ASSIGN(const View c, ex.activations->tensor({num_keys, s.Lkv}, r.q.format, "S,Lkv"));
@@ -142,6 +144,7 @@ Status mla_prefill_mha(Exec& ex,
                        const TokenRange& range,
                        const MlaProjected& p,
                        const View& o) {
+  Scope scope(ex.recorder, "mha");
   FATHOM_ASSIGN(const ExpandedKeys keys, expand(ex, m.shape, w, p.c, p.k_pe));
   ex.selection_row = attention_row(AttentionForm::kMha);
   return launch<RaggedAttention>(ex, "attn_mha",
@@ -163,7 +166,9 @@ Status mla_prefill_chunked(Exec& ex,
                            const MlaProjected& p,
                            const View& cache,
                            const View& o) {
+  Scope scope(ex.recorder, "chunked");
   for (int64_t b = 0; b < range.num_requests(); ++b) {
+    Scope request(ex.recorder, "request", static_cast<int>(b));
     const auto i = static_cast<size_t>(b);
     const int64_t begin = range.query_offsets[i];
     const int64_t n = range.query_offsets[i + 1] - begin;
@@ -175,7 +180,7 @@ Status mla_prefill_chunked(Exec& ex,
                      .o = slice_rows(o, begin, n),
                      .acc = {},
                      .lse = {},
-                     .pages = make_view(table.data, {table.dim(1)}, Format::kI32)};
+                     .pages = make_view(table.data, {table.dim(1)}, Format::kI32, "M")};
     FATHOM_TRY(attend_request(ex, m, w, r, cache));
   }
   return {};

@@ -110,6 +110,7 @@ Result<MlaProjected> mla_project(Exec& ex,
                                  const MlaContext& m,
                                  const MlaWeights& w,
                                  const View& x) {
+  Scope scope(ex.recorder, "project");
   const MlaShape& s = m.shape;
   const int64_t T = x.dim(0);
   const bool latent_q = s.Lq > 0;

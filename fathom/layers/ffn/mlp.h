@@ -9,8 +9,10 @@
 namespace fathom {
 
 struct MlpWeights {
-  RowsWeight gate_up;  ///< [2*I, H], gate rows first
-  LinearWeight down;   ///< [H, I]
+  RowsWeight gate_up;                  ///< [2*I, H], gate rows first
+  LinearWeight down;                   ///< [H, I]
+  const char* gate_up_axes = "T,2*I";  ///< of its activations, for records: dense layers have Id
+  const char* act_axes = "T,I";
 };
 
 /// y = W_down ( silu(W_gate x) * (W_up x) ). x [T, H], y [T, H] may not overlap x.

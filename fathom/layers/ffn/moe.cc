@@ -1,44 +1,108 @@
 #include "fathom/layers/ffn/moe.h"
 
+#include <iterator>
+
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/gate/gate.h"
+#include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
 
+bool has_channel_codes(Format format) {
+  return format == Format::kFp8Channel || format == Format::kInt8Channel;
+}
+
+std::string_view why_not_fused(const MoeCall& c) {
+  if (c.rule == RouterRule::kGroupLimitedSoftmax) {
+    return "the fused kernels do not choose experts by group-limited softmax";
+  }
+  if (c.rule == RouterRule::kGroupedSigmoid && !c.renormalize) {
+    return "the fused kernels always normalise the weights of a sigmoid router";
+  }
+  const bool fits = c.experts == Format::kBf16 || c.experts == Format::kF32 ||
+                    c.experts == Format::kFp8Block || c.experts == Format::kFp8BlockUe8m0 ||
+                    c.experts == Format::kNvfp4;
+  return fits ? "" : "the fused kernels take experts in bf16, f32, fp8_block and nvfp4";
+}
+
+std::string_view why_not_grouped(const MoeCall& c) {
+  return has_channel_codes(c.experts) ? "there is no grouped product for scales per channel" : "";
+}
+
+std::string_view why_not_sorted(const MoeCall& c) {
+  return c.experts == Format::kW4Fp8 ? "the gathering product takes no w4_fp8" : "";
+}
+
 constexpr MoeRow kMoeRows[] = {
-    {MoeStrategy::kSorted, "sorted", "when the options ask for it",
-     [](const MoeOptions& o) { return o.strategy == MoeStrategy::kSorted; }},
-    {MoeStrategy::kGrouped, "grouped", "otherwise", [](const MoeOptions&) { return true; }},
+    {MoeStrategy::kFused, "fused", true, why_not_fused},
+    {MoeStrategy::kGrouped, "grouped", false, why_not_grouped},
+    {MoeStrategy::kSorted, "sorted", false, why_not_sorted},
 };
 
+// Why the table does not stop at this row; empty if it does.
+std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOptions& options) {
+  if (options.strategy && *options.strategy != row.strategy) return "the options ask for another";
+  if (!options.strategy && row.only_pinned) return "runs only if asked for";
+  return row.why_not(call);
+}
+
 }  // namespace
+
+Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name) {
+  if (name == "auto") return std::optional<MoeStrategy>{};
+  for (const MoeRow& row : kMoeRows) {
+    if (row.name == name) return std::optional{row.strategy};
+  }
+  return invalid_argument(
+      str_cat("strategy of the experts \"", name, "\", expected auto, grouped, sorted or fused"));
+}
 
 std::span<const MoeRow> moe_rows() {
   return kMoeRows;
 }
 
-int choose_moe(const MoeOptions& options) {
-  int row = 0;
-  while (!kMoeRows[row].fits(options))
-    ++row;
-  return row;
+int16_t moe_row(MoeStrategy strategy) {
+  int16_t i = 0;
+  while (kMoeRows[i].strategy != strategy)
+    ++i;
+  return i;
 }
 
-std::string explain_moe(const MoeOptions& options) {
-  const int chosen = choose_moe(options);
+Result<int> choose_moe(const MoeCall& call, const MoeOptions& options) {
+  std::string_view reason;
+  for (int i = 0; i < static_cast<int>(std::size(kMoeRows)); ++i) {
+    const MoeRow& row = kMoeRows[i];
+    const std::string_view why = why_not_row(row, call, options);
+    if (why.empty()) return i;
+    if (!options.strategy || options.strategy == row.strategy) reason = why;
+  }
+  return unsupported(str_cat("no strategy for experts in ", format_name(call.experts), ": ", reason,
+                             options.strategy ? "; use --moe auto" : ""));
+}
+
+std::string explain_moe(const MoeCall& call, const MoeOptions& options) {
   std::string out;
+  bool chosen = false;
   int index = 0;
-  for (const MoeRow& r : kMoeRows) {
-    const std::string_view verdict = index == chosen  ? "chosen"
-                                     : index > chosen ? "an earlier row fits"
-                                                      : "does not apply";
-    str_append(out, str_cat("row ", index, "  ", r.name, " (", r.when, "): ", verdict, "\n"));
-    ++index;
+  for (const MoeRow& row : kMoeRows) {
+    std::string_view verdict = chosen ? "an earlier row fits" : why_not_row(row, call, options);
+    if (verdict.empty()) {
+      verdict = "chosen";
+      chosen = true;
+    }
+    str_append(out, str_cat("row ", index++, "  ", row.name, ": ", verdict, "\n"));
   }
   return out;
+}
+
+// In float32, as everything about the choice.
+Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
+  FATHOM_ASSIGN(const View logits, ex.activations->tensor({x.dim(0), s.E}, Format::kF32, "T,E"));
+  FATHOM_TRY(linear(ex, "gate", x, w.gate, logits, LinearUse::kRouter));
+  return logits;
 }
 
 // DeepSeek-V3 report, eq. 13 to 16; all of it in float32.
@@ -48,8 +112,7 @@ Result<RouterChoice> route_tokens(Exec& ex, const MoeShape& s, const MoeWeights&
   FATHOM_ASSIGN(choice.ids, ex.activations->tensor({T, s.K}, Format::kI32, "T,K"));
   FATHOM_ASSIGN(choice.weights, ex.activations->tensor({T, s.K}, Format::kF32, "T,K"));
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View logits, ex.activations->tensor({T, s.E}, Format::kF32, "T,E"));
-  FATHOM_TRY(linear(ex, "gate", x, w.gate, logits, LinearUse::kRouter));
+  FATHOM_ASSIGN(const View logits, router_logits(ex, s, w, x));
   const Renormalize renorm = s.renormalize ? Renormalize::kYes : Renormalize::kNo;
   switch (s.rule) {
     case RouterRule::kSoftmax:
@@ -90,6 +153,18 @@ Status shared_experts(Exec& ex, const MoeWeights& w, const View& x, const View& 
   return mlp(ex, w.shared, x, y);
 }
 
+Result<View> shared_half(Exec& ex, const MoeWeights& w, const View& x) {
+  const int64_t H = x.dim(1);
+  FATHOM_ASSIGN(const View both, ex.activations->tensor({x.dim(0), 2 * H}, Format::kF32, "T,2*H"));
+  FATHOM_TRY(shared_experts(ex, w, x, slice_cols(both, H, H, "T,H")));
+  return both;
+}
+
+Status add_halves(Exec& ex, const View& both, const View& y) {
+  const View halves = reshape(both, {both.dim(0), 2, both.dim(1) / 2}, "T,2,H");
+  return launch<TopkSum>(ex, "add_shared_experts", {.x = halves, .y = y});
+}
+
 Status moe(Exec& ex,
            const MoeContext& m,
            const MoeWeights& w,
@@ -98,16 +173,16 @@ Status moe(Exec& ex,
            int layer,
            const Probe* probe) {
   ArenaScope arena(*ex.activations);
+  const MoeCall call{
+      .experts = w.down.w.format(), .rule = m.shape.rule, .renormalize = m.shape.renormalize};
+  FATHOM_ASSIGN(const int row, choose_moe(call, m.options));
+  const MoeStrategy strategy = kMoeRows[row].strategy;
+  if (strategy == MoeStrategy::kFused) return moe_fused(ex, m.shape, w, x, y);
   FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m.shape, w, x));
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
-  switch (kMoeRows[choose_moe(m.options)].strategy) {
-    case MoeStrategy::kGrouped:
-      return moe_grouped(ex, m.shape, w, x, choice, y);
-    case MoeStrategy::kSorted:
-      return moe_sorted(ex, m.shape, w, x, choice, y);
-  }
-  return internal_error("no strategy for the experts");
+  return strategy == MoeStrategy::kGrouped ? moe_grouped(ex, m.shape, w, x, choice, y)
+                                           : moe_sorted(ex, m.shape, w, x, choice, y);
 }
 
 }  // namespace fathom

@@ -2,10 +2,11 @@
 //
 //   y = Shared(x) + sum over the K chosen experts of  w_e * Expert_e(x)
 //
-// Two strategies compute the routed sum; a table chooses. They differ in how rows meet experts:
+// Three strategies compute the routed sum; a table chooses. They differ in how rows meet experts:
 //
 //   grouped   rows are copied into expert order, one grouped product each way, then summed back
 //   sorted    products gather and scatter rows through sorted slots; no copy of the rows is made
+//   fused     choice, products and sum are one kernel; the router's logits are all it gets
 //
 // Source: DeepSeek-V3 report, section 2.1.2; DeepSeek-V2 report, section 2.2.
 #pragma once
@@ -44,28 +45,46 @@ struct MoeShape {
 struct MoeWeights {
   LinearWeight gate;     ///< [E, H]
   View bias;             ///< [E] f32, kGroupedSigmoid alone
-  LinearWeight gate_up;  ///< [E, 2*I, H]
+  LinearWeight gate_up;  ///< [E, 2*I, H], gate rows first; up rows first for kFused
   LinearWeight down;     ///< [E, H, I]
   MlpWeights shared;     ///< absent (not present()) where a model has none
 };
 
-enum class MoeStrategy : uint8_t { kGrouped, kSorted };
+enum class MoeStrategy : uint8_t { kGrouped, kSorted, kFused };
 
 struct MoeOptions {
   std::optional<MoeStrategy> strategy;  ///< pins one
 };
 
-/// A row of the strategy table: the first that fits wins.
+/// "auto" (empty), "grouped", "sorted", "fused". Errors: InvalidArgument with those names.
+Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name);
+
+/// What the choice of a strategy depends on besides the options.
+struct MoeCall {
+  Format experts = Format::kBf16;  ///< of gate_up and down
+  RouterRule rule = RouterRule::kSoftmax;
+  bool renormalize = false;
+};
+
+/// A row of the strategy table: the first that is not pinned away and takes the call wins.
 struct MoeRow {
   MoeStrategy strategy;
   std::string_view name;
-  std::string_view when;
-  bool (*fits)(const MoeOptions& options);
+  bool only_pinned;  ///< never chosen unless the options ask for it
+  /// Why the strategy cannot compute the call; empty if it can.
+  std::string_view (*why_not)(const MoeCall& call);
 };
 
 std::span<const MoeRow> moe_rows();
-int choose_moe(const MoeOptions& options);
-std::string explain_moe(const MoeOptions& options);
+
+/// The row of a strategy, for records.
+int16_t moe_row(MoeStrategy strategy);
+
+/// The row that computes a call. Errors: Unsupported, if a pinned strategy cannot or none can.
+Result<int> choose_moe(const MoeCall& call, const MoeOptions& options);
+
+/// The same with the reasons, as lines of text, for `inspect --explain`.
+std::string explain_moe(const MoeCall& call, const MoeOptions& options);
 
 struct MoeContext {
   MoeShape shape;
@@ -79,7 +98,7 @@ struct RouterChoice {
 };
 
 /// y = the whole block of x [T, H]. The router's choices go to the probe as "router.ids" and
-/// "router.weights" of that layer.
+/// "router.weights" of that layer, but for the fused strategy. Errors: those of choose_moe.
 Status moe(Exec& ex,
            const MoeContext& m,
            const MoeWeights& w,
@@ -89,6 +108,7 @@ Status moe(Exec& ex,
            const Probe* probe);
 
 // The parts of moe().
+Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
 Result<RouterChoice> route_tokens(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
 Status moe_grouped(Exec& ex,
                    const MoeShape& s,
@@ -103,11 +123,31 @@ Status moe_sorted(Exec& ex,
                   const RouterChoice& choice,
                   const View& y);
 
+/// The choice is part of the kernel; nobody sees it.
+Status moe_fused(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& y);
+
 /// y = the shared experts of x, as one MLP of their summed width.
 Status shared_experts(Exec& ex, const MoeWeights& w, const View& x, const View& y);
 
 inline bool has_shared_experts(const MoeWeights& w) {
   return w.shared.down.present();
+}
+
+/// Float32 [T, 2*H] from the arena, the shared experts of x in its right half; and y = left +
+/// right.
+Result<View> shared_half(Exec& ex, const MoeWeights& w, const View& x);
+Status add_halves(Exec& ex, const View& both, const View& y);
+
+/// y [T, H] = the routed sum, which routed(out) writes, plus the shared experts if there are any:
+/// both meet in float32, side by side, and are rounded once. `out` has strided rows then.
+template <class Routed>
+Status add_shared_experts(
+    Exec& ex, const MoeWeights& w, const View& x, const View& y, const Routed& routed) {
+  if (!has_shared_experts(w)) return routed(y);
+  ArenaScope arena(*ex.activations);
+  FATHOM_ASSIGN(const View both, shared_half(ex, w, x));
+  FATHOM_TRY(routed(slice_cols(both, 0, x.dim(1), "T,H")));
+  return add_halves(ex, both, y);
 }
 
 }  // namespace fathom

@@ -54,7 +54,7 @@ Status moe_grouped(Exec& ex,
   if (shared) FATHOM_TRY(shared_experts(ex, w, x, y));
   FATHOM_ASSIGN(const ExpertRows experts, expert_rows(ex, s, w, x, choice));
   // The weight multiplies the expert's output, and the shared expert is added unscaled.
-  ex.selection_row = 1;
+  ex.selection_row = moe_row(MoeStrategy::kGrouped);
   return launch<UnpermuteWeightedSum>(ex, "apply_shuffle_mul_sum",
                                       {.x = experts.y,
                                        .dest = experts.dest,

@@ -5,6 +5,7 @@
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/kernels/moe/route/route.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"
+#include "fathom/kernels/quant/token_quant/token_quant.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/trace/scope.h"
 
@@ -23,10 +24,10 @@ struct SortedSlots {
 Result<SortedSlots> sort_slots(Exec& ex, const MoeShape& s, const View& ids) {
   const int64_t capacity = AlignExperts::capacity(ids.numel(), s.E, kBlock);
   SortedSlots slots;
-  FATHOM_ASSIGN(slots.ids, ex.activations->tensor({capacity}, Format::kI32, "M"));
+  FATHOM_ASSIGN(slots.ids, ex.activations->tensor({capacity}, Format::kI32, "slots"));
   FATHOM_ASSIGN(slots.block_expert,
-                ex.activations->tensor({capacity / kBlock}, Format::kI32, "M/block"));
-  FATHOM_ASSIGN(slots.num_padded, ex.activations->tensor({1}, Format::kI32));
+                ex.activations->tensor({capacity / kBlock}, Format::kI32, "blocks"));
+  FATHOM_ASSIGN(slots.num_padded, ex.activations->tensor({1}, Format::kI32, "1"));
   FATHOM_TRY(launch<AlignExperts>(ex, "moe_align_block_size",
                                   {.ids = ids,
                                    .sorted_ids = slots.ids,
@@ -35,6 +36,32 @@ Result<SortedSlots> sort_slots(Exec& ex, const MoeShape& s, const View& ids) {
                                    .block = kBlock,
                                    .num_experts = static_cast<int>(s.E)}));
   return slots;
+}
+
+// One product; experts with a scale per channel take x as codes with a scale a row.
+Status product(Exec& ex, Op op, SortedMoeGemm::Args args, const LinearWeight& w) {
+  const Format format = w.w.format();
+  if (format != Format::kFp8Channel && format != Format::kInt8Channel) {
+    args.w = w.w;
+    return launch<SortedMoeGemm>(ex, op, args);
+  }
+  ArenaScope temporary(*ex.activations);
+  const Format codes = format == Format::kFp8Channel ? Format::kE4m3 : Format::kI8;
+  const View x = args.x;
+  const int64_t rows = x.dim(0);
+  FATHOM_ASSIGN(args.x, ex.activations->tensor({rows, x.dim(1)}, codes, x.axes));
+  FATHOM_ASSIGN(args.x_scales, ex.activations->tensor({rows, 1}, Format::kF32));
+  const View scales = reshape(args.x_scales, {rows}, "T");
+  if (codes == Format::kE4m3) {
+    FATHOM_TRY(launch<TokenQuantFp8>(ex, "input_quant", {.x = x, .q = args.x, .s = scales}));
+  } else {
+    FATHOM_TRY(launch<TokenQuantInt8>(ex, "input_quant", {.x = x, .q = args.x, .s = scales}));
+  }
+  args.w = QuantView::dense(w.w.values);
+  args.w.values.format = codes;
+  args.w_scales = w.w.scales;
+  args.group_n = 1;
+  return launch<SortedMoeGemm>(ex, op, args);
 }
 
 // y [T, H] = sum over slots of weight * expert; y may be float32 and its rows strided.
@@ -50,27 +77,26 @@ Status routed_sum(Exec& ex,
   const int64_t R = T * s.K;
   Arena& arena = *ex.activations;
   FATHOM_ASSIGN(const SortedSlots slots, sort_slots(ex, s, choice.ids));
-  SortedMoeGemm::Args product{.x = x,
-                              .w = w.gate_up.w,
-                              .sorted_ids = slots.ids,
-                              .block_expert = slots.block_expert,
-                              .num_padded = slots.num_padded,
-                              .y = {},
-                              .block = kBlock,
-                              .top_k = static_cast<int>(s.K)};
-  FATHOM_ASSIGN(product.y, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
-  FATHOM_TRY(launch<SortedMoeGemm>(ex, "gate_up_proj", product));
+  SortedMoeGemm::Args args{.x = x,
+                           .w = {},
+                           .sorted_ids = slots.ids,
+                           .block_expert = slots.block_expert,
+                           .num_padded = slots.num_padded,
+                           .y = {},
+                           .block = kBlock,
+                           .top_k = static_cast<int>(s.K)};
+  FATHOM_ASSIGN(args.y, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
+  FATHOM_TRY(product(ex, "gate_up_proj", args, w.gate_up));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
-  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = product.y, .y = act}));
-  product.x = act;
-  product.w = w.down.w;
-  product.weights = reshape(choice.weights, {R}, "T*K");
-  product.top_k = 1;
-  FATHOM_ASSIGN(product.y, arena.tensor({R, x.dim(1)}, x.format, "T*K,H"));
-  FATHOM_TRY(launch<SortedMoeGemm>(ex, "down_proj", product));
-  ex.selection_row = 0;
+  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = args.y, .y = act}));
+  args.x = act;
+  args.weights = reshape(choice.weights, {R}, "T*K");
+  args.top_k = 1;
+  FATHOM_ASSIGN(args.y, arena.tensor({R, x.dim(1)}, x.format, "T*K,H"));
+  FATHOM_TRY(product(ex, "down_proj", args, w.down));
+  ex.selection_row = moe_row(MoeStrategy::kSorted);
   return launch<TopkSum>(ex, "moe_sum_reduce",
-                         {.x = reshape(product.y, {T, s.K, x.dim(1)}, "T,K,H"), .y = y});
+                         {.x = reshape(args.y, {T, s.K, x.dim(1)}, "T,K,H"), .y = y});
 }
 
 }  // namespace
@@ -81,16 +107,8 @@ Status moe_sorted(Exec& ex,
                   const View& x,
                   const RouterChoice& choice,
                   const View& y) {
-  if (!has_shared_experts(w)) return routed_sum(ex, s, w, x, choice, y);
-  // Routed sum and shared expert meet in float32, side by side, and are rounded once.
-  ArenaScope arena(*ex.activations);
-  const int64_t T = x.dim(0);
-  const int64_t H = x.dim(1);
-  FATHOM_ASSIGN(const View both, ex.activations->tensor({T, 2 * H}, Format::kF32, "T,2*H"));
-  FATHOM_TRY(shared_experts(ex, w, x, slice_cols(both, H, H, "T,H")));
-  FATHOM_TRY(routed_sum(ex, s, w, x, choice, slice_cols(both, 0, H, "T,H")));
-  return launch<TopkSum>(ex, "add_shared_experts",
-                         {.x = reshape(both, {T, 2, H}, "T,2,H"), .y = y});
+  return add_shared_experts(ex, w, x, y,
+                            [&](const View& out) { return routed_sum(ex, s, w, x, choice, out); });
 }
 
 }  // namespace fathom

@@ -2,7 +2,7 @@
 // output channel or progressively per group of 128 inside an int8 row (formats/qserve.h).
 //
 // Weights are packed as QServe packs them, in tiles of 32 x 32 codes: w has logical dims [N, K] and
-// N * K/2 bytes, the reference's [N, K/2]. There is no bias, and results are float16.
+// N * K/2 bytes, the reference's [N, K/2]. There is no bias. The reference's results are float16.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace fathom {
 /// x may have strided rows; y may, and may be given by the caller (in place of a new tensor); it
 /// must not overlap x. [T, 1] scales of the reference are [T].
 /// The sum is exact in int32, rounded to float32 once and after each scale; the second term is
-/// fused; one rounding to float16, infinite beyond 65504. Every variant gives the same bits.
+/// fused; one rounding to y, in f16 infinite beyond 65504. Every variant gives the same bits.
 /// Deterministic; a row's bits depend on that row and on w alone. A scale, sum or zero that is NaN
 /// or infinite reaches its own row or column.
 /// Errors: InvalidArgument unless w is packed.
@@ -33,7 +33,7 @@ struct W4a8GemmChannel {
       .reference_names = {"qserve_w4a8_per_chn_gemm"},
       .signature =
           "x[T,K]:i8 x_scales[T]:f16 x_sums[T]:f16 w[N,K]:w4a8_channel w_scales[N]:f16 "
-          "w_zeros[N]:f16 -> y[T,N]:f16",
+          "w_zeros[N]:f16 -> y[T,N]:f16|bf16|f32",
       .limits = "N%32==0, K%32==0, K<=131071",
       .equation = "y[t,n] = x_scales[t] w_scales[n] sum_k x[t,k] code[n,k] - x_sums[t] w_zeros[n]",
       .source = "QServe, arXiv 2405.04532",
@@ -76,7 +76,7 @@ struct W4a8GemmGroup {
       .reference_names = {"qserve_w4a8_per_group_gemm"},
       .signature =
           "x[T,K]:i8 x_scales[T]:f16 w[N,K]:w4a8_group group_scales[G,N]:i8 "
-          "group_zeros[G,N]:i8 w_scales[N]:f16 -> y[T,N]:f16",
+          "group_zeros[G,N]:i8 w_scales[N]:f16 -> y[T,N]:f16|bf16|f32",
       .limits = "N%32==0, K==128*G, K<=131071",
       .equation =
           "y[t,n] = x_scales[t] w_scales[n] sum_k x[t,k] int8(code[n,k] s[k/128,n] + z[k/128,n])",

@@ -12,9 +12,11 @@ struct Shape {
   Dist dist = Dist::kNormal;
   bool wraps = false;  ///< random group scales and zeros, beyond what the quantiser gives
   const char* op = "";
+  Format result = Format::kF16;
 };
 
 std::string suffix(const Shape& s) {
+  if (s.result != Format::kF16) return std::string(format_name(s.result));
   return s.dist != Dist::kNormal ? "mixed" : s.wraps ? "wraps" : "";
 }
 
@@ -133,7 +135,7 @@ void add_channel(CaseList& list, const Shape& s) {
     const Activations x = activations(c, s);
     const PackedWeight w = channel_weight(c, s);
     const Tensor y =
-        c.output({s.t, s.n}, Format::kF16, {.row_gap = *s.op != '\0' ? 0 : 3, .rows_per_batch = 1});
+        c.output({s.t, s.n}, s.result, {.row_gap = *s.op != '\0' ? 0 : 3, .rows_per_batch = 1});
     c.bind([=](const Binding& at) {
       return K::Args{.x = at(x.codes),
                      .x_scales = at(x.scales),
@@ -145,7 +147,7 @@ void add_channel(CaseList& list, const Shape& s) {
     });
     const auto rows = std::make_shared<RowCache>(
         s.k, [=](int64_t n, int64_t k) { return code_at(w.codes, n, k, s.k); });
-    c.expect_each(y, gates::gemm(Format::kF16), [=](int64_t t, int64_t n) {
+    c.expect_each(y, gates::gemm(s.result), [=](int64_t t, int64_t n) {
       return dot(x.codes.row(t), (*rows)(n)) * x.scales[t] * w.scales[n] - x.sums[t] * w.zeros[n];
     });
     expect_unquantised(c, s, y, x, w, 1.1e-2);
@@ -159,7 +161,7 @@ void add_group(CaseList& list, const Shape& s) {
     const Activations x = activations(c, s);
     const PackedWeight w = group_weight(c, s);
     const Tensor y =
-        c.output({s.t, s.n}, Format::kF16, {.row_gap = *s.op != '\0' ? 0 : 3, .rows_per_batch = 1});
+        c.output({s.t, s.n}, s.result, {.row_gap = *s.op != '\0' ? 0 : 3, .rows_per_batch = 1});
     c.bind([=](const Binding& at) {
       return K::Args{.x = at(x.codes),
                      .x_scales = at(x.scales),
@@ -175,7 +177,7 @@ void add_group(CaseList& list, const Shape& s) {
       const double value = code_at(w.codes, n, k, s.k) * w.group_scales[at] + w.group_zeros[at];
       return value - 256.0 * std::floor((value + 128.0) / 256.0);
     });
-    c.expect_each(y, gates::gemm(Format::kF16), [=](int64_t t, int64_t n) {
+    c.expect_each(y, gates::gemm(s.result), [=](int64_t t, int64_t n) {
       return dot(x.codes.row(t), (*rows)(n)) * x.scales[t] * w.scales[n];
     });
     expect_unquantised(c, s, y, x, w, 8e-3);
@@ -198,6 +200,8 @@ void add_w4a8_gemm_cases(CaseList& list) {
   add({.t = 70, .n = 96, .k = 512});
   add({.t = 12, .n = 32, .k = 256, .dist = Dist::kMixedRows});
   add({.t = 7, .n = 64, .k = 384, .wraps = true});
+  for (const Format result : {Format::kBf16, Format::kF32})
+    add({.t = 5, .n = 96, .k = 256, .result = result});
   for (int64_t t : {1, 16, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add({.t = t, .n = n, .k = k, .op = op});

@@ -1,4 +1,4 @@
-#include "fathom/runtime/evaluate.h"
+#include "fathom/runtime/eval/evaluate.h"
 
 #include <algorithm>
 #include <cmath>
