@@ -31,6 +31,12 @@ function(fathom_kernels_module)
     PUBLIC fathom_trace fathom_device fathom_tensor fathom_formats fathom_os fathom_base fathom_options
     PRIVATE fathom_warnings)
   fathom_isa_flags(fathom_kernels ${sources})
+  if(FATHOM_WITH_CUDA)
+    file(GLOB_RECURSE device_code CONFIGURE_DEPENDS
+      ${PROJECT_SOURCE_DIR}/fathom/kernels/*_cuda.cu ${PROJECT_SOURCE_DIR}/fathom/kernels/*_sm90.cu)
+    fathom_cuda_objects(fathom_kernels_cuda ${device_code})
+    target_sources(fathom_kernels PRIVATE $<TARGET_OBJECTS:fathom_kernels_cuda>)
+  endif()
   # Cases and oracles are shared by tests, benchmarks and fuzzers; the library does not carry them.
   if(cases)
     add_library(fathom_kernels_cases STATIC ${cases})

@@ -39,6 +39,11 @@ if(FATHOM_COVERAGE)
 endif()
 
 function(fathom_print_summary)
-  message(STATUS "fathom ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, backends: cpu, "
+  set(backends cpu)
+  if(FATHOM_WITH_CUDA)
+    string(APPEND backends " and cuda (${FATHOM_CUDA_ARCHS})")
+    message(STATUS "tests of the GPU run with ./dev gpu-test on a machine that has one, not with ctest")
+  endif()
+  message(STATUS "fathom ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, backends: ${backends}, "
                  "sanitizers: ${FATHOM_SANITIZE}, tests: ${FATHOM_TESTS}, ccache: ${FATHOM_CCACHE}")
 endfunction()

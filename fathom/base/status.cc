@@ -16,6 +16,8 @@ std::string_view status_code_name(StatusCode code) {
       return "Unsupported";
     case StatusCode::kCorrupt:
       return "Corrupt";
+    case StatusCode::kUnavailable:
+      return "Unavailable";
     case StatusCode::kOutOfMemory:
       return "OutOfMemory";
     case StatusCode::kOverloaded:

@@ -22,6 +22,7 @@ enum class StatusCode {
   kNotFound,         ///< no such file, tensor, model
   kUnsupported,      ///< understood, not available; names op, kernel, format, device
   kCorrupt,          ///< a file contradicts itself; names file, tensor, offset, expected, found
+  kUnavailable,      ///< hardware, a driver or a library that is not there
   kOutOfMemory,      ///< host, device or pages; says how much
   kOverloaded,       ///< queue or limits; try later
   kCancelled,        ///< the caller asked, or a deadline passed
@@ -78,6 +79,7 @@ class [[nodiscard]] Status {
 FATHOM_STATUS_FACTORY(invalid_argument, kInvalidArgument)
 FATHOM_STATUS_FACTORY(not_found, kNotFound)
 FATHOM_STATUS_FACTORY(unsupported, kUnsupported)
+FATHOM_STATUS_FACTORY(unavailable, kUnavailable)
 FATHOM_STATUS_FACTORY(corrupt, kCorrupt)
 FATHOM_STATUS_FACTORY(out_of_memory, kOutOfMemory)
 FATHOM_STATUS_FACTORY(overloaded, kOverloaded)

@@ -38,6 +38,7 @@ TEST(Status, EveryFactoryMakesItsCode) {
   EXPECT_EQ(not_found("").code(), StatusCode::kNotFound);
   EXPECT_EQ(unsupported("").code(), StatusCode::kUnsupported);
   EXPECT_EQ(corrupt("").code(), StatusCode::kCorrupt);
+  EXPECT_EQ(unavailable("").code(), StatusCode::kUnavailable);
   EXPECT_EQ(out_of_memory("").code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(overloaded("").code(), StatusCode::kOverloaded);
   EXPECT_EQ(cancelled("").code(), StatusCode::kCancelled);

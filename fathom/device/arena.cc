@@ -10,6 +10,7 @@ Status Arena::exhausted(int64_t bytes) const {
 Result<View> Arena::tensor(std::initializer_list<int64_t> dims, Format format, const char* axes) {
   View v = make_view(nullptr, dims, format, axes);
   FATHOM_ASSIGN(v.data, take(v.numel() * element_bytes(format)));
+  v.on_device = on_device();
   return v;
 }
 

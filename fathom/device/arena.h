@@ -26,6 +26,9 @@ class Arena {
 
   bool dry() const { return dry_; }
 
+  /// True if what it hands out is memory of a GPU.
+  bool on_device() const { return buffer_.on_device(); }
+
   /// `bytes` of 64-byte aligned memory; null when dry or when bytes is 0. Errors: OutOfMemory with
   /// the sizes (a broken memory plan).
   Result<void*> take(int64_t bytes) {

@@ -24,10 +24,14 @@ struct View {
   std::array<int64_t, kMaxRank> strides{};
   int rank = 0;
   Format format = Format::kNone;
+  bool on_device = false;  ///< data is memory of a GPU, which the host cannot read
   const char* axes = nullptr;
 
   /// True for an operand that is given; false for an optional one left out.
   bool present() const { return format != Format::kNone; }
+
+  /// True if the host may look at the elements: false in a dry run and for memory of a GPU.
+  bool readable() const { return data != nullptr && !on_device; }
 
   int64_t dim(int i) const { return dims[static_cast<size_t>(i)]; }
 

@@ -21,10 +21,12 @@ inline constexpr int kMaxScopeDepth = 6;
 const char* phase_name(Phase phase);
 const char* backend_name(Backend backend);
 
-/// One step of the scope path, such as {"layer", 12}; index -1 when there is none.
+/// One step of the scope path, such as {"layer", 12}, with the place that opened it; index -1 when
+/// there is none.
 struct ScopeName {
   const char* name = nullptr;
   int index = -1;
+  CallSite site;
 };
 
 struct OperandRecord {
@@ -39,8 +41,10 @@ struct OperandRecord {
 
 struct OpRecord {
   Op op{"", "", "", 0};
+  CallSite launch;  ///< the launch itself: what the op's call site led to
   const char* kernel = nullptr;
-  const char* variant = nullptr;  ///< null in a dry run
+  const char* variant =
+      nullptr;  ///< of a dry run: what the planned device takes; null without plan
   std::array<ScopeName, kMaxScopeDepth> scopes{};
   uint8_t scope_depth = 0;
   Phase phase = Phase::kNone;
@@ -50,7 +54,8 @@ struct OpRecord {
   std::array<OperandRecord, kMaxOperands> operands{};
   Cost cost;
   int64_t start_ns = 0;
-  int64_t end_ns = 0;  ///< equal to start_ns unless timed
+  int64_t end_ns = 0;       ///< equal to start_ns unless timed
+  int32_t statistics = -1;  ///< of its first written operand, see Recorder::statistics(); -1: none
 };
 
 }  // namespace fathom

@@ -71,6 +71,7 @@ OpRecord& Recorder::next() {
   record.selection_row = -1;
   record.start_ns = record.end_ns = 0;
   record.variant = nullptr;
+  record.statistics = -1;
   return record;
 }
 
@@ -91,6 +92,7 @@ int64_t Recorder::dropped() const {
 
 void Recorder::clear() {
   total_ = 0;
+  statistics_.clear();
 }
 
 void Recorder::push_scope(ScopeName scope) {

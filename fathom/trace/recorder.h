@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "fathom/tensor/inspect.h"
 #include "fathom/trace/record.h"
 
 namespace fathom {
@@ -11,6 +13,7 @@ namespace fathom {
 enum class RecordLevel : uint8_t {
   kShapes,  ///< op, kernel, dims, cost; no clock
   kTimed,   ///< the clock around each call as well
+  kProbed,  ///< timed, and statistics of what each call wrote, taken after its clock has stopped
 };
 
 /// Keeps the newest `capacity` records; what falls out is counted, never silent. Not thread-safe:
@@ -23,6 +26,12 @@ class Recorder {
 
   /// The slot of the next record, filled with the current scope and phase.
   OpRecord& next();
+
+  /// Statistics of one written operand; its place is what OpRecord::statistics counts from. The
+  /// operands of a record follow each other in the order of the signature.
+  void add_statistics(const TensorStatistics& statistics) { statistics_.push_back(statistics); }
+
+  std::span<const TensorStatistics> statistics() const { return statistics_; }
 
   /// Records kept, oldest first.
   std::vector<OpRecord> records() const;
@@ -48,6 +57,7 @@ class Recorder {
  private:
   RecordLevel level_;
   std::vector<OpRecord> ring_;
+  std::vector<TensorStatistics> statistics_;
   int64_t total_ = 0;
   Phase phase_ = Phase::kNone;
   std::array<ScopeName, kMaxScopeDepth> scopes_{};

@@ -5,11 +5,12 @@
 
 namespace fathom {
 
-/// Pushes a name for its lifetime. Does nothing without a recorder.
+/// Pushes a name, and the place that opens it, for its lifetime. Does nothing without a recorder.
 class Scope {
  public:
-  Scope(Recorder* recorder, const char* name, int index = -1) : recorder_(recorder) {
-    if (recorder_ != nullptr) recorder_->push_scope({name, index});
+  Scope(Recorder* recorder, const char* name, int index = -1, CallSite site = CallSite::here())
+      : recorder_(recorder) {
+    if (recorder_ != nullptr) recorder_->push_scope({name, index, site});
   }
 
   ~Scope() {

@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kWholeUpTo = 1 << 16;    // outputs compared in full, element oracles
 constexpr int64_t kRowsUpTo = 1 << 20;     // row oracles
 constexpr int64_t kSampledOutputs = 4096;  // at least so many of larger ones
-constexpr int64_t kSampledRows = 16;
 
 int64_t last_dim(const Tensor& t) {
   return t.rank() == 0 ? 1 : t.dim(t.rank() - 1);
@@ -74,8 +73,10 @@ double dot(std::span<const double> x, std::span<const float> w) {
 
 void CaseData::expect_each(const Tensor& output,
                            const Gate& gate,
-                           std::function<double(int64_t row, int64_t col)> f) {
-  expectations_.push_back({.output = output, .gate = gate, .each = std::move(f)});
+                           std::function<double(int64_t row, int64_t col)> f,
+                           int64_t sampled_rows) {
+  expectations_.push_back(
+      {.output = output, .gate = gate, .each = std::move(f), .sampled_rows = sampled_rows});
 }
 
 void CaseData::expect_rows(const Tensor& output,
@@ -116,7 +117,7 @@ void CaseData::choose_places(Expectation& e) {
     return;
   }
   const bool whole = e.output.numel() <= kWholeUpTo;
-  const std::vector<int64_t> chosen_rows = sample(rows, whole ? rows : kSampledRows, rng);
+  const std::vector<int64_t> chosen_rows = sample(rows, whole ? rows : e.sampled_rows, rng);
   const auto num_rows = std::max<int64_t>(1, static_cast<int64_t>(chosen_rows.size()));
   // A quarter more than needed, because random places may coincide.
   const int64_t wanted = whole ? cols : std::max<int64_t>(64, kSampledOutputs * 5 / 4 / num_rows);

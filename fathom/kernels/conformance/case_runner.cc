@@ -6,6 +6,9 @@
 
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
+#include "fathom/base/fail_point.h"
+#include "fathom/device/graph.h"
+#include "fathom/kernels/conformance/operands.h"
 #include "fathom/kernels/core/variants.h"
 
 namespace fathom {
@@ -23,9 +26,7 @@ CheckReport failed(std::string why) {
 
 // Launches on a fresh copy 0 and returns the bytes of its outputs.
 Result<std::vector<std::byte>> bits_of(CaseRunner& runner, CaseInstance& instance) {
-  FATHOM_TRY(runner.prepare(instance));
-  instance.reset(0);
-  FATHOM_TRY(instance.run(runner.exec(), 0));
+  FATHOM_TRY(runner.launch(instance, 0));
   return instance.output_bytes(0);
 }
 
@@ -62,6 +63,7 @@ std::string check_rows(CaseRunner& runner, CaseInstance& instance) {
   const int64_t rows = instance.batch_rows();
   if (rows < 2) return {};
   if (Status s = instance.make_copies(2); !s.ok()) return s.message();
+  if (Status s = runner.load(instance); !s.ok()) return s.message();
   if (Result<std::vector<std::byte>> full = bits_of(runner, instance); !full.ok()) {
     return full.status().message();
   }
@@ -70,10 +72,8 @@ std::string check_rows(CaseRunner& runner, CaseInstance& instance) {
       {0, 1}, {rows - 1, 1}, {rows / 3, std::max<int64_t>(1, rows / 2)}, {1, rows - 1}};
   for (const auto& [begin, wanted] : pieces) {
     const int64_t count = std::min(wanted, rows - begin);
-    instance.reset(1);
     // The workspace of a part may be cut differently, but is never larger.
-    if (Status s = runner.prepare(instance); !s.ok()) return s.message();
-    if (Status s = instance.run_rows(runner.exec(), 1, begin, count); !s.ok()) {
+    if (Status s = runner.launch_rows(instance, 1, begin, count); !s.ok()) {
       return str_cat("rows ", begin, "..", begin + count - 1, " alone: ", s.message());
     }
     if (std::string why = instance.compare_rows(0, 1, begin, count); !why.empty()) return why;
@@ -96,23 +96,57 @@ void CaseRunner::pin(std::string_view kernel, std::string_view variant) {
   exec_.pins = pins_.empty() ? nullptr : &pins_;
 }
 
-Status CaseRunner::prepare(CaseInstance& instance) {
-  const int64_t bytes = instance.workspace_bytes(pool_.size());
-  if (scratch_data_ == nullptr || bytes > scratch_bytes_) {
-    FATHOM_ASSIGN(Buffer buffer, Buffer::allocate(DeviceKind::kCpu, bytes + kGuardBytes,
-                                                  "scratch memory of a case"));
-    scratch_data_ = buffer.data();
-    scratch_bytes_ = bytes;
-    scratch_ = Arena(std::move(buffer));
-    std::memset(scratch_data_ + bytes, kPoison, kGuardBytes);
-  }
-  // A kernel must not count on what it finds there.
-  std::memset(scratch_data_, kPoison, static_cast<size_t>(bytes));
+Result<std::unique_ptr<CaseRunner>> CaseRunner::on_gpu(const DeviceInfo& device,
+                                                       int64_t operand_bytes) {
+  auto runner = std::make_unique<CaseRunner>(1);
+  FATHOM_ASSIGN(runner->stream_, Stream::create());
+  FATHOM_ASSIGN(Buffer buffer,
+                Buffer::allocate(DeviceKind::kCuda, operand_bytes, "operands of cases"));
+  runner->operands_ = Arena(std::move(buffer));
+  runner->device_ = device;
+  runner->exec_.backend = Backend::kCuda;
+  runner->exec_.stream = &*runner->stream_;
+  runner->exec_.device = &runner->device_;
+  return runner;
+}
+
+Status CaseRunner::load(CaseInstance& instance) {
+  if (!is_gpu()) return {};
+  operands_.reset();
+  FATHOM_TRY(instance.place_on_gpu(operands_, *stream_));
+  return stream_->synchronize();
+}
+
+Status CaseRunner::fill_scratch(int64_t offset, int64_t bytes) {
+  if (is_gpu()) return stream_->fill(scratch_data_ + offset, kPoison, bytes);
+  std::memset(scratch_data_ + offset, kPoison, static_cast<size_t>(bytes));
   return {};
 }
 
-std::string CaseRunner::workspace_damage() const {
-  const std::byte* guard = scratch_data_ + scratch_bytes_;
+Status CaseRunner::prepare(CaseInstance& instance) {
+  const int64_t bytes = instance.workspace_bytes(exec_);
+  if (scratch_data_ == nullptr || bytes > scratch_bytes_) {
+    const DeviceKind kind = is_gpu() ? DeviceKind::kCuda : DeviceKind::kCpu;
+    FATHOM_ASSIGN(Buffer buffer,
+                  Buffer::allocate(kind, bytes + kGuardBytes, "scratch memory of a case"));
+    scratch_data_ = buffer.data();
+    scratch_bytes_ = bytes;
+    scratch_ = Arena(std::move(buffer));
+    FATHOM_TRY(fill_scratch(bytes, kGuardBytes));
+  }
+  // A kernel must not count on what it finds there.
+  return fill_scratch(0, bytes);
+}
+
+std::string CaseRunner::workspace_damage() {
+  std::byte guard[kGuardBytes];
+  if (!is_gpu()) {
+    std::memcpy(guard, scratch_data_ + scratch_bytes_, kGuardBytes);
+  } else {
+    Status s = stream_->copy(guard, scratch_data_ + scratch_bytes_, kGuardBytes);
+    if (s.ok()) s = stream_->synchronize();
+    if (!s.ok()) return s.message();
+  }
   for (int64_t i = 0; i < kGuardBytes; ++i) {
     if (guard[i] != std::byte{kPoison}) {
       return str_cat("byte ", i, " after a workspace of ", scratch_bytes_, " bytes was written");
@@ -121,10 +155,30 @@ std::string CaseRunner::workspace_damage() const {
   return {};
 }
 
+template <class Launch>
+Status CaseRunner::reset_and_launch(CaseInstance& instance, int copy, Launch launch) {
+  FATHOM_TRY(prepare(instance));
+  instance.reset(copy);
+  if (!is_gpu()) return launch();
+  FATHOM_TRY(instance.upload(copy, Upload::kWritten, *stream_));
+  FATHOM_TRY(launch());
+  FATHOM_TRY(instance.download(copy, *stream_));
+  return stream_->synchronize();
+}
+
+Status CaseRunner::launch(CaseInstance& instance, int copy) {
+  return reset_and_launch(instance, copy, [&] { return instance.run(exec_, copy); });
+}
+
+Status CaseRunner::launch_rows(CaseInstance& instance, int copy, int64_t begin, int64_t count) {
+  return reset_and_launch(instance, copy,
+                          [&] { return instance.run_rows(exec_, copy, begin, count); });
+}
+
 CheckReport CaseRunner::run_checked(CaseInstance& instance) {
-  if (Status s = prepare(instance); !s.ok()) return failed(s.message());
-  instance.reset(0);
-  if (Status s = instance.run(exec_, 0); !s.ok()) return failed(s.message());
+  if (Status s = load(instance); !s.ok()) return failed(s.message());
+  if (Status s = launch(instance, 0); !s.ok()) return failed(s.message());
+  if (FATHOM_FAIL_POINT("case_runner.result")) instance.reset(0);  // as if nothing had been written
   CheckReport report = instance.check();
   for (std::string damage : {instance.check_guards(0), workspace_damage()}) {
     if (damage.empty() || !report.passed) continue;
@@ -147,6 +201,55 @@ std::string check_traits(CaseInstance& instance,
   if ((traits & kBatchInvariant) == 0) return {};
   if (std::string why = check_threads(instance, kernel, variant); !why.empty()) return why;
   return check_rows(runner, instance);
+}
+
+namespace {
+
+/// Replays a captured launch on what is at its addresses now, and waits.
+Status replay_and_fetch(CaseRunner& runner, Graph& graph, CaseInstance& instance) {
+  Stream& stream = *runner.exec().stream;
+  FATHOM_TRY(runner.prepare(instance));
+  instance.reset(0);
+  FATHOM_TRY(instance.upload(0, Upload::kWritten, stream));
+  FATHOM_TRY(graph.replay(stream));
+  FATHOM_TRY(instance.download(0, stream));
+  return stream.synchronize();
+}
+
+std::string check_graph(CaseRunner& runner, CaseInstance& instance, CaseInstance* changed) {
+  if (Status s = runner.load(instance); !s.ok()) return s.message();
+  Result<std::vector<std::byte>> direct = bits_of(runner, instance);
+  if (!direct.ok()) return direct.status().message();
+  Result<Graph> graph =
+      Graph::capture(*runner.exec().stream, [&] { return instance.run(runner.exec(), 0); });
+  if (!graph.ok()) return str_cat("capture: ", graph.status().message());
+  for (int i = 0; i < 2; ++i) {
+    if (Status s = replay_and_fetch(runner, *graph, instance); !s.ok()) return s.message();
+    if (instance.output_bytes(0) != *direct) return "a replayed graph gives other bits";
+  }
+  if (changed == nullptr || changed->gpu_layout() != instance.gpu_layout()) return {};
+  if (Status s = runner.load(*changed); !s.ok()) return s.message();
+  Status s = replay_and_fetch(runner, *graph, *changed);
+  const CheckReport report = s.ok() ? changed->check() : failed(s.message());
+  if (s = runner.load(instance); !s.ok()) return s.message();
+  return report.passed ? "" : str_cat("a graph replayed on changed input: ", report.why);
+}
+
+}  // namespace
+
+std::string check_gpu_traits(CaseRunner& runner,
+                             CaseInstance& instance,
+                             CaseInstance* changed,
+                             uint32_t traits,
+                             const TraitChecks& checks) {
+  if ((traits & kDeterministic) != 0) {
+    if (std::string why = check_repeats(runner, instance, checks.repeats); !why.empty()) return why;
+  }
+  if ((traits & kBatchInvariant) != 0) {
+    if (std::string why = check_rows(runner, instance); !why.empty()) return why;
+  }
+  if ((traits & kGraphSafe) == 0) return {};
+  return check_graph(runner, instance, changed);
 }
 
 }  // namespace fathom

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "fathom/base/status.h"
+#include "fathom/device/arena.h"
+#include "fathom/device/stream.h"
 #include "fathom/kernels/core/exec.h"
 #include "fathom/tensor/view.h"
 #include "fathom/trace/cost.h"
@@ -41,6 +43,8 @@ struct OperandInfo {
   bool is_weight = false;
 };
 
+enum class Upload : uint8_t;
+
 /// One case with its data in memory. Copy 0 exists from the start and is what check() reads;
 /// further copies let a benchmark walk through more memory than the caches hold.
 class CaseInstance {
@@ -50,14 +54,14 @@ class CaseInstance {
   /// Why the kernel (its pinned variant) would not take this case; empty if it would.
   virtual std::string why_not(Exec& ex) = 0;
 
-  /// Launches on a copy.
+  /// Launches on a copy: in the memory of the host, or of the GPU if that is the backend of `ex`.
   virtual Status run(Exec& ex, int copy) = 0;
 
   /// Launches on rows [begin, begin + count) of the batch alone, in a copy of its own.
   virtual Status run_rows(Exec& ex, int copy, int64_t begin, int64_t count) = 0;
 
-  /// Bytes of scratch that run() takes from ex.scratch.
-  virtual int64_t workspace_bytes(int num_threads) = 0;
+  /// Bytes of scratch that run() takes from ex.scratch; 0 if no variant takes the case.
+  virtual int64_t workspace_bytes(Exec& ex) = 0;
 
   virtual Cost cost() = 0;
 
@@ -92,6 +96,17 @@ class CaseInstance {
   /// Empty if no byte outside the operands and no read-only operand of the copy has changed.
   virtual std::string check_guards(int copy) const = 0;
 
+  /// Gives every copy a place in memory of a GPU and brings its bytes there. Errors: OutOfMemory.
+  virtual Status place_on_gpu(Arena& memory, Stream& stream) = 0;
+
+  /// Brings what the host has of a copy to its place on the GPU, or back. Copies between host and
+  /// GPU are in the order of the stream; the caller waits before it looks.
+  virtual Status upload(int copy, Upload what, Stream& stream) = 0;
+  virtual Status download(int copy, Stream& stream) = 0;
+
+  /// Two cases of equal layout have the same places on a GPU, each in an empty arena.
+  virtual std::vector<int64_t> gpu_layout() const = 0;
+
   /// Holds copy 0 to the gates. The exact answers are computed once, before the first launch.
   virtual CheckReport check() = 0;
 };
@@ -104,6 +119,10 @@ struct CaseSpec {
   std::string columns{};  ///< split columns of the report where the axes do not say them,
                           ///< "M=1;E=256;topk=8"
   std::string note{};     ///< said in the report, such as experts mapped onto a ring
+  std::string suite{};    ///< the benchmark suite that alone has this case; empty: any may
+  int64_t batch = 0;      ///< columns B and S, where a suite speaks of sequences; 0: it does not
+  int64_t seq = 0;
+  double flops = 0;  ///< of a call whose operands take long to make; lets a machine leave it out
 };
 
 struct Case {
@@ -111,6 +130,8 @@ struct Case {
   CaseSpec spec;
   /// Builds inputs from the seed; the same seed gives the same bytes on every machine.
   std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make;
+  /// The same with weights as they lie on a GPU: row-major, whatever layout the case names.
+  std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make_for_gpu{};
 };
 
 class CaseList {

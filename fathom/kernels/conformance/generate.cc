@@ -210,8 +210,8 @@ std::byte sensible_scale(std::byte random) {
 
 constexpr double kNvfp4CodeSize = 9.0;  // of code times such a scale, root mean square, rounded
 
-void nvfp4_codes(const WeightSpec& spec, double scale, Rng& rng, WeightParts out) {
-  const WeightBytes bytes = weight_bytes(spec);
+void nvfp4_codes(
+    const WeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
   random_bytes(rng, out.values, bytes.values);
   if (spec.layout == WeightLayout::kRows16) {
     constexpr int64_t kSuperTile = 576;
@@ -231,9 +231,9 @@ void nvfp4_codes(const WeightSpec& spec, double scale, Rng& rng, WeightParts out
   }
 }
 
-void fp8_codes(const WeightSpec& spec, double scale, Rng& rng, WeightParts out) {
+void fp8_codes(
+    const WeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
   constexpr double kCodeSize = 128.0;  // of uniform E4M3 codes, root mean square, rounded
-  const WeightBytes bytes = weight_bytes(spec);
   random_bytes(rng, out.values, bytes.values);
   for (int64_t i = 0; i < bytes.values; ++i) {
     // 7F and FF are NaN.
@@ -374,19 +374,21 @@ void generate_weight(const WeightSpec& spec, Rng& rng, WeightParts out, std::vec
   }
 }
 
-void generate_weight_codes(const WeightSpec& spec, Rng& rng, WeightParts out) {
+void generate_weight_codes(const WeightSpec& spec, Rng& rng, WeightParts out, int64_t ring_bytes) {
   FATHOM_CHECK(spec.rows % kTileRows == 0 && spec.cols % kFp8Block == 0, "full tiles only");
   const double scale = weight_scale(spec);
+  WeightBytes bytes = weight_bytes(spec);
+  if (ring_bytes > 0) bytes.values = std::min(bytes.values, ring_bytes);
   switch (spec.format) {
     case Format::kF32:
-      return repeat_values<float>(rng, scale, spec.format, out.values, weight_bytes(spec).values);
+      return repeat_values<float>(rng, scale, spec.format, out.values, bytes.values);
     case Format::kBf16:
-      return repeat_values<Bf16>(rng, scale, spec.format, out.values, weight_bytes(spec).values);
+      return repeat_values<Bf16>(rng, scale, spec.format, out.values, bytes.values);
     case Format::kNvfp4:
-      return nvfp4_codes(spec, scale, rng, out);
+      return nvfp4_codes(spec, bytes, scale, rng, out);
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
-      return fp8_codes(spec, scale, rng, out);
+      return fp8_codes(spec, bytes, scale, rng, out);
     default:
       FATHOM_CHECK(false, str_cat("no test weights of format ", format_name(spec.format)));
   }

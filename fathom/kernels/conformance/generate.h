@@ -83,8 +83,12 @@ void generate_weight(const WeightSpec& spec, Rng& rng, WeightParts out, std::vec
 
 /// Fills `out` with random codes and scales of sensible size, as fast as memory allows: for shapes
 /// whose quantisation would take longer than the measurement. Full tiles only (rows % 16 == 0,
-/// cols % 128 == 0).
-void generate_weight_codes(const WeightSpec& spec, Rng& rng, WeightParts out);
+/// cols % 128 == 0). `ring_bytes` > 0: the values lie on a ring of so many bytes, of whole tiles,
+/// and are written once.
+void generate_weight_codes(const WeightSpec& spec,
+                           Rng& rng,
+                           WeightParts out,
+                           int64_t ring_bytes = 0);
 
 /// Row `row` (counted through all matrices of the stack) as the stored codes say.
 void decode_weight_row(const WeightSpec& spec,

@@ -63,10 +63,13 @@ std::vector<OperandInfo> operand_infos(const Signature& signature, const View* c
 template <Contract K>
 class KernelCase final : public CaseInstance {
  public:
-  KernelCase(uint64_t seed, const std::function<void(CaseBuilder<K>&)>& build) : data_(seed) {
+  using Args = typename K::Args;
+
+  KernelCase(uint64_t seed, Side runs_on, const std::function<void(CaseBuilder<K>&)>& build)
+      : data_(seed, runs_on) {
     build(data_);
     FATHOM_CHECK(data_.bind_ != nullptr, "a case needs bind()");
-    args_.push_back(data_.bind_(data_.binding(0)));
+    args_.push_back(data_.bind_(data_.binding(Side::kHost, 0)));
     const auto operands = K::operands(args_[0]);
     for (size_t i = 0; i < operands.size(); ++i) {
       if (operands[i]->present()) {
@@ -79,19 +82,19 @@ class KernelCase final : public CaseInstance {
   std::string why_not(Exec& ex) override { return fathom::why_not<K>(ex, op(), args_[0]); }
 
   Status run(Exec& ex, int copy) override {
-    return launch<K>(ex, op(), args_[static_cast<size_t>(copy)]);
+    const std::vector<Args>& args = ex.backend == Backend::kCuda ? gpu_args_ : args_;
+    return launch<K>(ex, op(), args[static_cast<size_t>(copy)]);
   }
 
   Status run_rows(Exec& ex, int copy, int64_t begin, int64_t count) override {
-    return launch<K>(ex, op(), data_.bind_(data_.rows_binding(copy, begin, count)));
+    return launch<K>(ex, op(), data_.bind_(data_.rows_binding(side_of(ex), copy, begin, count)));
   }
 
-  int64_t workspace_bytes([[maybe_unused]] int num_threads) override {
-    if constexpr (requires { K::workspace(args_[0], num_threads); }) {
-      return K::workspace(args_[0], num_threads);
-    } else {
-      return 0;
-    }
+  int64_t workspace_bytes(Exec& ex) override {
+    int64_t symbols[kMaxSymbols];
+    if (!internal::call_fits<K>(K::operands(args_[0]), symbols)) return 0;
+    const Variant<K>* variant = internal::pick<K>(ex, op(), args_[0], symbols);
+    return variant == nullptr ? 0 : internal::workspace_of<K>(ex, variant, args_[0]);
   }
 
   Cost cost() override { return cost_of<K>(args_[0]); }
@@ -120,7 +123,7 @@ class KernelCase final : public CaseInstance {
   Status make_copies(int count) override {
     FATHOM_TRY(data_.make_copies(count));
     while (static_cast<int>(args_.size()) < count) {
-      args_.push_back(data_.bind_(data_.binding(static_cast<int>(args_.size()))));
+      args_.push_back(data_.bind_(data_.binding(Side::kHost, num_copies())));
     }
     return {};
   }
@@ -153,23 +156,49 @@ class KernelCase final : public CaseInstance {
             .why = judged.why};
   }
 
+  Status place_on_gpu(Arena& memory, Stream& stream) override {
+    gpu_args_.clear();
+    for (int copy = 0; copy < num_copies(); ++copy) {
+      FATHOM_TRY(data_.place_on_gpu(copy, memory));
+      FATHOM_TRY(data_.upload(copy, Upload::kAll, stream));
+      gpu_args_.push_back(data_.bind_(data_.binding(Side::kGpu, copy)));
+    }
+    return {};
+  }
+
+  Status upload(int copy, Upload what, Stream& stream) override {
+    return data_.upload(copy, what, stream);
+  }
+
+  Status download(int copy, Stream& stream) override { return data_.download(copy, stream); }
+
+  std::vector<int64_t> gpu_layout() const override { return data_.gpu_layout(); }
+
  private:
+  static Side side_of(const Exec& ex) {
+    return ex.backend == Backend::kCuda ? Side::kGpu : Side::kHost;
+  }
+
   // Errors name the kernel; the recorder gets the op from the case.
   static Op op() { return Op(K::kInfo.name.data()); }
 
   CaseBuilder<K> data_;
-  std::vector<typename K::Args> args_;  // one a copy
+  std::vector<Args> args_;      // one a copy
+  std::vector<Args> gpu_args_;  // one a copy that has its place on a GPU
 };
 
 /// Adds a case of kernel K. `build` must depend on nothing but its builder and its captures.
 template <Contract K>
 void add_case(CaseList& list, CaseSpec spec, std::function<void(CaseBuilder<K>&)> build) {
-  list.add_case(
-      {.kernel = std::string(K::kInfo.name),
-       .spec = std::move(spec),
-       .make = [build = std::move(build)](uint64_t seed) -> std::unique_ptr<CaseInstance> {
-         return std::make_unique<KernelCase<K>>(seed, build);
-       }});
+  const auto maker = [&build](Side runs_on) {
+    return [build, runs_on](uint64_t seed) -> std::unique_ptr<CaseInstance> {
+      return std::make_unique<KernelCase<K>>(seed, runs_on, build);
+    };
+  };
+  list.add_case({.kernel = std::string(K::kInfo.name),
+                 .spec = std::move(spec),
+                 .make = maker(Side::kHost),
+                 .make_for_gpu = maker(Side::kGpu)});
 }
 
 }  // namespace fathom

@@ -220,7 +220,7 @@ std::span<const float> Weight::exact_row(int64_t row) const {
 View Binding::operator()(const Tensor& t) const {
   if (!t.present()) return {};
   const CaseData::Operand& o = *data_.operands_[static_cast<size_t>(t.id_)];
-  const View whole = data_.view_of(o, copy_);
+  const View whole = data_.view_of(o, copy_, side_);
   const int64_t each = o.placement.rows_per_batch;
   return each == 0 ? whole : slice_rows(whole, begin_ * each, count_ * each);
 }
@@ -228,7 +228,7 @@ View Binding::operator()(const Tensor& t) const {
 QuantView Binding::operator()(const Weight& w) const {
   const CaseData::Operand& o = *data_.operands_[static_cast<size_t>(w.id_)];
   const WeightSpec& spec = o.weight;
-  const WeightParts parts = data_.parts_of(o, copy_);
+  const WeightParts parts = data_.parts_of(o, copy_, side_);
   const bool stack = spec.num_experts > 0;
   const auto shape = [&](void* data, int64_t n, int64_t k, Format format) {
     return stack ? make_view(data, {spec.num_experts, n, k}, format)
@@ -250,6 +250,8 @@ QuantView Binding::operator()(const Weight& w) const {
     const int64_t each = spec.layout == WeightLayout::kRows16 ? groups : 1;
     q.global = make_view(parts.global, {spec.matrices() * each}, Format::kF32);
   }
+  for (View* v : {&q.values, &q.scales, &q.global})
+    v->on_device = side_ == Side::kGpu;
   return q;
 }
 
@@ -257,6 +259,10 @@ QuantView Binding::operator()(const Weight& w) const {
 
 Tensor CaseData::add_dense(
     Role role, std::vector<int64_t> dims, Format format, const Fill& fill, Placement placement) {
+  if (runs_on_ == Side::kGpu && placement.row_gap > 0 && !dims.empty()) {
+    const int64_t pitch = align_up(dims.back() + placement.row_gap, 16 / element_bytes(format));
+    placement.row_gap = pitch - dims.back();
+  }
   auto o = std::make_unique<Operand>();
   o->role = role;
   o->placement = placement;
@@ -269,16 +275,36 @@ Tensor CaseData::add_dense(
   const Tensor handle(this, static_cast<int>(operands_.size()));
   operands_.push_back(std::move(o));
   if (role == Role::kOutput) return handle;
-  std::vector<float> row(static_cast<size_t>(last_dim(operands_.back()->shape)));
-  const bool random = format_info(format).is_float;
-  for (int64_t r = 0; r < rows; ++r) {
-    if (random) generate_row(fill, r, rng_, row);
-    for (size_t i = 0; i < row.size(); ++i) {
-      handle.set(r * static_cast<int64_t>(row.size()) + static_cast<int64_t>(i),
-                 random ? double{row[i]} : 0.0);
-    }
-  }
+  fill_dense(*operands_.back(), fill);
   return handle;
+}
+
+// Large operands repeat a block of rows: a million values are as random as a hundred million, and
+// the generator is slower than the kernels. The block is an odd multiple of the kinds of rows, so
+// that it is no multiple of a tile.
+void CaseData::fill_dense(Operand& o, const Fill& fill) {
+  constexpr int64_t kDistinctValues = 1 << 20;
+  constexpr int64_t kKindsOfRows = 6;  // of Dist::kMixedRows
+  const int64_t cols = last_dim(o.shape);
+  const int64_t rows = leading_rows(o.shape);
+  const int64_t pitch = row_pitch(o.shape, o.placement);
+  if (cols == 0) return;
+  const int64_t distinct =
+      std::min(rows, kKindsOfRows * (ceil_div(kDistinctValues, kKindsOfRows * cols) | 1));
+  const Format format = o.shape.format;
+  const bool random = format_info(format).is_float;
+  std::byte* data = o.copies[0].data();
+  std::vector<float> row(static_cast<size_t>(cols));
+  for (int64_t r = 0; r < distinct; ++r) {
+    if (random) generate_row(fill, r, rng_, row);
+    for (int64_t i = 0; i < cols; ++i)
+      store_element(format, data, r * pitch + i, double{row[static_cast<size_t>(i)]});
+  }
+  const int64_t row_bytes = pitch * element_bytes(format);
+  for (int64_t r = distinct; r < rows; r += distinct) {
+    std::memcpy(data + r * row_bytes, data,
+                static_cast<size_t>(std::min(distinct, rows - r) * row_bytes));
+  }
 }
 
 Tensor CaseData::input(std::vector<int64_t> dims, Format format, Fill fill, Placement placement) {
@@ -305,7 +331,13 @@ Weight CaseData::add_weight(std::unique_ptr<Operand> o) {
   return Weight(this, static_cast<int>(operands_.size()) - 1);
 }
 
-Weight CaseData::weight(const WeightSpec& spec) {
+WeightSpec CaseData::as_it_lies(WeightSpec spec) const {
+  if (runs_on_ == Side::kGpu) spec.layout = WeightLayout::kRowMajor;
+  return spec;
+}
+
+Weight CaseData::weight(const WeightSpec& wanted) {
+  const WeightSpec spec = as_it_lies(wanted);
   auto o = std::make_unique<Operand>();
   o->weight = spec;
   const Weight handle = add_weight(std::move(o));
@@ -314,26 +346,35 @@ Weight CaseData::weight(const WeightSpec& spec) {
   return handle;
 }
 
-Weight CaseData::weight_codes(const WeightSpec& spec, int64_t ring_bytes) {
+Weight CaseData::weight_codes(const WeightSpec& wanted, int64_t ring_bytes) {
+  const WeightSpec spec = as_it_lies(wanted);
   auto o = std::make_unique<Operand>();
   o->weight = spec;
   if (ring_bytes > 0) o->ring = map_ring(spec, ring_bytes);
   const Weight handle = add_weight(std::move(o));
-  // On a ring later matrices overwrite earlier ones, tile upon tile of the same kind.
-  generate_weight_codes(spec, rng_, parts_of(*operands_.back(), 0));
+  const auto& ring = operands_.back()->ring;
+  generate_weight_codes(spec, rng_, parts_of(*operands_.back(), 0),
+                        ring ? ring.get_deleter().ring_bytes : 0);
   return handle;
 }
 
-WeightParts CaseData::parts_of(const Operand& o, int copy) const {
+WeightParts CaseData::parts_of(const Operand& o, int copy, Side side) const {
+  if (side == Side::kGpu) {
+    const GpuPlaces& at = o.on_gpu[static_cast<size_t>(copy)];
+    return {
+        .values = at.values, .scales = at.scales, .global = reinterpret_cast<float*>(at.global)};
+  }
   const StoredWeight& s = o.stored[static_cast<size_t>(copy)];
   return {.values = o.ring ? o.ring.get() : s.values.data(),
           .scales = s.scales.size() == 0 ? nullptr : s.scales.data(),
           .global = s.global.size() == 0 ? nullptr : reinterpret_cast<float*>(s.global.data())};
 }
 
-View CaseData::view_of(const Operand& o, int copy) const {
+View CaseData::view_of(const Operand& o, int copy, Side side) const {
+  const auto c = static_cast<size_t>(copy);
   View v = o.shape;
-  v.data = o.copies[static_cast<size_t>(copy)].data();
+  v.on_device = side == Side::kGpu;
+  v.data = v.on_device ? o.on_gpu[c].values : o.copies[c].data();
   return v;
 }
 

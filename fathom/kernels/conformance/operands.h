@@ -9,7 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "fathom/base/checked_math.h"
+#include "fathom/device/arena.h"
 #include "fathom/device/memory.h"
+#include "fathom/device/stream.h"
 #include "fathom/kernels/conformance/compare.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/tensor/quant_view.h"
@@ -37,6 +40,11 @@ class GuardedBlock {
   int64_t size() const { return size_; }
 
   bool guards_intact() const;
+
+  /// The block with both guards: what a copy of it on a GPU holds.
+  std::byte* base() const { return data_ - kGuardBytes; }
+
+  int64_t total() const { return align_up<int64_t>(size_, 64) + 2 * kGuardBytes; }
 
  private:
   void set_guards_readable(bool readable) const;
@@ -126,6 +134,15 @@ struct Placement {
   int64_t rows_per_batch = 0;  ///< of the first axis, for one row of the batch; 0: not cut
 };
 
+/// Which memory the views of a launch lie in.
+enum class Side : uint8_t { kHost, kGpu };
+
+/// What an upload brings to a GPU.
+enum class Upload : uint8_t {
+  kAll,
+  kWritten,  ///< what kernels write; the rest is there and unchanged
+};
+
 /// Turns handles into views on one copy, or on some rows of the batch in it.
 class Binding {
  public:
@@ -139,10 +156,11 @@ class Binding {
  private:
   friend class CaseData;
 
-  Binding(const CaseData& data, int copy, int64_t begin, int64_t count)
-      : data_(data), copy_(copy), begin_(begin), count_(count) {}
+  Binding(const CaseData& data, Side side, int copy, int64_t begin, int64_t count)
+      : data_(data), side_(side), copy_(copy), begin_(begin), count_(count) {}
 
   const CaseData& data_;
+  Side side_;
   int copy_;
   int64_t begin_;
   int64_t count_;
@@ -154,6 +172,7 @@ struct Expectation {
   Gate gate;
   char letter = 'A';
   std::function<double(int64_t row, int64_t col)> each{};
+  int64_t sampled_rows = 16;  // of `each`
   std::function<void(int64_t row, std::span<double> out)> rows{};
   std::function<void(std::span<double> out)> all{};
   std::function<void(int64_t row, std::span<double> expected)> settle{};
@@ -163,13 +182,17 @@ struct Expectation {
 
 /// Frees a ring of weights.
 struct RingUnmap {
-  int64_t bytes = 0;
+  int64_t bytes = 0;       // of the mapping
+  int64_t ring_bytes = 0;  // of the memory behind it
   void operator()(std::byte* p) const;
 };
 
 class CaseData {
  public:
-  explicit CaseData(uint64_t seed) : seed_(seed), rng_(seed, 1) {}
+  /// Of a case that runs on a GPU weights are row-major, and rows that lie apart begin at multiples
+  /// of sixteen bytes, as the rows of a model do.
+  explicit CaseData(uint64_t seed, Side runs_on = Side::kHost)
+      : seed_(seed), runs_on_(runs_on), rng_(seed, 1) {}
 
   CaseData(const CaseData&) = delete;
   CaseData& operator=(const CaseData&) = delete;
@@ -190,16 +213,19 @@ class CaseData {
   /// A quantised random weight; its exact values are kept for gate B.
   Weight weight(const WeightSpec& spec);
 
-  /// A weight of random codes, for large shapes. `ring_bytes` > 0 maps the values onto a ring of at
-  /// least so many bytes: the stack then takes no more memory than that (say so in CaseSpec::note).
+  /// A weight of random codes, for large shapes. `ring_bytes` > 0 maps the values onto a ring of
+  /// about so many bytes, or of four times the last cache where that is less: the stack then takes
+  /// no more memory than that (say so in CaseSpec::note).
   /// Errors of the system (no memory) end the program, as in every other function here.
   Weight weight_codes(const WeightSpec& spec, int64_t ring_bytes = 0);
 
   /// Exact answers, element by element: f(row, col), col in the last axis, row through all others.
-  /// Large outputs are sampled: edges of tiles and random places, at least 4,096.
+  /// Large outputs are sampled: edges of tiles and random places, at least 4,096 in `sampled_rows`
+  /// rows; few rows where each costs a second.
   void expect_each(const Tensor& output,
                    const Gate& gate,
-                   std::function<double(int64_t row, int64_t col)> f);
+                   std::function<double(int64_t row, int64_t col)> f,
+                   int64_t sampled_rows = 16);
 
   /// Row by row of the last axis. Large outputs are sampled by rows.
   ///
@@ -244,6 +270,14 @@ class CaseData {
     GuardedBlock global;
   };
 
+  /// Where the parts of an operand lie on a GPU; null for parts that are not there. A dense operand
+  /// has values only.
+  struct GpuPlaces {
+    std::byte* values = nullptr;
+    std::byte* scales = nullptr;
+    std::byte* global = nullptr;
+  };
+
   struct Operand {
     Role role = Role::kInput;
     View shape;  // dims and strides of a copy; data is null
@@ -260,18 +294,34 @@ class CaseData {
     std::vector<float> exact;
     std::vector<float> decoded;  // the row asked for last
     int64_t decoded_row = -1;
+    std::vector<GpuPlaces> on_gpu;  // one a copy, once it has places
   };
 
   Tensor add_dense(
       Role role, std::vector<int64_t> dims, Format format, const Fill& fill, Placement placement);
-  WeightParts parts_of(const Operand& o, int copy) const;
-  View view_of(const Operand& o, int copy) const;
+  void fill_dense(Operand& o, const Fill& fill);
+  WeightParts parts_of(const Operand& o, int copy, Side side = Side::kHost) const;
+  View view_of(const Operand& o, int copy, Side side) const;
 
-  Binding binding(int copy) const { return Binding(*this, copy, 0, batch_rows_); }
+  Binding binding(Side side, int copy) const { return Binding(*this, side, copy, 0, batch_rows_); }
 
-  Binding rows_binding(int copy, int64_t begin, int64_t count) const {
-    return Binding(*this, copy, begin, count);
+  Binding rows_binding(Side side, int copy, int64_t begin, int64_t count) const {
+    return Binding(*this, side, copy, begin, count);
   }
+
+  // ---- on a GPU (gpu_copies.cc) ----
+
+  /// Gives the parts of a copy, guards included, places in memory of a GPU, always in one order:
+  /// two cases of one layout get the same places in an empty arena. Errors: OutOfMemory.
+  Status place_on_gpu(int copy, Arena& memory);
+  /// Brings the bytes of a copy there, or back. What is only read and too large to be compared
+  /// comes back as its guards alone.
+  Status upload(int copy, Upload what, Stream& stream) const;
+  Status download(int copy, Stream& stream) const;
+  /// Bytes of every part, in the order of places.
+  std::vector<int64_t> gpu_layout() const;
+  template <class F>
+  static void for_parts(const Operand& o, int copy, F&& f);
 
   /// Computes the exact answers and keeps what check_guards compares with. Called once, after the
   /// author's function.
@@ -296,6 +346,7 @@ class CaseData {
   void choose_places(Expectation& e);
   void evaluate(Expectation& e) const;
   Weight add_weight(std::unique_ptr<Operand> o);
+  WeightSpec as_it_lies(WeightSpec spec) const;
   StoredWeight copy_of(const StoredWeight& from) const;
   std::unique_ptr<std::byte, RingUnmap> map_ring(const WeightSpec& spec, int64_t ring_bytes);
   uint64_t hash_of(const Operand& o, int copy) const;
@@ -304,6 +355,7 @@ class CaseData {
   void name_operand(const void* data, std::string_view name);
 
   uint64_t seed_;
+  Side runs_on_;
   Rng rng_;
   int64_t batch_rows_ = 0;
   int num_copies_ = 1;

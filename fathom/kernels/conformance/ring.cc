@@ -10,6 +10,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/conformance/operands.h"
+#include "fathom/os/cpu_info.h"
 
 namespace fathom {
 namespace {
@@ -33,7 +34,8 @@ std::unique_ptr<std::byte, RingUnmap> CaseData::map_ring(const WeightSpec& spec,
                                                          int64_t ring_bytes) {
   const int64_t unit = ring_unit(spec);
   const int64_t total = align_up(weight_bytes(spec).values, int64_t{sysconf(_SC_PAGESIZE)});
-  const int64_t ring = align_up(ring_bytes, unit);
+  const int64_t enough = std::max(4 * cpu_info().l3_bytes, int64_t{256} << 20);
+  const int64_t ring = align_up(std::min(ring_bytes, enough), unit);
   if (ring >= total) return nullptr;  // no repetition: ordinary memory does
   const int fd = memfd_create("fathom-weight-ring", MFD_CLOEXEC);
   FATHOM_CHECK(fd >= 0 && ftruncate(fd, ring) == 0, "no memory for a ring of weights");
@@ -47,7 +49,8 @@ std::unique_ptr<std::byte, RingUnmap> CaseData::map_ring(const WeightSpec& spec,
     FATHOM_CHECK(piece != MAP_FAILED, "cannot map a ring of weights");
   }
   close(fd);
-  return std::unique_ptr<std::byte, RingUnmap>(static_cast<std::byte*>(base), RingUnmap{total});
+  return std::unique_ptr<std::byte, RingUnmap>(static_cast<std::byte*>(base),
+                                               RingUnmap{total, ring});
 }
 
 }  // namespace fathom

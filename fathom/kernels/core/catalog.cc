@@ -12,7 +12,8 @@ template <Contract K>
 std::vector<VariantEntry> entries_of(const VariantTable<K>& table) {
   std::vector<VariantEntry> out;
   for (const Variant<K>& v : table) {
-    out.push_back({v.name, v.needs, v.limits.text, v.traits, v.unit, v.accepts != nullptr});
+    out.push_back(
+        {v.name, v.needs.isa, v.limits.text, v.traits, v.unit, v.accepts != nullptr, v.needs.sm});
   }
   return out;
 }
@@ -53,6 +54,7 @@ const KernelEntry kEntries[] = {
               .cuda = ((backends_)&CUDA) != 0,                      \
               .variants = variants_of<Contract_>,                   \
               .built = built_variants<Contract_, name_##_cpu>,      \
+              .signature = &kSignature<Contract_>,                  \
               .counts_bytes = has_bytes<Contract_>(),               \
               .has_workspace = has_workspace<Contract_>()},
 #include "fathom/kernels/kernels.def"

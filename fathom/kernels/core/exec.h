@@ -16,6 +16,9 @@ namespace fathom {
 /// cannot apply is an error.
 using Pins = std::vector<std::pair<std::string, std::string>>;
 
+struct DeviceInfo;
+class Stream;
+
 struct Exec {
   Backend backend = Backend::kCpu;
   ThreadPool* pool = nullptr;    ///< CPU backend; null only in a dry run
@@ -25,7 +28,11 @@ struct Exec {
   const Pins* pins = nullptr;    ///< null: none
   int num_threads = 1;           ///< of the pool; dry runs use it to size workspaces
 
-  void* workspace = nullptr;   ///< set by launch for the running kernel: Contract::workspace bytes
+  Stream* stream = nullptr;            ///< CUDA backend: what calls are given to, in order
+  const DeviceInfo* device = nullptr;  ///< CUDA backend: the GPU in use
+
+  void* workspace =
+      nullptr;  ///< set by launch for the running kernel: as many bytes as it asked for
   int16_t selection_row = -1;  ///< set by a layer's selection table for the next record
 
   bool dry() const { return backend == Backend::kDry; }

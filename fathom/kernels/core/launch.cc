@@ -61,7 +61,7 @@ std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kerne
 }
 
 int64_t record_clock(const Exec& ex) {
-  if (ex.recorder->level() != RecordLevel::kTimed) return 0;
+  if (ex.recorder->level() == RecordLevel::kShapes) return 0;
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -69,11 +69,13 @@ int64_t record_clock(const Exec& ex) {
 
 OpRecord& begin_record(Exec& ex,
                        Op op,
+                       CallSite site,
                        std::string_view kernel,
                        const Signature& signature,
                        const View* const* operands) {
   OpRecord& record = ex.recorder->next();
   record.op = op;
+  record.launch = site;
   record.kernel = kernel.data();
   record.backend = ex.backend;
   record.selection_row = ex.selection_row;
@@ -94,8 +96,17 @@ OpRecord& begin_record(Exec& ex,
   return record;
 }
 
-void end_record(Exec& ex, OpRecord& record) {
+void end_record(Exec& ex,
+                OpRecord& record,
+                const Signature& signature,
+                const View* const* operands) {
   record.end_ns = record_clock(ex);
+  if (ex.recorder->level() != RecordLevel::kProbed || ex.dry()) return;
+  record.statistics = static_cast<int32_t>(ex.recorder->statistics().size());
+  for (int i = 0; i < signature.num_operands; ++i) {
+    if (!signature.operands[static_cast<size_t>(i)].written || !operands[i]->present()) continue;
+    ex.recorder->add_statistics(statistics_of(*operands[i]));
+  }
 }
 
 }  // namespace internal

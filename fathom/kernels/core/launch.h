@@ -80,10 +80,14 @@ Status pin_error(Op op, std::string_view kernel, std::string_view variant);
 std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kernel);
 OpRecord& begin_record(Exec& ex,
                        Op op,
+                       CallSite site,
                        std::string_view kernel,
                        const Signature& signature,
                        const View* const* operands);
-void end_record(Exec& ex, OpRecord& record);
+void end_record(Exec& ex,
+                OpRecord& record,
+                const Signature& signature,
+                const View* const* operands);
 int64_t record_clock(const Exec& ex);
 
 template <Contract K>
@@ -101,6 +105,12 @@ const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int6
     if (variant_fits(v, args, symbols)) return &v;
   }
   return nullptr;
+}
+
+/// A dry run without a plan asks for no variant; every other call must find one.
+template <Contract K>
+bool needs_variant(const Exec& ex) {
+  return !ex.dry() || Impl<K>::tables[static_cast<size_t>(Backend::kDry)].size() > 0;
 }
 
 template <Contract K>
@@ -122,34 +132,54 @@ Status no_variant(Exec& ex, Op op, const typename K::Args& args, const int64_t* 
   return no_variant_error(op, K::kInfo.name, ex.backend, reason);
 }
 
+/// Scratch memory of a call. What a contract says is for the CPU; variants for a GPU say their own.
 template <Contract K>
-Status run_variant(Exec& ex, const Variant<K>* v, const typename K::Args& args) {
+int64_t workspace_of(const Exec& ex, const Variant<K>* v, const typename K::Args& args) {
+  if (v != nullptr && v->needs.sm > 0) {
+    return v->workspace == nullptr ? 0 : v->workspace(args, ex);
+  }
   if constexpr (requires { K::workspace(args, 1); }) {
-    ArenaScope scope(*ex.scratch);
-    if (!ex.scratch->try_take(K::workspace(args, ex.num_threads), &ex.workspace)) [[unlikely]] {
-      return workspace_error(*ex.scratch, K::workspace(args, ex.num_threads), K::kInfo.name);
-    }
-    return v == nullptr ? Status{} : v->run(ex, args);
+    return K::workspace(args, ex.num_threads);
   } else {
-    return v == nullptr ? Status{} : v->run(ex, args);
+    return 0;
   }
 }
 
+/// Takes the workspace and calls the variant; a dry run only counts the workspace.
 template <Contract K>
-[[gnu::noinline]] Status run_recorded(Exec& ex,
-                                      Op op,
-                                      const Variant<K>* v,
-                                      const typename K::Args& args) {
+Status run_in_workspace(Exec& ex, const Variant<K>* v, const typename K::Args& args) {
+  ArenaScope scope(*ex.scratch);
+  const int64_t bytes = workspace_of<K>(ex, v, args);
+  if (!ex.scratch->try_take(bytes, &ex.workspace)) [[unlikely]] {
+    return workspace_error(*ex.scratch, bytes, K::kInfo.name);
+  }
+  return ex.dry() ? Status{} : v->run(ex, args);
+}
+
+template <Contract K>
+Status run_variant(Exec& ex, const Variant<K>* v, const typename K::Args& args) {
+  constexpr bool kMayNeedSpace = requires {
+    K::workspace(args, 1);
+  };
+  if (kMayNeedSpace || (v != nullptr && v->workspace != nullptr)) {
+    return run_in_workspace<K>(ex, v, args);
+  }
+  return ex.dry() ? Status{} : v->run(ex, args);
+}
+
+template <Contract K>
+[[gnu::noinline]] Status run_recorded(
+    Exec& ex, Op op, CallSite site, const Variant<K>* v, const typename K::Args& args) {
   const auto operands = K::operands(args);
-  OpRecord& record = begin_record(ex, op, K::kInfo.name, kSignature<K>, operands.data());
+  OpRecord& record = begin_record(ex, op, site, K::kInfo.name, kSignature<K>, operands.data());
   record.cost = cost_of<K>(args);
   if (v != nullptr) {
     record.variant = v->name.data();
     record.cost.unit = v->unit;
   }
   record.start_ns = record_clock(ex);
-  Status status = run_variant(ex, v, args);
-  end_record(ex, record);
+  Status status = run_variant<K>(ex, v, args);
+  end_record(ex, record, kSignature<K>, operands.data());
   return status;
 }
 
@@ -160,12 +190,16 @@ template <Contract K>
 /// 1. Checks the operands against the signature and limits of K, then K::check if there is one.
 /// 2. Takes the first variant of the backend's table whose limits hold.
 /// 3. With a recorder, writes an OpRecord (and times the call if asked).
-/// 4. Calls the variant. A dry run stops before this, after counting the workspace.
+/// 4. Calls the variant. A dry run stops before this, after counting the workspace; where kernels
+///    are planned for a device (plan_cpu_kernels) it records the variant that device would take.
 ///
 /// Errors: InvalidArgument for operands that do not fit, naming op, kernel, operand and axis;
 /// Unsupported if no variant applies. No allocation, no virtual call, no clock without a recorder.
 template <Contract K>
-Status launch(Exec& ex, Op op, const typename K::Args& args) {
+Status launch(Exec& ex,
+              Op op,
+              const typename K::Args& args,
+              [[maybe_unused]] CallSite site = CallSite::here()) {
   const auto operands = K::operands(args);
   int64_t symbols[kMaxSymbols];
   if (!internal::call_fits<K>(operands, symbols)) [[unlikely]] {
@@ -177,17 +211,14 @@ Status launch(Exec& ex, Op op, const typename K::Args& args) {
       return std::move(s).add_context(str_cat(op.name, ": ", K::kInfo.name));
     }
   }
-  const Variant<K>* variant = nullptr;
-  if (!ex.dry()) {
-    variant = internal::pick<K>(ex, op, args, symbols);
-    if (variant == nullptr) [[unlikely]]
-      return internal::no_variant<K>(ex, op, args, symbols);
-  }
+  const Variant<K>* variant = internal::pick<K>(ex, op, args, symbols);
+  if (variant == nullptr && internal::needs_variant<K>(ex)) [[unlikely]]
+    return internal::no_variant<K>(ex, op, args, symbols);
 #ifdef FATHOM_TRACE
   if (ex.recorder != nullptr) [[unlikely]]
-    return internal::run_recorded(ex, op, variant, args);
+    return internal::run_recorded(ex, op, site, variant, args);
 #endif
-  return internal::run_variant(ex, variant, args);
+  return internal::run_variant<K>(ex, variant, args);
 }
 
 /// Why kernel K would not take `args` on this backend; empty if it would. For selection tables.
@@ -201,7 +232,8 @@ std::string why_not(Exec& ex, Op op, const typename K::Args& args) {
   if constexpr (requires { K::check(args); }) {
     if (Status s = K::check(args); !s.ok()) return s.message();
   }
-  if (ex.dry() || internal::pick<K>(ex, op, args, symbols) != nullptr) return {};
+  if (!internal::needs_variant<K>(ex)) return {};
+  if (internal::pick<K>(ex, op, args, symbols) != nullptr) return {};
   return internal::no_variant<K>(ex, op, args, symbols).message();
 }
 
@@ -214,7 +246,7 @@ bool accepts(Exec& ex, Op op, const typename K::Args& args) {
   if constexpr (requires { K::check(args); }) {
     if (!K::check(args).ok()) return false;
   }
-  return ex.dry() || internal::pick<K>(ex, op, args, symbols) != nullptr;
+  return !internal::needs_variant<K>(ex) || internal::pick<K>(ex, op, args, symbols) != nullptr;
 }
 
 }  // namespace fathom

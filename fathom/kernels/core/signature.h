@@ -305,7 +305,9 @@ class Parser {
   constexpr void parse_operand(bool result) {
     const std::string_view word = name();
     if (word.empty()) return operand_name_expected();
-    const bool optional = accept("?");
+    // Nothing is skipped here: the word after a name that stands alone is the next operand.
+    const bool optional = !done() && peek() == '?';
+    if (optional) ++pos_;
     for (int i = 0; i < signature_.num_operands; ++i) {  // an in-place result names an operand
       Operand& known = signature_.operands[static_cast<size_t>(i)];
       if (known.name == word) {

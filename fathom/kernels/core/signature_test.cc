@@ -28,6 +28,15 @@ TEST(Signature, ParsesOperandsAxesAndFormats) {
   EXPECT_FALSE(kGemm.operands[3].read);
 }
 
+TEST(Signature, MarksEveryResultThatIsNamedTwice) {
+  constexpr Signature s = parse_signature("q[T]:f32 k?[T]:f32 p[T]:i32 -> q k z[T]:f32");
+
+  EXPECT_TRUE(s.operands[0].written && s.operands[0].read);
+  EXPECT_TRUE(s.operands[1].written && s.operands[1].read && s.operands[1].optional);
+  EXPECT_FALSE(s.operands[2].written);
+  EXPECT_TRUE(s.operands[3].written && !s.operands[3].read);
+}
+
 TEST(Signature, MarksAResultNamedTwiceAsInPlace) {
   constexpr Signature s = parse_signature("x[T,D]:f32 h[T,D]:f32 -> y[T,D]:f32 h[T,D]");
 

@@ -17,6 +17,24 @@ enum Traits : uint32_t {
   kGraphSafe = 1u << 2,       ///< may be captured; everything that changes comes from memory
 };
 
+/// What a machine must have to run a variant: an instruction set of the CPU, or a GPU of this
+/// compute capability (times ten; 90 is Hopper) or above.
+struct Needs {
+  Isa isa = Isa::kPortable;
+  int sm = 0;  ///< 0: a variant of the CPU
+
+  constexpr Needs() = default;
+
+  constexpr Needs(Isa needed) : isa(needed) {}  // NOLINT: implicit on purpose
+};
+
+/// sm(90): a GPU of compute capability 9.0.
+constexpr Needs sm(int capability) {
+  Needs needs;
+  needs.sm = capability;
+  return needs;
+}
+
 /// Limits of a variant over the axes of its contract, parsed at compile time.
 template <Contract K>
 struct Limits {
@@ -29,24 +47,27 @@ struct Limits {
 template <Contract K>
 struct Variant {
   std::string_view name;
-  Isa needs = Isa::kPortable;
+  Needs needs{};
   LimitList limits{};
   uint32_t traits = 0;
   Status (*run)(Exec&, const typename K::Args&) = nullptr;
   MathUnit unit = MathUnit::kF32;
   bool (*accepts)(const typename K::Args&) = nullptr;  ///< formats and layouts; null: all
+  /// Bytes of scratch of a variant for a GPU. Null: none. (For the CPU the contract says.)
+  int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
 };
 
 /// One row as it is written in a table.
 template <Contract K>
 struct VariantRow {
   std::string_view name;
-  Isa needs;
+  Needs needs;
   Limits<K> limits;
   uint32_t traits;
   Status (*run)(Exec&, const typename K::Args&);
   MathUnit unit = MathUnit::kF32;
   bool (*accepts)(const typename K::Args&) = nullptr;
+  int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
 };
 
 inline constexpr int kMaxVariants = 8;
@@ -58,7 +79,7 @@ class VariantTable {
 
   constexpr VariantTable(std::initializer_list<VariantRow<K>> rows) {
     for (const VariantRow<K>& r : rows) {
-      add({r.name, r.needs, r.limits.list, r.traits, r.run, r.unit, r.accepts});
+      add({r.name, r.needs, r.limits.list, r.traits, r.run, r.unit, r.accepts, r.workspace});
     }
   }
 

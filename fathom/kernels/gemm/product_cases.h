@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 
@@ -28,6 +29,7 @@ struct ProductShape {
   const char* op = "";  ///< name in a model; cases with one are timed
   int64_t heads = 0;    ///< 0: x[T,K]; else x[T,H,K], one matrix a head
   Dist dist = Dist::kNormal;
+  int64_t x_gap = 6;  ///< between rows of x, which then begin anywhere; 8: at multiples of 16 bytes
 };
 
 inline std::string product_case_name(const ProductShape& s) {
@@ -39,6 +41,7 @@ inline std::string product_case_name(const ProductShape& s) {
   if (s.y != Format::kBf16) str_append(name, str_cat("_y_", format_name(s.y)));
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.dist != Dist::kNormal) name += "_mixed";
+  if (s.x_gap % 8 == 0) name += "_aligned";
   return name;
 }
 
@@ -175,8 +178,8 @@ void add_product_case(CaseList& list, const ProductShape& s) {
                           : std::vector<int64_t>{s.t, heads, width};
     };
     c.set_batch(s.t);
-    const Tensor x =
-        c.input(dims(s.k), s.x, {.dist = s.dist}, {.row_gap = bench ? 0 : 6, .rows_per_batch = 1});
+    const Tensor x = c.input(dims(s.k), s.x, {.dist = s.dist},
+                             {.row_gap = bench ? 0 : s.x_gap, .rows_per_batch = 1});
     const WeightSpec w_spec{
         .num_experts = s.heads, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
     const Weight w = bench ? c.weight_codes(w_spec) : c.weight(w_spec);
@@ -190,6 +193,19 @@ void add_product_case(CaseList& list, const ProductShape& s) {
       return dot(x.row(row), w.exact_row(row % heads * s.n + n));
     });
   });
+}
+
+/// [n, k] at the points of the published benchmark that the kernel has rows at. `s` gives what does
+/// not depend on the point.
+template <class K>
+void add_reference_products(CaseList& list, const char* op, ProductShape s) {
+  s.op = op;
+  for (const ReferencePoint& p : reference_points(K::kInfo.name)) {
+    s.t = p.tokens();
+    const double flops = 2.0 * static_cast<double>(s.t * s.n * s.k);
+    add_reference_case(list, p, {.op = op, .flops = flops},
+                       [&](CaseList& one) { add_product_case<K>(one, s); });
+  }
 }
 
 /// The small shapes that every plain product kernel passes: few and many tokens, edges of the row
@@ -224,7 +240,18 @@ void add_small_product_cases(CaseList& list,
   add({.t = 10, .n = 40, .k = 304, .x = Format::kF32});
   add({.t = 14, .n = 34, .k = 320, .dist = Dist::kMixedRows});
   add({.t = 9, .n = 17, .k = 4368});  // more columns than a loop takes at once
+  // Rows that wide loads can take: edges of tiles of tokens, of rows of w and of slices of k.
+  for (int64_t t : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129}) {
+    if (t > max_t) continue;
+    add({.t = t, .n = 130, .k = 448, .x_gap = 8});
+  }
+  for (int64_t n : {1, 2, 15, 17, 63, 64, 65, 127, 128, 129})
+    add({.t = 6, .n = n, .k = 384, .x_gap = 8});
+  for (int64_t k : {64, 128, 192, 320, 576, 1024, 1088, 2048, 4160, 7168})
+    add({.t = 11, .n = 72, .k = k, .x_gap = 8});
+  add({.t = 14, .n = 40, .k = 640, .dist = Dist::kMixedRows, .x_gap = 8});
   if (max_t >= 300) {
+    add({.t = 300, .n = 200, .k = 512, .x_gap = 8});
     for (int64_t t : {16, 17, 33})
       add({.t = t, .n = 144, .k = 208});
     add({.t = 300, .n = 80, .k = 304});  // more rows than a loop takes at once
@@ -246,6 +273,7 @@ struct GroupedShape {
   int64_t top_k = 1;
   const char* op = "";
   int64_t ring_bytes = 0;
+  int64_t x_gap = 6;  ///< as in ProductShape
 
   int64_t experts() const { return static_cast<int64_t>(counts.size()); }
 
@@ -271,6 +299,7 @@ inline std::string grouped_case_name(const GroupedShape& s) {
   if (s.x != Format::kBf16) str_append(name, str_cat("_x_", format_name(s.x)));
   if (s.y != Format::kBf16) str_append(name, str_cat("_y_", format_name(s.y)));
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
+  if (s.x_gap % 8 == 0) name += "_aligned";
   return name;
 }
 
@@ -300,7 +329,7 @@ void add_grouped_case(CaseList& list, const GroupedShape& s) {
       }
     }
     offsets.set(s.experts(), static_cast<double>(at_row));
-    const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = bench ? 0 : 6});
+    const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = bench ? 0 : s.x_gap});
     const WeightSpec w_spec{.num_experts = s.experts(),
                             .rows = s.n,
                             .cols = s.k,
@@ -336,6 +365,10 @@ void add_small_grouped_cases(CaseList& list, Format weight) {
   add({.counts = {5, 17, 0, 9, 1, 33}, .n = 32, .k = 272});
   add({.counts = {2, 0, 9, 4}, .n = 32, .k = 128, .before = 2, .after = 3});
   add({.counts = {300, 1, 20}, .n = 16, .k = 64});
+  add({.counts = {0, 0, 0}, .n = 64, .k = 128, .x_gap = 8});
+  add({.counts = {5, 17, 0, 9, 1, 33}, .n = 80, .k = 320, .before = 2, .after = 3, .x_gap = 8});
+  add({.counts = {63, 64, 65, 1, 0, 129}, .n = 144, .k = 448, .x_gap = 8});
+  add({.counts = {1, 0, 2, 8, 0, 7, 1, 1}, .n = 192, .k = 2112, .x_gap = 8});
   add({.counts = {3, 10, 0, 1}, .n = 33, .k = 144, .layout = WeightLayout::kRowMajor});
   add({.counts = {3, 10, 0, 1}, .n = 48, .k = 144, .x = Format::kF32, .y = Format::kF32});
 }

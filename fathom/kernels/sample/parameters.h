@@ -22,7 +22,7 @@ Status check_each(std::string_view name, const View& v, T all, std::string_view 
   if (!v.present() && bad(all)) {
     return invalid_argument(str_cat(name, "_all is ", all, ", expected ", expected));
   }
-  for (int64_t t = 0; v.data != nullptr && t < v.dim(0); ++t) {
+  for (int64_t t = 0; v.readable() && t < v.dim(0); ++t) {
     const T value = v.as<const T>()[t];
     if (!bad(value)) continue;
     return invalid_argument(str_cat(name, "[", t, "] is ", value, ", expected ", expected));

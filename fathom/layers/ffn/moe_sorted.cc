@@ -51,7 +51,7 @@ Status product(Exec& ex, Op op, SortedMoeGemm::Args args, const LinearWeight& w)
   const int64_t rows = x.dim(0);
   FATHOM_ASSIGN(args.x, ex.activations->tensor({rows, x.dim(1)}, codes, x.axes));
   FATHOM_ASSIGN(args.x_scales, ex.activations->tensor({rows, 1}, Format::kF32));
-  const View scales = reshape(args.x_scales, {rows}, "T");
+  const View scales = reshape(args.x_scales, {rows});
   if (codes == Format::kE4m3) {
     FATHOM_TRY(launch<TokenQuantFp8>(ex, "input_quant", {.x = x, .q = args.x, .s = scales}));
   } else {

@@ -68,8 +68,8 @@ Result<KvStorage> KvStorage::allocate(const KvLayout& layout, int64_t num_pages)
   for (int64_t l = 0; l < layout.num_layers; ++l) {
     std::byte* layer = storage.buffer_.data();
     if (layer != nullptr) layer += l * (total / layout.num_layers);
-    storage.views_.push_back(
-        make_view(layer, {num_pages, layout.page_size, layout.width}, layout.format, "pages,page_size,Lkv+Dr"));
+    storage.views_.push_back(make_view(layer, {num_pages, layout.page_size, layout.width},
+                                       layout.format, "pages,page_size,Lkv+Dr"));
   }
   return storage;
 }

@@ -98,7 +98,10 @@ struct GeluTanhMul {
 };
 
 extern const VariantTable<SiluMul> silu_mul_cpu;
+extern const VariantTable<SiluMul> silu_mul_cuda;
 extern const VariantTable<GeluMul> gelu_mul_cpu;
+extern const VariantTable<GeluMul> gelu_mul_cuda;
 extern const VariantTable<GeluTanhMul> gelu_tanh_mul_cpu;
+extern const VariantTable<GeluTanhMul> gelu_tanh_mul_cuda;
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 namespace oracle {
@@ -105,6 +106,15 @@ void add_gated_act_cases(CaseList& list) {
                             2816);
     add_bench_case<GeluMul>(list, oracle::gelu, "r1_dense", "act_fn", t, 18432);
     add_bench_case<GeluTanhMul>(list, oracle::gelu_tanh, "r1_dense", "act_fn", t, 18432);
+  }
+  for (const ReferencePoint& p : reference_points("silu_mul")) {
+    const auto reference = [&](const char* op, int64_t rows) {
+      add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
+        add_bench_case<SiluMul>(one, oracle::silu, "reference", op, rows, 2048);
+      });
+    };
+    reference("act_fn", 8 * p.tokens());  // the rows of the experts of a token
+    reference("shared_experts_act_fn", p.tokens());
   }
   // 128 tokens with 8 experts each
   add_bench_case<SiluMul>(list, oracle::silu, "r1_experts", "experts", 1024, 2048);

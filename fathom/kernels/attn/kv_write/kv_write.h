@@ -93,6 +93,8 @@ struct KvGather {
 };
 
 extern const VariantTable<KvWrite> kv_write_cpu;
+extern const VariantTable<KvWrite> kv_write_cuda;
 extern const VariantTable<KvGather> kv_gather_cpu;
+extern const VariantTable<KvGather> kv_gather_cuda;
 
 }  // namespace fathom

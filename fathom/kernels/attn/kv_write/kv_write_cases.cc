@@ -3,6 +3,7 @@
 
 #include "fathom/kernels/attn/kv_write/kv_write.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 namespace {
@@ -38,7 +39,9 @@ void add_write_case(CaseList& list, const CacheShape& s) {
     c.set_batch(s.t);
     const int64_t pages = 2 * s.t / s.page_size + 2;
     const auto input = [&](int64_t width, int64_t gap) {
-      return c.input({s.t, width}, s.values, {.dist = Dist::kMixedRows, .scale = 4},
+      // What is timed has values of a model.
+      const Dist dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows;
+      return c.input({s.t, width}, s.values, {.dist = dist, .scale = 4},
                      {.row_gap = gap, .rows_per_batch = 1});
     };
     const Tensor latent = input(s.l, 64);
@@ -134,6 +137,11 @@ void add_kv_write_cases(CaseList& list) {
       if (t <= 512) add_write_case(list, {.spec = spec, .t = t, .cache = cache});
       if (t >= 512) add_gather_case(list, {.spec = spec, .t = t, .cache = cache});
     }
+  }
+  for (const ReferencePoint& p : reference_points("kv_write")) {
+    add_reference_case(list, p, {.op = "kv_write"}, [&](CaseList& one) {
+      add_write_case(one, {.spec = {.name = "reference", .bench = true}, .t = p.tokens()});
+    });
   }
 }
 

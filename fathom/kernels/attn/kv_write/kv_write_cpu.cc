@@ -21,7 +21,7 @@ void KvGather::bytes(const Args& a, Cost& cost) {
 }
 
 Status check_slots(const View& slots, const View& cache) {
-  if (slots.data == nullptr) return {};  // dry run
+  if (!slots.readable()) return {};
   const int64_t num_slots = cache.dim(0) * cache.dim(1);
   for (int64_t t = 0; t < slots.dim(0); ++t) {
     const int64_t slot = slots.as<int64_t>()[t];
@@ -58,7 +58,7 @@ Status KvGather::check(const Args& a) {
                                     " are asked for but ", a.pages.dim(0), " pages of ", page_size,
                                     " tokens are given"));
   }
-  if (a.pages.data == nullptr) return {};  // dry run
+  if (!a.pages.readable()) return {};
   return check_pages(a.pages.as<int32_t>(), a.begin / page_size, (a.begin + T - 1) / page_size + 1,
                      a.cache.dim(0));
 }

@@ -45,5 +45,6 @@ struct MergeState {
 };
 
 extern const VariantTable<MergeState> merge_state_cpu;
+extern const VariantTable<MergeState> merge_state_cuda;
 
 }  // namespace fathom

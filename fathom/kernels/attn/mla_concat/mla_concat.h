@@ -70,6 +70,8 @@ struct ConcatAbsorbedQ {
 };
 
 extern const VariantTable<ConcatK> concat_k_cpu;
+extern const VariantTable<ConcatK> concat_k_cuda;
 extern const VariantTable<ConcatAbsorbedQ> concat_absorbed_q_cpu;
+extern const VariantTable<ConcatAbsorbedQ> concat_absorbed_q_cuda;
 
 }  // namespace fathom

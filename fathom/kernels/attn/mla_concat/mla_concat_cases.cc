@@ -1,5 +1,6 @@
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 namespace {
@@ -88,6 +89,35 @@ void add_mla_concat_cases(CaseList& list) {
                                .first = 512,
                                .second = 64});
     }
+  }
+  // 82 and 295 kB a token: 270 MB, which no cache holds.
+  add_concat_k_case(list, {.spec = spec("r1_chunk", 3300, "_concat_and_cast_mha_k", "prefill"),
+                           .t = 3300,
+                           .n = 128,
+                           .first = 128,
+                           .second = 64});
+  add_concat_q_case(list, {.spec = spec("r1_chunk", 910, "_merge_q", "decode"),
+                           .t = 910,
+                           .n = 128,
+                           .first = 512,
+                           .second = 64});
+  for (const ReferencePoint& p : reference_points("concat_k")) {
+    add_reference_case(list, p, {.op = "concat_and_cast_mha_k"}, [&](CaseList& one) {
+      add_concat_k_case(one, {.spec = spec("r1", p.tokens(), "", ""),
+                              .t = p.tokens(),
+                              .n = 128,
+                              .first = 128,
+                              .second = 64});
+    });
+  }
+  for (const ReferencePoint& p : reference_points("concat_absorbed_q")) {
+    add_reference_case(list, p, {.op = "concat_mla_absorb_q"}, [&](CaseList& one) {
+      add_concat_q_case(one, {.spec = spec("r1", p.tokens(), "", ""),
+                              .t = p.tokens(),
+                              .n = 128,
+                              .first = 512,
+                              .second = 64});
+    });
   }
 }
 

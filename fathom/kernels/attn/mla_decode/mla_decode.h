@@ -36,10 +36,12 @@ enum class KeyTable : uint8_t {
 /// give each split a state of its own and merge the states in order. So a row depends on its own
 /// query and keys alone: not on other requests, on pages, nor on the number of threads.
 /// Deterministic.
-/// Errors: InvalidArgument for kv_lens outside [0, M*S], pages outside [0, P), a kv_scale that is
-/// not finite and positive or goes with a format that has none, unequal formats of q and o, or a
-/// q_pe of another format than q, or whose width is not what q lacks. The reference's workspace
-/// size is workspace().
+/// On a GPU the tensor cores' variant cuts a request's keys into as many pieces as the shape of the
+/// call leaves multiprocessors for. There a weight enters as two bf16 in requests of at most 512
+/// keys and where it is a large part of the row's sum so far, else as one. Errors: InvalidArgument
+/// for kv_lens outside [0, M*S], pages outside [0, P), a kv_scale that is not finite and positive
+/// or goes with a format that has none, unequal formats of q and o, or a q_pe of another format
+/// than q, or whose width is not what q lacks. The reference's workspace size is workspace().
 /// Source: DeepSeek-V2 technical report, section 2.1.2; FlashMLA; Flash-Decoding (splits).
 struct MlaDecode {
   static constexpr KernelInfo kInfo{
@@ -126,6 +128,8 @@ struct MlaDecodeMulti {
 };
 
 extern const VariantTable<MlaDecode> mla_decode_cpu;
+extern const VariantTable<MlaDecode> mla_decode_cuda;
 extern const VariantTable<MlaDecodeMulti> mla_decode_multi_cpu;
+extern const VariantTable<MlaDecodeMulti> mla_decode_multi_cuda;
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 namespace {
@@ -331,11 +332,95 @@ void add_reference_cases(CaseList& list) {
                          .sinks = true});
 }
 
+/// The widths of the model, which kernels of fixed tiles take: lengths at every edge of tiles,
+/// pairs of tiles and pieces of a request, on both sides of 512 keys.
+void add_model_widths(CaseList& list) {
+  const auto add = [&](std::string_view name, DecodeShape s) {
+    s.spec.name = str_cat("r1_width_", name);
+    s.l = 512;
+    s.r = 64;
+    add_decode_case(list, s);
+  };
+  const std::vector<int64_t> edges = {0, 1, 63, 64, 65, 127, 128, 129, 300, 511, 512, 513, 700};
+  for (const Format cache : {Format::kBf16, Format::kE4m3}) {
+    const float kv_scale = cache == Format::kE4m3 ? 0.37f : 1.0f;
+    for (int64_t page_size : {1, 16, 64, 128}) {
+      add(str_cat("page", page_size, "_", format_name(cache)), {.spec = {},
+                                                                .kv_lens = edges,
+                                                                .n = 3,
+                                                                .page_size = page_size,
+                                                                .cache = cache,
+                                                                .kv_scale = kv_scale});
+    }
+    add(str_cat("queries3_", format_name(cache)), {.spec = {},
+                                                   .kv_lens = {0, 1, 2, 3, 65, 129, 514, 1025},
+                                                   .queries = 3,
+                                                   .n = 5,
+                                                   .cache = cache,
+                                                   .kv_scale = kv_scale});
+    add(str_cat("b1_kv2500_", format_name(cache)), {.spec = {},
+                                                    .kv_lens = {2500},
+                                                    .n = 2,
+                                                    .page_size = 64,
+                                                    .cache = cache,
+                                                    .kv_scale = kv_scale});
+  }
+  for (int64_t n : {1, 16, 64, 65, 128, 131})
+    add(str_cat("n", n), {.spec = {}, .kv_lens = {70, 530}, .n = n});
+  add("queries5_n16", {.spec = {}, .kv_lens = {4, 66, 600}, .queries = 5, .n = 16});
+  add("sinks", {.spec = {},
+                .kv_lens = {0, 1, 70, 600},
+                .queries = 2,
+                .n = 4,
+                .sinks = true,
+                .o_scale = 1.5f});
+  add("sinks_b1_kv1100", {.spec = {}, .kv_lens = {1100}, .page_size = 64, .sinks = true});
+  add("apart_by_slot",
+      {.spec = {}, .kv_lens = {0, 1, 70, 600}, .n = 4, .q_apart = true, .by_slot = true});
+  add("codes", {.spec = {},
+                .kv_lens = {0, 1, 70, 600},
+                .n = 4,
+                .page_size = 32,
+                .q = Format::kE4m3,
+                .cache = Format::kE4m3,
+                .o = Format::kBf16,
+                .o_scale = 0.37f});
+  add("long_one_key_takes_all", {.spec = {}, .kv_lens = {1500, 640}, .n = 4, .q_scale = 100});
+}
+
+/// The steps of the published benchmark: a pool of keys larger than the caches, as above.
+void add_reference_points(CaseList& list) {
+  const auto add = [&](const ReferencePoint& p, int64_t keys, const std::string& suffix) {
+    const double products = 2.0 * 128 * (576 + 512);
+    const double flops = products * static_cast<double>(p.batch * keys);
+    add_reference_case(
+        list, p, {.op = "attn_mqa", .suffix = suffix, .flops = flops}, [&](CaseList& one) {
+          add_decode_case(one, {.spec = {.name = "reference",
+                                         .bench = true,
+                                         .columns = str_cat("KV=", keys, ";H=128;D=576"),
+                                         .note = "pages drawn from a pool of 65,536 keys"},
+                                .kv_lens = std::vector<int64_t>(static_cast<size_t>(p.batch), keys),
+                                .n = 128,
+                                .l = 512,
+                                .r = 64,
+                                .page_size = 64,
+                                .shared_pages = 1024});
+        });
+  };
+  for (const ReferencePoint& p : reference_points("mla_decode")) {
+    add(p, kReferenceContext, "");
+    if (p.batch != 1) continue;
+    for (int64_t keys : {128, 256, 512, 2048})
+      add(p, keys, str_cat("kv", keys));
+  }
+}
+
 }  // namespace
 
 void add_mla_decode_cases(CaseList& list) {
   add_small_cases(list);
   add_reference_cases(list);
+  add_model_widths(list);
   constexpr int64_t kPoolKeys = 64 << 10;  // 75 MB in bf16: more than the caches hold
   const auto add_bench = [&](std::string_view model, int64_t n, int64_t b, int64_t keys,
                              int64_t queries, Format cache) {
@@ -364,6 +449,7 @@ void add_mla_decode_cases(CaseList& list) {
     add_bench(model, n, 8, 4096, 1, Format::kE4m3);
     add_bench(model, n, 8, 1024, 2, Format::kBf16);
   }
+  add_reference_points(list);
 }
 
 }  // namespace fathom

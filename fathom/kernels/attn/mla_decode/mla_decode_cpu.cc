@@ -89,13 +89,13 @@ using mla_decode::with_query_axis;
 
 /// Keys of request b; every page of its block table, full, in a dry run.
 int64_t keys_of(const MlaDecode::Args& a, int64_t b) {
-  if (a.kv_lens.data == nullptr) return a.block_table.dim(1) * keys_per_entry(a);
+  if (!a.kv_lens.readable()) return a.block_table.dim(1) * keys_per_entry(a);
   return a.kv_lens.as<int32_t>()[b];
 }
 
 /// Slots that are not -1; all of them in a dry run.
 int64_t count_slots(const MlaDecode::Args& a) {
-  if (a.slots.data == nullptr) return a.slots.numel();
+  if (!a.slots.readable()) return a.slots.numel();
   int64_t count = 0;
   for (int64_t b = 0; b < a.slots.dim(0); ++b) {
     for (int64_t j = 0; j < a.slots.dim(1); ++j) {
@@ -135,7 +135,7 @@ Status check_query(const MlaDecode::Args& a) {
 
 Status check_slot_lists(const MlaDecode::Args& a) {
   const int64_t slots = a.cache.dim(0) * a.cache.dim(1);
-  for (int64_t i = 0; a.slots.data != nullptr && i < a.slots.numel(); ++i) {
+  for (int64_t i = 0; a.slots.readable() && i < a.slots.numel(); ++i) {
     const int64_t row = i / a.slots.dim(2);
     const int32_t slot = a.slots.row<const int32_t>(
         row / a.slots.dim(1))[row % a.slots.dim(1) * a.slots.stride(1) + i % a.slots.dim(2)];
@@ -152,7 +152,7 @@ Status check_decode(const MlaDecode::Args& a) {
   // A call that scales freely leaves kv_scale at 1, whatever the cache is.
   if (a.kv_scale != 1.0f) FATHOM_TRY(check_scale("kv_scale", a.kv_scale, a.cache.format));
   if (a.slots.present()) return check_slot_lists(a);
-  if (a.kv_lens.data == nullptr || a.block_table.data == nullptr) return {};  // dry run
+  if (!a.kv_lens.readable() || !a.block_table.readable()) return {};
   const int64_t page_size = keys_per_entry(a);
   const bool by_slot = a.table == KeyTable::kSlots;
   const int64_t entries = by_slot ? a.cache.dim(0) * a.cache.dim(1) : a.cache.dim(0);

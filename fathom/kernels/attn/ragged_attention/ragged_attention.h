@@ -29,7 +29,8 @@ enum class CausalMask : uint8_t {
 /// sink.
 ///
 /// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
-/// two of them, which keeps 16 bits of it. Keys are taken in blocks of 64 from the request's first
+/// two of them, which keeps 16 bits of it (on a GPU only for queries that see at most 512 keys; the
+/// others' weights enter as one). Keys are taken in blocks of 64 or 128 from the request's first
 /// key, and blocks are merged in order (online softmax). So a row depends on its own query and keys
 /// alone: not on other rows, on how the queries of a request are cut into calls, nor on the number
 /// of threads. (One exception: keys of its own request that the mask hides must be finite.)
@@ -78,5 +79,6 @@ struct RaggedAttention {
 };
 
 extern const VariantTable<RaggedAttention> ragged_attention_cpu;
+extern const VariantTable<RaggedAttention> ragged_attention_cuda;
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
 namespace {
@@ -30,6 +31,7 @@ struct RaggedShape {
   bool sinks = false;
   float o_scale = 1.0f;
   LseBase lse_base = LseBase::kE;
+  bool aligned = false;  ///< rows of k and v lie at multiples of 16 bytes
 
   int64_t nk() const { return kv_heads == 0 ? n : kv_heads; }
 };
@@ -97,9 +99,9 @@ void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
   x.q = c.input({T, s.n, s.dq}, s.in, {.dist = s.values.dist, .scale = s.q_scale},
                 {.rows_per_batch = q_rows});
   x.k = c.input({S, s.nk(), s.dq}, s.in, s.values,
-                {.row_gap = s.spec.bench ? 0 : 2, .rows_per_batch = k_rows});
+                {.row_gap = s.spec.bench ? 0 : (s.aligned ? 8 : 2), .rows_per_batch = k_rows});
   x.v = c.input({S, s.nk(), s.dv}, s.in, s.values,
-                {.row_gap = s.spec.bench ? 0 : 7, .rows_per_batch = k_rows});
+                {.row_gap = s.spec.bench ? 0 : (s.aligned ? 192 : 7), .rows_per_batch = k_rows});
   x.q_offsets = offsets_of(c, s.requests, &Lengths::queries);
   x.kv_offsets = offsets_of(c, s.requests, &Lengths::keys);
   if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
@@ -248,10 +250,53 @@ void add_reference_cases(CaseList& list) {
   }
 }
 
+/// The widths and strides of the model, which kernels with wide loads take, at every edge of their
+/// tiles.
+void add_aligned_cases(CaseList& list) {
+  const std::vector<Lengths> edges = {{1, 1},    {0, 5},     {3, 0},     {64, 64},
+                                      {65, 129}, {9, 4},     {127, 127}, {128, 128},
+                                      {2, 511},  {129, 257}, {7, 640},   {131, 1}};
+  const RaggedShape s{.spec = {.name = "aligned"}, .requests = edges, .aligned = true};
+  const auto add = [&](std::string_view name, auto change) {
+    RaggedShape changed = s;
+    changed.spec.name = str_cat("aligned_", name);
+    change(changed);
+    add_ragged_case(list, changed);
+  };
+  add("causal", [](RaggedShape&) {});
+  add("full", [](RaggedShape& c) { c.mask = CausalMask::kFull; });
+  add("to_f32", [](RaggedShape& c) { c.out = Format::kF32; });
+  add("no_lse", [](RaggedShape& c) { c.lse = false; });
+  add("long", [](RaggedShape& c) { c.requests = {{700, 1100}, {5, 900}}; });
+  add("heavy_tails", [](RaggedShape& c) { c.values.dist = Dist::kHeavyTail; });
+  add("one_key_takes_all", [](RaggedShape& c) { c.q_scale = 100; });
+  add("zeros", [](RaggedShape& c) { c.values.dist = Dist::kZeros; });
+  add("no_requests", [](RaggedShape& c) { c.requests = {}; });
+  add("sinks_two_kv_heads_base2", [](RaggedShape& c) {
+    c.n = 4;
+    c.kv_heads = 2;
+    c.sinks = true;
+    c.o_scale = 0.7f;
+    c.lse_base = LseBase::k2;
+  });
+  for (int64_t window : {0, 1, 63, 64, 127, 128, 400}) {
+    add(str_cat("window", window), [&](RaggedShape& c) { c.window_left = window; });
+    add(str_cat("window", window, "_full"), [&](RaggedShape& c) {
+      c.window_left = window;
+      c.mask = CausalMask::kFull;
+    });
+  }
+  add("b5_t130_s300_alike", [](RaggedShape& c) {
+    c.requests = std::vector<Lengths>(5, {130, 300});
+    c.cut = true;
+  });
+}
+
 }  // namespace
 
 void add_ragged_attention_cases(CaseList& list) {
   add_reference_cases(list);
+  add_aligned_cases(list);
   add_lengths(list, Format::kBf16);
   add_lengths(list, Format::kF32);
   add_widths_and_values(list);
@@ -267,6 +312,18 @@ void add_ragged_attention_cases(CaseList& list) {
   for (int64_t t : {512, 1024}) {
     add_bench(str_cat("r1_t", t), 128, {t, t}, CausalMask::kCausal);
     add_bench(str_cat("v2_lite_t", t), 16, {t, t}, CausalMask::kCausal);
+  }
+  for (const ReferencePoint& p : reference_points("ragged_attention")) {
+    const double visible = static_cast<double>(p.batch * p.seq * (p.seq + 1)) / 2;
+    add_reference_case(
+        list, p, {.op = "attn_mha", .flops = 2.0 * 128 * (192 + 128) * visible},
+        [&](CaseList& one) {
+          add_ragged_case(
+              one, {.spec = {.name = "reference", .bench = true, .columns = "H=128;D=192"},
+                    .requests = std::vector<Lengths>(static_cast<size_t>(p.batch), {p.seq, p.seq}),
+                    .n = 128,
+                    .lse = false});
+        });
   }
   add_bench("v2_lite_chunk512_prefix1536", 16, {512, 2048}, CausalMask::kCausal);
   add_bench("v2_lite_t64_prefix_chunk1024", 16, {64, 1024}, CausalMask::kFull);

@@ -30,7 +30,7 @@ double visible_pairs(int64_t queries, int64_t keys, CausalMask mask, int64_t win
 }
 
 Status check_offsets(std::string_view name, const View& offsets, int64_t rows) {
-  if (offsets.data == nullptr) return {};  // dry run
+  if (!offsets.readable()) return {};
   const int32_t* at = offsets.as<int32_t>();
   const int64_t last = offsets.dim(0) - 1;
   if (at[0] != 0) return invalid_argument(str_cat(name, "[0] is ", at[0], " but must be 0"));
@@ -49,7 +49,7 @@ Status check_offsets(std::string_view name, const View& offsets, int64_t rows) {
 Cost RaggedAttention::cost(const Args& a) {
   const int64_t num_requests = a.q_offsets.dim(0) - 1;
   double pairs = 0;
-  if (a.q_offsets.data == nullptr || a.kv_offsets.data == nullptr) {
+  if (!a.q_offsets.readable() || !a.kv_offsets.readable()) {
     if (num_requests > 0) {
       pairs = static_cast<double>(num_requests) * visible_pairs(a.q.dim(0) / num_requests,
                                                                 a.k.dim(0) / num_requests, a.mask,

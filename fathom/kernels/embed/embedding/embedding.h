@@ -38,5 +38,6 @@ struct Embed {
 };
 
 extern const VariantTable<Embed> embed_cpu;
+extern const VariantTable<Embed> embed_cuda;
 
 }  // namespace fathom

@@ -12,7 +12,7 @@ void Embed::bytes(const Args& a, Cost& cost) {
 }
 
 Status Embed::check(const Args& a) {
-  if (a.ids.data == nullptr) return {};  // dry run
+  if (!a.ids.readable()) return {};
   for (int64_t t = 0; t < a.ids.dim(0); ++t) {
     const int64_t id = a.ids.as<int32_t>()[t];
     if (id >= 0 && id < a.table.dim(0)) continue;

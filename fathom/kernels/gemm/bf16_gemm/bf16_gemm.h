@@ -77,6 +77,8 @@ struct Bf16Bmm {
 };
 
 extern const VariantTable<Bf16Gemm> bf16_gemm_cpu;
+extern const VariantTable<Bf16Gemm> bf16_gemm_cuda;
 extern const VariantTable<Bf16Bmm> bf16_bmm_cpu;
+extern const VariantTable<Bf16Bmm> bf16_bmm_cuda;
 
 }  // namespace fathom

@@ -66,6 +66,8 @@ void add_bf16_bmm_shapes(CaseList& list) {
 void add_bf16_gemm_cases(CaseList& list) {
   add_bf16_gemm_shapes(list);
   add_bf16_bmm_shapes(list);
+  add_reference_products<Bf16Gemm>(list, "fused_qkv_a_proj", {.n = 2112, .k = 7168});
+  add_reference_products<Bf16Gemm>(list, "gate", {.n = 256, .k = 7168, .y = Format::kF32});
 }
 
 }  // namespace fathom

@@ -55,5 +55,6 @@ struct Fp8Bmm {
 };
 
 extern const VariantTable<Fp8Bmm> fp8_bmm_cpu;
+extern const VariantTable<Fp8Bmm> fp8_bmm_cuda;
 
 }  // namespace fathom

@@ -14,12 +14,14 @@ struct Shape {
   Format w = Format::kE4m3;
   Format y = Format::kBf16;
   const char* op = "";
+  int64_t x_gap = 7;  ///< between rows of x; 8: they begin at multiples of 8 bytes
 };
 
 CaseSpec spec(const Shape& s) {
-  CaseSpec out = product_case_spec(
-      s.op, s.t, s.n, s.k,
-      str_cat("b", s.b, "_", format_name(s.x), "_", format_name(s.w), "_", format_name(s.y)));
+  CaseSpec out =
+      product_case_spec(s.op, s.t, s.n, s.k,
+                        str_cat("b", s.b, "_", format_name(s.x), "_", format_name(s.w), "_",
+                                format_name(s.y), s.x_gap % 8 == 0 ? "_aligned" : ""));
   str_append(out.columns, str_cat(";B=", s.b));
   return out;
 }
@@ -54,7 +56,7 @@ void add(CaseList& list, const Shape& s) {
     const Tensor x_scale = c.input({1}, Format::kF32);
     const Tensor w_scale = c.input({1}, Format::kF32);
     const Tensor x = quantised(c, {s.b, s.t, s.k}, s.x, *x_exact, x_scale,
-                               {.row_gap = bench ? 0 : 7, .rows_per_batch = 1});
+                               {.row_gap = bench ? 0 : s.x_gap, .rows_per_batch = 1});
     const Tensor w = quantised(c, {s.b, s.n, s.k}, s.w, *w_exact, w_scale, {.rows_per_batch = 1});
     const Tensor y =
         c.output({s.b, s.t, s.n}, s.y, {.row_gap = bench ? 0 : 3, .rows_per_batch = 1});
@@ -86,6 +88,13 @@ void add_fp8_bmm_cases(CaseList& list) {
     }
     add(list, {.b = 3, .t = 5, .n = 17, .k = 131, .x = pair[0], .w = pair[1]});
   }
+  for (const auto& pair : kPairs) {
+    for (int64_t t : {1, 7, 8, 9, 17, 64, 65}) {
+      const Format y = t == 9 ? Format::kF32 : t == 17 ? Format::kF16 : Format::kBf16;
+      add(list,
+          {.b = 3, .t = t, .n = 130, .k = 144, .x = pair[0], .w = pair[1], .y = y, .x_gap = 8});
+    }
+  }
   for (int64_t b : {0, 1, 2, 3})
     add(list, {.b = b, .t = 2, .n = 16, .k = 32});
   for (int64_t t : {0, 1, 3, 4, 5, 7, 63, 64, 65})
@@ -97,6 +106,15 @@ void add_fp8_bmm_cases(CaseList& list) {
   for (int64_t t : {1, 16, 128}) {
     add(list, {.b = 128, .t = t, .n = 512, .k = 128, .op = "r1_w_kc"});
     add(list, {.b = 128, .t = t, .n = 128, .k = 512, .op = "r1_w_vc"});
+  }
+  for (const ReferencePoint& p : reference_points("fp8_bmm")) {
+    const auto reference = [&](const char* op, int64_t n, int64_t k) {
+      add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
+        add(one, {.b = 128, .t = p.tokens(), .n = n, .k = k, .op = op});
+      });
+    };
+    reference("q_nope_wkc", 512, 128);
+    reference("attn_wvc", 128, 512);
   }
 }
 

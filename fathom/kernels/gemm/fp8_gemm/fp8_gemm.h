@@ -105,6 +105,7 @@ struct Fp8Gemm {
 Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, ElementType type);
 
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu;
+extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda;
 extern const VariantTable<Fp8Gemm> fp8_gemm_cpu;
 
 }  // namespace fathom

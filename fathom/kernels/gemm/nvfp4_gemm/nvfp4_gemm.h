@@ -66,5 +66,6 @@ struct Nvfp4Gemm {
 Status run_quantised_x(Exec& ex, const Nvfp4Gemm::Args& a, ProductLoop loop, ElementType type);
 
 extern const VariantTable<Nvfp4Gemm> nvfp4_gemm_cpu;
+extern const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda;
 
 }  // namespace fathom

@@ -282,6 +282,14 @@ void add_plain_x_cases(CaseList& list) {
 void add_nvfp4_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_quantised_cases(list);
+  const auto reference = [&](const char* op, int64_t n, int64_t k) {
+    add_reference_products<K>(list, op, {.n = n, .k = k, .weight = Format::kNvfp4});
+  };
+  reference("q_b_proj", 24576, 1536);
+  reference("kv_b_proj", 32768, 512);
+  reference("o_proj", 7168, 16384);
+  reference("shared_experts_gate_up", 4096, 7168);
+  reference("shared_experts_down", 7168, 2048);
 }
 
 }  // namespace fathom

@@ -69,6 +69,8 @@ struct RouterGemm {
 };
 
 extern const VariantTable<LatentDownGemm> latent_down_gemm_cpu;
+extern const VariantTable<LatentDownGemm> latent_down_gemm_cuda;
 extern const VariantTable<RouterGemm> router_gemm_cpu;
+extern const VariantTable<RouterGemm> router_gemm_cuda;
 
 }  // namespace fathom

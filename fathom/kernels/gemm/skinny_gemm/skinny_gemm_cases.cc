@@ -41,6 +41,8 @@ void add_skinny_gemm_cases(CaseList& list) {
         list, {.t = t, .n = 64, .k = 2048, .y = Format::kF32, .op = "v2lite_gate"});
   }
   add_reference_cases(list);
+  add_reference_products<LatentDownGemm>(list, "fused_qkv_a_proj", {.n = 2112, .k = 7168});
+  add_reference_products<RouterGemm>(list, "gate", {.n = 256, .k = 7168, .y = Format::kF32});
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/fused_moe/layer_oracle.h"
 
 namespace fathom {
@@ -125,7 +126,9 @@ void build(CaseBuilder<K>& c, const LayerShape& s) {
   if constexpr (std::is_same_v<K, FusedMoeNvfp4>) {
     if (s.rows) return expect_rows_of(c, l, rows, weights, positions);
   }
-  c.expect_each(y, layer_gate(s), [=](int64_t t, int64_t n) { return l->answer(t, n); });
+  // A token's experts cost a second.
+  c.expect_each(
+      y, layer_gate(s), [=](int64_t t, int64_t n) { return l->answer(t, n); }, 4);
   if (!s.gate_b) return;
   // Two weights, and where they are codes x and the activation: a rounding each.
   Gate gate = gates::full_precision(s.weight);
@@ -274,6 +277,14 @@ void add_fused_moe_cases(CaseList& list) {
                  .x = codes_of(f),
                  .op = "v2_lite"};
     add(list, s);
+  }
+  for (const ReferencePoint& p : reference_points("fused_moe_nvfp4")) {
+    LayerShape s = r1;
+    s.weight = s.x = Format::kNvfp4;
+    s.tokens = p.tokens();
+    const double flops = 6.0 * 7168 * 2048 * 8 * static_cast<double>(s.tokens);
+    add_reference_case(list, p, {.op = "fused_moe", .flops = flops},
+                       [&](CaseList& one) { add(one, s); });
   }
 }
 

@@ -195,8 +195,12 @@ struct GroupLimitedSoftmaxGate {
 };
 
 extern const VariantTable<TopkSoftmax> topk_softmax_cpu;
+extern const VariantTable<TopkSoftmax> topk_softmax_cuda;
 extern const VariantTable<TopkSigmoid> topk_sigmoid_cpu;
+extern const VariantTable<TopkSigmoid> topk_sigmoid_cuda;
 extern const VariantTable<GroupedTopkGate> grouped_topk_gate_cpu;
+extern const VariantTable<GroupedTopkGate> grouped_topk_gate_cuda;
 extern const VariantTable<GroupLimitedSoftmaxGate> group_limited_softmax_gate_cpu;
+extern const VariantTable<GroupLimitedSoftmaxGate> group_limited_softmax_gate_cuda;
 
 }  // namespace fathom

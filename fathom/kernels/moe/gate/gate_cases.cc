@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/gate/gate_oracle.h"
 
@@ -20,7 +21,8 @@ struct Shape {
 };
 
 CaseSpec spec_of(const Shape& s, bool bench) {
-  std::string name = str_cat("t", s.tokens, "_e", s.experts, "_k", s.chosen);
+  const bool chunk = s.tokens > 100'000;  // logits that no cache holds
+  std::string name = str_cat(chunk ? "chunk_t" : "t", s.tokens, "_e", s.experts, "_k", s.chosen);
   if (s.groups > 1) str_append(name, str_cat("_g", s.groups, "of", s.kept));
   if (!s.with_bias) name += "_nobias";
   str_append(name, str_cat("_", format_name(s.format), bench ? "_real" : ""));
@@ -276,11 +278,22 @@ void add_gate_cases(CaseList& list) {
   add_grouped(list, {4, 24, 8, 24, 8}, false, 0);  // groups of one expert
   add_grouped(list, {4, 32, 8, 4, 1}, false, 0);   // as many as the group holds
 
-  for (int64_t t : {1, 8, 32, 128, 1024, 4096}) {
+  for (int64_t t : {1, 8, 32, 128, 1024, 4096, 262144}) {
     add_softmax(list, {t, 256, 8, 1, 1, Format::kF32, false}, true, Renormalize::kNo, 0);
     add_sigmoid(list, {t, 256, 8}, true, Renormalize::kYes);
     add_grouped(list, {t, 256, 8, 8, 4}, true, 0);
     add_group_limited(list, {t, 160, 6, 8, 3}, true, Renormalize::kNo);
+  }
+  for (const ReferencePoint& p : reference_points("grouped_topk_gate")) {
+    const auto reference = [&](const std::function<void(CaseList&)>& add) {
+      add_reference_case(list, p, {.op = "topk"}, add);
+    };
+    const int64_t t = p.tokens();
+    reference([&](CaseList& one) {
+      add_softmax(one, {t, 256, 8, 1, 1, Format::kF32, false}, true, Renormalize::kNo, 0);
+    });
+    reference([&](CaseList& one) { add_sigmoid(one, {t, 256, 8}, true, Renormalize::kYes); });
+    reference([&](CaseList& one) { add_grouped(one, {t, 256, 8, 8, 4}, true, 0); });
   }
 }
 

@@ -70,5 +70,6 @@ struct Nvfp4GroupGemm {
 };
 
 extern const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cpu;
+extern const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda;
 
 }  // namespace fathom

@@ -1,3 +1,6 @@
+#include <map>
+#include <memory>
+
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/moe/grouped_cases.h"
@@ -92,14 +95,20 @@ struct PackedRows {
     return swizzled_128x4_offset(begins[static_cast<size_t>(e)] + r - first, b, shape.k / 16);
   }
 
-  std::vector<double> row(int64_t r) const {
-    std::vector<double> out(static_cast<size_t>(shape.k));
+  /// Row r as numbers, kept: an oracle asks for few rows, and for each of them many times.
+  const std::vector<double>& row(int64_t r) const {
+    std::vector<double>& out = (*decoded)[r];
+    if (!out.empty()) return out;
+    out.resize(static_cast<size_t>(shape.k));
     for (int64_t k = 0; k < shape.k; ++k) {
       out[static_cast<size_t>(k)] = code_of(byte_at(codes, r * (shape.k / 2) + k / 2), k) *
                                     scale_of(byte_at(scales, place(r, k / 16)));
     }
     return out;
   }
+
+  std::shared_ptr<std::map<int64_t, std::vector<double>>> decoded =
+      std::make_shared<std::map<int64_t, std::vector<double>>>();
 };
 
 /// Row-major weights with swizzled scales and no global scale: what the reference passes. The
@@ -198,7 +207,7 @@ void build_reference(CaseBuilder<Nvfp4GroupGemm>& c, const Shape& s) {
   c.expect_each(y, gates::gemm(s.y), [=](int64_t r, int64_t n) {
     const int64_t e = s.load.expert_of(r);
     if (e < 0) return untouched();
-    const std::vector<double> row = x.row(r);
+    const std::vector<double>& row = x.row(r);
     double sum = 0;
     for (int64_t k = 0; k < s.k; ++k)
       sum += row[static_cast<size_t>(k)] * w->at(e, n, k);
@@ -282,6 +291,23 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
     };
     add("r1_experts_gate_up", 4096, 7168);
     add("r1_experts_down", 7168, 2048);
+  }
+  for (const ReferencePoint& p : reference_points("nvfp4_group_gemm")) {
+    const auto reference = [&](const char* op, int64_t n, int64_t k) {
+      const ExpertLoad load = even_load(p.tokens(), 8, 256);
+      const double flops = 2.0 * static_cast<double>(load.rows() * n * k);
+      add_reference_case(list, p, {.op = op, .flops = flops}, [&](CaseList& one) {
+        add_grouped_case<Nvfp4GroupGemm>(one, {.counts = load.counts,
+                                               .n = n,
+                                               .k = k,
+                                               .weight = Format::kNvfp4,
+                                               .top_k = 8,
+                                               .op = op,
+                                               .ring_bytes = 1 << 30});
+      });
+    };
+    reference("experts_gate_up", 4096, 7168);
+    reference("experts_down", 7168, 2048);
   }
 }
 

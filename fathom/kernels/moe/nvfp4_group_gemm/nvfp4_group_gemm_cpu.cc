@@ -207,7 +207,7 @@ Status check_swizzled_scales(const Args& a) {
     return invalid_argument(str_cat("scale_offsets is ", describe(begins), ", expected ", experts,
                                     " i32, one an expert, for swizzled x_scales"));
   }
-  if (begins.data == nullptr || a.offsets.data == nullptr) return {};  // dry run
+  if (!begins.readable() || !a.offsets.readable()) return {};
   const auto* offsets = a.offsets.as<const int32_t>();
   for (int64_t e = 0; e < experts; ++e) {
     const int64_t rows = int64_t{offsets[e + 1]} - offsets[e];

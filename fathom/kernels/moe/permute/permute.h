@@ -105,7 +105,10 @@ struct TopkSum {
 };
 
 extern const VariantTable<PermuteRows> permute_rows_cpu;
+extern const VariantTable<PermuteRows> permute_rows_cuda;
 extern const VariantTable<UnpermuteWeightedSum> unpermute_weighted_sum_cpu;
+extern const VariantTable<UnpermuteWeightedSum> unpermute_weighted_sum_cuda;
 extern const VariantTable<TopkSum> topk_sum_cpu;
+extern const VariantTable<TopkSum> topk_sum_cuda;
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/permute/permute.h"
 
 namespace fathom {
@@ -20,7 +21,9 @@ struct Shape {
 };
 
 std::string name_of(const Shape& s) {
-  return str_cat("t", s.tokens, "_k", s.top_k, "_d", s.width, "_", format_name(s.format));
+  const bool chunk = s.tokens * s.top_k * s.width > 100'000'000;  // rows that no cache holds
+  return str_cat(chunk ? "chunk_t" : "t", s.tokens, "_k", s.top_k, "_d", s.width, "_",
+                 format_name(s.format));
 }
 
 /// The rows of a tensor of permuted rows in a random order: dest[t,k] of random routing.
@@ -158,6 +161,19 @@ void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench 
   });
 }
 
+void add_reference_points(CaseList& list) {
+  for (const ReferencePoint& p : reference_points("permute_rows")) {
+    add_reference_case(list, p, {.op = "shuffle_rows"}, [&](CaseList& one) {
+      add_permute(one, {p.tokens(), 8, 7168}, false, true);
+    });
+  }
+  for (const ReferencePoint& p : reference_points("unpermute_weighted_sum")) {
+    add_reference_case(list, p, {.op = "moe_combine"}, [&](CaseList& one) {
+      add_unpermute(one, {p.tokens(), 8, 7168}, {}, true);
+    });
+  }
+}
+
 }  // namespace
 
 void add_permute_cases(CaseList& list) {
@@ -203,6 +219,11 @@ void add_permute_cases(CaseList& list) {
     add_unpermute(list, {t, 8, 7168}, {.added = false}, true);
     add_topk_sum(list, {t, 9, 7168}, Format::kBf16, true);
   }
+  // 9 rows of 14 kB a token: 270 MB.
+  add_permute(list, {2080, 8, 7168}, false, true);
+  add_unpermute(list, {2080, 8, 7168}, {.added = false}, true);
+  add_topk_sum(list, {1870, 9, 7168}, Format::kBf16, true);
+  add_reference_points(list);
 }
 
 }  // namespace fathom

@@ -11,7 +11,7 @@ namespace {
 
 /// InvalidArgument unless every element of the index view v[A] or v[A,B] is in [-1, count).
 Status check_indices(std::string_view name, const View& v, int64_t count) {
-  if (v.data == nullptr) return {};
+  if (!v.readable()) return {};
   const int64_t cols = v.rank == 2 ? v.dim(1) : 1;
   for (int64_t i = 0; i < v.dim(0); ++i) {
     for (int64_t j = 0; j < cols; ++j) {

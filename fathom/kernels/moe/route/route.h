@@ -169,7 +169,10 @@ struct AlignExperts {
 };
 
 extern const VariantTable<RouteOffsets> route_offsets_cpu;
+extern const VariantTable<RouteOffsets> route_offsets_cuda;
 extern const VariantTable<RouteGroupShapes> route_group_shapes_cpu;
+extern const VariantTable<RouteGroupShapes> route_group_shapes_cuda;
 extern const VariantTable<AlignExperts> align_experts_cpu;
+extern const VariantTable<AlignExperts> align_experts_cuda;
 
 }  // namespace fathom

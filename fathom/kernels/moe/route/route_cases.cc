@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/route/route.h"
 
 namespace fathom {
@@ -285,6 +286,13 @@ void add_route_cases(CaseList& list) {
     add_align(list, real, t > 128 ? 128 : 16);
   }
   add_offsets(list, {1024, 8, 256, Ids::kAllOnOne, true});
+  for (const ReferencePoint& p : reference_points("route_offsets")) {
+    const RouteShape real{p.tokens(), 8, 256, Ids::kRandom, true};
+    add_reference_case(list, p, {.op = "prepare_moe_input"},
+                       [&](CaseList& one) { add_offsets(one, real); });
+    add_reference_case(list, p, {.op = "align_experts"},
+                       [&](CaseList& one) { add_align(one, real, p.tokens() > 128 ? 128 : 16); });
+  }
 }
 
 }  // namespace fathom

@@ -22,7 +22,7 @@ void for_slots(const View& ids, F&& f) {
 }
 
 Status check_ids(const View& ids, int64_t num_experts) {
-  if (ids.data == nullptr) return {};
+  if (!ids.readable()) return {};
   Status status;
   for_slots(ids, [&](int64_t t, int64_t k, int64_t id) {
     if (id >= -1 && id < num_experts) [[likely]]

@@ -8,6 +8,7 @@
 #include "fathom/formats/block_fp8.h"
 #include "fathom/formats/group_int.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/gemm/product_cases.h"
 #include "fathom/kernels/moe/route/route.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"
@@ -416,6 +417,18 @@ void add_sorted_moe_cases(CaseList& list) {
     add(list, down, true, kRing);
   }
   add(list, {1, 8, 256, 4096, 7168, Format::kBf16}, true, kRing);
+  for (const ReferencePoint& p : reference_points("sorted_moe_gemm")) {
+    const auto reference = [&](const char* op, int64_t n, int64_t k, bool second) {
+      Shape s{p.tokens(), 8, 256, n, k, Format::kBf16};
+      s.second = second;
+      s.block = p.tokens() > 128 ? 128 : 16;
+      const double flops = 2.0 * static_cast<double>(8 * s.tokens * n * k);
+      add_reference_case(list, p, {.op = op, .flops = flops},
+                         [&](CaseList& one) { add(one, s, true, kRing); });
+    };
+    reference("experts_gate_up", 4096, 7168, false);
+    reference("experts_down", 7168, 2048, true);
+  }
 }
 
 }  // namespace fathom

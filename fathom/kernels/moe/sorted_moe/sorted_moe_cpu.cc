@@ -174,7 +174,7 @@ void SortedMoeGemm::bytes(const Args& a, Cost& cost) {
   grouped_product_bytes(a.x, a.w.values, a.num_padded, a.y, a.top_k, cost);
   cost.bytes_read += operand_bytes(a.sorted_ids) + operand_bytes(a.block_expert);
   if (a.weights.dim(0) > 0) cost.bytes_read += operand_bytes(a.weights);
-  if (a.num_padded.data == nullptr || a.block_expert.data == nullptr) return;
+  if (!a.num_padded.readable() || !a.block_expert.readable()) return;
   cost.bytes_read = operand_bytes(a.x) + operand_bytes(a.sorted_ids) +
                     operand_bytes(a.block_expert) + operand_bytes(a.num_padded) +
                     (a.weights.dim(0) > 0 ? operand_bytes(a.weights) : 0) +
@@ -196,7 +196,7 @@ Status SortedMoeGemm::check(const Args& a) {
     return invalid_argument(str_cat("weights has ", a.weights.dim(0), " values, expected none or ",
                                     slots, ", one a slot"));
   }
-  if (a.num_padded.data == nullptr) return {};
+  if (!a.num_padded.readable()) return {};
   const int32_t padded = a.num_padded.as<const int32_t>()[0];
   int64_t most = std::min(a.sorted_ids.dim(0), a.block_expert.dim(0) * a.block);
   if (a.rows == ResultRows::kSorted) most = std::min(most, a.y.dim(0));

@@ -74,6 +74,8 @@ struct AddRmsNorm {
 };
 
 extern const VariantTable<RmsNorm> rmsnorm_cpu;
+extern const VariantTable<RmsNorm> rmsnorm_cuda;
 extern const VariantTable<AddRmsNorm> add_rmsnorm_cpu;
+extern const VariantTable<AddRmsNorm> add_rmsnorm_cuda;
 
 }  // namespace fathom

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
 
 namespace fathom {
@@ -25,6 +26,11 @@ CaseSpec spec_of(const NormShape& s) {
           .phase = !s.bench ? "" : (s.t > 128 ? "prefill" : "decode")};
 }
 
+/// What is timed has values of a model.
+Fill fill_of(const NormShape& s, double scale = 1) {
+  return {.dist = s.bench ? Dist::kNormal : Dist::kMixedRows, .scale = scale};
+}
+
 /// s / sqrt(mean(s^2) + eps) * w, in double.
 void normalise(const std::vector<double>& s, const Tensor& w, double eps, std::span<double> out) {
   double squares = 0;
@@ -38,8 +44,8 @@ void normalise(const std::vector<double>& s, const Tensor& w, double eps, std::s
 void add_rmsnorm_case(CaseList& list, const NormShape& s) {
   add_case<RmsNorm>(list, spec_of(s), [s](CaseBuilder<RmsNorm>& c) {
     c.set_batch(s.t);
-    const Tensor x = c.input({s.t, s.d}, s.x, {.dist = Dist::kMixedRows},
-                             {.row_gap = s.row_gap, .rows_per_batch = 1});
+    const Tensor x =
+        c.input({s.t, s.d}, s.x, fill_of(s), {.row_gap = s.row_gap, .rows_per_batch = 1});
     const Tensor w = c.input({s.d}, s.w);
     const Tensor y = c.output({s.t, s.d}, s.y, {.row_gap = s.row_gap / 2, .rows_per_batch = 1});
     c.bind([=](const Binding& at) {
@@ -55,8 +61,8 @@ void add_add_rmsnorm_case(CaseList& list, const NormShape& s) {
   add_case<AddRmsNorm>(list, spec_of(s), [s](CaseBuilder<AddRmsNorm>& c) {
     c.set_batch(s.t);
     const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
-    const Tensor x = c.input({s.t, s.d}, s.x, {.dist = Dist::kMixedRows}, placed);
-    const Tensor h = c.inout({s.t, s.d}, s.x, {.dist = Dist::kMixedRows, .scale = 3}, placed);
+    const Tensor x = c.input({s.t, s.d}, s.x, fill_of(s), placed);
+    const Tensor h = c.inout({s.t, s.d}, s.x, fill_of(s, 3), placed);
     const Tensor w = c.input({s.d}, s.w);
     const Tensor y = c.output({s.t, s.d}, s.x, placed);
     c.bind([=](const Binding& at) {
@@ -134,6 +140,27 @@ std::vector<NormShape> bench_shapes(bool slices) {
   return shapes;
 }
 
+void add_reference_points(CaseList& list) {
+  for (const ReferencePoint& p : reference_points("rmsnorm")) {
+    const auto add = [&](const char* op, int64_t d, int64_t row_gap) {
+      add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
+        add_rmsnorm_case(one,
+                         {.name = op, .t = p.tokens(), .d = d, .row_gap = row_gap, .bench = true});
+      });
+    };
+    add("input_layernorm", 7168, 0);
+    add("q_a_layernorm", 1536, 576);
+    add("kv_a_layernorm", 512, 1600);
+  }
+  for (const ReferencePoint& p : reference_points("add_rmsnorm")) {
+    for (const char* op : {"input_layernorm", "post_attention_layernorm"}) {
+      add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
+        add_add_rmsnorm_case(one, {.name = op, .t = p.tokens(), .d = 7168, .bench = true});
+      });
+    }
+  }
+}
+
 }  // namespace
 
 void add_rmsnorm_cases(CaseList& list) {
@@ -147,6 +174,7 @@ void add_rmsnorm_cases(CaseList& list) {
     add_rmsnorm_case(list, s);
   for (const NormShape& s : bench_shapes(false))
     add_add_rmsnorm_case(list, s);
+  add_reference_points(list);
 }
 
 }  // namespace fathom

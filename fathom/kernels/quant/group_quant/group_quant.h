@@ -125,7 +125,10 @@ struct GroupQuant8Bit : GroupQuantContract {
 };
 
 extern const VariantTable<GroupQuantFp8> group_quant_fp8_cpu;
+extern const VariantTable<GroupQuantFp8> group_quant_fp8_cuda;
 extern const VariantTable<GroupQuantInt8> group_quant_int8_cpu;
+extern const VariantTable<GroupQuantInt8> group_quant_int8_cuda;
 extern const VariantTable<GroupQuant8Bit> group_quant_8bit_cpu;
+extern const VariantTable<GroupQuant8Bit> group_quant_8bit_cuda;
 
 }  // namespace fathom

@@ -142,7 +142,7 @@ Status check_limits(const GroupQuantArgs& a) {
 }
 
 Status check_masked_rows(const GroupQuantArgs& a) {
-  if (!a.masked_rows.present() || a.masked_rows.data == nullptr) return {};
+  if (!a.masked_rows.present() || !a.masked_rows.readable()) return {};
   for (int64_t e = 0; e < a.masked_rows.dim(0); ++e) {
     const int64_t rows = rows_of_expert(a, e);
     if (rows >= 0 && rows <= a.x.dim(1)) continue;
@@ -154,7 +154,7 @@ Status check_masked_rows(const GroupQuantArgs& a) {
 
 /// Rows that count, of all experts; all of them in a dry run.
 int64_t counted_rows(const GroupQuantArgs& a) {
-  if (a.masked_rows.present() && a.masked_rows.data == nullptr) return a.x.dim(0) * a.x.dim(1);
+  if (a.masked_rows.present() && !a.masked_rows.readable()) return a.x.dim(0) * a.x.dim(1);
   int64_t rows = 0;
   for (int64_t e = 0; e < a.x.dim(0); ++e)
     rows += rows_of_expert(a, e);

@@ -102,6 +102,8 @@ struct Nvfp4QuantExperts {
 };
 
 extern const VariantTable<Nvfp4Quant> nvfp4_quant_cpu;
+extern const VariantTable<Nvfp4Quant> nvfp4_quant_cuda;
 extern const VariantTable<Nvfp4QuantExperts> nvfp4_quant_experts_cpu;
+extern const VariantTable<Nvfp4QuantExperts> nvfp4_quant_experts_cuda;
 
 }  // namespace fathom

@@ -6,6 +6,7 @@
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/quant/nvfp4_quant/nvfp4_quant.h"
 
 namespace fathom {
@@ -235,7 +236,9 @@ ExpertTensors make_experts(CaseData& c, const ExpertShape& s) {
   ExpertTensors all;
   const int64_t tokens = s.topk == 0 ? s.rows : s.rows / s.topk;
   const int64_t E = s.experts;
-  all.x = c.input({tokens, s.k}, s.format, {.dist = Dist::kMixedRows}, {.row_gap = s.row_gap});
+  // What is timed has values of a model.
+  const Fill fill = {.dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows};
+  all.x = c.input({tokens, s.k}, s.format, fill, {.row_gap = s.row_gap});
   all.gs = c.input({E}, Format::kF32);
   const double gs = 448.0 * 6.0 / largest_magnitude(all.x);
   all.gs.fill([&](int64_t e) { return gs * (1.0 - 0.01 * static_cast<double>(e % 8)); });
@@ -350,6 +353,16 @@ void add_experts_cases(CaseList& list) {
   for (int64_t t : {1, 8, 64, 128, 512}) {
     add_bench("r1_gate_up", t, 7168, 8);
     add_bench("r1_down", t, 2048, 0);
+  }
+  for (const ReferencePoint& p : reference_points("nvfp4_quant_experts")) {
+    add_reference_case(list, p, {.op = "experts_quant"}, [&](CaseList& one) {
+      add_experts_case(one, {.spec = {.name = "reference", .bench = true},
+                             .rows = 8 * p.tokens(),
+                             .experts = 256,
+                             .k = 7168,
+                             .topk = 8,
+                             .load = Load::kEven});
+    });
   }
   add_bench("r1_down_chunk", 6250, 2048, 0);  // 262 MB, which no cache holds
 }

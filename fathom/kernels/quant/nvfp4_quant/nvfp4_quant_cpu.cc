@@ -24,7 +24,7 @@ void bytes_of_rows(int64_t rows, const View& x, Cost& cost) {
 }
 
 Status check_global_scales(const View& gs) {
-  if (gs.data == nullptr) return {};  // dry run
+  if (!gs.readable()) return {};
   for (int64_t e = 0; e < gs.dim(0); ++e) {
     const float scale = gs.as<float>()[e];
     if (scale > 0.0f && std::isfinite(scale)) continue;
@@ -68,7 +68,7 @@ Status check_row_map(const Nvfp4QuantExperts::Args& a) {
   if (a.row_map.dim(0) != R) {
     return invalid_argument(str_cat("row_map has ", a.row_map.dim(0), " rows but q has ", R));
   }
-  if (a.row_map.data == nullptr) return {};  // dry run
+  if (!a.row_map.readable()) return {};
   for (int64_t i = 0; i < R; ++i) {
     const int64_t row = a.row_map.as<int32_t>()[i];
     if (row >= 0 && row < M) continue;
@@ -111,7 +111,7 @@ void Nvfp4QuantExperts::bytes(const Args& a, Cost& cost) {
 Status Nvfp4QuantExperts::check(const Args& a) {
   FATHOM_TRY(check_row_map(a));
   if (!a.scales.contiguous()) return invalid_argument("swizzled scales must be contiguous");
-  if (a.offsets.data == nullptr) return {};  // dry run
+  if (!a.offsets.readable()) return {};
   FATHOM_TRY(check_offsets(a));
   return check_global_scales(a.gs);
 }

@@ -100,7 +100,10 @@ struct TensorQuantFp8 {
 };
 
 extern const VariantTable<TokenQuantFp8> token_quant_fp8_cpu;
+extern const VariantTable<TokenQuantFp8> token_quant_fp8_cuda;
 extern const VariantTable<TokenQuantInt8> token_quant_int8_cpu;
+extern const VariantTable<TokenQuantInt8> token_quant_int8_cuda;
 extern const VariantTable<TensorQuantFp8> tensor_quant_fp8_cpu;
+extern const VariantTable<TensorQuantFp8> tensor_quant_fp8_cuda;
 
 }  // namespace fathom

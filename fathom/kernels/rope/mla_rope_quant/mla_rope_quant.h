@@ -106,6 +106,8 @@ struct MlaRopeWrite {
 };
 
 extern const VariantTable<MlaRopeQuantFp8> mla_rope_quant_fp8_cpu;
+extern const VariantTable<MlaRopeQuantFp8> mla_rope_quant_fp8_cuda;
 extern const VariantTable<MlaRopeWrite> mla_rope_write_cpu;
+extern const VariantTable<MlaRopeWrite> mla_rope_write_cuda;
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
 
@@ -13,6 +14,11 @@ Gate gate_of(Format format) {
   if (format == Format::kE4m3) return {.abs = 0x1.001p-10, .rel = 0x1.001p-4};
   if (format == Format::kE5m2) return {.abs = 0x1.001p-17, .rel = 0x1.001p-3};
   return gates::row_op(format);
+}
+
+/// What is timed has values of a model.
+Fill fill_of(const CaseSpec& spec) {
+  return {.dist = spec.bench ? Dist::kNormal : Dist::kMixedRows, .scale = 4};
 }
 
 struct QuantShape {
@@ -34,8 +40,7 @@ void add_quant_case(CaseList& list, const QuantShape& s) {
     constexpr int64_t kPositions = 512;
     c.set_batch(s.t);
     const auto input = [&](std::vector<int64_t> dims, int64_t gap) {
-      return c.input(std::move(dims), s.in, {.dist = Dist::kMixedRows, .scale = 4},
-                     {.row_gap = gap, .rows_per_batch = 1});
+      return c.input(std::move(dims), s.in, fill_of(s.spec), {.row_gap = gap, .rows_per_batch = 1});
     };
     const Tensor q_pe = input({s.t, s.n, s.r}, 128);
     const Tensor k_pe = input({s.t, s.r}, 3);
@@ -116,8 +121,7 @@ void add_prepare_case(CaseList& list, const PrepareShape& s) {
     const int64_t d = s.l + s.r;
     c.set_batch(s.t);
     const auto input = [&](std::vector<int64_t> dims, int64_t gap) {
-      return c.input(std::move(dims), s.in, {.dist = Dist::kMixedRows, .scale = 4},
-                     {.row_gap = gap, .rows_per_batch = 1});
+      return c.input(std::move(dims), s.in, fill_of(s.spec), {.row_gap = gap, .rows_per_batch = 1});
     };
     const Tensor q_lat = input({s.t, s.n, s.l}, 0);
     const Tensor q_pe = input({s.t, s.n, s.r}, 128);
@@ -197,6 +201,12 @@ void add_quant_cases(CaseList& list) {
                                    .phase = t > 128 ? "prefill" : "decode"},
                           .t = t,
                           .n = 128});
+  }
+  for (const ReferencePoint& p : reference_points("mla_rope_quant_fp8")) {
+    add_reference_case(list, p, {.op = "rope_quantize"}, [&](CaseList& one) {
+      add_quant_case(one,
+                     {.spec = {.name = "reference", .bench = true}, .t = p.tokens(), .n = 128});
+    });
   }
   // 1,200 tokens of 129 heads of 576: 267 MB, which no cache holds.
   add_quant_case(

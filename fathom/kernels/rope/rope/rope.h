@@ -106,6 +106,8 @@ struct Rope {
 };
 
 extern const VariantTable<RopeInplace> rope_inplace_cpu;
+extern const VariantTable<RopeInplace> rope_inplace_cuda;
 extern const VariantTable<Rope> rope_cpu;
+extern const VariantTable<Rope> rope_cuda;
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/rope/rope/rope.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
 
@@ -32,7 +33,9 @@ struct RopeTensors {
     constexpr int64_t kPositions = 1024;
     c.set_batch(s.t);
     const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
-    q = c.inout({s.t, s.n, s.head_size()}, s.format, {.dist = Dist::kMixedRows}, placed);
+    // What is timed has values of a model.
+    const Fill fill = {.dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows};
+    q = c.inout({s.t, s.n, s.head_size()}, s.format, fill, placed);
     if (s.keys > 0) k = c.inout({s.t, s.keys, s.head_size()}, s.format, {}, placed);
     positions = c.input({s.t}, s.positions, {}, {.rows_per_batch = 1});
     positions.fill([&](int64_t t) {
@@ -223,6 +226,11 @@ void add_rope_cases(CaseList& list) {
     add_bench_case(list, add_inplace_case, "r1", t, 128);
     add_bench_case(list, add_inplace_case, "v2_lite", t, 16);
     add_bench_case(list, add_rope_case, "r1", t, 128);
+  }
+  for (const ReferencePoint& p : reference_points("rope_inplace")) {
+    add_reference_case(list, p, {.op = "rotary_emb"}, [&](CaseList& one) {
+      add_bench_case(one, add_inplace_case, "reference", p.tokens(), 128);
+    });
   }
   // 8,000 tokens of 129 heads, read and written: 264 MB in heads of 192, which no cache holds.
   add_bench_case(list, add_inplace_case, "r1_chunk", 8000, 128);

@@ -10,7 +10,7 @@
 namespace fathom {
 
 Status check_positions(const View& positions, int64_t table_rows) {
-  if (positions.data == nullptr) return {};  // dry run
+  if (!positions.readable()) return {};
   for (int64_t t = 0; t < positions.dim(0); ++t) {
     const int64_t position = position_of(positions, t);
     if (position >= 0 && position < table_rows) continue;
@@ -52,7 +52,7 @@ Status check_cache(const RopeInplace::Args& a) {
   FATHOM_TRY(check_same_format("k", a.k, "v", a.v));
   FATHOM_TRY(check_same_format("k", a.k, "k_cache", a.k_cache));
   FATHOM_TRY(check_same_format("v", a.v, "v_cache", a.v_cache));
-  if (a.slots.data == nullptr) return {};  // dry run
+  if (!a.slots.readable()) return {};
   for (int64_t t = 0; t < a.slots.dim(0); ++t) {
     const int64_t slot = a.slots.as<int64_t>()[t];
     if (slot >= -1 && slot < a.k_cache.dim(0)) continue;

@@ -37,5 +37,6 @@ struct Argmax {
 };
 
 extern const VariantTable<Argmax> argmax_cpu;
+extern const VariantTable<Argmax> argmax_cuda;
 
 }  // namespace fathom

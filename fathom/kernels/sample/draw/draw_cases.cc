@@ -96,7 +96,7 @@ struct SamplerOperands {
 };
 
 CaseSpec spec_of(int64_t tokens, int64_t V, std::string_view suffix, bool bench) {
-  return {.name = str_cat("t", tokens, "_v", V, suffix),
+  return {.name = str_cat(tokens > 128 ? "chunk_t" : "t", tokens, "_v", V, suffix),
           .op = "sampler",
           .bench = bench,
           .phase = bench ? "decode" : "",
@@ -241,6 +241,9 @@ void add_draw_cases(CaseList& list) {
     add_min_p(list, t, 129280, Rows::kOwn, true);
     add_top_k_top_p(list, t, 129280, Rows::kOwn, FilterOrder::kTopKFirst, true);
   }
+  // 512 rows that are read: 265 MB, which no cache holds.
+  add_min_p(list, 512, 129280, Rows::kOwn, true);
+  add_top_k_top_p(list, 512, 129280, Rows::kOwn, FilterOrder::kTopKFirst, true);
 }
 
 }  // namespace fathom

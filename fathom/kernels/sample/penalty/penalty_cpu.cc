@@ -62,7 +62,7 @@ void Penalty::bytes(const Args& a, Cost& cost) {
 }
 
 Status Penalty::check(const Args& a) {
-  if (a.logits.data == nullptr) return {};
+  if (!a.logits.readable()) return {};
   const int64_t V = a.logits.dim(1);
   FATHOM_TRY(check_lists("tokens", a.tokens, "token_offsets", a.token_offsets, V));
   FATHOM_TRY(check_lists("bias_tokens", a.bias_tokens, "bias_offsets", a.bias_offsets, V));

@@ -34,7 +34,7 @@ void keep_from(const std::vector<double>& p, double threshold, std::span<double>
 namespace {
 
 CaseSpec spec_of(int64_t tokens, int64_t V, bool bench) {
-  return {.name = str_cat("t", tokens, "_v", V),
+  return {.name = str_cat(tokens > 128 ? "chunk_t" : "t", tokens, "_v", V),
           .op = "sampler",
           .bench = bench,
           .phase = bench ? "decode" : "",
@@ -161,6 +161,10 @@ void add_renorm_cases(CaseList& list) {
     add_top_k(list, t, 129280, true);
     add_top_p(list, t, 129280, true);
   }
+  // 256 rows in and out: 265 MB, which no cache holds.
+  add_softmax(list, 256, 129280, true);
+  add_top_k(list, 256, 129280, true);
+  add_top_p(list, 256, 129280, true);
 }
 
 }  // namespace fathom

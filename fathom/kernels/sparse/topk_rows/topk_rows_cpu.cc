@@ -134,7 +134,7 @@ Status check_lengths(const View& scores, const View& lengths, const View& row_st
 
 template <class Args>
 bool has_data(const Args& a) {
-  return a.lengths.data != nullptr && a.scores.data != nullptr;
+  return a.lengths.readable() && a.scores.readable();
 }
 
 /// The parts that all three share; `entries` a row are read besides.

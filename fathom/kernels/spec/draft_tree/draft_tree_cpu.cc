@@ -176,7 +176,7 @@ Status DraftTreeBuild::check(const Args& a) {
                                     " for topk ", a.topk, " and depth ", a.depth));
   }
   FATHOM_TRY(check_mask(a));
-  if (a.seq_lens.data == nullptr || a.selected.data == nullptr) return {};
+  if (!a.seq_lens.readable() || !a.selected.readable()) return {};
   for (int64_t b = 0; b < a.seq_lens.dim(0); ++b)
     FATHOM_TRY(check_tree(a, b));
   const int64_t needed = mask_offset(a, a.seq_lens.dim(0));

@@ -206,7 +206,7 @@ Status TreeVerifyGreedy::check(const Args& a) {
   if (!a.target_predict.contiguous()) {
     return invalid_argument("target_predict is strided, expected contiguous rows");
   }
-  for (int64_t b = 0; a.retrieve_index.data != nullptr && b < a.candidates.dim(0); ++b)
+  for (int64_t b = 0; a.retrieve_index.readable() && b < a.candidates.dim(0); ++b)
     FATHOM_TRY(check_nodes(a, b));
   return {};
 }
@@ -214,7 +214,7 @@ Status TreeVerifyGreedy::check(const Args& a) {
 Status TreeVerifySample::check(const Args& a) {
   FATHOM_TRY(check_threshold("threshold_single", a.threshold_single));
   FATHOM_TRY(check_threshold("threshold_acc", a.threshold_acc));
-  for (int64_t b = 0; a.retrieve_index.data != nullptr && b < a.candidates.dim(0); ++b) {
+  for (int64_t b = 0; a.retrieve_index.readable() && b < a.candidates.dim(0); ++b) {
     FATHOM_TRY(check_nodes(a, b));
     FATHOM_TRY(check_chances(a, b));
   }

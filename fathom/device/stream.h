@@ -1,0 +1,76 @@
+// Streams and events: work on a GPU that runs in order beside the host, and marks in it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "fathom/base/status.h"
+
+namespace fathom {
+
+namespace internal {
+
+struct DestroyStream {
+  void operator()(void* stream) const;
+};
+
+struct DestroyEvent {
+  void operator()(void* event) const;
+};
+
+}  // namespace internal
+
+class Stream;
+
+/// A mark in a stream.
+class Event {
+ public:
+  /// Errors: Unavailable without a GPU.
+  static Result<Event> create();
+
+  /// Marks all work given to the stream so far.
+  Status record(Stream& stream);
+
+  /// Waits until the work before the mark is done. Errors: DeviceLost.
+  Status synchronize();
+
+  /// Microseconds from `earlier` to this mark. Both have been reached.
+  Result<double> us_since(const Event& earlier) const;
+
+ private:
+  friend class Stream;
+
+  explicit Event(void* event) : event_(event) {}
+
+  std::unique_ptr<void, internal::DestroyEvent> event_;
+};
+
+/// A queue of work for the device in use. Not thread-safe.
+class Stream {
+ public:
+  /// A stream that does not wait for any other. Errors: Unavailable without a GPU.
+  static Result<Stream> create();
+
+  /// The cudaStream_t, for files that may know CUDA.
+  void* handle() const { return stream_.get(); }
+
+  /// Waits until all work given so far is done. Errors: DeviceLost, if a kernel failed.
+  Status synchronize();
+
+  /// Work given from now on waits for the mark.
+  Status wait(const Event& event);
+
+  /// Copies bytes within or between host and device, in order with the other work. The host may
+  /// reuse pageable memory at once, pinned memory after the next synchronisation.
+  Status copy(void* to, const void* from, int64_t bytes);
+
+  /// Sets bytes of device memory.
+  Status fill(void* to, int byte, int64_t bytes);
+
+ private:
+  explicit Stream(void* stream) : stream_(stream) {}
+
+  std::unique_ptr<void, internal::DestroyStream> stream_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,131 @@
+// Weights as a warp streams them: sixteen bytes of a row at a time, turned into operands of the
+// tensor cores in registers. Exact: bf16 holds every E4M3 and E5M2 code, and
+// every product of an E2M1 code and an E4M3 scale.
+//
+// A row is cut into blocks of 128 k. Lane t = 0 .. 3 of a quad holds sixteen bytes of each of a
+// block's loads: of load l the k
+//
+//   l * 32 * kGroups + t * 8 * kGroups + i * 8 + 0 .. 7,    i = 0 .. kGroups - 1
+//
+// in groups of eight. A group is four pairs of bf16, in an order of k that the activations follow
+// (pair_of).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include "fathom/kernels/cuda/device_code.cuh"
+#include "fathom/kernels/cuda/products/mma.cuh"
+#include "fathom/kernels/cuda/products/product.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kBlockK = 128;
+
+__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+__device__ __forceinline__ uint32_t pair_of_floats(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return uint32_t{__bfloat16_as_ushort(pair.y)} << 16 | __bfloat16_as_ushort(pair.x);
+}
+
+/// Eight activations as four pairs in natural order.
+struct NaturalPairs {
+  __device__ static uint4 pairs_of(uint4 x) { return x; }
+};
+
+/// What scales a row of a block has.
+enum class ScaleKind { kNone, kOneABlock, kOneASixteen };
+
+struct Bf16Codec : NaturalPairs {
+  static constexpr int kGroups = 1;
+  static constexpr int kLoads = 4;
+  static constexpr int kAhead = 4;  ///< blocks on their way: 16 KB each for 64 rows
+  static constexpr int kLoadK = 8;  ///< k in sixteen bytes
+  static constexpr ScaleKind kScale = ScaleKind::kNone;
+  static constexpr float kFactor = 1.0f;
+
+  template <int i>
+  __device__ static void decode(const uint4& words, uint32_t, uint32_t (&pairs)[4]) {
+    pairs[0] = words.x;
+    pairs[1] = words.y;
+    pairs[2] = words.z;
+    pairs[3] = words.w;
+  }
+};
+
+/// Codes of eight bits. With kScaled, a scale for 128 x 128 of them.
+template <__nv_fp8_interpretation_t kKind, bool kScaled>
+struct Fp8Codec : NaturalPairs {
+  static constexpr int kGroups = 2;
+  static constexpr int kLoads = 2;
+  static constexpr int kAhead = 4;
+  static constexpr int kLoadK = 16;
+  static constexpr ScaleKind kScale = kScaled ? ScaleKind::kOneABlock : ScaleKind::kNone;
+  static constexpr float kFactor = 1.0f;
+
+  __device__ static void decode_word(uint32_t word, uint32_t& low, uint32_t& high) {
+    const float2 a = __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word), kKind)));
+    const float2 b = __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(word >> 16), kKind)));
+    low = pair_of_floats(a.x, a.y);
+    high = pair_of_floats(b.x, b.y);
+  }
+
+  template <int i>
+  __device__ static void decode(const uint4& words, uint32_t, uint32_t (&pairs)[4]) {
+    decode_word(i == 0 ? words.x : words.z, pairs[0], pairs[1]);
+    decode_word(i == 0 ? words.y : words.w, pairs[2], pairs[3]);
+  }
+};
+
+/// Eight codes E2M1 of a word, k0 in the lowest bits, times 2^-126: each has its exponent and
+/// mantissa bits where bf16 has the ends of its own. Pair j is (k_j, k_j+4).
+__device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4]) {
+  constexpr uint32_t kSign = 0x80008000u;
+  constexpr uint32_t kMagnitude = 0x01C001C0u;
+  pairs[0] = ((word << 12) & kSign) | ((word << 6) & kMagnitude);
+  pairs[1] = ((word << 8) & kSign) | ((word << 2) & kMagnitude);
+  pairs[2] = ((word << 4) & kSign) | ((word >> 2) & kMagnitude);
+  pairs[3] = (word & kSign) | ((word >> 6) & kMagnitude);
+}
+
+/// Two E4M3 scales, not negative, as bf16 times 2^119; the largest is 1.75 * 2^127.
+__device__ __forceinline__ uint32_t lifted_scales(uint32_t two_bytes) {
+  constexpr uint32_t kTwoTo120 = 0x7B807B80u;
+  constexpr uint32_t kTwoTo119 = 0x7B007B00u;
+  const uint32_t placed = __byte_perm(two_bytes, 0, 0x4140) << 4;  // times 2^-120
+  return multiply_pairs(multiply_pairs(placed, kTwoTo120), kTwoTo119);
+}
+
+struct Nvfp4Codec {
+  static constexpr int kGroups = 4;
+  static constexpr int kLoads = 1;
+  static constexpr int kAhead = 4;
+  static constexpr int kLoadK = 32;
+  static constexpr ScaleKind kScale = ScaleKind::kOneASixteen;
+  static constexpr float kFactor = 128.0f;  // 2^126 / 2^119
+
+  /// `scales` are those of a lane's 32 k, lifted.
+  template <int i>
+  __device__ static void decode(const uint4& words, uint32_t scales, uint32_t (&pairs)[4]) {
+    const uint32_t word = i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
+    const uint32_t scale = __byte_perm(scales, 0, i < 2 ? 0x1010 : 0x3232);
+    decode_e2m1(word, pairs);
+#pragma unroll
+    for (uint32_t& pair : pairs)
+      pair = multiply_pairs(pair, scale);
+  }
+
+  __device__ static uint4 pairs_of(uint4 x) {
+    return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
+            __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
+  }
+};
+
+}  // namespace fathom::cuda

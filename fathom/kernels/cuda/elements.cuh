@@ -1,0 +1,225 @@
+// Element types on the device: conversion by the instructions of the hardware, eight elements at a
+// time, and element by element for layouts that do not allow that.
+//
+// The instructions round as fathom/formats/minifloat.h does (to nearest even, FP8 saturating); the
+// number tests of the GPU hold the two together code by code. A NaN may have another payload.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "fathom/formats/format.h"
+#include "fathom/formats/minifloat.h"
+
+namespace fathom::cuda {
+
+// ---- one element ----
+
+__device__ __forceinline__ float load(const float* p) {
+  return *p;
+}
+
+__device__ __forceinline__ float load(const Bf16* p) {
+  return to_float(*p);
+}
+
+__device__ __forceinline__ float load(const F16* p) {
+  return __half2float(__ushort_as_half(p->bits));
+}
+
+__device__ __forceinline__ float load(const E4m3* p) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(p->bits, __NV_E4M3)));
+}
+
+__device__ __forceinline__ float load(const E5m2* p) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(p->bits, __NV_E5M2)));
+}
+
+__device__ __forceinline__ void store(float* p, float value) {
+  *p = value;
+}
+
+__device__ __forceinline__ void store(Bf16* p, float value) {
+  p->bits = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+__device__ __forceinline__ void store(F16* p, float value) {
+  p->bits = __half_as_ushort(__float2half_rn(value));
+}
+
+__device__ __forceinline__ void store(E4m3* p, float value) {
+  p->bits = __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+}
+
+__device__ __forceinline__ void store(E5m2* p, float value) {
+  p->bits = __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
+}
+
+/// `value` rounded to T.
+template <class T>
+__device__ __forceinline__ float rounded(float value) {
+  T element;
+  store(&element, value);
+  return load(&element);
+}
+
+template <>
+__device__ __forceinline__ float rounded<float>(float value) {
+  return value;
+}
+
+/// Element i of memory whose format is known at run time only: bf16, f16, f32, e4m3 or e5m2.
+__device__ __forceinline__ float load_any(const void* p, Format format, int64_t i) {
+  switch (format) {
+    case Format::kBf16:
+      return load(static_cast<const Bf16*>(p) + i);
+    case Format::kF16:
+      return load(static_cast<const F16*>(p) + i);
+    case Format::kE4m3:
+      return load(static_cast<const E4m3*>(p) + i);
+    case Format::kE5m2:
+      return load(static_cast<const E5m2*>(p) + i);
+    default:
+      return load(static_cast<const float*>(p) + i);
+  }
+}
+
+__device__ __forceinline__ void store_any(void* p, Format format, int64_t i, float value) {
+  switch (format) {
+    case Format::kBf16:
+      return store(static_cast<Bf16*>(p) + i, value);
+    case Format::kF16:
+      return store(static_cast<F16*>(p) + i, value);
+    case Format::kE4m3:
+      return store(static_cast<E4m3*>(p) + i, value);
+    case Format::kE5m2:
+      return store(static_cast<E5m2*>(p) + i, value);
+    default:
+      return store(static_cast<float*>(p) + i, value);
+  }
+}
+
+// ---- eight elements, on an address that is a multiple of their bytes (of 16 for float) ----
+
+/// The elements that one thread loads at once, everywhere.
+inline constexpr int kVector = 8;
+
+/// Eight elements as they lie in memory.
+template <class T>
+struct alignas(sizeof(T) * kVector > 16 ? 16 : sizeof(T) * kVector) Packed {
+  uint32_t words[sizeof(T) * kVector / 4];
+};
+
+template <class T>
+__device__ __forceinline__ Packed<T> load_packed(const T* p) {
+  return *reinterpret_cast<const Packed<T>*>(p);
+}
+
+template <class T>
+__device__ __forceinline__ void store_packed(T* p, const Packed<T>& packed) {
+  *reinterpret_cast<Packed<T>*>(p) = packed;
+}
+
+__device__ __forceinline__ void unpack(const Packed<float>& packed, float (&out)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    out[i] = __uint_as_float(packed.words[i]);
+}
+
+__device__ __forceinline__ void unpack(const Packed<Bf16>& packed, float (&out)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    out[2 * i] = __uint_as_float(packed.words[i] << 16);
+    out[2 * i + 1] = __uint_as_float(packed.words[i] & 0xFFFF0000u);
+  }
+}
+
+__device__ __forceinline__ void unpack(const Packed<F16>& packed, float (&out)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const uint32_t word = packed.words[i];
+    const float2 pair =
+        __half22float2(__halves2half2(__ushort_as_half(static_cast<unsigned short>(word)),
+                                      __ushort_as_half(static_cast<unsigned short>(word >> 16))));
+    out[2 * i] = pair.x;
+    out[2 * i + 1] = pair.y;
+  }
+}
+
+template <__nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ void unpack_fp8(const uint32_t (&words)[2], float (&out)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
+    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, kKind)));
+    out[2 * i] = values.x;
+    out[2 * i + 1] = values.y;
+  }
+}
+
+__device__ __forceinline__ void unpack(const Packed<E4m3>& packed, float (&out)[kVector]) {
+  unpack_fp8<__NV_E4M3>(packed.words, out);
+}
+
+__device__ __forceinline__ void unpack(const Packed<E5m2>& packed, float (&out)[kVector]) {
+  unpack_fp8<__NV_E5M2>(packed.words, out);
+}
+
+__device__ __forceinline__ void pack(const float (&in)[kVector], Packed<float>& packed) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    packed.words[i] = __float_as_uint(in[i]);
+}
+
+__device__ __forceinline__ void pack(const float (&in)[kVector], Packed<Bf16>& packed) {
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+    packed.words[i] = uint32_t{__bfloat16_as_ushort(pair.y)} << 16 | __bfloat16_as_ushort(pair.x);
+  }
+}
+
+__device__ __forceinline__ void pack(const float (&in)[kVector], Packed<F16>& packed) {
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const __half2 pair = __floats2half2_rn(in[2 * i], in[2 * i + 1]);
+    packed.words[i] = uint32_t{__half_as_ushort(pair.y)} << 16 | __half_as_ushort(pair.x);
+  }
+}
+
+template <__nv_fp8_interpretation_t kKind>
+__device__ __forceinline__ void pack_fp8(const float (&in)[kVector], uint32_t (&words)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t low =
+        __nv_cvt_float2_to_fp8x2({in[4 * i], in[4 * i + 1]}, __NV_SATFINITE, kKind);
+    const uint32_t high =
+        __nv_cvt_float2_to_fp8x2({in[4 * i + 2], in[4 * i + 3]}, __NV_SATFINITE, kKind);
+    words[i] = low | high << 16;
+  }
+}
+
+__device__ __forceinline__ void pack(const float (&in)[kVector], Packed<E4m3>& packed) {
+  pack_fp8<__NV_E4M3>(in, packed.words);
+}
+
+__device__ __forceinline__ void pack(const float (&in)[kVector], Packed<E5m2>& packed) {
+  pack_fp8<__NV_E5M2>(in, packed.words);
+}
+
+template <class T>
+__device__ __forceinline__ void load8(const T* p, float (&out)[kVector]) {
+  unpack(load_packed(p), out);
+}
+
+template <class T>
+__device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
+  Packed<T> packed;
+  pack(in, packed);
+  store_packed(p, packed);
+}
+
+}  // namespace fathom::cuda

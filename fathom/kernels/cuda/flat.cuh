@@ -1,0 +1,89 @@
+// Matrices cut into items of equal size (most often eight elements) that are counted through all
+// rows, several a thread: every load of a thread is under way before its first use, and no thread
+// is idle however wide a row is.
+#pragma once
+
+#include <cstdint>
+
+#include "fathom/kernels/cuda/launch_cuda.h"
+
+namespace fathom::cuda {
+
+inline constexpr int kFlatThreads = 256;
+
+/// Division of numbers below 2^31 by one that the host knows: a product and a shift.
+///
+///   n / d = (n * m) >> (31 + s),   s = ceil(log2 d),   m = ceil(2^(31+s) / d)
+///
+/// m d exceeds 2^(31+s) by less than d <= 2^s, so the quotient exceeds n / d by less than 1/d.
+struct FastDivide {
+  uint32_t divisor = 1;
+  uint32_t multiplier = 1u << 31;
+  int shift = 31;
+
+  FastDivide() = default;
+
+  explicit FastDivide(int64_t d) : divisor(static_cast<uint32_t>(d < 1 ? 1 : d)) {
+    int log2 = 0;
+    while ((int64_t{1} << log2) < divisor)
+      ++log2;
+    shift = 31 + log2;
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor);
+  }
+
+  __device__ uint32_t of(uint32_t n) const {
+    return static_cast<uint32_t>((uint64_t{n} * multiplier) >> shift);
+  }
+};
+
+struct ItemPlace {
+  int64_t row;
+  int item;     ///< within the row
+  bool exists;  ///< false past the end
+};
+
+/// Items of all rows.
+struct FlatItems {
+  int64_t total = 0;
+  FastDivide per_row;
+
+  __device__ ItemPlace place(int64_t number) const {
+    if (total < (int64_t{1} << 31)) {
+      const uint32_t row = per_row.of(static_cast<uint32_t>(number));
+      const uint32_t item = static_cast<uint32_t>(number) - row * per_row.divisor;
+      return {row, static_cast<int>(item), number < total};
+    }
+    const int64_t row = number / per_row.divisor;
+    return {row, static_cast<int>(number - row * per_row.divisor), number < total};
+  }
+
+  /// Item i of this thread, of kEach.
+  template <int kEach>
+  __device__ ItemPlace mine(int i) const {
+    return place(int64_t{blockIdx.x} * (kFlatThreads * kEach) + i * kFlatThreads + threadIdx.x);
+  }
+};
+
+inline FlatItems flat_items(int64_t num_rows, int64_t items_per_row) {
+  return {num_rows * items_per_row, FastDivide(items_per_row)};
+}
+
+/// A thread for each item.
+inline LaunchShape one_item_each(const FlatItems& items) {
+  return {.blocks = (items.total + kFlatThreads - 1) / kFlatThreads, .threads = kFlatThreads};
+}
+
+/// Calls f.template operator()<kEach>(shape): one item a thread while the GPU has room for all of
+/// them at once, else four. No result depends on it.
+template <class F>
+Status with_items_each(const Exec& ex, const FlatItems& items, F&& f) {
+  constexpr int64_t kThreadsOfSm = 2048;
+  const auto shape = [&](int64_t each) {
+    return LaunchShape{.blocks = (items.total + kFlatThreads * each - 1) / (kFlatThreads * each),
+                       .threads = kFlatThreads};
+  };
+  if (items.total <= ex.device->num_sms * kThreadsOfSm) return f.template operator()<1>(shape(1));
+  return f.template operator()<4>(shape(4));
+}
+
+}  // namespace fathom::cuda

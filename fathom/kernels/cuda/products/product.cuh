@@ -1,0 +1,103 @@
+// What a product is, for every kernel of products: one matrix, one a head, or one an expert.
+#pragma once
+
+#include <cstdint>
+
+#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/tensor/quant_view.h"
+
+namespace fathom::cuda {
+
+/// y[e,r,n] = factor[e] * sum_k x[e,r,k] * w[e,n,k]
+///
+/// Without offsets every matrix e has rows 0 .. T-1 of its own. With offsets, which lie in memory
+/// of the GPU, x and y are one matrix and e has its rows offsets[e] .. offsets[e+1]-1. Strides of x
+/// and y are elements, those of w bytes.
+struct ProductCall {
+  const void* x = nullptr;
+  int64_t x_row = 0;
+  int64_t x_matrix = 0;
+  Format x_format = Format::kNone;
+
+  const uint8_t* w = nullptr;
+  int64_t w_row = 0;
+  int64_t w_matrix = 0;
+  const uint8_t* scales = nullptr;  ///< of blocks; null: none
+  Format scale_format = Format::kNone;
+  int64_t scale_row = 0;  ///< scales of a row, or of 128 rows
+  int64_t scale_matrix = 0;
+
+  void* y = nullptr;
+  int64_t y_row = 0;
+  int64_t y_matrix = 0;
+  Format y_format = Format::kNone;
+
+  const float* global = nullptr;          ///< one a matrix; null: 1
+  const float* matrix_factors = nullptr;  ///< one a matrix; null: 1
+  const float* factors[2] = {};           ///< one number each; null: 1
+  const int32_t* offsets = nullptr;       ///< [matrices + 1]
+  int32_t matrices = 1;
+  int32_t T = 0;  ///< rows of a matrix; with offsets, of x
+  int32_t N = 0;
+  int32_t K = 0;
+
+  __device__ float factor(int e) const {
+    float f = global != nullptr ? global[e] : 1.0f;
+    if (matrix_factors != nullptr) f *= matrix_factors[e];
+    if (factors[0] != nullptr) f *= *factors[0];
+    if (factors[1] != nullptr) f *= *factors[1];
+    return f;
+  }
+};
+
+/// The rows of x and y that belong to a matrix.
+struct RowRange {
+  int32_t first;
+  int32_t count;
+};
+
+__device__ __forceinline__ RowRange rows_of_matrix(const ProductCall& c, int e) {
+  if (c.offsets == nullptr) return {0, c.T};
+  const int32_t first = c.offsets[e];
+  return {first, c.offsets[e + 1] - first};
+}
+
+/// The call of a contract with x, w and y. x is [T, K] or [T, H, K].
+template <class Args>
+ProductCall product_of(const Args& a) {
+  const bool heads = a.x.rank == 3;
+  const QuantView& w = a.w;
+  ProductCall c;
+  c.x = a.x.data;
+  c.x_row = a.x.stride(0);
+  c.x_matrix = heads ? a.x.stride(1) : 0;
+  c.x_format = a.x.format;
+  c.y = a.y.data;
+  c.y_row = a.y.stride(0);
+  c.y_matrix = heads ? a.y.stride(1) : 0;
+  c.y_format = a.y.format;
+  c.T = static_cast<int32_t>(a.x.dim(0));
+  c.N = static_cast<int32_t>(w.rows());
+  c.K = static_cast<int32_t>(w.cols());
+  c.matrices = w.values.rank == 3 ? static_cast<int32_t>(w.values.dim(0)) : 1;
+  c.w = w.values.as<const uint8_t>();
+  const bool fp4 = w.format() == Format::kNvfp4;
+  const int64_t per_byte_2 = fp4                           ? 1
+                             : w.format() == Format::kBf16 ? 4
+                             : w.format() == Format::kF32  ? 8
+                                                           : 2;  // twice the bytes of an element
+  c.w_row = w.cols() * per_byte_2 / 2;
+  c.w_matrix = c.w_row * w.rows();
+  if (w.scales.present()) {
+    const int64_t block = fp4 ? 16 : 128;
+    c.scales = w.scales.as<const uint8_t>();
+    c.scale_format = w.scales.format;
+    c.scale_row = (w.cols() + block - 1) / block;
+    c.scale_matrix = c.scale_row * (fp4 ? w.rows() : (w.rows() + block - 1) / block);
+  }
+  if (w.global.present()) c.global = w.global.as<const float>();
+  return c;
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,266 @@
+#include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/cuda/device_code.cuh"
+#include "fathom/kernels/cuda/flat.cuh"
+#include "fathom/kernels/cuda/products/tiles.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/moe/permute/permute.h"
+
+namespace fathom {
+namespace {
+
+using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
+
+// Indices are values of GPU memory that the host cannot check: one that is out of range is taken
+// for -1.
+
+// ---- permute_rows ----
+
+// Items are units: sixteen bytes, or an element. Rows are counted in units.
+template <class Unit, int kEach>
+__global__ void __launch_bounds__(kFlatThreads) gather_rows(
+    Rows<const Unit> x, const int32_t* src_row, int64_t num_rows, Rows<Unit> y, FlatItems items) {
+  let_next_start();
+  wait_for_previous();
+  Unit held[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const ItemPlace at = items.mine<kEach>(i);
+    held[i] = Unit{};
+    if (!at.exists) continue;
+    const int32_t source = src_row[at.row];
+    if (source >= 0 && source < num_rows) held[i] = x[source][at.item];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const ItemPlace at = items.mine<kEach>(i);
+    if (at.exists) y[at.row][at.item] = held[i];
+  }
+}
+
+template <class Unit>
+Status run_gather(Exec& ex, const PermuteRows::Args& a) {
+  const int64_t unit = static_cast<int64_t>(sizeof(Unit)) / element_bytes(a.x.format);
+  const FlatItems items = flat_items(a.y.dim(0), a.y.dim(1) / unit);
+  const Rows<const Unit> x{a.x.as<const Unit>(), a.x.stride(0) / unit};
+  const Rows<Unit> y{a.y.as<Unit>(), a.y.stride(0) / unit};
+  return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
+    return launch_kernel(ex, gather_rows<Unit, kEach>, shape, x, a.src_row.as<const int32_t>(),
+                         a.x.dim(0), y, items);
+  });
+}
+
+Status gather_elements(Exec& ex, const PermuteRows::Args& a) {
+  switch (element_bytes(a.x.format)) {
+    case 1:
+      return run_gather<uint8_t>(ex, a);
+    case 2:
+      return run_gather<uint16_t>(ex, a);
+    default:
+      return run_gather<uint32_t>(ex, a);
+  }
+}
+
+bool is_sixteen(const View& v) {
+  const int64_t element = element_bytes(v.format);
+  return reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && v.dim(1) * element % 16 == 0 &&
+         v.stride(0) * element % 16 == 0;
+}
+
+bool permute_is_aligned(const PermuteRows::Args& a) {
+  return is_sixteen(a.x) && is_sixteen(a.y);
+}
+
+// ---- unpermute_weighted_sum ----
+
+/// Rows that a thread has under way at once.
+constexpr int kAhead = 8;
+
+struct Combine {
+  const int32_t* dest;
+  int64_t dest_stride;
+  int64_t K;
+  int64_t num_rows;  // of x
+  AnyRows weights;   // data null: all 1
+};
+
+/// The rows and weights of slots k .. k + kAhead - 1 of a token; row -1 for slots to leave out.
+__device__ __forceinline__ void find_slots(
+    const Combine& c, int64_t t, int64_t k, int32_t (&rows)[kAhead], float (&weights)[kAhead]) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const bool exists = k + i < c.K;
+    const int32_t row = exists ? c.dest[t * c.dest_stride + k + i] : -1;
+    rows[i] = row < c.num_rows ? row : -1;
+    weights[i] = exists && c.weights.data != nullptr ? c.weights.load(t, k + i) : 1.0f;
+  }
+}
+
+// Eight columns of a token a thread: the sum in the order add, k = 0, 1, ...
+template <class X, class Y>
+__global__ void __launch_bounds__(kTileThreads)
+    combine_vectors(Rows<const X> x, Combine c, Rows<const Y> add, Rows<Y> y, RowTiles tiles) {
+  let_next_start();
+  wait_for_previous();
+  const VectorPlace at = tiles.place();
+  if (!at.exists) return;
+  float sum[kVector] = {};
+  if (add.data != nullptr) load8(add[at.row] + kVector * at.vector, sum);
+  for (int64_t k = 0; k < c.K; k += kAhead) {
+    int32_t rows[kAhead];
+    float weights[kAhead];
+    find_slots(c, at.row, k, rows, weights);
+    Packed<X> held[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (rows[i] >= 0) held[i] = load_packed(x[rows[i]] + kVector * at.vector);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (rows[i] < 0) continue;
+      float values[kVector];
+      unpack(held[i], values);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        sum[j] += weights[i] * values[j];
+    }
+  }
+  store8(y[at.row] + kVector * at.vector, sum);
+}
+
+__global__ void __launch_bounds__(kTileThreads)
+    combine_elements(AnyRows x, Combine c, AnyRows add, AnyRows y, RowTiles tiles) {
+  let_next_start();
+  wait_for_previous();
+  const VectorPlace at = tiles.place();
+  if (!at.exists) return;
+  float sum = add.data == nullptr ? 0.0f : add.load(at.row, at.vector);
+  for (int64_t k = 0; k < c.K; ++k) {
+    const int32_t row = c.dest[at.row * c.dest_stride + k];
+    if (row < 0 || row >= c.num_rows) continue;
+    const float weight = c.weights.data == nullptr ? 1.0f : c.weights.load(at.row, k);
+    sum += weight * x.load(row, at.vector);
+  }
+  y.store(at.row, at.vector, sum);
+}
+
+AnyRows rows_or_none(const View& v) {
+  return v.present() ? any_rows(v) : AnyRows{};
+}
+
+Combine combine_of(const UnpermuteWeightedSum::Args& a) {
+  return {.dest = a.dest.as<const int32_t>(),
+          .dest_stride = a.dest.stride(0),
+          .K = a.dest.dim(1),
+          .num_rows = a.x.dim(0),
+          .weights = rows_or_none(a.weights)};
+}
+
+Status unpermute_vectors(Exec& ex, const UnpermuteWeightedSum::Args& a) {
+  const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1) / kVector);
+  return with_float_type(a.x.format, [&]<class X>(X) {
+    const Rows<const X> add{a.add.as<const X>(), a.add.present() ? a.add.stride(0) : 0};
+    return launch_kernel(ex, combine_vectors<X, X>, shape_of(tiles), rows_of<const X>(a.x),
+                         combine_of(a), add, rows_of<X>(a.y), tiles);
+  });
+}
+
+Status unpermute_elements(Exec& ex, const UnpermuteWeightedSum::Args& a) {
+  const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1));
+  return launch_kernel(ex, combine_elements, shape_of(tiles), any_rows(a.x), combine_of(a),
+                       rows_or_none(a.add), any_rows(a.y), tiles);
+}
+
+bool unpermute_is_aligned(const UnpermuteWeightedSum::Args& a) {
+  const bool one_format =
+      a.x.format == a.y.format && (!a.add.present() || a.add.format == a.y.format);
+  return one_format && takes_vectors(a.x) && takes_vectors(a.add) && takes_vectors(a.y);
+}
+
+// ---- topk_sum ----
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) sum_vectors(const T* x,
+                                                            int64_t token_stride,
+                                                            int64_t slot_stride,
+                                                            int64_t K,
+                                                            float factor,
+                                                            Rows<T> y,
+                                                            RowTiles tiles) {
+  let_next_start();
+  wait_for_previous();
+  const VectorPlace at = tiles.place();
+  if (!at.exists) return;
+  const T* first = x + at.row * token_stride + kVector * at.vector;
+  float sum[kVector] = {};
+  for (int64_t k = 0; k < K; k += kAhead) {
+    Packed<T> held[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (k + i < K) held[i] = load_packed(first + (k + i) * slot_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (k + i >= K) continue;
+      float values[kVector];
+      unpack(held[i], values);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j)
+        sum[j] += values[j];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kVector; ++j)
+    sum[j] *= factor;
+  store8(y[at.row] + kVector * at.vector, sum);
+}
+
+__global__ void __launch_bounds__(kTileThreads) sum_elements(
+    AnyRows x, int64_t slot_stride, int64_t K, float factor, AnyRows y, RowTiles tiles) {
+  let_next_start();
+  wait_for_previous();
+  const VectorPlace at = tiles.place();
+  if (!at.exists) return;
+  float sum = 0.0f;
+  for (int64_t k = 0; k < K; ++k)
+    sum += x.load(at.row, k * slot_stride + at.vector);
+  y.store(at.row, at.vector, sum * factor);
+}
+
+Status topk_sum_vectors(Exec& ex, const TopkSum::Args& a) {
+  const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1) / kVector);
+  return with_float_type(a.x.format, [&]<class T>(T) {
+    return launch_kernel(ex, sum_vectors<T>, shape_of(tiles), a.x.as<const T>(), a.x.stride(0),
+                         a.x.stride(1), a.x.dim(1), a.factor, rows_of<T>(a.y), tiles);
+  });
+}
+
+Status topk_sum_elements(Exec& ex, const TopkSum::Args& a) {
+  const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1));
+  return launch_kernel(ex, sum_elements, shape_of(tiles), any_rows(a.x), a.x.stride(1), a.x.dim(1),
+                       a.factor, any_rows(a.y), tiles);
+}
+
+bool topk_sum_is_aligned(const TopkSum::Args& a) {
+  return a.x.format == a.y.format && takes_vectors(a.x) && takes_vectors(a.y);
+}
+
+constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+
+}  // namespace
+
+constinit const VariantTable<PermuteRows> permute_rows_cuda{
+    {"vectors", sm(90), "", kTraits, run_gather<uint4>, MathUnit::kF32, permute_is_aligned},
+    {"elements", sm(90), "", kTraits, gather_elements},
+};
+
+constinit const VariantTable<UnpermuteWeightedSum> unpermute_weighted_sum_cuda{
+    {"vectors", sm(90), "D%8==0", kTraits, unpermute_vectors, MathUnit::kF32, unpermute_is_aligned},
+    {"elements", sm(90), "", kTraits, unpermute_elements},
+};
+
+constinit const VariantTable<TopkSum> topk_sum_cuda{
+    {"vectors", sm(90), "D%8==0", kTraits, topk_sum_vectors, MathUnit::kF32, topk_sum_is_aligned},
+    {"elements", sm(90), "", kTraits, topk_sum_elements},
+};
+
+}  // namespace fathom
