@@ -53,5 +53,7 @@ Command add_eval(CLI::App& app);
 Command add_synth(CLI::App& app);
 Command add_quantize(CLI::App& app);
 Command add_bench(CLI::App& app);
+Command add_trace(CLI::App& app);
+Command add_roofline(CLI::App& app);
 
 }  // namespace fathom::cli

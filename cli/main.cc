@@ -21,6 +21,8 @@ int exit_code_of(StatusCode code) {
     case StatusCode::kNotFound:
     case StatusCode::kCorrupt:
       return kExitBadInput;
+    case StatusCode::kUnavailable:
+      return kExitUnavailable;
     case StatusCode::kUnsupported:
     case StatusCode::kOutOfMemory:
     case StatusCode::kOverloaded:
@@ -92,7 +94,8 @@ int run_program(int argc, char** argv) {
   app.fallthrough();
   std::vector<Command> commands{add_run(app),    add_chat(app),     add_inspect(app),
                                 add_doctor(app), add_tokenize(app), add_eval(app),
-                                add_synth(app),  add_quantize(app), add_bench(app)};
+                                add_synth(app),  add_quantize(app), add_bench(app),
+                                add_trace(app),  add_roofline(app)};
   app.add_subcommand("version", "Print the version")->callback([] {
     std::printf("fathom %s\n", FATHOM_VERSION);
   });

@@ -5,15 +5,12 @@
 #include <time.h>
 
 #include "fathom/os/memory.h"
+#include "fathom_commit.h"
 
 namespace fathom {
 namespace {
 
-#ifdef FATHOM_COMMIT
 constexpr std::string_view kCommit = FATHOM_COMMIT;
-#else
-constexpr std::string_view kCommit = "unknown";
-#endif
 
 std::string padded(int64_t value, size_t width) {
   std::string text = str_cat(value);

@@ -1,11 +1,12 @@
 #include "fathom/bench/harness.h"
 
 #include <algorithm>
+#include <csignal>
 #include <gtest/gtest.h>
 #include <memory>
 
-#include "fathom/bench/csv.h"
-#include "fathom/bench/report.h"
+#include "fathom/bench/files/csv.h"
+#include "fathom/bench/files/report.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/core/variants.h"
 #include "fathom/os/file.h"
@@ -40,6 +41,11 @@ Status multiply(Exec&, const Negate::Args& a) {
   return {};
 }
 
+Status die(Exec&, const Negate::Args&) {
+  raise(SIGKILL);
+  return {};
+}
+
 const VariantTable<Negate> kNegate{
     {"right", Isa::kPortable, "", kDeterministic, multiply<-1>, MathUnit::kBf16},
     {"forgetful", Isa::kPortable, "", kDeterministic, multiply<1>},
@@ -49,7 +55,7 @@ const VariantTable<Negate> kNegate{
 std::vector<VariantEntry> negate_variants(Backend) {
   std::vector<VariantEntry> out;
   for (const Variant<Negate>& v : kNegate) {
-    out.push_back({v.name, v.needs, v.limits.text, v.traits, v.unit});
+    out.push_back({v.name, v.needs.isa, v.limits.text, v.traits, v.unit});
   }
   return out;
 }
@@ -58,14 +64,7 @@ class HarnessTest : public testing::Test {
  protected:
   HarnessTest() {
     Impl<Negate>::tables[static_cast<size_t>(Backend::kCpu)] = kNegate;
-    add_case<Negate>(
-        list_, {.name = "t4_d8", .op = "step", .bench = true, .phase = "decode"},
-        [](CaseBuilder<Negate>& c) {
-          const Tensor x = c.input({4, 8}, Format::kF32);
-          const Tensor y = c.output({4, 8}, Format::kF32);
-          c.bind([=](const Binding& at) { return Negate::Args{.x = at(x), .y = at(y)}; });
-          c.expect_each(y, gates::exact(), [=](int64_t i, int64_t j) { return -x.at(i, j); });
-        });
+    add({.name = "t4_d8", .op = "step", .bench = true, .phase = "decode"});
     options_.timer = {.min_reps = 5, .min_time_s = 0, .max_warm_up_s = 0.001};
     report_.peaks = {.device = "test", .source = "measured"};
     report_.peaks.read_gbps = report_.peaks.copy_gbps = 1e-3;  // a byte a microsecond
@@ -73,8 +72,20 @@ class HarnessTest : public testing::Test {
     report_.peaks.bf16_gflops = 1;
   }
 
+  void add(const CaseSpec& spec) {
+    add_case<Negate>(list_, spec, [](CaseBuilder<Negate>& c) {
+      const Tensor x = c.input({4, 8}, Format::kF32);
+      const Tensor y = c.output({4, 8}, Format::kF32);
+      c.bind([=](const Binding& at) { return Negate::Args{.x = at(x), .y = at(y)}; });
+      c.expect_each(y, gates::exact(), [=](int64_t i, int64_t j) { return -x.at(i, j); });
+    });
+  }
+
   std::vector<BenchRow> run() {
-    run_bench_plan({{"negate", &kernel_, list_.of("negate")[0]}}, options_, 1, report_);
+    std::vector<BenchPlanEntry> plan;
+    for (const Case* c : list_.of("negate"))
+      plan.push_back({"negate", &kernel_, c});
+    EXPECT_TRUE(run_bench_plan(plan, options_, 1, report_).ok());
     return report_.rows;
   }
 
@@ -151,6 +162,57 @@ TEST_F(HarnessTest, CheckOnlyTakesNoTimes) {
 
   EXPECT_EQ(row.passed, "true");
   EXPECT_FALSE(row.us_median.has_value());
+}
+
+TEST_F(HarnessTest, AChildGivesTheSameRowsAsThisProcess) {
+  options_.all_variants = true;
+  options_.isolation = BenchIsolation::kChildPerKernel;
+
+  const std::vector<BenchRow> rows = run();
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].status, RowStatus::kOk);
+  EXPECT_GT(rows[0].us_median, 0);
+  EXPECT_EQ(rows[1].status, RowStatus::kWrong);
+  EXPECT_EQ(rows[2].status, RowStatus::kUnavailable);
+}
+
+TEST_F(HarnessTest, AKernelThatDiesCostsItsOwnRow) {
+  static const VariantTable<Negate> kDeadly{
+      {"deadly", Isa::kPortable, "", kDeterministic, die},
+  };
+  Impl<Negate>::tables[static_cast<size_t>(Backend::kCpu)] = kDeadly;
+  add({.name = "second", .op = "step", .bench = true, .phase = "decode"});
+  options_.isolation = BenchIsolation::kChildPerKernel;
+
+  const std::vector<BenchRow> rows = run();
+
+  ASSERT_EQ(rows.size(), 2u) << "the second case ran in a process of its own";
+  EXPECT_EQ(rows[0].case_name, "t4_d8");
+  EXPECT_EQ(rows[1].case_name, "second");
+  for (const BenchRow& row : rows) {
+    EXPECT_EQ(row.status, RowStatus::kCrashed);
+    EXPECT_EQ(row.note, "its process ended with signal 9 (Killed)");
+    EXPECT_FALSE(row.us_median.has_value());
+  }
+}
+
+TEST_F(HarnessTest, CasesTooLongForTheMachineAreLeftOutWithTheReason) {
+  add({.name = "long", .op = "step", .bench = true, .phase = "decode", .flops = 3e9});
+  options_.max_call_s = 2;  // at 1 GFLOP/s
+
+  for (const BenchIsolation isolation :
+       {BenchIsolation::kInProcess, BenchIsolation::kChildPerKernel}) {
+    options_.isolation = isolation;
+    report_.rows.clear();
+    report_.absent.clear();
+
+    EXPECT_EQ(run().size(), 1u);
+    ASSERT_EQ(report_.absent.size(), 1u);
+    EXPECT_EQ(report_.absent[0].case_name, "long");
+    EXPECT_EQ(report_.absent[0].note,
+              "one call takes at least 3 s at the bf16 rate of this machine");
+  }
 }
 
 TEST_F(HarnessTest, WarmRowsSaySo) {
@@ -258,7 +320,11 @@ TEST(RunKernelBench, TimesARealKernelAgainstMeasuredCeilings) {
   options.peaks = {.buffer_bytes = 1 << 20, .seconds = 0.001};
   options.num_threads = 2;
   int told = 0;
-  options.on_row = [&](const BenchRow&) { ++told; };
+  options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
+    EXPECT_EQ(index, told++);
+    EXPECT_EQ(count, 1);
+    EXPECT_EQ(name.rfind("route_offsets/t8_", 0), 0u) << name;
+  };
 
   const BenchReport report = run_kernel_bench(options).value();
 

@@ -28,8 +28,9 @@ double best_rate(double seconds, Pass pass) {
 
 double compute_rate(ThreadPool& pool, const ComputeLoop& loop, double seconds) {
   if (loop.run == nullptr) return 0;
-  // Ten milliseconds and more: a thread that sleeps may need half a millisecond to wake.
-  constexpr int64_t kRounds = 8'000'000;
+  // About a millisecond: long enough to start all threads, short enough that some passes have the
+  // machine to themselves. The threads spin from one pass to the next.
+  constexpr int64_t kRounds = 1'000'000;
   std::vector<double> operations(static_cast<size_t>(pool.size()));
   return best_rate(seconds, [&] {
     pool.run([&](int thread, int) { operations[static_cast<size_t>(thread)] = loop.run(kRounds); });
@@ -40,11 +41,37 @@ double compute_rate(ThreadPool& pool, const ComputeLoop& loop, double seconds) {
   });
 }
 
-/// A thread's part of a buffer, in whole lines of 64 bytes.
-std::span<std::byte> part_of(const Buffer& buffer, int thread, int num_threads) {
-  const RowRange lines = static_partition(buffer.size() / 64, thread, num_threads);
-  return {buffer.data() + lines.begin * 64, static_cast<size_t>((lines.end - lines.begin) * 64)};
+/// Part `part` of `parts`, in whole lines of 64 bytes.
+std::span<std::byte> cut(std::span<std::byte> bytes, int64_t part, int64_t parts) {
+  const RowRange lines = static_partition(static_cast<int64_t>(bytes.size()) / 64,
+                                          static_cast<int>(part), static_cast<int>(parts));
+  return bytes.subspan(static_cast<size_t>(lines.begin * 64),
+                       static_cast<size_t>((lines.end - lines.begin) * 64));
 }
+
+std::span<std::byte> bytes_of(const Buffer& buffer) {
+  return {buffer.data(), static_cast<size_t>(buffer.size())};
+}
+
+/// Walks through a buffer slice by slice, in a circle. A slice takes about a millisecond: some have
+/// the machine to themselves. It comes back when everything else has been read.
+class Slices {
+ public:
+  Slices(const Buffer& buffer, int64_t slice_bytes)
+      : count_(std::max<int64_t>(1, buffer.size() / slice_bytes)) {}
+
+  void advance() { at_ = (at_ + 1) % count_; }
+
+  std::span<std::byte> of(const Buffer& buffer, int thread, int num_threads) const {
+    return cut(cut(bytes_of(buffer), at_, count_), thread, num_threads);
+  }
+
+ private:
+  int64_t count_;
+  int64_t at_ = 0;
+};
+
+constexpr int64_t kSliceBytes = 32 << 20;
 
 }  // namespace
 
@@ -92,35 +119,65 @@ std::string_view Peaks::memory_name(int64_t bytes_read, int64_t bytes_written) c
 
 namespace {
 
-// Written once by the threads that will read it: pages exist, and on their node.
-Result<Buffer> allocate_touched(ThreadPool& pool, int64_t bytes) {
+int64_t buffer_bytes(int64_t asked) {
   const int64_t cache = cpu_info().l3_bytes > 0 ? cpu_info().l3_bytes : int64_t{32} << 20;
-  FATHOM_ASSIGN(Buffer buffer,
-                Buffer::allocate(DeviceKind::kCpu,
-                                 bytes > 0 ? bytes : std::max(8 * cache, int64_t{256} << 20),
-                                 "the buffer of the bandwidth test"));
+  return asked > 0 ? asked : std::max(8 * cache, int64_t{256} << 20);
+}
+
+Result<Buffer> allocate(int64_t bytes) {
+  return Buffer::allocate(DeviceKind::kCpu, buffer_bytes(bytes),
+                          "the buffer of the bandwidth test");
+}
+
+// Written once by the threads that will read it: pages exist, and on their node.
+void touch(ThreadPool& pool, const Buffer& buffer) {
   pool.run([&](int thread, int num_threads) {
-    const std::span<std::byte> part = part_of(buffer, thread, num_threads);
+    const std::span<std::byte> part = cut(bytes_of(buffer), thread, num_threads);
     std::memset(part.data(), 0x5A, part.size());
   });
-  return buffer;
 }
 
 double read_rate(ThreadPool& pool, const Buffer& source, double seconds) {
   std::atomic<uint64_t> sink = 0;
+  Slices slices(source, kSliceBytes);
   return best_rate(seconds, [&] {
+    std::atomic<int64_t> bytes = 0;
     pool.run([&](int thread, int num_threads) {
-      const std::span<std::byte> part = part_of(source, thread, num_threads);
+      const std::span<std::byte> part = slices.of(source, thread, num_threads);
       sink += read_words({reinterpret_cast<const uint64_t*>(part.data()), part.size() / 8});
+      bytes += static_cast<int64_t>(part.size());
     });
-    return static_cast<double>(source.size());
+    slices.advance();
+    return static_cast<double>(bytes);
   });
+}
+
+/// Bytes read plus bytes written. Large copies store past the caches and small ones through them;
+/// which is faster is the machine's.
+double copy_rate(ThreadPool& pool, const Buffer& source, const Buffer& target, double seconds) {
+  double best = 0;
+  for (const int64_t slice_bytes : {kSliceBytes, 8 * kSliceBytes}) {
+    Slices slices(source, slice_bytes);
+    best = std::max(best, best_rate(seconds / 2, [&] {
+                      std::atomic<int64_t> bytes = 0;
+                      pool.run([&](int thread, int num_threads) {
+                        const auto from = slices.of(source, thread, num_threads);
+                        const auto to = slices.of(target, thread, num_threads);
+                        std::memcpy(to.data(), from.data(), from.size());
+                        bytes += static_cast<int64_t>(from.size());
+                      });
+                      slices.advance();
+                      return 2.0 * static_cast<double>(bytes);
+                    }));
+  }
+  return best;
 }
 
 }  // namespace
 
 Result<ReadProbe> ReadProbe::create(ThreadPool& pool, int64_t buffer_bytes) {
-  FATHOM_ASSIGN(Buffer buffer, allocate_touched(pool, buffer_bytes));
+  FATHOM_ASSIGN(Buffer buffer, allocate(buffer_bytes));
+  touch(pool, buffer);
   return ReadProbe(pool, std::move(buffer));
 }
 
@@ -128,32 +185,37 @@ double ReadProbe::gbps(double seconds) const {
   return read_rate(*pool_, buffer_, seconds);
 }
 
+Result<PeakMeter> PeakMeter::create(Isa isa, const PeakOptions& options) {
+  PeakMeter meter;
+  meter.isa_ = isa;
+  meter.best_.device = cpu_info().model;
+  meter.best_.source = "measured";
+  meter.best_.f32_unit = f32_loop(isa).instruction;
+  meter.best_.bf16_unit = bf16_loop(isa).instruction;
+  meter.best_.int8_unit = int8_loop(isa).instruction;
+  FATHOM_ASSIGN(meter.source_, allocate(options.buffer_bytes));
+  FATHOM_ASSIGN(meter.target_, allocate(options.buffer_bytes));
+  return meter;
+}
+
+void PeakMeter::measure(ThreadPool& pool, double seconds) {
+  if (!touched_) {
+    touch(pool, source_);
+    touch(pool, target_);
+    touched_ = true;
+  }
+  const auto keep = [](double& best, double found) { best = std::max(best, found); };
+  keep(best_.read_gbps, read_rate(pool, source_, seconds));
+  keep(best_.copy_gbps, copy_rate(pool, source_, target_, seconds));
+  keep(best_.f32_gflops, compute_rate(pool, f32_loop(isa_), seconds));
+  keep(best_.bf16_gflops, compute_rate(pool, bf16_loop(isa_), seconds));
+  keep(best_.int8_gops, compute_rate(pool, int8_loop(isa_), seconds));
+}
+
 Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& options) {
-  Peaks peaks;
-  peaks.device = cpu_info().model;
-  peaks.source = "measured";
-  FATHOM_ASSIGN(const Buffer source, allocate_touched(pool, options.buffer_bytes));
-  FATHOM_ASSIGN(const Buffer target, allocate_touched(pool, options.buffer_bytes));
-  const auto bytes = static_cast<double>(source.size());
-  peaks.read_gbps = read_rate(pool, source, options.seconds);
-  peaks.copy_gbps = best_rate(options.seconds, [&] {
-    pool.run([&](int thread, int num_threads) {
-      const std::span<std::byte> from = part_of(source, thread, num_threads);
-      const std::span<std::byte> to = part_of(target, thread, num_threads);
-      std::memcpy(to.data(), from.data(), from.size());
-    });
-    return 2.0 * bytes;
-  });
-  const ComputeLoop f32 = f32_loop(isa);
-  const ComputeLoop bf16 = bf16_loop(isa);
-  const ComputeLoop int8 = int8_loop(isa);
-  peaks.f32_unit = f32.instruction;
-  peaks.bf16_unit = bf16.instruction;
-  peaks.int8_unit = int8.instruction;
-  peaks.f32_gflops = compute_rate(pool, f32, options.seconds);
-  peaks.bf16_gflops = compute_rate(pool, bf16, options.seconds);
-  peaks.int8_gops = compute_rate(pool, int8, options.seconds);
-  return peaks;
+  FATHOM_ASSIGN(PeakMeter meter, PeakMeter::create(isa, options));
+  meter.measure(pool, options.seconds);
+  return meter.best();
 }
 
 namespace {

@@ -16,6 +16,10 @@
 
 namespace fathom {
 
+/// Rates of machines lie between these, in GB/s and GFLOP/s; what does not is a mistake of a file.
+inline constexpr double kLeastRate = 1e-6;
+inline constexpr double kMostRate = 1e15;
+
 /// Rates of a whole device (all threads of the run). 0: the device has no such unit.
 struct Peaks {
   std::string device{};  ///< "h200", or the processor's name
@@ -62,6 +66,29 @@ class ReadProbe {
 
   ThreadPool* pool_;
   Buffer buffer_;
+};
+
+/// Measures every rate of a machine again and again and keeps the best of each: what something else
+/// on the machine takes for a minute is then not taken for its ceiling.
+class PeakMeter {
+ public:
+  /// Errors: OutOfMemory.
+  static Result<PeakMeter> create(Isa isa, const PeakOptions& options);
+
+  /// Measures all rates on the threads of `pool`, each for about `seconds`. The buffers are first
+  /// touched by the pool of the first call.
+  void measure(ThreadPool& pool, double seconds);
+
+  const Peaks& best() const { return best_; }
+
+ private:
+  PeakMeter() = default;
+
+  Isa isa_ = Isa::kPortable;
+  Peaks best_;
+  Buffer source_;
+  Buffer target_;
+  bool touched_ = false;
 };
 
 /// Measures every rate of this machine on the threads of `pool`, best of all passes.

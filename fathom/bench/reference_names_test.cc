@@ -38,7 +38,7 @@ TEST(ReferenceNames, HomeOfAKernelComesFromTheCatalogue) {
 
   EXPECT_EQ(home.home, "nvfp4_gemm");
   EXPECT_EQ(home.folder, "kernels/gemm/nvfp4_gemm");
-  EXPECT_EQ(home.backends, "cpu");
+  EXPECT_EQ(home.backends, "cpu, cuda");
   EXPECT_EQ(home.status, "covered");
   EXPECT_EQ(home.kernel, find_kernel("nvfp4_gemm"));
   EXPECT_TRUE(home.covered);

@@ -1,6 +1,7 @@
 #include "fathom/bench/suites.h"
 
 #include "fathom/bench/reference_names.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/core/catalog.h"
 
 namespace fathom {
@@ -8,13 +9,21 @@ namespace {
 
 struct SuiteName {
   std::string_view name;
-  std::string_view phase;
+  std::string_view phase{};
+  std::string_view filter{};
 };
 
-constexpr SuiteName kSuites[] = {
-    {"all", ""}, {"decode", "decode"}, {"prefill", "prefill"}, {"reference23", ""}};
+constexpr SuiteName kSuites[] = {{"all"},
+                                 {"decode", "decode"},
+                                 {"prefill", "prefill"},
+                                 {"streaming", "", "*chunk_*"},
+                                 {kReferenceSuite}};
 
 }  // namespace
+
+std::vector<std::string> companion_kernels() {
+  return {"bf16_gemm", "kv_write", "concat_absorbed_q", "permute_rows"};
+}
 
 std::vector<std::string> suite_names() {
   std::vector<std::string> names;
@@ -26,9 +35,12 @@ std::vector<std::string> suite_names() {
 Result<Suite> find_suite(std::string_view name) {
   for (const SuiteName& s : kSuites) {
     if (s.name != name) continue;
-    Suite suite{.name = s.name, .phase = s.phase, .kernels = {}};
-    if (name == "reference23") {
+    Suite suite{.name = s.name, .phase = s.phase, .filter = s.filter, .kernels = {}};
+    if (name == kReferenceSuite) {
+      suite.own_cases = kReferenceSuite;
       suite.kernels = published_reference_names();
+      for (std::string& companion : companion_kernels())
+        suite.kernels.push_back(std::move(companion));
     } else {
       for (const KernelEntry& kernel : all_kernels()) {
         suite.kernels.emplace_back(kernel.info.name);

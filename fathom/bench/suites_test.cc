@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <set>
 
+#include "fathom/bench/plan.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/catalog.h"
 
@@ -13,16 +14,36 @@ TEST(Suites, AllHoldsEveryKernelOfTheCatalogue) {
   EXPECT_EQ(find_suite("all").value().kernels.size(), all_kernels().size());
 }
 
-TEST(Suites, Reference23HoldsTwentyThreeNames) {
+TEST(Suites, Reference23HoldsTwentyThreeNamesAndTheirCompanions) {
   const Suite suite = find_suite("reference23").value();
 
-  EXPECT_EQ(suite.kernels.size(), 23u);
-  EXPECT_EQ(std::set<std::string>(suite.kernels.begin(), suite.kernels.end()).size(), 23u);
+  const size_t companions = companion_kernels().size();
+  EXPECT_EQ(suite.kernels.size(), 23u + companions);
+  std::set<std::string_view> kernels;
+  for (const std::string& name : suite.kernels) {
+    ASSERT_NE(find_kernel(name), nullptr) << name;
+    kernels.insert(find_kernel(name)->info.name);
+  }
+  EXPECT_EQ(kernels.size(), 23u + companions);
+}
+
+TEST(Suites, StreamingWalksThroughMoreThanCachesHold) {
+  BenchKernelOptions options;
+  options.suite = "streaming";
+  std::set<std::string_view> kernels;
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
+  for (const BenchPlanEntry& entry : plan)
+    kernels.insert(entry.kernel->info.name);
+
+  for (const char* kernel :
+       {"rmsnorm", "silu_mul", "rope_inplace", "token_quant_fp8", "permute_rows", "argmax",
+        "renorm_top_p", "topk_softmax", "topk_rows", "concat_k"})
+    EXPECT_EQ(kernels.count(kernel), 1u) << kernel;
 }
 
 TEST(Suites, UnknownSuiteNamesTheKnownOnes) {
   EXPECT_EQ(find_suite("fast").status().message(),
-            "no suite 'fast'; known are all, decode, prefill, reference23");
+            "no suite 'fast'; known are all, decode, prefill, streaming, reference23");
 }
 
 TEST(Suites, TimedCasesHaveAPhase) {

@@ -19,7 +19,7 @@ TEST(BenchList, ReferenceTableHasALineForEachOfTheSixtyNames) {
   EXPECT_EQ(std::count(r.out.begin(), r.out.end(), '\n'), 62);
   EXPECT_THAT(r.out,
               ContainsRegex("cutlass_scaled_fp4_mm +. nvfp4_gemm +. kernels/gemm/nvfp4_gemm +. "
-                            "cpu +. covered "));
+                            "cpu, cuda +. covered "));
   EXPECT_THAT(r.out, ContainsRegex("weak_ref_tensor .*View, by construction"));
   EXPECT_THAT(r.out, ContainsRegex("cutlass_mla_get_workspace_size .*MlaDecode::workspace"));
   EXPECT_THAT(r.out, Not(HasSubstr("missing")));

@@ -1,26 +1,25 @@
-#include "fathom/bench/report.h"
+#include "fathom/bench/files/report.h"
 
 #include <charconv>
+#include <cmath>
 #include <map>
 
-#include "fathom/bench/csv.h"
+#include "fathom/bench/files/csv.h"
+#include "fathom/bench/files/peaks_file.h"
+#include "fathom/bench/roofline/analysis.h"
+#include "fathom/bench/roofline/chart.h"
+#include "fathom/bench/roofline/points.h"
+#include "fathom/bench/summary/summary.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/file.h"
+#include "fathom/text/figures.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom {
 namespace {
 
-/// Three significant digits without an exponent, for tables.
 std::string rounded(const Figure& value) {
-  if (!value) return "-";
-  char text[64];
-  int decimals = 0;
-  for (double limit = 100; decimals < 3 && std::abs(*value) < limit; limit /= 10)
-    ++decimals;
-  const auto end =
-      std::to_chars(text, text + sizeof text, *value, std::chars_format::fixed, decimals).ptr;
-  return {text, end};
+  return value ? three_digits(*value) : "-";
 }
 
 std::string dash_if_empty(const std::string& text) {
@@ -98,24 +97,12 @@ void write_row(JsonWriter& json, const BenchRow& row) {
   json.end_object();
 }
 
-void write_peaks(JsonWriter& json, const Peaks& p) {
-  json.begin_object();
-  json.key("device").string(p.device).key("source").string(p.source);
-  const std::pair<std::string_view, double> rates[] = {
-      {"read_gbps", p.read_gbps},     {"copy_gbps", p.copy_gbps},   {"f32_gflops", p.f32_gflops},
-      {"bf16_gflops", p.bf16_gflops}, {"fp8_gflops", p.fp8_gflops}, {"fp4_gflops", p.fp4_gflops},
-      {"int8_gops", p.int8_gops}};
-  for (const auto& [name, value] : rates)
-    json.key(name).number(value);
-  json.end_object();
-}
-
 std::string write_json(const BenchReport& report) {
   JsonWriter json(JsonStyle::kIndented);
   json.begin_object();
   json.key("schema").string(kKernelBenchSchema);
   json.key("peaks");
-  write_peaks(json, report.peaks);
+  append_peaks(json, report.peaks);
   json.key("rows").begin_array();
   for (const BenchRow& row : report.rows)
     write_row(json, row);
@@ -135,6 +122,14 @@ std::string write_json_lines(const BenchReport& report) {
 }
 
 }  // namespace
+
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  int decimals = 0;
+  for (double limit = 100; decimals < 12 && size > 0 && size < limit; limit /= 10)
+    ++decimals;
+  return format_fixed(value, size == 0 ? 0 : decimals);
+}
 
 Result<BenchFormat> parse_bench_format(std::string_view name) {
   if (name == "md") return BenchFormat::kMarkdown;
@@ -159,6 +154,21 @@ std::string write_bench_report(const BenchReport& report, BenchFormat format) {
   return {};
 }
 
+std::string bench_verdict_line(const BenchReport& report) {
+  std::string out = str_cat(report.count(RowStatus::kOk), " of ", report.rows.size(), " rows ok");
+  for (const RowStatus status : {RowStatus::kWrong, RowStatus::kUnavailable, RowStatus::kCrashed}) {
+    const int64_t count = report.count(status);
+    if (count > 0) str_append(out, str_cat(", ", count, " ", row_status_name(status)));
+  }
+  if (!report.absent.empty()) str_append(out, str_cat("; ", report.absent.size(), " left out"));
+  return out;
+}
+
+bool all_rows_ok(const BenchReport& report) {
+  const auto rows = static_cast<int64_t>(report.rows.size());
+  return rows > 0 && report.count(RowStatus::kOk) == rows;
+}
+
 std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   std::string out;
   for (const BenchPlanEntry& entry : plan) {
@@ -174,17 +184,41 @@ std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   return out;
 }
 
+Status check_bench_directory(const std::string& directory, Overwrite overwrite) {
+  const PathKind kind = path_kind(directory);
+  if (kind == PathKind::kMissing) return {};
+  if (kind != PathKind::kDirectory) {
+    return invalid_argument(str_cat("--out-dir ", directory, " is no directory"));
+  }
+  FATHOM_ASSIGN(const std::vector<std::string> names, list_directory(directory));
+  if (names.empty() || overwrite == Overwrite::kYes) return {};
+  return invalid_argument(str_cat("--out-dir ", directory, " holds ", names.size(),
+                                  " files already; --force overwrites those of a benchmark"));
+}
+
 Status write_bench_directory(const BenchReport& report, const std::string& directory) {
   FATHOM_TRY(make_directories(directory));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    return write_file(join_path(directory, name), text);
+  };
   std::map<std::string, std::vector<BenchRow>> by_kernel;
   for (const BenchRow& row : report.rows)
     by_kernel[row.kernel].push_back(row);
-  for (const auto& [kernel, rows] : by_kernel) {
-    FATHOM_TRY(write_file(join_path(directory, kernel + ".csv"), write_bench_csv(rows)));
+  for (const auto& [kernel, rows] : by_kernel)
+    FATHOM_TRY(write(kernel + ".csv", write_bench_csv(rows)));
+  FATHOM_TRY(write("all_kernels.csv", write_bench_csv(report.rows)));
+  FATHOM_TRY(write("all_kernels.json", write_json(report)));
+  FATHOM_TRY(write("peaks.json", write_peaks(report.peaks)));
+  if (!is_whole_reference_suite(report)) {
+    return write("benchmark_summary.md", write_markdown(report));
   }
-  FATHOM_TRY(write_file(join_path(directory, "all_kernels.csv"), write_bench_csv(report.rows)));
-  FATHOM_TRY(write_file(join_path(directory, "all_kernels.json"), write_json(report)));
-  return write_file(join_path(directory, "benchmark_summary.md"), write_markdown(report));
+  FATHOM_ASSIGN(const std::string summary, write_reference_summary(report));
+  FATHOM_ASSIGN(std::vector<RooflinePoint> points, points_of_rows(report.rows, PointChoice::kAuto));
+  const std::string title = str_cat("Roofline of ", report.conditions.device_name);
+  FATHOM_TRY(write("roofline.md", write_analysis(points, report.peaks, title, "roofline.svg")));
+  const RooflineChart chart = make_chart(title, report.peaks, std::move(points));
+  FATHOM_TRY(write("roofline.svg", draw_chart(chart)));
+  return write("benchmark_summary.md", summary);
 }
 
 }  // namespace fathom

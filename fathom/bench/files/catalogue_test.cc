@@ -1,4 +1,4 @@
-#include "fathom/bench/catalogue.h"
+#include "fathom/bench/files/catalogue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Catalogue, EveryKernelAndEveryTimedCaseIsThere) {
   for (const KernelEntry& kernel : all_kernels()) {
     EXPECT_TRUE(holds(text, str_cat("### ", kernel.info.name, "\n"))) << kernel.info.name;
     for (const Case* c : all_cases().of(kernel.info.name)) {
-      if (!c->spec.bench) continue;
+      if (!c->spec.bench || !c->spec.suite.empty()) continue;
       EXPECT_TRUE(holds(text, str_cat("`", c->spec.name, "`"))) << c->kernel << " " << c->spec.name;
     }
   }
@@ -78,7 +78,10 @@ std::vector<VariantEntry> two_variants() {
 }
 
 Case a_case(std::string name, bool bench) {
-  return {.kernel = "twice", .spec = {.name = std::move(name), .bench = bench}, .make = nullptr};
+  return {.kernel = "twice",
+          .spec = {.name = std::move(name), .bench = bench},
+          .make = nullptr,
+          .make_for_gpu = nullptr};
 }
 
 TEST(Catalogue, AnEntryIsWhatTheContractSays) {
@@ -100,22 +103,26 @@ TEST(Catalogue, AnEntryIsWhatTheContractSays) {
   cases.add_case(a_case("t2", false));
   cases.add_case(a_case("t3_real", true));
   cases.add_case(a_case("t4_real", true));
+  Case of_suite = a_case("t5_real", true);
+  of_suite.spec.suite = "some_suite";
+  cases.add_case(of_suite);
 
   const std::string text = write_kernel_catalogue({&twice, 1}, cases);
 
-  EXPECT_THAT(text, testing::EndsWith(
-                        "\n## act/scaling\n\n### twice\n\n"
-                        "Reference names: `ref_twice`, `ref_double`\n\n"
-                        "Equation: `y = 2 x`\n\n"
-                        "```text\nx[T,K]:bf16|f32 -> y[T,K]:bf16|f32\n```\n\n"
-                        "Limits: `K>=1`\n\n"
-                        "Cost: FLOPs `T*K`; bytes counted by the contract; scratch memory no\n\n"
-                        "| backend | variant | instruction set | limits | math | deterministic | "
-                        "batch invariant |\n|---|---|---|---|---|---|---|\n"
-                        "| cpu | wide | avx512 | `K%32==0`, some formats | bf16 | yes | no |\n"
-                        "| cpu | portable | portable | none | f32 | yes | yes |\n\n"
-                        "Cases: 2 for tests, 2 timed: `t3_real`, `t4_real`\n\n"
-                        "Source: arithmetic\n"));
+  EXPECT_THAT(text,
+              testing::EndsWith(
+                  "\n## act/scaling\n\n### twice\n\n"
+                  "Reference names: `ref_twice`, `ref_double`\n\n"
+                  "Equation: `y = 2 x`\n\n"
+                  "```text\nx[T,K]:bf16|f32 -> y[T,K]:bf16|f32\n```\n\n"
+                  "Limits: `K>=1`\n\n"
+                  "Cost: FLOPs `T*K`; bytes counted by the contract; scratch memory no\n\n"
+                  "| backend | variant | instruction set | limits | math | deterministic | "
+                  "batch invariant |\n|---|---|---|---|---|---|---|\n"
+                  "| cpu | wide | avx512 | `K%32==0`, some formats | bf16 | yes | no |\n"
+                  "| cpu | portable | portable | none | f32 | yes | yes |\n\n"
+                  "Cases: 2 for tests, 2 timed: `t3_real`, `t4_real`; 1 of the suite some_suite\n\n"
+                  "Source: arithmetic\n"));
 }
 
 }  // namespace

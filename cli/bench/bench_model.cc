@@ -1,4 +1,4 @@
-#include "cli/bench_model.h"
+#include "cli/bench/bench_model.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,13 +1,12 @@
-#include "fathom/bench/csv.h"
+#include "fathom/bench/files/csv.h"
 
-#include <charconv>
 #include <cmath>
 #include <variant>
 
+#include "fathom/text/csv_records.h"
+
 namespace fathom {
 namespace {
-
-constexpr size_t kMaxFieldBytes = 1 << 16;
 
 /// Where the value of a column lives in a row.
 using Member = std::variant<std::string BenchRow::*,
@@ -116,83 +115,6 @@ FieldText field_of(const BenchRow& row, const Member& member) {
       member);
 }
 
-// ---- writing ----
-
-void append_field(std::string& out, std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) {
-    out += text;
-    return;
-  }
-  out += '"';
-  for (char c : text) {
-    if (c == '"') out += '"';
-    out += c;
-  }
-  out += '"';
-}
-
-// ---- reading ----
-
-/// Splits a text into records, one at a time.
-class Records {
- public:
-  explicit Records(std::string_view text) : text_(text) {}
-
-  bool done() const { return at_ >= text_.size(); }
-
-  /// The line on which the next record begins.
-  int64_t line() const { return line_; }
-
-  Result<std::vector<std::string>> next() {
-    std::vector<std::string> fields(1);
-    bool quoted = false;
-    for (; !done(); ++at_) {
-      const char c = text_[at_];
-      std::string& field = fields.back();
-      if (c == '\n') ++line_;
-      if (quoted) {
-        if (c != '"') {
-          field += c;
-        } else if (at_ + 1 < text_.size() && text_[at_ + 1] == '"') {
-          field += c;
-          ++at_;
-        } else {
-          quoted = false;
-        }
-      } else if (c == '"') {
-        quoted = true;
-      } else if (c == ',') {
-        fields.emplace_back();
-      } else if (c == '\n') {
-        ++at_;
-        return fields;
-      } else if (c != '\r') {
-        field += c;
-      }
-      if (fields.back().size() > kMaxFieldBytes) {
-        return corrupt("a field has more than 65536 bytes");
-      }
-    }
-    if (quoted) return corrupt("a quoted field does not end");
-    return fields;
-  }
-
- private:
-  std::string_view text_;
-  size_t at_ = 0;
-  int64_t line_ = 1;
-};
-
-Result<double> parse_number(std::string_view text) {
-  double value = 0;
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end.ec != std::errc{} || end.ptr != text.data() + text.size()) {
-    return corrupt(str_cat("'", text.substr(0, 40), "' is no number"));
-  }
-  if (!std::isfinite(value)) return corrupt(str_cat("'", text, "' is not finite"));
-  return value;
-}
-
 Status store_field(BenchRow& row, const Member& member, const std::string& text) {
   return std::visit(Overload{[&](std::string BenchRow::*m) -> Status {
                                row.*m = text;
@@ -200,7 +122,7 @@ Status store_field(BenchRow& row, const Member& member, const std::string& text)
                              },
                              [&](Figure BenchRow::*m) -> Status {
                                if (text.empty()) return {};
-                               FATHOM_ASSIGN(row.*m, parse_number(text));
+                               FATHOM_ASSIGN(row.*m, parse_csv_number(text));
                                return {};
                              },
                              [&](std::string BenchConditions::*m) -> Status {
@@ -208,7 +130,7 @@ Status store_field(BenchRow& row, const Member& member, const std::string& text)
                                return {};
                              },
                              [&](int64_t BenchConditions::*m) -> Status {
-                               FATHOM_ASSIGN(const double value, parse_number(text));
+                               FATHOM_ASSIGN(const double value, parse_csv_number(text));
                                if (value != std::floor(value) || std::fabs(value) > 0x1p53) {
                                  return corrupt(str_cat("'", text, "' is no whole number"));
                                }
@@ -265,7 +187,9 @@ Status check_figures(const BenchRow& row) {
       return corrupt(str_cat("column ", name, ": ", *value, ", but the row has status ",
                              row_status_name(row.status), " and can have no time"));
     }
-    if (value && *value < 0) return corrupt(str_cat("column ", name, ": ", *value, " is negative"));
+    if (value && *value <= 0) {
+      return corrupt(str_cat("column ", name, ": ", *value, " is no time"));
+    }
   }
   return {};
 }
@@ -290,7 +214,7 @@ Result<BenchRow> parse_row(const Header& header, const std::vector<std::string>&
 }
 
 Result<std::vector<BenchRow>> read_records(std::string_view text) {
-  Records records(text);
+  CsvRecords records(text);
   Result<std::vector<std::string>> names = records.next();
   if (!names.ok()) return std::move(names).status().add_context("line 1");
   Result<Header> header = Header::parse(*names);
@@ -359,7 +283,7 @@ std::string write_bench_csv(std::span<const BenchRow> rows) {
     out += kKernelBenchSchema;
     for (const Column& column : kColumns) {
       out += ',';
-      append_field(out, field_of(row, column.member).text);
+      append_csv_field(out, field_of(row, column.member).text);
     }
     out += '\n';
   }

@@ -1,5 +1,6 @@
-#include "fathom/bench/catalogue.h"
+#include "fathom/bench/files/catalogue.h"
 
+#include <map>
 #include <vector>
 
 #include "fathom/base/str_cat.h"
@@ -106,8 +107,13 @@ void append_variants(std::string& out, const KernelEntry& kernel) {
 void append_cases(std::string& out, const std::vector<const Case*>& cases) {
   int small = 0;
   int timed = 0;
+  std::map<std::string, int> of_suites;
   std::string names;
   for (const Case* c : cases) {
+    if (!c->spec.suite.empty()) {
+      ++of_suites[c->spec.suite];
+      continue;
+    }
     if (!c->spec.bench) {
       ++small;
       continue;
@@ -115,7 +121,10 @@ void append_cases(std::string& out, const std::vector<const Case*>& cases) {
     ++timed;
     str_append(names, str_cat(names.empty() ? ": " : ", ", in_code(c->spec.name)));
   }
-  str_append(out, str_cat("Cases: ", small, " for tests, ", timed, " timed", names, "\n\n"));
+  str_append(out, str_cat("Cases: ", small, " for tests, ", timed, " timed", names));
+  for (const auto& [suite, count] : of_suites)
+    str_append(out, str_cat("; ", count, " of the suite ", suite));
+  out += "\n\n";
 }
 
 void append_kernel(std::string& out, const KernelEntry& kernel, const CaseList& cases) {

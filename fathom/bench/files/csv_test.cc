@@ -1,4 +1,4 @@
-#include "fathom/bench/csv.h"
+#include "fathom/bench/files/csv.h"
 
 #include <gtest/gtest.h>
 
@@ -133,6 +133,16 @@ TEST(BenchCsv, RefusesTimeInARowThatIsNotOk) {
 
   EXPECT_NE(error_of(text_of(row)).find("has status wrong and can have no time"),
             std::string::npos);
+}
+
+TEST(BenchCsv, RefusesATimeThatIsNone) {
+  for (double us : {0.0, -1.0}) {
+    BenchRow row = ok_row();
+    row.us_p90 = us;
+
+    EXPECT_EQ(error_of(text_of(row)),
+              str_cat("all.csv: line 2: column us_p90: ", us, " is no time"));
+  }
 }
 
 TEST(BenchCsv, NamesTheLineEvenBehindQuotedLineBreaks) {

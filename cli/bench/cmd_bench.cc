@@ -1,0 +1,276 @@
+// bench kernel: cases of kernels, checked and timed. bench model: prefill and decode of a whole
+// model. bench compare: two runs of bench kernel.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "cli/bench/bench_model.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/io/terminal.h"
+#include "fathom/base/log.h"
+#include "fathom/bench/files/catalogue.h"
+#include "fathom/bench/files/compare.h"
+#include "fathom/bench/files/csv.h"
+#include "fathom/bench/files/report.h"
+#include "fathom/bench/harness.h"
+#include "fathom/bench/reference_names.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
+#include "fathom/os/atomic_file.h"
+#include "fathom/os/clock.h"
+#include "fathom/os/file.h"
+
+namespace fathom::cli {
+namespace {
+
+struct KernelFlags {
+  BenchKernelOptions options;
+  std::string kernels;
+  std::string phase;
+  std::string output = "md";
+  std::string out_file;
+  std::string out_dir;
+  bool list = false;
+  bool reference = false;
+  bool catalogue = false;
+  bool check = false;
+  bool warm = false;
+  bool in_process = false;
+  std::optional<double> min_time_s;
+  std::optional<int64_t> min_reps;
+  bool force = false;
+  std::string backend = "cpu";
+};
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) names.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
+Status emit(const std::string& text, const std::string& file) {
+  if (!file.empty()) return write_file(file, text);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return {};
+}
+
+/// True where nothing but the suite "all" says which rows there are.
+bool is_everything(const BenchKernelOptions& o) {
+  return o.suite == "all" && o.kernels.empty() && o.filter.empty() && o.phase.empty() &&
+         o.batch.empty() && o.seq.empty() && o.kv_len.empty();
+}
+
+/// The last line of a check of everything. True if every reference name is covered.
+bool print_coverage(const BenchReport& report) {
+  std::vector<ReferenceHome> homes = reference_homes();
+  hold_to_rows(homes, report.rows);
+  std::fprintf(stderr, "%s\n", reference_coverage_line(homes).c_str());
+  return std::all_of(homes.begin(), homes.end(), [](const ReferenceHome& h) { return h.covered; });
+}
+
+/// Says on stderr where a run is: on a terminal in one line that is redrawn, elsewhere in a line
+/// every ten seconds.
+class BenchProgress {
+ public:
+  explicit BenchProgress(bool quiet) : quiet_(quiet), terminal_(stderr_is_terminal()) {}
+
+  void begin(int64_t index, int64_t count, const std::string& name) {
+    if (quiet_) return;
+    if (terminal_) {
+      std::fprintf(stderr, "\r[%lld/%lld] %s\033[K", static_cast<long long>(index + 1),
+                   static_cast<long long>(count), name.c_str());
+      return;
+    }
+    const int64_t now = monotonic_ns();
+    if (now - last_ns_ < 10'000'000'000) return;
+    last_ns_ = now;
+    std::fprintf(stderr, "fathom: case %lld of %lld after %lld s: %s\n",
+                 static_cast<long long>(index + 1), static_cast<long long>(count),
+                 static_cast<long long>((now - begin_ns_) / 1'000'000'000), name.c_str());
+  }
+
+  void end() const {
+    if (!quiet_ && terminal_) std::fprintf(stderr, "\r\033[K");
+  }
+
+ private:
+  bool quiet_;
+  bool terminal_;
+  int64_t begin_ns_ = monotonic_ns();
+  int64_t last_ns_ = begin_ns_;
+};
+
+Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlags& globals) {
+  if (flags.backend != "cpu") {
+    return unsupported(
+        str_cat("--backend ", flags.backend, ": this build has the cpu backend only"));
+  }
+  BenchKernelOptions options = flags.options;
+  if (options.suite == kReferenceSuite) {
+    // Hundreds of rows, some of them seconds long: less of each, and none that takes minutes.
+    options.timer.min_reps = 20;
+    options.timer.min_time_s = 0.1;
+    options.timer.max_time_s = 1.0;
+    options.max_call_s = 2.0;
+  }
+  options.timer.min_time_s = flags.min_time_s.value_or(options.timer.min_time_s);
+  options.timer.min_reps = flags.min_reps.value_or(options.timer.min_reps);
+  options.kernels = split_names(flags.kernels);
+  options.phase = flags.phase;
+  options.check_only = false;
+  options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
+  options.isolation =
+      flags.in_process ? BenchIsolation::kInProcess : BenchIsolation::kChildPerKernel;
+  FATHOM_ASSIGN(options.isa, limit_isa(globals.isa, best_isa()));
+  FATHOM_ASSIGN(options.num_threads, resolve_threads(globals.threads));
+  return options;
+}
+
+Result<int> list_kernels(const KernelFlags& flags, const BenchKernelOptions& options) {
+  if (flags.catalogue) {
+    FATHOM_TRY(emit(write_kernel_catalogue(all_kernels(), all_cases()), flags.out_file));
+  } else if (flags.reference) {
+    FATHOM_TRY(emit(write_reference_table(reference_homes()), flags.out_file));
+  } else {
+    FATHOM_ASSIGN(const auto plan, plan_kernel_bench(options));
+    FATHOM_TRY(emit(write_bench_list(plan), flags.out_file));
+  }
+  return kExitOk;
+}
+
+/// The command that makes the same report.
+std::string command_of(const KernelFlags& flags) {
+  std::string out = str_cat("fathom bench kernel --suite ", flags.options.suite);
+  if (!flags.kernels.empty()) str_append(out, str_cat(" --kernels ", flags.kernels));
+  str_append(out, str_cat(" --backend ", flags.backend));
+  if (!flags.out_dir.empty()) str_append(out, str_cat(" --out-dir ", flags.out_dir));
+  return out;
+}
+
+/// What was printed is right, and the directory is complete.
+Result<int> finish(const KernelFlags& flags,
+                   const GlobalFlags& globals,
+                   const BenchKernelOptions& options,
+                   const BenchReport& report) {
+  bool complete = true;
+  if (!flags.out_dir.empty()) {
+    Status written = write_bench_directory(report, flags.out_dir);
+    complete = written.code() != StatusCode::kNotFound;
+    if (!written.ok() && complete) return written;
+    if (!complete) log_error(flags.out_dir, ": ", written.message());
+  }
+  if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", bench_verdict_line(report).c_str());
+  const bool covered = !flags.check || !is_everything(options) || print_coverage(report);
+  return all_rows_ok(report) && covered && complete ? kExitOk : kExitCheckFailed;
+}
+
+Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(BenchKernelOptions options, options_of(flags, globals));
+  if (flags.catalogue || flags.list) return list_kernels(flags, options);
+  if (!flags.out_dir.empty()) {
+    const Overwrite overwrite = flags.force ? Overwrite::kYes : Overwrite::kNo;
+    FATHOM_TRY(check_bench_directory(flags.out_dir, overwrite));
+  }
+  FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
+  BenchProgress progress(globals.quiet);
+  options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
+    progress.begin(index, count, name);
+  };
+  FATHOM_ASSIGN(BenchReport report, run_kernel_bench(options));
+  progress.end();
+  report.command = command_of(flags);
+  if (flags.out_dir.empty() || !flags.out_file.empty()) {
+    FATHOM_TRY(emit(write_bench_report(report, format), flags.out_file));
+  }
+  return finish(flags, globals, options, report);
+}
+
+void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
+  CLI::App* sub = bench.add_subcommand("kernel", "Check and time kernels on the shapes of models");
+  sub->add_flag("--list", flags->list, "List kernels and cases, run nothing");
+  sub->add_flag("--reference", flags->reference,
+                "With --list: the names of the reference stack and where each lives here");
+  sub->add_flag("--catalogue", flags->catalogue, "Print every contract as Markdown, run nothing");
+  sub->add_option("--suite", flags->options.suite, "all, decode, prefill, streaming or reference23")
+      ->capture_default_str();
+  sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");
+  sub->add_option("--filter", flags->options.filter, "Pattern over kernel/case: text, or with * ?");
+  sub->add_option("--phase", flags->phase, "decode or prefill");
+  sub->add_option("--backend,--device", flags->backend, "cpu")->capture_default_str();
+  sub->add_flag("--variants", flags->options.all_variants,
+                "Every variant, not only the chosen one");
+  sub->add_flag("--check", flags->check, "Exit 1 unless every row is ok (rows are always checked)");
+  sub->add_flag("--in-process", flags->in_process, "No child process a kernel, for a debugger");
+  sub->add_flag("--warm", flags->warm, "One set of data again and again; rows say so");
+  sub->add_option("--min-time", flags->min_time_s,
+                  "Seconds a row, after warming up: 0.2, or 0.1 in reference23")
+      ->check(CLI::Range(0.0, 3600.0));
+  sub->add_option("--reps", flags->min_reps,
+                  "Least repetitions of a row, time permitting: 50, or 20 in reference23")
+      ->check(CLI::Range(1, 1'000'000));
+  sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
+  sub->add_option("--out-file", flags->out_file, "Write to this file");
+  sub->add_option("--out-dir", flags->out_dir,
+                  "Write the rows, a CSV a kernel, the summary and the roofline here");
+  sub->add_flag("--force", flags->force, "Overwrite the files of an earlier run in --out-dir");
+}
+
+struct CompareFlags {
+  std::string before, after;
+  std::string fail_slower;
+  std::string out_file;
+};
+
+Result<std::vector<BenchRow>> read_rows(const std::string& path) {
+  FATHOM_ASSIGN(const std::string text, read_file(path, int64_t{256} << 20));
+  return read_bench_csv(text, path);
+}
+
+Result<int> bench_compare(const CompareFlags& flags) {
+  double share = 0.05;
+  if (!flags.fail_slower.empty()) {
+    Result<double> given = parse_share(flags.fail_slower);
+    if (!given.ok()) return std::move(given).status().add_context("--fail-slower");
+    share = *given;
+  }
+  FATHOM_ASSIGN(const std::vector<BenchRow> before, read_rows(flags.before));
+  FATHOM_ASSIGN(const std::vector<BenchRow> after, read_rows(flags.after));
+  FATHOM_ASSIGN(const BenchComparison comparison, compare_bench(before, after));
+  FATHOM_TRY(emit(write_comparison(comparison, share), flags.out_file));
+  const bool fails = !flags.fail_slower.empty() && !comparison.slower_than(share).empty();
+  return fails ? kExitCheckFailed : kExitOk;
+}
+
+void add_compare(CLI::App& bench, CompareFlags& flags) {
+  CLI::App* sub = bench.add_subcommand("compare", "Two runs of `bench kernel`, row by row");
+  sub->add_option("BEFORE", flags.before, "all_kernels.csv of the first run")->required();
+  sub->add_option("AFTER", flags.after, "all_kernels.csv of the second run")->required();
+  sub->add_option("--fail-slower", flags.fail_slower,
+                  "Exit 1 if a row is slower by more than this, such as 5%");
+  sub->add_option("--out-file", flags.out_file, "Write to this file");
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app) {
+  auto kernel_flags = std::make_shared<KernelFlags>();
+  auto compare_flags = std::make_shared<CompareFlags>();
+  auto model_flags = std::make_shared<BenchModelFlags>();
+  CLI::App* sub = app.add_subcommand("bench", "Measure kernels or a whole model");
+  sub->require_subcommand(1);
+  add_kernel(*sub, kernel_flags);
+  add_bench_model(*sub, *model_flags);
+  add_compare(*sub, *compare_flags);
+  return {sub, [=](const GlobalFlags& globals) {
+            if (sub->got_subcommand("compare")) return bench_compare(*compare_flags);
+            return sub->got_subcommand("kernel") ? bench_kernel(*kernel_flags, globals)
+                                                 : bench_model(*model_flags, globals);
+          }};
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,230 @@
+#include "fathom/bench/case_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fathom/base/log.h"
+#include "fathom/bench/conditions.h"
+#include "fathom/os/clock.h"
+
+namespace fathom {
+namespace {
+
+void describe_operands(CaseInstance& instance, BenchRow& row) {
+  for (const OperandInfo& o : instance.operands()) {
+    const std::string format(format_name(o.format));
+    if (o.is_weight && row.dtype_w.empty()) {
+      row.dtype_w = format;
+      const Format scale = format_info(o.format).scale;
+      row.scale_fmt = scale == Format::kNone ? "" : std::string(format_name(scale));
+    } else if (o.written && row.dtype_out.empty()) {
+      row.dtype_out = format;
+      if (o.read && row.dtype_a.empty()) row.dtype_a = format;
+    } else if (o.read && !o.is_weight && row.dtype_a.empty()) {
+      row.dtype_a = format;
+    }
+  }
+}
+
+/// A file holds no infinities: a measure that is one is left out, the verdict stays.
+Figure finite(double value) {
+  return std::isfinite(value) ? Figure(value) : Figure();
+}
+
+void store_report(const CheckReport& report, BenchRow& row) {
+  row.max_abs = finite(report.max_abs);
+  row.max_rel = finite(report.max_rel);
+  row.cos = finite(report.cos);
+  row.sqnr_db = finite(report.sqnr_db);
+  row.passed = report.passed ? "true" : "false";
+  row.budget = report.budget;
+}
+
+void store_timing(const Timing& timing, BenchRow& row) {
+  row.reps = static_cast<double>(timing.reps);
+  row.us_median = timing.median_us;
+  row.us_mean = timing.mean_us;
+  row.us_min = timing.min_us;
+  row.us_max = timing.max_us;
+  row.us_p10 = timing.p10_us;
+  row.us_p90 = timing.p90_us;
+}
+
+void add_note(BenchRow& row, std::string_view note) {
+  if (note.empty()) return;
+  str_append(row.note, str_cat(row.note.empty() ? "" : "; ", note));
+}
+
+/// Axes of the signature, and what the case says of them where they are not what a reader expects.
+void store_shape(const CaseSpec& spec, CaseInstance& instance, BenchRow& row) {
+  row.shape = instance.shape();
+  split_columns(row.shape, row);
+  if (!spec.columns.empty()) {
+    row.b = row.s = row.kv = row.m = row.n = row.k = row.e = row.topk = row.h = row.d = {};
+    split_columns(spec.columns, row);
+  }
+  if (spec.batch == 0) return;
+  row.b = static_cast<double>(spec.batch);
+  row.s = static_cast<double>(spec.seq);
+  row.m = static_cast<double>(spec.batch * spec.seq);
+}
+
+/// Variant names are views into tables; a record keeps only where one begins.
+std::string variant_name(const KernelEntry& kernel, const char* begin) {
+  for (const VariantEntry& v : kernel.variants(Backend::kCpu)) {
+    if (v.name.data() == begin) return std::string(v.name);
+  }
+  return {};
+}
+
+double seconds_since(int64_t begin_ns) {
+  return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+}
+
+}  // namespace
+
+BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& conditions) {
+  BenchRow row;
+  row.conditions = conditions;
+  row.backend = "cpu";
+  row.arch = conditions.host_isa;
+  row.kernel = row.reference_name = entry.asked;
+  if (entry.kernel != nullptr) {
+    row.kernel = entry.kernel->info.name;
+    // The name it was asked for by, if that is one of the reference's.
+    const NameList& names = entry.kernel->info.reference_names;
+    if (std::find(names.begin(), names.end(), entry.asked) == names.end()) {
+      row.reference_name = reference_name_of(*entry.kernel);
+    }
+  }
+  if (entry.bench_case == nullptr) return row;
+  const CaseSpec& spec = entry.bench_case->spec;
+  row.case_name = spec.name;
+  row.op = spec.op;
+  row.phase = spec.phase;
+  if (spec.batch > 0) row.b = static_cast<double>(spec.batch);
+  if (spec.seq > 0) row.s = static_cast<double>(spec.seq);
+  return row;
+}
+
+CaseBench::CaseBench(const BenchKernelOptions& options, const BenchReport& report, int num_threads)
+    : options_(options), report_(report), runner_(num_threads, PinThreads::kYes) {}
+
+std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
+  if (entry.bench_case == nullptr || options_.max_call_s <= 0) return {};
+  const double gflops = report_.peaks.compute_gflops(MathUnit::kBf16);
+  const double seconds = gflops > 0 ? entry.bench_case->spec.flops / gflops * 1e-9 : 0;
+  if (seconds <= options_.max_call_s) return {};
+  return str_cat("one call takes at least ", std::round(seconds * 10) / 10,
+                 " s at the bf16 rate of this machine");
+}
+
+void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
+  BenchRow row = start_row(entry, report_.conditions);
+  if (entry.kernel == nullptr || entry.bench_case == nullptr) {
+    row.note =
+        entry.kernel == nullptr ? "not among the kernels of this build" : "no case of this choice";
+    return on_row(std::move(row), {});
+  }
+  const Case& c = *entry.bench_case;
+  const int64_t begin_ns = monotonic_ns();
+  const std::unique_ptr<CaseInstance> instance = c.make(options_.seed);
+  log_debug(entry.name(), ": operands and answers in ", seconds_since(begin_ns), " s");
+  store_shape(c.spec, *instance, row);
+  describe_operands(*instance, row);
+  add_note(row, c.spec.note);
+  std::vector<std::string> variants = {""};
+  if (options_.all_variants) {
+    variants.clear();
+    for (const VariantEntry& v : entry.kernel->variants(Backend::kCpu))
+      variants.emplace_back(v.name);
+  }
+  for (const std::string& variant : variants) {
+    BenchRow variant_row = row;
+    variant_row.variant = variant;
+    const Cost cost = run_variant(*entry.kernel, variant, *instance, variant_row);
+    on_row(std::move(variant_row), cost);
+  }
+}
+
+Cost CaseBench::run_variant(const KernelEntry& kernel,
+                            const std::string& variant,
+                            CaseInstance& instance,
+                            BenchRow& row) {
+  runner_.pin(kernel.info.name, variant);
+  Exec& ex = runner_.exec();
+  if (std::string why = instance.why_not(ex); !why.empty()) {
+    row.status = RowStatus::kUnavailable;
+    add_note(row, why);
+    return {};
+  }
+  // The recorder says which variant was chosen, what unit it computes on and how long it took.
+  Recorder recorder(RecordLevel::kTimed, 4);
+  ex.recorder = &recorder;
+  const int64_t begin_ns = monotonic_ns();
+  const CheckReport checked = runner_.run_checked(instance);
+  log_debug(row.kernel, "/", row.case_name, ": checked in ", seconds_since(begin_ns), " s");
+  ex.recorder = nullptr;
+  store_report(checked, row);
+  Cost cost = instance.cost();
+  double checked_s = 0;
+  for (const OpRecord& record : recorder.records()) {
+    if (record.variant != nullptr) row.variant = variant_name(kernel, record.variant);
+    cost = record.cost;
+    checked_s = static_cast<double>(record.end_ns - record.start_ns) * 1e-9;
+  }
+  row.flops = cost.flops;
+  row.bytes_model = static_cast<double>(cost.bytes());
+  if (!checked.passed) {
+    row.status = RowStatus::kWrong;
+    add_note(row, checked.why);
+  } else if (options_.check_only) {
+    row.status = RowStatus::kUnavailable;
+    add_note(row, "checked, not timed");
+  } else {
+    time_row(instance, cost, checked_s, row);
+  }
+  return cost;
+}
+
+void CaseBench::time_row(CaseInstance& instance,
+                         const Cost& cost,
+                         double checked_s,
+                         BenchRow& row) {
+  const bool warm = options_.caches == BenchCaches::kWarm;
+  const int64_t begin_ns = monotonic_ns();
+  const ColdPlan cold =
+      warm ? ColdPlan{} : cold_plan(cost.bytes(), instance.bytes_per_copy(), last_cache_bytes());
+  Exec& ex = runner_.exec();
+  Status ready = instance.make_copies(cold.copies);
+  if (ready.ok() && cold.sweep) ready = sweep_.run(*ex.pool);
+  if (!ready.ok()) {
+    row.status = RowStatus::kUnavailable;
+    return add_note(row, ready.message());
+  }
+  log_debug(row.kernel, "/", row.case_name, ": ", cold.copies, " copies in ",
+            seconds_since(begin_ns), " s");
+  const MonotonicClock clock;
+  TimerOptions timer = options_.timer;
+  // The checked launch has warmed up what takes so long.
+  if (checked_s > timer.max_warm_up_s) timer.max_warm_up_s = 0;
+  std::function<void()> before_sample;
+  if (cold.sweep) before_sample = [&] { (void)sweep_.run(*ex.pool); };
+  const Result<Timing> timing = time_calls(
+      [&](int64_t call) { return instance.run(ex, static_cast<int>(call % cold.copies)); }, timer,
+      clock, before_sample);
+  if (!timing.ok()) {
+    row.status = RowStatus::kWrong;
+    return add_note(row, timing.status().message());
+  }
+  row.status = RowStatus::kOk;
+  store_timing(*timing, row);
+  row.clock_mhz = cpu_clock_mhz();
+  if (warm) add_note(row, "warm");
+  if (timing->unstable()) add_note(row, "unstable");
+  if (!timing->settled && timer.max_warm_up_s > 0) add_note(row, "warm-up did not settle");
+  add_roofline(cost, report_.peaks, row);
+  log_debug(row.kernel, "/", row.case_name, ": timed in ", seconds_since(begin_ns), " s");
+}
+
+}  // namespace fathom

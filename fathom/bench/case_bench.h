@@ -1,0 +1,45 @@
+// One case on the threads of this process: checked, then timed only if right.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "fathom/bench/cold_caches.h"
+#include "fathom/bench/harness.h"
+#include "fathom/kernels/conformance/case_runner.h"
+
+namespace fathom {
+
+/// The row of an entry before anything ran: what it is, not how it went.
+BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& conditions);
+
+/// Holds what the rows of one process share.
+class CaseBench {
+ public:
+  using OnRow = std::function<void(BenchRow row, const Cost& cost)>;
+
+  /// `options` and `report`, of which conditions and ceilings are read, must outlive it.
+  CaseBench(const BenchKernelOptions& options, const BenchReport& report, int num_threads);
+
+  /// Why this machine leaves the case out; empty if it does not.
+  std::string reason_to_leave_out(const BenchPlanEntry& entry) const;
+
+  /// Calls `on_row` once a variant.
+  void run(const BenchPlanEntry& entry, const OnRow& on_row);
+
+ private:
+  /// Fills the row; returns what a call costs on the unit that ran.
+  Cost run_variant(const KernelEntry& kernel,
+                   const std::string& variant,
+                   CaseInstance& instance,
+                   BenchRow& row);
+  void time_row(CaseInstance& instance, const Cost& cost, double checked_s, BenchRow& row);
+
+  const BenchKernelOptions& options_;
+  const BenchReport& report_;
+  CaseRunner runner_;
+  CacheSweep sweep_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,125 @@
+#include "fathom/bench/plan.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites.h"
+
+namespace fathom {
+namespace {
+
+bool one_of(const std::vector<int64_t>& wanted, const Figure& found) {
+  return wanted.empty() || (found && std::find(wanted.begin(), wanted.end(),
+                                               static_cast<int64_t>(*found)) != wanted.end());
+}
+
+bool matches_filter(std::string_view filter, const KernelEntry& kernel, const Case& c) {
+  if (filter.empty() || matches_pattern(filter, c.spec.op)) return true;
+  if (matches_pattern(filter, str_cat(c.kernel, "/", c.spec.name))) return true;
+  for (std::string_view name : kernel.info.reference_names) {
+    if (matches_pattern(filter, str_cat(name, "/", c.spec.name))) return true;
+  }
+  return false;
+}
+
+bool is_wanted(const BenchKernelOptions& options,
+               const Suite& suite,
+               const KernelEntry& kernel,
+               const Case& c) {
+  if (!c.spec.bench || c.spec.suite != suite.own_cases) return false;
+  if (!suite.filter.empty() && !matches_pattern(suite.filter, c.spec.name)) return false;
+  const std::string_view phase = options.phase.empty() ? suite.phase : options.phase;
+  if (!phase.empty() && c.spec.phase != phase) return false;
+  BenchRow row;
+  split_columns(c.spec.columns, row);
+  if (c.spec.batch > 0) row.b = static_cast<double>(c.spec.batch);
+  if (c.spec.seq > 0) row.s = static_cast<double>(c.spec.seq);
+  const bool batch = one_of(options.batch, row.m) || one_of(options.batch, row.b);
+  if (!batch || !one_of(options.seq, row.s) || !one_of(options.kv_len, row.kv)) return false;
+  return matches_filter(options.filter, kernel, c);
+}
+
+Status unknown_kernel(std::string_view name) {
+  if (const ReferenceHome home = find_reference_home(name); home.covered) {
+    return invalid_argument(str_cat("'", name, "' is no kernel here but ", home.home, " (fathom/",
+                                    home.folder, "); there is nothing to time"));
+  }
+  std::string message = str_cat("no kernel is called '", name, "'");
+  const std::vector<std::string> near = near_kernel_names(name);
+  for (size_t i = 0; i < near.size(); ++i) {
+    str_append(message, str_cat(i == 0 ? "; did you mean " : " or ", near[i]));
+  }
+  return invalid_argument(str_cat(message, "; see --list"));
+}
+
+/// The kernels of a suite that were asked for by name, in the order of the names.
+Status keep_named(const std::vector<std::string>& names, Suite& suite) {
+  for (const std::string& name : names) {
+    const KernelEntry* kernel = find_kernel(name);
+    if (kernel == nullptr) return unknown_kernel(name);
+    const auto same = [&](const std::string& other) { return find_kernel(other) == kernel; };
+    if (std::none_of(suite.kernels.begin(), suite.kernels.end(), same)) {
+      return invalid_argument(str_cat("kernel '", name, "' is not in suite ", suite.name));
+    }
+  }
+  suite.kernels = names;
+  return {};
+}
+
+}  // namespace
+
+std::string BenchPlanEntry::name() const {
+  const std::string own = kernel != nullptr ? std::string(kernel->info.name) : asked;
+  return bench_case == nullptr ? own : str_cat(own, "/", bench_case->spec.name);
+}
+
+void split_columns(std::string_view text, BenchRow& row) {
+  const struct {
+    std::string_view name;
+    Figure& column;
+  } columns[] = {{"B", row.b},       {"S", row.s}, {"KV", row.kv}, {"M", row.m},
+                 {"T", row.m},       {"N", row.n}, {"K", row.k},   {"E", row.e},
+                 {"topk", row.topk}, {"H", row.h}, {"D", row.d}};
+
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, text.find(';'));
+    text.remove_prefix(std::min(text.size(), part.size() + 1));
+    const size_t equal = part.find('=');
+    if (equal == std::string_view::npos) continue;
+    double value = 0;
+    std::from_chars(part.data() + equal + 1, part.data() + part.size(), value);
+    for (const auto& [name, column] : columns) {
+      if (name == part.substr(0, equal)) column = value;
+    }
+  }
+}
+
+std::string_view reference_name_of(const KernelEntry& kernel) {
+  return kernel.info.reference_names.size > 0 ? *kernel.info.reference_names.begin()
+                                              : std::string_view{};
+}
+
+Result<std::vector<BenchPlanEntry>> plan_kernel_bench(const BenchKernelOptions& options) {
+  FATHOM_ASSIGN(Suite suite, find_suite(options.suite));
+  const bool by_name = !options.kernels.empty();
+  if (by_name) FATHOM_TRY(keep_named(options.kernels, suite));
+  std::vector<BenchPlanEntry> plan;
+  for (const std::string& name : suite.kernels) {
+    const KernelEntry* kernel = find_kernel(name);
+    bool any = false;
+    for (const Case* c :
+         kernel == nullptr ? std::vector<const Case*>{} : all_cases().of(kernel->info.name)) {
+      if (!is_wanted(options, suite, *kernel, *c)) continue;
+      plan.push_back({name, kernel, c});
+      any = true;
+    }
+    // A name that was asked for never goes missing without a word; kernels that a filter leaves out
+    // do.
+    const bool filtered = kernel != nullptr && !by_name;
+    if (!any && !filtered) plan.push_back({name, kernel, nullptr});
+  }
+  return plan;
+}
+
+}  // namespace fathom

@@ -1,0 +1,72 @@
+// What a kernel benchmark runs: the cases of the kernels that were asked for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/bench/peaks.h"
+#include "fathom/bench/row.h"
+#include "fathom/bench/timer.h"
+#include "fathom/kernels/conformance/cases.h"
+#include "fathom/kernels/core/catalog.h"
+
+namespace fathom {
+
+enum class BenchCaches {
+  kCold,  ///< calls find nothing of their operands in the caches
+  kWarm,  ///< one copy again and again; the row says so
+};
+
+enum class BenchIsolation {
+  kInProcess,
+  kChildPerKernel,  ///< a kernel that dies costs the row it was in
+};
+
+struct BenchKernelOptions {
+  std::string suite = "all";
+  std::vector<std::string> kernels;  ///< our names or reference names; not empty: these alone
+  std::string filter;                ///< pattern over "kernel/case" (with either name) and the op
+  std::string phase;                 ///< "decode", "prefill" or empty
+  std::vector<int64_t> batch;        ///< keeps rows whose column M or B is one of these
+  std::vector<int64_t> seq;          ///< column S
+  std::vector<int64_t> kv_len;       ///< column KV
+  bool all_variants = false;         ///< each variant that takes a case, not only the chosen one
+  bool check_only = false;           ///< rows say whether they passed; none has a time or status ok
+  BenchCaches caches = BenchCaches::kCold;
+  BenchIsolation isolation = BenchIsolation::kInProcess;
+  TimerOptions timer;
+  double max_call_s = 0;  ///< leaves out cases whose FLOPs alone take a call longer; 0: none
+  PeakOptions peaks;
+  Isa isa = Isa::kAmx;  ///< upper limit
+  int num_threads = 0;  ///< 0: all CPUs this process may use
+  uint64_t seed = 1;
+
+  /// Called before entry `index` of `count`, for progress. "kernel/case".
+  std::function<void(int64_t index, int64_t count, const std::string& name)> on_start;
+};
+
+/// One case that a benchmark would run.
+struct BenchPlanEntry {
+  std::string asked;          ///< the name it was asked for by
+  const KernelEntry* kernel;  ///< null: there is no such kernel here
+  const Case* bench_case;     ///< null: the kernel has no case of this choice
+
+  /// "kernel/case", as far as there are such.
+  std::string name() const;
+};
+
+/// What run_kernel_bench would run, in order. A case that belongs to a suite is in the plan of that
+/// suite alone. Errors: NotFound for a suite, InvalidArgument for a kernel that is in no list or
+/// not in the suite, with near names.
+Result<std::vector<BenchPlanEntry>> plan_kernel_bench(const BenchKernelOptions& options);
+
+/// Stores "M=1;E=256" into the split columns; axes that have no column are left out.
+void split_columns(std::string_view text, BenchRow& row);
+
+/// The first reference name of a kernel, or nothing.
+std::string_view reference_name_of(const KernelEntry& kernel);
+
+}  // namespace fathom

@@ -1,0 +1,286 @@
+// Where the parts of the picture lie. Labels are placed one after the other, the points that take
+// most time first, at the nearest free place around their marker; one that finds no place within
+// reach is left to the tooltip.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "fathom/bench/roofline/chart.h"
+#include "fathom/bench/summary/layer.h"
+#include "fathom/text/figures.h"
+
+namespace fathom {
+namespace {
+
+constexpr double kWidth = 1200;
+constexpr double kPlotTop = 74, kPlotRight = 800, kBelowPlot = 62, kLeastPlotHeight = 660;
+constexpr double kLabelSize = 11;
+constexpr double kLeast = 1e-3;  // GFLOP/s; a point below is drawn on the axis
+
+/// Ends of an axis: a little beyond the values, and at least two powers of ten apart.
+struct Range {
+  double first, last;
+
+  Range(double low, double high)
+      : first(std::log10(low) - kMargin), last(std::log10(high) + kMargin) {
+    const double missing = 2 - (last - first);
+    if (missing <= 0) return;
+    first -= missing / 2;
+    last += missing / 2;
+  }
+
+ private:
+  static constexpr double kMargin = 0.2;
+};
+
+struct Ceiling {
+  std::string_view name;
+  double gflops;
+};
+
+/// The units that the device has, the fastest first.
+std::vector<Ceiling> ceilings_of(const Peaks& p) {
+  std::vector<Ceiling> out;
+  for (const Ceiling& c :
+       {Ceiling{"fp4", p.fp4_gflops}, Ceiling{"fp8", p.fp8_gflops}, Ceiling{"int8", p.int8_gops},
+        Ceiling{"bf16", p.bf16_gflops}, Ceiling{"f32", p.f32_gflops}}) {
+    if (c.gflops > 0) out.push_back(c);
+  }
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Ceiling& a, const Ceiling& b) { return a.gflops > b.gflops; });
+  return out;
+}
+
+/// Where the height of a point comes from: its FLOPs a second, or, where it has none, the height at
+/// the left end at which the roof of memory would show the same share.
+double height_of(const RooflinePoint& p, double left_intensity) {
+  const double gflops = p.flops > 0 ? p.gflops() : p.gbps() * left_intensity;
+  return std::max(gflops, kLeast);
+}
+
+void choose_axes(const RooflineChart& chart, ChartLayout& layout) {
+  const std::vector<Ceiling> ceilings = ceilings_of(chart.peaks);
+  const double top = ceilings.empty() ? 1 : ceilings.front().gflops;
+  double low_x = top / chart.peaks.read_gbps;
+  double high_x = low_x * 2;
+  for (const RooflinePoint& p : chart.points) {
+    if (p.flops <= 0 || p.bytes <= 0) continue;
+    low_x = std::min(low_x, p.intensity());
+    high_x = std::max(high_x, p.intensity());
+  }
+  const Range x(low_x, high_x);
+  layout.first_x = x.first;
+  layout.last_x = x.last;
+  const double left = std::pow(10.0, layout.first_x);
+  double low_y = ceilings.empty() ? 1 : ceilings.back().gflops;
+  double high_y = top;
+  for (const RooflinePoint& p : chart.points) {
+    low_y = std::min(low_y, height_of(p, left));
+    high_y = std::max(high_y, height_of(p, left));
+  }
+  const Range y(low_y, high_y);
+  layout.first_y = y.first;
+  layout.last_y = y.last;
+}
+
+std::string rate_text(double gflops) {
+  return gflops >= 1000 ? str_cat(format_fixed(gflops * 1e-3, 2), " TFLOP/s")
+                        : str_cat(format_fixed(gflops, gflops < 10 ? 1 : 0), " GFLOP/s");
+}
+
+// Told apart without colour.
+constexpr std::array<const char*, 5> kCeilingDashes = {"", "9 4", "3 3", "9 3 2 3", "1 3"};
+constexpr std::array<const char*, 2> kMemoryDashes = {"", "6 4"};
+
+void place_roofs(const RooflineChart& chart, ChartLayout& layout) {
+  const std::vector<Ceiling> ceilings = ceilings_of(chart.peaks);
+  const double right = std::pow(10.0, layout.last_x);
+  const double left = std::pow(10.0, layout.first_x);
+  const double bottom = std::pow(10.0, layout.first_y);
+  const double read = chart.peaks.read_gbps;
+  for (size_t i = 0; i < ceilings.size(); ++i) {
+    const double y = layout.y_of(ceilings[i].gflops);
+    layout.ceilings.push_back(
+        {.from = {layout.x_of(std::max(left, ceilings[i].gflops / read)), y},
+         .to = {layout.x_of(right), y},
+         .dash = kCeilingDashes[i % kCeilingDashes.size()],
+         .name = str_cat(ceilings[i].name, " ", rate_text(ceilings[i].gflops))});
+  }
+  const double top = ceilings.empty() ? std::pow(10.0, layout.last_y) : ceilings.front().gflops;
+  const auto add_memory = [&](std::string_view name, double gbps) {
+    const double start = std::max(left, bottom / gbps);
+    const double end = std::min(right, top / gbps);
+    layout.memory.push_back(
+        {.from = {layout.x_of(start), layout.y_of(start * gbps)},
+         .to = {layout.x_of(end), layout.y_of(end * gbps)},
+         .dash = kMemoryDashes[layout.memory.size()],
+         .name = str_cat(name, " ", format_fixed(gbps, gbps < 100 ? 1 : 0), " GB/s")});
+  };
+  add_memory("memory, reading", read);
+  if (chart.peaks.copy_gbps < 0.97 * read || chart.peaks.copy_gbps > 1.03 * read) {
+    add_memory("memory, copying", chart.peaks.copy_gbps);
+  }
+}
+
+std::string tooltip_of(const RooflinePoint& p) {
+  std::string out = str_cat(p.kernel, " ", p.op, "\n", p.label);
+  if (!p.group.empty()) str_append(out, str_cat("\n", p.group));
+  str_append(out, str_cat("\n", format_si(p.us * 1e-6), "s, ", format_fixed(p.share * 100, 1),
+                          " % of the time\n"));
+  if (p.flops > 0) {
+    str_append(out, str_cat(format_si(p.gflops() * 1e9), "FLOP/s at ",
+                            format_fixed(p.intensity(), 2), " FLOP/byte\n"));
+  }
+  str_append(out, str_cat(format_si(p.gbps() * 1e9), "B/s\n", format_fixed(p.percent(), 1),
+                          " % of the roof, bound by ", p.bound));
+  return out;
+}
+
+int index_of(std::vector<std::string>& names, const std::string& name) {
+  const auto index = std::find(names.begin(), names.end(), name) - names.begin();
+  if (index == static_cast<int64_t>(names.size())) names.push_back(name);
+  return static_cast<int>(index);
+}
+
+/// What the legend explains. Returns the number of each point's key, from 0.
+std::vector<int> choose_keys(const RooflineChart& chart, ChartLayout& layout) {
+  std::vector<int> keys;
+  layout.groups = groups_of(chart.points);
+  for (const RooflinePoint& p : chart.points) {
+    const std::string_view category = kernel_category(p.kernel);
+    if (std::find(layout.categories.begin(), layout.categories.end(), category) ==
+        layout.categories.end()) {
+      layout.categories.push_back(category);
+    }
+    keys.push_back(index_of(layout.keys, str_cat(p.op, "  ", p.kernel)));
+  }
+  return keys;
+}
+
+void place_markers(const RooflineChart& chart, ChartLayout& layout) {
+  const double left = std::pow(10.0, layout.first_x);
+  const double bottom = std::pow(10.0, layout.first_y);
+  std::vector<std::string> groups = layout.groups;
+  for (const RooflinePoint& p : chart.points) {
+    const std::string_view category = kernel_category(p.kernel);
+    const double x = p.flops > 0 ? layout.x_of(std::max(p.intensity(), left))
+                                 : layout.lane.x + layout.lane.width / 2;
+    layout.markers.push_back({.at = {x, layout.y_of(std::max(height_of(p, left), bottom))},
+                              .radius = 3.5 + 15 * std::sqrt(p.share),
+                              .group = index_of(groups, p.group),
+                              .category = category,
+                              .tooltip = tooltip_of(p)});
+  }
+}
+
+class LabelPlacer {
+ public:
+  explicit LabelPlacer(ChartLayout& layout) : layout_(layout) {}
+
+  /// Room that labels keep out of.
+  void block(const SvgBox& box) { blocked_.push_back(box); }
+
+  /// Puts a text near a marker, if there is room.
+  void place(const ChartLayout::Marker& marker, const std::string& text) {
+    const double width = svg_text_width(text, kLabelSize) + 2;
+    const double height = kLabelSize;
+    // First free of markers too; where they crowd, free of other labels.
+    for (const bool avoid_markers : {true, false}) {
+      for (int ring = 0; ring < 7; ++ring) {
+        for (int turn = 0; turn < 16; ++turn) {
+          const double angle = turn * 3.14159265358979 / 8;
+          const double distance = marker.radius + 2 + ring * 9;
+          const double x = marker.at.x + std::cos(angle) * (distance + width / 2) - width / 2;
+          const double y = marker.at.y - std::sin(angle) * (distance + height / 2) - height / 2;
+          const SvgBox box{x, y, width, height};
+          if (!is_free(box, avoid_markers)) continue;
+          layout_.labels.push_back(
+              {.box = box, .text = text, .marker = marker.at, .leader = ring > 0});
+          return;
+        }
+      }
+    }
+  }
+
+ private:
+  bool is_free(const SvgBox& box, bool avoid_markers) const {
+    const bool inside = layout_.plot.contains(box) || layout_.lane.contains(box);
+    const auto hit = [&](const SvgBox& other) { return other.overlaps(box); };
+    if (!inside || std::any_of(blocked_.begin(), blocked_.end(), hit)) return false;
+    const auto label_hit = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
+    if (std::any_of(layout_.labels.begin(), layout_.labels.end(), label_hit)) return false;
+    return !avoid_markers ||
+           std::none_of(layout_.markers.begin(), layout_.markers.end(),
+                        [&](const ChartLayout::Marker& m) {
+                          return box.overlaps(
+                              {m.at.x - m.radius, m.at.y - m.radius, 2 * m.radius, 2 * m.radius});
+                        });
+  }
+
+  ChartLayout& layout_;
+  std::vector<SvgBox> blocked_;
+};
+
+/// Names of ceilings stand above their right ends, further left where two would meet.
+void place_ceiling_names(ChartLayout& layout) {
+  for (const ChartLayout::Line& line : layout.ceilings) {
+    const double width = svg_text_width(line.name, kLabelSize) + 6;
+    SvgBox box{layout.plot.x + layout.plot.width - width, line.to.y - kLabelSize - 4, width,
+               kLabelSize + 2};
+    const auto hit = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
+    while (std::any_of(layout.labels.begin(), layout.labels.end(), hit) && box.x > layout.plot.x) {
+      box.x -= width + 8;
+    }
+    layout.labels.push_back({.box = box, .text = line.name, .marker = line.to, .leader = false});
+  }
+}
+
+void place_labels(const RooflineChart& chart, ChartLayout& layout, const std::vector<int>& keys) {
+  place_ceiling_names(layout);
+  LabelPlacer placer(layout);
+  std::vector<size_t> order(chart.points.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return chart.points[a].share > chart.points[b].share;
+  });
+  for (size_t i : order)
+    placer.place(layout.markers[i], str_cat(keys[i] + 1));
+}
+
+}  // namespace
+
+double ChartLayout::x_of(double intensity) const {
+  return plot.x + (std::log10(intensity) - first_x) / (last_x - first_x) * plot.width;
+}
+
+double ChartLayout::y_of(double gflops) const {
+  return plot.y + plot.height - (std::log10(gflops) - first_y) / (last_y - first_y) * plot.height;
+}
+
+ChartLayout layout_chart(const RooflineChart& chart) {
+  ChartLayout layout;
+  const std::vector<int> keys = choose_keys(chart, layout);
+  // The legend on the right: lines, groups, shapes, and a line a key; the plot is as high.
+  const size_t lines = ceilings_of(chart.peaks).size() + 2 + layout.groups.size() +
+                       layout.categories.size() + layout.keys.size() + 8;
+  layout.width = kWidth;
+  layout.height = std::max(kPlotTop + kLeastPlotHeight + kBelowPlot,
+                           20 + kLegendLine * static_cast<double>(lines));
+  const double height = layout.height - kPlotTop - kBelowPlot;
+  const bool lane = std::any_of(chart.points.begin(), chart.points.end(),
+                                [](const RooflinePoint& p) { return p.flops <= 0; });
+  double left = 72;
+  if (lane) {
+    layout.lane = {left, kPlotTop, 84, height};
+    left += 92;
+  }
+  layout.plot = {left, kPlotTop, kPlotRight - left, height};
+  choose_axes(chart, layout);
+  place_roofs(chart, layout);
+  place_markers(chart, layout);
+  place_labels(chart, layout, keys);
+  return layout;
+}
+
+}  // namespace fathom

@@ -1,0 +1,159 @@
+#include "fathom/bench/roofline/chart.h"
+
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <map>
+
+#include "fathom/base/rng.h"
+#include "fathom/bench/roofline/analysis.h"
+
+namespace fathom {
+namespace {
+
+Peaks some_peaks() {
+  Peaks peaks{.device = "cpu", .source = "measured"};
+  peaks.read_gbps = 40;
+  peaks.copy_gbps = 20;
+  peaks.f32_gflops = 300;
+  peaks.bf16_gflops = 310;  // close to the one below
+  peaks.int8_gops = 1200;
+  return peaks;
+}
+
+/// Points as crowded as they get: many at the same place.
+RooflineChart crowded_chart(int count) {
+  Rng rng(7, 1);
+  RooflineChart chart = make_chart("Roofline", some_peaks(), {});
+  for (int i = 0; i < count; ++i) {
+    const bool copies = i % 9 == 0;
+    RooflinePoint p{.kernel = i % 2 == 0 ? "rmsnorm" : "nvfp4_gemm",
+                    .op = str_cat("op", i % 40),
+                    .label = "case <&>",
+                    .group = str_cat("group ", i % 3),
+                    .tokens = 8,
+                    .us = 10.0 + i,
+                    .flops = copies ? 0 : 1e6 * (1 + i % 5),
+                    .bytes = 1e6 + 1e5 * rng.next_uniform()};
+    chart.points.push_back(p);
+  }
+  hold_to(chart.peaks, chart.points);
+  set_shares(chart.points);
+  return chart;
+}
+
+size_t count_of(const std::string& text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+    ++count;
+  return count;
+}
+
+TEST(RooflineLayout, NoLabelOverlapsAnotherAndAllAreInside) {
+  for (int count : {1, 30, 300}) {
+    const ChartLayout layout = layout_chart(crowded_chart(count));
+
+    ASSERT_EQ(layout.markers.size(), static_cast<size_t>(count));
+    for (size_t i = 0; i < layout.labels.size(); ++i) {
+      const SvgBox& box = layout.labels[i].box;
+      EXPECT_TRUE(layout.plot.contains(box) || layout.lane.contains(box)) << layout.labels[i].text;
+      for (size_t j = 0; j < i; ++j) {
+        EXPECT_FALSE(box.overlaps(layout.labels[j].box))
+            << layout.labels[i].text << " over " << layout.labels[j].text;
+      }
+    }
+  }
+}
+
+TEST(RooflineLayout, FewPointsAllHaveTheNumberOfTheirKey) {
+  const RooflineChart chart = crowded_chart(30);
+  const ChartLayout layout = layout_chart(chart);
+
+  ASSERT_EQ(layout.labels.size(), 30 + layout.ceilings.size());
+  std::map<std::string, int> numbers;
+  for (const ChartLayout::Label& label : layout.labels)
+    ++numbers[label.text];
+  for (const RooflinePoint& p : chart.points) {
+    const auto key = std::find(layout.keys.begin(), layout.keys.end(), p.op + "  " + p.kernel);
+    ASSERT_NE(key, layout.keys.end()) << p.op;
+    EXPECT_EQ(numbers[str_cat(key - layout.keys.begin() + 1)], 1) << p.op;
+  }
+}
+
+TEST(RooflineLayout, ACeilingForEachFormatAndALineForEachRateOfMemory) {
+  const ChartLayout layout = layout_chart(crowded_chart(5));
+
+  ASSERT_EQ(layout.ceilings.size(), 3u);
+  EXPECT_EQ(layout.ceilings[0].name, "int8 1.20 TFLOP/s");
+  EXPECT_EQ(layout.ceilings[1].name, "bf16 310 GFLOP/s");
+  ASSERT_EQ(layout.memory.size(), 2u);
+  EXPECT_NE(layout.memory[0].dash, layout.memory[1].dash) << "told apart without colour";
+  EXPECT_NE(layout.ceilings[0].dash, layout.ceilings[1].dash);
+  // The roof of memory meets the highest ceiling.
+  EXPECT_NEAR(layout.memory[0].to.y, layout.y_of(1200), 1e-6);
+  EXPECT_NEAR(layout.memory[0].to.x, layout.x_of(30), 1e-6);
+}
+
+TEST(RooflineLayout, PointsLieWhereTheirRatesAre) {
+  RooflineChart chart = crowded_chart(2);
+  chart.points[1].flops = 4e6;
+  chart.points[1].bytes = 1e6;
+  chart.points[1].us = 100;
+  const ChartLayout layout = layout_chart(chart);
+
+  EXPECT_NEAR(layout.markers[1].at.x, layout.x_of(4), 1e-6);
+  EXPECT_NEAR(layout.markers[1].at.y, layout.y_of(40), 1e-6);
+  EXPECT_TRUE(layout.lane.contains({layout.markers[0].at.x, layout.markers[0].at.y, 1, 1}))
+      << "what only moves stands in a lane of its own";
+}
+
+TEST(RooflineChart, EveryPointHasATooltip) {
+  const std::string svg = draw_chart(crowded_chart(50));
+
+  EXPECT_EQ(count_of(svg, "<g><title>"), 50u);
+  EXPECT_EQ(count_of(svg, "<g>"), count_of(svg, "</g>"));
+  EXPECT_NE(svg.find("case &lt;&amp;&gt;"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+TEST(RooflineAnalysis, SaysWhatBoundsWhatAndWhatWouldMoveIt) {
+  const Peaks peaks = some_peaks();
+  RooflinePoint memory{.kernel = "nvfp4_gemm",
+                       .op = "q_b_proj",
+                       .group = "decode B=1",
+                       .tokens = 1,
+                       .us = 2000,
+                       .flops = 8e7,
+                       .bytes = 2e7,
+                       .unit = MathUnit::kBf16};
+  RooflinePoint compute = memory;
+  compute.op = "o_proj";
+  compute.flops = 8e9;
+  compute.us = 1e5;
+  RooflinePoint tiny = memory;
+  tiny.op = "topk";
+  tiny.flops = tiny.bytes = 1000;
+  tiny.us = 5;
+  std::vector<RooflinePoint> points = {memory, compute, tiny};
+  hold_to(peaks, points);
+  set_shares(points);
+
+  const std::string text = write_analysis(points, peaks, "Roofline of a test", "roofline.svg");
+
+  EXPECT_NE(text.find("![Roofline](roofline.svg)"), std::string::npos);
+  EXPECT_EQ(remedy_for(points[0], peaks),
+            "moves 10.0 of 40.0 GB/s: more bytes in flight, or less work a byte; at about 2 tokens "
+            "arithmetic binds instead, if the bytes stay");
+  EXPECT_EQ(remedy_for(points[1], peaks),
+            "reaches 0.0800 of 0.310 TFLOP/s in bf16: a better product loop; its 400 FLOP/byte "
+            "leave memory idle");
+  EXPECT_EQ(remedy_for(points[2], peaks),
+            "starting it costs more than its work (0.0250 of 5.00 us): one launch for it and a "
+            "neighbour");
+  for (const char* bound : {"| memory ", "| compute ", "| latency ", "| all "})
+    EXPECT_NE(text.find(bound), std::string::npos) << bound << "\n" << text;
+  points[0].roof_us = 0.9 * points[0].us;
+  EXPECT_EQ(remedy_for(points[0], peaks).rfind("at the roof: only fewer bytes help", 0), 0u);
+}
+
+}  // namespace
+}  // namespace fathom

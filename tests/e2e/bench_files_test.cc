@@ -1,0 +1,181 @@
+// What `fathom bench kernel`, `bench compare` and `roofline` write and refuse.
+#include <charconv>
+#include <cstdlib>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/base/str_cat.h"
+#include "tests/e2e/program.h"
+
+namespace fathom::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+/// A kernel of microseconds at one shape.
+std::vector<std::string> small_run(const std::vector<std::string>& more) {
+  std::vector<std::string> args = {"bench",    "kernel",     "--kernels", "topk_softmax",
+                                   "--filter", "*/t8_*",     "--reps",    "3",
+                                   "--check",  "--min-time", "0.001"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+void write_all(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+double number_of(const std::string& text) {
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+/// The rows of one small run, made once.
+const std::string& some_rows() {
+  static const std::string rows = run_fathom(small_run({"-o", "csv"})).out;
+  return rows;
+}
+
+/// A field of the only row, by its column.
+std::string field_of(const std::string& csv, const std::string& column) {
+  const auto split = [](const std::string& line) {
+    std::vector<std::string> fields;
+    std::istringstream in(line);
+    for (std::string field; std::getline(in, field, ',');)
+      fields.push_back(field);
+    return fields;
+  };
+  const size_t end = csv.find('\n');
+  const std::vector<std::string> names = split(csv.substr(0, end));
+  const std::vector<std::string> fields = split(csv.substr(end + 1));
+  for (size_t i = 0; i < names.size() && i < fields.size(); ++i)
+    if (names[i] == column) return fields[i];
+  return {};
+}
+
+TEST(BenchFiles, ADirectoryIsWrittenOnceAndOverwrittenWhenAsked) {
+  const TempFolder folder;
+  const std::string out = (folder / "r").string();
+
+  const ProgramResult first = run_fathom(small_run({"--out-dir", out}));
+
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("1 of 1 rows ok"));
+  for (const char* name : {"all_kernels.csv", "all_kernels.json", "peaks.json", "topk_softmax.csv",
+                           "benchmark_summary.md"})
+    EXPECT_TRUE(fs::is_regular_file(fs::path(out) / name)) << name;
+
+  const ProgramResult second = run_fathom(small_run({"--out-dir", out}));
+  EXPECT_EQ(second.exit_code, 64);
+  EXPECT_THAT(second.err, HasSubstr("--force overwrites"));
+  EXPECT_EQ(run_fathom(small_run({"--out-dir", out, "--force"})).exit_code, 0);
+}
+
+TEST(BenchFiles, UnknownKernelsNameNearOnes) {
+  const ProgramResult r = run_fathom({"bench", "kernel", "--kernels", "rmsnrm"});
+
+  EXPECT_EQ(r.exit_code, 64);
+  EXPECT_THAT(r.err, HasSubstr("no kernel is called 'rmsnrm'; did you mean rmsnorm"));
+}
+
+TEST(BenchCompare, ARowThatGotSlowerIsExitCodeOne) {
+  const TempFolder folder;
+  const std::string before = (folder / "a.csv").string();
+  const std::string after = (folder / "b.csv").string();
+  write_all(before, some_rows());
+  const std::string us = field_of(some_rows(), "us_median");
+  ASSERT_FALSE(us.empty()) << some_rows();
+  write_all(after, replaced(some_rows(), "," + us + ",", "," + str_cat(1.2 * number_of(us)) + ","));
+
+  EXPECT_EQ(run_fathom({"bench", "compare", before, before, "--fail-slower", "5%"}).exit_code, 0);
+  EXPECT_EQ(run_fathom({"bench", "compare", before, after}).exit_code, 0) << "nobody asked";
+  EXPECT_EQ(run_fathom({"bench", "compare", before, after, "--fail-slower", "25%"}).exit_code, 0);
+  const ProgramResult slower =
+      run_fathom({"bench", "compare", before, after, "--fail-slower", "5%"});
+  EXPECT_EQ(slower.exit_code, 1);
+  EXPECT_THAT(slower.out,
+              ContainsRegex("topk_softmax/t8[^|]*\\|[^|]*\\|[^|]*\\| +1\\.2.. \\| slower"));
+  EXPECT_EQ(run_fathom({"bench", "compare", before, after, "--fail-slower", "lots"}).exit_code, 64);
+}
+
+TEST(Roofline, IsDrawnFromRowsInEveryFormat) {
+  const TempFolder folder;
+  const std::string rows = (folder / "rows.csv").string();
+  write_all(rows, some_rows());
+
+  const ProgramResult svg = run_fathom({"roofline", rows});
+  EXPECT_EQ(svg.exit_code, 0) << svg.err;
+  EXPECT_THAT(svg.out, StartsWith("<svg xmlns="));
+  EXPECT_THAT(svg.out, HasSubstr("topk_softmax"));
+  EXPECT_THAT(run_fathom({"roofline", rows, "-o", "md"}).out, HasSubstr("## What bounds what"));
+  EXPECT_THAT(run_fathom({"roofline", rows, "-o", "csv"}).out, StartsWith("group,kernel,op,"));
+  EXPECT_THAT(run_fathom({"roofline", rows, "-o", "json"}).out, HasSubstr("fathom.roofline/1"));
+
+  const ProgramResult h200 = run_fathom({"roofline", rows, "--device", "h200", "-o", "md"});
+  EXPECT_THAT(h200.out, HasSubstr("h200, data sheet"));
+  EXPECT_EQ(run_fathom({"roofline", rows, "--peaks", "nominal"}).exit_code, 64);
+  const ProgramResult unknown = run_fathom({"roofline", rows, "--device", "h2000"});
+  EXPECT_EQ(unknown.exit_code, 65);
+  EXPECT_THAT(unknown.err, HasSubstr("known are h100, h200, b200, gb200"));
+}
+
+TEST(Roofline, BadRowsAreRefusedByLineAndColumn) {
+  const TempFolder folder;
+  const std::string path = (folder / "rows.csv").string();
+  const auto error_of = [&](const std::string& text) {
+    write_all(path, text);
+    const ProgramResult r = run_fathom({"roofline", path});
+    EXPECT_EQ(r.exit_code, 65) << r.err;
+    EXPECT_THAT(r.out, Not(HasSubstr("<svg")));
+    return r.err;
+  };
+  const std::string us = "," + field_of(some_rows(), "us_median") + ",";
+
+  EXPECT_THAT(error_of(replaced(some_rows(), ",us_p90,", ",p90,")),
+              HasSubstr("rows.csv: line 1: column 'us_p90' is missing"));
+  EXPECT_THAT(error_of(replaced(some_rows(), us, ",nan,")),
+              HasSubstr("rows.csv: line 2: column us_median: 'nan' is not finite"));
+  EXPECT_THAT(error_of(replaced(some_rows(), us, ",,")),
+              HasSubstr("rows.csv: line 2: column us_median: empty, but the row has status ok"));
+  EXPECT_THAT(error_of(""), HasSubstr("line 1: column 'schema' is missing"));
+}
+
+#ifdef FATHOM_FAILPOINTS
+
+TEST(BenchFiles, ABrokenKernelIsWrongAndTheExitCodeSaysSo) {
+  const ProgramResult r = run_fathom(small_run({"-o", "csv"}), {}, [] {
+    setenv("FATHOM_FAIL", "case_runner.result:fail:1:1", 1);
+  });
+
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(field_of(r.out, "status"), "wrong");
+  EXPECT_EQ(field_of(r.out, "us_median"), "") << "a wrong result has no time";
+  EXPECT_THAT(r.err, HasSubstr("0 of 1 rows ok, 1 wrong"));
+}
+
+TEST(BenchFiles, AKernelThatDiesIsCrashedAndTheOthersGoOn) {
+  const ProgramResult r =
+      run_fathom({"bench", "kernel", "--kernels", "topk_softmax", "--filter", "*/t?_*", "--reps",
+                  "3", "--min-time", "0.001"},
+                 {}, [] { setenv("FATHOM_FAIL", "case_runner.result:kill_nth:2:1", 1); });
+
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_THAT(r.err, HasSubstr("1 of 2 rows ok, 1 crashed"));
+  EXPECT_THAT(r.out, HasSubstr("its process ended with signal 9"));
+}
+
+#endif
+
+}  // namespace
+}  // namespace fathom::e2e
