@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# Rewrites docs/generated from the program itself. Run by `./dev docs`.
+# Rewrites docs/generated from the program itself. Run by `./dev docs`. The pages depend on the
+# program alone: the instruction set whose variants they show is given, not found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+program=${1:-build/release/fathom}
 mkdir -p docs/generated
-build/release/fathom bench kernel --catalogue --out-file docs/generated/kernel_catalogue.md
+"$program" bench kernel --catalogue --out-file docs/generated/kernel_catalogue.md
 echo "docs: docs/generated/kernel_catalogue.md"
+for preset in deepseek-r1-nvfp4 deepseek-v3-fp8 deepseek-v2-lite; do
+  "$program" trace --dry --as "$preset" --isa avx512 --source-links ../../.. --quiet \
+    --out-dir "docs/generated/$preset" --force >/dev/null
+  echo "docs: docs/generated/$preset"
+done

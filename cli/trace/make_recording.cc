@@ -1,0 +1,337 @@
+#include "cli/trace/make_recording.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "cli/flags.h"
+#include "fathom/base/checked_math.h"
+#include "fathom/base/near_names.h"
+#include "fathom/base/rng.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/models/registry.h"
+#include "fathom/report/live_trace.h"
+#include "fathom/text/figures.h"
+#include "fathom/tokenizer/tokenizer.h"
+#include "fathom/weights/loader.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr std::string_view kForms[] = {"mha", "chunked", "absorbed", "fused_rope"};
+
+std::string did_you_mean(std::string_view typed, const std::vector<std::string_view>& known) {
+  const auto near = near_names(typed, {known.begin(), known.end()});
+  std::string out;
+  for (const std::string& name : near)
+    str_append(out, str_cat(out.empty() ? "; did you mean " : " or ", name));
+  return out.empty() ? out : out + "?";
+}
+
+Result<Preset> named_preset(const std::string& name) {
+  Result<Preset> preset = find_preset(name);
+  if (preset.ok()) return preset;
+  return invalid_argument(
+      str_cat("--as: ", preset.status().message(), did_you_mean(name, preset_names())));
+}
+
+// The directory of a MODEL; a name near a built-in one is answered with it.
+Result<std::string> model_directory(const std::string& argument) {
+  Result<std::string> directory = resolve_model_argument(argument);
+  if (directory.ok()) return directory;
+  const std::vector<std::string_view> presets = preset_names();
+  const auto near = near_names(argument, {presets.begin(), presets.end()});
+  if (near.empty()) return directory;
+  return std::move(directory).status().add_context(
+      str_cat("no such model (a built-in description is --as ", near.front(), ")"));
+}
+
+struct LayerRange {
+  int first = 0;
+  int last = 1 << 30;
+};
+
+Result<LayerRange> parse_layers(const std::string& text) {
+  LayerRange out;
+  if (text.empty()) return out;
+  const char* end = text.data() + text.size();
+  auto [at, error] = std::from_chars(text.data(), end, out.first);
+  out.last = out.first;
+  if (error == std::errc{} && at != end && *at == '-') {
+    const auto rest = std::from_chars(at + 1, end, out.last);
+    at = rest.ptr;
+    error = rest.ec;
+  }
+  if (error != std::errc{} || at != end || out.first < 0 || out.last < out.first) {
+    return invalid_argument(str_cat("--layers is '", text, "', expected a layer or a range: 3-5"));
+  }
+  return out;
+}
+
+// ---- What documents say of the run
+
+std::string formats_text(const std::vector<WeightSummary>& weights) {
+  std::string out;
+  for (const WeightSummary& s : weights) {
+    if (s.role == WeightRole::kNorm || s.role == WeightRole::kRouterBias) continue;
+    str_append(out, str_cat(out.empty() ? "" : ", ",
+                            s.draft && s.role != WeightRole::kDraft ? "draft " : "",
+                            weight_role_name(s.role), " ", format_name(s.format)));
+  }
+  return out;
+}
+
+std::string command_of(const TraceFlags& f, const GlobalFlags& globals, const TraceShape& shape) {
+  std::string out = "fathom trace";
+  const auto flag = [&](std::string_view name, const std::string& value) {
+    str_append(out, str_cat(" ", name, value.empty() ? "" : " ", value));
+  };
+  if (f.dry) flag("--dry", {});
+  if (!f.model.preset.empty()) flag("--as", f.model.preset);
+  if (!f.model.model.empty()) flag(f.model.model, {});
+  if (!f.model.format.empty()) flag("--format", f.model.format);
+  if (f.model.moe != "auto") flag("--moe", f.model.moe);
+  if (f.attention != "auto") flag("--attention", f.attention);
+  if (f.model.dtype != "bf16") flag("--dtype", f.model.dtype);
+  if (f.model.kv_cache_dtype != "auto") flag("--kv-cache-dtype", f.model.kv_cache_dtype);
+  if (!f.layers.empty()) flag("--layers", f.layers);
+  if (shape.batch != 1) flag("--batch", str_cat(shape.batch));
+  if (f.prompt_tokens > 0) flag("--prompt-tokens", str_cat(f.prompt_tokens));
+  if (f.kv_len > 0) flag("--kv-len", str_cat(f.kv_len));
+  if (!f.prompt.empty()) flag("-p", str_cat("'", f.prompt, "'"));
+  if (!f.dry) flag("--gen", str_cat(f.generate));
+  if (f.probe) flag("--probe", {});
+  if (f.dry) flag("--device", f.device);
+  if (globals.isa != "auto") flag("--isa", globals.isa);
+  return out;
+}
+
+void describe(const Model& model, const TraceFlags& f, const TraceShape& shape, Recording& r) {
+  const ModelOptions& o = model.options();
+  r.config = model.config();
+  r.symbols = r.config.symbols();
+  r.weights = model.weights().summary();
+  r.settings.emplace_back("weights", formats_text(r.weights));
+  r.settings.emplace_back("activations", format_name(o.activations));
+  r.settings.emplace_back(
+      "cache", str_cat(format_name(o.cache_format()), ", pages of ", o.page_size, " tokens"));
+  r.settings.emplace_back("experts", f.model.moe);
+  r.settings.emplace_back("attention", f.attention);
+  r.settings.emplace_back("keys a chunk of prefill", str_cat(o.attention.prefill_chunk));
+  r.settings.emplace_back("requests", str_cat(shape.batch));
+}
+
+// Keeps what the flags ask for: layers, and the phases of one form of attention.
+Status select(const TraceFlags& flags, Recording& r) {
+  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
+  const int64_t all = r.config.num_hidden_layers + r.config.num_nextn_predict_layers;
+  if (layers.first >= all) {
+    return invalid_argument(
+        str_cat("--layers begins at ", layers.first, ", but the model has layers 0 to ", all - 1));
+  }
+  if (!flags.layers.empty()) {
+    for (TracePhase& phase : r.phases)
+      keep_layers(phase, layers.first, layers.last);
+  }
+  if (flags.attention == "auto") return {};
+  std::string seen;
+  for (const TracePhase& phase : r.phases)
+    str_append(seen, str_cat(seen.empty() ? "" : ", ", phase.name, " ", attention_form_of(phase)));
+  std::erase_if(r.phases,
+                [&](const TracePhase& p) { return attention_form_of(p) != flags.attention; });
+  if (!r.phases.empty()) return {};
+  return invalid_argument(str_cat("--attention ", flags.attention,
+                                  ": no phase of this run has that form; it has ", seen));
+}
+
+// ---- Dry runs
+
+// The sizes of a dry run; defaults shrink with the context of the model.
+TraceShape dry_shape(const TraceFlags& flags, const ModelConfig& config) {
+  const int64_t half = std::max<int64_t>(config.max_position_embeddings / 2, 1);
+  return {.batch = flags.batch,
+          .prompt_tokens =
+              flags.prompt_tokens > 0 ? flags.prompt_tokens : std::min<int64_t>(1024, half),
+          .kv_len = flags.kv_len > 0 ? flags.kv_len : std::min<int64_t>(4096, half),
+          .num_threads = 1};
+}
+
+struct PlannedDevice {
+  std::string_view name;
+  int sm;  // compute capability times ten; 0: the CPU
+};
+
+constexpr PlannedDevice kDevices[] = {
+    {"cpu", 0}, {"h100", 90}, {"h200", 90}, {"b200", 100}, {"gb200", 100}};
+
+Result<PlannedDevice> named_device(const std::string& name) {
+  std::vector<std::string_view> known;
+  std::string list;
+  for (const PlannedDevice& d : kDevices) {
+    if (name == d.name) return d;
+    known.push_back(d.name);
+    str_append(list, str_cat(list.empty() ? "" : ", ", d.name));
+  }
+  return invalid_argument(
+      str_cat("--device is '", name, "'; known are ", list, did_you_mean(name, known)));
+}
+
+Status plan_device(const TraceFlags& flags, const GlobalFlags& globals, Recording& r) {
+  FATHOM_ASSIGN(const PlannedDevice device, named_device(flags.device));
+  plan_no_kernels();
+  if (device.sm > 0) {
+    plan_cuda_kernels(device.sm);
+    const auto kernels = all_kernels();
+    if (std::all_of(kernels.begin(), kernels.end(),
+                    [](const KernelEntry& k) { return k.variants(Backend::kDry).empty(); })) {
+      return unavailable(str_cat("--device ", flags.device,
+                                 ": this program is built without CUDA, so it has no variants for "
+                                 "it; --device cpu shows those of a processor"));
+    }
+    r.settings.emplace_back("device", str_cat(device.name, ", compute capability ", device.sm / 10,
+                                              ".", device.sm % 10));
+    return {};
+  }
+  Isa isa = best_isa();
+  if (globals.isa != "auto") {
+    FATHOM_ASSIGN(isa, parse_isa(globals.isa));
+  }
+  plan_cpu_kernels(isa);
+  r.has_variants = true;
+  r.settings.emplace_back("device", str_cat("cpu with ", isa_name(isa)));
+  return {};
+}
+
+ModelFlags with_attention(const TraceFlags& flags) {
+  ModelFlags model = flags.model;
+  const bool is_option = flags.attention == "absorbed" || flags.attention == "fused_rope";
+  model.attention = is_option ? flags.attention : "auto";
+  return model;
+}
+
+Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags, Recording& r) {
+  ModelFlags model = with_attention(flags);
+  if (flags.attention == "mha" && flags.prompt_tokens > 0) {
+    const int64_t tokens = flags.prompt_tokens * flags.batch;
+    model.prefill_chunk = std::max(model.prefill_chunk, align_up(tokens, model.block_size));
+  }
+  OpenOptions dry;
+  FATHOM_ASSIGN(dry.model, model_options(model));
+  dry.weights = WeightOrigin::kNone;
+  if (!flags.model.preset.empty()) {
+    FATHOM_ASSIGN(Preset preset, named_preset(flags.model.preset));
+    if (!flags.model.format.empty()) {
+      FATHOM_ASSIGN(preset.formats, preset_formats(flags.model.format));
+    }
+    r.title = r.model = flags.model.preset;
+    return open_preset(preset, dry);
+  }
+  FATHOM_ASSIGN(const std::string directory, model_directory(flags.model.model));
+  r.model = directory.substr(directory.find_last_of('/', directory.size() - 2) + 1);
+  r.title = r.model;
+  FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
+  FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
+  if (!flags.model.format.empty()) {
+    Preset preset{.name = "", .config = config, .formats = {}};
+    FATHOM_ASSIGN(preset.formats, preset_formats(flags.model.format));
+    return open_preset(preset, dry);
+  }
+  FATHOM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(directory));
+  return open_model(checkpoint, config, dry);
+}
+
+Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals) {
+  TraceRun out;
+  Recording& r = out.recording;
+  FATHOM_TRY(plan_device(flags, globals, r));
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_dry(flags, r));
+  const TraceShape shape = dry_shape(flags, model->config());
+  r.command = command_of(flags, globals, shape);
+  describe(*model, flags, shape, r);
+  FATHOM_ASSIGN(r.phases, dry_phases(*model, shape));
+  FATHOM_TRY(select(flags, r));
+  FATHOM_ASSIGN(out.variations, dry_variations(*model, shape));
+  return out;
+}
+
+// ---- Real runs
+
+std::vector<int32_t> random_prompt(int64_t count, int64_t vocabulary) {
+  Rng rng(1);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids)
+    id = static_cast<int32_t>(rng.next_below(static_cast<uint32_t>(vocabulary)));
+  return ids;
+}
+
+Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals) {
+  if (flags.prompt.empty() && flags.prompt_tokens == 0) {
+    return invalid_argument(
+        "a real run needs a prompt: -p TEXT, or --prompt-tokens N for random ones; --dry runs "
+        "nothing");
+  }
+  if (!flags.prompt.empty() && flags.model.model.empty()) {
+    return invalid_argument("a built-in description has no tokenizer; use --prompt-tokens N");
+  }
+  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
+  ModelFlags model_flags = with_attention(flags);
+  // A preset is run up to the last layer that is asked for: dummy weights of all may not fit.
+  if (!model_flags.preset.empty() && !flags.layers.empty()) model_flags.layers = layers.last + 1;
+  if (!model_flags.preset.empty()) FATHOM_TRY(named_preset(model_flags.preset).status());
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(model_flags, globals, *machine.pool, true));
+  LiveOptions live{.prompt = {},
+                   .generate = flags.generate,
+                   .batch = flags.batch,
+                   .chunk = flags.chunk,
+                   .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed};
+  std::optional<Tokenizer> tokenizer;
+  if (!opened.directory.empty()) {
+    FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
+  }
+  if (!flags.prompt.empty()) {
+    live.prompt = tokenizer->encode(flags.prompt, {.add_bos = AddBos::kAsConfigured});
+  } else {
+    live.prompt = random_prompt(flags.prompt_tokens, opened.model->config().vocab_size);
+  }
+  TraceRun out;
+  Recording& r = out.recording;
+  r.model = opened.directory.empty()
+                ? flags.model.preset
+                : opened.directory.substr(
+                      opened.directory.find_last_of('/', opened.directory.size() - 2) + 1);
+  r.title = r.model;
+  r.timed = true;
+  r.has_variants = true;
+  TraceShape shape = dry_shape(flags, opened.model->config());
+  r.command = command_of(flags, globals, shape);
+  r.settings.emplace_back("device", str_cat(cpu_info().model, " with ", isa_name(machine.isa), ", ",
+                                            machine.pool->size(), " threads"));
+  describe(*opened.model, flags, shape, r);
+  FATHOM_ASSIGN(LiveRun run, run_live(*opened.model, *machine.pool, live));
+  r.begin_ns = run.begin_ns;
+  r.phases = std::move(run.phases);
+  FATHOM_TRY(select(flags, r));
+  if (tokenizer) out.answer = tokenizer->decode(run.tokens);
+  FATHOM_ASSIGN(out.peaks, measure_peaks(*machine.pool, machine.isa, {.seconds = 0.1}));
+  // What else the model could run is found on shapes, with the variants of this machine.
+  plan_cpu_kernels(machine.isa);
+  FATHOM_ASSIGN(out.variations, dry_variations(*opened.model, shape));
+  return out;
+}
+
+}  // namespace
+
+Result<TraceRun> make_recording(const TraceFlags& flags, const GlobalFlags& globals) {
+  if (flags.model.model.empty() == flags.model.preset.empty()) {
+    return invalid_argument(
+        "trace needs a MODEL, or --as PRESET for a built-in description, not both");
+  }
+  const auto known = std::find(std::begin(kForms), std::end(kForms), flags.attention);
+  if (flags.attention != "auto" && known == std::end(kForms)) {
+    return invalid_argument(str_cat("--attention is '", flags.attention,
+                                    "'; known are auto, mha, chunked, absorbed and fused_rope"));
+  }
+  return flags.dry ? record_dry(flags, globals) : record_live(flags, globals);
+}
+
+}  // namespace fathom::cli

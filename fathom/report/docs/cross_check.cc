@@ -1,0 +1,273 @@
+#include "fathom/report/docs/cross_check.h"
+
+#include <algorithm>
+#include <map>
+
+#include "fathom/base/str_cat.h"
+#include "fathom/bench/reference_names.h"
+#include "fathom/text/figures.h"
+
+namespace fathom {
+namespace {
+
+// Why no op of a model calls a kernel. A name stands for a kernel, or with a slash for a family;
+// one that is reached needs no reason, and a reason that no kernel needs fails a test.
+struct Reason {
+  std::string_view name;
+  std::string_view text;
+};
+
+constexpr Reason kReasons[] = {
+    {"sample/", "after the forward pass: a token from the logits (runtime/sample)"},
+    {"spec/", "around the forward pass: trees of drafts and their verification"},
+    {"sparse/", "attention over chosen keys, which these models do not have (DeepSeek-V3.2)"},
+    {"gelu_mul", "another activation: every DeepSeek model has SiLU"},
+    {"gelu_tanh_mul", "another activation: every DeepSeek model has SiLU"},
+    {"rope", "rotation out of place; the layers rotate in place or in the fused preparation"},
+    {"mla_rope_quant_fp8", "rotation into fp8 queries; attention here keeps queries in bf16"},
+    {"group_quant_fp8", "activations in fp8 groups: fp8_block weights take bf16 activations here"},
+    {"group_quant_int8", "activations in int8 groups, for callers of the kernel library"},
+    {"group_quant_8bit", "activations in 8-bit groups, for callers of the kernel library"},
+    {"nvfp4_quant", "the quantize command; activations in NVFP4 where FP4 units exist"},
+    {"nvfp4_quant_experts", "activations of experts in NVFP4 where FP4 units exist"},
+    {"fp8_bmm", "absorbed products in fp8; w_kc and w_vc are kept in bf16"},
+    {"fp8_group_gemm_skewed", "grouped products of uneven experts, chosen by callers"},
+    {"topk_sigmoid", "a router without groups or bias, which no DeepSeek model has"},
+    {"route_group_shapes", "shapes of groups for libraries of grouped products"},
+};
+
+std::string in_code(std::string_view text) {
+  return str_cat("`", text, "`");
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names)
+    str_append(out, str_cat(out.empty() ? "" : ", ", name));
+  return out;
+}
+
+std::string_view reason_of(const KernelEntry& kernel) {
+  for (const Reason& r : kReasons)
+    if (r.name == kernel.info.name) return r.text;
+  for (const Reason& r : kReasons)
+    if (r.name == str_cat(kernel.family, "/")) return r.text;
+  return {};
+}
+
+std::string standing_text(const KernelStanding& s) {
+  if (s.recorded) return "this recording";
+  if (s.reached()) return in_code(s.flags);
+  return "no op";
+}
+
+std::string kernel_table(std::span<const KernelStanding> standings, const SourceLinks& links) {
+  MarkdownTable table({"kernel", "contract", "reached with", "ops", "which, or why none"});
+  for (const KernelStanding& s : standings) {
+    table.add({in_code(s.kernel->info.name), links.file(contract_path(s.kernel->info.name)),
+               standing_text(s), str_cat(s.ops.size()),
+               s.reached() ? joined(s.ops) : std::string(s.reason)});
+  }
+  return table.str();
+}
+
+struct FamilyCount {
+  int64_t kernels = 0;
+  int64_t recorded = 0;
+  int64_t varied = 0;
+  int64_t outside = 0;
+  int64_t names = 0;
+};
+
+std::string family_table(std::span<const KernelStanding> standings) {
+  std::vector<std::string> order;
+  std::map<std::string, FamilyCount> families;
+  const std::string all = "all";
+  for (const KernelStanding& s : standings) {
+    const std::string family(s.kernel->family);
+    if (families.find(family) == families.end()) order.push_back(family);
+    for (const std::string& key : {family, all}) {
+      FamilyCount& count = families[key];
+      ++count.kernels;
+      count.recorded += s.recorded ? 1 : 0;
+      count.varied += !s.recorded && s.reached() ? 1 : 0;
+      count.outside += s.reached() ? 0 : 1;
+      count.names += s.kernel->info.reference_names.size;
+    }
+  }
+  order.push_back(all);
+  MarkdownTable table({"family", "kernels", "in this recording", "with other flags or models",
+                       "outside of forward passes", "reference names"});
+  for (const std::string& family : order) {
+    const FamilyCount& c = families[family];
+    table.add({family, str_cat(c.kernels), str_cat(c.recorded), str_cat(c.varied),
+               str_cat(c.outside), str_cat(c.names)});
+  }
+  return table.str();
+}
+
+std::string reference_table(std::span<const KernelStanding> standings) {
+  MarkdownTable table({"reference name", "here", "reached with", "ops"});
+  for (const ReferenceHome& home : reference_homes()) {
+    const KernelStanding* found = nullptr;
+    for (const KernelStanding& s : standings)
+      if (s.kernel == home.kernel) found = &s;
+    table.add({in_code(home.name), in_code(home.home),
+               found == nullptr ? home.status : standing_text(*found),
+               found == nullptr || !found->reached() ? "none" : joined(found->ops)});
+  }
+  return table.str();
+}
+
+std::string refusal_table(std::span<const Variation> variations) {
+  MarkdownTable table({"flags", "why not"});
+  for (const Variation& v : variations)
+    if (v.phases.empty()) table.add({in_code(v.flags), v.refusal});
+  return table.empty() ? std::string{"None.\n"} : table.str();
+}
+
+// The ops of the recording with what computes them, and how often in each phase.
+std::string op_table(const Recording& r, std::vector<std::string>& failures, int64_t& ops) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<std::string>> kernels;
+  std::map<std::string, std::map<std::string, int64_t>> calls;
+  for (const TracePhase& phase : r.phases) {
+    for (const TraceOp& op : phase.first_step()) {
+      const std::string name(op.op);
+      if (kernels.find(name) == kernels.end()) order.push_back(name);
+      std::vector<std::string>& known = kernels[name];
+      const std::string kernel = op.variant.empty()
+                                     ? in_code(op.kernel)
+                                     : str_cat(in_code(op.kernel), " (", op.variant, ")");
+      if (std::find(known.begin(), known.end(), kernel) == known.end()) known.push_back(kernel);
+      ++calls[name][phase.name];
+      if (find_kernel(op.kernel) == nullptr)
+        failures.push_back(str_cat("op ", name, " has no kernel"));
+      if (op.variant.empty() && r.has_variants)
+        failures.push_back(str_cat("op ", name, ": no variant of ", op.kernel, " is planned"));
+    }
+  }
+  std::vector<std::string> header{"op", "kernels (variant)"};
+  for (const TracePhase& phase : r.phases)
+    header.push_back(str_cat("calls in ", phase.name));
+  MarkdownTable table(std::move(header));
+  for (const std::string& name : order) {
+    std::vector<std::string> row{in_code(name), joined(kernels[name])};
+    for (const TracePhase& phase : r.phases)
+      row.push_back(str_cat(calls[name][phase.name]));
+    table.add(std::move(row));
+  }
+  ops = static_cast<int64_t>(order.size());
+  return table.str();
+}
+
+int64_t count_if(std::span<const KernelStanding> standings, bool (*test)(const KernelStanding&)) {
+  return std::count_if(standings.begin(), standings.end(), test);
+}
+
+}  // namespace
+
+std::vector<KernelStanding> kernel_standings(const Recording& recording,
+                                             std::span<const Variation> variations) {
+  std::map<std::string_view, KernelStanding> by_name;
+  for (const KernelEntry& kernel : all_kernels()) {
+    KernelStanding& s = by_name[kernel.info.name];
+    s.kernel = &kernel;
+    s.reason = reason_of(kernel);
+  }
+  for (const TracePhase& phase : recording.phases)
+    for (const TraceOp& op : phase.ops)
+      by_name[op.kernel].recorded = true;
+  for (const Variation& v : variations) {
+    for (const TracePhase& phase : v.phases) {
+      for (const TraceOp& op : phase.ops) {
+        KernelStanding& s = by_name[op.kernel];
+        const std::string name = in_code(op.op);
+        if (s.ops.empty()) s.flags = v.flags;
+        if (std::find(s.ops.begin(), s.ops.end(), name) == s.ops.end()) s.ops.push_back(name);
+      }
+    }
+  }
+  std::vector<KernelStanding> out;
+  for (const KernelEntry& kernel : all_kernels())
+    out.push_back(by_name[kernel.info.name]);
+  return out;
+}
+
+CrossCheck cross_check(const Recording& r,
+                       std::span<const Variation> variations,
+                       const SourceLinks& links) {
+  CrossCheck out;
+  const std::vector<KernelStanding> standings = kernel_standings(r, variations);
+  const int64_t reached = count_if(standings, [](const KernelStanding& s) { return s.reached(); });
+  const int64_t recorded = count_if(standings, [](const KernelStanding& s) { return s.recorded; });
+  const int64_t reasoned = count_if(
+      standings, [](const KernelStanding& s) { return !s.reached() && !s.reason.empty(); });
+  for (const KernelStanding& s : standings) {
+    if (s.reached() || !s.reason.empty()) continue;
+    out.failures.push_back(str_cat("kernel ", s.kernel->info.name,
+                                   " is reached by no op, and no reason is given for it"));
+  }
+  int64_t ops = 0;
+  const std::string ops_text = op_table(r, out.failures, ops);
+  const std::vector<ReferenceHome> homes = reference_homes();
+  const int64_t run = std::count_if(variations.begin(), variations.end(),
+                                    [](const Variation& v) { return !v.phases.empty(); });
+  out.text = str_cat(
+      "# Kernels against ops, of ", r.title, "\n\nPrinted by `", r.command,
+      "`. What an op reaches was found by running the model code on shapes: as\nrecorded, and in ",
+      run - 1,
+      " other ways (each `--format` with each `--moe` and each form of attention, and the other\n"
+      "built-in models).\n\n",
+      "- ", standings.size(), " kernels in the catalogue: ", recorded, " in this recording, ",
+      reached - recorded, " reached in other ways, ", reasoned, " outside of forward passes, ",
+      static_cast<int64_t>(standings.size()) - reached - reasoned, " without a reason\n- ", ops,
+      " ops in this recording, each with a kernel\n- ", reference_coverage_line(homes),
+      "\n\n## Families\n\n", family_table(standings), "\n## Kernels\n\n",
+      kernel_table(standings, links), "\n## Ops of this recording\n\n", ops_text,
+      "\n## Names in the reference stack\n\n", reference_table(standings),
+      "\n## What this model cannot run\n\n", refusal_table(variations));
+  return out;
+}
+
+std::vector<std::string> blank_cells(std::string_view markdown) {
+  std::vector<std::string> out;
+  std::vector<std::string> header;
+  bool fenced = false;
+  int64_t number = 0;
+  while (!markdown.empty()) {
+    const size_t end = std::min(markdown.find('\n'), markdown.size());
+    const std::string_view line = markdown.substr(0, end);
+    markdown.remove_prefix(std::min(end + 1, markdown.size()));
+    ++number;
+    if (line.starts_with("```")) fenced = !fenced;
+    if (fenced || !line.starts_with("|")) {
+      header.clear();
+      continue;
+    }
+    std::vector<std::string> cells;
+    std::string cell;
+    for (size_t i = 1; i < line.size(); ++i) {
+      if (line[i] == '|' && line[i - 1] != '\\') {
+        const size_t first = cell.find_first_not_of(' ');
+        cells.push_back(first == std::string::npos
+                            ? std::string{}
+                            : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
+        cell.clear();
+      } else {
+        cell += line[i];
+      }
+    }
+    if (header.empty()) {
+      header = cells;
+      continue;
+    }
+    for (size_t c = 0; c < cells.size(); ++c) {
+      if (!cells[c].empty() && cells[c] != "-" && cells[c] != "—") continue;
+      out.push_back(str_cat("line ", number, ", column ", c < header.size() ? header[c] : "?"));
+    }
+  }
+  return out;
+}
+
+}  // namespace fathom

@@ -1,0 +1,203 @@
+#include "fathom/report/dry_trace.h"
+
+#include <algorithm>
+
+#include "fathom/base/str_cat.h"
+#include "fathom/models/registry.h"
+
+namespace fathom {
+namespace {
+
+struct PhasePlan {
+  const char* name;
+  const char* what;
+  BatchShape shape;
+  DryPass pass = DryPass::kForward;
+};
+
+std::string title_of(const PhasePlan& plan) {
+  const BatchShape::Requests& r =
+      plan.shape.prefill.count > 0 ? plan.shape.prefill : plan.shape.decode;
+  return str_cat(plan.what, ": ", r.count, r.count == 1 ? " request of " : " requests of ",
+                 r.new_tokens, r.new_tokens == 1 ? " new token" : " new tokens", " after ",
+                 r.cached, " in the cache");
+}
+
+std::vector<PhasePlan> plans_of(const Model& model, const TraceShape& shape) {
+  BatchShape prefill;
+  prefill.prefill = {.count = shape.batch, .new_tokens = shape.prompt_tokens, .cached = 0};
+  BatchShape chunked;
+  chunked.prefill = {
+      .count = shape.batch, .new_tokens = shape.prompt_tokens, .cached = shape.kv_len};
+  BatchShape decode;
+  decode.decode = {.count = shape.batch, .new_tokens = 1, .cached = shape.kv_len - 1};
+  std::vector<PhasePlan> plans = {{"prefill", "Prefill", prefill},
+                                  {"prefill_chunked", "Prefill after a cached prefix", chunked},
+                                  {"decode", "Decode", decode}};
+  if (model.has_draft()) {
+    plans.push_back({"draft", "Draft head, one token ahead", decode, DryPass::kDraft});
+  }
+  return plans;
+}
+
+Status check_length(int64_t length, std::string_view what, const ModelConfig& config) {
+  if (length <= config.max_position_embeddings) return {};
+  return invalid_argument(str_cat(what, " is ", length, " tokens, but the model's context holds ",
+                                  config.max_position_embeddings));
+}
+
+Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, int num_threads) {
+  // The calls are counted first: how many a request in chunks of keys makes is the model's
+  // business.
+  Recorder counter(RecordLevel::kShapes, 1);
+  FATHOM_TRY(dry_run(model, plan.shape, num_threads, &counter, plan.pass).status());
+  Recorder recorder(RecordLevel::kShapes, counter.total());
+  FATHOM_TRY(dry_run(model, plan.shape, num_threads, &recorder, plan.pass).status());
+  return make_phase(plan.name, title_of(plan), recorder.records(), {}, model.config().symbols());
+}
+
+// The first layers that have one of each kind, two at least: the first one has no residual to add.
+ModelConfig few_layers(ModelConfig config) {
+  int64_t layers = 1;
+  while (layers < config.num_hidden_layers && !config.is_moe_layer(layers - 1))
+    ++layers;
+  config.num_hidden_layers = std::min(std::max<int64_t>(layers, 2), config.num_hidden_layers);
+  return config;
+}
+
+// A prefill that every form of attention may serve, after a prefix of a key chunk.
+TraceShape few_tokens(const Model& model, const TraceShape& shape) {
+  const int64_t half = model.config().max_position_embeddings / 2;
+  const int64_t chunk = std::min(model.options().attention.prefill_chunk, half);
+  return {.batch = 1,
+          .prompt_tokens = std::min(chunk, shape.prompt_tokens),
+          .kv_len = chunk,
+          .num_threads = shape.num_threads};
+}
+
+struct Choice {
+  std::string flags;
+  ModelOptions options;
+};
+
+std::vector<Choice> attention_choices(const ModelOptions& base) {
+  std::vector<Choice> out;
+  ModelOptions absorbed = base;
+  absorbed.attention.always_absorbed = true;
+  out.push_back({"--attention absorbed", absorbed});
+  ModelOptions fused = base;
+  fused.attention.always_absorbed = false;
+  fused.attention.fused_rope = true;
+  out.push_back({"--attention fused_rope", fused});
+  return out;
+}
+
+bool is_refusal(const Status& s) {
+  return s.code() == StatusCode::kUnsupported || s.code() == StatusCode::kInvalidArgument;
+}
+
+Result<std::vector<TracePhase>> run_variation(const Preset& preset,
+                                              const ModelOptions& options,
+                                              const TraceShape& shape) {
+  OpenOptions dry;
+  dry.model = options;
+  dry.weights = WeightOrigin::kNone;
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_preset(preset, dry));
+  return dry_phases(*model, few_tokens(*model, shape));
+}
+
+Status add_variation(std::string flags,
+                     Preset preset,
+                     const ModelOptions& options,
+                     const TraceShape& shape,
+                     std::vector<Variation>& out) {
+  preset.config = few_layers(preset.config);
+  Result<std::vector<TracePhase>> phases = run_variation(preset, options, shape);
+  if (phases.ok()) {
+    out.push_back({std::move(flags), std::move(phases).value(), {}});
+    return {};
+  }
+  if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
+  out.push_back({std::move(flags), {}, phases.status().message()});
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape) {
+  FATHOM_TRY(check_length(shape.kv_len + shape.prompt_tokens,
+                          "cached tokens and new ones (--kv-len and --prompt-tokens) together",
+                          model.config()));
+  std::vector<TracePhase> phases;
+  for (const PhasePlan& plan : plans_of(model, shape)) {
+    FATHOM_ASSIGN(TracePhase phase, run_phase(model, plan, shape.num_threads));
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+Result<TracePhase> dry_phase(const Model& model, std::string_view name, const TraceShape& shape) {
+  for (const PhasePlan& plan : plans_of(model, shape))
+    if (name == plan.name) return run_phase(model, plan, shape.num_threads);
+  return invalid_argument(str_cat("the model has no phase ", name));
+}
+
+std::string attention_form_of(const TracePhase& phase) {
+  for (const TraceOp& op : phase.ops) {
+    if (op.op != "attn_mha" && op.op != "attn_mqa") continue;
+    const auto rows = attention_rows();
+    if (op.selection_row >= 0 && op.selection_row < static_cast<int>(rows.size())) {
+      return std::string(rows[static_cast<size_t>(op.selection_row)].name);
+    }
+  }
+  return {};
+}
+
+Result<std::vector<Variation>> dry_variations(const Model& model, const TraceShape& shape) {
+  std::vector<Variation> out;
+  FATHOM_ASSIGN(std::vector<TracePhase> own, dry_phases(model, few_tokens(model, shape)));
+  out.push_back({"as recorded", std::move(own), {}});
+  ModelOptions base = model.options();
+  base.moe = {};
+  base.draft = true;
+  Preset preset{.name = "", .config = model.config(), .formats = {}};
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(preset.formats, preset_formats(format));
+    const std::string flags = str_cat("--format ", format);
+    FATHOM_TRY(add_variation(flags, preset, base, shape, out));
+    for (const MoeRow& row : moe_rows()) {
+      ModelOptions options = base;
+      options.moe.strategy = row.strategy;
+      FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), preset, options, shape, out));
+    }
+    for (const Choice& choice : attention_choices(base)) {
+      FATHOM_TRY(
+          add_variation(str_cat(flags, " ", choice.flags), preset, choice.options, shape, out));
+    }
+  }
+  for (std::string_view name : preset_names()) {
+    FATHOM_ASSIGN(const Preset other, find_preset(name));
+    FATHOM_TRY(add_variation(str_cat("--as ", name), other, base, shape, out));
+  }
+  // What this model refuses may run in a larger one with another router.
+  constexpr std::string_view kLarge = "deepseek-v3";
+  FATHOM_ASSIGN(Preset large, find_preset(kLarge));
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(large.formats, preset_formats(format));
+    const std::string flags = str_cat("--as ", kLarge, " --format ", format);
+    FATHOM_TRY(add_variation(flags, large, base, shape, out));
+    for (const MoeRow& row : moe_rows()) {
+      ModelOptions options = base;
+      options.moe.strategy = row.strategy;
+      if (std::none_of(out.begin(), out.end(), [&](const Variation& v) {
+            return v.flags == str_cat("--format ", format, " --moe ", row.name) &&
+                   !v.phases.empty();
+          })) {
+        FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), large, options, shape, out));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace fathom

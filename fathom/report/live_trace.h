@@ -1,0 +1,34 @@
+// Recordings of real runs: prompts and greedy tokens through the model, each pass by the clock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fathom/models/model.h"
+#include "fathom/os/thread_pool.h"
+#include "fathom/report/recording.h"
+#include "fathom/runtime/forward_session.h"
+
+namespace fathom {
+
+struct LiveOptions {
+  std::vector<int32_t> prompt;  ///< not empty; every sequence has it
+  int64_t generate = 1;         ///< decode steps, each with the most likely token
+  int64_t batch = 1;            ///< sequences
+  int64_t chunk = 512;          ///< most prompt tokens of a pass; a longer prompt has a prefix then
+  RecordLevel level = RecordLevel::kTimed;
+  const Pins* pins = nullptr;
+};
+
+struct LiveRun {
+  std::vector<TracePhase> phases;  ///< prefill, prefill_chunked, decode, draft: those that ran
+  int64_t begin_ns = 0;            ///< of the first pass
+  std::vector<int32_t> tokens;     ///< generated for the first sequence
+};
+
+/// Runs the model once unrecorded, so that memory is touched and threads are awake, then recorded.
+/// A draft pass follows the prompt where the model has a draft layer and the prompt fits one pass.
+/// Errors: those of ForwardSession and make_phase; InvalidArgument for an empty prompt.
+Result<LiveRun> run_live(const Model& model, ThreadPool& pool, const LiveOptions& options);
+
+}  // namespace fathom

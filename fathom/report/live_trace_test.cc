@@ -1,0 +1,192 @@
+#include "fathom/report/live_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/report/chrome_trace.h"
+#include "fathom/report/ops_csv.h"
+#include "fathom/report/summary.h"
+#include "fathom/report/test_models_test.h"
+#include "fathom/text/json.h"
+
+namespace fathom {
+namespace {
+
+using testing::ElementsAre;
+
+class LiveTrace : public testing::Test {
+ protected:
+  LiveTrace() : pool_(ThreadPool::create(1, PinThreads::kNo).value()) {
+    install_cpu_kernels(Isa::kPortable);
+    OpenOptions open;
+    open.weights = WeightOrigin::kRandom;
+    open.pool = pool_.get();
+    auto model = open_preset(small_preset(), open);
+    FATHOM_CHECK(model.ok(), model.status().message());
+    model_ = std::move(model).value();
+  }
+
+  ~LiveTrace() override { install_cpu_kernels(best_isa()); }
+
+  Recording record(const LiveOptions& options) {
+    auto run = run_live(*model_, *pool_, options);
+    FATHOM_CHECK(run.ok(), run.status().message());
+    Recording r;
+    r.title = r.model = "small";
+    r.config = model_->config();
+    r.symbols = r.config.symbols();
+    r.timed = true;
+    r.begin_ns = run->begin_ns;
+    r.phases = std::move(run->phases);
+    return r;
+  }
+
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Model> model_;
+};
+
+std::vector<std::string> names(const Recording& r) {
+  std::vector<std::string> out;
+  for (const TracePhase& phase : r.phases)
+    out.push_back(phase.name);
+  return out;
+}
+
+TEST_F(LiveTrace, RecordsEveryPhaseThatRan) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 2, .batch = 2});
+
+  EXPECT_THAT(names(r), ElementsAre("prefill", "draft", "decode"));
+  EXPECT_EQ(r.phases[0].steps.size(), 2u);  // a pass a sequence
+  EXPECT_EQ(r.phases[1].steps.size(), 1u);
+  EXPECT_EQ(r.phases[2].steps.size(), 2u);
+  EXPECT_EQ(r.phases[2].step_sizes.at("T"), std::vector<int64_t>{2});
+}
+
+TEST_F(LiveTrace, LongPromptHasAPrefixInItsLaterPasses) {
+  const Recording r = record({.prompt = std::vector<int32_t>(70, 5), .generate = 1, .chunk = 64});
+
+  EXPECT_THAT(names(r), ElementsAre("prefill", "prefill_chunked", "decode"));
+}
+
+TEST_F(LiveTrace, DryRunMakesTheSameCalls) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 1});
+  BatchShape shape;
+  shape.prefill = {.count = 1, .new_tokens = 3, .cached = 0};
+  Recorder recorder(RecordLevel::kShapes, 1 << 10);
+  ASSERT_TRUE(dry_run(*model_, shape, 1, &recorder).ok());
+  const auto dry = make_phase("prefill", "", recorder.records(), {}, r.symbols);
+  ASSERT_TRUE(dry.ok()) << dry.status().message();
+
+  ASSERT_EQ(dry->ops.size(), r.phases[0].ops.size());
+  for (size_t i = 0; i < dry->ops.size(); ++i) {
+    EXPECT_EQ(dry->ops[i].op, r.phases[0].ops[i].op);
+    EXPECT_EQ(dry->ops[i].kernel, r.phases[0].ops[i].kernel);
+    EXPECT_EQ(inputs_text(dry->ops[i]), inputs_text(r.phases[0].ops[i]));
+    EXPECT_EQ(outputs_text(dry->ops[i]), outputs_text(r.phases[0].ops[i]));
+  }
+}
+
+TEST_F(LiveTrace, OpsFollowEachOtherWithinTheirStep) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 3});
+  for (const TracePhase& phase : r.phases) {
+    int64_t last = 0;
+    for (const TraceOp& op : phase.ops) {
+      const TraceStep& step = phase.steps[static_cast<size_t>(op.step)];
+      EXPECT_LE(step.start_ns, op.start_ns);
+      EXPECT_LE(last, op.start_ns);
+      EXPECT_LE(op.start_ns, op.end_ns);
+      EXPECT_LE(op.end_ns, step.end_ns);
+      last = op.end_ns;
+    }
+  }
+}
+
+TEST_F(LiveTrace, ProbedRunsOfTheSameInputHaveTheSameStatistics) {
+  const LiveOptions options{.prompt = {7, 8, 9}, .generate = 2, .level = RecordLevel::kProbed};
+  std::vector<OpRow> a = op_rows(record(options));
+  std::vector<OpRow> b = op_rows(record(options));
+
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    ASSERT_FALSE(a[i].statistics.empty()) << a[i].op;
+    ASSERT_EQ(a[i].statistics.size(), b[i].statistics.size());
+    for (size_t k = 0; k < a[i].statistics.size(); ++k) {
+      EXPECT_EQ(a[i].statistics[k].l2, b[i].statistics[k].l2) << a[i].op;
+      EXPECT_EQ(a[i].statistics[k].mean, b[i].statistics[k].mean) << a[i].op;
+    }
+  }
+}
+
+TEST_F(LiveTrace, SummaryOfAPhaseIsTheSumOfItsOps) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 2});
+  const std::vector<SummaryRow> rows = summarise(r, nullptr);
+  double ops = 0;
+  double kernels = 0;
+  double phase = 0;
+  for (const SummaryRow& row : rows) {
+    if (row.phase != "decode") continue;
+    if (row.kind == SummaryKind::kOp) ops += *row.total_us;
+    if (row.kind == SummaryKind::kKernel) kernels += *row.total_us;
+    if (row.kind != SummaryKind::kPhase) continue;
+    phase = *row.total_us;
+    EXPECT_EQ(row.steps, 2);
+    EXPECT_NEAR(*row.wall_us, phase + *row.gap_us, 1e-6);
+    EXPECT_GE(*row.gap_us, 0);
+  }
+
+  EXPECT_NEAR(ops, phase, 1e-6);
+  EXPECT_NEAR(kernels, phase, 1e-6);
+}
+
+TEST_F(LiveTrace, PromptWithoutTokensIsRefused) {
+  EXPECT_EQ(run_live(*model_, *pool_, {}).status().code(), StatusCode::kInvalidArgument);
+}
+
+// The validator of the trace-event format: complete events with times, properly nested in a thread.
+TEST_F(LiveTrace, TraceEventsNestFromStepToKernel) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 2});
+
+  const auto json = parse_json(write_chrome_trace(r, TraceDetail::kKernels), {}, "trace.json");
+
+  ASSERT_TRUE(json.ok()) << json.status().message();
+
+  struct Slice {
+    std::string category, name;
+    double start, end;
+  };
+
+  std::vector<Slice> open;
+  bool whole_chain = false;
+  int slices = 0;
+  for (const Json& e : json->find("traceEvents")->items()) {
+    const std::string_view kind = e.find("ph")->as_string();
+    ASSERT_TRUE(kind == "X" || kind == "M");
+    if (kind == "M") continue;
+    ++slices;
+    const double start = e.find("ts")->as_double();
+    const double end = start + e.find("dur")->as_double();
+    EXPECT_GE(start, 0);
+    EXPECT_GE(end, start);
+    EXPECT_TRUE(e.find("pid")->is_int() && e.find("tid")->is_int());
+    EXPECT_TRUE(e.find("args")->is_object());
+    while (!open.empty() && open.back().end < end - 1e-6)
+      open.pop_back();
+    const double outer = open.empty() ? start : open.back().start;
+    EXPECT_LE(outer, start + 1e-6);
+    open.push_back({std::string(e.find("cat")->as_string()),
+                    std::string(e.find("name")->as_string()), start, end});
+    std::vector<std::string> chain;
+    for (const Slice& s : open)
+      chain.push_back(s.category);
+    if (chain ==
+        std::vector<std::string>{"step", "scope", "layer", "scope", "scope", "op", "kernel"}) {
+      whole_chain = whole_chain || open[1].name == "model";
+    }
+  }
+  EXPECT_TRUE(whole_chain);
+  EXPECT_GT(slices, 100);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,130 @@
+#include "fathom/report/trace_files.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "fathom/base/str_cat.h"
+#include "fathom/os/atomic_file.h"
+#include "fathom/report/docs/config_doc.h"
+#include "fathom/report/docs/cross_check.h"
+#include "fathom/report/docs/graph_doc.h"
+#include "fathom/report/docs/kernel_doc.h"
+#include "fathom/report/docs/op_doc.h"
+#include "fathom/report/docs/share_doc.h"
+#include "fathom/report/ops_csv.h"
+
+namespace fathom {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kNames[] = {
+    "config.md", "execution_graph.md", "ops.md",  "kernels.md",  "cross_check.md",
+    "share.md",  "decode.svg",         "ops.csv", "summary.csv", "trace.json"};
+
+bool is_trace_file(std::string_view name) {
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// Refuses to replace what is not a trace: the name of the first stranger, or nothing.
+Result<std::string> stranger_in(const fs::path& directory) {
+  std::error_code error;
+  std::string found;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!is_trace_file(name) || !it->is_regular_file(error)) found = name;
+  }
+  if (error) return io_error(str_cat(directory.string(), ": cannot be listed: ", error.message()));
+  return found;
+}
+
+Status fail(const fs::path& path, std::string_view what, const std::error_code& error) {
+  return io_error(str_cat(path.string(), ": ", what, ": ", error.message()));
+}
+
+}  // namespace
+
+TraceFiles make_trace_files(const Recording& r,
+                            const std::vector<Variation>& variations,
+                            const SourceLinks& links,
+                            const Peaks* peaks,
+                            TraceDetail detail) {
+  TraceFiles out;
+  out.summary = summarise(r, peaks);
+  CrossCheck check = cross_check(r, variations, links);
+  for (std::string& failure : check.failures)
+    out.failures.push_back(str_cat("cross_check.md: ", failure));
+  out.files = {{"config.md", write_config_doc(r)},
+               {"execution_graph.md", write_graph_doc(r, links)},
+               {"ops.md", write_op_doc(r, variations, links)},
+               {"kernels.md", write_kernel_doc(r, variations, links)},
+               {"cross_check.md", std::move(check.text)},
+               {"share.md", write_share_doc(r, out.summary)},
+               {"ops.csv", write_ops_csv(op_rows(r))},
+               {"summary.csv", write_summary_csv(out.summary, r)}};
+  const std::string pictured = "decode";
+  if (std::string svg = write_share_svg(r, out.summary, pictured); !svg.empty()) {
+    out.files.push_back({"decode.svg", std::move(svg)});
+  }
+  if (r.timed) out.files.push_back({"trace.json", write_chrome_trace(r, detail)});
+  for (const TraceFile& file : out.files) {
+    if (!file.name.ends_with(".md")) continue;
+    for (const std::string& cell : blank_cells(file.text))
+      out.failures.push_back(str_cat(file.name, ": ", cell, ": no figure"));
+  }
+  return out;
+}
+
+Status check_trace_directory(const std::string& path, Replace replace) {
+  const fs::path directory(path);
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::not_found) return {};
+  if (status.type() != fs::file_type::directory) {
+    return invalid_argument(str_cat("--out-dir ", directory.string(), " is not a directory"));
+  }
+  if (fs::is_empty(directory, error) && !error) return {};
+  if (replace == Replace::kNo) {
+    return invalid_argument(str_cat("--out-dir ", directory.string(),
+                                    " exists and is not empty; --force replaces a trace there"));
+  }
+  FATHOM_ASSIGN(const std::string stranger, stranger_in(directory));
+  if (stranger.empty()) return {};
+  return invalid_argument(str_cat("--out-dir ", directory.string(), " holds ", stranger,
+                                  ", which is no file of a trace; --force replaces traces only"));
+}
+
+Status write_trace_directory(const std::vector<TraceFile>& files,
+                             const std::string& directory,
+                             Replace replace) {
+  const fs::path target = fs::path(directory).lexically_normal();
+  FATHOM_TRY(check_trace_directory(directory, replace));
+  std::string name = target.string();
+  while (name.size() > 1 && name.ends_with('/'))
+    name.pop_back();
+  const fs::path partial = name + ".partial";
+  const fs::path replaced = name + ".replaced";
+  std::error_code error;
+  fs::remove_all(partial, error);
+  if (!error) fs::create_directories(partial, error);
+  if (error) return fail(partial, "cannot be made", error);
+  for (const TraceFile& file : files) {
+    if (Status s = write_file((partial / file.name).string(), file.text); !s.ok()) {
+      std::error_code ignored;
+      fs::remove_all(partial, ignored);
+      return s;
+    }
+  }
+  const bool there = fs::exists(name, error);
+  if (there) {
+    fs::remove_all(replaced, error);
+    fs::rename(name, replaced, error);
+    if (error) return fail(name, "cannot be replaced", error);
+  }
+  fs::rename(partial, name, error);
+  if (error) return fail(name, "cannot be made", error);
+  if (there) fs::remove_all(replaced, error);
+  return {};
+}
+
+}  // namespace fathom

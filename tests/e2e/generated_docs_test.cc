@@ -1,0 +1,89 @@
+// The pages under docs/generated are what the program prints: a change of a shape, a kernel or a
+// call site shows up as a difference in review.
+#include <algorithm>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <set>
+
+#include "tests/e2e/program.h"
+
+namespace fathom::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+class GeneratedDocs : public testing::TestWithParam<const char*> {};
+
+TEST_P(GeneratedDocs, AreThePagesInTheRepository) {
+  const fs::path kept = fs::path(FATHOM_SOURCE_DIR) / "docs/generated" / GetParam();
+  TempFolder folder;
+  const fs::path made = folder / "t";
+
+  const ProgramResult r = run_fathom({"trace", "--dry", "--as", GetParam(), "--isa", "avx512",
+                                      "--source-links", "../../..", "--out-dir", made.string()});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(names_in(made), names_in(kept));
+  for (const std::string& name : names_in(made)) {
+    EXPECT_TRUE(read_all(made / name) == read_all(kept / name))
+        << kept / name << " is out of date; run ./dev docs";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets,
+                         GeneratedDocs,
+                         testing::Values("deepseek-r1-nvfp4",
+                                         "deepseek-v3-fp8",
+                                         "deepseek-v2-lite"),
+                         [](const auto& p) {
+                           std::string name(p.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Every relative link of a page leads to a file.
+TEST(GeneratedDocs, LinksLeadToFiles) {
+  int links = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(FATHOM_SOURCE_DIR) / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    const std::string text = read_all(entry.path());
+    for (size_t at = text.find("]("); at != std::string::npos; at = text.find("](", at + 1)) {
+      const size_t end = text.find_first_of(")# \n", at + 2);
+      const std::string target = text.substr(at + 2, end - at - 2);
+      if (target.empty() || target.starts_with("http") || text[end] == ' ' || text[end] == '\n')
+        continue;
+      ++links;
+      EXPECT_TRUE(fs::exists(entry.path().parent_path() / target))
+          << entry.path() << ": " << target;
+    }
+  }
+  EXPECT_GT(links, 100);
+}
+
+// What the tour shows of the pages is what they say.
+TEST(GeneratedDocs, TourQuotesThePagesWordForWord) {
+  const fs::path docs = fs::path(FATHOM_SOURCE_DIR) / "docs";
+  const std::string tour = read_all(docs / "inside.md");
+  const std::string pages = read_all(docs / "generated/deepseek-r1-nvfp4/execution_graph.md") +
+                            read_all(docs / "generated/deepseek-r1-nvfp4/share.md");
+  int blocks = 0;
+  constexpr std::string_view kBegin = "```text\n";
+  for (size_t at = tour.find(kBegin); at != std::string::npos; at = tour.find(kBegin, at + 1)) {
+    const size_t begin = at + kBegin.size();
+    const std::string block = tour.substr(begin, tour.find("```", begin) - begin);
+    ++blocks;
+    EXPECT_NE(pages.find(block), std::string::npos) << block;
+  }
+  EXPECT_GE(blocks, 2);
+  EXPECT_NE(tour.find("generated/deepseek-r1-nvfp4/decode.svg"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fathom::e2e

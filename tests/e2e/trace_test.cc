@@ -1,0 +1,209 @@
+// `fathom trace` as a user runs it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/text/json.h"
+#include "tests/e2e/program.h"
+
+namespace fathom::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::vector<std::string> kDryLite = {"trace", "--dry", "--as", "deepseek-v2-lite"};
+
+ProgramResult run_with(std::vector<std::string> args, std::initializer_list<std::string> more) {
+  args.insert(args.end(), more);
+  return run_fathom(args);
+}
+
+TEST(Trace, DryRunWithoutADirectoryPrintsTheGraph) {
+  const ProgramResult r = run_with(kDryLite, {"--isa", "avx2"});
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, AllOf(HasSubstr("## Prefill: 1 request of 1024 new tokens"),
+                           HasSubstr("├─ layers 1-26, MoE (26 of them)"), HasSubstr("(avx2)"),
+                           Not(HasSubstr("avx512"))));
+}
+
+TEST(Trace, EveryFormatStrategyAndFormOfAttentionCanBeShown) {
+  const std::vector<std::string> r1 = {"trace",    "--dry", "--as", "deepseek-r1-nvfp4",
+                                       "--layers", "3-3"};
+
+  const struct {
+    std::vector<std::string> flags;
+    const char* shows;
+  } cases[] = {
+      {{"--format", "bf16"}, "bf16_group_gemm"},
+      {{"--format", "fp8_block"}, "fp8_block_gemm"},
+      {{"--format", "fp8"}, "fp8_gemm"},
+      {{"--format", "int8"}, "int8_gemm"},
+      {{"--format", "w4a8"}, "w4a8_gemm_channel"},
+      {{"--format", "nvfp4"}, "nvfp4_group_gemm"},
+      {{"--moe", "grouped"}, "permute_rows"},
+      {{"--moe", "sorted"}, "sorted_moe_gemm"},
+      {{"--moe", "fused"}, "fused_moe_nvfp4"},
+      {{"--attention", "mha"}, "ragged_attention"},
+      {{"--attention", "chunked"}, "merge_state"},
+      {{"--attention", "absorbed"}, "mla_decode"},
+      {{"--attention", "fused_rope"}, "mla_rope_write"},
+  };
+
+  for (const auto& c : cases) {
+    std::vector<std::string> args = r1;
+    args.insert(args.end(), c.flags.begin(), c.flags.end());
+    const ProgramResult r = run_fathom(args);
+    EXPECT_EQ(r.exit_code, 0) << c.flags[1] << ": " << r.err;
+    EXPECT_THAT(r.out, HasSubstr(c.shows)) << c.flags[1];
+  }
+}
+
+TEST(Trace, AttentionFormKeepsThePhasesThatHaveIt) {
+  const ProgramResult mha = run_with(kDryLite, {"--attention", "mha", "--prompt-tokens", "3000"});
+  const ProgramResult fused = run_with(kDryLite, {"--attention", "fused_rope"});
+
+  EXPECT_THAT(mha.out, AllOf(HasSubstr("Prefill: 1 request of 3000"), Not(HasSubstr("## Decode")),
+                             Not(HasSubstr("cached prefix:"))));
+  EXPECT_THAT(fused.out, AllOf(HasSubstr("## Decode"), Not(HasSubstr("## Prefill"))));
+}
+
+TEST(Trace, DirectoryOfAModelGivesItsOwnFormats) {
+  const ProgramResult r = run_fathom({"trace", "--dry", shipped_model()});
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("w nvfp4 [Nh*Dq, Lq]"));
+}
+
+TEST(Trace, RealRunWritesEveryDocumentAndNestedEvents) {
+  TempFolder folder;
+  const fs::path out = folder / "t";
+
+  const ProgramResult r = run_fathom({"trace", shipped_model(), "-p", "Once", "--gen", "4",
+                                      "--threads", "1", "--out-dir", out.string()});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out,
+              AllOf(HasSubstr("decode: "), HasSubstr("4 steps"), HasSubstr("% of it in kernels")));
+  for (const char* name :
+       {"config.md", "execution_graph.md", "ops.md", "kernels.md", "cross_check.md", "share.md",
+        "decode.svg", "ops.csv", "summary.csv", "trace.json"}) {
+    EXPECT_GT(fs::file_size(out / name), 200u) << name;
+  }
+  const auto json = parse_json(read_all(out / "trace.json"), {.max_bytes = 1 << 26}, "trace.json");
+  ASSERT_TRUE(json.ok()) << json.status().message();
+  int kernels = 0;
+  for (const Json& e : json->find("traceEvents")->items()) {
+    const Json* category = e.find("cat");
+    kernels += category != nullptr && category->as_string() == "kernel" ? 1 : 0;
+  }
+  EXPECT_GT(kernels, 500);
+  EXPECT_THAT(read_all(out / "summary.csv"),
+              HasSubstr("fathom.trace.summary/1,tiny-v3-nvfp4,timed,decode,phase,"));
+}
+
+TEST(Trace, DiffOfTheSameRunTwiceFindsNoOtherValues) {
+  TempFolder folder;
+  for (const char* name : {"a", "b"}) {
+    const ProgramResult r =
+        run_fathom({"trace", shipped_model(), "-p", "Once", "--gen", "2", "--probe", "--threads",
+                    "1", "--out-dir", (folder / name).string()});
+    ASSERT_EQ(r.exit_code, 0) << r.err;
+  }
+
+  const ProgramResult r =
+      run_fathom({"trace", "diff", (folder / "a").string(), (folder / "b").string() + "/ops.csv",
+                  "--tolerance", "0", "--fail-slower", "1000000"});
+
+  EXPECT_EQ(r.exit_code, 0) << r.out;
+  EXPECT_THAT(r.out, HasSubstr("First op with other work, of each phase\n\nNone."));
+  EXPECT_THAT(r.out, HasSubstr("Ops with other values (beyond 0.000 %)\n\nNone."));
+}
+
+TEST(Trace, DiffNamesTheFirstOpOfAnotherKernelAndExits1) {
+  TempFolder folder;
+  ASSERT_EQ(run_with(kDryLite, {"--out-dir", (folder / "a").string()}).exit_code, 0);
+  ASSERT_EQ(
+      run_with(kDryLite, {"--format", "nvfp4", "--out-dir", (folder / "b").string()}).exit_code, 0);
+
+  const ProgramResult r =
+      run_fathom({"trace", "diff", (folder / "a").string(), (folder / "b").string()});
+
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_THAT(r.out, HasSubstr("kernel: bf16_gemm in A, nvfp4_gemm in B"));
+}
+
+TEST(Trace, DiffRefusesWhatIsNoTraceByLineAndColumn) {
+  TempFolder folder;
+  ASSERT_EQ(run_with(kDryLite, {"--out-dir", (folder / "a").string()}).exit_code, 0);
+  const std::string csv = (folder / "a/ops.csv").string();
+  std::string text = read_all(csv);
+  text.replace(text.find(",dry,"), 5, ",wet,");
+  std::ofstream(folder / "bad.csv") << text;
+
+  const ProgramResult r = run_fathom({"trace", "diff", csv, (folder / "bad.csv").string()});
+  const ProgramResult missing = run_fathom({"trace", "diff", csv, (folder / "none").string()});
+
+  EXPECT_EQ(r.exit_code, 65);
+  EXPECT_THAT(r.err, HasSubstr("bad.csv: line 2: column level: 'wet' is no level"));
+  EXPECT_EQ(missing.exit_code, 65);
+}
+
+TEST(Trace, DirectoryIsNotReplacedWithoutForce) {
+  TempFolder folder;
+  const std::string out = (folder / "t").string();
+  ASSERT_EQ(run_with(kDryLite, {"--out-dir", out}).exit_code, 0);
+
+  const ProgramResult refused = run_with(kDryLite, {"--out-dir", out});
+
+  EXPECT_EQ(refused.exit_code, 64);
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_EQ(run_with(kDryLite, {"--out-dir", out, "--force"}).exit_code, 0);
+}
+
+TEST(Trace, UnknownNamesAreAnsweredWithNearOnes) {
+  const struct {
+    std::vector<std::string> args;
+    int code;
+    const char* says;
+  } cases[] = {
+      {{"trace", "--dry", "--as", "deepseek-r1-nvfp"}, 64, "did you mean deepseek-r1-nvfp4"},
+      {{"trace", "--dry", "deepseek-v2-lit"}, 64, "--as deepseek-v2-lite"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--device", "h20"}, 64, "did you mean"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--format", "nvfp5"}, 64, "nvfp4"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--isa", "avx1024"}, 64, "avx512"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--moe", "sort"}, 64, "sorted"},
+      {{"trace", "--dri"}, 64, "did you mean --dry"},
+  };
+
+  for (const auto& c : cases) {
+    const ProgramResult r = run_fathom(c.args);
+    EXPECT_EQ(r.exit_code, c.code) << c.args.back() << ": " << r.err;
+    EXPECT_THAT(r.err, HasSubstr(c.says)) << c.args.back();
+  }
+}
+
+TEST(Trace, FlagsThatContradictAreRefused) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"trace"},
+      {"trace", "--dry"},
+      {"trace", "--dry", shipped_model(), "--as", "deepseek-v3"},
+      {"trace", shipped_model()},
+      {"trace", "--dry", "--as", "deepseek-v3", "--layers", "9-3"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--layers", "62"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--layers", "3-x"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--kv-len", "163840"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--batch", "0"},
+      {"trace", "--as", "deepseek-v2-lite", "--dummy-weights", "--layers", "0-0", "-p", "text"},
+  };
+  for (const auto& args : cases) {
+    const ProgramResult r = run_fathom(args);
+    EXPECT_EQ(r.exit_code, 64) << args.back() << ": " << r.err;
+    EXPECT_FALSE(r.err.empty());
+  }
+}
+
+}  // namespace
+}  // namespace fathom::e2e
