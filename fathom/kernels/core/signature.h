@@ -137,43 +137,51 @@ struct Signature {
 enum class Compare : uint8_t { kEq, kNe, kLe, kGe, kLt, kGt };
 
 struct Limit {
+  // Nearly every limit is `symbol cmp number`, or `symbol % 2^k cmp number`: a range of the
+  // symbol's (low) bits, tested at launch without walking a postfix program. symbol < 0: neither
+  // form.
+  int symbol = -1;
+  int64_t mask = -1;
+  int64_t low = 0;
+  uint64_t span = 0;
+
+  Compare compare = Compare::kEq;
   Expr left;
   Expr right;
-  Compare compare = Compare::kEq;
   std::string_view text;
-
-  // Nearly every limit is `symbol cmp number` or `symbol % number cmp number`: read at launch
-  // without walking the postfix program. symbol < 0 means neither form.
-  int symbol = -1;
-  int64_t modulus = 0;  // 0: no remainder taken
-  int64_t number = 0;
 
   constexpr void find_simple_form() {
     using Kind = Expr::Kind;
     const auto kind = [](const Expr& e, size_t i) { return e.steps[i].kind; };
-    if (right.length != 1 || kind(right, 0) != Kind::kNumber || kind(left, 0) != Kind::kSymbol)
+    if (right.length != 1 || kind(right, 0) != Kind::kNumber || kind(left, 0) != Kind::kSymbol ||
+        compare == Compare::kNe)
       return;
     const bool remainder =
         left.length == 3 && kind(left, 1) == Kind::kNumber && kind(left, 2) == Kind::kMod;
     if (left.length != 1 && !remainder) return;
+    if (remainder) {
+      const int64_t modulus = left.steps[1].value;
+      if (modulus <= 0 || (modulus & (modulus - 1)) != 0) return;
+      mask = modulus - 1;
+    }
     symbol = static_cast<int>(left.steps[0].value);
-    modulus = remainder ? left.steps[1].value : 0;
-    number = right.steps[0].value;
+    const int64_t number = right.steps[0].value;
+    int64_t high = INT64_MAX;
+    low = INT64_MIN;
+    if (compare == Compare::kEq || compare == Compare::kGe) low = number;
+    if (compare == Compare::kGt) low = number + 1;
+    if (compare == Compare::kEq || compare == Compare::kLe) high = number;
+    if (compare == Compare::kLt) high = number - 1;
+    span = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   }
 
   constexpr bool holds(const int64_t* symbols) const {
-    int64_t a = 0;
-    int64_t b = number;
     if (symbol >= 0) {
-      a = symbols[symbol];
-      if (modulus > 0) {
-        // A power of two is the usual case, and a division costs more than the rest of a launch.
-        a = (modulus & (modulus - 1)) == 0 ? (a & (modulus - 1)) : a % modulus;
-      }
-    } else {
-      a = left.eval(symbols);
-      b = right.eval(symbols);
+      const int64_t a = symbols[symbol] & mask;
+      return static_cast<uint64_t>(a) - static_cast<uint64_t>(low) <= span;
     }
+    const int64_t a = left.eval(symbols);
+    const int64_t b = right.eval(symbols);
     switch (compare) {
       case Compare::kEq:
         return a == b;
