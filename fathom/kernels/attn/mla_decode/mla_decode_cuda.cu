@@ -91,6 +91,25 @@ int64_t tiles_workspace(const MlaDecode::Args& args, const Exec& ex) {
   return splits == 1 ? 0 : piece_rows(a, splits) * (kTileL * 4 + 8);
 }
 
+/// True if a tile of keys is a box of one page. Then the copy engine brings it.
+bool tiles_lie_in_pages(const MlaDecode::Args& a) {
+  const int64_t bytes = element_bytes(a.cache.format);
+  return a.cache.format == Format::kBf16 && a.table == KeyTable::kPages &&
+         a.cache.dim(1) % kTileKeys == 0 && a.cache.dim(0) > 0 &&
+         cuda::takes_tensor_map(a.cache.data, a.cache.stride(1) * bytes, a.cache.stride(0) * bytes);
+}
+
+Status map_pages(const MlaDecode::Args& a, CUtensorMap* map) {
+  const int64_t bytes = element_bytes(a.cache.format);
+  return cuda::make_tensor_map({.data = a.cache.data,
+                                .type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                .dims = {a.cache.dim(2), a.cache.dim(1), a.cache.dim(0)},
+                                .strides = {a.cache.stride(1) * bytes, a.cache.stride(0) * bytes},
+                                .box = {kPanelColumns, kTileKeys},
+                                .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
+                               map);
+}
+
 Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
   if (a.q.numel() == 0) return {};
@@ -98,7 +117,10 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   Cuts cuts{.splits = num_splits(a, ex.device->num_sms),
             .row_tiles = static_cast<int>(row_tiles(a)),
             .sums = nullptr,
-            .states = nullptr};
+            .states = nullptr,
+            .by_engine = tiles_lie_in_pages(a)};
+  CUtensorMap map{};
+  if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
   if (cuts.splits > 1) {
     cuts.sums = static_cast<float*>(ex.workspace);
     cuts.states = reinterpret_cast<float2*>(cuts.sums + piece_rows(a, cuts.splits) * kTileL);
@@ -107,8 +129,8 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
                           .threads = mla_decode::kTileThreads,
                           .shared_bytes = kSharedBytes};
   FATHOM_TRY(a.cache.format == Format::kE4m3
-                 ? launch_kernel(ex, decode_tiles<E4m3>, shape, call, cuts)
-                 : launch_kernel(ex, decode_tiles<Bf16>, shape, call, cuts));
+                 ? launch_kernel(ex, decode_tiles<E4m3>, shape, call, cuts, map)
+                 : launch_kernel(ex, decode_tiles<Bf16>, shape, call, cuts, map));
   if (cuts.splits == 1) return {};
   return launch_kernel(ex, merge_pieces,
                        {.blocks = a.q.dim(0) * call.Q * call.N, .threads = cuda::kRowThreads}, call,

@@ -2,232 +2,29 @@
 //
 // A block takes 64 of the Q * N query rows of a request over one piece of its keys. Two warpgroups
 // compute, a third brings keys. Shared memory holds the queries (72 KB) and two tiles of 64 keys
-// (72 KB each), each as nine panels of 64 columns. For every pair of tiles:
+// (72 KB each), each as nine panels of 64 columns. Warpgroup w scores the tiles of parity w and
+// owns the output columns 256 w .. 256 w + 255 of all tiles, so that each computes while the other
+// one's products run:
 //
-//   warpgroup w: scores of tile w; its row maxima; barrier; weights of tile w, written over the
-//   last panel of that tile, which no product needs any more (values are the first 512 columns);
-//   barrier; output columns 256 w .. 256 w + 255 += weights of both tiles times their values.
+//   warpgroup 0                                  warpgroup 1
+//   scores of tile 0, weights 0       | A        scores of tile 1
+//   columns += weights 0 * values 0   |          columns += weights 0 * values 0, and meanwhile
+//                                     | B        weights 1
+//   columns += weights 1 * values 1   |          columns += weights 1 * values 1
 //
-// A tile is brought in two parts, so that it can be refilled as soon as its values were used.
+// Weights of a tile are written over its last panel, the rotary columns, which no value product
+// needs. A tile is brought in two parts, so that it can be refilled as soon as its values were
+// used.
 #pragma once
 
 #include <cmath>
 
-#include "fathom/kernels/attn/mla_decode/mla_decode_call.cuh"
-#include "fathom/kernels/attn/tensor_core.cuh"
+#include "fathom/kernels/attn/mla_decode/mla_decode_keys.cuh"
 
 namespace fathom::mla_decode {
 
-using namespace cuda;  // NOLINT: device primitives
-
-inline constexpr int kTileRows = 64;  ///< query rows of a block
-inline constexpr int kTileKeys = 64;  ///< keys of a tile
-inline constexpr int kTileD = 576;    ///< width of a key
-inline constexpr int kTileL = 512;    ///< width of a value
-inline constexpr int kTileThreads = 3 * kWarpgroup;
 inline constexpr int kTwoTermKeys = 512;  ///< up to here a weight enters as two bf16
-
-inline constexpr int kPanels = kTileD / kPanelColumns;
-inline constexpr uint32_t kPanelBytes = kTileKeys * kPanelRowBytes;
-inline constexpr uint32_t kTileBytes = kPanels * kPanelBytes;
-inline constexpr int kFirstPart = 4;  ///< panels of a tile's first part: columns of warpgroup 0
-
-/// Shared memory, in bytes from a multiple of 1024.
-inline constexpr uint32_t kKeysAt = kTileBytes;
-inline constexpr uint32_t kMaximaAt = 3 * kTileBytes;
-inline constexpr uint32_t kSumsAt = kMaximaAt + 2 * kTileRows * 4;
-inline constexpr uint32_t kBarriersAt = kSumsAt + 2 * kTileRows * 4;
-inline constexpr uint32_t kFlagsAt = kBarriersAt + 8 * 8;
-inline constexpr int64_t kSharedBytes = kFlagsAt + 8 + 1024;
-
-/// How the keys of requests are cut, and where the pieces' results lie.
-struct Cuts {
-  int splits;
-  int row_tiles;   ///< blocks that the rows of a request take
-  float* sums;     ///< [B, splits, Q * N, 512], not normalised
-  float2* states;  ///< [B, splits, Q * N]: maximum (base 2) and sum of the weights
-};
-
-/// The tiles of one block.
-struct Piece {
-  int64_t b;
-  int64_t first_row;
-  int split;
-  int first_tile;
-  int num_tiles;
-  int num_keys;  ///< of the request, that some row of the block sees
-  int length;    ///< of the request
-};
-
-__device__ inline Piece piece_of(const Call& c, const Cuts& cuts) {
-  Piece p;
-  const auto block = static_cast<int64_t>(blockIdx.x);
-  const int64_t item = block / cuts.row_tiles;
-  p.first_row = (block - item * cuts.row_tiles) * kTileRows;
-  p.b = item / cuts.splits;
-  p.split = static_cast<int>(item - p.b * cuts.splits);
-  p.length = static_cast<int>(c.length(p.b));
-  const int64_t rows = c.Q * c.N;
-  const int64_t last_row = p.first_row + kTileRows < rows ? p.first_row + kTileRows - 1 : rows - 1;
-  p.num_keys = static_cast<int>(c.visible(p.length, last_row / c.N));
-  const int tiles = (p.length + kTileKeys - 1) / kTileKeys;
-  int each = (tiles + cuts.splits - 1) / cuts.splits;
-  if (cuts.splits > 1) each = (each + 1) / 2 * 2;
-  p.first_tile = p.split * each;
-  const int seen = (p.num_keys + kTileKeys - 1) / kTileKeys;
-  const int end = p.first_tile + each < seen ? p.first_tile + each : seen;
-  p.num_tiles = end > p.first_tile ? end - p.first_tile : 0;
-  return p;
-}
-
-/// Barriers: part `part` of tile buffer `buffer` is filled; is free again.
-struct Barriers {
-  uint32_t base;
-
-  __device__ uint32_t full(int buffer, int part) const {
-    return base + 8 * static_cast<uint32_t>(2 * buffer + part);
-  }
-
-  __device__ uint32_t free(int buffer, int part) const { return full(buffer, part) + 32; }
-
-  __device__ void init() const {
-    for (int buffer = 0; buffer < 2; ++buffer) {
-      for (int part = 0; part < 2; ++part) {
-        barrier_init(full(buffer, part), kWarpgroup);
-        barrier_init(free(buffer, part), part == 0 ? 4 : 8);  // warps that use it
-      }
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-};
-
-// ---- bringing keys ----
-
-/// bf16 keys: sixteen-byte copies, eight threads a row of a panel. Two tiles ahead, where there is
-/// no room yet, keys are brought into the last cache.
-__device__ inline void bring_keys(
-    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, Bf16) {
-  const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
-  const int chunk = tid & 7;
-  constexpr int kRowsEach = kTileKeys / 16;
-  const auto* data = static_cast<const Bf16*>(c.keys.data);
-  const auto look_up = [&](int tile, int64_t(&places)[kRowsEach]) {
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      const int key = (p.first_tile + tile) * kTileKeys + tid / 8 + 16 * i;
-      const bool exists = tile < p.num_tiles && key < p.num_keys;
-      places[i] = exists ? c.keys.place(p.b, static_cast<uint32_t>(key)) : -1;
-    }
-  };
-  int64_t places[kRowsEach];
-  int64_t next[kRowsEach];
-  look_up(0, places);
-  look_up(1, next);
-  for (int tile = 0; tile < p.num_tiles; ++tile) {
-    const int buffer = tile & 1;
-    const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      barrier_wait(bars.free(buffer, part), parity);
-#pragma unroll
-      for (int i = 0; i < kRowsEach; ++i) {
-        const Bf16* from = data + (places[i] < 0 ? 0 : places[i]) + 8 * chunk;
-        const uint32_t to = keys_at + static_cast<uint32_t>(buffer) * kTileBytes +
-                            panel_offset(tid / 8 + 16 * i, chunk);
-#pragma unroll
-        for (int panel = part * kFirstPart; panel < (part == 0 ? kFirstPart : kPanels); ++panel) {
-          copy_chunk(to + static_cast<uint32_t>(panel) * kPanelBytes, from + panel * kPanelColumns,
-                     places[i] >= 0);
-        }
-      }
-      arrive_after_copies(bars.full(buffer, part));
-    }
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i)
-      places[i] = next[i];
-    look_up(tile + 2, next);
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      if (next[i] < 0) continue;
-      prefetch_line(data + next[i] + chunk * kPanelColumns);
-      if (chunk == 0) prefetch_line(data + next[i] + 8 * kPanelColumns);
-    }
-  }
-  // A block must not end before its copies.
-  wait_copies_all();
-}
-
-/// Sixteen e4m3 codes as bf16, which holds them all.
-__device__ __forceinline__ void widen(const uint4& codes, uint4 (&out)[2]) {
-  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  uint32_t wide[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (i % 2 * 16));
-    const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-    wide[i] = pack_bf16(values.x, values.y);
-  }
-  out[0] = {wide[0], wide[1], wide[2], wide[3]};
-  out[1] = {wide[4], wide[5], wide[6], wide[7]};
-}
-
-/// e4m3 keys: loaded to registers while the part is in use, widened on the way to shared memory.
-/// Four threads a row of a panel.
-__device__ inline void bring_keys(
-    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, E4m3) {
-  const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
-  const int quarter = tid & 3;
-  constexpr int kRowsEach = 2;
-  const auto* data = static_cast<const E4m3*>(c.keys.data);
-  const auto bring_part = [&]<int kBegin, int kEnd>(const int64_t(&places)[kRowsEach], int buffer,
-                                                    int part, uint32_t parity) {
-    uint4 codes[kRowsEach][kEnd - kBegin];
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-#pragma unroll
-      for (int panel = kBegin; panel < kEnd; ++panel) {
-        codes[i][panel - kBegin] =
-            places[i] < 0 ? uint4{}
-                          : *reinterpret_cast<const uint4*>(data + places[i] +
-                                                            panel * kPanelColumns + 16 * quarter);
-      }
-    }
-    barrier_wait(bars.free(buffer, part), parity);
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-#pragma unroll
-      for (int panel = kBegin; panel < kEnd; ++panel) {
-        uint4 wide[2];
-        widen(codes[i][panel - kBegin], wide);
-        const uint32_t to = keys_at + static_cast<uint32_t>(buffer) * kTileBytes +
-                            static_cast<uint32_t>(panel) * kPanelBytes;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const uint32_t at = to + panel_offset(tid / 4 + 32 * i, 2 * quarter + h);
-          asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(wide[h].x),
-                       "r"(wide[h].y), "r"(wide[h].z), "r"(wide[h].w)
-                       : "memory");
-        }
-      }
-    }
-    fence_for_products();
-    barrier_arrive(bars.full(buffer, part));
-  };
-  for (int tile = 0; tile < p.num_tiles; ++tile) {
-    const int buffer = tile & 1;
-    const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
-    int64_t places[kRowsEach];
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      const int key = (p.first_tile + tile) * kTileKeys + tid / 4 + 32 * i;
-      places[i] = key < p.num_keys ? c.keys.place(p.b, static_cast<uint32_t>(key)) : -1;
-    }
-    bring_part.template operator()<0, kFirstPart>(places, buffer, 0, parity);
-    bring_part.template operator()<kFirstPart, kPanels>(places, buffer, 1, parity);
-  }
-}
-
-// ---- computing ----
+inline constexpr float kNoBase = -1e30f;  ///< of a row that saw no key yet
 
 /// The block's query rows to shared memory, as bf16; rows past the last are zeros.
 __device__ inline void bring_queries(const Call& c, const Piece& p, uint32_t to) {
@@ -265,17 +62,17 @@ __device__ inline void bring_queries(const Call& c, const Piece& p, uint32_t to)
   }
 }
 
-/// What a warpgroup knows of the two rows of a lane. `max` is the score that weights are relative
-/// to: the highest so far, or one that is below it by at most kSlack in base 2.
+/// What a warpgroup knows of the two rows of a lane. `base` is what weights are relative to, in
+/// base 2: the highest score so far, or one that is below it by at most kSlack.
 struct RowPair {
-  float max[2] = {-INFINITY, -INFINITY};
+  float base[2] = {kNoBase, kNoBase};
   float sum[2] = {0.0f, 0.0f};  ///< of this warpgroup's tiles and this lane's columns
 };
 
 inline constexpr float kSlack = 8.0f;
 
-/// A weight this much of the sum of its warpgroup, which has half of the keys, enters as two bf16.
-inline constexpr float kLargeShare = 0.25f;
+/// A weight this much of the sum of its warpgroup, which has half of the keys, enters in two terms.
+inline constexpr float kLargeShare = 1.0f / 16;
 inline constexpr int kScores = 32;
 inline constexpr int kSums = 128;
 
@@ -286,12 +83,13 @@ __device__ __forceinline__ void score_tile(float (&s)[kScores],
                                            Barriers bars,
                                            int buffer,
                                            uint32_t parity) {
-  barrier_wait(bars.full(buffer, 0), parity);
-  barrier_wait(bars.full(buffer, 1), parity);
-  fence_for_products();
   begin_products();
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel) {
+    if (panel == 0 || panel == kFirstPart) {
+      barrier_wait(bars.full(buffer, panel == 0 ? 0 : 1), parity);
+      fence_for_products();
+    }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const auto at = static_cast<uint32_t>(panel) * kPanelBytes + static_cast<uint32_t>(k) * 32;
@@ -326,14 +124,35 @@ __device__ __forceinline__ void store_weights(uint32_t panel,
   }
 }
 
-/// o += weights of a tile times 256 columns of its values.
-__device__ __forceinline__ void add_values(float (&o)[kSums], uint32_t tile, int wg) {
+/// What rounding left of the weights of a tile, in the order of a product's operand in registers,
+/// and which of its four chunks of 16 keys count.
+struct Rest {
+  uint32_t words[kScores / 2];
+  uint32_t chunks;
+};
+
+/// o += weights of a tile times 256 columns of its values. The caller waits for it.
+__device__ __forceinline__ void add_values(float (&o)[kSums],
+                                           uint32_t tile,
+                                           int wg,
+                                           const Rest& rest) {
   const uint32_t weights = tile + (kPanels - 1) * kPanelBytes;
   const uint32_t values = tile + static_cast<uint32_t>(wg) * kFirstPart * kPanelBytes;
   begin_products();
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
     multiply_columns(o, rows_operand(weights + static_cast<uint32_t>(k) * 32),
+                     columns_operand(values + static_cast<uint32_t>(k) * 2048, kPanelBytes), true);
+  }
+  commit_products();
+  if (rest.chunks == 0) return;
+  begin_products();
+#pragma unroll
+  for (int k = 0; k < kTileKeys / 16; ++k) {
+    if ((rest.chunks >> k & 1) == 0) continue;
+    const uint32_t operand[4] = {rest.words[4 * k], rest.words[4 * k + 1], rest.words[4 * k + 2],
+                                 rest.words[4 * k + 3]};
+    multiply_columns(o, operand,
                      columns_operand(values + static_cast<uint32_t>(k) * 2048, kPanelBytes), true);
   }
   commit_products();
@@ -357,11 +176,255 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 inline constexpr int kBoth = 2 * kWarpgroup;  ///< threads that compute
 
-/// o += weights of the tiles of a pair times their values, to the end.
-__device__ __forceinline__ void add_pair(float (&o)[kSums], uint32_t tiles, bool second, int wg) {
-  add_values(o, tiles, wg);
-  if (second) add_values(o, tiles + kTileBytes, wg);
-  wait_products<0>();
+/// Named barriers; 0 is that of __syncthreads().
+enum NamedBarrier { kAll = 1, kWeights0, kWeights1, kOwn0, kOwn1 };
+
+/// A block as a warpgroup sees it.
+struct Block {
+  const Call& c;
+  const Piece& p;
+  uint32_t queries;  ///< address in shared memory
+  uint32_t tiles;    ///< of the two tiles
+  Barriers bars;
+  float* bases;     ///< [2, 64]: what the weights of each warpgroup's tile are relative to
+  uint32_t* flags;  ///< [2, 2], by parity of the pair and tile: see Weights
+  uint32_t rests;   ///< address of [2, 4 warps, 2, 32 lanes] times sixteen e5m2 codes
+  int row;          ///< the first of the lane's two rows; the other one lies 8 below
+  int limits[2];    ///< keys that the rows see
+  int all_see;      ///< keys that all rows of the block see
+  float scale;      ///< of scores, to base 2
+  bool two_terms;   ///< every weight enters as two bf16
+
+  __device__ uint32_t tile(int t) const { return tiles + static_cast<uint32_t>(t) * kTileBytes; }
+
+  __device__ uint32_t weights(int t) const { return tile(t) + (kPanels - 1) * kPanelBytes; }
+
+  __device__ bool has_second(int pair) const { return 2 * pair + 1 < p.num_tiles; }
+
+  /// Scores of tile `t` of a pair, -inf where a row does not see the key.
+  __device__ __forceinline__ void score(float (&s)[kScores], int pair, int t) const {
+    score_tile(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1));
+    const int first_key = (p.first_tile + 2 * pair + t) * kTileKeys;
+    if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
+  }
+};
+
+/// Weights of a tile as bf16 pairs. `flags`: bit k says that chunk k of 16 keys has a weight large
+/// enough to need a second term, bit 4 + w that warp w has second terms.
+struct Weights {
+  uint32_t words[kScores / 2];
+  uint32_t flags;
+};
+
+/// Where a lane's rests of tile `t` lie: two groups of sixteen codes, 512 bytes apart.
+__device__ __forceinline__ uint32_t rest_place(const Block& block, int t) {
+  return block.rests +
+         static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane_id() * 16);
+}
+
+/// Rests are kept as e5m2: two bits of what is left after eight suffice.
+__device__ __forceinline__ void store_rest(const Block& block,
+                                           int t,
+                                           const float (&s)[kScores],
+                                           const uint32_t (&words)[kScores / 2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t codes[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int at = 8 * half + i;
+      const float2 pair = {s[2 * at] - __uint_as_float(words[at] << 16),
+                           s[2 * at + 1] - __uint_as_float(words[at] & 0xFFFF0000u)};
+      codes[i / 2] |= uint32_t{__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E5M2)}
+                      << 16 * (i & 1);
+    }
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
+                     rest_place(block, t) + static_cast<uint32_t>(half) * 512),
+                 "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3])
+                 : "memory");
+  }
+}
+
+/// Turns the scores of tile `t` into weights and stores their rests. Raises the base where a score
+/// is far above it; `shrink` is what sums relative to the old base are multiplied by.
+__device__ __forceinline__ void weigh(float (&s)[kScores],
+                                      const Block& block,
+                                      int t,
+                                      RowPair& state,
+                                      Weights& w,
+                                      float (&shrink)[2]) {
+  float most[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int i = 0; i < kScores; ++i)
+    most[i >> 1 & 1] = fmaxf(most[i >> 1 & 1], s[i]);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    most[h] = quad_max(most[h]) * block.scale;
+    // A base that is a little too low does no harm: weights may grow to 2^8.
+    const bool grows = most[h] > state.base[h] + kSlack;
+    shrink[h] = grows ? exp2_approx(state.base[h] - most[h]) : 1.0f;
+    state.base[h] = grows ? most[h] : state.base[h];
+    state.sum[h] *= shrink[h];
+  }
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    const int h = i >> 1 & 1;
+    s[i] = exp2_approx(fmaf(s[i], block.scale, -state.base[h]));
+    state.sum[h] += s[i];
+  }
+  float limit[2];
+  bool large = block.two_terms;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    limit[h] = block.two_terms ? -1.0f : kLargeShare * quad_sum(state.sum[h]);
+    large = large || exp2_approx(most[h] - state.base[h]) > limit[h];
+  }
+#pragma unroll
+  for (int i = 0; i < kScores / 2; ++i)
+    w.words[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+  w.flags = 0;
+  if (!__any_sync(0xFFFFFFFFu, large)) return;
+  uint32_t chunks = 0;
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    if (s[i] > limit[i >> 1 & 1]) chunks |= 1u << (i / 8);
+  }
+  w.flags = __reduce_or_sync(0xFFFFFFFFu, chunks) | 16u << (warp_id() & 3);
+  store_rest(block, t, s, w.words);
+}
+
+/// Takes over the base that the other warpgroup's tile raised.
+__device__ __forceinline__ void follow(const Block& block,
+                                       int tile,
+                                       RowPair& state,
+                                       float (&shrink)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float base = block.bases[tile * kTileRows + block.row + 8 * h];
+    shrink[h] = base == state.base[h] ? 1.0f : exp2_approx(state.base[h] - base);
+    state.base[h] = base;
+    state.sum[h] *= shrink[h];
+  }
+}
+
+__device__ __forceinline__ void shrink_sums(float (&o)[kSums], const float (&shrink)[2]) {
+  if (!__any_sync(0xFFFFFFFFu, shrink[0] != 1.0f || shrink[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    o[i] *= shrink[i >> 1 & 1];
+}
+
+/// Rests as an operand in registers. Warps of both warpgroups have the same rows.
+__device__ __forceinline__ void load_rest(const Block& block, int t, uint32_t flags, Rest& rest) {
+  rest.chunks = flags & 15;
+#pragma unroll
+  for (int i = 0; i < kScores / 2; ++i)
+    rest.words[i] = 0;
+  if ((flags >> (4 + (warp_id() & 3)) & 1) == 0) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t codes[4];
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(codes[0]), "=r"(codes[1]), "=r"(codes[2]), "=r"(codes[3])
+                 : "r"(rest_place(block, t) + static_cast<uint32_t>(half) * 512)
+                 : "memory");
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto pair = static_cast<__nv_fp8x2_storage_t>(codes[i / 2] >> (i % 2 * 16));
+      const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E5M2)));
+      rest.words[8 * half + i] = pack_bf16(values.x, values.y);
+    }
+  }
+}
+
+/// Lays weights, base and flags of tile `t` out for both warpgroups. Whoever reads them meets the
+/// writers at a barrier first. What lay there belongs to the tile that was in this buffer before,
+/// which both have freed.
+__device__ __forceinline__ void publish(
+    const Block& block, int pair, int t, const Weights& w, const RowPair& state) {
+  store_weights(block.weights(t), w.words);
+  if ((lane_id() & 3) == 0) {
+    block.bases[t * kTileRows + block.row] = state.base[0];
+    block.bases[t * kTileRows + block.row + 8] = state.base[1];
+  }
+  if (w.flags != 0 && lane_id() == 0) atomicOr(block.flags + 2 * (pair & 1) + t, w.flags);
+  // The flags of the pair to come; nobody reads those of the pair before any more.
+  if ((static_cast<int>(threadIdx.x) & (kWarpgroup - 1)) == 0)
+    block.flags[2 * ((pair & 1) ^ 1) + t] = 0;
+  fence_for_products();
+}
+
+__device__ __forceinline__ uint32_t flags_of(const Block& block, int pair, int t) {
+  return *static_cast<volatile uint32_t*>(block.flags + 2 * (pair & 1) + t);
+}
+
+/// What warpgroup 0 does over the tiles of the block.
+__device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums], RowPair& state) {
+  for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
+    const auto parity = static_cast<uint32_t>(pair & 1);
+    Weights w;
+    float shrink[2];
+    {
+      float s[kScores];
+      block.score(s, pair, 0);
+      weigh(s, block, 0, state, w, shrink);
+    }
+    named_sync(kOwn0, kWarpgroup);  // all scores were read from the panel that takes the weights
+    publish(block, pair, 0, w, state);
+    named_arrive(kWeights0, kBoth);
+    named_sync(kOwn0, kWarpgroup);
+    shrink_sums(o, shrink);
+    Rest rest;
+    load_rest(block, 0, flags_of(block, pair, 0), rest);
+    add_values(o, block.tile(0), 0, rest);
+    wait_products<0>();
+    free_tile(block.bars, 0, 0);
+    if (!block.has_second(pair)) break;
+    barrier_wait(block.bars.full(1, 0), parity);
+    fence_for_products();
+    named_sync(kWeights1, kBoth);
+    follow(block, 1, state, shrink);
+    shrink_sums(o, shrink);
+    load_rest(block, 1, flags_of(block, pair, 1), rest);
+    add_values(o, block.tile(1), 0, rest);
+    wait_products<0>();
+    free_tile(block.bars, 1, 0);
+  }
+}
+
+/// What warpgroup 1 does.
+__device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums], RowPair& state) {
+  for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
+    const auto parity = static_cast<uint32_t>(pair & 1);
+    const bool second = block.has_second(pair);
+    float s[kScores];
+    if (second) block.score(s, pair, 1);
+    barrier_wait(block.bars.full(0, 1), parity);
+    fence_for_products();
+    named_sync(kWeights0, kBoth);
+    float shrink[2];
+    follow(block, 0, state, shrink);
+    shrink_sums(o, shrink);
+    Rest rest;
+    load_rest(block, 0, flags_of(block, pair, 0), rest);
+    add_values(o, block.tile(0), 1, rest);
+    // The weights of the own tile, while the products run.
+    Weights w;
+    if (second) {
+      weigh(s, block, 1, state, w, shrink);
+      publish(block, pair, 1, w, state);
+      named_arrive(kWeights1, kBoth);
+      named_sync(kOwn1, kWarpgroup);
+    }
+    wait_products<0>();
+    free_tile(block.bars, 0, 1);
+    if (!second) break;
+    shrink_sums(o, shrink);
+    load_rest(block, 1, flags_of(block, pair, 1), rest);
+    add_values(o, block.tile(1), 1, rest);
+    wait_products<0>();
+    free_tile(block.bars, 1, 1);
+  }
 }
 
 /// All tiles of the block. `shared` is the address of the shared memory.
@@ -373,116 +436,32 @@ __device__ __forceinline__ void attend_tiles(const Call& c,
                                              int wg,
                                              float (&o)[kSums],
                                              RowPair& state) {
-  auto* maxima = reinterpret_cast<float*>(base + kMaximaAt);
-  auto* flags = reinterpret_cast<volatile int*>(base + kFlagsAt);
-  const int row = (warp_id() & 3) * 16 + lane_id() / 4;
-  const uint32_t own = shared + kKeysAt + static_cast<uint32_t>(wg) * kTileBytes;
-  const float scale = c.score_scale * 1.44269504f;
-  const bool two_terms = p.length <= kTwoTermKeys;
-  int limits[2];
+  const bool whole = p.first_row + kTileRows <= c.Q * c.N;
+  Block block{.c = c,
+              .p = p,
+              .queries = shared,
+              .tiles = shared + kKeysAt,
+              .bars = bars,
+              .bases = reinterpret_cast<float*>(base + kMaximaAt),
+              .flags = reinterpret_cast<uint32_t*>(base + kFlagsAt),
+              .rests = shared + kRestsAt,
+              .row = (warp_id() & 3) * 16 + lane_id() / 4,
+              .limits = {},
+              .all_see = whole ? static_cast<int>(c.visible(p.length, p.first_row / c.N)) : 0,
+              .scale = c.score_scale * 1.44269504f,
+              .two_terms = p.length <= kTwoTermKeys};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t at = p.first_row + row + 8 * h;
-    limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, at / c.N)) : 0;
+    const int64_t at = p.first_row + block.row + 8 * h;
+    block.limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, at / c.N)) : 0;
   }
-  const bool whole = p.first_row + kTileRows <= c.Q * c.N;
-  const int all_see = whole ? static_cast<int>(c.visible(p.length, p.first_row / c.N)) : 0;
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     o[i] = 0.0f;
-  for (int pair = 0; 2 * pair < p.num_tiles; ++pair) {
-    const auto parity = static_cast<uint32_t>(pair & 1);
-    const bool second = 2 * pair + 1 < p.num_tiles;
-    const bool mine = wg == 0 || second;
-    float s[kScores];
-    if (mine) {
-      score_tile(s, shared, own, bars, wg, parity);
-      const int first_key = (p.first_tile + 2 * pair + wg) * kTileKeys;
-      if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i)
-        s[i] = -INFINITY;
-    }
-    float most[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i)
-      most[i >> 1 & 1] = fmaxf(most[i >> 1 & 1], s[i]);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      most[h] = quad_max(most[h]);
-      if ((lane_id() & 3) == 0) maxima[wg * kTileRows + row + 8 * h] = most[h];
-    }
-    named_sync(1, kBoth);
-    float shrink[2];
-    float bias[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float now =
-          fmaxf(fmaxf(state.max[h], maxima[row + 8 * h]), maxima[kTileRows + row + 8 * h]);
-      // A base that is a little too low does no harm: weights may grow to 2^8.
-      const bool grows = (now - state.max[h]) * scale > kSlack;
-      const float base_now = grows ? now : state.max[h];
-      const float safe = base_now == -INFINITY ? 0.0f : base_now;
-      shrink[h] = grows ? exp2_approx((state.max[h] - safe) * scale) : 1.0f;
-      bias[h] = safe * scale;
-      state.max[h] = base_now;
-      state.sum[h] *= shrink[h];
-    }
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int h = i >> 1 & 1;
-      s[i] = exp2_approx(fmaf(s[i], scale, -bias[h]));
-      state.sum[h] += s[i];
-    }
-    // A row takes its weights in two terms where one of them is a large part of the sum so far.
-    bool large[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float top = exp2_approx(fmaf(most[h], scale, -bias[h]));
-      large[h] = two_terms || top > kLargeShare * quad_sum(state.sum[h]);
-    }
-    uint32_t words[kScores / 2];
-    uint32_t rest[kScores / 2];
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) {
-      words[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-      rest[i] = large[i & 1] ? pack_bf16_rest(s[2 * i], s[2 * i + 1], words[i]) : 0;
-    }
-    if (threadIdx.x == 0) flags[(pair & 1) ^ 1] = 0;
-    if (__any_sync(0xFFFFFFFFu, large[0] || large[1]) && lane_id() == 0) flags[pair & 1] = 1;
-    if (__any_sync(0xFFFFFFFFu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-      for (int i = 0; i < kSums; ++i)
-        o[i] *= shrink[i >> 1 & 1];
-    }
-    const uint32_t weights = own + (kPanels - 1) * kPanelBytes;
-    if (mine) store_weights(weights, words);
-    // The products to come read the other warpgroup's tile too.
-    if (wg == 1 || second) barrier_wait(bars.full(wg ^ 1, wg), parity);
-    fence_for_products();
-    named_sync(2, kBoth);
-    if (flags[pair & 1] != 0) {
-      add_pair(o, shared + kKeysAt, second, wg);
-      named_sync(1, kBoth);
-      if (mine) store_weights(weights, rest);
-      fence_for_products();
-      named_sync(2, kBoth);
-      add_pair(o, shared + kKeysAt, second, wg);
-      free_tile(bars, 0, wg);
-      if (second) free_tile(bars, 1, wg);
-    } else if (second) {
-      add_values(o, shared + kKeysAt, wg);
-      add_values(o, shared + kKeysAt + kTileBytes, wg);
-      wait_products<1>();
-      free_tile(bars, 0, wg);
-      wait_products<0>();
-      free_tile(bars, 1, wg);
-    } else {
-      add_values(o, shared + kKeysAt, wg);
-      wait_products<0>();
-      free_tile(bars, 0, wg);
-    }
+  if (wg == 0) {
+    attend_even(block, o, state);
+  } else {
+    attend_odd(block, o, state);
   }
 }
 
@@ -499,10 +478,10 @@ __device__ __forceinline__ void store_rows(
     float shrink = 1.0f;
     if (c.sinks != nullptr && c.sinks[n] != -INFINITY) {
       const float sink = c.sinks[n] * 1.44269504f;
-      const float most = fmaxf(state.max[h], sink);
-      shrink = exp2_approx(state.max[h] - most);
+      const float most = fmaxf(state.base[h], sink);
+      shrink = exp2_approx(state.base[h] - most);
       state.sum[h] = state.sum[h] * shrink + exp2_approx(sink - most);
-      state.max[h] = most;
+      state.base[h] = most;
     }
     const bool empty = state.sum[h] == 0.0f;
     const float factor = empty ? 0.0f : c.out_scale * shrink / state.sum[h];
@@ -515,7 +494,7 @@ __device__ __forceinline__ void store_rows(
     }
     if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0) {
       static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] =
-          empty ? -INFINITY : state.max[h] * 0.693147181f + logf(state.sum[h]);
+          empty ? -INFINITY : state.base[h] * 0.693147181f + logf(state.sum[h]);
     }
   }
 }
@@ -532,7 +511,7 @@ __device__ __forceinline__ void store_piece(const Call& c,
     const int64_t at = p.first_row + row + 8 * h;
     if (at >= c.Q * c.N) continue;
     const int64_t place = (p.b * cuts.splits + p.split) * (c.Q * c.N) + at;
-    if (wg == 0 && (lane_id() & 3) == 0) cuts.states[place] = {state.max[h], state.sum[h]};
+    if (wg == 0 && (lane_id() & 3) == 0) cuts.states[place] = {state.base[h], state.sum[h]};
     if (p.num_tiles == 0) continue;
     float* out = cuts.sums + place * kTileL + wg * 256 + 2 * (lane_id() & 3);
 #pragma unroll
@@ -543,7 +522,9 @@ __device__ __forceinline__ void store_piece(const Call& c,
 
 template <class C>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    decode_tiles(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
+    decode_tiles(const __grid_constant__ Call c,
+                 const __grid_constant__ Cuts cuts,
+                 const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw_shared[];
   let_next_start();
   wait_for_previous();
@@ -554,18 +535,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const Piece p = piece_of(c, cuts);
   if (threadIdx.x == 0) {
     bars.init();
-    *reinterpret_cast<int2*>(base + kFlagsAt) = {0, 0};
+    *reinterpret_cast<int4*>(base + kFlagsAt) = {0, 0, 0, 0};
   }
   __syncthreads();
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (wg == 2) {
-    give_registers<72>();
-    bring_keys(c, p, shared + kKeysAt, bars, C{});
+    give_registers<56>();
+    bring_keys(c, p, cuts, shared + kKeysAt, bars, map, C{});
   } else {
-    take_registers<216>();
+    take_registers<224>();
     if (p.num_tiles > 0) bring_queries(c, p, shared);
     fence_for_products();
-    named_sync(1, kBoth);
+    named_sync(kAll, kBoth);
     float o[kSums];
     RowPair state;
     attend_tiles(c, p, base, shared, bars, wg, o, state);
@@ -576,11 +557,10 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       state.sum[h] = quad_sum(state.sum[h]);
       if ((lane_id() & 3) == 0) sums[wg * kTileRows + row + 8 * h] = state.sum[h];
     }
-    named_sync(1, kBoth);
+    named_sync(kAll, kBoth);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       state.sum[h] = sums[row + 8 * h] + sums[kTileRows + row + 8 * h];
-      state.max[h] *= c.score_scale * 1.44269504f;  // in base 2 from here on
     }
     if (cuts.splits == 1) {
       store_rows(c, p, wg, o, state);

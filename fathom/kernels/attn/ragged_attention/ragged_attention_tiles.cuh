@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "fathom/kernels/attn/ragged_attention/ragged_attention_call.cuh"
-#include "fathom/kernels/attn/tensor_core.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 
 namespace fathom::ragged {
 

@@ -1,0 +1,105 @@
+// Boxes of a matrix in global memory that the copy engine (TMA) brings to shared memory by itself:
+// the map that the host makes, and the copy. Elements outside the matrix arrive as zeros.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "fathom/device/cuda_status.h"
+#include "fathom/kernels/cuda/tensor_core.cuh"
+
+namespace fathom::cuda {
+
+/// A matrix of bytes (or of bf16) with three axes, the innermost dense.
+struct TensorBox {
+  const void* data = nullptr;
+  CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  std::array<int64_t, 3> dims{};     ///< elements, innermost first
+  std::array<int64_t, 2> strides{};  ///< bytes from row to row and from matrix to matrix
+  std::array<int, 2> box{};          ///< columns and rows of one copy
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+};
+
+/// True if the copy engine can address rows: sixteen bytes divide the address and every stride.
+inline bool takes_tensor_map(const void* data, int64_t row_bytes, int64_t matrix_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0 &&
+         matrix_bytes % 16 == 0;
+}
+
+/// The function of the driver that encodes a map; null if the driver has none.
+inline auto tensor_map_encoder() {
+  static const auto encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    constexpr unsigned kSince = 12000;
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry,
+                                                               kSince, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) entry = nullptr;
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry);
+  }();
+  return encode;
+}
+
+/// Errors: Unavailable for a driver without maps, Internal for a box that it refuses.
+inline Status make_tensor_map(const TensorBox& b, CUtensorMap* map) {
+  const auto encode = tensor_map_encoder();
+  if (encode == nullptr)
+    return unavailable("the driver has no cuTensorMapEncodeTiled; CUDA 12.0 or newer is needed");
+  const auto size = [&](int i) { return static_cast<cuuint64_t>(b.dims[static_cast<size_t>(i)]); };
+  // An axis of one element may have any stride; the driver still asks for one that it could use.
+  const auto stride = [&](int i) {
+    const int64_t bytes = b.strides[static_cast<size_t>(i)];
+    return static_cast<cuuint64_t>(b.dims[static_cast<size_t>(i) + 1] > 1 || bytes > 0 ? bytes
+                                                                                       : 16);
+  };
+  const cuuint64_t dims[3] = {size(0), size(1), size(2)};
+  const cuuint64_t strides[2] = {stride(0), stride(1)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box[0]), static_cast<cuuint32_t>(b.box[1]),
+                             1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result =
+      encode(map, b.type, 3, const_cast<void*>(b.data), dims, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, b.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return {};
+  return internal_error(str_cat("cuTensorMapEncodeTiled refused a matrix [", b.dims[2], ", ",
+                                b.dims[1], ", ", b.dims[0], "] with row strides of ", b.strides[0],
+                                " and ", b.strides[1], " bytes: error ", static_cast<int>(result)));
+}
+
+/// Brings the map itself nearer.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+/// Says how many bytes will arrive at a barrier, and arrives. PTX ISA, mbarrier.arrive.expect_tx.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// Starts to bring the box at (column, row, matrix). PTX ISA, cp.async.bulk.tensor.
+__device__ __forceinline__ void copy_box(
+    uint32_t to, const CUtensorMap& map, int column, int row, int matrix, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
+/// Brings the box at (column, row, matrix) into the last cache.
+__device__ __forceinline__ void prefetch_box(const CUtensorMap& map,
+                                             int column,
+                                             int row,
+                                             int matrix) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
+                   reinterpret_cast<uint64_t>(&map)),
+               "r"(column), "r"(row), "r"(matrix)
+               : "memory");
+}
+
+}  // namespace fathom::cuda
