@@ -3,12 +3,12 @@
 // replay), the number formats code by code, and times. Needs libc and the driver alone.
 //
 //   cuda_kernels_test [--kernel NAME]... [--case TEXT] [--skip TEXT] [--real] [--time] [--csv FILE]
-//   [--jobs N]
-//                     [--brief]
+//   [--jobs N] [--brief] [--variant NAME]
 //
 // --real    the real shapes instead of the small ones (seconds and gigabytes each)
 // --brief   fewer repeats and no other seed, for runs under a memory checker
 // --time    times the real shapes that are right, one kernel after the other
+// --variant only variants of that name, where one takes the case
 // Exits 0 if everything passed, 1 if not, 69 where there is no GPU.
 #include <atomic>
 #include <cstdio>
@@ -47,6 +47,7 @@ struct Options {
   bool time = false;
   bool brief = false;
   std::string csv;
+  std::string variant;
   int jobs = 8;
 };
 
@@ -129,6 +130,7 @@ class KernelWork {
         c.spec.bench || options_.brief ? nullptr : make(kSeed + 1);
     int taken = 0;
     for (const VariantEntry& variant : kernel_.variants(Backend::kCuda)) {
+      if (!options_.variant.empty() && variant.name != options_.variant) continue;
       runner_->pin(kernel_.info.name, variant.name);
       if (!instance->why_not(runner_->exec()).empty()) continue;
       ++taken;
@@ -139,6 +141,7 @@ class KernelWork {
       if (options_.time) break;  // the first is the one that is chosen
     }
     runner_->pin(kernel_.info.name, "");
+    if (!options_.variant.empty()) return 1;
     if (taken == 0) reason = instance->why_not(runner_->exec());
     return taken;
   }
@@ -330,6 +333,8 @@ int main(int argc, char** argv) {
       options.skip_text = argv[++i];
     } else if (flag == "--csv" && has_value) {
       options.csv = argv[++i];
+    } else if (flag == "--variant" && has_value) {
+      options.variant = argv[++i];
     } else if (flag == "--jobs" && has_value) {
       options.jobs = static_cast<int>(std::strtol(argv[++i], nullptr, 10));
     } else if (flag == "--real") {

@@ -18,6 +18,8 @@ using Pins = std::vector<std::pair<std::string, std::string>>;
 
 struct DeviceInfo;
 class Stream;
+class StreamMarks;
+struct SideStream;
 
 struct Exec {
   Backend backend = Backend::kCpu;
@@ -29,7 +31,9 @@ struct Exec {
   int num_threads = 1;           ///< of the pool; dry runs use it to size workspaces
 
   Stream* stream = nullptr;            ///< CUDA backend: what calls are given to, in order
-  const DeviceInfo* device = nullptr;  ///< CUDA backend: the GPU in use
+  SideStream* side = nullptr;          ///< null: all calls of a step follow each other
+  StreamMarks* marks = nullptr;        ///< records of a captured step: the clock of that stream
+  const DeviceInfo* device = nullptr;  ///< CUDA backend: the GPU in use; dry: the one planned for
 
   void* workspace =
       nullptr;  ///< set by launch for the running kernel: as many bytes as it asked for

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "fathom/device/stream_marks.h"
+
 namespace fathom {
 
 int64_t operand_bytes(const View& v) {
@@ -62,9 +64,15 @@ std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kerne
 
 int64_t record_clock(const Exec& ex) {
   if (ex.recorder->level() == RecordLevel::kShapes) return 0;
+  if (ex.marks != nullptr) return ex.marks->mark(*ex.stream);
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+int64_t record_begin(const Exec& ex) {
+  if (ex.marks != nullptr) return ex.marks->newest(*ex.stream);
+  return record_clock(ex);
 }
 
 OpRecord& begin_record(Exec& ex,
@@ -105,6 +113,7 @@ void end_record(Exec& ex,
   record.statistics = static_cast<int32_t>(ex.recorder->statistics().size());
   for (int i = 0; i < signature.num_operands; ++i) {
     if (!signature.operands[static_cast<size_t>(i)].written || !operands[i]->present()) continue;
+    if (operands[i]->on_device) continue;
     ex.recorder->add_statistics(statistics_of(*operands[i]));
   }
 }

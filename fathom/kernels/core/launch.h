@@ -88,7 +88,9 @@ void end_record(Exec& ex,
                 OpRecord& record,
                 const Signature& signature,
                 const View* const* operands);
+/// The clock of records: of the host, or of a captured stream, where it counts marks.
 int64_t record_clock(const Exec& ex);
+int64_t record_begin(const Exec& ex);
 
 template <Contract K>
 const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
@@ -107,10 +109,12 @@ const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int6
   return nullptr;
 }
 
-/// A dry run without a plan asks for no variant; every other call must find one.
+/// A dry run without a plan asks for no variant; every other call must find one. A dry run for a
+/// GPU must find one even of kernels that no GPU has.
 template <Contract K>
 bool needs_variant(const Exec& ex) {
-  return !ex.dry() || Impl<K>::tables[static_cast<size_t>(Backend::kDry)].size() > 0;
+  return !ex.dry() || ex.device != nullptr ||
+         Impl<K>::tables[static_cast<size_t>(Backend::kDry)].size() > 0;
 }
 
 template <Contract K>
@@ -129,7 +133,8 @@ Status no_variant(Exec& ex, Op op, const typename K::Args& args, const int64_t* 
     }
   }
   (void)args;
-  return no_variant_error(op, K::kInfo.name, ex.backend, reason);
+  const bool for_gpu = ex.dry() && ex.device != nullptr;
+  return no_variant_error(op, K::kInfo.name, for_gpu ? Backend::kCuda : ex.backend, reason);
 }
 
 /// Scratch memory of a call. What a contract says is for the CPU; variants for a GPU say their own.
@@ -177,7 +182,7 @@ template <Contract K>
     record.variant = v->name.data();
     record.cost.unit = v->unit;
   }
-  record.start_ns = record_clock(ex);
+  record.start_ns = record_begin(ex);
   Status status = run_variant<K>(ex, v, args);
   end_record(ex, record, kSignature<K>, operands.data());
   return status;

@@ -251,6 +251,17 @@ void add_small_product_cases(CaseList& list,
     add({.t = 11, .n = 72, .k = k, .x_gap = 8});
   add({.t = 14, .n = 40, .k = 640, .dist = Dist::kMixedRows, .x_gap = 8});
   if (max_t >= 300) {
+    // Tiles of many rows, whose outputs take two bytes.
+    const auto add_tiles = [&](int64_t t, int64_t n, int64_t k) {
+      add_product_case<K>(list, {.t = t, .n = n, .k = k, .weight = weight, .x_gap = 8});
+    };
+    for (int64_t t : {33, 64, 65, 127, 128, 129, 255, 256, 257, 520})
+      add_tiles(t, 136, 448);
+    for (int64_t n : {1, 8, 63, 64, 65, 127, 128, 129, 257})
+      add_tiles(70, n, 256);
+    for (int64_t k : {64, 128, 192, 256, 320, 576, 1088, 4160})
+      add_tiles(140, 264, k);
+    add_tiles(1024, 4500, 64);  // more tiles than multiprocessors: whole rounds, and the rest
     add({.t = 300, .n = 200, .k = 512, .x_gap = 8});
     for (int64_t t : {16, 17, 33})
       add({.t = t, .n = 144, .k = 208});
@@ -369,6 +380,14 @@ void add_small_grouped_cases(CaseList& list, Format weight) {
   add({.counts = {5, 17, 0, 9, 1, 33}, .n = 80, .k = 320, .before = 2, .after = 3, .x_gap = 8});
   add({.counts = {63, 64, 65, 1, 0, 129}, .n = 144, .k = 448, .x_gap = 8});
   add({.counts = {1, 0, 2, 8, 0, 7, 1, 1}, .n = 192, .k = 2112, .x_gap = 8});
+  add({.counts = {300, 2, 0, 70}, .n = 144, .k = 384, .x_gap = 8});
+  add({.counts = {17, 40, 33, 18, 20, 16},
+       .n = 272,
+       .k = 320,
+       .before = 3,
+       .after = 3,
+       .x_gap = 8});
+  add({.counts = {0, 600, 0, 2}, .n = 128, .k = 1088, .x_gap = 8});
   add({.counts = {3, 10, 0, 1}, .n = 33, .k = 144, .layout = WeightLayout::kRowMajor});
   add({.counts = {3, 10, 0, 1}, .n = 48, .k = 144, .x = Format::kF32, .y = Format::kF32});
 }

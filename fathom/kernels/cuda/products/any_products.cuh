@@ -112,7 +112,10 @@ static __global__ void __launch_bounds__(kAnyWarps * 32)
     sum = fmaf(a, w.load(w_row, n, k), sum);
   }
   sum = combine_lanes(sum, Add()) * c.factor(e);
-  if (lane_id() == 0) store_any(c.y, c.y_format, e * c.y_matrix + r * c.y_row + n, sum);
+  if (lane_id() == 0) {
+    store_any(c.y, c.y_format, e * c.y_matrix + r * c.y_row + n,
+              c.finished(sum, r, static_cast<int>(n)));
+  }
 }
 
 /// The plain part of an any-product: x without scales, row-major w with its own.
@@ -121,6 +124,13 @@ inline AnyProduct any_product_of(const ProductCall& c, Format w_format) {
   p.call = c;
   p.x = {.values = c.x, .format = c.x_format};
   p.w = {.values = c.w, .format = w_format, .row = c.K};
+  if (c.x_scales != nullptr) {
+    p.x.scales = reinterpret_cast<const uint8_t*>(c.x_scales);
+    p.x.scale_format = Format::kF32;
+    p.x.places = ScalePlaces::kPerGroup;
+    p.x.scale_row = c.x_scale_row;
+    p.x.scale_column = c.x_scale_block;
+  }
   if (c.scales == nullptr) return p;
   const bool fp4 = w_format == Format::kNvfp4;
   p.w.scales = c.scales;

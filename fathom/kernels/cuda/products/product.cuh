@@ -37,10 +37,24 @@ struct ProductCall {
   const float* matrix_factors = nullptr;  ///< one a matrix; null: 1
   const float* factors[2] = {};           ///< one number each; null: 1
   const int32_t* offsets = nullptr;       ///< [matrices + 1]
+  const float* x_scales = nullptr;        ///< of x, one for 128 k; null: 1
+  int64_t x_scale_row = 0;
+  int64_t x_scale_block = 0;
+  const float* row_scales = nullptr;     ///< one a row of x; null: 1
+  const float* column_scales = nullptr;  ///< one a row of w; null: 1
+  const void* bias = nullptr;            ///< one a row of w; null: 0
+  Format bias_format = Format::kNone;
   int32_t matrices = 1;
   int32_t T = 0;  ///< rows of a matrix; with offsets, of x
   int32_t N = 0;
   int32_t K = 0;
+
+  /// Scales of x, float32 [T, ceil(K/128)] with any strides.
+  void scale_x_by(const View& v) {
+    x_scales = v.as<const float>();
+    x_scale_row = v.stride(0);
+    x_scale_block = v.stride(1);
+  }
 
   __device__ float factor(int e) const {
     float f = global != nullptr ? global[e] : 1.0f;
@@ -48,6 +62,19 @@ struct ProductCall {
     if (factors[0] != nullptr) f *= *factors[0];
     if (factors[1] != nullptr) f *= *factors[1];
     return f;
+  }
+
+  /// An output from its sum over k: times the scale of its row, times that of its column, plus the
+  /// bias, each rounded.
+  __device__ float finished(float sum, int64_t row, int n) const {
+    if (row_scales != nullptr) sum = __fmul_rn(sum, row_scales[row]);
+    if (column_scales != nullptr) sum = __fmul_rn(sum, column_scales[n]);
+    if (bias != nullptr) sum = __fadd_rn(sum, load_any(bias, bias_format, n));
+    return sum;
+  }
+
+  __device__ bool is_plain() const {
+    return row_scales == nullptr && column_scales == nullptr && bias == nullptr;
   }
 };
 
@@ -72,7 +99,7 @@ ProductCall product_of(const Args& a) {
   c.x = a.x.data;
   c.x_row = a.x.stride(0);
   c.x_matrix = heads ? a.x.stride(1) : 0;
-  c.x_format = a.x.format;
+  c.x_format = a.x.format == Format::kFp8Group ? Format::kE4m3 : a.x.format;
   c.y = a.y.data;
   c.y_row = a.y.stride(0);
   c.y_matrix = heads ? a.y.stride(1) : 0;

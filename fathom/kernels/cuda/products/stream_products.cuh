@@ -256,7 +256,7 @@ class WeightStream {
 template <class Codec, int kTiles>
 __device__ void add_sums(const ProductCall& c,
                          int e,
-                         int64_t y_first,
+                         int64_t first,
                          int count,
                          int tile,
                          int split,
@@ -288,8 +288,9 @@ __device__ void add_sums(const ProductCall& c,
     float sum = split == 1 ? sums[at] : 0.0f;
     for (int s = 0; split > 1 && s < split; ++s)
       sum += in_block(sums, static_cast<unsigned>(s))[at];
-    store_any(c.y, c.y_format, y_first + token * c.y_row + tile * kStreamRows + row,
-              sum * Codec::kFactor * factor);
+    const int n = tile * kStreamRows + row;
+    store_any(c.y, c.y_format, e * c.y_matrix + (first + token) * c.y_row + n,
+              c.finished(sum * Codec::kFactor * factor, first + token, n));
   }
   if (split > 1) {
     cluster_sync();  // nobody overwrites or leaves what another still reads
@@ -328,8 +329,7 @@ __device__ void stream_tile(const ProductCall& c,
       w.multiply(i, slot, x_shared + i * 4 * kTiles * 32 + lane_id(), total);
       slot = slot + 1 == Codec::kAhead ? 0 : slot + 1;
     }
-    add_sums<Codec, kTiles>(c, e, e * c.y_matrix + first * c.y_row, count, tile, plan.split, total,
-                            sums);
+    add_sums<Codec, kTiles>(c, e, first, count, tile, plan.split, total, sums);
   }
 }
 

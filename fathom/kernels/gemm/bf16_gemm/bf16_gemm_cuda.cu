@@ -1,5 +1,7 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 
@@ -18,6 +20,21 @@ bool is_row_major(const Args& a) {
   return a.w.layout == WeightLayout::kRowMajor;
 }
 
+bool fills_tiles(const Args& a) {
+  return is_bf16(a) && takes_tiles<TileBf16<false>>(product_of(a), kFewestTileRows);
+}
+
+/// Logits and scores of routers keep float32: their sums are added up outside the tensor cores.
+Status run_in_tiles(Exec& ex, const Args& a) {
+  const ProductCall c = product_of(a);
+  if (a.y.format == Format::kF32) return run_tiles<TileBf16<true>, 128>(ex, c);
+  return run_tiles<TileBf16<false>, 256>(ex, c);
+}
+
+Status run_swept(Exec& ex, const Args& a) {
+  return run_sweep<Bf16Codec>(ex, product_of(a));
+}
+
 Status run_streamed(Exec& ex, const Args& a) {
   return run_stream<Bf16Codec>(ex, product_of(a));
 }
@@ -27,16 +44,20 @@ Status run_each(Exec& ex, const Args& a) {
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 constexpr MathUnit kBf16Unit = MathUnit::kBf16;
 
 }  // namespace
 
 constinit const VariantTable<Bf16Gemm> bf16_gemm_cuda{
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
+    {"swept", sm(90), "K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
 };
 
 constinit const VariantTable<Bf16Bmm> bf16_bmm_cuda{
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
 };

@@ -19,6 +19,7 @@ struct BlockShape {
   WeightLayout layout = WeightLayout::kRowMajor;
   Format weight = Format::kFp8Block;
   Dist dist = Dist::kNormal;
+  int64_t x_gap = 9;  ///< codes after each row; multiples of 16 leave rows that wide loads can take
   const char* op = "";
 };
 
@@ -29,6 +30,7 @@ std::string suffix(const BlockShape& s) {
   if (s.weight != Format::kFp8Block) str_append(out, str_cat("_", format_name(s.weight)));
   if (s.layout == WeightLayout::kRows16) out += "_rows16";
   if (s.dist != Dist::kNormal) out += "_mixed";
+  if (s.x_gap % 16 == 0) out += "_aligned";
   return out;
 }
 
@@ -60,7 +62,7 @@ GroupedX grouped_x(CaseData& c, const BlockShape& s) {
   // Rows of column-major scales cannot be cut by a slice of the first axis.
   if (by_row) c.set_batch(s.t);
   x.codes = c.input({s.t, s.k}, Format::kE4m3, {},
-                    {.row_gap = *s.op != '\0' ? 0 : 9, .rows_per_batch = by_row ? 1 : 0});
+                    {.row_gap = *s.op != '\0' ? 0 : s.x_gap, .rows_per_batch = by_row ? 1 : 0});
   x.scales = by_row ? c.input({s.t, blocks}, Format::kF32, {}, {.rows_per_batch = 1})
                     : c.input({blocks, stride}, Format::kF32);
   x.exact = random_values(c, s.t, s.k, {.dist = s.dist});
@@ -139,15 +141,29 @@ void add_block_cases(CaseList& list) {
     for (int64_t k : {1, 2, 3, 127, 128, 129, 4224})
       add_block(list, {.t = 3, .n = 17, .k = k, .scales = XScales::kRowMajor, .layout = layout});
     add_block(list, {.t = 600, .n = 16, .k = 128, .scales = XScales::kRowMajor, .layout = layout});
-    for (int64_t t : {1, 16, 512}) {
+    for (int64_t t : {1, 16, 512, 2048}) {
       const auto bench = [&](const char* op, int64_t n, int64_t k) {
         add_block(list, {.t = t, .n = n, .k = k, .layout = layout, .op = op});
       };
       bench("r1_q_b_proj", 24576, 1536);
       bench("r1_shared_down_proj", 7168, 2048);
-      if (t <= 16) bench("r1_o_proj", 7168, 16384);
+      if (t <= 16 || t == 2048) bench("r1_o_proj", 7168, 16384);
     }
   }
+  // Edges of tiles of tokens, of rows of w and of stages of k, where whole rows can be brought.
+  const auto aligned = [&](BlockShape s) {
+    s.x_gap = 16;
+    add_block(list, s);
+  };
+  for (int64_t t : {1, 2, 63, 64, 65, 127, 128, 129, 300})
+    aligned({.t = t, .n = 150, .k = 400, .y = t % 2 == 0 ? Format::kF16 : Format::kBf16});
+  for (int64_t n : {1, 63, 64, 127, 128, 129, 256})
+    aligned({.t = 70, .n = n, .k = 256, .scales = XScales::kTmaAligned});
+  for (int64_t k : {16, 112, 128, 144, 1024, 4224})
+    aligned({.t = 33, .n = 96, .k = k, .scales = XScales::kRowMajor});
+  aligned({.t = 66, .n = 130, .k = 640, .weight = Format::kFp8BlockUe8m0});
+  aligned({.t = 1024, .n = 4500, .k = 160});  // more tiles than multiprocessors
+  aligned({.t = 66, .n = 130, .k = 640, .dist = Dist::kMixedRows});
 }
 
 void add_plain_x_cases(CaseList& list) {
@@ -190,6 +206,7 @@ struct Shape {
   Format bias = Format::kNone;
   Dist dist = Dist::kNormal;
   bool negative_scales = false;
+  int64_t gap = 5;  ///< elements after each row of x and y; 16: rows that wide loads can take
   const char* op = "";
 };
 
@@ -198,6 +215,7 @@ std::string suffix(const Shape& s) {
   if (s.bias != Format::kNone) str_append(out, str_cat("_bias_", format_name(s.bias)));
   if (s.dist != Dist::kNormal) out += "_mixed";
   if (s.negative_scales) out += "_negative_scales";
+  if (s.gap % 16 == 0) out += "_aligned";
   return out;
 }
 
@@ -230,7 +248,7 @@ void add(CaseList& list, const Shape& s) {
   add_case<Fp8Gemm>(
       list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<Fp8Gemm>& c) {
         c.set_batch(s.t);
-        const int64_t gap = *s.op != '\0' ? 0 : 5;
+        const int64_t gap = *s.op != '\0' ? 0 : s.gap;
         const Tensor x =
             c.input({s.t, s.k}, Format::kE4m3, {}, {.row_gap = gap, .rows_per_batch = 1});
         const Tensor x_scales = c.input({s.t}, Format::kF32, {}, {.rows_per_batch = 1});
@@ -274,14 +292,27 @@ void add_channel_cases(CaseList& list) {
   add(list, {.t = 9, .n = 40, .k = 160, .y = Format::kF32, .negative_scales = true});
   add(list, {.t = 14, .n = 40, .k = 160, .dist = Dist::kMixedRows});
   add(list, {.t = 600, .n = 16, .k = 64});  // more rows than are decoded at once
-  for (int64_t t : {1, 16, 512}) {
+  const auto aligned = [&](Shape s) {
+    s.gap = 16;
+    add(list, s);
+  };
+  for (int64_t t : {1, 8, 17, 32, 33, 63, 64, 65, 127, 128, 129, 300})
+    aligned({.t = t, .n = 150, .k = 400, .y = t % 2 == 0 ? Format::kF16 : Format::kBf16});
+  for (int64_t n : {1, 63, 64, 127, 128, 129, 256})
+    aligned({.t = 70, .n = n, .k = 256, .bias = Format::kBf16});
+  for (int64_t k : {16, 112, 128, 144, 1024, 4224})
+    aligned({.t = 40, .n = 96, .k = k, .y = Format::kF32, .bias = Format::kF32});
+  aligned({.t = 66, .n = 130, .k = 640, .dist = Dist::kMixedRows});
+  aligned({.t = 66, .n = 130, .k = 640, .negative_scales = true});
+  aligned({.t = 1024, .n = 4500, .k = 96, .bias = Format::kBf16});  // more than multiprocessors
+  for (int64_t t : {1, 16, 512, 2048}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add(list, {.t = t, .n = n, .k = k, .op = op});
     };
     bench("r1_fused_qkv_a_proj", 2112, 7168);
     bench("r1_q_b_proj", 24576, 1536);
     bench("r1_shared_down_proj", 7168, 2048);
-    if (t <= 16) bench("r1_o_proj", 7168, 16384);
+    if (t <= 16 || t == 2048) bench("r1_o_proj", 7168, 16384);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 
@@ -8,42 +10,117 @@ namespace {
 
 using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
 
+constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
+
+template <class Args>
+bool is_row_major(const Args& a) {
+  return a.w.layout == WeightLayout::kRowMajor;
+}
+
+namespace blocks {
+
 using Args = Fp8BlockGemm::Args;
-using BlockCodec = Fp8Codec<__NV_E4M3, true>;
+
+ProductCall product(const Args& a) {
+  ProductCall c = product_of(a);
+  if (a.x_scales.present()) c.scale_x_by(a.x_scales);
+  return c;
+}
 
 bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && streams(a, 16);
 }
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
+bool fills_tiles(const Args& a) {
+  return is_bf16(a) && takes_tiles<TileFp8>(product(a), kFewestTileRows);
+}
+
+/// Tensor cores add E4M3 products with about 14 bits: enough for outputs of two bytes.
+bool fills_code_tiles(const Args& a) {
+  return a.x.format == Format::kFp8Group && is_row_major(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileFp8Pair<true>>(product(a), 1);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8, 128>(ex, product(a));
+}
+
+Status run_code_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8Pair<true>, 128>(ex, product(a));
+}
+
+Status run_swept(Exec& ex, const Args& a) {
+  return run_sweep<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<BlockCodec>(ex, product_of(a));
+  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
 }
 
 Status run_each(Exec& ex, const Args& a) {
-  AnyProduct p = any_product_of(product_of(a), Format::kE4m3);
-  if (a.x_scales.present()) {
-    p.x = {.values = a.x.data,
-           .format = Format::kE4m3,
-           .scales = a.x_scales.as<const uint8_t>(),
-           .scale_format = Format::kF32,
-           .places = ScalePlaces::kPerGroup,
-           .scale_row = a.x_scales.stride(0),
-           .scale_column = a.x_scales.stride(1)};
-  }
-  return run_any(ex, p);
+  return run_any(ex, any_product_of(product(a), Format::kE4m3));
 }
 
-constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+}  // namespace blocks
 
+namespace channels {
+
+using Args = Fp8Gemm::Args;
+
+ProductCall product(const Args& a) {
+  ProductCall c = product_of(a);
+  c.scales = nullptr;
+  c.row_scales = a.x_scales.as<const float>();
+  c.column_scales = a.w.scales.as<const float>();
+  if (a.bias.present()) {
+    c.bias = a.bias.data;
+    c.bias_format = a.bias.format;
+  }
+  return c;
+}
+
+bool is_aligned(const Args& a) {
+  return streams(a, 16);
+}
+
+bool fills_tiles(const Args& a) {
+  return is_row_major(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileFp8Pair<false>>(product(a), kFewestTileRows);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8Pair<false>, 128>(ex, product(a));
+}
+
+Status run_streamed(Exec& ex, const Args& a) {
+  return run_stream<Fp8Codec<__NV_E4M3, false>>(ex, product(a));
+}
+
+Status run_each(Exec& ex, const Args& a) {
+  return run_any(ex, any_product_of(product(a), Format::kE4m3));
+}
+
+}  // namespace channels
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"tiles", sm(90), "", kTileTraits, blocks::run_in_tiles, MathUnit::kBf16, blocks::fills_tiles},
+    {"code_tiles", sm(90), "", kTileTraits, blocks::run_code_tiles, MathUnit::kFp8,
+     blocks::fills_code_tiles},
+    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, blocks::run_swept, MathUnit::kBf16,
+     blocks::is_bf16},
+    {"streamed", sm(90), "K<=32768", kTraits, blocks::run_streamed, MathUnit::kBf16,
+     blocks::is_bf16},
+    {"each", sm(90), "", kTraits, blocks::run_each, MathUnit::kF32, is_row_major<blocks::Args>},
+};
+
+constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
+    {"tiles", sm(90), "", kTileTraits, channels::run_in_tiles, MathUnit::kFp8,
+     channels::fills_tiles},
+    {"streamed", sm(90), "K<=32768", kTraits, channels::run_streamed, MathUnit::kBf16,
+     channels::is_aligned},
+    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, is_row_major<channels::Args>},
 };
 
 }  // namespace fathom

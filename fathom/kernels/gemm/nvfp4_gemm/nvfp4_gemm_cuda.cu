@@ -1,7 +1,10 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
+#include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
 
 namespace fathom {
 namespace {
@@ -17,6 +20,19 @@ bool is_bf16(const Args& a) {
 
 bool is_row_major(const Args& a) {
   return a.w.layout == WeightLayout::kRowMajor;
+}
+
+bool fills_tiles(const Args& a) {
+  return is_bf16(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileNvfp4>(product_of(a), kFewestTileRows);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileNvfp4, 256>(ex, product_of(a));
+}
+
+Status run_swept(Exec& ex, const Args& a) {
+  return run_sweep<Nvfp4Codec>(ex, product_of(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
@@ -47,10 +63,17 @@ Status run_each(Exec& ex, const Args& a) {
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 
 }  // namespace
 
 constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
+#ifdef FATHOM_SM100
+    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
+     fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
+#endif
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
 };

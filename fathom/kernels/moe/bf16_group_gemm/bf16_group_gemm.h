@@ -55,5 +55,6 @@ struct Bf16GroupGemm {
 };
 
 extern const VariantTable<Bf16GroupGemm> bf16_group_gemm_cpu;
+extern const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda;
 
 }  // namespace fathom

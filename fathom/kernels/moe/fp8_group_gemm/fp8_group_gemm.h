@@ -97,5 +97,6 @@ struct Fp8GroupGemmSkewed {
 extern const VariantTable<Fp8GroupGemm> fp8_group_gemm_cpu;
 extern const VariantTable<Fp8GroupGemm> fp8_group_gemm_cuda;
 extern const VariantTable<Fp8GroupGemmSkewed> fp8_group_gemm_skewed_cpu;
+extern const VariantTable<Fp8GroupGemmSkewed> fp8_group_gemm_skewed_cuda;
 
 }  // namespace fathom

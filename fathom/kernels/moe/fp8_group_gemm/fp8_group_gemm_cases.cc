@@ -15,6 +15,7 @@ struct Shape {
   bool column_major_scales = false;
   Dist dist = Dist::kNormal;
   int64_t top_k = 1;
+  int64_t x_gap = 9;  ///< codes after each row; multiples of 16 leave rows that wide loads can take
   const char* op = "";
   int64_t ring_bytes = 0;
 };
@@ -25,6 +26,7 @@ std::string suffix(const Shape& s) {
   if (s.layout == WeightLayout::kRows16) out += "_rows16";
   if (s.column_major_scales) out += "_column_scales";
   if (s.dist != Dist::kNormal) out += "_mixed";
+  if (s.x_gap % 16 == 0) out += "_aligned";
   return out;
 }
 
@@ -38,7 +40,7 @@ struct QuantisedRows {
       : rows(s.load.rows()), blocks(ceil_div(s.k, kFp8Block)) {
     row_stride = s.column_major_scales ? 1 : blocks;
     block_stride = s.column_major_scales ? rows : 1;
-    codes = c.input({rows, s.k}, Format::kE4m3, {}, {.row_gap = *s.op == '\0' ? 9 : 0});
+    codes = c.input({rows, s.k}, Format::kE4m3, {}, {.row_gap = *s.op == '\0' ? s.x_gap : 0});
     scales = c.input({rows * blocks}, Format::kF32);
     exact = random_values(c, rows, s.k, {.dist = s.dist});
     std::vector<E4m3> quantised(exact->size());
@@ -123,6 +125,8 @@ void add_small_quantised_cases(CaseList& list) {
                      {.load = load, .n = 64, .k = 320, .layout = layout, .dist = Dist::kMixedRows});
   }
   add_quantised<K>(list, {.load = {.counts = {2, 5}}, .n = 150, .k = 200});
+  for (const ExpertLoad& load : small_loads())
+    add_quantised<K>(list, {.load = load, .n = 144, .k = 272, .x_gap = 16});
 }
 
 /// R1's experts as a model has them and as the reference call does. A stack of row-major weights

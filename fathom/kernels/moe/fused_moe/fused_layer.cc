@@ -14,7 +14,6 @@
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/permute/permute.h"
-#include "fathom/kernels/moe/route/route.h"
 
 namespace fathom {
 namespace {
@@ -207,9 +206,7 @@ class Chunk {
   View of_chunk(const View& v) const { return slice_rows(v, begin_, tokens_); }
 
   Status gather() {
-    FATHOM_TRY(launch<RouteOffsets>(
-        ex_, "route",
-        {.ids = of_chunk(m_.ids), .offsets = m_.offsets, .src_row = m_.src_row, .dest = m_.dest}));
+    FATHOM_TRY(sort_rows(ex_, of_chunk(m_.ids), m_.offsets, m_.src_row, m_.dest));
     FATHOM_TRY(launch<PermuteRows>(
         ex_, "shuffle_rows",
         {.x = of_chunk(as_moved(l_.x)), .src_row = m_.src_row, .y = as_moved(m_.x)}));
@@ -262,9 +259,7 @@ class Chunk {
   }
 
   Status write_sums() {
-    return launch<UnpermuteWeightedSum>(
-        ex_, "apply_shuffle_mul_sum",
-        {.x = m_.out, .dest = m_.dest, .weights = of_chunk(m_.weights), .y = of_chunk(l_.y)});
+    return sum_rows(ex_, m_.out, m_.dest, of_chunk(m_.weights), of_chunk(l_.y));
   }
 
   /// Rows by expert, zeros behind them, and where each slot's row is.

@@ -192,5 +192,6 @@ struct FusedMoeNvfp4 {
 extern const VariantTable<FusedMoeBf16> fused_moe_bf16_cpu;
 extern const VariantTable<FusedMoeFp8Block> fused_moe_fp8_block_cpu;
 extern const VariantTable<FusedMoeNvfp4> fused_moe_nvfp4_cpu;
+extern const VariantTable<FusedMoeNvfp4> fused_moe_nvfp4_cuda;
 
 }  // namespace fathom

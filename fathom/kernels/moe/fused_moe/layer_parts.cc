@@ -9,6 +9,8 @@
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/gate/gate.h"
+#include "fathom/kernels/moe/permute/permute.h"
+#include "fathom/kernels/moe/route/route.h"
 
 namespace fathom {
 namespace {
@@ -127,6 +129,17 @@ Status route_tokens(Exec& ex,
       return {};
   }
   return {};
+}
+
+Status sort_rows(
+    Exec& ex, const View& ids, const View& offsets, const View& src_row, const View& dest) {
+  return launch<RouteOffsets>(ex, "route",
+                              {.ids = ids, .offsets = offsets, .src_row = src_row, .dest = dest});
+}
+
+Status sum_rows(Exec& ex, const View& rows, const View& dest, const View& weights, const View& y) {
+  return launch<UnpermuteWeightedSum>(ex, "apply_shuffle_mul_sum",
+                                      {.x = rows, .dest = dest, .weights = weights, .y = y});
 }
 
 void localize_experts(const View& ids, int64_t first, int64_t count) {

@@ -15,6 +15,13 @@ Status route_tokens(Exec& ex,
                     const View& ids,
                     const View& weights);
 
+/// The order of rows by expert, by launching route_offsets.
+Status sort_rows(
+    Exec& ex, const View& ids, const View& offsets, const View& src_row, const View& dest);
+
+/// Every token's weighted sum of its experts' rows, by launching unpermute_weighted_sum.
+Status sum_rows(Exec& ex, const View& rows, const View& dest, const View& weights, const View& y);
+
 /// Ids of experts [first, first + count) as 0 .. count-1, -1 for all others.
 void localize_experts(const View& ids, int64_t first, int64_t count);
 

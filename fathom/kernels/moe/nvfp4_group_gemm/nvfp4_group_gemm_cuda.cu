@@ -1,7 +1,11 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_experts.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm_sm100.h"
 
 namespace fathom {
 namespace {
@@ -23,6 +27,20 @@ ProductCall product(const Args& a) {
   ProductCall c = product_of(a);
   c.offsets = a.offsets.as<const int32_t>();
   return c;
+}
+
+bool fills_tiles(const Args& a) {
+  const ProductCall c = product_of(a);
+  return is_bf16(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileNvfp4, 256>(ex, product(a));
+}
+
+Status run_swept(Exec& ex, const Args& a) {
+  return run_sweep<Nvfp4Codec>(ex, product(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
@@ -61,7 +79,28 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 
 }  // namespace
 
+namespace cuda {
+
+Status run_nvfp4_experts(Exec& ex, const ProductCall& c) {
+  const bool aligned = c.K % 64 == 0 && c.x_format == Format::kBf16 && c.x_row % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(c.x) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(c.w) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(c.scales) % 4 == 0;
+  if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
+  if (takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices))
+    return run_tiles<TileNvfp4, 256>(ex, c);
+  return run_sweep<Nvfp4Codec>(ex, c);
+}
+
+}  // namespace cuda
+
 constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
+#ifdef FATHOM_SM100
+    {"native_sm100_never_run", sm(100), "", kTraits, run_nvfp4_group_gemm_sm100, MathUnit::kFp4,
+     fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
+#endif
+    {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
     {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
 };

@@ -18,9 +18,6 @@ struct SortedLoop {
   ElementType type = ElementType::kBf16;
 };
 
-/// Slots that y has rows for, or that the rows of x stand for.
-int64_t num_slots(const SortedMoeGemm::Args& a);
-
 /// Bytes of workspace of a SortedChunk.
 int64_t sorted_chunk_workspace(const SortedMoeGemm::Args& a, int num_threads);
 

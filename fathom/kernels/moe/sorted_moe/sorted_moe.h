@@ -90,6 +90,10 @@ struct SortedMoeGemm {
   static int64_t workspace(const Args& a, int num_threads);
 };
 
+/// Slots that y has rows for, or that the rows of x stand for.
+int64_t num_slots(const SortedMoeGemm::Args& a);
+
 extern const VariantTable<SortedMoeGemm> sorted_moe_gemm_cpu;
+extern const VariantTable<SortedMoeGemm> sorted_moe_gemm_cuda;
 
 }  // namespace fathom

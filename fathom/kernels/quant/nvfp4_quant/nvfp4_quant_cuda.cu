@@ -1,6 +1,7 @@
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -10,23 +11,6 @@ namespace fathom {
 namespace {
 
 using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
-
-/// The code of a value, without its sign, in the low three bits: the smallest of three lines, each
-/// rounded to an integer by the addition of a number whose last bit is worth 1. Lines and codes:
-/// 2v below 2, v + 2 below 4, v/2 + 4 below 6, and 7 above; a line that is not the smallest rounds
-/// no lower. NaN gives 7. Ties go to even, as 2 and 4 are.
-__device__ uint32_t magnitude_code(float value) {
-  constexpr float kInteger = 12582912.0f;  // 1.5 * 2^23
-  const float size = fabsf(value);
-  const float low = fmaf(size, 2.0f, kInteger);
-  const float middle = size + (kInteger + 2.0f);
-  const float high = fmaf(size, 0.5f, kInteger + 4.0f);
-  return __float_as_uint(fminf(fminf(low, middle), fminf(high, kInteger + 7.0f))) & 7u;
-}
-
-__device__ uint32_t e2m1_code(float value) {
-  return magnitude_code(value) | (__float_as_uint(value) >> 28 & 8u);
-}
 
 /// Half a block: eight values, whose codes are a word. Lane pairs hold the halves of a block.
 struct Half {

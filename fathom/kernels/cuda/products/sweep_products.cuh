@@ -1,0 +1,537 @@
+// Products of few rows: weights stream once from memory through shared memory and registers into
+// the tensor cores.
+//
+// A cluster of blocks shares the k of its tiles of 128 rows of w; a block of eight warps keeps its
+// slice of the activations in shared memory and sweeps over tiles, sixteen rows a warp. The copies
+// of weights (and of their scales) run ahead over the ends of tiles, so that memory never waits for
+// a tile to be finished. The sums of a tile are added up through distributed shared memory, in the
+// order of the slices, while the next tile is on its way. The activations lie in the order in which
+// lanes need them:
+//
+//   x_shared[block of 128 k][group 0..3][8 tokens][lane]: 16 bytes, eight k of token lane/4
+//
+// Which slices there are follows from the matrix and the GPU alone, so that a row has the same bits
+// in every batch.
+#pragma once
+
+#include <algorithm>
+
+#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/products/cluster.cuh"
+#include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kSweepRows = 128;  // of w, in a tile
+inline constexpr int kSweepThreads = 256;
+inline constexpr int kSweepPitch = kSweepRows + 4;  // floats: lanes of a quad in different banks
+inline constexpr int kMostSliceBlocks = 16;         // of 128 k
+
+struct SweepPlan {
+  int row_tiles = 0;
+  int batches = 1;       ///< of 8 * kTiles rows of x, of one matrix; with offsets, of none
+  int split = 1;         ///< slices of k: blocks in a cluster
+  int slice_blocks = 0;  ///< blocks of 128 k in a slice
+  int num_blocks = 0;    ///< in K
+};
+
+template <class Codec, int kTiles>
+struct SweepMemory {
+  static constexpr int kWeights = 2 * Codec::kLoads * kSweepThreads * 16;  // bytes of a slot
+  /// So many slots that two or three blocks of threads have room on a multiprocessor.
+  static constexpr int kAhead = kWeights > (16 << 10) || (kWeights > (8 << 10) && kTiles > 1) ? 2
+                                                                                              : 3;
+  static constexpr int kScales = Codec::kScale == ScaleKind::kOneASixteen ? kSweepRows * 8 : 0;
+  static constexpr int kSlot = kWeights + kScales;
+  static constexpr int kXAt = kAhead * kSlot;
+  static constexpr int kBlockX = kTiles * 4 * 32 * 16;
+  static constexpr int kSums = 8 * kTiles * kSweepPitch;  // floats of one buffer
+
+  __host__ __device__ static int sums_at(int slice_blocks) { return kXAt + slice_blocks * kBlockX; }
+
+  __host__ __device__ static int starts_at(int slice_blocks) {
+    return sums_at(slice_blocks) + 2 * kSums * 4;
+  }
+};
+
+/// A tile of the sweep: of matrix e, rows 128 * tile and on of w, `count` rows of x.
+struct SweepItem {
+  int e;
+  int tile;
+  int first;  ///< row of x within the matrix; with offsets, of all of x
+  int count;
+};
+
+/// For one warp, or all: the first item of every expert; starts[matrices] is their number.
+template <int kBatch>
+__device__ void find_expert_items(const ProductCall& c, int row_tiles, int* starts) {
+  if (warp_id() == 0) {
+    int before = 0;
+    for (int e0 = 0; e0 < c.matrices; e0 += 32) {
+      const int e = e0 + lane_id();
+      const int rows = e < c.matrices ? c.offsets[e + 1] - c.offsets[e] : 0;
+      const int items = (rows + kBatch - 1) / kBatch * row_tiles;
+      int up_to = items;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+        if (lane_id() >= step) up_to += other;
+      }
+      if (e < c.matrices) starts[e] = before + up_to - items;
+      before += __shfl_sync(0xFFFFFFFFu, up_to, 31);
+    }
+    if (lane_id() == 0) starts[c.matrices] = before;
+  }
+  __syncthreads();
+}
+
+/// Which items a cluster has, and where each of them is.
+template <int kBatch>
+struct SweepItems {
+  const ProductCall& c;
+  const SweepPlan& plan;
+  const int* starts;
+  int begin;
+  int end;
+
+  __device__ SweepItems(const ProductCall& call, const SweepPlan& p, const int* s)
+      : c(call), plan(p), starts(s) {
+    const int64_t items = call.offsets != nullptr
+                              ? s[call.matrices]
+                              : int64_t{p.row_tiles} * p.batches * call.matrices;
+    const int64_t clusters = static_cast<int>(gridDim.x) / p.split;
+    const int64_t cluster = static_cast<int>(blockIdx.x) / p.split;
+    begin = static_cast<int>(items * cluster / clusters);
+    end = static_cast<int>(items * (cluster + 1) / clusters);
+  }
+
+  __device__ SweepItem item(int i) const {
+    if (c.offsets == nullptr) {
+      const int rows = i / plan.row_tiles;
+      const int e = rows / plan.batches;
+      const int first = (rows - e * plan.batches) * kBatch;
+      return {e, i - rows * plan.row_tiles, first, min(kBatch, c.T - first)};
+    }
+    int low = 0;
+    int high = c.matrices;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (starts[middle] <= i) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const int at = i - starts[low];
+    const int batch = at / plan.row_tiles;
+    const int first = c.offsets[low] + batch * kBatch;
+    return {low, at - batch * plan.row_tiles, first, min(kBatch, c.offsets[low + 1] - first)};
+  }
+};
+
+// ---- activations ----
+
+/// Brings `count` rows of x, and zeros up to 8 * kTiles, to shared memory: a warp fills one place
+/// of 32 lanes after the other, with several loads on their way.
+template <class Codec, int kTiles>
+__device__ void stage_sweep_x(
+    const ProductCall& c, int64_t first, int count, int block0, int blocks, uint4* x_shared) {
+  constexpr int kGroups = Codec::kGroups;
+  constexpr int kOnTheWay = 8;
+  constexpr int kWarps = kSweepThreads / 32;
+  const int lane = lane_id();
+  const int places = blocks * 4 * kTiles;
+  for (int p0 = warp_id(); p0 < places; p0 += kWarps * kOnTheWay) {
+    uint4 held[kOnTheWay];
+#pragma unroll
+    for (int j = 0; j < kOnTheWay; ++j) {
+      const int p = p0 + j * kWarps;
+      const int group = p / kTiles % 4;
+      const int token = p % kTiles * 8 + lane / 4;
+      const int k = (block0 + p / (4 * kTiles)) * kBlockK + group / kGroups * 32 * kGroups +
+                    lane % 4 * 8 * kGroups + group % kGroups * 8;
+      held[j] = p < places && token < count && k < c.K ? load_x8(c, first + token * c.x_row + k)
+                                                       : uint4{};
+    }
+#pragma unroll
+    for (int j = 0; j < kOnTheWay; ++j) {
+      const int p = p0 + j * kWarps;
+      if (p < places) x_shared[p * 32 + lane] = Codec::pairs_of(held[j]);
+    }
+  }
+}
+
+// ---- weights ----
+
+/// The weights of a block's items, one block of 128 k after the other, on their way through slots
+/// of shared memory. What a warp brings, it alone reads.
+///
+///   slot: [row lane/4, that + 8][load][thread]: 16 bytes; [row]: eight E4M3 scales
+template <class Codec, int kTiles>
+class WeightSweep {
+ public:
+  using Memory = SweepMemory<Codec, kTiles>;
+  using Items = SweepItems<8 * kTiles>;
+
+  __device__ WeightSweep(const Items& items, int begin_block, int end_block, unsigned char* slots)
+      : items_(items),
+        slots_(slots + threadIdx.x * 16),
+        scales_(slots + Memory::kWeights + warp_id() * 128),
+        next_item_(items.begin),
+        begin_(begin_block),
+        end_(end_block) {
+    go_to_item();
+#pragma unroll
+    for (int slot = 0; slot < Memory::kAhead; ++slot)
+      start(slot);
+  }
+
+  /// Adds a block of k, the next in order, to the sums; its place is `slot`, which is filled again.
+  __device__ __forceinline__ void multiply(int slot,
+                                           const uint4* x,
+                                           float block_scale,
+                                           float (&total)[kTiles][4]) {
+    wait_copy_groups<Memory::kAhead - 1>();
+    if constexpr (Memory::kScales > 0) __syncwarp();
+    float sums[kTiles][4] = {};
+    float others[kTiles][4] = {};  // a second chain, so that products need not wait for each other
+    const auto* mine = reinterpret_cast<const uint4*>(slots_ + slot * Memory::kSlot);
+    const uint32_t scale_g = lane_scales(slot, 0);
+    const uint32_t scale_g8 = lane_scales(slot, 8);
+#pragma unroll
+    for (int l = 0; l < Codec::kLoads; ++l) {
+      const uint4 a = mine[l * kSweepThreads];
+      const uint4 b = mine[(Codec::kLoads + l) * kSweepThreads];
+      multiply_groups(a, b, scale_g, scale_g8, x + l * Codec::kGroups * kTiles * 32, sums, others);
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        total[tile][j] = fmaf(block_scale, sums[tile][j] + others[tile][j], total[tile][j]);
+    }
+    if constexpr (Memory::kScales > 0) __syncwarp();
+    start(slot);
+  }
+
+ private:
+  __device__ __forceinline__ void go_to_item() {
+    block_ = begin_;
+    if (next_item_ >= items_.end) {
+      block_ = end_;
+      return;
+    }
+    const ProductCall& c = items_.c;
+    const SweepItem it = items_.item(next_item_++);
+    const int n = it.tile * kSweepRows + warp_id() * 16;
+    const int g = lane_id() >> 2;
+    // Rows past the end read the last one and are not stored.
+    const uint8_t* w = c.w + it.e * c.w_matrix;
+    const int64_t at = begin_ * (kBlockK * 16 / Codec::kLoadK) + (lane_id() & 3) * 16;
+    rows_[0] = w + min(n + g, c.N - 1) * c.w_row + at;
+    rows_[1] = w + min(n + g + 8, c.N - 1) * c.w_row + at;
+    if constexpr (Memory::kScales > 0) {
+      scale_row_ = c.scales + it.e * c.scale_matrix +
+                   min(n + (lane_id() >> 1), c.N - 1) * c.scale_row + begin_ * 8 +
+                   (lane_id() & 1) * 4;
+    }
+  }
+
+  /// Starts the next block that has not been started.
+  __device__ __forceinline__ void start(int slot) {
+    if (block_ < end_) {
+      const int K = items_.c.K;
+      auto* mine = reinterpret_cast<uint4*>(slots_ + slot * Memory::kSlot);
+      const int first_k = block_ * kBlockK + (lane_id() & 3) * Codec::kLoadK;
+#pragma unroll
+      for (int l = 0; l < Codec::kLoads; ++l) {
+        const bool exists = first_k + l * 4 * Codec::kLoadK < K;
+        const int more = exists ? l * 64 : 0;
+        copy_async<16>(mine + l * kSweepThreads, rows_[0] + more, exists);
+        copy_async<16>(mine + (Codec::kLoads + l) * kSweepThreads, rows_[1] + more, exists);
+      }
+      rows_[0] += Codec::kLoads * 64;
+      rows_[1] += Codec::kLoads * 64;
+      if constexpr (Memory::kScales > 0) {
+        const bool exists = block_ * 8 + (lane_id() & 1) * 4 < K / 16;
+        copy_async<4>(scales_ + slot * Memory::kSlot + lane_id() * 4, scale_row_, exists);
+        scale_row_ += 8;
+      }
+      if (++block_ == end_) go_to_item();
+    }
+    end_copy_group();
+  }
+
+  /// The two scales of this lane's 32 k, of row lane / 4 + more.
+  __device__ __forceinline__ uint32_t lane_scales(int slot, int more) const {
+    if constexpr (Memory::kScales > 0) {
+      const int row = (lane_id() >> 2) + more;
+      return lifted_scales(*reinterpret_cast<const uint16_t*>(scales_ + slot * Memory::kSlot +
+                                                              row * 8 + (lane_id() & 3) * 2));
+    }
+    return 0;
+  }
+
+  template <int i = 0>
+  __device__ __forceinline__ static void multiply_groups(const uint4& row_g,
+                                                         const uint4& row_g8,
+                                                         uint32_t scale_g,
+                                                         uint32_t scale_g8,
+                                                         const uint4* x,
+                                                         float (&sums)[kTiles][4],
+                                                         float (&others)[kTiles][4]) {
+    if constexpr (i < Codec::kGroups) {
+      uint32_t a[4];
+      uint32_t b[4];
+      Codec::template decode<i>(row_g, scale_g, a);
+      Codec::template decode<i>(row_g8, scale_g8, b);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 v = x[(i * kTiles + tile) * 32];
+        mma_16x8x16(sums[tile], a[0], b[0], a[1], b[1], v.x, v.y);
+        mma_16x8x16(others[tile], a[2], b[2], a[3], b[3], v.z, v.w);
+      }
+      multiply_groups<i + 1>(row_g, row_g8, scale_g, scale_g8, x, sums, others);
+    }
+  }
+
+  const Items& items_;
+  unsigned char* slots_;
+  unsigned char* scales_;
+  const uint8_t* rows_[2];
+  const uint8_t* scale_row_ = nullptr;
+  int next_item_;
+  int block_;  // the next to start
+  int begin_;
+  int end_;
+};
+
+/// The scale of 128 x 128 weights; 1 where there is none.
+template <class Codec>
+__device__ __forceinline__ float sweep_scale(const ProductCall& c, const SweepItem& it, int block) {
+  if constexpr (Codec::kScale == ScaleKind::kOneABlock) {
+    const int64_t at = it.e * c.scale_matrix + it.tile * c.scale_row + block;
+    return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
+                                          : to_float(Ue8m0{c.scales[at]});
+  }
+  return 1.0f;
+}
+
+// ---- sums ----
+
+/// The sums of a block's part of a tile, [token][row].
+template <int kTiles>
+__device__ __forceinline__ void keep_sweep_sums(const float (&total)[kTiles][4], float* sums) {
+  const int g = lane_id() >> 2;
+  const int t = lane_id() & 3;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int token = i * 8 + 2 * t + (j & 1);
+      sums[token * kSweepPitch + warp_id() * 16 + g + (j >> 1) * 8] = total[i][j];
+    }
+  }
+}
+
+/// Adds up a tile's slices and stores this block's share of its rows.
+template <class Codec>
+__device__ void finish_item(
+    const ProductCall& c, const SweepItem& it, float factor, int split, float* sums) {
+  const int rank = split > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int share = kSweepRows / split;  // a power of two
+  const int shift = __ffs(share) - 1;
+  for (int i = static_cast<int>(threadIdx.x); i < it.count * share; i += kSweepThreads) {
+    const int token = i >> shift;
+    const int row = rank * share + (i & (share - 1));
+    const int n = it.tile * kSweepRows + row;
+    if (n >= c.N) continue;
+    const int at = token * kSweepPitch + row;
+    float sum = 0.0f;
+    if (split == 1) {
+      sum = sums[at];
+    } else {
+#pragma unroll 4
+      for (int s = 0; s < split; ++s)
+        sum += in_block(sums, static_cast<unsigned>(s))[at];
+    }
+    const int64_t y_row = it.first + token;
+    store_any(c.y, c.y_format, (c.offsets != nullptr ? 0 : it.e * c.y_matrix) + y_row * c.y_row + n,
+              c.finished(sum * factor, y_row, n));
+  }
+}
+
+/// Between the sums of an item and their use: all blocks of the cluster, or of one alone.
+struct SweepBarrier {
+  bool cluster;
+
+  __device__ void arrive() const {
+    if (cluster) asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  }
+
+  __device__ void wait() const {
+    if (cluster) {
+      asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    } else {
+      __syncthreads();
+    }
+  }
+};
+
+// ---- the kernel ----
+
+template <class Codec, int kTiles>
+__global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
+    sweep_products(ProductCall c, SweepPlan plan) {
+  using Memory = SweepMemory<Codec, kTiles>;
+  extern __shared__ __align__(16) unsigned char sweep_shared[];
+  auto* const x_shared = reinterpret_cast<uint4*>(sweep_shared + Memory::kXAt);
+  auto* const sums = reinterpret_cast<float*>(sweep_shared + Memory::sums_at(plan.slice_blocks));
+  auto* const starts = reinterpret_cast<int*>(sweep_shared + Memory::starts_at(plan.slice_blocks));
+  let_next_start();
+  if (c.offsets != nullptr) {
+    wait_for_previous();
+    find_expert_items<8 * kTiles>(c, plan.row_tiles, starts);
+  }
+  const SweepItems<8 * kTiles> items(c, plan, starts);
+  const int slice = static_cast<int>(blockIdx.x) % plan.split;
+  const int begin = min(slice * plan.slice_blocks, plan.num_blocks);
+  const int end = min(begin + plan.slice_blocks, plan.num_blocks);
+  WeightSweep<Codec, kTiles> weights(items, begin, end, sweep_shared);
+  if (c.offsets == nullptr) wait_for_previous();
+  const SweepBarrier barrier{plan.split > 1};
+  SweepItem before{};
+  SweepItem it{-1, 0, 0, 0};
+  float factor = 1.0f;
+  int slot = 0;
+  for (int i = items.begin; i < items.end; ++i) {
+    const int e = it.e;
+    const int first = it.first;
+    const float factor_before = factor;
+    before = it;
+    it = items.item(i);
+    factor = c.factor(it.e) * Codec::kFactor;
+    if (it.e != e || it.first != first) {
+      __syncthreads();
+      stage_sweep_x<Codec, kTiles>(
+          c, (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + it.first * c.x_row, it.count, begin,
+          end - begin, x_shared);
+      __syncthreads();
+    }
+    float total[kTiles][4] = {};
+    float scale = begin < end ? sweep_scale<Codec>(c, it, begin) : 1.0f;
+    for (int b = begin; b < end; ++b) {
+      const float now = scale;
+      if (b + 1 < end) scale = sweep_scale<Codec>(c, it, b + 1);
+      weights.multiply(slot, x_shared + (b - begin) * kTiles * 128 + lane_id(), now, total);
+      slot = slot + 1 == Memory::kAhead ? 0 : slot + 1;
+    }
+    if (i > items.begin) {
+      barrier.wait();
+      finish_item<Codec>(c, before, factor_before, plan.split,
+                         sums + ((i - 1) & 1) * Memory::kSums);
+    }
+    keep_sweep_sums(total, sums + (i & 1) * Memory::kSums);
+    barrier.arrive();
+  }
+  if (items.begin < items.end) {
+    barrier.wait();
+    finish_item<Codec>(c, it, factor, plan.split, sums + ((items.end - 1) & 1) * Memory::kSums);
+  }
+  wait_copy_groups<0>();
+  barrier.arrive();
+  barrier.wait();  // nobody leaves what another still reads
+}
+
+// ---- the host ----
+
+/// The slices of a matrix that need the least time: the blocks of k that a multiprocessor has, and
+/// about four more for every tile that follows another.
+inline SweepPlan sweep_plan(const ProductCall& c, int num_sms) {
+  SweepPlan plan;
+  plan.row_tiles = (c.N + kSweepRows - 1) / kSweepRows;
+  plan.num_blocks = std::max(1, (c.K + kBlockK - 1) / kBlockK);
+  const int64_t tiles = int64_t{plan.row_tiles} * (c.offsets == nullptr ? c.matrices : 8);
+  int64_t best = -1;
+  for (int split = 1; split <= 8; split *= 2) {
+    const int slice = (plan.num_blocks + split - 1) / split;
+    if (slice > kMostSliceBlocks && split < 8) continue;
+    constexpr int64_t kItem = 4;
+    const int64_t clusters = 3 * num_sms / split;
+    const int64_t cost =
+        (tiles * split + num_sms - 1) / num_sms * slice + (tiles + clusters - 1) / clusters * kItem;
+    if (best >= 0 && cost >= best) continue;
+    best = cost;
+    plan.split = split;
+    plan.slice_blocks = slice;
+  }
+  return plan;
+}
+
+/// Clusters of a kernel that the GPU in use runs at once.
+template <class Codec, int kTiles>
+Status find_clusters_at_once(int split, int shared_bytes, int64_t* out) {
+  struct Known {
+    int split = 0;
+    int shared_bytes = 0;
+    int clusters = 0;
+  };
+
+  static thread_local Known known[4];
+  Known& k = known[split >= 8 ? 3 : split / 2];
+  if (k.split == split && k.shared_bytes == shared_bytes) {
+    *out = k.clusters;
+    return {};
+  }
+  const auto* kernel = reinterpret_cast<const void*>(sweep_products<Codec, kTiles>);
+  FATHOM_TRY(cuda_status(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      "shared memory of a kernel"));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(split), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(split));
+  config.blockDim = dim3(kSweepThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  FATHOM_TRY(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+                         "asking for clusters at once"));
+  k = {split, shared_bytes, std::max(1, clusters)};
+  *out = k.clusters;
+  return {};
+}
+
+template <class Codec, int kTiles>
+Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
+  using Memory = SweepMemory<Codec, kTiles>;
+  plan.batches = (c.T + 8 * kTiles - 1) / (8 * kTiles);
+  const int shared = Memory::starts_at(plan.slice_blocks) +
+                     (c.offsets == nullptr ? 0 : (c.matrices + 1) * static_cast<int>(sizeof(int)));
+  int64_t clusters = 0;
+  FATHOM_TRY((find_clusters_at_once<Codec, kTiles>(plan.split, shared, &clusters)));
+  if (c.offsets == nullptr)
+    clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
+  return launch_kernel(ex, sweep_products<Codec, kTiles>,
+                       {.blocks = clusters * plan.split,
+                        .threads = kSweepThreads,
+                        .shared_bytes = shared,
+                        .cluster = plan.split},
+                       c, plan);
+}
+
+/// Runs a product. More than 16 rows go in batches, each of which reads the weights again.
+template <class Codec>
+Status run_sweep(Exec& ex, const ProductCall& c) {
+  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
+  const SweepPlan plan = sweep_plan(c, ex.device->num_sms);
+  const bool few = c.offsets == nullptr ? c.T <= 8 : c.T <= 2 * c.matrices;
+  if (few) return launch_sweep<Codec, 1>(ex, c, plan);
+  return launch_sweep<Codec, 2>(ex, c, plan);
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,183 @@
+// Weights as tiles of 128 rows have them: what a stage of k brings to shared memory, and how it
+// becomes the first operand of a warpgroup's product. Exact, as codecs.cuh says.
+#pragma once
+
+#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/products/warpgroup_products.cuh"
+
+namespace fathom::cuda {
+
+/// What comes beside weights and activations.
+enum class TileSide {
+  kNone,
+  kRowScales,    ///< of each of 128 rows of w, sixteen E4M3 for a stage of w
+  kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
+};
+
+__device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at));
+  return v;
+}
+
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+
+/// bf16 weights: an operand in shared memory as they are. With kExact, sums of 128 k are added up
+/// in float32 outside the tensor cores, whose own additions cut off bits.
+template <bool kExact>
+struct TileBf16 {
+  static constexpr int kStageK = 64;
+  static constexpr int kXElement = 2;   ///< bytes
+  static constexpr int kWRow = 128;     ///< bytes of a row of w in a stage
+  static constexpr int kWEvery = 1;     ///< stages of x that come with one of w
+  static constexpr int kRowBlocks = 1;  ///< of 64 rows of w, for each warpgroup
+  using Narrow = TileBf16;              ///< for 64 rows of x
+  static constexpr bool kDecoded = false;
+  static constexpr bool kCodes = false;
+  static constexpr int kAddEvery = kExact ? 2 : 0;  ///< stages; 0: one sum over all of k
+  static constexpr TileSide kSide = TileSide::kNone;
+  static constexpr float kFactor = 1.0f;
+};
+
+/// NVFP4 weights, decoded with their scales into registers.
+struct TileNvfp4 {
+  static constexpr int kStageK = 64;
+  static constexpr int kXElement = 2;
+  static constexpr int kWRow = 32;
+  static constexpr int kWEvery = 4;  ///< so that a row of w is brought by 128 bytes
+  static constexpr int kRowBlocks = 1;
+  using Narrow = TileNvfp4;
+  static constexpr bool kDecoded = true;
+  static constexpr bool kCodes = false;
+  static constexpr int kAddEvery = 0;
+  static constexpr TileSide kSide = TileSide::kRowScales;
+  static constexpr float kFactor = 128.0f;  // 2^126 / 2^119
+  static constexpr int kSteps = kStageK / 16;
+
+  /// Byte r of `words` holds two codes, the lower k in its lower half; out[order of r] gets them as
+  /// a pair of bf16 times 2^-126.
+  __device__ __forceinline__ static void decode_bytes(uint32_t words, uint32_t (&out)[4]) {
+    const uint32_t low_ends = (words << 6) & 0xC0C0C0C0u;
+    const uint32_t low_tops = ((words << 4) & 0x80808080u) | ((words >> 2) & 0x01010101u);
+    const uint32_t high_ends = (words << 2) & 0xC0C0C0C0u;
+    const uint32_t high_tops = (words & 0x80808080u) | ((words >> 6) & 0x01010101u);
+    const uint32_t low_01 = __byte_perm(low_ends, low_tops, 0x5140);
+    const uint32_t low_23 = __byte_perm(low_ends, low_tops, 0x7362);
+    const uint32_t high_01 = __byte_perm(high_ends, high_tops, 0x5140);
+    const uint32_t high_23 = __byte_perm(high_ends, high_tops, 0x7362);
+    out[0] = __byte_perm(low_01, high_01, 0x5410);
+    out[2] = __byte_perm(low_01, high_01, 0x7632);
+    out[1] = __byte_perm(low_23, high_23, 0x5410);
+    out[3] = __byte_perm(low_23, high_23, 0x7632);
+  }
+
+  /// The fragments of part `part` (of kWEvery) of a stage of weights: `w` is the address of row
+  /// lane / 4 of this warp, `side` that of its sixteen scales.
+  __device__ __forceinline__ static void decode(uint32_t w,
+                                                uint32_t side,
+                                                int part,
+                                                uint32_t (&a)[kSteps][4]) {
+    const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
+    const uint32_t mine = t | (4 + t) << 4;                          // byte t of two words
+    const uint32_t swizzle = static_cast<uint32_t>(lane_id()) >> 2;  // the row, mod 8
+    const uint32_t scales = load_shared_4(side + 4 * static_cast<uint32_t>(part));
+    const uint32_t scales_8 = load_shared_4(side + 8 * 16 + 4 * static_cast<uint32_t>(part));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t at = w + ((static_cast<uint32_t>(2 * part + half) ^ swizzle) << 4);
+      const uint4 row = load_shared_16(at);
+      const uint4 row_8 = load_shared_16(at + 8 * kWRow * kWEvery);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int step = 2 * half + i;
+        const uint32_t here =
+            i == 0 ? __byte_perm(row.x, row.y, mine) : __byte_perm(row.z, row.w, mine);
+        const uint32_t here_8 =
+            i == 0 ? __byte_perm(row_8.x, row_8.y, mine) : __byte_perm(row_8.z, row_8.w, mine);
+        decode_bytes(__byte_perm(here, here_8, 0x5410), a[step]);
+        const auto pick = static_cast<uint32_t>(step | (4 + step) << 4);
+        const uint32_t lifted = lifted_scales(__byte_perm(scales, scales_8, pick));
+        const uint32_t scale = __byte_perm(lifted, 0, 0x1010);
+        const uint32_t scale_8 = __byte_perm(lifted, 0, 0x3232);
+        a[step][0] = multiply_pairs(a[step][0], scale);
+        a[step][1] = multiply_pairs(a[step][1], scale_8);
+        a[step][2] = multiply_pairs(a[step][2], scale);
+        a[step][3] = multiply_pairs(a[step][3], scale_8);
+      }
+    }
+  }
+};
+
+/// E4M3 weights with a scale for 128 x 128, decoded into registers; activations in bf16.
+struct TileFp8 {
+  static constexpr int kStageK = 128;
+  static constexpr int kXElement = 2;
+  static constexpr int kWRow = 128;
+  static constexpr int kWEvery = 1;
+  static constexpr int kRowBlocks = 1;
+  using Narrow = TileFp8;
+  static constexpr bool kDecoded = true;
+  static constexpr bool kCodes = false;
+  static constexpr int kAddEvery = 1;
+  static constexpr TileSide kSide = TileSide::kNone;
+  static constexpr float kFactor = 1.0f;
+  static constexpr int kSteps = kStageK / 16;
+
+  __device__ __forceinline__ static uint32_t decode_pair(uint32_t codes) {
+    const float2 v = __half22float2(
+        __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
+    return pair_of_floats(v.x, v.y);
+  }
+
+  __device__ __forceinline__ static void decode(uint32_t w,
+                                                uint32_t,
+                                                int,
+                                                uint32_t (&a)[kSteps][4]) {
+    const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
+    const uint32_t row = static_cast<uint32_t>(lane_id()) >> 2;  // mod 8: the swizzle
+    const uint32_t word = (t >> 1) * 4;
+    const uint32_t shift = (t & 1) * 16;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint32_t at = w + ((static_cast<uint32_t>(step) ^ row) << 4) + word;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t more = static_cast<uint32_t>((i & 1) * 8 * kWRow + (i >> 1) * 8);
+        a[step][i] = decode_pair(load_shared_4(at + more) >> shift);
+      }
+    }
+  }
+};
+
+/// E4M3 weights and activations, multiplied as they are; sums of 128 k are scaled and added up in
+/// float32. `kBlocks`: a scale for 128 x 128 weights and one for 128 k of a row of x. Twice the
+/// rows of w in a block halve what it reads of x, which at this speed the last cache could not
+/// give.
+template <bool kBlocks, int kBlocksOfRows = 2>
+struct TileFp8Pair {
+  static constexpr int kWEvery = 1;
+  static constexpr int kRowBlocks = kBlocksOfRows;
+  using Narrow = TileFp8Pair<kBlocks, 1>;
+  static constexpr int kStageK = 128;
+  static constexpr int kXElement = 1;
+  static constexpr int kWRow = 128;
+  static constexpr bool kDecoded = false;
+  static constexpr bool kCodes = true;
+  static constexpr int kAddEvery = 1;
+  static constexpr TileSide kSide = kBlocks ? TileSide::kTokenScales : TileSide::kNone;
+  static constexpr float kFactor = 1.0f;
+};
+
+/// Whether whoever multiplies scales sums by those of blocks of weights.
+template <class Codec>
+inline constexpr bool kHasBlockScales = false;
+template <>
+inline constexpr bool kHasBlockScales<TileFp8> = true;
+
+}  // namespace fathom::cuda

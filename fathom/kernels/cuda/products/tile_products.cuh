@@ -1,0 +1,454 @@
+// Products of many rows on the tensor cores of Hopper.
+//
+// A block takes 128 (or 256) rows of w times kTokens rows of x. Weights are the first operand of
+// wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and a matrix with few
+// rows of x wastes no work on rows of w. A warpgroup brings stages of k to shared memory ahead of
+// two that compute, half of the rows of w each; while one decodes or scales, the other multiplies.
+// Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
+// cluster share the k of one tile and add up their sums in the order of the slices.
+//
+// Shared memory: stages of [x: kTokens rows in panels of 128 bytes][w], then what comes beside them
+// (TileSide), outputs on their way, barriers, and the first tile of every expert. Where rows of w
+// are short, one stage of w, in a ring of its own, serves several of x.
+#pragma once
+
+#include "fathom/kernels/cuda/products/tile_output.cuh"
+#include "fathom/kernels/cuda/products/tile_walk.cuh"
+
+namespace fathom::cuda {
+
+// ---- bringing ----
+
+template <int kBytes>
+__device__ __forceinline__ void copy_beside(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
+               "r"(exists ? kBytes : 0)
+               : "memory");
+}
+
+/// The scale of 128 x 128 weights; block_row counts those of the matrix.
+__device__ __forceinline__ float block_scale(const ProductCall& c,
+                                             int e,
+                                             int64_t block_row,
+                                             int k) {
+  if (block_row * 128 >= c.N) return 0.0f;
+  const int64_t at = e * c.scale_matrix + block_row * c.scale_row + k;
+  return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
+                                        : to_float(Ue8m0{c.scales[at]});
+}
+
+/// The scales of a row of x and of its products, loaded before a stage is free.
+template <class Codec>
+struct TokenScales {
+  float values[Codec::kRowBlocks];
+
+  __device__ TokenScales(const ProductCall& c, const ProductTile& tile, int block, int tid) {
+    const float x =
+        tid < tile.count
+            ? c.x_scales[(int64_t{tile.first} + tid) * c.x_scale_row + block * c.x_scale_block]
+            : 0.0f;
+#pragma unroll
+    for (int i = 0; i < Codec::kRowBlocks; ++i)
+      values[i] = x * block_scale(c, tile.e, int64_t{tile.row_tile} * Codec::kRowBlocks + i, block);
+  }
+
+  __device__ void keep(uint32_t to, int tid) const {
+#pragma unroll
+    for (int i = 0; i < Codec::kRowBlocks; ++i)
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(tid)),
+                   "f"(values[i])
+                   : "memory");
+  }
+};
+
+/// Scales of rows of w beside a stage that begins at `k`, for thread `tid`.
+template <class Codec>
+__device__ __forceinline__ void bring_side(
+    const ProductCall& c, const ProductTile& tile, int k, uint32_t to, int tid) {
+  if constexpr (Codec::kSide == TileSide::kRowScales) {
+    const int n = min(tile.row_tile * kTileRows<Codec> + tid, c.N - 1);
+    const uint8_t* from = c.scales + tile.e * c.scale_matrix + n * c.scale_row + k / 16;
+    to += 16 * static_cast<uint32_t>(tid);
+    if (c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0) {
+      copy_beside<16>(to, from, true);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool exists = k + 64 * i < c.K;
+      copy_beside<4>(to + 4 * i, from + (exists ? 4 * i : 0), exists);
+    }
+  }
+}
+
+/// A stage of weights into a ring of their own.
+template <class Codec, int kTokens>
+__device__ __forceinline__ void bring_weights(const TileMaps& maps,
+                                              TileWalk<Codec, kTokens>& walk,
+                                              const TilePlaces<Codec, kTokens>& at,
+                                              const ProductTile& tile,
+                                              int k,
+                                              int tid) {
+  using Memory = TileMemory<Codec, kTokens>;
+  barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
+  const uint32_t full = at.w_full(walk.w_stage);
+  if (tid == 0) {
+    barrier_expect(full, Memory::kWBytes);
+    copy_box(at.w(walk.w_stage), maps.w, k * Codec::kWRow, tile.row_tile * kTileRows<Codec>, tile.e,
+             full);
+  }
+  if constexpr (Codec::kSide != TileSide::kNone) {
+    bring_side<Codec>(walk.c, tile, k * Codec::kStageK, at.side(walk.w_stage), tid);
+    arrive_after_copies(full);
+  }
+  walk.next_w_stage();
+}
+
+template <class Codec, int kTokens>
+__device__ void bring_tiles(const TileMaps& maps,
+                            TileWalk<Codec, kTokens> walk,
+                            TilePlaces<Codec, kTokens> at) {
+  using Memory = TileMemory<Codec, kTokens>;
+  constexpr bool kHasSide = Codec::kSide != TileSide::kNone;
+  constexpr bool kScalesTokens = Codec::kSide == TileSide::kTokenScales;
+  constexpr int kWElements = Codec::kWRow / (Codec::kXElement == 2 && !Codec::kDecoded ? 2 : 1);
+  const int tid = static_cast<int>(threadIdx.x) % kWarpgroup;
+  if (!kHasSide && tid != 0) return;
+  for (; walk.more(); walk.next_item()) {
+    const ProductTile tile = walk.tile();
+    const int x_matrix = walk.c.offsets != nullptr ? 0 : tile.e;
+    for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
+      if constexpr (Memory::kOwnRing) {
+        if ((k - walk.begin) % Codec::kWEvery == 0)
+          bring_weights<Codec, kTokens>(maps, walk, at, tile, k, tid);
+      }
+      const auto bring = [&](auto&& keep_scales) {
+        if (!Memory::kOwnRing || tid == 0) barrier_wait(at.free(walk.stage), walk.parity ^ 1);
+        const uint32_t full = at.full(walk.stage);
+        if (tid == 0) {
+          barrier_expect(full, Memory::kStageBytes);
+          if constexpr (!Memory::kOwnRing) {
+            copy_box(at.w(walk.stage), maps.w, k * kWElements, tile.row_tile * kTileRows<Codec>,
+                     tile.e, full);
+          }
+#pragma unroll
+          for (int panel = 0; panel < Memory::kXPanels; ++panel) {
+            copy_box(at.x(walk.stage) + static_cast<uint32_t>(panel * Memory::kXPanelBytes), maps.x,
+                     k * Codec::kStageK + panel * (kPanelRowBytes / Codec::kXElement), tile.first,
+                     x_matrix, full);
+          }
+        }
+        keep_scales(full);
+      };
+      if constexpr (kScalesTokens) {
+        const TokenScales<Codec> scales(walk.c, tile, k, tid);
+        bring([&](uint32_t full) {
+          scales.keep(at.side(walk.stage), tid);
+          barrier_arrive(full);
+        });
+      } else {
+        bring([](uint32_t) {});
+      }
+    }
+  }
+  if constexpr (Memory::kOwnRing) wait_copies_all();  // a block must not end before its copies
+}
+
+// ---- computing ----
+
+__device__ __forceinline__ void free_stage(uint32_t barrier) {
+  __syncwarp();
+  if (lane_id() == 0) barrier_arrive(barrier);
+}
+
+/// The products of a stage; `w` is the address of this warpgroup's rows.
+template <class Codec, int kTokens>
+__device__ __forceinline__ void multiply_stage(float (&d)[kTokens / 2],
+                                               uint32_t w,
+                                               uint32_t x,
+                                               bool accumulate) {
+  constexpr int kSteps = kPanelRowBytes / 32;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const uint64_t a = rows_operand(w + 32 * static_cast<uint32_t>(step));
+    const uint64_t b = rows_operand(x + 32 * static_cast<uint32_t>(step));
+    if constexpr (Codec::kCodes) {
+      multiply_codes(d, a, b, accumulate || step > 0);
+    } else {
+      multiply_rows(d, a, b, accumulate || step > 0);
+    }
+  }
+}
+
+template <class Codec, int kTokens, int kSteps>
+__device__ __forceinline__ void multiply_fragments(float (&d)[kTokens / 2],
+                                                   const uint32_t (&a)[kSteps][4],
+                                                   uint32_t x,
+                                                   bool accumulate) {
+  using Memory = TileMemory<Codec, kTokens>;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const auto panel = static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes);
+    multiply_rows(d, a[step], rows_operand(x + panel + 32 * (static_cast<uint32_t>(step) % 4)),
+                  accumulate || step > 0);
+  }
+}
+
+/// One warpgroup's sums of a tile over the stages of this block.
+template <class Codec, int kTokens>
+class TileSums {
+ public:
+  using Memory = TileMemory<Codec, kTokens>;
+  using Walk = TileWalk<Codec, kTokens>;
+  using Places = TilePlaces<Codec, kTokens>;
+  static constexpr int kSums = kTokens / 2;
+  static constexpr int kRowBlocks = Codec::kRowBlocks;
+
+  __device__ TileSums(Places at, int wg)
+      : at_(at),
+        wg_(wg),
+        rows_(static_cast<uint32_t>(wg * 64 * kRowBlocks * Codec::kWRow)),
+        lane_row_((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64) {
+    if (Codec::kDecoded && wg == 1) pass_turn();
+  }
+
+  /// After the last tile: takes the turn that is left.
+  __device__ void finish() {
+    if (Codec::kDecoded && wg_ == 0) take_turn();
+  }
+
+  float d[kRowBlocks][kSums];  ///< of 64 rows of w each
+
+  __device__ __forceinline__ void run(Walk& walk, const ProductTile& tile) {
+#pragma unroll
+    for (int block = 0; block < kRowBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i)
+        d[block][i] = 0.0f;
+    }
+    if (walk.begin >= walk.end) return;
+    if constexpr (Codec::kAddEvery > 0) {
+      add_parts(walk, tile);
+    } else if constexpr (Codec::kDecoded) {
+      add_decoded(walk);
+    } else {
+      add_plain(walk);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void wait_full(const Walk& walk) {
+    barrier_wait(at_.full(walk.stage), walk.parity);
+  }
+
+  /// Products with fragments in registers hold their warp until they begin, so that it cannot
+  /// decode: the warpgroups take turns, and one decodes while the other multiplies.
+  __device__ __forceinline__ void take_turn() {
+    named_sync(4 + wg_, 2 * kWarpgroup);
+  }
+
+  __device__ __forceinline__ void pass_turn() {
+    asm volatile("bar.arrive %0, %1;" ::"r"(4 + (wg_ ^ 1)), "n"(2 * kWarpgroup) : "memory");
+  }
+
+  /// Operands in shared memory: a stage is given back when the products of the next are given out.
+  __device__ __forceinline__ void add_plain(Walk& walk) {
+    int previous = 0;
+    for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
+      wait_full(walk);
+      begin_products();
+      multiply_stage<Codec, kTokens>(d[0], at_.w(walk.stage) + rows_, at_.x(walk.stage),
+                                     k > walk.begin);
+      commit_products();
+      wait_products<1>();
+      if (k > walk.begin) free_stage(at_.free(previous));
+      previous = walk.stage;
+    }
+    wait_products<0>();
+    free_stage(at_.free(previous));
+  }
+
+  /// The fragments of stage k of x. Weights that have a ring of their own are free again once they
+  /// are in registers.
+  template <int kSteps>
+  __device__ __forceinline__ void decode(Walk& walk, int k, uint32_t (&a)[kSteps][4]) {
+    constexpr int kPitch = Codec::kWRow * Codec::kWEvery;
+    const auto row = static_cast<uint32_t>(lane_row_);
+    if constexpr (!Memory::kOwnRing) {
+      Codec::decode(at_.w(walk.stage) + row * kPitch, 0, 0, a);
+    } else {
+      const int part = (k - walk.begin) % Codec::kWEvery;
+      if (part == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
+      Codec::decode(at_.w(walk.w_stage) + row * kPitch, at_.side(walk.w_stage) + row * 16, part, a);
+      if (part == Codec::kWEvery - 1 || k + 1 == walk.end) {
+        free_stage(at_.w_free(walk.w_stage));
+        walk.next_w_stage();
+      }
+    }
+  }
+
+  /// Fragments in registers: the next stage is decoded while this one multiplies.
+  __device__ __forceinline__ void add_decoded(Walk& walk) {
+    static_assert(Memory::kOwnRing, "weights are decoded before x has come");
+    uint32_t even[Codec::kSteps][4];
+    uint32_t odd[Codec::kSteps][4];
+    decode(walk, walk.begin, even);
+    for (int k = walk.begin; k < walk.end; k += 2) {
+      multiply_decoded(walk, k, even, odd);
+      if (k + 1 < walk.end) multiply_decoded(walk, k + 1, odd, even);
+    }
+  }
+
+  template <int kSteps>
+  __device__ __forceinline__ void multiply_decoded(Walk& walk,
+                                                   int k,
+                                                   const uint32_t (&now)[kSteps][4],
+                                                   uint32_t (&next)[kSteps][4]) {
+    wait_full(walk);
+    take_turn();
+    begin_products();
+    multiply_fragments<Codec, kTokens>(d[0], now, at_.x(walk.stage), k > walk.begin);
+    commit_products();
+    pass_turn();
+    if (k + 1 < walk.end) decode(walk, k + 1, next);
+    wait_products<0>();
+    free_stage(at_.free(walk.stage));
+    walk.next_stage();
+  }
+
+  /// Sums of 128 k of their own, added up in float32 with their scales.
+  __device__ __forceinline__ void add_parts(Walk& walk, const ProductTile& tile) {
+    float part[kSums];
+    // A warpgroup has half of 128 rows of w, or 128 of 256.
+    const int64_t block_row = int64_t{tile.row_tile} * kRowBlocks + (kRowBlocks > 1 ? wg_ : 0);
+    float scale =
+        kHasBlockScales<Codec> ? block_scale(walk.c, tile.e, block_row, walk.begin) : 1.0f;
+    for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
+      const bool begins = (k - walk.begin) % Codec::kAddEvery == 0;
+      const bool ends =
+          (k - walk.begin) % Codec::kAddEvery == Codec::kAddEvery - 1 || k + 1 == walk.end;
+      wait_full(walk);
+      const float now = scale;
+#pragma unroll
+      for (int block = 0; block < kRowBlocks; ++block) {
+        multiply_part(walk, k, block, part, !begins);
+        if constexpr (kHasBlockScales<Codec>) {
+          if (block == 0 && k + 1 < walk.end) scale = block_scale(walk.c, tile.e, block_row, k + 1);
+        }
+        wait_products<0>();
+        if constexpr (Codec::kSide == TileSide::kTokenScales) {
+          add_scaled(
+              d[block], part,
+              at_.side(walk.stage) + (kRowBlocks > 1 ? 512 * static_cast<uint32_t>(wg_) : 0));
+        } else if (ends) {
+#pragma unroll
+          for (int i = 0; i < kSums; ++i)
+            d[block][i] = fmaf(now, part[i], d[block][i]);
+        }
+      }
+      free_stage(at_.free(walk.stage));
+    }
+  }
+
+  __device__ __forceinline__ void multiply_part(
+      Walk& walk, int k, int block, float (&part)[kSums], bool accumulate) {
+    if constexpr (Codec::kDecoded) {
+      uint32_t a[Codec::kSteps][4];
+      decode(walk, k, a);
+      take_turn();
+      begin_products();
+      multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), accumulate);
+      commit_products();
+      pass_turn();
+      return;
+    } else {
+      begin_products();
+      multiply_stage<Codec, kTokens>(
+          part, at_.w(walk.stage) + rows_ + static_cast<uint32_t>(block * 64 * Codec::kWRow),
+          at_.x(walk.stage), accumulate);
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ static void add_scaled(float (&d)[kSums],
+                                                    const float (&part)[kSums],
+                                                    uint32_t side) {
+    const uint32_t mine = side + 8 * (static_cast<uint32_t>(lane_id()) & 3);
+#pragma unroll
+    for (int j = 0; j < kSums / 4; ++j) {
+      float2 tokens;
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(tokens.x), "=f"(tokens.y)
+                   : "r"(mine + 32 * static_cast<uint32_t>(j)));
+      d[4 * j] = fmaf(tokens.x, part[4 * j], d[4 * j]);
+      d[4 * j + 1] = fmaf(tokens.y, part[4 * j + 1], d[4 * j + 1]);
+      d[4 * j + 2] = fmaf(tokens.x, part[4 * j + 2], d[4 * j + 2]);
+      d[4 * j + 3] = fmaf(tokens.y, part[4 * j + 3], d[4 * j + 3]);
+    }
+  }
+
+  Places at_;
+  int wg_;
+  uint32_t rows_;
+  int lane_row_;
+};
+
+// ---- the kernel ----
+
+template <class Codec, int kTokens>
+__global__ void __launch_bounds__(kTileThreadsOfProduct, 1)
+    tile_products(const __grid_constant__ TileMaps maps, ProductCall c, TilePlan plan) {
+  using Memory = TileMemory<Codec, kTokens>;
+  extern __shared__ unsigned char raw_shared[];
+  const uint32_t raw = shared_address(raw_shared);
+  const uint32_t shared = (raw + 1023) & ~1023u;
+  unsigned char* const base = raw_shared + (shared - raw);
+  const TilePlaces<Codec, kTokens> at{shared};
+  auto* const starts = reinterpret_cast<int*>(base + Memory::kStartsAt);
+  auto* const sums = reinterpret_cast<float*>(base);
+  let_next_start();
+  if (threadIdx.x == 0) {
+    prefetch_map(maps.x);
+    prefetch_map(maps.w);
+    at.init();
+  }
+  wait_for_previous();
+  if (c.offsets != nullptr) find_expert_tiles<kTokens>(c, plan, starts);
+  __syncthreads();
+  TileWalk<Codec, kTokens> walk(c, plan, starts);
+  const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (wg == 2) {
+    give_registers<40>();
+    bring_tiles<Codec, kTokens>(maps, walk, at);
+  } else {
+    take_registers<232>();
+    TileSums<Codec, kTokens> mine(at, wg);
+    constexpr int kRowBlocks = Codec::kRowBlocks;
+    for (; walk.more(); walk.next_item()) {
+      const ProductTile tile = walk.tile();
+      mine.run(walk, tile);
+      // Nobody writes over a stage that the other warpgroup still multiplies.
+      if (plan.split > 1) named_sync(1, 2 * kWarpgroup);
+#pragma unroll
+      for (int block = 0; block < kRowBlocks; ++block) {
+        const int first_row = (wg * kRowBlocks + block) * 64;
+        if (plan.split > 1) {
+          keep_sums<Memory::kSumPitch>(mine.d[block], sums, first_row + (warp_id() & 3) * 16);
+        } else {
+          store_tile(TileOutput(c, tile, Codec::kFactor), mine.d[block],
+                     tile.row_tile * kTileRows<Codec> + first_row, at.out(wg), 2 + wg);
+        }
+      }
+    }
+    mine.finish();
+  }
+  if (plan.split == 1) return;
+  __syncwarp();
+  cluster_sync();
+  TileWalk<Codec, kTokens> whole(c, plan, starts);
+  combine_slices<kTokens, kTileRows<Codec>, Memory::kSumPitch>(
+      TileOutput(c, whole.tile(), Codec::kFactor), sums, plan.split);
+  cluster_sync();  // nobody leaves what another still reads
+}
+
+}  // namespace fathom::cuda

@@ -1,0 +1,233 @@
+// What products in tiles (tile_products.cuh) are made of: the stages in shared memory, and the
+// tiles that a block takes.
+#pragma once
+
+#include <algorithm>
+
+#include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/products/tile_codecs.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/cuda/tensor_map.cuh"
+
+namespace fathom::cuda {
+
+template <class Codec>
+inline constexpr int kTileRows = 128 * Codec::kRowBlocks;  ///< of w
+inline constexpr int kTileThreadsOfProduct = 3 * kWarpgroup;
+inline constexpr int kBand = 8;  ///< tiles of x that share the weights they read in the last cache
+
+struct TileMaps {
+  CUtensorMap x;
+  CUtensorMap w;
+};
+
+struct TilePlan {
+  int row_tiles = 0;    ///< of w
+  int token_tiles = 0;  ///< of x, of one matrix; with offsets, of none
+  int stages = 0;       ///< of k
+  int split = 1;        ///< slices of k: blocks in a cluster, which then take one tile
+  int slice = 0;        ///< stages of a slice
+};
+
+template <class Codec, int kTokens>
+struct TileMemory {
+  static constexpr bool kOwnRing = Codec::kWEvery > 1;  ///< of w
+  static constexpr int kXPanels = Codec::kStageK * Codec::kXElement / kPanelRowBytes;
+  static constexpr int kXPanelBytes = kTokens * kPanelRowBytes;
+  static constexpr int kXBytes = kXPanels * kXPanelBytes;
+  static constexpr int kWBytes = kTileRows<Codec> * Codec::kWRow * Codec::kWEvery;
+  static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
+  static constexpr int kSideBytes = Codec::kSide == TileSide::kNone ? 0
+                                    : Codec::kSide == TileSide::kRowScales
+                                        ? 128 * 16
+                                        : Codec::kRowBlocks * 128 * 4;
+  static constexpr int kWStages = kOwnRing ? (kTokens == 256 ? 2 : 4) : 0;
+  static constexpr int kOutBytes = 2 * 64 * kPanelRowBytes;  ///< 64 x 64 outputs a warpgroup
+  static constexpr int kWRingBytes = kWStages * (kWBytes + kSideBytes);
+  static constexpr int kRoom = (224 << 10) - kOutBytes - kWRingBytes;
+  static constexpr int kStages = std::min(10, kRoom / (kStageBytes + (kOwnRing ? 0 : kSideBytes)));
+  static constexpr int kSides = kOwnRing ? kWStages : kStages;
+  static constexpr int kWRingAt = kStages * kStageBytes;
+  static constexpr int kOutAt = kWRingAt + kWStages * kWBytes;
+  static constexpr int kSideAt = kOutAt + kOutBytes;
+  static constexpr int kBarriersAt = kSideAt + kSides * kSideBytes;
+  static constexpr int kWBarriersAt = kBarriersAt + 16 * kStages;
+  static constexpr int kStartsAt = kWBarriersAt + 16 * kWStages;
+  static constexpr int kSumPitch = kTileRows<Codec> + 4;  // floats
+
+  static int64_t bytes(int matrices) { return kStartsAt + (matrices + 1) * 4 + 1024; }
+
+  static_assert(kXPanels * kPanelRowBytes == Codec::kStageK * Codec::kXElement);
+  static_assert(kTokens > 128 || kTokens * kSumPitch * 4 <= kSideAt,
+                "sums of a split tile lie over the stages");
+  static_assert(kStartsAt + 1024 + 1024 <= 227 << 10);
+};
+
+// ---- which tile ----
+
+struct ProductTile {
+  int e;
+  int row_tile;
+  int first;  ///< row of x within the matrix; with offsets, of all of x
+  int count;  ///< rows of x, at most kTokens
+};
+
+/// The first tile of every expert, in a table; starts[matrices] is their number. For all threads.
+template <int kTokens>
+__device__ void find_expert_tiles(const ProductCall& c, const TilePlan& plan, int* starts) {
+  if (warp_id() == 0) {
+    int before = 0;
+    for (int e0 = 0; e0 < c.matrices; e0 += 32) {
+      const int e = e0 + lane_id();
+      const int rows = e < c.matrices ? c.offsets[e + 1] - c.offsets[e] : 0;
+      const int tiles = (rows + kTokens - 1) / kTokens * plan.row_tiles;
+      int up_to = tiles;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+        if (lane_id() >= step) up_to += other;
+      }
+      if (e < c.matrices) starts[e] = before + up_to - tiles;
+      before += __shfl_sync(0xFFFFFFFFu, up_to, 31);
+    }
+    if (lane_id() == 0) starts[c.matrices] = before;
+  }
+  __syncthreads();
+}
+
+/// Tile number `item` of an expert that holds it: the tiles of x of the same weights follow each
+/// other.
+template <int kTokens>
+__device__ ProductTile expert_tile(const ProductCall& c, const int* starts, int item) {
+  int low = 0;
+  int high = c.matrices;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (starts[middle] <= item) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const int first = c.offsets[low];
+  const int rows = c.offsets[low + 1] - first;
+  const int token_tiles = (rows + kTokens - 1) / kTokens;
+  const int at = item - starts[low];
+  const int row_tile = at / token_tiles;
+  const int done = (at - row_tile * token_tiles) * kTokens;
+  return {low, row_tile, first + done, min(kTokens, rows - done)};
+}
+
+/// Tile number `item` without offsets: bands of kBand tiles of x walk along the rows of w.
+template <int kTokens>
+__device__ ProductTile matrix_tile(const ProductCall& c, const TilePlan& plan, int item) {
+  const int each = plan.row_tiles * plan.token_tiles;
+  const int e = item / each;
+  const int at = item - e * each;
+  const int band = at / (kBand * plan.row_tiles);
+  const int rest = at - band * kBand * plan.row_tiles;
+  const int width = min(kBand, plan.token_tiles - band * kBand);
+  const int row_tile = rest / width;
+  const int first = (band * kBand + rest - row_tile * width) * kTokens;
+  return {e, row_tile, first, min(kTokens, c.T - first)};
+}
+
+/// Walks over the tiles and stages of a block, the same way in every warpgroup.
+template <class Codec, int kTokens>
+struct TileWalk {
+  const ProductCall& c;
+  const TilePlan& plan;
+  const int* starts;
+  int item;
+  int items;
+  int begin;  ///< of the stages of k that this block takes
+  int end;
+  int stage = 0;
+  uint32_t parity = 0;
+  int w_stage = 0;  ///< of a ring of its own
+  uint32_t w_parity = 0;
+
+  __device__ TileWalk(const ProductCall& call, const TilePlan& p, const int* s)
+      : c(call), plan(p), starts(s) {
+    item = static_cast<int>(blockIdx.x) / p.split;
+    items = c.offsets != nullptr ? s[c.matrices] : p.row_tiles * p.token_tiles * c.matrices;
+    const int slice = static_cast<int>(blockIdx.x) % p.split;
+    begin = min(slice * p.slice, p.stages);
+    end = min(begin + p.slice, p.stages);
+  }
+
+  __device__ bool more() const { return item < items; }
+
+  __device__ void next_item() { item += static_cast<int>(gridDim.x) / plan.split; }
+
+  __device__ ProductTile tile() const {
+    return c.offsets != nullptr ? expert_tile<kTokens>(c, starts, item)
+                                : matrix_tile<kTokens>(c, plan, item);
+  }
+
+  __device__ __forceinline__ void next_stage() {
+    if (++stage == TileMemory<Codec, kTokens>::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+
+  __device__ __forceinline__ void next_w_stage() {
+    if (++w_stage == TileMemory<Codec, kTokens>::kWStages) {
+      w_stage = 0;
+      w_parity ^= 1;
+    }
+  }
+};
+
+/// Addresses in shared memory.
+template <class Codec, int kTokens>
+struct TilePlaces {
+  using Memory = TileMemory<Codec, kTokens>;
+  uint32_t base;
+
+  __device__ uint32_t x(int stage) const {
+    return base + static_cast<uint32_t>(stage * Memory::kStageBytes);
+  }
+
+  __device__ uint32_t w(int stage) const {
+    if constexpr (Memory::kOwnRing)
+      return base + static_cast<uint32_t>(Memory::kWRingAt + stage * Memory::kWBytes);
+    return x(stage) + Memory::kXBytes;
+  }
+
+  __device__ uint32_t out(int wg) const {
+    return base + static_cast<uint32_t>(Memory::kOutAt + wg * Memory::kOutBytes / 2);
+  }
+
+  __device__ uint32_t side(int stage) const {
+    return base + static_cast<uint32_t>(Memory::kSideAt + stage * Memory::kSideBytes);
+  }
+
+  __device__ uint32_t full(int stage) const {
+    return base + static_cast<uint32_t>(Memory::kBarriersAt + 16 * stage);
+  }
+
+  __device__ uint32_t free(int stage) const { return full(stage) + 8; }
+
+  __device__ uint32_t w_full(int stage) const {
+    return base + static_cast<uint32_t>(Memory::kWBarriersAt + 16 * stage);
+  }
+
+  __device__ uint32_t w_free(int stage) const { return w_full(stage) + 8; }
+
+  __device__ void init() const {
+    constexpr int kSideArrivals = Codec::kSide == TileSide::kNone ? 0 : kWarpgroup;
+    for (int stage = 0; stage < Memory::kStages; ++stage) {
+      barrier_init(full(stage), 1 + (Memory::kOwnRing ? 0 : kSideArrivals));
+      barrier_init(free(stage), 8);  // warps that compute
+    }
+    for (int stage = 0; stage < Memory::kWStages; ++stage) {
+      barrier_init(w_full(stage), 1 + kSideArrivals);
+      barrier_init(w_free(stage), 8);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+};
+
+}  // namespace fathom::cuda

@@ -1,0 +1,56 @@
+#include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
+#include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
+
+namespace fathom {
+namespace {
+
+using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
+
+using Args = Bf16GroupGemm::Args;
+
+bool is_row_major(const Args& a) {
+  return a.w.layout == WeightLayout::kRowMajor;
+}
+
+bool is_bf16(const Args& a) {
+  return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
+}
+
+ProductCall product(const Args& a) {
+  ProductCall c = product_of(a);
+  c.offsets = a.offsets.as<const int32_t>();
+  return c;
+}
+
+bool fills_tiles(const Args& a) {
+  const ProductCall c = product_of(a);
+  return is_bf16(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileBf16<false>>(c, int64_t{kFewestExpertRows} * c.matrices);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileBf16<false>, 256>(ex, product(a));
+}
+
+Status run_streamed(Exec& ex, const Args& a) {
+  return run_stream<Bf16Codec>(ex, product(a));
+}
+
+Status run_each(Exec& ex, const Args& a) {
+  return run_any(ex, any_product_of(product(a), a.w.format()));
+}
+
+constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+
+}  // namespace
+
+constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda{
+    {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+};
+
+}  // namespace fathom
