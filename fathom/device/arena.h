@@ -61,10 +61,14 @@ class Arena {
 
   int64_t mark() const { return used_; }
 
+  /// Nothing while the arena is held.
   void release(int64_t mark) {
     FATHOM_DCHECK(mark <= used_);
-    used_ = mark;
+    if (!held_) used_ = mark;
   }
+
+  /// While held, what was taken stays taken: work that runs beside the work to come may use it.
+  void hold(bool held) { held_ = held; }
 
   void reset() { used_ = 0; }
 
@@ -77,6 +81,7 @@ class Arena {
   int64_t used_ = 0;
   int64_t high_water_ = 0;
   bool dry_ = true;
+  bool held_ = false;
 };
 
 /// Gives back what was taken from an arena since its construction.

@@ -203,6 +203,12 @@ Status Event::record(Stream& stream) {
                      "recording an event");
 }
 
+Status Event::record_in_graph(Stream& stream) {
+  return cuda_status(cudaEventRecordWithFlags(static_cast<cudaEvent_t>(event_.get()),
+                                              as_stream(stream), cudaEventRecordExternal),
+                     "recording an event in a graph");
+}
+
 Status Event::synchronize() {
   return cuda_status(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())),
                      "waiting for the GPU");

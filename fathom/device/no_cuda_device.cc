@@ -42,6 +42,10 @@ Status Event::record(Stream& /*stream*/) {
   return no_backend();
 }
 
+Status Event::record_in_graph(Stream& /*stream*/) {
+  return no_backend();
+}
+
 Status Event::synchronize() {
   return no_backend();
 }

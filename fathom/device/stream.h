@@ -31,6 +31,9 @@ class Event {
   /// Marks all work given to the stream so far.
   Status record(Stream& stream);
 
+  /// The same in a stream that is being captured: the mark becomes part of the graph.
+  Status record_in_graph(Stream& stream);
+
   /// Waits until the work before the mark is done. Errors: DeviceLost.
   Status synchronize();
 
@@ -71,6 +74,16 @@ class Stream {
   explicit Stream(void* stream) : stream_(stream) {}
 
   std::unique_ptr<void, internal::DestroyStream> stream_;
+};
+
+/// A second stream, for work beside that of the first, and the marks where they part and meet.
+struct SideStream {
+  Stream stream;
+  Event fork;
+  Event join;
+
+  /// Errors: Unavailable without a GPU.
+  static Result<SideStream> create();
 };
 
 }  // namespace fathom

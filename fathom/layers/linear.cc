@@ -283,6 +283,25 @@ Status group_linear(Exec& ex,
   return no_row(op, "grouped kernel", w, "");
 }
 
+Status group_linear_rows(Exec& ex,
+                         Op op,
+                         std::span<const Op> part_ops,
+                         const View& x,
+                         const RowsWeight& w,
+                         const View& offsets,
+                         const View& y,
+                         int64_t top_k) {
+  if (w.num_parts == 1) return group_linear(ex, op, x, w.parts[0], offsets, y, top_k);
+  int64_t column = 0;
+  for (int i = 0; i < w.num_parts; ++i) {
+    const int64_t rows = w.parts[i].w.rows();
+    FATHOM_TRY(group_linear(ex, part_ops[static_cast<size_t>(i)], x, w.parts[i], offsets,
+                            slice_cols(y, column, rows), top_k));
+    column += rows;
+  }
+  return {};
+}
+
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
   return launch<Bf16Bmm>(ex, op, {.x = x, .w = w.w, .y = y});
 }

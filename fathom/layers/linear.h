@@ -79,6 +79,16 @@ Status group_linear(Exec& ex,
                     const View& y,
                     int64_t top_k);
 
+/// group_linear for weights that may lie in two stacks, as linear_rows_of is for linear.
+Status group_linear_rows(Exec& ex,
+                         Op op,
+                         std::span<const Op> part_ops,
+                         const View& x,
+                         const RowsWeight& w,
+                         const View& offsets,
+                         const View& y,
+                         int64_t top_k);
+
 /// One product a head: x [T, Nh, K], w [Nh, N, K], y [T, Nh, N].
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
 

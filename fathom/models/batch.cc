@@ -15,12 +15,43 @@ View vector_view(std::vector<T>& values, const char* axes) {
 
 }  // namespace
 
+void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
+  const auto t = static_cast<size_t>(tokens);
+  const auto r = static_cast<size_t>(requests);
+  for (auto* array : {&token_ids_, &positions_, &logit_rows_})
+    array->reserve(t);
+  slots_.reserve(t);
+  for (Range* range : {&prefill_, &decode_}) {
+    range->query_offsets.reserve(r + 1);
+    range->kv_lens.reserve(r);
+    range->block_table.reserve(r * static_cast<size_t>(pages));
+  }
+}
+
+// Copies of the request with the fewest keys, behind the requests of the range.
+void BatchBuffer::add_copies(int64_t count, int64_t width, int64_t first_token, Range& range) {
+  const auto shortest = std::ranges::min_element(range.kv_lens) - range.kv_lens.begin();
+  const auto token = static_cast<size_t>(first_token + shortest);
+  const auto table = range.block_table.begin();
+  for (auto b = static_cast<int64_t>(range.kv_lens.size()); b < count; ++b) {
+    logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
+    token_ids_.push_back(token_ids_[token]);
+    positions_.push_back(positions_[token]);
+    slots_.push_back(-1);
+    range.query_offsets.push_back(range.query_offsets.back() + 1);
+    range.kv_lens.push_back(range.kv_lens[static_cast<size_t>(shortest)]);
+    std::copy_n(table + shortest * width, width, table + b * width);
+  }
+}
+
 Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
+                              const DecodePadding& padding,
                               Range& range,
                               TokenRange& out) {
   const auto begin = static_cast<int64_t>(token_ids_.size());
-  const auto count = static_cast<int64_t>(requests.size());
-  int64_t width = 0;
+  const auto given = static_cast<int64_t>(requests.size());
+  const int64_t count = given == 0 ? 0 : std::max(given, padding.requests);
+  int64_t width = given == 0 ? 0 : padding.pages;
   for (const SequenceStep& r : requests) {
     const auto end = r.cached + static_cast<int64_t>(r.tokens.size());
     width = std::max(width, ceil_div(end, page_size_));
@@ -28,7 +59,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   range.query_offsets.assign(1, 0);
   range.kv_lens.clear();
   range.block_table.assign(static_cast<size_t>(count * width), 0);
-  for (int64_t b = 0; b < count; ++b) {
+  for (int64_t b = 0; b < given; ++b) {
     const SequenceStep& r = requests[static_cast<size_t>(b)];
     const auto n = static_cast<int64_t>(r.tokens.size());
     const int64_t num_pages = ceil_div(r.cached + n, page_size_);
@@ -54,6 +85,10 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
     range.kv_lens.push_back(static_cast<int32_t>(r.cached + n));
     std::copy_n(r.pages.begin(), num_pages, range.block_table.begin() + b * width);
   }
+  if (count > given) {
+    FATHOM_CHECK(static_cast<int64_t>(token_ids_.size()) - begin == given, "one token each");
+    add_copies(count, width, begin, range);
+  }
   out.token_begin = begin;
   out.num_tokens = static_cast<int64_t>(token_ids_.size()) - begin;
   out.query_offsets = range.query_offsets;
@@ -65,14 +100,15 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
 }
 
 Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
-                                 std::span<const SequenceStep> decode) {
+                                 std::span<const SequenceStep> decode,
+                                 const DecodePadding& padding) {
   token_ids_.clear();
   positions_.clear();
   slots_.clear();
   logit_rows_.clear();
   Batch batch;
-  FATHOM_TRY(add_range(prefill, prefill_, batch.attention.prefill));
-  FATHOM_TRY(add_range(decode, decode_, batch.attention.decode));
+  FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));
+  FATHOM_TRY(add_range(decode, padding, decode_, batch.attention.decode));
   batch.token_ids = vector_view(token_ids_, "T");
   batch.attention.positions = vector_view(positions_, "T");
   batch.attention.slots = vector_view(slots_, "T");

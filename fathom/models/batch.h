@@ -47,15 +47,29 @@ struct SequenceStep {
   LogitRows logits = LogitRows::kLast;
 };
 
+/// The decode range as it is made for a GPU, whose captured steps have fixed shapes. Requests that
+/// are not there are copies of the shortest one: they choose its experts and read its keys, both of
+/// which are read anyway, and write none.
+struct DecodePadding {
+  int64_t requests = 0;  ///< at least so many, if there are any
+  int64_t pages = 0;     ///< at least so many columns of the block table
+};
+
 /// Owns the arrays of a batch. Reused from step to step; allocates only when a step is larger than
 /// every one before.
 class BatchBuffer {
  public:
   explicit BatchBuffer(int64_t page_size) : page_size_(page_size) {}
 
+  /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
+  void reserve(int64_t tokens, int64_t requests, int64_t pages);
+
   /// The batch of these requests. Valid until the next call. The caller adds `kv`.
   /// Errors: InvalidArgument for a request without tokens or with too few pages.
-  Result<Batch> build(std::span<const SequenceStep> prefill, std::span<const SequenceStep> decode);
+  /// Padding needs decode requests of one token each; rows of logits of copies come last.
+  Result<Batch> build(std::span<const SequenceStep> prefill,
+                      std::span<const SequenceStep> decode,
+                      const DecodePadding& padding = {});
 
  private:
   struct Range {
@@ -64,7 +78,11 @@ class BatchBuffer {
     std::vector<int32_t> block_table;
   };
 
-  Status add_range(std::span<const SequenceStep> requests, Range& range, TokenRange& out);
+  Status add_range(std::span<const SequenceStep> requests,
+                   const DecodePadding& padding,
+                   Range& range,
+                   TokenRange& out);
+  void add_copies(int64_t count, int64_t width, int64_t first_token, Range& range);
 
   int64_t page_size_;
   std::vector<int32_t> token_ids_;

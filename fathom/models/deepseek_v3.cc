@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "fathom/device/upload.h"
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/phase_scope.h"
@@ -24,6 +25,11 @@ Status declare_attention(WeightPlan& plan,
                          &w.q_kv_a));
     FATHOM_TRY(plan.vector(p + "q_a_layernorm.weight", "Lq", kNorm, &w.q_a_norm));
     FATHOM_TRY(plan.matrix(p + "q_b_proj.weight", "Nh*Dq,Lq", kAttention, &w.q_b));
+  } else if (plan.on_gpu()) {
+    // Row-major they lie in one matrix at no cost, and a GPU is busier with one product.
+    FATHOM_TRY(plan.rows({p + "q_proj.weight", "Nh*Dq,H"},
+                         {p + "kv_a_proj_with_mqa.weight", "Lkv+Dr,H"}, "Nh*Dq+Lkv+Dr,H",
+                         kAttention, &w.q_kv_a));
   } else {
     w.q_kv_a.num_parts = 2;
     FATHOM_TRY(plan.matrix(p + "q_proj.weight", "Nh*Dq,H", kAttention, &w.q_kv_a.parts[0]));
@@ -69,7 +75,8 @@ Status declare_moe(WeightPlan& plan,
   RowPart first = {p + "experts.{}.gate_proj.weight", "I,H"};
   RowPart second = {p + "experts.{}.up_proj.weight", "I,H"};
   if (options.strategy == MoeStrategy::kFused) std::swap(first, second);
-  FATHOM_TRY(plan.stack({first, second}, c.n_routed_experts, "E,2*I,H", kExpert, &w.gate_up));
+  FATHOM_TRY(
+      plan.stack_rows(first, second, c.n_routed_experts, "E,2*I,H", "E,I,H", kExpert, &w.gate_up));
   FATHOM_TRY(plan.stack({{p + "experts.{}.down_proj.weight", "H,I"}}, c.n_routed_experts, "E,H,I",
                         kExpert, &w.down));
   if (c.n_shared_experts == 0) return {};
@@ -176,10 +183,25 @@ Status DeepseekV3::attach(WeightStore store) {
   if (store_.data() == nullptr) {
     rope_ = RopeTable::dry(rope_params(config_), positions);
   } else {
-    FATHOM_ASSIGN(rope_, RopeTable::build(rope_params(config_), positions));
+    FATHOM_ASSIGN(rope_, RopeTable::build(rope_params(config_), positions, options_.device));
   }
   context_.mla.rope_table = rope_.view();
-  return {};
+  return options_.device == DeviceKind::kCuda ? build_request_offsets() : Status{};
+}
+
+Status DeepseekV3::build_request_offsets() {
+  const int64_t rows = options_.attention.prefill_chunk + 1;
+  View& view = context_.mla.request_offsets;
+  view = make_view(nullptr, {rows, 2}, Format::kI32, "C+1,2");
+  if (store_.data() == nullptr) return {};
+  std::vector<int32_t> offsets(static_cast<size_t>(2 * rows));
+  for (size_t n = 0; n < static_cast<size_t>(rows); ++n)
+    offsets[2 * n + 1] = static_cast<int32_t>(n);
+  FATHOM_ASSIGN(request_offsets_,
+                Buffer::allocate(DeviceKind::kCuda, rows * 8, "offsets of requests"));
+  view.data = request_offsets_.data();
+  view.on_device = true;
+  return copy_to_gpu(request_offsets_.data(), std::as_bytes(std::span(offsets)));
 }
 
 KvLayout DeepseekV3::kv_layout() const {

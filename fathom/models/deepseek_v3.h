@@ -92,6 +92,8 @@ class DeepseekV3 final : public Model {
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
  private:
+  Status build_request_offsets();
+
   ModelConfig config_;
   ModelOptions options_;
   bool has_draft_ = false;
@@ -102,6 +104,7 @@ class DeepseekV3 final : public Model {
   LinearWeight head_;
   NextN nextn_;
   RopeTable rope_;
+  Buffer request_offsets_;  // MlaContext::request_offsets
   WeightStore store_;
 };
 

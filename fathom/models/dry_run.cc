@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/model.h"
 
 namespace fathom {
@@ -28,13 +29,32 @@ void drop_data(Batch& batch) {
   }
 }
 
+// While one lives, dry runs take the variants of a GPU.
+class GpuPlan {
+ public:
+  explicit GpuPlan(const DeviceInfo* gpu) : active_(gpu != nullptr) {
+    if (active_) plan_cuda_kernels(gpu->sm);
+  }
+
+  ~GpuPlan() {
+    if (active_) plan_no_kernels();
+  }
+
+  GpuPlan(const GpuPlan&) = delete;
+  GpuPlan& operator=(const GpuPlan&) = delete;
+
+ private:
+  bool active_;
+};
+
 }  // namespace
 
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
                             int num_threads,
                             Recorder* recorder,
-                            DryPass pass) {
+                            DryPass pass,
+                            const DeviceInfo* gpu) {
   const KvLayout layout = model.kv_layout();
   const int64_t longest = std::max({shape.prefill.cached + shape.prefill.new_tokens,
                                     shape.decode.cached + shape.decode.new_tokens, int64_t{1}});
@@ -43,10 +63,12 @@ Result<MemoryNeeds> dry_run(const Model& model,
   const std::vector<int32_t> pages(static_cast<size_t>(ceil_div(longest, layout.page_size)));
   BatchBuffer buffer(layout.page_size);
   FATHOM_ASSIGN(Batch batch, buffer.build(requests_of(shape.prefill, shape.logits, tokens, pages),
-                                          requests_of(shape.decode, shape.logits, tokens, pages)));
+                                          requests_of(shape.decode, shape.logits, tokens, pages),
+                                          shape.padding));
   drop_data(batch);
   const int64_t num_pages = static_cast<int64_t>(pages.size()) *
                             std::max<int64_t>(shape.prefill.count + shape.decode.count, 1);
+  const GpuPlan plan(gpu);
   const std::vector<View> kv(static_cast<size_t>(layout.num_layers),
                              make_view(nullptr, {num_pages, layout.page_size, layout.width},
                                        layout.format, "pages,page_size,Lkv+Dr"));
@@ -60,6 +82,7 @@ Result<MemoryNeeds> dry_run(const Model& model,
   ex.scratch = &scratch;
   ex.recorder = recorder;
   ex.num_threads = num_threads;
+  ex.device = gpu;
   ForwardOut out;
   if (pass == DryPass::kDraft) {
     const View hidden = make_view(nullptr, {batch.num_tokens(), model.config().hidden_size},

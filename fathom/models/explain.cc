@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fathom/base/near_names.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/linear.h"
 #include "fathom/models/deepseek_v3.h"
@@ -70,7 +71,8 @@ std::string table_text(const Model& model, const OpRecord& r) {
     }
     return out;
   }
-  if (op == "apply_shuffle_mul_sum" || op == "moe_sum_reduce" || op == "fused_experts") {
+  const KernelEntry* kernel = find_kernel(r.kernel);
+  if (kernel != nullptr && kernel->family == "moe" && op != "topk") {
     return str_cat("expert strategies:\n", explain_moe(moe_call(model), model.options().moe));
   }
   return {};
@@ -88,7 +90,9 @@ std::string variants_text(std::string_view kernel) {
 }
 
 std::string describe_call(const Model& model, const OpRecord& r) {
-  std::string out = str_cat(phase_name(r.phase), ": ", r.op.name, " runs ", r.kernel, "\n ");
+  const char* part = r.scope_depth == 0 ? "model" : r.scopes[r.scope_depth - 1u].name;
+  std::string out = str_cat(phase_name(r.phase), ": ", r.op.name, " runs ", r.kernel, ", in ",
+                            std::string_view(part), "\n ");
   for (size_t i = 0; i < r.num_operands; ++i) {
     if (r.operands[i].format == Format::kNone) continue;
     str_append(out, str_cat(" ", operand_text(r.operands[i])));
@@ -98,25 +102,121 @@ std::string describe_call(const Model& model, const OpRecord& r) {
 
 }  // namespace
 
-Result<std::string> explain_op(const Model& model, std::string_view op, const BatchShape& shape) {
-  constexpr int64_t kRecords = 1 << 17;
-  Recorder recorder(RecordLevel::kShapes, kRecords);
-  FATHOM_TRY(dry_run(model, shape, 1, &recorder).status());
-  std::vector<Phase> explained;
-  std::vector<std::string_view> ops;
+namespace {
+
+// What tells the calls of one op apart.
+struct CallKind {
+  Phase phase;
+  std::string_view kernel;
+  std::string_view part;  // the innermost scope
+
+  bool operator==(const CallKind&) const = default;
+};
+
+CallKind kind_of(const OpRecord& r) {
+  const char* part = r.scope_depth == 0 ? "" : r.scopes[r.scope_depth - 1u].name;
+  return {r.phase, r.kernel, part};
+}
+
+Result<std::vector<OpRecord>> records_of(const Model& model,
+                                         const BatchShape& shape,
+                                         DryPass pass) {
+  Recorder counter(RecordLevel::kShapes, 1);
+  FATHOM_TRY(dry_run(model, shape, 1, &counter, pass).status());
+  Recorder recorder(RecordLevel::kShapes, counter.total());
+  FATHOM_TRY(dry_run(model, shape, 1, &recorder, pass).status());
+  return recorder.records();
+}
+
+std::vector<std::string> ops_of(const std::vector<OpRecord>& records) {
+  std::vector<std::string> ops;
+  for (const OpRecord& r : records)
+    if (std::find(ops.begin(), ops.end(), r.op.name) == ops.end()) ops.emplace_back(r.op.name);
+  return ops;
+}
+
+// Empty if no record is of that op.
+std::string explain_records(const Model& model,
+                            std::string_view op,
+                            const std::vector<OpRecord>& records) {
+  std::vector<CallKind> explained;
   std::string out;
-  for (const OpRecord& r : recorder.records()) {
-    if (std::find(ops.begin(), ops.end(), r.op.name) == ops.end()) ops.push_back(r.op.name);
-    const bool seen = std::find(explained.begin(), explained.end(), r.phase) != explained.end();
+  for (const OpRecord& r : records) {
+    const CallKind kind = kind_of(r);
+    const bool seen = std::find(explained.begin(), explained.end(), kind) != explained.end();
     if (op != r.op.name || seen) continue;
-    explained.push_back(r.phase);
+    explained.push_back(kind);
     str_append(out, str_cat(out.empty() ? "" : "\n", describe_call(model, r)));
   }
-  if (!out.empty()) return out;
-  std::string message = str_cat("the model has no op \"", op, "\" at this shape; it has");
-  for (std::string_view name : ops)
+  return out;
+}
+
+Status unknown_op(std::string_view op, std::string_view where, std::vector<std::string> ops) {
+  const std::vector<std::string> near = near_names(op, ops);
+  std::string message = str_cat("the model has no op '", op, "'", where);
+  for (size_t i = 0; i < near.size(); ++i)
+    str_append(message, str_cat(i == 0 ? "; did you mean " : " or ", near[i]));
+  if (!near.empty()) return not_found(message + "?");
+  str_append(message, "; it has");
+  for (const std::string& name : ops)
     str_append(message, str_cat(" ", name));
   return not_found(std::move(message));
+}
+
+struct PassKind {
+  std::string_view title;
+  BatchShape shape;
+  DryPass pass = DryPass::kForward;
+};
+
+std::vector<PassKind> passes_of(const Model& model) {
+  const int64_t context = model.config().max_position_embeddings;
+  const int64_t tokens = std::min<int64_t>(512, std::max<int64_t>(context / 2, 1));
+  BatchShape decode;
+  decode.decode = {.count = 1, .new_tokens = 1, .cached = std::min<int64_t>(255, context - 1)};
+  BatchShape prefill;
+  prefill.prefill = {.count = 1, .new_tokens = tokens, .cached = 0};
+  BatchShape chunked;
+  // A prefix as long as a chunk of keys: it is merged with the new tokens' part.
+  const int64_t prefix = std::min(model.options().attention.prefill_chunk, context - tokens);
+  chunked.prefill = {.count = 1, .new_tokens = tokens, .cached = prefix};
+  std::vector<PassKind> out = {
+      {"decode", decode}, {"prefill", prefill}, {"prefill after a cached prefix", chunked}};
+  if (model.has_draft()) out.push_back({"draft head", decode, DryPass::kDraft});
+  return out;
+}
+
+std::string size_text(const BatchShape& shape) {
+  const BatchShape::Requests& r = shape.prefill.count > 0 ? shape.prefill : shape.decode;
+  return str_cat(r.new_tokens, r.new_tokens == 1 ? " token" : " tokens", " after ", r.cached);
+}
+
+}  // namespace
+
+Result<std::string> explain_op(const Model& model,
+                               std::string_view op,
+                               const BatchShape& shape,
+                               DryPass pass) {
+  FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, shape, pass));
+  std::string out = explain_records(model, op, records);
+  if (!out.empty()) return out;
+  return unknown_op(op, " at this shape", ops_of(records));
+}
+
+Result<std::string> explain_op_everywhere(const Model& model, std::string_view op) {
+  std::vector<std::string> all;
+  std::string out;
+  for (const PassKind& p : passes_of(model)) {
+    FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, p.shape, p.pass));
+    for (std::string& name : ops_of(records))
+      if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(std::move(name));
+    const std::string text = explain_records(model, op, records);
+    if (text.empty()) continue;
+    str_append(out, str_cat(out.empty() ? "" : "\n", "# ", p.title, ": ", size_text(p.shape),
+                            "\n\n", text));
+  }
+  if (!out.empty()) return out;
+  return unknown_op(op, "", std::move(all));
 }
 
 }  // namespace fathom

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "fathom/base/status.h"
+#include "fathom/device/device.h"
 #include "fathom/kernels/core/exec.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/ffn/moe.h"
@@ -17,9 +18,10 @@ namespace fathom {
 
 /// How a model runs. What it is comes from its configuration.
 struct ModelOptions {
-  Format activations = Format::kBf16;  ///< bf16 or f32; the residual stream has it too
-  std::optional<Format> kv_format;     ///< bf16, f32 or e4m3; default: as the activations
-  int64_t page_size = 64;              ///< tokens of a KV page
+  DeviceKind device = DeviceKind::kCpu;  ///< where weights and caches lie and kernels run
+  Format activations = Format::kBf16;    ///< bf16 or f32; the residual stream has it too
+  std::optional<Format> kv_format;       ///< bf16, f32 or e4m3; default: as the activations
+  int64_t page_size = 64;                ///< tokens of a KV page
   int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
   bool draft = true;          ///< load the draft layer where there is one
   AttentionOptions attention;
@@ -92,16 +94,19 @@ struct BatchShape {
   Requests prefill = {};
   Requests decode = {};
   LogitRows logits = LogitRows::kLast;
+  DecodePadding padding = {};
 };
 
 /// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. With
 /// a recorder it yields every op with its cost; in any case the arenas' high-water marks.
-/// `num_threads` sizes workspaces.
+/// `num_threads` sizes workspaces. With a GPU it is what that GPU would run: each call takes a
+/// variant or is refused. (This ends a plan of kernels made before.)
 enum class DryPass : uint8_t { kForward, kDraft };
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
                             int num_threads,
                             Recorder* recorder = nullptr,
-                            DryPass pass = DryPass::kForward);
+                            DryPass pass = DryPass::kForward,
+                            const DeviceInfo* gpu = nullptr);
 
 }  // namespace fathom

@@ -257,7 +257,32 @@ TEST(ExplainOp, PrintsTableMatchAndVariants) {
                                     "chosen"));
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), StatusCode::kNotFound);
-  EXPECT_THAT(unknown.status().message(), HasSubstr(" q_b_proj "));
+  EXPECT_THAT(unknown.status().message(), HasSubstr("did you mean attn_mqa"));
+}
+
+TEST(ExplainOp, EverywhereSaysEachPassAndEachPartOfTheModel) {
+  install_cpu_kernels(best_isa());
+  OpenOptions open;
+  open.weights = WeightOrigin::kNone;
+  open.model.draft = true;
+  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  ASSERT_TRUE(model.ok());
+
+  const auto down = explain_op_everywhere(**model, "down_proj");
+  const auto merge = explain_op_everywhere(**model, "merge_state_v2");
+  const auto draft = explain_op_everywhere(**model, "eh_proj");
+  const auto near = explain_op_everywhere(**model, "atn_mqa");
+  const auto strange = explain_op_everywhere(**model, "zzzzzzzzzzzzzz");
+
+  ASSERT_TRUE(down.ok()) << down.status().message();
+  EXPECT_THAT(*down, HasSubstr("decode: down_proj runs nvfp4_gemm, in shared_experts"));
+  EXPECT_THAT(*down, HasSubstr("decode: down_proj runs nvfp4_group_gemm, in experts"));
+  EXPECT_THAT(*down, HasSubstr("grouped: chosen"));
+  ASSERT_TRUE(merge.ok() && draft.ok());
+  EXPECT_THAT(*merge, HasSubstr("# prefill after a cached prefix: 512 tokens after 1024"));
+  EXPECT_THAT(*draft, HasSubstr("# draft head: 1 token after 255"));
+  EXPECT_THAT(near.status().message(), HasSubstr("did you mean attn_mqa"));
+  EXPECT_THAT(strange.status().message(), HasSubstr(" q_b_proj "));
 }
 
 TEST(ModelOptionsCheck, NamesOptionAndRange) {

@@ -111,6 +111,7 @@ Result<std::unique_ptr<Model>> open_model(const Checkpoint& checkpoint,
   model_options.draft = options.model.draft && has_draft_tensors(checkpoint, config);
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(config, model_options));
   WeightPlan plan(config.symbols(), formats_of(checkpoint), places_of(checkpoint));
+  if (model_options.device == DeviceKind::kCuda) plan.place_on_gpu(global_scales_of(checkpoint));
   FATHOM_TRY(model->declare_weights(plan));
   FATHOM_ASSIGN(const TensorReport report,
                 verify_tensors(plan, checkpoint, config.num_hidden_layers));
@@ -138,6 +139,10 @@ Result<std::unique_ptr<Model>> open_preset(const Preset& preset, const OpenOptio
   }
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(preset.config, options.model));
   WeightPlan plan(preset.config.symbols(), formats_of(preset.formats));
+  if (options.model.device == DeviceKind::kCuda) {
+    // As NVIDIA's exports have them: tensors that share an input share their global scale.
+    plan.place_on_gpu([](const WeightSpec&, const WeightSpec&) -> Result<bool> { return true; });
+  }
   FATHOM_TRY(model->declare_weights(plan));
   return finish(std::move(model), plan, options);
 }

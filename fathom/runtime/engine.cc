@@ -92,6 +92,12 @@ EngineCore::EngineCore(CoreSettings settings,
           settings_.scheduler, pool_, cache_.get(), static_cast<int>(model.kv_layout().page_size)) {
   exec_.pool = &pool;
   exec_.num_threads = pool.size();
+  if (settings_.gpu != nullptr) {
+    exec_.backend = Backend::kCuda;
+    exec_.stream = &settings_.gpu->stream();
+    exec_.side = &settings_.gpu->side();
+    exec_.device = &settings_.gpu->info();
+  }
   exec_.activations = &activations_;
   exec_.scratch = &scratch_;
   exec_.pins = settings_.pins.empty() ? nullptr : &settings_.pins;
@@ -115,14 +121,16 @@ Status EngineCore::allocate(ThreadPool& pool) {
   const MemoryPlan& plan = settings_.plan;
   FATHOM_CHECK(plan.shape.num_threads == pool.size(),
                "the plan is for as many threads as there are");
-  FATHOM_ASSIGN(kv_, KvStorage::allocate(plan.kv, plan.num_pages));
-  FATHOM_ASSIGN(Buffer activations, Buffer::allocate(DeviceKind::kCpu, plan.step.activation_bytes,
-                                                     "the activations of a step"));
-  FATHOM_ASSIGN(Buffer scratch, Buffer::allocate(DeviceKind::kCpu, plan.step.scratch_bytes,
-                                                 "the workspaces of kernels"));
+  const DeviceKind device = settings_.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
+  FATHOM_CHECK(model_.options().device == device, "the model lies where the engine runs");
+  FATHOM_ASSIGN(kv_, KvStorage::allocate(plan.kv, plan.num_pages, device));
+  FATHOM_ASSIGN(Buffer activations,
+                Buffer::allocate(device, plan.step.activation_bytes, "the activations of a step"));
+  FATHOM_ASSIGN(Buffer scratch,
+                Buffer::allocate(device, plan.step.scratch_bytes, "the workspaces of kernels"));
   activations_ = Arena(std::move(activations));
   scratch_ = Arena(std::move(scratch));
-  runner_ = std::make_unique<StepRunner>(model_, kv_, exec_, plan.shape);
+  FATHOM_ASSIGN(runner_, StepRunner::create(model_, kv_, exec_, plan.shape, settings_.cuda_graphs));
   return {};
 }
 

@@ -27,6 +27,8 @@ struct CoreSettings {
   std::string model_fingerprint;  ///< digest of configuration and weights
   uint64_t seed = 0;              ///< of requests without one
   std::vector<int32_t> end_ids;   ///< the model's end tokens
+  Gpu* gpu = nullptr;             ///< where the model lies; null: on the CPU. Outlives the engine
+  CudaGraphs cuda_graphs = CudaGraphs::kOn;
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };

@@ -12,6 +12,7 @@
 #include "fathom/device/arena.h"
 #include "fathom/models/model.h"
 #include "fathom/os/thread_pool.h"
+#include "fathom/runtime/gpu/gpu_runner.h"
 
 namespace fathom {
 
@@ -21,6 +22,8 @@ struct SessionOptions {
   int64_t sequences = 1;
   LogitRows prefill_logits = LogitRows::kLast;  ///< kAll needs room for chunk * V floats
   bool draft = false;                           ///< room for passes of the draft head too
+  Gpu* gpu = nullptr;  ///< where the model lies; null: on the CPU. Outlives the session
+  CudaGraphs cuda_graphs = CudaGraphs::kOn;
 };
 
 /// Sequences 0 .. sequences-1, empty at first. Not thread-safe; uses the pool's threads.
@@ -48,9 +51,31 @@ class ForwardSession {
   /// the next pass.
   Result<View> decode(std::span<const int32_t> tokens);
 
+  /// The same, but only the largest logit of each sequence comes back, into `next`. On a GPU that
+  /// is what a server pays for a step.
+  Status decode_greedy(std::span<const int32_t> tokens, std::span<int32_t> next);
+
+  /// Takes each sequence for `length` tokens long, with random numbers in the cache in place of
+  /// keys: for benchmarks, where computing a long prefix takes longer than what is measured. On a
+  /// GPU alone; errors: Unsupported elsewhere, InvalidArgument beyond max_tokens.
+  Status pretend_prefix(int64_t length, uint64_t seed);
+
+  /// One decode step op by op, as GpuRunner::time_step; the sequences stay as long as they are.
+  Result<GpuRunner::TimedStep> time_decode(std::span<const int32_t> tokens,
+                                           Recorder& recorder,
+                                           int repetitions);
+
+  /// The same for one pass over a prompt of an empty sequence 0, which stays empty.
+  Result<GpuRunner::TimedStep> time_prefill(std::span<const int32_t> tokens,
+                                            Recorder& recorder,
+                                            int repetitions);
+
   /// One pass of the draft head over sequence 0 from its start: row i has tokens[i], the token
   /// after position i, and hidden [T, H] of position i.
   Result<ForwardOut> draft(std::span<const int32_t> tokens, const View& hidden);
+
+  /// Captured decode steps; 0 on the CPU.
+  int64_t num_graphs() const { return gpu_ == nullptr ? 0 : gpu_->num_graphs(); }
 
   /// Forgets the tokens of every sequence; the pages are reused.
   void reset();
@@ -71,10 +96,16 @@ class ForwardSession {
   ForwardSession(const Model& model, const SessionOptions& options);
 
   Status allocate(ThreadPool& pool);
+  Result<MemoryNeeds> memory_needs(int num_threads) const;
+  Status create_gpu_runner();
+  Status list_decode(std::span<const int32_t> tokens);
   std::span<const int32_t> pages_of(int64_t sequence) const;
   Result<ForwardOut> forward(std::span<const SequenceStep> prefill,
                              std::span<const SequenceStep> decode,
                              const Probe* probe);
+  Result<ForwardOut> forward_on_gpu(std::span<const SequenceStep> prefill,
+                                    std::span<const SequenceStep> decode,
+                                    const Probe* probe);
 
   const Model& model_;
   SessionOptions options_;
@@ -88,6 +119,7 @@ class ForwardSession {
   Arena scratch_;
   BatchBuffer batch_;
   Exec exec_;
+  std::unique_ptr<GpuRunner> gpu_;
 };
 
 }  // namespace fathom

@@ -45,7 +45,9 @@ Status does_not_fit(const MemoryPlan& plan, std::string_view flag) {
 // The flag that helps, by what is too large.
 std::string_view advice(const MemoryPlan& plan) {
   if (plan.weight_bytes > plan.available_bytes) {
-    return "the weights alone are too large for this machine: use a smaller model or format";
+    return plan.shape.gpu != nullptr
+               ? "the weights alone are too large for this GPU: use a smaller model or format"
+               : "the weights alone are too large for this machine: use a smaller model or format";
   }
   const int64_t fixed = plan.weight_bytes + plan.step.activation_bytes + plan.step.scratch_bytes;
   if (fixed > plan.budget_bytes) {
@@ -112,7 +114,8 @@ Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request)
                 .max_num_batched_tokens = request.max_num_batched_tokens,
                 .max_model_len = plan.max_model_len,
                 .num_ids = request.num_ids,
-                .num_threads = request.num_threads};
+                .num_threads = request.num_threads,
+                .gpu = request.gpu};
   FATHOM_ASSIGN(plan.step, step_memory(model, plan.shape));
   FATHOM_TRY(size_cache(plan, request));
   if (plan.lowered) {

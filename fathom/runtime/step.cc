@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fathom/runtime/gpu/gpu_shapes.h"
+
 namespace fathom {
 namespace {
 
@@ -35,6 +37,43 @@ std::vector<BatchShape> largest_steps(const StepShape& s) {
   return shapes;
 }
 
+// The same on a GPU, whose decode ranges are padded. Kernels split long contexts by the shape of a
+// step, so that their workspace is largest in the middle: every shape is asked for.
+std::vector<BatchShape> largest_gpu_steps(const StepShape& s, int64_t page_size) {
+  constexpr int64_t kSplitTokens = 8192;  // beyond, tables count as if they were that long
+  const int64_t most_pages = ceil_div(s.max_model_len, page_size);
+  const DecodePadding largest{.requests = decode_bucket(s.max_num_seqs), .pages = most_pages};
+  std::vector<BatchShape> shapes = largest_steps(s);
+  for (BatchShape& shape : shapes)
+    shape.padding = largest;
+  for (const int64_t requests : decode_buckets(s.max_num_seqs)) {
+    for (const int64_t pages : page_buckets(most_pages)) {
+      if (pages * page_size > kSplitTokens && pages != most_pages) continue;
+      BatchShape shape;
+      shape.decode = {.count = std::min(requests, s.max_num_seqs),
+                      .new_tokens = 1,
+                      .cached = std::min(pages * page_size, s.max_model_len) - 1};
+      shape.padding = {.requests = requests, .pages = pages};
+      shapes.push_back(shape);
+    }
+  }
+  return shapes;
+}
+
+Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
+  const std::vector<BatchShape> steps = shape.gpu == nullptr
+                                            ? largest_steps(shape)
+                                            : largest_gpu_steps(shape, model.kv_layout().page_size);
+  MemoryNeeds needs;
+  for (const BatchShape& step : steps) {
+    FATHOM_ASSIGN(const MemoryNeeds pass,
+                  dry_run(model, step, shape.num_threads, nullptr, DryPass::kForward, shape.gpu));
+    needs.activation_bytes = std::max(needs.activation_bytes, pass.activation_bytes);
+    needs.scratch_bytes = std::max(needs.scratch_bytes, pass.scratch_bytes);
+  }
+  return needs;
+}
+
 Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   Arena activations;
   Arena scratch;
@@ -57,11 +96,12 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
 }  // namespace
 
 Result<MemoryNeeds> step_memory(const Model& model, const StepShape& shape) {
-  MemoryNeeds needs;
-  for (const BatchShape& step : largest_steps(shape)) {
-    FATHOM_ASSIGN(const MemoryNeeds pass, dry_run(model, step, shape.num_threads));
-    needs.activation_bytes = std::max(needs.activation_bytes, pass.activation_bytes);
-    needs.scratch_bytes = std::max(needs.scratch_bytes, pass.scratch_bytes);
+  FATHOM_ASSIGN(MemoryNeeds needs, largest_pass(model, shape));
+  if (shape.gpu != nullptr) {
+    // The choices of greedy rows; and prompts of lengths between those that were asked for.
+    needs.activation_bytes += align_up<int64_t>(8 * decode_bucket(shape.max_num_seqs) * 2, 64);
+    needs.scratch_bytes *= 2;
+    return needs;
   }
   // The logits lie in the activation arena, so sampling takes its memory behind them.
   FATHOM_ASSIGN(const MemoryNeeds sampling, sampler_memory(model, shape));
@@ -84,6 +124,36 @@ StepRunner::StepRunner(const Model& model, const KvStorage& kv, Exec& ex, const 
   reserve_batch(shape);
 }
 
+Result<std::unique_ptr<StepRunner>> StepRunner::create(
+    const Model& model, const KvStorage& kv, Exec& ex, const StepShape& shape, CudaGraphs graphs) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(model, kv, ex, shape));
+  if (ex.backend == Backend::kCuda) FATHOM_TRY(runner->create_gpu_runner(shape, graphs));
+  return runner;
+}
+
+Status StepRunner::create_gpu_runner(const StepShape& shape, CudaGraphs graphs) {
+  const int64_t page_size = model_.kv_layout().page_size;
+  FATHOM_ASSIGN(gpu_, GpuRunner::create(model_, kv_.views(), ex_,
+                                        {.max_tokens = shape.max_num_batched_tokens,
+                                         .max_requests = shape.max_num_seqs,
+                                         .max_pages = ceil_div(shape.max_model_len, page_size),
+                                         .max_logits = shape.max_num_seqs,
+                                         .num_ids = shape.num_ids,
+                                         .graphs = graphs}));
+  FATHOM_ASSIGN(const MemoryNeeds needs, sampler_memory(model_, shape));
+  FATHOM_ASSIGN(Buffer activations, Buffer::allocate(DeviceKind::kCpu, needs.activation_bytes,
+                                                     "the memory of samplers"));
+  FATHOM_ASSIGN(Buffer scratch, Buffer::allocate(DeviceKind::kCpu, needs.scratch_bytes,
+                                                 "the workspaces of samplers"));
+  host_activations_ = Arena(std::move(activations));
+  host_scratch_ = Arena(std::move(scratch));
+  host_.pool = ex_.pool;
+  host_.num_threads = ex_.num_threads;
+  host_.activations = &host_activations_;
+  host_.scratch = &host_scratch_;
+  return {};
+}
+
 // The arrays of a batch grow to the largest step once, by building it.
 void StepRunner::reserve_batch(const StepShape& shape) {
   const int64_t first = std::min(shape.max_num_batched_tokens, shape.max_model_len);
@@ -102,16 +172,33 @@ void StepRunner::reserve_batch(const StepShape& shape) {
   FATHOM_CHECK(largest.ok(), "the largest step is a valid one");
 }
 
-Result<Batch> StepRunner::build(const StepPlan& plan) {
+void StepRunner::list_sequences(const StepPlan& plan) {
   prefill_.clear();
   decode_.clear();
   for (const StepItem& item : plan.prefill)
     prefill_.push_back(sequence_step(item));
   for (const StepItem& item : plan.decode)
     decode_.push_back(sequence_step(item));
-  FATHOM_ASSIGN(Batch batch, batch_.build(prefill_, decode_));
-  batch.kv = kv_.views();
-  return batch;
+}
+
+// Greedy rows are chosen where their logits are; with any other row all of them are brought back.
+Status StepRunner::run_on_gpu() {
+  ForwardOut out;
+  FATHOM_TRY(gpu_->start(prefill_, decode_, out));
+  if (rows_.empty()) return gpu_->finish();
+  if (Sampler::only_largest(rows_)) {
+    FATHOM_ASSIGN(const std::span<const GreedyChoice> choices, gpu_->finish_choices());
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      results_[i].finite = choices[i].finite;
+      if (choices[i].finite) results_[i].token = choices[i].id;
+    }
+    return {};
+  }
+  FATHOM_ASSIGN(const View logits, gpu_->finish_logits());
+  host_activations_.reset();
+  host_scratch_.reset();
+  const auto rows = static_cast<int64_t>(rows_.size());
+  return sampler_.sample(host_, slice_rows(logits, 0, rows), rows_, results_);
 }
 
 Status StepRunner::run(const StepPlan& plan, const RowOf& row_of) {
@@ -122,9 +209,12 @@ Status StepRunner::run(const StepPlan& plan, const RowOf& row_of) {
     }
   }
   results_.assign(rows_.size(), {});
+  list_sequences(plan);
+  if (gpu_ != nullptr) return run_on_gpu();
   ex_.activations->reset();
   ex_.scratch->reset();
-  FATHOM_ASSIGN(const Batch batch, build(plan));
+  FATHOM_ASSIGN(Batch batch, batch_.build(prefill_, decode_));
+  batch.kv = kv_.views();
   ForwardOut out;
   FATHOM_TRY(model_.forward(ex_, batch, out));
   return sampler_.sample(ex_, out.logits, rows_, results_);

@@ -58,6 +58,7 @@ View slice_cols(const View& v, int64_t begin, int64_t count, const char* axes) {
 
 View reshape(const View& v, std::initializer_list<int64_t> dims, const char* axes) {
   View out = make_view(v.data, dims, v.format, axes);
+  out.on_device = v.on_device;
   FATHOM_CHECK(out.numel() == v.numel(),
                str_cat("reshape of ", describe(v), " to ", describe(out)));
   if (v.contiguous()) return out;

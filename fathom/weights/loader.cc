@@ -10,7 +10,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/gpu/gpu_weights.h"
 #include "fathom/weights/repack.h"
 
 namespace fathom {
@@ -39,20 +39,6 @@ bool is_ignored(std::string_view name) {
     if (name.ends_with(suffix)) return true;
   }
   return false;
-}
-
-Result<StoredLinear> describe(const Checkpoint& checkpoint, const WeightSpec& spec) {
-  FATHOM_ASSIGN(StoredLinear stored, describe_linear(checkpoint, spec.name));
-  const std::vector<int64_t>& shape = stored.weight->entry.shape;
-  const bool fits = spec.dims.size() == 2
-                        ? shape.size() == 2 && stored.n == spec.dims[0] && stored.k == spec.dims[1]
-                        : shape == spec.dims;
-  if (!fits) {
-    return corrupt(str_cat(checkpoint.locate(*stored.weight), " has shape ", describe_dims(shape),
-                           ", expected ", spec.axes, " = ", describe_dims(spec.dims),
-                           is_quantised(stored.format) ? " values" : ""));
-  }
-  return stored;
 }
 
 /// Reads items of a plan into the store.
@@ -106,7 +92,7 @@ class Loader {
   }
 
   Status load_vector(const WeightItem& item) {
-    FATHOM_ASSIGN(const StoredLinear stored, describe(checkpoint_, item.sources[0]));
+    FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint_, item.sources[0]));
     std::byte* out = base_ + item.values_offset;
     if (stored.format == item.format) {
       return checkpoint_.read(*stored.weight, {out, bytes_of(stored)});
@@ -133,7 +119,7 @@ class Loader {
     auto* scales = reinterpret_cast<float*>(base_ + std::max<int64_t>(item.scales_offset, 0));
     float input_scale = 0.0f;
     for (const WeightSpec& spec : item.sources) {
-      FATHOM_ASSIGN(const StoredLinear stored, describe(checkpoint_, spec));
+      FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint_, spec));
       if (item.scales_offset >= 0) {
         FATHOM_ASSIGN(const int64_t count, load_float_scales(item.format, stored, scales));
         scales += count;
@@ -191,7 +177,7 @@ class Loader {
     parts.reserve(item.sources.size());
     int64_t group = 0;
     for (const WeightSpec& spec : item.sources) {
-      FATHOM_ASSIGN(const StoredLinear stored, describe(checkpoint_, spec));
+      FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint_, spec));
       if (stored.format == Format::kNvfp4 && stored.k % 16 != 0) {
         return unsupported(str_cat("tensor ", spec.name, " has ", stored.k,
                                    " columns; nvfp4 needs a multiple of 16"));
@@ -352,10 +338,38 @@ Status missing_error(const Checkpoint& checkpoint, const std::vector<std::string
 
 }  // namespace
 
+Result<StoredLinear> describe_source(const Checkpoint& checkpoint, const WeightSpec& spec) {
+  FATHOM_ASSIGN(StoredLinear stored, describe_linear(checkpoint, spec.name));
+  const std::vector<int64_t>& shape = stored.weight->entry.shape;
+  const bool fits = spec.dims.size() == 2
+                        ? shape.size() == 2 && stored.n == spec.dims[0] && stored.k == spec.dims[1]
+                        : shape == spec.dims;
+  if (!fits) {
+    return corrupt(str_cat(checkpoint.locate(*stored.weight), " has shape ", describe_dims(shape),
+                           ", expected ", spec.axes, " = ", describe_dims(spec.dims),
+                           is_quantised(stored.format) ? " values" : ""));
+  }
+  return stored;
+}
+
 FormatSource formats_of(const Checkpoint& checkpoint) {
   return [&checkpoint](const WeightSpec& spec) -> Result<Format> {
     if (checkpoint.find(spec.name) == nullptr) return Format::kBf16;
     return linear_format(checkpoint, spec.name);
+  };
+}
+
+SameGlobalScale global_scales_of(const Checkpoint& checkpoint) {
+  const auto scale_of = [&checkpoint](const WeightSpec& spec) -> Result<float> {
+    if (checkpoint.find(spec.name) == nullptr) return 1.0f;  // verify_tensors will say so
+    FATHOM_ASSIGN(const StoredLinear stored, describe_linear(checkpoint, spec.name));
+    if (stored.global_scale == nullptr) return 1.0f;
+    return read_tensor_scale(checkpoint, *stored.global_scale);
+  };
+  return [scale_of](const WeightSpec& a, const WeightSpec& b) -> Result<bool> {
+    FATHOM_ASSIGN(const float of_a, scale_of(a));
+    FATHOM_ASSIGN(const float of_b, scale_of(b));
+    return of_a == of_b;
   };
 }
 
@@ -378,7 +392,7 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
         missing.push_back(spec.name);
         continue;
       }
-      FATHOM_ASSIGN(const StoredLinear stored, describe(checkpoint, spec));
+      FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint, spec));
       for (const TensorRef* ref :
            {stored.weight, stored.scale, stored.global_scale, stored.input_scale}) {
         if (ref != nullptr) used.insert(ref->entry.name);
@@ -407,12 +421,14 @@ Result<WeightStore> load_weights(const WeightPlan& plan,
                                  const Checkpoint& checkpoint,
                                  ThreadPool& pool,
                                  const LoadOptions& options) {
+  if (plan.on_gpu()) return load_weights_to_gpu(plan, checkpoint, pool, options);
   FATHOM_ASSIGN(WeightStore store, WeightStore::allocate(plan));
   FATHOM_TRY(Loader(plan, checkpoint, pool, options, store.data()).run());
   return store;
 }
 
 Result<WeightStore> random_weights(const WeightPlan& plan, ThreadPool& pool, uint64_t seed) {
+  if (plan.on_gpu()) return random_weights_on_gpu(plan, pool, seed);
   FATHOM_ASSIGN(WeightStore store, WeightStore::allocate(plan));
   uint64_t index = 0;
   for (const WeightItem& item : plan.items()) {

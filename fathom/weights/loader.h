@@ -11,6 +11,7 @@
 #include "fathom/base/status.h"
 #include "fathom/os/thread_pool.h"
 #include "fathom/weights/checkpoint.h"
+#include "fathom/weights/linear_format.h"
 #include "fathom/weights/weight_store.h"
 
 namespace fathom {
@@ -29,6 +30,14 @@ struct TensorReport {
   int64_t draft_tensors = 0;         ///< of layers past the last one, left out by the plan
 };
 
+/// For WeightPlan::place_on_gpu: compares the global scales of the two tensors as stored. The
+/// checkpoint outlives the result.
+SameGlobalScale global_scales_of(const Checkpoint& checkpoint);
+
+/// How a planned tensor is stored. Errors: Corrupt for a shape that is not the planned one; those
+/// of describe_linear.
+Result<StoredLinear> describe_source(const Checkpoint& checkpoint, const WeightSpec& spec);
+
 /// Compares the plan with the checkpoint before any memory is taken: every planned tensor is there
 /// with the planned shape. Layers from `num_layers` on must be draft layers, which a plan may leave
 /// out. Errors: Corrupt naming the first missing tensors and their number; or file, tensor, byte,
@@ -45,7 +54,8 @@ struct LoadOptions {
 };
 
 /// Allocates the store, reads and packs every weight, binds the views of the model. Scales are
-/// checked. Peak memory is the store and the staging. Errors: OutOfMemory; those of reading;
+/// checked. Peak memory of the host is the store and the staging, of a plan for a GPU the staging
+/// alone. Errors: OutOfMemory; those of reading;
 /// Corrupt for a scale that is negative or not finite, naming tensor and index.
 Result<WeightStore> load_weights(const WeightPlan& plan,
                                  const Checkpoint& checkpoint,

@@ -2,18 +2,15 @@
 
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/qserve.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/weights/export/quantize_tensor.h"
 #include "fathom/weights/linear_format.h"
 #include "fathom/weights/repack.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/test_checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -23,80 +20,6 @@ using testing::HasSubstr;
 
 constexpr Format kLinearFormats[] = {Format::kF32, Format::kBf16, Format::kFp8Block, Format::kNvfp4,
                                      Format::kInt8Channel};
-
-// A checkpoint under construction: tensors in the order they are added.
-class TestCheckpoint {
- public:
-  // A random matrix, stored in that format.
-  void matrix(const std::string& name, int64_t n, int64_t k, Format format, float size = 1.0f) {
-    Rng rng(tensors_.size() + 1);
-    std::vector<float> w(static_cast<size_t>(n * k));
-    for (float& x : w)
-      x = size * rng.next_normal();
-    QuantizedMatrix q = quantize_matrix(w, n, k, format, name).value();
-    for (StoredTensor& t : q.tensors)
-      tensors_.push_back(std::move(t));
-  }
-
-  void vector(const std::string& name, std::vector<float> values, Format format) {
-    StoredTensor t{
-        .name = name, .dtype = format, .shape = {static_cast<int64_t>(values.size())}, .bytes = {}};
-    for (float x : values) {
-      const Bf16 rounded = bf16_from_float(x);
-      const auto* bytes = format == Format::kF32 ? reinterpret_cast<const std::byte*>(&x)
-                                                 : reinterpret_cast<const std::byte*>(&rounded);
-      t.bytes.insert(t.bytes.end(), bytes, bytes + element_bytes(format));
-    }
-    tensors_.push_back(std::move(t));
-  }
-
-  // Bytes as they are.
-  void codes(const std::string& name,
-             Format dtype,
-             std::vector<int64_t> shape,
-             const std::vector<uint8_t>& bytes) {
-    StoredTensor t{.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = {}};
-    for (const uint8_t b : bytes)
-      t.bytes.push_back(static_cast<std::byte>(b));
-    tensors_.push_back(std::move(t));
-  }
-
-  void scalar(const std::string& name, float value) {
-    vector(name, {value}, Format::kF32);
-    tensors_.back().shape.clear();
-  }
-
-  StoredTensor& tensor(const std::string& name) {
-    for (StoredTensor& t : tensors_) {
-      if (t.name == name) return t;
-    }
-    FATHOM_CHECK(false, name);
-    return tensors_[0];
-  }
-
-  Checkpoint open() const {
-    std::vector<TensorEntry> entries;
-    std::string data;
-    for (const StoredTensor& t : tensors_) {
-      entries.push_back({t.name, t.dtype, t.shape, 0, 0});
-      data.append(reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size());
-    }
-    std::ofstream(dir_.file("model.safetensors"), std::ios::binary)
-        << format_safetensors_header(entries, {}) << data;
-    return Checkpoint::open(dir_.path()).value();
-  }
-
- private:
-  std::vector<StoredTensor> tensors_;
-  TempDir dir_;
-};
-
-SymbolTable symbols(std::initializer_list<std::pair<const char*, int64_t>> list) {
-  SymbolTable s;
-  for (const auto& [name, value] : list)
-    s.set(name, value);
-  return s;
-}
 
 // Row `row` of a stored matrix as the checkpoint defines it.
 std::vector<float> stored_row(const Checkpoint& checkpoint, const std::string& name, int64_t row) {
@@ -481,127 +404,6 @@ TEST(Loader, BlockScaleOfZeroIsABlockOfZeros) {
   EXPECT_EQ(loaded_row(w, 5), std::vector<float>(128, 0.0f));
 }
 
-TEST(VerifyTensors, ListsMissingOnes) {
-  TestCheckpoint files;
-  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
-  const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
-  LinearWeight w[8];
-  for (int i = 0; i < 8; ++i) {
-    ASSERT_TRUE(
-        plan.matrix(str_cat("model.layers.", i, ".x.weight"), "N,N", WeightRole::kMlp, &w[i]).ok());
-  }
-
-  const auto report = verify_tensors(plan, checkpoint, 8);
-
-  ASSERT_FALSE(report.ok());
-  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
-  EXPECT_THAT(report.status().message(),
-              HasSubstr("7 tensors are missing: model.layers.1.x.weight, model.layers.2.x.weight"));
-  EXPECT_THAT(report.status().message(), HasSubstr(", ..."));
-}
-
-TEST(VerifyTensors, NamesFileTensorFoundAndExpected) {
-  TestCheckpoint files;
-  files.matrix("x.weight", 16, 32, Format::kBf16);
-  files.vector("norm.weight", {1, 2, 3}, Format::kBf16);
-  const Checkpoint checkpoint = files.open();
-  for (const bool vector : {false, true}) {
-    WeightPlan plan(symbols({{"H", 16}, {"N", 48}}), formats_of(checkpoint));
-    LinearWeight w;
-    View v;
-    ASSERT_TRUE(vector ? plan.vector("norm.weight", "H", WeightRole::kNorm, &v).ok()
-                       : plan.matrix("x.weight", "H,N", WeightRole::kMlp, &w).ok());
-
-    const auto report = verify_tensors(plan, checkpoint, 1);
-
-    ASSERT_FALSE(report.ok());
-    EXPECT_THAT(report.status().message(), HasSubstr("model.safetensors"));
-    EXPECT_THAT(report.status().message(),
-                HasSubstr(vector ? "shape [3], expected H = [16]"
-                                 : "shape [16, 32], expected H,N = [16, 48]"));
-  }
-}
-
-TEST(VerifyTensors, RefusesALayerBeyondTheLastOneThatIsNoDraftLayer) {
-  TestCheckpoint files;
-  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
-  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
-  const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
-  LinearWeight w;
-  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,N", WeightRole::kMlp, &w).ok());
-
-  const auto report = verify_tensors(plan, checkpoint, 1);
-
-  ASSERT_FALSE(report.ok());
-  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
-  EXPECT_THAT(report.status().message(), HasSubstr("model.layers.1.x.weight\" at byte "));
-  EXPECT_THAT(report.status().message(), HasSubstr("belongs to layer 1"));
-}
-
-TEST(VerifyTensors, ListsSurplusAndToleratesDraftLayers) {
-  TestCheckpoint files;
-  files.matrix("model.layers.0.x.weight", 16, 128, Format::kFp8Block);
-  files.vector("model.layers.0.x.rotary_emb.inv_freq", {1}, Format::kF32);
-  files.vector("model.layers.0.stranger", {1}, Format::kF32);
-  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
-  files.vector("model.layers.1.enorm.weight", {1}, Format::kBf16);
-  const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 16}, {"K", 128}}), formats_of(checkpoint));
-  LinearWeight w;
-  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,K", WeightRole::kMlp, &w).ok());
-
-  const auto report = verify_tensors(plan, checkpoint, 1);
-
-  ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_THAT(report->surplus, ElementsAre("model.layers.0.stranger"));
-  EXPECT_EQ(report->draft_tensors, 2);
-}
-
-TEST(WeightPlan, NamesFileAndByteOfATensorInAFormatThatItCannotTake) {
-  TestCheckpoint files;
-  files.vector("norm.weight", {1, 2}, Format::kF16);
-  const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"H", 2}}), formats_of(checkpoint), places_of(checkpoint));
-  View v;
-
-  const Status status = plan.vector("norm.weight", "H", WeightRole::kNorm, &v);
-
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("model.safetensors: tensor \"norm.weight\" at byte "));
-  EXPECT_THAT(status.message(), HasSubstr("is stored as f16, expected bf16 or f32"));
-}
-
-TEST(WeightPlan, RefusesExpertsOfDifferentFormats) {
-  TestCheckpoint files;
-  files.matrix("e.0.weight", 16, 64, Format::kNvfp4);
-  files.matrix("e.1.weight", 16, 64, Format::kBf16);
-  const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), formats_of(checkpoint));
-  LinearWeight w;
-
-  const Status status = plan.stack({{"e.{}.weight", "N,K"}}, 2, "E,N,K", WeightRole::kExpert, &w);
-
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), HasSubstr("e.1.weight is stored as bf16, but e.0.weight as nvfp4"));
-}
-
-TEST(WeightPlan, RefusesFormatsWithoutAKernel) {
-  const auto plan_with = [](Format format) {
-    WeightPlan plan(symbols({{"N", 16}}),
-                    [format](const WeightSpec&) -> Result<Format> { return format; });
-    LinearWeight w;
-    return plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w);
-  };
-  for (Format format : {Format::kF16, Format::kMxfp4, Format::kW4Fp8, Format::kFp8Group}) {
-    EXPECT_EQ(plan_with(format).code(), StatusCode::kUnsupported) << format_name(format);
-    EXPECT_THAT(plan_with(format).message(), HasSubstr(std::string(format_name(format))));
-  }
-  EXPECT_THAT(plan_with(Format::kW4a8Channel).message(),
-              HasSubstr("has 16 rows; packed weights need a multiple of 32"));
-}
-
 TEST(Loader, OneScaleForAllRowsIsRepeatedForEach) {
   TestCheckpoint files;
   files.codes("a.weight", Format::kE4m3, {2, 3}, {0x38, 0x40, 0x38, 0x38, 0x48, 0x38});
@@ -684,21 +486,6 @@ TEST(RandomWeights, PackedOnesHaveUnitGainAsTheirAbsorbedCopiesShow) {
     }
     EXPECT_NEAR(squares / 32.0, 1.0, 0.5);
   }
-}
-
-TEST(WeightPlan, DryStoreBindsShapesWithoutMemory) {
-  WeightPlan plan(symbols({{"N", 1 << 20}, {"K", 1 << 20}}),
-                  [](const WeightSpec&) -> Result<Format> { return Format::kNvfp4; });
-  LinearWeight w;
-  ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
-
-  const WeightStore store = WeightStore::dry(plan);
-
-  EXPECT_EQ(store.data(), nullptr);
-  EXPECT_EQ(w.w.values.data, nullptr);
-  EXPECT_EQ(w.w.rows(), 1 << 20);
-  EXPECT_TRUE(w.w.global.present());
-  EXPECT_NEAR(static_cast<double>(store.bytes()), 9.0 / 16.0 * 0x1p40, 0x1p24);
 }
 
 }  // namespace

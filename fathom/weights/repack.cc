@@ -1,6 +1,7 @@
 #include "fathom/weights/repack.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -49,11 +50,13 @@ void decode_row(const WeightItem& item, std::byte* base, int64_t row, std::span<
     return;
   }
   if (item.zeros_offset >= 0) return decode_qserve_row(item, base, row, out);
-  const RowMajorMatrix m{.format = item.format,
-                         .n = item.n,
-                         .k = item.k,
-                         .values = base + item.values_offset,
-                         .scales = base + std::max<int64_t>(item.scales_offset, 0)};
+  const RowMajorMatrix m{
+      .format = item.format,
+      .n = item.n,
+      .k = item.k,
+      .values = base + item.values_offset,
+      .scales = base + std::max<int64_t>(item.scales_offset, 0),
+      .global = item.global_offset < 0 ? 1.0f : *part_of<float>(base, item.global_offset)};
   decode_row_major_row(m, row, out);
 }
 
@@ -66,6 +69,11 @@ void store_head(const WeightItem& item, std::byte* base, int64_t head, std::span
   std::vector<Bf16> rounded(m.size());
   for (size_t i = 0; i < m.size(); ++i)
     rounded[i] = bf16_from_float(m[i]);
+  if (item.layout() == WeightLayout::kRowMajor) {
+    std::memcpy(base + item.values_offset + head * item.n * item.k * 2, rounded.data(),
+                rounded.size() * 2);
+    return;
+  }
   const RowMajorMatrix src{
       .format = Format::kBf16, .n = item.n, .k = item.k, .values = rounded.data()};
   const int64_t groups = item.groups_per_matrix();
@@ -186,6 +194,7 @@ int64_t columns_per_tile(Format format) {
 float rms_of_codes(Format format) {
   switch (format) {
     case Format::kFp8Channel:
+    case Format::kFp8Block:
       return kRmsOfMantissa;
     case Format::kInt8Channel:
       return 73.9f;  // uniform in -128 .. 127
@@ -277,6 +286,65 @@ void build_absorbed(const WeightItem& kv_b,
       }
     }
     store_head(item, base, head, matrix);
+  });
+}
+
+std::vector<RandomPart> random_parts(const WeightItem& item) {
+  const auto constant = [](float value) { return repeat(std::bit_cast<uint32_t>(value), 32); };
+  std::vector<RandomPart> parts;
+  if (item.kind == WeightItem::Kind::kVector) {
+    const bool ones = item.role != WeightRole::kRouterBias;
+    const uint64_t one = item.format == Format::kF32 ? constant(1.0f) : repeat(0x3F80u, 16);
+    parts.push_back({.offset = item.values_offset,
+                     .bytes = item.k * element_bytes(item.format),
+                     .fixed = ones ? one : 0});
+    return parts;
+  }
+  const float rms = 1.0f / std::sqrt(static_cast<float>(item.k));
+  const CodeMask codes = code_mask(item.format, rms);
+  parts.push_back({.offset = item.values_offset,
+                   .bytes = item.e * value_bytes_for(item.format, item.n, item.k),
+                   .random = codes.random,
+                   .fixed = codes.fixed});
+  if (item.scales_offset >= 0) {
+    const Format type = format_info(item.format).scale;
+    RandomPart scales{
+        .offset = item.scales_offset,
+        .bytes = item.e * scale_count_for(item.format, item.n, item.k) * element_bytes(type)};
+    if (type == Format::kE4m3) {
+      scales.random = repeat(0x07u, 8);  // [1, 2)
+      scales.fixed = repeat(0x38u, 8);
+    } else if (type == Format::kUe8m0) {
+      scales.fixed = repeat(static_cast<uint64_t>(127 + exponent_for(rms)), 8);
+    } else {
+      scales.fixed = constant(rms / rms_of_codes(item.format));
+    }
+    parts.push_back(scales);
+  }
+  if (item.global_offset >= 0) {
+    parts.push_back({.offset = item.global_offset,
+                     .bytes = item.e * 4,
+                     .fixed = constant(rms / (kRmsOfE2m1 * kRmsOfMantissa))});
+  }
+  if (item.input_scale_offset >= 0) {
+    parts.push_back({.offset = item.input_scale_offset,
+                     .bytes = item.num_input_scales() * 4,
+                     .fixed = constant(1.0f)});
+  }
+  return parts;
+}
+
+void fill_random_part(const RandomPart& part,
+                      uint64_t stream,
+                      std::span<std::byte> out,
+                      ThreadPool& pool) {
+  constexpr int64_t kPiece = 1 << 16;
+  const auto bytes = static_cast<int64_t>(out.size());
+  pool.for_blocks(ceil_div(bytes, kPiece), [&](int64_t piece) {
+    const auto begin = static_cast<size_t>(piece * kPiece);
+    fill_codes(out.subspan(begin, std::min(static_cast<size_t>(kPiece), out.size() - begin)),
+               mix(stream ^ static_cast<uint64_t>(part.offset)), begin / 8,
+               {.random = part.random, .fixed = part.fixed});
   });
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "fathom/formats/tile_layout.h"
 #include "fathom/os/thread_pool.h"
@@ -29,5 +31,23 @@ void build_absorbed(const WeightItem& kv_b,
 /// weights are 1.
 void fill_random(
     const WeightItem& item, uint64_t index, std::byte* base, ThreadPool& pool, uint64_t seed);
+
+/// One part of a row-major item with random contents: in 64 bits at a time, those of `random` are
+/// drawn, those of `fixed` are set.
+struct RandomPart {
+  int64_t offset = 0;  ///< in the store
+  int64_t bytes = 0;
+  uint64_t random = 0;
+  uint64_t fixed = 0;
+};
+
+/// The parts of an item on a GPU, with weights as those of fill_random.
+std::vector<RandomPart> random_parts(const WeightItem& item);
+
+/// The first bytes of a part. They depend on the part and `stream` alone.
+void fill_random_part(const RandomPart& part,
+                      uint64_t stream,
+                      std::span<std::byte> out,
+                      ThreadPool& pool);
 
 }  // namespace fathom

@@ -9,6 +9,7 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kAlignment = 64;
+constexpr int64_t kGpuAlignment = 256;
 
 bool is_vector_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32;
@@ -39,12 +40,6 @@ const char* linear_formats(bool stacked) {
                    "w4a8_channel, w4a8_group or nvfp4";
 }
 
-// Rows that matrices need a multiple of to lie one below the other.
-int64_t row_step(Format format) {
-  if (has_rows16(format)) return kTileRows;
-  return is_qserve(format) ? 32 : 1;
-}
-
 // Columns that a matrix needs a multiple of, beyond what its kernel's limits say.
 int64_t column_step(Format format) {
   if (format == Format::kW4a8Channel) return 32;
@@ -67,8 +62,19 @@ View matrix_view(std::byte* data, const WeightItem& item) {
                       : make_view(data, {item.n, item.k}, item.format, item.axes);
 }
 
+// Scales of a row-major matrix as the format has them: one a row and block of columns, or one a
+// block of both.
+View block_scales_view(std::byte* data, const WeightItem& item) {
+  const FormatInfo& info = format_info(item.format);
+  const int64_t rows = ceil_div<int64_t>(item.n, info.block_n);
+  const int64_t columns = ceil_div<int64_t>(item.k, info.block_k);
+  return item.stacked ? make_view(data, {item.e, rows, columns}, info.scale)
+                      : make_view(data, {rows, columns}, info.scale);
+}
+
 View scales_view(std::byte* base, const WeightItem& item) {
   std::byte* data = at(base, item.scales_offset);
+  if (item.on_gpu && has_rows16(item.format)) return block_scales_view(data, item);
   switch (item.format) {
     case Format::kW4a8Channel:
       return make_view(data, {item.n}, Format::kF16);
@@ -92,7 +98,8 @@ LinearWeight linear_view(std::byte* base, const WeightItem& item) {
   out.w.values = matrix_view(at(base, item.values_offset), item);
   if (item.scales_offset >= 0) out.w.scales = scales_view(base, item);
   if (item.global_offset >= 0) {
-    out.w.global = make_view(at(base, item.global_offset), {item.groups()}, Format::kF32);
+    const int64_t count = item.layout() == WeightLayout::kRows16 ? item.groups() : item.e;
+    out.w.global = make_view(at(base, item.global_offset), {count}, Format::kF32);
   }
   if (item.input_scale_offset >= 0) {
     out.input_scale =
@@ -103,6 +110,12 @@ LinearWeight linear_view(std::byte* base, const WeightItem& item) {
   } else if (item.format == Format::kW4a8Group) {
     out.zeros = make_view(at(base, item.zeros_offset), {item.k / 128, item.n}, Format::kI8);
     out.row_scales = make_view(at(base, item.row_scales_offset), {item.n}, Format::kF16);
+  }
+  if (item.on_gpu && base != nullptr) {
+    for (View* v : {&out.w.values, &out.w.scales, &out.w.global, &out.input_scale, &out.zeros,
+                    &out.row_scales}) {
+      v->on_device = v->present();
+    }
   }
   return out;
 }
@@ -125,7 +138,7 @@ int64_t WeightItem::groups() const {
 }
 
 WeightLayout WeightItem::layout() const {
-  return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
+  return has_rows16(format) && !on_gpu ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
 }
 
 int64_t WeightItem::num_input_scales() const {
@@ -134,6 +147,26 @@ int64_t WeightItem::num_input_scales() const {
 
 WeightPlan::WeightPlan(SymbolTable symbols, FormatSource formats, TensorPlaces places)
     : symbols_(std::move(symbols)), formats_(std::move(formats)), places_(std::move(places)) {}
+
+void WeightPlan::place_on_gpu(SameGlobalScale same_global_scale) {
+  FATHOM_CHECK(items_.empty(), "weights are declared already");
+  on_gpu_ = true;
+  same_global_scale_ = std::move(same_global_scale);
+}
+
+// Rows that matrices need a multiple of to lie one below the other.
+int64_t WeightPlan::row_step(Format format) const {
+  if (is_qserve(format)) return 32;
+  if (!has_rows16(format)) return 1;
+  return on_gpu_ ? std::max(format_info(format).block_n, 1) : kTileRows;
+}
+
+Result<bool> WeightPlan::lie_in_one(const WeightSpec& a, const WeightSpec& b) const {
+  const Format format = memory_format(a.format);
+  if (format != memory_format(b.format) || a.dims[0] % row_step(format) != 0) return false;
+  if (!on_gpu_ || format != Format::kNvfp4) return true;
+  return same_global_scale_(a, b);
+}
 
 std::string WeightPlan::place_of(const WeightSpec& spec) const {
   return places_ ? places_(spec.name) : str_cat("tensor ", spec.name);
@@ -161,7 +194,7 @@ Result<WeightSpec> WeightPlan::spec(std::string name,
 
 int64_t WeightPlan::take(int64_t bytes) {
   const int64_t begin = total_bytes_;
-  total_bytes_ += align_up(bytes, kAlignment);
+  total_bytes_ += align_up(bytes, on_gpu_ ? kGpuAlignment : kAlignment);
   return begin;
 }
 
@@ -182,6 +215,17 @@ void WeightPlan::place_row_major_scales(WeightItem& item) {
   }
 }
 
+// Scales in the format's own type, and one global scale a matrix.
+void WeightPlan::place_block_scales(WeightItem& item) {
+  const FormatInfo& info = format_info(item.format);
+  if (info.scale == Format::kNone) return;
+  item.scales_offset =
+      take(item.e * scale_count_for(item.format, item.n, item.k) * element_bytes(info.scale));
+  if (!info.has_global) return;
+  item.global_offset = take(item.e * 4);
+  item.input_scale_offset = take(item.e * 4);
+}
+
 // Gives the item its place: values, then scales, then global and activation scales.
 void WeightPlan::place(WeightItem& item) {
   const int64_t begin = total_bytes_;
@@ -197,7 +241,11 @@ void WeightPlan::place(WeightItem& item) {
     }
   } else {
     item.values_offset = take(item.e * value_bytes_for(item.format, item.n, item.k));
-    place_row_major_scales(item);
+    if (is_linear && has_rows16(item.format)) {
+      place_block_scales(item);
+    } else {
+      place_row_major_scales(item);
+    }
   }
   item.bytes = total_bytes_ - begin;
 }
@@ -210,6 +258,7 @@ Status WeightPlan::vector(std::string name, const char* axes, WeightRole role, V
   item.role = role;
   item.format = role == WeightRole::kRouterBias ? Format::kF32 : source.format;
   item.draft = draft_;
+  item.on_gpu = on_gpu_;
   item.k = source.dims[0];
   item.axes = axes;
   item.view_out = out;
@@ -227,6 +276,7 @@ Status WeightPlan::table(std::string name, const char* axes, WeightRole role, Vi
   item.role = role;
   item.format = source.format;
   item.draft = draft_;
+  item.on_gpu = on_gpu_;
   item.n = source.dims[0];
   item.k = source.dims[1];
   item.axes = axes;
@@ -241,14 +291,18 @@ Status WeightPlan::table(std::string name, const char* axes, WeightRole role, Vi
 Status WeightPlan::add_matrix(WeightItem item) {
   item.kind = WeightItem::Kind::kMatrix;
   item.draft = draft_;
+  item.on_gpu = on_gpu_;
   const WeightSpec& first = item.sources.front();
   item.format = memory_format(first.format);
   item.k = first.dims[1];
   const int64_t step = row_step(item.format);
   int64_t rows = 0;
+  // In tiles the matrices of a stack follow each other; row-major each has its own scale rows.
+  const size_t parts =
+      on_gpu_ ? item.sources.size() / static_cast<size_t>(item.e) : item.sources.size();
   for (size_t i = 0; i < item.sources.size(); ++i) {
     const WeightSpec& s = item.sources[i];
-    const bool followed = i + 1 < item.sources.size() || item.stacked;
+    const bool followed = on_gpu_ ? (i + 1) % parts != 0 : i + 1 < parts || item.stacked;
     if (!is_linear_format(memory_format(s.format), item.stacked)) {
       return wrong_format(s, linear_formats(item.stacked));
     }
@@ -292,8 +346,7 @@ Status WeightPlan::rows(const RowPart& first,
   FATHOM_ASSIGN(WeightSpec a, spec(first.name, first.axes, role, 2));
   FATHOM_ASSIGN(WeightSpec b, spec(second.name, second.axes, role, 2));
   FATHOM_CHECK(a.dims[1] == b.dims[1], str_cat(a.name, " and ", b.name, " differ in columns"));
-  const Format format = memory_format(a.format);
-  const bool fits = format == memory_format(b.format) && a.dims[0] % row_step(format) == 0;
+  FATHOM_ASSIGN(const bool fits, lie_in_one(a, b));
   if (!fits) {
     out->num_parts = 2;
     FATHOM_TRY(matrix(first.name, first.axes, role, &out->parts[0]));
@@ -330,6 +383,25 @@ Status WeightPlan::stack(std::initializer_list<RowPart> parts,
   return add_matrix(std::move(item));
 }
 
+Status WeightPlan::stack_rows(const RowPart& first,
+                              const RowPart& second,
+                              int64_t count,
+                              const char* axes,
+                              const char* part_axes,
+                              WeightRole role,
+                              RowsWeight* out) {
+  bool fits = true;
+  for (int64_t expert = 0; on_gpu_ && fits && expert < count; ++expert) {
+    FATHOM_ASSIGN(const WeightSpec a, spec(with_number(first.name, expert), first.axes, role, 2));
+    FATHOM_ASSIGN(const WeightSpec b, spec(with_number(second.name, expert), second.axes, role, 2));
+    FATHOM_ASSIGN(fits, lie_in_one(a, b));
+  }
+  out->num_parts = fits ? 1 : 2;
+  if (fits) return stack({first, second}, count, axes, role, &out->parts[0]);
+  FATHOM_TRY(stack({first}, count, part_axes, role, &out->parts[0]));
+  return stack({second}, count, part_axes, role, &out->parts[1]);
+}
+
 Status WeightPlan::absorbed(
     int64_t num_heads, int64_t nope_dim, int64_t v_dim, LinearWeight* w_kc, LinearWeight* w_vc) {
   FATHOM_CHECK(!items_.empty() && items_.back().kind == WeightItem::Kind::kMatrix);
@@ -345,6 +417,7 @@ Status WeightPlan::absorbed(
   item.role = kv_b.role;
   item.format = kv_b.format == Format::kF32 ? Format::kF32 : Format::kBf16;
   item.draft = draft_;
+  item.on_gpu = on_gpu_;
   item.stacked = true;
   item.e = num_heads;
   item.derived_from = source;
@@ -405,9 +478,11 @@ void WeightPlan::bind(std::byte* base) const {
     switch (item.kind) {
       case WeightItem::Kind::kVector:
         *item.view_out = make_view(values, {item.k}, item.format, item.axes);
+        item.view_out->on_device = on_gpu_ && base != nullptr;
         break;
       case WeightItem::Kind::kTable:
         *item.view_out = make_view(values, {item.n, item.k}, item.format, item.axes);
+        item.view_out->on_device = on_gpu_ && base != nullptr;
         break;
       case WeightItem::Kind::kMatrix:
       case WeightItem::Kind::kAbsorbedK:
@@ -420,7 +495,8 @@ void WeightPlan::bind(std::byte* base) const {
 
 Result<WeightStore> WeightStore::allocate(const WeightPlan& plan) {
   WeightStore store;
-  FATHOM_ASSIGN(store.memory_, Buffer::allocate(DeviceKind::kCpu, plan.total_bytes(), "weights"));
+  const DeviceKind kind = plan.on_gpu() ? DeviceKind::kCuda : DeviceKind::kCpu;
+  FATHOM_ASSIGN(store.memory_, Buffer::allocate(kind, plan.total_bytes(), "weights"));
   store.bytes_ = plan.total_bytes();
   store.summary_ = plan.summary();
   plan.bind(store.memory_.data());

@@ -8,7 +8,8 @@
 //
 // A model declares each weight with the place of its view; the views are filled when the memory is
 // there (null pointers in a dry run). Linear weights lie in layout kRows16 where their format has
-// it (bf16, FP8 in blocks, NVFP4), and row-major as their kernels take them elsewhere.
+// it (bf16, FP8 in blocks, NVFP4), and row-major as their kernels take them elsewhere. On a GPU all
+// of them are row-major, with scales as the checkpoint has them.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,9 @@ struct LinearWeight {
   bool present() const { return w.present(); }
 };
 
-/// Matrices that take the same input, one below the other: [gate; up], [q_a; kv_a]. One weight if
-/// their formats agree and the first has a multiple of 16 rows, else two.
+/// Matrices that take the same input, one below the other: [gate; up], [q_a; kv_a], or a stack of
+/// such pairs. One weight if their formats agree and the rows of the first fill whole tiles or
+/// scale blocks (and, row-major in NVFP4, their global scales agree); else two.
 struct RowsWeight {
   LinearWeight parts[2];
   int num_parts = 0;
@@ -59,6 +61,10 @@ using FormatSource = std::function<Result<Format>(const WeightSpec&)>;
 /// How messages begin that speak of a tensor: "DIR/FILE: tensor "x" at byte 1024".
 using TensorPlaces = std::function<std::string(const std::string& tensor)>;
 
+/// Whether two stored tensors have the same global scale. A row-major NVFP4 matrix has one, so only
+/// such tensors can lie in one.
+using SameGlobalScale = std::function<Result<bool>(const WeightSpec& a, const WeightSpec& b)>;
+
 /// One piece of the plan: what it is, which tensors it is made of, where it lies.
 struct WeightItem {
   enum class Kind : uint8_t {
@@ -74,6 +80,7 @@ struct WeightItem {
   Format format = Format::kNone;  ///< in memory
   bool draft = false;
   bool stacked = false;  ///< [E, N, K] rather than [N, K]
+  bool on_gpu = false;   ///< row-major whatever the format
   int64_t e = 1;
   int64_t n = 1;
   int64_t k = 0;
@@ -120,6 +127,11 @@ class WeightPlan {
  public:
   WeightPlan(SymbolTable symbols, FormatSource formats, TensorPlaces places = {});
 
+  /// The weights will lie in memory of a GPU. Called before anything is declared.
+  void place_on_gpu(SameGlobalScale same_global_scale);
+
+  bool on_gpu() const { return on_gpu_; }
+
   /// Tensors declared from here on belong to a draft layer.
   void set_draft(bool draft) { draft_ = draft; }
 
@@ -151,6 +163,17 @@ class WeightPlan {
                WeightRole role,
                LinearWeight* out);
 
+  /// A stack whose matrices have two parts each, one below the other; two stacks where the parts
+  /// cannot lie in one matrix (RowsWeight), which only happens on a GPU. `part_axes` is the shape
+  /// of each of the two stacks.
+  Status stack_rows(const RowPart& first,
+                    const RowPart& second,
+                    int64_t count,
+                    const char* axes,
+                    const char* part_axes,
+                    WeightRole role,
+                    RowsWeight* out);
+
   /// The two halves of kv_b for the absorbed form, from the matrix declared last: w_kc [Nh, Lkv,
   /// Dn] and w_vc [Nh, Dv, Lkv], in f32 if kv_b is, else in bf16 (exact unless kv_b is quantised).
   Status absorbed(
@@ -179,6 +202,9 @@ class WeightPlan {
   Status wrong_format(const WeightSpec& spec, std::string_view expected) const;
   void place(WeightItem& item);
   void place_row_major_scales(WeightItem& item);
+  void place_block_scales(WeightItem& item);
+  Result<bool> lie_in_one(const WeightSpec& a, const WeightSpec& b) const;
+  int64_t row_step(Format format) const;
   int64_t take(int64_t bytes);
 
   SymbolTable symbols_;
@@ -187,6 +213,8 @@ class WeightPlan {
   std::vector<WeightItem> items_;
   int64_t total_bytes_ = 0;
   bool draft_ = false;
+  bool on_gpu_ = false;
+  SameGlobalScale same_global_scale_;
 };
 
 /// The memory of all weights. Owned by the model; the views of the plan point into it.
@@ -194,7 +222,8 @@ class WeightStore {
  public:
   WeightStore() = default;
 
-  /// Allocates the bytes of the plan and binds its views. Errors: OutOfMemory.
+  /// Allocates the bytes of the plan, where the plan says, and binds its views. Errors:
+  /// OutOfMemory.
   static Result<WeightStore> allocate(const WeightPlan& plan);
 
   /// Binds null pointers: for plans of models that no machine here can hold.

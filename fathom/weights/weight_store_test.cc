@@ -22,5 +22,53 @@ TEST(WeightPlan, RefusesAStackOfNarrowMatricesEvenOfOne) {
   EXPECT_THAT(status.message(), HasSubstr("e.0.weight has 8 rows"));
 }
 
+WeightPlan gpu_plan(Format format, bool same_scale) {
+  SymbolTable symbols;
+  symbols.set("E", 4);
+  symbols.set("H", 256);
+  symbols.set("I", 192);
+  WeightPlan plan(symbols, [=](const WeightSpec&) -> Result<Format> { return format; });
+  plan.place_on_gpu(
+      [=](const WeightSpec&, const WeightSpec&) -> Result<bool> { return same_scale; });
+  return plan;
+}
+
+Status declare_pair(WeightPlan& plan, RowsWeight& w) {
+  return plan.stack_rows({"e.{}.gate", "I,H"}, {"e.{}.up", "I,H"}, 4, "E,2*I,H", "E,I,H",
+                         WeightRole::kExpert, &w);
+}
+
+TEST(GpuWeightPlan, KeepsRowsAndScalesAsTheCheckpointHasThem) {
+  WeightPlan plan = gpu_plan(Format::kNvfp4, true);
+  RowsWeight w;
+  ASSERT_TRUE(declare_pair(plan, w).ok());
+
+  plan.bind(nullptr);
+
+  ASSERT_EQ(w.num_parts, 1);
+  const QuantView& m = w.parts[0].w;
+  EXPECT_EQ(m.layout, WeightLayout::kRowMajor);
+  EXPECT_EQ(describe(m.values), "[4, 384, 256] nvfp4");
+  EXPECT_EQ(describe(m.scales), "[4, 384, 16] e4m3");
+  EXPECT_EQ(describe(m.global), "[4] f32");
+  EXPECT_GE(plan.total_bytes(), 4 * (384 * 128 + 384 * 16) + 32);
+}
+
+// One matrix has one global scale, and one row of blocks of 128 x 128 one row of scales.
+TEST(GpuWeightPlan, SplitsWhatCannotLieInOneMatrix) {
+  RowsWeight scales_differ;
+  WeightPlan nvfp4 = gpu_plan(Format::kNvfp4, false);
+  ASSERT_TRUE(declare_pair(nvfp4, scales_differ).ok());
+  RowsWeight blocks_cut;
+  WeightPlan fp8 = gpu_plan(Format::kFp8Block, true);
+  ASSERT_TRUE(declare_pair(fp8, blocks_cut).ok());
+  fp8.bind(nullptr);
+
+  EXPECT_EQ(scales_differ.num_parts, 2);
+  EXPECT_EQ(blocks_cut.num_parts, 2);
+  EXPECT_EQ(describe(blocks_cut.parts[0].w.values), "[4, 192, 256] fp8_block");
+  EXPECT_EQ(describe(blocks_cut.parts[1].w.scales), "[4, 2, 2] f32");
+}
+
 }  // namespace
 }  // namespace fathom

@@ -124,6 +124,9 @@ struct MlaContext {
   MlaShape shape;
   AttentionOptions options;
   View rope_table;  ///< [P, Dr] f32
+  /// [prefill_chunk + 1, 2] i32, row n is (0, n): offsets of a request by itself. On a GPU, whose
+  /// memory the host does not write in the middle of a step; absent on the CPU.
+  View request_offsets = {};
 };
 
 /// y = attention of x [T, H], o_proj included; writes the latent keys of the step to `cache`

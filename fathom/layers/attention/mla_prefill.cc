@@ -39,7 +39,10 @@ Result<ExpandedKeys> expand(
 }
 
 // Offsets [0, count] of a single request.
-Result<View> single_request(Exec& ex, int64_t count) {
+Result<View> single_request(Exec& ex, const MlaContext& m, int64_t count) {
+  if (m.request_offsets.present()) {
+    return reshape(slice_rows(m.request_offsets, count, 1), {2}, "2");
+  }
   FATHOM_ASSIGN(const View offsets, ex.activations->tensor({2}, Format::kI32, "2"));
   if (offsets.data != nullptr) {
     offsets.as<int32_t>()[0] = 0;
@@ -62,7 +65,7 @@ struct ChunkedRequest {
 // Queries [begin, begin + count) over one chunk of keys. In the chunk that holds the queries' own
 // positions (`own`) the mask is causal and the result is final.
 Status attend_chunk(Exec& ex,
-                    const MlaShape& s,
+                    const MlaContext& m,
                     const ChunkedRequest& r,
                     const ExpandedKeys& keys,
                     int64_t begin,
@@ -70,9 +73,10 @@ Status attend_chunk(Exec& ex,
                     bool first_chunk,
                     bool own) {
   if (count == 0) return {};
+  const MlaShape& s = m.shape;
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View q_offsets, single_request(ex, count));
-  FATHOM_ASSIGN(const View kv_offsets, single_request(ex, keys.k.dim(0)));
+  FATHOM_ASSIGN(const View q_offsets, single_request(ex, m, count));
+  FATHOM_ASSIGN(const View kv_offsets, single_request(ex, m, keys.k.dim(0)));
   const View result = slice_rows(own ? r.o : r.acc, begin, count);
   RaggedAttention::Args args{.q = slice_rows(r.q, begin, count),
                              .k = keys.k,
@@ -128,9 +132,9 @@ Status attend_request(
     // Queries before `first` stand in earlier chunks; those from `later` on in later ones.
     const int64_t first = std::max<int64_t>(begin - r.start, 0);
     const int64_t later = std::max<int64_t>(begin + num_keys - r.start, 0);
-    FATHOM_TRY(attend_chunk(ex, s, r, keys, first, later - first, begin == 0, true));
+    FATHOM_TRY(attend_chunk(ex, m, r, keys, first, later - first, begin == 0, true));
     for (int64_t row = later; row < n; row += C) {
-      FATHOM_TRY(attend_chunk(ex, s, r, keys, row, std::min(C, n - row), begin == 0, false));
+      FATHOM_TRY(attend_chunk(ex, m, r, keys, row, std::min(C, n - row), begin == 0, false));
     }
   }
   return {};
@@ -180,7 +184,7 @@ Status mla_prefill_chunked(Exec& ex,
                      .o = slice_rows(o, begin, n),
                      .acc = {},
                      .lse = {},
-                     .pages = make_view(table.data, {table.dim(1)}, Format::kI32, "M")};
+                     .pages = reshape(table, {table.dim(1)}, "M")};
     FATHOM_TRY(attend_request(ex, m, w, r, cache));
   }
   return {};

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
+
+#include "fathom/device/upload.h"
 
 namespace fathom {
 namespace {
@@ -36,7 +39,7 @@ std::vector<double> rope_frequencies(const RopeParams& p) {
   return w;
 }
 
-Result<RopeTable> RopeTable::build(const RopeParams& p, int64_t num_positions) {
+Result<RopeTable> RopeTable::build(const RopeParams& p, int64_t num_positions, DeviceKind device) {
   if (p.dim < 2 || p.dim % 2 != 0) {
     return invalid_argument(str_cat("rotary dimension is ", p.dim, ", expected an even number"));
   }
@@ -56,6 +59,14 @@ Result<RopeTable> RopeTable::build(const RopeParams& p, int64_t num_positions) {
       row[pairs + i] =
           static_cast<float>(std::sin(static_cast<double>(angle)) * p.attention_factor);
     }
+  }
+  if (device == DeviceKind::kCuda) {
+    FATHOM_ASSIGN(Buffer on_gpu, Buffer::allocate(device, table.memory_.size(), "rotary table"));
+    FATHOM_TRY(copy_to_gpu(on_gpu.data(),
+                           {table.memory_.data(), static_cast<size_t>(table.memory_.size())}));
+    table.memory_ = std::move(on_gpu);
+    table.view_.data = table.memory_.data();
+    table.view_.on_device = true;
   }
   return table;
 }

@@ -40,8 +40,10 @@ class RopeTable {
  public:
   RopeTable() = default;
 
-  /// Errors: InvalidArgument for an odd dim, OutOfMemory.
-  static Result<RopeTable> build(const RopeParams& params, int64_t num_positions);
+  /// Errors: InvalidArgument for an odd dim, OutOfMemory; those of the GPU if it shall lie there.
+  static Result<RopeTable> build(const RopeParams& params,
+                                 int64_t num_positions,
+                                 DeviceKind device = DeviceKind::kCpu);
 
   /// The shape without memory, for dry runs.
   static RopeTable dry(const RopeParams& params, int64_t num_positions);

@@ -43,11 +43,11 @@ struct MoeShape {
 };
 
 struct MoeWeights {
-  LinearWeight gate;     ///< [E, H]
-  View bias;             ///< [E] f32, kGroupedSigmoid alone
-  LinearWeight gate_up;  ///< [E, 2*I, H], gate rows first; up rows first for kFused
-  LinearWeight down;     ///< [E, H, I]
-  MlpWeights shared;     ///< absent (not present()) where a model has none
+  LinearWeight gate;   ///< [E, H]
+  View bias;           ///< [E] f32, kGroupedSigmoid alone
+  RowsWeight gate_up;  ///< [E, 2*I, H], gate rows first; up rows first for kFused
+  LinearWeight down;   ///< [E, H, I]
+  MlpWeights shared;   ///< absent (not present()) where a model has none
 };
 
 enum class MoeStrategy : uint8_t { kGrouped, kSorted, kFused };

@@ -1,10 +1,13 @@
 // Experts by grouped products: rows in expert order, each expert's weights read once.
+#include <array>
+
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/kernels/moe/route/route.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/layers/linear.h"
+#include "fathom/layers/side_work.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -34,7 +37,8 @@ Result<ExpertRows> expert_rows(
   FATHOM_ASSIGN(const View rows, arena.tensor({R, H}, x.format, "T*K,H"));
   FATHOM_TRY(launch<PermuteRows>(ex, "shuffle_rows", {.x = x, .src_row = src_row, .y = rows}));
   FATHOM_ASSIGN(const View gate_up, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
-  FATHOM_TRY(group_linear(ex, "gate_up_proj", rows, w.gate_up, offsets, gate_up, s.K));
+  const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
+  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, rows, w.gate_up, offsets, gate_up, s.K));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
   FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act}));
   FATHOM_TRY(group_linear(ex, "down_proj", act, w.down, offsets, out.y, s.K));
@@ -51,8 +55,12 @@ Status moe_grouped(Exec& ex,
                    const View& y) {
   ArenaScope arena(*ex.activations);
   const bool shared = has_shared_experts(w);
-  if (shared) FATHOM_TRY(shared_experts(ex, w, x, y));
+  SideWork beside(ex);
+  if (shared) {
+    FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, w, x, y); }));
+  }
   FATHOM_ASSIGN(const ExpertRows experts, expert_rows(ex, s, w, x, choice));
+  FATHOM_TRY(beside.join());
   // The weight multiplies the expert's output, and the shared expert is added unscaled.
   ex.selection_row = moe_row(MoeStrategy::kGrouped);
   return launch<UnpermuteWeightedSum>(ex, "apply_shuffle_mul_sum",

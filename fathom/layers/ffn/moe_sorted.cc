@@ -86,7 +86,7 @@ Status routed_sum(Exec& ex,
                            .block = kBlock,
                            .top_k = static_cast<int>(s.K)};
   FATHOM_ASSIGN(args.y, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
-  FATHOM_TRY(product(ex, "gate_up_proj", args, w.gate_up));
+  FATHOM_TRY(product(ex, "gate_up_proj", args, w.gate_up.parts[0]));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
   FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = args.y, .y = act}));
   args.x = act;

@@ -60,16 +60,19 @@ std::string describe_kv(const KvLayout& layout) {
                  " tokens per page");
 }
 
-Result<KvStorage> KvStorage::allocate(const KvLayout& layout, int64_t num_pages) {
+Result<KvStorage> KvStorage::allocate(const KvLayout& layout,
+                                      int64_t num_pages,
+                                      DeviceKind device) {
   FATHOM_ASSIGN(const int64_t total, kv_cache_bytes(layout, num_pages));
   KvStorage storage;
   storage.num_pages_ = num_pages;
-  FATHOM_ASSIGN(storage.buffer_, Buffer::allocate(DeviceKind::kCpu, total, "the KV cache"));
+  FATHOM_ASSIGN(storage.buffer_, Buffer::allocate(device, total, "the KV cache"));
   for (int64_t l = 0; l < layout.num_layers; ++l) {
     std::byte* layer = storage.buffer_.data();
     if (layer != nullptr) layer += l * (total / layout.num_layers);
     storage.views_.push_back(make_view(layer, {num_pages, layout.page_size, layout.width},
                                        layout.format, "pages,page_size,Lkv+Dr"));
+    storage.views_.back().on_device = storage.buffer_.on_device();
   }
   return storage;
 }

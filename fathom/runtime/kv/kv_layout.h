@@ -44,7 +44,9 @@ class KvStorage {
   KvStorage() = default;
 
   /// Errors: those of kv_cache_bytes; OutOfMemory.
-  static Result<KvStorage> allocate(const KvLayout& layout, int64_t num_pages);
+  static Result<KvStorage> allocate(const KvLayout& layout,
+                                    int64_t num_pages,
+                                    DeviceKind device = DeviceKind::kCpu);
 
   /// [M, S, D] of each layer; what a Batch takes.
   std::span<const View> views() const { return views_; }
@@ -53,7 +55,7 @@ class KvStorage {
 
   int64_t bytes() const { return buffer_.size(); }
 
-  /// Fills a page with NaN in every layer. Tests poison what must not be read.
+  /// Fills a page with NaN in every layer. Tests poison what must not be read. Host memory only.
   void poison_page(int64_t page);
 
  private:

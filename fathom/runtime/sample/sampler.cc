@@ -99,7 +99,12 @@ SampleRow Sampler::largest_row() {
   return {.params = &params, .counts = &counts, .banned = {}};
 }
 
-Sampler::Features Sampler::look_at(std::span<const SampleRow> rows) const {
+bool Sampler::only_largest(std::span<const SampleRow> rows) {
+  const Features f = look_at(rows);
+  return !f.altered && !f.drawn && !f.logprobs;
+}
+
+Sampler::Features Sampler::look_at(std::span<const SampleRow> rows) {
   Features f;
   for (const SampleRow& row : rows) {
     f.altered |= is_altered(row);

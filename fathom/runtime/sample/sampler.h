@@ -53,6 +53,9 @@ class Sampler {
                 std::span<const SampleRow> rows,
                 std::span<SampleResult> results);
 
+  /// True if the largest logit of each row is all that the rows ask for.
+  static bool only_largest(std::span<const SampleRow> rows);
+
   /// As a row that needs all the memory a row can need; for dry runs.
   static SampleRow largest_row();
 
@@ -63,7 +66,7 @@ class Sampler {
     bool logprobs = false;  // some row wants them
   };
 
-  Features look_at(std::span<const SampleRow> rows) const;
+  static Features look_at(std::span<const SampleRow> rows);
   Status keep_raw(Exec& ex, const View& logits, View& raw) const;
   Status apply_penalties(Exec& ex, const View& logits, std::span<const SampleRow> rows);
   Status draw(Exec& ex, const View& logits, std::span<const SampleRow> rows);

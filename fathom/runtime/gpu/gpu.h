@@ -1,0 +1,35 @@
+// The GPU that a process computes on.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "fathom/base/status.h"
+#include "fathom/device/device.h"
+#include "fathom/device/stream.h"
+
+namespace fathom {
+
+/// A GPU in use, its kernels bound, with the stream that all steps go through.
+class Gpu {
+ public:
+  /// Takes a GPU for this thread. Errors: Unavailable, in one line with what to do about it: no
+  /// CUDA in this build, no GPU or driver, no such number, a GPU that this build has no code for.
+  static Result<std::unique_ptr<Gpu>> open(int ordinal = 0);
+
+  const DeviceInfo& info() const { return info_; }
+
+  Stream& stream() { return stream_; }
+
+  SideStream& side() { return side_; }
+
+ private:
+  Gpu(DeviceInfo info, Stream stream, SideStream side)
+      : info_(std::move(info)), stream_(std::move(stream)), side_(std::move(side)) {}
+
+  DeviceInfo info_;
+  Stream stream_;
+  SideStream side_;
+};
+
+}  // namespace fathom

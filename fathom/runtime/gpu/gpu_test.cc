@@ -1,0 +1,107 @@
+// What can be said of the GPU engine without a GPU.
+#include "fathom/runtime/gpu/gpu.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/models/registry.h"
+#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/memory_plan.h"
+
+namespace fathom {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Gpu, IsRefusedInOneLineThatSaysWhatToDo) {
+  if (cuda_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
+
+  const auto gpu = Gpu::open();
+
+  ASSERT_FALSE(gpu.ok());
+  EXPECT_EQ(gpu.status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(gpu.status().message(), HasSubstr("--device cuda: "));
+  EXPECT_THAT(gpu.status().message(), HasSubstr("--device cpu"));
+  EXPECT_EQ(gpu.status().message().find('\n'), std::string::npos);
+}
+
+TEST(GpuShapes, BucketsCoverEveryCountAndFewMore) {
+  for (int64_t count = 1; count <= 1024; ++count) {
+    EXPECT_GE(decode_bucket(count), count);
+    EXPECT_LE(decode_bucket(count), count + std::max<int64_t>(7, count / 4));
+    EXPECT_EQ(decode_bucket(decode_bucket(count)), decode_bucket(count));
+  }
+  EXPECT_EQ(decode_buckets(20), (std::vector<int64_t>{1, 2, 4, 8, 16, 24}));
+  EXPECT_EQ(page_buckets(70), (std::vector<int64_t>{4, 8, 16, 32, 64, 70}));
+  EXPECT_EQ(page_buckets(1), (std::vector<int64_t>{1}));
+}
+
+// A Hopper that is not there: its limits are numbers.
+DeviceInfo hopper() {
+  DeviceInfo info;
+  info.name = "a Hopper";
+  info.sm = 90;
+  info.num_sms = 132;
+  info.shared_bytes = 227 << 10;
+  return info;
+}
+
+Result<std::unique_ptr<Model>> dry_model(std::string_view preset_name, std::string_view format) {
+  FATHOM_ASSIGN(Preset preset, find_preset(preset_name));
+  if (!format.empty()) {
+    FATHOM_ASSIGN(preset.formats, preset_formats(format));
+  }
+  OpenOptions open;
+  open.model.device = DeviceKind::kCuda;
+  open.weights = WeightOrigin::kNone;
+  return open_preset(preset, open);
+}
+
+TEST(GpuPlan, NamesTheKernelThatAGpuLacks) {
+  const DeviceInfo gpu = hopper();
+  for (const char* format : {"int8", "w4a8"}) {
+    const auto model = dry_model("deepseek-v2-lite", format);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+
+    const auto plan = plan_memory(**model, {.max_model_len = 256, .gpu = &gpu});
+
+    ASSERT_FALSE(plan.ok()) << format;
+    EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
+    EXPECT_THAT(plan.status().message(), HasSubstr("cuda")) << format;
+  }
+}
+
+TEST(GpuPlan, FitsModelsThatRunThere) {
+  if (!cuda_is_built()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+  const DeviceInfo gpu = hopper();
+  for (const char* name : {"deepseek-r1-nvfp4", "deepseek-v3-fp8", "deepseek-v2-lite"}) {
+    const auto model = dry_model(name, "");
+    ASSERT_TRUE(model.ok()) << model.status().message();
+
+    const auto plan = plan_memory(**model, {.max_model_len = 4096,
+                                            .max_num_seqs = 64,
+                                            .max_num_batched_tokens = 2048,
+                                            .num_ids = 1000,
+                                            .gpu = &gpu});
+
+    ASSERT_TRUE(plan.ok()) << name << ": " << plan.status().message();
+    EXPECT_GT(plan->step.activation_bytes, 0);
+  }
+}
+
+TEST(GpuPlan, SaysWhatDoesNotFitTheGpu) {
+  if (!cuda_is_built()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+  const DeviceInfo gpu = hopper();
+  const auto model = dry_model("deepseek-r1-nvfp4", "");
+  ASSERT_TRUE(model.ok());
+
+  const auto plan = plan_memory(
+      **model, {.max_model_len = 4096, .gpu = &gpu, .available_bytes = int64_t{140} << 30});
+
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), StatusCode::kOutOfMemory);
+  EXPECT_THAT(plan.status().message(), HasSubstr("this GPU"));
+}
+
+}  // namespace
+}  // namespace fathom

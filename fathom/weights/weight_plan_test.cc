@@ -1,0 +1,150 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "fathom/weights/loader.h"
+#include "tests/support/test_checkpoint.h"
+
+namespace fathom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(VerifyTensors, ListsMissingOnes) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
+  LinearWeight w[8];
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(
+        plan.matrix(str_cat("model.layers.", i, ".x.weight"), "N,N", WeightRole::kMlp, &w[i]).ok());
+  }
+
+  const auto report = verify_tensors(plan, checkpoint, 8);
+
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
+  EXPECT_THAT(report.status().message(),
+              HasSubstr("7 tensors are missing: model.layers.1.x.weight, model.layers.2.x.weight"));
+  EXPECT_THAT(report.status().message(), HasSubstr(", ..."));
+}
+
+TEST(VerifyTensors, NamesFileTensorFoundAndExpected) {
+  TestCheckpoint files;
+  files.matrix("x.weight", 16, 32, Format::kBf16);
+  files.vector("norm.weight", {1, 2, 3}, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  for (const bool vector : {false, true}) {
+    WeightPlan plan(symbols({{"H", 16}, {"N", 48}}), formats_of(checkpoint));
+    LinearWeight w;
+    View v;
+    ASSERT_TRUE(vector ? plan.vector("norm.weight", "H", WeightRole::kNorm, &v).ok()
+                       : plan.matrix("x.weight", "H,N", WeightRole::kMlp, &w).ok());
+
+    const auto report = verify_tensors(plan, checkpoint, 1);
+
+    ASSERT_FALSE(report.ok());
+    EXPECT_THAT(report.status().message(), HasSubstr("model.safetensors"));
+    EXPECT_THAT(report.status().message(),
+                HasSubstr(vector ? "shape [3], expected H = [16]"
+                                 : "shape [16, 32], expected H,N = [16, 48]"));
+  }
+}
+
+TEST(VerifyTensors, RefusesALayerBeyondTheLastOneThatIsNoDraftLayer) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 16, Format::kBf16);
+  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,N", WeightRole::kMlp, &w).ok());
+
+  const auto report = verify_tensors(plan, checkpoint, 1);
+
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.status().code(), StatusCode::kCorrupt);
+  EXPECT_THAT(report.status().message(), HasSubstr("model.layers.1.x.weight\" at byte "));
+  EXPECT_THAT(report.status().message(), HasSubstr("belongs to layer 1"));
+}
+
+TEST(VerifyTensors, ListsSurplusAndToleratesDraftLayers) {
+  TestCheckpoint files;
+  files.matrix("model.layers.0.x.weight", 16, 128, Format::kFp8Block);
+  files.vector("model.layers.0.x.rotary_emb.inv_freq", {1}, Format::kF32);
+  files.vector("model.layers.0.stranger", {1}, Format::kF32);
+  files.matrix("model.layers.1.x.weight", 16, 16, Format::kBf16);
+  files.vector("model.layers.1.enorm.weight", {1}, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}, {"K", 128}}), formats_of(checkpoint));
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("model.layers.0.x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+  const auto report = verify_tensors(plan, checkpoint, 1);
+
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_THAT(report->surplus, ElementsAre("model.layers.0.stranger"));
+  EXPECT_EQ(report->draft_tensors, 2);
+}
+
+TEST(WeightPlan, NamesFileAndByteOfATensorInAFormatThatItCannotTake) {
+  TestCheckpoint files;
+  files.vector("norm.weight", {1, 2}, Format::kF16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"H", 2}}), formats_of(checkpoint), places_of(checkpoint));
+  View v;
+
+  const Status status = plan.vector("norm.weight", "H", WeightRole::kNorm, &v);
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("model.safetensors: tensor \"norm.weight\" at byte "));
+  EXPECT_THAT(status.message(), HasSubstr("is stored as f16, expected bf16 or f32"));
+}
+
+TEST(WeightPlan, RefusesExpertsOfDifferentFormats) {
+  TestCheckpoint files;
+  files.matrix("e.0.weight", 16, 64, Format::kNvfp4);
+  files.matrix("e.1.weight", 16, 64, Format::kBf16);
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), formats_of(checkpoint));
+  LinearWeight w;
+
+  const Status status = plan.stack({{"e.{}.weight", "N,K"}}, 2, "E,N,K", WeightRole::kExpert, &w);
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("e.1.weight is stored as bf16, but e.0.weight as nvfp4"));
+}
+
+TEST(WeightPlan, RefusesFormatsWithoutAKernel) {
+  const auto plan_with = [](Format format) {
+    WeightPlan plan(symbols({{"N", 16}}),
+                    [format](const WeightSpec&) -> Result<Format> { return format; });
+    LinearWeight w;
+    return plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w);
+  };
+  for (Format format : {Format::kF16, Format::kMxfp4, Format::kW4Fp8, Format::kFp8Group}) {
+    EXPECT_EQ(plan_with(format).code(), StatusCode::kUnsupported) << format_name(format);
+    EXPECT_THAT(plan_with(format).message(), HasSubstr(std::string(format_name(format))));
+  }
+  EXPECT_THAT(plan_with(Format::kW4a8Channel).message(),
+              HasSubstr("has 16 rows; packed weights need a multiple of 32"));
+}
+
+TEST(WeightPlan, DryStoreBindsShapesWithoutMemory) {
+  WeightPlan plan(symbols({{"N", 1 << 20}, {"K", 1 << 20}}),
+                  [](const WeightSpec&) -> Result<Format> { return Format::kNvfp4; });
+  LinearWeight w;
+  ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+  const WeightStore store = WeightStore::dry(plan);
+
+  EXPECT_EQ(store.data(), nullptr);
+  EXPECT_EQ(w.w.values.data, nullptr);
+  EXPECT_EQ(w.w.rows(), 1 << 20);
+  EXPECT_TRUE(w.w.global.present());
+  EXPECT_NEAR(static_cast<double>(store.bytes()), 9.0 / 16.0 * 0x1p40, 0x1p24);
+}
+
+}  // namespace
+}  // namespace fathom
