@@ -156,6 +156,7 @@ Command add_chat(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   add_sampling_flags(*sub, flags->sampling);
   add_model_flags(*sub, flags->model);
+  add_device_flags(*sub, flags->model);
   return {sub, [flags](const GlobalFlags& globals) { return chat(*flags, globals); }};
 }
 

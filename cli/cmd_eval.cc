@@ -38,26 +38,29 @@ std::string scientific(double value) {
 }
 
 Result<std::unique_ptr<ForwardSession>> make_session(const Model& model,
-                                                     ThreadPool& pool,
+                                                     const Machine& machine,
+                                                     const ModelFlags& flags,
                                                      int64_t longest,
                                                      bool draft) {
   SessionOptions options;
+  place_session(machine, flags, options);
   options.max_tokens = longest;
   options.prefill_logits = LogitRows::kAll;
   options.draft = draft;
-  return ForwardSession::create(model, pool, options);
+  return ForwardSession::create(model, *machine.pool, options);
 }
 
 Result<int> eval_perplexity(const Flags& flags,
                             const OpenedModel& opened,
-                            ThreadPool& pool,
+                            const Machine& machine,
                             bool quiet) {
   FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
   FATHOM_ASSIGN(const std::string text, read_text(flags.text));
   if (text.empty()) return corrupt(str_cat(flags.text, ": is 0 bytes long, expected some text"));
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
-  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, kPerplexityBlock + 1, false));
+  FATHOM_ASSIGN(const auto session,
+                make_session(*opened.model, machine, flags.model, kPerplexityBlock + 1, false));
   ProgressBar bar("scoring tokens", quiet);
   FATHOM_ASSIGN(const Perplexity result,
                 perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
@@ -77,15 +80,16 @@ std::string tensor_file_of(const std::string& vectors) {
   return vectors.substr(0, vectors.size() - kJson.size()) + ".safetensors";
 }
 
-Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, ThreadPool& pool) {
+Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Machine& machine) {
   const std::string file = tensor_file_of(flags.vectors);
   FATHOM_ASSIGN(const SafetensorsFile header, open_safetensors(file));
   int64_t longest = 1;
   for (const TensorEntry& t : header.header.tensors) {
     if (t.name.ends_with(".input_ids") && !t.shape.empty()) longest = std::max(longest, t.shape[0]);
   }
-  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, longest + kGreedyTokens,
-                                                 opened.model->has_draft()));
+  FATHOM_ASSIGN(const auto session,
+                make_session(*opened.model, machine, flags.model, longest + kGreedyTokens,
+                             opened.model->has_draft()));
   const VectorBudget budget;
   FATHOM_ASSIGN(const VectorComparison result,
                 compare_vectors(*opened.model, *session, file, budget));
@@ -152,7 +156,7 @@ Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
   return prompts;
 }
 
-Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, ThreadPool& pool) {
+Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Machine& machine) {
   if (flags.logits_out.empty())
     return invalid_argument("--ids needs --logits-out FILE.safetensors");
   const int64_t vocabulary = opened.model->config().vocab_size;
@@ -167,7 +171,8 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, ThreadPoo
         {.name = str_cat("logits.", i), .dtype = Format::kF32, .shape = {rows, vocabulary}});
     bytes += rows * vocabulary * 4;
   }
-  FATHOM_ASSIGN(const auto session, make_session(*opened.model, pool, longest, false));
+  FATHOM_ASSIGN(const auto session,
+                make_session(*opened.model, machine, flags.model, longest, false));
   const std::string header = format_safetensors_header(tensors, {{"format", "pt"}});
   FATHOM_ASSIGN(AtomicFile file,
                 AtomicFile::create(flags.logits_out,
@@ -207,17 +212,18 @@ Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
 Result<int> eval_comparison(const Flags& flags,
                             const OpenedModel& opened,
                             const GlobalFlags& globals,
-                            ThreadPool& pool) {
+                            const Machine& machine) {
   FATHOM_ASSIGN(const auto sequences, comparison_input(flags, opened));
   ModelFlags other_flags = flags.model;
   other_flags.model = flags.compare;
-  FATHOM_ASSIGN(const OpenedModel reference, open_for(other_flags, globals, pool, false));
+  FATHOM_ASSIGN(const OpenedModel reference, open_for(other_flags, globals, machine, false));
   size_t longest = 1;
   for (const auto& ids : sequences)
     longest = std::max(longest, ids.size());
   const auto length = static_cast<int64_t>(longest);
-  FATHOM_ASSIGN(const auto found, make_session(*opened.model, pool, length, false));
-  FATHOM_ASSIGN(const auto expected, make_session(*reference.model, pool, length, false));
+  FATHOM_ASSIGN(const auto found, make_session(*opened.model, machine, flags.model, length, false));
+  FATHOM_ASSIGN(const auto expected,
+                make_session(*reference.model, machine, flags.model, length, false));
   ProgressBar bar("comparing tokens", globals.quiet);
   FATHOM_ASSIGN(const LogitComparison c,
                 compare_logits(*expected, *found, sequences,
@@ -250,15 +256,15 @@ Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
   if (!flags.compare.empty() && !flags.vectors.empty()) {
     return invalid_argument("--compare takes its tokens from --ppl FILE or --ids FILE");
   }
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, flags.model.device));
   FATHOM_ASSIGN(const OpenedModel opened,
-                open_for(flags.model, globals, *machine.pool, !flags.vectors.empty()));
+                open_for(flags.model, globals, machine, !flags.vectors.empty()));
   if (!flags.compare.empty()) {
-    return eval_comparison(flags, opened, globals, *machine.pool);
+    return eval_comparison(flags, opened, globals, machine);
   }
-  if (!flags.text.empty()) return eval_perplexity(flags, opened, *machine.pool, globals.quiet);
-  if (!flags.vectors.empty()) return eval_vectors(flags, opened, *machine.pool);
-  return eval_logits(flags, opened, *machine.pool);
+  if (!flags.text.empty()) return eval_perplexity(flags, opened, machine, globals.quiet);
+  if (!flags.vectors.empty()) return eval_vectors(flags, opened, machine);
+  return eval_logits(flags, opened, machine);
 }
 
 }  // namespace
@@ -282,6 +288,7 @@ Command add_eval(CLI::App& app) {
                   "With --compare: exit 1 below this share of equal first choices")
       ->check(CLI::Range(0.0, 1.0));
   add_model_flags(*sub, flags->model);
+  add_device_flags(*sub, flags->model);
   return {sub, [flags](const GlobalFlags& globals) { return eval(*flags, globals); }};
 }
 

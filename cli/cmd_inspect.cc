@@ -24,6 +24,8 @@ struct Flags {
   std::string preset;
   std::string format;
   std::string dtype = "bf16";
+  std::string moe = "auto";
+  std::string attention = "auto";
   std::string explain;
   PlanOptions plan;
 };
@@ -39,6 +41,10 @@ struct Subject {
 Result<Subject> open_subject(const Flags& flags) {
   ModelOptions options;
   FATHOM_ASSIGN(options.activations, parse_format(flags.dtype));
+  FATHOM_ASSIGN(options.moe.strategy, parse_moe_strategy(flags.moe));
+  options.attention.always_absorbed = flags.attention == "absorbed";
+  options.attention.fused_rope = flags.attention == "fused_rope";
+  options.draft = !flags.explain.empty();
   OpenOptions dry;
   dry.model = options;
   dry.weights = WeightOrigin::kNone;
@@ -112,23 +118,13 @@ void print_model(const Subject& subject) {
 
 // An op may be of one phase only.
 Result<int> explain(const Model& model, const std::string& op) {
-  BatchShape decode;
-  decode.decode = {.count = 1, .new_tokens = 1, .cached = 255};
-  BatchShape prefill;
-  prefill.prefill = {.count = 1, .new_tokens = 512, .cached = 0};
-  std::string unknown;
-  int found = 0;
-  for (const auto& [phase, shape] : {std::pair{"decode of 1 token after 255", decode},
-                                     std::pair{"prefill of 512 tokens", prefill}}) {
-    const Result<std::string> text = explain_op(model, op, shape);
-    if (text.ok()) {
-      std::printf("%s# %s\n\n%s", found++ > 0 ? "\n" : "", phase, text.value().c_str());
-    } else {
-      unknown = text.status().message();
-    }
+  Result<std::string> text = explain_op_everywhere(model, op);
+  if (text.ok()) {
+    std::printf("%s", text.value().c_str());
+    return kExitOk;
   }
-  if (found > 0) return kExitOk;
-  return invalid_argument(str_cat("--explain: ", unknown));
+  if (text.status().code() != StatusCode::kNotFound) return std::move(text).status();
+  return invalid_argument(str_cat("--explain: ", text.status().message()));
 }
 
 Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
@@ -172,6 +168,14 @@ Command add_inspect(CLI::App& app) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
   sub->add_option("--max-num-seqs", flags->plan.max_num_seqs, "Sequences to plan for")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
+      ->capture_default_str();
+  sub->add_option("--moe", flags->moe, "How experts run: auto, grouped, sorted or fused")
+      ->check(CLI::IsMember({"auto", "grouped", "sorted", "fused"}))
+      ->capture_default_str();
+  sub->add_option(
+         "--attention", flags->attention,
+         "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation")
+      ->check(CLI::IsMember({"auto", "absorbed", "fused_rope"}))
       ->capture_default_str();
   sub->add_option("--explain", flags->explain, "Why an op gets its kernel, such as q_b_proj");
   return {sub, [flags](const GlobalFlags& globals) { return inspect(*flags, globals); }};

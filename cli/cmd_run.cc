@@ -85,6 +85,7 @@ Command add_run(CLI::App& app) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   add_sampling_flags(*sub, flags->sampling);
   add_model_flags(*sub, flags->model);
+  add_device_flags(*sub, flags->model);
   return {sub, [flags, prompt](const GlobalFlags& globals) {
             flags->prompt_given = prompt->count() > 0;
             return run(*flags, globals);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <vector>
 
+#include "cli/bench/bench_model_gpu.h"
+#include "cli/bench/bench_model_rates.h"
 #include "cli/io/terminal.h"
-#include "fathom/base/rng.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/bench/timer.h"
 #include "fathom/os/clock.h"
@@ -16,54 +16,12 @@
 namespace fathom::cli {
 namespace {
 
-struct Rate {
-  std::string test;
-  double tokens_per_s = 0;  // median
-  double low = 0;
-  double high = 0;
-  double step_seconds = 0;  // median of one pass
-};
-
 // Decoding, and how fast memory could be read beside each of its runs.
 struct DecodeRate {
   Rate rate;
   std::vector<double> read_gbps;       // a run, the better of right before and right after
   std::vector<double> readable_bytes;  // a run: what that rate reads in one step's time
 };
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return quantile(values, 0.5);
-}
-
-Rate rate_of(std::string test, double tokens, std::vector<double> seconds, double passes) {
-  std::sort(seconds.begin(), seconds.end());
-  const double median = seconds[seconds.size() / 2];
-  return {std::move(test), tokens / median, tokens / seconds.back(), tokens / seconds.front(),
-          median / passes};
-}
-
-std::vector<int32_t> random_tokens(int64_t count, int64_t vocabulary, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<int32_t> ids(static_cast<size_t>(count));
-  for (int32_t& id : ids) {
-    id = static_cast<int32_t>(rng.next_below(static_cast<uint32_t>(vocabulary)));
-  }
-  return ids;
-}
-
-Result<Rate> time_prefill(ForwardSession& session,
-                          const BenchModelFlags& flags,
-                          std::span<const int32_t> tokens) {
-  std::vector<double> seconds;
-  for (int r = 0; r < flags.repetitions; ++r) {
-    session.reset();
-    const int64_t begin = monotonic_ns();
-    FATHOM_TRY(session.prefill(0, tokens, LogitRows::kLast, {}));
-    seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
-  }
-  return rate_of(str_cat("pp", flags.prompt), static_cast<double>(flags.prompt), seconds, 1);
-}
 
 Result<DecodeRate> time_decode(ForwardSession& session,
                                const BenchModelFlags& flags,
@@ -103,90 +61,27 @@ Result<DecodeRate> time_decode(ForwardSession& session,
   return out;
 }
 
-struct OpTotal {
-  double seconds = 0;
-  Cost cost;
-};
-
 // One recorded pass: its bytes, and what each op took beside what the roof allows.
-Result<std::map<std::string, OpTotal>> record_pass(ForwardSession& session,
-                                                   const std::function<Status()>& pass) {
+Result<OpTotals> record_pass(ForwardSession& session, const std::function<Status()>& pass) {
   Recorder recorder(RecordLevel::kTimed, 1 << 15);
   session.set_recorder(&recorder);
   Status status = pass();
   session.set_recorder(nullptr);
   FATHOM_TRY(std::move(status));
-  std::map<std::string, OpTotal> totals;
+  OpTotals totals;
   for (const OpRecord& r : recorder.records()) {
-    OpTotal& t = totals[str_cat(std::string_view(r.op.name), " (", std::string_view(r.kernel), ", ",
-                                std::string_view(r.variant ? r.variant : "-"), ")")];
-    t.seconds += static_cast<double>(r.end_ns - r.start_ns) * 1e-9;
-    t.cost.flops += r.cost.flops;
-    t.cost.bytes_read += r.cost.bytes_read;
-    t.cost.bytes_written += r.cost.bytes_written;
-    t.cost.unit = r.cost.unit;
+    add_call(totals, r, static_cast<double>(r.end_ns - r.start_ns) * 1e-9);
   }
   return totals;
-}
-
-void print_ops(const char* title,
-               const std::map<std::string, OpTotal>& totals,
-               const Peaks& peaks) {
-  std::vector<std::pair<std::string, OpTotal>> ops(totals.begin(), totals.end());
-  std::sort(ops.begin(), ops.end(),
-            [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  double all = 0;
-  for (const auto& op : ops)
-    all += op.second.seconds;
-  if (ops.size() > 10) ops.resize(10);
-  MarkdownTable table({title, "ms", "share", "floor ms", "of floor", "bound"});
-  for (const auto& [name, t] : ops) {
-    const double memory = static_cast<double>(t.cost.bytes()) /
-                          (peaks.memory_gbps(t.cost.bytes_read, t.cost.bytes_written) * 1e9);
-    const double math = t.cost.flops / (peaks.compute_gflops(t.cost.unit) * 1e9);
-    const double floor = std::max(memory, math);
-    table.add({name, format_fixed(t.seconds * 1e3, 3),
-               format_fixed(100 * t.seconds / all, 1) + " %", format_fixed(floor * 1e3, 3),
-               format_fixed(t.seconds > 0 ? 100 * floor / t.seconds : 0, 0) + " %",
-               memory > math ? "memory" : "compute"});
-  }
-  std::printf("\n%s", table.str().c_str());
-}
-
-void print_rates(const OpenedModel& opened,
-                 const BenchModelFlags& flags,
-                 const std::vector<Rate>& rates,
-                 int threads) {
-  int64_t parameters = 0;
-  for (const WeightSummary& s : opened.model->weights().summary())
-    parameters += s.parameters;
-  MarkdownTable table({"model", "size", "params", "backend", "threads", "test", "t/s", "range"});
-  for (const Rate& r : rates) {
-    table.add({opened.title + (flags.model.format.empty() ? "" : " " + flags.model.format),
-               format_bytes(opened.model->weights().bytes()),
-               format_fixed(static_cast<double>(parameters) * 1e-9, 2) + " B", "CPU",
-               str_cat(threads), r.test, format_fixed(r.tokens_per_s, 2),
-               format_fixed(r.low, 2) + " - " + format_fixed(r.high, 2)});
-  }
-  std::printf("%s", table.str().c_str());
-}
-
-Cost sum_of(const std::map<std::string, OpTotal>& totals) {
-  Cost sum;
-  for (const auto& [name, t] : totals) {
-    sum.flops += t.cost.flops;
-    sum.bytes_read += t.cost.bytes_read;
-    sum.bytes_written += t.cost.bytes_written;
-  }
-  return sum;
 }
 
 }  // namespace
 
 Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, flags.model.device));
   ThreadPool& pool = *machine.pool;
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.model, globals, pool));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.model, globals, machine));
+  if (machine.gpu != nullptr) return bench_model_on_gpu(flags, machine, opened);
   const Model& model = *opened.model;
   const int64_t vocabulary = model.config().vocab_size;
   SessionOptions options;
@@ -214,7 +109,7 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
     FATHOM_ASSIGN(decode, time_decode(*session, flags, prefix, vocabulary, memory));
   }
   rates.push_back(decode.rate);
-  print_rates(opened, flags, rates, pool.size());
+  print_rates(opened, flags, rates, "CPU", str_cat(pool.size()));
 
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);
   session->reset();
@@ -285,6 +180,7 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   add_model_flags(*sub, flags.model);
+  add_device_flags(*sub, flags.model);
 }
 
 }  // namespace fathom::cli

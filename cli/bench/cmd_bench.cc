@@ -16,6 +16,7 @@
 #include "fathom/bench/files/report.h"
 #include "fathom/bench/harness.h"
 #include "fathom/bench/reference_names.h"
+#include "fathom/device/device.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/clock.h"
@@ -106,11 +107,15 @@ class BenchProgress {
 };
 
 Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlags& globals) {
-  if (flags.backend != "cpu") {
-    return unsupported(
-        str_cat("--backend ", flags.backend, ": this build has the cpu backend only"));
-  }
   BenchKernelOptions options = flags.options;
+  if (flags.backend == "cuda") {
+    options.backend = Backend::kCuda;
+    // Refused here and not at the first row; a build that has the backend asks the driver later, in
+    // a process of its own.
+    if (!cuda_is_built()) return cuda_devices().status();
+  } else if (flags.backend != "cpu") {
+    return invalid_argument(str_cat("--backend ", flags.backend, ": expected cpu or cuda"));
+  }
   if (options.suite == kReferenceSuite) {
     // Hundreds of rows, some of them seconds long: less of each, and none that takes minutes.
     options.timer.min_reps = 20;
@@ -201,7 +206,13 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");
   sub->add_option("--filter", flags->options.filter, "Pattern over kernel/case: text, or with * ?");
   sub->add_option("--phase", flags->phase, "decode or prefill");
-  sub->add_option("--backend,--device", flags->backend, "cpu")->capture_default_str();
+  sub->add_option("--batch", flags->options.batch, "Rows of these batches or tokens, with commas")
+      ->delimiter(',');
+  sub->add_option("--seq", flags->options.seq, "Rows of these sequence lengths, with commas")
+      ->delimiter(',');
+  sub->add_option("--kv-len", flags->options.kv_len, "Rows of these cached lengths, with commas")
+      ->delimiter(',');
+  sub->add_option("--backend,--device", flags->backend, "cpu or cuda")->capture_default_str();
   sub->add_flag("--variants", flags->options.all_variants,
                 "Every variant, not only the chosen one");
   sub->add_flag("--check", flags->check, "Exit 1 unless every row is ok (rows are always checked)");
@@ -242,12 +253,14 @@ Result<int> bench_compare(const CompareFlags& flags) {
   FATHOM_ASSIGN(const std::vector<BenchRow> after, read_rows(flags.after));
   FATHOM_ASSIGN(const BenchComparison comparison, compare_bench(before, after));
   FATHOM_TRY(emit(write_comparison(comparison, share), flags.out_file));
-  const bool fails = !flags.fail_slower.empty() && !comparison.slower_than(share).empty();
+  const bool fails = !comparison.failed_after.empty() ||
+                     (!flags.fail_slower.empty() && !comparison.slower_than(share).empty());
   return fails ? kExitCheckFailed : kExitOk;
 }
 
 void add_compare(CLI::App& bench, CompareFlags& flags) {
-  CLI::App* sub = bench.add_subcommand("compare", "Two runs of `bench kernel`, row by row");
+  CLI::App* sub = bench.add_subcommand(
+      "compare", "Two runs of `bench kernel`, row by row; exit 1 if a row fails in the second");
   sub->add_option("BEFORE", flags.before, "all_kernels.csv of the first run")->required();
   sub->add_option("AFTER", flags.after, "all_kernels.csv of the second run")->required();
   sub->add_option("--fail-slower", flags.fail_slower,

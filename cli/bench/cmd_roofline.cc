@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/png.h"
+#include "fathom/base/log.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/bench/roofline/analysis.h"
 #include "fathom/bench/roofline/chart.h"
@@ -71,6 +72,15 @@ Status emit(const std::string& text, const std::string& file) {
   return {};
 }
 
+/// Rows that cannot be drawn stay what they are: failed.
+std::string failed_section(const RooflineSource& source) {
+  if (source.failed.empty()) return {};
+  std::string out = str_cat("\n## Rows without a time (", source.failed.size(), ")\n\n");
+  for (const std::string& row : source.failed)
+    str_append(out, str_cat("- ", row, "\n"));
+  return out;
+}
+
 Result<int> roofline(const Flags& flags, const GlobalFlags& globals) {
   const PointChoice choice = flags.all ? PointChoice::kAll : PointChoice::kAuto;
   FATHOM_ASSIGN(RooflineSource source, read_roofline_source(flags.input, choice));
@@ -80,10 +90,16 @@ Result<int> roofline(const Flags& flags, const GlobalFlags& globals) {
   if (!flags.png.empty()) FATHOM_TRY(write_png(draw_chart(chart), flags.png));
   std::string text;
   if (flags.output == "svg") text = draw_chart(chart);
-  if (flags.output == "md") text = write_analysis(source.points, peaks, chart.title, "");
+  if (flags.output == "md") {
+    text = write_analysis(source.points, peaks, chart.title, "") + failed_section(source);
+  }
   if (flags.output == "csv") text = write_points_csv(source.points);
   if (flags.output == "json") text = write_points_json(source.points, peaks);
   FATHOM_TRY(emit(text, flags.out_file));
+  if (!source.failed.empty()) {
+    log_warn(flags.input, ": ", source.failed.size(),
+             " rows failed and are not drawn; the first: ", source.failed.front());
+  }
   return kExitOk;
 }
 

@@ -76,6 +76,11 @@ Result<RooflineSource> read_benchmark(const std::string& path, PointChoice choic
   Result<std::vector<RooflinePoint>> points = points_of_rows(source.rows, choice);
   if (!points.ok()) return std::move(points).status().add_context(path);
   source.points = std::move(points).value();
+  for (const BenchRow& row : source.rows) {
+    if (row.status == RowStatus::kOk) continue;
+    source.failed.push_back(
+        str_cat(row.kernel, "/", row.case_name, " is ", row_status_name(row.status)));
+  }
   source.has_roofs = true;
   source.title = str_cat("kernels on ", source.rows.front().conditions.device_name);
   source.peaks_file = join_path(parent_directory(path), "peaks.json");

@@ -14,8 +14,9 @@ struct RooflineSource {
   std::string title{};
   std::vector<RooflinePoint> points{};
   bool has_roofs = false;  ///< benchmark rows have; the ops of a trace get theirs from the ceilings
-  std::vector<BenchRow> rows{};  ///< of a benchmark
-  std::string peaks_file{};      ///< beside the input, if there is one
+  std::vector<BenchRow> rows{};       ///< of a benchmark
+  std::vector<std::string> failed{};  ///< rows without a time: "rmsnorm/t1 is wrong"
+  std::string peaks_file{};           ///< beside the input, if there is one
 };
 
 /// Reads all_kernels.csv, or ops.csv of the directory of a trace; calls of one op and kernel in a

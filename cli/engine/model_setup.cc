@@ -10,22 +10,43 @@ namespace fathom::cli {
 namespace {
 
 // What would not fit is refused with both numbers, not killed half-way through loading.
-Status check_memory(const Model& dry, const std::string& title) {
-  const HostMemory memory = host_memory();
+Status check_memory(const Model& dry, const std::string& title, Gpu* gpu) {
+  int64_t available = 0;
+  if (gpu == nullptr) {
+    available = host_memory().available_bytes;
+  } else {
+    FATHOM_ASSIGN(available, cuda_free_bytes());
+  }
   const int64_t needed = dry.weights().bytes();
-  if (memory.available_bytes == 0 || needed <= memory.available_bytes) return {};
+  if (available == 0 || needed <= available) return {};
   return out_of_memory(str_cat(title, " needs ", format_bytes(needed), " for its weights, but ",
-                               format_bytes(memory.available_bytes),
-                               " are available; try a smaller model or `fathom inspect`"));
+                               format_bytes(available), " are available",
+                               gpu == nullptr ? "" : " on the GPU",
+                               "; try a smaller model or `fathom inspect`"));
+}
+
+// A prompt and a token after it, on shapes alone: whatever has no kernel is named.
+Status check_kernels(const Model& dry, Gpu* gpu, int num_threads) {
+  if (gpu == nullptr) return {};
+  BatchShape shape;
+  shape.prefill = {.count = 1, .new_tokens = 2, .cached = 0};
+  shape.decode = {.count = 1, .new_tokens = 1, .cached = 2};
+  const auto needs = dry_run(dry, shape, num_threads, nullptr, DryPass::kForward, &gpu->info());
+  if (needs.ok()) return {};
+  return Status::error(needs.status().code(),
+                       str_cat("this model does not run with --device cuda: ",
+                               needs.status().message(), "; --device cpu runs it"));
 }
 
 Result<std::unique_ptr<Model>> open_twice(const std::string& title,
                                           OpenOptions options,
+                                          Gpu* gpu,
                                           const auto& open) {
   OpenOptions dry = options;
   dry.weights = WeightOrigin::kNone;
   FATHOM_ASSIGN(const auto plan, open(dry));
-  FATHOM_TRY(check_memory(*plan, title));
+  FATHOM_TRY(check_kernels(*plan, gpu, options.pool->size()));
+  FATHOM_TRY(check_memory(*plan, title, gpu));
   options.report_surplus = false;  // the dry model has said it
   return open(options);
 }
@@ -53,8 +74,19 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
                "One attention form, so that a token's bits never depend on how it was computed");
 }
 
+void add_device_flags(CLI::App& app, ModelFlags& flags) {
+  app.add_option("--device", flags.device, "Where the model runs: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--cuda-graphs", flags.cuda_graphs,
+                 "With --device cuda: on replays captured decode steps, off launches each kernel")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+}
+
 Result<ModelOptions> model_options(const ModelFlags& flags) {
   ModelOptions options;
+  options.device = flags.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
   FATHOM_ASSIGN(options.activations, parse_format(flags.dtype));
   if (flags.kv_cache_dtype != "auto") {
     FATHOM_ASSIGN(options.kv_format, parse_format(flags.kv_cache_dtype));
@@ -62,13 +94,19 @@ Result<ModelOptions> model_options(const ModelFlags& flags) {
   options.page_size = flags.block_size;
   options.attention.prefill_chunk = flags.prefill_chunk;
   options.attention.always_absorbed = flags.batch_invariant || flags.attention == "absorbed";
-  options.attention.fused_rope = flags.attention == "fused_rope";
+  // On a GPU a step of few tokens is as long as its kernels are many.
+  const bool fewest =
+      options.device == DeviceKind::kCuda && flags.attention == "auto" && !flags.batch_invariant;
+  options.attention.fused_rope = flags.attention == "fused_rope" || fewest;
   FATHOM_ASSIGN(options.moe.strategy, parse_moe_strategy(flags.moe));
   return options;
 }
 
-Result<Machine> set_up_machine(const GlobalFlags& globals) {
+Result<Machine> set_up_machine(const GlobalFlags& globals, const std::string& device) {
   Machine machine;
+  if (device == "cuda") {
+    FATHOM_ASSIGN(machine.gpu, Gpu::open());
+  }
   FATHOM_ASSIGN(machine.isa, limit_isa(globals.isa, best_isa()));
   install_cpu_kernels(machine.isa);
   FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
@@ -76,10 +114,15 @@ Result<Machine> set_up_machine(const GlobalFlags& globals) {
   return machine;
 }
 
-Result<OpenedModel> open_for(const ModelFlags& flags,
-                             const GlobalFlags& globals,
-                             ThreadPool& pool,
-                             bool draft) {
+void place_session(const Machine& machine, const ModelFlags& flags, SessionOptions& options) {
+  options.gpu = machine.gpu.get();
+  options.cuda_graphs = flags.cuda_graphs == "on" ? CudaGraphs::kOn : CudaGraphs::kOff;
+}
+
+namespace {
+
+Result<OpenedModel> open_on(
+    const ModelFlags& flags, const GlobalFlags& globals, ThreadPool& pool, Gpu* gpu, bool draft) {
   OpenOptions options;
   FATHOM_ASSIGN(options.model, model_options(flags));
   options.model.draft = draft;
@@ -101,7 +144,7 @@ Result<OpenedModel> open_for(const ModelFlags& flags,
       str_append(opened.title, str_cat(", ", flags.layers, " layers"));
     }
     options.weights = WeightOrigin::kRandom;
-    FATHOM_ASSIGN(opened.model, open_twice(opened.title, options, [&](const OpenOptions& o) {
+    FATHOM_ASSIGN(opened.model, open_twice(opened.title, options, gpu, [&](const OpenOptions& o) {
                     return open_preset(preset.value(), o);
                   }));
     return opened;
@@ -116,10 +159,26 @@ Result<OpenedModel> open_for(const ModelFlags& flags,
   ProgressBar bar("loading", globals.quiet);
   options.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
   if (flags.dummy_weights) options.weights = WeightOrigin::kRandom;
-  FATHOM_ASSIGN(opened.model, open_twice(opened.title, options, [&](const OpenOptions& o) {
+  FATHOM_ASSIGN(opened.model, open_twice(opened.title, options, gpu, [&](const OpenOptions& o) {
                   return open_model(checkpoint, config, o);
                 }));
   return opened;
+}
+
+}  // namespace
+
+Result<OpenedModel> open_for(const ModelFlags& flags,
+                             const GlobalFlags& globals,
+                             const Machine& machine,
+                             bool draft) {
+  return open_on(flags, globals, *machine.pool, machine.gpu.get(), draft);
+}
+
+Result<OpenedModel> open_for(const ModelFlags& flags,
+                             const GlobalFlags& globals,
+                             ThreadPool& pool,
+                             bool draft) {
+  return open_on(flags, globals, pool, nullptr, draft);
 }
 
 }  // namespace fathom::cli

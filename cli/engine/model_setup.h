@@ -8,6 +8,8 @@
 #include "fathom/models/registry.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/thread_pool.h"
+#include "fathom/runtime/forward_session.h"
+#include "fathom/runtime/gpu/gpu.h"
 
 namespace fathom::cli {
 
@@ -25,21 +27,31 @@ struct ModelFlags {
   int64_t prefill_chunk = 1024;
   bool dummy_weights = false;
   bool batch_invariant = false;
+  std::string device = "cpu";
+  std::string cuda_graphs = "on";
 };
 
 /// Adds --dtype, --kv-cache-dtype, --block-size, --moe, --attention, --batch-invariant.
 void add_model_flags(CLI::App& app, ModelFlags& flags);
 
+/// Adds --device and --cuda-graphs, for commands that run models where they are asked to.
+void add_device_flags(CLI::App& app, ModelFlags& flags);
+
 /// Those flags as options of the model. Errors: InvalidArgument.
 Result<ModelOptions> model_options(const ModelFlags& flags);
 
-/// Threads and kernels of this process.
+/// Threads and kernels of this process, and the GPU if one is asked for.
 struct Machine {
   Isa isa = Isa::kPortable;
   std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Gpu> gpu;  ///< null: models run on the CPU
 };
 
-Result<Machine> set_up_machine(const GlobalFlags& globals);
+/// Errors: Unavailable without the GPU that `device` ("cpu" or "cuda") asks for.
+Result<Machine> set_up_machine(const GlobalFlags& globals, const std::string& device = "cpu");
+
+/// Where the sessions of a command run.
+void place_session(const Machine& machine, const ModelFlags& flags, SessionOptions& options);
 
 struct OpenedModel {
   std::string title;      ///< directory or preset
@@ -47,8 +59,15 @@ struct OpenedModel {
   std::unique_ptr<Model> model;
 };
 
-/// A checkpoint, or a preset with dummy weights. Refuses what the host's memory cannot hold before
-/// anything is read.
+/// A checkpoint, or a preset with dummy weights, in the memory of the machine's GPU if it has one.
+/// Refuses before anything is read what that memory cannot hold and what the GPU has no kernels
+/// for.
+Result<OpenedModel> open_for(const ModelFlags& flags,
+                             const GlobalFlags& globals,
+                             const Machine& machine,
+                             bool draft = false);
+
+/// As above on the CPU.
 Result<OpenedModel> open_for(const ModelFlags& flags,
                              const GlobalFlags& globals,
                              ThreadPool& pool,

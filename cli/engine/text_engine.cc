@@ -109,6 +109,8 @@ Result<std::unique_ptr<Engine>> open_engine(const ModelFlags& flags,
   options.moe = flags.moe;
   options.attention = flags.attention;
   options.batch_invariant = flags.batch_invariant;
+  options.device = flags.device;
+  options.cuda_graphs = flags.cuda_graphs == "on";
   options.max_num_seqs = 1;
   FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
   FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));

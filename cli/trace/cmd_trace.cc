@@ -83,6 +83,7 @@ Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags
   FATHOM_TRY(write_trace_directory(made.files, output.directory, replace));
   if (!run.answer.empty() && !globals.quiet) std::printf("%s\n", run.answer.c_str());
   std::printf("%s", summary_lines(made.summary).c_str());
+  if (!run.overhead.empty()) std::printf("%s\n", run.overhead.c_str());
   if (!globals.quiet) {
     std::fprintf(stderr, "fathom: %zu files in %s\n", made.files.size(), output.directory.c_str());
   }
@@ -157,10 +158,13 @@ void add_recording_flags(CLI::App& sub, TraceFlags& flags) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   sub.add_option("--layers", flags.layers, "Keep these layers, such as 3-5, and what is outside");
-  sub.add_option("--device", flags.device,
-                 "With --dry: whose variants to show; cpu takes those of --isa, of any machine")
-      ->capture_default_str();
+  sub.add_option(
+      "--device", flags.device,
+      "With --dry: whose variants to show, cpu (default), h200, h100, b200 or gb200; cpu "
+      "takes those of --isa, of any machine");
   sub.add_flag("--probe", flags.probe, "Keep min, max, mean and norm of what each op wrote");
+  sub.add_flag("--overhead", flags.overhead,
+               "Run each decode step without recording too, and say what recording costs");
 }
 
 void add_output_flags(CLI::App& sub, OutputFlags& flags) {

@@ -15,10 +15,11 @@ namespace fathom::cli {
 struct TraceFlags {
   ModelFlags model;
   std::string attention = "auto";
-  std::string device = "cpu";
+  std::string device;  ///< of a dry run; empty: cpu
   std::string layers;  ///< "3-5"; empty: all
   bool dry = false;
   bool probe = false;
+  bool overhead = false;  ///< of a real run: what recording costs
   std::string prompt;
   int64_t prompt_tokens = 0;  ///< 0: 1024, or what the context has room for
   int64_t kv_len = 0;         ///< 0: 4096, or what the context has room for
@@ -30,8 +31,9 @@ struct TraceFlags {
 struct TraceRun {
   Recording recording;
   std::vector<Variation> variations;
-  Peaks peaks;         ///< of a real run
-  std::string answer;  ///< text of a real run, where there is a tokenizer
+  Peaks peaks;           ///< of a real run
+  std::string answer;    ///< text of a real run, where there is a tokenizer
+  std::string overhead;  ///< a line, where it was asked for
 };
 
 /// Errors: InvalidArgument for flags that contradict each other, unknown names with near ones;

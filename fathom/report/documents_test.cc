@@ -9,6 +9,7 @@
 #include "fathom/report/docs/cross_check.h"
 #include "fathom/report/docs/graph_doc.h"
 #include "fathom/report/docs/share_doc.h"
+#include "fathom/report/pictures/layer_picture.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/report/trace_files.h"
 
@@ -117,6 +118,16 @@ TEST(CrossCheck, EveryReasonIsNeededAndEveryKernelHasAPlace) {
   EXPECT_GT(reached, 30);
 }
 
+TEST(CrossCheck, SamplingReachesTheKernelsBehindTheForwardPass) {
+  const Made made = make("deepseek-v2-lite");
+  std::set<std::string_view> found;
+  for (const KernelStanding& s : kernel_standings(made.recording, made.variations))
+    if (s.kernel->family == "sample" && s.reached()) found.insert(s.kernel->info.name);
+
+  EXPECT_THAT(found, testing::UnorderedElementsAre("argmax", "penalty", "softmax_temperature",
+                                                   "renorm_top_k", "renorm_top_p", "sample_min_p"));
+}
+
 TEST(CrossCheck, KernelWithoutAPlaceFailsTheRun) {
   const Made made = make("deepseek-v2-lite");
 
@@ -155,6 +166,32 @@ TEST(Share, BarsAddUpToTheWhole) {
   EXPECT_THAT(share_bars(rows, "decode"), HasSubstr("gate_up_proj (bf16_group_gemm)"));
   EXPECT_THAT(write_share_svg(made.recording, rows, "decode"), testing::StartsWith("<svg "));
   EXPECT_EQ(write_share_svg(made.recording, rows, "verify"), "");
+}
+
+TEST(LayerPicture, HasEveryOpOfALayerAndAStopForEachUseOfTheResidual) {
+  const Made made = make("deepseek-r1-nvfp4");
+  const std::string svg = write_layer_picture(made.recording, "decode");
+
+  EXPECT_THAT(svg, HasSubstr("One of 58 MoE layers (layers 3-60) of deepseek-r1-nvfp4"));
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (size_t at = svg.find(text); at != std::string::npos; at = svg.find(text, at + 1))
+      ++found;
+    return found;
+  };
+  int ops = 0;
+  int residual = 0;
+  const auto decode = std::find_if(made.recording.phases.begin(), made.recording.phases.end(),
+                                   [](const TracePhase& p) { return p.name == "decode"; });
+  for (const TraceOp& op : decode->ops) {
+    if (op.index_in("layer") != 10) continue;
+    ++ops;
+    residual += op.operand("h") != nullptr ? 1 : 0;
+    EXPECT_THAT(svg, HasSubstr("<g><title>" + std::string(op.op) + ": "));
+  }
+  EXPECT_EQ(count("<g><title>"), ops);
+  EXPECT_EQ(count("<circle"), residual);
+  EXPECT_EQ(write_layer_picture(made.recording, "verify"), "");
 }
 
 class TraceDirectory : public testing::Test {
@@ -205,6 +242,27 @@ TEST_F(TraceDirectory, WithOtherFilesIsNeverReplaced) {
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("thesis.md"));
   EXPECT_TRUE(std::filesystem::exists(target() + "/thesis.md"));
+}
+
+TEST_F(TraceDirectory, WhatIsNoTraceIsNotRemovedFromItsWay) {
+  std::filesystem::create_directory(target() + ".partial");
+  std::ofstream(target() + ".partial/thesis.md") << "precious";
+
+  const Status refused = write_trace_directory(kFiles, target(), Replace::kNo);
+
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("thesis.md"));
+  EXPECT_TRUE(std::filesystem::exists(target() + ".partial/thesis.md"));
+}
+
+TEST_F(TraceDirectory, LeftoversOfAnInterruptedRunAreReplaced) {
+  std::filesystem::create_directory(target() + ".partial");
+  std::ofstream(target() + ".partial/ops.csv") << "half";
+  std::ofstream(target() + ".partial/trace.json.partial") << "half";
+
+  ASSERT_TRUE(write_trace_directory(kFiles, target(), Replace::kNo).ok());
+
+  EXPECT_FALSE(std::filesystem::exists(target() + ".partial"));
 }
 
 TEST_F(TraceDirectory, LeavesNothingBehindWhenAFileCannotBeWritten) {

@@ -4,6 +4,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/models/registry.h"
+#include "fathom/runtime/sample/sampler.h"
 
 namespace fathom {
 namespace {
@@ -122,6 +123,47 @@ Status add_variation(std::string flags,
   return {};
 }
 
+// A row that asks for everything that the flags can ask of sampling.
+SamplingParams all_of_sampling() {
+  SamplingParams params;
+  params.repetition_penalty = 1.1f;
+  params.top_k = 40;
+  params.top_p = 0.9f;
+  params.min_p = 0.05f;
+  params.logit_bias = {{0, 0.0f}};
+  return params;
+}
+
+constexpr std::string_view kSamplingFlags = "fathom run --top-k 40 --repetition-penalty 1.1";
+
+// What follows a forward pass: the token of a row of logits.
+Result<TracePhase> sampling_phase(const Model& model) {
+  const ModelConfig& config = model.config();
+  Arena activations;
+  Arena scratch;
+  Recorder recorder(RecordLevel::kShapes, 1 << 10);
+  Exec ex;
+  ex.backend = Backend::kDry;
+  ex.activations = &activations;
+  ex.scratch = &scratch;
+  ex.recorder = &recorder;
+  const SamplingParams params = all_of_sampling();
+  const TokenCounts counts;
+  const SampleRow row{.params = &params, .counts = &counts, .banned = {}};
+  SampleResult result;
+  Sampler sampler(config.vocab_size, 1);
+  const View logits = make_view(nullptr, {1, config.vocab_size}, Format::kF32, "R,V");
+  FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
+  std::vector<OpRecord> records = recorder.records();
+  for (OpRecord& r : records) {
+    for (OperandRecord& o : r.operands) {
+      // The sampler cuts padding off the logits; a slice has no names.
+      if (o.axes == nullptr && o.rank == 2 && o.dims[1] == config.vocab_size) o.axes = "R,V";
+    }
+  }
+  return make_phase("sampling", "Sampling: one row of logits", records, {}, config.symbols());
+}
+
 }  // namespace
 
 Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape) {
@@ -197,6 +239,9 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
       }
     }
   }
+  FATHOM_ASSIGN(TracePhase sampling, sampling_phase(model));
+  out.push_back({std::string(kSamplingFlags), {}, {}});
+  out.back().phases.push_back(std::move(sampling));
   return out;
 }
 

@@ -22,7 +22,7 @@ class Live {
   Result<LiveRun> run(ThreadPool& pool) {
     const auto length = static_cast<int64_t>(options_.prompt.size());
     SessionOptions session;
-    session.max_tokens = length + options_.generate;
+    session.max_tokens = length + options_.generate * (options_.measure_overhead ? 2 : 1);
     session.chunk = std::min(options_.chunk, length);
     session.sequences = options_.batch;
     session.draft = drafts();
@@ -58,13 +58,37 @@ class Live {
     recording_ = true;
     FATHOM_TRY(prompts());
     for (int64_t i = 0; i < options_.generate; ++i) {
-      out_.tokens.push_back(next_.front());
-      const int64_t start = monotonic_ns();
-      FATHOM_ASSIGN(const View logits, session_->decode(next_));
-      FATHOM_TRY(take("decode", "Decode", {start, monotonic_ns(), options_.batch}));
-      for (int64_t s = 0; s < options_.batch; ++s)
-        next_[static_cast<size_t>(s)] = best_token(logits, s);
+      // Turn and turn about: what a step finds in caches depends on what ran before it.
+      if (options_.measure_overhead && i % 2 == 0) FATHOM_TRY(unrecorded_step());
+      FATHOM_ASSIGN(const TraceStep step, decode_step());
+      if (options_.measure_overhead) out_.recorded_ns.push_back(duration_ns(step));
+      FATHOM_TRY(take("decode", "Decode", step));
+      if (options_.measure_overhead && i % 2 == 1) FATHOM_TRY(unrecorded_step());
     }
+    return {};
+  }
+
+  static double duration_ns(const TraceStep& step) {
+    return static_cast<double>(step.end_ns - step.start_ns);
+  }
+
+  // One token for each sequence; the next ones are the most likely.
+  Result<TraceStep> decode_step() {
+    out_.tokens.push_back(next_.front());
+    TraceStep step{.start_ns = monotonic_ns(), .tokens = options_.batch};
+    FATHOM_ASSIGN(const View logits, session_->decode(next_));
+    step.end_ns = monotonic_ns();
+    for (int64_t s = 0; s < options_.batch; ++s)
+      next_[static_cast<size_t>(s)] = best_token(logits, s);
+    return step;
+  }
+
+  Status unrecorded_step() {
+    session_->set_recorder(nullptr);
+    Result<TraceStep> step = decode_step();
+    session_->set_recorder(&recorder_);
+    if (!step.ok()) return std::move(step).status();
+    out_.unrecorded_ns.push_back(duration_ns(*step));
     return {};
   }
 

@@ -17,6 +17,9 @@ struct LiveOptions {
   int64_t batch = 1;            ///< sequences
   int64_t chunk = 512;          ///< most prompt tokens of a pass; a longer prompt has a prefix then
   RecordLevel level = RecordLevel::kTimed;
+  /// Beside each recorded decode step one without a recorder, before or behind it in turn, so that
+  /// what recording costs shows within one run.
+  bool measure_overhead = false;
   const Pins* pins = nullptr;
 };
 
@@ -24,6 +27,10 @@ struct LiveRun {
   std::vector<TracePhase> phases;  ///< prefill, prefill_chunked, decode, draft: those that ran
   int64_t begin_ns = 0;            ///< of the first pass
   std::vector<int32_t> tokens;     ///< generated for the first sequence
+  /// With measure_overhead: nanoseconds of each decode step without a recorder, and of the recorded
+  /// one beside it.
+  std::vector<double> unrecorded_ns;
+  std::vector<double> recorded_ns;
 };
 
 /// Runs the model once unrecorded, so that memory is touched and threads are awake, then recorded.

@@ -9,6 +9,7 @@
 #include "fathom/report/summary.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/text/json.h"
+#include "tests/support/trace_events.h"
 
 namespace fathom {
 namespace {
@@ -143,49 +144,42 @@ TEST_F(LiveTrace, PromptWithoutTokensIsRefused) {
   EXPECT_EQ(run_live(*model_, *pool_, {}).status().code(), StatusCode::kInvalidArgument);
 }
 
-// The validator of the trace-event format: complete events with times, properly nested in a thread.
 TEST_F(LiveTrace, TraceEventsNestFromStepToKernel) {
   const Recording r = record({.prompt = {1, 2, 3}, .generate = 2});
 
   const auto json = parse_json(write_chrome_trace(r, TraceDetail::kKernels), {}, "trace.json");
 
   ASSERT_TRUE(json.ok()) << json.status().message();
+  const test::TraceEvents events = test::check_trace_events(*json);
+  EXPECT_THAT(events.errors, testing::IsEmpty());
+  EXPECT_GT(events.slices.size(), 100u);
+  const std::vector<std::string> chain = {"step",  "scope", "layer", "scope",
+                                          "scope", "op",    "kernel"};
+  EXPECT_TRUE(std::any_of(events.slices.begin(), events.slices.end(),
+                          [&](const test::TraceSlice& s) { return s.around == chain; }));
+}
 
-  struct Slice {
-    std::string category, name;
-    double start, end;
-  };
+TEST_F(LiveTrace, OpsAreTheInnermostSlicesWithoutKernels) {
+  const Recording r = record({.prompt = {1, 2, 3}, .generate = 1});
 
-  std::vector<Slice> open;
-  bool whole_chain = false;
-  int slices = 0;
-  for (const Json& e : json->find("traceEvents")->items()) {
-    const std::string_view kind = e.find("ph")->as_string();
-    ASSERT_TRUE(kind == "X" || kind == "M");
-    if (kind == "M") continue;
-    ++slices;
-    const double start = e.find("ts")->as_double();
-    const double end = start + e.find("dur")->as_double();
-    EXPECT_GE(start, 0);
-    EXPECT_GE(end, start);
-    EXPECT_TRUE(e.find("pid")->is_int() && e.find("tid")->is_int());
-    EXPECT_TRUE(e.find("args")->is_object());
-    while (!open.empty() && open.back().end < end - 1e-6)
-      open.pop_back();
-    const double outer = open.empty() ? start : open.back().start;
-    EXPECT_LE(outer, start + 1e-6);
-    open.push_back({std::string(e.find("cat")->as_string()),
-                    std::string(e.find("name")->as_string()), start, end});
-    std::vector<std::string> chain;
-    for (const Slice& s : open)
-      chain.push_back(s.category);
-    if (chain ==
-        std::vector<std::string>{"step", "scope", "layer", "scope", "scope", "op", "kernel"}) {
-      whole_chain = whole_chain || open[1].name == "model";
-    }
-  }
-  EXPECT_TRUE(whole_chain);
-  EXPECT_GT(slices, 100);
+  const auto json = parse_json(write_chrome_trace(r, TraceDetail::kOps), {}, "trace.json");
+
+  ASSERT_TRUE(json.ok()) << json.status().message();
+  const test::TraceEvents events = test::check_trace_events(*json);
+  EXPECT_THAT(events.errors, testing::IsEmpty());
+  for (const test::TraceSlice& s : events.slices)
+    EXPECT_NE(s.category, "kernel");
+}
+
+TEST_F(LiveTrace, EachRecordedStepHasAnUnrecordedOneBesideIt) {
+  const auto run =
+      run_live(*model_, *pool_, {.prompt = {1, 2, 3}, .generate = 3, .measure_overhead = true});
+
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  EXPECT_EQ(run->recorded_ns.size(), 3u);
+  EXPECT_EQ(run->unrecorded_ns.size(), 3u);
+  EXPECT_EQ(run->tokens.size(), 6u);
+  EXPECT_EQ(run->phases.back().steps.size(), 3u) << "only recorded steps are in the recording";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "fathom/base/str_cat.h"
+#include "fathom/bench/files/peaks_file.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/report/docs/config_doc.h"
 #include "fathom/report/docs/cross_check.h"
@@ -12,6 +13,7 @@
 #include "fathom/report/docs/op_doc.h"
 #include "fathom/report/docs/share_doc.h"
 #include "fathom/report/ops_csv.h"
+#include "fathom/report/pictures/layer_picture.h"
 
 namespace fathom {
 namespace {
@@ -19,10 +21,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kNames[] = {
-    "config.md", "execution_graph.md", "ops.md",  "kernels.md",  "cross_check.md",
-    "share.md",  "decode.svg",         "ops.csv", "summary.csv", "trace.json"};
+    "config.md",  "execution_graph.md", "ops.md",  "kernels.md",  "cross_check.md", "share.md",
+    "decode.svg", "layer.svg",          "ops.csv", "summary.csv", "trace.json",     "peaks.json"};
 
+// One of ours, or one that was being written when a run was interrupted.
 bool is_trace_file(std::string_view name) {
+  constexpr std::string_view kPartial = ".partial";
+  if (name.ends_with(kPartial)) name.remove_suffix(kPartial.size());
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -36,6 +41,20 @@ Result<std::string> stranger_in(const fs::path& directory) {
   }
   if (error) return io_error(str_cat(directory.string(), ": cannot be listed: ", error.message()));
   return found;
+}
+
+// Removes what an interrupted run has left at a name of ours; anything else stays.
+Status remove_leftover(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return {};
+  FATHOM_ASSIGN(const std::string stranger, stranger_in(path));
+  if (!stranger.empty()) {
+    return invalid_argument(str_cat(path.string(), " is in the way, and holds ", stranger,
+                                    ", which is no file of a trace; move it"));
+  }
+  fs::remove_all(path, error);
+  if (error) return io_error(str_cat(path.string(), ": cannot be removed: ", error.message()));
+  return {};
 }
 
 Status fail(const fs::path& path, std::string_view what, const std::error_code& error) {
@@ -66,7 +85,11 @@ TraceFiles make_trace_files(const Recording& r,
   if (std::string svg = write_share_svg(r, out.summary, pictured); !svg.empty()) {
     out.files.push_back({"decode.svg", std::move(svg)});
   }
+  if (std::string svg = write_layer_picture(r, pictured); !svg.empty()) {
+    out.files.push_back({"layer.svg", std::move(svg)});
+  }
   if (r.timed) out.files.push_back({"trace.json", write_chrome_trace(r, detail)});
+  if (peaks != nullptr) out.files.push_back({"peaks.json", write_peaks(*peaks)});
   for (const TraceFile& file : out.files) {
     if (!file.name.ends_with(".md")) continue;
     for (const std::string& cell : blank_cells(file.text))
@@ -104,9 +127,10 @@ Status write_trace_directory(const std::vector<TraceFile>& files,
     name.pop_back();
   const fs::path partial = name + ".partial";
   const fs::path replaced = name + ".replaced";
+  FATHOM_TRY(remove_leftover(partial));
+  FATHOM_TRY(remove_leftover(replaced));
   std::error_code error;
-  fs::remove_all(partial, error);
-  if (!error) fs::create_directories(partial, error);
+  fs::create_directories(partial, error);
   if (error) return fail(partial, "cannot be made", error);
   for (const TraceFile& file : files) {
     if (Status s = write_file((partial / file.name).string(), file.text); !s.ok()) {
@@ -117,12 +141,15 @@ Status write_trace_directory(const std::vector<TraceFile>& files,
   }
   const bool there = fs::exists(name, error);
   if (there) {
-    fs::remove_all(replaced, error);
     fs::rename(name, replaced, error);
     if (error) return fail(name, "cannot be replaced", error);
   }
   fs::rename(partial, name, error);
-  if (error) return fail(name, "cannot be made", error);
+  if (error) {
+    std::error_code ignored;
+    if (there) fs::rename(replaced, name, ignored);
+    return fail(name, "cannot be made", error);
+  }
   if (there) fs::remove_all(replaced, error);
   return {};
 }

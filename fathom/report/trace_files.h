@@ -27,7 +27,8 @@ struct TraceFiles {
 };
 
 /// config.md, execution_graph.md, ops.md, kernels.md, cross_check.md, share.md, decode.svg,
-/// ops.csv, summary.csv and, of a timed recording, trace.json. `peaks` may be null.
+/// layer.svg, ops.csv, summary.csv and, of a timed recording, trace.json and the ceilings that its
+/// shares are of, peaks.json. `peaks` may be null.
 TraceFiles make_trace_files(const Recording& recording,
                             const std::vector<Variation>& variations,
                             const SourceLinks& links,

@@ -110,9 +110,8 @@ TEST(BenchCompare, ARowThatGotSlowerIsExitCodeOne) {
 }
 
 TEST(Roofline, IsDrawnFromRowsInEveryFormat) {
-  const TempFolder folder;
-  const std::string rows = (folder / "rows.csv").string();
-  write_all(rows, some_rows());
+  const std::string rows =
+      (fs::path(FATHOM_SOURCE_DIR) / "tests/fuzz/corpus/bench_csv/four_rows").string();
 
   const ProgramResult svg = run_fathom({"roofline", rows});
   EXPECT_EQ(svg.exit_code, 0) << svg.err;
@@ -128,6 +127,40 @@ TEST(Roofline, IsDrawnFromRowsInEveryFormat) {
   const ProgramResult unknown = run_fathom({"roofline", rows, "--device", "h2000"});
   EXPECT_EQ(unknown.exit_code, 65);
   EXPECT_THAT(unknown.err, HasSubstr("known are h100, h200, b200, gb200"));
+}
+
+TEST(Roofline, FailedRowsStayFailed) {
+  const std::string rows =
+      (fs::path(FATHOM_SOURCE_DIR) / "tests/fuzz/corpus/bench_csv/crashed").string();
+
+  const ProgramResult r = run_fathom({"roofline", rows, "--device", "h200", "-o", "md"});
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("## Rows without a time (1)"));
+  EXPECT_THAT(r.out, HasSubstr(" is crashed\n"));
+  EXPECT_THAT(r.err, HasSubstr("1 rows failed and are not drawn"));
+}
+
+TEST(BenchCompare, ARowThatFailsInTheSecondRunIsExitCodeOne) {
+  const TempFolder folder;
+  const fs::path corpus = fs::path(FATHOM_SOURCE_DIR) / "tests/fuzz/corpus/bench_csv";
+  const std::string failed = (corpus / "crashed").string();
+
+  const ProgramResult same = run_fathom({"bench", "compare", failed, failed});
+
+  EXPECT_EQ(same.exit_code, 1);
+  EXPECT_THAT(same.out, HasSubstr("Failed in the second run (1):"));
+}
+
+TEST(BenchFiles, BatchAndSequenceChooseRows) {
+  const ProgramResult r = run_fathom({"bench", "kernel", "--suite", "reference23", "--kernels",
+                                      "rmsnorm", "--list", "--batch", "8,64", "--seq", "1"});
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("decode_b8 "));
+  EXPECT_THAT(r.out, HasSubstr("decode_b64 "));
+  EXPECT_THAT(r.out, Not(HasSubstr("decode_b1 ")));
+  EXPECT_THAT(r.out, Not(HasSubstr("prefill")));
 }
 
 TEST(Roofline, BadRowsAreRefusedByLineAndColumn) {

@@ -67,23 +67,5 @@ TEST(GeneratedDocs, LinksLeadToFiles) {
   EXPECT_GT(links, 100);
 }
 
-// What the tour shows of the pages is what they say.
-TEST(GeneratedDocs, TourQuotesThePagesWordForWord) {
-  const fs::path docs = fs::path(FATHOM_SOURCE_DIR) / "docs";
-  const std::string tour = read_all(docs / "inside.md");
-  const std::string pages = read_all(docs / "generated/deepseek-r1-nvfp4/execution_graph.md") +
-                            read_all(docs / "generated/deepseek-r1-nvfp4/share.md");
-  int blocks = 0;
-  constexpr std::string_view kBegin = "```text\n";
-  for (size_t at = tour.find(kBegin); at != std::string::npos; at = tour.find(kBegin, at + 1)) {
-    const size_t begin = at + kBegin.size();
-    const std::string block = tour.substr(begin, tour.find("```", begin) - begin);
-    ++blocks;
-    EXPECT_NE(pages.find(block), std::string::npos) << block;
-  }
-  EXPECT_GE(blocks, 2);
-  EXPECT_NE(tour.find("generated/deepseek-r1-nvfp4/decode.svg"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace fathom::e2e

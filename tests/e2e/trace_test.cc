@@ -4,6 +4,7 @@
 
 #include "fathom/text/json.h"
 #include "tests/e2e/program.h"
+#include "tests/support/trace_events.h"
 
 namespace fathom::e2e {
 namespace {
@@ -89,19 +90,86 @@ TEST(Trace, RealRunWritesEveryDocumentAndNestedEvents) {
               AllOf(HasSubstr("decode: "), HasSubstr("4 steps"), HasSubstr("% of it in kernels")));
   for (const char* name :
        {"config.md", "execution_graph.md", "ops.md", "kernels.md", "cross_check.md", "share.md",
-        "decode.svg", "ops.csv", "summary.csv", "trace.json"}) {
+        "decode.svg", "layer.svg", "ops.csv", "summary.csv", "trace.json", "peaks.json"}) {
     EXPECT_GT(fs::file_size(out / name), 200u) << name;
   }
   const auto json = parse_json(read_all(out / "trace.json"), {.max_bytes = 1 << 26}, "trace.json");
   ASSERT_TRUE(json.ok()) << json.status().message();
+  const test::TraceEvents events = test::check_trace_events(*json);
+  EXPECT_THAT(events.errors, testing::IsEmpty());
   int kernels = 0;
-  for (const Json& e : json->find("traceEvents")->items()) {
-    const Json* category = e.find("cat");
-    kernels += category != nullptr && category->as_string() == "kernel" ? 1 : 0;
+  for (const test::TraceSlice& slice : events.slices) {
+    if (slice.category != "kernel") continue;
+    ++kernels;
+    // step > model > layer > self_attn, mlp and their parts > op > kernel; some ops are outside.
+    const auto& around = slice.around;
+    ASSERT_GE(around.size(), 4u) << slice.name;
+    EXPECT_EQ(around[0], "step");
+    EXPECT_EQ(around[1], "scope");
+    EXPECT_EQ(around[around.size() - 2], "op");
   }
   EXPECT_GT(kernels, 500);
+  const auto chains =
+      std::count_if(events.slices.begin(), events.slices.end(), [](const test::TraceSlice& slice) {
+        return slice.around == std::vector<std::string>{"step", "scope", "layer", "op", "kernel"};
+      });
+  EXPECT_GE(chains, 5 * 7 * 2) << "two norms in each of seven layers, a prompt and four tokens";
   EXPECT_THAT(read_all(out / "summary.csv"),
               HasSubstr("fathom.trace.summary/1,tiny-v3-nvfp4,timed,decode,phase,"));
+}
+
+// The validator itself: each of these is no trace.
+TEST(TraceEvents, ValidatorFindsEachMistake) {
+  const auto errors_of = [](const std::string& events) {
+    const auto json = parse_json("{\"traceEvents\":" + events + "}", {}, "test");
+    EXPECT_TRUE(json.ok()) << json.status().message();
+    return test::check_trace_events(*json).errors;
+  };
+  const std::string a =
+      R"({"ph":"X","pid":1,"tid":1,"name":"a","cat":"c","ts":0,"dur":10,"args":{}})";
+  const auto with = [&](const std::string& second) {
+    return errors_of("[" + a + "," + second + "]");
+  };
+
+  EXPECT_THAT(with(R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":2,"dur":8})"),
+              testing::IsEmpty());
+  EXPECT_THAT(with(R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":10,"dur":8})"),
+              testing::IsEmpty());
+  EXPECT_THAT(with(R"({"ph":"X","pid":1,"tid":2,"name":"b","cat":"c","ts":2,"dur":80})"),
+              testing::IsEmpty());
+  EXPECT_THAT(with(R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":2,"dur":9})"),
+              testing::ElementsAre("event 1: 'b' ends after 'a', in which it begins"));
+  const std::pair<const char*, const char*> mistakes[] = {
+      {R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":2})", "dur is no time"},
+      {R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":2,"dur":-1})", "dur is no time"},
+      {R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":"2","dur":1})", "ts is no time"},
+      {R"({"ph":"X","tid":1,"name":"b","cat":"c","ts":2,"dur":1})", "pid is no integer"},
+      {R"({"ph":"X","pid":1,"tid":"x","name":"b","cat":"c","ts":2,"dur":1})", "tid is no integer"},
+      {R"({"ph":"X","pid":1,"tid":1,"cat":"c","ts":2,"dur":1})", "name is no text"},
+      {R"({"ph":"X","pid":1,"tid":1,"name":"b","ts":2,"dur":1})", "cat is no text"},
+      {R"({"ph":"X","pid":1,"tid":1,"name":"b","cat":"c","ts":2,"dur":1,"args":[]})",
+       "args is no object"},
+      {R"({"ph":"Z","pid":1,"tid":1,"name":"b"})", "ph is 'Z', expected X or M"},
+      {R"({"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{}})", "args.name is no text"},
+      {R"({"pid":1})", "ph is no text"},
+      {"3", "is no object"},
+  };
+  for (const auto& [event, error] : mistakes)
+    EXPECT_THAT(with(event), testing::ElementsAre(std::string("event 1: ") + error));
+  EXPECT_THAT(errors_of("{}"), testing::ElementsAre("traceEvents is no array"));
+}
+
+TEST(Trace, OverheadOfRecordingIsMeasuredWithinOneRun) {
+  TempFolder folder;
+
+  const ProgramResult r =
+      run_fathom({"trace", shipped_model(), "-p", "Once", "--gen", "3", "--overhead", "--threads",
+                  "1", "--out-dir", (folder / "t").string()});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, testing::ContainsRegex(
+                         "recording costs -?[0-9.]+ % of a decode step: [0-9.]+ ms with, [0-9.]+ "
+                         "ms without .medians of 3 in turn"));
 }
 
 TEST(Trace, DiffOfTheSameRunTwiceFindsNoOtherValues) {
@@ -197,6 +265,12 @@ TEST(Trace, FlagsThatContradictAreRefused) {
       {"trace", "--dry", "--as", "deepseek-v3", "--kv-len", "163840"},
       {"trace", "--dry", "--as", "deepseek-v3", "--batch", "0"},
       {"trace", "--as", "deepseek-v2-lite", "--dummy-weights", "--layers", "0-0", "-p", "text"},
+      {"trace", "--dry", "--as", "deepseek-v3", "-p", "text"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--probe"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--overhead"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--dummy-weights"},
+      {"trace", shipped_model(), "-p", "text", "--kv-len", "64"},
+      {"trace", shipped_model(), "-p", "text", "--device", "h200"},
   };
   for (const auto& args : cases) {
     const ProgramResult r = run_fathom(args);

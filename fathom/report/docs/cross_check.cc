@@ -18,7 +18,7 @@ struct Reason {
 };
 
 constexpr Reason kReasons[] = {
-    {"sample/", "after the forward pass: a token from the logits (runtime/sample)"},
+    {"sample_top_k_top_p", "both limits and the draw at once; the sampler filters one by one"},
     {"spec/", "around the forward pass: trees of drafts and their verification"},
     {"sparse/", "attention over chosen keys, which these models do not have (DeepSeek-V3.2)"},
     {"gelu_mul", "another activation: every DeepSeek model has SiLU"},
@@ -97,7 +97,7 @@ std::string family_table(std::span<const KernelStanding> standings) {
   }
   order.push_back(all);
   MarkdownTable table({"family", "kernels", "in this recording", "with other flags or models",
-                       "outside of forward passes", "reference names"});
+                       "called by no op", "reference names"});
   for (const std::string& family : order) {
     const FamilyCount& c = families[family];
     table.add({family, str_cat(c.kernels), str_cat(c.recorded), str_cat(c.varied),
@@ -217,10 +217,10 @@ CrossCheck cross_check(const Recording& r,
       "# Kernels against ops, of ", r.title, "\n\nPrinted by `", r.command,
       "`. What an op reaches was found by running the model code on shapes: as\nrecorded, and in ",
       run - 1,
-      " other ways (each `--format` with each `--moe` and each form of attention, and the other\n"
-      "built-in models).\n\n",
+      " other ways (each `--format` with each `--moe` and each form of attention, the other\n"
+      "built-in models, and sampling).\n\n",
       "- ", standings.size(), " kernels in the catalogue: ", recorded, " in this recording, ",
-      reached - recorded, " reached in other ways, ", reasoned, " outside of forward passes, ",
+      reached - recorded, " reached in other ways, ", reasoned, " called by no op, ",
       static_cast<int64_t>(standings.size()) - reached - reasoned, " without a reason\n- ", ops,
       " ops in this recording, each with a kernel\n- ", reference_coverage_line(homes),
       "\n\n## Families\n\n", family_table(standings), "\n## Kernels\n\n",

@@ -143,10 +143,12 @@ std::string write_kernel_doc(const Recording& r,
   }
   return str_cat(
       "# Kernels of ", r.title, "\n\nPrinted by `", r.command,
-      "`. Each kernel that a forward pass reaches: with the formats, strategy and forms "
-      "of the recording, or with\nothers that flags choose. Chains read upwards: a line is "
-      "called by the line indented below it, up to the\nmodel's entry. Kernels outside of "
-      "the forward pass are in [cross_check.md](cross_check.md).\n\n",
+      "`. Each kernel that a forward pass or the sampler behind it reaches: with the formats, "
+      "strategy\nand forms of the recording, or with others that flags choose. Chains read "
+      "upwards: "
+      "a line is called by the line\nindented below it, up to the model's entry. Kernels that no "
+      "op "
+      "calls are in [cross_check.md](cross_check.md).\n\n",
       count, " kernels.\n\n", summary.str(), chapters);
 }
 

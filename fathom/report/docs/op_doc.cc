@@ -282,8 +282,9 @@ std::string site_table(std::span<const Variation> variations, const SourceLinks&
       for (const TraceOp& op : phase.ops) {
         const std::string name(op.op);
         add_once(order, name);
-        const std::string scope = op.scopes.empty() ? "" : op.scopes.back().name;
-        add_once(ops[name].sites, str_cat(links.place(op.site), " (", scope, ")"));
+        const std::string scope =
+            op.scopes.empty() ? "" : str_cat(" (", std::string_view(op.scopes.back().name), ")");
+        add_once(ops[name].sites, links.place(op.site) + scope);
         add_once(ops[name].launches, links.place(op.launch));
       }
     }
@@ -309,10 +310,11 @@ std::string write_op_doc(const Recording& r,
       "seen.\n");
   for (const TracePhase& phase : r.phases)
     out += phase_section(phase);
-  str_append(out,
-             str_cat("\n## Kernels of each op\n\nOver every `--format`, `--moe` and "
-                     "`--attention` that this model can run, and the other built-in models.\n\n",
-                     kernels_of_ops(variations)));
+  str_append(
+      out,
+      str_cat("\n## Kernels of each op\n\nOver every `--format`, `--moe` and "
+              "`--attention` that this model can run, the other built-in models, and sampling.\n\n",
+              kernels_of_ops(variations)));
   str_append(out, str_cat("\n## Experts by strategy\n\nThe feed-forward block of a layer with "
                           "experts in decode, in "
                           "each format and strategy.\n",

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fathom/base/str_cat.h"
+#include "fathom/report/pictures/traffic_bar.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {
@@ -65,55 +66,11 @@ std::string bytes_text(double bytes) {
 
 // ---- The picture
 
-constexpr int kWidth = 1200;
-constexpr int kLeft = 410;
-constexpr int kBarWidth = 560;
-constexpr int kRow = 26;
-constexpr int kTop = 92;
-
-std::string text_at(double x, double y, std::string_view text, std::string_view style) {
-  std::string escaped;
-  for (char c : text) {
-    if (c == '<') {
-      escaped += "&lt;";
-    } else if (c == '&') {
-      escaped += "&amp;";
-    } else {
-      escaped += c;
-    }
-  }
-  return str_cat("<text x=\"", format_fixed(x, 1), "\" y=\"", format_fixed(y, 1), "\" ", style, ">",
-                 escaped, "</text>\n");
-}
-
-std::string rect(double x, double y, double width, double height, std::string_view fill) {
-  return str_cat("<rect x=\"", format_fixed(x, 2), "\" y=\"", format_fixed(y, 2), "\" width=\"",
-                 format_fixed(width, 2), "\" height=\"", format_fixed(height, 2), "\" fill=\"",
-                 fill, "\" stroke=\"#1b3a57\" stroke-width=\"0.5\"/>\n");
-}
-
-constexpr std::string_view kWeightFill = "#2f6fa8";
-constexpr std::string_view kCacheFill = "url(#cache)";
-constexpr std::string_view kActivationFill = "#dfe9f2";
-
-constexpr std::string_view kDefs =
-    "<defs><pattern id=\"cache\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
-    "patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#f2b25c\"/>"
-    "<line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" stroke=\"#7a4b00\" stroke-width=\"2\"/></pattern>"
-    "</defs>\n";
-
-std::string legend() {
-  std::string out;
-  double x = kLeft;
-  for (const auto& [name, fill] : {std::pair{std::string_view("weights"), kWeightFill},
-                                   std::pair{std::string_view("cache"), kCacheFill},
-                                   std::pair{std::string_view("activations"), kActivationFill}}) {
-    out += rect(x, 56, 18, 14, fill);
-    out += text_at(x + 24, 68, name, "font-size=\"14\"");
-    x += 140;
-  }
-  return out;
-}
+constexpr double kWidth = 1200;
+constexpr double kLeft = 410;
+constexpr double kBarWidth = 540;
+constexpr double kRow = 26;
+constexpr double kTop = 92;
 
 }  // namespace
 
@@ -156,37 +113,25 @@ std::string write_share_svg(const Recording& r,
   double most = 0;
   for (const Bar& bar : bars)
     most = std::max(most, bar.share);
-  const int height = kTop + static_cast<int>(bars.size()) * kRow + 24;
-  std::string out =
-      str_cat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", height,
-              "\" width=\"", kWidth, "\" height=\"", height,
-              "\" font-family=\"sans-serif\" fill=\"#16212b\">\n", kDefs, "<rect width=\"", kWidth,
-              "\" height=\"", height, "\" fill=\"#ffffff\"/>\n");
-  out +=
-      text_at(24, 30, str_cat("Where the ", r.timed ? "time goes" : "bytes go", ". ", phase->title),
-              "font-size=\"20\" font-weight=\"bold\"");
-  out += legend();
+  const double height = kTop + static_cast<double>(bars.size()) * kRow + 24;
+  const std::string title =
+      str_cat("Where the ", r.timed ? "time goes" : "bytes go", ". ", phase->title);
+  SvgWriter svg(kWidth, height, title);
+  svg.text({24, 30}, title, {.size = 18, .bold = true});
+  traffic_legend(svg, {kLeft, 56});
   double y = kTop;
   for (const Bar& bar : bars) {
-    out += text_at(kLeft - 12, y + 17, bar.name, "font-size=\"14\" text-anchor=\"end\"");
+    svg.text({kLeft - 12, y + 17}, bar.name, {.size = 13, .anchor = TextAnchor::kEnd});
     const double full = most > 0 ? bar.share / most * kBarWidth : 0;
-    const double bytes = bar.bytes();
-    double x = kLeft;
-    for (const auto& [part, fill] :
-         {std::pair{bar.weights, kWeightFill}, std::pair{bar.cache, kCacheFill},
-          std::pair{bar.activations, kActivationFill}}) {
-      const double width = bytes > 0 ? full * part / bytes : 0;
-      if (width < 0.05) continue;
-      out += rect(x, y + 3, width, kRow - 8, fill);
-      x += width;
-    }
-    out += text_at(x + 8, y + 17,
-                   str_cat(format_fixed(100 * bar.share, 1), " %, ", bytes_text(bytes),
-                           bar.us > 0 ? str_cat(", ", format_fixed(bar.us * 1e-3, 3), " ms") : ""),
-                   "font-size=\"14\"");
+    const double x =
+        traffic_bar(svg, {kLeft, y + 3, full, kRow - 8}, bar.weights, bar.cache, bar.activations);
+    svg.text({x + 8, y + 17},
+             str_cat(format_fixed(100 * bar.share, 1), " %, ", bytes_text(bar.bytes()),
+                     bar.us > 0 ? str_cat(", ", format_fixed(bar.us * 1e-3, 3), " ms") : ""),
+             {.size = 13});
     y += kRow;
   }
-  return out + "</svg>\n";
+  return svg.take();
 }
 
 }  // namespace fathom

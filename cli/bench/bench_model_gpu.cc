@@ -1,0 +1,182 @@
+#include "cli/bench/bench_model_gpu.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <vector>
+
+#include "cli/bench/bench_model_rates.h"
+#include "cli/io/terminal.h"
+#include "fathom/kernels/cuda/memory_rates.h"
+#include "fathom/os/clock.h"
+
+namespace fathom::cli {
+namespace {
+
+constexpr int kOpRepetitions = 9;
+
+// The data sheet's arithmetic with the memory rates of this run. A GPU that is not in the list is
+// held against the nearest one, which the output says.
+Result<Peaks> peaks_of(Gpu& gpu) {
+  std::string name = gpu.info().name;
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string sheet = "h200";
+  for (const std::string& known : nominal_peak_names()) {
+    if (name.find(known) != std::string::npos) sheet = known;
+  }
+  FATHOM_ASSIGN(Peaks peaks, nominal_peaks(sheet));
+  FATHOM_ASSIGN(const int64_t free_bytes, cuda_free_bytes());
+  const int64_t bytes = std::min<int64_t>(int64_t{2} << 30, free_bytes / 4) / 256 * 256;
+  FATHOM_ASSIGN(const Buffer from, Buffer::allocate(DeviceKind::kCuda, bytes, "memory rates"));
+  FATHOM_ASSIGN(const Buffer to, Buffer::allocate(DeviceKind::kCuda, bytes, "memory rates"));
+  Stream& stream = gpu.stream();
+  FATHOM_ASSIGN(Event begin, Event::create());
+  FATHOM_ASSIGN(Event end, Event::create());
+  double read_us = 0;
+  double copy_us = 0;
+  for (int i = 0; i < 8; ++i) {
+    FATHOM_TRY(begin.record(stream));
+    FATHOM_TRY(read_by_kernel(stream, from.data(), bytes, to.data()));
+    FATHOM_TRY(end.record(stream));
+    FATHOM_TRY(end.synchronize());
+    FATHOM_ASSIGN(const double read, end.us_since(begin));
+    FATHOM_TRY(begin.record(stream));
+    FATHOM_TRY(copy_by_kernel(stream, to.data(), from.data(), bytes));
+    FATHOM_TRY(end.record(stream));
+    FATHOM_TRY(end.synchronize());
+    FATHOM_ASSIGN(const double copy, end.us_since(begin));
+    read_us = i == 0 ? read : std::min(read_us, read);
+    copy_us = i == 0 ? copy : std::min(copy_us, copy);
+  }
+  peaks.read_gbps = static_cast<double>(bytes) / read_us * 1e-3;
+  peaks.copy_gbps = 2 * static_cast<double>(bytes) / copy_us * 1e-3;
+  return peaks;
+}
+
+Result<Rate> time_decode(ForwardSession& session,
+                         const BenchModelFlags& flags,
+                         int64_t vocabulary) {
+  std::vector<double> seconds;
+  std::vector<int32_t> next(static_cast<size_t>(flags.batch));
+  for (int r = -1; r < flags.repetitions; ++r) {  // the first captures and warms up
+    FATHOM_TRY(session.pretend_prefix(flags.depth, 5));
+    // Fresh tokens each step, so that routing is not the same again and again.
+    const auto tokens =
+        random_tokens(flags.batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
+    const int64_t begin = monotonic_ns();
+    for (int64_t i = 0; i < flags.generate; ++i) {
+      FATHOM_TRY(session.decode_greedy(
+          std::span(tokens).subspan(static_cast<size_t>(i * flags.batch), next.size()), next));
+    }
+    if (r >= 0) seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
+  }
+  std::string name = str_cat("tg", flags.generate);
+  if (flags.batch > 1) str_append(name, str_cat(" x ", flags.batch));
+  if (flags.depth > 0) str_append(name, str_cat(" @ d", flags.depth));
+  return rate_of(std::move(name), static_cast<double>(flags.generate * flags.batch), seconds,
+                 static_cast<double>(flags.generate));
+}
+
+struct OpTimes {
+  OpTotals totals;
+  double floor_us = 0;  // of all ops together
+  double sum_us = 0;    // measured
+  double step_us = 0;   // as one graph, without marks
+  double one_stream_us = 0;
+};
+
+double floor_us(const Cost& cost, const Peaks& peaks) {
+  const double memory = static_cast<double>(cost.bytes()) /
+                        (peaks.memory_gbps(cost.bytes_read, cost.bytes_written) * 1e3);
+  return std::max(memory, cost.flops / (peaks.compute_gflops(cost.unit) * 1e3));
+}
+
+template <class Timed>
+Result<OpTimes> op_times(const Peaks& peaks, const Timed& timed) {
+  Recorder recorder(RecordLevel::kTimed, 1 << 14);
+  FATHOM_ASSIGN(const GpuRunner::TimedStep step, timed(recorder));
+  const std::vector<OpRecord> records = recorder.records();
+  OpTimes out;
+  out.step_us = step.step_us;
+  out.one_stream_us = step.one_stream_us;
+  for (size_t i = 0; i < records.size(); ++i) {
+    add_call(out.totals, records[i], step.op_us[i] * 1e-6);
+    out.floor_us += floor_us(records[i].cost, peaks);
+    out.sum_us += step.op_us[i];
+  }
+  return out;
+}
+
+void print_step(const char* what, const OpTimes& ops, const Peaks& peaks) {
+  const int64_t bytes = sum_of(ops.totals).bytes();
+  const double streaming_us = static_cast<double>(bytes) / (peaks.copy_gbps * 1e3);
+  int64_t calls = 0;
+  for (const auto& entry : ops.totals)
+    calls += entry.second.calls;
+  const auto us = [](double value) { return format_fixed(value, 1) + " us"; };
+  const std::string lines =
+      str_cat(what, ": a step takes ", us(ops.step_us), " as one graph (", us(ops.one_stream_us),
+              " in one stream; ", us(ops.sum_us), " op by op, with a mark after each)\n", what,
+              ": its ", format_bytes(bytes), " at the copy rate take ", us(streaming_us), ", ",
+              format_fixed(100 * streaming_us / ops.step_us, 1),
+              " % of the step; the floors of its ", calls, " ops sum to ", us(ops.floor_us),
+              ", the step is ", format_fixed(ops.step_us / ops.floor_us, 2), " times that\n");
+  std::printf("%s", lines.c_str());
+}
+
+}  // namespace
+
+Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
+                               const Machine& machine,
+                               const OpenedModel& opened) {
+  const Model& model = *opened.model;
+  const int64_t vocabulary = model.config().vocab_size;
+  SessionOptions options;
+  options.sequences = flags.batch;
+  options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
+  options.chunk = std::max<int64_t>(options.chunk, std::min<int64_t>(flags.prompt, 4096));
+  place_session(machine, flags.model, options);
+  FATHOM_ASSIGN(const Peaks peaks, peaks_of(*machine.gpu));
+  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, *machine.pool, options));
+
+  std::vector<Rate> rates;
+  const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
+  if (flags.prompt > 0) {
+    FATHOM_TRY(session->prefill(0, prompt, LogitRows::kLast, {}));
+    FATHOM_ASSIGN(Rate prefill, time_prefill(*session, flags, prompt));
+    rates.push_back(std::move(prefill));
+  }
+  FATHOM_ASSIGN(Rate decode, time_decode(*session, flags, vocabulary));
+  rates.push_back(std::move(decode));
+  print_rates(opened, flags, rates, machine.gpu->info().name, "-");
+  std::printf(
+      "\nmeasured in this run: copy %s GB/s, read %s GB/s; arithmetic of the %s data sheet\n",
+      format_fixed(peaks.copy_gbps, 0).c_str(), format_fixed(peaks.read_gbps, 0).c_str(),
+      peaks.device.c_str());
+  std::printf(
+      "decode: %s us a step with metadata, choice and host; cuda graphs %s (%lld captured)\n",
+      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(), flags.model.cuda_graphs.c_str(),
+      static_cast<long long>(session->num_graphs()));
+
+  FATHOM_TRY(session->pretend_prefix(flags.depth, 5));
+  const auto tokens = random_tokens(flags.batch, vocabulary, 3);
+  FATHOM_ASSIGN(const OpTimes decode_ops, op_times(peaks, [&](Recorder& recorder) {
+                  return session->time_decode(tokens, recorder, kOpRepetitions);
+                }));
+  print_step("decode", decode_ops, peaks);
+  if (flags.prompt > 0 && flags.prompt <= options.chunk) {
+    FATHOM_ASSIGN(const OpTimes prefill_ops, op_times(peaks, [&](Recorder& recorder) {
+                    return session->time_prefill(prompt, recorder, kOpRepetitions);
+                  }));
+    print_step("prefill", prefill_ops, peaks);
+    print_ops("prefill op (kernel, variant)", prefill_ops.totals, peaks);
+  }
+  print_ops("decode op (kernel, variant)", decode_ops.totals, peaks);
+  std::printf("\nmemory of the GPU: weights %s, cache %s, steps %s\n",
+              format_bytes(model.weights().bytes()).c_str(),
+              format_bytes(session->kv_bytes()).c_str(),
+              format_bytes(session->memory_bytes() - session->kv_bytes()).c_str());
+  return kExitOk;
+}
+
+}  // namespace fathom::cli
