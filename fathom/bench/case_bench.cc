@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "fathom/base/log.h"
 #include "fathom/bench/conditions.h"
@@ -70,12 +71,15 @@ void store_shape(const CaseSpec& spec, CaseInstance& instance, BenchRow& row) {
 }
 
 /// Variant names are views into tables; a record keeps only where one begins.
-std::string variant_name(const KernelEntry& kernel, const char* begin) {
-  for (const VariantEntry& v : kernel.variants(Backend::kCpu)) {
+std::string variant_name(const KernelEntry& kernel, Backend backend, const char* begin) {
+  for (const VariantEntry& v : kernel.variants(backend)) {
     if (v.name.data() == begin) return std::string(v.name);
   }
   return {};
 }
+
+/// Memory of a GPU for the copies of a case's operands.
+constexpr int64_t kMostGpuOperands = int64_t{16} << 30;
 
 double seconds_since(int64_t begin_ns) {
   return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
@@ -86,8 +90,8 @@ double seconds_since(int64_t begin_ns) {
 BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& conditions) {
   BenchRow row;
   row.conditions = conditions;
-  row.backend = "cpu";
-  row.arch = conditions.host_isa;
+  row.backend = conditions.backend;
+  row.arch = conditions.arch;
   row.kernel = row.reference_name = entry.asked;
   if (entry.kernel != nullptr) {
     row.kernel = entry.kernel->info.name;
@@ -107,8 +111,22 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
   return row;
 }
 
-CaseBench::CaseBench(const BenchKernelOptions& options, const BenchReport& report, int num_threads)
-    : options_(options), report_(report), runner_(num_threads, PinThreads::kYes) {}
+Result<std::unique_ptr<CaseBench>> CaseBench::create(const BenchKernelOptions& options,
+                                                     const BenchReport& report,
+                                                     int num_threads) {
+  std::unique_ptr<CaseBench> bench(new CaseBench(options, report));
+  if (options.backend == Backend::kCpu) {
+    bench->runner_ = std::make_unique<CaseRunner>(num_threads, PinThreads::kYes);
+    return bench;
+  }
+  FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(options.device));
+  install_cuda_kernels(device.sm);
+  FATHOM_ASSIGN(const int64_t free_bytes, cuda_free_bytes());
+  FATHOM_ASSIGN(bench->runner_,
+                CaseRunner::on_gpu(device, std::min(kMostGpuOperands, free_bytes / 2)));
+  FATHOM_ASSIGN(bench->gpu_timer_, GpuTimer::create(device));
+  return bench;
+}
 
 std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
   if (entry.bench_case == nullptr || options_.max_call_s <= 0) return {};
@@ -128,7 +146,8 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   }
   const Case& c = *entry.bench_case;
   const int64_t begin_ns = monotonic_ns();
-  const std::unique_ptr<CaseInstance> instance = c.make(options_.seed);
+  const std::unique_ptr<CaseInstance> instance =
+      options_.backend == Backend::kCpu ? c.make(options_.seed) : c.make_for_gpu(options_.seed);
   log_debug(entry.name(), ": operands and answers in ", seconds_since(begin_ns), " s");
   store_shape(c.spec, *instance, row);
   describe_operands(*instance, row);
@@ -136,7 +155,7 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   std::vector<std::string> variants = {""};
   if (options_.all_variants) {
     variants.clear();
-    for (const VariantEntry& v : entry.kernel->variants(Backend::kCpu))
+    for (const VariantEntry& v : entry.kernel->variants(options_.backend))
       variants.emplace_back(v.name);
   }
   for (const std::string& variant : variants) {
@@ -151,8 +170,8 @@ Cost CaseBench::run_variant(const KernelEntry& kernel,
                             const std::string& variant,
                             CaseInstance& instance,
                             BenchRow& row) {
-  runner_.pin(kernel.info.name, variant);
-  Exec& ex = runner_.exec();
+  runner_->pin(kernel.info.name, variant);
+  Exec& ex = runner_->exec();
   if (std::string why = instance.why_not(ex); !why.empty()) {
     row.status = RowStatus::kUnavailable;
     add_note(row, why);
@@ -162,14 +181,15 @@ Cost CaseBench::run_variant(const KernelEntry& kernel,
   Recorder recorder(RecordLevel::kTimed, 4);
   ex.recorder = &recorder;
   const int64_t begin_ns = monotonic_ns();
-  const CheckReport checked = runner_.run_checked(instance);
+  const CheckReport checked = runner_->run_checked(instance);
   log_debug(row.kernel, "/", row.case_name, ": checked in ", seconds_since(begin_ns), " s");
   ex.recorder = nullptr;
   store_report(checked, row);
   Cost cost = instance.cost();
   double checked_s = 0;
   for (const OpRecord& record : recorder.records()) {
-    if (record.variant != nullptr) row.variant = variant_name(kernel, record.variant);
+    if (record.variant != nullptr)
+      row.variant = variant_name(kernel, options_.backend, record.variant);
     cost = record.cost;
     checked_s = static_cast<double>(record.end_ns - record.start_ns) * 1e-9;
   }
@@ -181,6 +201,8 @@ Cost CaseBench::run_variant(const KernelEntry& kernel,
   } else if (options_.check_only) {
     row.status = RowStatus::kUnavailable;
     add_note(row, "checked, not timed");
+  } else if (runner_->is_gpu()) {
+    time_row_on_gpu(instance, cost, row);
   } else {
     time_row(instance, cost, checked_s, row);
   }
@@ -195,7 +217,7 @@ void CaseBench::time_row(CaseInstance& instance,
   const int64_t begin_ns = monotonic_ns();
   const ColdPlan cold =
       warm ? ColdPlan{} : cold_plan(cost.bytes(), instance.bytes_per_copy(), last_cache_bytes());
-  Exec& ex = runner_.exec();
+  Exec& ex = runner_->exec();
   Status ready = instance.make_copies(cold.copies);
   if (ready.ok() && cold.sweep) ready = sweep_.run(*ex.pool);
   if (!ready.ok()) {
@@ -225,6 +247,31 @@ void CaseBench::time_row(CaseInstance& instance,
   if (!timing->settled && timer.max_warm_up_s > 0) add_note(row, "warm-up did not settle");
   add_roofline(cost, report_.peaks, row);
   log_debug(row.kernel, "/", row.case_name, ": timed in ", seconds_since(begin_ns), " s");
+}
+
+void CaseBench::time_row_on_gpu(CaseInstance& instance, const Cost& cost, BenchRow& row) {
+  GpuTimerOptions timer;
+  timer.min_replays = options_.timer.min_reps;
+  timer.min_time_s = options_.timer.min_time_s;
+  timer.max_time_s = options_.timer.max_time_s;
+  timer.cold = options_.caches == BenchCaches::kCold;
+  const Result<GpuTiming> timing = gpu_timer_->time(*runner_, instance, timer);
+  if (!timing.ok()) {
+    row.status = RowStatus::kWrong;
+    return add_note(row, timing.status().message());
+  }
+  row.status = RowStatus::kOk;
+  const std::vector<double>& us = timing->us;
+  row.reps = static_cast<double>(us.size());
+  row.us_median = timing->median();
+  row.us_mean = std::accumulate(us.begin(), us.end(), 0.0) / static_cast<double>(us.size());
+  row.us_min = us.front();
+  row.us_max = us.back();
+  row.us_p10 = timing->quantile(0.1);
+  row.us_p90 = timing->quantile(0.9);
+  if (!timer.cold) add_note(row, "warm");
+  if (*row.us_p90 - *row.us_p10 > 0.1 * *row.us_median) add_note(row, "unstable");
+  add_roofline(cost, report_.peaks, row);
 }
 
 }  // namespace fathom

@@ -1,13 +1,15 @@
-// One case on the threads of this process: checked, then timed only if right.
+// One case on the threads of this process or on a GPU: checked, then timed only if right.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "fathom/bench/cold_caches.h"
 #include "fathom/bench/harness.h"
 #include "fathom/kernels/conformance/case_runner.h"
+#include "fathom/kernels/conformance/gpu_timing.h"
 
 namespace fathom {
 
@@ -19,8 +21,12 @@ class CaseBench {
  public:
   using OnRow = std::function<void(BenchRow row, const Cost& cost)>;
 
-  /// `options` and `report`, of which conditions and ceilings are read, must outlive it.
-  CaseBench(const BenchKernelOptions& options, const BenchReport& report, int num_threads);
+  /// `options` and `report`, of which conditions and ceilings are read, must outlive it. For the
+  /// CUDA backend it takes the GPU into use and installs its kernels. Errors: Unavailable and
+  /// OutOfMemory of the GPU.
+  static Result<std::unique_ptr<CaseBench>> create(const BenchKernelOptions& options,
+                                                   const BenchReport& report,
+                                                   int num_threads);
 
   /// Why this machine leaves the case out; empty if it does not.
   std::string reason_to_leave_out(const BenchPlanEntry& entry) const;
@@ -34,11 +40,17 @@ class CaseBench {
                    const std::string& variant,
                    CaseInstance& instance,
                    BenchRow& row);
+
+  CaseBench(const BenchKernelOptions& options, const BenchReport& report)
+      : options_(options), report_(report) {}
+
   void time_row(CaseInstance& instance, const Cost& cost, double checked_s, BenchRow& row);
+  void time_row_on_gpu(CaseInstance& instance, const Cost& cost, BenchRow& row);
 
   const BenchKernelOptions& options_;
   const BenchReport& report_;
-  CaseRunner runner_;
+  std::unique_ptr<CaseRunner> runner_;
+  std::optional<GpuTimer> gpu_timer_;
   CacheSweep sweep_;
 };
 

@@ -53,7 +53,16 @@ BenchConditions bench_conditions(Isa isa, int num_threads) {
           .host_cores = cpu.num_cores,
           .host_mem_bytes = host_memory().total_bytes,
           .device_name = cpu.model,
+          .arch = std::string(isa_name(isa)),
           .threads = num_threads};
+}
+
+BenchConditions bench_conditions(Isa isa, int num_threads, const DeviceInfo& gpu) {
+  BenchConditions c = bench_conditions(isa, num_threads);
+  c.device_name = gpu.name;
+  c.backend = "cuda";
+  c.arch = str_cat("sm_", gpu.sm);
+  return c;
 }
 
 }  // namespace fathom

@@ -2,12 +2,16 @@
 #pragma once
 
 #include "fathom/bench/row.h"
+#include "fathom/device/device.h"
 #include "fathom/os/cpu_info.h"
 
 namespace fathom {
 
 /// Of this process, now, on the CPU backend.
 BenchConditions bench_conditions(Isa isa, int num_threads);
+
+/// The same on a GPU.
+BenchConditions bench_conditions(Isa isa, int num_threads, const DeviceInfo& gpu);
 
 /// "2026-01-31T12:00:00Z" of a Unix time in seconds.
 std::string utc_timestamp(int64_t unix_seconds);

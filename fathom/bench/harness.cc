@@ -10,6 +10,7 @@
 #include "fathom/bench/child_process.h"
 #include "fathom/bench/conditions.h"
 #include "fathom/bench/files/csv.h"
+#include "fathom/bench/gpu_machine.h"
 #include "fathom/os/clock.h"
 
 namespace fathom {
@@ -47,22 +48,24 @@ void add_row(BenchReport& report, BenchRow row, const Cost& cost) {
 }
 
 /// Entries [begin, end), of one kernel, in this process.
-void run_here(const Plan& plan,
-              size_t begin,
-              size_t end,
-              const BenchKernelOptions& options,
-              int num_threads,
-              BenchReport& report) {
-  CaseBench bench(options, report, num_threads);
+Status run_here(const Plan& plan,
+                size_t begin,
+                size_t end,
+                const BenchKernelOptions& options,
+                int num_threads,
+                BenchReport& report) {
+  FATHOM_ASSIGN(const std::unique_ptr<CaseBench> bench,
+                CaseBench::create(options, report, num_threads));
   for (size_t i = begin; i < end; ++i) {
     tell(options, plan, i);
-    if (std::string why = bench.reason_to_leave_out(plan[i]); !why.empty()) {
+    if (std::string why = bench->reason_to_leave_out(plan[i]); !why.empty()) {
       report.absent.push_back(absent_row(plan[i], report.conditions, std::move(why)));
       continue;
     }
-    bench.run(plan[i],
-              [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); });
+    bench->run(plan[i],
+               [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); });
   }
+  return {};
 }
 
 /// What a child sends: the entry that it begins, what its next row costs, a row as CSV, a row that
@@ -132,17 +135,25 @@ Result<size_t> run_in_own_process(const Plan& plan,
     // What one case gives back the next one takes: the system clears fresh pages slowly.
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    CaseBench bench(options, report, num_threads);
+    const Result<std::unique_ptr<CaseBench>> bench =
+        CaseBench::create(options, report, num_threads);
     const auto send_row = [&](char kind, const BenchRow& row) {
       send(kind, write_bench_csv(std::span(&row, 1)));
     };
     for (size_t i = begin; i < end; ++i) {
       send(kBegins, str_cat(i));
-      if (std::string why = bench.reason_to_leave_out(plan[i]); !why.empty()) {
+      if (!bench.ok()) {
+        BenchRow row = start_row(plan[i], report.conditions);
+        row.note = bench.status().message();
+        send(kCost, bytes_of({}));
+        send_row(kRow, row);
+        continue;
+      }
+      if (std::string why = (*bench)->reason_to_leave_out(plan[i]); !why.empty()) {
         send_row(kAbsent, absent_row(plan[i], report.conditions, std::move(why)));
         continue;
       }
-      bench.run(plan[i], [&](const BenchRow& row, const Cost& cost) {
+      (*bench)->run(plan[i], [&](const BenchRow& row, const Cost& cost) {
         send(kCost, bytes_of(cost));
         send_row(kRow, row);
       });
@@ -238,7 +249,7 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
     if (options.isolation == BenchIsolation::kChildPerKernel) {
       FATHOM_ASSIGN(begin, run_in_own_process(plan, begin, end, options, num_threads, report));
     } else {
-      run_here(plan, begin, end, options, num_threads, report);
+      FATHOM_TRY(run_here(plan, begin, end, options, num_threads, report));
       begin = end;
     }
     if (between_kernels) between_kernels();
@@ -256,6 +267,13 @@ Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options) {
   report.whole_suite = options.kernels.empty() && options.filter.empty() && options.phase.empty() &&
                        options.batch.empty() && options.seq.empty() && options.kv_len.empty() &&
                        !options.all_variants;
+  if (options.backend == Backend::kCuda) {
+    FATHOM_ASSIGN(const GpuMachine gpu, measure_gpu_in_child(options.device));
+    report.conditions = bench_conditions(isa, num_threads, gpu.device);
+    report.peaks = gpu.peaks;
+    FATHOM_TRY(run_bench_plan(plan, options, num_threads, report));
+    return report;
+  }
   report.conditions = bench_conditions(isa, num_threads);
   if (options.check_only) {
     FATHOM_TRY(run_bench_plan(plan, options, num_threads, report));

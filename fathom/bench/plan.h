@@ -40,8 +40,10 @@ struct BenchKernelOptions {
   TimerOptions timer;
   double max_call_s = 0;  ///< leaves out cases whose FLOPs alone take a call longer; 0: none
   PeakOptions peaks;
-  Isa isa = Isa::kAmx;  ///< upper limit
-  int num_threads = 0;  ///< 0: all CPUs this process may use
+  Backend backend = Backend::kCpu;  ///< kCpu or kCuda
+  int device = 0;                   ///< ordinal of the GPU
+  Isa isa = Isa::kAmx;              ///< upper limit
+  int num_threads = 0;              ///< 0: all CPUs this process may use
   uint64_t seed = 1;
 
   /// Called before entry `index` of `count`, for progress. "kernel/case".

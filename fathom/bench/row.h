@@ -33,6 +33,8 @@ struct BenchConditions {
   int64_t host_cores = 0;
   int64_t host_mem_bytes = 0;
   std::string device_name{};  ///< of the backend; the processor for "cpu"
+  std::string backend = "cpu";
+  std::string arch{};  ///< instruction set of the processor, or "sm_90"
   int64_t threads = 0;
 };
 

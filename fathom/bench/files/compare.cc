@@ -108,6 +108,10 @@ Result<BenchComparison> compare_bench(std::span<const BenchRow> before,
   }
   for (const std::string& name : first.names)
     if (!second.us.contains(name)) out.only_before.push_back(name);
+  for (const BenchRow& row : after) {
+    if (row.status == RowStatus::kOk) continue;
+    out.failed_after.push_back(str_cat(case_of(row), " is ", row_status_name(row.status)));
+  }
   if (out.rows.empty()) return not_found("no row with a time is in both runs");
   return out;
 }
@@ -135,11 +139,13 @@ std::string write_comparison(const BenchComparison& comparison, double fail_slow
   out += table.str();
   append_names(out, "Only in the first run", comparison.only_before);
   append_names(out, "Only in the second run", comparison.only_after);
+  append_names(out, "Failed in the second run", comparison.failed_after);
   const auto count = static_cast<double>(comparison.rows.size());
   str_append(out, str_cat("\n", comparison.rows.size(), " rows, ratio ",
                           format_fixed(std::exp(logs / count), 3), " (geometric mean), ",
                           comparison.slower_than(fail_slower).size(), " slower by more than ",
-                          format_fixed(fail_slower * 100, 1), " %\n"));
+                          format_fixed(fail_slower * 100, 1), " %, ",
+                          comparison.failed_after.size(), " failed in the second run\n"));
   return out;
 }
 

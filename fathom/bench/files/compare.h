@@ -22,6 +22,8 @@ struct BenchComparison {
   std::vector<ComparedRow> rows{};         ///< in the order of the second run
   std::vector<std::string> only_before{};  ///< rows with a time that the other run does not have
   std::vector<std::string> only_after{};
+  /// Rows of the second run without a time because they failed there: "a/t1 is wrong".
+  std::vector<std::string> failed_after{};
   std::vector<std::string> conditions{};  ///< what differs: "host_cpu: A against B"
 
   /// Rows whose ratio is above 1 + share.
@@ -35,7 +37,7 @@ Result<BenchComparison> compare_bench(std::span<const BenchRow> before,
                                       std::span<const BenchRow> after);
 
 /// A Markdown page: what differs between the machines, a ratio a row (the slower ones marked), the
-/// rows of one side, and the geometric mean of the ratios.
+/// rows of one side, those that failed in the second run, and the geometric mean of the ratios.
 std::string write_comparison(const BenchComparison& comparison, double fail_slower);
 
 /// "5%", "5 %" or "0.05" as a share. Errors: InvalidArgument for what is no number, negative or

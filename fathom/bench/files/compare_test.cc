@@ -30,7 +30,8 @@ TEST(BenchCompare, RatiosAreSecondOverFirst) {
   EXPECT_EQ(found.slower_than(0.05)[0]->name, "a/t1");
   EXPECT_TRUE(found.conditions.empty());
   const std::string text = write_comparison(found, 0.05);
-  EXPECT_NE(text.find("3 rows, ratio 1.001 (geometric mean), 1 slower by more than 5.0 %"),
+  EXPECT_NE(text.find("3 rows, ratio 1.001 (geometric mean), 1 slower by more than 5.0 %, 0 failed "
+                      "in the second run"),
             std::string::npos)
       << text;
 }
@@ -48,6 +49,23 @@ TEST(BenchCompare, RowsOfOneSideAreNamed) {
   EXPECT_EQ(found.only_after, (std::vector<std::string>{"d/t1"}));
   const std::string text = write_comparison(found, 0.05);
   EXPECT_NE(text.find("Only in the first run (2):\n\n- b/t1\n- c/t1\n"), std::string::npos) << text;
+}
+
+TEST(BenchCompare, RowsThatFailInTheSecondRunStayFailed) {
+  BenchRow wrong = row_of("b", 1);
+  wrong.status = RowStatus::kWrong;
+  wrong.us_median = {};
+  const std::vector<BenchRow> good = {row_of("a", 100), row_of("b", 100)};
+  const std::vector<BenchRow> bad = {row_of("a", 100), wrong};
+
+  const BenchComparison found = compare_bench(good, bad).value();
+
+  EXPECT_EQ(found.failed_after, (std::vector<std::string>{"b/t1 is wrong"}));
+  EXPECT_NE(
+      write_comparison(found, 0.05).find("Failed in the second run (1):\n\n- b/t1 is wrong\n"),
+      std::string::npos);
+  EXPECT_TRUE(compare_bench(bad, good).value().failed_after.empty())
+      << "what got right is no failure";
 }
 
 TEST(BenchCompare, OtherMachinesAreSaid) {

@@ -170,7 +170,8 @@ void draw_legend(SvgWriter& svg, const ChartLayout& l) {
 
 RooflineChart make_chart(std::string title, const Peaks& peaks, std::vector<RooflinePoint> points) {
   const std::string subtitle = str_cat(
-      peaks.device, ", ceilings ", peaks.source == "measured" ? "measured" : "of the data sheet",
+      peaks.device, ", ceilings ",
+      peaks.source.rfind("measured", 0) == 0 ? peaks.source : std::string("of the data sheet"),
       "; ", points.size(), " kernel calls");
   return {
       .title = std::move(title), .subtitle = subtitle, .peaks = peaks, .points = std::move(points)};

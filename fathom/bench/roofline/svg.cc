@@ -110,6 +110,19 @@ void SvgWriter::rect(const SvgBox& box, const SvgStyle& rect_style) {
   out_ += "/>\n";
 }
 
+void SvgWriter::define_stripes(std::string_view id,
+                               std::string_view ground,
+                               std::string_view stripe) {
+  out_ += "<defs><pattern";
+  attribute("id", id);
+  out_ +=
+      " width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+      "patternTransform=\"rotate(45)\">\n";
+  rect({0, 0, 6, 6}, {.fill = ground});
+  line({0, 0}, {0, 6}, {.stroke = stripe, .stroke_width = 2});
+  out_ += "</pattern></defs>\n";
+}
+
 void SvgWriter::text(SvgPoint at, std::string_view text, const SvgText& text_style) {
   out_ += "<text";
   attribute("x", at.x);

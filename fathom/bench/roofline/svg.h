@@ -59,6 +59,9 @@ class SvgWriter {
   void circle(SvgPoint centre, double radius, const SvgStyle& style);
   void rect(const SvgBox& box, const SvgStyle& style);
 
+  /// Defines a fill of slanted stripes, so that areas differ without colour too: "url(#id)".
+  void define_stripes(std::string_view id, std::string_view ground, std::string_view stripe);
+
   /// `at` is the start, middle or end of the base line. The font is a monospaced one.
   void text(SvgPoint at, std::string_view text, const SvgText& style);
 

@@ -49,5 +49,15 @@ TEST(Svg, WidthOfATextCountsCharactersNotBytes) {
   EXPECT_DOUBLE_EQ(svg_text_width("ab", 10), svg_text_width("\xC3\xA4\xC3\xB6", 10));
 }
 
+TEST(Svg, StripesAreAFillThatShapesReferToByName) {
+  SvgWriter svg(10, 10, "t");
+  svg.define_stripes("cache", "#fff", "#000");
+  svg.rect({1, 1, 2, 2}, {.fill = "url(#cache)"});
+  const std::string text = svg.take();
+
+  EXPECT_NE(text.find("<pattern id=\"cache\""), std::string::npos) << text;
+  EXPECT_NE(text.find("height=\"2\" fill=\"url(#cache)\"/>"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace fathom

@@ -31,16 +31,21 @@ std::string code(std::string_view text) {
 
 // ---- the machine ----
 
+std::string hardware_of(const BenchConditions& c) {
+  const std::string host =
+      str_cat(c.threads, " threads on ", c.host_cores, " cores, ", format_bytes(c.host_mem_bytes));
+  if (c.backend == "cpu") return str_cat(c.device_name, ", ", c.host_isa, ", ", host);
+  return str_cat(c.device_name, ", ", c.arch, "; host ", c.host_cpu, ", ", host);
+}
+
 void append_head(std::string& out, const BenchReport& report, int kernels_ok) {
   const BenchConditions& c = report.conditions;
-  str_append(out,
-             str_cat("# Kernel benchmark of DeepSeek-R1-NVFP4\n\n**Generated:** ", c.timestamp,
-                     "\n\n**Hardware:** ", c.device_name, ", ", c.host_isa, ", ", c.threads,
-                     " threads on ", c.host_cores, " cores, ", format_bytes(c.host_mem_bytes),
-                     "\n\n**Program:** fathom ", c.fathom_version, ", commit ", c.commit,
-                     "\n\n**Status:** ", kernels_ok, "/23 kernels ok, ", bench_verdict_line(report),
-                     "\n\n**Source:** [all_kernels.csv](all_kernels.csv), roofline in "
-                     "[roofline.md](roofline.md)\n\n"));
+  str_append(out, str_cat("# Kernel benchmark of DeepSeek-R1-NVFP4\n\n**Generated:** ", c.timestamp,
+                          "\n\n**Hardware:** ", hardware_of(c), "\n\n**Program:** fathom ",
+                          c.fathom_version, ", commit ", c.commit, "\n\n**Status:** ", kernels_ok,
+                          "/23 kernels ok, ", bench_verdict_line(report),
+                          "\n\n**Source:** [all_kernels.csv](all_kernels.csv), roofline in "
+                          "[roofline.md](roofline.md)\n\n"));
 }
 
 void append_hardware(std::string& out, const Peaks& p) {
@@ -200,10 +205,17 @@ Status append_model(std::string& out) {
 
 // ---- the layer ----
 
+/// (p90 - p10) / median, in percent: how far the times of a row lie apart.
+std::string spread_of(const BenchRow& row) {
+  if (!row.us_p10 || !row.us_p90) return "one call";
+  return three_digits((*row.us_p90 - *row.us_p10) / *row.us_median * 100);
+}
+
 std::vector<std::string> cells_of(const BenchRow& row) {
   return {code(row.kernel),
           row.op,
           three_digits(*row.us_median * 1e-3),
+          spread_of(row),
           three_digits(*row.tflops * 1e3),
           three_digits(*row.gbps),
           three_digits(*row.pct_of_roof),
@@ -211,8 +223,9 @@ std::vector<std::string> cells_of(const BenchRow& row) {
           std::string(kernel_category(row.kernel))};
 }
 
-const std::vector<std::string> kColumns = {"Kernel",    "Op",     "Latency (ms)", "GFLOP/s",
-                                           "BW (GB/s)", "Roof %", "Bound",        "Category"};
+const std::vector<std::string> kColumns = {"Kernel",   "Op",      "Latency (ms)",
+                                           "Spread %", "GFLOP/s", "BW (GB/s)",
+                                           "Roof %",   "Bound",   "Category"};
 
 /// Rows of the point that are not of the layer: other kernels for the same work.
 std::string other_rows(const BenchReport& report,
