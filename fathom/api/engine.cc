@@ -31,11 +31,14 @@ struct Source {
 
 Result<ModelOptions> model_options(const EngineOptions& o) {
   ModelOptions m;
+  m.device = o.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
   m.activations = o.dtype == "f32" ? Format::kF32 : Format::kBf16;
   m.page_size = o.block_size;
   m.draft = false;  // nothing drafts yet: its layer would only take memory
   m.attention.always_absorbed = o.batch_invariant || o.attention == "absorbed";
-  m.attention.fused_rope = o.attention == "fused_rope";
+  // On a GPU a step of few tokens is as long as its kernels are many.
+  const bool fewest = m.device == DeviceKind::kCuda && o.attention == "auto" && !o.batch_invariant;
+  m.attention.fused_rope = o.attention == "fused_rope" || fewest;
   m.attention.prefill_chunk = o.attention_key_chunk;
   FATHOM_ASSIGN(m.moe.strategy, parse_moe_strategy(o.moe));
   return m;
@@ -105,16 +108,26 @@ int64_t num_ids_of(const Source& source) {
   return source.tokenizer ? std::min<int64_t>(width, source.tokenizer->vocab_size()) : width;
 }
 
-Result<MemoryPlan> plan_source(const Source& source, const EngineOptions& o, int num_threads) {
+Result<MemoryPlan> plan_source(const Source& source,
+                               const EngineOptions& o,
+                               int num_threads,
+                               const Gpu* gpu) {
+  int64_t available = 0;
+  if (gpu == nullptr) {
+    available = host_memory().available_bytes;
+  } else {
+    FATHOM_ASSIGN(available, cuda_free_bytes());
+  }
   return plan_memory(*source.dry, {.max_model_len = o.max_model_len,
                                    .max_num_seqs = o.max_num_seqs,
                                    .max_num_batched_tokens = o.max_num_batched_tokens,
                                    .num_ids = num_ids_of(source),
                                    .num_threads = num_threads,
+                                   .gpu = gpu == nullptr ? nullptr : &gpu->info(),
                                    .sizing = o.kv_pool == "remaining" ? KvSizing::kRemaining
                                                                       : KvSizing::kByRequest,
                                    .memory_fraction = o.memory_fraction,
-                                   .available_bytes = host_memory().available_bytes});
+                                   .available_bytes = available});
 }
 
 std::vector<int32_t> end_ids_of(const Source& source) {
@@ -181,7 +194,11 @@ Engine::~Engine() = default;
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const Source source, find_source(options));
-  return plan_source(source, options, thread_count(options));
+  std::unique_ptr<Gpu> gpu;
+  if (options.device == "cuda") {
+    FATHOM_ASSIGN(gpu, Gpu::open());
+  }
+  return plan_source(source, options, thread_count(options), gpu.get());
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
@@ -191,13 +208,17 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   FATHOM_ASSIGN(const Isa isa, limit_isa(options.isa, best_isa()));
   install_cpu_kernels(isa);
   std::unique_ptr<Engine> engine(new Engine);
+  if (options.device == "cuda") {
+    FATHOM_ASSIGN(engine->gpu_, Gpu::open());
+  }
   engine->options_ = options;
   if (!options.seed) engine->options_.seed = random_seed();
   FATHOM_ASSIGN(engine->pool_,
                 ThreadPool::create(thread_count(options),
                                    options.pin_threads ? PinThreads::kYes : PinThreads::kNo));
   FATHOM_ASSIGN(Source source, find_source(options, std::move(tokenizer)));
-  FATHOM_ASSIGN(const MemoryPlan plan, plan_source(source, options, engine->pool_->size()));
+  FATHOM_ASSIGN(const MemoryPlan plan,
+                plan_source(source, options, engine->pool_->size(), engine->gpu_.get()));
 
   FATHOM_ASSIGN(OpenOptions open, open_options(options));
   open.weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint;
@@ -208,6 +229,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
 
   engine->default_sampling_ = sampling_defaults(source.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
+  settings.gpu = engine->gpu_.get();
+  settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   engine->tokenizer_ = std::move(source.tokenizer);
   FATHOM_ASSIGN(engine->core_,
                 EngineCore::create(std::move(settings), *engine->model_, *engine->pool_,
@@ -288,7 +311,8 @@ Status Engine::score(std::span<const int32_t> ids, const RowCallback& on_row) {
   FATHOM_ASSIGN(const auto session, ForwardSession::create(*model_, *pool_,
                                                            {.max_tokens = count,
                                                             .chunk = kScoreChunk,
-                                                            .prefill_logits = LogitRows::kAll}));
+                                                            .prefill_logits = LogitRows::kAll,
+                                                            .gpu = gpu_.get()}));
   session->set_pins(options_.pins.empty() ? nullptr : &options_.pins);
   return session->prefill(0, ids, LogitRows::kAll, [&](int64_t first, const ForwardOut& out) {
     for (int64_t r = 0; r < out.logits.dim(0); ++r) {

@@ -134,6 +134,7 @@ class Engine {
 
   EngineOptions options_;
   std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<Model> model_;
   std::optional<Tokenizer> tokenizer_;
   SamplingParams default_sampling_;

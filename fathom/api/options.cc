@@ -222,6 +222,9 @@ constexpr OptionInfo kTable[] = {
     switch_row<"dummy-weights", &O::dummy_weights>(
         "", "random weights of the right shapes and formats"),
     seed_row<"dummy-seed", &O::dummy_seed>("seed of dummy weights"),
+    choice_row<"device", &O::device, "cpu|cuda">("", "where the model runs"),
+    switch_row<"cuda-graphs", &O::cuda_graphs>(
+        "", "on a GPU, replay captured decode steps instead of launching each kernel"),
     count_row<"threads", &O::threads, 0, ThreadPool::kMaxThreads>(
         "", "CPU threads; 0: one a physical core"),
     switch_row<"pin-threads", &O::pin_threads>("", "keep each thread on its CPU"),

@@ -25,9 +25,11 @@ struct EngineOptions {
   uint64_t dummy_seed = 0;     ///< of dummy weights
 
   // What it runs on.
-  int64_t threads = 0;       ///< 0: one a physical core
-  bool pin_threads = true;   ///< each thread stays on its CPU
-  std::string isa = "auto";  ///< auto, portable, avx2, avx512, amx: at most this one
+  std::string device = "cpu";  ///< cpu, cuda: the first GPU
+  bool cuda_graphs = true;     ///< replay captured decode steps
+  int64_t threads = 0;         ///< 0: one a physical core
+  bool pin_threads = true;     ///< each thread stays on its CPU
+  std::string isa = "auto";    ///< auto, portable, avx2, avx512, amx: at most this one
 
   // How numbers are kept.
   std::string dtype = "auto";           ///< of activations: auto (bf16), bf16, f32
