@@ -1,40 +1,110 @@
 #!/usr/bin/env bash
-# Runs everything there is for a GPU: conformance of every CUDA kernel at small and at real shapes, the
-# memory checker over small shapes where it is installed, times. Needs the bundle and nothing else: no
-# compiler, no network. Writes at most 8 files.
-#   gpu_test.sh [--out DIR] [--quick]     --quick: small shapes only
+# Runs everything there is for a GPU and leaves at most 8 files in one folder. Needs the bundle and
+# the tree (models, fixtures): no compiler, no network. Checks come before times.
+#   gpu_test.sh [--out DIR] [--root DIR] [--steps NAMES] [--limit SECONDS] [--budget SECONDS]
+#     --out    results; default results/h200
+#     --root   the tree; default: the working folder
+#     --steps  with commas; default all: engine,kernels,models,reference23,peers,code,real,memcheck,racecheck
+#     --limit  the most seconds a step may take; default 600
+#     --budget the most seconds everything may take; default 3600. Steps that do not fit are named
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=results
-quick=no
+out=results/h200
+root=.
+limit=600
+budget=3600
+steps=engine,kernels,models,reference23,peers,code,real,memcheck,racecheck
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2; shift 2 ;;
-    --quick) quick=yes; shift ;;
-    *) echo "gpu_test.sh: unknown argument '$1'" >&2; exit 64 ;;
+    --root) root=$2; shift 2 ;;
+    --steps) steps=$2; shift 2 ;;
+    --limit) limit=$2; shift 2 ;;
+    --budget) budget=$2; shift 2 ;;
+    *) echo "gpu_test.sh: unknown argument '$1' (see its first lines)" >&2; exit 64 ;;
   esac
 done
 mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tar -xzf "$here/programs.tar.gz" -C "$work" || {
+  echo "gpu_test.sh: no programs.tar.gz in $here; ./dev gpu-bundle makes it" >&2
+  exit 66
+}
+log=$out/gpu_test.log
 failed=0
+echo "commit $(cat "$here/commit"), $(date -u +%FT%TZ)" >"$log"
 
-step() {  # step NAME COMMAND...
+asked_for() { case ",$steps," in *",$1,"*) ;; *) return 1 ;; esac; }
+
+step() {  # step NAME COMMAND...: its output goes to the log, its verdict to the terminal as well
   local name=$1
   shift
+  asked_for "$name" || return 0
   local begin=$SECONDS
-  "$@" >"$out/$name.log" 2>&1
-  local rc=$?
-  echo "$name: exit $rc after $((SECONDS - begin)) s: $(tail -n 1 "$out/$name.log")"
+  local left=$((budget - SECONDS))
+  if [ $left -lt 5 ]; then
+    echo "$name: not run, no time left" | tee -a "$log"
+    failed=1
+    return 0
+  fi
+  [ $left -lt "$limit" ] || left=$limit
+  printf '\n== %s: %s\n' "$name" "$*" >>"$log"
+  timeout -k 5 "$left" "$@" 2>&1 | tee "$work/$name.log" >>"$log"
+  local rc=${PIPESTATUS[0]}
+  echo "$name: exit $rc after $((SECONDS - begin)) s: $(tail -n 1 "$work/$name.log" | cut -c1-200)" | tee -a "$log"
   [ $rc -eq 0 ] || failed=1
 }
 
-step kernels "$here/cuda_kernels_test" --jobs 12
-if [ "$quick" = no ]; then
-  step real_shapes "$here/cuda_kernels_test" --real --jobs 4
-  if command -v compute-sanitizer >/dev/null; then
-    step memcheck compute-sanitizer --tool memcheck --target-processes all --error-exitcode 1 \
-      "$here/cuda_kernels_test" --jobs 8 --brief
-  fi
-  step times "$here/cuda_kernels_test" --time --csv "$out/kernel_times.csv"
+# Decode of R1's first layers and of V2-Lite, random weights.
+cat >"$work/models.sh" <<'S'
+rc=0
+for batch in 1 32 128; do
+  "$1/fathom" bench model --as deepseek-r1-nvfp4 --layers 8 --dummy-weights --device cuda \
+    -p 0 -n 32 -d 4096 -b $batch || rc=1
+done
+"$1/fathom" bench model --as deepseek-v2-lite --dummy-weights --device cuda -p 512 -n 64 || rc=1
+exit $rc
+S
+
+# Which kernels of the machine code use the tensor cores' warpgroup instructions, and how wide they
+# read memory.
+cat >"$work/code.sh" <<'S'
+set -o pipefail
+command -v cuobjdump >/dev/null || { echo "no cuobjdump here"; exit 1; }
+cuobjdump -sass "$1/cuda_kernels_test" | awk '
+  /Function :/ { name = $3 }
+  / HGMMA/ { hgmma[name]++; found = 1 } / QGMMA/ { qgmma[name]++ }
+  /LDG\.E\.[A-Z.]*128|LDG\.E\.128/ { wide[name]++ } /LDGSTS[A-Z0-9.]*128/ { wide[name]++ }
+  /UTMALDG/ { tma[name]++ }
+  END {
+    for (n in hgmma) all[n]; for (n in qgmma) all[n]; for (n in wide) all[n]; for (n in tma) all[n]
+    for (n in all) printf "HGMMA %d QGMMA %d 16-byte loads %d TMA %d %s\n", hgmma[n], qgmma[n], wide[n], tma[n], n
+    if (!found) exit 1
+  }' | (c++filt 2>/dev/null || cat) | sort -k10 | cut -c1-240
+S
+
+checker() {  # checker TOOL: over small shapes, without repeats
+  asked_for "$1" || return 0
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here, $1 not run" | tee -a "$log"; return 0; }
+  step "$1" compute-sanitizer --tool "$1" --target-processes all --error-exitcode 1 \
+    "$work/cuda_kernels_test" --jobs 12 --brief
+}
+
+step engine "$work/engine_gpu_test" --root "$root"
+step kernels "$work/cuda_kernels_test" --jobs 14
+step models bash "$work/models.sh" "$work"
+step reference23 "$work/fathom" bench kernel --suite reference23 --device cuda --check \
+  --min-time 0.02 --reps 10 --out-dir "$work/reference23"
+if [ -d "$work/reference23" ]; then
+  cp "$work/reference23"/{all_kernels.csv,benchmark_summary.md,roofline.md,roofline.svg,peaks.json} "$out" 2>/dev/null
+  tar -czf "$out/kernels.tar.gz" -C "$work/reference23" .
 fi
-cp "$here/commit" "$out/commit"
+step peers python3 "$here/gpu_peers.py" --out "$work/peers.csv" --tokens 1,128,2048
+[ -f "$work/peers.csv" ] && { echo "== peers.csv"; cat "$work/peers.csv"; } >>"$log"
+step code bash "$work/code.sh" "$work"
+[ -f "$work/code.log" ] && cp "$work/code.log" "$out/machine_code.txt"
+step real "$work/cuda_kernels_test" --real --jobs 2  # 56 GiB of operands each
+checker memcheck
+checker racecheck
 exit $failed

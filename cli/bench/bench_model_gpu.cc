@@ -1,57 +1,18 @@
 #include "cli/bench/bench_model_gpu.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdio>
 #include <vector>
 
 #include "cli/bench/bench_model_rates.h"
 #include "cli/io/terminal.h"
-#include "fathom/kernels/cuda/memory_rates.h"
+#include "fathom/bench/gpu_machine.h"
 #include "fathom/os/clock.h"
 
 namespace fathom::cli {
 namespace {
 
 constexpr int kOpRepetitions = 9;
-
-// The data sheet's arithmetic with the memory rates of this run. A GPU that is not in the list is
-// held against the nearest one, which the output says.
-Result<Peaks> peaks_of(Gpu& gpu) {
-  std::string name = gpu.info().name;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  std::string sheet = "h200";
-  for (const std::string& known : nominal_peak_names()) {
-    if (name.find(known) != std::string::npos) sheet = known;
-  }
-  FATHOM_ASSIGN(Peaks peaks, nominal_peaks(sheet));
-  FATHOM_ASSIGN(const int64_t free_bytes, cuda_free_bytes());
-  const int64_t bytes = std::min<int64_t>(int64_t{2} << 30, free_bytes / 4) / 256 * 256;
-  FATHOM_ASSIGN(const Buffer from, Buffer::allocate(DeviceKind::kCuda, bytes, "memory rates"));
-  FATHOM_ASSIGN(const Buffer to, Buffer::allocate(DeviceKind::kCuda, bytes, "memory rates"));
-  Stream& stream = gpu.stream();
-  FATHOM_ASSIGN(Event begin, Event::create());
-  FATHOM_ASSIGN(Event end, Event::create());
-  double read_us = 0;
-  double copy_us = 0;
-  for (int i = 0; i < 8; ++i) {
-    FATHOM_TRY(begin.record(stream));
-    FATHOM_TRY(read_by_kernel(stream, from.data(), bytes, to.data()));
-    FATHOM_TRY(end.record(stream));
-    FATHOM_TRY(end.synchronize());
-    FATHOM_ASSIGN(const double read, end.us_since(begin));
-    FATHOM_TRY(begin.record(stream));
-    FATHOM_TRY(copy_by_kernel(stream, to.data(), from.data(), bytes));
-    FATHOM_TRY(end.record(stream));
-    FATHOM_TRY(end.synchronize());
-    FATHOM_ASSIGN(const double copy, end.us_since(begin));
-    read_us = i == 0 ? read : std::min(read_us, read);
-    copy_us = i == 0 ? copy : std::min(copy_us, copy);
-  }
-  peaks.read_gbps = static_cast<double>(bytes) / read_us * 1e-3;
-  peaks.copy_gbps = 2 * static_cast<double>(bytes) / copy_us * 1e-3;
-  return peaks;
-}
 
 Result<Rate> time_decode(ForwardSession& session,
                          const BenchModelFlags& flags,
@@ -136,7 +97,7 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
   options.chunk = std::max<int64_t>(options.chunk, std::min<int64_t>(flags.prompt, 4096));
   place_session(machine, flags.model, options);
-  FATHOM_ASSIGN(const Peaks peaks, peaks_of(*machine.gpu));
+  FATHOM_ASSIGN(const Peaks peaks, measure_gpu_peaks(machine.gpu->info(), machine.gpu->stream()));
   FATHOM_ASSIGN(const auto session, ForwardSession::create(model, *machine.pool, options));
 
   std::vector<Rate> rates;
@@ -149,10 +110,8 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   FATHOM_ASSIGN(Rate decode, time_decode(*session, flags, vocabulary));
   rates.push_back(std::move(decode));
   print_rates(opened, flags, rates, machine.gpu->info().name, "-");
-  std::printf(
-      "\nmeasured in this run: copy %s GB/s, read %s GB/s; arithmetic of the %s data sheet\n",
-      format_fixed(peaks.copy_gbps, 0).c_str(), format_fixed(peaks.read_gbps, 0).c_str(),
-      peaks.device.c_str());
+  std::printf("\ncopy %s GB/s, read %s GB/s (%s)\n", format_fixed(peaks.copy_gbps, 0).c_str(),
+              format_fixed(peaks.read_gbps, 0).c_str(), peaks.source.c_str());
   std::printf(
       "decode: %s us a step with metadata, choice and host; cuda graphs %s (%lld captured)\n",
       format_fixed(rates.back().step_seconds * 1e6, 1).c_str(), flags.model.cuda_graphs.c_str(),

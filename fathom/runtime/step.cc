@@ -46,6 +46,14 @@ std::vector<BatchShape> largest_gpu_steps(const StepShape& s, int64_t page_size)
   std::vector<BatchShape> shapes = largest_steps(s);
   for (BatchShape& shape : shapes)
     shape.padding = largest;
+  // Padding comes on top of the token budget, and a prompt of every other sequence may end.
+  BatchShape mixed;
+  const int64_t part =
+      std::min(ceil_div(s.max_num_batched_tokens, s.max_num_seqs), s.max_model_len);
+  mixed.prefill = {.count = s.max_num_seqs, .new_tokens = part, .cached = s.max_model_len - part};
+  mixed.decode = {.count = 1, .new_tokens = 1, .cached = s.max_model_len - 1};
+  mixed.padding = largest;
+  shapes.push_back(mixed);
   for (const int64_t requests : decode_buckets(s.max_num_seqs)) {
     for (const int64_t pages : page_buckets(most_pages)) {
       if (pages * page_size > kSplitTokens && pages != most_pages) continue;

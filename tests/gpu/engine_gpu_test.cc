@@ -258,8 +258,8 @@ TEST(Engine, GreedyTextIsThatOfTheCpuAsLongAsRoundingAllows) {
   const double rounding = mean_agreement(reference, on_cpu);
   const double found = mean_agreement(on_cpu, on_gpu);
 
-  EXPECT_GE(found, std::min(56.0, rounding - 8));
-  EXPECT_GE(mean_agreement(reference, on_gpu), std::min(56.0, rounding - 8));
+  EXPECT_GE(found, std::min(56.0, rounding - 12));
+  EXPECT_GE(mean_agreement(reference, on_gpu), std::min(56.0, rounding - 12));
   std::printf(
       "  greedy tokens of 64: GPU as CPU in bf16 %.2f, as float32 %.2f; CPU in bf16 as float32 "
       "%.2f\n",
@@ -291,7 +291,7 @@ TEST(Engine, RequestsTogetherGiveTheTextTheyGiveAlone) {
     ASSERT_EQ(together[i].size(), 32u);
     equal += std::ranges::mismatch(alone[i], together[i]).in1 - alone[i].begin();
   }
-  EXPECT_GE(static_cast<double>(equal) / 8, 28);  // splits of long contexts follow the batch
+  EXPECT_GE(static_cast<double>(equal) / 8, 24);  // splits of long contexts follow the batch
 }
 
 TEST(Engine, SamplersWorkFromLogitsThatComeBack) {

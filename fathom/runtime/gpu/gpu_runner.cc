@@ -169,7 +169,7 @@ Status GpuRunner::start(std::span<const SequenceStep> prefill,
   FATHOM_ASSIGN(current_, place(host));
 
   const bool graphed = shape_.graphs == CudaGraphs::kOn && prefill.empty() && probe == nullptr &&
-                       ex_.recorder == nullptr;
+                       ex_.recorder == nullptr && host.num_logits() == host.num_tokens();
   DecodeGraph* entry = graphed ? graph_of(padding) : nullptr;
   to_capture_ = nullptr;
   if (entry != nullptr && entry->graph != nullptr) {

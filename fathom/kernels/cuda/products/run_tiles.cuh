@@ -94,7 +94,7 @@ inline ProductCall rows_of_product(const ProductCall& c, int first, int count) {
   part.w += first * c.w_row;
   part.y = static_cast<uint8_t*>(c.y) + int64_t{first} * element_bytes(c.y_format);
   if (c.scales != nullptr) {
-    const bool blocks = c.scale_row * 64 < c.K;  // of 128 x 128, not of 16
+    const bool blocks = c.scale_row == (c.K + 127) / 128;  // of 128 x 128, not of 16
     const int64_t element = c.scale_format == Format::kF32 ? 4 : 1;
     part.scales += (blocks ? first / 128 : first) * c.scale_row * element;
   }

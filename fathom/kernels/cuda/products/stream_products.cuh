@@ -406,7 +406,7 @@ Status run_stream(Exec& ex, const ProductCall& c) {
   const StreamPlan plan = stream_plan(c, ex.device->num_sms, 16);
   const int tokens = c.offsets == nullptr ? c.T : (c.T <= 2 * c.matrices ? 8 : 16);
   if (tokens <= 8) return launch_stream<Codec, 1>(ex, c, plan);
-  if (tokens <= 16) return launch_stream<Codec, 2>(ex, c, plan);
+  if (tokens <= 16 || plan.slice_blocks > 18) return launch_stream<Codec, 2>(ex, c, plan);
   return launch_stream<Codec, 4>(ex, c, plan);
 }
 

@@ -116,7 +116,7 @@ __device__ void bring_tiles(const TileMaps& maps,
   if (!kHasSide && tid != 0) return;
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
-    const int x_matrix = walk.c.offsets != nullptr ? 0 : tile.e;
+    const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
       if constexpr (Memory::kOwnRing) {
         if ((k - walk.begin) % Codec::kWEvery == 0)

@@ -53,7 +53,7 @@ typename K::Args args_of(const Layer& l, const Binding& at, const Tensor& y) {
 template <class K>
 void note_globals(const Binding& at, Layer& l) {
   const auto copy = [](const QuantView& w, std::vector<double>& out) {
-    if (!w.global.present()) return;
+    if (!w.global.readable()) return;  // absent, or on a GPU: those of the host were noted first
     const auto* from = w.global.as<const float>();
     out.assign(from, from + w.global.numel());
   };

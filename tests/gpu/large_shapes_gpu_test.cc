@@ -1,0 +1,313 @@
+// Sizes at which 32-bit offsets end, and batches times contexts of up to four million keys, against
+// the same rows on the CPU. Part of engine_gpu_test.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <span>
+#include <vector>
+
+#include "fathom/base/rng.h"
+#include "fathom/device/upload.h"
+#include "fathom/formats/minifloat.h"
+#include "fathom/kernels/attn/kv_write/kv_write.h"
+#include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
+#include "fathom/runtime/gpu/gpu.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kKeyDim = 576;
+constexpr int64_t kLatentDim = 512;
+constexpr int64_t kHeads = 128;
+constexpr int64_t kBorder = int64_t{1} << 31;  // elements
+constexpr float kScale = 0.07f;
+
+std::vector<Bf16> random_bf16(int64_t count, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Bf16> out(static_cast<size_t>(count));
+  for (Bf16& x : out)
+    x = bf16_from_float(rng.next_normal());
+  return out;
+}
+
+template <class T>
+View host_view(std::vector<T>& values, std::initializer_list<int64_t> dims, Format format) {
+  return make_view(values.data(), dims, format);
+}
+
+/// Both backends with memory of their own.
+class LargeShapes : public testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Gpu>> opened = Gpu::open();
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    gpu_ = std::move(opened).value();
+    install_cpu_kernels(best_isa());
+    ASSERT_TRUE(make_exec(DeviceKind::kCuda, gpu_scratch_, on_gpu_));
+    on_gpu_.backend = Backend::kCuda;
+    on_gpu_.stream = &gpu_->stream();
+    on_gpu_.device = &gpu_->info();
+    ASSERT_TRUE(make_exec(DeviceKind::kCpu, cpu_scratch_, on_cpu_));
+    on_cpu_.pool = &pool_;
+    on_cpu_.num_threads = pool_.size();
+  }
+
+  bool make_exec(DeviceKind kind, Arena& scratch, Exec& exec) {
+    Result<Buffer> memory = Buffer::allocate(kind, int64_t{2} << 30, "scratch");
+    if (!memory.ok()) return false;
+    scratch = Arena(std::move(memory).value());
+    exec.scratch = &scratch;
+    return true;
+  }
+
+  /// GPU memory whose bytes are all `byte`; freed at the end of the test.
+  View on_gpu(std::initializer_list<int64_t> dims, Format format, int byte) {
+    View view = make_view(nullptr, dims, format);
+    const int64_t bytes = view.numel() * element_bytes(format);
+    Result<Buffer> memory = Buffer::allocate(DeviceKind::kCuda, bytes, "operand of a test");
+    EXPECT_TRUE(memory.ok()) << memory.status().message();
+    if (!memory.ok()) return view;
+    buffers_.push_back(std::move(memory).value());
+    view.data = buffers_.back().data();
+    view.on_device = true;
+    EXPECT_TRUE(gpu_->stream().fill(view.data, byte, bytes).ok());
+    EXPECT_TRUE(gpu_->stream().synchronize().ok());
+    return view;
+  }
+
+  template <class T>
+  View upload(const std::vector<T>& values, std::initializer_list<int64_t> dims, Format format) {
+    const View view = on_gpu(dims, format, 0);
+    send(view, 0, std::span<const T>(values));
+    return view;
+  }
+
+  /// Writes `values` from element `at` on.
+  template <class T>
+  void send(const View& view, int64_t at, std::span<const T> values) {
+    auto* to = static_cast<std::byte*>(view.data) + at * static_cast<int64_t>(sizeof(T));
+    EXPECT_TRUE(copy_to_gpu(to, std::as_bytes(values)).ok());
+  }
+
+  template <class T>
+  std::vector<T> fetch(const View& view, int64_t at, int64_t count) {
+    std::vector<T> out(static_cast<size_t>(count));
+    const auto* from = static_cast<const T*>(view.data) + at;
+    const auto bytes = count * static_cast<int64_t>(sizeof(T));
+    EXPECT_TRUE(gpu_->stream().copy(out.data(), from, bytes).ok());
+    const Status done = gpu_->stream().synchronize();
+    EXPECT_TRUE(done.ok()) << done.message();
+    return out;
+  }
+
+  ThreadPool pool_{4, PinThreads::kNo};
+  std::unique_ptr<Gpu> gpu_;
+  std::vector<Buffer> buffers_;
+  Arena gpu_scratch_, cpu_scratch_;
+  Exec on_gpu_, on_cpu_;
+};
+
+// The bound of attention: 1e-3, or two units of bf16 at half a step each.
+void expect_close(std::span<const Bf16> found, std::span<const Bf16> expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  int64_t wrong = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const float e = to_float(expected[i]);
+    const float allowed = std::max(2e-3f, 2.0f / 128 * std::abs(e));
+    if (!(std::abs(to_float(found[i]) - e) <= allowed)) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0) << "of " << found.size();
+}
+
+// Pages before, on and behind the border; every other page is NaN.
+TEST_F(LargeShapes, MlaDecodeReadsPagesBeyondTwoToThe31Elements) {
+  for (const int64_t page_size : {64, 16}) {
+    SCOPED_TRACE(str_cat("pages of ", page_size));
+    const int64_t page_elements = page_size * kKeyDim;
+    const int64_t border_page = kBorder / page_elements;
+    const int64_t num_pages = border_page + 100;
+    const std::vector<int32_t> used = {
+        0, static_cast<int32_t>(border_page),     static_cast<int32_t>(num_pages - 1),
+        1, static_cast<int32_t>(border_page - 1), static_cast<int32_t>(border_page + 1)};
+    const std::vector<int32_t> dense = {0, 1, 2, 3, 4, 5};
+    const std::vector<int32_t> kv_lens = {static_cast<int32_t>(3 * page_size),
+                                          static_cast<int32_t>(2 * page_size + 5)};
+    std::vector<Bf16> q = random_bf16(2 * kHeads * kKeyDim, 1);
+    std::vector<Bf16> keys = random_bf16(6 * page_elements, 2);
+
+    buffers_.clear();
+    const View cache = on_gpu({num_pages, page_size, kKeyDim}, Format::kBf16, 0xFF);
+    for (size_t i = 0; i < used.size(); ++i) {
+      send(cache, used[i] * page_elements,
+           std::span<const Bf16>(keys).subspan(i * static_cast<size_t>(page_elements),
+                                               static_cast<size_t>(page_elements)));
+    }
+    const View o = on_gpu({2, kHeads, kLatentDim}, Format::kBf16, 0xFF);
+    const Status launched = launch<MlaDecode>(on_gpu_, "attn_mqa",
+                                              {.q = upload(q, {2, kHeads, kKeyDim}, Format::kBf16),
+                                               .cache = cache,
+                                               .block_table = upload(used, {2, 3}, Format::kI32),
+                                               .kv_lens = upload(kv_lens, {2}, Format::kI32),
+                                               .o = o,
+                                               .lse = {},
+                                               .scale = kScale});
+    ASSERT_TRUE(launched.ok()) << launched.message();
+
+    std::vector<Bf16> expected(static_cast<size_t>(2 * kHeads * kLatentDim));
+    std::vector<int32_t> table = dense;
+    std::vector<int32_t> lens = kv_lens;
+    const Status reference =
+        launch<MlaDecode>(on_cpu_, "attn_mqa",
+                          {.q = host_view(q, {2, kHeads, kKeyDim}, Format::kBf16),
+                           .cache = host_view(keys, {6, page_size, kKeyDim}, Format::kBf16),
+                           .block_table = host_view(table, {2, 3}, Format::kI32),
+                           .kv_lens = host_view(lens, {2}, Format::kI32),
+                           .o = host_view(expected, {2, kHeads, kLatentDim}, Format::kBf16),
+                           .lse = {},
+                           .scale = kScale});
+    ASSERT_TRUE(reference.ok()) << reference.message();
+    expect_close(fetch<Bf16>(o, 0, 2 * kHeads * kLatentDim), expected);
+  }
+}
+
+TEST_F(LargeShapes, KeysAreWrittenAndGatheredBeyondTwoToThe31Elements) {
+  const int64_t page_elements = 64 * kKeyDim;
+  const int64_t border_page = kBorder / page_elements;
+  const int64_t num_pages = border_page + 100;
+  const int64_t border_slot = kBorder / kKeyDim;  // the border lies within this key
+  const std::vector<int64_t> slots = {3, border_slot - 1, border_slot, border_slot + 1,
+                                      num_pages * 64 - 1};
+  const auto n = static_cast<int64_t>(slots.size());
+  const std::vector<Bf16> c = random_bf16(n * kLatentDim, 3);
+  const std::vector<Bf16> k_pe = random_bf16(n * 64, 4);
+  const View cache = on_gpu({num_pages, 64, kKeyDim}, Format::kBf16, 0xFF);
+
+  const Status written = launch<KvWrite>(on_gpu_, "kv_write",
+                                         {.c = upload(c, {n, kLatentDim}, Format::kBf16),
+                                          .k_pe = upload(k_pe, {n, 64}, Format::kBf16),
+                                          .slots = upload(slots, {n}, Format::kI64),
+                                          .cache = cache});
+  ASSERT_TRUE(written.ok()) << written.message();
+  for (int64_t i = 0; i < n; ++i) {
+    SCOPED_TRACE(str_cat("slot ", slots[static_cast<size_t>(i)]));
+    const auto key = fetch<Bf16>(cache, slots[static_cast<size_t>(i)] * kKeyDim, kKeyDim);
+    EXPECT_EQ(std::memcmp(key.data(), c.data() + i * kLatentDim, kLatentDim * 2), 0);
+    EXPECT_EQ(std::memcmp(key.data() + kLatentDim, k_pe.data() + i * 64, 128), 0);
+  }
+  const auto beside = fetch<uint16_t>(cache, (border_slot + 2) * kKeyDim, kKeyDim);
+  EXPECT_EQ(beside, std::vector<uint16_t>(kKeyDim, 0xFFFF));
+
+  const std::vector<int32_t> pages = {static_cast<int32_t>(border_page),
+                                      static_cast<int32_t>(num_pages - 1)};
+  const View gathered_c = on_gpu({128, kLatentDim}, Format::kBf16, 0);
+  const View gathered_k = on_gpu({128, 64}, Format::kBf16, 0);
+  const Status gathered = launch<KvGather>(on_gpu_, "kv_gather",
+                                           {.cache = cache,
+                                            .pages = upload(pages, {2}, Format::kI32),
+                                            .c = gathered_c,
+                                            .k_pe = gathered_k});
+  ASSERT_TRUE(gathered.ok()) << gathered.message();
+  const int64_t at = border_slot % 64;
+  const auto row = fetch<Bf16>(gathered_c, at * kLatentDim, kLatentDim);
+  EXPECT_EQ(std::memcmp(row.data(), c.data() + 2 * kLatentDim, kLatentDim * 2), 0);
+  const auto last = fetch<Bf16>(gathered_k, 127 * 64, 64);
+  EXPECT_EQ(std::memcmp(last.data(), k_pe.data() + 4 * 64, 128), 0);
+}
+
+TEST_F(LargeShapes, NormsOfRowsBeyondTwoToThe31Elements) {
+  constexpr int64_t kWidth = 7168;
+  const int64_t border_row = kBorder / kWidth;
+  const int64_t rows = border_row + 70;
+  const std::array<int64_t, 4> looked_at = {0, border_row, border_row + 1, rows - 1};
+  std::vector<Bf16> x = random_bf16(4 * kWidth, 5);
+  std::vector<Bf16> w = random_bf16(kWidth, 6);
+  std::vector<Bf16> expected(x.size());
+  const View large = on_gpu({rows, kWidth}, Format::kBf16, 0x3C);
+  for (size_t i = 0; i < looked_at.size(); ++i)
+    send(large, looked_at[i] * kWidth, std::span<const Bf16>(x).subspan(i * kWidth, kWidth));
+
+  const View y = on_gpu({rows, kWidth}, Format::kBf16, 0xFF);
+  const Status launched = launch<RmsNorm>(
+      on_gpu_, "norm", {.x = large, .w = upload(w, {kWidth}, Format::kBf16), .y = y});
+  ASSERT_TRUE(launched.ok()) << launched.message();
+  const Status reference = launch<RmsNorm>(on_cpu_, "norm",
+                                           {.x = host_view(x, {4, kWidth}, Format::kBf16),
+                                            .w = host_view(w, {kWidth}, Format::kBf16),
+                                            .y = host_view(expected, {4, kWidth}, Format::kBf16)});
+  ASSERT_TRUE(reference.ok()) << reference.message();
+
+  for (size_t i = 0; i < looked_at.size(); ++i) {
+    SCOPED_TRACE(str_cat("row ", looked_at[i]));
+    expect_close(fetch<Bf16>(y, looked_at[i] * kWidth, kWidth),
+                 std::span<const Bf16>(expected).subspan(i * kWidth, kWidth));
+  }
+}
+
+// The published kernel of this name ended in an illegal address above 1,024 keys in all.
+TEST_F(LargeShapes, MlaDecodeFromAThousandToFourMillionKeys) {
+  constexpr int64_t kPages = 64;
+  constexpr int64_t kPageSize = 64;
+  std::vector<Bf16> keys = random_bf16(kPages * kPageSize * kKeyDim, 7);
+  const View cache = upload(keys, {kPages, kPageSize, kKeyDim}, Format::kBf16);
+
+  struct Sweep {
+    int64_t batch, keys;
+  };
+
+  for (const auto& [batch, len] :
+       {Sweep{1, 1024}, Sweep{1, 4096}, Sweep{3, 1025}, Sweep{8, 1024}, Sweep{32, 2048},
+        Sweep{128, 4096}, Sweep{1024, 1024}, Sweep{1024, 4096}}) {
+    SCOPED_TRACE(str_cat(batch, " x ", len));
+    const int64_t width = ceil_div(len, kPageSize);
+    std::vector<int32_t> table(static_cast<size_t>(batch * width));
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t i = 0; i < width; ++i)
+        table[static_cast<size_t>(b * width + i)] = static_cast<int32_t>((5 * i + b) % kPages);
+    }
+    const std::vector<int32_t> lens(static_cast<size_t>(batch), static_cast<int32_t>(len));
+    std::vector<Bf16> q = random_bf16(std::min<int64_t>(batch, 33) * kHeads * kKeyDim, 8);
+    q.reserve(static_cast<size_t>(batch * kHeads * kKeyDim));
+    for (size_t i = 0; q.size() < static_cast<size_t>(batch * kHeads * kKeyDim); ++i)
+      q.push_back(q[i]);
+    const View o = on_gpu({batch, kHeads, kLatentDim}, Format::kBf16, 0xFF);
+    const Status launched =
+        launch<MlaDecode>(on_gpu_, "attn_mqa",
+                          {.q = upload(q, {batch, kHeads, kKeyDim}, Format::kBf16),
+                           .cache = cache,
+                           .block_table = upload(table, {batch, width}, Format::kI32),
+                           .kv_lens = upload(lens, {batch}, Format::kI32),
+                           .o = o,
+                           .lse = {},
+                           .scale = kScale});
+    ASSERT_TRUE(launched.ok()) << launched.message();
+
+    for (const int64_t b : {int64_t{0}, batch / 2, batch - 1}) {
+      SCOPED_TRACE(str_cat("request ", b));
+      const auto begin = static_cast<size_t>(b * kHeads * kKeyDim);
+      std::vector<Bf16> one(q.begin() + static_cast<int64_t>(begin),
+                            q.begin() + static_cast<int64_t>(begin) + kHeads * kKeyDim);
+      std::vector<int32_t> pages(table.begin() + b * width, table.begin() + (b + 1) * width);
+      std::vector<int32_t> keys_of_one = {static_cast<int32_t>(len)};
+      std::vector<Bf16> expected(static_cast<size_t>(kHeads * kLatentDim));
+      const Status reference =
+          launch<MlaDecode>(on_cpu_, "attn_mqa",
+                            {.q = host_view(one, {1, kHeads, kKeyDim}, Format::kBf16),
+                             .cache = host_view(keys, {kPages, kPageSize, kKeyDim}, Format::kBf16),
+                             .block_table = host_view(pages, {1, width}, Format::kI32),
+                             .kv_lens = host_view(keys_of_one, {1}, Format::kI32),
+                             .o = host_view(expected, {1, kHeads, kLatentDim}, Format::kBf16),
+                             .lse = {},
+                             .scale = kScale});
+      ASSERT_TRUE(reference.ok()) << reference.message();
+      expect_close(fetch<Bf16>(o, b * kHeads * kLatentDim, kHeads * kLatentDim), expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom
