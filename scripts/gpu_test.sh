@@ -4,7 +4,7 @@
 #   gpu_test.sh [--out DIR] [--root DIR] [--steps NAMES] [--limit SECONDS] [--budget SECONDS]
 #     --out    results; default results/h200
 #     --root   the tree; default: the working folder
-#     --steps  with commas; default all: engine,kernels,models,reference23,peers,code,real,memcheck,racecheck
+#     --steps  with commas; default all: engine,kernels,models,reference23,streaming,peers,code,real,memcheck,racecheck
 #     --limit  the most seconds a step may take; default 600
 #     --budget the most seconds everything may take; default 3600. Steps that do not fit are named
 set -uo pipefail
@@ -13,7 +13,7 @@ out=results/h200
 root=.
 limit=600
 budget=3600
-steps=engine,kernels,models,reference23,peers,code,real,memcheck,racecheck
+steps=engine,kernels,models,reference23,streaming,peers,code,real,memcheck,racecheck
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2; shift 2 ;;
@@ -96,12 +96,17 @@ step kernels "$work/cuda_kernels_test" --jobs 14
 step models bash "$work/models.sh" "$work"
 step reference23 "$work/fathom" bench kernel --suite reference23 --device cuda --check \
   --min-time 0.02 --reps 10 --out-dir "$work/reference23"
-if [ -d "$work/reference23" ]; then
-  cp "$work/reference23"/{all_kernels.csv,benchmark_summary.md,roofline.md,roofline.svg,peaks.json} "$out" 2>/dev/null
-  tar -czf "$out/kernels.tar.gz" -C "$work/reference23" .
-fi
+step streaming "$work/fathom" bench kernel --suite streaming --device cuda --check \
+  --min-time 0.02 --reps 10 -o csv --out-file "$work/streaming.csv"
 step peers python3 "$here/gpu_peers.py" --out "$work/peers.csv" --tokens 1,128,2048
-[ -f "$work/peers.csv" ] && { echo "== peers.csv"; cat "$work/peers.csv"; } >>"$log"
+mkdir -p "$work/reference23"
+for file in all_kernels.csv benchmark_summary.md roofline.md roofline.svg peaks.json; do
+  [ -f "$work/reference23/$file" ] && cp "$work/reference23/$file" "$out"
+done
+for file in streaming.csv peers.csv; do
+  [ -f "$work/$file" ] && mv "$work/$file" "$work/reference23"
+done
+tar -czf "$out/kernels.tar.gz" -C "$work/reference23" .
 step code bash "$work/code.sh" "$work"
 [ -f "$work/code.log" ] && cp "$work/code.log" "$out/machine_code.txt"
 step real "$work/cuda_kernels_test" --real --jobs 2  # 56 GiB of operands each

@@ -59,6 +59,8 @@ int write_in_child(const TempDir& dir, const std::string& fault) {
     dup2(null, 2);
     if (chdir(dir.path().c_str()) != 0) _exit(99);
     setenv("FATHOM_FAIL", fault.c_str(), 1);
+    unsetenv("GTEST_TOTAL_SHARDS");  // shards are of this program, not of its child
+    unsetenv("GTEST_SHARD_INDEX");
     execl("/proc/self/exe", "weights_test",
           "--gtest_filter=CheckpointWriterFaults.WriteWithoutFaultsSucceeds", nullptr);
     _exit(98);
