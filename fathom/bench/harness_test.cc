@@ -215,6 +215,14 @@ TEST_F(HarnessTest, CasesTooLongForTheMachineAreLeftOutWithTheReason) {
   }
 }
 
+TEST_F(HarnessTest, KernelsWithoutCodeForTheBackendAreLeftOutWithTheReason) {
+  kernel_.variants = [](Backend) { return std::vector<VariantEntry>(); };
+
+  EXPECT_TRUE(run().empty());
+  ASSERT_EQ(report_.absent.size(), 1u);
+  EXPECT_EQ(report_.absent[0].note, "has no code for cpu");
+}
+
 TEST_F(HarnessTest, WarmRowsSaySo) {
   options_.caches = BenchCaches::kWarm;
 
