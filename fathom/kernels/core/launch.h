@@ -93,7 +93,15 @@ int64_t record_clock(const Exec& ex);
 int64_t record_begin(const Exec& ex);
 
 template <Contract K>
-const Variant<K>* pick(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
+[[gnu::noinline, gnu::cold]] Status mismatch(const Op& op, const View* const* operands) {
+  return mismatch_error(op, K::kInfo.name, explain_mismatch(kSignature<K>, kLimits<K>, operands));
+}
+
+template <Contract K>
+const Variant<K>* pick(Exec& ex,
+                       const Op& op,
+                       const typename K::Args& args,
+                       const int64_t* symbols) {
   const VariantTable<K>& table = Impl<K>::tables[static_cast<size_t>(ex.backend)];
   if (ex.pins != nullptr) [[unlikely]] {
     if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
@@ -118,7 +126,10 @@ bool needs_variant(const Exec& ex) {
 }
 
 template <Contract K>
-Status no_variant(Exec& ex, Op op, const typename K::Args& args, const int64_t* symbols) {
+[[gnu::noinline, gnu::cold]] Status no_variant(Exec& ex,
+                                               const Op& op,
+                                               const typename K::Args& args,
+                                               const int64_t* symbols) {
   if (ex.pins != nullptr) {
     if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       return pin_error(op, K::kInfo.name, name);
@@ -174,7 +185,7 @@ Status run_variant(Exec& ex, const Variant<K>* v, const typename K::Args& args) 
 
 template <Contract K>
 [[gnu::noinline]] Status run_recorded(
-    Exec& ex, Op op, CallSite site, const Variant<K>* v, const typename K::Args& args) {
+    Exec& ex, const Op& op, CallSite site, const Variant<K>* v, const typename K::Args& args) {
   const auto operands = K::operands(args);
   OpRecord& record = begin_record(ex, op, site, K::kInfo.name, kSignature<K>, operands.data());
   record.cost = cost_of<K>(args);
@@ -202,14 +213,13 @@ template <Contract K>
 /// Unsupported if no variant applies. No allocation, no virtual call, no clock without a recorder.
 template <Contract K>
 Status launch(Exec& ex,
-              Op op,
+              const Op& op,
               const typename K::Args& args,
               [[maybe_unused]] CallSite site = CallSite::here()) {
   const auto operands = K::operands(args);
   int64_t symbols[kMaxSymbols];
   if (!internal::call_fits<K>(operands, symbols)) [[unlikely]] {
-    return internal::mismatch_error(op, K::kInfo.name,
-                                    explain_mismatch(kSignature<K>, kLimits<K>, operands.data()));
+    return internal::mismatch<K>(op, operands.data());
   }
   if constexpr (requires { K::check(args); }) {
     if (Status s = K::check(args); !s.ok()) [[unlikely]] {
@@ -228,7 +238,7 @@ Status launch(Exec& ex,
 
 /// Why kernel K would not take `args` on this backend; empty if it would. For selection tables.
 template <Contract K>
-std::string why_not(Exec& ex, Op op, const typename K::Args& args) {
+std::string why_not(Exec& ex, const Op& op, const typename K::Args& args) {
   const auto operands = K::operands(args);
   int64_t symbols[kMaxSymbols];
   if (!internal::call_fits<K>(operands, symbols)) {
@@ -244,7 +254,7 @@ std::string why_not(Exec& ex, Op op, const typename K::Args& args) {
 
 /// True if kernel K takes `args`; cheap.
 template <Contract K>
-bool accepts(Exec& ex, Op op, const typename K::Args& args) {
+bool accepts(Exec& ex, const Op& op, const typename K::Args& args) {
   const auto operands = K::operands(args);
   int64_t symbols[kMaxSymbols];
   if (!internal::call_fits<K>(operands, symbols)) return false;

@@ -180,6 +180,11 @@ struct Limit {
       const int64_t a = symbols[symbol] & mask;
       return static_cast<uint64_t>(a) - static_cast<uint64_t>(low) <= span;
     }
+    return compares(symbols);
+  }
+
+  // Out of line: few limits are more than a range of one symbol.
+  [[gnu::noinline]] constexpr bool compares(const int64_t* symbols) const {
     const int64_t a = left.eval(symbols);
     const int64_t b = right.eval(symbols);
     switch (compare) {
