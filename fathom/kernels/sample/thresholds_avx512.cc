@@ -48,8 +48,10 @@ void for_vectors(const float* p, int64_t count, F f) {
   int64_t i = 0;
   for (; i + kSums * kLanes <= count; i += kSums * kLanes) {
 #pragma GCC unroll 4
-    for (int s = 0; s < kSums; ++s)
+    for (int s = 0; s < kSums; ++s) {
+      prefetch_to_read(p + i + s * kLanes + kPrefetchBytes / 4);
       f(s, _mm512_loadu_ps(p + i + s * kLanes), i + s * kLanes);
+    }
   }
   for (int s = 0; i < count; i += kLanes, ++s)
     f(s, load16(p + i, first_lanes(count - i)), i);

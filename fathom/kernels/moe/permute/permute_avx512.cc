@@ -18,10 +18,18 @@ __mmask16 lanes(int64_t left, int i) {
   return kFull ? __mmask16{0xFFFF} : first_lanes(left - i * kLanes);
 }
 
+/// The columns two steps on of a row: by the time they are needed, memory has answered.
+template <class T>
+void ask_for_columns(const T* row) {
+  for (int64_t i = 2 * kStep; i < 3 * kStep; i += 64 / static_cast<int64_t>(sizeof(T)))
+    prefetch_to_read(row + i);
+}
+
 /// Multiplied and added in two roundings, as the portable variant does, so that both give the same
 /// bits.
 template <bool kFull, class X>
 void add_row(const X* x, float weight, int64_t left, __m512 (&sum)[kVectors]) {
+  ask_for_columns(x);
   const __m512 w = _mm512_set1_ps(weight);
 #pragma GCC unroll 8
   for (int i = 0; i < kVectors; ++i) {

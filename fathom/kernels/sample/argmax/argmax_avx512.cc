@@ -46,6 +46,7 @@ RowPeak find_peak(const float* row, int64_t count) {
   for (int64_t i = 0; i < count; i += kUnroll * kLanes) {
     for (int u = 0; u < kUnroll; ++u) {
       const __mmask16 mask = first_lanes(count - i - u * kLanes);
+      prefetch_to_read(row + i + u * kLanes + kPrefetchBytes / 4);
       const __m512 values = _mm512_mask_loadu_ps(lowest, mask, row + i + u * kLanes);
       unusable |= _mm512_fpclass_ps_mask(values, kNanOrInfinity);
       take(values, index[u], lanes[u]);

@@ -10,6 +10,7 @@ double softmax_exp(const float* z, float max, float temperature, float* out, int
   __m512d high = _mm512_setzero_pd();
   for (int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = first_lanes(count - i);
+    prefetch_to_write(out + i + kPrefetchBytes / 4);
     const __m512 value = load16(z + i, mask);
     const __mmask16 number = _mm512_mask_cmp_ps_mask(mask, value, value, _CMP_ORD_Q);
     const __m512 exponent = _mm512_div_ps(_mm512_sub_ps(value, largest), divisor);
@@ -35,6 +36,7 @@ void keep_and_scale(const float* p, float* y, int64_t count, float threshold, do
   const __m512d divisor = _mm512_set1_pd(mass);
   for (int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = first_lanes(count - i);
+    prefetch_to_write(y + i + kPrefetchBytes / 4);
     const __m512 value = _mm512_max_ps(load16(p + i, mask), zero);  // in this order NaN becomes 0
     const __mmask16 kept = _mm512_cmp_ps_mask(value, least, _CMP_GE_OQ);
     __m512 scaled = zero;

@@ -102,6 +102,7 @@ void collect(const float* scores, int64_t length, int32_t threshold, Candidates&
   c.count = 0;
   int64_t i = 0;
   for (; i + kLanes <= length; i += kLanes) {
+    prefetch_to_read(scores + i + kPrefetchBytes / 4);
     c.add(position, _mm512_cmp_ps_mask(_mm512_loadu_ps(scores + i), least, _CMP_NLT_UQ));
     position = _mm512_add_epi32(position, step);
   }
