@@ -173,6 +173,10 @@ void place_markers(const RooflineChart& chart, ChartLayout& layout) {
   }
 }
 
+SvgBox box_of(const ChartLayout::Marker& m) {
+  return {m.at.x - m.radius, m.at.y - m.radius, 2 * m.radius, 2 * m.radius};
+}
+
 class LabelPlacer {
  public:
   explicit LabelPlacer(ChartLayout& layout) : layout_(layout) {}
@@ -211,27 +215,36 @@ class LabelPlacer {
     if (std::any_of(layout_.labels.begin(), layout_.labels.end(), label_hit)) return false;
     return !avoid_markers ||
            std::none_of(layout_.markers.begin(), layout_.markers.end(),
-                        [&](const ChartLayout::Marker& m) {
-                          return box.overlaps(
-                              {m.at.x - m.radius, m.at.y - m.radius, 2 * m.radius, 2 * m.radius});
-                        });
+                        [&](const ChartLayout::Marker& m) { return box.overlaps(box_of(m)); });
   }
 
   ChartLayout& layout_;
   std::vector<SvgBox> blocked_;
 };
 
-/// Names of ceilings stand above their right ends, further left where two would meet.
+/// Names of ceilings stand above their right ends, further left where they would meet another name
+/// or hide a marker; where no such place is left, markers give way.
 void place_ceiling_names(ChartLayout& layout) {
   for (const ChartLayout::Line& line : layout.ceilings) {
     const double width = svg_text_width(line.name, kLabelSize) + 6;
-    SvgBox box{layout.plot.x + layout.plot.width - width, line.to.y - kLabelSize - 4, width,
-               kLabelSize + 2};
-    const auto hit = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
-    while (std::any_of(layout.labels.begin(), layout.labels.end(), hit) && box.x > layout.plot.x) {
-      box.x -= width + 8;
-    }
-    layout.labels.push_back({.box = box, .text = line.name, .marker = line.to, .leader = false});
+    const double right = layout.plot.x + layout.plot.width - width;
+    const auto place = [&](bool avoid_markers) {
+      for (double x = right; x > line.from.x; x -= 8) {
+        const SvgBox box{x, line.to.y - kLabelSize - 4, width, kLabelSize + 2};
+        const auto hits_label = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
+        const auto hits_marker = [&](const ChartLayout::Marker& m) {
+          return box_of(m).overlaps(box);
+        };
+        if (std::any_of(layout.labels.begin(), layout.labels.end(), hits_label)) continue;
+        if (avoid_markers && std::any_of(layout.markers.begin(), layout.markers.end(), hits_marker))
+          continue;
+        layout.labels.push_back(
+            {.box = box, .text = line.name, .marker = line.to, .leader = false});
+        return true;
+      }
+      return false;
+    };
+    if (!place(true)) place(false);
   }
 }
 

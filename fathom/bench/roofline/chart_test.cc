@@ -79,6 +79,21 @@ TEST(RooflineLayout, FewPointsAllHaveTheNumberOfTheirKey) {
   }
 }
 
+TEST(RooflineLayout, NamesOfCeilingsHideNoMarker) {
+  RooflineChart chart = crowded_chart(1);
+  RooflinePoint& point = chart.points[0];  // at the right end, just above a ceiling
+  point.bytes = 1e6;
+  point.flops = 1e9;
+  point.us = point.flops / (1.1 * chart.peaks.f32_gflops) * 1e-3;
+  const ChartLayout layout = layout_chart(chart);
+
+  const ChartLayout::Marker& m = layout.markers[0];
+  const SvgBox marker{m.at.x - m.radius, m.at.y - m.radius, 2 * m.radius, 2 * m.radius};
+  for (const ChartLayout::Label& label : layout.labels) {
+    EXPECT_FALSE(label.box.overlaps(marker)) << label.text;
+  }
+}
+
 TEST(RooflineLayout, ACeilingForEachFormatAndALineForEachRateOfMemory) {
   const ChartLayout layout = layout_chart(crowded_chart(5));
 
