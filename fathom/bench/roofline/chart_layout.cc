@@ -222,29 +222,34 @@ class LabelPlacer {
   std::vector<SvgBox> blocked_;
 };
 
-/// Names of ceilings stand above their right ends, further left where they would meet another name
-/// or hide a marker; where no such place is left, markers give way.
+/// Names of ceilings stand above their right ends; further left or below where they would meet
+/// another name or hide a marker. Where no such place is left, markers give way.
 void place_ceiling_names(ChartLayout& layout) {
   for (const ChartLayout::Line& line : layout.ceilings) {
     const double width = svg_text_width(line.name, kLabelSize) + 6;
+    const double height = kLabelSize + 2;
     const double right = layout.plot.x + layout.plot.width - width;
-    const auto place = [&](bool avoid_markers) {
+    const auto place = [&](double top, bool avoid_markers) {
       for (double x = right; x > line.from.x; x -= 8) {
-        const SvgBox box{x, line.to.y - kLabelSize - 4, width, kLabelSize + 2};
+        const SvgBox box{x, top, width, height};
         const auto hits_label = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
         const auto hits_marker = [&](const ChartLayout::Marker& m) {
-          return box_of(m).overlaps(box);
+          return avoid_markers && box_of(m).overlaps(box);
         };
-        if (std::any_of(layout.labels.begin(), layout.labels.end(), hits_label)) continue;
-        if (avoid_markers && std::any_of(layout.markers.begin(), layout.markers.end(), hits_marker))
+        if (!layout.plot.contains(box) ||
+            std::any_of(layout.labels.begin(), layout.labels.end(), hits_label) ||
+            std::any_of(layout.markers.begin(), layout.markers.end(), hits_marker)) {
           continue;
+        }
         layout.labels.push_back(
             {.box = box, .text = line.name, .marker = line.to, .leader = false});
         return true;
       }
       return false;
     };
-    if (!place(true)) place(false);
+    const double above = line.to.y - height - 2;
+    const double below = line.to.y + 3;
+    if (!place(above, true) && !place(below, true)) place(above, false);
   }
 }
 
