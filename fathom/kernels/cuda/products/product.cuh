@@ -90,7 +90,13 @@ __device__ __forceinline__ RowRange rows_of_matrix(const ProductCall& c, int e) 
   return {first, c.offsets[e + 1] - first};
 }
 
-/// The call of a contract with x, w and y. x is [T, K] or [T, H, K].
+/// Whether the weights lie as every product here reads them.
+template <class Args>
+bool is_row_major(const Args& a) {
+  return a.w.layout == WeightLayout::kRowMajor;
+}
+
+/// The call of a contract with x, w and y, and offsets if it has experts. x is [T, K] or [T, H, K].
 template <class Args>
 ProductCall product_of(const Args& a) {
   const bool heads = a.x.rank == 3;
@@ -124,6 +130,7 @@ ProductCall product_of(const Args& a) {
     c.scale_matrix = c.scale_row * (fp4 ? w.rows() : (w.rows() + block - 1) / block);
   }
   if (w.global.present()) c.global = w.global.as<const float>();
+  if constexpr (requires { a.offsets; }) c.offsets = a.offsets.template as<const int32_t>();
   return c;
 }
 

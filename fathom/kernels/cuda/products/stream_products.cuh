@@ -62,12 +62,12 @@ __device__ __forceinline__ uint4 load_x8(const ProductCall& c, int64_t at) {
 
 /// Brings `count` rows of x, and zeros up to 8 * kTiles, to shared memory: a warp fills one place
 /// of 32 lanes after the other, with several loads on their way.
-template <class Codec, int kTiles>
+template <class Codec, int kTiles, int kThreads>
 __device__ void stage_x(
     const ProductCall& c, int64_t first, int count, int block0, int blocks, uint4* x_shared) {
   constexpr int kGroups = Codec::kGroups;
   constexpr int kOnTheWay = 8;
-  constexpr int kWarps = kStreamThreads / 32;
+  constexpr int kWarps = kThreads / 32;
   const int lane = lane_id();
   const int places = blocks * 4 * kTiles;
   for (int p0 = warp_id(); p0 < places; p0 += kWarps * kOnTheWay) {
@@ -320,8 +320,8 @@ __device__ void stream_tile(const ProductCall& c,
     started();
     const int count = min(kBatch, rows.count - done);
     const int64_t first = int64_t{rows.first} + done;
-    stage_x<Codec, kTiles>(c, e * c.x_matrix + first * c.x_row, count, begin, end - begin,
-                           x_shared);
+    stage_x<Codec, kTiles, kStreamThreads>(c, e * c.x_matrix + first * c.x_row, count, begin,
+                                           end - begin, x_shared);
     w.wait_for_scales();
     __syncthreads();
     float total[kTiles][4] = {};

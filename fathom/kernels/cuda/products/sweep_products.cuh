@@ -131,38 +131,6 @@ struct SweepItems {
   }
 };
 
-// ---- activations ----
-
-/// Brings `count` rows of x, and zeros up to 8 * kTiles, to shared memory: a warp fills one place
-/// of 32 lanes after the other, with several loads on their way.
-template <class Codec, int kTiles>
-__device__ void stage_sweep_x(
-    const ProductCall& c, int64_t first, int count, int block0, int blocks, uint4* x_shared) {
-  constexpr int kGroups = Codec::kGroups;
-  constexpr int kOnTheWay = 8;
-  constexpr int kWarps = kSweepThreads / 32;
-  const int lane = lane_id();
-  const int places = blocks * 4 * kTiles;
-  for (int p0 = warp_id(); p0 < places; p0 += kWarps * kOnTheWay) {
-    uint4 held[kOnTheWay];
-#pragma unroll
-    for (int j = 0; j < kOnTheWay; ++j) {
-      const int p = p0 + j * kWarps;
-      const int group = p / kTiles % 4;
-      const int token = p % kTiles * 8 + lane / 4;
-      const int k = (block0 + p / (4 * kTiles)) * kBlockK + group / kGroups * 32 * kGroups +
-                    lane % 4 * 8 * kGroups + group % kGroups * 8;
-      held[j] = p < places && token < count && k < c.K ? load_x8(c, first + token * c.x_row + k)
-                                                       : uint4{};
-    }
-#pragma unroll
-    for (int j = 0; j < kOnTheWay; ++j) {
-      const int p = p0 + j * kWarps;
-      if (p < places) x_shared[p * 32 + lane] = Codec::pairs_of(held[j]);
-    }
-  }
-}
-
 // ---- weights ----
 
 /// The weights of a block's items, one block of 128 k after the other, on their way through slots
@@ -415,7 +383,7 @@ __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
     factor = c.factor(it.e) * Codec::kFactor;
     if (it.e != e || it.first != first) {
       __syncthreads();
-      stage_sweep_x<Codec, kTiles>(
+      stage_x<Codec, kTiles, kSweepThreads>(
           c, (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + it.first * c.x_row, it.count, begin,
           end - begin, x_shared);
       __syncthreads();

@@ -16,10 +16,6 @@ bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
 }
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 bool fills_tiles(const Args& a) {
   return is_bf16(a) && takes_tiles<TileBf16<false>>(product_of(a), kFewestTileRows);
 }

@@ -1,6 +1,4 @@
-#include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/fp8_blocks.cuh"
 #include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
@@ -13,53 +11,16 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 
-template <class Args>
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 namespace blocks {
 
 using Args = Fp8BlockGemm::Args;
 
-ProductCall product(const Args& a) {
-  ProductCall c = product_of(a);
-  if (a.x_scales.present()) c.scale_x_by(a.x_scales);
-  return c;
-}
-
-bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && streams(a, 16);
-}
-
 bool fills_tiles(const Args& a) {
-  return is_bf16(a) && takes_tiles<TileFp8>(product(a), kFewestTileRows);
-}
-
-/// Tensor cores add E4M3 products with about 14 bits: enough for outputs of two bytes.
-bool fills_code_tiles(const Args& a) {
-  return a.x.format == Format::kFp8Group && is_row_major(a) && a.y.format != Format::kF32 &&
-         takes_tiles<TileFp8Pair<true>>(product(a), 1);
-}
-
-Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8, 128>(ex, product(a));
-}
-
-Status run_code_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8Pair<true>, 128>(ex, product(a));
+  return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
 }
 
 Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
-}
-
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
-}
-
-Status run_each(Exec& ex, const Args& a) {
-  return run_any(ex, any_product_of(product(a), Format::kE4m3));
+  return run_sweep<Fp8Codec<__NV_E4M3, true>>(ex, fp8_blocks::product(a));
 }
 
 }  // namespace blocks
@@ -105,14 +66,15 @@ Status run_each(Exec& ex, const Args& a) {
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
-    {"tiles", sm(90), "", kTileTraits, blocks::run_in_tiles, MathUnit::kBf16, blocks::fills_tiles},
-    {"code_tiles", sm(90), "", kTileTraits, blocks::run_code_tiles, MathUnit::kFp8,
-     blocks::fills_code_tiles},
+    {"tiles", sm(90), "", kTileTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16,
+     blocks::fills_tiles},
+    {"code_tiles", sm(90), "", kTileTraits, fp8_blocks::run_code_tiles, MathUnit::kFp8,
+     fp8_blocks::fills_code_tiles},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, blocks::run_swept, MathUnit::kBf16,
-     blocks::is_bf16},
-    {"streamed", sm(90), "K<=32768", kTraits, blocks::run_streamed, MathUnit::kBf16,
-     blocks::is_bf16},
-    {"each", sm(90), "", kTraits, blocks::run_each, MathUnit::kF32, is_row_major<blocks::Args>},
+     fp8_blocks::is_bf16},
+    {"streamed", sm(90), "K<=32768", kTraits, fp8_blocks::run_streamed, MathUnit::kBf16,
+     fp8_blocks::is_bf16},
+    {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, is_row_major},
 };
 
 constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
@@ -120,7 +82,7 @@ constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
      channels::fills_tiles},
     {"streamed", sm(90), "K<=32768", kTraits, channels::run_streamed, MathUnit::kBf16,
      channels::is_aligned},
-    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, is_row_major<channels::Args>},
+    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, is_row_major},
 };
 
 }  // namespace fathom

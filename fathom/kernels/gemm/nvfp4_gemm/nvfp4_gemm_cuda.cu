@@ -18,10 +18,6 @@ bool is_bf16(const Args& a) {
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 bool fills_tiles(const Args& a) {
   return is_bf16(a) && a.y.format != Format::kF32 &&
          takes_tiles<TileNvfp4>(product_of(a), kFewestTileRows);

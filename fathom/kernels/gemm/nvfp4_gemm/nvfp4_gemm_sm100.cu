@@ -9,14 +9,18 @@
 // clang-format on
 
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/gemm/nvfp4_gemm/native_nvfp4_sm100.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
 
 namespace fathom {
 namespace {
 
+using sm100::cutlass_status;
+using sm100::Element;
+using sm100::Out;
+using sm100::takes_native_nvfp4;
+
 using Args = Nvfp4Gemm::Args;
-using Element = cutlass::nv_float4_t<cutlass::float_e2m1_t>;
-using Out = cutlass::bfloat16_t;
 using Tile = cute::Shape<cute::_128, cute::_128, cute::_256>;
 using Cluster = cute::Shape<cute::_1, cute::_1, cute::_1>;
 
@@ -84,21 +88,10 @@ typename Gemm::Arguments arguments_of(const Args& a, int num_sms) {
   return args;
 }
 
-Status cutlass_status(cutlass::Status status, const char* what) {
-  if (status == cutlass::Status::kSuccess) return {};
-  return internal_error(str_cat(what, ": CUTLASS says ", cutlassGetStatusString(status)));
-}
-
 }  // namespace
 
 bool fits_nvfp4_gemm_sm100(const Args& a) {
-  const bool packed = a.w.layout == WeightLayout::kRowMajor && !a.w.global.present();
-  const bool swizzled = a.x_scale_layout == BlockScaleLayout::kSwizzled128x4 &&
-                        a.w_scale_layout == BlockScaleLayout::kSwizzled128x4;
-  const auto aligned = [](const View& v) { return reinterpret_cast<uintptr_t>(v.data) % 16 == 0; };
-  return a.x.format == Format::kNvfp4 && packed && swizzled && a.y.format == Format::kBf16 &&
-         a.x.dim(0) > 0 && a.w.cols() % 32 == 0 && a.w.rows() % 8 == 0 && a.x.stride(0) % 32 == 0 &&
-         a.y.stride(0) % 8 == 0 && aligned(a.x) && aligned(a.w.values) && aligned(a.y);
+  return takes_native_nvfp4(a);
 }
 
 int64_t nvfp4_gemm_sm100_workspace(const Args& a, const Exec& ex) {

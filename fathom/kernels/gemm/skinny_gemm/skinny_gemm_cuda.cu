@@ -14,10 +14,6 @@ bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
 }
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 Status run_streamed(Exec& ex, const Args& a) {
   return run_stream<Bf16Codec>(ex, product_of(a));
 }

@@ -11,18 +11,8 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 
 using Args = Bf16GroupGemm::Args;
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
-}
-
-ProductCall product(const Args& a) {
-  ProductCall c = product_of(a);
-  c.offsets = a.offsets.as<const int32_t>();
-  return c;
 }
 
 bool fills_tiles(const Args& a) {
@@ -32,15 +22,15 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileBf16<false>, 256>(ex, product(a));
+  return run_tiles<TileBf16<false>, 256>(ex, product_of(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Bf16Codec>(ex, product(a));
+  return run_stream<Bf16Codec>(ex, product_of(a));
 }
 
 Status run_each(Exec& ex, const Args& a) {
-  return run_any(ex, any_product_of(product(a), a.w.format()));
+  return run_any(ex, any_product_of(product_of(a), a.w.format()));
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;

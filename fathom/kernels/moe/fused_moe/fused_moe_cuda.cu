@@ -266,9 +266,7 @@ ProductCall product_of_experts(const View& x,
                                const QuantView& w,
                                const View& offsets,
                                const View& y) {
-  ProductCall c = product_of(Nvfp4GroupGemm::Args{.x = x, .w = w, .offsets = offsets, .y = y});
-  c.offsets = offsets.as<const int32_t>();
-  return c;
+  return product_of(Nvfp4GroupGemm::Args{.x = x, .w = w, .offsets = offsets, .y = y});
 }
 
 /// Tokens begin .. begin+count-1 of a call.

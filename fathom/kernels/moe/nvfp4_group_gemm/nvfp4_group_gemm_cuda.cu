@@ -14,19 +14,9 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 
 using Args = Nvfp4GroupGemm::Args;
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && streams(a, 64) &&
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
-}
-
-ProductCall product(const Args& a) {
-  ProductCall c = product_of(a);
-  c.offsets = a.offsets.as<const int32_t>();
-  return c;
 }
 
 bool fills_tiles(const Args& a) {
@@ -36,15 +26,15 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4, 256>(ex, product(a));
+  return run_tiles<TileNvfp4, 256>(ex, product_of(a));
 }
 
 Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Nvfp4Codec>(ex, product(a));
+  return run_sweep<Nvfp4Codec>(ex, product_of(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Nvfp4Codec>(ex, product(a));
+  return run_stream<Nvfp4Codec>(ex, product_of(a));
 }
 
 AnyMatrix swizzled(AnyMatrix m, const View& scales, int64_t k) {
@@ -56,7 +46,7 @@ AnyMatrix swizzled(AnyMatrix m, const View& scales, int64_t k) {
 }
 
 Status run_each(Exec& ex, const Args& a) {
-  AnyProduct p = any_product_of(product(a), Format::kNvfp4);
+  AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear) {
     p.w = swizzled(p.w, a.w.scales, k);

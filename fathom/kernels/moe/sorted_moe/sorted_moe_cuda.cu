@@ -96,10 +96,6 @@ __global__ void __launch_bounds__(kAnyWarps * 32) multiply_slots(SortedCall c) {
   store_any(c.y, c.y_format, place, sum);
 }
 
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
-}
-
 /// The weights as single elements, with scales of their own.
 void place_weights(const Args& a, SortedCall* c) {
   const Format format = a.w.format();

@@ -1,0 +1,50 @@
+// The products of FP8 block weights, of one matrix or of experts: how they are called, and which
+// variants take them.
+#pragma once
+
+#include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/run_tiles.cuh"
+#include "fathom/kernels/cuda/products/stream_products.cuh"
+
+namespace fathom::cuda::fp8_blocks {
+
+template <class Args>
+ProductCall product(const Args& a) {
+  ProductCall c = product_of(a);
+  if (a.x_scales.present()) c.scale_x_by(a.x_scales);
+  return c;
+}
+
+template <class Args>
+bool is_bf16(const Args& a) {
+  return a.x.format == Format::kBf16 && streams(a, 16);
+}
+
+/// Tensor cores add E4M3 products with about 14 bits: enough for outputs of two bytes.
+template <class Args>
+bool fills_code_tiles(const Args& a) {
+  return a.x.format == Format::kFp8Group && is_row_major(a) && a.y.format != Format::kF32 &&
+         takes_tiles<TileFp8Pair<true>>(product(a), 1);
+}
+
+template <class Args>
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8, 128>(ex, product(a));
+}
+
+template <class Args>
+Status run_code_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8Pair<true>, 128>(ex, product(a));
+}
+
+template <class Args>
+Status run_streamed(Exec& ex, const Args& a) {
+  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
+}
+
+template <class Args>
+Status run_each(Exec& ex, const Args& a) {
+  return run_any(ex, any_product_of(product(a), Format::kE4m3));
+}
+
+}  // namespace fathom::cuda::fp8_blocks
