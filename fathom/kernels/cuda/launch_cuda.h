@@ -21,6 +21,9 @@ struct LaunchShape {
   int threads = 0;     ///< of a block
   int64_t shared_bytes = 0;
   int cluster = 1;  ///< consecutive blocks that share their shared memory
+  /// Starts when the previous kernel has ended. For long kernels whose blocks share out the work
+  /// evenly: those that find no room at once, because of blocks of others, would make all wait.
+  bool alone = false;
 };
 
 inline cudaStream_t cuda_stream(const Exec& ex) {
@@ -47,7 +50,7 @@ Status launch_kernel(const Exec& ex, void (*kernel)(P...), const LaunchShape& sh
   cudaLaunchAttribute attributes[2];
   unsigned num_attributes = 0;
   attributes[num_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[num_attributes++].val.programmaticStreamSerializationAllowed = 1;
+  attributes[num_attributes++].val.programmaticStreamSerializationAllowed = shape.alone ? 0 : 1;
   if (shape.cluster > 1) {
     attributes[num_attributes].id = cudaLaunchAttributeClusterDimension;
     attributes[num_attributes++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};

@@ -385,6 +385,12 @@ void add_model_widths(CaseList& list) {
                 .cache = Format::kE4m3,
                 .o = Format::kBf16,
                 .o_scale = 0.37f});
+  // So many requests, and room for so many keys, that a GPU of 132 multiprocessors adds the pieces
+  // of a request in a second kernel.
+  std::vector<int64_t> many = {3970, 4000};
+  for (int64_t b = 2; b < 43; ++b)
+    many.push_back(edges[static_cast<size_t>(b) % edges.size()]);
+  add("long_b43", {.spec = {}, .kv_lens = many, .n = 2, .page_size = 64, .sinks = true});
   add("long_one_key_takes_all", {.spec = {}, .kv_lens = {1500, 640}, .n = 4, .q_scale = 100});
 }
 

@@ -13,82 +13,138 @@ using namespace mla_decode;  // the parts of this kernel
 
 // ---- the tensor cores' variant ----
 
+constexpr int kMergeThreads = kTileL / 4;
+
 /// Adds the pieces of a row in order, its sink, divides and writes. One block a row, four columns a
-/// thread.
-__global__ void __launch_bounds__(cuda::kRowThreads)
+/// thread. Eight blocks leave the registers that eight loads at once need.
+__global__ void __launch_bounds__(kMergeThreads, 8)
     merge_pieces(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
   cuda::let_next_start();
-  cuda::wait_for_previous();
-  const int64_t rows = c.Q * c.N;
-  const auto block = static_cast<int64_t>(blockIdx.x);
-  const int64_t b = block / rows;
-  const int64_t row = block - b * rows;
-  const int64_t j = row / c.N;
-  const int64_t n = row - j * c.N;
+  const auto rows = static_cast<uint32_t>(c.Q * c.N);
+  const int64_t b = blockIdx.x / rows;
+  const int64_t row = blockIdx.x - b * rows;
   const int64_t first = b * cuts.splits * rows + row;
-  float most = c.sinks != nullptr ? c.sinks[n] * 1.44269504f : -INFINITY;
-  const float sink = most;
-  for (int s = 0; s < cuts.splits; ++s)
-    most = fmaxf(most, cuts.states[first + s * rows].x);
-  const float bias = most == -INFINITY ? 0.0f : most;
-  float sum = cuda::exp2_approx(sink - bias);
-  float4 total = {};
-  for (int s = 0; s < cuts.splits; ++s) {
-    const float2 state = cuts.states[first + s * rows];
-    if (state.y == 0.0f) continue;
-    const float share = cuda::exp2_approx(state.x - bias);
-    const float4 part =
-        reinterpret_cast<const float4*>(cuts.sums + (first + s * rows) * kTileL)[threadIdx.x];
-    sum += share * state.y;
-    total.x += share * part.x;
-    total.y += share * part.y;
-    total.z += share * part.z;
-    total.w += share * part.w;
-  }
-  const float factor = sum == 0.0f ? 0.0f : c.out_scale / sum;
-  Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(b, j, n) + 4 * threadIdx.x;
-  *reinterpret_cast<uint2*>(out) = {cuda::pack_bf16(total.x * factor, total.y * factor),
-                                    cuda::pack_bf16(total.z * factor, total.w * factor)};
-  if (c.lse.data != nullptr && threadIdx.x == 0) {
-    static_cast<float*>(c.lse.data)[c.lse.offset(b, j, n)] =
-        sum == 0.0f ? -INFINITY : most * 0.693147181f + logf(sum);
-  }
+  const auto column = static_cast<int>(4 * threadIdx.x);
+  cuda::wait_for_previous();
+  const Shares shares = shares_of(cuts.splits, sink_of(c, row),
+                                  [&](int s) { return cuts.states[first + int64_t{s} * rows]; });
+  const PieceOrder order{.pieces = cuts.splits, .first = 0, .spare = 0};
+  write_merged<1>(c, b, row, column, order, shares, [&](int s, int) {
+    return cuts.sums + (first + int64_t{s} * rows) * kTileL + column;
+  });
 }
 
 int64_t row_tiles(const MlaDecode::Args& a) {
   return ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kTileRows);
 }
 
-/// Pieces of every request: the number that takes the fewest rounds of tiles on this GPU, where a
-/// piece costs a few tiles of its own. From shapes alone, so that a captured graph stays right;
-/// long tables count as 4,096 keys.
-int num_splits(const MlaDecode::Args& a, int num_sms) {
-  constexpr int64_t kTypicalKeys = 4096;
-  constexpr int64_t kPieceTiles = 4;
-  const int64_t keys = std::min(a.block_table.dim(1) * keys_per_entry(a), kTypicalKeys);
-  const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(keys, kTileKeys));
-  const int64_t blocks = a.q.dim(0) * row_tiles(a);
-  int64_t best = 1;
-  int64_t best_cost = ceil_div<int64_t>(blocks, num_sms) * (tiles + kPieceTiles);
-  for (int64_t s = 2; s <= std::min<int64_t>(64, ceil_div<int64_t>(tiles, 2)); ++s) {
-    const int64_t each = align_up<int64_t>(ceil_div(tiles, s), 2);
-    const int64_t cost = ceil_div<int64_t>(blocks * s, num_sms) * (each + 2 * kPieceTiles);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = s;
-    }
+/// Clusters of `size` blocks that the GPU `device` runs at once; 0 if it runs none. More than eight
+/// blocks are a size that not every GPU of an architecture has.
+template <class C>
+int64_t find_clusters_at_once(int device, int size) {
+  int before = 0;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
+    cudaGetLastError();  // it stays for the next call otherwise
+    return 0;
   }
-  return static_cast<int>(best);
+  const auto* kernel = reinterpret_cast<const void*>(decode_tiles<C>);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(size));
+  config.blockDim = dim3(mla_decode::kTileThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(kSharedBytes);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const bool found = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(kSharedBytes)) == cudaSuccess &&
+                     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
+                                          1) == cudaSuccess &&
+                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+  if (!found) cudaGetLastError();
+  cudaSetDevice(before);
+  return found ? clusters : 0;
 }
 
-int64_t piece_rows(const MlaDecode::Args& a, int splits) {
-  return a.q.dim(0) * splits * a.q.dim(1) * a.q.dim(2);
+/// The same, asked once for each GPU and size.
+template <class C>
+int64_t clusters_at_once(int device, int size) {
+  struct Known {
+    int device = -1;
+    int64_t clusters = 0;
+  };
+
+  static thread_local Known known[kMostInCluster + 1];
+  Known& k = known[size];
+  if (k.device != device) k = {device, find_clusters_at_once<C>(device, size)};
+  return k.clusters;
+}
+
+/// How every request is cut.
+struct Plan {
+  int pieces = 1;
+  Merge merge = Merge::kNone;
+};
+
+/// The plan of the least time, in tiles of one block. From shapes and the GPU alone, so that a
+/// captured graph stays right. Requests count as a quarter of what their table has room for, where
+/// that is more than 4,096 keys: shorter ones want few pieces, which one kernel adds, longer ones
+/// many.
+Plan plan_of(const MlaDecode::Args& a, const DeviceInfo& gpu) {
+  constexpr int64_t kFewKeys = 4096;
+  constexpr int64_t kManyKeys = 16384;
+  constexpr double kStart = 3;                // until the first products run, and the results
+  constexpr double kClusterMerge = 1;         // 128 KB into shared memory and out, two barriers
+  constexpr double kKernelMerge = 2;          // another kernel
+  constexpr double kPieceTraffic = 1.0 / 48;  // 256 KB written and read, of 12 MB while a tile runs
+  const int64_t room = a.block_table.dim(1) * keys_per_entry(a);
+  const int64_t keys = std::min(room, std::clamp(room / 4, kFewKeys, kManyKeys));
+  const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(keys, kTileKeys));
+  const int64_t blocks = a.q.dim(0) * row_tiles(a);
+  const auto tiles_of_piece = [&](int64_t pieces) {
+    const int64_t each = ceil_div(tiles, pieces);
+    return static_cast<double>(each == 1 ? 1 : align_up<int64_t>(each, 2));
+  };
+  const auto rounds = [](int64_t items, int64_t at_once) {
+    return static_cast<double>(ceil_div(items, at_once));
+  };
+  Plan best;
+  double best_time = rounds(blocks, gpu.num_sms) * (static_cast<double>(tiles) + kStart);
+  // Of equal clusters the larger one: requests that do not fill their table then have less to do.
+  const auto consider = [&](int pieces, Merge merge, double time) {
+    const bool both_clusters = merge == Merge::kCluster && best.merge == Merge::kCluster;
+    if (time > best_time || (time == best_time && !both_clusters)) return;
+    best_time = time;
+    best = {pieces, merge};
+  };
+  for (int pieces = 2; pieces <= kMostInCluster && pieces <= tiles; ++pieces) {
+    if (pieces > 8 && pieces < kMostInCluster) continue;
+    const int64_t at_once = a.cache.format == Format::kE4m3
+                                ? clusters_at_once<E4m3>(gpu.ordinal, pieces)
+                                : clusters_at_once<Bf16>(gpu.ordinal, pieces);
+    if (at_once == 0) continue;
+    consider(pieces, Merge::kCluster,
+             rounds(blocks, at_once) * (tiles_of_piece(pieces) + kStart + kClusterMerge));
+  }
+  for (int pieces = 2; pieces <= kMostPieces && pieces <= ceil_div<int64_t>(tiles, 2); ++pieces) {
+    consider(pieces, Merge::kKernel,
+             rounds(blocks * pieces, gpu.num_sms) * (tiles_of_piece(pieces) + kStart) +
+                 kKernelMerge + kPieceTraffic * static_cast<double>(blocks * pieces));
+  }
+  return best;
+}
+
+int64_t piece_rows(const MlaDecode::Args& a, int pieces) {
+  return a.q.dim(0) * pieces * a.q.dim(1) * a.q.dim(2);
 }
 
 int64_t tiles_workspace(const MlaDecode::Args& args, const Exec& ex) {
   const MlaDecode::Args a = with_query_axis(args);
-  const int splits = num_splits(a, ex.device->num_sms);
-  return splits == 1 ? 0 : piece_rows(a, splits) * (kTileL * 4 + 8);
+  if (a.q.numel() == 0) return 0;
+  const Plan plan = plan_of(a, *ex.device);
+  return plan.merge == Merge::kKernel ? piece_rows(a, plan.pieces) * (kTileL * 4 + 8) : 0;
 }
 
 /// True if a tile of keys is a box of one page. Then the copy engine brings it.
@@ -110,31 +166,21 @@ Status map_pages(const MlaDecode::Args& a, CUtensorMap* map) {
                                map);
 }
 
-Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
-  const MlaDecode::Args a = with_query_axis(args);
-  if (a.q.numel() == 0) return {};
-  const Call call = call_of(a);
-  Cuts cuts{.splits = num_splits(a, ex.device->num_sms),
-            .row_tiles = static_cast<int>(row_tiles(a)),
-            .sums = nullptr,
-            .states = nullptr,
-            .by_engine = tiles_lie_in_pages(a)};
-  CUtensorMap map{};
-  if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
-  if (cuts.splits > 1) {
-    cuts.sums = static_cast<float*>(ex.workspace);
-    cuts.states = reinterpret_cast<float2*>(cuts.sums + piece_rows(a, cuts.splits) * kTileL);
+template <class C>
+Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensorMap& map) {
+  const bool in_cluster = cuts.merge == Merge::kCluster;
+  if (in_cluster && cuts.splits > 8) {
+    FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(decode_tiles<C>),
+                                                cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                           "asking for a large cluster"));
   }
-  const LaunchShape shape{.blocks = a.q.dim(0) * cuts.splits * cuts.row_tiles,
-                          .threads = mla_decode::kTileThreads,
-                          .shared_bytes = kSharedBytes};
-  FATHOM_TRY(a.cache.format == Format::kE4m3
-                 ? launch_kernel(ex, decode_tiles<E4m3>, shape, call, cuts, map)
-                 : launch_kernel(ex, decode_tiles<Bf16>, shape, call, cuts, map));
-  if (cuts.splits == 1) return {};
-  return launch_kernel(ex, merge_pieces,
-                       {.blocks = a.q.dim(0) * call.Q * call.N, .threads = cuda::kRowThreads}, call,
-                       cuts);
+  return launch_kernel(ex, decode_tiles<C>,
+                       {.blocks = call.B * cuts.splits * cuts.row_tiles,
+                        .threads = mla_decode::kTileThreads,
+                        .shared_bytes = kSharedBytes,
+                        .cluster = in_cluster ? cuts.splits : 1,
+                        .alone = call.B * cuts.row_tiles >= 32},
+                       call, cuts, map);
 }
 
 /// True if addresses and strides, but that of the last axis, are multiples of `bytes`.
@@ -146,6 +192,32 @@ bool is_aligned(const View& v, int64_t bytes) {
   return true;
 }
 
+Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
+  const MlaDecode::Args a = with_query_axis(args);
+  if (a.q.numel() == 0) return {};
+  const Call call = call_of(a);
+  const Plan plan = plan_of(a, *ex.device);
+  Cuts cuts{.splits = plan.pieces,
+            .merge = plan.merge,
+            .row_tiles = static_cast<int>(row_tiles(a)),
+            .sums = nullptr,
+            .states = nullptr,
+            .by_engine = tiles_lie_in_pages(a),
+            .copy_queries = a.q.format == Format::kBf16 && is_aligned(a.q, 16) &&
+                            (!a.q_pe.present() || is_aligned(a.q_pe, 16))};
+  CUtensorMap map{};
+  if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
+  if (cuts.merge == Merge::kKernel) {
+    cuts.sums = static_cast<float*>(ex.workspace);
+    cuts.states = reinterpret_cast<float2*>(cuts.sums + piece_rows(a, cuts.splits) * kTileL);
+  }
+  FATHOM_TRY(a.cache.format == Format::kE4m3 ? launch_tiles<E4m3>(ex, call, cuts, map)
+                                             : launch_tiles<Bf16>(ex, call, cuts, map));
+  if (cuts.merge != Merge::kKernel) return {};
+  return launch_kernel(ex, merge_pieces,
+                       {.blocks = call.B * call.Q * call.N, .threads = kMergeThreads}, call, cuts);
+}
+
 /// Keys are copied sixteen bytes at a time, results written eight.
 bool takes_tiles(const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
@@ -153,6 +225,7 @@ bool takes_tiles(const MlaDecode::Args& args) {
   return !a.slots.present() && holds(a.q.format) && holds(a.cache.format) &&
          a.o.format == Format::kBf16 && a.cache.dim(2) == kTileD && a.o.dim(3) == kTileL &&
          first_width(a) % 8 == 0 && a.scale > 0.0f &&
+         a.q.dim(1) * a.q.dim(2) < (int64_t{1} << 31) &&
          a.block_table.dim(1) * keys_per_entry(a) < (int64_t{1} << 31) && is_aligned(a.cache, 16) &&
          is_aligned(a.o, 8);
 }

@@ -1,5 +1,10 @@
 // The pieces that decode is cut into on Hopper, and how their keys reach shared memory: tiles of 64
-// keys in nine panels of 64 columns, filled by one warpgroup in two parts a tile.
+// keys in nine panels of 64 columns. One warpgroup fills them, in two parts that get free at
+// different times, each in two groups of panels that products may start with:
+//
+//   panel   0    1    2    3    4    5    6    7    8
+//   group  [   0    ][   1    ][      2      ][   3    ]
+//   part   [         0        ][           1           ]
 #pragma once
 
 #include "fathom/kernels/attn/mla_decode/mla_decode_call.cuh"
@@ -20,23 +25,44 @@ inline constexpr int kPanels = kTileD / kPanelColumns;
 inline constexpr uint32_t kPanelBytes = kTileKeys * kPanelRowBytes;
 inline constexpr uint32_t kTileBytes = kPanels * kPanelBytes;
 inline constexpr int kFirstPart = 4;  ///< panels of a tile's first part: columns of warpgroup 0
+inline constexpr int kGroups = 4;     ///< of panels, that arrive one after the other
+
+__host__ __device__ constexpr int first_panel(int group) {
+  return group <= 2 ? 2 * group : (group == 3 ? 7 : kPanels);
+}
+
+static_assert(first_panel(2) == kFirstPart, "a part is two groups");
+static_assert(first_panel(kGroups) == kPanels, "groups are all panels");
 
 /// Shared memory, in bytes from a multiple of 1024.
 inline constexpr uint32_t kKeysAt = kTileBytes;
 inline constexpr uint32_t kMaximaAt = 3 * kTileBytes;
 inline constexpr uint32_t kSumsAt = kMaximaAt + 2 * kTileRows * 4;
 inline constexpr uint32_t kBarriersAt = kSumsAt + 2 * kTileRows * 4;
-inline constexpr uint32_t kFlagsAt = kBarriersAt + 8 * 8;
+inline constexpr uint32_t kFlagsAt = kBarriersAt + 2 * (kGroups + 2) * 8;
 inline constexpr uint32_t kRestsAt = kFlagsAt + 16;
 inline constexpr int64_t kSharedBytes = kRestsAt + 2 * kTileRows * kTileKeys + 1024;
+static_assert(kFlagsAt % 16 == 0 && kSharedBytes <= 227 << 10, "what a block of Hopper may take");
+
+/// Named barriers; 0 is that of __syncthreads().
+enum NamedBarrier { kAll = 1, kWeights0, kWeights1, kOwn0, kOwn1, kWholeTiles };
+
+/// Where the pieces of a request are added.
+enum class Merge {
+  kNone,     ///< one piece: a block writes its rows
+  kCluster,  ///< the pieces of 64 rows are a cluster of blocks, which reads their shared memory
+  kKernel,   ///< a second kernel adds float32 sums from global memory
+};
 
 /// How the keys of requests are cut, and where the pieces' results lie.
 struct Cuts {
   int splits;
-  int row_tiles;   ///< blocks that the rows of a request take
-  float* sums;     ///< [B, splits, Q * N, 512], not normalised
-  float2* states;  ///< [B, splits, Q * N]: maximum (base 2) and sum of the weights
-  bool by_engine;  ///< the copy engine brings whole tiles: each lies within a page
+  Merge merge;
+  int row_tiles;      ///< blocks that the rows of a request take
+  float* sums;        ///< [B, splits, Q * N, 512], not normalised; of Merge::kKernel alone
+  float2* states;     ///< [B, splits, Q * N]: base (base 2) and sum of the weights
+  bool by_engine;     ///< the copy engine brings whole tiles: each lies within a page
+  bool copy_queries;  ///< queries are bf16 whose chunks of sixteen bytes can be copied
 };
 
 /// The tiles of one block.
@@ -46,102 +72,127 @@ struct Piece {
   int split;
   int first_tile;
   int num_tiles;
-  int num_keys;  ///< of the request, that some row of the block sees
-  int length;    ///< of the request
+  int whole_tiles;  ///< of these, the first ones, which the copy engine brings
+  int num_keys;     ///< of the request, that some row of the block sees
+  int length;       ///< of the request
 };
 
+/// Query that row `row` of a request is of. Rows of a request are fewer than 2^31.
+__device__ __forceinline__ int64_t query_of(const Call& c, int64_t row) {
+  return static_cast<uint32_t>(row) / static_cast<uint32_t>(c.N);
+}
+
+/// Blocks that share keys lie side by side; blocks of a cluster must.
 __device__ inline Piece piece_of(const Call& c, const Cuts& cuts) {
   Piece p;
-  const auto block = static_cast<int64_t>(blockIdx.x);
-  const int64_t item = block / cuts.row_tiles;
-  p.first_row = (block - item * cuts.row_tiles) * kTileRows;
-  p.b = item / cuts.splits;
-  p.split = static_cast<int>(item - p.b * cuts.splits);
+  const auto splits = static_cast<uint32_t>(cuts.splits);
+  const auto row_tiles = static_cast<uint32_t>(cuts.row_tiles);
+  const bool pieces_inside = cuts.merge == Merge::kCluster;
+  const uint32_t inside = pieces_inside ? splits : row_tiles;
+  const uint32_t middle = pieces_inside ? row_tiles : splits;
+  const uint32_t outer = blockIdx.x / inside;
+  const uint32_t first = blockIdx.x - outer * inside;
+  const uint32_t request = outer / middle;
+  const uint32_t second = outer - request * middle;
+  p.b = request;
+  p.split = static_cast<int>(pieces_inside ? first : second);
+  p.first_row = int64_t{pieces_inside ? second : first} * kTileRows;
   p.length = static_cast<int>(c.length(p.b));
   const int64_t rows = c.Q * c.N;
   const int64_t last_row = p.first_row + kTileRows < rows ? p.first_row + kTileRows - 1 : rows - 1;
-  p.num_keys = static_cast<int>(c.visible(p.length, last_row / c.N));
-  const int tiles = (p.length + kTileKeys - 1) / kTileKeys;
-  int each = (tiles + cuts.splits - 1) / cuts.splits;
-  if (cuts.splits > 1) each = (each + 1) / 2 * 2;
+  p.num_keys = static_cast<int>(c.visible(p.length, query_of(c, last_row)));
+  const auto tiles_of = [](int keys) { return keys / kTileKeys + (keys % kTileKeys != 0); };
+  int each = static_cast<int>((static_cast<uint32_t>(tiles_of(p.length)) + splits - 1) / splits);
+  if (splits > 1 && each > 1) each = (each + 1) / 2 * 2;
   p.first_tile = p.split * each;
-  const int seen = (p.num_keys + kTileKeys - 1) / kTileKeys;
+  const int seen = tiles_of(p.num_keys);
   const int end = p.first_tile + each < seen ? p.first_tile + each : seen;
   p.num_tiles = end > p.first_tile ? end - p.first_tile : 0;
+  const int left = p.num_keys / kTileKeys - p.first_tile;
+  p.whole_tiles = !cuts.by_engine || left < 0 ? 0 : (left < p.num_tiles ? left : p.num_tiles);
   return p;
 }
 
-/// Barriers: part `part` of tile buffer `buffer` is filled; is free again.
+/// Barriers: group `group` of tile buffer `buffer` is filled; part `part` of it is free again.
 struct Barriers {
   uint32_t base;
 
-  __device__ uint32_t full(int buffer, int part) const {
-    return base + 8 * static_cast<uint32_t>(2 * buffer + part);
+  __device__ uint32_t full(int buffer, int group) const {
+    return base + 8 * static_cast<uint32_t>(kGroups * buffer + group);
   }
 
-  __device__ uint32_t free(int buffer, int part) const { return full(buffer, part) + 32; }
+  __device__ uint32_t free(int buffer, int part) const {
+    return base + 8 * static_cast<uint32_t>(2 * kGroups + 2 * buffer + part);
+  }
 
   __device__ void init() const {
     for (int buffer = 0; buffer < 2; ++buffer) {
-      for (int part = 0; part < 2; ++part) {
-        barrier_init(full(buffer, part), kWarpgroup);
-        barrier_init(free(buffer, part), part == 0 ? 4 : 8);  // warps that use it
-      }
+      for (int group = 0; group < kGroups; ++group)
+        barrier_init(full(buffer, group), kWarpgroup);
+      barrier_init(free(buffer, 0), 4);  // warps that use it
+      barrier_init(free(buffer, 1), 8);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
 };
 
+/// Arrives `count` times at once. PTX ISA, mbarrier.arrive.
+__device__ __forceinline__ void barrier_arrive_times(uint32_t barrier, int count) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count)
+               : "memory");
+}
+
 // ---- bringing keys ----
 
 /// bf16 keys in pages of a multiple of 64: the copy engine brings tiles that all queries of the
-/// block see, a panel a time. Two tiles ahead, where there is no room yet, keys are brought into
-/// the last cache. A page that does not exist arrives as zeros.
-__device__ inline void bring_whole_tiles(const Call& c,
-                                         const Piece& p,
-                                         int whole_tiles,
-                                         uint32_t keys_at,
-                                         Barriers bars,
-                                         const CUtensorMap& map) {
-  const bool leads = (static_cast<int>(threadIdx.x) & (kWarpgroup - 1)) == 0;
-  const int tiles_of_page = static_cast<int>(c.keys.page_size) / kTileKeys;
+/// block see, a panel a time. Up to six tiles ahead, where there is no room yet, keys are brought
+/// into the last cache. A page that does not exist arrives as zeros. One thread does it for the
+/// warpgroup, and arrives for all of it.
+__device__ inline void bring_whole_tiles(
+    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap& map) {
+  const uint32_t tiles_of_page = c.keys.page_size / kTileKeys;
   const auto page_of = [&](int tile) {
-    return c.keys.table[p.b * c.keys.table_stride + (p.first_tile + tile) / tiles_of_page];
+    return c.keys.table[p.b * c.keys.table_stride +
+                        static_cast<uint32_t>(p.first_tile + tile) / tiles_of_page];
   };
-  const auto row_of = [&](int tile) { return (p.first_tile + tile) % tiles_of_page * kTileKeys; };
-  int pages[3] = {};
-  if (leads) {
+  const auto row_of = [&](int tile) {
+    return static_cast<int>(static_cast<uint32_t>(p.first_tile + tile) % tiles_of_page) * kTileKeys;
+  };
+  constexpr int kAhead = 6;
+  int pages[kAhead + 1] = {};
 #pragma unroll
-    for (int i = 0; i < 3; ++i)
-      if (i < whole_tiles) pages[i] = page_of(i);
-  }
-  for (int tile = 0; tile < whole_tiles; ++tile) {
+  for (int i = 0; i <= kAhead; ++i)
+    if (i < p.whole_tiles) pages[i] = page_of(i);
+  for (int tile = 0; tile < p.whole_tiles; ++tile) {
     const int buffer = tile & 1;
     const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
+    const uint32_t to = keys_at + static_cast<uint32_t>(buffer) * kTileBytes;
+    const int row = row_of(tile);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      barrier_wait(bars.free(buffer, part), parity);
-      const int first = part * kFirstPart;
-      const int end = part == 0 ? kFirstPart : kPanels;
-      if (!leads) {
-        barrier_arrive(bars.full(buffer, part));
-        continue;
-      }
-      barrier_expect(bars.full(buffer, part), static_cast<uint32_t>(end - first) * kPanelBytes);
+    for (int group = 0; group < kGroups; ++group) {
+      if (group % 2 == 0) barrier_wait(bars.free(buffer, group / 2), parity);
+      const uint32_t bar = bars.full(buffer, group);
+      const int first = first_panel(group);
+      const int end = first_panel(group + 1);
+      barrier_arrive_times(bar, kWarpgroup - 1);
+      barrier_expect(bar, static_cast<uint32_t>(end - first) * kPanelBytes);
+#pragma unroll
       for (int panel = first; panel < end; ++panel) {
-        copy_box(keys_at + static_cast<uint32_t>(buffer) * kTileBytes +
-                     static_cast<uint32_t>(panel) * kPanelBytes,
-                 map, panel * kPanelColumns, row_of(tile), pages[0], bars.full(buffer, part));
+        copy_box(to + static_cast<uint32_t>(panel) * kPanelBytes, map, panel * kPanelColumns, row,
+                 pages[0], bar);
       }
     }
-    if (!leads) continue;
-    if (tile + 2 < whole_tiles) {
+    // The first tiles to come are asked for when those with room are on their way.
+#pragma unroll
+    for (int i = 1; i <= kAhead; ++i) {
+      if (tile + i >= p.whole_tiles || tile == 0 || (tile > 1 && i < kAhead)) continue;
       for (int panel = 0; panel < kPanels; ++panel)
-        prefetch_box(map, panel * kPanelColumns, row_of(tile + 2), pages[2]);
+        prefetch_box(map, panel * kPanelColumns, row_of(tile + i), pages[i]);
     }
-    pages[0] = pages[1];
-    pages[1] = pages[2];
-    if (tile + 3 < whole_tiles) pages[2] = page_of(tile + 3);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      pages[i] = pages[i + 1];
+    if (tile + kAhead + 1 < p.whole_tiles) pages[kAhead] = page_of(tile + kAhead + 1);
   }
 }
 
@@ -149,6 +200,7 @@ __device__ inline void bring_whole_tiles(const Call& c,
 /// of a panel. Keys that no query sees arrive as zeros.
 __device__ inline void bring_rows(
     const Call& c, const Piece& p, int first, uint32_t keys_at, Barriers bars) {
+  if (first == p.num_tiles) return;
   const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
   const int chunk = tid & 7;
   constexpr int kRowsEach = kTileKeys / 16;
@@ -169,20 +221,20 @@ __device__ inline void bring_rows(
     const int buffer = tile & 1;
     const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      barrier_wait(bars.free(buffer, part), parity);
+    for (int group = 0; group < kGroups; ++group) {
+      if (group % 2 == 0) barrier_wait(bars.free(buffer, group / 2), parity);
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
         const Bf16* from = data + (places[i] < 0 ? 0 : places[i]) + 8 * chunk;
         const uint32_t to = keys_at + static_cast<uint32_t>(buffer) * kTileBytes +
                             panel_offset(tid / 8 + 16 * i, chunk);
 #pragma unroll
-        for (int panel = part * kFirstPart; panel < (part == 0 ? kFirstPart : kPanels); ++panel) {
+        for (int panel = first_panel(group); panel < first_panel(group + 1); ++panel) {
           copy_chunk(to + static_cast<uint32_t>(panel) * kPanelBytes, from + panel * kPanelColumns,
                      places[i] >= 0);
         }
       }
-      arrive_after_copies(bars.full(buffer, part));
+      arrive_after_copies(bars.full(buffer, group));
     }
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i)
@@ -199,20 +251,16 @@ __device__ inline void bring_rows(
   wait_copies_all();
 }
 
-__device__ inline void bring_keys(const Call& c,
-                                  const Piece& p,
-                                  const Cuts& cuts,
-                                  uint32_t keys_at,
-                                  Barriers bars,
-                                  const CUtensorMap& map,
-                                  Bf16) {
-  int whole_tiles = 0;
-  if (cuts.by_engine) {
-    const int left = p.num_keys / kTileKeys - p.first_tile;
-    whole_tiles = left < 0 ? 0 : (left < p.num_tiles ? left : p.num_tiles);
-    bring_whole_tiles(c, p, whole_tiles, keys_at, bars, map);
+__device__ inline void bring_keys(
+    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap& map, Bf16) {
+  if (p.whole_tiles > 0) {
+    if ((static_cast<int>(threadIdx.x) & (kWarpgroup - 1)) == 0)
+      bring_whole_tiles(c, p, keys_at, bars, map);
+    // A wait tells a phase from the next one alone, so nobody runs ahead of the thread that brings.
+    __syncwarp();
+    named_sync(kWholeTiles, kWarpgroup);
   }
-  bring_rows(c, p, whole_tiles, keys_at, bars);
+  bring_rows(c, p, p.whole_tiles, keys_at, bars);
 }
 
 /// Sixteen e4m3 codes as bf16, which holds them all.
@@ -231,13 +279,8 @@ __device__ __forceinline__ void widen(const uint4& codes, uint4 (&out)[2]) {
 
 /// e4m3 keys: loaded to registers while the part is in use, widened on the way to shared memory.
 /// Four threads a row of a panel.
-__device__ inline void bring_keys(const Call& c,
-                                  const Piece& p,
-                                  const Cuts&,
-                                  uint32_t keys_at,
-                                  Barriers bars,
-                                  const CUtensorMap&,
-                                  E4m3) {
+__device__ inline void bring_keys(
+    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap&, E4m3) {
   const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
   const int quarter = tid & 3;
   constexpr int kRowsEach = 2;
@@ -274,7 +317,8 @@ __device__ inline void bring_keys(const Call& c,
       }
     }
     fence_for_products();
-    barrier_arrive(bars.full(buffer, part));
+    barrier_arrive(bars.full(buffer, 2 * part));
+    barrier_arrive(bars.full(buffer, 2 * part + 1));
   };
   for (int tile = 0; tile < p.num_tiles; ++tile) {
     const int buffer = tile & 1;

@@ -19,15 +19,40 @@
 
 #include <cmath>
 
-#include "fathom/kernels/attn/mla_decode/mla_decode_keys.cuh"
+#include "fathom/kernels/attn/mla_decode/mla_decode_results.cuh"
 
 namespace fathom::mla_decode {
 
 inline constexpr int kTwoTermKeys = 512;  ///< up to here a weight enters as two bf16
-inline constexpr float kNoBase = -1e30f;  ///< of a row that saw no key yet
 
-/// The block's query rows to shared memory, as bf16; rows past the last are zeros.
-__device__ inline void bring_queries(const Call& c, const Piece& p, uint32_t to) {
+/// bf16 queries to shared memory, sixteen bytes at a time, eight threads a row of a panel: all
+/// copies of a thread are under way at once. Rows past the last arrive as zeros.
+__device__ inline void copy_queries(const Call& c, const Piece& p, uint32_t to) {
+  const auto tid = static_cast<int>(threadIdx.x);
+  const int chunk = tid & 7;
+  constexpr int kRowsAtOnce = kBoth / 8;
+#pragma unroll
+  for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
+    const int row = tid / 8 + kRowsAtOnce * i;
+    const bool exists = p.first_row + row < c.Q * c.N;
+    const int64_t at = exists ? p.first_row + row : 0;
+    const int64_t j = query_of(c, at);
+    const int64_t n = at - j * c.N;
+    const Bf16* first = static_cast<const Bf16*>(c.q.data) + c.q.offset(p.b, j, n);
+    const Bf16* second = static_cast<const Bf16*>(c.q_pe.data) + c.q_pe.offset(p.b, j, n);
+    const uint32_t place = to + panel_offset(row, chunk);
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const int column = panel * kPanelColumns + 8 * chunk;
+      const Bf16* from =
+          column < c.first_width ? first + column : second + (column - c.first_width);
+      copy_chunk(place + static_cast<uint32_t>(panel) * kPanelBytes, from, exists);
+    }
+  }
+}
+
+/// Queries of any format and alignment to shared memory, as bf16; rows past the last are zeros.
+__device__ inline void convert_queries(const Call& c, const Piece& p, uint32_t to) {
   constexpr int kChunks = kTileD / 8;
   const int64_t rows = c.Q * c.N;
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kChunks; i += 2 * kWarpgroup) {
@@ -36,7 +61,7 @@ __device__ inline void bring_queries(const Call& c, const Piece& p, uint32_t to)
     Packed<Bf16> words = {};
     const int64_t at = p.first_row + row;
     if (at < rows) {
-      const int64_t j = at / c.N;
+      const int64_t j = query_of(c, at);
       const int64_t n = at - j * c.N;
       const bool in_first = column < c.first_width;
       const HeadRows& part = in_first ? c.q : c.q_pe;
@@ -62,38 +87,46 @@ __device__ inline void bring_queries(const Call& c, const Piece& p, uint32_t to)
   }
 }
 
-/// What a warpgroup knows of the two rows of a lane. `base` is what weights are relative to, in
-/// base 2: the highest score so far, or one that is below it by at most kSlack.
-struct RowPair {
-  float base[2] = {kNoBase, kNoBase};
-  float sum[2] = {0.0f, 0.0f};  ///< of this warpgroup's tiles and this lane's columns
-};
-
+/// A base is at most this far below the highest score.
 inline constexpr float kSlack = 8.0f;
 
 /// A weight this much of the sum of its warpgroup, which has half of the keys, enters in two terms.
 inline constexpr float kLargeShare = 1.0f / 16;
 inline constexpr int kScores = 32;
-inline constexpr int kSums = 128;
 
-/// Scores of one tile, not yet scaled.
+/// The operand `bytes` further on: its low word has the address in units of sixteen bytes. Cheaper
+/// than to make one from an address, which counts between products of 32 cycles.
+__device__ __forceinline__ uint64_t ahead(uint64_t operand, uint32_t bytes) {
+  return (operand & 0xFFFFFFFF00000000u) | (static_cast<uint32_t>(operand) + bytes / 16);
+}
+
+/// Waits for a group of panels. The copy engine's tiles need no fence.
+__device__ __forceinline__ void wait_group(uint32_t full, uint32_t parity, bool by_engine) {
+  barrier_wait(full, parity);
+  if (!by_engine) fence_for_products();
+}
+
+/// Scores of one tile, not yet scaled. Begins with the first panels that landed.
 __device__ __forceinline__ void score_tile(float (&s)[kScores],
                                            uint32_t queries,
                                            uint32_t keys,
                                            Barriers bars,
                                            int buffer,
-                                           uint32_t parity) {
+                                           uint32_t parity,
+                                           bool by_engine) {
+  const uint64_t rows = rows_operand(queries);
+  const uint64_t columns = rows_operand(keys);
   begin_products();
 #pragma unroll
-  for (int panel = 0; panel < kPanels; ++panel) {
-    if (panel == 0 || panel == kFirstPart) {
-      barrier_wait(bars.full(buffer, panel == 0 ? 0 : 1), parity);
-      fence_for_products();
-    }
+  for (int group = 0; group < kGroups; ++group) {
+    wait_group(bars.full(buffer, group), parity, by_engine);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const auto at = static_cast<uint32_t>(panel) * kPanelBytes + static_cast<uint32_t>(k) * 32;
-      multiply_rows(s, rows_operand(queries + at), rows_operand(keys + at), panel + k > 0);
+    for (int panel = first_panel(group); panel < first_panel(group + 1); ++panel) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const auto at = static_cast<uint32_t>(panel) * kPanelBytes + static_cast<uint32_t>(k) * 32;
+        multiply_rows(s, ahead(rows, at), ahead(columns, at), panel + k > 0);
+      }
     }
   }
   commit_products();
@@ -136,14 +169,13 @@ __device__ __forceinline__ void add_values(float (&o)[kSums],
                                            uint32_t tile,
                                            int wg,
                                            const Rest& rest) {
-  const uint32_t weights = tile + (kPanels - 1) * kPanelBytes;
-  const uint32_t values = tile + static_cast<uint32_t>(wg) * kFirstPart * kPanelBytes;
+  const uint64_t weights = rows_operand(tile + (kPanels - 1) * kPanelBytes);
+  const uint64_t values =
+      columns_operand(tile + static_cast<uint32_t>(wg) * kFirstPart * kPanelBytes, kPanelBytes);
   begin_products();
 #pragma unroll
-  for (int k = 0; k < kTileKeys / 16; ++k) {
-    multiply_columns(o, rows_operand(weights + static_cast<uint32_t>(k) * 32),
-                     columns_operand(values + static_cast<uint32_t>(k) * 2048, kPanelBytes), true);
-  }
+  for (uint32_t k = 0; k < kTileKeys / 16; ++k)
+    multiply_columns(o, ahead(weights, k * 32), ahead(values, k * 2048), true);
   commit_products();
   if (rest.chunks == 0) return;
   begin_products();
@@ -152,8 +184,7 @@ __device__ __forceinline__ void add_values(float (&o)[kSums],
     if ((rest.chunks >> k & 1) == 0) continue;
     const uint32_t operand[4] = {rest.words[4 * k], rest.words[4 * k + 1], rest.words[4 * k + 2],
                                  rest.words[4 * k + 3]};
-    multiply_columns(o, operand,
-                     columns_operand(values + static_cast<uint32_t>(k) * 2048, kPanelBytes), true);
+    multiply_columns(o, operand, ahead(values, static_cast<uint32_t>(k) * 2048), true);
   }
   commit_products();
 }
@@ -173,11 +204,6 @@ __device__ __forceinline__ float quad_sum(float x) {
   x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
-
-inline constexpr int kBoth = 2 * kWarpgroup;  ///< threads that compute
-
-/// Named barriers; 0 is that of __syncthreads().
-enum NamedBarrier { kAll = 1, kWeights0, kWeights1, kOwn0, kOwn1 };
 
 /// A block as a warpgroup sees it.
 struct Block {
@@ -201,9 +227,20 @@ struct Block {
 
   __device__ bool has_second(int pair) const { return 2 * pair + 1 < p.num_tiles; }
 
+  __device__ bool by_engine(int pair, int t) const { return 2 * pair + t < p.whole_tiles; }
+
+  /// Waits for the values of tile `t` that warpgroup `wg` owns. The tile is the other one's, which
+  /// waits for all of it.
+  __device__ void wait_values(int pair, int t, int wg) const {
+#pragma unroll
+    for (int group = 0; group < 2; ++group)
+      barrier_wait(bars.full(t, 2 * wg + group), static_cast<uint32_t>(pair & 1));
+    if (!by_engine(pair, t)) fence_for_products();
+  }
+
   /// Scores of tile `t` of a pair, -inf where a row does not see the key.
   __device__ __forceinline__ void score(float (&s)[kScores], int pair, int t) const {
-    score_tile(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1));
+    score_tile(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1), by_engine(pair, t));
     const int first_key = (p.first_tile + 2 * pair + t) * kTileKeys;
     if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
   }
@@ -361,7 +398,6 @@ __device__ __forceinline__ uint32_t flags_of(const Block& block, int pair, int t
 /// What warpgroup 0 does over the tiles of the block.
 __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums], RowPair& state) {
   for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
-    const auto parity = static_cast<uint32_t>(pair & 1);
     Weights w;
     float shrink[2];
     {
@@ -380,8 +416,7 @@ __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums
     wait_products<0>();
     free_tile(block.bars, 0, 0);
     if (!block.has_second(pair)) break;
-    barrier_wait(block.bars.full(1, 0), parity);
-    fence_for_products();
+    block.wait_values(pair, 1, 0);
     named_sync(kWeights1, kBoth);
     follow(block, 1, state, shrink);
     shrink_sums(o, shrink);
@@ -395,12 +430,10 @@ __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums
 /// What warpgroup 1 does.
 __device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums], RowPair& state) {
   for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
-    const auto parity = static_cast<uint32_t>(pair & 1);
     const bool second = block.has_second(pair);
     float s[kScores];
     if (second) block.score(s, pair, 1);
-    barrier_wait(block.bars.full(0, 1), parity);
-    fence_for_products();
+    block.wait_values(pair, 0, 1);
     named_sync(kWeights0, kBoth);
     float shrink[2];
     follow(block, 0, state, shrink);
@@ -437,23 +470,24 @@ __device__ __forceinline__ void attend_tiles(const Call& c,
                                              float (&o)[kSums],
                                              RowPair& state) {
   const bool whole = p.first_row + kTileRows <= c.Q * c.N;
-  Block block{.c = c,
-              .p = p,
-              .queries = shared,
-              .tiles = shared + kKeysAt,
-              .bars = bars,
-              .bases = reinterpret_cast<float*>(base + kMaximaAt),
-              .flags = reinterpret_cast<uint32_t*>(base + kFlagsAt),
-              .rests = shared + kRestsAt,
-              .row = (warp_id() & 3) * 16 + lane_id() / 4,
-              .limits = {},
-              .all_see = whole ? static_cast<int>(c.visible(p.length, p.first_row / c.N)) : 0,
-              .scale = c.score_scale * 1.44269504f,
-              .two_terms = p.length <= kTwoTermKeys};
+  Block block{
+      .c = c,
+      .p = p,
+      .queries = shared,
+      .tiles = shared + kKeysAt,
+      .bars = bars,
+      .bases = reinterpret_cast<float*>(base + kMaximaAt),
+      .flags = reinterpret_cast<uint32_t*>(base + kFlagsAt),
+      .rests = shared + kRestsAt,
+      .row = (warp_id() & 3) * 16 + lane_id() / 4,
+      .limits = {},
+      .all_see = whole ? static_cast<int>(c.visible(p.length, query_of(c, p.first_row))) : 0,
+      .scale = c.score_scale * kLog2E,
+      .two_terms = p.length <= kTwoTermKeys};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t at = p.first_row + block.row + 8 * h;
-    block.limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, at / c.N)) : 0;
+    block.limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, query_of(c, at))) : 0;
   }
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
@@ -465,59 +499,19 @@ __device__ __forceinline__ void attend_tiles(const Call& c,
   }
 }
 
-/// Adds the sink, divides and writes the rows of a request that is not cut.
-__device__ __forceinline__ void store_rows(
-    const Call& c, const Piece& p, int wg, const float (&o)[kSums], RowPair state) {
+/// Sums of a row's weights over both warpgroups and the columns of a quad. When it returns, no
+/// product of the block is under way.
+__device__ __forceinline__ void add_row_sums(float* sums, int wg, RowPair& state) {
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t at = p.first_row + row + 8 * h;
-    if (at >= c.Q * c.N) continue;
-    const int64_t j = at / c.N;
-    const int64_t n = at - j * c.N;
-    float shrink = 1.0f;
-    if (c.sinks != nullptr && c.sinks[n] != -INFINITY) {
-      const float sink = c.sinks[n] * 1.44269504f;
-      const float most = fmaxf(state.base[h], sink);
-      shrink = exp2_approx(state.base[h] - most);
-      state.sum[h] = state.sum[h] * shrink + exp2_approx(sink - most);
-      state.base[h] = most;
-    }
-    const bool empty = state.sum[h] == 0.0f;
-    const float factor = empty ? 0.0f : c.out_scale * shrink / state.sum[h];
-    Bf16* out =
-        static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256 + 2 * (lane_id() & 3);
-#pragma unroll
-    for (int i = 0; i < kSums / 4; ++i) {
-      *reinterpret_cast<uint32_t*>(out + 8 * i) =
-          pack_bf16(o[4 * i + 2 * h] * factor, o[4 * i + 2 * h + 1] * factor);
-    }
-    if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0) {
-      static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] =
-          empty ? -INFINITY : state.base[h] * 0.693147181f + logf(state.sum[h]);
-    }
+    state.sum[h] = quad_sum(state.sum[h]);
+    if ((lane_id() & 3) == 0) sums[wg * kTileRows + row + 8 * h] = state.sum[h];
   }
-}
-
-__device__ __forceinline__ void store_piece(const Call& c,
-                                            const Piece& p,
-                                            const Cuts& cuts,
-                                            int wg,
-                                            const float (&o)[kSums],
-                                            const RowPair& state) {
-  const int row = (warp_id() & 3) * 16 + lane_id() / 4;
+  named_sync(kAll, kBoth);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t at = p.first_row + row + 8 * h;
-    if (at >= c.Q * c.N) continue;
-    const int64_t place = (p.b * cuts.splits + p.split) * (c.Q * c.N) + at;
-    if (wg == 0 && (lane_id() & 3) == 0) cuts.states[place] = {state.base[h], state.sum[h]};
-    if (p.num_tiles == 0) continue;
-    float* out = cuts.sums + place * kTileL + wg * 256 + 2 * (lane_id() & 3);
-#pragma unroll
-    for (int i = 0; i < kSums / 4; ++i)
-      *reinterpret_cast<float2*>(out + 8 * i) = {o[4 * i + 2 * h], o[4 * i + 2 * h + 1]};
-  }
+  for (int h = 0; h < 2; ++h)
+    state.sum[h] = sums[row + 8 * h] + sums[kTileRows + row + 8 * h];
 }
 
 template <class C>
@@ -526,48 +520,56 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                  const __grid_constant__ Cuts cuts,
                  const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw_shared[];
-  let_next_start();
-  wait_for_previous();
   const uint32_t raw = shared_address(raw_shared);
   const uint32_t shared = (raw + 1023) & ~1023u;
   unsigned char* base = raw_shared + (shared - raw);
   const Barriers bars{shared + kBarriersAt};
-  const Piece p = piece_of(c, cuts);
   if (threadIdx.x == 0) {
     bars.init();
     *reinterpret_cast<int4*>(base + kFlagsAt) = {0, 0, 0, 0};
+    if (cuts.by_engine) prefetch_map(map);
   }
   __syncthreads();
+  const bool in_cluster = cuts.merge == Merge::kCluster;
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  wait_for_previous();
+  const Piece p = piece_of(c, cuts);
+  // Blocks of the next kernel wait where those of this one still have to run.
+  constexpr int kShort = 8;
+  if (p.num_tiles <= kShort) let_next_start();
   if (wg == 2) {
     give_registers<56>();
-    bring_keys(c, p, cuts, shared + kKeysAt, bars, map, C{});
+    bring_keys(c, p, shared + kKeysAt, bars, map, C{});
+    __syncwarp();
+    if (in_cluster) meet_cluster_relaxed();
   } else {
     take_registers<224>();
-    if (p.num_tiles > 0) bring_queries(c, p, shared);
+    if (cuts.copy_queries) {
+      copy_queries(c, p, shared);
+      wait_copies_all();
+    } else {
+      convert_queries(c, p, shared);
+    }
     fence_for_products();
     named_sync(kAll, kBoth);
     float o[kSums];
     RowPair state;
     attend_tiles(c, p, base, shared, bars, wg, o, state);
-    auto* sums = reinterpret_cast<float*>(base + kSumsAt);
-    const int row = (warp_id() & 3) * 16 + lane_id() / 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.sum[h] = quad_sum(state.sum[h]);
-      if ((lane_id() & 3) == 0) sums[wg * kTileRows + row + 8 * h] = state.sum[h];
-    }
-    named_sync(kAll, kBoth);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.sum[h] = sums[row + 8 * h] + sums[kTileRows + row + 8 * h];
-    }
-    if (cuts.splits == 1) {
+    let_next_start();
+    add_row_sums(reinterpret_cast<float*>(base + kSumsAt), wg, state);
+    if (cuts.merge == Merge::kNone) {
       store_rows(c, p, wg, o, state);
-    } else {
+    } else if (cuts.merge == Merge::kKernel) {
       store_piece(c, p, cuts, wg, o, state);
+    } else {
+      lay_out_piece(c, p, base, wg, o, state);
+      meet_cluster();
+      merge_in_cluster(c, p, cuts, base);
+      __syncwarp();
     }
   }
+  // Shared memory that another block reads stays until it has.
+  if (in_cluster) meet_cluster_relaxed();
 }
 
 }  // namespace fathom::mla_decode

@@ -1,0 +1,284 @@
+// From the sums of a block to rows of the output: at once, through the shared memory of a cluster,
+// or through global memory. A row's pieces are added in an order that the row and the plan give.
+//
+// A piece has for each row a base, the sum of its weights relative to 2^base, and its weighted sums
+// of values, not normalised. With a sink t (a logit without a value):
+//
+//   most = max(bases, t);  sum = 2^(t - most) + sum_s 2^(base_s - most) sum_s
+//   o = (sum_s 2^(base_s - most) o_s) / sum
+#pragma once
+
+#include <cmath>
+
+#include "fathom/kernels/attn/mla_decode/mla_decode_keys.cuh"
+#include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/products/cluster.cuh"
+#include "fathom/kernels/cuda/reduce.cuh"
+
+namespace fathom::mla_decode {
+
+inline constexpr float kNoBase = -1e30f;      ///< of a row that saw no key yet
+inline constexpr float kLog2E = 1.44269504f;  ///< natural logits to base 2
+inline constexpr float kLn2 = 0.693147181f;   ///< and back
+inline constexpr int kSums = 128;             ///< of a thread: 2 rows of 256 columns a quad
+inline constexpr int kMostPieces = 64;        ///< of a request
+inline constexpr int kMostInCluster = 16;     ///< pieces that a cluster adds
+inline constexpr int kBoth = 2 * kWarpgroup;  ///< threads that compute
+inline constexpr int kWarpColumns = 128;      ///< of a row, that a warp writes at once
+
+/// What a warpgroup knows of the two rows of a lane. `base` is what weights are relative to, in
+/// base 2: the highest score so far, or one that is a little below it.
+struct RowPair {
+  float base[2] = {kNoBase, kNoBase};
+  float sum[2] = {0.0f, 0.0f};  ///< of this warpgroup's tiles and this lane's columns
+};
+
+// ---- one piece ----
+
+/// Adds the sink, divides and writes the rows of a request that is not cut.
+__device__ __forceinline__ void store_rows(
+    const Call& c, const Piece& p, int wg, const float (&o)[kSums], RowPair state) {
+  const int row = (warp_id() & 3) * 16 + lane_id() / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t at = p.first_row + row + 8 * h;
+    if (at >= c.Q * c.N) continue;
+    const int64_t j = query_of(c, at);
+    const int64_t n = at - j * c.N;
+    float shrink = 1.0f;
+    if (c.sinks != nullptr && c.sinks[n] != -INFINITY) {
+      const float sink = c.sinks[n] * kLog2E;
+      const float most = fmaxf(state.base[h], sink);
+      shrink = exp2_approx(state.base[h] - most);
+      state.sum[h] = state.sum[h] * shrink + exp2_approx(sink - most);
+      state.base[h] = most;
+    }
+    const bool empty = state.sum[h] == 0.0f;
+    const float factor = empty ? 0.0f : c.out_scale * shrink / state.sum[h];
+    Bf16* out =
+        static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256 + 2 * (lane_id() & 3);
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i) {
+      *reinterpret_cast<uint32_t*>(out + 8 * i) =
+          pack_bf16(o[4 * i + 2 * h] * factor, o[4 * i + 2 * h + 1] * factor);
+    }
+    if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0) {
+      static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] =
+          empty ? -INFINITY : state.base[h] * kLn2 + logf(state.sum[h]);
+    }
+  }
+}
+
+// ---- adding pieces ----
+
+/// What a warp knows of the pieces of one row. Lane l has the pieces l and 32 + l.
+struct Shares {
+  float share[2];  ///< what a piece's sums are multiplied by; 0 if they are not to be read
+  float most;
+  float sum;
+};
+
+/// `sink` is in base 2, -inf if there is none; state_of(s) gives base and sum of piece s.
+template <class StateOf>
+__device__ __forceinline__ Shares shares_of(int pieces, float sink, StateOf state_of) {
+  float2 states[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int s = lane_id() + kWarp * h;
+    states[h] = s < pieces ? state_of(s) : float2{kNoBase, 0.0f};
+  }
+  Shares out;
+  out.most = fmaxf(sink, combine_lanes(fmaxf(states[0].x, states[1].x), Max{}));
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    out.share[h] = states[h].y == 0.0f ? 0.0f : exp2_approx(states[h].x - out.most);
+  out.sum = exp2_approx(sink - out.most) +
+            combine_lanes(out.share[0] * states[0].y + out.share[1] * states[1].y, Add{});
+  return out;
+}
+
+/// Four floats, read here and not where the compiler would have them: in the order of the program.
+__device__ __forceinline__ float4 read_now(const float* from) {
+  float4 out;
+  asm volatile("ld.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(out.x), "=f"(out.y), "=f"(out.z), "=f"(out.w)
+               : "l"(from)
+               : "memory");
+  return out;
+}
+
+/// The order in which a warp takes the pieces of a row: first, first + 1, .. and around. A piece
+/// that is not to be read gives way to piece `spare`, whatever that holds, so that no load waits
+/// for a branch.
+struct PieceOrder {
+  int pieces;
+  int first;
+  int spare;
+};
+
+/// Writes kChunks times 128 columns of a row, from `column` of this lane on. part_of(s, k) says
+/// where four sums of piece s in chunk k lie. Eight pieces are on their way at once.
+template <int kChunks, class PartOf>
+__device__ __forceinline__ void write_merged(const Call& c,
+                                             int64_t b,
+                                             int64_t row,
+                                             int column,
+                                             const PieceOrder& order,
+                                             const Shares& shares,
+                                             PartOf part_of) {
+  constexpr int kAtOnce = 8;
+  float4 total[kChunks] = {};
+  for (int begin = 0; begin < order.pieces; begin += kAtOnce) {
+    float share[kAtOnce];
+    int piece[kAtOnce];
+    float4 parts[kAtOnce][kChunks];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int turn = order.first + begin + i;
+      piece[i] = turn < order.pieces ? turn : turn - order.pieces;
+      const float from = piece[i] < kWarp ? shares.share[0] : shares.share[1];
+      share[i] = __shfl_sync(0xFFFFFFFFu, from, piece[i] & (kWarp - 1));
+      if (begin + i >= order.pieces) share[i] = 0.0f;
+      if (share[i] == 0.0f) piece[i] = order.spare;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int k = 0; k < kChunks; ++k)
+        parts[i][k] = read_now(part_of(piece[i], k));
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (share[i] == 0.0f) continue;
+#pragma unroll
+      for (int k = 0; k < kChunks; ++k) {
+        total[k].x += share[i] * parts[i][k].x;
+        total[k].y += share[i] * parts[i][k].y;
+        total[k].z += share[i] * parts[i][k].z;
+        total[k].w += share[i] * parts[i][k].w;
+      }
+    }
+  }
+  const int64_t j = query_of(c, row);
+  const int64_t n = row - j * c.N;
+  const float factor = shares.sum == 0.0f ? 0.0f : c.out_scale / shares.sum;
+  Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(b, j, n) + column;
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) {
+    *reinterpret_cast<uint2*>(out + k * kWarpColumns) = {
+        pack_bf16(total[k].x * factor, total[k].y * factor),
+        pack_bf16(total[k].z * factor, total[k].w * factor)};
+  }
+  if (c.lse.data != nullptr && column == 0) {
+    static_cast<float*>(c.lse.data)[c.lse.offset(b, j, n)] =
+        shares.sum == 0.0f ? -INFINITY : shares.most * kLn2 + logf(shares.sum);
+  }
+}
+
+/// Sink of a row, in base 2.
+__device__ __forceinline__ float sink_of(const Call& c, int64_t row) {
+  return c.sinks == nullptr ? -INFINITY : c.sinks[row - query_of(c, row) * c.N] * kLog2E;
+}
+
+// ---- in a cluster ----
+
+/// Waits for all threads of the cluster; what they wrote before is seen after it. Every thread of
+/// every block comes to it as often as the others, those that only bring keys too.
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// The same for threads that wrote nothing that others read: they need not wait for their stores.
+__device__ __forceinline__ void meet_cluster_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// A block's results in its shared memory, over its queries and keys, which nobody needs any more.
+/// Rows are eight words further apart than they are long: the rows of a warp meet all banks.
+struct PieceMemory {
+  static constexpr int kRowFloats = kTileL + 8;
+
+  float sums[kTileRows][kRowFloats];
+};
+
+static_assert(sizeof(PieceMemory) <= kMaximaAt, "sums lie over queries and keys alone");
+
+/// Base and sum of each row; over the bases of weights.
+__device__ __forceinline__ float2* piece_states(unsigned char* base) {
+  static_assert(kTileRows * sizeof(float2) <= kSumsAt - kMaximaAt, "states lie over the bases");
+  return reinterpret_cast<float2*>(base + kMaximaAt);
+}
+
+/// Lays out what a block has for its cluster: states always, sums if it had keys. All products of
+/// the block are done, and its other warpgroup does not read bases any more.
+__device__ __forceinline__ void lay_out_piece(const Call& c,
+                                              const Piece& p,
+                                              unsigned char* base,
+                                              int wg,
+                                              const float (&o)[kSums],
+                                              const RowPair& state) {
+  auto* memory = reinterpret_cast<PieceMemory*>(base);
+  const int row = (warp_id() & 3) * 16 + lane_id() / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (p.first_row + row + 8 * h >= c.Q * c.N) continue;
+    if (wg == 0 && (lane_id() & 3) == 0)
+      piece_states(base)[row + 8 * h] = {state.base[h], state.sum[h]};
+    if (p.num_tiles == 0) continue;
+    float* out = memory->sums[row + 8 * h] + wg * 256 + 2 * (lane_id() & 3);
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i)
+      *reinterpret_cast<float2*>(out + 8 * i) = {o[4 * i + 2 * h], o[4 * i + 2 * h + 1]};
+  }
+}
+
+/// Half rows of the cluster, in turn over the warps of all its blocks. Warps begin with different
+/// pieces: a block gives its sums away no faster than it reads those of others, so all at one block
+/// would take as long as there are blocks.
+__device__ __forceinline__ void merge_in_cluster(const Call& c,
+                                                 const Piece& p,
+                                                 const Cuts& cuts,
+                                                 unsigned char* base) {
+  constexpr int kWarps = kBoth / kWarp;
+  constexpr int kChunks = kTileL / 2 / kWarpColumns;
+  auto* memory = reinterpret_cast<PieceMemory*>(base);
+  const int64_t left = c.Q * c.N - p.first_row;
+  const int rows = left < kTileRows ? static_cast<int>(left) : kTileRows;
+  for (int half = p.split * kWarps + warp_id(); half < 2 * rows; half += cuts.splits * kWarps) {
+    const int row = half / 2;
+    const int column = half % 2 * (kTileL / 2) + 4 * lane_id();
+    const Shares shares = shares_of(cuts.splits, sink_of(c, p.first_row + row), [&](int s) {
+      return *in_block(piece_states(base) + row, static_cast<unsigned>(s));
+    });
+    const PieceOrder order{.pieces = cuts.splits, .first = half % cuts.splits, .spare = p.split};
+    write_merged<kChunks>(c, p.b, p.first_row + row, column, order, shares, [&](int s, int k) {
+      const float* sums = memory->sums[row] + column + k * kWarpColumns;
+      return in_block(sums, static_cast<unsigned>(s));
+    });
+  }
+}
+
+// ---- for a second kernel ----
+
+__device__ __forceinline__ void store_piece(const Call& c,
+                                            const Piece& p,
+                                            const Cuts& cuts,
+                                            int wg,
+                                            const float (&o)[kSums],
+                                            const RowPair& state) {
+  const int row = (warp_id() & 3) * 16 + lane_id() / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int64_t at = p.first_row + row + 8 * h;
+    if (at >= c.Q * c.N) continue;
+    const int64_t place = (p.b * cuts.splits + p.split) * (c.Q * c.N) + at;
+    if (wg == 0 && (lane_id() & 3) == 0) cuts.states[place] = {state.base[h], state.sum[h]};
+    if (p.num_tiles == 0) continue;
+    float* out = cuts.sums + place * kTileL + wg * 256 + 2 * (lane_id() & 3);
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i)
+      *reinterpret_cast<float2*>(out + 8 * i) = {o[4 * i + 2 * h], o[4 * i + 2 * h + 1]};
+  }
+}
+
+}  // namespace fathom::mla_decode
