@@ -220,6 +220,42 @@ __global__ void __launch_bounds__(32 * kMaxWarps) write_offsets(Slots s, Offsets
     o.src_row[i] = -1;
 }
 
+/// So few slots that every thread can look at all of them.
+constexpr int kFewSlots = 64;
+constexpr int kFewThreads = 256;
+
+/// offsets[e]: slots of buckets before e; a slot's position: those before it in the order of
+/// (bucket, slot).
+__global__ void __launch_bounds__(kFewThreads) write_few_offsets(Slots s, Offsets o) {
+  __shared__ int buckets[kFewSlots];
+  let_next_start();
+  wait_for_previous();
+  const int tid = static_cast<int>(threadIdx.x);
+  if (tid < kFewSlots) buckets[tid] = tid < s.num_slots ? s.bucket(tid) : -1;
+  __syncthreads();
+  const auto slots_before = [&](int bucket, int slot) {
+    int before = 0;
+#pragma unroll 8
+    for (int j = 0; j < s.num_slots; ++j) {
+      const int b = buckets[j];
+      before += b >= 0 && (b < bucket || (b == bucket && j < slot)) ? 1 : 0;
+    }
+    return before;
+  };
+  for (int e = tid; e <= s.num_buckets; e += kFewThreads)
+    o.offsets[e] = slots_before(e, 0);
+  if (tid < s.num_slots) {
+    const int bucket = buckets[tid];
+    const int position = bucket < 0 ? -1 : slots_before(bucket, tid);
+    const auto t = static_cast<unsigned>(tid) / s.top_k;
+    o.dest[t][static_cast<unsigned>(tid) - t * s.top_k] = position;
+    if (position >= 0) o.src_row[position] = static_cast<int32_t>(t);
+  }
+  const int placed = slots_before(s.num_buckets, 0);
+  for (int64_t i = placed + tid; i < o.num_rows; i += kFewThreads)
+    o.src_row[i] = -1;
+}
+
 Slots slots_of(const View& ids, int first_id, int64_t num_buckets) {
   return {.ids = ids.data,
           .wide = ids.format == Format::kI64,
@@ -256,6 +292,19 @@ Status route_offsets(Exec& ex, const RouteOffsets::Args& a) {
       .scale_offsets = a.scale_offsets.present() ? a.scale_offsets.as<int32_t>() : nullptr,
       .count_first = true};
   return launch_kernel(ex, write_offsets, one_block(s), s, o);
+}
+
+Status route_few_offsets(Exec& ex, const RouteOffsets::Args& a) {
+  const Slots s = slots_of(a.ids, 0, a.offsets.dim(0) - 1);
+  const Offsets o{.offsets = a.offsets.as<int32_t>(),
+                  .src_row = a.src_row.as<int32_t>(),
+                  .num_rows = a.src_row.dim(0),
+                  .dest = rows_of<int32_t>(a.dest),
+                  .up = {},
+                  .down = {},
+                  .scale_offsets = nullptr,
+                  .count_first = true};
+  return launch_kernel(ex, write_few_offsets, {.blocks = 1, .threads = kFewThreads}, s, o);
 }
 
 Status route_group_shapes(Exec& ex, const RouteGroupShapes::Args& a) {
@@ -338,6 +387,11 @@ bool route_fits(const RouteOffsets::Args& a) {
   return has_few_slots(a.ids);
 }
 
+bool few_fit(const RouteOffsets::Args& a) {
+  return a.ids.dim(0) * a.ids.dim(1) <= kFewSlots && a.src_row.present() && !a.sizes_up.present() &&
+         !a.sizes_down.present() && !a.scale_offsets.present();
+}
+
 bool shapes_fit(const RouteGroupShapes::Args& a) {
   return has_few_slots(a.ids);
 }
@@ -352,6 +406,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<RouteOffsets> route_offsets_cuda{
+    {"few_slots", sm(90), "", kTraits, route_few_offsets, MathUnit::kF32, few_fit},
     {"block", sm(90), "E1<=1602", kTraits, route_offsets, MathUnit::kF32, route_fits},
 };
 
