@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/pair_layout.h"
 #include "fathom/formats/tile_layout.h"
 
 namespace fathom {
@@ -138,7 +139,11 @@ int64_t WeightItem::groups() const {
 }
 
 WeightLayout WeightItem::layout() const {
-  return has_rows16(format) && !on_gpu ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
+  if (on_gpu) {
+    const bool words = format == Format::kNvfp4 && kind == Kind::kMatrix && k % kPairedCodes == 0;
+    return words ? WeightLayout::kPairs : WeightLayout::kRowMajor;
+  }
+  return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
 }
 
 int64_t WeightItem::num_input_scales() const {

@@ -9,7 +9,7 @@
 // A model declares each weight with the place of its view; the views are filled when the memory is
 // there (null pointers in a dry run). Linear weights lie in layout kRows16 where their format has
 // it (bf16, FP8 in blocks, NVFP4), and row-major as their kernels take them elsewhere. On a GPU all
-// of them are row-major, with scales as the checkpoint has them.
+// of them are row-major (NVFP4: kPairs), with scales as the checkpoint has them.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,7 @@ struct WeightItem {
   Format format = Format::kNone;  ///< in memory
   bool draft = false;
   bool stacked = false;  ///< [E, N, K] rather than [N, K]
-  bool on_gpu = false;   ///< row-major whatever the format
+  bool on_gpu = false;   ///< nvfp4 in pairs, everything else row-major
   int64_t e = 1;
   int64_t n = 1;
   int64_t k = 0;

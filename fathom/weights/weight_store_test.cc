@@ -38,7 +38,7 @@ Status declare_pair(WeightPlan& plan, RowsWeight& w) {
                          WeightRole::kExpert, &w);
 }
 
-TEST(GpuWeightPlan, KeepsRowsAndScalesAsTheCheckpointHasThem) {
+TEST(GpuWeightPlan, KeepsRowsAndScalesWhereTheCheckpointHasThem) {
   WeightPlan plan = gpu_plan(Format::kNvfp4, true);
   RowsWeight w;
   ASSERT_TRUE(declare_pair(plan, w).ok());
@@ -47,7 +47,7 @@ TEST(GpuWeightPlan, KeepsRowsAndScalesAsTheCheckpointHasThem) {
 
   ASSERT_EQ(w.num_parts, 1);
   const QuantView& m = w.parts[0].w;
-  EXPECT_EQ(m.layout, WeightLayout::kRowMajor);
+  EXPECT_EQ(m.layout, WeightLayout::kPairs);
   EXPECT_EQ(describe(m.values), "[4, 384, 256] nvfp4");
   EXPECT_EQ(describe(m.scales), "[4, 384, 16] e4m3");
   EXPECT_EQ(describe(m.global), "[4] f32");

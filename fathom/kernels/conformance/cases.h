@@ -130,7 +130,7 @@ struct Case {
   CaseSpec spec;
   /// Builds inputs from the seed; the same seed gives the same bytes on every machine.
   std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make;
-  /// The same with weights as they lie on a GPU: row-major, whatever layout the case names.
+  /// The same with weights as they lie on a GPU: for kRows16, nvfp4 in pairs and others row-major.
   std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make_for_gpu{};
 };
 

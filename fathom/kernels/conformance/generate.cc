@@ -11,6 +11,7 @@
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/block_fp8.h"
 #include "fathom/formats/minifloat.h"
+#include "fathom/formats/pair_layout.h"
 #include "fathom/formats/tile_layout.h"
 
 namespace fathom {
@@ -138,9 +139,9 @@ WeightBytes rows16_bytes(const WeightSpec& spec) {
 // Bytes of one matrix of the stack.
 WeightBytes matrix_bytes(const WeightSpec& spec) {
   FATHOM_CHECK(
-      spec.layout == WeightLayout::kRowMajor || spec.num_experts == 0 || spec.rows % kTileRows == 0,
+      spec.layout != WeightLayout::kRows16 || spec.num_experts == 0 || spec.rows % kTileRows == 0,
       "a stack in rows16 needs rows % 16 == 0");
-  return spec.layout == WeightLayout::kRowMajor ? row_major_bytes(spec) : rows16_bytes(spec);
+  return spec.layout == WeightLayout::kRows16 ? rows16_bytes(spec) : row_major_bytes(spec);
 }
 
 WeightParts matrix_parts(const WeightSpec& spec, const WeightParts& parts, int64_t e) {
@@ -169,8 +170,13 @@ Rows16Matrix as_rows16(const WeightSpec& spec, const WeightParts& parts) {
 }
 
 void quantise(const WeightSpec& spec, const float* weights, WeightParts out) {
-  if (spec.layout == WeightLayout::kRowMajor) return quantise_row_major(spec, weights, out);
   const WeightBytes bytes = row_major_bytes(spec);
+  if (spec.layout != WeightLayout::kRows16) {
+    quantise_row_major(spec, weights, out);
+    if (spec.layout == WeightLayout::kPairs)
+      pair_codes({out.values, static_cast<size_t>(bytes.values)});
+    return;
+  }
   std::vector<std::byte> values(static_cast<size_t>(bytes.values));
   std::vector<float> scales(static_cast<size_t>(ceil_div<int64_t>(bytes.scales, 4)));
   float global = 1.0f;
@@ -400,10 +406,21 @@ void decode_weight_row(const WeightSpec& spec,
                        std::span<float> out) {
   const WeightParts matrix = matrix_parts(spec, parts, row / std::max<int64_t>(1, spec.rows));
   const int64_t n = row % std::max<int64_t>(1, spec.rows);
-  if (spec.layout == WeightLayout::kRowMajor) {
+  if (spec.layout == WeightLayout::kRows16) {
+    decode_rows16_row(as_rows16(spec, matrix), n, out);
+  } else if (spec.layout == WeightLayout::kRowMajor) {
     decode_row_major_row(as_row_major(spec, matrix), n, out);
   } else {
-    decode_rows16_row(as_rows16(spec, matrix), n, out);
+    const int64_t row_bytes = value_bytes_for(spec.format, 1, spec.cols);
+    std::vector<std::byte> natural(matrix.values + n * row_bytes,
+                                   matrix.values + (n + 1) * row_bytes);
+    unpair_codes(natural);
+    // The row alone, as a matrix of one.
+    RowMajorMatrix one = as_row_major(spec, matrix);
+    one.n = 1;
+    one.values = natural.data();
+    one.scales = matrix.scales + n * scale_count_for(spec.format, 1, spec.cols);
+    decode_row_major_row(one, 0, out);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/pair_layout.h"
 #include "fathom/tensor/view.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -332,7 +333,10 @@ Weight CaseData::add_weight(std::unique_ptr<Operand> o) {
 }
 
 WeightSpec CaseData::as_it_lies(WeightSpec spec) const {
-  if (runs_on_ == Side::kGpu) spec.layout = WeightLayout::kRowMajor;
+  if (runs_on_ != Side::kGpu) return spec;
+  const bool in_pairs = spec.layout == WeightLayout::kRows16 && spec.format == Format::kNvfp4 &&
+                        spec.cols % kPairedCodes == 0;
+  spec.layout = in_pairs ? WeightLayout::kPairs : WeightLayout::kRowMajor;
   return spec;
 }
 

@@ -189,8 +189,8 @@ struct RingUnmap {
 
 class CaseData {
  public:
-  /// Of a case that runs on a GPU weights are row-major, and rows that lie apart begin at multiples
-  /// of sixteen bytes, as the rows of a model do.
+  /// Of a case that runs on a GPU weights lie as a loader puts them there, and rows that lie apart
+  /// begin at multiples of sixteen bytes, as the rows of a model do.
   explicit CaseData(uint64_t seed, Side runs_on = Side::kHost)
       : seed_(seed), runs_on_(runs_on), rng_(seed, 1) {}
 

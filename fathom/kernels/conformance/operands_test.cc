@@ -229,10 +229,13 @@ INSTANTIATE_TEST_SUITE_P(
                     WeightForm{Format::kFp8BlockUe8m0, WeightLayout::kRowMajor, 0.04},
                     WeightForm{Format::kFp8BlockUe8m0, WeightLayout::kRows16, 0.04},
                     WeightForm{Format::kNvfp4, WeightLayout::kRowMajor, 0.12},
+                    WeightForm{Format::kNvfp4, WeightLayout::kPairs, 0.12},
                     WeightForm{Format::kNvfp4, WeightLayout::kRows16, 0.12}),
     [](const testing::TestParamInfo<WeightForm>& form) {
       return str_cat(format_name(form.param.format), "_",
-                     form.param.layout == WeightLayout::kRows16 ? "rows16" : "row_major");
+                     form.param.layout == WeightLayout::kRows16  ? "rows16"
+                     : form.param.layout == WeightLayout::kPairs ? "pairs"
+                                                                 : "row_major");
     });
 
 TEST(GeneratedWeightRing, RepeatsItsRowsAndTakesNoMemoryOfItsOwn) {

@@ -7,13 +7,14 @@
 //
 //   l * 32 * kGroups + t * 8 * kGroups + i * 8 + 0 .. 7,    i = 0 .. kGroups - 1
 //
-// in groups of eight. A group is four pairs of bf16, in an order of k that the activations follow
-// (pair_of).
+// in groups of eight (or, where kTransposed, other eight of the same 32). A group is four pairs of
+// bf16.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include "fathom/formats/pair_layout.h"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/mma.cuh"
 #include "fathom/kernels/cuda/products/product.cuh"
@@ -33,9 +34,9 @@ __device__ __forceinline__ uint32_t pair_of_floats(float low, float high) {
   return uint32_t{__bfloat16_as_ushort(pair.y)} << 16 | __bfloat16_as_ushort(pair.x);
 }
 
-/// Eight activations as four pairs in natural order.
+/// Whose groups are eight k that follow each other.
 struct NaturalPairs {
-  __device__ static uint4 pairs_of(uint4 x) { return x; }
+  static constexpr bool kTransposed = false;
 };
 
 /// What scales a row of a block has.
@@ -84,15 +85,13 @@ struct Fp8Codec : NaturalPairs {
   }
 };
 
-/// Eight codes E2M1 of a word, k0 in the lowest bits, times 2^-126: each has its exponent and
-/// mantissa bits where bf16 has the ends of its own. Pair j is (k_j, k_j+4).
+/// The four pairs of a word in layout kPairs (formats/pair_layout.h), times 2^-126. Shifts to the
+/// left are products, for the pipe that has less to do.
 __device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4]) {
-  constexpr uint32_t kSign = 0x80008000u;
-  constexpr uint32_t kMagnitude = 0x01C001C0u;
-  pairs[0] = ((word << 12) & kSign) | ((word << 6) & kMagnitude);
-  pairs[1] = ((word << 8) & kSign) | ((word << 2) & kMagnitude);
-  pairs[2] = ((word << 4) & kSign) | ((word >> 2) & kMagnitude);
-  pairs[3] = (word & kSign) | ((word >> 6) & kMagnitude);
+  pairs[0] = word & kPairMask;
+  pairs[1] = (word * 16) & kPairMask;
+  pairs[2] = __funnelshift_l(word, word, 10) & kPairMask;
+  pairs[3] = ((word * 64) & kLastPairHighMask) | ((word >> 2) & kLastPairLowMask);
 }
 
 /// Two E4M3 scales, not negative, as bf16 times 2^119; the largest is 1.75 * 2^127.
@@ -103,7 +102,9 @@ __device__ __forceinline__ uint32_t lifted_scales(uint32_t two_bytes) {
   return multiply_pairs(multiply_pairs(placed, kTwoTo120), kTwoTo119);
 }
 
+/// Codes in layout kPairs: group i of a lane's 32 k has the pairs (2i, 2i+1) of each eight k.
 struct Nvfp4Codec {
+  static constexpr bool kTransposed = true;
   static constexpr int kGroups = 4;
   static constexpr int kLoads = 1;
   static constexpr int kAhead = 4;
@@ -115,16 +116,13 @@ struct Nvfp4Codec {
   template <int i>
   __device__ static void decode(const uint4& words, uint32_t scales, uint32_t (&pairs)[4]) {
     const uint32_t word = i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-    const uint32_t scale = __byte_perm(scales, 0, i < 2 ? 0x1010 : 0x3232);
+    const uint32_t low = __byte_perm(scales, 0, 0x1010);
+    const uint32_t high = __byte_perm(scales, 0, 0x3232);
     decode_e2m1(word, pairs);
-#pragma unroll
-    for (uint32_t& pair : pairs)
-      pair = multiply_pairs(pair, scale);
-  }
-
-  __device__ static uint4 pairs_of(uint4 x) {
-    return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
-            __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
+    pairs[0] = multiply_pairs(pairs[0], low);
+    pairs[1] = multiply_pairs(pairs[1], low);
+    pairs[2] = multiply_pairs(pairs[2], high);
+    pairs[3] = multiply_pairs(pairs[3], high);
   }
 };
 

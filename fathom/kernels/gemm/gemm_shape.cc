@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/pair_layout.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/contract.h"
 #include "fathom/kernels/gemm/products.h"
@@ -41,6 +42,14 @@ Status check_rows16(const QuantView& w, int64_t matrices) {
   return {};
 }
 
+Status check_pairs(const QuantView& w) {
+  if (w.format() != Format::kNvfp4 || w.cols() % kPairedCodes != 0) {
+    return invalid_argument(
+        str_cat("w is ", describe(w.values), " in pairs; only nvfp4 lies so, K a multiple of 32"));
+  }
+  return {};
+}
+
 Status check_row_major(const QuantView& w, int64_t matrices, GlobalScale global) {
   const FormatInfo& info = format_info(w.format());
   if (info.scale != Format::kNone) {
@@ -63,6 +72,7 @@ Status check_weight(const QuantView& w, GlobalScale global) {
     return invalid_argument(str_cat("w is ", describe(w.values), " with gaps, but must be packed"));
   }
   const int64_t matrices = w.values.rank == 3 ? w.values.dim(0) : 1;
+  if (w.layout == WeightLayout::kPairs) FATHOM_TRY(check_pairs(w));
   return w.layout == WeightLayout::kRows16 ? check_rows16(w, matrices)
                                            : check_row_major(w, matrices, global);
 }

@@ -381,6 +381,11 @@ void add_small_grouped_cases(CaseList& list, Format weight) {
   add({.counts = {63, 64, 65, 1, 0, 129}, .n = 144, .k = 448, .x_gap = 8});
   add({.counts = {1, 0, 2, 8, 0, 7, 1, 1}, .n = 192, .k = 2112, .x_gap = 8});
   add({.counts = {300, 2, 0, 70}, .n = 144, .k = 384, .x_gap = 8});
+  // Whole blocks of 128 k, odd numbers of them, and more tiles of rows than blocks of threads.
+  add({.counts = {5, 17, 0, 9, 1, 33}, .n = 80, .k = 384, .x_gap = 8});
+  add({.counts = {1, 0, 2, 8, 0, 7, 1, 1}, .n = 208, .k = 2176, .before = 1, .x_gap = 8});
+  add({.counts = {1, 0, 2, 1, 0, 0, 1, 1}, .n = 640, .k = 896, .x_gap = 8});
+  add({.counts = {2, 9, 0, 1}, .n = 9008, .k = 128, .x_gap = 8});
   add({.counts = {17, 40, 33, 18, 20, 16},
        .n = 272,
        .k = 320,

@@ -81,6 +81,7 @@ ElementType element_type(Format format) {
 }
 
 Products make_common(const View& x, const QuantView& w, const View& y) {
+  FATHOM_CHECK(w.layout != WeightLayout::kPairs, "weights in pairs are for a GPU");
   Products p;
   p.n = w.rows();
   p.k = w.cols();

@@ -66,6 +66,12 @@ bool is_row_major_bf16(const Args& a) {
          a.w.cols() % 4 == 0;
 }
 
+/// accepts() of the portable rows: weights that do not lie as only a GPU reads them.
+template <class Args>
+bool is_for_cpu(const Args& a) {
+  return a.w.layout != WeightLayout::kPairs;
+}
+
 /// A table with rows in front of `base`: those that take what no row of it takes faster.
 template <class K>
 constexpr VariantTable<K> with_rows(std::initializer_list<VariantRow<K>> rows,
@@ -88,7 +94,8 @@ constexpr VariantTable<K> product_variants() {
        is_rows16_bf16<Args>},
       {"avx2", Isa::kAvx2, "", kTraits, run_product_kernel<Args, kAvx2>, MathUnit::kF32,
        is_rows16<Args>},
-      {"portable", Isa::kPortable, "", kTraits, run_product_kernel<Args, products_portable>},
+      {"portable", Isa::kPortable, "", kTraits, run_product_kernel<Args, products_portable>,
+       MathUnit::kF32, is_for_cpu<Args>},
   };
 }
 

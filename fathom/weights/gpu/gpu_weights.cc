@@ -7,6 +7,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/device/upload.h"
 #include "fathom/formats/minifloat.h"
+#include "fathom/formats/pair_layout.h"
 #include "fathom/weights/repack.h"
 
 namespace fathom {
@@ -39,6 +40,12 @@ Status send_absorbed(const WeightItem& kv_b,
   return upload.copy(
       base + item.values_offset,
       std::span(block).subspan(static_cast<size_t>(kv_b.bytes), static_cast<size_t>(item.bytes)));
+}
+
+// A piece of half the memory for staging: whole groups of codes that change places.
+int64_t staging_piece(int64_t staging_bytes) {
+  constexpr auto kGroup = static_cast<int64_t>(kPairedBytes);
+  return std::max(kGroup, staging_bytes / 2 / kGroup * kGroup);
 }
 
 /// Reads items of a plan and sends them.
@@ -111,7 +118,7 @@ class GpuLoader {
     const size_t parts = std::max<size_t>(item.sources.size() / static_cast<size_t>(item.e), 1);
     for (size_t i = 0; i < item.sources.size(); ++i) {
       FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint_, item.sources[i]));
-      FATHOM_TRY(send_values(*stored.weight, values));
+      FATHOM_TRY(send_values(*stored.weight, item.layout() == WeightLayout::kPairs, values));
       values += stored.weight->entry.bytes();
       if (item.scales_offset >= 0) {
         FATHOM_ASSIGN(const std::vector<std::byte> raw, checked_scales(item, stored));
@@ -137,8 +144,8 @@ class GpuLoader {
     return upload_.copy(base_ + item.input_scale_offset, std::as_bytes(std::span(input_scales)));
   }
 
-  // Pieces of a tensor, each read by all threads.
-  Status send_values(const TensorRef& tensor, std::byte* to) {
+  // Pieces of a tensor, each read (and brought into pairs) by all threads.
+  Status send_values(const TensorRef& tensor, bool in_pairs, std::byte* to) {
     constexpr int64_t kPart = 1 << 20;
     const int64_t bytes = tensor.entry.bytes();
     for (int64_t at = 0; at < bytes; at += upload_.piece_bytes()) {
@@ -149,8 +156,9 @@ class GpuLoader {
       pool_.for_blocks(ceil_div(size, kPart), [&](int64_t part) {
         const int64_t begin = part * kPart;
         const auto count = static_cast<size_t>(std::min(kPart, size - begin));
-        Status s = checkpoint_.read_at(tensor, at + begin,
-                                       piece.subspan(static_cast<size_t>(begin), count));
+        const std::span<std::byte> bytes_of_part = piece.subspan(static_cast<size_t>(begin), count);
+        Status s = checkpoint_.read_at(tensor, at + begin, bytes_of_part);
+        if (s.ok() && in_pairs) pair_codes(bytes_of_part);
         if (s.ok()) return;
         const std::lock_guard lock(mutex);
         status = std::move(s);
@@ -221,7 +229,7 @@ Result<WeightStore> load_weights_to_gpu(const WeightPlan& plan,
                                         ThreadPool& pool,
                                         const LoadOptions& options) {
   FATHOM_ASSIGN(WeightStore store, WeightStore::allocate(plan));
-  FATHOM_ASSIGN(Uploader upload, Uploader::create(options.staging_bytes / 2));
+  FATHOM_ASSIGN(Uploader upload, Uploader::create(staging_piece(options.staging_bytes)));
   FATHOM_TRY(GpuLoader(plan, checkpoint, pool, options, upload, store.data()).run());
   return store;
 }
@@ -243,6 +251,11 @@ Result<WeightStore> random_weights_on_gpu(const WeightPlan& plan, ThreadPool& po
         fill_random_part(part, seed, whole.first(drawn), pool);
         for (size_t i = drawn; i < whole.size(); ++i)
           whole[i] = whole[i - drawn];
+      }
+      // What is drawn is read in pairs by kernels, and row-major here.
+      if (kv_b.layout() == WeightLayout::kPairs) {
+        unpair_codes(std::span(bytes).first(
+            static_cast<size_t>(value_bytes_for(kv_b.format, kv_b.n, kv_b.k))));
       }
       FATHOM_TRY(send_absorbed(kv_b, bytes, item, store.data(), pool, upload));
       continue;

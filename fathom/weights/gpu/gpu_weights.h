@@ -1,4 +1,5 @@
-// Weights in memory of a GPU: row-major, as the checkpoint has them, sent through pinned memory.
+// Weights in memory of a GPU: rows as the checkpoint has them (NVFP4 in layout kPairs), sent
+// through pinned memory.
 #pragma once
 
 #include <cstdint>

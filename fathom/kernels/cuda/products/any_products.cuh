@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fathom/formats/scale_layout.h"
+#include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/product.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
@@ -28,16 +29,31 @@ struct AnyMatrix {
   int64_t scale_row = 0;
   int64_t scale_column = 1;
   int32_t scale_columns = 0;  ///< of a swizzled matrix
+  bool in_pairs = false;      ///< nvfp4 in layout kPairs
 
   __device__ float scale_at(int64_t at) const {
     if (scale_format == Format::kUe8m0) return to_float(Ue8m0{scales[at]});
     return load_any(scales, scale_format, at);
   }
 
+  /// One code of a word in layout kPairs.
+  __device__ static float load_paired(uint32_t word, int pair, int upper) {
+    uint32_t pairs[4];
+    decode_e2m1(word, pairs);
+    const uint32_t both = pair == 0   ? pairs[0]
+                          : pair == 1 ? pairs[1]
+                          : pair == 2 ? pairs[2]
+                                      : pairs[3];
+    return __uint_as_float(upper == 0 ? both << 16 : both & 0xFFFF0000u) * 0x1p126f;
+  }
+
   /// Scale rows are counted from `scale_first`: those of experts may begin elsewhere.
   __device__ float load(int64_t r, int64_t scale_r, int k) const {
     float value;
-    if (format == Format::kNvfp4) {
+    if (in_pairs) {
+      const auto* words = static_cast<const uint32_t*>(values) + (r * row + k) / 32 * 4;
+      value = load_paired(words[k % 8 / 2], k % 32 / 8, k % 2);
+    } else if (format == Format::kNvfp4) {
       const int64_t at = r * row + k;
       const uint32_t byte = static_cast<const uint8_t*>(values)[at / 2];
       value = to_float(E2m1{static_cast<uint8_t>(at % 2 == 0 ? byte & 15u : byte >> 4)});
@@ -118,12 +134,13 @@ static __global__ void __launch_bounds__(kAnyWarps * 32)
   }
 }
 
-/// The plain part of an any-product: x without scales, row-major w with its own.
+/// The plain part of an any-product: x without scales, rows of w with theirs.
 inline AnyProduct any_product_of(const ProductCall& c, Format w_format) {
   AnyProduct p;
   p.call = c;
   p.x = {.values = c.x, .format = c.x_format};
   p.w = {.values = c.w, .format = w_format, .row = c.K};
+  p.w.in_pairs = c.in_pairs;
   if (c.x_scales != nullptr) {
     p.x.scales = reinterpret_cast<const uint8_t*>(c.x_scales);
     p.x.scale_format = Format::kF32;

@@ -23,7 +23,7 @@ bool is_bf16(const Args& a) {
 /// Tensor cores add E4M3 products with about 14 bits: enough for outputs of two bytes.
 template <class Args>
 bool fills_code_tiles(const Args& a) {
-  return a.x.format == Format::kFp8Group && is_row_major(a) && a.y.format != Format::kF32 &&
+  return a.x.format == Format::kFp8Group && has_rows(a) && a.y.format != Format::kF32 &&
          takes_tiles<TileFp8Pair<true>>(product(a), 1);
 }
 

@@ -23,6 +23,8 @@ struct ProductCall {
   const uint8_t* w = nullptr;
   int64_t w_row = 0;
   int64_t w_matrix = 0;
+  bool in_pairs = false;            ///< nvfp4 in layout kPairs
+  bool w_is_made = false;           ///< by an earlier kernel, not by the loader: wait for it
   const uint8_t* scales = nullptr;  ///< of blocks; null: none
   Format scale_format = Format::kNone;
   int64_t scale_row = 0;  ///< scales of a row, or of 128 rows
@@ -48,6 +50,15 @@ struct ProductCall {
   int32_t T = 0;  ///< rows of a matrix; with offsets, of x
   int32_t N = 0;
   int32_t K = 0;
+
+  /// Whether a product takes so long (some 15 us) that what the start of its kernel costs is
+  /// little.
+  bool is_long() const {
+    constexpr int64_t kBytes = int64_t{72} << 20;
+    constexpr int64_t kProducts = int64_t{6} << 30;
+    const int64_t active = offsets != nullptr && T < matrices ? T : matrices;
+    return active * w_row * N >= kBytes || int64_t{T} * N * K >= kProducts;
+  }
 
   /// Scales of x, float32 [T, ceil(K/128)] with any strides.
   void scale_x_by(const View& v) {
@@ -90,10 +101,14 @@ __device__ __forceinline__ RowRange rows_of_matrix(const ProductCall& c, int e) 
   return {first, c.offsets[e + 1] - first};
 }
 
-/// Whether the weights lie as every product here reads them.
+/// Whether rows of weights follow each other, as every product here reads them.
+inline bool has_rows(const QuantView& w) {
+  return w.layout == WeightLayout::kRowMajor || w.layout == WeightLayout::kPairs;
+}
+
 template <class Args>
-bool is_row_major(const Args& a) {
-  return a.w.layout == WeightLayout::kRowMajor;
+bool has_rows(const Args& a) {
+  return has_rows(a.w);
 }
 
 /// The call of a contract with x, w and y, and offsets if it has experts. x is [T, K] or [T, H, K].
@@ -115,6 +130,7 @@ ProductCall product_of(const Args& a) {
   c.K = static_cast<int32_t>(w.cols());
   c.matrices = w.values.rank == 3 ? static_cast<int32_t>(w.values.dim(0)) : 1;
   c.w = w.values.as<const uint8_t>();
+  c.in_pairs = w.layout == WeightLayout::kPairs;
   const bool fp4 = w.format() == Format::kNvfp4;
   const int64_t per_byte_2 = fp4                           ? 1
                              : w.format() == Format::kBf16 ? 4

@@ -6,7 +6,7 @@
 namespace fathom::cuda {
 
 /// From so many rows of x (of a matrix, on average) tiles are faster than streaming the weights.
-inline constexpr int kFewestTileRows = 33;
+inline constexpr int kFewestTileRows = 17;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 
 /// Slices of k: a power of two that gives every multiprocessor work, none shorter than four stages.
@@ -73,18 +73,26 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
                                                    : tiles * plan.split,
                     .threads = kTileThreadsOfProduct,
                     .shared_bytes = Memory::bytes(c.offsets != nullptr ? c.matrices : 0),
-                    .cluster = plan.split};
+                    .cluster = plan.split,
+                    .alone = c.is_long()};
   return launch_kernel(ex, tile_products<Codec, kTokens>, shape, maps, c, plan);
 }
 
-/// Rounds of tiles over all multiprocessors, in units of rows of x of one round, and what a stage
-/// costs besides: decoding weights most of all.
+/// Clocks of a product in tiles, roughly: rounds over the multiprocessors, and in each the stages
+/// of a tile, which multiply (2048 or, E4M3 on both sides, 4096 products a clock) or wait for
+/// decoding.
 template <class Codec>
 int64_t tile_cost(const ProductCall& c, int tokens, int num_sms) {
-  constexpr int64_t kOverhead = Codec::kDecoded ? 96 : 24;
-  const int64_t rows = (c.N + kTileRows<Codec> - 1) / kTileRows<Codec>;
-  const int64_t tiles = rows * ((c.T + tokens - 1) / tokens) * c.matrices;
-  return (tiles + num_sms - 1) / num_sms * (tokens + kOverhead) * Codec::kRowBlocks;
+  constexpr int64_t kStart = 2500;    // and end of a tile
+  constexpr int64_t kCombine = 6000;  // sums of slices
+  constexpr int64_t kDecoding = Codec::kDecoded ? 5 * Codec::kStageK : 0;
+  constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK;
+  const TilePlan plan = tile_plan<Codec>(c, tokens, num_sms);
+  const int64_t tiles =
+      int64_t{plan.row_tiles} * ((c.T + tokens - 1) / tokens) * c.matrices * plan.split;
+  const int64_t stage = std::max(kProducts * tokens / (Codec::kCodes ? 4096 : 2048), kDecoding);
+  return (tiles + num_sms - 1) / num_sms *
+         (plan.slice * (stage + 40) + kStart + (plan.split > 1 ? kCombine : 0));
 }
 
 /// The product with rows first .. first+count-1 of w alone.

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "fathom/base/check.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
@@ -60,11 +61,56 @@ __device__ __forceinline__ uint4 load_x8(const ProductCall& c, int64_t at) {
           pair_of_floats(values[4], values[5]), pair_of_floats(values[6], values[7])};
 }
 
+/// Sixteen bytes of a row of x as bf16, or zeros past its end.
+__device__ __forceinline__ uint4 load_x8_or_zeros(const ProductCall& c,
+                                                  int64_t row,
+                                                  int k,
+                                                  bool exists) {
+  return exists && k < c.K ? load_x8(c, row + k) : uint4{};
+}
+
+/// stage_x for groups of other k than those that follow each other: a lane has the 32 k of its four
+/// groups, and turns them over.
+template <int kTiles, int kThreads>
+__device__ void stage_x_transposed(
+    const ProductCall& c, int64_t first, int count, int block0, int blocks, uint4* x_shared) {
+  constexpr int kOnTheWay = 2;
+  constexpr int kWarps = kThreads / 32;
+  const int lane = lane_id();
+  const int places = blocks * kTiles;
+  for (int p0 = warp_id(); p0 < places; p0 += kWarps * kOnTheWay) {
+    uint4 held[kOnTheWay][4];
+#pragma unroll
+    for (int j = 0; j < kOnTheWay; ++j) {
+      const int p = p0 + j * kWarps;
+      const int token = p % kTiles * 8 + lane / 4;
+      const int k = (block0 + p / kTiles) * kBlockK + lane % 4 * 32;
+#pragma unroll
+      for (int part = 0; part < 4; ++part)
+        held[j][part] =
+            load_x8_or_zeros(c, first + token * c.x_row, k + 8 * part, p < places && token < count);
+    }
+#pragma unroll
+    for (int j = 0; j < kOnTheWay; ++j) {
+      const int p = p0 + j * kWarps;
+      if (p >= places) continue;
+      uint4* to = x_shared + (p / kTiles * 4 * kTiles + p % kTiles) * 32 + lane;
+      const uint4(&h)[4] = held[j];
+      to[0 * kTiles * 32] = {h[0].x, h[1].x, h[2].x, h[3].x};
+      to[1 * kTiles * 32] = {h[0].y, h[1].y, h[2].y, h[3].y};
+      to[2 * kTiles * 32] = {h[0].z, h[1].z, h[2].z, h[3].z};
+      to[3 * kTiles * 32] = {h[0].w, h[1].w, h[2].w, h[3].w};
+    }
+  }
+}
+
 /// Brings `count` rows of x, and zeros up to 8 * kTiles, to shared memory: a warp fills one place
 /// of 32 lanes after the other, with several loads on their way.
 template <class Codec, int kTiles, int kThreads>
 __device__ void stage_x(
     const ProductCall& c, int64_t first, int count, int block0, int blocks, uint4* x_shared) {
+  if constexpr (Codec::kTransposed)
+    return stage_x_transposed<kTiles, kThreads>(c, first, count, block0, blocks, x_shared);
   constexpr int kGroups = Codec::kGroups;
   constexpr int kOnTheWay = 8;
   constexpr int kWarps = kThreads / 32;
@@ -79,13 +125,12 @@ __device__ void stage_x(
       const int token = p % kTiles * 8 + lane / 4;
       const int k = (block0 + p / (4 * kTiles)) * kBlockK + group / kGroups * 32 * kGroups +
                     lane % 4 * 8 * kGroups + group % kGroups * 8;
-      held[j] = p < places && token < count && k < c.K ? load_x8(c, first + token * c.x_row + k)
-                                                       : uint4{};
+      held[j] = load_x8_or_zeros(c, first + token * c.x_row, k, p < places && token < count);
     }
 #pragma unroll
     for (int j = 0; j < kOnTheWay; ++j) {
       const int p = p0 + j * kWarps;
-      if (p < places) x_shared[p * 32 + lane] = Codec::pairs_of(held[j]);
+      if (p < places) x_shared[p * 32 + lane] = held[j];
     }
   }
 }
@@ -351,9 +396,9 @@ __device__ inline int find_active(const ProductCall& c, int16_t* active) {
     int n = 0;
     for (int e0 = 0; e0 < c.matrices; e0 += 32) {
       const int e = e0 + lane_id();
-      const bool has_rows = e < c.matrices && c.offsets[e + 1] > c.offsets[e];
-      const unsigned mask = __ballot_sync(0xFFFFFFFFu, has_rows);
-      if (has_rows) active[n + __popc(mask & ((1u << lane_id()) - 1))] = static_cast<int16_t>(e);
+      const bool is_active = e < c.matrices && c.offsets[e + 1] > c.offsets[e];
+      const unsigned mask = __ballot_sync(0xFFFFFFFFu, is_active);
+      if (is_active) active[n + __popc(mask & ((1u << lane_id()) - 1))] = static_cast<int16_t>(e);
       n += __popc(mask);
     }
     if (lane_id() == 0) found = n;
@@ -402,6 +447,7 @@ Status launch_stream(Exec& ex, const ProductCall& c, StreamPlan plan) {
 /// Runs a product. More than 32 rows go in batches, each of which reads the weights again.
 template <class Codec>
 Status run_stream(Exec& ex, const ProductCall& c) {
+  FATHOM_CHECK(!c.w_is_made, "a stream of weights begins before earlier kernels are done");
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
   const StreamPlan plan = stream_plan(c, ex.device->num_sms, 16);
   const int tokens = c.offsets == nullptr ? c.T : (c.T <= 2 * c.matrices ? 8 : 16);
@@ -413,7 +459,7 @@ Status run_stream(Exec& ex, const ProductCall& c) {
 /// Whether sixteen bytes of w lie in one row, and eight elements of x can be loaded at once.
 template <class Args>
 bool streams(const Args& a, int64_t k_multiple) {
-  return a.w.layout == WeightLayout::kRowMajor && a.w.cols() % k_multiple == 0 && a.w.cols() > 0 &&
+  return has_rows(a) && a.w.cols() % k_multiple == 0 && a.w.cols() > 0 &&
          reinterpret_cast<uintptr_t>(a.w.values.data) % 16 == 0 && takes_vectors(a.x);
 }
 

@@ -33,18 +33,25 @@ struct SweepPlan {
   int row_tiles = 0;
   int batches = 1;       ///< of 8 * kTiles rows of x, of one matrix; with offsets, of none
   int split = 1;         ///< slices of k: blocks in a cluster
-  int slice_blocks = 0;  ///< blocks of 128 k in a slice
+  int slice_blocks = 0;  ///< blocks of 128 k in a slice, whole slots of them
   int num_blocks = 0;    ///< in K
 };
 
+/// Blocks of 128 k that come together: of short rows two, so that what a slot costs besides is paid
+/// half as often.
+template <class Codec>
+inline constexpr int kSlotBlocks = Codec::kLoads == 1 ? 2 : 1;
+
 template <class Codec, int kTiles>
 struct SweepMemory {
-  static constexpr int kWeights = 2 * Codec::kLoads * kSweepThreads * 16;  // bytes of a slot
-  /// So many slots that two or three blocks of threads have room on a multiprocessor.
-  static constexpr int kAhead = kWeights > (16 << 10) || (kWeights > (8 << 10) && kTiles > 1) ? 2
-                                                                                              : 3;
-  static constexpr int kScales = Codec::kScale == ScaleKind::kOneASixteen ? kSweepRows * 8 : 0;
+  static constexpr int kLoads = Codec::kLoads * kSlotBlocks<Codec>;
+  static constexpr int kWeights = 2 * kLoads * kSweepThreads * 16;  // bytes of a slot
+  static constexpr bool kHasScales = Codec::kScale == ScaleKind::kOneASixteen;
+  static constexpr int kRowScales = 8 * kSlotBlocks<Codec>;  // bytes
+  static constexpr int kScales = kHasScales ? kSweepRows * kRowScales : 0;
   static constexpr int kSlot = kWeights + kScales;
+  /// So many slots that two or three blocks of threads have room on a multiprocessor.
+  static constexpr int kAhead = kSlot > (16 << 10) || (kSlot > (9 << 10) && kTiles > 1) ? 2 : 3;
   static constexpr int kXAt = kAhead * kSlot;
   static constexpr int kBlockX = kTiles * 4 * 32 * 16;
   static constexpr int kSums = 8 * kTiles * kSweepPitch;  // floats of one buffer
@@ -87,48 +94,78 @@ __device__ void find_expert_items(const ProductCall& c, int row_tiles, int* star
   __syncthreads();
 }
 
-/// Which items a cluster has, and where each of them is.
+/// The items of a cluster, one after the other: tiles of rows within a batch of rows of x, batches
+/// within a matrix. Found once; after that no step divides or searches.
 template <int kBatch>
-struct SweepItems {
-  const ProductCall& c;
-  const SweepPlan& plan;
-  const int* starts;
-  int begin;
-  int end;
-
-  __device__ SweepItems(const ProductCall& call, const SweepPlan& p, const int* s)
-      : c(call), plan(p), starts(s) {
-    const int64_t items = call.offsets != nullptr
-                              ? s[call.matrices]
-                              : int64_t{p.row_tiles} * p.batches * call.matrices;
-    const int64_t clusters = static_cast<int>(gridDim.x) / p.split;
-    const int64_t cluster = static_cast<int>(blockIdx.x) / p.split;
-    begin = static_cast<int>(items * cluster / clusters);
-    end = static_cast<int>(items * (cluster + 1) / clusters);
+class SweepCursor {
+ public:
+  __device__ SweepCursor(const ProductCall& call, const SweepPlan& plan, const int* starts)
+      : c_(call), row_tiles_(plan.row_tiles), starts_(starts) {
+    const int64_t items = c_.offsets != nullptr
+                              ? starts[c_.matrices]
+                              : int64_t{plan.row_tiles} * plan.batches * c_.matrices;
+    const int64_t clusters = static_cast<int>(gridDim.x) / plan.split;
+    const int64_t cluster = static_cast<int>(blockIdx.x) / plan.split;
+    const auto begin = static_cast<int>(items * cluster / clusters);
+    left_ = static_cast<int>(items * (cluster + 1) / clusters) - begin;
+    if (left_ > 0) find(begin, plan.batches);
   }
 
-  __device__ SweepItem item(int i) const {
-    if (c.offsets == nullptr) {
-      const int rows = i / plan.row_tiles;
-      const int e = rows / plan.batches;
-      const int first = (rows - e * plan.batches) * kBatch;
-      return {e, i - rows * plan.row_tiles, first, min(kBatch, c.T - first)};
+  __device__ __forceinline__ bool more() const { return left_ > 0; }
+
+  __device__ __forceinline__ bool more_than_one() const { return left_ > 1; }
+
+  __device__ __forceinline__ const SweepItem& item() const { return it_; }
+
+  __device__ __forceinline__ void next() {
+    if (--left_ == 0 || ++it_.tile < row_tiles_) return;
+    it_.tile = 0;
+    it_.first += kBatch;
+    if (it_.first >= end_) {
+      do {
+        ++it_.e;
+      } while (c_.offsets != nullptr && starts_[it_.e + 1] == starts_[it_.e]);
+      find_rows();
     }
-    int low = 0;
-    int high = c.matrices;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (starts[middle] <= i) {
-        low = middle;
-      } else {
-        high = middle;
+    it_.count = min(kBatch, end_ - it_.first);
+  }
+
+ private:
+  __device__ void find_rows() {
+    it_.first = c_.offsets != nullptr ? c_.offsets[it_.e] : 0;
+    end_ = c_.offsets != nullptr ? c_.offsets[it_.e + 1] : c_.T;
+  }
+
+  __device__ void find(int item, int batches) {
+    int before = 0;  // items of earlier matrices
+    if (c_.offsets == nullptr) {
+      it_.e = item / (row_tiles_ * batches);
+      before = it_.e * row_tiles_ * batches;
+    } else {
+      int high = c_.matrices;
+      while (high - it_.e > 1) {
+        const int middle = (it_.e + high) / 2;
+        if (starts_[middle] <= item) {
+          it_.e = middle;
+        } else {
+          high = middle;
+        }
       }
+      before = starts_[it_.e];
     }
-    const int at = i - starts[low];
-    const int batch = at / plan.row_tiles;
-    const int first = c.offsets[low] + batch * kBatch;
-    return {low, at - batch * plan.row_tiles, first, min(kBatch, c.offsets[low + 1] - first)};
+    find_rows();
+    const int batch = (item - before) / row_tiles_;
+    it_.tile = item - before - batch * row_tiles_;
+    it_.first += batch * kBatch;
+    it_.count = min(kBatch, end_ - it_.first);
   }
+
+  const ProductCall& c_;
+  int row_tiles_;
+  const int* starts_;
+  int left_;
+  int end_ = 0;  ///< of the rows of x of the matrix
+  SweepItem it_{0, 0, 0, 0};
 };
 
 // ---- weights ----
@@ -136,18 +173,22 @@ struct SweepItems {
 /// The weights of a block's items, one block of 128 k after the other, on their way through slots
 /// of shared memory. What a warp brings, it alone reads.
 ///
-///   slot: [row lane/4, that + 8][load][thread]: 16 bytes; [row]: eight E4M3 scales
+///   slot: [row lane/4, that + 8][block, load][thread]: 16 bytes; [row]: eight E4M3 scales a block
 template <class Codec, int kTiles>
 class WeightSweep {
  public:
   using Memory = SweepMemory<Codec, kTiles>;
-  using Items = SweepItems<8 * kTiles>;
+  using Cursor = SweepCursor<8 * kTiles>;
 
-  __device__ WeightSweep(const Items& items, int begin_block, int end_block, unsigned char* slots)
-      : items_(items),
+  __device__ WeightSweep(const ProductCall& call,
+                         const Cursor& items,
+                         int begin_block,
+                         int end_block,
+                         unsigned char* slots)
+      : c_(call),
+        items_(items),
         slots_(slots + threadIdx.x * 16),
-        scales_(slots + Memory::kWeights + warp_id() * 128),
-        next_item_(items.begin),
+        scales_(slots + Memory::kWeights + warp_id() * 16 * Memory::kRowScales),
         begin_(begin_block),
         end_(end_block) {
     go_to_item();
@@ -156,23 +197,27 @@ class WeightSweep {
       start(slot);
   }
 
-  /// Adds a block of k, the next in order, to the sums; its place is `slot`, which is filled again.
+  /// Adds a slot of k, the next in order, to the sums; it is filled again.
   __device__ __forceinline__ void multiply(int slot,
                                            const uint4* x,
                                            float block_scale,
                                            float (&total)[kTiles][4]) {
     wait_copy_groups<Memory::kAhead - 1>();
-    if constexpr (Memory::kScales > 0) __syncwarp();
+    if constexpr (Memory::kHasScales) __syncwarp();
     float sums[kTiles][4] = {};
     float others[kTiles][4] = {};  // a second chain, so that products need not wait for each other
     const auto* mine = reinterpret_cast<const uint4*>(slots_ + slot * Memory::kSlot);
-    const uint32_t scale_g = lane_scales(slot, 0);
-    const uint32_t scale_g8 = lane_scales(slot, 8);
 #pragma unroll
-    for (int l = 0; l < Codec::kLoads; ++l) {
-      const uint4 a = mine[l * kSweepThreads];
-      const uint4 b = mine[(Codec::kLoads + l) * kSweepThreads];
-      multiply_groups(a, b, scale_g, scale_g8, x + l * Codec::kGroups * kTiles * 32, sums, others);
+    for (int block = 0; block < kSlotBlocks<Codec>; ++block) {
+      const uint32_t scale_g = lane_scales(slot, 0, block);
+      const uint32_t scale_g8 = lane_scales(slot, 8, block);
+#pragma unroll
+      for (int l = block * Codec::kLoads; l < (block + 1) * Codec::kLoads; ++l) {
+        const uint4 a = mine[l * kSweepThreads];
+        const uint4 b = mine[(Memory::kLoads + l) * kSweepThreads];
+        multiply_groups(a, b, scale_g, scale_g8, x + l * Codec::kGroups * kTiles * 32, sums,
+                        others);
+      }
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -180,19 +225,22 @@ class WeightSweep {
       for (int j = 0; j < 4; ++j)
         total[tile][j] = fmaf(block_scale, sums[tile][j] + others[tile][j], total[tile][j]);
     }
-    if constexpr (Memory::kScales > 0) __syncwarp();
+    if constexpr (Memory::kHasScales) __syncwarp();
     start(slot);
   }
 
  private:
+  static constexpr int kLaneScales = Memory::kRowScales / 2;  // bytes that a lane brings
+
   __device__ __forceinline__ void go_to_item() {
     block_ = begin_;
-    if (next_item_ >= items_.end) {
+    if (!items_.more()) {
       block_ = end_;
       return;
     }
-    const ProductCall& c = items_.c;
-    const SweepItem it = items_.item(next_item_++);
+    const ProductCall& c = c_;
+    const SweepItem it = items_.item();
+    items_.next();
     const int n = it.tile * kSweepRows + warp_id() * 16;
     const int g = lane_id() >> 2;
     // Rows past the end read the last one and are not stored.
@@ -200,44 +248,47 @@ class WeightSweep {
     const int64_t at = begin_ * (kBlockK * 16 / Codec::kLoadK) + (lane_id() & 3) * 16;
     rows_[0] = w + min(n + g, c.N - 1) * c.w_row + at;
     rows_[1] = w + min(n + g + 8, c.N - 1) * c.w_row + at;
-    if constexpr (Memory::kScales > 0) {
+    if constexpr (Memory::kHasScales) {
       scale_row_ = c.scales + it.e * c.scale_matrix +
                    min(n + (lane_id() >> 1), c.N - 1) * c.scale_row + begin_ * 8 +
-                   (lane_id() & 1) * 4;
+                   (lane_id() & 1) * kLaneScales;
     }
   }
 
-  /// Starts the next block that has not been started.
+  /// Starts the next slot that has not been started.
   __device__ __forceinline__ void start(int slot) {
     if (block_ < end_) {
-      const int K = items_.c.K;
+      const int K = c_.K;
       auto* mine = reinterpret_cast<uint4*>(slots_ + slot * Memory::kSlot);
       const int first_k = block_ * kBlockK + (lane_id() & 3) * Codec::kLoadK;
 #pragma unroll
-      for (int l = 0; l < Codec::kLoads; ++l) {
+      for (int l = 0; l < Memory::kLoads; ++l) {
         const bool exists = first_k + l * 4 * Codec::kLoadK < K;
         const int more = exists ? l * 64 : 0;
         copy_async<16>(mine + l * kSweepThreads, rows_[0] + more, exists);
-        copy_async<16>(mine + (Codec::kLoads + l) * kSweepThreads, rows_[1] + more, exists);
+        copy_async<16>(mine + (Memory::kLoads + l) * kSweepThreads, rows_[1] + more, exists);
       }
-      rows_[0] += Codec::kLoads * 64;
-      rows_[1] += Codec::kLoads * 64;
-      if constexpr (Memory::kScales > 0) {
-        const bool exists = block_ * 8 + (lane_id() & 1) * 4 < K / 16;
-        copy_async<4>(scales_ + slot * Memory::kSlot + lane_id() * 4, scale_row_, exists);
-        scale_row_ += 8;
+      rows_[0] += Memory::kLoads * 64;
+      rows_[1] += Memory::kLoads * 64;
+      if constexpr (Memory::kHasScales) {
+        const bool exists = block_ * 8 + (lane_id() & 1) * kLaneScales < K / 16;
+        copy_async<kLaneScales>(scales_ + slot * Memory::kSlot + lane_id() * kLaneScales,
+                                exists ? scale_row_ : c_.scales, exists);
+        scale_row_ += Memory::kRowScales;
       }
-      if (++block_ == end_) go_to_item();
+      block_ += kSlotBlocks<Codec>;
+      if (block_ >= end_) go_to_item();
     }
     end_copy_group();
   }
 
-  /// The two scales of this lane's 32 k, of row lane / 4 + more.
-  __device__ __forceinline__ uint32_t lane_scales(int slot, int more) const {
-    if constexpr (Memory::kScales > 0) {
+  /// The two scales of this lane's 32 k in a block, of row lane / 4 + more.
+  __device__ __forceinline__ uint32_t lane_scales(int slot, int more, int block) const {
+    if constexpr (Memory::kHasScales) {
       const int row = (lane_id() >> 2) + more;
       return lifted_scales(*reinterpret_cast<const uint16_t*>(scales_ + slot * Memory::kSlot +
-                                                              row * 8 + (lane_id() & 3) * 2));
+                                                              row * Memory::kRowScales + block * 8 +
+                                                              (lane_id() & 3) * 2));
     }
     return 0;
   }
@@ -265,12 +316,12 @@ class WeightSweep {
     }
   }
 
-  const Items& items_;
+  const ProductCall& c_;
+  Cursor items_;  // those to start
   unsigned char* slots_;
   unsigned char* scales_;
   const uint8_t* rows_[2];
   const uint8_t* scale_row_ = nullptr;
-  int next_item_;
   int block_;  // the next to start
   int begin_;
   int end_;
@@ -354,59 +405,64 @@ template <class Codec, int kTiles>
 __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
     sweep_products(ProductCall c, SweepPlan plan) {
   using Memory = SweepMemory<Codec, kTiles>;
+  constexpr int kPer = kSlotBlocks<Codec>;
   extern __shared__ __align__(16) unsigned char sweep_shared[];
   auto* const x_shared = reinterpret_cast<uint4*>(sweep_shared + Memory::kXAt);
   auto* const sums = reinterpret_cast<float*>(sweep_shared + Memory::sums_at(plan.slice_blocks));
   auto* const starts = reinterpret_cast<int*>(sweep_shared + Memory::starts_at(plan.slice_blocks));
-  let_next_start();
+  const bool waits = c.offsets != nullptr || c.w_is_made;
+  if (waits) wait_for_previous();
   if (c.offsets != nullptr) {
-    wait_for_previous();
     find_expert_items<8 * kTiles>(c, plan.row_tiles, starts);
   }
-  const SweepItems<8 * kTiles> items(c, plan, starts);
+  SweepCursor<8 * kTiles> items(c, plan, starts);
+  // Blocks of the next kernel would take room from those that have yet to come.
+  if (!items.more_than_one()) let_next_start();
   const int slice = static_cast<int>(blockIdx.x) % plan.split;
   const int begin = min(slice * plan.slice_blocks, plan.num_blocks);
   const int end = min(begin + plan.slice_blocks, plan.num_blocks);
-  WeightSweep<Codec, kTiles> weights(items, begin, end, sweep_shared);
-  if (c.offsets == nullptr) wait_for_previous();
+  WeightSweep<Codec, kTiles> weights(c, items, begin, end, sweep_shared);
+  if (!waits) wait_for_previous();
   const SweepBarrier barrier{plan.split > 1};
   SweepItem before{};
   SweepItem it{-1, 0, 0, 0};
   float factor = 1.0f;
   int slot = 0;
-  for (int i = items.begin; i < items.end; ++i) {
+  int done = 0;
+  for (; items.more(); items.next(), ++done) {
     const int e = it.e;
     const int first = it.first;
     const float factor_before = factor;
     before = it;
-    it = items.item(i);
+    it = items.item();
+    if (!items.more_than_one()) let_next_start();
     factor = c.factor(it.e) * Codec::kFactor;
     if (it.e != e || it.first != first) {
       __syncthreads();
       stage_x<Codec, kTiles, kSweepThreads>(
           c, (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + it.first * c.x_row, it.count, begin,
-          end - begin, x_shared);
+          (end - begin + kPer - 1) / kPer * kPer, x_shared);
       __syncthreads();
     }
     float total[kTiles][4] = {};
     float scale = begin < end ? sweep_scale<Codec>(c, it, begin) : 1.0f;
-    for (int b = begin; b < end; ++b) {
+    for (int b = begin; b < end; b += kPer) {
       const float now = scale;
-      if (b + 1 < end) scale = sweep_scale<Codec>(c, it, b + 1);
+      if (b + kPer < end) scale = sweep_scale<Codec>(c, it, b + kPer);
       weights.multiply(slot, x_shared + (b - begin) * kTiles * 128 + lane_id(), now, total);
       slot = slot + 1 == Memory::kAhead ? 0 : slot + 1;
     }
-    if (i > items.begin) {
+    if (done > 0) {
       barrier.wait();
       finish_item<Codec>(c, before, factor_before, plan.split,
-                         sums + ((i - 1) & 1) * Memory::kSums);
+                         sums + ((done - 1) & 1) * Memory::kSums);
     }
-    keep_sweep_sums(total, sums + (i & 1) * Memory::kSums);
+    keep_sweep_sums(total, sums + (done & 1) * Memory::kSums);
     barrier.arrive();
   }
-  if (items.begin < items.end) {
+  if (done > 0) {
     barrier.wait();
-    finish_item<Codec>(c, it, factor, plan.split, sums + ((items.end - 1) & 1) * Memory::kSums);
+    finish_item<Codec>(c, it, factor, plan.split, sums + ((done - 1) & 1) * Memory::kSums);
   }
   wait_copy_groups<0>();
   barrier.arrive();
@@ -417,14 +473,15 @@ __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
 
 /// The slices of a matrix that need the least time: the blocks of k that a multiprocessor has, and
 /// about four more for every tile that follows another.
-inline SweepPlan sweep_plan(const ProductCall& c, int num_sms) {
+inline SweepPlan sweep_plan(const ProductCall& c, int num_sms, int slot_blocks) {
   SweepPlan plan;
   plan.row_tiles = (c.N + kSweepRows - 1) / kSweepRows;
   plan.num_blocks = std::max(1, (c.K + kBlockK - 1) / kBlockK);
   const int64_t tiles = int64_t{plan.row_tiles} * (c.offsets == nullptr ? c.matrices : 8);
   int64_t best = -1;
   for (int split = 1; split <= 8; split *= 2) {
-    const int slice = (plan.num_blocks + split - 1) / split;
+    const int whole = (plan.num_blocks + split - 1) / split;
+    const int slice = (whole + slot_blocks - 1) / slot_blocks * slot_blocks;
     if (slice > kMostSliceBlocks && split < 8) continue;
     constexpr int64_t kItem = 4;
     const int64_t clusters = 3 * num_sms / split;
@@ -488,7 +545,8 @@ Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
                        {.blocks = clusters * plan.split,
                         .threads = kSweepThreads,
                         .shared_bytes = shared,
-                        .cluster = plan.split},
+                        .cluster = plan.split,
+                        .alone = c.is_long()},
                        c, plan);
 }
 
@@ -496,8 +554,9 @@ Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
 template <class Codec>
 Status run_sweep(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const SweepPlan plan = sweep_plan(c, ex.device->num_sms);
-  const bool few = c.offsets == nullptr ? c.T <= 8 : c.T <= 2 * c.matrices;
+  const SweepPlan plan = sweep_plan(c, ex.device->num_sms, kSlotBlocks<Codec>);
+  // Of experts with four rows on average two in a hundred have more than eight.
+  const bool few = c.offsets == nullptr ? c.T <= 8 : c.T <= 4 * int64_t{c.matrices};
   if (few) return launch_sweep<Codec, 1>(ex, c, plan);
   return launch_sweep<Codec, 2>(ex, c, plan);
 }

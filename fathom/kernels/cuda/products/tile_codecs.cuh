@@ -45,7 +45,8 @@ struct TileBf16 {
   static constexpr float kFactor = 1.0f;
 };
 
-/// NVFP4 weights, decoded with their scales into registers.
+/// NVFP4 weights in layout kPairs (formats/pair_layout.h), decoded with their scales into
+/// registers.
 struct TileNvfp4 {
   static constexpr int kStageK = 64;
   static constexpr int kXElement = 2;
@@ -60,55 +61,35 @@ struct TileNvfp4 {
   static constexpr float kFactor = 128.0f;  // 2^126 / 2^119
   static constexpr int kSteps = kStageK / 16;
 
-  /// Byte r of `words` holds two codes, the lower k in its lower half; out[order of r] gets them as
-  /// a pair of bf16 times 2^-126.
-  __device__ __forceinline__ static void decode_bytes(uint32_t words, uint32_t (&out)[4]) {
-    const uint32_t low_ends = (words << 6) & 0xC0C0C0C0u;
-    const uint32_t low_tops = ((words << 4) & 0x80808080u) | ((words >> 2) & 0x01010101u);
-    const uint32_t high_ends = (words << 2) & 0xC0C0C0C0u;
-    const uint32_t high_tops = (words & 0x80808080u) | ((words >> 6) & 0x01010101u);
-    const uint32_t low_01 = __byte_perm(low_ends, low_tops, 0x5140);
-    const uint32_t low_23 = __byte_perm(low_ends, low_tops, 0x7362);
-    const uint32_t high_01 = __byte_perm(high_ends, high_tops, 0x5140);
-    const uint32_t high_23 = __byte_perm(high_ends, high_tops, 0x7362);
-    out[0] = __byte_perm(low_01, high_01, 0x5410);
-    out[2] = __byte_perm(low_01, high_01, 0x7632);
-    out[1] = __byte_perm(low_23, high_23, 0x5410);
-    out[3] = __byte_perm(low_23, high_23, 0x7632);
-  }
-
   /// The fragments of part `part` (of kWEvery) of a stage of weights: `w` is the address of row
   /// lane / 4 of this warp, `side` that of its sixteen scales.
   __device__ __forceinline__ static void decode(uint32_t w,
                                                 uint32_t side,
                                                 int part,
                                                 uint32_t (&a)[kSteps][4]) {
-    const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
-    const uint32_t mine = t | (4 + t) << 4;                          // byte t of two words
-    const uint32_t swizzle = static_cast<uint32_t>(lane_id()) >> 2;  // the row, mod 8
+    const auto lane = static_cast<uint32_t>(lane_id());
+    const uint32_t swizzle = lane >> 2;  // the row, mod 8
     const uint32_t scales = load_shared_4(side + 4 * static_cast<uint32_t>(part));
     const uint32_t scales_8 = load_shared_4(side + 8 * 16 + 4 * static_cast<uint32_t>(part));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t at = w + ((static_cast<uint32_t>(2 * part + half) ^ swizzle) << 4);
-      const uint4 row = load_shared_16(at);
-      const uint4 row_8 = load_shared_16(at + 8 * kWRow * kWEvery);
+    for (int half = 0; half < 2; ++half) {  // of 32 k
+      const uint32_t at =
+          w + ((static_cast<uint32_t>(2 * part + half) ^ swizzle) << 4) + (lane & 3) * 4;
+      uint32_t row[4];
+      uint32_t row_8[4];
+      decode_e2m1(load_shared_4(at), row);
+      decode_e2m1(load_shared_4(at + 8 * kWRow * kWEvery), row_8);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = 2 * half + i;
-        const uint32_t here =
-            i == 0 ? __byte_perm(row.x, row.y, mine) : __byte_perm(row.z, row.w, mine);
-        const uint32_t here_8 =
-            i == 0 ? __byte_perm(row_8.x, row_8.y, mine) : __byte_perm(row_8.z, row_8.w, mine);
-        decode_bytes(__byte_perm(here, here_8, 0x5410), a[step]);
         const auto pick = static_cast<uint32_t>(step | (4 + step) << 4);
         const uint32_t lifted = lifted_scales(__byte_perm(scales, scales_8, pick));
         const uint32_t scale = __byte_perm(lifted, 0, 0x1010);
         const uint32_t scale_8 = __byte_perm(lifted, 0, 0x3232);
-        a[step][0] = multiply_pairs(a[step][0], scale);
-        a[step][1] = multiply_pairs(a[step][1], scale_8);
-        a[step][2] = multiply_pairs(a[step][2], scale);
-        a[step][3] = multiply_pairs(a[step][3], scale_8);
+        a[step][0] = multiply_pairs(row[2 * i], scale);
+        a[step][1] = multiply_pairs(row_8[2 * i], scale_8);
+        a[step][2] = multiply_pairs(row[2 * i + 1], scale);
+        a[step][3] = multiply_pairs(row_8[2 * i + 1], scale_8);
       }
     }
   }

@@ -23,6 +23,23 @@ struct TileOutput {
     return n < c.N && token < tile.count ? c.finished(sum * factor, tile.first + token, n) : 0.0f;
   }
 
+  /// Four neighbours of a row of y.
+  __device__ __forceinline__ void store_four(const float4& sums, int token, int n) const {
+    const bool whole = c.y_format == Format::kBf16 && n + 4 <= c.N &&
+                       (c.y_row | y_first) % 4 == 0 && reinterpret_cast<uintptr_t>(c.y) % 8 == 0;
+    if (!whole) {
+      store(sums.x, token, n);
+      store(sums.y, token, n + 1);
+      store(sums.z, token, n + 2);
+      store(sums.w, token, n + 3);
+      return;
+    }
+    if (token >= tile.count) return;
+    const uint2 words = {pair_of_floats(value(sums.x, token, n), value(sums.y, token, n + 1)),
+                         pair_of_floats(value(sums.z, token, n + 2), value(sums.w, token, n + 3))};
+    *reinterpret_cast<uint2*>(static_cast<Bf16*>(c.y) + y_first + token * c.y_row + n) = words;
+  }
+
   __device__ __forceinline__ void store(float sum, int token, int n) const {
     if (n >= c.N || token >= tile.count) return;
     store_any(c.y, c.y_format, y_first + token * c.y_row + n, value(sum, token, n));
@@ -142,13 +159,19 @@ __device__ void combine_slices(const TileOutput& out, float* sums, int split) {
   const int rank = static_cast<int>(cluster_rank());
   const int share = kTokens / split;
   const int count = min(out.tile.count, (rank + 1) * share) - rank * share;
-  for (int i = static_cast<int>(threadIdx.x); i < count * kRows; i += kTileThreadsOfProduct) {
-    const int token = rank * share + i / kRows;
-    const int row = i % kRows;
-    float sum = 0.0f;
-    for (int s = 0; s < split; ++s)
-      sum += in_block(sums, static_cast<unsigned>(s))[token * kPitch + row];
-    out.store(sum, token, out.tile.row_tile * kRows + row);
+  constexpr int kFours = kRows / 4;
+#pragma unroll 2
+  for (int i = static_cast<int>(threadIdx.x); i < count * kFours; i += kTileThreadsOfProduct) {
+    const int token = rank * share + i / kFours;
+    const int row = i % kFours * 4;
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 2
+    for (int s = 0; s < split; ++s) {
+      const float* theirs = in_block(sums, static_cast<unsigned>(s)) + token * kPitch + row;
+      const float4 v = *reinterpret_cast<const float4*>(theirs);
+      sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
+    }
+    out.store_four(sum, token, out.tile.row_tile * kRows + row);
   }
 }
 

@@ -115,6 +115,7 @@ __device__ void bring_tiles(const TileMaps& maps,
   const int tid = static_cast<int>(threadIdx.x) % kWarpgroup;
   if (!kHasSide && tid != 0) return;
   for (; walk.more(); walk.next_item()) {
+    if (walk.is_last()) let_next_start();
     const ProductTile tile = walk.tile();
     const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
@@ -406,7 +407,6 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct, 1)
   const TilePlaces<Codec, kTokens> at{shared};
   auto* const starts = reinterpret_cast<int*>(base + Memory::kStartsAt);
   auto* const sums = reinterpret_cast<float*>(base);
-  let_next_start();
   if (threadIdx.x == 0) {
     prefetch_map(maps.x);
     prefetch_map(maps.w);

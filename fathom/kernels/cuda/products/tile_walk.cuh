@@ -158,6 +158,10 @@ struct TileWalk {
 
   __device__ bool more() const { return item < items; }
 
+  __device__ bool is_last() const {
+    return item + static_cast<int>(gridDim.x) / plan.split >= items;
+  }
+
   __device__ void next_item() { item += static_cast<int>(gridDim.x) / plan.split; }
 
   __device__ ProductTile tile() const {

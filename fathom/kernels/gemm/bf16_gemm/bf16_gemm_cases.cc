@@ -21,6 +21,9 @@ void add_bf16_gemm_shapes(CaseList& list) {
                                       .y = Format::kF32,
                                       .layout = WeightLayout::kRowMajor});
   }
+  // Taken row by row on a GPU: rows and k that fill no whole block or load.
+  for (int64_t t : {1, 2})
+    add_product_case<Bf16Gemm>(list, {.t = t, .n = 777, .k = 2312, .x_gap = 8});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k, Format y = Format::kBf16) {
       add_product_case<Bf16Gemm>(list, {.t = t, .n = n, .k = k, .y = y, .op = op});

@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/row_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep_products.cuh"
@@ -27,6 +28,14 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileBf16<false>, 256>(ex, c);
 }
 
+bool takes_one_row(const Args& a) {
+  return is_bf16(a) && takes_rows(product_of(a));
+}
+
+Status run_by_row(Exec& ex, const Args& a) {
+  return run_rows(ex, product_of(a));
+}
+
 Status run_swept(Exec& ex, const Args& a) {
   return run_sweep<Bf16Codec>(ex, product_of(a));
 }
@@ -46,16 +55,18 @@ constexpr MathUnit kBf16Unit = MathUnit::kBf16;
 }  // namespace
 
 constinit const VariantTable<Bf16Gemm> bf16_gemm_cuda{
+    {"by_row", sm(90), "", kTraits, run_by_row, MathUnit::kF32, takes_one_row},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"swept", sm(90), "K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 constinit const VariantTable<Bf16Bmm> bf16_bmm_cuda{
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
+    {"swept", sm(90), "K<=16384", kTraits, run_swept, kBf16Unit, is_bf16},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -46,7 +46,7 @@ bool is_aligned(const Args& a) {
 }
 
 bool fills_tiles(const Args& a) {
-  return is_row_major(a) && a.y.format != Format::kF32 &&
+  return has_rows(a) && a.y.format != Format::kF32 &&
          takes_tiles<TileFp8Pair<false>>(product(a), kFewestTileRows);
 }
 
@@ -74,7 +74,7 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
      fp8_blocks::is_bf16},
     {"streamed", sm(90), "K<=32768", kTraits, fp8_blocks::run_streamed, MathUnit::kBf16,
      fp8_blocks::is_bf16},
-    {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, is_row_major},
+    {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, has_rows},
 };
 
 constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
@@ -82,7 +82,7 @@ constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
      channels::fills_tiles},
     {"streamed", sm(90), "K<=32768", kTraits, channels::run_streamed, MathUnit::kBf16,
      channels::is_aligned},
-    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, is_row_major},
+    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -241,6 +241,7 @@ void add_quantised_cases(CaseList& list) {
       add(list, {.t = 3, .n = 33, .k = k, .y = Format::kF32, .weight = form, .swizzled_x = false});
     }
     add(list, {.t = 150, .n = 128, .k = 128, .y = Format::kF16, .weight = form});
+    add(list, {.t = 7, .n = 2600, .k = 384, .weight = form});
     add(list, {.t = 33, .n = 128, .k = 192, .weight = form, .swizzled_x = false});
     add(list, {.t = 14,
                .n = 48,
@@ -264,6 +265,9 @@ void add_plain_x_cases(CaseList& list) {
   add_small_product_cases<K>(list, Format::kNvfp4, 300,
                              {Format::kBf16, Format::kF32, Format::kF16});
   add_product_case<K>(list, {.t = 9, .n = 17, .k = 16448, .weight = Format::kNvfp4});
+  // Large enough to be swept on a GPU, with an odd number of blocks of 128 k.
+  for (int64_t t : {1, 9})
+    add_product_case<K>(list, {.t = t, .n = 7168, .k = 2176, .weight = Format::kNvfp4, .x_gap = 8});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<K>(list, {.t = t, .n = n, .k = k, .weight = Format::kNvfp4, .op = op});

@@ -5,6 +5,7 @@
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
+#include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
 
 namespace fathom {
 namespace {
@@ -14,17 +15,30 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Nvfp4Gemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && streams(a, 64) &&
+  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs && streams(a, 64) &&
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
+}
+
+/// From so many rows on: two passes over a large matrix are as fast as decoding it into tiles.
+int64_t fewest_rows(const Args& a) {
+  const bool large =
+      a.w.rows() >= 7168 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
+  return large ? 33 : kFewestTileRows;
 }
 
 bool fills_tiles(const Args& a) {
   return is_bf16(a) && a.y.format != Format::kF32 &&
-         takes_tiles<TileNvfp4>(product_of(a), kFewestTileRows);
+         takes_tiles<TileNvfp4>(product_of(a), fewest_rows(a));
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4, 256>(ex, product_of(a));
+}
+
+/// Scales of a row come by eight bytes, those of 128 k.
+bool sweeps(const Args& a) {
+  return is_bf16(a) && a.w.cols() % 128 == 0 &&
+         reinterpret_cast<uintptr_t>(a.w.scales.data) % 8 == 0;
 }
 
 Status run_swept(Exec& ex, const Args& a) {
@@ -33,6 +47,20 @@ Status run_swept(Exec& ex, const Args& a) {
 
 Status run_streamed(Exec& ex, const Args& a) {
   return run_stream<Nvfp4Codec>(ex, product_of(a));
+}
+
+/// What comes as a reference call has it.
+Status run_reordered(Exec& ex, const Args& a) {
+  ProductCall c = product_of(a);
+  FATHOM_TRY(reorder(ex, a, nullptr, &c));
+  if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
+  if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4>(c, kFewestTileRows))
+    return run_tiles<TileNvfp4, 256>(ex, c);
+  return run_sweep<Nvfp4Codec>(ex, c);
+}
+
+int64_t reordered_workspace(const Args& a, const Exec&) {
+  return nvfp4_copies(a).bytes();
 }
 
 AnyMatrix with_scales(AnyMatrix m, const View& scales, BlockScaleLayout layout, int64_t k) {
@@ -69,9 +97,11 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
+    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,
+     reordered_workspace},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -26,7 +26,7 @@ constexpr VariantTable<K> group_table() {
        fp8_blocks::fills_code_tiles},
       {"streamed", sm(90), "E<=1024, K<=32768", kTraits, fp8_blocks::run_streamed, MathUnit::kBf16,
        fp8_blocks::is_bf16},
-      {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, is_row_major},
+      {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, has_rows},
   };
 }
 

@@ -384,8 +384,8 @@ int64_t composed_workspace(const Args& a, const Exec&) {
   return LayerBuffers(a, nullptr).bytes;
 }
 
-bool is_row_major(const Args& a) {
-  return a.w_up.layout == WeightLayout::kRowMajor && a.w_down.layout == WeightLayout::kRowMajor;
+bool both_have_rows(const Args& a) {
+  return has_rows(a.w_up) && has_rows(a.w_down);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
@@ -393,7 +393,7 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<FusedMoeNvfp4> fused_moe_nvfp4_cuda{
-    {"composed", sm(90), "El<=1024", kTraits, run_composed, MathUnit::kBf16, is_row_major,
+    {"composed", sm(90), "El<=1024", kTraits, run_composed, MathUnit::kBf16, both_have_rows,
      composed_workspace},
 };
 

@@ -6,8 +6,8 @@
 
 namespace fathom::cuda {
 
-/// Runs a product with offsets, row-major weights and linear scales, by the fastest code that takes
-/// its shapes. y may be float32.
+/// Runs a product with offsets, weights in rows and linear scales, by the fastest code that takes
+/// its shapes: only `each` takes weights that are not in pairs. y may be float32.
 Status run_nvfp4_experts(Exec& ex, const ProductCall& c);
 
 }  // namespace fathom::cuda

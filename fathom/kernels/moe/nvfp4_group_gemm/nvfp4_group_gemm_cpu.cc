@@ -289,7 +289,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cpu{
      run_quantised<row_major_loop, ElementType::kBf16>, MathUnit::kBf16, takes_row_major_quantised},
     {"avx2", Isa::kAvx2, "", kTraits, run_product_kernel<Args, nvfp4_products_avx2>, MathUnit::kF32,
      takes_rows16_plain},
-    {"portable", Isa::kPortable, "", kTraits, run_portable},
+    {"portable", Isa::kPortable, "", kTraits, run_portable, MathUnit::kF32, is_for_cpu<Args>},
 };
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_experts.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm_sm100.h"
@@ -15,7 +16,7 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Nvfp4GroupGemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && streams(a, 64) &&
+  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs && streams(a, 64) &&
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
@@ -29,12 +30,35 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4, 256>(ex, product_of(a));
 }
 
+/// Scales of a row come by eight bytes, those of 128 k.
+bool sweeps(const Args& a) {
+  return is_bf16(a) && a.w.cols() % 128 == 0 &&
+         reinterpret_cast<uintptr_t>(a.w.scales.data) % 8 == 0;
+}
+
 Status run_swept(Exec& ex, const Args& a) {
   return run_sweep<Nvfp4Codec>(ex, product_of(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {
   return run_stream<Nvfp4Codec>(ex, product_of(a));
+}
+
+/// What comes as a reference call has it.
+Status run_reordered(Exec& ex, const Args& a) {
+  ProductCall c = product_of(a);
+  const bool swizzled_x = a.x_scales.present() && a.x_scale_layout != BlockScaleLayout::kLinear;
+  FATHOM_TRY(reorder(ex, a, swizzled_x ? a.scale_offsets.as<const int32_t>() : nullptr, &c));
+  if (a.alphas.present()) c.matrix_factors = a.alphas.as<const float>();
+  if (a.y.format != Format::kF32 &&
+      takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices)) {
+    return run_tiles<TileNvfp4, 256>(ex, c);
+  }
+  return run_sweep<Nvfp4Codec>(ex, c);
+}
+
+int64_t reordered_workspace(const Args& a, const Exec&) {
+  return nvfp4_copies(a).bytes();
 }
 
 AnyMatrix swizzled(AnyMatrix m, const View& scales, int64_t k) {
@@ -72,14 +96,16 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 namespace cuda {
 
 Status run_nvfp4_experts(Exec& ex, const ProductCall& c) {
-  const bool aligned = c.K % 64 == 0 && c.x_format == Format::kBf16 && c.x_row % 8 == 0 &&
-                       reinterpret_cast<uintptr_t>(c.x) % 16 == 0 &&
+  const bool aligned = c.in_pairs && c.K % 64 == 0 && c.x_format == Format::kBf16 &&
+                       c.x_row % 8 == 0 && reinterpret_cast<uintptr_t>(c.x) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(c.w) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(c.scales) % 4 == 0;
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4, 256>(ex, c);
-  return run_sweep<Nvfp4Codec>(ex, c);
+  if (c.K % 128 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 8 == 0)
+    return run_sweep<Nvfp4Codec>(ex, c);
+  return run_stream<Nvfp4Codec>(ex, c);
 }
 
 }  // namespace cuda
@@ -90,9 +116,11 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
+    {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,
+     reordered_workspace},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

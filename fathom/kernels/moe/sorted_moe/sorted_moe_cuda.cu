@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(kAnyWarps * 32) multiply_slots(SortedCall c) {
 void place_weights(const Args& a, SortedCall* c) {
   const Format format = a.w.format();
   c->w = {.values = a.w.values.data, .format = format, .row = a.w.cols()};
+  c->w.in_pairs = a.w.layout == WeightLayout::kPairs;
   if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) c->w.format = Format::kE4m3;
   if (!a.w.scales.present()) return;
   const bool fp4 = format == Format::kNvfp4;
@@ -161,7 +162,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<SortedMoeGemm> sorted_moe_gemm_cuda{
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, is_row_major},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom
