@@ -70,8 +70,9 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
                  "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation")
       ->check(CLI::IsMember({"auto", "absorbed", "fused_rope"}))
       ->capture_default_str();
-  app.add_flag("--batch-invariant", flags.batch_invariant,
-               "One attention form, so that a token's bits never depend on how it was computed");
+  app.add_flag(
+      "--batch-invariant", flags.batch_invariant,
+      "One attention form, so that a token's bits never depend on how it was computed (CPU)");
 }
 
 void add_device_flags(CLI::App& app, ModelFlags& flags) {
@@ -92,6 +93,12 @@ Result<ModelOptions> model_options(const ModelFlags& flags) {
     FATHOM_ASSIGN(options.kv_format, parse_format(flags.kv_cache_dtype));
   }
   options.page_size = flags.block_size;
+  if (flags.batch_invariant && options.device == DeviceKind::kCuda) {
+    return invalid_argument(
+        "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
+        "in "
+        "different orders");
+  }
   options.attention.prefill_chunk = flags.prefill_chunk;
   options.attention.always_absorbed = flags.batch_invariant || flags.attention == "absorbed";
   // On a GPU a step of few tokens is as long as its kernels are many.

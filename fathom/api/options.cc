@@ -339,6 +339,12 @@ Status validate(const EngineOptions& o) {
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
   }
+  if (o.batch_invariant && o.device == "cuda") {
+    return invalid_argument(
+        "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
+        "in "
+        "different orders");
+  }
   if (o.batch_invariant && o.attention == "fused_rope") {
     return invalid_argument(
         "--batch-invariant fixes the absorbed form; --attention fused_rope "

@@ -32,8 +32,10 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   settings.scheduler.max_num_seqs = shape.max_num_seqs;
   settings.scheduler.max_num_batched_tokens = shape.max_num_batched_tokens;
   settings.scheduler.max_model_len = settings.plan.max_model_len;
-  // In one attention form a token has the same bits however it was computed.
-  settings.scheduler.share_decoded_pages |= model.options().attention.always_absorbed;
+  // In one attention form a token has the same bits however it was computed, but on a GPU, whose
+  // products take other variants for few rows than for many.
+  settings.scheduler.share_decoded_pages |=
+      model.options().attention.always_absorbed && shape.gpu == nullptr;
   return settings;
 }
 

@@ -40,7 +40,7 @@ std::vector<BatchShape> largest_steps(const StepShape& s) {
 // The same on a GPU, whose decode ranges are padded. Kernels split long contexts by the shape of a
 // step, so that their workspace is largest in the middle: every shape is asked for.
 std::vector<BatchShape> largest_gpu_steps(const StepShape& s, int64_t page_size) {
-  constexpr int64_t kSplitTokens = 8192;  // beyond, tables count as if they were that long
+  constexpr int64_t kSplitTokens = 65536;  // beyond, tables count as if they were that long
   const int64_t most_pages = ceil_div(s.max_model_len, page_size);
   const DecodePadding largest{.requests = decode_bucket(s.max_num_seqs), .pages = most_pages};
   std::vector<BatchShape> shapes = largest_steps(s);
