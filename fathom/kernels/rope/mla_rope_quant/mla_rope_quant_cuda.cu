@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
@@ -153,6 +155,12 @@ __device__ __forceinline__ void finish_unit(
   const Scaling scaling(scale);
   const int lat_units = p.L / kVector;
   if (at.unit < lat_units) {
+    if constexpr (std::is_same_v<In, Out>) {
+      if (scale == 1.0f) {
+        store_packed(head.lat_out + kVector * at.unit, lat);
+        return;
+      }
+    }
     float values[kVector];
     unpack(lat, values);
 #pragma unroll
