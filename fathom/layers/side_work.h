@@ -11,13 +11,13 @@ namespace fathom {
 
 /// Runs one piece of work on the second stream, where there is one, until join(); everything called
 /// in between runs beside it. What the work takes from the arenas stays taken until the end of this
-/// object's life. Where there is no second stream the work runs at once, and a dry run for a GPU
-/// takes the memory that it would.
+/// object's life. Where there is no second stream, or it is not wanted, the work runs at once, and
+/// a dry run for a GPU takes the memory that it would.
 class SideWork {
  public:
-  explicit SideWork(Exec& ex)
+  explicit SideWork(Exec& ex, bool wanted = true)
       : ex_(ex),
-        beside_(ex.side != nullptr || (ex.dry() && ex.device != nullptr)),
+        beside_(wanted && (ex.side != nullptr || (ex.dry() && ex.device != nullptr))),
         activations_(ex.activations->mark()),
         scratch_(ex.scratch->mark()) {}
 

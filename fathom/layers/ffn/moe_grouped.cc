@@ -45,6 +45,14 @@ Result<ExpertRows> expert_rows(
   return out;
 }
 
+// Kernels of experts that share out their work over the whole GPU wait for blocks of others that
+// run beside them: those of few rows an expert, but of many experts.
+bool gains_beside(const MoeShape& s, int64_t tokens) {
+  constexpr int64_t kFewTokens = 16;
+  constexpr int64_t kManyRows = 16;  // of an expert
+  return tokens <= kFewTokens || tokens * s.K >= kManyRows * s.E;
+}
+
 }  // namespace
 
 Status moe_grouped(Exec& ex,
@@ -55,7 +63,7 @@ Status moe_grouped(Exec& ex,
                    const View& y) {
   ArenaScope arena(*ex.activations);
   const bool shared = has_shared_experts(w);
-  SideWork beside(ex);
+  SideWork beside(ex, gains_beside(s, x.dim(0)));
   if (shared) {
     FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, w, x, y); }));
   }

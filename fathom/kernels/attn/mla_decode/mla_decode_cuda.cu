@@ -4,6 +4,7 @@
 #include "fathom/kernels/attn/attend_row.cuh"
 #include "fathom/kernels/attn/mla_decode/mla_decode_call.cuh"
 #include "fathom/kernels/attn/mla_decode/mla_decode_tiles.cuh"
+#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 
 namespace fathom {
@@ -38,48 +39,13 @@ int64_t row_tiles(const MlaDecode::Args& a) {
   return ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kTileRows);
 }
 
-/// Clusters of `size` blocks that the GPU `device` runs at once; 0 if it runs none. More than eight
-/// blocks are a size that not every GPU of an architecture has.
+/// Clusters of `size` blocks that the GPU `device` runs at once; 0 if it runs none.
 template <class C>
-int64_t find_clusters_at_once(int device, int size) {
-  int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) {
-    cudaGetLastError();  // it stays for the next call otherwise
-    return 0;
-  }
-  const auto* kernel = reinterpret_cast<const void*>(decode_tiles<C>);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(size));
-  config.blockDim = dim3(mla_decode::kTileThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(kSharedBytes);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  const bool found = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(kSharedBytes)) == cudaSuccess &&
-                     cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
-                                          1) == cudaSuccess &&
-                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
-  if (!found) cudaGetLastError();
-  cudaSetDevice(before);
-  return found ? clusters : 0;
-}
-
-/// The same, asked once for each GPU and size.
-template <class C>
-int64_t clusters_at_once(int device, int size) {
-  struct Known {
-    int device = -1;
-    int64_t clusters = 0;
-  };
-
-  static thread_local Known known[kMostInCluster + 1];
-  Known& k = known[size];
-  if (k.device != device) k = {device, find_clusters_at_once<C>(device, size)};
-  return k.clusters;
+int64_t clusters_of(int device, int size) {
+  return cuda::clusters_at_once(device, {.kernel = reinterpret_cast<const void*>(decode_tiles<C>),
+                                         .threads = mla_decode::kTileThreads,
+                                         .shared_bytes = kSharedBytes,
+                                         .cluster = size});
 }
 
 /// How every request is cut.
@@ -122,8 +88,8 @@ Plan plan_of(const MlaDecode::Args& a, const DeviceInfo& gpu) {
   for (int pieces = 2; pieces <= kMostInCluster && pieces <= tiles; ++pieces) {
     if (pieces > 8 && pieces < kMostInCluster) continue;
     const int64_t at_once = a.cache.format == Format::kE4m3
-                                ? clusters_at_once<E4m3>(gpu.ordinal, pieces)
-                                : clusters_at_once<Bf16>(gpu.ordinal, pieces);
+                                ? clusters_of<E4m3>(gpu.ordinal, pieces)
+                                : clusters_of<Bf16>(gpu.ordinal, pieces);
     if (at_once == 0) continue;
     consider(pieces, Merge::kCluster,
              rounds(blocks, at_once) * (tiles_of_piece(pieces) + kStart + kClusterMerge));

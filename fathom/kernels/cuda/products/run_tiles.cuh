@@ -1,6 +1,7 @@
 // How the host plans and launches products in tiles (tile_products.cuh).
 #pragma once
 
+#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/products/tile_products.cuh"
 
 namespace fathom::cuda {
@@ -9,16 +10,32 @@ namespace fathom::cuda {
 inline constexpr int kFewestTileRows = 17;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 
-/// Slices of k: a power of two that gives every multiprocessor work, none shorter than four stages.
-inline int tile_split(int64_t tiles, int stages, int num_sms) {
+/// Clusters of blocks of a tile of `tokens` rows of x that the GPU runs at once.
+template <class Codec, int kTokens>
+int64_t tile_clusters(const DeviceInfo& gpu, int split) {
+  return clusters_at_once(gpu.ordinal,
+                          {.kernel = reinterpret_cast<const void*>(tile_products<Codec, kTokens>),
+                           .threads = kTileThreadsOfProduct,
+                           .shared_bytes = TileMemory<Codec, kTokens>::bytes(0),
+                           .cluster = split});
+}
+
+/// Slices of k: a power of two that gives multiprocessors work, none shorter than four stages, all
+/// at once.
+template <class Codec>
+int tile_split(const DeviceInfo& gpu, int tokens, int64_t tiles, int stages) {
   int split = 1;
-  while (split < 8 && tiles * split * 2 <= num_sms && stages >= 8 * split)
+  while (split < 8 && tiles * split * 2 <= gpu.num_sms && stages >= 8 * split) {
+    const int64_t at_once = tokens == 64 ? tile_clusters<typename Codec::Narrow, 64>(gpu, 2 * split)
+                                         : tile_clusters<Codec, 128>(gpu, 2 * split);
+    if (tiles > at_once) break;
     split *= 2;
+  }
   return split;
 }
 
 template <class Codec>
-TilePlan tile_plan(const ProductCall& c, int tokens, int num_sms) {
+TilePlan tile_plan(const ProductCall& c, int tokens, const DeviceInfo& gpu) {
   TilePlan plan;
   plan.row_tiles = (c.N + kTileRows<Codec> - 1) / kTileRows<Codec>;
   plan.stages = (c.K + Codec::kStageK - 1) / Codec::kStageK;
@@ -27,7 +44,7 @@ TilePlan tile_plan(const ProductCall& c, int tokens, int num_sms) {
   plan.token_tiles = (c.T + tokens - 1) / tokens;
   if (tokens > 128) return plan;
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
-  plan.split = tile_split(tiles, plan.stages, num_sms);
+  plan.split = tile_split<Codec>(gpu, tokens, tiles, plan.stages);
   plan.slice = (plan.stages + plan.split - 1) / plan.split;
   plan.slice = (plan.slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
   return plan;
@@ -61,7 +78,7 @@ template <class Codec, int kTokens>
 Status launch_tiles(Exec& ex, const ProductCall& c) {
   using Memory = TileMemory<Codec, kTokens>;
   static_assert(Codec::kWRow * Codec::kWEvery == kPanelRowBytes);
-  const TilePlan plan = tile_plan<Codec>(c, kTokens, ex.device->num_sms);
+  const TilePlan plan = tile_plan<Codec>(c, kTokens, *ex.device);
   TileMaps maps;
   FATHOM_TRY(make_maps<Codec>(c, kTokens, &maps));
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
@@ -82,16 +99,16 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
 /// of a tile, which multiply (2048 or, E4M3 on both sides, 4096 products a clock) or wait for
 /// decoding.
 template <class Codec>
-int64_t tile_cost(const ProductCall& c, int tokens, int num_sms) {
+int64_t tile_cost(const ProductCall& c, int tokens, const DeviceInfo& gpu) {
   constexpr int64_t kStart = 2500;    // and end of a tile
   constexpr int64_t kCombine = 6000;  // sums of slices
-  constexpr int64_t kDecoding = Codec::kDecoded ? 5 * Codec::kStageK : 0;
+  constexpr int64_t kDecoding = Codec::kDecoded ? 14 * Codec::kStageK : 0;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK;
-  const TilePlan plan = tile_plan<Codec>(c, tokens, num_sms);
+  const TilePlan plan = tile_plan<Codec>(c, tokens, gpu);
   const int64_t tiles =
       int64_t{plan.row_tiles} * ((c.T + tokens - 1) / tokens) * c.matrices * plan.split;
   const int64_t stage = std::max(kProducts * tokens / (Codec::kCodes ? 4096 : 2048), kDecoding);
-  return (tiles + num_sms - 1) / num_sms *
+  return (tiles + gpu.num_sms - 1) / gpu.num_sms *
          (plan.slice * (stage + 40) + kStart + (plan.split > 1 ? kCombine : 0));
 }
 
@@ -139,10 +156,10 @@ Status run_tiles(Exec& ex, const ProductCall& c) {
     const int rows = c.T / c.matrices;
     tokens = rows <= 64 ? 64 : rows <= 192 || kWidest == 128 ? 128 : kWidest;
   } else {
-    int64_t least = tile_cost<typename Codec::Narrow>(c, 64, ex.device->num_sms);
+    int64_t least = tile_cost<typename Codec::Narrow>(c, 64, *ex.device);
     for (int wider = 128; wider <= kWidest; wider *= 2) {
       if (c.T <= wider / 2) break;
-      const int64_t cost = tile_cost<Codec>(c, wider, ex.device->num_sms);
+      const int64_t cost = tile_cost<Codec>(c, wider, *ex.device);
       if (cost > least) continue;
       tokens = wider;
       least = cost;

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 
+#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
@@ -495,50 +496,18 @@ inline SweepPlan sweep_plan(const ProductCall& c, int num_sms, int slot_blocks) 
   return plan;
 }
 
-/// Clusters of a kernel that the GPU in use runs at once.
-template <class Codec, int kTiles>
-Status find_clusters_at_once(int split, int shared_bytes, int64_t* out) {
-  struct Known {
-    int split = 0;
-    int shared_bytes = 0;
-    int clusters = 0;
-  };
-
-  static thread_local Known known[4];
-  Known& k = known[split >= 8 ? 3 : split / 2];
-  if (k.split == split && k.shared_bytes == shared_bytes) {
-    *out = k.clusters;
-    return {};
-  }
-  const auto* kernel = reinterpret_cast<const void*>(sweep_products<Codec, kTiles>);
-  FATHOM_TRY(cuda_status(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-      "shared memory of a kernel"));
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(split), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(split));
-  config.blockDim = dim3(kSweepThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  FATHOM_TRY(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
-                         "asking for clusters at once"));
-  k = {split, shared_bytes, std::max(1, clusters)};
-  *out = k.clusters;
-  return {};
-}
-
 template <class Codec, int kTiles>
 Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
   using Memory = SweepMemory<Codec, kTiles>;
   plan.batches = (c.T + 8 * kTiles - 1) / (8 * kTiles);
   const int shared = Memory::starts_at(plan.slice_blocks) +
                      (c.offsets == nullptr ? 0 : (c.matrices + 1) * static_cast<int>(sizeof(int)));
-  int64_t clusters = 0;
-  FATHOM_TRY((find_clusters_at_once<Codec, kTiles>(plan.split, shared, &clusters)));
+  int64_t clusters = std::max<int64_t>(
+      1, clusters_at_once(ex.device->ordinal,
+                          {.kernel = reinterpret_cast<const void*>(sweep_products<Codec, kTiles>),
+                           .threads = kSweepThreads,
+                           .shared_bytes = shared,
+                           .cluster = plan.split}));
   if (c.offsets == nullptr)
     clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
   return launch_kernel(ex, sweep_products<Codec, kTiles>,

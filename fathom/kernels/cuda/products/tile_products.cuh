@@ -204,18 +204,20 @@ class TileSums {
   using Places = TilePlaces<Codec, kTokens>;
   static constexpr int kSums = kTokens / 2;
   static constexpr int kRowBlocks = Codec::kRowBlocks;
+  /// Products of few rows of x are too short to wait for.
+  static constexpr bool kTurns = Codec::kDecoded && kTokens > 64;
 
   __device__ TileSums(Places at, int wg)
       : at_(at),
         wg_(wg),
         rows_(static_cast<uint32_t>(wg * 64 * kRowBlocks * Codec::kWRow)),
         lane_row_((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64) {
-    if (Codec::kDecoded && wg == 1) pass_turn();
+    if (kTurns && wg == 1) pass_turn();
   }
 
   /// After the last tile: takes the turn that is left.
   __device__ void finish() {
-    if (Codec::kDecoded && wg_ == 0) take_turn();
+    if (kTurns && wg_ == 0) take_turn();
   }
 
   float d[kRowBlocks][kSums];  ///< of 64 rows of w each
@@ -245,10 +247,12 @@ class TileSums {
   /// Products with fragments in registers hold their warp until they begin, so that it cannot
   /// decode: the warpgroups take turns, and one decodes while the other multiplies.
   __device__ __forceinline__ void take_turn() {
+    if constexpr (!kTurns) return;
     named_sync(4 + wg_, 2 * kWarpgroup);
   }
 
   __device__ __forceinline__ void pass_turn() {
+    if constexpr (!kTurns) return;
     asm volatile("bar.arrive %0, %1;" ::"r"(4 + (wg_ ^ 1)), "n"(2 * kWarpgroup) : "memory");
   }
 

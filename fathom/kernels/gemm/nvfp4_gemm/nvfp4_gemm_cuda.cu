@@ -19,10 +19,10 @@ bool is_bf16(const Args& a) {
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-/// From so many rows on: two passes over a large matrix are as fast as decoding it into tiles.
+/// From so many rows on: two passes over a matrix of several rounds of tiles are faster than those.
 int64_t fewest_rows(const Args& a) {
   const bool large =
-      a.w.rows() >= 7168 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
+      a.w.rows() >= 16384 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
   return large ? 33 : kFewestTileRows;
 }
 
