@@ -145,8 +145,8 @@ __device__ __forceinline__ void barrier_arrive_times(uint32_t barrier, int count
 // ---- bringing keys ----
 
 /// bf16 keys in pages of a multiple of 64: the copy engine brings tiles that all queries of the
-/// block see, a panel a time. Up to six tiles ahead, where there is no room yet, keys are brought
-/// into the last cache. A page that does not exist arrives as zeros. One thread does it for the
+/// block see, a panel a time. Two tiles ahead, where there is no room yet, keys are brought into
+/// the last cache. A page that does not exist arrives as zeros. One thread does it for the
 /// warpgroup, and arrives for all of it.
 __device__ inline void bring_whole_tiles(
     const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap& map) {
@@ -158,10 +158,9 @@ __device__ inline void bring_whole_tiles(
   const auto row_of = [&](int tile) {
     return static_cast<int>(static_cast<uint32_t>(p.first_tile + tile) % tiles_of_page) * kTileKeys;
   };
-  constexpr int kAhead = 6;
-  int pages[kAhead + 1] = {};
+  int pages[3] = {};
 #pragma unroll
-  for (int i = 0; i <= kAhead; ++i)
+  for (int i = 0; i < 3; ++i)
     if (i < p.whole_tiles) pages[i] = page_of(i);
   for (int tile = 0; tile < p.whole_tiles; ++tile) {
     const int buffer = tile & 1;
@@ -182,17 +181,13 @@ __device__ inline void bring_whole_tiles(
                  pages[0], bar);
       }
     }
-    // The first tiles to come are asked for when those with room are on their way.
-#pragma unroll
-    for (int i = 1; i <= kAhead; ++i) {
-      if (tile + i >= p.whole_tiles || tile == 0 || (tile > 1 && i < kAhead)) continue;
+    if (tile + 2 < p.whole_tiles) {
       for (int panel = 0; panel < kPanels; ++panel)
-        prefetch_box(map, panel * kPanelColumns, row_of(tile + i), pages[i]);
+        prefetch_box(map, panel * kPanelColumns, row_of(tile + 2), pages[2]);
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      pages[i] = pages[i + 1];
-    if (tile + kAhead + 1 < p.whole_tiles) pages[kAhead] = page_of(tile + kAhead + 1);
+    pages[0] = pages[1];
+    pages[1] = pages[2];
+    if (tile + 3 < p.whole_tiles) pages[2] = page_of(tile + 3);
   }
 }
 
