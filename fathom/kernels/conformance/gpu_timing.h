@@ -14,7 +14,7 @@ namespace fathom {
 struct GpuTimerOptions {
   int64_t min_replays = 20;    ///< samples, unless max_time_s ends the measurement first
   double min_time_s = 0.05;    ///< and at least so long
-  double max_time_s = 1.0;     ///< but no longer, once there are 3 samples
+  double max_time_s = 1.0;     ///< but no longer, once there are 3 samples (or one, that long)
   double warm_up_s = 0.02;     ///< replays before the first sample
   double graph_us = 2000;      ///< launches are added to a graph until it takes about so long
   int64_t max_launches = 256;  ///< but no more than these
