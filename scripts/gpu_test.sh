@@ -95,7 +95,7 @@ step engine "$work/engine_gpu_test" --root "$root"
 step kernels "$work/cuda_kernels_test" --jobs 14
 step models bash "$work/models.sh" "$work"
 step reference23 "$work/fathom" bench kernel --suite reference23 --device cuda --check \
-  --min-time 0.02 --reps 10 --out-dir "$work/reference23"
+  --min-time 0.01 --reps 5 --out-dir "$work/reference23"
 step streaming "$work/fathom" bench kernel --suite streaming --device cuda --check \
   --min-time 0.02 --reps 10 -o csv --out-file "$work/streaming.csv"
 step peers python3 "$here/gpu_peers.py" --out "$work/peers.csv" --tokens 1,128,2048
