@@ -2,6 +2,7 @@
 
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
+#include "fathom/api/options.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/os/memory.h"
 #include "fathom/weights/loader.h"
@@ -93,12 +94,7 @@ Result<ModelOptions> model_options(const ModelFlags& flags) {
     FATHOM_ASSIGN(options.kv_format, parse_format(flags.kv_cache_dtype));
   }
   options.page_size = flags.block_size;
-  if (flags.batch_invariant && options.device == DeviceKind::kCuda) {
-    return invalid_argument(
-        "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
-        "in "
-        "different orders");
-  }
+  FATHOM_TRY(check_batch_invariant(flags.batch_invariant, flags.device));
   options.attention.prefill_chunk = flags.prefill_chunk;
   options.attention.always_absorbed = flags.batch_invariant || flags.attention == "absorbed";
   // On a GPU a step of few tokens is as long as its kernels are many.

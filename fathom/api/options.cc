@@ -326,6 +326,13 @@ Status set_option(EngineOptions& options, std::string_view flag, std::string_vie
   return {};
 }
 
+Status check_batch_invariant(bool wanted, std::string_view device) {
+  if (!wanted || device != "cuda") return {};
+  return invalid_argument(
+      "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up in "
+      "different orders");
+}
+
 Status validate(const EngineOptions& o) {
   for (const OptionInfo& row : kTable)
     FATHOM_TRY(row.check(o));
@@ -339,12 +346,7 @@ Status validate(const EngineOptions& o) {
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
   }
-  if (o.batch_invariant && o.device == "cuda") {
-    return invalid_argument(
-        "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
-        "in "
-        "different orders");
-  }
+  FATHOM_TRY(check_batch_invariant(o.batch_invariant, o.device));
   if (o.batch_invariant && o.attention == "fused_rope") {
     return invalid_argument(
         "--batch-invariant fixes the absorbed form; --attention fused_rope "

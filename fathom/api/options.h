@@ -83,6 +83,9 @@ const OptionInfo* find_option(std::string_view flag);
 /// value and what is expected.
 Status set_option(EngineOptions& options, std::string_view flag, std::string_view text);
 
+/// Refuses --batch-invariant on a GPU. Errors: InvalidArgument.
+Status check_batch_invariant(bool wanted, std::string_view device);
+
 /// Checks every range and what knobs demand of each other. Errors: InvalidArgument, naming flags.
 Status validate(const EngineOptions& options);
 

@@ -8,6 +8,8 @@ namespace fathom::cuda {
 
 /// From so many rows of x (of a matrix, on average) tiles are faster than streaming the weights.
 inline constexpr int kFewestTileRows = 17;
+/// Where a matrix makes less or more tiles than suits, two sweeps are faster up to 32 rows.
+inline constexpr int kFewestTileRowsOfOthers = 33;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 
 /// Clusters of blocks of a tile of `tokens` rows of x that the GPU runs at once.
@@ -105,8 +107,7 @@ int64_t tile_cost(const ProductCall& c, int tokens, const DeviceInfo& gpu) {
   constexpr int64_t kDecoding = Codec::kDecoded ? 14 * Codec::kStageK : 0;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK;
   const TilePlan plan = tile_plan<Codec>(c, tokens, gpu);
-  const int64_t tiles =
-      int64_t{plan.row_tiles} * ((c.T + tokens - 1) / tokens) * c.matrices * plan.split;
+  const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices * plan.split;
   const int64_t stage = std::max(kProducts * tokens / (Codec::kCodes ? 4096 : 2048), kDecoding);
   return (tiles + gpu.num_sms - 1) / gpu.num_sms *
          (plan.slice * (stage + 40) + kStart + (plan.split > 1 ? kCombine : 0));

@@ -519,6 +519,13 @@ Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
                        c, plan);
 }
 
+/// Whether the copies of a sweep fit: scales of a row come by eight bytes, those of 128 k.
+template <class Codec>
+bool takes_sweep(const ProductCall& c) {
+  return Codec::kScale != ScaleKind::kOneASixteen ||
+         (c.K % kBlockK == 0 && reinterpret_cast<uintptr_t>(c.scales) % 8 == 0);
+}
+
 /// Runs a product. More than 16 rows go in batches, each of which reads the weights again.
 template <class Codec>
 Status run_sweep(Exec& ex, const ProductCall& c) {

@@ -21,8 +21,9 @@ bool is_bf16(const Args& a) {
 bool fills_tiles(const Args& a) {
   constexpr int64_t kNarrow = 1024;
   return is_bf16(a) &&
-         takes_tiles<TileBf16<false>>(product_of(a),
-                                      a.w.rows() < kNarrow && a.x.rank == 2 ? 33 : kFewestTileRows);
+         takes_tiles<TileBf16<false>>(product_of(a), a.w.rows() < kNarrow && a.x.rank == 2
+                                                         ? kFewestTileRowsOfOthers
+                                                         : kFewestTileRows);
 }
 
 /// Logits and scores of routers keep float32: their sums are added up outside the tensor cores.

@@ -23,7 +23,7 @@ bool is_bf16(const Args& a) {
 int64_t fewest_rows(const Args& a) {
   const bool large =
       a.w.rows() >= 16384 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
-  return large ? 33 : kFewestTileRows;
+  return large ? kFewestTileRowsOfOthers : kFewestTileRows;
 }
 
 bool fills_tiles(const Args& a) {
@@ -35,10 +35,8 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4, 256>(ex, product_of(a));
 }
 
-/// Scales of a row come by eight bytes, those of 128 k.
 bool sweeps(const Args& a) {
-  return is_bf16(a) && a.w.cols() % 128 == 0 &&
-         reinterpret_cast<uintptr_t>(a.w.scales.data) % 8 == 0;
+  return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
 }
 
 Status run_swept(Exec& ex, const Args& a) {

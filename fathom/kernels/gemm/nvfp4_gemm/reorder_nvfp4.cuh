@@ -8,7 +8,9 @@
 #include "fathom/formats/pair_layout.h"
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/product.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
@@ -31,31 +33,22 @@ struct Nvfp4Source {
   }
 };
 
-inline constexpr int kReorderThreads = 256;
-
 /// x[r, 16 b ..] = code * scale, a thread a block. With first rows of scales of experts, a row's
 /// scales begin at those of its expert.
-static __global__ void __launch_bounds__(kReorderThreads)
-    decode_nvfp4_rows(Nvfp4Source from,
-                      const int32_t* offsets,
-                      const int32_t* scale_offsets,
-                      int matrices,
-                      int blocks,
-                      int64_t rows,
-                      Bf16* to) {
+static __global__ void __launch_bounds__(kFlatThreads) decode_nvfp4_rows(
+    Nvfp4Source from, ProductCall c, const int32_t* scale_offsets, FlatItems items, Bf16* to) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = int64_t{blockIdx.x} * kReorderThreads + threadIdx.x;
-  const int64_t r = i / blocks;
-  const int b = static_cast<int>(i - r * blocks);
-  if (r >= rows) return;
+  const ItemPlace at = items.mine<1>(0);
+  if (!at.exists) return;
+  const auto blocks = static_cast<int>(items.per_row.divisor);
+  const int64_t r = at.row;
+  const int b = at.item;
   int64_t scale_row = r;
-  if (offsets != nullptr) {
-    int e = 0;
-    while (e < matrices && offsets[e + 1] <= r)
-      ++e;
-    if (e == matrices || r < offsets[0]) return;  // a row of no expert
-    if (scale_offsets != nullptr) scale_row = scale_offsets[e] + r - offsets[e];
+  if (c.offsets != nullptr) {
+    const int e = expert_of_row(c, static_cast<int>(r));
+    if (e < 0) return;
+    if (scale_offsets != nullptr) scale_row = scale_offsets[e] + r - c.offsets[e];
   }
   const float scale = to_float(E4m3{from.scale(0, scale_row, scale_row, b, blocks)});
   const uint8_t* codes = from.codes + r * from.code_row + b * 8;
@@ -72,25 +65,20 @@ static __global__ void __launch_bounds__(kReorderThreads)
 }
 
 /// Codes of w in pairs and its scales linear, a thread 32 codes. Experts without rows are left out.
-static __global__ void __launch_bounds__(kReorderThreads) pair_nvfp4_rows(Nvfp4Source from,
-                                                                          bool in_pairs,
-                                                                          const int32_t* offsets,
-                                                                          int64_t rows_of_matrix,
-                                                                          int groups,
-                                                                          int64_t rows,
-                                                                          uint8_t* codes,
-                                                                          uint8_t* scales) {
+static __global__ void __launch_bounds__(kFlatThreads) pair_nvfp4_rows(
+    Nvfp4Source from, ProductCall c, FlatItems items, uint8_t* codes, uint8_t* scales) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = int64_t{blockIdx.x} * kReorderThreads + threadIdx.x;
-  const int64_t row = i / groups;
-  const int group = static_cast<int>(i - row * groups);
-  if (row >= rows) return;
-  const auto e = static_cast<int>(row / rows_of_matrix);
-  if (offsets != nullptr && offsets[e + 1] <= offsets[e]) return;
+  const ItemPlace at = items.mine<1>(0);
+  if (!at.exists) return;
+  const auto groups = static_cast<int>(items.per_row.divisor);
+  const int64_t row = at.row;
+  const int group = at.item;
+  const auto e = static_cast<int>(row / c.N);
+  if (c.offsets != nullptr && c.offsets[e + 1] <= c.offsets[e]) return;
   const uint4 w = *reinterpret_cast<const uint4*>(from.codes + row * from.code_row + group * 16);
   uint4 out = w;
-  if (!in_pairs) {
+  if (!c.in_pairs) {
     // Byte j of word i becomes byte i of word j.
     const uint32_t xy_low = __byte_perm(w.x, w.y, 0x5140);
     const uint32_t xy_high = __byte_perm(w.x, w.y, 0x7362);
@@ -105,7 +93,7 @@ static __global__ void __launch_bounds__(kReorderThreads) pair_nvfp4_rows(Nvfp4S
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     scales[row * groups * 2 + group * 2 + j] =
-        from.scale(e, row - e * rows_of_matrix, row, group * 2 + j, groups * 2);
+        from.scale(e, row - int64_t{e} * c.N, row, group * 2 + j, groups * 2);
   }
 }
 
@@ -117,10 +105,6 @@ struct Nvfp4Copies {
 
   int64_t bytes() const { return x + codes + scales; }
 };
-
-inline int64_t grid_for(int64_t count) {
-  return (count + kReorderThreads - 1) / kReorderThreads;
-}
 
 /// Fits what reorder() takes: K a multiple of 128, codes of w on sixteen bytes.
 template <class Args>
@@ -155,34 +139,30 @@ Status reorder(Exec& ex, const Args& a, const int32_t* scale_offsets, ProductCal
   const Nvfp4Copies copies = nvfp4_copies(a);
   auto* at = static_cast<uint8_t*>(ex.workspace);
   const int64_t k = a.w.cols();
-  const auto blocks = static_cast<int>(k / 16);
   if (copies.x > 0) {
     const Nvfp4Source from{.codes = a.x.template as<const uint8_t>(),
                            .code_row = a.x.stride(0) / 2,
                            .scales = a.x_scales.template as<const uint8_t>(),
                            .scale_row = a.x_scales.stride(0),
                            .swizzled = a.x_scale_layout != BlockScaleLayout::kLinear};
-    const int64_t rows = a.x.dim(0);
-    FATHOM_TRY(launch_kernel(
-        ex, decode_nvfp4_rows, {.blocks = grid_for(rows * blocks), .threads = kReorderThreads},
-        from, c->offsets, scale_offsets, c->matrices, blocks, rows, reinterpret_cast<Bf16*>(at)));
+    const FlatItems items = flat_items(a.x.dim(0), k / 16);
+    FATHOM_TRY(launch_kernel(ex, decode_nvfp4_rows, one_item_each(items), from, *c, scale_offsets,
+                             items, reinterpret_cast<Bf16*>(at)));
     c->x = at;
     c->x_row = k;
     c->x_format = Format::kBf16;
     at += copies.x;
   }
   if (copies.codes == 0) return {};
-  const int64_t rows = int64_t{c->matrices} * c->N;
+  const FlatItems items = flat_items(int64_t{c->matrices} * c->N, k / 32);
   const Nvfp4Source from{.codes = c->w,
                          .code_row = c->w_row,
                          .scales = c->scales,
                          .scale_row = k / 16,
                          .swizzled = a.w_scale_layout != BlockScaleLayout::kLinear,
                          .scale_matrix = swizzled_128x4_bytes(c->N, k / 16)};
-  FATHOM_TRY(launch_kernel(ex, pair_nvfp4_rows,
-                           {.blocks = grid_for(rows * (k / 32)), .threads = kReorderThreads}, from,
-                           c->in_pairs, c->offsets, int64_t{c->N}, static_cast<int>(k / 32), rows,
-                           at, at + copies.codes));
+  FATHOM_TRY(launch_kernel(ex, pair_nvfp4_rows, one_item_each(items), from, *c, items, at,
+                           at + copies.codes));
   c->w = at;
   c->scales = at + copies.codes;
   c->in_pairs = true;

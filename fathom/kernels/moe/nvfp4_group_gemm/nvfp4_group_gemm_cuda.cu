@@ -30,10 +30,8 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4, 256>(ex, product_of(a));
 }
 
-/// Scales of a row come by eight bytes, those of 128 k.
 bool sweeps(const Args& a) {
-  return is_bf16(a) && a.w.cols() % 128 == 0 &&
-         reinterpret_cast<uintptr_t>(a.w.scales.data) % 8 == 0;
+  return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
 }
 
 Status run_swept(Exec& ex, const Args& a) {
@@ -103,8 +101,7 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c) {
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4, 256>(ex, c);
-  if (c.K % 128 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 8 == 0)
-    return run_sweep<Nvfp4Codec>(ex, c);
+  if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
   return run_stream<Nvfp4Codec>(ex, c);
 }
 
