@@ -1,6 +1,9 @@
 // How the host plans and launches products in tiles (tile_products.cuh).
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/products/tile_products.cuh"
 
@@ -17,38 +20,37 @@ template <class Codec, int kTokens>
 int64_t tile_clusters(const DeviceInfo& gpu, int split) {
   return clusters_at_once(gpu.ordinal,
                           {.kernel = reinterpret_cast<const void*>(tile_products<Codec, kTokens>),
-                           .threads = kTileThreadsOfProduct,
+                           .threads = kTileThreadsOfProduct<Codec>,
                            .shared_bytes = TileMemory<Codec, kTokens>::bytes(0),
                            .cluster = split});
 }
 
 /// Slices of k: a power of two that gives multiprocessors work, none shorter than four stages, all
 /// at once.
-template <class Codec>
-int tile_split(const DeviceInfo& gpu, int tokens, int64_t tiles, int stages) {
+template <class Codec, int kTokens>
+int tile_split(const DeviceInfo& gpu, int64_t tiles, int stages) {
   int split = 1;
   while (split < 8 && tiles * split * 2 <= gpu.num_sms && stages >= 8 * split) {
-    const int64_t at_once = tokens == 64 ? tile_clusters<typename Codec::Narrow, 64>(gpu, 2 * split)
-                                         : tile_clusters<Codec, 128>(gpu, 2 * split);
-    if (tiles > at_once) break;
+    if (tiles > tile_clusters<Codec, kTokens>(gpu, 2 * split)) break;
     split *= 2;
   }
   return split;
 }
 
-template <class Codec>
-TilePlan tile_plan(const ProductCall& c, int tokens, const DeviceInfo& gpu) {
+template <class Codec, int kTokens>
+TilePlan tile_plan(const ProductCall& c, const DeviceInfo& gpu) {
   TilePlan plan;
   plan.row_tiles = (c.N + kTileRows<Codec> - 1) / kTileRows<Codec>;
   plan.stages = (c.K + Codec::kStageK - 1) / Codec::kStageK;
   plan.slice = plan.stages;
   if (c.offsets != nullptr) return plan;
-  plan.token_tiles = (c.T + tokens - 1) / tokens;
-  if (tokens > 128) return plan;
-  const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
-  plan.split = tile_split<Codec>(gpu, tokens, tiles, plan.stages);
-  plan.slice = (plan.stages + plan.split - 1) / plan.split;
-  plan.slice = (plan.slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
+  plan.token_tiles = (c.T + kTokens - 1) / kTokens;
+  if constexpr (kTokens <= 128) {
+    const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
+    plan.split = tile_split<Codec, kTokens>(gpu, tiles, plan.stages);
+    plan.slice = (plan.stages + plan.split - 1) / plan.split;
+    plan.slice = (plan.slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
+  }
   return plan;
 }
 
@@ -80,7 +82,7 @@ template <class Codec, int kTokens>
 Status launch_tiles(Exec& ex, const ProductCall& c) {
   using Memory = TileMemory<Codec, kTokens>;
   static_assert(Codec::kWRow * Codec::kWEvery == kPanelRowBytes);
-  const TilePlan plan = tile_plan<Codec>(c, kTokens, *ex.device);
+  const TilePlan plan = tile_plan<Codec, kTokens>(c, *ex.device);
   TileMaps maps;
   FATHOM_TRY(make_maps<Codec>(c, kTokens, &maps));
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
@@ -90,7 +92,7 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
   LaunchShape shape{.blocks = c.offsets != nullptr ? most
                               : stays              ? std::min(tiles, most)
                                                    : tiles * plan.split,
-                    .threads = kTileThreadsOfProduct,
+                    .threads = kTileThreadsOfProduct<Codec>,
                     .shared_bytes = Memory::bytes(c.offsets != nullptr ? c.matrices : 0),
                     .cluster = plan.split,
                     .alone = c.is_long()};
@@ -100,17 +102,18 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
 /// Clocks of a product in tiles, roughly: rounds over the multiprocessors, and in each the stages
 /// of a tile, which multiply (2048 or, E4M3 on both sides, 4096 products a clock) or wait for
 /// decoding.
-template <class Codec>
-int64_t tile_cost(const ProductCall& c, int tokens, const DeviceInfo& gpu) {
+template <class Codec, int kTokens>
+int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
   constexpr int64_t kStart = 2500;    // and end of a tile
   constexpr int64_t kCombine = 6000;  // sums of slices
-  constexpr int64_t kDecoding = Codec::kDecoded ? 14 * Codec::kStageK : 0;
-  constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK;
-  const TilePlan plan = tile_plan<Codec>(c, tokens, gpu);
+  constexpr int64_t kDecoding =
+      !Codec::kDecoded ? 0 : (Codec::kGroups == 4 ? 10 : 14) * Codec::kStageK;
+  constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
+  constexpr int64_t kStage = std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding);
+  const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu);
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices * plan.split;
-  const int64_t stage = std::max(kProducts * tokens / (Codec::kCodes ? 4096 : 2048), kDecoding);
   return (tiles + gpu.num_sms - 1) / gpu.num_sms *
-         (plan.slice * (stage + 40) + kStart + (plan.split > 1 ? kCombine : 0));
+         (plan.slice * (kStage + 40) + kStart + (plan.split > 1 ? kCombine : 0));
 }
 
 /// The product with rows first .. first+count-1 of w alone.
@@ -131,52 +134,78 @@ inline ProductCall rows_of_product(const ProductCall& c, int first, int count) {
   return part;
 }
 
-/// Rows of w whose tiles fill whole rounds, where what is left fits into one round of tiles of half
-/// the size (or less) and there is more than one round; else all of them.
-template <class Codec>
-int rows_of_whole_rounds(const ProductCall& c, int tokens, int num_sms) {
-  if (c.offsets != nullptr || c.matrices > 1 || tokens < 128) return c.N;
-  const int rows = kTileRows<Codec>;
-  const int64_t token_tiles = (c.T + tokens - 1) / tokens;
-  const int64_t tiles = (c.N + rows - 1) / rows * token_tiles;
+/// How a product is cut: the first `rows` of w in tiles of `tokens` rows of x, what is left in
+/// those of Codec::Rest.
+struct TileChoice {
+  int tokens = 0;
+  int rows = 0;
+  int64_t cost = std::numeric_limits<int64_t>::max();
+
+  void consider(const TileChoice& other) {
+    if (other.cost <= cost) *this = other;
+  }
+};
+
+/// Rows of w whose tiles fill whole rounds over the multiprocessors, if that is one at least and
+/// leaves some.
+template <class Codec, int kTokens>
+int rows_of_whole_rounds(const ProductCall& c, int num_sms) {
+  if (c.offsets != nullptr || c.matrices > 1) return c.N;
+  const int token_tiles = (c.T + kTokens - 1) / kTokens;
+  const int64_t tiles = int64_t{(c.N - 1) / kTileRows<Codec> + 1} * token_tiles;
   const int64_t rounds = tiles / num_sms;
   if (rounds == 0 || tiles % num_sms == 0) return c.N;
-  const int64_t whole = rounds * num_sms / token_tiles * rows;
-  const int64_t rest = c.N - whole;
-  const int64_t small = (rest + 127) / 128 * ((c.T + 127) / 128);
-  return whole > 0 && small <= num_sms ? static_cast<int>(whole) : c.N;
+  const int64_t rows = rounds * num_sms / token_tiles * kTileRows<Codec>;
+  return rows > 0 && rows < c.N ? static_cast<int>(rows) : c.N;
 }
 
-/// Runs a product in tiles of 64, 128 or (kWidest) 256 rows of x. With offsets, tiles follow from
-/// the rows that experts have on average.
-template <class Codec, int kWidest>
-Status run_tiles(Exec& ex, const ProductCall& c) {
-  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  int tokens = 64;
+/// Considers tiles of kTokens rows of x of a family of codecs, for all of w and for whole rounds.
+template <class Family, int kTokens>
+void consider_tiles(const ProductCall& c, const DeviceInfo& gpu, TileChoice* best) {
+  constexpr int64_t kLaunch = 3000;  // clocks
+  using Codec = typename Family::template At<kTokens>;
+  using Rest = typename Family::Rest;
+  best->consider({kTokens, c.N, tile_cost<Codec, kTokens>(c, gpu)});
+  const int whole = rows_of_whole_rounds<Codec, kTokens>(c, gpu.num_sms);
+  if (whole == c.N) return;
+  const int64_t rest =
+      tile_cost<Rest, Family::kRestTokens>(rows_of_product(c, whole, c.N - whole), gpu);
+  const int64_t first = tile_cost<Codec, kTokens>(rows_of_product(c, 0, whole), gpu);
+  best->consider({kTokens, whole, first + rest + kLaunch});
+}
+
+/// The cheapest tiles of 64, 128 or (kWidest) 256 rows of x. With offsets, tiles follow from the
+/// rows that experts have on average.
+template <class Family, int kWidest>
+TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
   if (c.offsets != nullptr) {
     const int rows = c.T / c.matrices;
-    tokens = rows <= 64 ? 64 : rows <= 192 || kWidest == 128 ? 128 : kWidest;
+    return {rows <= 64 ? 64 : rows <= 192 ? 128 : kWidest, c.N};
+  }
+  TileChoice best;
+  consider_tiles<Family, 64>(c, gpu, &best);
+  if (c.T > 64) consider_tiles<Family, 128>(c, gpu, &best);
+  if constexpr (kWidest > 128) {
+    if (c.T > 128) consider_tiles<Family, kWidest>(c, gpu, &best);
+  }
+  return best;
+}
+
+template <class Family, int kWidest>
+Status run_tiles(Exec& ex, const ProductCall& c) {
+  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
+  const TileChoice choice = choose_tiles<Family, kWidest>(c, *ex.device);
+  const ProductCall first = choice.rows < c.N ? rows_of_product(c, 0, choice.rows) : c;
+  if (choice.tokens == 64) {
+    FATHOM_TRY((launch_tiles<typename Family::template At<64>, 64>(ex, first)));
+  } else if (choice.tokens == 128 || kWidest == 128) {
+    FATHOM_TRY((launch_tiles<typename Family::template At<128>, 128>(ex, first)));
   } else {
-    int64_t least = tile_cost<typename Codec::Narrow>(c, 64, *ex.device);
-    for (int wider = 128; wider <= kWidest; wider *= 2) {
-      if (c.T <= wider / 2) break;
-      const int64_t cost = tile_cost<Codec>(c, wider, *ex.device);
-      if (cost > least) continue;
-      tokens = wider;
-      least = cost;
-    }
+    FATHOM_TRY((launch_tiles<typename Family::template At<kWidest>, kWidest>(ex, first)));
   }
-  const bool halves = tokens == kWidest;  // what half of a tile is, is known for the widest
-  const int whole = halves ? rows_of_whole_rounds<Codec>(c, tokens, ex.device->num_sms) : c.N;
-  if (whole < c.N) {
-    FATHOM_TRY((launch_tiles<Codec, kWidest>(ex, rows_of_product(c, 0, whole))));
-    return launch_tiles<typename Codec::Narrow, 128>(ex, rows_of_product(c, whole, c.N - whole));
-  }
-  if constexpr (kWidest == 256) {
-    if (tokens == 256) return launch_tiles<Codec, 256>(ex, c);
-  }
-  if (tokens == 128) return launch_tiles<Codec, 128>(ex, c);
-  return launch_tiles<typename Codec::Narrow, 64>(ex, c);
+  if (choice.rows == c.N) return {};
+  return launch_tiles<typename Family::Rest, Family::kRestTokens>(
+      ex, rows_of_product(c, choice.rows, c.N - choice.rows));
 }
 
 /// Whether the copy engine can bring x and w, and there are rows enough.

@@ -1,4 +1,4 @@
-// Weights as tiles of 128 rows have them: what a stage of k brings to shared memory, and how it
+// Weights as tiles have them: what a stage of k brings to shared memory, and how it
 // becomes the first operand of a warpgroup's product. Exact, as codecs.cuh says.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace fathom::cuda {
 /// What comes beside weights and activations.
 enum class TileSide {
   kNone,
-  kRowScales,    ///< of each of 128 rows of w, sixteen E4M3 for a stage of w
+  kRowScales,    ///< of each row of w, sixteen E4M3 for a stage of w
   kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
 };
 
@@ -36,9 +36,14 @@ struct TileBf16 {
   static constexpr int kXElement = 2;   ///< bytes
   static constexpr int kWRow = 128;     ///< bytes of a row of w in a stage
   static constexpr int kWEvery = 1;     ///< stages of x that come with one of w
+  static constexpr int kGroups = 2;     ///< warpgroups that compute
   static constexpr int kRowBlocks = 1;  ///< of 64 rows of w, for each warpgroup
-  using Narrow = TileBf16;              ///< for 64 rows of x
+  template <int kTokens>
+  using At = TileBf16;    ///< for so many rows of x
+  using Rest = TileBf16;  ///< for tiles that a last round of larger ones would not fill
+  static constexpr int kRestTokens = 128;
   static constexpr bool kDecoded = false;
+  static constexpr int kSteps = 0;  ///< of 16 k, of a stage that is decoded
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = kExact ? 2 : 0;  ///< stages; 0: one sum over all of k
   static constexpr TileSide kSide = TileSide::kNone;
@@ -46,14 +51,20 @@ struct TileBf16 {
 };
 
 /// NVFP4 weights in layout kPairs (formats/pair_layout.h), decoded with their scales into
-/// registers.
+/// registers. A warp decodes as long as it multiplies 256 rows of x; with fewer, four warpgroups
+/// keep each scheduler busy with four warps, and share what they read of x.
+template <int kComputing>
 struct TileNvfp4 {
   static constexpr int kStageK = 64;
   static constexpr int kXElement = 2;
   static constexpr int kWRow = 32;
   static constexpr int kWEvery = 4;  ///< so that a row of w is brought by 128 bytes
+  static constexpr int kGroups = kComputing;
   static constexpr int kRowBlocks = 1;
-  using Narrow = TileNvfp4;
+  template <int kTokens>
+  using At = TileNvfp4<kTokens == 256 ? 2 : 4>;
+  using Rest = TileNvfp4<4>;
+  static constexpr int kRestTokens = 64;
   static constexpr bool kDecoded = true;
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = 0;
@@ -61,28 +72,27 @@ struct TileNvfp4 {
   static constexpr float kFactor = 128.0f;  // 2^126 / 2^119
   static constexpr int kSteps = kStageK / 16;
 
-  /// The fragments of part `part` (of kWEvery) of a stage of weights: `w` is the address of row
-  /// lane / 4 of this warp, `side` that of its sixteen scales.
-  __device__ __forceinline__ static void decode(uint32_t w,
-                                                uint32_t side,
-                                                int part,
-                                                uint32_t (&a)[kSteps][4]) {
+  /// The fragments of part `part` (of kWEvery) of a stage of weights from step `first` on, an even
+  /// one: `w` is the address of row lane / 4 of this warp, `side` that of its sixteen scales.
+  template <int kCount>
+  __device__ __forceinline__ static void decode(
+      uint32_t w, uint32_t side, int part, int first, uint32_t (&a)[kCount][4]) {
     const auto lane = static_cast<uint32_t>(lane_id());
     const uint32_t swizzle = lane >> 2;  // the row, mod 8
     const uint32_t scales = load_shared_4(side + 4 * static_cast<uint32_t>(part));
     const uint32_t scales_8 = load_shared_4(side + 8 * 16 + 4 * static_cast<uint32_t>(part));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // of 32 k
-      const uint32_t at =
-          w + ((static_cast<uint32_t>(2 * part + half) ^ swizzle) << 4) + (lane & 3) * 4;
+    for (int two = 0; two < kCount; two += 2) {  // steps: 32 k
+      const int place = 2 * part + (first + two) / 2;
+      const uint32_t at = w + ((static_cast<uint32_t>(place) ^ swizzle) << 4) + (lane & 3) * 4;
       uint32_t row[4];
       uint32_t row_8[4];
       decode_e2m1(load_shared_4(at), row);
       decode_e2m1(load_shared_4(at + 8 * kWRow * kWEvery), row_8);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int step = 2 * half + i;
-        const auto pick = static_cast<uint32_t>(step | (4 + step) << 4);
+        const int step = two + i;
+        const auto pick = static_cast<uint32_t>((first + step) | (4 + first + step) << 4);
         const uint32_t lifted = lifted_scales(__byte_perm(scales, scales_8, pick));
         const uint32_t scale = __byte_perm(lifted, 0, 0x1010);
         const uint32_t scale_8 = __byte_perm(lifted, 0, 0x3232);
@@ -101,8 +111,12 @@ struct TileFp8 {
   static constexpr int kXElement = 2;
   static constexpr int kWRow = 128;
   static constexpr int kWEvery = 1;
+  static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = 1;
-  using Narrow = TileFp8;
+  template <int kTokens>
+  using At = TileFp8;
+  using Rest = TileFp8;
+  static constexpr int kRestTokens = 128;
   static constexpr bool kDecoded = true;
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = 1;
@@ -116,10 +130,8 @@ struct TileFp8 {
     return pair_of_floats(v.x, v.y);
   }
 
-  __device__ __forceinline__ static void decode(uint32_t w,
-                                                uint32_t,
-                                                int,
-                                                uint32_t (&a)[kSteps][4]) {
+  __device__ __forceinline__ static void decode(
+      uint32_t w, uint32_t, int, int, uint32_t (&a)[kSteps][4]) {
     const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
     const uint32_t row = static_cast<uint32_t>(lane_id()) >> 2;  // mod 8: the swizzle
     const uint32_t word = (t >> 1) * 4;
@@ -143,12 +155,17 @@ struct TileFp8 {
 template <bool kBlocks, int kBlocksOfRows = 2>
 struct TileFp8Pair {
   static constexpr int kWEvery = 1;
+  static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = kBlocksOfRows;
-  using Narrow = TileFp8Pair<kBlocks, 1>;
+  template <int kTokens>
+  using At = TileFp8Pair<kBlocks, kTokens == 64 ? 1 : 2>;
+  using Rest = TileFp8Pair<kBlocks, 1>;
+  static constexpr int kRestTokens = 128;
   static constexpr int kStageK = 128;
   static constexpr int kXElement = 1;
   static constexpr int kWRow = 128;
   static constexpr bool kDecoded = false;
+  static constexpr int kSteps = 0;  ///< of 16 k, of a stage that is decoded
   static constexpr bool kCodes = true;
   static constexpr int kAddEvery = 1;
   static constexpr TileSide kSide = kBlocks ? TileSide::kTokenScales : TileSide::kNone;

@@ -154,14 +154,14 @@ __device__ __forceinline__ void keep_sums(const float (&d)[kSums], float* sums, 
 }
 
 /// Adds up the slices of a tile: every block of the cluster a share of its rows of x.
-template <int kTokens, int kRows, int kPitch>
+template <int kTokens, int kRows, int kPitch, int kThreads>
 __device__ void combine_slices(const TileOutput& out, float* sums, int split) {
   const int rank = static_cast<int>(cluster_rank());
   const int share = kTokens / split;
   const int count = min(out.tile.count, (rank + 1) * share) - rank * share;
   constexpr int kFours = kRows / 4;
 #pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < count * kFours; i += kTileThreadsOfProduct) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * kFours; i += kThreads) {
     const int token = rank * share + i / kFours;
     const int row = i % kFours * 4;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};

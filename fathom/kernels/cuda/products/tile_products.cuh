@@ -1,9 +1,10 @@
 // Products of many rows on the tensor cores of Hopper.
 //
-// A block takes 128 (or 256) rows of w times kTokens rows of x. Weights are the first operand of
+// A block takes 128 or 256 rows of w times kTokens rows of x. Weights are the first operand of
 // wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and a matrix with few
 // rows of x wastes no work on rows of w. A warpgroup brings stages of k to shared memory ahead of
-// two that compute, half of the rows of w each; while one decodes or scales, the other multiplies.
+// two or four that compute, a share of the rows of w each; while one decodes or scales, another
+// multiplies.
 // Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
 // cluster share the k of one tile and add up their sums in the order of the slices.
 //
@@ -66,17 +67,21 @@ template <class Codec>
 __device__ __forceinline__ void bring_side(
     const ProductCall& c, const ProductTile& tile, int k, uint32_t to, int tid) {
   if constexpr (Codec::kSide == TileSide::kRowScales) {
-    const int n = min(tile.row_tile * kTileRows<Codec> + tid, c.N - 1);
-    const uint8_t* from = c.scales + tile.e * c.scale_matrix + n * c.scale_row + k / 16;
-    to += 16 * static_cast<uint32_t>(tid);
-    if (c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0) {
-      copy_beside<16>(to, from, true);
-      return;
-    }
+    const bool aligned = c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool exists = k + 64 * i < c.K;
-      copy_beside<4>(to + 4 * i, from + (exists ? 4 * i : 0), exists);
+    for (int row = tid; row < kTileRows<Codec>; row += kWarpgroup) {
+      const int n = min(tile.row_tile * kTileRows<Codec> + row, c.N - 1);
+      const uint8_t* from = c.scales + tile.e * c.scale_matrix + n * c.scale_row + k / 16;
+      const uint32_t row_to = to + 16 * static_cast<uint32_t>(row);
+      if (aligned) {
+        copy_beside<16>(row_to, from, true);
+        continue;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool exists = k + 64 * i < c.K;
+        copy_beside<4>(row_to + 4 * i, from + (exists ? 4 * i : 0), exists);
+      }
     }
   }
 }
@@ -185,13 +190,15 @@ template <class Codec, int kTokens, int kSteps>
 __device__ __forceinline__ void multiply_fragments(float (&d)[kTokens / 2],
                                                    const uint32_t (&a)[kSteps][4],
                                                    uint32_t x,
+                                                   int first,
                                                    bool accumulate) {
   using Memory = TileMemory<Codec, kTokens>;
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+  for (int i = 0; i < kSteps; ++i) {
+    const int step = first + i;
     const auto panel = static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes);
-    multiply_rows(d, a[step], rows_operand(x + panel + 32 * (static_cast<uint32_t>(step) % 4)),
-                  accumulate || step > 0);
+    multiply_rows(d, a[i], rows_operand(x + panel + 32 * (static_cast<uint32_t>(step) % 4)),
+                  accumulate || i > 0);
   }
 }
 
@@ -204,8 +211,10 @@ class TileSums {
   using Places = TilePlaces<Codec, kTokens>;
   static constexpr int kSums = kTokens / 2;
   static constexpr int kRowBlocks = Codec::kRowBlocks;
-  /// Products of few rows of x are too short to wait for.
-  static constexpr bool kTurns = Codec::kDecoded && kTokens > 64;
+  /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
+  static constexpr bool kTurns = Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64;
+  /// Steps of 16 k that are decoded at once: as many as registers hold twice beside the sums.
+  static constexpr int kBite = Codec::kGroups == 4 && kTokens > 64 ? 2 : Codec::kSteps;
 
   __device__ TileSums(Places at, int wg)
       : at_(at),
@@ -273,18 +282,20 @@ class TileSums {
     free_stage(at_.free(previous));
   }
 
-  /// The fragments of stage k of x. Weights that have a ring of their own are free again once they
-  /// are in registers.
-  template <int kSteps>
-  __device__ __forceinline__ void decode(Walk& walk, int k, uint32_t (&a)[kSteps][4]) {
+  /// The fragments of stage k of x from step `first` on. Weights that have a ring of their own are
+  /// free again once they are in registers.
+  template <int kCount>
+  __device__ __forceinline__ void decode(Walk& walk, int k, int first, uint32_t (&a)[kCount][4]) {
     constexpr int kPitch = Codec::kWRow * Codec::kWEvery;
     const auto row = static_cast<uint32_t>(lane_row_);
     if constexpr (!Memory::kOwnRing) {
-      Codec::decode(at_.w(walk.stage) + row * kPitch, 0, 0, a);
+      Codec::decode(at_.w(walk.stage) + row * kPitch, 0, 0, first, a);
     } else {
       const int part = (k - walk.begin) % Codec::kWEvery;
-      if (part == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
-      Codec::decode(at_.w(walk.w_stage) + row * kPitch, at_.side(walk.w_stage) + row * 16, part, a);
+      if (part == 0 && first == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
+      Codec::decode(at_.w(walk.w_stage) + row * kPitch, at_.side(walk.w_stage) + row * 16, part,
+                    first, a);
+      if (first + kCount < Codec::kSteps) return;
       if (part == Codec::kWEvery - 1 || k + 1 == walk.end) {
         free_stage(at_.w_free(walk.w_stage));
         walk.next_w_stage();
@@ -292,33 +303,50 @@ class TileSums {
     }
   }
 
-  /// Fragments in registers: the next stage is decoded while this one multiplies.
+  /// Fragments in registers: the next ones are decoded while these multiply.
   __device__ __forceinline__ void add_decoded(Walk& walk) {
     static_assert(Memory::kOwnRing, "weights are decoded before x has come");
-    uint32_t even[Codec::kSteps][4];
-    uint32_t odd[Codec::kSteps][4];
-    decode(walk, walk.begin, even);
-    for (int k = walk.begin; k < walk.end; k += 2) {
-      multiply_decoded(walk, k, even, odd);
-      if (k + 1 < walk.end) multiply_decoded(walk, k + 1, odd, even);
+    uint32_t even[kBite][4];
+    uint32_t odd[kBite][4];
+    decode(walk, walk.begin, 0, even);
+    if constexpr (kBite < Codec::kSteps) {
+      static_assert(2 * kBite == Codec::kSteps);
+      for (int k = walk.begin; k < walk.end; ++k) {
+        multiply_decoded<0>(walk, k, even, odd);
+        multiply_decoded<kBite>(walk, k, odd, even);
+      }
+    } else {
+      for (int k = walk.begin; k < walk.end; k += 2) {
+        multiply_decoded<0>(walk, k, even, odd);
+        if (k + 1 < walk.end) multiply_decoded<0>(walk, k + 1, odd, even);
+      }
     }
   }
 
-  template <int kSteps>
+  /// The products of stage k from step kFirst on.
+  template <int kFirst>
   __device__ __forceinline__ void multiply_decoded(Walk& walk,
                                                    int k,
-                                                   const uint32_t (&now)[kSteps][4],
-                                                   uint32_t (&next)[kSteps][4]) {
-    wait_full(walk);
+                                                   const uint32_t (&now)[kBite][4],
+                                                   uint32_t (&next)[kBite][4]) {
+    constexpr bool kEnds = kFirst + kBite == Codec::kSteps;
+    if (kFirst == 0) wait_full(walk);
     take_turn();
     begin_products();
-    multiply_fragments<Codec, kTokens>(d[0], now, at_.x(walk.stage), k > walk.begin);
+    multiply_fragments<Codec, kTokens>(d[0], now, at_.x(walk.stage), kFirst,
+                                       k > walk.begin || kFirst > 0);
     commit_products();
     pass_turn();
-    if (k + 1 < walk.end) decode(walk, k + 1, next);
+    if constexpr (!kEnds) {
+      decode(walk, k, kFirst + kBite, next);
+    } else if (k + 1 < walk.end) {
+      decode(walk, k + 1, 0, next);
+    }
     wait_products<0>();
-    free_stage(at_.free(walk.stage));
-    walk.next_stage();
+    if constexpr (kEnds) {
+      free_stage(at_.free(walk.stage));
+      walk.next_stage();
+    }
   }
 
   /// Sums of 128 k of their own, added up in float32 with their scales.
@@ -359,10 +387,10 @@ class TileSums {
       Walk& walk, int k, int block, float (&part)[kSums], bool accumulate) {
     if constexpr (Codec::kDecoded) {
       uint32_t a[Codec::kSteps][4];
-      decode(walk, k, a);
+      decode(walk, k, 0, a);
       take_turn();
       begin_products();
-      multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), accumulate);
+      multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), 0, accumulate);
       commit_products();
       pass_turn();
       return;
@@ -400,8 +428,43 @@ class TileSums {
 
 // ---- the kernel ----
 
+/// Registers of a thread that brings and of one that computes: together what the block starts with.
+template <class Codec>
+inline constexpr int kFewRegisters = Codec::kGroups == 2 ? 40 : 32;
+template <class Codec>
+inline constexpr int kManyRegisters = Codec::kGroups == 2 ? 232 : 112;
+
+/// The tiles of a block: their sums become rows of y, or lie in shared memory for combine_slices.
 template <class Codec, int kTokens>
-__global__ void __launch_bounds__(kTileThreadsOfProduct, 1)
+__device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
+                                              const TilePlaces<Codec, kTokens>& at,
+                                              float* sums,
+                                              int wg) {
+  constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
+  const ProductCall& c = walk.c;
+  const bool split = walk.plan.split > 1;
+  TileSums<Codec, kTokens> mine(at, wg);
+  for (; walk.more(); walk.next_item()) {
+    const ProductTile tile = walk.tile();
+    mine.run(walk, tile);
+    // Nobody writes over a stage that another warpgroup still multiplies.
+    if (split) named_sync(1, Codec::kGroups * kWarpgroup);
+#pragma unroll
+    for (int block = 0; block < Codec::kRowBlocks; ++block) {
+      const int first_row = (wg * Codec::kRowBlocks + block) * 64;
+      if (split) {
+        keep_sums<kPitch>(mine.d[block], sums, first_row + (warp_id() & 3) * 16);
+      } else {
+        store_tile(TileOutput(c, tile, Codec::kFactor), mine.d[block],
+                   tile.row_tile * kTileRows<Codec> + first_row, at.out(wg), 2 + wg);
+      }
+    }
+  }
+  mine.finish();
+}
+
+template <class Codec, int kTokens>
+__global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
     tile_products(const __grid_constant__ TileMaps maps, ProductCall c, TilePlan plan) {
   using Memory = TileMemory<Codec, kTokens>;
   extern __shared__ unsigned char raw_shared[];
@@ -421,37 +484,22 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct, 1)
   __syncthreads();
   TileWalk<Codec, kTokens> walk(c, plan, starts);
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  if (wg == 2) {
-    give_registers<40>();
+  if (wg == Codec::kGroups) {
+    give_registers<kFewRegisters<Codec>>();
     bring_tiles<Codec, kTokens>(maps, walk, at);
+    if (plan.split == 1) return;
+    __syncwarp();
+    cluster_sync();
   } else {
-    take_registers<232>();
-    TileSums<Codec, kTokens> mine(at, wg);
-    constexpr int kRowBlocks = Codec::kRowBlocks;
-    for (; walk.more(); walk.next_item()) {
-      const ProductTile tile = walk.tile();
-      mine.run(walk, tile);
-      // Nobody writes over a stage that the other warpgroup still multiplies.
-      if (plan.split > 1) named_sync(1, 2 * kWarpgroup);
-#pragma unroll
-      for (int block = 0; block < kRowBlocks; ++block) {
-        const int first_row = (wg * kRowBlocks + block) * 64;
-        if (plan.split > 1) {
-          keep_sums<Memory::kSumPitch>(mine.d[block], sums, first_row + (warp_id() & 3) * 16);
-        } else {
-          store_tile(TileOutput(c, tile, Codec::kFactor), mine.d[block],
-                     tile.row_tile * kTileRows<Codec> + first_row, at.out(wg), 2 + wg);
-        }
-      }
-    }
-    mine.finish();
+    take_registers<kManyRegisters<Codec>>();
+    compute_tiles<Codec, kTokens>(walk, at, sums, wg);
+    if (plan.split == 1) return;
+    __syncwarp();
+    cluster_sync();
+    TileWalk<Codec, kTokens> whole(c, plan, starts);
+    combine_slices<kTokens, kTileRows<Codec>, Memory::kSumPitch, Codec::kGroups * kWarpgroup>(
+        TileOutput(c, whole.tile(), Codec::kFactor), sums, plan.split);
   }
-  if (plan.split == 1) return;
-  __syncwarp();
-  cluster_sync();
-  TileWalk<Codec, kTokens> whole(c, plan, starts);
-  combine_slices<kTokens, kTileRows<Codec>, Memory::kSumPitch>(
-      TileOutput(c, whole.tile(), Codec::kFactor), sums, plan.split);
   cluster_sync();  // nobody leaves what another still reads
 }
 

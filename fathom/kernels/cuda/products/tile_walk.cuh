@@ -12,8 +12,9 @@
 namespace fathom::cuda {
 
 template <class Codec>
-inline constexpr int kTileRows = 128 * Codec::kRowBlocks;  ///< of w
-inline constexpr int kTileThreadsOfProduct = 3 * kWarpgroup;
+inline constexpr int kTileRows = 64 * Codec::kGroups* Codec::kRowBlocks;  ///< of w
+template <class Codec>
+inline constexpr int kTileThreadsOfProduct = (Codec::kGroups + 1) * kWarpgroup;
 inline constexpr int kBand = 8;  ///< tiles of x that share the weights they read in the last cache
 
 struct TileMaps {
@@ -39,10 +40,11 @@ struct TileMemory {
   static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
   static constexpr int kSideBytes = Codec::kSide == TileSide::kNone ? 0
                                     : Codec::kSide == TileSide::kRowScales
-                                        ? 128 * 16
+                                        ? kTileRows<Codec> * 16
                                         : Codec::kRowBlocks * 128 * 4;
-  static constexpr int kWStages = kOwnRing ? (kTokens == 256 ? 2 : 4) : 0;
-  static constexpr int kOutBytes = 2 * 64 * kPanelRowBytes;  ///< 64 x 64 outputs a warpgroup
+  static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 256 ? 2 : kTokens == 128 ? 3 : 4;
+  /// 64 x 64 outputs a warpgroup.
+  static constexpr int kOutBytes = Codec::kGroups * 64 * kPanelRowBytes;
   static constexpr int kWRingBytes = kWStages * (kWBytes + kSideBytes);
   static constexpr int kRoom = (224 << 10) - kOutBytes - kWRingBytes;
   static constexpr int kStages = std::min(10, kRoom / (kStageBytes + (kOwnRing ? 0 : kSideBytes)));
@@ -201,7 +203,7 @@ struct TilePlaces {
   }
 
   __device__ uint32_t out(int wg) const {
-    return base + static_cast<uint32_t>(Memory::kOutAt + wg * Memory::kOutBytes / 2);
+    return base + static_cast<uint32_t>(Memory::kOutAt + wg * 64 * kPanelRowBytes);
   }
 
   __device__ uint32_t side(int stage) const {
@@ -224,11 +226,11 @@ struct TilePlaces {
     constexpr int kSideArrivals = Codec::kSide == TileSide::kNone ? 0 : kWarpgroup;
     for (int stage = 0; stage < Memory::kStages; ++stage) {
       barrier_init(full(stage), 1 + (Memory::kOwnRing ? 0 : kSideArrivals));
-      barrier_init(free(stage), 8);  // warps that compute
+      barrier_init(free(stage), 4 * Codec::kGroups);  // warps that compute
     }
     for (int stage = 0; stage < Memory::kWStages; ++stage) {
       barrier_init(w_full(stage), 1 + kSideArrivals);
-      barrier_init(w_free(stage), 8);
+      barrier_init(w_free(stage), 4 * Codec::kGroups);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }

@@ -28,11 +28,11 @@ int64_t fewest_rows(const Args& a) {
 
 bool fills_tiles(const Args& a) {
   return is_bf16(a) && a.y.format != Format::kF32 &&
-         takes_tiles<TileNvfp4>(product_of(a), fewest_rows(a));
+         takes_tiles<TileNvfp4<2>>(product_of(a), fewest_rows(a));
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4, 256>(ex, product_of(a));
+  return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
 }
 
 bool sweeps(const Args& a) {
@@ -52,8 +52,8 @@ Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   FATHOM_TRY(reorder(ex, a, nullptr, &c));
   if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
-  if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4>(c, kFewestTileRows))
-    return run_tiles<TileNvfp4, 256>(ex, c);
+  if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4<2>>(c, kFewestTileRows))
+    return run_tiles<TileNvfp4<2>, 256>(ex, c);
   return run_sweep<Nvfp4Codec>(ex, c);
 }
 

@@ -23,11 +23,11 @@ bool is_bf16(const Args& a) {
 bool fills_tiles(const Args& a) {
   const ProductCall c = product_of(a);
   return is_bf16(a) && a.y.format != Format::kF32 &&
-         takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices);
+         takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices);
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4, 256>(ex, product_of(a));
+  return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
 }
 
 bool sweeps(const Args& a) {
@@ -49,8 +49,8 @@ Status run_reordered(Exec& ex, const Args& a) {
   FATHOM_TRY(reorder(ex, a, swizzled_x ? a.scale_offsets.as<const int32_t>() : nullptr, &c));
   if (a.alphas.present()) c.matrix_factors = a.alphas.as<const float>();
   if (a.y.format != Format::kF32 &&
-      takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices)) {
-    return run_tiles<TileNvfp4, 256>(ex, c);
+      takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices)) {
+    return run_tiles<TileNvfp4<2>, 256>(ex, c);
   }
   return run_sweep<Nvfp4Codec>(ex, c);
 }
@@ -99,8 +99,8 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c) {
                        reinterpret_cast<uintptr_t>(c.w) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(c.scales) % 4 == 0;
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
-  if (takes_tiles<TileNvfp4>(c, int64_t{kFewestExpertRows} * c.matrices))
-    return run_tiles<TileNvfp4, 256>(ex, c);
+  if (takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
+    return run_tiles<TileNvfp4<2>, 256>(ex, c);
   if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
   return run_stream<Nvfp4Codec>(ex, c);
 }
