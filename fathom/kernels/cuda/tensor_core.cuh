@@ -111,11 +111,22 @@ __device__ __forceinline__ void give_registers() {
 
 // ---- products ----
 
-/// Descriptor of rows of a panel whose columns are summed over (K-major).
+/// Descriptors of rows of a panel whose columns are summed over (K-major).
+struct RowsOperand {
+  uint32_t low;
+
+  __device__ __forceinline__ explicit RowsOperand(uint32_t address)
+      : low((address & 0x3FFFF) >> 4 | 1u << 16) {}
+
+  /// Of what lies `bytes` behind the address.
+  __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+    constexpr uint32_t kAtomStride = 1024 >> 4;
+    return uint64_t{kAtomStride | 1u << 30} << 32 | (low + (bytes >> 4));
+  }
+};
+
 __device__ __forceinline__ uint64_t rows_operand(uint32_t address) {
-  constexpr uint64_t kAtomStride = 1024 >> 4;
-  return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{1} << 16 | kAtomStride << 32 |
-         uint64_t{1} << 62;
+  return RowsOperand(address).at(0);
 }
 
 /// Descriptor of panels `panel_stride` bytes apart whose rows are summed over (MN-major).

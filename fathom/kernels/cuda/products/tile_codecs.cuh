@@ -10,7 +10,7 @@ namespace fathom::cuda {
 /// What comes beside weights and activations.
 enum class TileSide {
   kNone,
-  kRowScales,    ///< of each row of w, sixteen E4M3 for a stage of w
+  kRowScales,    ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
   kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
 };
 
@@ -20,6 +20,18 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(at));
   return v;
+}
+
+__device__ __forceinline__ void load_shared(uint32_t at, uint32_t (&words)[4]) {
+  const uint4 v = load_shared_16(at);
+  words[0] = v.x;
+  words[1] = v.y;
+  words[2] = v.z;
+  words[3] = v.w;
+}
+
+__device__ __forceinline__ void load_shared(uint32_t at, uint32_t (&words)[2]) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at));
 }
 
 __device__ __forceinline__ uint32_t load_shared_4(uint32_t at) {
@@ -69,22 +81,32 @@ struct TileNvfp4 {
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = 0;
   static constexpr TileSide kSide = TileSide::kRowScales;
+  static constexpr int kSideRow = 64;       ///< bytes
   static constexpr float kFactor = 128.0f;  // 2^126 / 2^119
   static constexpr int kSteps = kStageK / 16;
 
-  /// The fragments of part `part` (of kWEvery) of a stage of weights from step `first` on, an even
-  /// one: `w` is the address of row lane / 4 of this warp, `side` that of its sixteen scales.
+  /// Where lane's row of 128 bytes of weights, or of 64 of scales, has its first chunk of sixteen;
+  /// chunk c is at the address xor 16 c.
+  __device__ __forceinline__ static uint32_t w_place(uint32_t row) {
+    return row * (kWRow * kWEvery) + ((row & 7) << 4) + (static_cast<uint32_t>(lane_id()) & 3) * 4;
+  }
+
+  __device__ __forceinline__ static uint32_t side_place(uint32_t row) {
+    return row * kSideRow + ((row >> 1 & 3) << 4);
+  }
+
+  /// Fragments of part `part` (of kWEvery) of a stage of weights from step `first` on, an even one.
   template <int kCount>
   __device__ __forceinline__ static void decode(
       uint32_t w, uint32_t side, int part, int first, uint32_t (&a)[kCount][4]) {
-    const auto lane = static_cast<uint32_t>(lane_id());
-    const uint32_t swizzle = lane >> 2;  // the row, mod 8
-    const uint32_t scales = load_shared_4(side + 4 * static_cast<uint32_t>(part));
-    const uint32_t scales_8 = load_shared_4(side + 8 * 16 + 4 * static_cast<uint32_t>(part));
+    side = (side ^ static_cast<uint32_t>(part << 4)) + 4 * static_cast<uint32_t>(first);
+    uint32_t scale[kCount];
+    uint32_t scale_8[kCount];
+    load_shared(side, scale);
+    load_shared(side + 8 * kSideRow, scale_8);
 #pragma unroll
     for (int two = 0; two < kCount; two += 2) {  // steps: 32 k
-      const int place = 2 * part + (first + two) / 2;
-      const uint32_t at = w + ((static_cast<uint32_t>(place) ^ swizzle) << 4) + (lane & 3) * 4;
+      const uint32_t at = w ^ static_cast<uint32_t>((2 * part + (first + two) / 2) << 4);
       uint32_t row[4];
       uint32_t row_8[4];
       decode_e2m1(load_shared_4(at), row);
@@ -92,14 +114,10 @@ struct TileNvfp4 {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int step = two + i;
-        const auto pick = static_cast<uint32_t>((first + step) | (4 + first + step) << 4);
-        const uint32_t lifted = lifted_scales(__byte_perm(scales, scales_8, pick));
-        const uint32_t scale = __byte_perm(lifted, 0, 0x1010);
-        const uint32_t scale_8 = __byte_perm(lifted, 0, 0x3232);
-        a[step][0] = multiply_pairs(row[2 * i], scale);
-        a[step][1] = multiply_pairs(row_8[2 * i], scale_8);
-        a[step][2] = multiply_pairs(row[2 * i + 1], scale);
-        a[step][3] = multiply_pairs(row_8[2 * i + 1], scale_8);
+        a[step][0] = multiply_pairs(row[2 * i], scale[step]);
+        a[step][1] = multiply_pairs(row_8[2 * i], scale_8[step]);
+        a[step][2] = multiply_pairs(row[2 * i + 1], scale[step]);
+        a[step][3] = multiply_pairs(row_8[2 * i + 1], scale_8[step]);
       }
     }
   }
@@ -130,8 +148,9 @@ struct TileFp8 {
     return pair_of_floats(v.x, v.y);
   }
 
-  __device__ __forceinline__ static void decode(
-      uint32_t w, uint32_t, int, int, uint32_t (&a)[kSteps][4]) {
+  __device__ __forceinline__ static uint32_t w_place(uint32_t row) { return row * kWRow; }
+
+  __device__ __forceinline__ static void decode(uint32_t w, uint32_t (&a)[kSteps][4]) {
     const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
     const uint32_t row = static_cast<uint32_t>(lane_id()) >> 2;  // mod 8: the swizzle
     const uint32_t word = (t >> 1) * 4;

@@ -20,13 +20,6 @@ namespace fathom::cuda {
 
 // ---- bringing ----
 
-template <int kBytes>
-__device__ __forceinline__ void copy_beside(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes),
-               "r"(exists ? kBytes : 0)
-               : "memory");
-}
-
 /// The scale of 128 x 128 weights; block_row counts those of the matrix.
 __device__ __forceinline__ float block_scale(const ProductCall& c,
                                              int e,
@@ -62,38 +55,62 @@ struct TokenScales {
   }
 };
 
-/// Scales of rows of w beside a stage that begins at `k`, for thread `tid`.
+/// The scales of rows of w for a stage of weights: loaded a stage ahead, and widened here once
+/// instead of by every lane that needs them.
 template <class Codec>
-__device__ __forceinline__ void bring_side(
-    const ProductCall& c, const ProductTile& tile, int k, uint32_t to, int tid) {
-  if constexpr (Codec::kSide == TileSide::kRowScales) {
+struct RowScales {
+  static constexpr int kRows = kTileRows<Codec> / kWarpgroup;  ///< of a thread
+  uint4 codes[kRows];
+
+  /// Those of a stage that begins at `k`. What is behind the end of a row counts as zero.
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const ProductTile& tile,
+                                       int k,
+                                       int tid) {
     const bool aligned = c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0;
 #pragma unroll
-    for (int row = tid; row < kTileRows<Codec>; row += kWarpgroup) {
-      const int n = min(tile.row_tile * kTileRows<Codec> + row, c.N - 1);
+    for (int i = 0; i < kRows; ++i) {
+      const int n = min(tile.row_tile * kTileRows<Codec> + tid + i * kWarpgroup, c.N - 1);
       const uint8_t* from = c.scales + tile.e * c.scale_matrix + n * c.scale_row + k / 16;
-      const uint32_t row_to = to + 16 * static_cast<uint32_t>(row);
       if (aligned) {
-        copy_beside<16>(row_to, from, true);
+        codes[i] = *reinterpret_cast<const uint4*>(from);
         continue;
       }
+      const auto* words = reinterpret_cast<const uint32_t*>(from);
+      codes[i].x = words[0];
+      codes[i].y = k + 64 < c.K ? words[1] : 0;
+      codes[i].z = k + 128 < c.K ? words[2] : 0;
+      codes[i].w = k + 192 < c.K ? words[3] : 0;
+    }
+  }
+
+  __device__ __forceinline__ void keep(uint32_t to, int tid) const {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const bool exists = k + 64 * i < c.K;
-        copy_beside<4>(row_to + 4 * i, from + (exists ? 4 * i : 0), exists);
+    for (int i = 0; i < kRows; ++i) {
+      const uint32_t row = to + Codec::side_place(static_cast<uint32_t>(tid + i * kWarpgroup));
+      const uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+#pragma unroll
+      for (uint32_t part = 0; part < 4; ++part) {
+        const uint32_t low = lifted_scales(words[part]);
+        const uint32_t high = lifted_scales(words[part] >> 16);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(row ^ part << 4),
+                     "r"(__byte_perm(low, 0, 0x1010)), "r"(__byte_perm(low, 0, 0x3232)),
+                     "r"(__byte_perm(high, 0, 0x1010)), "r"(__byte_perm(high, 0, 0x3232))
+                     : "memory");
       }
     }
   }
-}
+};
 
-/// A stage of weights into a ring of their own.
+/// A stage of weights into a ring of their own, with the scales that were loaded for it.
 template <class Codec, int kTokens>
 __device__ __forceinline__ void bring_weights(const TileMaps& maps,
                                               TileWalk<Codec, kTokens>& walk,
                                               const TilePlaces<Codec, kTokens>& at,
                                               const ProductTile& tile,
                                               int k,
-                                              int tid) {
+                                              int tid,
+                                              RowScales<Codec>* scales) {
   using Memory = TileMemory<Codec, kTokens>;
   barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
   const uint32_t full = at.w_full(walk.w_stage);
@@ -102,10 +119,10 @@ __device__ __forceinline__ void bring_weights(const TileMaps& maps,
     copy_box(at.w(walk.w_stage), maps.w, k * Codec::kWRow, tile.row_tile * kTileRows<Codec>, tile.e,
              full);
   }
-  if constexpr (Codec::kSide != TileSide::kNone) {
-    bring_side<Codec>(walk.c, tile, k * Codec::kStageK, at.side(walk.w_stage), tid);
-    arrive_after_copies(full);
-  }
+  scales->keep(at.side(walk.w_stage), tid);
+  barrier_arrive(full);
+  if (k + Codec::kWEvery < walk.end)
+    scales->load(walk.c, tile, (k + Codec::kWEvery) * Codec::kStageK, tid);
   walk.next_w_stage();
 }
 
@@ -122,11 +139,13 @@ __device__ void bring_tiles(const TileMaps& maps,
   for (; walk.more(); walk.next_item()) {
     if (walk.is_last()) let_next_start();
     const ProductTile tile = walk.tile();
+    RowScales<Codec> row_scales;
+    if constexpr (Memory::kOwnRing) row_scales.load(walk.c, tile, walk.begin * Codec::kStageK, tid);
     const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
       if constexpr (Memory::kOwnRing) {
         if ((k - walk.begin) % Codec::kWEvery == 0)
-          bring_weights<Codec, kTokens>(maps, walk, at, tile, k, tid);
+          bring_weights<Codec, kTokens>(maps, walk, at, tile, k, tid, &row_scales);
       }
       const auto bring = [&](auto&& keep_scales) {
         if (!Memory::kOwnRing || tid == 0) barrier_wait(at.free(walk.stage), walk.parity ^ 1);
@@ -157,10 +176,15 @@ __device__ void bring_tiles(const TileMaps& maps,
       }
     }
   }
-  if constexpr (Memory::kOwnRing) wait_copies_all();  // a block must not end before its copies
 }
 
 // ---- computing ----
+
+/// A value that the compiler does not compute again instead of keeping it.
+__device__ __forceinline__ uint32_t kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 __device__ __forceinline__ void free_stage(uint32_t barrier) {
   __syncwarp();
@@ -173,15 +197,14 @@ __device__ __forceinline__ void multiply_stage(float (&d)[kTokens / 2],
                                                uint32_t w,
                                                uint32_t x,
                                                bool accumulate) {
-  constexpr int kSteps = kPanelRowBytes / 32;
+  const RowsOperand a(w);
+  const RowsOperand b(x);
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const uint64_t a = rows_operand(w + 32 * static_cast<uint32_t>(step));
-    const uint64_t b = rows_operand(x + 32 * static_cast<uint32_t>(step));
+  for (uint32_t at = 0; at < kPanelRowBytes; at += 32) {
     if constexpr (Codec::kCodes) {
-      multiply_codes(d, a, b, accumulate || step > 0);
+      multiply_codes(d, a.at(at), b.at(at), accumulate || at > 0);
     } else {
-      multiply_rows(d, a, b, accumulate || step > 0);
+      multiply_rows(d, a.at(at), b.at(at), accumulate || at > 0);
     }
   }
 }
@@ -193,11 +216,12 @@ __device__ __forceinline__ void multiply_fragments(float (&d)[kTokens / 2],
                                                    int first,
                                                    bool accumulate) {
   using Memory = TileMemory<Codec, kTokens>;
+  const RowsOperand b(x);
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int step = first + i;
-    const auto panel = static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes);
-    multiply_rows(d, a[i], rows_operand(x + panel + 32 * (static_cast<uint32_t>(step) % 4)),
+    multiply_rows(d, a[i],
+                  b.at(static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes + step % 4 * 32)),
                   accumulate || i > 0);
   }
 }
@@ -217,10 +241,10 @@ class TileSums {
   static constexpr int kBite = Codec::kGroups == 4 && kTokens > 64 ? 2 : Codec::kSteps;
 
   __device__ TileSums(Places at, int wg)
-      : at_(at),
-        wg_(wg),
-        rows_(static_cast<uint32_t>(wg * 64 * kRowBlocks * Codec::kWRow)),
-        lane_row_((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64) {
+      : at_(at), wg_(wg), rows_(static_cast<uint32_t>(wg * 64 * kRowBlocks * Codec::kWRow)) {
+    const auto row = static_cast<uint32_t>((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64);
+    if constexpr (Codec::kDecoded) w_place_ = kept(Codec::w_place(row));
+    if constexpr (Memory::kOwnRing) side_place_ = kept(Codec::side_place(row));
     if (kTurns && wg == 1) pass_turn();
   }
 
@@ -282,71 +306,60 @@ class TileSums {
     free_stage(at_.free(previous));
   }
 
-  /// The fragments of stage k of x from step `first` on. Weights that have a ring of their own are
-  /// free again once they are in registers.
-  template <int kCount>
-  __device__ __forceinline__ void decode(Walk& walk, int k, int first, uint32_t (&a)[kCount][4]) {
-    constexpr int kPitch = Codec::kWRow * Codec::kWEvery;
-    const auto row = static_cast<uint32_t>(lane_row_);
-    if constexpr (!Memory::kOwnRing) {
-      Codec::decode(at_.w(walk.stage) + row * kPitch, 0, 0, first, a);
-    } else {
-      const int part = (k - walk.begin) % Codec::kWEvery;
-      if (part == 0 && first == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
-      Codec::decode(at_.w(walk.w_stage) + row * kPitch, at_.side(walk.w_stage) + row * 16, part,
-                    first, a);
-      if (first + kCount < Codec::kSteps) return;
-      if (part == Codec::kWEvery - 1 || k + 1 == walk.end) {
-        free_stage(at_.w_free(walk.w_stage));
-        walk.next_w_stage();
-      }
-    }
+  /// Bites of a stage of weights, and of what is left of them from stage k of x on.
+  static constexpr int kBites = kBite > 0 ? Codec::kWEvery* Codec::kSteps / kBite : 0;
+
+  __device__ __forceinline__ static int bites_from(const Walk& walk, int k) {
+    return min((walk.end - k) * (kBites / Codec::kWEvery), kBites);
+  }
+
+  /// Bite `i` of the stage of weights that begins with stage k of x. Weights are free again once
+  /// they are in registers.
+  __device__ __forceinline__ void decode(Walk& walk, int k, int i, uint32_t (&a)[kBite][4]) {
+    constexpr int kOfStage = kBites / Codec::kWEvery;
+    if (i == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
+    Codec::decode(at_.w(walk.w_stage) + w_place_, at_.side(walk.w_stage) + side_place_,
+                  i / kOfStage, i % kOfStage * kBite, a);
+    if (i + 1 < bites_from(walk, k)) return;
+    free_stage(at_.w_free(walk.w_stage));
+    walk.next_w_stage();
   }
 
   /// Fragments in registers: the next ones are decoded while these multiply.
   __device__ __forceinline__ void add_decoded(Walk& walk) {
     static_assert(Memory::kOwnRing, "weights are decoded before x has come");
-    uint32_t even[kBite][4];
-    uint32_t odd[kBite][4];
-    decode(walk, walk.begin, 0, even);
-    if constexpr (kBite < Codec::kSteps) {
-      static_assert(2 * kBite == Codec::kSteps);
-      for (int k = walk.begin; k < walk.end; ++k) {
-        multiply_decoded<0>(walk, k, even, odd);
-        multiply_decoded<kBite>(walk, k, odd, even);
+    constexpr int kOfStage = kBites / Codec::kWEvery;
+    static_assert(kBites % 2 == 0, "each stage of weights begins with the same fragments");
+    uint32_t a[2][kBite][4];
+    decode(walk, walk.begin, 0, a[0]);
+    int previous = -1;
+    for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
+      const int bites = bites_from(walk, k);
+#pragma unroll
+      for (int i = 0; i < kBites; ++i) {
+        if (i >= bites) break;
+        if (i % kOfStage == 0) wait_full(walk);
+        take_turn();
+        begin_products();
+        multiply_fragments<Codec, kTokens>(d[0], a[i % 2], at_.x(walk.stage), i % kOfStage * kBite,
+                                           k > walk.begin || i > 0);
+        commit_products();
+        pass_turn();
+        wait_products<1>();
+        if (i % kOfStage == 0) {
+          if (previous >= 0) free_stage(at_.free(previous));
+          previous = walk.stage;
+        }
+        if (i % kOfStage == kOfStage - 1) walk.next_stage();
+        if (i + 1 < bites) {
+          decode(walk, k, i + 1, a[(i + 1) % 2]);
+        } else if (k + Codec::kWEvery < walk.end) {
+          decode(walk, k + Codec::kWEvery, 0, a[(i + 1) % 2]);
+        }
       }
-    } else {
-      for (int k = walk.begin; k < walk.end; k += 2) {
-        multiply_decoded<0>(walk, k, even, odd);
-        if (k + 1 < walk.end) multiply_decoded<0>(walk, k + 1, odd, even);
-      }
-    }
-  }
-
-  /// The products of stage k from step kFirst on.
-  template <int kFirst>
-  __device__ __forceinline__ void multiply_decoded(Walk& walk,
-                                                   int k,
-                                                   const uint32_t (&now)[kBite][4],
-                                                   uint32_t (&next)[kBite][4]) {
-    constexpr bool kEnds = kFirst + kBite == Codec::kSteps;
-    if (kFirst == 0) wait_full(walk);
-    take_turn();
-    begin_products();
-    multiply_fragments<Codec, kTokens>(d[0], now, at_.x(walk.stage), kFirst,
-                                       k > walk.begin || kFirst > 0);
-    commit_products();
-    pass_turn();
-    if constexpr (!kEnds) {
-      decode(walk, k, kFirst + kBite, next);
-    } else if (k + 1 < walk.end) {
-      decode(walk, k + 1, 0, next);
     }
     wait_products<0>();
-    if constexpr (kEnds) {
-      free_stage(at_.free(walk.stage));
-      walk.next_stage();
-    }
+    free_stage(at_.free(previous));
   }
 
   /// Sums of 128 k of their own, added up in float32 with their scales.
@@ -387,7 +400,7 @@ class TileSums {
       Walk& walk, int k, int block, float (&part)[kSums], bool accumulate) {
     if constexpr (Codec::kDecoded) {
       uint32_t a[Codec::kSteps][4];
-      decode(walk, k, 0, a);
+      Codec::decode(at_.w(walk.stage) + w_place_, a);
       take_turn();
       begin_products();
       multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), 0, accumulate);
@@ -423,7 +436,8 @@ class TileSums {
   Places at_;
   int wg_;
   uint32_t rows_;
-  int lane_row_;
+  uint32_t w_place_ = 0;  ///< of this lane's rows in a stage, if they are decoded
+  uint32_t side_place_ = 0;
 };
 
 // ---- the kernel ----

@@ -40,9 +40,9 @@ struct TileMemory {
   static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
   static constexpr int kSideBytes = Codec::kSide == TileSide::kNone ? 0
                                     : Codec::kSide == TileSide::kRowScales
-                                        ? kTileRows<Codec> * 16
+                                        ? kTileRows<Codec> * 64
                                         : Codec::kRowBlocks * 128 * 4;
-  static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 256 ? 2 : kTokens == 128 ? 3 : 4;
+  static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 64 ? 3 : 2;
   /// 64 x 64 outputs a warpgroup.
   static constexpr int kOutBytes = Codec::kGroups * 64 * kPanelRowBytes;
   static constexpr int kWRingBytes = kWStages * (kWBytes + kSideBytes);
