@@ -19,6 +19,12 @@ __device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/// A value that the compiler does not compute again instead of keeping it.
+__device__ __forceinline__ uint32_t kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 __device__ __forceinline__ int lane_id() {
   return static_cast<int>(threadIdx.x) & 31;
 }

@@ -31,64 +31,82 @@ __device__ __forceinline__ float block_scale(const ProductCall& c,
                                         : to_float(Ue8m0{c.scales[at]});
 }
 
-/// The scales of a row of x and of its products, loaded before a stage is free.
+/// The scales of rows of x and of their products, for the threads that bring them.
 template <class Codec>
 struct TokenScales {
-  float values[Codec::kRowBlocks];
+  static constexpr int kRows = 128;
+  static constexpr int kEach = (kRows + kSideThreads - 1) / kSideThreads;
+  float values[kEach][Codec::kRowBlocks];
 
-  __device__ TokenScales(const ProductCall& c, const ProductTile& tile, int block, int tid) {
-    const float x =
-        tid < tile.count
-            ? c.x_scales[(int64_t{tile.first} + tid) * c.x_scale_row + block * c.x_scale_block]
-            : 0.0f;
-#pragma unroll
-    for (int i = 0; i < Codec::kRowBlocks; ++i)
-      values[i] = x * block_scale(c, tile.e, int64_t{tile.row_tile} * Codec::kRowBlocks + i, block);
-  }
-
-  __device__ void keep(uint32_t to, int tid) const {
-#pragma unroll
-    for (int i = 0; i < Codec::kRowBlocks; ++i)
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(tid)),
-                   "f"(values[i])
-                   : "memory");
-  }
-};
-
-/// The scales of rows of w for a stage of weights: loaded a stage ahead, and widened here once
-/// instead of by every lane that needs them.
-template <class Codec>
-struct RowScales {
-  static constexpr int kRows = kTileRows<Codec> / kWarpgroup;  ///< of a thread
-  uint4 codes[kRows];
-
-  /// Those of a stage that begins at `k`. What is behind the end of a row counts as zero.
+  /// Those of stage `stage` of x, whose 128 k share a scale.
   __device__ __forceinline__ void load(const ProductCall& c,
                                        const ProductTile& tile,
-                                       int k,
-                                       int tid) {
-    const bool aligned = c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0;
+                                       int stage,
+                                       int thread) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int n = min(tile.row_tile * kTileRows<Codec> + tid + i * kWarpgroup, c.N - 1);
-      const uint8_t* from = c.scales + tile.e * c.scale_matrix + n * c.scale_row + k / 16;
-      if (aligned) {
-        codes[i] = *reinterpret_cast<const uint4*>(from);
-        continue;
-      }
-      const auto* words = reinterpret_cast<const uint32_t*>(from);
-      codes[i].x = words[0];
-      codes[i].y = k + 64 < c.K ? words[1] : 0;
-      codes[i].z = k + 128 < c.K ? words[2] : 0;
-      codes[i].w = k + 192 < c.K ? words[3] : 0;
+    for (int j = 0; j < kEach; ++j) {
+      const int row = thread + j * kSideThreads;
+      const int64_t at = (int64_t{tile.first} + row) * c.x_scale_row + stage * c.x_scale_block;
+      const float x = row < tile.count ? c.x_scales[at] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        values[j][i] =
+            x * block_scale(c, tile.e, int64_t{tile.row_tile} * Codec::kRowBlocks + i, stage);
     }
   }
 
-  __device__ __forceinline__ void keep(uint32_t to, int tid) const {
+  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const uint32_t row = to + Codec::side_place(static_cast<uint32_t>(tid + i * kWarpgroup));
-      const uint32_t words[4] = {codes[i].x, codes[i].y, codes[i].z, codes[i].w};
+    for (int j = 0; j < kEach; ++j) {
+      const int row = thread + j * kSideThreads;
+      if (row >= kRows) return;
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(row)),
+                     "f"(values[j][i])
+                     : "memory");
+    }
+  }
+};
+
+/// The scales of rows of w for a stage of weights: widened here once instead of by every lane that
+/// needs them.
+template <class Codec>
+struct RowScales {
+  static constexpr int kRows = kTileRows<Codec>;
+  static constexpr int kEach = (kRows + kSideThreads - 1) / kSideThreads;
+  uint4 codes[kEach];
+
+  /// Those of stage `stage` of x and what follows. What is behind the end of a row counts as zero.
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const ProductTile& tile,
+                                       int stage,
+                                       int thread) {
+    const int k = stage * Codec::kStageK;
+    const bool aligned = c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0;
+    const uint8_t* const first = c.scales + tile.e * c.scale_matrix + k / 16;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int n = min(tile.row_tile * kRows + thread + j * kSideThreads, c.N - 1);
+      const uint8_t* const from = first + n * c.scale_row;
+      if (aligned) {
+        codes[j] = *reinterpret_cast<const uint4*>(from);
+        continue;
+      }
+      const auto* words = reinterpret_cast<const uint32_t*>(from);
+      codes[j].x = words[0];
+      codes[j].y = k + 64 < c.K ? words[1] : 0;
+      codes[j].z = k + 128 < c.K ? words[2] : 0;
+      codes[j].w = k + 192 < c.K ? words[3] : 0;
+    }
+  }
+
+  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (thread + j * kSideThreads >= kRows) return;
+      const uint32_t row = to + Codec::side_place(static_cast<uint32_t>(thread + j * kSideThreads));
+      const uint32_t words[4] = {codes[j].x, codes[j].y, codes[j].z, codes[j].w};
 #pragma unroll
       for (uint32_t part = 0; part < 4; ++part) {
         const uint32_t low = lifted_scales(words[part]);
@@ -102,89 +120,81 @@ struct RowScales {
   }
 };
 
-/// A stage of weights into a ring of their own, with the scales that were loaded for it.
-template <class Codec, int kTokens>
-__device__ __forceinline__ void bring_weights(const TileMaps& maps,
-                                              TileWalk<Codec, kTokens>& walk,
-                                              const TilePlaces<Codec, kTokens>& at,
-                                              const ProductTile& tile,
-                                              int k,
-                                              int tid,
-                                              RowScales<Codec>* scales) {
-  using Memory = TileMemory<Codec, kTokens>;
-  barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
-  const uint32_t full = at.w_full(walk.w_stage);
-  if (tid == 0) {
-    barrier_expect(full, Memory::kWBytes);
-    copy_box(at.w(walk.w_stage), maps.w, k * Codec::kWRow, tile.row_tile * kTileRows<Codec>, tile.e,
-             full);
+/// What comes beside stages, by warps that do nothing else: loaded a stage ahead.
+template <class Scales, class Codec, int kTokens>
+__device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
+                                             const TilePlaces<Codec, kTokens>& at,
+                                             int thread) {
+  constexpr bool kOwnRing = TileMemory<Codec, kTokens>::kOwnRing;
+  for (; walk.more(); walk.next_item()) {
+    const ProductTile tile = walk.tile();
+    Scales scales;
+    scales.load(walk.c, tile, walk.begin, thread);
+    for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
+      const int stage = kOwnRing ? walk.w_stage : walk.stage;
+      barrier_wait(kOwnRing ? at.w_free(stage) : at.free(stage),
+                   (kOwnRing ? walk.w_parity : walk.parity) ^ 1);
+      scales.keep(at.side(stage), thread);
+      barrier_arrive(kOwnRing ? at.w_full(stage) : at.full(stage));
+      if (k + Codec::kWEvery < walk.end) scales.load(walk.c, tile, k + Codec::kWEvery, thread);
+      kOwnRing ? walk.next_w_stage() : walk.next_stage();
+    }
   }
-  scales->keep(at.side(walk.w_stage), tid);
-  barrier_arrive(full);
-  if (k + Codec::kWEvery < walk.end)
-    scales->load(walk.c, tile, (k + Codec::kWEvery) * Codec::kStageK, tid);
-  walk.next_w_stage();
 }
 
+/// Weights and x, by one thread that is never kept waiting by anything but a ring that is full.
 template <class Codec, int kTokens>
-__device__ void bring_tiles(const TileMaps& maps,
-                            TileWalk<Codec, kTokens> walk,
-                            TilePlaces<Codec, kTokens> at) {
+__device__ __forceinline__ void bring_boxes(const TileMaps& maps,
+                                            TileWalk<Codec, kTokens> walk,
+                                            const TilePlaces<Codec, kTokens>& at) {
   using Memory = TileMemory<Codec, kTokens>;
-  constexpr bool kHasSide = Codec::kSide != TileSide::kNone;
-  constexpr bool kScalesTokens = Codec::kSide == TileSide::kTokenScales;
   constexpr int kWElements = Codec::kWRow / (Codec::kXElement == 2 && !Codec::kDecoded ? 2 : 1);
-  const int tid = static_cast<int>(threadIdx.x) % kWarpgroup;
-  if (!kHasSide && tid != 0) return;
   for (; walk.more(); walk.next_item()) {
     if (walk.is_last()) let_next_start();
     const ProductTile tile = walk.tile();
-    RowScales<Codec> row_scales;
-    if constexpr (Memory::kOwnRing) row_scales.load(walk.c, tile, walk.begin * Codec::kStageK, tid);
+    const int first_row = tile.row_tile * kTileRows<Codec>;
     const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
       if constexpr (Memory::kOwnRing) {
-        if ((k - walk.begin) % Codec::kWEvery == 0)
-          bring_weights<Codec, kTokens>(maps, walk, at, tile, k, tid, &row_scales);
-      }
-      const auto bring = [&](auto&& keep_scales) {
-        if (!Memory::kOwnRing || tid == 0) barrier_wait(at.free(walk.stage), walk.parity ^ 1);
-        const uint32_t full = at.full(walk.stage);
-        if (tid == 0) {
-          barrier_expect(full, Memory::kStageBytes);
-          if constexpr (!Memory::kOwnRing) {
-            copy_box(at.w(walk.stage), maps.w, k * kWElements, tile.row_tile * kTileRows<Codec>,
-                     tile.e, full);
-          }
-#pragma unroll
-          for (int panel = 0; panel < Memory::kXPanels; ++panel) {
-            copy_box(at.x(walk.stage) + static_cast<uint32_t>(panel * Memory::kXPanelBytes), maps.x,
-                     k * Codec::kStageK + panel * (kPanelRowBytes / Codec::kXElement), tile.first,
-                     x_matrix, full);
-          }
+        if ((k - walk.begin) % Codec::kWEvery == 0) {
+          barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
+          barrier_expect(at.w_full(walk.w_stage), Memory::kWBytes);
+          copy_box(at.w(walk.w_stage), maps.w, k * kWElements, first_row, tile.e,
+                   at.w_full(walk.w_stage));
+          walk.next_w_stage();
         }
-        keep_scales(full);
-      };
-      if constexpr (kScalesTokens) {
-        const TokenScales<Codec> scales(walk.c, tile, k, tid);
-        bring([&](uint32_t full) {
-          scales.keep(at.side(walk.stage), tid);
-          barrier_arrive(full);
-        });
-      } else {
-        bring([](uint32_t) {});
+      }
+      barrier_wait(at.free(walk.stage), walk.parity ^ 1);
+      const uint32_t full = at.full(walk.stage);
+      barrier_expect(full, Memory::kStageBytes);
+      if constexpr (!Memory::kOwnRing)
+        copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full);
+#pragma unroll
+      for (int panel = 0; panel < Memory::kXPanels; ++panel) {
+        copy_box(at.x(walk.stage) + static_cast<uint32_t>(panel * Memory::kXPanelBytes), maps.x,
+                 k * Codec::kStageK + panel * (kPanelRowBytes / Codec::kXElement), tile.first,
+                 x_matrix, full);
       }
     }
   }
 }
 
-// ---- computing ----
-
-/// A value that the compiler does not compute again instead of keeping it.
-__device__ __forceinline__ uint32_t kept(uint32_t value) {
-  asm volatile("" : "+r"(value));
-  return value;
+template <class Codec, int kTokens>
+__device__ __forceinline__ void bring_tiles(const TileMaps& maps,
+                                            const TileWalk<Codec, kTokens>& walk,
+                                            const TilePlaces<Codec, kTokens>& at) {
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  if (thread == 0) {
+    bring_boxes(maps, walk, at);
+  } else if (thread >= kWarpgroup - kSideThreads) {
+    if constexpr (Codec::kSide == TileSide::kRowScales)
+      bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
+    if constexpr (Codec::kSide == TileSide::kTokenScales)
+      bring_scales<TokenScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
+  }
 }
+
+// ---- computing ----
 
 __device__ __forceinline__ void free_stage(uint32_t barrier) {
   __syncwarp();
@@ -443,10 +453,14 @@ class TileSums {
 // ---- the kernel ----
 
 /// Registers of a thread that brings and of one that computes: together what the block starts with.
-template <class Codec>
-inline constexpr int kFewRegisters = Codec::kGroups == 2 ? 40 : 32;
-template <class Codec>
-inline constexpr int kManyRegisters = Codec::kGroups == 2 ? 232 : 112;
+template <class Codec, int kTokens>
+inline constexpr int kFewRegisters = Codec::kGroups == 2 ? 40
+                                     : kTokens == 64     ? 64
+                                                         : 32;
+template <class Codec, int kTokens>
+inline constexpr int kManyRegisters = Codec::kGroups == 2 ? 232
+                                      : kTokens == 64     ? 104
+                                                          : 112;
 
 /// The tiles of a block: their sums become rows of y, or lie in shared memory for combine_slices.
 template <class Codec, int kTokens>
@@ -485,7 +499,7 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
   const uint32_t raw = shared_address(raw_shared);
   const uint32_t shared = (raw + 1023) & ~1023u;
   unsigned char* const base = raw_shared + (shared - raw);
-  const TilePlaces<Codec, kTokens> at{shared};
+  const TilePlaces<Codec, kTokens> at{kept(shared)};
   auto* const starts = reinterpret_cast<int*>(base + Memory::kStartsAt);
   auto* const sums = reinterpret_cast<float*>(base);
   if (threadIdx.x == 0) {
@@ -499,13 +513,13 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
   TileWalk<Codec, kTokens> walk(c, plan, starts);
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (wg == Codec::kGroups) {
-    give_registers<kFewRegisters<Codec>>();
+    give_registers<kFewRegisters<Codec, kTokens>>();
     bring_tiles<Codec, kTokens>(maps, walk, at);
     if (plan.split == 1) return;
     __syncwarp();
     cluster_sync();
   } else {
-    take_registers<kManyRegisters<Codec>>();
+    take_registers<kManyRegisters<Codec, kTokens>>();
     compute_tiles<Codec, kTokens>(walk, at, sums, wg);
     if (plan.split == 1) return;
     __syncwarp();

@@ -15,6 +15,7 @@ template <class Codec>
 inline constexpr int kTileRows = 64 * Codec::kGroups* Codec::kRowBlocks;  ///< of w
 template <class Codec>
 inline constexpr int kTileThreadsOfProduct = (Codec::kGroups + 1) * kWarpgroup;
+inline constexpr int kSideThreads = kWarpgroup - 32;  ///< that bring what comes beside stages
 inline constexpr int kBand = 8;  ///< tiles of x that share the weights they read in the last cache
 
 struct TileMaps {
@@ -223,7 +224,7 @@ struct TilePlaces {
   __device__ uint32_t w_free(int stage) const { return w_full(stage) + 8; }
 
   __device__ void init() const {
-    constexpr int kSideArrivals = Codec::kSide == TileSide::kNone ? 0 : kWarpgroup;
+    constexpr int kSideArrivals = Codec::kSide == TileSide::kNone ? 0 : kSideThreads;
     for (int stage = 0; stage < Memory::kStages; ++stage) {
       barrier_init(full(stage), 1 + (Memory::kOwnRing ? 0 : kSideArrivals));
       barrier_init(free(stage), 4 * Codec::kGroups);  // warps that compute
