@@ -47,51 +47,77 @@ __device__ __forceinline__ void load4(const T* p, float (&out)[kPairs]) {
     out[i] = values[i];
 }
 
-template <class T>
-__device__ __forceinline__ void store4(T* p, const float (&in)[kPairs]) {
-  const float values[kVector] = {in[0], in[1], in[2], in[3], 0.0f, 0.0f, 0.0f, 0.0f};
-  Packed<T> whole;
-  pack(values, whole);
-  PackedPairs<T> half;
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(T)); ++i)
-    half.words[i] = whole.words[i];
-  *reinterpret_cast<PackedPairs<T>*>(p) = half;
-}
-
 /// The pairs of a unit of a head of R rotated elements.
 struct Pairs {
   // Of kInterleaved elements 8 unit + 2i and 8 unit + 2i + 1; of kHalfSplit 4 unit + i and
   // R/2 + 4 unit + i.
   float a[kPairs];
   float b[kPairs];
+};
 
-  template <class T>
+/// The same pairs as they lie in memory, so that many loads can be under way before one is looked
+/// at. Of kHalfSplit the four a come first, then the four b.
+template <class T>
+struct PackedUnit {
+  Packed<T> words;
+
   __device__ __forceinline__ void load(const T* head, int unit, int64_t R, RopeStyle style) {
-    if (style == RopeStyle::kHalfSplit) {
-      load4(head + kPairs * unit, a);
-      load4(head + R / 2 + kPairs * unit, b);
+    if (style == RopeStyle::kInterleaved) {
+      words = load_packed(head + kVector * unit);
       return;
     }
+    const auto a = *reinterpret_cast<const PackedPairs<T>*>(head + kPairs * unit);
+    const auto b = *reinterpret_cast<const PackedPairs<T>*>(head + R / 2 + kPairs * unit);
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      words.words[i] = a.words[i];
+      words.words[kHalf + i] = b.words[i];
+    }
+  }
+
+  __device__ __forceinline__ void store(T* head, int unit, int64_t R, RopeStyle style) const {
+    if (style == RopeStyle::kInterleaved) {
+      store_packed(head + kVector * unit, words);
+      return;
+    }
+    PackedPairs<T> a;
+    PackedPairs<T> b;
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      a.words[i] = words.words[i];
+      b.words[i] = words.words[kHalf + i];
+    }
+    *reinterpret_cast<PackedPairs<T>*>(head + kPairs * unit) = a;
+    *reinterpret_cast<PackedPairs<T>*>(head + R / 2 + kPairs * unit) = b;
+  }
+
+  __device__ __forceinline__ Pairs pairs(RopeStyle style) const {
     float values[kVector];
-    load8(head + kVector * unit, values);
+    unpack(words, values);
+    const bool alternate = style == RopeStyle::kInterleaved;
+    Pairs pairs;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      a[i] = values[2 * i];
-      b[i] = values[2 * i + 1];
+      pairs.a[i] = alternate ? values[2 * i] : values[i];
+      pairs.b[i] = alternate ? values[2 * i + 1] : values[kPairs + i];
     }
+    return pairs;
   }
 
-  template <class T>
-  __device__ __forceinline__ void store(T* head, int unit, int64_t R, RopeStyle style) const {
-    if (style == RopeStyle::kHalfSplit) {
-      store4(head + kPairs * unit, a);
-      store4(head + R / 2 + kPairs * unit, b);
-      return;
+  __device__ __forceinline__ void take(const Pairs& pairs, RopeStyle style) {
+    const bool alternate = style == RopeStyle::kInterleaved;
+    float values[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float interleaved = i % 2 == 0 ? pairs.a[i / 2] : pairs.b[i / 2];
+      const float half_split = i < kPairs ? pairs.a[i % kPairs] : pairs.b[i % kPairs];
+      values[i] = alternate ? interleaved : half_split;
     }
-    const float values[kVector] = {a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]};
-    store8(head + kVector * unit, values);
+    pack(values, words);
   }
+
+ private:
+  static constexpr int kHalf = sizeof(T);  // words of four elements
 };
 
 /// (a, b) -> (a c - b s, b c + a s). Products and sums are rounded to Term, which fuses nothing.
@@ -105,20 +131,24 @@ __device__ __forceinline__ void rotate_pair(float& a, float& b, float c, float s
   b = bc + as;
 }
 
-/// Rotates a unit by a row of the table, c_0 .. c_{R/2-1} s_0 .. s_{R/2-1}.
-template <class Term, class Table>
-__device__ __forceinline__ void rotate_unit(const Table* table_row,
-                                            int unit,
-                                            int64_t R,
-                                            Pairs& pairs) {
+/// The angles of a unit, from a row of the table, c_0 .. c_{R/2-1} s_0 .. s_{R/2-1}.
+struct Angles {
   float c[kPairs];
   float s[kPairs];
-  load4(table_row + kPairs * unit, c);
-  load4(table_row + R / 2 + kPairs * unit, s);
+
+  template <class Table>
+  __device__ __forceinline__ void load(const Table* table_row, int unit, int64_t R) {
+    load4(table_row + kPairs * unit, c);
+    load4(table_row + R / 2 + kPairs * unit, s);
+  }
+
+  template <class Term>
+  __device__ __forceinline__ void rotate(Pairs& pairs) const {
 #pragma unroll
-  for (int i = 0; i < kPairs; ++i)
-    rotate_pair<Term>(pairs.a[i], pairs.b[i], c[i], s[i]);
-}
+    for (int i = 0; i < kPairs; ++i)
+      rotate_pair<Term>(pairs.a[i], pairs.b[i], c[i], s[i]);
+  }
+};
 
 /// Where pair i of a head lies.
 __device__ __forceinline__ int64_t first_of_pair(int64_t i, RopeStyle style) {

@@ -48,49 +48,75 @@ Rotation rotation_of(const Args& a) {
           .style = a.style};
 }
 
-/// Units of all heads of a token: those of q, then those of k.
-struct HeadUnits {
+/// The heads of a token in groups of `each` that follow each other, those of q, then those of k. An
+/// item is one unit of all heads of a group.
+struct UnitGroups {
   FlatItems items;
-  FastDivide per_head;
+  FastDivide units_of_head;
+  int of_q;  ///< groups
 };
 
-/// Where a unit lies; head null for a token whose position is not in the table, which stays as it
-/// is.
-template <class A, class Table>
-struct UnitPlace {
-  A* head;
-  const Table* angles;
-  int unit;
+UnitGroups unit_groups(const Rotation& r, int64_t num_tokens, int each) {
+  const int of_q = ceil_div(r.q.count, each);
+  const int64_t units_of_head = r.R / kVector;
+  return {flat_items(num_tokens, (of_q + ceil_div(r.k.count, each)) * units_of_head),
+          FastDivide(units_of_head), of_q};
+}
 
-  __device__ UnitPlace(const Rotation& r, const HeadUnits& units, const ItemPlace& at) {
-    head = nullptr;
-    if (!at.exists) return;
-    const int64_t row = r.place.row(at.row);
-    if (row < 0) return;
-    const auto n = static_cast<int>(units.per_head.of(static_cast<uint32_t>(at.item)));
-    unit = at.item - n * static_cast<int>(units.per_head.divisor);
-    angles = static_cast<const Table*>(r.table) + row * r.table_stride;
-    head = n < r.q.count ? static_cast<A*>(r.q.data) + r.q.offset(at.row, n)
-                         : static_cast<A*>(r.k.data) + r.k.offset(at.row, n - r.q.count);
+/// A group of heads: `count` of them, 1 .. kEach.
+template <class A, int kEach>
+struct HeadGroup {
+  A* first;
+  int64_t stride;
+  int count;
+
+  __device__ HeadGroup(const Heads& heads, int64_t t, int group) {
+    first = static_cast<A*>(heads.data) + heads.offset(t, int64_t{group} * kEach);
+    stride = heads.head_stride;
+    count = min(kEach, heads.count - group * kEach);
   }
+
+  __device__ A* head(int i) const { return first + i * stride; }
 };
+
+// Nothing waits until all loads of a thread are under way, and the angles serve all of its heads.
+// The heads of a token whose position is not in the table stay as they are.
+template <class A, class Table, class Term, int kEach>
+__device__ __forceinline__ void rotate_group(
+    const Rotation& r, const HeadGroup<A, kEach>& heads, int64_t t, int unit, RopeStyle style) {
+  PackedUnit<A> held[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (i < heads.count) held[i].load(heads.head(i), unit, r.R, style);
+  }
+  const int64_t row = r.place.row(t);
+  if (row < 0) return;
+  Angles angles;
+  angles.load(static_cast<const Table*>(r.table) + row * r.table_stride, unit, r.R);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (i >= heads.count) continue;
+    Pairs pairs = held[i].pairs(style);
+    angles.rotate<Term>(pairs);
+    held[i].take(pairs, style);
+    held[i].store(heads.head(i), unit, r.R, style);
+  }
+}
 
 template <class A, class Table, class Term, int kEach>
-__global__ void __launch_bounds__(kFlatThreads) rotate_units(Rotation r, HeadUnits units) {
+__global__ void __launch_bounds__(kFlatThreads) rotate_units(Rotation r, UnitGroups groups) {
   let_next_start();
   wait_for_previous();
-  Pairs pairs[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const UnitPlace<A, Table> at(r, units, units.items.mine<kEach>(i));
-    if (at.head != nullptr) pairs[i].load(at.head, at.unit, r.R, r.style);
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const UnitPlace<A, Table> at(r, units, units.items.mine<kEach>(i));
-    if (at.head == nullptr) continue;
-    rotate_unit<Term>(at.angles, at.unit, r.R, pairs[i]);
-    pairs[i].store(at.head, at.unit, r.R, r.style);
+  const ItemPlace at = groups.items.mine<1>(0);
+  if (!at.exists) return;
+  const auto group = static_cast<int>(groups.units_of_head.of(static_cast<uint32_t>(at.item)));
+  const int unit = at.item - group * static_cast<int>(groups.units_of_head.divisor);
+  const bool is_q = group < groups.of_q;
+  const HeadGroup<A, kEach> heads(is_q ? r.q : r.k, at.row, is_q ? group : group - groups.of_q);
+  if (r.style == RopeStyle::kInterleaved) {
+    rotate_group<A, Table, Term>(r, heads, at.row, unit, RopeStyle::kInterleaved);
+  } else {
+    rotate_group<A, Table, Term>(r, heads, at.row, unit, RopeStyle::kHalfSplit);
   }
 }
 
@@ -143,11 +169,11 @@ __global__ void __launch_bounds__(kFlatThreads) rotate_tokens(Rotation r, Cache 
 
 template <class A, class Table, class Term>
 Status run_vectors(Exec& ex, const Rotation& r, int64_t num_tokens) {
-  const int64_t per_head = r.R / kVector;
-  const HeadUnits units{flat_items(num_tokens, (r.q.count + r.k.count) * per_head),
-                        FastDivide(per_head)};
-  return with_items_each(ex, units.items, [&]<int kEach>(const LaunchShape& shape) {
-    return launch_kernel(ex, rotate_units<A, Table, Term, kEach>, shape, r, units);
+  const FlatItems units = unit_groups(r, num_tokens, 1).items;
+  return with_items_each(ex, units, [&]<int kEach>(const LaunchShape&) {
+    const UnitGroups groups = unit_groups(r, num_tokens, kEach);
+    return launch_kernel(ex, rotate_units<A, Table, Term, kEach>, one_item_each(groups.items), r,
+                         groups);
   });
 }
 
