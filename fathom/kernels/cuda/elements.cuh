@@ -118,9 +118,31 @@ __device__ __forceinline__ Packed<T> load_packed(const T* p) {
   return *reinterpret_cast<const Packed<T>*>(p);
 }
 
+/// A store of vectors to global memory. The compiler cuts some copies of a struct to words, this it
+/// does not. PTX ISA, st.
+__device__ __forceinline__ void st_global_v2(void* p, uint32_t a, uint32_t b) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(a), "r"(b)
+               : "memory");
+}
+
+__device__ __forceinline__ void st_global_v4(
+    void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+/// To global memory.
 template <class T>
 __device__ __forceinline__ void store_packed(T* p, const Packed<T>& packed) {
-  *reinterpret_cast<Packed<T>*>(p) = packed;
+  const auto& w = packed.words;
+  if constexpr (sizeof(packed) == 8) {
+    st_global_v2(p, w[0], w[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(packed) / 4); i += 4)
+      st_global_v4(reinterpret_cast<uint32_t*>(p) + i, w[i], w[i + 1], w[i + 2], w[i + 3]);
+  }
 }
 
 __device__ __forceinline__ void unpack(const Packed<float>& packed, float (&out)[kVector]) {

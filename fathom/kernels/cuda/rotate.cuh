@@ -2,6 +2,8 @@
 // a head, one load where pairs lie side by side.
 #pragma once
 
+#include <type_traits>
+
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/rope/rope/rope.h"
 
@@ -10,21 +12,34 @@ namespace fathom::cuda {
 /// Pairs of a unit.
 inline constexpr int kPairs = kVector / 2;
 
-/// Row of a rotary table for token t; null if the position, which the host cannot see, is no row.
-struct TablePlace {
+/// A rotary table [P,R], and the position of each token: its row there.
+struct RotaryTable {
+  const void* data;
+  int64_t stride;
+  int64_t num_rows;
   const void* positions;
   bool wide;  ///< positions are int64, not int32
-  int64_t rows;
+  int R;
+  RopeStyle style;
 
-  __device__ int64_t row(int64_t t) const {
+  /// The angles of token t; null if its position, which the host cannot see, is no row.
+  template <class Table>
+  __device__ const Table* row(int64_t t) const {
     const int64_t position = wide ? static_cast<const int64_t*>(positions)[t]
                                   : int64_t{static_cast<const int32_t*>(positions)[t]};
-    return position >= 0 && position < rows ? position : -1;
+    if (position < 0 || position >= num_rows) return nullptr;
+    return static_cast<const Table*>(data) + position * stride;
   }
 };
 
-inline TablePlace table_place(const View& positions, const View& table) {
-  return {positions.data, positions.format == Format::kI64, table.dim(0)};
+inline RotaryTable rotary_table(const View& positions, const View& table, RopeStyle style) {
+  return {.data = table.data,
+          .stride = table.stride(0),
+          .num_rows = table.dim(0),
+          .positions = positions.data,
+          .wide = positions.format == Format::kI64,
+          .R = static_cast<int>(table.dim(1)),
+          .style = style};
 }
 
 /// Four elements on an address that is a multiple of their bytes.
@@ -61,7 +76,7 @@ template <class T>
 struct PackedUnit {
   Packed<T> words;
 
-  __device__ __forceinline__ void load(const T* head, int unit, int64_t R, RopeStyle style) {
+  __device__ __forceinline__ void load(const T* head, int unit, int R, RopeStyle style) {
     if (style == RopeStyle::kInterleaved) {
       words = load_packed(head + kVector * unit);
       return;
@@ -75,7 +90,7 @@ struct PackedUnit {
     }
   }
 
-  __device__ __forceinline__ void store(T* head, int unit, int64_t R, RopeStyle style) const {
+  __device__ __forceinline__ void store(T* head, int unit, int R, RopeStyle style) const {
     if (style == RopeStyle::kInterleaved) {
       store_packed(head + kVector * unit, words);
       return;
@@ -137,7 +152,7 @@ struct Angles {
   float s[kPairs];
 
   template <class Table>
-  __device__ __forceinline__ void load(const Table* table_row, int unit, int64_t R) {
+  __device__ __forceinline__ void load(const Table* table_row, int unit, int R) {
     load4(table_row + kPairs * unit, c);
     load4(table_row + R / 2 + kPairs * unit, s);
   }
@@ -148,6 +163,80 @@ struct Angles {
     for (int i = 0; i < kPairs; ++i)
       rotate_pair<Term>(pairs.a[i], pairs.b[i], c[i], s[i]);
   }
+};
+
+/// Heads that follow each other, `stride` elements apart.
+template <class T>
+struct HeadRun {
+  T* first;  ///< null: there is nothing to write to
+  int64_t stride;
+  int count;
+
+  __device__ T* head(int i) const { return first + i * stride; }
+};
+
+/// to[i] = scaled(rotated(from[i])): one unit of up to kHeads heads of token t, which its angles
+/// are loaded once for. Nothing waits until all loads are under way; find_target() is called then.
+/// Nothing is written for a token whose position is not in the table.
+template <class Term,
+          class Table,
+          RopeStyle kStyle,
+          int kHeads,
+          class From,
+          class FindTarget,
+          class Scaling>
+__device__ __forceinline__ void rotate_unit_of_style(const RotaryTable& table,
+                                                     int64_t t,
+                                                     int unit,
+                                                     const HeadRun<From>& from,
+                                                     const FindTarget& find_target,
+                                                     const Scaling& scaling) {
+  PackedUnit<std::remove_const_t<From>> held[kHeads];
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i < from.count) held[i].load(from.head(i), unit, table.R, kStyle);
+  }
+  const Table* row = table.row<Table>(t);
+  if (row == nullptr) return;
+  Angles angles;
+  angles.load(row, unit, table.R);
+  const auto to = find_target();
+  if (to.first == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (i >= from.count) continue;
+    Pairs pairs = held[i].pairs(kStyle);
+    angles.rotate<Term>(pairs);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      pairs.a[j] = scaling.apply(pairs.a[j]);
+      pairs.b[j] = scaling.apply(pairs.b[j]);
+    }
+    PackedUnit<std::remove_pointer_t<decltype(to.first)>> result;
+    result.take(pairs, kStyle);
+    result.store(to.head(i), unit, table.R, kStyle);
+  }
+}
+
+template <class Term, class Table, int kHeads, class From, class FindTarget, class Scaling>
+__device__ __forceinline__ void rotate_unit(const RotaryTable& table,
+                                            int64_t t,
+                                            int unit,
+                                            const HeadRun<From>& from,
+                                            const FindTarget& find_target,
+                                            const Scaling& scaling) {
+  if (table.style == RopeStyle::kInterleaved) {
+    rotate_unit_of_style<Term, Table, RopeStyle::kInterleaved, kHeads>(table, t, unit, from,
+                                                                       find_target, scaling);
+  } else {
+    rotate_unit_of_style<Term, Table, RopeStyle::kHalfSplit, kHeads>(table, t, unit, from,
+                                                                     find_target, scaling);
+  }
+}
+
+/// What is stored is the value itself.
+struct Unscaled {
+  __device__ float apply(float x) const { return x; }
 };
 
 /// Where pair i of a head lies.

@@ -13,8 +13,7 @@ namespace {
 
 using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
 
-// Both kernels bring heads [ lat | pe ] to another format: q has N of them a token, the key is head
-// N. Work is cut into units of eight elements of a head: a piece of lat, or four pairs of pe.
+// Both kernels bring heads [ lat | pe ] to another format: q has N of them a token, the key is one.
 
 /// Rows of heads: [T,N,width], or [T,width] with head stride 0.
 struct Heads {
@@ -59,13 +58,9 @@ struct Preparation {
   Heads q_lat, q_pe, c, k_pe;
   Heads q_lat_out, q_pe_out, c_out, k_pe_out;
   Pages pages;
-  TablePlace place;
-  const float* table;
-  int64_t table_stride;
+  RotaryTable table;
   int num_heads;
   int L;
-  int R;
-  RopeStyle style;
   float q_scale, kv_scale;
 };
 
@@ -86,7 +81,178 @@ struct MultipliedBy {
   __device__ float apply(float x) const { return x * scale; }
 };
 
-/// Where a head is read and written; false if it is not written.
+/// Calls f with the scaling by `scale`: a division by 1, as most are, is none.
+template <class Scaling, class F>
+__device__ __forceinline__ void with_scaling(float scale, const F& f) {
+  if constexpr (std::is_same_v<Scaling, DividedBy>) {
+    if (scale == 1.0f) return f(Unscaled());
+  }
+  f(Scaling(scale));
+}
+
+/// Where a part of the key of token t goes: to row t of `out`, or to its slot; null if it has none.
+template <class Key>
+__device__ Key* key_target(const Preparation& p, const Heads& out, int64_t t) {
+  if (p.pages.slots == nullptr) return out.head<Key>(t, 0);
+  int64_t offset = 0;
+  return p.pages.place(t, &offset) ? static_cast<Key*>(out.data) + offset : nullptr;
+}
+
+// ---- vectors: a warp prepares the same part of some heads of a token ----
+
+/// Heads that a thread has under way at once.
+constexpr int kHeadsAtOnce = 4;
+constexpr int kWarpsOfBlock = kFlatThreads / kWarp;
+
+/// Vectors of a head's lat that a lane has under way at once.
+template <class In>
+inline constexpr int kLatEach = sizeof(In) == 4 ? 1 : 2;
+
+/// The warps of a token, in this order: those of the key's pe, one for the key's lat, those of q's
+/// pe (a lane for a unit of kHeadsAtOnce heads), and those of q's lat (kHeadsAtOnce heads each).
+struct WarpRoles {
+  FlatItems warps;
+  FastDivide units_of_pe;  ///< of one head
+  int of_key_pe;
+  int of_q_pe;
+};
+
+WarpRoles warp_roles(const Preparation& p, int64_t num_tokens) {
+  const int groups = ceil_div(p.num_heads, kHeadsAtOnce);
+  const int pe_units = p.table.R / kVector;
+  const int of_key_pe = ceil_div(pe_units, kWarp);
+  const int of_q_pe = ceil_div(groups * pe_units, kWarp);
+  return {flat_items(num_tokens, of_key_pe + 1 + of_q_pe + groups), FastDivide(pe_units), of_key_pe,
+          of_q_pe};
+}
+
+template <class T>
+__device__ HeadRun<T> heads_from(const Heads& heads, int64_t t, int n, int num_heads) {
+  return {heads.head<T>(t, n), heads.head_stride, min(kHeadsAtOnce, num_heads - n)};
+}
+
+template <class In, class Out, class Scaling>
+__device__ __forceinline__ void store_scaled(Out* out,
+                                             const Packed<In>& held,
+                                             const Scaling& scaling) {
+  if constexpr (std::is_same_v<In, Out> && std::is_same_v<Scaling, Unscaled>) {
+    store_packed(out, held);
+  } else {
+    float values[kVector];
+    unpack(held, values);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      values[i] = scaling.apply(values[i]);
+    store8(out, values);
+  }
+}
+
+// As a unit of pe is rotated: all loads first, then find_target(), then the rest.
+template <class In, class FindTarget, class Scaling>
+__device__ __forceinline__ void convert_lat(int L,
+                                            const HeadRun<const In>& from,
+                                            const FindTarget& find_target,
+                                            const Scaling& scaling) {
+  const int num_vectors = L / kVector;
+  for (int first = lane_id(); first < num_vectors; first += kLatEach<In> * kWarp) {
+    const auto exists = [&](int h, int v) {
+      return h < from.count && first + v * kWarp < num_vectors;
+    };
+    // held[h][v]: vector first + 32 v of head h
+    Packed<In> held[kHeadsAtOnce][kLatEach<In>];
+#pragma unroll
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+#pragma unroll
+      for (int v = 0; v < kLatEach<In>; ++v) {
+        if (exists(h, v)) held[h][v] = load_packed(from.head(h) + kVector * (first + v * kWarp));
+      }
+    }
+    const auto to = find_target();
+    if (to.first == nullptr) return;
+#pragma unroll
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+#pragma unroll
+      for (int v = 0; v < kLatEach<In>; ++v) {
+        if (exists(h, v)) {
+          store_scaled(to.head(h) + kVector * (first + v * kWarp), held[h][v], scaling);
+        }
+      }
+    }
+  }
+}
+
+/// Unit number `unit` of those of a run of groups of heads, which a lane takes.
+struct PeUnit {
+  int group;
+  int unit;  ///< within a head
+
+  __device__ PeUnit(const FastDivide& units_of_pe, int number) {
+    group = static_cast<int>(units_of_pe.of(static_cast<uint32_t>(number)));
+    unit = number - group * static_cast<int>(units_of_pe.divisor);
+  }
+};
+
+template <class In, class Q, class Scaling>
+__device__ __forceinline__ void prepare_queries(const Preparation& p,
+                                                const WarpRoles& roles,
+                                                int64_t t,
+                                                int warp) {
+  with_scaling<Scaling>(p.q_scale, [&](const auto& scaling) {
+    if (warp < roles.of_q_pe) {
+      const PeUnit at(roles.units_of_pe, warp * kWarp + lane_id());
+      const int n = at.group * kHeadsAtOnce;
+      if (n >= p.num_heads) return;
+      rotate_unit<float, float, kHeadsAtOnce>(
+          p.table, t, at.unit, heads_from<const In>(p.q_pe, t, n, p.num_heads),
+          [&] { return heads_from<Q>(p.q_pe_out, t, n, p.num_heads); }, scaling);
+    } else {
+      const int n = (warp - roles.of_q_pe) * kHeadsAtOnce;
+      convert_lat(
+          p.L, heads_from<const In>(p.q_lat, t, n, p.num_heads),
+          [&] { return heads_from<Q>(p.q_lat_out, t, n, p.num_heads); }, scaling);
+    }
+  });
+}
+
+template <class In, class Key, class Scaling>
+__device__ __forceinline__ void prepare_key(const Preparation& p,
+                                            const WarpRoles& roles,
+                                            int64_t t,
+                                            int warp) {
+  const auto target = [&](const Heads& out) {
+    return HeadRun<Key>{key_target<Key>(p, out, t), 0, 1};
+  };
+  with_scaling<Scaling>(p.kv_scale, [&](const auto& scaling) {
+    if (warp < roles.of_key_pe) {
+      const int unit = warp * kWarp + lane_id();
+      if (kVector * unit >= p.table.R) return;
+      rotate_unit<float, float, 1>(
+          p.table, t, unit, heads_from<const In>(p.k_pe, t, 0, 1),
+          [&] { return target(p.k_pe_out); }, scaling);
+    } else {
+      convert_lat(
+          p.L, heads_from<const In>(p.c, t, 0, 1), [&] { return target(p.c_out); }, scaling);
+    }
+  });
+}
+
+template <class In, class Q, class Key, class Scaling>
+__global__ void __launch_bounds__(kFlatThreads, 4) prepare_vectors(Preparation p, WarpRoles roles) {
+  let_next_start();
+  wait_for_previous();
+  const ItemPlace at = roles.warps.place(int64_t{blockIdx.x} * kWarpsOfBlock + warp_id());
+  if (!at.exists) return;
+  const int of_key = roles.of_key_pe + 1;
+  if (at.item < of_key) {
+    prepare_key<In, Key, Scaling>(p, roles, at.row, at.item);
+  } else {
+    prepare_queries<In, Q, Scaling>(p, roles, at.row, at.item - of_key);
+  }
+}
+
+// ---- heads: any widths and strides ----
+
+/// Where a head is read and written.
 template <class In, class Out>
 struct HeadPlace {
   const In* lat;
@@ -94,115 +260,6 @@ struct HeadPlace {
   Out* lat_out;
   Out* pe_out;
 };
-
-template <class In, class Out>
-__device__ __forceinline__ bool find_head(
-    const Preparation& p, int64_t t, bool is_key, int n, HeadPlace<In, Out>& at) {
-  if (!is_key) {
-    at = {p.q_lat.head<const In>(t, n), p.q_pe.head<const In>(t, n), p.q_lat_out.head<Out>(t, n),
-          p.q_pe_out.head<Out>(t, n)};
-    return true;
-  }
-  int64_t offset = 0;
-  if (p.pages.slots != nullptr) {
-    if (!p.pages.place(t, &offset)) return false;
-  } else {
-    offset = t * p.c_out.token_stride;
-  }
-  const int64_t pe_offset = p.pages.slots != nullptr ? offset : t * p.k_pe_out.token_stride;
-  at = {p.c.head<const In>(t, 0), p.k_pe.head<const In>(t, 0),
-        static_cast<Out*>(p.c_out.data) + offset, static_cast<Out*>(p.k_pe_out.data) + pe_offset};
-  return true;
-}
-
-/// Where a unit lies.
-struct UnitPlace {
-  int64_t t = 0;
-  int n = 0;     ///< head; num_heads is the key
-  int unit = 0;  ///< within the head
-  bool exists = false;
-
-  __device__ UnitPlace(const FlatItems& items, const FastDivide& per_head, const ItemPlace& at) {
-    exists = at.exists;
-    t = at.row;
-    n = static_cast<int>(per_head.of(static_cast<uint32_t>(at.item)));
-    unit = at.item - n * static_cast<int>(per_head.divisor);
-  }
-};
-
-/// The eight values of a unit on their way; of pe a and b alternate.
-template <class In>
-__device__ __forceinline__ void load_unit(const Preparation& p,
-                                          const UnitPlace& at,
-                                          Packed<In>& lat,
-                                          Pairs& pairs) {
-  const bool is_key = at.n == p.num_heads;
-  const int lat_units = p.L / kVector;
-  if (at.unit < lat_units) {
-    const In* from = is_key ? p.c.head<const In>(at.t, 0) : p.q_lat.head<const In>(at.t, at.n);
-    lat = load_packed(from + kVector * at.unit);
-  } else {
-    const In* from = is_key ? p.k_pe.head<const In>(at.t, 0) : p.q_pe.head<const In>(at.t, at.n);
-    pairs.load(from, at.unit - lat_units, p.R, p.style);
-  }
-}
-
-template <class In, class Out, class Scaling>
-__device__ __forceinline__ void finish_unit(
-    const Preparation& p, const UnitPlace& at, const Packed<In>& lat, Pairs& pairs, float scale) {
-  HeadPlace<In, Out> head;
-  if (!find_head(p, at.t, at.n == p.num_heads, at.n, head)) return;
-  const Scaling scaling(scale);
-  const int lat_units = p.L / kVector;
-  if (at.unit < lat_units) {
-    if constexpr (std::is_same_v<In, Out>) {
-      if (scale == 1.0f) {
-        store_packed(head.lat_out + kVector * at.unit, lat);
-        return;
-      }
-    }
-    float values[kVector];
-    unpack(lat, values);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      values[i] = scaling.apply(values[i]);
-    store8(head.lat_out + kVector * at.unit, values);
-    return;
-  }
-  const int64_t row = p.place.row(at.t);
-  if (row < 0) return;  // a position that is not in the table
-  rotate_unit<float>(p.table + row * p.table_stride, at.unit - lat_units, p.R, pairs);
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) {
-    pairs.a[i] = scaling.apply(pairs.a[i]);
-    pairs.b[i] = scaling.apply(pairs.b[i]);
-  }
-  pairs.store(head.pe_out, at.unit - lat_units, p.R, p.style);
-}
-
-template <class In, class Q, class Key, class Scaling, int kEach>
-__global__ void __launch_bounds__(kFlatThreads)
-    prepare_vectors(Preparation p, FlatItems items, FastDivide per_head) {
-  let_next_start();
-  wait_for_previous();
-  Packed<In> lat[kEach];
-  Pairs pairs[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const UnitPlace at(items, per_head, items.mine<kEach>(i));
-    if (at.exists) load_unit(p, at, lat[i], pairs[i]);
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const UnitPlace at(items, per_head, items.mine<kEach>(i));
-    if (!at.exists) continue;
-    if (at.n < p.num_heads) {
-      finish_unit<In, Q, Scaling>(p, at, lat[i], pairs[i], p.q_scale);
-    } else {
-      finish_unit<In, Key, Scaling>(p, at, lat[i], pairs[i], p.kv_scale);
-    }
-  }
-}
 
 // A block a head, an element or a pair a thread: any widths and strides.
 template <class In, class Out, class Scaling>
@@ -213,13 +270,15 @@ __device__ void prepare_head(const Preparation& p,
   const Scaling scaling(scale);
   for (int i = static_cast<int>(threadIdx.x); i < p.L; i += static_cast<int>(blockDim.x))
     store(at.lat_out + i, scaling.apply(load(at.lat + i)));
-  for (int i = static_cast<int>(threadIdx.x); angles != nullptr && i < p.R / 2;
+  const int R = p.table.R;
+  const RopeStyle style = p.table.style;
+  for (int i = static_cast<int>(threadIdx.x); angles != nullptr && i < R / 2;
        i += static_cast<int>(blockDim.x)) {
-    float a = load(at.pe + first_of_pair(i, p.style));
-    float b = load(at.pe + second_of_pair(i, p.R, p.style));
-    rotate_pair<float>(a, b, angles[i], angles[p.R / 2 + i]);
-    store(at.pe_out + first_of_pair(i, p.style), scaling.apply(a));
-    store(at.pe_out + second_of_pair(i, p.R, p.style), scaling.apply(b));
+    float a = load(at.pe + first_of_pair(i, style));
+    float b = load(at.pe + second_of_pair(i, R, style));
+    rotate_pair<float>(a, b, angles[i], angles[R / 2 + i]);
+    store(at.pe_out + first_of_pair(i, style), scaling.apply(a));
+    store(at.pe_out + second_of_pair(i, R, style), scaling.apply(b));
   }
 }
 
@@ -228,17 +287,18 @@ __global__ void __launch_bounds__(kFlatThreads) prepare_heads(Preparation p) {
   let_next_start();
   wait_for_previous();
   const RowOfGroup at(blockIdx.x, p.num_heads + 1);
-  const int64_t row = p.place.row(at.group);
-  const float* angles = row < 0 ? nullptr : p.table + row * p.table_stride;
-  if (at.row < p.num_heads) {
-    HeadPlace<In, Q> head;
-    find_head(p, at.group, false, static_cast<int>(at.row), head);
+  const int64_t t = at.group;
+  const int64_t n = at.row;
+  const float* angles = p.table.row<float>(t);
+  if (n < p.num_heads) {
+    const HeadPlace<In, Q> head{p.q_lat.head<const In>(t, n), p.q_pe.head<const In>(t, n),
+                                p.q_lat_out.head<Q>(t, n), p.q_pe_out.head<Q>(t, n)};
     prepare_head<In, Q, Scaling>(p, head, angles, p.q_scale);
   } else {
-    HeadPlace<In, Key> head;
-    if (find_head(p, at.group, true, 0, head)) {
-      prepare_head<In, Key, Scaling>(p, head, angles, p.kv_scale);
-    }
+    const HeadPlace<In, Key> head{p.c.head<const In>(t, 0), p.k_pe.head<const In>(t, 0),
+                                  key_target<Key>(p, p.c_out, t),
+                                  key_target<Key>(p, p.k_pe_out, t)};
+    if (head.lat_out != nullptr) prepare_head<In, Key, Scaling>(p, head, angles, p.kv_scale);
   }
 }
 
@@ -253,13 +313,9 @@ Preparation preparation_of(const Args& a) {
           .c_out = {},
           .k_pe_out = {},
           .pages = {},
-          .place = table_place(a.positions, a.table),
-          .table = a.table.template as<const float>(),
-          .table_stride = a.table.stride(0),
+          .table = rotary_table(a.positions, a.table, a.style),
           .num_heads = static_cast<int>(a.q_lat.dim(1)),
           .L = static_cast<int>(a.c.dim(1)),
-          .R = static_cast<int>(a.k_pe.dim(1)),
-          .style = a.style,
           .q_scale = a.q_scale,
           .kv_scale = a.kv_scale};
 }
@@ -292,12 +348,11 @@ enum class Form { kVectors, kHeads };
 template <Form kForm, class In, class Q, class Key, class Scaling>
 Status launch_form(Exec& ex, const Preparation& p, int64_t num_tokens) {
   if constexpr (kForm == Form::kVectors) {
-    const int64_t per_head = (p.L + p.R) / kVector;
-    const FlatItems items = flat_items(num_tokens, (p.num_heads + 1) * per_head);
-    return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
-      return launch_kernel(ex, prepare_vectors<In, Q, Key, Scaling, kEach>, shape, p, items,
-                           FastDivide(per_head));
-    });
+    const WarpRoles roles = warp_roles(p, num_tokens);
+    return launch_kernel(
+        ex, prepare_vectors<In, Q, Key, Scaling>,
+        {.blocks = ceil_div(roles.warps.total, int64_t{kWarpsOfBlock}), .threads = kFlatThreads}, p,
+        roles);
   } else {
     return launch_kernel(ex, prepare_heads<In, Q, Key, Scaling>,
                          {.blocks = num_tokens * (p.num_heads + 1), .threads = kFlatThreads}, p);

@@ -30,22 +30,13 @@ Heads heads_of(const View& v) {
 
 struct Rotation {
   Heads q, k;
-  TablePlace place;
-  const void* table;
-  int64_t table_stride;
-  int64_t R;
-  RopeStyle style;
+  RotaryTable table;
 };
 
 template <class Args>
 Rotation rotation_of(const Args& a) {
-  return {.q = heads_of(a.q),
-          .k = heads_of(a.k),
-          .place = table_place(a.positions, a.table),
-          .table = a.table.data,
-          .table_stride = a.table.stride(0),
-          .R = a.table.dim(1),
-          .style = a.style};
+  return {
+      .q = heads_of(a.q), .k = heads_of(a.k), .table = rotary_table(a.positions, a.table, a.style)};
 }
 
 /// The heads of a token in groups of `each` that follow each other, those of q, then those of k. An
@@ -58,49 +49,15 @@ struct UnitGroups {
 
 UnitGroups unit_groups(const Rotation& r, int64_t num_tokens, int each) {
   const int of_q = ceil_div(r.q.count, each);
-  const int64_t units_of_head = r.R / kVector;
+  const int64_t units_of_head = r.table.R / kVector;
   return {flat_items(num_tokens, (of_q + ceil_div(r.k.count, each)) * units_of_head),
           FastDivide(units_of_head), of_q};
 }
 
-/// A group of heads: `count` of them, 1 .. kEach.
 template <class A, int kEach>
-struct HeadGroup {
-  A* first;
-  int64_t stride;
-  int count;
-
-  __device__ HeadGroup(const Heads& heads, int64_t t, int group) {
-    first = static_cast<A*>(heads.data) + heads.offset(t, int64_t{group} * kEach);
-    stride = heads.head_stride;
-    count = min(kEach, heads.count - group * kEach);
-  }
-
-  __device__ A* head(int i) const { return first + i * stride; }
-};
-
-// Nothing waits until all loads of a thread are under way, and the angles serve all of its heads.
-// The heads of a token whose position is not in the table stay as they are.
-template <class A, class Table, class Term, int kEach>
-__device__ __forceinline__ void rotate_group(
-    const Rotation& r, const HeadGroup<A, kEach>& heads, int64_t t, int unit, RopeStyle style) {
-  PackedUnit<A> held[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (i < heads.count) held[i].load(heads.head(i), unit, r.R, style);
-  }
-  const int64_t row = r.place.row(t);
-  if (row < 0) return;
-  Angles angles;
-  angles.load(static_cast<const Table*>(r.table) + row * r.table_stride, unit, r.R);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    if (i >= heads.count) continue;
-    Pairs pairs = held[i].pairs(style);
-    angles.rotate<Term>(pairs);
-    held[i].take(pairs, style);
-    held[i].store(heads.head(i), unit, r.R, style);
-  }
+__device__ HeadRun<A> group_of(const Heads& heads, int64_t t, int group) {
+  return {static_cast<A*>(heads.data) + heads.offset(t, int64_t{group} * kEach), heads.head_stride,
+          min(kEach, heads.count - group * kEach)};
 }
 
 template <class A, class Table, class Term, int kEach>
@@ -112,12 +69,10 @@ __global__ void __launch_bounds__(kFlatThreads) rotate_units(Rotation r, UnitGro
   const auto group = static_cast<int>(groups.units_of_head.of(static_cast<uint32_t>(at.item)));
   const int unit = at.item - group * static_cast<int>(groups.units_of_head.divisor);
   const bool is_q = group < groups.of_q;
-  const HeadGroup<A, kEach> heads(is_q ? r.q : r.k, at.row, is_q ? group : group - groups.of_q);
-  if (r.style == RopeStyle::kInterleaved) {
-    rotate_group<A, Table, Term>(r, heads, at.row, unit, RopeStyle::kInterleaved);
-  } else {
-    rotate_group<A, Table, Term>(r, heads, at.row, unit, RopeStyle::kHalfSplit);
-  }
+  const HeadRun<A> heads =
+      group_of<A, kEach>(is_q ? r.q : r.k, at.row, is_q ? group : group - groups.of_q);
+  rotate_unit<Term, Table, kEach>(
+      r.table, at.row, unit, heads, [&] { return heads; }, Unscaled());
 }
 
 /// What a call with a cache writes besides.
@@ -143,16 +98,18 @@ __global__ void __launch_bounds__(kFlatThreads) rotate_tokens(Rotation r, Cache 
   let_next_start();
   wait_for_previous();
   const int64_t t = blockIdx.x;
-  const int64_t row = r.place.row(t);
-  const int64_t pairs = r.R / 2;
-  const auto* angles = static_cast<const Table*>(r.table) + row * r.table_stride;
-  for (int64_t i = threadIdx.x; row >= 0 && i < (r.q.count + r.k.count) * pairs; i += blockDim.x) {
+  const Table* angles = r.table.row<Table>(t);
+  const int64_t R = r.table.R;
+  const int64_t pairs = R / 2;
+  const RopeStyle style = r.table.style;
+  const int64_t all_pairs = angles == nullptr ? 0 : (r.q.count + r.k.count) * pairs;
+  for (int64_t i = threadIdx.x; i < all_pairs; i += blockDim.x) {
     const int64_t n = i / pairs;
     const int64_t pair = i - n * pairs;
     A* head = n < r.q.count ? static_cast<A*>(r.q.data) + r.q.offset(t, n)
                             : static_cast<A*>(r.k.data) + r.k.offset(t, n - r.q.count);
-    A* first = head + first_of_pair(pair, r.style);
-    A* second = head + second_of_pair(pair, r.R, r.style);
+    A* first = head + first_of_pair(pair, style);
+    A* second = head + second_of_pair(pair, R, style);
     float a = load(first);
     float b = load(second);
     rotate_pair<Term>(a, b, load(angles + pair), load(angles + pairs + pair));
