@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "fathom/base/checked_math.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
@@ -15,37 +18,80 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 
 // ---- permute_rows ----
 
-// Items are units: sixteen bytes, or an element. Rows are counted in units.
+// Rows are taken in pieces, and all rows' first pieces before the second ones: the same row is
+// asked for many times, and what lies between those times, mostly writes, must not push it out of
+// the L2 cache. Items are units, sixteen bytes or an element; rows and pieces are counted in units.
+struct RowPieces {
+  FlatItems items;     ///< units of all rows' first pieces, of all rows' second pieces, ...
+  FastDivide of_rows;  ///< rows of y
+  int units_of_row = 0;
+};
+
+struct UnitPlace {
+  int64_t row;  ///< of y
+  int unit;     ///< within the row
+  bool exists;
+};
+
+__device__ __forceinline__ UnitPlace unit_place(const RowPieces& pieces, const ItemPlace& at) {
+  const auto piece = pieces.of_rows.of(static_cast<uint32_t>(at.row));
+  const int unit = static_cast<int>(piece * pieces.items.per_row.divisor) + at.item;
+  return {at.row - int64_t{piece} * pieces.of_rows.divisor, unit,
+          at.exists && unit < pieces.units_of_row};
+}
+
 template <class Unit, int kEach>
 __global__ void __launch_bounds__(kFlatThreads) gather_rows(
-    Rows<const Unit> x, const int32_t* src_row, int64_t num_rows, Rows<Unit> y, FlatItems items) {
+    Rows<const Unit> x, const int32_t* src_row, int64_t num_rows, Rows<Unit> y, RowPieces pieces) {
   let_next_start();
   wait_for_previous();
+  UnitPlace at[kEach];
+  int32_t source[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    at[i] = unit_place(pieces, pieces.items.mine<kEach>(i));
+    source[i] = at[i].exists ? src_row[at[i].row] : -1;
+  }
   Unit held[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const ItemPlace at = items.mine<kEach>(i);
     held[i] = Unit{};
-    if (!at.exists) continue;
-    const int32_t source = src_row[at.row];
-    if (source >= 0 && source < num_rows) held[i] = x[source][at.item];
+    if (source[i] >= 0 && source[i] < num_rows) held[i] = x[source[i]][at[i].unit];
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const ItemPlace at = items.mine<kEach>(i);
-    if (at.exists) y[at.row][at.item] = held[i];
+    if (at[i].exists) y[at[i].row][at[i].unit] = held[i];
   }
+}
+
+/// Pieces of rows such that those of all rows of x take a small part of the L2 cache. They begin at
+/// whole cache lines of a row.
+RowPieces row_pieces(const Exec& ex, const PermuteRows::Args& a, int64_t unit_bytes) {
+  constexpr int64_t kPartOfCache = 12;
+  constexpr int64_t kLineBytes = 128;
+  constexpr int64_t kFewestBytes = 8 * kLineBytes;  // of a piece
+  const int64_t row_bytes = a.x.dim(1) * element_bytes(a.x.format);
+  const int64_t rows = std::max<int64_t>(a.y.dim(0), 1);
+  const int64_t wanted = a.x.dim(0) * row_bytes * kPartOfCache / ex.device->l2_bytes;
+  const int64_t most = std::min(row_bytes / kFewestBytes, kMaxBlocks / rows);
+  const int64_t units_of_row = std::max<int64_t>(row_bytes / unit_bytes, 1);
+  const int64_t units =
+      align_up(ceil_div(units_of_row, std::max<int64_t>(std::min(wanted, most), 1)),
+               kLineBytes / unit_bytes);
+  return {.items = flat_items(ceil_div(units_of_row, units) * a.y.dim(0), units),
+          .of_rows = FastDivide(rows),
+          .units_of_row = static_cast<int>(units_of_row)};
 }
 
 template <class Unit>
 Status run_gather(Exec& ex, const PermuteRows::Args& a) {
   const int64_t unit = static_cast<int64_t>(sizeof(Unit)) / element_bytes(a.x.format);
-  const FlatItems items = flat_items(a.y.dim(0), a.y.dim(1) / unit);
+  const RowPieces pieces = row_pieces(ex, a, sizeof(Unit));
   const Rows<const Unit> x{a.x.as<const Unit>(), a.x.stride(0) / unit};
   const Rows<Unit> y{a.y.as<Unit>(), a.y.stride(0) / unit};
-  return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
+  return with_items_each(ex, pieces.items, [&]<int kEach>(const LaunchShape& shape) {
     return launch_kernel(ex, gather_rows<Unit, kEach>, shape, x, a.src_row.as<const int32_t>(),
-                         a.x.dim(0), y, items);
+                         a.x.dim(0), y, pieces);
   });
 }
 
@@ -78,42 +124,77 @@ constexpr int kAhead = 8;
 struct Combine {
   const int32_t* dest;
   int64_t dest_stride;
-  int64_t K;
+  int K;
   int64_t num_rows;  // of x
   AnyRows weights;   // data null: all 1
 };
 
-/// The rows and weights of slots k .. k + kAhead - 1 of a token; row -1 for slots to leave out.
-__device__ __forceinline__ void find_slots(
-    const Combine& c, int64_t t, int64_t k, int32_t (&rows)[kAhead], float (&weights)[kAhead]) {
+/// The rows of slots k .. k + kAhead - 1 of a token; -1 for slots to leave out.
+__device__ __forceinline__ void find_rows(const Combine& c,
+                                          int64_t t,
+                                          int k,
+                                          int32_t (&rows)[kAhead]) {
+  const int32_t* dest = c.dest + t * c.dest_stride + k;
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const bool exists = k + i < c.K;
-    const int32_t row = exists ? c.dest[t * c.dest_stride + k + i] : -1;
-    rows[i] = row < c.num_rows ? row : -1;
-    weights[i] = exists && c.weights.data != nullptr ? c.weights.load(t, k + i) : 1.0f;
+  for (int i = 0; i < kAhead; ++i)
+    rows[i] = k + i < c.K ? dest[i] : -1;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    rows[i] = rows[i] < c.num_rows ? rows[i] : -1;
+}
+
+template <class W>
+__device__ __forceinline__ void load_weights(const W* weights, int k, int K, float (&out)[kAhead]) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    out[i] = k + i < K ? load(weights + i) : 0.0f;
+}
+
+/// Their weights: the format is looked at once for all of them, so that no load waits for another.
+__device__ __forceinline__ void find_weights(const Combine& c,
+                                             int64_t t,
+                                             int k,
+                                             float (&weights)[kAhead]) {
+  const int64_t first = t * c.weights.stride + k;
+  if (c.weights.data == nullptr) {
+#pragma unroll
+    for (float& weight : weights)
+      weight = 1.0f;
+  } else if (c.weights.format == Format::kBf16) {
+    load_weights(static_cast<const Bf16*>(c.weights.data) + first, k, c.K, weights);
+  } else if (c.weights.format == Format::kF16) {
+    load_weights(static_cast<const F16*>(c.weights.data) + first, k, c.K, weights);
+  } else {
+    load_weights(static_cast<const float*>(c.weights.data) + first, k, c.K, weights);
   }
 }
 
+/// Blocks of combine_vectors that a multiprocessor shall hold: the rows under way fill registers.
+template <class X>
+inline constexpr int kCombineBlocks = sizeof(X) == 4 ? 2 : 4;
+
 // Eight columns of a token a thread: the sum in the order add, k = 0, 1, ...
 template <class X, class Y>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kCombineBlocks<X>)
     combine_vectors(Rows<const X> x, Combine c, Rows<const Y> add, Rows<Y> y, RowTiles tiles) {
   let_next_start();
   wait_for_previous();
   const VectorPlace at = tiles.place();
   if (!at.exists) return;
-  float sum[kVector] = {};
-  if (add.data != nullptr) load8(add[at.row] + kVector * at.vector, sum);
-  for (int64_t k = 0; k < c.K; k += kAhead) {
+  Packed<Y> added{};
+  if (add.data != nullptr) added = load_packed(add[at.row] + kVector * at.vector);
+  float sum[kVector];
+  unpack(added, sum);
+  for (int k = 0; k < c.K; k += kAhead) {
     int32_t rows[kAhead];
-    float weights[kAhead];
-    find_slots(c, at.row, k, rows, weights);
+    find_rows(c, at.row, k, rows);
     Packed<X> held[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (rows[i] >= 0) held[i] = load_packed(x[rows[i]] + kVector * at.vector);
     }
+    float weights[kAhead];  // while the rows are under way
+    find_weights(c, at.row, k, weights);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (rows[i] < 0) continue;
@@ -150,7 +231,7 @@ AnyRows rows_or_none(const View& v) {
 Combine combine_of(const UnpermuteWeightedSum::Args& a) {
   return {.dest = a.dest.as<const int32_t>(),
           .dest_stride = a.dest.stride(0),
-          .K = a.dest.dim(1),
+          .K = static_cast<int>(a.dest.dim(1)),
           .num_rows = a.x.dim(0),
           .weights = rows_or_none(a.weights)};
 }
