@@ -60,7 +60,31 @@ __device__ float multiplied(float x, float scale) {
   return std::is_same_v<From, To> ? x : x * scale;
 }
 
-// kUnit elements a thread: eight where everything is aligned, else one.
+/// What a thread moves at once: eight elements where everything is aligned, else one.
+template <class T, int kUnit>
+using Held = std::conditional_t<kUnit == kVector, Packed<T>, T>;
+
+template <int kUnit, class T>
+__device__ __forceinline__ Held<T, kUnit> load_held(const T* p) {
+  return *reinterpret_cast<const Held<T, kUnit>*>(p);
+}
+
+/// Stores f of every held element.
+template <class To, class From, class F>
+__device__ __forceinline__ void store_each(To* p, const Packed<From>& held, F f) {
+  float values[kVector];
+  unpack(held, values);
+#pragma unroll
+  for (float& value : values)
+    value = f(value);
+  store8(p, values);
+}
+
+template <class To, class From, class F>
+__device__ __forceinline__ void store_each(To* p, const From& held, F f) {
+  store(p, f(load(&held)));
+}
+
 template <class A, class C, int kUnit>
 __global__ void __launch_bounds__(kFlatThreads)
     write_keys(Parts<A> from, const int64_t* slots, Pages cache, float scale, FlatItems items) {
@@ -68,46 +92,44 @@ __global__ void __launch_bounds__(kFlatThreads)
   wait_for_previous();
   const ItemPlace at = items.mine<1>(0);
   if (!at.exists) return;
+  const int64_t d = int64_t{kUnit} * at.item;
+  const Held<A, kUnit> held = load_held<kUnit>(from.at(at.row, d));
   const int64_t slot = slots[at.row];
   if (slot < 0 || slot >= cache.num_pages * cache.page_size) return;
   const RowOfGroup place(slot, cache.page_size);
-  const int64_t d = int64_t{kUnit} * at.item;
-  C* key = cache.key<C>(place.group, place.row) + d;
-  if constexpr (kUnit == kVector) {
-    float values[kVector];
-    load8(from.at(at.row, d), values);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      values[i] = divided<A, C>(values[i], scale);
-    store8(key, values);
-  } else {
-    store(key, divided<A, C>(load(from.at(at.row, d)), scale));
-  }
+  store_each(cache.key<C>(place.group, place.row) + d, held,
+             [&](float x) { return divided<A, C>(x, scale); });
 }
 
-template <class C, class A, int kUnit>
+template <class C, class A, int kUnit, int kEach>
 __global__ void __launch_bounds__(kFlatThreads) gather_keys(
     Pages cache, const int32_t* pages, int64_t begin, Parts<A> to, float scale, FlatItems items) {
   let_next_start();
   wait_for_previous();
-  const ItemPlace at = items.mine<1>(0);
-  if (!at.exists) return;
-  const int64_t token = begin + at.row;
-  const RowOfGroup place(token, cache.page_size);
-  const int64_t page = pages[place.group];
-  const int64_t d = int64_t{kUnit} * at.item;
-  const bool exists = page >= 0 && page < cache.num_pages;
-  const C* key = cache.key<const C>(exists ? page : 0, place.row) + d;
-  if constexpr (kUnit == kVector) {
-    float values[kVector];
-    load8(key, values);
+  int64_t page[kEach];
+  int64_t offset[kEach];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      values[i] = exists ? multiplied<C, A>(values[i], scale) : __int_as_float(0x7FC00000);
-    store8(to.at(at.row, d), values);
-  } else {
-    const float value = multiplied<C, A>(load(key), scale);
-    store(to.at(at.row, d), exists ? value : __int_as_float(0x7FC00000));
+  for (int i = 0; i < kEach; ++i) {
+    const ItemPlace at = items.mine<kEach>(i);
+    const RowOfGroup place(begin + at.row, cache.page_size);
+    page[i] = at.exists ? pages[place.group] : -1;
+    offset[i] = place.row;
+  }
+  Held<C, kUnit> held[kEach]{};
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t d = int64_t{kUnit} * items.mine<kEach>(i).item;
+    const bool exists = page[i] >= 0 && page[i] < cache.num_pages;
+    if (exists) held[i] = load_held<kUnit>(cache.key<const C>(page[i], offset[i]) + d);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const ItemPlace at = items.mine<kEach>(i);
+    if (!at.exists) continue;
+    const bool exists = page[i] >= 0 && page[i] < cache.num_pages;
+    store_each(to.at(at.row, int64_t{kUnit} * at.item), held[i], [&](float x) {
+      return exists ? multiplied<C, A>(x, scale) : __int_as_float(0x7FC00000);
+    });
   }
 }
 
@@ -128,9 +150,11 @@ Status run_gather(Exec& ex, const KvGather::Args& a) {
   const FlatItems items = flat_items(a.c.dim(0), a.cache.dim(2) / kUnit);
   return with_activation_type(a.c.format, [&]<class A>(A) {
     return with_cache_type(a.cache.format, [&]<class C>(C) {
-      return launch_kernel(ex, gather_keys<C, A, kUnit>, one_item_each(items), pages_of(a.cache),
-                           a.pages.as<const int32_t>(), a.begin, parts_of<A>(a.c, a.k_pe), a.scale,
-                           items);
+      return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
+        return launch_kernel(ex, gather_keys<C, A, kUnit, kEach>, shape, pages_of(a.cache),
+                             a.pages.as<const int32_t>(), a.begin, parts_of<A>(a.c, a.k_pe),
+                             a.scale, items);
+      });
     });
   });
 }

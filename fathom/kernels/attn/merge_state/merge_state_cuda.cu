@@ -60,6 +60,24 @@ __device__ Shares shares_of(const Merge& m, int64_t t, int64_t n, bool exists) {
                    static_cast<const float*>(m.lse_b.data)[m.lse_b.offset(t, n)], m.base);
 }
 
+template <class T>
+__device__ Packed<T> side_of(const HeadRows& side, int64_t t, int64_t n, const VectorPlace& at) {
+  if (!at.exists) return {};
+  return load_packed(static_cast<const T*>(side.data) + side.offset(t, n) + kVector * at.vector);
+}
+
+/// A side without weight may hold anything, so that it has no part in the sum.
+template <class T>
+__device__ void add_share(float share, const Packed<T>& side, float (&sum)[kVector]) {
+  if (share == 0.0f) return;
+  float values[kVector];
+  unpack(side, values);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    sum[i] += share * values[i];
+}
+
+// Both sides are on their way while the shares are computed.
 template <class A, class B, class O>
 __global__ void __launch_bounds__(kTileThreads) merge_vectors(Merge m, RowTiles tiles) {
   let_next_start();
@@ -68,25 +86,14 @@ __global__ void __launch_bounds__(kTileThreads) merge_vectors(Merge m, RowTiles 
   const RowOfGroup place(at.row, m.num_heads);
   const int64_t t = place.group;
   const int64_t n = place.row;
+  const Packed<A> side_a = side_of<A>(m.o_a, t, n, at);
+  const Packed<B> side_b = side_of<B>(m.o_b, t, n, at);
   const Shares shares = shares_of(m, t, n, at.exists);
-  float sum[kVector] = {};
-  if (at.exists) {  // a side without weight is not read: it may hold anything
-    float side[kVector];
-    if (shares.a != 0.0f) {
-      load8(static_cast<const A*>(m.o_a.data) + m.o_a.offset(t, n) + kVector * at.vector, side);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        sum[i] += shares.a * side[i];
-    }
-    if (shares.b != 0.0f) {
-      load8(static_cast<const B*>(m.o_b.data) + m.o_b.offset(t, n) + kVector * at.vector, side);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i)
-        sum[i] += shares.b * side[i];
-    }
-  }
   __syncthreads();
   if (!at.exists) return;
+  float sum[kVector] = {};
+  add_share(shares.a, side_a, sum);
+  add_share(shares.b, side_b, sum);
   store8(static_cast<O*>(m.o.data) + m.o.offset(t, n) + kVector * at.vector, sum);
   if (at.vector == 0) static_cast<float*>(m.lse.data)[m.lse.offset(t, n)] = shares.lse;
 }

@@ -16,24 +16,28 @@ __global__ void __launch_bounds__(kFlatThreads) embed_vectors(
     const int32_t* ids, Rows<const From> table, int64_t table_rows, Rows<To> y, FlatItems items) {
   let_next_start();
   wait_for_previous();
-  float values[kEach][kVector];
+  int32_t ids_of[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const ItemPlace at = items.mine<kEach>(i);
-    if (!at.exists) continue;
-    const int32_t id = ids[at.row];
-    if (id >= 0 && id < table_rows) {
-      load8(table[id] + kVector * at.item, values[i]);
-    } else {
+    ids_of[i] = at.exists ? ids[at.row] : -1;
+  }
+  Packed<From> held[kEach]{};
 #pragma unroll
-      for (int j = 0; j < kVector; ++j)
-        values[i][j] = __int_as_float(0x7FC00000);
-    }
+  for (int i = 0; i < kEach; ++i) {
+    const bool known = ids_of[i] >= 0 && ids_of[i] < table_rows;
+    if (known) held[i] = load_packed(table[ids_of[i]] + kVector * items.mine<kEach>(i).item);
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const ItemPlace at = items.mine<kEach>(i);
-    if (at.exists) store8(y[at.row] + kVector * at.item, values[i]);
+    const bool known = ids_of[i] >= 0 && ids_of[i] < table_rows;
+    float values[kVector];
+    unpack(held[i], values);
+#pragma unroll
+    for (float& value : values)
+      value = known ? value : __int_as_float(0x7FC00000);
+    if (at.exists) store8(y[at.row] + kVector * at.item, values);
   }
 }
 
