@@ -62,6 +62,19 @@ __device__ __forceinline__ void load4(const T* p, float (&out)[kPairs]) {
     out[i] = values[i];
 }
 
+/// As store_packed.
+template <class T>
+__device__ __forceinline__ void store_half(T* p, const PackedPairs<T>& half) {
+  const auto& w = half.words;
+  if constexpr (sizeof(half) == 16) {
+    st_global_v4(p, w[0], w[1], w[2], w[3]);
+  } else if constexpr (sizeof(half) == 8) {
+    st_global_v2(p, w[0], w[1]);
+  } else {
+    *reinterpret_cast<PackedPairs<T>*>(p) = half;
+  }
+}
+
 /// The pairs of a unit of a head of R rotated elements.
 struct Pairs {
   // Of kInterleaved elements 8 unit + 2i and 8 unit + 2i + 1; of kHalfSplit 4 unit + i and
@@ -102,8 +115,8 @@ struct PackedUnit {
       a.words[i] = words.words[i];
       b.words[i] = words.words[kHalf + i];
     }
-    *reinterpret_cast<PackedPairs<T>*>(head + kPairs * unit) = a;
-    *reinterpret_cast<PackedPairs<T>*>(head + R / 2 + kPairs * unit) = b;
+    store_half(head + kPairs * unit, a);
+    store_half(head + R / 2 + kPairs * unit, b);
   }
 
   __device__ __forceinline__ Pairs pairs(RopeStyle style) const {
