@@ -4,6 +4,7 @@
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/pieces.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
@@ -256,26 +257,27 @@ Status int8_any(Exec& ex, const TokenQuantInt8::Args& a) {
 
 template <class A, int kEach>
 __global__ void __launch_bounds__(kFlatThreads)
-    tensor_fp8_vectors(Rows<const A> x, const float* s, Rows<E4m3> q, FlatItems items) {
+    tensor_fp8_vectors(Rows<const A> x, const float* s, Rows<E4m3> q, RowPieces pieces) {
   let_next_start();
   wait_for_previous();
+  const PiecePlace at = pieces.mine<kEach>();
+  if (!at.exists) return;
+  const int first = at.first + lane_id();
+  const A* from = x[at.row] + kVector * first;
+  E4m3* to = q[at.row] + kVector * first;
   Packed<A> held[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const ItemPlace at = items.mine<kEach>(i);
-    if (at.exists) held[i] = load_packed(x[at.row] + kVector * at.item);
+    if (first + 32 * i < pieces.items_per_row) held[i] = load_packed(from + kVector * 32 * i);
   }
   const Divisor scale(*s);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const ItemPlace at = items.mine<kEach>(i);
-    if (!at.exists) continue;
+    if (first + 32 * i >= pieces.items_per_row) return;
     float values[kVector];
     unpack(held[i], values);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j)
-      values[j] = scale.of(values[j]);
-    store8(q[at.row] + kVector * at.item, values);
+    scale.of_all(values);
+    store8(to + kVector * 32 * i, values);
   }
 }
 
@@ -288,12 +290,13 @@ __global__ void __launch_bounds__(kFlatThreads)
 }
 
 Status tensor_vectors(Exec& ex, const TensorQuantFp8::Args& a) {
-  const FlatItems items = flat_items(a.x.dim(0), a.x.dim(1) / kVector);
   return with_float_type(a.x.format, [&]<class A>(A) {
-    return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
-      return launch_kernel(ex, tensor_fp8_vectors<A, kEach>, shape, rows_of<const A>(a.x),
-                           a.s.as<const float>(), rows_of<E4m3>(a.q), items);
-    });
+    return with_row_pieces<4>(ex, a.x.dim(0), a.x.dim(1) / kVector,
+                              [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
+                                return launch_kernel(ex, tensor_fp8_vectors<A, kEach>, shape,
+                                                     rows_of<const A>(a.x), a.s.as<const float>(),
+                                                     rows_of<E4m3>(a.q), pieces);
+                              });
   });
 }
 
