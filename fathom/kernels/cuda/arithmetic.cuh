@@ -66,21 +66,41 @@ class Divisor {
   bool plain_;
 };
 
-/// The code of a value, without its sign, in the low three bits: the smallest of three lines, each
-/// rounded to an integer by the addition of a number whose last bit is worth 1. Lines and codes:
-/// 2v below 2, v + 2 below 4, v/2 + 4 below 6, and 7 above; a line that is not the smallest rounds
-/// no lower. NaN gives 7. Ties go to even, as 2 and 4 are.
-__device__ __forceinline__ uint32_t magnitude_code(float value) {
-  constexpr float kInteger = 12582912.0f;  // 1.5 * 2^23
-  const float size = fabsf(value);
+/// Magnitudes below this have a code, the last of which is 6.
+inline constexpr float kE2m1Limit = 6.9f;
+
+/// The code of a size below kE2m1Limit plus kIntegerBits: the smallest of three lines, each rounded
+/// to an integer by the addition of a number whose last bit is worth 1. Lines and codes: 2v below
+/// 2, v + 2 below 4, v/2 + 4 above; a line that is not the smallest rounds no lower. Ties go to
+/// even, as 2 and 4 are.
+inline constexpr float kInteger = 12582912.0f;  // 1.5 * 2^23
+inline constexpr uint32_t kIntegerBits = 0x4B400000u;
+
+__device__ __forceinline__ uint32_t lifted_code(float size) {
   const float low = fmaf(size, 2.0f, kInteger);
   const float middle = size + (kInteger + 2.0f);
   const float high = fmaf(size, 0.5f, kInteger + 4.0f);
-  return __float_as_uint(fminf(fminf(low, middle), fminf(high, kInteger + 7.0f))) & 7u;
+  return static_cast<uint32_t>(
+      __vimin3_s32(__float_as_int(low), __float_as_int(middle), __float_as_int(high)));
 }
 
+/// The E2M1 code of a value, saturating; NaN gives +-6.
 __device__ __forceinline__ uint32_t e2m1_code(float value) {
-  return magnitude_code(value) | (__float_as_uint(value) >> 28 & 8u);
+  return (lifted_code(fminf(fabsf(value), 6.0f)) & 7u) | (__float_as_uint(value) >> 28 & 8u);
+}
+
+/// The codes of eight values below kE2m1Limit in a word, the first in the low nibble. What lifts
+/// them is taken off their sum, so that none is cut out alone.
+__device__ __forceinline__ uint32_t e2m1_codes(const float (&values)[8]) {
+  constexpr uint32_t kOnes = 0x11111111u;
+  uint32_t magnitudes = 0;
+  uint32_t signs = 0;
+#pragma unroll
+  for (int i = 7; i >= 0; --i) {
+    magnitudes = magnitudes * 16 + lifted_code(fabsf(values[i]));
+    signs = __funnelshift_l(__float_as_uint(values[i]), signs, 4);
+  }
+  return (magnitudes - kIntegerBits * kOnes) | (signs & 8u * kOnes);
 }
 
 /// Row number `row` of rows in groups of `each`: the group, and the row within it. Small numbers

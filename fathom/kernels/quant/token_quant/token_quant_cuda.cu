@@ -262,18 +262,19 @@ __global__ void __launch_bounds__(kFlatThreads)
   wait_for_previous();
   const PiecePlace at = pieces.mine<kEach>();
   if (!at.exists) return;
-  const int first = at.first + lane_id();
-  const A* from = x[at.row] + kVector * first;
-  E4m3* to = q[at.row] + kVector * first;
+  const uint32_t first = at.first + static_cast<uint32_t>(lane_id());
+  const int left = pieces.left(first);
+  const A* from = x[at.row] + int64_t{kVector} * first;
+  E4m3* to = q[at.row] + int64_t{kVector} * first;
   Packed<A> held[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (first + 32 * i < pieces.items_per_row) held[i] = load_packed(from + kVector * 32 * i);
+    if (32 * i < left) held[i] = load_packed(from + kVector * 32 * i);
   }
   const Divisor scale(*s);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (first + 32 * i >= pieces.items_per_row) return;
+    if (32 * i >= left) return;
     float values[kVector];
     unpack(held[i], values);
     scale.of_all(values);
@@ -289,9 +290,14 @@ __global__ void __launch_bounds__(kFlatThreads)
   if (at.exists) store(q[at.row] + at.item, __fdiv_rn(x.load(at.row, at.item), *s));
 }
 
+/// Rows without gaps are one row, so that narrow ones do not leave lanes idle.
 Status tensor_vectors(Exec& ex, const TensorQuantFp8::Args& a) {
+  const int64_t num_vectors = a.x.dim(1) / kVector;
+  const bool has_gaps = a.x.stride(0) != a.x.dim(1) || a.q.stride(0) != a.x.dim(1);
+  const int64_t num_rows = has_gaps ? a.x.dim(0) : 1;
+  const int64_t vectors_per_row = has_gaps ? num_vectors : a.x.dim(0) * num_vectors;
   return with_float_type(a.x.format, [&]<class A>(A) {
-    return with_row_pieces<4>(ex, a.x.dim(0), a.x.dim(1) / kVector,
+    return with_row_pieces<4>(ex, num_rows, vectors_per_row,
                               [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
                                 return launch_kernel(ex, tensor_fp8_vectors<A, kEach>, shape,
                                                      rows_of<const A>(a.x), a.s.as<const float>(),
