@@ -13,6 +13,29 @@ __device__ __forceinline__ float limit_size(float value, float limit) {
   return out;
 }
 
+/// x / divisor for 1 <= divisor <= 2^120 and no infinity: the rounded quotient, but where it lies
+/// within 2^-20 ulp of a tie. PTX ISA, rcp.
+__device__ __forceinline__ float divide_near(float x, float divisor) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(divisor));
+  const float quotient = x * inverse;
+  return fmaf(fmaf(-quotient, divisor, x), inverse, quotient);
+}
+
+/// Four values truncated toward zero to int8, saturating, the first in the low byte; NaN gives 0.
+/// PTX ISA, cvt.pack.
+__device__ __forceinline__ uint32_t int8_codes(float v0, float v1, float v2, float v3) {
+  uint32_t high;
+  uint32_t all;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;"
+      : "=r"(high)
+      : "r"(__float2int_rz(v3)), "r"(__float2int_rz(v2)));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+      : "=r"(all)
+      : "r"(__float2int_rz(v1)), "r"(__float2int_rz(v0)), "r"(high));
+  return all;
+}
+
 /// x / divisor, correctly rounded, for one divisor of many numbers: one product and two fused steps
 /// (Markstein). Where the quotient or the divisor leaves the range in which these are exact, the
 /// division of the hardware takes their place.

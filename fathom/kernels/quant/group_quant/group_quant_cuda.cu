@@ -1,9 +1,11 @@
+#include <bit>
 #include <cfloat>
 
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
-#include "fathom/kernels/cuda/flat.cuh"
+#include "fathom/kernels/cuda/largest.cuh"
+#include "fathom/kernels/cuda/pieces.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/quant/group_quant/group_quant.h"
@@ -28,6 +30,7 @@ struct Groups {
   int num_groups;
   int group_size;
   float eps, min, max;
+  bool clamps;  // limits are narrower than the format's own, to which codes saturate
   Format x_format, q_format;
   GroupScaleLayout layout;
   GroupScaleRounding rounding;
@@ -39,11 +42,14 @@ struct Groups {
   }
 };
 
-/// y of the contract: x itself, or its gated activation, rounded to A after each step.
+__device__ float silu(float gate) {
+  return gate / (1.0f + expf(-gate));
+}
+
+/// y of the contract where it is the gated activation of x, rounded to A after each step.
 template <class A>
 __device__ float gated(float gate, float up) {
-  const float silu = rounded<A>(gate / (1.0f + expf(-gate)));
-  return rounded<A>(__fmul_rn(silu, up));
+  return rounded<A>(__fmul_rn(rounded<A>(silu(gate)), up));
 }
 
 /// Within the limits; NaN stays NaN.
@@ -103,87 +109,128 @@ __device__ GroupScale scale_of(const Groups& g, float amax) {
 }
 
 template <class Q>
-__device__ void store_codes(Q* q, const float (&codes)[kVector]) {
-  store8(q, codes);
+__device__ void store_codes(Q* q, const float (&values)[kVector]) {
+  store8(q, values);
 }
 
 template <>
-__device__ void store_codes<int8_t>(int8_t* q, const float (&codes)[kVector]) {
-  uint32_t words[2] = {};
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    words[i / 4] |= uint32_t{static_cast<uint8_t>(int8_code(codes[i]))} << (8 * (i % 4));
-  *reinterpret_cast<uint2*>(q) = {words[0], words[1]};
+__device__ void store_codes<int8_t>(int8_t* q, const float (&values)[kVector]) {
+  *reinterpret_cast<uint2*>(q) = {int8_codes(values[0], values[1], values[2], values[3]),
+                                  int8_codes(values[4], values[5], values[6], values[7])};
 }
 
-/// The largest magnitude over the lanes that hold one group; NaN is left out.
-__device__ float largest_of_group(const float (&y)[kVector], int lanes) {
-  float amax = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    amax = fmaxf(amax, fabsf(y[i]));
-  for (int offset = lanes / 2; offset > 0; offset /= 2)
-    amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
-  return amax;
-}
-
-__device__ void divide_all(float (&y)[kVector], const GroupScale& scale, const Groups& g) {
+/// y / number or y * number, within the limits.
+__device__ void make_quotients(float (&y)[kVector], const GroupScale& scale, const Groups& g) {
   if (g.recipe == GroupRecipe::kDivide) {
-    const Divisor divisor(scale.number);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      y[i] = limited(divisor.of(y[i]), g);
+    Divisor(scale.number).of_all(y);
   } else {
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      y[i] = limited(y[i] * scale.number, g);
+      y[i] *= scale.number;
+  }
+  if (!g.clamps) return;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    y[i] = limited(y[i], g);
+}
+
+/// As silu() of all values. Where the format rounds anyway and no exponential comes near the ends
+/// of float32, the division is the short one.
+template <class A>
+__device__ void silu_all(float (&values)[kVector]) {
+  bool is_near = sizeof(A) == 2;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    is_near = is_near && fabsf(values[i]) < 80.0f;
+  if (is_near) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      values[i] = divide_near(values[i], 1.0f + expf(-values[i]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      values[i] = silu(values[i]);
   }
 }
 
-// Items of eight values; the neighbouring lanes that hold one group exchange their maxima.
+/// gated() of eight values.
+template <class A>
+__device__ Packed<A> gated(const Packed<A>& gates, const Packed<A>& ups) {
+  float values[kVector];
+  float up[kVector];
+  unpack(gates, values);
+  silu_all<A>(values);
+  Packed<A> out;
+  pack(values, out);
+  unpack(out, values);
+  unpack(ups, up);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    values[i] = __fmul_rn(values[i], up[i]);
+  pack(values, out);
+  return out;
+}
+
+/// Where the kEach vectors of a thread lie: 2^log2_lanes neighbouring lanes hold a group, whose
+/// vectors they take in turn.
+template <int kEach>
+struct GroupPlace {
+  int group;      // of the row
+  int vector;     // the first of this thread, within the row
+  int step;       // from one vector of this thread to the next
+  bool is_first;  // of the lanes of the group
+
+  __device__ GroupPlace(uint32_t first_of_piece, int log2_lanes) {
+    const int group_of_piece = lane_id() >> log2_lanes;
+    const int lane = lane_id() - (group_of_piece << log2_lanes);
+    group = static_cast<int>(first_of_piece / kEach >> log2_lanes) + group_of_piece;
+    vector = group * (kEach << log2_lanes) + lane;
+    step = 1 << log2_lanes;
+    is_first = lane == 0;
+  }
+};
+
+// Items are vectors of eight. A piece holds whole groups, so that a thread has all its vectors or
+// none.
 template <class A, class Q, bool kGated, int kEach>
-__global__ void __launch_bounds__(kFlatThreads) quantise_vectors(Groups g, FlatItems items) {
+__global__ void __launch_bounds__(kFlatThreads)
+    quantise_vectors(Groups g, int log2_lanes, RowPieces pieces) {
   let_next_start();
   wait_for_previous();
-  Packed<A> held[kEach];
-  Packed<A> ups[kGated ? kEach : 1];
-  bool works[kEach];
+  const PiecePlace piece = pieces.mine<kEach>();
+  if (!piece.exists) return;
+  const RowOfGroup row(piece.row, g.T);
+  if (!g.counts(row.group, row.row)) return;
+  const GroupPlace<kEach> at(piece.first, log2_lanes);
+  const bool exists = at.vector < pieces.items_per_row;
+  const A* x = static_cast<const A*>(g.x) + row.group * g.x_expert + row.row * g.x_row +
+               int64_t{kVector} * at.vector;
+  Packed<A> held[kEach] = {};
+  Packed<A> ups[kGated ? kEach : 1] = {};
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const ItemPlace at = items.mine<kEach>(i);
-    const RowOfGroup place(at.row, g.T);
-    works[i] = at.exists && g.counts(place.group, place.row);
-    held[i] = {};
-    if constexpr (kGated) ups[i] = {};
-    if (!works[i]) continue;
-    const A* x = static_cast<const A*>(g.x) + place.group * g.x_expert + place.row * g.x_row +
-                 kVector * at.item;
-    held[i] = load_packed(x);
-    if constexpr (kGated) ups[i] = load_packed(x + g.D);
+  for (int i = 0; exists && i < kEach; ++i) {
+    held[i] = load_packed(x + kVector * at.step * i);
+    if constexpr (kGated) ups[i] = load_packed(x + g.D + kVector * at.step * i);
   }
-  const int lanes = g.group_size / kVector;
+  if constexpr (kGated) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      held[i] = gated(held[i], ups[i]);
+  }
+  float amax = largest_size<Nan::kLeftOut>(held);
+  for (int offset = at.step / 2; offset > 0; offset /= 2)
+    amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+  if (!exists) return;
+  const GroupScale scale = scale_of(g, amax);
+  if (at.is_first) store_scale(g, row.group, row.row, at.group, scale.scale);
+  Q* q = static_cast<Q*>(g.q) + row.group * g.q_expert + row.row * g.q_row +
+         int64_t{kVector} * at.vector;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     float y[kVector];
     unpack(held[i], y);
-    if constexpr (kGated) {
-      float up[kVector];
-      unpack(ups[i], up);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j)
-        y[j] = gated<A>(y[j], up[j]);
-    }
-    const float amax = largest_of_group(y, lanes);
-    if (!works[i]) continue;
-    const ItemPlace at = items.mine<kEach>(i);
-    const RowOfGroup place(at.row, g.T);
-    const GroupScale scale = scale_of(g, amax);
-    divide_all(y, scale, g);
-    store_codes(
-        static_cast<Q*>(g.q) + place.group * g.q_expert + place.row * g.q_row + kVector * at.item,
-        y);
-    const int group = at.item / lanes;
-    if (at.item == group * lanes) store_scale(g, place.group, place.row, group, scale.scale);
+    make_quotients(y, scale, g);
+    store_codes(q + kVector * at.step * i, y);
   }
 }
 
@@ -226,6 +273,9 @@ __global__ void __launch_bounds__(kFlatThreads) quantise_groups(Groups g, int64_
 
 Groups groups_of(const GroupQuantArgs& a) {
   const GroupLimits limits = group_limits(a);
+  const bool fp8 = a.q.format == Format::kE4m3;
+  const float least = fp8 ? -kE4m3Max : -128.0f;
+  const float most = fp8 ? kE4m3Max : 127.0f;
   return {.x = a.x.data,
           .q = a.q.data,
           .s = a.s.data,
@@ -243,6 +293,7 @@ Groups groups_of(const GroupQuantArgs& a) {
           .eps = a.eps,
           .min = limits.min,
           .max = limits.max,
+          .clamps = limits.min > least || limits.max < most,
           .x_format = a.x.format,
           .q_format = a.q.format,
           .layout = a.layout,
@@ -253,10 +304,16 @@ Groups groups_of(const GroupQuantArgs& a) {
 
 template <class A, class Q, bool kGated>
 Status launch_vectors(Exec& ex, const GroupQuantArgs& a) {
-  const FlatItems items = flat_items(a.x.dim(0) * a.x.dim(1), a.q.dim(2) / kVector);
-  return with_items_each(ex, items, [&]<int kEach>(const LaunchShape& shape) {
-    return launch_kernel(ex, quantise_vectors<A, Q, kGated, kEach>, shape, groups_of(a), items);
-  });
+  const auto vectors_per_group = static_cast<uint32_t>(a.group_size / kVector);
+  const auto launch = [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
+    return launch_kernel(ex, quantise_vectors<A, Q, kGated, kEach>, shape, groups_of(a),
+                         std::countr_zero(vectors_per_group / kEach), pieces);
+  };
+  const int64_t rows = a.x.dim(0) * a.x.dim(1);
+  const int64_t vectors = a.q.dim(2) / kVector;
+  // Two lanes side by side read a whole sector.
+  if (vectors_per_group >= 8) return with_row_pieces<4>(ex, rows, vectors, launch);
+  return with_row_pieces<1>(ex, rows, vectors, launch);
 }
 
 Status run_vectors(Exec& ex, const GroupQuantArgs& a) {

@@ -293,9 +293,11 @@ __global__ void __launch_bounds__(kFlatThreads)
 /// Rows without gaps are one row, so that narrow ones do not leave lanes idle.
 Status tensor_vectors(Exec& ex, const TensorQuantFp8::Args& a) {
   const int64_t num_vectors = a.x.dim(1) / kVector;
-  const bool has_gaps = a.x.stride(0) != a.x.dim(1) || a.q.stride(0) != a.x.dim(1);
-  const int64_t num_rows = has_gaps ? a.x.dim(0) : 1;
-  const int64_t vectors_per_row = has_gaps ? num_vectors : a.x.dim(0) * num_vectors;
+  const int64_t all_vectors = a.x.dim(0) * num_vectors;
+  const bool is_one_row =
+      a.x.stride(0) == a.x.dim(1) && a.q.stride(0) == a.x.dim(1) && all_vectors >> 31 == 0;
+  const int64_t num_rows = is_one_row ? 1 : a.x.dim(0);
+  const int64_t vectors_per_row = is_one_row ? all_vectors : num_vectors;
   return with_float_type(a.x.format, [&]<class A>(A) {
     return with_row_pieces<4>(ex, num_rows, vectors_per_row,
                               [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
