@@ -4,7 +4,7 @@
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
-#include "fathom/kernels/cuda/largest.cuh"
+#include "fathom/kernels/cuda/pairs.cuh"
 #include "fathom/kernels/cuda/pieces.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -42,14 +42,11 @@ struct Groups {
   }
 };
 
-__device__ float silu(float gate) {
-  return gate / (1.0f + expf(-gate));
-}
-
 /// y of the contract where it is the gated activation of x, rounded to A after each step.
 template <class A>
 __device__ float gated(float gate, float up) {
-  return rounded<A>(__fmul_rn(rounded<A>(silu(gate)), up));
+  const float silu = rounded<A>(gate / (1.0f + expf(-gate)));
+  return rounded<A>(__fmul_rn(silu, up));
 }
 
 /// Within the limits; NaN stays NaN.
@@ -134,41 +131,34 @@ __device__ void make_quotients(float (&y)[kVector], const GroupScale& scale, con
     y[i] = limited(y[i], g);
 }
 
-/// As silu() of all values. Where the format rounds anyway and no exponential comes near the ends
-/// of float32, the division is the short one.
-template <class A>
-__device__ void silu_all(float (&values)[kVector]) {
-  bool is_near = sizeof(A) == 2;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    is_near = is_near && fabsf(values[i]) < 80.0f;
-  if (is_near) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      values[i] = divide_near(values[i], 1.0f + expf(-values[i]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      values[i] = silu(values[i]);
-  }
-}
-
-/// gated() of eight values.
-template <class A>
+/// gated() of eight values. Short: the format rounds anyway and no exponential comes near the ends
+/// of float32, so that the division may be the short one.
+template <bool kShort, class A>
 __device__ Packed<A> gated(const Packed<A>& gates, const Packed<A>& ups) {
   float values[kVector];
-  float up[kVector];
   unpack(gates, values);
-  silu_all<A>(values);
-  Packed<A> out;
-  pack(values, out);
-  unpack(out, values);
-  unpack(ups, up);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    values[i] = __fmul_rn(values[i], up[i]);
-  pack(values, out);
-  return out;
+  for (int i = 0; i < kVector; ++i) {
+    const float denominator = 1.0f + expf(-values[i]);
+    values[i] = kShort ? divide_near(values[i], denominator) : values[i] / denominator;
+  }
+  Packed<A> silu;
+  pack(values, silu);
+  return product(silu, ups);
+}
+
+/// All that a thread holds.
+template <class A, int kEach>
+__device__ void gate_all(Packed<A> (&held)[kEach], const Packed<A> (&ups)[kEach]) {
+  if (sizeof(A) == 2 && largest_size<Nan::kKept>(held) < 80.0f) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      held[i] = gated<true>(held[i], ups[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      held[i] = gated<false>(held[i], ups[i]);
+  }
 }
 
 /// Where the kEach vectors of a thread lie: 2^log2_lanes neighbouring lanes hold a group, whose
@@ -212,11 +202,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     held[i] = load_packed(x + kVector * at.step * i);
     if constexpr (kGated) ups[i] = load_packed(x + g.D + kVector * at.step * i);
   }
-  if constexpr (kGated) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      held[i] = gated(held[i], ups[i]);
-  }
+  if constexpr (kGated) gate_all(held, ups);
   float amax = largest_size<Nan::kLeftOut>(held);
   for (int offset = at.step / 2; offset > 0; offset /= 2)
     amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
