@@ -19,7 +19,8 @@ __device__ __forceinline__ float divide_near(float x, float divisor) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(divisor));
   const float quotient = x * inverse;
-  return fmaf(fmaf(-quotient, divisor, x), inverse, quotient);
+  const float excess = fmaf(quotient, divisor, -x);  // this way round zeros keep their sign
+  return fmaf(-excess, inverse, quotient);
 }
 
 /// Four values truncated toward zero to int8, saturating, the first in the low byte; NaN gives 0.

@@ -3,8 +3,7 @@
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
-#include "fathom/kernels/cuda/pairs.cuh"
-#include "fathom/kernels/cuda/pieces.cuh"
+#include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/quant/nvfp4_quant/nvfp4_quant.h"
 

@@ -4,7 +4,6 @@
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/cuda/pieces.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
