@@ -261,24 +261,25 @@ struct PairOf<F16> {
 };
 
 template <class T>
-__device__ __forceinline__ typename PairOf<T>::Type pair_of(const uint32_t& word) {
+__device__ __forceinline__ typename PairOf<T>::Type hardware_pair(const uint32_t& word) {
   return reinterpret_cast<const typename PairOf<T>::Type&>(word);
 }
 
 /// a * b of eight elements, rounded once.
 template <class T>
-__device__ __forceinline__ Packed<T> product(const Packed<T>& a, const Packed<T>& b) {
+__device__ __forceinline__ Packed<T> packed_product(const Packed<T>& a, const Packed<T>& b) {
   Packed<T> out;
 #pragma unroll
   for (int i = 0; i < kVector / 2; ++i) {
-    const auto pair = __hmul2_rn(pair_of<T>(a.words[i]), pair_of<T>(b.words[i]));
+    const auto pair = __hmul2_rn(hardware_pair<T>(a.words[i]), hardware_pair<T>(b.words[i]));
     out.words[i] = reinterpret_cast<const uint32_t&>(pair);
   }
   return out;
 }
 
 template <>
-__device__ __forceinline__ Packed<float> product(const Packed<float>& a, const Packed<float>& b) {
+__device__ __forceinline__ Packed<float> packed_product(const Packed<float>& a,
+                                                        const Packed<float>& b) {
   Packed<float> out;
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
@@ -302,10 +303,11 @@ __device__ __forceinline__ float larger(float a, float b) {
 /// The largest magnitude of kCount times eight elements; 0 if all are NaN that are left out.
 template <Nan kNan, class T, int kCount>
 __device__ __forceinline__ float largest_size(const Packed<T> (&packed)[kCount]) {
-  auto largest = __habs2(pair_of<T>(packed[0].words[0]));
+  auto largest = __habs2(hardware_pair<T>(packed[0].words[0]));
 #pragma unroll
   for (int i = 1; i < kCount * kVector / 2; ++i) {
-    const auto sizes = __habs2(pair_of<T>(packed[i / (kVector / 2)].words[i % (kVector / 2)]));
+    const auto sizes =
+        __habs2(hardware_pair<T>(packed[i / (kVector / 2)].words[i % (kVector / 2)]));
     largest = kNan == Nan::kKept ? __hmax2_nan(largest, sizes) : __hmax2(largest, sizes);
   }
   const float low = larger<kNan>(0.0f, static_cast<float>(largest.x));

@@ -143,7 +143,7 @@ __device__ Packed<A> gated(const Packed<A>& gates, const Packed<A>& ups) {
   }
   Packed<A> silu;
   pack(values, silu);
-  return product(silu, ups);
+  return packed_product(silu, ups);
 }
 
 /// All that a thread holds.
