@@ -129,8 +129,8 @@ static __global__ void __launch_bounds__(kAnyWarps * 32)
   }
   sum = combine_lanes(sum, Add()) * c.factor(e);
   if (lane_id() == 0) {
-    store_any(c.y, c.y_format, e * c.y_matrix + r * c.y_row + n,
-              c.finished(sum, r, static_cast<int>(n)));
+    store_any(c.y, c.y_format, e * c.y_matrix + c.row_of_y(r) * c.y_row + n,
+              c.finished_of(e, sum, r, static_cast<int>(n)));
   }
 }
 

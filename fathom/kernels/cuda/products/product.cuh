@@ -46,6 +46,9 @@ struct ProductCall {
   const float* column_scales = nullptr;  ///< one a row of w; null: 1
   const void* bias = nullptr;            ///< one a row of w; null: 0
   Format bias_format = Format::kNone;
+  int64_t bias_matrix = 0;             ///< with offsets: elements from matrix to matrix
+  const int32_t* y_rows = nullptr;     ///< with offsets: row of y of each row of x; null: the same
+  const float* row_weights = nullptr;  ///< with offsets: one a row of x, multiplied last; null: 1
   int32_t matrices = 1;
   int32_t T = 0;  ///< rows of a matrix; with offsets, of x
   int32_t N = 0;
@@ -77,16 +80,26 @@ struct ProductCall {
 
   /// An output from its sum over k: times the scale of its row, times that of its column, plus the
   /// bias, each rounded.
-  __device__ float finished(float sum, int64_t row, int n) const {
+  __device__ float finished(float sum, int64_t row, int n, int64_t bias_first = 0) const {
     if (row_scales != nullptr) sum = __fmul_rn(sum, row_scales[row]);
     if (column_scales != nullptr) sum = __fmul_rn(sum, column_scales[n]);
-    if (bias != nullptr) sum = __fadd_rn(sum, load_any(bias, bias_format, n));
+    if (bias != nullptr) sum = __fadd_rn(sum, load_any(bias, bias_format, bias_first + n));
     return sum;
   }
 
+  /// That of a call with or without offsets: with the bias of its matrix, times the weight of its
+  /// row.
+  __device__ float finished_of(int e, float sum, int64_t row, int n) const {
+    sum = finished(sum, row, n, e * bias_matrix);
+    return row_weights != nullptr ? __fmul_rn(sum, row_weights[row]) : sum;
+  }
+
+  /// Whether an output is its sum over k, but for the weight of its row.
   __device__ bool is_plain() const {
     return row_scales == nullptr && column_scales == nullptr && bias == nullptr;
   }
+
+  __device__ int64_t row_of_y(int64_t row) const { return y_rows != nullptr ? y_rows[row] : row; }
 };
 
 /// The rows of x and y that belong to a matrix.

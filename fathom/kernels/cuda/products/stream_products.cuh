@@ -334,8 +334,8 @@ __device__ void add_sums(const ProductCall& c,
     for (int s = 0; split > 1 && s < split; ++s)
       sum += in_block(sums, static_cast<unsigned>(s))[at];
     const int n = tile * kStreamRows + row;
-    store_any(c.y, c.y_format, e * c.y_matrix + (first + token) * c.y_row + n,
-              c.finished(sum * Codec::kFactor * factor, first + token, n));
+    store_any(c.y, c.y_format, e * c.y_matrix + c.row_of_y(first + token) * c.y_row + n,
+              c.finished_of(e, sum * Codec::kFactor * factor, first + token, n));
   }
   if (split > 1) {
     cluster_sync();  // nobody overwrites or leaves what another still reads

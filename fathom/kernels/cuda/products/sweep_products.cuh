@@ -377,9 +377,10 @@ __device__ void finish_item(
       for (int s = 0; s < split; ++s)
         sum += in_block(sums, static_cast<unsigned>(s))[at];
     }
-    const int64_t y_row = it.first + token;
-    store_any(c.y, c.y_format, (c.offsets != nullptr ? 0 : it.e * c.y_matrix) + y_row * c.y_row + n,
-              c.finished(sum * factor, y_row, n));
+    const int64_t x_row = it.first + token;
+    store_any(c.y, c.y_format,
+              (c.offsets != nullptr ? 0 : it.e * c.y_matrix) + c.row_of_y(x_row) * c.y_row + n,
+              c.finished_of(it.e, sum * factor, x_row, n));
   }
 }
 

@@ -20,29 +20,51 @@ struct TileOutput {
         factor(codec_factor * call.factor(t.e)) {}
 
   __device__ __forceinline__ float value(float sum, int token, int n) const {
-    return n < c.N && token < tile.count ? c.finished(sum * factor, tile.first + token, n) : 0.0f;
+    return n < c.N && token < tile.count
+               ? c.finished_of(tile.e, sum * factor, tile.first + token, n)
+               : 0.0f;
   }
 
-  /// Four neighbours of a row of y.
-  __device__ __forceinline__ void store_four(const float4& sums, int token, int n) const {
-    const bool whole = c.y_format == Format::kBf16 && n + 4 <= c.N &&
-                       (c.y_row | y_first) % 4 == 0 && reinterpret_cast<uintptr_t>(c.y) % 8 == 0;
-    if (!whole) {
-      store(sums.x, token, n);
-      store(sums.y, token, n + 1);
-      store(sums.z, token, n + 2);
-      store(sums.w, token, n + 3);
-      return;
-    }
-    if (token >= tile.count) return;
-    const uint2 words = {pair_of_floats(value(sums.x, token, n), value(sums.y, token, n + 1)),
-                         pair_of_floats(value(sums.z, token, n + 2), value(sums.w, token, n + 3))};
-    *reinterpret_cast<uint2*>(static_cast<Bf16*>(c.y) + y_first + token * c.y_row + n) = words;
+  /// Element of y of the row of a token, column 0.
+  __device__ __forceinline__ int64_t row_begin(int token) const {
+    return y_first + (c.row_of_y(tile.first + token) - tile.first) * c.y_row;
   }
 
   __device__ __forceinline__ void store(float sum, int token, int n) const {
     if (n >= c.N || token >= tile.count) return;
-    store_any(c.y, c.y_format, y_first + token * c.y_row + n, value(sum, token, n));
+    store_any(c.y, c.y_format, row_begin(token) + n, value(sum, token, n));
+  }
+};
+
+/// Four neighbours of a row of y, of a call without offsets.
+struct FourOutputs {
+  const TileOutput& out;
+  int token;
+  int n;
+
+  __device__ __forceinline__ float value(float sum, int i) const {
+    const bool exists = n + i < out.c.N && token < out.tile.count;
+    return exists ? out.c.finished(sum * out.factor, out.tile.first + token, n + i) : 0.0f;
+  }
+
+  __device__ __forceinline__ void store(const float4& sums) const {
+    const ProductCall& c = out.c;
+    if (token >= out.tile.count) return;
+    const int64_t at = out.y_first + token * c.y_row + n;
+    const bool whole = c.y_format == Format::kBf16 && n + 4 <= c.N &&
+                       (c.y_row | out.y_first) % 4 == 0 &&
+                       reinterpret_cast<uintptr_t>(c.y) % 8 == 0;
+    if (!whole) {
+      const float each[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (n + i < c.N) store_any(c.y, c.y_format, at + i, value(each[i], i));
+      }
+      return;
+    }
+    const uint2 words = {pair_of_floats(value(sums.x, 0), value(sums.y, 1)),
+                         pair_of_floats(value(sums.z, 2), value(sums.w, 3))};
+    *reinterpret_cast<uint2*>(static_cast<Bf16*>(c.y) + at) = words;
   }
 };
 
@@ -62,8 +84,8 @@ __device__ __forceinline__ uint32_t pair_of<F16>(float low, float high) {
 
 /// Eight neighbours of a row of y, as far as they exist.
 template <class T>
-__device__ __forceinline__ void store_eight(T* to, uint4 words, int exist, bool whole) {
-  if (whole && exist >= 8) {
+__device__ __forceinline__ void store_eight(T* to, uint4 words, int exist) {
+  if (exist >= 8) {
     *reinterpret_cast<uint4*>(to) = words;
     return;
   }
@@ -74,17 +96,116 @@ __device__ __forceinline__ void store_eight(T* to, uint4 words, int exist, bool 
   }
 }
 
-/// Two-byte outputs of 64 rows of w: by 64 rows of x, through a panel of shared memory that turns
-/// them over. `panel` belongs to this warpgroup, whose named barrier is `barrier`.
-template <class T, bool kPlain, int kSums>
-__device__ __forceinline__ void store_panels(
-    const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
+/// Two neighbours of a row of y, as far as they exist; `whole`: they lie on four bytes.
+template <class T>
+__device__ __forceinline__ void store_two(T* to, uint32_t word, int exist, bool whole) {
+  if (whole && exist >= 2) {
+    *reinterpret_cast<uint32_t*>(to) = word;
+    return;
+  }
+  if (exist > 0) to[0].bits = static_cast<uint16_t>(word);
+  if (exist > 1) to[1].bits = static_cast<uint16_t>(word >> 16);
+}
+
+/// What sums become on their way to y.
+enum class Finish {
+  kPlain,      ///< times the factor of their matrix
+  kScattered,  ///< that, times a weight of their row, in any row of y
+  kAny,
+};
+
+/// Where the rows of a tile lie in y, and their weights. Scattered ones are asked for once, a row
+/// of 32 in each lane, and not in the middle of the stores; each call is for all lanes of a warp.
+template <Finish kFinish, int kTokens>
+class TileRows {
+ public:
+  __device__ __forceinline__ explicit TileRows(const TileOutput& out) : out_(out) {
+    if constexpr (kFinish == Finish::kScattered) {
+      const ProductCall& c = out.c;
+#pragma unroll
+      for (int i = 0; i < kTokens / 32; ++i) {
+        const int token = min(32 * i + lane_id(), out.tile.count - 1);
+        const int64_t row = int64_t{out.tile.first} + token;
+        row_[i] = static_cast<int32_t>(c.row_of_y(row) - out.tile.first);
+        weight_[i] = c.row_weights != nullptr ? c.row_weights[row] : 1.0f;
+      }
+    }
+  }
+
+  /// Element of y of row 32 * part + at, column 0. `part` is known when this is compiled.
+  __device__ __forceinline__ int64_t begin(int part, int at) const {
+    if constexpr (kFinish == Finish::kAny) {
+      const int token = 32 * part + at;
+      return token < out_.tile.count ? out_.row_begin(token) : 0;
+    }
+    int row = 32 * part + at;
+    if constexpr (kFinish == Finish::kScattered) row = __shfl_sync(0xFFFFFFFFu, row_[part], at);
+    return out_.y_first + row * out_.c.y_row;
+  }
+
+  /// Output of that row and of column n.
+  __device__ __forceinline__ float value(float sum, int part, int at, int n) const {
+    if constexpr (kFinish == Finish::kAny) return out_.value(sum, 32 * part + at, n);
+    sum *= out_.factor;
+    if constexpr (kFinish == Finish::kScattered) sum *= __shfl_sync(0xFFFFFFFFu, weight_[part], at);
+    return sum;
+  }
+
+ private:
+  const TileOutput& out_;
+  int32_t row_[kTokens / 32];  // of y, less the tile's first
+  float weight_[kTokens / 32];
+};
+
+/// 64 outputs of each of 64 rows from a panel of shared memory to y. Rows that lie on sixteen bytes
+/// go by eight outputs a thread, others by two a lane, so that a warp still writes neighbours.
+template <class T, class Rows>
+__device__ __forceinline__ void store_panel(
+    const TileOutput& out, const Rows& rows, int part, int first_n, uint32_t panel) {
+  const ProductCall& c = out.c;
   const int lane = lane_id();
   const int warp = warp_id() & 3;
-  const int tid = static_cast<int>(threadIdx.x) % kWarpgroup;
+  T* const y = static_cast<T*>(c.y);
+  const int64_t strides = c.y_row | c.y_matrix;
+  const auto address = reinterpret_cast<uintptr_t>(c.y);
+  if (address % 16 == 0 && strides % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = i % 2 * 16 + warp * 4 + lane / 8;
+      const int token = i / 2 * 32 + at;
+      const int chunk = lane & 7;
+      const uint4 words = load_shared_16(panel + panel_offset(token, chunk));
+      const int n = first_n + 8 * chunk;
+      const int64_t begin = rows.begin(2 * part + i / 2, at);
+      if (part * 64 + token < out.tile.count) store_eight(y + begin + n, words, c.N - n);
+    }
+    return;
+  }
+  const bool in_pairs = address % 4 == 0 && strides % 2 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll 2
+    for (int i = 0; i < 8; ++i) {
+      const int at = i * 4 + warp;
+      const int token = half * 32 + at;
+      const uint32_t word = load_shared_4(panel + panel_offset(token, lane / 4) +
+                                          4 * static_cast<uint32_t>(lane & 3));
+      const int n = first_n + 2 * lane;
+      const int64_t begin = rows.begin(2 * part + half, at);
+      if (part * 64 + token < out.tile.count) store_two(y + begin + n, word, c.N - n, in_pairs);
+    }
+  }
+}
+
+/// Two-byte outputs of 64 rows of w: by 64 rows of x, through a panel of shared memory that turns
+/// them over. `panel` belongs to this warpgroup, whose named barrier is `barrier`.
+template <class T, Finish kFinish, int kSums>
+__device__ __forceinline__ void store_panels(
+    const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
+  const TileRows<kFinish, 2 * kSums> rows(out);
+  const int lane = lane_id();
+  const int warp = warp_id() & 3;
   const int row = first_n + warp * 16 + (lane >> 2);
-  const bool whole = reinterpret_cast<uintptr_t>(out.c.y) % 16 == 0 && out.c.y_row % 8 == 0 &&
-                     out.c.y_matrix % 8 == 0;
 #pragma unroll
   for (int part = 0; part < kSums / 32; ++part) {
 #pragma unroll
@@ -92,15 +213,13 @@ __device__ __forceinline__ void store_panels(
       uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int column = part * 64 + (j + i / 2) * 8 + 2 * (lane & 3);
-        const int at = part * 32 + (j + i / 2) * 4 + 2 * (i & 1);
-        float low = d[at] * out.factor;
-        float high = d[at + 1] * out.factor;
-        if constexpr (!kPlain) {
-          low = out.value(d[at], column, row + 8 * (i & 1));
-          high = out.value(d[at + 1], column + 1, row + 8 * (i & 1));
-        }
-        words[i] = pair_of<T>(low, high);
+        const int eight = j + i / 2;
+        const int column = eight % 4 * 8 + 2 * (lane & 3);
+        const int at = part * 32 + eight * 4 + 2 * (i & 1);
+        const int n = row + 8 * (i & 1);
+        const int rows32 = 2 * part + eight / 4;
+        words[i] = pair_of<T>(rows.value(d[at], rows32, column, n),
+                              rows.value(d[at + 1], rows32, column + 1, n));
       }
       // Lane 8 i + r names the place of row r of the turned-over matrix i.
       const int token = (j + (lane >> 4)) * 8 + (lane & 7);
@@ -110,17 +229,7 @@ __device__ __forceinline__ void store_panels(
                    : "memory");
     }
     named_sync(barrier, kWarpgroup);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = i * 16 + tid / 8;
-      const int chunk = tid & 7;
-      const uint4 words = load_shared_16(panel + panel_offset(token, chunk));
-      const int n = first_n + 8 * chunk;
-      if (part * 64 + token >= out.tile.count) continue;
-      store_eight(static_cast<T*>(out.c.y) + out.y_first +
-                      static_cast<int64_t>(part * 64 + token) * out.c.y_row + n,
-                  words, out.c.N - n, whole);
-    }
+    store_panel<T>(out, rows, part, first_n, panel);
     named_sync(barrier, kWarpgroup);
   }
 }
@@ -130,12 +239,15 @@ template <int kSums>
 __device__ __forceinline__ void store_tile(
     const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
   const bool plain = out.c.is_plain();
+  const bool scattered = out.c.y_rows != nullptr || out.c.row_weights != nullptr;
+  if (out.c.y_format == Format::kBf16 && plain && !scattered)
+    return store_panels<Bf16, Finish::kPlain>(out, d, first_n, panel, barrier);
   if (out.c.y_format == Format::kBf16 && plain)
-    return store_panels<Bf16, true>(out, d, first_n, panel, barrier);
+    return store_panels<Bf16, Finish::kScattered>(out, d, first_n, panel, barrier);
   if (out.c.y_format == Format::kBf16)
-    return store_panels<Bf16, false>(out, d, first_n, panel, barrier);
+    return store_panels<Bf16, Finish::kAny>(out, d, first_n, panel, barrier);
   if (out.c.y_format == Format::kF16)
-    return store_panels<F16, false>(out, d, first_n, panel, barrier);
+    return store_panels<F16, Finish::kAny>(out, d, first_n, panel, barrier);
   const int n = first_n + (warp_id() & 3) * 16 + (lane_id() >> 2);
   const int token = 2 * (lane_id() & 3);
 #pragma unroll
@@ -171,7 +283,7 @@ __device__ void combine_slices(const TileOutput& out, float* sums, int split) {
       const float4 v = *reinterpret_cast<const float4*>(theirs);
       sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
     }
-    out.store_four(sum, token, out.tile.row_tile * kRows + row);
+    FourOutputs{out, token, out.tile.row_tile * kRows + row}.store(sum);
   }
 }
 

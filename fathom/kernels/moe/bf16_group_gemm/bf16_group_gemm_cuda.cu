@@ -3,6 +3,7 @@
 #include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/moe/bf16_group_gemm/bf16_experts.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 
 namespace fathom {
@@ -16,10 +17,13 @@ bool is_bf16(const Args& a) {
   return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
 }
 
-bool fills_tiles(const Args& a) {
-  const ProductCall c = product_of(a);
-  return is_bf16(a) && a.y.format != Format::kF32 &&
+bool suits_tiles(const ProductCall& c) {
+  return c.y_format != Format::kF32 &&
          takes_tiles<TileBf16<false>>(c, int64_t{kFewestExpertRows} * c.matrices);
+}
+
+bool fills_tiles(const Args& a) {
+  return is_bf16(a) && suits_tiles(product_of(a));
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
@@ -41,6 +45,15 @@ Status run_each(Exec& ex, const Args& a) {
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 
 }  // namespace
+
+namespace cuda {
+
+Status run_bf16_experts(Exec& ex, const ProductCall& c) {
+  if (suits_tiles(c)) return run_tiles<TileBf16<false>, 256>(ex, c);
+  return run_sweep<Bf16Codec>(ex, c);
+}
+
+}  // namespace cuda
 
 constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda{
     {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},

@@ -1,5 +1,6 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/moe/fp8_group_gemm/fp8_experts.cuh"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 
 namespace fathom {
@@ -9,9 +10,12 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 
 using Args = Fp8GroupGemm::Args;
 
+bool suits_tiles(const ProductCall& c) {
+  return takes_tiles<TileFp8>(c, int64_t{kFewestExpertRows} * c.matrices);
+}
+
 bool fills_tiles(const Args& a) {
-  const ProductCall c = fp8_blocks::product(a);
-  return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(c, int64_t{kFewestExpertRows} * c.matrices);
+  return fp8_blocks::is_bf16(a) && suits_tiles(fp8_blocks::product(a));
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
@@ -31,6 +35,16 @@ constexpr VariantTable<K> group_table() {
 }
 
 }  // namespace
+
+namespace cuda {
+
+Status run_fp8_experts(Exec& ex, const ProductCall& c) {
+  if (c.x_scales != nullptr) return run_tiles<TileFp8Pair<true>, 128>(ex, c);
+  if (suits_tiles(c)) return run_tiles<TileFp8, 128>(ex, c);
+  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, c);
+}
+
+}  // namespace cuda
 
 constinit const VariantTable<Fp8GroupGemm> fp8_group_gemm_cuda = group_table<Fp8GroupGemm>();
 constinit const VariantTable<Fp8GroupGemmSkewed> fp8_group_gemm_skewed_cuda =

@@ -195,17 +195,6 @@ Status route_group_shapes(Exec& ex, const RouteGroupShapes::Args& a) {
 
 // ---- align_experts ----
 
-/// values[0 .. count-1] = value, by all threads of a grid.
-__device__ void fill(int32_t* values, int64_t count, int32_t value, int thread, int threads) {
-  const int64_t fours = reinterpret_cast<uintptr_t>(values) % 16 == 0 ? count / 4 : 0;
-#pragma unroll 1
-  for (int64_t i = thread; i < fours; i += threads)
-    reinterpret_cast<int4*>(values)[i] = make_int4(value, value, value, value);
-#pragma unroll 1
-  for (int64_t i = 4 * fours + thread; i < count; i += threads)
-    values[i] = value;
-}
-
 /// Buckets are -1, 0, 1, ... and take whole blocks. What the buffers have no room for, which the
 /// host refuses where it can see the ids, is left out.
 struct Blocks {

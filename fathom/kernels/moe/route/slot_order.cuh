@@ -278,6 +278,18 @@ __global__ void __launch_bounds__(32 * kOrderWarps)
   sink.finish(all, thread, threads);
 }
 
+/// values[0 .. count-1] = value, by all threads of a grid.
+__device__ inline void fill(
+    int32_t* values, int64_t count, int32_t value, int thread, int threads) {
+  const int64_t fours = reinterpret_cast<uintptr_t>(values) % 16 == 0 ? count / 4 : 0;
+#pragma unroll 1
+  for (int64_t i = thread; i < fours; i += threads)
+    reinterpret_cast<int4*>(values)[i] = make_int4(value, value, value, value);
+#pragma unroll 1
+  for (int64_t i = 4 * fours + thread; i < count; i += threads)
+    values[i] = value;
+}
+
 /// The host's part: how many blocks and warps sort so many slots.
 template <int kEach>
 OrderPlan order_plan(int num_slots, int num_buckets, int blocks) {

@@ -1,5 +1,5 @@
-// The expert GEMM that gathers its rows through sorted slots and scatters its results: no permuted
-// copy of the activations is made.
+// The expert GEMM that gathers its rows through sorted slots and scatters its results: its caller
+// makes no permuted copy of the activations. (On a GPU it makes one of its own, in its workspace.)
 #pragma once
 
 #include <array>
@@ -38,7 +38,8 @@ enum class ResultRows : uint8_t {
 ///
 /// Products of unquantised x are those of the grouped GEMM of the format, bit for bit. Of codes:
 /// bf16 exactly, float32 sums of 128 k in order, one fused multiply-add with the product of the
-/// scales into the accumulator (the portable variant multiplies each code by its scale first).
+/// scales into the accumulator (the portable variant multiplies each code by its scale first; on a
+/// GPU E4M3 in blocks of 128 x 128 are the products of Fp8GroupGemm).
 /// Bias is added, then the weight multiplied, in float32, before the one rounding to y. Rows are
 /// independent; a NaN reaches its own row, or column of its own expert.
 /// Errors: InvalidArgument if block or top_k < 1, num_padded exceeds the buffers, an expert or a
