@@ -13,11 +13,17 @@ __device__ __forceinline__ float limit_size(float value, float limit) {
   return out;
 }
 
+/// PTX ISA, rcp.approx.ftz.
+__device__ __forceinline__ float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// x / divisor for 1 <= divisor <= 2^120 and no infinity: the rounded quotient, but where it lies
-/// within 2^-20 ulp of a tie. PTX ISA, rcp.
+/// within 2^-20 ulp of a tie.
 __device__ __forceinline__ float divide_near(float x, float divisor) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(divisor));
+  const float inverse = approximate_reciprocal(divisor);
   const float quotient = x * inverse;
   const float excess = fmaf(quotient, divisor, -x);  // this way round zeros keep their sign
   return fmaf(-excess, inverse, quotient);
@@ -89,6 +95,15 @@ class Divisor {
   float inverse_;
   bool plain_;
 };
+
+/// 1 / x, correctly rounded, for x from 1 to kMostInverted: the steps that __frcp_rn takes there,
+/// without asking whether it may.
+inline constexpr float kMostInverted = 0x1p100f;
+
+__device__ __forceinline__ float reciprocal_above_one(float x) {
+  const float y = approximate_reciprocal(x);
+  return fmaf(y, fmaf(-x, y, 1.0f), y);
+}
 
 /// Magnitudes below this have a code, the last of which is 6.
 inline constexpr float kE2m1Limit = 6.9f;
