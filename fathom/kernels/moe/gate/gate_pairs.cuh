@@ -1,10 +1,10 @@
 // Two tokens a warp.
 //
 // Of very many tokens the rounds of take_best would take most of the time. Instead, the largest
-// keys of sixteen parts of a token (two lanes each) are sorted, two tokens at once: as many keys as
-// are to be chosen are no smaller than the one that comes last of as many parts. Those keys, ten or
-// so, are ranked by counting. Where ties or an uneven token make more of them than places, rounds
-// it is.
+// keys of sixteen parts of a token (two lanes each) are sorted, two tokens at once; of a token in
+// groups, those of its lanes. As many keys as are to be chosen are no smaller than the one that
+// comes last of as many parts. Those keys, ten or so, are ranked by counting. Where ties or an
+// uneven token make more of them than places, rounds it is.
 #pragma once
 
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -44,22 +44,43 @@ __device__ __forceinline__ uint32_t largest_key(const PairScores& s) {
   return most;
 }
 
-/// The largest keys of the parts of both tokens, in falling order of the lanes of each.
-__device__ __forceinline__ uint32_t sort_parts(uint32_t most_0, uint32_t most_1) {
-  const bool first = pair_token() == 0;
-  const uint32_t theirs = __shfl_xor_sync(0xFFFFFFFFu, first ? most_1 : most_0, kCandidates);
-  uint32_t key = max(first ? most_0 : most_1, theirs);
+/// Keys in falling order of the lanes, kLanes neighbours by themselves.
+template <int kLanes>
+__device__ __forceinline__ uint32_t sort_lanes(uint32_t key) {
+  const int place = lane_id() % kLanes;
 #pragma unroll
-  for (int size = 2; size <= kCandidates; size *= 2) {
+  for (int size = 2; size <= kLanes; size *= 2) {
 #pragma unroll
     for (int step = size / 2; step > 0; step /= 2) {
       const uint32_t other = __shfl_xor_sync(0xFFFFFFFFu, key, step);
-      const bool keeps_larger = ((pair_place() & size) == 0) == ((pair_place() & step) == 0);
+      const bool keeps_larger = ((place & size) == 0) == ((place & step) == 0);
       key = keeps_larger ? max(key, other) : min(key, other);
     }
   }
   return key;
 }
+
+/// A key of each token that as many as are to be chosen are no smaller than.
+struct LeastKeys {
+  uint32_t of[2];
+
+  __device__ __forceinline__ LeastKeys(const Gate& g, const PairScores (&scores)[2]) {
+    const uint32_t most[2] = {largest_key(scores[0]), largest_key(scores[1])};
+    if (g.keep_groups < g.num_groups) {
+      // Half of the lanes may be out of the race: each is a part of its own.
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        of[i] = __shfl_sync(0xFFFFFFFFu, sort_lanes<32>(most[i]), g.chosen - 1);
+      return;
+    }
+    const bool first = pair_token() == 0;
+    const uint32_t theirs = __shfl_xor_sync(0xFFFFFFFFu, first ? most[1] : most[0], kCandidates);
+    const uint32_t parts = sort_lanes<kCandidates>(max(first ? most[0] : most[1], theirs));
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      of[i] = __shfl_sync(0xFFFFFFFFu, parts, kCandidates * i + g.chosen - 1);
+  }
+};
 
 /// Writes the experts whose keys are no smaller than `least`, in order; false if they do not fit.
 __device__ __forceinline__ bool keep_candidates(const PairScores& s,
@@ -139,14 +160,12 @@ static __global__ void __launch_bounds__(32 * kPairWarps) route_pairs(Gate g) {
     scores[i].make(g, bias);
     if (g.keep_groups < g.num_groups) keep_groups_of_lanes(g, scores[i]);
   }
-  const uint32_t parts = sort_parts(largest_key(scores[0]), largest_key(scores[1]));
+  const LeastKeys least(g, scores);
   __syncwarp();
   bool fit = true;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t least = __shfl_sync(0xFFFFFFFFu, parts, kCandidates * i + g.chosen - 1);
-    fit = keep_candidates(scores[i], least, candidates[i]) && fit;
-  }
+  for (int i = 0; i < 2; ++i)
+    fit = keep_candidates(scores[i], least.of[i], candidates[i]) && fit;
   __syncwarp();
   if (fit) return choose_ranked(g, t, scores[0].divisor, scores[1].divisor, candidates);
 #pragma unroll
