@@ -142,9 +142,9 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
         format_fixed(sum_of(prefill_ops).flops / static_cast<double>(flags.prompt) * 1e-9, 2)
             .c_str(),
         format_fixed(gflops, 0).c_str(), format_fixed(100 * gflops / peaks.bf16_gflops, 1).c_str());
-    print_ops("prefill op (kernel, variant)", prefill_ops, peaks);
+    print_ops("prefill op (kernel, variant)", prefill_ops, peaks, flags.ops);
   }
-  print_ops("decode op (kernel, variant)", decode_ops, peaks);
+  print_ops("decode op (kernel, variant)", decode_ops, peaks, flags.ops);
   std::printf(
       "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
       "buffers of the benchmark\n",
@@ -178,6 +178,9 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
       ->capture_default_str();
   sub->add_option("-r,--repetitions", flags.repetitions, "Medians of this many runs")
       ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  sub->add_option("--ops", flags.ops, "Ops listed, those that cost most first; 0: all")
+      ->check(CLI::Range(0, 10'000))
       ->capture_default_str();
   add_model_flags(*sub, flags.model);
   add_device_flags(*sub, flags.model);

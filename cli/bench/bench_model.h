@@ -16,6 +16,7 @@ struct BenchModelFlags {
   int64_t depth = 0;
   int64_t batch = 1;
   int repetitions = 3;
+  int ops = 10;  ///< listed; 0: all
 };
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags);

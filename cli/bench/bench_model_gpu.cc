@@ -128,9 +128,9 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
                     return session->time_prefill(prompt, recorder, kOpRepetitions);
                   }));
     print_step("prefill", prefill_ops, peaks);
-    print_ops("prefill op (kernel, variant)", prefill_ops.totals, peaks);
+    print_ops("prefill op (kernel, variant)", prefill_ops.totals, peaks, flags.ops);
   }
-  print_ops("decode op (kernel, variant)", decode_ops.totals, peaks);
+  print_ops("decode op (kernel, variant)", decode_ops.totals, peaks, flags.ops);
   std::printf("\nmemory of the GPU: weights %s, cache %s, steps %s\n",
               format_bytes(model.weights().bytes()).c_str(),
               format_bytes(session->kv_bytes()).c_str(),

@@ -66,14 +66,14 @@ Cost sum_of(const OpTotals& totals) {
   return sum;
 }
 
-void print_ops(const char* title, const OpTotals& totals, const Peaks& peaks) {
+void print_ops(const char* title, const OpTotals& totals, const Peaks& peaks, int most) {
   std::vector<std::pair<std::string, OpTotal>> ops(totals.begin(), totals.end());
   std::sort(ops.begin(), ops.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double all = 0;
   for (const auto& op : ops)
     all += op.second.seconds;
-  if (ops.size() > 10) ops.resize(10);
+  if (most > 0 && ops.size() > static_cast<size_t>(most)) ops.resize(static_cast<size_t>(most));
   MarkdownTable table({title, "ms", "share", "floor ms", "of floor", "bound"});
   for (const auto& [name, t] : ops) {
     const double memory = static_cast<double>(t.cost.bytes()) /

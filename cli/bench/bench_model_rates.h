@@ -50,8 +50,8 @@ void add_call(OpTotals& totals, const OpRecord& record, double seconds);
 
 Cost sum_of(const OpTotals& totals);
 
-/// The ten ops that took longest, beside what the roof allows.
-void print_ops(const char* title, const OpTotals& totals, const Peaks& peaks);
+/// The `most` ops (0: all) that took longest, beside what the roof allows.
+void print_ops(const char* title, const OpTotals& totals, const Peaks& peaks, int most);
 
 void print_rates(const OpenedModel& opened,
                  const BenchModelFlags& flags,

@@ -35,8 +35,12 @@ int GpuTimer::copies_for(CaseInstance& instance, const CaseRunner& runner) const
   const int64_t touched = std::max<int64_t>(1, instance.cost().bytes());
   const int64_t each = std::max<int64_t>(1, instance.bytes_per_copy());
   const int64_t wanted = ceil_div(2 * l2_bytes_, touched) + 1;
-  // Blocks and their guards lie at multiples of 64 bytes; half of the memory is room enough.
-  const int64_t affordable = std::min(kHostBytes, runner.operand_bytes() / 2) / each;
+  // Blocks lie at multiples of 64 bytes; half of the memory is room enough for several copies. A
+  // weight on a ring takes all of its bytes there.
+  int64_t on_gpu = 1;
+  for (int64_t bytes : instance.gpu_layout())
+    on_gpu += bytes;
+  const int64_t affordable = std::min(kHostBytes / each, runner.operand_bytes() / 2 / on_gpu);
   return static_cast<int>(
       std::clamp<int64_t>(wanted, 1, std::clamp<int64_t>(affordable, 1, kMostCopies)));
 }

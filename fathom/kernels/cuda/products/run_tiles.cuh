@@ -101,19 +101,22 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
 
 /// Clocks of a product in tiles, roughly: rounds over the multiprocessors, and in each the stages
 /// of a tile, which multiply (2048 or, E4M3 on both sides, 4096 products a clock) or wait for
-/// decoding.
+/// decoding; but no less than memory takes to give the weights.
 template <class Codec, int kTokens>
 int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
-  constexpr int64_t kStart = 2500;    // and end of a tile
-  constexpr int64_t kCombine = 6000;  // sums of slices
+  constexpr int64_t kStart = 2500;        // and end of a tile
+  constexpr int64_t kCombine = 6000;      // sums of slices
+  constexpr int64_t kBytesPerClock = 16;  // of a multiprocessor's share
   constexpr int64_t kDecoding =
-      !Codec::kDecoded ? 0 : (Codec::kGroups == 4 ? 10 : 14) * Codec::kStageK;
+      !Codec::kDecoded ? 0 : (Codec::kGroups == 4 ? 13 : 14) * Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
   constexpr int64_t kStage = std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding);
   const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu);
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices * plan.split;
-  return (tiles + gpu.num_sms - 1) / gpu.num_sms *
-         (plan.slice * (kStage + 40) + kStart + (plan.split > 1 ? kCombine : 0));
+  const int64_t rounds = (tiles + gpu.num_sms - 1) / gpu.num_sms;
+  const int64_t multiplying = rounds * (plan.slice * (kStage + 40) + kStart);
+  const int64_t reading = c.w_row * c.N * c.matrices / (kBytesPerClock * gpu.num_sms);
+  return std::max(multiplying, reading) + (plan.split > 1 ? rounds * kCombine : 0);
 }
 
 /// The product with rows first .. first+count-1 of w alone.
