@@ -77,13 +77,16 @@ Status check_weight(const QuantView& w, GlobalScale global) {
                                            : check_row_major(w, matrices, global);
 }
 
+double expected_experts(int64_t experts, int64_t slots, int64_t top_k) {
+  if (experts <= 0) return 0;
+  const double all = static_cast<double>(experts);
+  const double chosen = std::clamp(static_cast<double>(top_k), 1.0, all);
+  return all * (1.0 - std::pow(1.0 - chosen / all, static_cast<double>(slots) / chosen));
+}
+
 void grouped_product_bytes(
     const View& x, const View& w, const View& offsets, const View& y, int64_t top_k, Cost& cost) {
-  const double experts = static_cast<double>(w.dim(0));
-  const double rows = static_cast<double>(x.dim(0));
-  const double chosen = std::clamp(static_cast<double>(top_k), 1.0, std::max(experts, 1.0));
-  double active = 0;
-  if (experts > 0) active = experts * (1.0 - std::pow(1.0 - chosen / experts, rows / chosen));
+  const double active = expected_experts(w.dim(0), x.dim(0), top_k);
   const double matrix = static_cast<double>(bytes_for(w.format, w.dim(1), w.dim(2)));
   cost.bytes_read = operand_bytes(x) + operand_bytes(offsets) +
                     static_cast<int64_t>(std::llround(active * matrix));

@@ -28,9 +28,12 @@ enum class GlobalScale { kNeeded, kOptional };
 /// found and what is expected.
 Status check_weight(const QuantView& w, GlobalScale global = GlobalScale::kNeeded);
 
+/// Experts that have slots, expected where tokens choose top_k different experts each:
+/// E * (1 - (1 - top_k/E)^(slots/top_k)).
+double expected_experts(int64_t experts, int64_t slots, int64_t top_k);
+
 /// bytes() of a grouped product: x and y once, `offsets` once, and the weights of the experts that
-/// have rows. Which experts those are is known to the device alone, so the count is the expectation
-/// for tokens that choose top_k different experts each: E * (1 - (1 - top_k/E)^(R/top_k)).
+/// have rows. Which experts those are is known to the device alone: the count is the expected one.
 void grouped_product_bytes(
     const View& x, const View& w, const View& offsets, const View& y, int64_t top_k, Cost& cost);
 

@@ -250,9 +250,18 @@ __device__ __forceinline__ void store_tile(
     return store_panels<F16, Finish::kAny>(out, d, first_n, panel, barrier);
   const int n = first_n + (warp_id() & 3) * 16 + (lane_id() >> 2);
   const int token = 2 * (lane_id() & 3);
+  const bool direct = out.c.y_format == Format::kF32 && plain && !scattered;
+  float* const y = static_cast<float*>(out.c.y) + out.y_first;
 #pragma unroll
-  for (int i = 0; i < kSums; ++i)
-    out.store(d[i], token + i / 4 * 8 + (i & 1), n + (i >> 1 & 1) * 8);
+  for (int i = 0; i < kSums; ++i) {
+    const int t = token + i / 4 * 8 + (i & 1);
+    const int column = n + (i >> 1 & 1) * 8;
+    if (!direct) {
+      out.store(d[i], t, column);
+    } else if (t < out.tile.count && column < out.c.N) {
+      y[t * out.c.y_row + column] = d[i] * out.factor;
+    }
+  }
 }
 
 /// Sums of a slice of k to shared memory, [token][row of the tile].

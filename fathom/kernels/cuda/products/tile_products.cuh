@@ -20,6 +20,12 @@ namespace fathom::cuda {
 
 // ---- bringing ----
 
+/// Whether weights come before the kernel that makes x is done: they are no kernel's result, nor is
+/// which of them are needed.
+__device__ __forceinline__ bool begins_early(const ProductCall& c) {
+  return c.offsets == nullptr && !c.w_is_made;
+}
+
 /// The scale of 128 x 128 weights; block_row counts those of the matrix.
 __device__ __forceinline__ float block_scale(const ProductCall& c,
                                              int e,
@@ -126,6 +132,7 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
                                              const TilePlaces<Codec, kTokens>& at,
                                              int thread) {
   constexpr bool kOwnRing = TileMemory<Codec, kTokens>::kOwnRing;
+  if (Codec::kSide == TileSide::kTokenScales) wait_for_previous();
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
@@ -149,6 +156,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
                                             const TilePlaces<Codec, kTokens>& at) {
   using Memory = TileMemory<Codec, kTokens>;
   constexpr int kWElements = Codec::kWRow / (Codec::kXElement == 2 && !Codec::kDecoded ? 2 : 1);
+  bool x_may_be_in_the_making = true;
   for (; walk.more(); walk.next_item()) {
     if (walk.is_last()) let_next_start();
     const ProductTile tile = walk.tile();
@@ -169,6 +177,8 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
       barrier_expect(full, Memory::kStageBytes);
       if constexpr (!Memory::kOwnRing)
         copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full);
+      if (x_may_be_in_the_making) wait_for_previous();
+      x_may_be_in_the_making = false;
 #pragma unroll
       for (int panel = 0; panel < Memory::kXPanels; ++panel) {
         copy_box(at.x(walk.stage) + static_cast<uint32_t>(panel * Memory::kXPanelBytes), maps.x,
@@ -471,10 +481,13 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
   constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
   const ProductCall& c = walk.c;
   const bool split = walk.plan.split > 1;
+  bool y_may_be_in_use = true;
   TileSums<Codec, kTokens> mine(at, wg);
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     mine.run(walk, tile);
+    if (y_may_be_in_use) wait_for_previous();
+    y_may_be_in_use = false;
     // Nobody writes over a stage that another warpgroup still multiplies.
     if (split) named_sync(1, Codec::kGroups * kWarpgroup);
 #pragma unroll
@@ -507,7 +520,7 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
     prefetch_map(maps.w);
     at.init();
   }
-  wait_for_previous();
+  if (!begins_early(c)) wait_for_previous();
   if (c.offsets != nullptr) find_expert_tiles<kTokens>(c, plan, starts);
   __syncthreads();
   TileWalk<Codec, kTokens> walk(c, plan, starts);

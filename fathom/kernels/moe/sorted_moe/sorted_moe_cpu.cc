@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -170,15 +171,15 @@ Cost SortedMoeGemm::cost(const Args& a) {
 }
 
 void SortedMoeGemm::bytes(const Args& a, Cost& cost) {
-  // Offsets stand for the routing arrays, which are counted below.
-  grouped_product_bytes(a.x, a.w.values, a.num_padded, a.y, a.top_k, cost);
-  cost.bytes_read += operand_bytes(a.sorted_ids) + operand_bytes(a.block_expert);
-  if (a.weights.dim(0) > 0) cost.bytes_read += operand_bytes(a.weights);
-  if (!a.num_padded.readable() || !a.block_expert.readable()) return;
+  const bool known = a.num_padded.readable() && a.block_expert.readable();
+  const double experts = known ? static_cast<double>(active_experts(a))
+                               : expected_experts(a.w.values.dim(0), num_slots(a), a.top_k);
+  const double matrix = static_cast<double>(bytes_for(a.w.format(), a.w.rows(), a.w.cols()));
   cost.bytes_read = operand_bytes(a.x) + operand_bytes(a.sorted_ids) +
                     operand_bytes(a.block_expert) + operand_bytes(a.num_padded) +
                     (a.weights.dim(0) > 0 ? operand_bytes(a.weights) : 0) +
-                    active_experts(a) * bytes_for(a.w.format(), a.w.rows(), a.w.cols());
+                    static_cast<int64_t>(std::llround(experts * matrix));
+  cost.bytes_written = operand_bytes(a.y);
 }
 
 int64_t SortedMoeGemm::workspace(const Args& a, int num_threads) {

@@ -100,8 +100,10 @@ __device__ Key* key_target(const Preparation& p, const Heads& out, int64_t t) {
 
 // ---- vectors: a warp prepares the same part of some heads of a token ----
 
-/// Heads that a thread has under way at once.
+/// Heads that a thread has under way at once. Where heads are too few to keep the GPU busy, a
+/// thread takes one.
 constexpr int kHeadsAtOnce = 4;
+constexpr int64_t kFewHeads = 2048;
 constexpr int kWarpsOfBlock = kFlatThreads / kWarp;
 
 /// Vectors of a head's lat that a lane has under way at once.
@@ -109,26 +111,29 @@ template <class In>
 inline constexpr int kLatEach = sizeof(In) == 4 ? 1 : 2;
 
 /// The warps of a token, in this order: those of the key's pe, one for the key's lat, those of q's
-/// pe (a lane for a unit of kHeadsAtOnce heads), and those of q's lat (kHeadsAtOnce heads each).
+/// pe (a lane for a unit of a group of heads), and those of q's lat (a group each).
 struct WarpRoles {
   FlatItems warps;
   FastDivide units_of_pe;  ///< of one head
   int of_key_pe;
   int of_q_pe;
+  int heads;  ///< of a group, at most kHeadsAtOnce
 };
 
 WarpRoles warp_roles(const Preparation& p, int64_t num_tokens) {
-  const int groups = ceil_div(p.num_heads, kHeadsAtOnce);
+  const int heads = num_tokens * p.num_heads <= kFewHeads ? 1 : kHeadsAtOnce;
+  const int groups = ceil_div(p.num_heads, heads);
   const int pe_units = p.table.R / kVector;
   const int of_key_pe = ceil_div(pe_units, kWarp);
   const int of_q_pe = ceil_div(groups * pe_units, kWarp);
   return {flat_items(num_tokens, of_key_pe + 1 + of_q_pe + groups), FastDivide(pe_units), of_key_pe,
-          of_q_pe};
+          of_q_pe, heads};
 }
 
+/// As many as `most` heads from head n on, of `num_heads`.
 template <class T>
-__device__ HeadRun<T> heads_from(const Heads& heads, int64_t t, int n, int num_heads) {
-  return {heads.head<T>(t, n), heads.head_stride, min(kHeadsAtOnce, num_heads - n)};
+__device__ HeadRun<T> heads_from(const Heads& heads, int64_t t, int n, int num_heads, int most) {
+  return {heads.head<T>(t, n), heads.head_stride, min(most, num_heads - n)};
 }
 
 template <class In, class Out, class Scaling>
@@ -200,16 +205,16 @@ __device__ __forceinline__ void prepare_queries(const Preparation& p,
   with_scaling<Scaling>(p.q_scale, [&](const auto& scaling) {
     if (warp < roles.of_q_pe) {
       const PeUnit at(roles.units_of_pe, warp * kWarp + lane_id());
-      const int n = at.group * kHeadsAtOnce;
+      const int n = at.group * roles.heads;
       if (n >= p.num_heads) return;
       rotate_unit<float, float, kHeadsAtOnce>(
-          p.table, t, at.unit, heads_from<const In>(p.q_pe, t, n, p.num_heads),
-          [&] { return heads_from<Q>(p.q_pe_out, t, n, p.num_heads); }, scaling);
+          p.table, t, at.unit, heads_from<const In>(p.q_pe, t, n, p.num_heads, roles.heads),
+          [&] { return heads_from<Q>(p.q_pe_out, t, n, p.num_heads, roles.heads); }, scaling);
     } else {
-      const int n = (warp - roles.of_q_pe) * kHeadsAtOnce;
+      const int n = (warp - roles.of_q_pe) * roles.heads;
       convert_lat(
-          p.L, heads_from<const In>(p.q_lat, t, n, p.num_heads),
-          [&] { return heads_from<Q>(p.q_lat_out, t, n, p.num_heads); }, scaling);
+          p.L, heads_from<const In>(p.q_lat, t, n, p.num_heads, roles.heads),
+          [&] { return heads_from<Q>(p.q_lat_out, t, n, p.num_heads, roles.heads); }, scaling);
     }
   });
 }
@@ -227,17 +232,17 @@ __device__ __forceinline__ void prepare_key(const Preparation& p,
       const int unit = warp * kWarp + lane_id();
       if (kVector * unit >= p.table.R) return;
       rotate_unit<float, float, 1>(
-          p.table, t, unit, heads_from<const In>(p.k_pe, t, 0, 1),
+          p.table, t, unit, heads_from<const In>(p.k_pe, t, 0, 1, 1),
           [&] { return target(p.k_pe_out); }, scaling);
     } else {
       convert_lat(
-          p.L, heads_from<const In>(p.c, t, 0, 1), [&] { return target(p.c_out); }, scaling);
+          p.L, heads_from<const In>(p.c, t, 0, 1, 1), [&] { return target(p.c_out); }, scaling);
     }
   });
 }
 
 template <class In, class Q, class Key, class Scaling>
-__global__ void __launch_bounds__(kFlatThreads, 4) prepare_vectors(Preparation p, WarpRoles roles) {
+__global__ void __launch_bounds__(kFlatThreads) prepare_vectors(Preparation p, WarpRoles roles) {
   let_next_start();
   wait_for_previous();
   const ItemPlace at = roles.warps.place(int64_t{blockIdx.x} * kWarpsOfBlock + warp_id());
