@@ -136,7 +136,7 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
-    scales.load(walk.c, tile, walk.begin, thread);
+    if (walk.begin < walk.end) scales.load(walk.c, tile, walk.begin, thread);
     for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
       const int stage = kOwnRing ? walk.w_stage : walk.stage;
       barrier_wait(kOwnRing ? at.w_free(stage) : at.free(stage),
@@ -306,7 +306,7 @@ class TileSums {
 
   __device__ __forceinline__ void pass_turn() {
     if constexpr (!kTurns) return;
-    asm volatile("bar.arrive %0, %1;" ::"r"(4 + (wg_ ^ 1)), "n"(2 * kWarpgroup) : "memory");
+    named_arrive(4 + (wg_ ^ 1), 2 * kWarpgroup);
   }
 
   /// Operands in shared memory: a stage is given back when the products of the next are given out.
