@@ -211,11 +211,19 @@ Status run_tiles(Exec& ex, const ProductCall& c) {
       ex, rows_of_product(c, choice.rows, c.N - choice.rows));
 }
 
-/// Whether the copy engine can bring x and w, and there are rows enough.
+/// Experts that every tile of a family of codecs has room for.
+template <class Family>
+inline constexpr int kMostExperts =
+    std::min({TileMemory<typename Family::template At<64>, 64>::kMostMatrices,
+              TileMemory<typename Family::template At<128>, 128>::kMostMatrices,
+              TileMemory<typename Family::template At<256>, 256>::kMostMatrices});
+
+/// Whether the copy engine can bring x and w, there are rows enough and not too many experts.
 template <class Codec>
 bool takes_tiles(const ProductCall& c, int64_t fewest_rows) {
   return c.T >= fewest_rows && c.K > 0 && c.N > 0 && c.x_matrix >= 0 && c.x_row > 0 &&
-         takes_tensor_map(c.x, c.x_row * Codec::kXElement, c.x_matrix * Codec::kXElement) &&
+         (c.offsets == nullptr || c.matrices <= kMostExperts<Codec>)&&takes_tensor_map(
+             c.x, c.x_row * Codec::kXElement, c.x_matrix * Codec::kXElement) &&
          takes_tensor_map(c.w, c.w_row, c.w_matrix);
 }
 

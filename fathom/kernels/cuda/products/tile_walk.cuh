@@ -58,12 +58,16 @@ struct TileMemory {
   static constexpr int kStartsAt = kWBarriersAt + 16 * kWStages;
   static constexpr int kSumPitch = kTileRows<Codec> + 4;  // floats
 
-  static int64_t bytes(int matrices) { return kStartsAt + (matrices + 1) * 4 + 1024; }
+  static constexpr int kAlign = 1024;  ///< of the first stage
+  /// Of a call with offsets: more have no room for their table.
+  static constexpr int kMostMatrices = ((227 << 10) - kAlign - kStartsAt) / 4 - 1;
+
+  static int64_t bytes(int matrices) { return kStartsAt + (matrices + 1) * 4 + kAlign; }
 
   static_assert(kXPanels * kPanelRowBytes == Codec::kStageK * Codec::kXElement);
   static_assert(kTokens > 128 || kTokens * kSumPitch * 4 <= kSideAt,
                 "sums of a split tile lie over the stages");
-  static_assert(kStartsAt + 1024 + 1024 <= 227 << 10);
+  static_assert(kMostMatrices >= 384, "as many experts as models of today have");
 };
 
 // ---- which tile ----

@@ -43,6 +43,7 @@ Status run_each(Exec& ex, const Args& a) {
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+static_assert(kMostExperts<TileBf16<false>> >= 1024);
 
 }  // namespace
 

@@ -19,6 +19,7 @@ bool fills_tiles(const Args& a) {
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+static_assert(std::min(kMostExperts<TileFp8>, kMostExperts<TileFp8Pair<true>>) >= 1024);
 
 /// On a GPU both kernels have one schedule: blocks take tiles and experts as they come, so that a
 /// heavy expert is shared out among all of them anyway.

@@ -282,6 +282,12 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
     add_quantised(list, {.load = few, .n = 64, .k = 256, .weight = form, .alphas = false});
   }
   add_quantised(list, {.load = few, .n = 33, .k = 64});
+  // More experts than tiles have room for, with rows enough for them.
+  add_quantised(list, {.load = {.counts = std::vector<int64_t>(500, 17)},
+                       .n = 16,
+                       .k = 128,
+                       .weight = WeightForm::kRows16,
+                       .swizzled_x = false});
   for (int64_t tokens : {1, 8, 512}) {
     const ExpertLoad load = even_load(tokens, 8, 256);
     const auto add = [&](const char* op, int64_t n, int64_t k) {

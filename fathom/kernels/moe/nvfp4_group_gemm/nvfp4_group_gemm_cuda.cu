@@ -88,6 +88,7 @@ Status run_each(Exec& ex, const Args& a) {
 }
 
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+static_assert(kMostExperts<TileNvfp4<2>> == 475, "as the table says");
 
 }  // namespace
 
@@ -112,7 +113,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
     {"native_sm100_never_run", sm(100), "", kTraits, run_nvfp4_group_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
-    {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,
