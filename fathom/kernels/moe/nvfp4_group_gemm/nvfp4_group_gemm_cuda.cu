@@ -94,13 +94,13 @@ static_assert(kMostExperts<TileNvfp4<2>> == 475, "as the table says");
 
 namespace cuda {
 
-Status run_nvfp4_experts(Exec& ex, const ProductCall& c) {
+Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
   const bool aligned = c.in_pairs && c.K % 64 == 0 && c.x_format == Format::kBf16 &&
                        c.x_row % 8 == 0 && reinterpret_cast<uintptr_t>(c.x) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(c.w) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(c.scales) % 4 == 0;
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
-  if (takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
+  if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4<2>, 256>(ex, c);
   if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
   return run_stream<Nvfp4Codec>(ex, c);

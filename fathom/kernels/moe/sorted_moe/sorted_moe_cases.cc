@@ -30,6 +30,7 @@ struct Shape {
   bool second = false;  // one row of x a slot, router weights applied
   int block = 16;
   Routing routing = Routing::kRandom;
+  Format y = Format::kNone;  // kNone: as act
 };
 
 std::string name_of(const Shape& s) {
@@ -37,6 +38,7 @@ std::string name_of(const Shape& s) {
                              "_block", s.block, "_", format_name(s.weight));
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.act != Format::kBf16) str_append(name, str_cat("_act_", format_name(s.act)));
+  if (s.y != Format::kNone) str_append(name, str_cat("_to_", format_name(s.y)));
   if (s.second) name += "_weighted";
   if (s.routing == Routing::kAllOnOne) name += "_all_on_one";
   if (s.routing == Routing::kSomeMissing) name += "_some_missing";
@@ -96,7 +98,8 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
     const Weight w = bench ? c.weight_codes(w_spec, ring_bytes) : c.weight(w_spec);
     Tensor weights;
     if (s.second) weights = c.input({slots}, Format::kF32, {.dist = Dist::kUniform});
-    const Tensor y = c.output({slots, s.n}, s.act, {.row_gap = 2});
+    const Format y_format = s.y == Format::kNone ? s.act : s.y;
+    const Tensor y = c.output({slots, s.n}, y_format, {.row_gap = 2});
     c.bind([=](const Binding& at) {
       SortedMoeGemm::Args a{.x = at(x),
                             .w = at(w),
@@ -114,7 +117,7 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
       if (e < 0) return 0.0;
       return dot(x.row(v / x_top_k), weight_row(e)) * (s.second ? weights[v] : 1.0);
     };
-    c.expect_each(y, gates::gemm(s.act), [=](int64_t v, int64_t n) {
+    c.expect_each(y, gates::gemm(y_format), [=](int64_t v, int64_t n) {
       return answer(v, [&](int64_t e) { return w.row(e * s.n + n); });
     });
     if (bench || slots * s.n < 4096) return;
@@ -403,6 +406,13 @@ void add_sorted_moe_cases(CaseList& list) {
     s = {300, 2, 3, 16, 128, f};
     s.block = 64;
     add(list, s);
+    // Tiles of many rows, and results of four bytes of sums over many k.
+    for (Format y : {Format::kF32, Format::kF16}) {
+      s = {70, 2, 3, 72, 2176, f};
+      s.y = y;
+      s.second = true;
+      add(list, s);
+    }
   }
   add(list, {5, 2, 3, 33, 100, Format::kF32, WeightLayout::kRowMajor, Format::kF32});
   add(list, {5, 2, 3, 33, 100, Format::kF32, WeightLayout::kRowMajor});

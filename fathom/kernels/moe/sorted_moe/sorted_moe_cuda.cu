@@ -293,7 +293,8 @@ class GatheredCall {
       c.x_scale_block = 1;
     }
     if (a_.w.format() == Format::kBf16) return run_bf16_experts(ex_, c);
-    if (a_.w.format() == Format::kNvfp4) return run_nvfp4_experts(ex_, c);
+    if (a_.w.format() == Format::kNvfp4)
+      return run_nvfp4_experts(ex_, c, a_.y.format == Format::kF32);
     return run_fp8_experts(ex_, c);
   }
 
