@@ -21,7 +21,7 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 // Rows are taken in pieces, and all rows' first pieces before the second ones: the same row is
 // asked for many times, and what lies between those times, mostly writes, must not push it out of
 // the L2 cache. Items are units, sixteen bytes or an element; rows and pieces are counted in units.
-struct RowPieces {
+struct GatherPieces {
   FlatItems items;     ///< units of all rows' first pieces, of all rows' second pieces, ...
   FastDivide of_rows;  ///< rows of y
   int units_of_row = 0;
@@ -33,7 +33,7 @@ struct UnitPlace {
   bool exists;
 };
 
-__device__ __forceinline__ UnitPlace unit_place(const RowPieces& pieces, const ItemPlace& at) {
+__device__ __forceinline__ UnitPlace unit_place(const GatherPieces& pieces, const ItemPlace& at) {
   const auto piece = pieces.of_rows.of(static_cast<uint32_t>(at.row));
   const int unit = static_cast<int>(piece * pieces.items.per_row.divisor) + at.item;
   return {at.row - int64_t{piece} * pieces.of_rows.divisor, unit,
@@ -41,8 +41,11 @@ __device__ __forceinline__ UnitPlace unit_place(const RowPieces& pieces, const I
 }
 
 template <class Unit, int kEach>
-__global__ void __launch_bounds__(kFlatThreads) gather_rows(
-    Rows<const Unit> x, const int32_t* src_row, int64_t num_rows, Rows<Unit> y, RowPieces pieces) {
+__global__ void __launch_bounds__(kFlatThreads) gather_rows(Rows<const Unit> x,
+                                                            const int32_t* src_row,
+                                                            int64_t num_rows,
+                                                            Rows<Unit> y,
+                                                            GatherPieces pieces) {
   let_next_start();
   wait_for_previous();
   UnitPlace at[kEach];
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(kFlatThreads) gather_rows(
 
 /// Pieces of rows such that those of all rows of x take a small part of the L2 cache. They begin at
 /// whole cache lines of a row.
-RowPieces row_pieces(const Exec& ex, const PermuteRows::Args& a, int64_t unit_bytes) {
+GatherPieces gather_pieces(const Exec& ex, const PermuteRows::Args& a, int64_t unit_bytes) {
   constexpr int64_t kPartOfCache = 12;
   constexpr int64_t kLineBytes = 128;
   constexpr int64_t kFewestBytes = 8 * kLineBytes;  // of a piece
@@ -86,7 +89,7 @@ RowPieces row_pieces(const Exec& ex, const PermuteRows::Args& a, int64_t unit_by
 template <class Unit>
 Status run_gather(Exec& ex, const PermuteRows::Args& a) {
   const int64_t unit = static_cast<int64_t>(sizeof(Unit)) / element_bytes(a.x.format);
-  const RowPieces pieces = row_pieces(ex, a, sizeof(Unit));
+  const GatherPieces pieces = gather_pieces(ex, a, sizeof(Unit));
   const Rows<const Unit> x{a.x.as<const Unit>(), a.x.stride(0) / unit};
   const Rows<Unit> y{a.y.as<Unit>(), a.y.stride(0) / unit};
   return with_items_each(ex, pieces.items, [&]<int kEach>(const LaunchShape& shape) {
