@@ -194,6 +194,32 @@ void add_quant_cases(CaseList& list) {
       }
     }
   }
+  // Whole vectors: three heads and five, none of them a multiple of those that are prepared at
+  // once.
+  for (const Format in : {Format::kBf16, Format::kF16, Format::kF32}) {
+    for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
+      for (int64_t n : {3, 5}) {
+        const Format out = n == 3 ? Format::kE4m3 : Format::kE5m2;
+        const std::string_view suffix = style == RopeStyle::kHalfSplit ? "_half_split" : "";
+        add_quant_case(list, {.spec = {.name = str_cat("t7_n", n, "_l64_r32_", format_name(in),
+                                                       "_to_", format_name(out), suffix)},
+                              .t = 7,
+                              .n = n,
+                              .l = 64,
+                              .r = 32,
+                              .in = in,
+                              .out = out,
+                              .q_scale = 2.7f,
+                              .kv_scale = 47.0f,
+                              .style = style,
+                              .positions = Format::kI64});
+      }
+    }
+  }
+  // More vectors of a head than the lanes of a warp take at once.
+  add_quant_case(
+      list,
+      {.spec = {.name = "t3_l1032_r264"}, .t = 3, .n = 5, .l = 1032, .r = 264, .q_scale = 0.3f});
   for (int64_t t : {1, 8, 64, 128, 512}) {
     add_quant_case(list, {.spec = {.name = str_cat("r1_t", t),
                                    .op = "attn_mqa",
@@ -247,6 +273,38 @@ void add_write_cases(CaseList& list) {
       }
     }
   }
+
+  struct Formats {
+    Format in, q, cache;
+  };
+
+  // As above; a scale of 1, which divides nothing, beside one that does.
+  for (const Formats& f : {Formats{Format::kBf16, Format::kE4m3, Format::kE4m3},
+                           Formats{Format::kF32, Format::kE4m3, Format::kBf16},
+                           Formats{Format::kF32, Format::kF32, Format::kE4m3}}) {
+    for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
+      for (int64_t n : {3, 5}) {
+        add_prepare_case(
+            list, {.spec = {.name = str_cat("t7_n", n, "_l64_r32_", format_name(f.in), "_to_",
+                                            format_name(f.q), "_", format_name(f.cache),
+                                            style == RopeStyle::kHalfSplit ? "_half_split" : "")},
+                   .t = 7,
+                   .n = n,
+                   .l = 64,
+                   .r = 32,
+                   .in = f.in,
+                   .q = f.q,
+                   .cache = f.cache,
+                   .q_scale = f.q == Format::kE4m3 ? 0.37f : 1.0f,
+                   .kv_scale = f.cache == Format::kE4m3 ? 0.021f : 1.0f,
+                   .style = style,
+                   .page_size = 4});
+      }
+    }
+  }
+  add_prepare_case(
+      list,
+      {.spec = {.name = "t3_l1032_r264"}, .t = 3, .n = 5, .l = 1032, .r = 264, .kv_scale = 0.021f});
   for (int64_t t : {1, 8, 64, 128}) {
     const auto spec = [&](std::string_view name) {
       return CaseSpec{
