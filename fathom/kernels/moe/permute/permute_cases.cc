@@ -67,6 +67,31 @@ void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench =
   });
 }
 
+/// Few rows of an x that takes a good part of the last cache of a GPU, where rows are gathered in
+/// more than one piece.
+void add_permute_of_large(CaseList& list, const Shape& s, int64_t rows) {
+  const CaseSpec spec{.name = str_cat("r", rows, "_of_", name_of(s)), .op = "experts"};
+  add_case<PermuteRows>(list, spec, [=](CaseBuilder<PermuteRows>& c) {
+    c.set_batch(rows);
+    const Tensor x = c.input({s.tokens, s.width}, s.format);
+    const Tensor src_row = c.input({rows}, Format::kI32, {}, {.rows_per_batch = 1});
+    const Tensor y = c.output({rows, s.width}, s.format, {.rows_per_batch = 1});
+    src_row.fill([&](int64_t r) {
+      return r % 7 == 3 ? -1
+                        : static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(s.tokens)));
+    });
+    c.bind([=](const Binding& at) {
+      return PermuteRows::Args{.x = at(x), .src_row = at(src_row), .y = at(y)};
+    });
+    c.expect_rows(y, gates::exact(), [=](int64_t r, std::span<double> out) {
+      std::fill(out.begin(), out.end(), 0.0);
+      if (src_row[r] < 0) return;
+      const std::vector<double> row = x.row(static_cast<int64_t>(src_row[r]));
+      std::copy(row.begin(), row.end(), out.begin());
+    });
+  });
+}
+
 struct Parts {
   bool weighted = true;
   bool added = true;
@@ -192,6 +217,10 @@ void add_permute_cases(CaseList& list) {
   for (Format f : {Format::kF32, Format::kF16, Format::kE4m3, Format::kU8}) {
     add_permute(list, {6, 2, 37, f}, true);
   }
+  // 11.4 MB, of which a twelfth of a cache of 50 or 60 MB takes half: two pieces, by sixteen bytes
+  // and by elements.
+  add_permute_of_large(list, {2200, 1, 1300, Format::kF32}, 50);
+  add_permute_of_large(list, {2200, 1, 2601}, 120);
   // More slots than are at hand at once.
   add_unpermute(list, {3, 70, 130}, {.some_missing = true});
   add_unpermute(list, {2, 130, 20, Format::kF32}, all_f32);
