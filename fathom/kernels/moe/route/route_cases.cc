@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -68,37 +69,49 @@ CaseSpec spec_of(const RouteShape& s) {
 constexpr int32_t kIntermediate = 2048;
 constexpr int32_t kHidden = 7168;
 
-/// Slots of experts in [begin, end).
-double count_in(const Tensor& ids, double begin, double end) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < ids.numel(); ++i)
-    count += ids[i] >= begin && ids[i] < end ? 1 : 0;
-  return static_cast<double>(count);
-}
-
-/// The definition: slots that have an expert, stably sorted by it.
-std::vector<int64_t> sorted_slots(const Tensor& ids, int experts) {
-  std::vector<int64_t> slots;
+/// The definition: the slots of each expert, in their order. Ids of no expert are left out.
+std::vector<std::vector<int64_t>> slots_of_experts(const Tensor& ids, int experts) {
+  std::vector<std::vector<int64_t>> slots(static_cast<size_t>(experts));
   for (int64_t i = 0; i < ids.numel(); ++i) {
-    if (ids[i] >= 0 && ids[i] < experts) slots.push_back(i);
+    const double id = ids[i];
+    if (id >= 0 && id < experts) slots[static_cast<size_t>(id)].push_back(i);
   }
-  std::stable_sort(slots.begin(), slots.end(),
-                   [&](int64_t i, int64_t j) { return ids[i] < ids[j]; });
   return slots;
 }
 
-void expect_offsets(CaseData& c, const Tensor& ids, const Tensor& offsets) {
-  c.expect_each(offsets, gates::exact(),
-                [=](int64_t, int64_t e) { return count_in(ids, 0, static_cast<double>(e)); });
+/// Slots that have an expert, stably sorted by it.
+std::vector<int64_t> sorted_slots(const Tensor& ids, int experts) {
+  std::vector<int64_t> sorted;
+  for (const std::vector<int64_t>& slots : slots_of_experts(ids, experts))
+    sorted.insert(sorted.end(), slots.begin(), slots.end());
+  return sorted;
 }
 
-/// Row e of a table of problem sizes.
-using SizesOf = std::function<std::vector<double>(double count)>;
+std::vector<double> counts_of_experts(const Tensor& ids, int experts) {
+  std::vector<double> counts;
+  for (const std::vector<int64_t>& slots : slots_of_experts(ids, experts))
+    counts.push_back(static_cast<double>(slots.size()));
+  return counts;
+}
 
-void expect_sizes(CaseData& c, const Tensor& ids, const Tensor& sizes, const SizesOf& f) {
-  c.expect_each(sizes, gates::exact(), [=](int64_t e, int64_t col) {
-    const double count = count_in(ids, static_cast<double>(e), static_cast<double>(e) + 1);
-    return f(count)[static_cast<size_t>(col)];
+void expect_offsets(CaseData& c, const Tensor& ids, int experts, const Tensor& offsets) {
+  c.expect_all(offsets, gates::exact(), [=](std::span<double> out) {
+    const std::vector<double> counts = counts_of_experts(ids, experts);
+    out[0] = 0;
+    for (size_t e = 0; e < counts.size(); ++e)
+      out[e + 1] = out[e] + counts[e];
+  });
+}
+
+/// A row of a table of problem sizes.
+using SizesOf = std::function<std::array<double, 3>(double count)>;
+
+void expect_sizes(
+    CaseData& c, const Tensor& ids, int experts, const Tensor& sizes, const SizesOf& f) {
+  c.expect_all(sizes, gates::exact(), [=](std::span<double> out) {
+    const std::vector<double> counts = counts_of_experts(ids, experts);
+    for (size_t e = 0; e < counts.size(); ++e)
+      std::ranges::copy(f(counts[e]), out.begin() + static_cast<int64_t>(3 * e));
   });
 }
 
@@ -129,7 +142,7 @@ void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) 
           .k = kHidden,
           .unknown = s.kind == Ids::kUnknown ? UnknownIds::kSkip : UnknownIds::kRefuse};
     });
-    expect_offsets(c, ids, offsets);
+    expect_offsets(c, ids, s.experts, offsets);
     c.expect_all(dest, gates::exact(), [=](std::span<double> out) {
       std::fill(out.begin(), out.end(), -1.0);
       const std::vector<int64_t> slots = sorted_slots(ids, s.experts);
@@ -143,18 +156,17 @@ void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) 
         out[i] = static_cast<double>(slots[i] / s.top_k);
     });
     if (!all_results) return;
-    expect_sizes(c, ids, up, [](double count) {
-      return std::vector<double>{count, 2 * kIntermediate, kHidden};
+    expect_sizes(c, ids, s.experts, up, [](double count) {
+      return std::array<double, 3>{count, 2 * kIntermediate, kHidden};
     });
-    expect_sizes(c, ids, down, [](double count) {
-      return std::vector<double>{count, kHidden, kIntermediate};
+    expect_sizes(c, ids, s.experts, down, [](double count) {
+      return std::array<double, 3>{count, kHidden, kIntermediate};
     });
     c.expect_all(scale_offsets, gates::exact(), [=](std::span<double> out) {
+      const std::vector<double> counts = counts_of_experts(ids, s.experts);
       out[0] = 0;
-      for (int e = 0; e < s.experts; ++e) {
-        const double tiles = std::ceil(count_in(ids, e, e + 1) / 128);
-        out[static_cast<size_t>(e) + 1] = out[static_cast<size_t>(e)] + 128 * tiles;
-      }
+      for (size_t e = 0; e < counts.size(); ++e)
+        out[e + 1] = out[e] + 128 * std::ceil(counts[e] / 128);
     });
   });
 }
@@ -173,12 +185,12 @@ void add_shapes(CaseList& list, const RouteShape& s) {
                                     .n = kIntermediate,
                                     .k = kHidden};
     });
-    expect_offsets(c, ids, offsets);
-    expect_sizes(c, ids, up, [](double count) {
-      return std::vector<double>{2 * kIntermediate, count, kHidden};
+    expect_offsets(c, ids, s.experts, offsets);
+    expect_sizes(c, ids, s.experts, up, [](double count) {
+      return std::array<double, 3>{2 * kIntermediate, count, kHidden};
     });
-    expect_sizes(c, ids, down, [](double count) {
-      return std::vector<double>{kHidden, count, kIntermediate};
+    expect_sizes(c, ids, s.experts, down, [](double count) {
+      return std::array<double, 3>{kHidden, count, kIntermediate};
     });
   });
 }
@@ -191,12 +203,12 @@ struct Aligned {
 /// The definition with a list for each bucket.
 Aligned align(const Tensor& ids, int experts, int block, int64_t slots, int64_t num_blocks) {
   Aligned out;
+  std::vector<std::vector<double>> buckets(static_cast<size_t>(experts) + 1);
+  for (int64_t i = 0; i < ids.numel(); ++i)
+    buckets[static_cast<size_t>(ids[i] + 1)].push_back(static_cast<double>(i));
   for (int e = -1; e < experts; ++e) {
     out.starts.push_back(static_cast<double>(out.sorted.size()));
-    std::vector<double> bucket;
-    for (int64_t i = 0; i < ids.numel(); ++i) {
-      if (ids[i] == e) bucket.push_back(static_cast<double>(i));
-    }
+    std::vector<double>& bucket = buckets[static_cast<size_t>(e + 1)];
     while (bucket.size() % static_cast<size_t>(block) != 0) {
       bucket.push_back(static_cast<double>(ids.numel()));
     }
@@ -278,6 +290,19 @@ void add_route_cases(CaseList& list) {
   for (int block : {1, 2, 3, 64, 128})
     add_align(list, {17, 3, 5, Ids::kSomeMissing}, block, Form::kReference);
   add_align(list, {5, 1, 1}, 4);
+
+  // On a GPU: slots of two blocks of a cluster and of eight, more a lane, more than a cluster
+  // holds; more buckets than threads, and as many as there may be.
+  add_offsets(list, {717, 7, 256, Ids::kSomeMissing}, true);
+  add_offsets(list, {4703, 7, 64});
+  add_offsets(list, {17500, 8, 3, Ids::kUnknown}, true);
+  add_offsets(list, {1301, 7, 1601});
+  add_shapes(list, {17500, 8, 256, Ids::kUnknown});
+  add_align(list, {2351, 7, 256}, 16);
+  add_align(list, {4703, 7, 5, Ids::kAllOnOne}, 128);
+  add_align(list, {17500, 8, 256, Ids::kSomeMissing}, 128, Form::kReference);
+  add_align(list, {17500, 8, 3}, 16);
+  add_align(list, {1301, 7, 1601, Ids::kSomeMissing}, 16);
 
   for (int64_t t : {1, 8, 32, 128, 1024, 4096}) {
     const RouteShape real{t, 8, 256, Ids::kRandom, true};
