@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
@@ -10,6 +11,8 @@
 namespace fathom {
 namespace {
 
+enum class Logits { kRandom, kEdges };
+
 struct Shape {
   int64_t tokens;
   int64_t experts;
@@ -18,6 +21,7 @@ struct Shape {
   int kept = 1;
   Format format = Format::kF32;
   bool with_bias = true;
+  Logits values = Logits::kRandom;
 };
 
 CaseSpec spec_of(const Shape& s, bool bench) {
@@ -26,12 +30,44 @@ CaseSpec spec_of(const Shape& s, bool bench) {
   if (s.groups > 1) str_append(name, str_cat("_g", s.groups, "of", s.kept));
   if (!s.with_bias) name += "_nobias";
   str_append(name, str_cat("_", format_name(s.format), bench ? "_real" : ""));
+  if (s.values == Logits::kEdges) name += "_edges";
   const bool prefill = s.tokens > 128;
   return {.name = name,
           .op = "topk",
           .bench = bench,
           .phase = bench ? (prefill ? "prefill" : "decode") : "",
           .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.chosen)};
+}
+
+/// Logits of 256 experts where choosing is not plain: rows of nine kinds, whose neighbours are
+/// other ones the second time.
+constexpr int64_t kEdgeExperts = 256;
+constexpr int64_t kEdgeTokens = 19;
+
+double edge_logit(int64_t t, int64_t e, double random) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const double lower = -1.0 - static_cast<double>(e % 5);
+  switch (t % 9) {
+    case 0:
+      return random;
+    case 1:
+      return 0.5;
+    case 2:
+      return e % 3 == 0 ? kNan : random;
+    case 3:
+      return e % 2 == 0 ? -kInf : random;
+    case 4:  // three and 43 equal ones behind them
+      return e % 85 == 7 ? 2.0 + static_cast<double>(e) / 512 : e % 6 == 1 ? 1.5 : lower;
+    case 5:  // sixteen that are the best of sixteen lanes: three, and thirteen equal ones
+      return e % 8 != 0 || e >= 128 ? lower : e % 40 == 8 ? 2.0 : 1.5;
+    case 6:  // the same, and one more
+      return e % 8 != 0 || e > 128 ? lower : e % 40 == 8 ? 2.0 : 1.5;
+    case 7:  // the best are neighbours; scores of 1, of 0, and those just above
+      return e / 8 == 5 ? kInf : e % 4 == 1 ? -kInf : e % 4 == 2 ? -88.0 : random;
+    default:
+      return kNan;
+  }
 }
 
 /// The operands all routers share.
@@ -46,6 +82,9 @@ struct RouterOperands {
     c.set_batch(s.tokens);
     const Placement rows{.row_gap = 3, .rows_per_batch = 1};
     logits = c.input({s.tokens, s.experts}, s.format, {.scale = 2.0}, rows);
+    if (s.values == Logits::kEdges) {
+      logits.fill([&](int64_t i) { return edge_logit(i / s.experts, i % s.experts, logits[i]); });
+    }
     if (has_bias) {
       bias = c.input({s.experts}, bias_format, {.scale = 0.1});
     }
@@ -65,6 +104,13 @@ struct RouterOperands {
   std::vector<double> biased(std::vector<double> score) const {
     for (size_t e = 0; e < score.size(); ++e)
       score[e] += beta(static_cast<int64_t>(e));
+    return score;
+  }
+
+  /// What the choice goes by: NaN, which has no place in an order, counts as -inf.
+  static std::vector<double> in_order(std::vector<double> score) {
+    for (double& v : score)
+      v = std::isnan(v) ? -std::numeric_limits<double>::infinity() : v;
     return score;
   }
 
@@ -124,7 +170,7 @@ void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm,
       for (double& v : z)
         v = softcap == 0 ? v : softcap * std::tanh(v / softcap);
       z = o.biased(z);
-      return oracle::Rule{.choice = z,
+      return oracle::Rule{.choice = o.in_order(z),
                           .score = oracle::softmax(z),
                           .count = static_cast<int>(s.chosen),
                           .renormalize = renorm == Renormalize::kYes,
@@ -148,7 +194,7 @@ void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm)
     });
     o.expect(c, [=](int64_t t) {
       const std::vector<double> score = o.sigmoids(t);
-      return oracle::Rule{.choice = o.biased(score),
+      return oracle::Rule{.choice = o.in_order(o.biased(score)),
                           .score = score,
                           .count = static_cast<int>(s.chosen),
                           .renormalize = renorm == Renormalize::kYes,
@@ -196,7 +242,7 @@ void add_grouped(CaseList& list,
       if (rounds) round_all(s.format, score);
       std::vector<double> choice = o.biased(score);
       if (rounds) round_all(s.format, choice);
-      return oracle::Rule{.choice = choice,
+      return oracle::Rule{.choice = o.in_order(choice),
                           .score = score,
                           .count = static_cast<int>(s.chosen),
                           .groups = s.groups,
@@ -229,7 +275,7 @@ void add_group_limited(CaseList& list, const Shape& s, bool bench, Renormalize r
     });
     o.expect(c, [=](int64_t t) {
       // Logits are in the order of their probabilities.
-      return oracle::Rule{.choice = o.logits.row(t),
+      return oracle::Rule{.choice = o.in_order(o.logits.row(t)),
                           .score = oracle::softmax(o.logits.row(t)),
                           .count = static_cast<int>(s.chosen),
                           .groups = s.groups,
@@ -277,6 +323,26 @@ void add_gate_cases(CaseList& list) {
   add_grouped(list, {4, 256, 8, 8, 4, Format::kF32, false}, false, 0);
   add_grouped(list, {4, 24, 8, 24, 8}, false, 0);  // groups of one expert
   add_grouped(list, {4, 32, 8, 4, 1}, false, 0);   // as many as the group holds
+
+  // Equal scores, NaN and infinities: more of the best than a GPU ranks at once, and just as many.
+  const auto edges = [](int64_t chosen, Format format, bool with_bias, int groups = 1,
+                        int kept = 1) {
+    return Shape{kEdgeTokens, kEdgeExperts, chosen,    groups,
+                 kept,        format,       with_bias, Logits::kEdges};
+  };
+  for (int64_t k : {1, 5, 8}) {
+    add_softmax(list, edges(k, Format::kF32, false), false, Renormalize::kNo, 0);
+    add_sigmoid(list, edges(k, Format::kF32, false), false, Renormalize::kYes);
+    add_grouped(list, edges(k, Format::kF32, false, 8, 4), false, 0);
+    add_group_limited(list, edges(k, Format::kF32, false, 8, 3), false, Renormalize::kNo);
+  }
+  for (Format f : {Format::kBf16, Format::kF16}) {
+    add_softmax(list, edges(8, f, true), false, Renormalize::kYes, 0);
+    add_sigmoid(list, edges(8, f, true), false, Renormalize::kNo);
+    add_grouped(list, edges(8, f, true), false, 0);
+    add_grouped(list, edges(8, f, false, 8, 4), false, 1, ScorePrecision::kLogits);
+    add_group_limited(list, edges(8, f, false, 8, 3), false, Renormalize::kYes);
+  }
 
   for (int64_t t : {1, 8, 32, 128, 1024, 4096, 262144}) {
     add_softmax(list, {t, 256, 8, 1, 1, Format::kF32, false}, true, Renormalize::kNo, 0);
