@@ -8,6 +8,7 @@
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/pair_layout.h"
+#include "fathom/formats/tile_layout.h"
 #include "fathom/tensor/view.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -333,7 +334,11 @@ Weight CaseData::add_weight(std::unique_ptr<Operand> o) {
 }
 
 WeightSpec CaseData::as_it_lies(WeightSpec spec) const {
-  if (runs_on_ != Side::kGpu) return spec;
+  if (runs_on_ != Side::kGpu) {
+    const bool whole_tiles = spec.num_experts == 0 || spec.rows % kTileRows == 0;
+    if (spec.layout == WeightLayout::kRows16 && !whole_tiles) spec.layout = WeightLayout::kRowMajor;
+    return spec;
+  }
   const bool in_pairs = spec.layout == WeightLayout::kRows16 && spec.format == Format::kNvfp4 &&
                         spec.cols % kPairedCodes == 0;
   spec.layout = in_pairs ? WeightLayout::kPairs : WeightLayout::kRowMajor;

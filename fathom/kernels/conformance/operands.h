@@ -210,7 +210,8 @@ class CaseData {
   /// A read operand that the kernel updates in place.
   Tensor inout(std::vector<int64_t> dims, Format format, Fill fill = {}, Placement placement = {});
 
-  /// A quantised random weight; its exact values are kept for gate B.
+  /// A quantised random weight; its exact values are kept for gate B. A stack whose matrices are no
+  /// whole tiles of rows lies row-major where kRows16 is asked for.
   Weight weight(const WeightSpec& spec);
 
   /// A weight of random codes, for large shapes. `ring_bytes` > 0 maps the values onto a ring of
