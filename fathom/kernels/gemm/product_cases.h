@@ -30,6 +30,7 @@ struct ProductShape {
   int64_t heads = 0;    ///< 0: x[T,K]; else x[T,H,K], one matrix a head
   Dist dist = Dist::kNormal;
   int64_t x_gap = 6;  ///< between rows of x, which then begin anywhere; 8: at multiples of 16 bytes
+  int64_t y_gap = 3;  ///< 0: rows of y begin anywhere on a GPU as well
 };
 
 inline std::string product_case_name(const ProductShape& s) {
@@ -42,6 +43,7 @@ inline std::string product_case_name(const ProductShape& s) {
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.dist != Dist::kNormal) name += "_mixed";
   if (s.x_gap % 8 == 0) name += "_aligned";
+  if (s.y_gap == 0) name += "_packed_y";
   return name;
 }
 
@@ -183,7 +185,8 @@ void add_product_case(CaseList& list, const ProductShape& s) {
     const WeightSpec w_spec{
         .num_experts = s.heads, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
     const Weight w = bench ? c.weight_codes(w_spec) : c.weight(w_spec);
-    const Tensor y = c.output(dims(s.n), s.y, {.row_gap = bench ? 0 : 3, .rows_per_batch = 1});
+    const Tensor y =
+        c.output(dims(s.n), s.y, {.row_gap = bench ? 0 : s.y_gap, .rows_per_batch = 1});
     c.bind([=](const Binding& at) { return typename K::Args{.x = at(x), .w = at(w), .y = at(y)}; });
     c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
       return dot(x.row(row), w.row(row % heads * s.n + n));
@@ -285,6 +288,7 @@ struct GroupedShape {
   const char* op = "";
   int64_t ring_bytes = 0;
   int64_t x_gap = 6;  ///< as in ProductShape
+  int64_t y_gap = 3;
 
   int64_t experts() const { return static_cast<int64_t>(counts.size()); }
 
@@ -311,6 +315,7 @@ inline std::string grouped_case_name(const GroupedShape& s) {
   if (s.y != Format::kBf16) str_append(name, str_cat("_y_", format_name(s.y)));
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.x_gap % 8 == 0) name += "_aligned";
+  if (s.y_gap == 0) name += "_packed_y";
   return name;
 }
 
@@ -347,7 +352,7 @@ void add_grouped_case(CaseList& list, const GroupedShape& s) {
                             .format = s.weight,
                             .layout = s.layout};
     const Weight w = bench ? c.weight_codes(w_spec, s.ring_bytes) : c.weight(w_spec);
-    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = bench ? 0 : 3});
+    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = bench ? 0 : s.y_gap});
     c.bind([=, top_k = s.top_k](const Binding& at) {
       return typename K::Args{
           .x = at(x), .w = at(w), .offsets = at(offsets), .y = at(y), .top_k = top_k};

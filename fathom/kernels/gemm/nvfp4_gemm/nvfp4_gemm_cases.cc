@@ -250,6 +250,7 @@ void add_quantised_cases(CaseList& list) {
                .swizzled_x = false,
                .dist = Dist::kMixedRows});
     add(list, {.t = 600, .n = 16, .k = 64, .weight = form, .swizzled_x = false});
+    add(list, {.t = 65, .n = 264, .k = 320, .weight = form});
     for (int64_t t : {1, 16, 512}) {
       const auto bench = [&](const char* op, int64_t n, int64_t k) {
         add(list, {.t = t, .n = n, .k = k, .weight = form, .op = op});
@@ -259,6 +260,38 @@ void add_quantised_cases(CaseList& list) {
       if (t <= 16) bench("r1_o_proj", 7168, 16384);
     }
   }
+}
+
+/// Tiles of 256 rows of w on a GPU: one row of x more than a tile of them has, or the fewest; rows
+/// of w that end soon after a tile or long after it; less than the 256 k of a stage of weights,
+/// whole ones, and a quarter or two more.
+void add_tile_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {17, 257}) {
+    add({.t = t, .n = 264, .k = 64});
+    add({.t = t, .n = 1000, .k = 128});
+    add({.t = t, .n = 264, .k = 320});
+    add({.t = t, .n = 264, .k = 1088});
+  }
+  for (int64_t t : {65, 129}) {
+    add({.t = t, .n = 1000, .k = 64});
+    add({.t = t, .n = 264, .k = 128});
+    add({.t = t, .n = 1000, .k = 320});
+  }
+  add({.t = 65, .n = 264, .k = 1088});
+  add({.t = 40, .n = 264, .k = 512});
+  // Rows of y at multiples of two bytes, of four, and other outputs; slices of k among them.
+  for (int64_t n : {261, 262}) {
+    for (int64_t t : {17, 65, 257})
+      add({.t = t, .n = n, .k = 192, .y_gap = 0});
+  }
+  add({.t = 33, .n = 261, .k = 2048, .y_gap = 0});
+  add({.t = 70, .n = 264, .k = 192, .y = Format::kF16});
+  add({.t = 257, .n = 261, .k = 192, .y = Format::kF16, .y_gap = 0});
 }
 
 void add_plain_x_cases(CaseList& list) {
@@ -282,6 +315,7 @@ void add_plain_x_cases(CaseList& list) {
 
 void add_nvfp4_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
+  add_tile_cases(list);
   add_quantised_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {
     add_reference_products<K>(list, op, {.n = n, .k = k, .weight = Format::kNvfp4});

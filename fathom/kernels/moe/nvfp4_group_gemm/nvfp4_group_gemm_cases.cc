@@ -263,10 +263,35 @@ void add_quantised(CaseList& list, const Shape& s) {
   });
 }
 
+/// Tiles of 256 rows of w on a GPU, of 64, 128 and 256 rows of x: experts without rows first,
+/// between and last; less than the 256 k of a stage of weights, whole ones, and more.
+void add_tile_cases(CaseList& list) {
+  const auto add = [&](GroupedShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_grouped_case<Nvfp4GroupGemm>(list, s);
+  };
+  const std::vector<int64_t> some{0, 65, 0, 0, 17, 64, 1, 0};
+  const std::vector<int64_t> more{0, 129, 200, 0};
+  const std::vector<int64_t> many{0, 257, 0, 520};
+  add({.counts = some, .n = 264, .k = 64, .before = 1, .after = 2});
+  add({.counts = some, .n = 1000, .k = 128});
+  add({.counts = some, .n = 264, .k = 512});
+  add({.counts = some, .n = 261, .k = 320, .y_gap = 0});
+  add({.counts = some, .n = 262, .k = 320, .y = Format::kF16, .y_gap = 0});
+  add({.counts = more, .n = 264, .k = 64});
+  add({.counts = more, .n = 264, .k = 1088, .before = 1, .after = 2});
+  add({.counts = more, .n = 261, .k = 192, .y_gap = 0});
+  add({.counts = many, .n = 264, .k = 64});
+  add({.counts = many, .n = 264, .k = 320});
+  add({.counts = many, .n = 261, .k = 192, .y_gap = 0});
+}
+
 }  // namespace
 
 void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
+  add_tile_cases(list);
   add_expert_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   const ExpertLoad few{.counts = {3, 0, 11, 2}};
   for (WeightForm form : {WeightForm::kReference, WeightForm::kRowMajor, WeightForm::kRows16}) {
