@@ -18,6 +18,12 @@ namespace {
 
 enum class Routing { kRandom, kAllOnOne, kSomeMissing };
 
+/// Where blocks lie.
+enum class Blocks {
+  kSorted,    ///< by expert, as align_experts has them
+  kAnyOrder,  ///< anywhere before num_padded; behind it others, which do not count
+};
+
 struct Shape {
   int64_t tokens;
   int64_t top_k;
@@ -30,7 +36,9 @@ struct Shape {
   bool second = false;  // one row of x a slot, router weights applied
   int block = 16;
   Routing routing = Routing::kRandom;
-  Format y = Format::kNone;  // kNone: as act
+  Blocks blocks = Blocks::kSorted;
+  int64_t y_gap = 2;         ///< between rows; 0: they begin anywhere on a GPU as well
+  Format y = Format::kNone;  ///< kNone: as act
 };
 
 std::string name_of(const Shape& s) {
@@ -42,6 +50,8 @@ std::string name_of(const Shape& s) {
   if (s.second) name += "_weighted";
   if (s.routing == Routing::kAllOnOne) name += "_all_on_one";
   if (s.routing == Routing::kSomeMissing) name += "_some_missing";
+  if (s.blocks == Blocks::kAnyOrder) name += "_any_order";
+  if (s.y_gap == 0) name += "_packed_y";
   return name;
 }
 
@@ -77,6 +87,28 @@ struct SortedSlots {
       }
     }
     num_padded.set(0, static_cast<double>(at));
+    if (s.blocks == Blocks::kAnyOrder) shuffle(c, s.block, at / s.block);
+  }
+
+ private:
+  /// Changes the order of the first `count` blocks and repeats the first of them behind those.
+  void shuffle(CaseBuilder<SortedMoeGemm>& c, int64_t block, int64_t count) {
+    const auto swap = [](const Tensor& t, int64_t i, int64_t j) {
+      const double value = t[i];
+      t.set(i, t[j]);
+      t.set(j, value);
+    };
+    for (int64_t b = count - 1; b > 0; --b) {
+      const int64_t other = c.rng().next_below(static_cast<uint32_t>(b + 1));
+      swap(block_expert, b, other);
+      for (int64_t i = 0; i < block; ++i)
+        swap(sorted_ids, b * block + i, other * block + i);
+    }
+    for (int64_t b = count; b < block_expert.numel(); ++b) {
+      block_expert.set(b, block_expert[0]);
+      for (int64_t i = 0; i < block; ++i)
+        sorted_ids.set(b * block + i, sorted_ids[i]);
+    }
   }
 };
 
@@ -99,7 +131,7 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
     Tensor weights;
     if (s.second) weights = c.input({slots}, Format::kF32, {.dist = Dist::kUniform});
     const Format y_format = s.y == Format::kNone ? s.act : s.y;
-    const Tensor y = c.output({slots, s.n}, y_format, {.row_gap = 2});
+    const Tensor y = c.output({slots, s.n}, y_format, {.row_gap = s.y_gap});
     c.bind([=](const Binding& at) {
       SortedMoeGemm::Args a{.x = at(x),
                             .w = at(w),
@@ -285,7 +317,7 @@ void add_reference(CaseList& list, const ReferenceShape& s) {
         const int64_t slots = s.shape.tokens * s.shape.top_k;
         const bool sorted = s.rows == ResultRows::kSorted;
         const int64_t rows = sorted ? call->routing.sorted_ids.numel() : slots;
-        const Tensor y = c.output({rows, s.shape.n}, s.y, {.row_gap = 2});
+        const Tensor y = c.output({rows, s.shape.n}, s.y, {.row_gap = s.shape.y_gap});
         c.bind([=](const Binding& at) {
           SortedMoeGemm::Args a{.x = at(call->x),
                                 .w = QuantView::dense(at(call->w)),
@@ -375,10 +407,48 @@ void add_reference_cases(CaseList& list) {
                        .rows = ResultRows::kSorted});
 }
 
+/// Enough rows an expert for tiles on a GPU; rows of y at multiples of two bytes and of four;
+/// blocks in any order.
+void add_tile_cases(CaseList& list) {
+  for (Format f : {Format::kNvfp4, Format::kBf16, Format::kFp8Block}) {
+    Shape s{33, 3, 4, 33, 320, f};
+    s.routing = Routing::kSomeMissing;
+    s.blocks = Blocks::kAnyOrder;
+    s.y_gap = 0;
+    add(list, s);
+    s.n = 34;
+    s.second = true;
+    s.block = 4;
+    add(list, s);
+    s = {90, 2, 2, 136, 192, f};
+    s.second = true;
+    s.blocks = Blocks::kAnyOrder;
+    add(list, s);
+    s.experts = 1;
+    s.tokens = 130;
+    s.n = 33;
+    s.y_gap = 0;
+    add(list, s);
+    // Few rows an expert.
+    s = {9, 2, 5, 33, 128, f};
+    s.second = true;
+    s.blocks = Blocks::kAnyOrder;
+    s.y_gap = 0;
+    add(list, s);
+  }
+  Shape codes{33, 3, 4, 33, 272};
+  codes.second = true;
+  codes.blocks = Blocks::kAnyOrder;
+  codes.y_gap = 0;
+  add_reference(list, {.shape = codes});
+  add_reference(list, {.shape = codes, .bias = true, .rows = ResultRows::kSorted});
+}
+
 }  // namespace
 
 void add_sorted_moe_cases(CaseList& list) {
   add_reference_cases(list);
+  add_tile_cases(list);
   for (int64_t t : {0, 1, 2, 3, 7, 17}) {
     add(list, {t, 2, 4, 32, 64});
     add(list, {t, 2, 4, 32, 64, Format::kBf16});
