@@ -88,7 +88,7 @@ checker() {  # checker TOOL: over small shapes, without repeats
   asked_for "$1" || return 0
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here, $1 not run" | tee -a "$log"; return 0; }
   step "$1" compute-sanitizer --tool "$1" --target-processes all --error-exitcode 1 \
-    "$work/cuda_kernels_test" --jobs 12 --brief
+    "$work/cuda_kernels_test" --jobs 16 --brief
 }
 
 step engine "$work/engine_gpu_test" --root "$root"

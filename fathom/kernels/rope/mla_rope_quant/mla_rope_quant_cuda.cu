@@ -100,15 +100,15 @@ __device__ Key* key_target(const Preparation& p, const Heads& out, int64_t t) {
 
 // ---- vectors: a warp prepares the same part of some heads of a token ----
 
-/// Heads that a thread has under way at once. Where heads are too few to keep the GPU busy, a
-/// thread takes one.
+/// Heads that a thread has under way at once. Of few heads it takes one: between the weights of a
+/// decode step the code of a kernel is cold, and waiting for long code costs more than its loads.
 constexpr int kHeadsAtOnce = 4;
 constexpr int64_t kFewHeads = 2048;
 constexpr int kWarpsOfBlock = kFlatThreads / kWarp;
 
 /// Vectors of a head's lat that a lane has under way at once.
-template <class In>
-inline constexpr int kLatEach = sizeof(In) == 4 ? 1 : 2;
+template <class In, int kHeads>
+inline constexpr int kLatEach = sizeof(In) == 4 || kHeads == 1 ? 1 : 2;
 
 /// The warps of a token, in this order: those of the key's pe, one for the key's lat, those of q's
 /// pe (a lane for a unit of a group of heads), and those of q's lat (a group each).
@@ -117,17 +117,15 @@ struct WarpRoles {
   FastDivide units_of_pe;  ///< of one head
   int of_key_pe;
   int of_q_pe;
-  int heads;  ///< of a group, at most kHeadsAtOnce
 };
 
-WarpRoles warp_roles(const Preparation& p, int64_t num_tokens) {
-  const int heads = num_tokens * p.num_heads <= kFewHeads ? 1 : kHeadsAtOnce;
+WarpRoles warp_roles(const Preparation& p, int64_t num_tokens, int heads) {
   const int groups = ceil_div(p.num_heads, heads);
   const int pe_units = p.table.R / kVector;
   const int of_key_pe = ceil_div(pe_units, kWarp);
   const int of_q_pe = ceil_div(groups * pe_units, kWarp);
   return {flat_items(num_tokens, of_key_pe + 1 + of_q_pe + groups), FastDivide(pe_units), of_key_pe,
-          of_q_pe, heads};
+          of_q_pe};
 }
 
 /// As many as `most` heads from head n on, of `num_heads`.
@@ -153,31 +151,33 @@ __device__ __forceinline__ void store_scaled(Out* out,
 }
 
 // As a unit of pe is rotated: all loads first, then find_target(), then the rest.
-template <class In, class FindTarget, class Scaling>
+template <int kHeads, class In, class FindTarget, class Scaling>
 __device__ __forceinline__ void convert_lat(int L,
                                             const HeadRun<const In>& from,
                                             const FindTarget& find_target,
                                             const Scaling& scaling) {
+  constexpr int kEach = kLatEach<In, kHeads>;
   const int num_vectors = L / kVector;
-  for (int first = lane_id(); first < num_vectors; first += kLatEach<In> * kWarp) {
+#pragma unroll 1
+  for (int first = lane_id(); first < num_vectors; first += kEach * kWarp) {
     const auto exists = [&](int h, int v) {
       return h < from.count && first + v * kWarp < num_vectors;
     };
     // held[h][v]: vector first + 32 v of head h
-    Packed<In> held[kHeadsAtOnce][kLatEach<In>];
+    Packed<In> held[kHeads][kEach];
 #pragma unroll
-    for (int h = 0; h < kHeadsAtOnce; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-      for (int v = 0; v < kLatEach<In>; ++v) {
+      for (int v = 0; v < kEach; ++v) {
         if (exists(h, v)) held[h][v] = load_packed(from.head(h) + kVector * (first + v * kWarp));
       }
     }
     const auto to = find_target();
     if (to.first == nullptr) return;
 #pragma unroll
-    for (int h = 0; h < kHeadsAtOnce; ++h) {
+    for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-      for (int v = 0; v < kLatEach<In>; ++v) {
+      for (int v = 0; v < kEach; ++v) {
         if (exists(h, v)) {
           store_scaled(to.head(h) + kVector * (first + v * kWarp), held[h][v], scaling);
         }
@@ -197,7 +197,7 @@ struct PeUnit {
   }
 };
 
-template <class In, class Q, class Scaling>
+template <int kHeads, class In, class Q, class Scaling>
 __device__ __forceinline__ void prepare_queries(const Preparation& p,
                                                 const WarpRoles& roles,
                                                 int64_t t,
@@ -205,16 +205,16 @@ __device__ __forceinline__ void prepare_queries(const Preparation& p,
   with_scaling<Scaling>(p.q_scale, [&](const auto& scaling) {
     if (warp < roles.of_q_pe) {
       const PeUnit at(roles.units_of_pe, warp * kWarp + lane_id());
-      const int n = at.group * roles.heads;
+      const int n = at.group * kHeads;
       if (n >= p.num_heads) return;
-      rotate_unit<float, float, kHeadsAtOnce>(
-          p.table, t, at.unit, heads_from<const In>(p.q_pe, t, n, p.num_heads, roles.heads),
-          [&] { return heads_from<Q>(p.q_pe_out, t, n, p.num_heads, roles.heads); }, scaling);
+      rotate_unit<float, float, kHeads>(
+          p.table, t, at.unit, heads_from<const In>(p.q_pe, t, n, p.num_heads, kHeads),
+          [&] { return heads_from<Q>(p.q_pe_out, t, n, p.num_heads, kHeads); }, scaling);
     } else {
-      const int n = (warp - roles.of_q_pe) * roles.heads;
-      convert_lat(
-          p.L, heads_from<const In>(p.q_lat, t, n, p.num_heads, roles.heads),
-          [&] { return heads_from<Q>(p.q_lat_out, t, n, p.num_heads, roles.heads); }, scaling);
+      const int n = (warp - roles.of_q_pe) * kHeads;
+      convert_lat<kHeads>(
+          p.L, heads_from<const In>(p.q_lat, t, n, p.num_heads, kHeads),
+          [&] { return heads_from<Q>(p.q_lat_out, t, n, p.num_heads, kHeads); }, scaling);
     }
   });
 }
@@ -235,13 +235,13 @@ __device__ __forceinline__ void prepare_key(const Preparation& p,
           p.table, t, unit, heads_from<const In>(p.k_pe, t, 0, 1, 1),
           [&] { return target(p.k_pe_out); }, scaling);
     } else {
-      convert_lat(
+      convert_lat<1>(
           p.L, heads_from<const In>(p.c, t, 0, 1, 1), [&] { return target(p.c_out); }, scaling);
     }
   });
 }
 
-template <class In, class Q, class Key, class Scaling>
+template <int kHeads, class In, class Q, class Key, class Scaling>
 __global__ void __launch_bounds__(kFlatThreads) prepare_vectors(Preparation p, WarpRoles roles) {
   let_next_start();
   wait_for_previous();
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kFlatThreads) prepare_vectors(Preparation p, W
   if (at.item < of_key) {
     prepare_key<In, Key, Scaling>(p, roles, at.row, at.item);
   } else {
-    prepare_queries<In, Q, Scaling>(p, roles, at.row, at.item - of_key);
+    prepare_queries<kHeads, In, Q, Scaling>(p, roles, at.row, at.item - of_key);
   }
 }
 
@@ -350,14 +350,23 @@ Preparation write_of(const MlaRopeWrite::Args& a) {
 
 enum class Form { kVectors, kHeads };
 
+template <int kHeads, class In, class Q, class Key, class Scaling>
+Status launch_vectors(Exec& ex, const Preparation& p, int64_t num_tokens) {
+  const WarpRoles roles = warp_roles(p, num_tokens, kHeads);
+  return launch_kernel(
+      ex, prepare_vectors<kHeads, In, Q, Key, Scaling>,
+      {.blocks = ceil_div(roles.warps.total, int64_t{kWarpsOfBlock}), .threads = kFlatThreads}, p,
+      roles);
+}
+
 template <Form kForm, class In, class Q, class Key, class Scaling>
 Status launch_form(Exec& ex, const Preparation& p, int64_t num_tokens) {
   if constexpr (kForm == Form::kVectors) {
-    const WarpRoles roles = warp_roles(p, num_tokens);
-    return launch_kernel(
-        ex, prepare_vectors<In, Q, Key, Scaling>,
-        {.blocks = ceil_div(roles.warps.total, int64_t{kWarpsOfBlock}), .threads = kFlatThreads}, p,
-        roles);
+    if constexpr (std::is_same_v<In, Bf16>) {  // what models have
+      if (num_tokens * p.num_heads <= kFewHeads)
+        return launch_vectors<1, In, Q, Key, Scaling>(ex, p, num_tokens);
+    }
+    return launch_vectors<kHeadsAtOnce, In, Q, Key, Scaling>(ex, p, num_tokens);
   } else {
     return launch_kernel(ex, prepare_heads<In, Q, Key, Scaling>,
                          {.blocks = num_tokens * (p.num_heads + 1), .threads = kFlatThreads}, p);
