@@ -96,10 +96,10 @@ class Divisor {
   bool plain_;
 };
 
-/// 1 / x, correctly rounded, for x from 1 to kMostInverted: the steps that __frcp_rn takes there,
-/// without asking whether it may.
 inline constexpr float kMostInverted = 0x1p100f;
 
+/// 1 / x, correctly rounded, for x from 1 to kMostInverted: the steps that __frcp_rn takes there,
+/// without asking whether it may.
 __device__ __forceinline__ float reciprocal_above_one(float x) {
   const float y = approximate_reciprocal(x);
   return fmaf(y, fmaf(-x, y, 1.0f), y);
@@ -108,13 +108,13 @@ __device__ __forceinline__ float reciprocal_above_one(float x) {
 /// Magnitudes below this have a code, the last of which is 6.
 inline constexpr float kE2m1Limit = 6.9f;
 
-/// The code of a size below kE2m1Limit plus kIntegerBits: the smallest of three lines, each rounded
-/// to an integer by the addition of a number whose last bit is worth 1. Lines and codes: 2v below
-/// 2, v + 2 below 4, v/2 + 4 above; a line that is not the smallest rounds no lower. Ties go to
-/// even, as 2 and 4 are.
+/// A number whose last bit is worth 1, and its bits.
 inline constexpr float kInteger = 12582912.0f;  // 1.5 * 2^23
 inline constexpr uint32_t kIntegerBits = 0x4B400000u;
 
+/// The code of a size below kE2m1Limit plus kIntegerBits: the smallest of three lines, each rounded
+/// to an integer by the addition of kInteger. Lines and codes: 2v below 2, v + 2 below 4, v/2 + 4
+/// above; a line that is not the smallest rounds no lower. Ties go to even, as 2 and 4 are.
 __device__ __forceinline__ uint32_t lifted_code(float size) {
   const float low = fmaf(size, 2.0f, kInteger);
   const float middle = size + (kInteger + 2.0f);

@@ -326,17 +326,17 @@ class TileSums {
     free_stage(at_.free(previous));
   }
 
-  /// Bites of a stage of weights, and of what is left of them from stage k of x on.
-  static constexpr int kBites = kBite > 0 ? Codec::kWEvery* Codec::kSteps / kBite : 0;
+  static constexpr int kOfStage = kBite > 0 ? Codec::kSteps / kBite : 0;  ///< bites, of x
+  static constexpr int kBites = Codec::kWEvery * kOfStage;                ///< of weights
 
+  /// Bites that are left of the stage of weights that begins with stage k of x.
   __device__ __forceinline__ static int bites_from(const Walk& walk, int k) {
-    return min((walk.end - k) * (kBites / Codec::kWEvery), kBites);
+    return min((walk.end - k) * kOfStage, kBites);
   }
 
   /// Bite `i` of the stage of weights that begins with stage k of x. Weights are free again once
   /// they are in registers.
   __device__ __forceinline__ void decode(Walk& walk, int k, int i, uint32_t (&a)[kBite][4]) {
-    constexpr int kOfStage = kBites / Codec::kWEvery;
     if (i == 0) barrier_wait(at_.w_full(walk.w_stage), walk.w_parity);
     Codec::decode(at_.w(walk.w_stage) + w_place_, at_.side(walk.w_stage) + side_place_,
                   i / kOfStage, i % kOfStage * kBite, a);
@@ -348,7 +348,6 @@ class TileSums {
   /// Fragments in registers: the next ones are decoded while these multiply.
   __device__ __forceinline__ void add_decoded(Walk& walk) {
     static_assert(Memory::kOwnRing, "weights are decoded before x has come");
-    constexpr int kOfStage = kBites / Codec::kWEvery;
     static_assert(kBites % 2 == 0, "each stage of weights begins with the same fragments");
     uint32_t a[2][kBite][4];
     decode(walk, walk.begin, 0, a[0]);

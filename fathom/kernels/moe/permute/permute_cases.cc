@@ -38,6 +38,22 @@ std::vector<int64_t> random_order(CaseBuilder<K>& c, int64_t count) {
   return order;
 }
 
+/// The call, and its answer: row src_row[r] of x, or zeros for a negative one.
+void expect_gathered(CaseBuilder<PermuteRows>& c,
+                     const Tensor& x,
+                     const Tensor& src_row,
+                     const Tensor& y) {
+  c.bind([=](const Binding& at) {
+    return PermuteRows::Args{.x = at(x), .src_row = at(src_row), .y = at(y)};
+  });
+  c.expect_rows(y, gates::exact(), [=](int64_t r, std::span<double> out) {
+    std::fill(out.begin(), out.end(), 0.0);
+    if (src_row[r] < 0) return;
+    const std::vector<double> row = x.row(static_cast<int64_t>(src_row[r]));
+    std::copy(row.begin(), row.end(), out.begin());
+  });
+}
+
 void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench = false) {
   const CaseSpec spec{.name = name_of(s) + (some_missing ? "_some_missing" : ""),
                       .op = "experts",
@@ -55,15 +71,7 @@ void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench =
     src_row.fill([&](int64_t r) {
       return some_missing && r % 3 == 1 ? -1 : order[static_cast<size_t>(r)] / s.top_k;
     });
-    c.bind([=](const Binding& at) {
-      return PermuteRows::Args{.x = at(x), .src_row = at(src_row), .y = at(y)};
-    });
-    c.expect_rows(y, gates::exact(), [=](int64_t r, std::span<double> out) {
-      std::fill(out.begin(), out.end(), 0.0);
-      if (src_row[r] < 0) return;
-      const std::vector<double> row = x.row(static_cast<int64_t>(src_row[r]));
-      std::copy(row.begin(), row.end(), out.begin());
-    });
+    expect_gathered(c, x, src_row, y);
   });
 }
 
@@ -80,15 +88,7 @@ void add_permute_of_large(CaseList& list, const Shape& s, int64_t rows) {
       return r % 7 == 3 ? -1
                         : static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(s.tokens)));
     });
-    c.bind([=](const Binding& at) {
-      return PermuteRows::Args{.x = at(x), .src_row = at(src_row), .y = at(y)};
-    });
-    c.expect_rows(y, gates::exact(), [=](int64_t r, std::span<double> out) {
-      std::fill(out.begin(), out.end(), 0.0);
-      if (src_row[r] < 0) return;
-      const std::vector<double> row = x.row(static_cast<int64_t>(src_row[r]));
-      std::copy(row.begin(), row.end(), out.begin());
-    });
+    expect_gathered(c, x, src_row, y);
   });
 }
 
