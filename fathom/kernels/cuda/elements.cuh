@@ -244,6 +244,21 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
   store_packed(p, packed);
 }
 
+// ---- weights ----
+
+/// How the last cache keeps weights. Those of a decode step are read once and are many times as
+/// large as it: they make room first, so that the code of the next kernels, their activations and
+/// keys stay. Those that other blocks read again are kept as everything is. PTX ISA, createpolicy.
+__device__ __forceinline__ uint64_t weights_policy(bool read_once) {
+  uint64_t policy;
+  if (read_once) {
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
 // ---- eight elements, two at a time where they have sixteen bits ----
 
 /// The pairs of the hardware that hold elements of sixteen bits.

@@ -91,6 +91,17 @@ __device__ __forceinline__ void copy_box(
       : "memory");
 }
 
+/// Starts to bring `bytes` that follow each other: they and both addresses are multiples of 16. The
+/// last cache keeps them by `policy` (weights_policy). PTX ISA, cp.async.bulk.
+__device__ __forceinline__ void copy_bytes(
+    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 /// Brings the box at (column, row, matrix) into the last cache.
 __device__ __forceinline__ void prefetch_box(const CUtensorMap& map,
                                              int column,

@@ -49,7 +49,7 @@ struct Barriers {
         barrier_init(free(stage, values), 8);  // warps that compute
       }
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
 };
 

@@ -237,7 +237,7 @@ struct TilePlaces {
       barrier_init(w_full(stage), 1 + kSideArrivals);
       barrier_init(w_free(stage), 4 * Codec::kGroups);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
 };
 

@@ -294,6 +294,29 @@ void add_tile_cases(CaseList& list) {
   add({.t = 257, .n = 261, .k = 192, .y = Format::kF16, .y_gap = 0});
 }
 
+/// Few rows of x and whole blocks of 128 k: rows of w that end within a piece of eight or fewer,
+/// one piece or many blocks of them, one block of k, odd numbers of them and as many as warps
+/// share.
+void add_few_row_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {1, 2, 8}) {
+    add({.t = t, .n = 2, .k = 128});
+    add({.t = t, .n = 1002, .k = 128});
+    add({.t = t, .n = 261, .k = 256, .y_gap = 0});
+    add({.t = t, .n = 130, .k = 640, .y = Format::kF32});
+    add({.t = t, .n = 263, .k = 1536, .y = Format::kF16});
+    add({.t = t, .n = 4501, .k = 512});
+  }
+  for (int64_t t : {1, 3, 5})
+    add({.t = t, .n = 2035, .k = 2048});
+  for (int64_t t : {1, 2})
+    add({.t = t, .n = 151, .k = 7168});
+}
+
 void add_plain_x_cases(CaseList& list) {
   add_small_product_cases<K>(list, Format::kNvfp4, 300,
                              {Format::kBf16, Format::kF32, Format::kF16});
@@ -316,6 +339,7 @@ void add_plain_x_cases(CaseList& list) {
 void add_nvfp4_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_tile_cases(list);
+  add_few_row_cases(list);
   add_quantised_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {
     add_reference_products<K>(list, op, {.n = n, .k = k, .weight = Format::kNvfp4});

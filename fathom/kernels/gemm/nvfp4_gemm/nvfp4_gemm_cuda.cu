@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/held/held_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep_products.cuh"
@@ -33,6 +34,14 @@ bool fills_tiles(const Args& a) {
 
 Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
+}
+
+bool is_held(const Args& a) {
+  return is_bf16(a) && takes_held(product_of(a));
+}
+
+Status run_in_shared_memory(Exec& ex, const Args& a) {
+  return run_held(ex, product_of(a));
 }
 
 bool sweeps(const Args& a) {
@@ -95,6 +104,7 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -287,11 +287,31 @@ void add_tile_cases(CaseList& list) {
   add({.counts = many, .n = 261, .k = 192, .y_gap = 0});
 }
 
+/// Few rows in all: experts without any first, between and last, one with more than the others,
+/// and more experts than a block of threads looks at at once.
+void add_few_row_cases(CaseList& list) {
+  const auto add = [&](GroupedShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_grouped_case<Nvfp4GroupGemm>(list, s);
+  };
+  const std::vector<int64_t> some{0, 1, 1, 0, 0, 11, 1, 0};
+  add({.counts = some, .n = 261, .k = 256, .before = 1, .after = 2, .y_gap = 0});
+  add({.counts = some, .n = 130, .k = 640, .y = Format::kF32});
+  add({.counts = some, .n = 1003, .k = 2048, .before = 2});
+  add({.counts = {1}, .n = 151, .k = 7168});
+  std::vector<int64_t> many(300, 0);
+  for (size_t e : {3, 255, 256, 299})
+    many[e] = 1 + static_cast<int64_t>(e % 2);
+  add({.counts = many, .n = 72, .k = 512});
+}
+
 }  // namespace
 
 void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   add_tile_cases(list);
+  add_few_row_cases(list);
   add_expert_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   const ExpertLoad few{.counts = {3, 0, 11, 2}};
   for (WeightForm form : {WeightForm::kReference, WeightForm::kRowMajor, WeightForm::kRows16}) {

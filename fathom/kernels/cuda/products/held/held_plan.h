@@ -1,0 +1,127 @@
+// How the weights of an NVFP4 product are shared out over blocks that hold all of theirs in shared
+// memory. Host arithmetic alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fathom/kernels/cuda/products/product.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kHeldWarps = 8;
+inline constexpr int kHeldThreads = kHeldWarps * 32;
+inline constexpr int kHeldTokens = 8;               ///< rows of x at once
+inline constexpr int kMostHeldChunks = kHeldWarps;  ///< each is asked for by a warp of its own
+inline constexpr int kFewestPieceRows = 4;          ///< fewer waste more of the tensor cores
+inline constexpr int kMostPieceRows = 8;
+inline constexpr int64_t kMostHeldBytes = 64 << 10;     ///< of weights, in a block
+inline constexpr int64_t kMostHeldXBytes = 40 << 10;    ///< of rows of x
+inline constexpr int64_t kMostHeldShared = 112 << 10;   ///< two blocks on a multiprocessor
+inline constexpr int64_t kMostExpertShared = 74 << 10;  ///< three: some begin while others compute
+inline constexpr int kMostHeldExpertRows = 32;          ///< of x: a grid has blocks for each
+
+/// A block holds `chunks` chunks of two pieces of `piece_rows` rows of w, and has room for `tokens`
+/// rows of x. Its shared memory:
+///
+///   [piece]: codes [piece_rows][K/2], scales [piece_rows][K/16], up to an odd multiple of 64 bytes
+///   x [tokens * K] bf16, in the order of stage_rows
+///   sums [chunk][part][token][16 rows] float
+struct HeldPlan {
+  int piece_rows = 0;
+  int chunks = 0;
+  int row_blocks = 0;  ///< of a matrix
+  int parts = 1;       ///< warps that share the k of a chunk: a power of two
+  int tokens = 0;      ///< rows of x that there is room for
+  int piece_bytes = 0;
+  int x_at = 0;
+  int sums_at = 0;
+  int shared_bytes = 0;
+
+  FATHOM_HD constexpr int chunk_rows() const { return 2 * piece_rows; }
+
+  FATHOM_HD constexpr int rows() const { return chunks * chunk_rows(); }
+};
+
+/// Rows of x at once. With so few rows in all, most experts have one; others take them in turn.
+inline int held_tokens(const ProductCall& c) {
+  return c.offsets != nullptr ? 1 : std::min(c.T, kHeldTokens);
+}
+
+/// Bytes of a row of codes and scales.
+inline int64_t held_row_bytes(int64_t K) {
+  return K / 2 + K / 16;
+}
+
+/// From K alone, so that a row has the same bits in every plan.
+inline int held_parts(int64_t K) {
+  const int64_t blocks = K / 128;
+  if (blocks % 8 == 0 || blocks >= 24) return 8;
+  return blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
+}
+
+inline HeldPlan held_plan_of(const ProductCall& c, int piece_rows, int chunks) {
+  HeldPlan plan{.piece_rows = piece_rows, .chunks = chunks};
+  plan.row_blocks = (c.N + plan.rows() - 1) / plan.rows();
+  plan.parts = held_parts(c.K);
+  plan.tokens = held_tokens(c);
+  constexpr int kBanks = 128;  // bytes
+  const auto piece = static_cast<int>(piece_rows * held_row_bytes(c.K));
+  plan.piece_bytes = (piece + kBanks / 2 - 1) / kBanks * kBanks + kBanks / 2;
+  plan.x_at = (2 * chunks * plan.piece_bytes + kBanks - 1) / kBanks * kBanks;
+  plan.sums_at = plan.x_at + plan.tokens * c.K * 2;
+  plan.shared_bytes = plan.sums_at + chunks * plan.parts * plan.tokens * 16 * 4;
+  return plan;
+}
+
+/// Matrices that can have rows: experts without any are not known on the host.
+inline int64_t held_matrices(const ProductCall& c) {
+  return c.offsets != nullptr ? std::min(c.T, c.matrices) : c.matrices;
+}
+
+/// What a multiprocessor has to bring, in bytes. A block costs about as much as 4 KiB do; one alone
+/// has too few warps. Of many blocks, each begins where another ends, and half of one is left over.
+inline int64_t held_cost(int64_t blocks, int64_t block_bytes, int num_sms) {
+  constexpr int64_t kBlockCost = 4 << 10;
+  constexpr int64_t kAloneCost = 8 << 10;
+  constexpr int64_t kMostAtOnce = 4;
+  const int64_t bytes = block_bytes + kBlockCost;
+  if (blocks > kMostAtOnce * num_sms) return blocks * bytes / num_sms + bytes / 2;
+  const int64_t rounds = (blocks + num_sms - 1) / num_sms;
+  return rounds * bytes + (rounds == 1 ? kAloneCost : 0);
+}
+
+inline HeldPlan held_plan(const ProductCall& c, int num_sms) {
+  const int64_t most_shared = c.offsets != nullptr ? kMostExpertShared : kMostHeldShared;
+  HeldPlan best = held_plan_of(c, kMostPieceRows, 1);
+  int64_t least = -1;
+  for (int piece_rows = kMostPieceRows; piece_rows >= kFewestPieceRows; --piece_rows) {
+    // Scales of a piece are copied at once, sixteen bytes at a time.
+    if (int64_t{piece_rows} * c.K % 256 != 0) continue;
+    for (int chunks = 1; chunks <= kMostHeldChunks; ++chunks) {
+      const HeldPlan plan = held_plan_of(c, piece_rows, chunks);
+      const int64_t bytes = plan.rows() * held_row_bytes(c.K);
+      if (bytes > kMostHeldBytes || plan.shared_bytes > most_shared) break;
+      const int64_t cost = held_cost(held_matrices(c) * plan.row_blocks, bytes, num_sms);
+      if (least >= 0 && cost >= least) continue;
+      least = cost;
+      best = plan;
+    }
+  }
+  return best;
+}
+
+/// Whether a chunk of sixteen rows fits beside x and the copy engine can bring it: sixteen bytes
+/// divide the addresses, and the scales of what is left of a matrix after whole pieces.
+inline bool takes_held(const ProductCall& c) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  return c.in_pairs && !c.w_is_made && c.x_format == Format::kBf16 && c.K > 0 && c.K % 128 == 0 &&
+         int64_t{c.N} * c.K % 256 == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 &&
+         c.w_matrix == c.w_row * c.N && c.scale_matrix == c.scale_row * c.N && aligned(c.w) &&
+         aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
+         16 * held_row_bytes(c.K) <= kMostHeldBytes &&
+         int64_t{held_tokens(c)} * c.K * 2 <= kMostHeldXBytes &&
+         c.T <= (c.offsets != nullptr ? kMostHeldExpertRows : kHeldTokens);
+}
+
+}  // namespace fathom::cuda
