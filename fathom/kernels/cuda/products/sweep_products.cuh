@@ -72,27 +72,35 @@ struct SweepItem {
   int count;
 };
 
-/// For one warp, or all: the first item of every expert; starts[matrices] is their number.
+/// For all threads: the first item of every expert; starts[matrices] is their number. Offsets come
+/// cold from memory, so that all are asked for at once.
 template <int kBatch>
 __device__ void find_expert_items(const ProductCall& c, int row_tiles, int* starts) {
-  if (warp_id() == 0) {
-    int before = 0;
-    for (int e0 = 0; e0 < c.matrices; e0 += 32) {
-      const int e = e0 + lane_id();
-      const int rows = e < c.matrices ? c.offsets[e + 1] - c.offsets[e] : 0;
-      const int items = (rows + kBatch - 1) / kBatch * row_tiles;
-      int up_to = items;
+  __shared__ int warp_items[kSweepThreads / 32];
+  int before = 0;
+#pragma unroll 1
+  for (int e0 = 0; e0 < c.matrices; e0 += kSweepThreads) {
+    const int e = e0 + static_cast<int>(threadIdx.x);
+    const int rows = e < c.matrices ? c.offsets[e + 1] - c.offsets[e] : 0;
+    const int items = (rows + kBatch - 1) / kBatch * row_tiles;
+    int up_to = items;
 #pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
-        if (lane_id() >= step) up_to += other;
-      }
-      if (e < c.matrices) starts[e] = before + up_to - items;
-      before += __shfl_sync(0xFFFFFFFFu, up_to, 31);
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+      if (lane_id() >= step) up_to += other;
     }
-    if (lane_id() == 0) starts[c.matrices] = before;
+    if (lane_id() == 31) warp_items[warp_id()] = up_to;
+    __syncthreads();
+    int start = before + up_to - items;
+#pragma unroll
+    for (int warp = 0; warp < kSweepThreads / 32; ++warp) {
+      if (warp < warp_id()) start += warp_items[warp];
+      before += warp_items[warp];
+    }
+    if (e < c.matrices) starts[e] = start;
+    if (threadIdx.x == 0) starts[c.matrices] = before;
+    __syncthreads();
   }
-  __syncthreads();
 }
 
 /// The items of a cluster, one after the other: tiles of rows within a batch of rows of x, batches
