@@ -246,17 +246,26 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
 
 // ---- weights ----
 
-/// How the last cache keeps weights. Those of a decode step are read once and are many times as
-/// large as it: they make room first, so that the code of the next kernels, their activations and
-/// keys stay. Those that other blocks read again are kept as everything is. PTX ISA, createpolicy.
+/// How the last cache keeps weights: the words that createpolicy makes of a fraction of 1. Those of a
+/// decode step are read once and are many times as large as it: they make room first, so that the
+/// code of the next kernels, their activations and keys stay. Those that other blocks read again
+/// are kept as everything is. PTX ISA, createpolicy; NVIDIA/cutlass (copy_sm90_tma.hpp).
 __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
-  uint64_t policy;
-  if (read_once) {
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
-  return policy;
+  constexpr uint64_t kEvictFirst = 0x12F0000000000000;
+  constexpr uint64_t kEvictNormal = 0x1000000000000000;
+  return read_once ? kEvictFirst : kEvictNormal;
+}
+
+/// Sixteen bytes of weights, past the first cache. A load through the read-only path would be no
+/// faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA, ld.global.
+__device__ __forceinline__ uint4 load_weights(const void* p, uint64_t policy) {
+  uint4 v;
+  asm volatile(
+      "ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "l"(policy)
+      : "memory");
+  return v;
 }
 
 // ---- eight elements, two at a time where they have sixteen bits ----

@@ -57,12 +57,12 @@ __global__ void __launch_bounds__(kRowWarps * 32) row_products(ProductCall c) {
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r)  // past the end: the last row again, not stored
     rows[r] = c.w + min(n + r, c.N - 1) * c.w_row;
+  const uint64_t policy = weights_policy(true);
   uint4 held[kRowsOfWarp][kRowAhead];
   const auto load = [&](int j, int k) {
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
-      held[r][j] =
-          k < c.K ? __ldg(reinterpret_cast<const uint4*>(rows[r] + int64_t{k} * 2)) : uint4{};
+      held[r][j] = k < c.K ? load_weights(rows[r] + int64_t{k} * 2, policy) : uint4{};
     }
   };
 #pragma unroll
