@@ -246,8 +246,8 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
 
 // ---- weights ----
 
-/// How the last cache keeps weights: the words that createpolicy makes of a fraction of 1. Those of a
-/// decode step are read once and are many times as large as it: they make room first, so that the
+/// How the last cache keeps weights: the words that createpolicy makes of a fraction of 1. Those of
+/// a decode step are read once and are many times as large as it: they make room first, so that the
 /// code of the next kernels, their activations and keys stay. Those that other blocks read again
 /// are kept as everything is. PTX ISA, createpolicy; NVIDIA/cutlass (copy_sm90_tma.hpp).
 __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
@@ -260,11 +260,10 @@ __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
 /// faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA, ld.global.
 __device__ __forceinline__ uint4 load_weights(const void* p, uint64_t policy) {
   uint4 v;
-  asm volatile(
-      "ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(__cvta_generic_to_global(p)), "l"(policy)
-      : "memory");
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(__cvta_generic_to_global(p)), "l"(policy)
+               : "memory");
   return v;
 }
 
