@@ -15,11 +15,14 @@ inline constexpr int kHeldTokens = 8;               ///< rows of x at once
 inline constexpr int kMostHeldChunks = kHeldWarps;  ///< each is asked for by a warp of its own
 inline constexpr int kFewestPieceRows = 4;          ///< fewer waste more of the tensor cores
 inline constexpr int kMostPieceRows = 8;
-inline constexpr int64_t kMostHeldBytes = 64 << 10;     ///< of weights, in a block
-inline constexpr int64_t kMostHeldXBytes = 40 << 10;    ///< of rows of x
-inline constexpr int64_t kMostHeldShared = 112 << 10;   ///< two blocks on a multiprocessor
-inline constexpr int64_t kMostExpertShared = 74 << 10;  ///< three: some begin while others compute
-inline constexpr int kMostHeldExpertRows = 32;          ///< of x: a grid has blocks for each
+inline constexpr int64_t kMostHeldBytes = 64 << 10;    ///< of weights, in a block
+inline constexpr int64_t kMostHeldXBytes = 40 << 10;   ///< of rows of x
+inline constexpr int64_t kMostHeldShared = 112 << 10;  ///< two blocks on a multiprocessor
+/// The same where blocks follow others: three, so that some begin while others compute.
+inline constexpr int64_t kMostSharedOfMany = 74 << 10;
+inline constexpr int kManyBlocks = 4;        ///< a multiprocessor
+inline constexpr int kFewestRowsOfMany = 7;  ///< of a piece: there is half as much time to compute
+inline constexpr int kMostHeldExpertRows = 32;  ///< of x: a grid has blocks for each
 
 /// A block holds `chunks` chunks of two pieces of `piece_rows` rows of w, and has room for `tokens`
 /// rows of x. Its shared memory:
@@ -84,15 +87,14 @@ inline int64_t held_matrices(const ProductCall& c) {
 inline int64_t held_cost(int64_t blocks, int64_t block_bytes, int num_sms) {
   constexpr int64_t kBlockCost = 4 << 10;
   constexpr int64_t kAloneCost = 8 << 10;
-  constexpr int64_t kMostAtOnce = 4;
   const int64_t bytes = block_bytes + kBlockCost;
-  if (blocks > kMostAtOnce * num_sms) return blocks * bytes / num_sms + bytes / 2;
+  if (blocks > kManyBlocks * num_sms) return blocks * bytes / num_sms + bytes / 2;
   const int64_t rounds = (blocks + num_sms - 1) / num_sms;
   return rounds * bytes + (rounds == 1 ? kAloneCost : 0);
 }
 
+/// The plan of the least cost.
 inline HeldPlan held_plan(const ProductCall& c, int num_sms) {
-  const int64_t most_shared = c.offsets != nullptr ? kMostExpertShared : kMostHeldShared;
   HeldPlan best = held_plan_of(c, kMostPieceRows, 1);
   int64_t least = -1;
   for (int piece_rows = kMostPieceRows; piece_rows >= kFewestPieceRows; --piece_rows) {
@@ -101,8 +103,12 @@ inline HeldPlan held_plan(const ProductCall& c, int num_sms) {
     for (int chunks = 1; chunks <= kMostHeldChunks; ++chunks) {
       const HeldPlan plan = held_plan_of(c, piece_rows, chunks);
       const int64_t bytes = plan.rows() * held_row_bytes(c.K);
-      if (bytes > kMostHeldBytes || plan.shared_bytes > most_shared) break;
-      const int64_t cost = held_cost(held_matrices(c) * plan.row_blocks, bytes, num_sms);
+      const int64_t blocks = held_matrices(c) * plan.row_blocks;
+      const bool many = blocks > kManyBlocks * num_sms;
+      if (bytes > kMostHeldBytes || plan.shared_bytes > kMostHeldShared) break;
+      if (many && (plan.shared_bytes > kMostSharedOfMany || piece_rows < kFewestRowsOfMany))
+        continue;
+      const int64_t cost = held_cost(blocks, bytes, num_sms);
       if (least >= 0 && cost >= least) continue;
       least = cost;
       best = plan;
