@@ -81,13 +81,18 @@ struct MultipliedBy {
   __device__ float apply(float x) const { return x * scale; }
 };
 
-/// Calls f with the scaling by `scale`: a division by 1, as most are, is none.
-template <class Scaling, class F>
+/// Calls f with the scaling of an Out by `scale`: a division by 1, as most are, is none, and only
+/// codes of eight bits have a scale.
+template <class Out, class Scaling, class F>
 __device__ __forceinline__ void with_scaling(float scale, const F& f) {
-  if constexpr (std::is_same_v<Scaling, DividedBy>) {
-    if (scale == 1.0f) return f(Unscaled());
+  if constexpr (sizeof(Out) > 1) {
+    f(Unscaled());
+  } else {
+    if constexpr (std::is_same_v<Scaling, DividedBy>) {
+      if (scale == 1.0f) return f(Unscaled());
+    }
+    f(Scaling(scale));
   }
-  f(Scaling(scale));
 }
 
 /// Where a part of the key of token t goes: to row t of `out`, or to its slot; null if it has none.
@@ -202,7 +207,7 @@ __device__ __forceinline__ void prepare_queries(const Preparation& p,
                                                 const WarpRoles& roles,
                                                 int64_t t,
                                                 int warp) {
-  with_scaling<Scaling>(p.q_scale, [&](const auto& scaling) {
+  with_scaling<Q, Scaling>(p.q_scale, [&](const auto& scaling) {
     if (warp < roles.of_q_pe) {
       const PeUnit at(roles.units_of_pe, warp * kWarp + lane_id());
       const int n = at.group * kHeads;
@@ -227,7 +232,7 @@ __device__ __forceinline__ void prepare_key(const Preparation& p,
   const auto target = [&](const Heads& out) {
     return HeadRun<Key>{key_target<Key>(p, out, t), 0, 1};
   };
-  with_scaling<Scaling>(p.kv_scale, [&](const auto& scaling) {
+  with_scaling<Key, Scaling>(p.kv_scale, [&](const auto& scaling) {
     if (warp < roles.of_key_pe) {
       const int unit = warp * kWarp + lane_id();
       if (kVector * unit >= p.table.R) return;
