@@ -246,6 +246,12 @@ void add_write_cases(CaseList& list) {
   constexpr Format kFormats[] = {Format::kBf16, Format::kF32, Format::kE4m3};
   for (int64_t t : {0, 1, 2, 3, 7, 40}) {
     add_prepare_case(list, {.spec = {.name = str_cat("t", t, "_n4")}, .t = t, .n = 4});
+    add_prepare_case(list, {.spec = {.name = str_cat("t", t, "_n4_bf16")},
+                            .t = t,
+                            .n = 4,
+                            .q = Format::kBf16,
+                            .cache = Format::kBf16,
+                            .page_size = 6});
   }
   for (const Format in : {Format::kBf16, Format::kF32}) {
     for (const Format q : kFormats) {
@@ -280,6 +286,7 @@ void add_write_cases(CaseList& list) {
 
   // As above; a scale of 1, which divides nothing, beside one that does.
   for (const Formats& f : {Formats{Format::kBf16, Format::kE4m3, Format::kE4m3},
+                           Formats{Format::kBf16, Format::kBf16, Format::kBf16},
                            Formats{Format::kF32, Format::kE4m3, Format::kBf16},
                            Formats{Format::kF32, Format::kF32, Format::kE4m3}}) {
     for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalfSplit}) {
@@ -305,6 +312,13 @@ void add_write_cases(CaseList& list) {
   add_prepare_case(
       list,
       {.spec = {.name = "t3_l1032_r264"}, .t = 3, .n = 5, .l = 1032, .r = 264, .kv_scale = 0.021f});
+  add_prepare_case(list, {.spec = {.name = "t3_l1032_r264_bf16"},
+                          .t = 3,
+                          .n = 5,
+                          .l = 1032,
+                          .r = 264,
+                          .q = Format::kBf16,
+                          .cache = Format::kBf16});
   for (int64_t t : {1, 8, 64, 128}) {
     const auto spec = [&](std::string_view name) {
       return CaseSpec{

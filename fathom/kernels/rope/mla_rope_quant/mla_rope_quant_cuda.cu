@@ -260,6 +260,85 @@ __global__ void __launch_bounds__(kFlatThreads) prepare_vectors(Preparation p, W
   }
 }
 
+// ---- few heads: a block prepares one head of a token or its key, a thread a vector of it ----
+//
+// Between the weights of a decode step the code of a kernel is cold: it comes from memory, a line
+// after the other. So this one has no case that such calls do not need: bf16, which has no scale.
+
+/// Where a part of a head, lat or pe, is read and written.
+struct Part {
+  const Bf16* from;
+  int64_t token_stride;
+  int64_t head_stride;
+  Bf16* to;
+  int64_t to_token_stride;
+  int64_t to_head_stride;
+};
+
+/// parts[2 * key + pe]; a part of a key is written `to` plus the place of its slot.
+struct FewHeads {
+  Part parts[4];
+  const int32_t* positions;
+  const float* table;
+  int64_t table_stride;
+  const int64_t* slots;
+  int64_t page_stride;
+  int64_t slot_stride;
+  uint32_t num_positions;
+  uint32_t num_slots;
+  FastDivide page_size;
+  FastDivide rows_of_token;  ///< its heads and its key
+  int lat_vectors;
+  int pe_vectors;
+};
+
+constexpr int kMostFewHeads = 512;  ///< of all tokens
+constexpr int kMostFewThreads = 1024;
+
+/// All loads that wait for no other come first.
+template <RopeStyle kStyle>
+__global__ void __launch_bounds__(kMostFewThreads)
+    prepare_few_heads(const __grid_constant__ FewHeads p) {
+  let_next_start();
+  const uint32_t t = p.rows_of_token.of(blockIdx.x);
+  const uint32_t n = blockIdx.x - t * p.rows_of_token.divisor;
+  const bool is_key = n + 1 == p.rows_of_token.divisor;
+  const bool is_pe = static_cast<int>(threadIdx.x) >= p.lat_vectors;
+  const int unit = static_cast<int>(threadIdx.x) - (is_pe ? p.lat_vectors : 0);
+  if (is_pe && unit >= p.pe_vectors) return;
+  const Part& part = p.parts[2 * is_key + is_pe];
+  const Bf16* from = part.from + t * part.token_stride + n * part.head_stride;
+  Bf16* to = part.to + t * part.to_token_stride + n * part.to_head_stride;
+  const int R = kVector * p.pe_vectors;
+
+  wait_for_previous();
+  const auto position = static_cast<uint32_t>(p.positions[t]);
+  PackedUnit<Bf16> x;
+  if (is_pe) {
+    x.load(from, unit, R, kStyle);
+  } else {
+    x.words = load_packed(from + kVector * unit);
+  }
+  if (is_key) {
+    const auto slot = static_cast<uint64_t>(p.slots[t]);
+    if (slot >= p.num_slots) return;
+    const uint32_t page = p.page_size.of(static_cast<uint32_t>(slot));
+    const uint32_t row = static_cast<uint32_t>(slot) - page * p.page_size.divisor;
+    to += page * p.page_stride + row * p.slot_stride;
+  }
+  if (!is_pe) {
+    store_packed(to + kVector * unit, x.words);
+    return;
+  }
+  if (position >= p.num_positions) return;
+  Angles angles;
+  angles.load(p.table + position * p.table_stride, unit, R);
+  Pairs pairs = x.pairs(kStyle);
+  angles.rotate<float>(pairs);
+  x.take(pairs, kStyle);
+  x.store(to, unit, R, kStyle);
+}
+
 // ---- heads: any widths and strides ----
 
 /// Where a head is read and written.
@@ -401,6 +480,35 @@ Status run_write(Exec& ex, const MlaRopeWrite::Args& a) {
   });
 }
 
+Part part_of(const Heads& from, const Heads& to) {
+  return {static_cast<const Bf16*>(from.data), from.token_stride, from.head_stride,
+          static_cast<Bf16*>(to.data),         to.token_stride,   to.head_stride};
+}
+
+Status run_few_heads(Exec& ex, const MlaRopeWrite::Args& a) {
+  const Preparation p = write_of(a);
+  const int64_t rows = p.num_heads + 1;
+  const FewHeads few{.parts = {part_of(p.q_lat, p.q_lat_out), part_of(p.q_pe, p.q_pe_out),
+                               part_of(p.c, p.c_out), part_of(p.k_pe, p.k_pe_out)},
+                     .positions = a.positions.as<const int32_t>(),
+                     .table = a.table.as<const float>(),
+                     .table_stride = p.table.stride,
+                     .slots = p.pages.slots,
+                     .page_stride = p.pages.page_stride,
+                     .slot_stride = p.pages.slot_stride,
+                     .num_positions = static_cast<uint32_t>(p.table.num_rows),
+                     .num_slots = static_cast<uint32_t>(p.pages.num_slots),
+                     .page_size = FastDivide(p.pages.page_size),
+                     .rows_of_token = FastDivide(rows),
+                     .lat_vectors = p.L / kVector,
+                     .pe_vectors = p.table.R / kVector};
+  const LaunchShape shape{.blocks = a.q_lat.dim(0) * rows,
+                          .threads = align_up(few.lat_vectors + few.pe_vectors, kWarp)};
+  return p.table.style == RopeStyle::kInterleaved
+             ? launch_kernel(ex, prepare_few_heads<RopeStyle::kInterleaved>, shape, few)
+             : launch_kernel(ex, prepare_few_heads<RopeStyle::kHalfSplit>, shape, few);
+}
+
 /// Where pe follows lat in one output, it begins at a multiple of eight elements, as L is one.
 bool quant_is_aligned(const MlaRopeQuantFp8::Args& a) {
   for (const View* v : {&a.q_pe, &a.k_pe, &a.q_lat, &a.c, &a.table, &a.q_pe_out, &a.k_pe_out,
@@ -417,6 +525,15 @@ bool write_is_aligned(const MlaRopeWrite::Args& a) {
   return true;
 }
 
+bool takes_few_heads(const MlaRopeWrite::Args& a) {
+  for (const View* v : {&a.q_lat, &a.q, &a.cache}) {
+    if (v->format != Format::kBf16) return false;
+  }
+  return write_is_aligned(a) && a.q_lat.dim(0) * a.q_lat.dim(1) <= kMostFewHeads &&
+         a.q.dim(2) / kVector <= kMostFewThreads && a.table.dim(0) < (int64_t{1} << 31) &&
+         a.cache.dim(0) * a.cache.dim(1) < (int64_t{1} << 31);
+}
+
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 
 }  // namespace
@@ -428,6 +545,8 @@ constinit const VariantTable<MlaRopeQuantFp8> mla_rope_quant_fp8_cuda{
 };
 
 constinit const VariantTable<MlaRopeWrite> mla_rope_write_cuda{
+    {"few_heads", sm(90), "L%8==0, R%8==0", kTraits, run_few_heads, MathUnit::kF32,
+     takes_few_heads},
     {"vectors", sm(90), "L%8==0, R%8==0", kTraits, run_write<Form::kVectors>, MathUnit::kF32,
      write_is_aligned},
     {"heads", sm(90), "", kTraits, run_write<Form::kHeads>},
