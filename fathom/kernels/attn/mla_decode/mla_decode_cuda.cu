@@ -2,8 +2,8 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/attend_row.cuh"
-#include "fathom/kernels/attn/mla_decode/mla_decode_call.cuh"
-#include "fathom/kernels/attn/mla_decode/mla_decode_tiles.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 

@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-#include "fathom/kernels/attn/mla_decode/mla_decode_keys.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_keys.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"

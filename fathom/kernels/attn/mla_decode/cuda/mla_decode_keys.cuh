@@ -7,7 +7,7 @@
 //   part   [         0        ][           1           ]
 #pragma once
 
-#include "fathom/kernels/attn/mla_decode/mla_decode_call.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 

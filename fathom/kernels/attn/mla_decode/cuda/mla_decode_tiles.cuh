@@ -19,7 +19,7 @@
 
 #include <cmath>
 
-#include "fathom/kernels/attn/mla_decode/mla_decode_results.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_results.cuh"
 
 namespace fathom::mla_decode {
 
