@@ -368,6 +368,23 @@ void add_model_widths(CaseList& list) {
   for (int64_t n : {1, 16, 64, 65, 128, 131})
     add(str_cat("n", n), {.spec = {}, .kv_lens = {70, 530}, .n = n});
   add("queries5_n16", {.spec = {}, .kv_lens = {4, 66, 600}, .queries = 5, .n = 16});
+  // Few rows of few requests, which a cluster of blocks takes: lengths at the edges of chunks of 16
+  // keys and of pieces of them, one request and eight, rows of more than one cluster.
+  const std::vector<int64_t> chunks = {0, 15, 16, 17, 257, 1023};
+  for (int64_t page_size : {1, 6, 64, 128}) {
+    add(str_cat("few_page", page_size),
+        {.spec = {}, .kv_lens = chunks, .n = 3, .page_size = page_size});
+  }
+  for (int64_t keys : {1, 16, 128, 129, 256, 540, 1024, 1025, 2049})
+    add(str_cat("few_b1_kv", keys), {.spec = {}, .kv_lens = {keys}, .n = 16, .page_size = 64});
+  add("few_b8", {.spec = {},
+                 .kv_lens = {0, 1300, 513, 1024, 1025, 1, 1535, 1537},
+                 .n = 16,
+                 .page_size = 64,
+                 .sinks = true});
+  add("few_queries2_n16", {.spec = {}, .kv_lens = {1, 70, 600}, .queries = 2, .n = 16});
+  add("few_queries5_n5",
+      {.spec = {}, .kv_lens = {0, 3, 66, 600}, .queries = 5, .n = 5, .sinks = true});
   add("sinks", {.spec = {},
                 .kv_lens = {0, 1, 70, 600},
                 .queries = 2,

@@ -3,6 +3,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/attend_row.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_few_rows.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -196,6 +197,58 @@ bool takes_tiles(const MlaDecode::Args& args) {
          is_aligned(a.o, 8);
 }
 
+// ---- few rows and keys ----
+
+int64_t few_rows_clusters(const MlaDecode::Args& a) {
+  return a.q.dim(0) * ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kFewRows);
+}
+
+/// Clusters of 16 where the GPU runs all of them at once, else of 8.
+Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
+  const MlaDecode::Args a = with_query_axis(args);
+  if (a.q.numel() == 0) return {};
+  const auto* kernel = reinterpret_cast<const void*>(decode_few_rows);
+  const int64_t clusters = few_rows_clusters(a);
+  LaunchShape shape{.threads = kFewWarps * kWarp,
+                    .shared_bytes = sizeof(FewRowsMemory),
+                    .cluster = kMostInCluster};
+  if (cuda::clusters_at_once(ex.device->ordinal, {.kernel = kernel,
+                                                  .threads = shape.threads,
+                                                  .shared_bytes = shape.shared_bytes,
+                                                  .cluster = shape.cluster}) < clusters) {
+    shape.cluster = 8;
+  } else {
+    FATHOM_TRY(
+        cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                    "asking for a large cluster"));
+  }
+  shape.blocks = clusters * shape.cluster;
+  return launch_kernel(ex, decode_few_rows, shape,
+                       FewRows{.c = call_of(a),
+                               .num_rows = static_cast<uint32_t>(a.q.dim(1) * a.q.dim(2)),
+                               .num_queries = static_cast<uint32_t>(a.q.dim(1)),
+                               .room = static_cast<int>(a.block_table.dim(1) * keys_per_entry(a)),
+                               .heads = cuda::FastDivide(a.q.dim(2)),
+                               .page_size = cuda::FastDivide(a.cache.dim(1)),
+                               .row_tiles = cuda::FastDivide(clusters / a.q.dim(0)),
+                               .log2_pieces = shape.cluster == 8 ? 3 : 4});
+}
+
+/// Queries are loaded four bytes at a time, a panel of them from one operand, and results written
+/// so. More clusters, or longer pieces, are those of the larger tiles.
+bool takes_few_rows(const MlaDecode::Args& args) {
+  constexpr int64_t kMostClusters = 8;
+  constexpr int64_t kMostKeys = 8192;        // of a request
+  constexpr int64_t kMostTileKeys = 36'864;  // of all clusters: eight of 4,608 keys
+  const MlaDecode::Args a = with_query_axis(args);
+  const int64_t clusters = few_rows_clusters(a);
+  const int64_t room = a.block_table.dim(1) * keys_per_entry(a);
+  return takes_tiles(args) && a.q.format == Format::kBf16 && a.cache.format == Format::kBf16 &&
+         a.table == KeyTable::kPages && first_width(a) % kPanelColumns == 0 && is_aligned(a.q, 4) &&
+         (!a.q_pe.present() || is_aligned(a.q_pe, 4)) && clusters <= kMostClusters &&
+         room <= kMostKeys && clusters * room <= kMostTileKeys;
+}
+
 // ---- any formats and widths ----
 
 __global__ void __launch_bounds__(cuda::kRowThreads) decode_rows(const __grid_constant__ Call c) {
@@ -248,12 +301,16 @@ constexpr uint32_t kRowTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<MlaDecode> mla_decode_cuda{
+    {"few_rows", sm(90), "D==576, L==512", kTileTraits, run_few_rows, MathUnit::kBf16,
+     takes_few_rows},
     {"wgmma", sm(90), "D==576, L==512", kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},
 };
 
 constinit const VariantTable<MlaDecodeMulti> mla_decode_multi_cuda{
+    {"few_rows", sm(90), "D==576, L==512", kTileTraits, run_few_rows, MathUnit::kBf16,
+     takes_few_rows},
     {"wgmma", sm(90), "D==576, L==512", kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},

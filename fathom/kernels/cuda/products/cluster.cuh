@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cooperative_groups.h>
+#include <cstdint>
 
 namespace fathom::cuda {
 
@@ -13,6 +14,48 @@ __device__ __forceinline__ unsigned cluster_rank() {
 /// Waits for all blocks of the cluster; what they wrote to shared memory can be seen after it.
 __device__ __forceinline__ void cluster_sync() {
   cooperative_groups::this_cluster().sync();
+}
+
+/// The two halves of a wait for all blocks of the cluster: every thread arrives, and waits later.
+/// Of what was written before, only barriers that were made known are seen after it. PTX ISA,
+/// barrier.cluster.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// Makes barriers that this thread set up known to the cluster; all its blocks meet after it. PTX
+/// ISA, fence.mbarrier_init.
+__device__ __forceinline__ void announce_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// Where what lies at an address of this block's shared memory lies in block `rank`. PTX ISA, mapa.
+__device__ __forceinline__ uint32_t address_in_block(uint32_t address, int rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+/// Stores to the shared memory of a block of the cluster, and counts the bytes at a barrier that
+/// lies there: whoever waits for it sees them. PTX ISA, st.async.
+__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float4 value) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, "
+      "[%1];" ::"r"(to),
+      "r"(barrier), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
+
+__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float2 value) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, [%1];" ::
+          "r"(to),
+      "r"(barrier), "f"(value.x), "f"(value.y)
+      : "memory");
 }
 
 /// The same variable in the shared memory of block `rank`.

@@ -50,4 +50,22 @@ __device__ __forceinline__ void mma_16x8x16(
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// Four matrices of 8 rows of 16 bytes from shared memory, whose rows lanes 8i .. 8i+7 name for
+/// matrix i: of matrix i a lane gets the pair 2t 2t+1 of row g, as operands of mma_16x8x16 want it.
+/// PTX ISA, ldmatrix.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(row)
+               : "memory");
+}
+
+/// The same of the transposed matrices: a lane gets the pair 2t 2t+1 of column g.
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(row)
+               : "memory");
+}
+
 }  // namespace fathom::cuda
