@@ -132,6 +132,14 @@ __device__ __forceinline__ void st_global_v4(
                : "memory");
 }
 
+/// A store that is left out unless `really`, by a predicate and not by a branch. PTX ISA, st.
+__device__ __forceinline__ void st_global_if(void* p, uint32_t word, bool really) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}\n" ::"l"(
+                   __cvta_generic_to_global(p)),
+               "r"(word), "r"(static_cast<int>(really))
+               : "memory");
+}
+
 /// To global memory.
 template <class T>
 __device__ __forceinline__ void store_packed(T* p, const Packed<T>& packed) {

@@ -40,21 +40,24 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int rank)
   return mapped;
 }
 
-/// Stores to the shared memory of a block of the cluster, and counts the bytes at a barrier that
-/// lies there: whoever waits for it sees them. PTX ISA, st.async.
-__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float4 value) {
+/// Stores to the shared memory of a block of the cluster if `really`, and counts the bytes at a
+/// barrier that lies there: whoever waits for it sees them. PTX ISA, st.async.
+__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float4 value, bool really) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, "
-      "[%1];" ::"r"(to),
-      "r"(barrier), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
+      "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+      "[%0], {%2, %3, %4, %5}, [%1];\n}\n" ::"r"(to),
+      "r"(barrier), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w),
+      "r"(static_cast<int>(really))
       : "memory");
 }
 
-__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float2 value) {
+__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float2 value, bool really) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, [%1];" ::
-          "r"(to),
-      "r"(barrier), "f"(value.x), "f"(value.y)
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %4, 0;\n"
+      "@p st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, "
+      "[%1];\n}\n" ::"r"(to),
+      "r"(barrier), "f"(value.x), "f"(value.y), "r"(static_cast<int>(really))
       : "memory");
 }
 

@@ -13,8 +13,13 @@
 // block, so a block may end before the others have.
 //
 // In a decode step the code and the keys are cold. So the code is kept short (loops over chunks of
-// 16 keys are not unrolled), and keys are brought into the last cache while the previous kernel
-// still runs, from lengths and tables as they then are.
+// 16 keys are not unrolled), and while the previous kernel still runs
+//
+//   - keys are brought into the last cache, from lengths and tables as they then are;
+//   - all of the code runs once over the first 16 keys, so that it is in the caches of instructions
+//     when it counts. This rehearsal sends nothing and writes nothing.
+//
+// What either reads other kernels may be writing, so no way that is taken depends on it.
 #pragma once
 
 #include <cmath>
@@ -165,7 +170,7 @@ __device__ __forceinline__ void bring_panel(uint32_t panel,
 }
 
 /// A warp's panel of the queries as operands of products: queries[4 k + 2 e + h] is the pair
-/// 16 k + 8 e + 2 t of row g + 8 h.
+/// 16 k + 8 e + 2 t of row g + 8 h. Read past the first cache, as keys are.
 __device__ __forceinline__ void load_queries(const Call& c,
                                              int b,
                                              const RowsOfLane& rows,
@@ -179,7 +184,8 @@ __device__ __forceinline__ void load_queries(const Call& c,
                       (in_first ? column : column - c.first_width) + 2 * (lane_id() & 3);
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      queries[2 * i + h] = rows.exists[h] ? *reinterpret_cast<const uint32_t*>(row + 8 * i) : 0;
+      queries[2 * i + h] =
+          rows.exists[h] ? __ldcg(reinterpret_cast<const unsigned*>(row + 8 * i)) : 0;
   }
 }
 
@@ -297,8 +303,12 @@ __device__ __forceinline__ void add_panel(
 }
 
 /// Gives every block of the cluster its part of this warp's sums, and all of them the states.
-__device__ __forceinline__ void send_piece(
-    FewRowsMemory& m, int log2_pieces, int piece, RowPair& state, const FewSums& o) {
+__device__ __forceinline__ void send_piece(FewRowsMemory& m,
+                                           int log2_pieces,
+                                           int piece,
+                                           bool rehearsal,
+                                           RowPair& state,
+                                           const FewSums& o) {
   const int log2_groups = 6 - log2_pieces;  // column groups of a block
   static_assert(kColumnGroups == 1 << 6, "what the shift is for");
   const uint32_t sums = shared_address(&m.received[piece << log2_groups][lane_id()]);
@@ -309,7 +319,7 @@ __device__ __forceinline__ void send_piece(
     const int block = group >> log2_groups;
     const int place = group - (block << log2_groups);
     send(address_in_block(sums + static_cast<uint32_t>(place) * sizeof(m.received[0]), block),
-         address_in_block(barrier, block), float4{o[i][0], o[i][1], o[i][2], o[i][3]});
+         address_in_block(barrier, block), float4{o[i][0], o[i][1], o[i][2], o[i][3]}, !rehearsal);
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -321,12 +331,16 @@ __device__ __forceinline__ void send_piece(
   const uint32_t states = shared_address(&m.states[piece][lane_id() / 4 + 8 * h]);
 #pragma unroll 1
   for (int block = warp_id(); block < 1 << log2_pieces; block += kValueWarps)
-    send(address_in_block(states, block), address_in_block(barrier, block), mine);
+    send(address_in_block(states, block), address_in_block(barrier, block), mine, !rehearsal);
 }
 
 /// Adds the pieces of two rows of this block's columns, their sinks, divides and writes.
-__device__ __forceinline__ void write_columns(
-    const FewRows& f, const FewRowsMemory& m, int b, int rank, const RowsOfLane& rows) {
+__device__ __forceinline__ void write_columns(const FewRows& f,
+                                              const FewRowsMemory& m,
+                                              int b,
+                                              int rank,
+                                              const RowsOfLane& rows,
+                                              bool rehearsal) {
   const Call& c = f.c;
   constexpr int kAtOnce = 4;  // pieces whose loads are under way together
   const int pieces = 1 << f.log2_pieces;
@@ -370,15 +384,94 @@ __device__ __forceinline__ void write_columns(
     if (!rows.exists[h]) continue;
     const bool empty = sum[h] == 0.0f;
     const float factor = empty ? 0.0f : c.out_scale * approximate_reciprocal(sum[h]);
-    *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.o.data) +
-                                 c.o.offset(b, rows.j[h], rows.n[h]) + column) =
-        pack_bf16(total[2 * h] * factor, total[2 * h + 1] * factor);
-    if (c.lse.data != nullptr && column == 0) {
+    Bf16* to = static_cast<Bf16*>(c.o.data) + c.o.offset(b, rows.j[h], rows.n[h]) + column;
+    st_global_if(to, pack_bf16(total[2 * h] * factor, total[2 * h + 1] * factor), !rehearsal);
+    if (c.lse.data != nullptr && column == 0 && !rehearsal) {
       static_cast<float*>(c.lse.data)[c.lse.offset(b, rows.j[h], rows.n[h])] =
           empty ? -INFINITY : most[h] * kLn2 + __logf(sum[h]);
     }
   }
 }
+
+/// What a block has to do.
+struct FewRowsBlock {
+  const FewRows& f;
+  FewRowsMemory& m;
+  RowsOfLane rows;
+  int b;
+  uint32_t first_row;
+  int rank;  ///< piece, and part of the columns
+  int warp;
+
+  __device__ uint32_t panel(int tile) const {
+    return shared_address(m.keys[static_cast<uint32_t>(tile) % kFewStages][warp]);
+  }
+
+  /// Brings this piece's keys into the last cache, as far as they can be known.
+  __device__ __forceinline__ void prefetch_keys() const {
+    const KeyRange likely = keys_of_piece(f, b, first_row, rank);
+    const KeyPlaces places(f, b, likely.first, likely.end);
+#pragma unroll
+    for (const Bf16* key : places.at)
+      if (key != nullptr) prefetch_line(key);
+  }
+
+  __device__ __forceinline__ void bring(const KeyRange& keys, int tile) const {
+    const int first = keys.first + tile * kTileKeys;
+    if (first < keys.end) {
+      bring_panel(panel(tile), KeyPlaces(f, b, first, keys.end), f.c.keys.data,
+                  chunks_between(first, keys.end));
+    }
+    commit_copies();
+  }
+
+  /// Keys of a tile to the sums of this warp's columns.
+  __device__ __forceinline__ void attend(const KeyRange& keys,
+                                         int tile,
+                                         const uint32_t (&queries)[16],
+                                         RowPair& state,
+                                         FewSums& o) const {
+    const int first = keys.first + tile * kTileKeys;
+    const int num_chunks = chunks_between(first, keys.end);
+    wait_copies<kFewStages - 1>();
+    __syncwarp();
+    score_panel(panel(tile), queries, num_chunks, m.parts[warp]);
+    __syncthreads();
+    if (warp < 2 * num_chunks) {
+      int limits[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        limits[h] = rows.exists[h] ? f.visible(keys.length, rows.j[h]) : 0;
+      add_parts(m, first, limits, f.c.score_scale * kLog2E);
+    }
+    __syncthreads();
+    if (warp < kValueWarps) {
+      raise_bases(m, num_chunks, state, o);
+      add_panel(m, panel(tile), num_chunks, state, o);
+    }
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void run(bool rehearsal) const {
+    uint32_t queries[16];
+    load_queries(f.c, b, rows, queries);
+    KeyRange keys = keys_of_piece(f, b, first_row, rank);
+    // All warps must take the same way, and may have read different lengths.
+    if (rehearsal) keys = {.length = 0, .first = 0, .end = min(kChunkKeys, f.room)};
+    RowPair state;
+    FewSums o = {};
+    // A tile is brought two steps ahead; the first two steps do nothing else.
+    const int num_tiles = (keys.end - keys.first + kTileKeys - 1) / kTileKeys;
+#pragma unroll 1
+    for (int tile = -kFewStages; tile < num_tiles; ++tile) {
+      if (tile >= 0) attend(keys, tile, queries, state, o);
+      bring(keys, tile + kFewStages);
+    }
+    if (warp < kValueWarps) send_piece(m, f.log2_pieces, rank, rehearsal, state, o);
+    if (!rehearsal) barrier_wait(shared_address(&m.all_received), 0);
+    write_columns(f, m, b, rank, rows, rehearsal);
+  }
+};
 
 __global__ void __launch_bounds__(kFewWarps* kWarp, 1)
     decode_few_rows(const __grid_constant__ FewRows f) {
@@ -393,62 +486,24 @@ __global__ void __launch_bounds__(kFewWarps* kWarp, 1)
   }
   __syncwarp();
   cluster_arrive_relaxed();  // blocks may be sent to once they have started
-  const auto rank = static_cast<int>(cluster_rank());
   const uint32_t cluster = blockIdx.x >> f.log2_pieces;
   const uint32_t request = f.row_tiles.of(cluster);
   const uint32_t first_row = (cluster - request * f.row_tiles.divisor) * kFewRows;
-  const auto b = static_cast<int>(request);
-  const int warp = __shfl_sync(0xFFFFFFFFu, warp_id(), 0);
-  const RowsOfLane rows(f, first_row);
-  const auto panel = [&](int tile) { return shared_address(m.keys[tile % kFewStages][warp]); };
-  {
-    const KeyRange likely = keys_of_piece(f, b, first_row, rank);
-    const KeyPlaces places(f, b, likely.first, likely.end);
-#pragma unroll
-    for (const Bf16* key : places.at)
-      if (key != nullptr) prefetch_line(key);
-  }
+  const FewRowsBlock block{.f = f,
+                           .m = m,
+                           .rows = RowsOfLane(f, first_row),
+                           .b = static_cast<int>(request),
+                           .first_row = first_row,
+                           .rank = static_cast<int>(cluster_rank()),
+                           .warp = __shfl_sync(0xFFFFFFFFu, warp_id(), 0)};
+  block.prefetch_keys();
   cluster_wait();
-
-  wait_for_previous();
-  uint32_t queries[16];
-  load_queries(f.c, b, rows, queries);
-  const KeyRange keys = keys_of_piece(f, b, first_row, rank);
-  int limits[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-    limits[h] = rows.exists[h] ? f.visible(keys.length, rows.j[h]) : 0;
-  RowPair state;
-  FewSums o = {};
-  // Tile t is brought two steps ahead; the first two steps do nothing else.
-  const int num_tiles = (keys.end - keys.first + kTileKeys - 1) / kTileKeys;
 #pragma unroll 1
-  for (int tile = -kFewStages; tile < num_tiles; ++tile) {
-    if (tile >= 0) {
-      const int first = keys.first + tile * kTileKeys;
-      const int num_chunks = chunks_between(first, keys.end);
-      wait_copies<kFewStages - 1>();
-      __syncwarp();
-      score_panel(panel(tile), queries, num_chunks, m.parts[warp]);
-      __syncthreads();
-      if (warp < 2 * num_chunks) add_parts(m, first, limits, f.c.score_scale * kLog2E);
-      __syncthreads();
-      if (warp < kValueWarps) {
-        raise_bases(m, num_chunks, state, o);
-        add_panel(m, panel(tile), num_chunks, state, o);
-      }
-      __syncwarp();
-    }
-    const int next = keys.first + (tile + kFewStages) * kTileKeys;
-    if (next < keys.end) {
-      bring_panel(panel(tile + kFewStages), KeyPlaces(f, b, next, keys.end), f.c.keys.data,
-                  chunks_between(next, keys.end));
-    }
-    commit_copies();
+  for (int turn = 0; turn < 2; ++turn) {
+    if (turn == 1) wait_for_previous();
+    block.run(turn == 0);
+    __syncwarp();
   }
-  if (warp < kValueWarps) send_piece(m, f.log2_pieces, rank, state, o);
-  barrier_wait(shared_address(&m.all_received), 0);
-  write_columns(f, m, b, rank, rows);
 }
 
 }  // namespace fathom::mla_decode
