@@ -350,7 +350,8 @@ __device__ __forceinline__ void write_columns(const FewRows& f,
   float sink[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h)
-    sink[h] = c.sinks != nullptr && rows.exists[h] ? c.sinks[rows.n[h]] * kLog2E : -INFINITY;
+    sink[h] =
+        c.sinks != nullptr && rows.exists[h] ? __ldcg(c.sinks + rows.n[h]) * kLog2E : -INFINITY;
   float most[2] = {sink[0], sink[1]};
 #pragma unroll 1
   for (int first = 0; first < pieces; first += kAtOnce) {
