@@ -132,12 +132,29 @@ __device__ __forceinline__ void st_global_v4(
                : "memory");
 }
 
-/// A store that is left out unless `really`, by a predicate and not by a branch. PTX ISA, st.
+/// Stores that are left out unless `really`, by a predicate and not by a branch. PTX ISA, st.
 __device__ __forceinline__ void st_global_if(void* p, uint32_t word, bool really) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}\n" ::"l"(
                    __cvta_generic_to_global(p)),
                "r"(word), "r"(static_cast<int>(really))
                : "memory");
+}
+
+__device__ __forceinline__ void st_global_v2_if(void* p, uint32_t a, uint32_t b, bool really) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.b32 [%0], {%1, %2};\n}\n" ::"l"(
+          __cvta_generic_to_global(p)),
+      "r"(a), "r"(b), "r"(static_cast<int>(really))
+      : "memory");
+}
+
+__device__ __forceinline__ void st_global_v4_if(
+    void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d, bool really) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n" ::"l"(__cvta_generic_to_global(p)),
+      "r"(a), "r"(b), "r"(c), "r"(d), "r"(static_cast<int>(really))
+      : "memory");
 }
 
 /// To global memory.
