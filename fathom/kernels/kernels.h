@@ -27,6 +27,7 @@
 #include "fathom/kernels/gemm/w4a8_gemm/w4a8_gemm.h"
 // moe
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
+#include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/fused_moe/fused_moe.h"
 #include "fathom/kernels/moe/gate/gate.h"

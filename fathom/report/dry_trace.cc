@@ -208,6 +208,7 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
     const std::string flags = str_cat("--format ", format);
     FATHOM_TRY(add_variation(flags, preset, base, shape, out));
     for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
       ModelOptions options = base;
       options.moe.strategy = row.strategy;
       FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), preset, options, shape, out));
@@ -229,6 +230,7 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);
     FATHOM_TRY(add_variation(flags, large, base, shape, out));
     for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
       ModelOptions options = base;
       options.moe.strategy = row.strategy;
       if (std::none_of(out.begin(), out.end(), [&](const Variation& v) {

@@ -118,20 +118,6 @@ __device__ __forceinline__ Packed<T> load_packed(const T* p) {
   return *reinterpret_cast<const Packed<T>*>(p);
 }
 
-/// A store of vectors to global memory. The compiler cuts some copies of a struct to words, this it
-/// does not. PTX ISA, st.
-__device__ __forceinline__ void st_global_v2(void* p, uint32_t a, uint32_t b) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(a), "r"(b)
-               : "memory");
-}
-
-__device__ __forceinline__ void st_global_v4(
-    void* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
-               "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
-
 /// Stores that are left out unless `really`, by a predicate and not by a branch. PTX ISA, st.
 __device__ __forceinline__ void st_global_if(void* p, uint32_t word, bool really) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}\n" ::"l"(
@@ -157,16 +143,16 @@ __device__ __forceinline__ void st_global_v4_if(
       : "memory");
 }
 
-/// To global memory.
+/// To global memory, whole vectors: the compiler cuts some copies of a struct to words.
 template <class T>
 __device__ __forceinline__ void store_packed(T* p, const Packed<T>& packed) {
   const auto& w = packed.words;
   if constexpr (sizeof(packed) == 8) {
-    st_global_v2(p, w[0], w[1]);
+    *reinterpret_cast<uint2*>(p) = make_uint2(w[0], w[1]);
   } else {
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(packed) / 4); i += 4)
-      st_global_v4(reinterpret_cast<uint32_t*>(p) + i, w[i], w[i + 1], w[i + 2], w[i + 3]);
+      reinterpret_cast<uint4*>(p)[i / 4] = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
   }
 }
 
@@ -290,6 +276,26 @@ __device__ __forceinline__ uint4 load_weights(const void* p, uint64_t policy) {
                : "l"(__cvta_generic_to_global(p)), "l"(policy)
                : "memory");
   return v;
+}
+
+__device__ __forceinline__ float low_bf16(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float high_bf16(uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+
+/// sum + a b of eight bf16 each, in their order.
+__device__ __forceinline__ float add_products(uint4 w, uint4 x, float sum) {
+  const uint32_t ws[4] = {w.x, w.y, w.z, w.w};
+  const uint32_t xs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum = fmaf(low_bf16(ws[i]), low_bf16(xs[i]), sum);
+    sum = fmaf(high_bf16(ws[i]), high_bf16(xs[i]), sum);
+  }
+  return sum;
 }
 
 // ---- eight elements, two at a time where they have sixteen bits ----

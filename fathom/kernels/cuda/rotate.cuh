@@ -67,9 +67,9 @@ template <class T>
 __device__ __forceinline__ void store_half(T* p, const PackedPairs<T>& half) {
   const auto& w = half.words;
   if constexpr (sizeof(half) == 16) {
-    st_global_v4(p, w[0], w[1], w[2], w[3]);
+    *reinterpret_cast<uint4*>(p) = make_uint4(w[0], w[1], w[2], w[3]);
   } else if constexpr (sizeof(half) == 8) {
-    st_global_v2(p, w[0], w[1]);
+    *reinterpret_cast<uint2*>(p) = make_uint2(w[0], w[1]);
   } else {
     *reinterpret_cast<PackedPairs<T>*>(p) = half;
   }

@@ -102,6 +102,22 @@ __device__ __forceinline__ void copy_bytes(
       : "memory");
 }
 
+/// The box at (column, row, matrix), kept in the last cache by `policy`.
+__device__ __forceinline__ void copy_box(uint32_t to,
+                                         const CUtensorMap& map,
+                                         int column,
+                                         int row,
+                                         int matrix,
+                                         uint32_t barrier,
+                                         uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+
 /// Brings the box at (column, row, matrix) into the last cache.
 __device__ __forceinline__ void prefetch_box(const CUtensorMap& map,
                                              int column,

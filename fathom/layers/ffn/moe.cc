@@ -28,6 +28,14 @@ std::string_view why_not_fused(const MoeCall& c) {
   return fits ? "" : "the fused kernels take experts in bf16, f32, fp8_block and nvfp4";
 }
 
+std::string_view why_not_chosen(const MoeCall& c) {
+  // More tokens would read matrices again that several chose.
+  constexpr int64_t kMostTokens = 2;
+  if (!c.on_gpu) return "it spares launches of a GPU";
+  if (!c.in_rows) return "the chosen matrices are read in rows of bf16";
+  return c.tokens > 0 && c.tokens <= kMostTokens ? "" : "it is for one token or two";
+}
+
 std::string_view why_not_grouped(const MoeCall& c) {
   return has_channel_codes(c.experts) ? "there is no grouped product for scales per channel" : "";
 }
@@ -37,15 +45,16 @@ std::string_view why_not_sorted(const MoeCall& c) {
 }
 
 constexpr MoeRow kMoeRows[] = {
-    {MoeStrategy::kFused, "fused", true, why_not_fused},
-    {MoeStrategy::kGrouped, "grouped", false, why_not_grouped},
-    {MoeStrategy::kSorted, "sorted", false, why_not_sorted},
+    {MoeStrategy::kFused, "fused", MoePin::kMust, why_not_fused},
+    {MoeStrategy::kChosen, "chosen", MoePin::kNever, why_not_chosen},
+    {MoeStrategy::kGrouped, "grouped", MoePin::kMay, why_not_grouped},
+    {MoeStrategy::kSorted, "sorted", MoePin::kMay, why_not_sorted},
 };
 
 // Why the table does not stop at this row; empty if it does.
 std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOptions& options) {
   if (options.strategy && *options.strategy != row.strategy) return "the options ask for another";
-  if (!options.strategy && row.only_pinned) return "runs only if asked for";
+  if (!options.strategy && row.pin == MoePin::kMust) return "runs only if asked for";
   return row.why_not(call);
 }
 
@@ -54,7 +63,7 @@ std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOp
 Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name) {
   if (name == "auto") return std::optional<MoeStrategy>{};
   for (const MoeRow& row : kMoeRows) {
-    if (row.name == name) return std::optional{row.strategy};
+    if (row.name == name && row.pin != MoePin::kNever) return std::optional{row.strategy};
   }
   return invalid_argument(
       str_cat("strategy of the experts \"", name, "\", expected auto, grouped, sorted or fused"));
@@ -97,6 +106,28 @@ std::string explain_moe(const MoeCall& call, const MoeOptions& options) {
   }
   return out;
 }
+
+namespace {
+
+bool is_bf16_in_rows(const LinearWeight& w) {
+  return w.w.format() == Format::kBf16 && w.w.layout == WeightLayout::kRowMajor;
+}
+
+bool is_bf16_in_rows(const RowsWeight& gate_up, const LinearWeight& down) {
+  return gate_up.num_parts == 1 && is_bf16_in_rows(gate_up.parts[0]) && is_bf16_in_rows(down);
+}
+
+MoeCall call_of(const Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
+  return {.experts = w.down.w.format(),
+          .rule = s.rule,
+          .renormalize = s.renormalize,
+          .tokens = x.dim(0),
+          .on_gpu = ex.device != nullptr,
+          .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
+                     (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down))};
+}
+
+}  // namespace
 
 // In float32, as everything about the choice.
 Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
@@ -173,14 +204,13 @@ Status moe(Exec& ex,
            int layer,
            const Probe* probe) {
   ArenaScope arena(*ex.activations);
-  const MoeCall call{
-      .experts = w.down.w.format(), .rule = m.shape.rule, .renormalize = m.shape.renormalize};
-  FATHOM_ASSIGN(const int row, choose_moe(call, m.options));
+  FATHOM_ASSIGN(const int row, choose_moe(call_of(ex, m.shape, w, x), m.options));
   const MoeStrategy strategy = kMoeRows[row].strategy;
   if (strategy == MoeStrategy::kFused) return moe_fused(ex, m.shape, w, x, y);
   FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m.shape, w, x));
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
+  if (strategy == MoeStrategy::kChosen) return moe_chosen(ex, m.shape, w, x, choice, y);
   return strategy == MoeStrategy::kGrouped ? moe_grouped(ex, m.shape, w, x, choice, y)
                                            : moe_sorted(ex, m.shape, w, x, choice, y);
 }

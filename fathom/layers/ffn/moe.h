@@ -2,8 +2,10 @@
 //
 //   y = Shared(x) + sum over the K chosen experts of  w_e * Expert_e(x)
 //
-// Three strategies compute the routed sum; a table chooses. They differ in how rows meet experts:
+// Four strategies compute the routed sum; a table chooses. They differ in how rows meet experts:
 //
+//   chosen    a token or two on a GPU: the chosen matrices are read where they lie, the shared
+//             expert beside them; nothing is sorted, copied or summed by kernels of its own
 //   grouped   rows are copied into expert order, one grouped product each way, then summed back
 //   sorted    products gather and scatter rows through sorted slots; no copy of the rows is made
 //   fused     choice, products and sum are one kernel; the router's logits are all it gets
@@ -50,13 +52,14 @@ struct MoeWeights {
   MlpWeights shared;   ///< absent (not present()) where a model has none
 };
 
-enum class MoeStrategy : uint8_t { kGrouped, kSorted, kFused };
+enum class MoeStrategy : uint8_t { kChosen, kGrouped, kSorted, kFused };
 
 struct MoeOptions {
   std::optional<MoeStrategy> strategy;  ///< pins one
 };
 
-/// "auto" (empty), "grouped", "sorted", "fused". Errors: InvalidArgument with those names.
+/// "auto" (empty), or a strategy that can be asked for: "grouped", "sorted", "fused". Errors:
+/// InvalidArgument with those names.
 Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name);
 
 /// What the choice of a strategy depends on besides the options.
@@ -64,13 +67,24 @@ struct MoeCall {
   Format experts = Format::kBf16;  ///< of gate_up and down
   RouterRule rule = RouterRule::kSoftmax;
   bool renormalize = false;
+  int64_t tokens = 0;  ///< 0: any number
+  bool on_gpu = false;
+  bool in_rows =
+      false;  ///< all matrices are bf16 in rows, gate and up in one; so is the shared expert
+};
+
+/// Whether the options may ask for a strategy.
+enum class MoePin : uint8_t {
+  kMay,
+  kMust,   ///< never chosen otherwise
+  kNever,  ///< it cannot compute every call of a model
 };
 
 /// A row of the strategy table: the first that is not pinned away and takes the call wins.
 struct MoeRow {
   MoeStrategy strategy;
   std::string_view name;
-  bool only_pinned;  ///< never chosen unless the options ask for it
+  MoePin pin;
   /// Why the strategy cannot compute the call; empty if it can.
   std::string_view (*why_not)(const MoeCall& call);
 };
@@ -116,6 +130,12 @@ Status moe_grouped(Exec& ex,
                    const View& x,
                    const RouterChoice& choice,
                    const View& y);
+Status moe_chosen(Exec& ex,
+                  const MoeShape& s,
+                  const MoeWeights& w,
+                  const View& x,
+                  const RouterChoice& choice,
+                  const View& y);
 Status moe_sorted(Exec& ex,
                   const MoeShape& s,
                   const MoeWeights& w,

@@ -235,6 +235,7 @@ std::string scope_table(const TracePhase& phase, std::string_view scope) {
 std::string strategies(std::span<const Variation> variations) {
   std::string out;
   for (const MoeRow& row : moe_rows()) {
+    if (row.pin == MoePin::kNever) continue;
     for (const Variation& v : variations) {
       const std::string suffix = str_cat(" --moe ", row.name);
       if (!v.flags.ends_with(suffix)) continue;

@@ -10,6 +10,7 @@
 
 #include "fathom/base/check.h"
 #include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/product.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
@@ -26,25 +27,6 @@ inline constexpr int kMostRowTokens = 2;
 inline constexpr int kFewestRows = 512;
 inline constexpr int kFewestRowK = 1024;
 inline constexpr int64_t kMostRowBytes = int64_t{32} << 20;
-
-__device__ __forceinline__ float low_bf16(uint32_t pair) {
-  return __uint_as_float(pair << 16);
-}
-
-__device__ __forceinline__ float high_bf16(uint32_t pair) {
-  return __uint_as_float(pair & 0xFFFF0000u);
-}
-
-__device__ __forceinline__ float add_products(uint4 w, uint4 x, float sum) {
-  const uint32_t ws[4] = {w.x, w.y, w.z, w.w};
-  const uint32_t xs[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sum = fmaf(low_bf16(ws[i]), low_bf16(xs[i]), sum);
-    sum = fmaf(high_bf16(ws[i]), high_bf16(xs[i]), sum);
-  }
-  return sum;
-}
 
 template <int kTokens>
 __global__ void __launch_bounds__(kRowWarps * 32) row_products(ProductCall c) {

@@ -156,6 +156,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
                                             const TilePlaces<Codec, kTokens>& at) {
   using Memory = TileMemory<Codec, kTokens>;
   constexpr int kWElements = Codec::kWRow / (Codec::kXElement == 2 && !Codec::kDecoded ? 2 : 1);
+  const uint64_t policy = weights_policy(walk.c.offsets == nullptr && walk.c.T <= kTokens);
   bool x_may_be_in_the_making = true;
   for (; walk.more(); walk.next_item()) {
     if (walk.is_last()) let_next_start();
@@ -168,7 +169,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
           barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
           barrier_expect(at.w_full(walk.w_stage), Memory::kWBytes);
           copy_box(at.w(walk.w_stage), maps.w, k * kWElements, first_row, tile.e,
-                   at.w_full(walk.w_stage));
+                   at.w_full(walk.w_stage), policy);
           walk.next_w_stage();
         }
       }
@@ -176,7 +177,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
       const uint32_t full = at.full(walk.stage);
       barrier_expect(full, Memory::kStageBytes);
       if constexpr (!Memory::kOwnRing)
-        copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full);
+        copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full, policy);
       if (x_may_be_in_the_making) wait_for_previous();
       x_may_be_in_the_making = false;
 #pragma unroll
