@@ -31,6 +31,22 @@ namespace fathom {
 inline constexpr int64_t kNvfp4Block = 16;
 inline constexpr int64_t kMxfp4Block = 32;
 
+/// What NVFP4 weights are divided by as E4M3: the largest, 6 * 448, becomes 336.
+inline constexpr float kNvfp4PerE4m3 = 8.0f;
+
+/// The E4M3 weight that products on FP8 tensor cores take for an NVFP4 weight `value` = code *
+/// block scale (exact in float, without the global scale):
+///
+///   e4m3( value / 8 ), rounded to nearest even
+///
+/// Codes +-1, 2 and 4 times a normal scale stay exact. Others have five significant bits where E4M3
+/// has four, so half of the scales make them one unit of the fifth too large or too small, or two:
+/// 2 % of a weight, root mean square. Below 2^-3 the subnormals of E4M3 take more, and what is at
+/// most 2^-7 becomes zero.
+FATHOM_HD constexpr E4m3 nvfp4_as_e4m3(float value) {
+  return e4m3_from_float(value * (1.0f / kNvfp4PerE4m3));
+}
+
 /// Two codes in a byte, the one of the even k in the low nibble.
 FATHOM_HD constexpr uint8_t pack_e2m1(E2m1 even, E2m1 odd) {
   return static_cast<uint8_t>((even.bits & 15u) | (odd.bits & 15u) << 4);

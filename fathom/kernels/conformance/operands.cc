@@ -219,6 +219,13 @@ std::span<const float> Weight::exact_row(int64_t row) const {
                                     static_cast<size_t>(o.weight.cols));
 }
 
+float Weight::global(int64_t row) const {
+  const CaseData::Operand& o = *data_->operands_[static_cast<size_t>(id_)];
+  const float* global = data_->parts_of(o, 0).global;
+  return o.weight.layout == WeightLayout::kRows16 ? global[row / kTileRows]
+                                                  : global[row / o.weight.rows];
+}
+
 View Binding::operator()(const Tensor& t) const {
   if (!t.present()) return {};
   const CaseData::Operand& o = *data_.operands_[static_cast<size_t>(t.id_)];
@@ -365,6 +372,27 @@ Weight CaseData::weight_codes(const WeightSpec& wanted, int64_t ring_bytes) {
   generate_weight_codes(spec, rng_, parts_of(*operands_.back(), 0),
                         ring ? ring.get_deleter().ring_bytes : 0);
   return handle;
+}
+
+void CaseData::set_block_scales(const Weight& w,
+                                const std::function<E4m3(int64_t row, int64_t block)>& f) {
+  Operand& o = *operands_[static_cast<size_t>(w.id_)];
+  FATHOM_CHECK(o.weight.format == Format::kNvfp4, "only nvfp4 has such scales");
+  const WeightParts parts = parts_of(o, 0);
+  const int64_t blocks = o.weight.cols / 16;
+  const int64_t group_bytes = rows16_group_bytes(Format::kNvfp4, o.weight.cols);
+  for (int64_t row = 0; row < o.weight.matrices() * o.weight.rows; ++row) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      // In kRows16 behind the codes of a super-tile of four blocks (formats/tile_layout.h).
+      std::byte* const scale =
+          o.weight.layout == WeightLayout::kRows16
+              ? parts.values + row / 16 * group_bytes + b / 4 * 576 + 512 + b % 4 * 16 + row % 16
+              : parts.scales + row * blocks + b;
+      *scale = std::byte{f(row, b).bits};
+    }
+  }
+  o.exact.clear();
+  o.decoded_row = -1;
 }
 
 WeightParts CaseData::parts_of(const Operand& o, int copy, Side side) const {

@@ -13,6 +13,7 @@
 #include "fathom/device/arena.h"
 #include "fathom/device/memory.h"
 #include "fathom/device/stream.h"
+#include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/compare.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/tensor/quant_view.h"
@@ -118,6 +119,9 @@ class Weight {
   /// Row before quantisation. Only of weights made by CaseData::weight.
   std::span<const float> exact_row(int64_t row) const;
 
+  /// What multiplies a whole matrix; of NVFP4.
+  float global(int64_t row) const;
+
  private:
   friend class CaseData;
   friend class Binding;
@@ -219,6 +223,10 @@ class CaseData {
   /// no more memory than that (say so in CaseSpec::note).
   /// Errors of the system (no memory) end the program, as in every other function here.
   Weight weight_codes(const WeightSpec& spec, int64_t ring_bytes = 0);
+
+  /// Gives an NVFP4 weight other block scales: f(row, block), row counted through the stack. It has
+  /// no exact values from then on.
+  void set_block_scales(const Weight& w, const std::function<E4m3(int64_t row, int64_t block)>& f);
 
   /// Exact answers, element by element: f(row, col), col in the last axis, row through all others.
   /// Large outputs are sampled: edges of tiles and random places, at least 4,096 in `sampled_rows`

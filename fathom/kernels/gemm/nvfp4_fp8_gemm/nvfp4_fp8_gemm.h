@@ -1,0 +1,64 @@
+// Products with NVFP4 weights of activations in FP8 (W4A8), for tensor cores that multiply E4M3.
+//
+// A kernel of its own and no format of x of nvfp4_gemm: that one is exact in its weights, whatever
+// x is, and each of its variants says so; here the rounding of the weights is part of what is
+// computed. One contract would have two equations, and a pinned variant could change the result.
+#pragma once
+
+#include <array>
+
+#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/gemm/gemm_shape.h"
+#include "fathom/kernels/gemm/products.h"
+
+namespace fathom {
+
+/// A linear layer with NVFP4 weights that become E4M3, and activations in E4M3 with a scale for
+/// each 128 k of a token.
+///
+///   w8[n,k] = e4m3( code[n,k] * scale[n,k/16] / 8 )           to nearest even, never saturates
+///   y[t,n]  = 8 global sum_g x_scale[t,g] * ( sum_{k in group g} x[t,k] * w8[n,k] )
+///
+/// x: E4M3 codes (format fp8_group), as group_quant_fp8 writes them; x_scales: float32 [T, K/128]
+/// in any strides, as fp8_block_gemm has them. w in any layout; scales of w are linear, not
+/// negative and not NaN. `global` belongs to the matrix, or in layout kRows16 to 16 rows. x and y
+/// may have strided rows; y must not overlap x.
+/// Lossy, and never what a layer takes by itself. Against unquantised operands diff <= 7e-3, as for
+/// exact products with NVFP4 weights. Half of a squared relative error is what it adds to diff:
+/// NVFP4 itself 4.2e-3 to 5.1e-3; x in E4M3 (steps of 1/8 to 1/16 of a value, 2.5 % root mean
+/// square) 3.1e-4; w8 (formats/block_fp4.h, 2 %) 2e-4. Together 4.7e-3 to 5.6e-3.
+/// float32 over k in order, or sums of a group first, which tensor cores add with about 14 bits
+/// (variants whose unit is fp8; not for y in float32), then scaled and added up in float32; y is
+/// rounded once. A row's bits depend on that row and on w alone. Deterministic. The code NaN or a
+/// NaN scale of x makes its own row NaN. Errors: InvalidArgument for missing or misshapen scales.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); DeepSeek-V3 technical report, section 3.3.2
+/// (sums of 128 k).
+struct Nvfp4Fp8Gemm {
+  static constexpr KernelInfo kInfo{
+      .name = "nvfp4_fp8_gemm",
+      .signature = "x[T,K]:fp8_group w[N,K]:nvfp4 -> y[T,N]:bf16|f16|f32",
+      .limits = "K%128==0",
+      .equation = "y[t,n] = 8 global sum_g x_scale[t,g] sum_{k in g} x[t,k] e4m3(w[n,k] / 8)",
+      .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 3.3.2",
+      .flops = "2*T*N*K",
+  };
+
+  struct Args {
+    View x;
+    QuantView w;
+    View y;
+    View x_scales = {};
+  };
+
+  static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.w.values, &a.y}; }
+
+  static Cost cost(const Args& a) { return product_cost(a.x.dim(0), a.w.rows(), a.w.cols()); }
+
+  static int64_t workspace(const Args& a, int num_threads);
+  static Status check(const Args& a);
+};
+
+extern const VariantTable<Nvfp4Fp8Gemm> nvfp4_fp8_gemm_cpu;
+extern const VariantTable<Nvfp4Fp8Gemm> nvfp4_fp8_gemm_cuda;
+
+}  // namespace fathom
