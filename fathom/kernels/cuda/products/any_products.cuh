@@ -2,6 +2,7 @@
 // accept and no other variant takes. Not made to be fast.
 #pragma once
 
+#include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -30,6 +31,7 @@ struct AnyMatrix {
   int64_t scale_column = 1;
   int32_t scale_columns = 0;  ///< of a swizzled matrix
   bool in_pairs = false;      ///< nvfp4 in layout kPairs
+  bool as_e4m3 = false;       ///< nvfp4, each value rounded to what products in E4M3 take for it
 
   __device__ float scale_at(int64_t at) const {
     if (scale_format == Format::kUe8m0) return to_float(Ue8m0{scales[at]});
@@ -47,8 +49,13 @@ struct AnyMatrix {
     return __uint_as_float(upper == 0 ? both << 16 : both & 0xFFFF0000u) * 0x1p126f;
   }
 
+  __device__ __forceinline__ float load(int64_t r, int64_t scale_r, int k) const {
+    const float value = load_exact(r, scale_r, k);
+    return as_e4m3 ? kNvfp4PerE4m3 * to_float(nvfp4_as_e4m3(value)) : value;
+  }
+
   /// Scale rows are counted from `scale_first`: those of experts may begin elsewhere.
-  __device__ float load(int64_t r, int64_t scale_r, int k) const {
+  __device__ __forceinline__ float load_exact(int64_t r, int64_t scale_r, int k) const {
     float value;
     if (in_pairs) {
       const auto* words = static_cast<const uint32_t*>(values) + (r * row + k) / 32 * 4;

@@ -58,6 +58,8 @@ template <class Codec>
 Status make_maps(const ProductCall& c, int tokens, TileMaps* maps) {
   constexpr bool kWide = Codec::kXElement == 2;
   constexpr bool kWideWeights = kWide && !Codec::kDecoded;
+  // Rows that are no whole panel lie as they come: lanes that read two of them need all banks.
+  constexpr int kWBox = Codec::kWRow * Codec::kWEvery;
   const int64_t x_matrices = c.offsets == nullptr && c.x_matrix != 0 ? c.matrices : 1;
   FATHOM_TRY(make_tensor_map(
       {.data = c.x,
@@ -73,15 +75,16 @@ Status make_maps(const ProductCall& c, int tokens, TileMaps* maps) {
        .type = kWideWeights ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
        .dims = {c.w_row / element, c.N, c.matrices},
        .strides = {c.w_row, c.w_matrix},
-       .box = {kPanelRowBytes / element, kTileRows<Codec>},
-       .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
+       .box = {kWBox / element, kTileRows<Codec>},
+       .swizzle =
+           kWBox == kPanelRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE},
       &maps->w);
 }
 
 template <class Codec, int kTokens>
 Status launch_tiles(Exec& ex, const ProductCall& c) {
   using Memory = TileMemory<Codec, kTokens>;
-  static_assert(Codec::kWRow * Codec::kWEvery == kPanelRowBytes);
+  static_assert(kPanelRowBytes % (Codec::kWRow * Codec::kWEvery) == 0);
   const TilePlan plan = tile_plan<Codec, kTokens>(c, *ex.device);
   TileMaps maps;
   FATHOM_TRY(make_maps<Codec>(c, kTokens, &maps));
@@ -107,8 +110,10 @@ int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
   constexpr int64_t kStart = 2500;        // and end of a tile
   constexpr int64_t kCombine = 6000;      // sums of slices
   constexpr int64_t kBytesPerClock = 16;  // of a multiprocessor's share
-  constexpr int64_t kDecoding =
-      !Codec::kDecoded ? 0 : (Codec::kGroups == 4 ? 13 : 14) * Codec::kStageK;
+  constexpr int64_t kDecoding = (!Codec::kDecoded ? 0
+                                 : Codec::kCodes  ? 5  // counted, of 128 rows of w
+                                                  : (Codec::kGroups == 4 ? 13 : 14)) *
+                                Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
   constexpr int64_t kStage = std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding);
   const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu);

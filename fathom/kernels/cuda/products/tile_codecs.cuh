@@ -12,6 +12,7 @@ enum class TileSide {
   kNone,
   kRowScales,    ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
   kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
+  kTables,       ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
 };
 
 __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {

@@ -132,7 +132,7 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
                                              const TilePlaces<Codec, kTokens>& at,
                                              int thread) {
   constexpr bool kOwnRing = TileMemory<Codec, kTokens>::kOwnRing;
-  if (Codec::kSide == TileSide::kTokenScales) wait_for_previous();
+  if (Codec::kSide != TileSide::kRowScales) wait_for_previous();  // for the scales of x
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
@@ -202,6 +202,8 @@ __device__ __forceinline__ void bring_tiles(const TileMaps& maps,
       bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
     if constexpr (Codec::kSide == TileSide::kTokenScales)
       bring_scales<TokenScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
+    if constexpr (Codec::kSide == TileSide::kTables)
+      bring_scales<typename Codec::Side>(walk, at, thread - (kWarpgroup - kSideThreads));
   }
 }
 
@@ -241,9 +243,13 @@ __device__ __forceinline__ void multiply_fragments(float (&d)[kTokens / 2],
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
     const int step = first + i;
-    multiply_rows(d, a[i],
-                  b.at(static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes + step % 4 * 32)),
-                  accumulate || i > 0);
+    const uint64_t x_step =
+        b.at(static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes + step % 4 * 32));
+    if constexpr (Codec::kCodes) {
+      multiply_codes(d, a[i], x_step, accumulate || i > 0);
+    } else {
+      multiply_rows(d, a[i], x_step, accumulate || i > 0);
+    }
   }
 }
 
@@ -265,7 +271,7 @@ class TileSums {
       : at_(at), wg_(wg), rows_(static_cast<uint32_t>(wg * 64 * kRowBlocks * Codec::kWRow)) {
     const auto row = static_cast<uint32_t>((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64);
     if constexpr (Codec::kDecoded) w_place_ = kept(Codec::w_place(row));
-    if constexpr (Memory::kOwnRing) side_place_ = kept(Codec::side_place(row));
+    if constexpr (requires { Codec::side_place(row); }) side_place_ = kept(Codec::side_place(row));
     if (kTurns && wg == 1) pass_turn();
   }
 
@@ -406,6 +412,8 @@ class TileSums {
           add_scaled(
               d[block], part,
               at_.side(walk.stage) + (kRowBlocks > 1 ? 512 * static_cast<uint32_t>(wg_) : 0));
+        } else if constexpr (Codec::kSide == TileSide::kTables) {
+          add_scaled(d[block], part, at_.side(walk.stage) + kTileRows<Codec> * 64);
         } else if (ends) {
 #pragma unroll
           for (int i = 0; i < kSums; ++i)
@@ -420,7 +428,11 @@ class TileSums {
       Walk& walk, int k, int block, float (&part)[kSums], bool accumulate) {
     if constexpr (Codec::kDecoded) {
       uint32_t a[Codec::kSteps][4];
-      Codec::decode(at_.w(walk.stage) + w_place_, a);
+      if constexpr (Codec::kSide == TileSide::kTables) {
+        Codec::decode(at_.w(walk.stage) + w_place_, at_.side(walk.stage) + side_place_, a);
+      } else {
+        Codec::decode(at_.w(walk.stage) + w_place_, a);
+      }
       take_turn();
       begin_products();
       multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), 0, accumulate);
@@ -464,13 +476,15 @@ class TileSums {
 
 /// Registers of a thread that brings and of one that computes: together what the block starts with.
 template <class Codec, int kTokens>
-inline constexpr int kFewRegisters = Codec::kGroups == 2 ? 40
-                                     : kTokens == 64     ? 64
-                                                         : 32;
+inline constexpr int kFewRegisters = Codec::kSide == TileSide::kTables ? 56
+                                     : Codec::kGroups == 2             ? 40
+                                     : kTokens == 64                   ? 64
+                                                                       : 32;
 template <class Codec, int kTokens>
-inline constexpr int kManyRegisters = Codec::kGroups == 2 ? 232
-                                      : kTokens == 64     ? 104
-                                                          : 112;
+inline constexpr int kManyRegisters = Codec::kSide == TileSide::kTables ? 224
+                                      : Codec::kGroups == 2             ? 232
+                                      : kTokens == 64                   ? 104
+                                                                        : 112;
 
 /// The tiles of a block: their sums become rows of y, or lie in shared memory for combine_slices.
 template <class Codec, int kTokens>

@@ -39,9 +39,10 @@ struct TileMemory {
   static constexpr int kXBytes = kXPanels * kXPanelBytes;
   static constexpr int kWBytes = kTileRows<Codec> * Codec::kWRow * Codec::kWEvery;
   static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
-  static constexpr int kSideBytes = Codec::kSide == TileSide::kNone ? 0
-                                    : Codec::kSide == TileSide::kRowScales
-                                        ? kTileRows<Codec> * 64
+  static constexpr int kSideBytes = Codec::kSide == TileSide::kNone        ? 0
+                                    : Codec::kSide == TileSide::kRowScales ? kTileRows<Codec> * 64
+                                    : Codec::kSide == TileSide::kTables
+                                        ? kTileRows<Codec> * 64 + 128 * 4
                                         : Codec::kRowBlocks * 128 * 4;
   static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 64 ? 3 : 2;
   /// 64 x 64 outputs a warpgroup.

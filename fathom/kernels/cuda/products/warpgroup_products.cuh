@@ -6,6 +6,8 @@
 //
 //   a[0]: row 16 q + g, k 2t 2t+1     a[1]: row 16 q + g + 8, the same k
 //   a[2]: row 16 q + g, k 2t+8 2t+9   a[3]: row 16 q + g + 8
+//
+// of 64 x 32 in E4M3 the same with four bytes a register: k 4t .. 4t+3, and 16 more.
 #pragma once
 
 #include "fathom/kernels/cuda/tensor_core.cuh"
@@ -94,6 +96,34 @@ __device__ __forceinline__ void multiply_codes(float (&d)[64],
       "%64, %65, p, 1, 1;\n}\n"
       : FATHOM_SUMS_64_OF(0)
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+/// d[64 x 64] (+)= a b^T over 32 columns of E4M3 of both, a in registers.
+__device__ __forceinline__ void multiply_codes(float (&d)[32],
+                                               const uint32_t (&a)[4],
+                                               uint64_t b,
+                                               bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" FATHOM_SUMS_32
+      "}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
+      : FATHOM_SUMS_32_OF(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+/// d[64 x 128] (+)= a b^T over 32 columns of E4M3 of both, a in registers.
+__device__ __forceinline__ void multiply_codes(float (&d)[64],
+                                               const uint32_t (&a)[4],
+                                               uint64_t b,
+                                               bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" FATHOM_SUMS_64
+      "}, "
+      "{%64, %65, %66, %67}, %68, p, 1, 1;\n}\n"
+      : FATHOM_SUMS_64_OF(0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
 /// A matrix of 8 x 8 words of sixteen bits over the lanes of a warp, turned over: lane 4 g + t has

@@ -1,0 +1,31 @@
+#include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_as_e4m3.cuh"
+#include "fathom/kernels/moe/nvfp4_fp8_group_gemm/nvfp4_fp8_group_gemm.h"
+
+namespace fathom {
+namespace {
+
+using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
+
+using Args = Nvfp4Fp8GroupGemm::Args;
+
+static_assert(kMostExperts<TileNvfp4AsE4m3> >= 1024, "as the table says");
+
+Status run_each(Exec& ex, const Args& a) {
+  AnyProduct p = any_product_of(e4m3_product(a), Format::kNvfp4);
+  p.w.as_e4m3 = true;
+  return run_any(ex, p);
+}
+
+constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+
+}  // namespace
+
+constinit const VariantTable<Nvfp4Fp8GroupGemm> nvfp4_fp8_group_gemm_cuda{
+    {"code_tiles", sm(90), "E<=1024", kTraits, run_e4m3_tiles<Args>, MathUnit::kFp8,
+     fills_e4m3_tiles<Args>, ordered_workspace<Args>},
+    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+};
+
+}  // namespace fathom
