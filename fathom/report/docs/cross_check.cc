@@ -32,6 +32,8 @@ constexpr Reason kReasons[] = {
     {"nvfp4_quant_experts", "activations of experts in NVFP4 where FP4 units exist"},
     {"fp8_bmm", "absorbed products in fp8; w_kc and w_vc are kept in bf16"},
     {"fp8_group_gemm_skewed", "grouped products of uneven experts, chosen by callers"},
+    {"nvfp4_fp8_gemm", "a lossy mode for callers of the kernel library: NVFP4 weights as E4M3"},
+    {"nvfp4_fp8_group_gemm", "the same of experts"},
     {"topk_sigmoid", "a router without groups or bias, which no DeepSeek model has"},
     {"route_group_shapes", "shapes of groups for libraries of grouped products"},
 };
