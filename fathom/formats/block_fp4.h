@@ -39,10 +39,10 @@ inline constexpr float kNvfp4PerE4m3 = 8.0f;
 ///
 ///   e4m3( value / 8 ), rounded to nearest even
 ///
-/// Codes +-1, 2 and 4 times a normal scale stay exact. Others have five significant bits where E4M3
-/// has four, so half of the scales make them one unit of the fifth too large or too small, or two:
-/// 2 % of a weight, root mean square. Below 2^-3 the subnormals of E4M3 take more, and what is at
-/// most 2^-7 becomes zero.
+/// Codes 0.5, 1, 2 and 4 times a normal scale stay exact. 1.5, 3 and 6 need six significant bits
+/// where E4M3 has four, so five of eight scales make them 2 to 5 % too large or too small; over all
+/// weights 2 %, root mean square. Below 2^-3 the subnormals of E4M3 take more, and what is at most
+/// 2^-7 becomes zero.
 FATHOM_HD constexpr E4m3 nvfp4_as_e4m3(float value) {
   return e4m3_from_float(value * (1.0f / kNvfp4PerE4m3));
 }

@@ -272,6 +272,8 @@ class TileSums {
     const auto row = static_cast<uint32_t>((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64);
     if constexpr (Codec::kDecoded) w_place_ = kept(Codec::w_place(row));
     if constexpr (requires { Codec::side_place(row); }) side_place_ = kept(Codec::side_place(row));
+    if constexpr (kTurns && Codec::kSide == TileSide::kTables)
+      same_wg_ = static_cast<int>(kept(threadIdx.x / kWarpgroup));
     if (kTurns && wg == 1) pass_turn();
   }
 
@@ -309,6 +311,18 @@ class TileSums {
   __device__ __forceinline__ void take_turn() {
     if constexpr (!kTurns) return;
     named_sync(4 + wg_, 2 * kWarpgroup);
+  }
+
+  /// The same, once all fragments are there. The barrier's number depends on them, or so it looks:
+  /// otherwise the compiler decodes half of them in the turn.
+  template <int kSteps>
+  __device__ __forceinline__ void take_turn_after(const uint32_t (&a)[kSteps][4]) {
+    if constexpr (!kTurns) return;
+    uint32_t all = ~0u;
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; ++i)
+      all &= a[i / 4][i % 4];
+    named_sync(4 + (all == ~0u ? same_wg_ : wg_), 2 * kWarpgroup);
   }
 
   __device__ __forceinline__ void pass_turn() {
@@ -433,7 +447,11 @@ class TileSums {
       } else {
         Codec::decode(at_.w(walk.stage) + w_place_, a);
       }
-      take_turn();
+      if constexpr (Codec::kSide == TileSide::kTables) {
+        take_turn_after(a);
+      } else {
+        take_turn();
+      }
       begin_products();
       multiply_fragments<Codec, kTokens>(part, a, at_.x(walk.stage), 0, accumulate);
       commit_products();
@@ -467,6 +485,7 @@ class TileSums {
 
   Places at_;
   int wg_;
+  int same_wg_ = 0;  ///< as wg_, which the compiler does not know; of fragments made of tables
   uint32_t rows_;
   uint32_t w_place_ = 0;  ///< of this lane's rows in a stage, if they are decoded
   uint32_t side_place_ = 0;

@@ -24,9 +24,10 @@ namespace fathom {
 /// negative and not NaN. `global` belongs to the matrix, or in layout kRows16 to 16 rows. x and y
 /// may have strided rows; y must not overlap x.
 /// Lossy, and never what a layer takes by itself. Against unquantised operands diff <= 7e-3, as for
-/// exact products with NVFP4 weights. Half of a squared relative error is what it adds to diff:
-/// NVFP4 itself 4.2e-3 to 5.1e-3; x in E4M3 (steps of 1/8 to 1/16 of a value, 2.5 % root mean
-/// square) 3.1e-4; w8 (formats/block_fp4.h, 2 %) 2e-4. Together 4.7e-3 to 5.6e-3.
+/// exact products with NVFP4 weights. An independent error adds half of its squared relative size
+/// to diff. NVFP4 itself: 4.2e-3 to 5.1e-3. x in E4M3, steps of 1/8 to 1/16 of a value whose error
+/// is even: 2.6 % root mean square, 3.3e-4. w8, codes 1.5, 3 and 6 off by 2 to 5 % under five of
+/// eight scales (formats/block_fp4.h): 2.1 %, 2.3e-4. Together 4.8e-3 to 5.7e-3.
 /// float32 over k in order, or sums of a group first, which tensor cores add with about 14 bits
 /// (variants whose unit is fp8; not for y in float32), then scaled and added up in float32; y is
 /// rounded once. A row's bits depend on that row and on w alone. Deterministic. The code NaN or a
