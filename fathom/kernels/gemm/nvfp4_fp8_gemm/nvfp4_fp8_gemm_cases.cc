@@ -13,7 +13,7 @@ struct Shape {
   Format y = Format::kBf16;
   XScales x_scales = XScales::kRowMajor;
   WeightLayout layout = WeightLayout::kRows16;  ///< on a GPU: pairs
-  BlockScales scales;
+  BlockScales scales = {};
   Dist dist = Dist::kNormal;
   int64_t gap = 9;  ///< elements after each row of x and y
   const char* op = "";

@@ -124,7 +124,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"held", sm(90), "R<=32, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
+    {"held", sm(90), "R<=32, K<=2048", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -23,6 +23,7 @@ inline constexpr int64_t kMostSharedOfMany = 74 << 10;
 inline constexpr int kManyBlocks = 4;        ///< a multiprocessor
 inline constexpr int kFewestRowsOfMany = 7;  ///< of a piece: there is half as much time to compute
 inline constexpr int kMostHeldExpertRows = 32;  ///< of x: a grid has blocks for each
+inline constexpr int kMostHeldExpertK = 2048;   ///< above, sweeps were no slower
 
 /// A block holds `chunks` chunks of two pieces of `piece_rows` rows of w, and has room for `tokens`
 /// rows of x. Its shared memory:
@@ -127,7 +128,8 @@ inline bool takes_held(const ProductCall& c) {
          aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
          16 * held_row_bytes(c.K) <= kMostHeldBytes &&
          int64_t{held_tokens(c)} * c.K * 2 <= kMostHeldXBytes &&
-         c.T <= (c.offsets != nullptr ? kMostHeldExpertRows : kHeldTokens);
+         (c.offsets == nullptr ? c.T <= kHeldTokens
+                               : c.T <= kMostHeldExpertRows && c.K <= kMostHeldExpertK);
 }
 
 }  // namespace fathom::cuda
