@@ -34,6 +34,8 @@ constexpr Reason kReasons[] = {
     {"fp8_group_gemm_skewed", "grouped products of uneven experts, chosen by callers"},
     {"nvfp4_fp8_gemm", "a lossy mode for callers of the kernel library: NVFP4 weights as E4M3"},
     {"nvfp4_fp8_group_gemm", "the same of experts"},
+    {"chosen_experts_gate_up", "a token or two on a GPU; these recordings are of a CPU"},
+    {"chosen_experts_down", "a token or two on a GPU; these recordings are of a CPU"},
     {"topk_sigmoid", "a router without groups or bias, which no DeepSeek model has"},
     {"route_group_shapes", "shapes of groups for libraries of grouped products"},
 };
