@@ -34,7 +34,8 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/// Makes new barriers visible to the copy engine. PTX ISA, fence.mbarrier_init.
+/// Makes new barriers visible to the copy engine and, once they have met, to the blocks of the
+/// cluster. PTX ISA, fence.mbarrier_init.
 __device__ __forceinline__ void fence_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -32,7 +32,7 @@ std::string_view why_not_chosen(const MoeCall& c) {
   // More tokens would read matrices again that several chose.
   constexpr int64_t kMostTokens = 2;
   if (!c.on_gpu) return "it spares launches of a GPU";
-  if (!c.in_rows) return "the chosen matrices are read in rows of bf16";
+  if (!c.in_rows) return "the chosen matrices are read in rows of eight bf16 and eight";
   return c.tokens > 0 && c.tokens <= kMostTokens ? "" : "it is for one token or two";
 }
 
@@ -110,7 +110,9 @@ std::string explain_moe(const MoeCall& call, const MoeOptions& options) {
 namespace {
 
 bool is_bf16_in_rows(const LinearWeight& w) {
-  return w.w.format() == Format::kBf16 && w.w.layout == WeightLayout::kRowMajor;
+  constexpr int64_t kVector = 8;  // elements that the kernels load at once
+  return w.w.format() == Format::kBf16 && w.w.layout == WeightLayout::kRowMajor &&
+         w.w.cols() % kVector == 0;
 }
 
 bool is_bf16_in_rows(const RowsWeight& gate_up, const LinearWeight& down) {

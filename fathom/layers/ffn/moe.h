@@ -69,8 +69,8 @@ struct MoeCall {
   bool renormalize = false;
   int64_t tokens = 0;  ///< 0: any number
   bool on_gpu = false;
-  bool in_rows =
-      false;  ///< all matrices are bf16 in rows, gate and up in one; so is the shared expert
+  /// All matrices, also of the shared expert, are bf16 in rows of whole vectors, gate above up.
+  bool in_rows = false;
 };
 
 /// Whether the options may ask for a strategy.

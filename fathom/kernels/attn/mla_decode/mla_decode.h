@@ -23,7 +23,7 @@ enum class KeyTable : uint8_t {
 /// key_j lies in cache[ block_table[b, j/S] ][ j%S ] and is the stored code; kv_scale turns codes
 /// into values and must be 1 unless the cache is e4m3. kv_lens counts the current token, whose key
 /// is in the cache already. Entries of block_table past the last page in use, and rows of the last
-/// page past kv_lens, are not read. With table = kSlots the keys of a request lie anywhere: entry j
+/// page past kv_lens, do not count. With table = kSlots the keys of a request lie anywhere: entry j
 /// of its row is the slot of key j. kv_lens[b] = 0 gives o = 0 and lse = -inf, or the sink. lse is
 /// natural, includes all scales but o_scale, and may be left out, as may sinks, a logit of each
 /// head without a value. q and o have one format, or q is e4m3 (codes, whose scale is in `scale`)

@@ -378,7 +378,7 @@ void add_model_widths(CaseList& list) {
   for (int64_t keys : {1, 16, 128, 129, 256, 540, 1024, 1025, 2049})
     add(str_cat("few_b1_kv", keys), {.spec = {}, .kv_lens = {keys}, .n = 16, .page_size = 64});
   add("few_b8", {.spec = {},
-                 .kv_lens = {0, 1300, 513, 1024, 1025, 1, 1535, 1537},
+                 .kv_lens = {0, 1300, 513, 1024, 1025, 1, 1407, 1408},
                  .n = 16,
                  .page_size = 64,
                  .sinks = true});

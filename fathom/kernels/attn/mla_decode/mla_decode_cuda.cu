@@ -109,7 +109,7 @@ int64_t piece_rows(const MlaDecode::Args& a, int pieces) {
 
 int64_t tiles_workspace(const MlaDecode::Args& args, const Exec& ex) {
   const MlaDecode::Args a = with_query_axis(args);
-  if (a.q.numel() == 0) return 0;
+  if (a.o.numel() == 0) return 0;
   const Plan plan = plan_of(a, *ex.device);
   return plan.merge == Merge::kKernel ? piece_rows(a, plan.pieces) * (kTileL * 4 + 8) : 0;
 }
@@ -161,7 +161,7 @@ bool is_aligned(const View& v, int64_t bytes) {
 
 Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
-  if (a.q.numel() == 0) return {};
+  if (a.o.numel() == 0) return {};
   const Call call = call_of(a);
   const Plan plan = plan_of(a, *ex.device);
   Cuts cuts{.splits = plan.pieces,
@@ -206,7 +206,7 @@ int64_t few_rows_clusters(const MlaDecode::Args& a) {
 /// Clusters of 16 where the GPU runs all of them at once, else of 8.
 Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
-  if (a.q.numel() == 0) return {};
+  if (a.o.numel() == 0) return {};
   const auto* kernel = reinterpret_cast<const void*>(decode_few_rows);
   const int64_t clusters = few_rows_clusters(a);
   LaunchShape shape{.threads = kFewWarps * kWarp,

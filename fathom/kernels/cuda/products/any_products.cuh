@@ -49,12 +49,13 @@ struct AnyMatrix {
     return __uint_as_float(upper == 0 ? both << 16 : both & 0xFFFF0000u) * 0x1p126f;
   }
 
+  /// Element k of row r, whose scales are those of row `scale_r`: those of experts may begin
+  /// elsewhere.
   __device__ __forceinline__ float load(int64_t r, int64_t scale_r, int k) const {
     const float value = load_exact(r, scale_r, k);
     return as_e4m3 ? kNvfp4PerE4m3 * to_float(nvfp4_as_e4m3(value)) : value;
   }
 
-  /// Scale rows are counted from `scale_first`: those of experts may begin elsewhere.
   __device__ __forceinline__ float load_exact(int64_t r, int64_t scale_r, int k) const {
     float value;
     if (in_pairs) {

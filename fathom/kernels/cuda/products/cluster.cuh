@@ -27,12 +27,6 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/// Makes barriers that this thread set up known to the cluster; all its blocks meet after it. PTX
-/// ISA, fence.mbarrier_init.
-__device__ __forceinline__ void announce_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
 /// Where what lies at an address of this block's shared memory lies in block `rank`. PTX ISA, mapa.
 __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int rank) {
   uint32_t mapped;

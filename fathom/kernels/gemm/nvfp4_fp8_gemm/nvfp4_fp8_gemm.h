@@ -30,10 +30,10 @@ namespace fathom {
 /// eight scales (formats/block_fp4.h): 2.1 %, 2.3e-4. Together 4.8e-3 to 5.7e-3.
 /// float32 over k in order, or sums of a group first, which tensor cores add with about 14 bits
 /// (variants whose unit is fp8; not for y in float32), then scaled and added up in float32; y is
-/// rounded once. A row's bits depend on that row and on w alone. Deterministic. The code NaN or a
-/// NaN scale of x makes its own row NaN. Errors: InvalidArgument for missing or misshapen scales.
-/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); DeepSeek-V3 technical report, section 3.3.2
-/// (sums of 128 k).
+/// rounded once. A row's bits depend on that row and on w, and unless the variant is batch
+/// invariant on the number of rows. Deterministic. The code NaN or a NaN scale of x makes its own
+/// row NaN. Errors: InvalidArgument for missing or misshapen scales. Source: NVIDIA/Model-Optimizer
+/// (nvfp4_tensor.py); DeepSeek-V3 technical report, section 3.3.2 (sums of 128 k).
 struct Nvfp4Fp8Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_fp8_gemm",

@@ -11,18 +11,20 @@ namespace fathom {
 
 /// Gate and up of the chosen experts and of the shared one, with the activation.
 ///
-///   y[t, k I + i]  = silu(g) u,  g = sum_h x[t,h] experts[e, i, h],  u = sum_h x[t,h] experts[e, I
-///   + i, h] y[t, K I + s]  = silu(g) u,  g = sum_h x[t,h] shared[s, h],      u = sum_h x[t,h]
-///   shared[S + s, h]
+///   y[t, k I + i] = silu(g) u,   g = sum_h x[t,h] experts[e, i, h]
+///                                u = sum_h x[t,h] experts[e, I + i, h]
+///   y[t, K I + s] = silu(g) u,   g = sum_h x[t,h] shared[s, h]
+///                                u = sum_h x[t,h] shared[S + s, h]
 ///
-/// for e = ids[t,k], 0 <= i < I, 0 <= s < S; J = 2 I, P = 2 S, A = K I + S; silu(g) = g / (1 +
-/// e^-g). Sums, activation and product are float32 and rounded once. A negative id stands for no
-/// expert: its I columns are zeros. shared may be left out (S = 0). Matrices lie in rows; x and y
-/// may have strided rows and must not overlap. Deterministic; a row's bits depend on that row, its
-/// experts and the matrices alone. NaN and infinity in x reach all of their own row. Errors:
-/// InvalidArgument for an odd J or P, a width of y other than K I + S, ids outside [-1, E) (on a
-/// GPU, whose memory the host does not see, those are taken for -1), formats that differ. Source:
-/// DeepSeek-V3 technical report, section 2.1.2, eq. 12 (before the sum).
+/// for e = ids[t,k], 0 <= i < I, 0 <= s < S; J = 2 I, P = 2 S, A = K I + S;
+/// silu(g) = g / (1 + exp(-g)).
+/// Sums, activation and product are float32 and rounded once. A negative id stands for no expert:
+/// its I columns are zeros. shared may be left out (S = 0). Matrices lie in rows; x and y may have
+/// strided rows and must not overlap. Deterministic; of one variant, a row's bits depend on that
+/// row, its experts and the matrices alone. NaN and infinity in x reach all of their own row.
+/// Errors: InvalidArgument for an odd J or P, a width of y other than K I + S, ids outside [-1, E)
+/// (on a GPU, whose memory the host does not see, larger ones are taken for -1), formats that
+/// differ. Source: DeepSeek-V3 technical report, section 2.1.2, eq. 12 (before the sum).
 struct ChosenExpertsGateUp {
   static constexpr KernelInfo kInfo{
       .name = "chosen_experts_gate_up",
@@ -53,12 +55,13 @@ struct ChosenExpertsGateUp {
 
 /// Down of the same experts, weighted and summed.
 ///
-///   y[t,n] = sum_s x[t, K I + s] shared[n,s] + sum_k weights[t,k] sum_i x[t, k I + i]
-///   experts[e,n,i]
+///   y[t,n] = sum_s x[t, K I + s] shared[n,s]
+///          + sum_k weights[t,k] sum_i x[t, k I + i] experts[e,n,i]
 ///
-/// for e = ids[t,k]; A = K I + S. x is what ChosenExpertsGateUp writes. All in float32: the shared
-/// expert first, then k = 0, 1, ..; rounded once. A negative id's columns are not read. Everything
-/// else as ChosenExpertsGateUp. Source: DeepSeek-V3 technical report, section 2.1.2, eq. 12.
+/// for e = ids[t,k]; A = K I + S. x is what ChosenExpertsGateUp writes. All in float32, rounded
+/// once; the shared expert is added first, then k = 0, 1, .. (on a GPU within each lane, and the
+/// lanes last). A negative id's columns are not read. Everything else as ChosenExpertsGateUp.
+/// Source: DeepSeek-V3 technical report, section 2.1.2, eq. 12.
 struct ChosenExpertsDown {
   static constexpr KernelInfo kInfo{
       .name = "chosen_experts_down",

@@ -25,7 +25,7 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 constinit const VariantTable<Nvfp4Fp8GroupGemm> nvfp4_fp8_group_gemm_cuda{
     {"code_tiles", sm(90), "E<=1024", kTraits, run_e4m3_tiles<Args>, MathUnit::kFp8,
      fills_e4m3_tiles<Args>, ordered_workspace<Args>},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+    {"each", sm(90), "", kTraits | kBatchInvariant, run_each, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -299,7 +299,7 @@ void add_few_row_cases(CaseList& list) {
   add({.counts = some, .n = 261, .k = 256, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = some, .n = 130, .k = 640, .y = Format::kF32});
   add({.counts = some, .n = 1003, .k = 2048, .before = 2});
-  add({.counts = {1}, .n = 151, .k = 7168});
+  add({.counts = {1}, .n = 151, .k = 2048});
   std::vector<int64_t> many(300, 0);
   for (size_t e : {3, 255, 256, 299})
     many[e] = 1 + static_cast<int64_t>(e % 2);

@@ -553,7 +553,8 @@ bool takes_few_heads(const MlaRopeWrite::Args& a) {
     if (v->format != Format::kBf16) return false;
   }
   return write_is_aligned(a) && a.q_lat.dim(0) * a.q_lat.dim(1) <= kMostFewHeads &&
-         a.q.dim(2) / kVector <= kMostFewThreads && a.table.dim(0) < (int64_t{1} << 31) &&
+         a.q.dim(2) > 0 && a.q.dim(2) / kVector <= kMostFewThreads && a.table.dim(0) > 0 &&
+         a.table.dim(0) < (int64_t{1} << 31) &&
          a.cache.dim(0) * a.cache.dim(1) < (int64_t{1} << 31);
 }
 

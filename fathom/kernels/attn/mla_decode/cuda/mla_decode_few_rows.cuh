@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(kFewWarps* kWarp, 1)
   let_next_start();
   if (threadIdx.x == 0) {
     barrier_init(shared_address(&m.all_received), 1);
-    announce_barriers();
+    fence_barriers();
     barrier_expect(shared_address(&m.all_received),
                    FewRowsMemory::received_bytes(1 << f.log2_pieces));
   }

@@ -132,7 +132,7 @@ struct Barriers {
       barrier_init(free(buffer, 0), 4);  // warps that use it
       barrier_init(free(buffer, 1), 8);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    fence_barriers();
   }
 };
 

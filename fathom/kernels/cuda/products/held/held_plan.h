@@ -23,7 +23,7 @@ inline constexpr int64_t kMostSharedOfMany = 74 << 10;
 inline constexpr int kManyBlocks = 4;        ///< a multiprocessor
 inline constexpr int kFewestRowsOfMany = 7;  ///< of a piece: there is half as much time to compute
 inline constexpr int kMostHeldExpertRows = 32;  ///< of x: a grid has blocks for each
-inline constexpr int kMostHeldExpertK = 2048;   ///< above, sweeps were no slower
+inline constexpr int kMostHeldExpertK = 2048;   ///< above, sweeps are faster
 
 /// A block holds `chunks` chunks of two pieces of `piece_rows` rows of w, and has room for `tokens`
 /// rows of x. Its shared memory:
@@ -118,6 +118,11 @@ inline HeldPlan held_plan(const ProductCall& c, int num_sms) {
   return best;
 }
 
+/// Rows of an expert take turns: so few rows in all that most experts have one.
+inline bool takes_held_experts(const ProductCall& c) {
+  return c.T <= kMostHeldExpertRows && c.T <= 4 * c.matrices && c.K <= kMostHeldExpertK;
+}
+
 /// Whether a chunk of sixteen rows fits beside x and the copy engine can bring it: sixteen bytes
 /// divide the addresses, and the scales of what is left of a matrix after whole pieces.
 inline bool takes_held(const ProductCall& c) {
@@ -128,8 +133,7 @@ inline bool takes_held(const ProductCall& c) {
          aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
          16 * held_row_bytes(c.K) <= kMostHeldBytes &&
          int64_t{held_tokens(c)} * c.K * 2 <= kMostHeldXBytes &&
-         (c.offsets == nullptr ? c.T <= kHeldTokens
-                               : c.T <= kMostHeldExpertRows && c.K <= kMostHeldExpertK);
+         (c.offsets == nullptr ? c.T <= kHeldTokens : takes_held_experts(c));
 }
 
 }  // namespace fathom::cuda
