@@ -22,13 +22,15 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 
 constexpr int kWarps = 8;  // of a block
 constexpr int kBlocksOfSm = 2;
-constexpr int kLaneStep = 32 * kVector;           // k that a warp multiplies at once
-constexpr int kSlotBytes = 4096;                  // of a step
-constexpr int kPiece = kSlotBytes / 2;            // bf16 of one row in a step
-constexpr int kPieceOfTwo = kPiece / 2;           // of each of two rows
-constexpr int kMostSlots = 3;                     // of a warp
-constexpr int64_t kMostBytes = 112 << 10;         // of shared memory of a block: two have room
-constexpr int kRingAt = kWarps * kMostSlots * 8;  // bytes of barriers before it
+constexpr int kLaneStep = 32 * kVector;    // k that a warp multiplies at once
+constexpr int kSlotBytes = 4096;           // of a step
+constexpr int kPiece = kSlotBytes / 2;     // bf16 of one row in a step
+constexpr int kPieceOfTwo = kPiece / 2;    // of each of two rows
+constexpr int kMostSlots = 3;              // of a warp
+constexpr int64_t kMostBytes = 112 << 10;  // of shared memory of a block: two have room
+constexpr int kRingAt = 256;               // bytes of barriers before it
+static_assert(kRingAt >= kWarps * kMostSlots * 8);
+static_assert(kRingAt % 128 == 0, "copies to other places were measured slower");
 
 /// The call without formats. Matrices are bf16, x and y too.
 struct Call {
