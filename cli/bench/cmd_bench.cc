@@ -32,6 +32,7 @@ struct KernelFlags {
   std::string output = "md";
   std::string out_file;
   std::string out_dir;
+  double budget_s = 0;
   bool list = false;
   bool reference = false;
   bool catalogue = false;
@@ -125,6 +126,8 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   }
   options.timer.min_time_s = flags.min_time_s.value_or(options.timer.min_time_s);
   options.timer.min_reps = flags.min_reps.value_or(options.timer.min_reps);
+  if (flags.budget_s > 0)
+    options.deadline_ns = monotonic_ns() + static_cast<int64_t>(flags.budget_s * 1e9);
   options.kernels = split_names(flags.kernels);
   options.phase = flags.phase;
   options.check_only = false;
@@ -224,6 +227,9 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_option("--reps", flags->min_reps,
                   "Least repetitions of a row, time permitting: 50, or 20 in reference23")
       ->check(CLI::Range(1, 1'000'000));
+  sub->add_option("--budget", flags->budget_s,
+                  "Seconds after which no further row begins; what is left out is named")
+      ->check(CLI::Range(0.0, 1e6));
   sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
   sub->add_option("--out-file", flags->out_file, "Write to this file");
   sub->add_option("--out-dir", flags->out_dir,

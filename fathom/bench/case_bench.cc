@@ -131,6 +131,8 @@ Result<std::unique_ptr<CaseBench>> CaseBench::create(const BenchKernelOptions& o
 std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
   if (entry.kernel != nullptr && entry.kernel->variants(options_.backend).empty())
     return str_cat("has no code for ", backend_name(options_.backend));
+  if (options_.deadline_ns > 0 && monotonic_ns() > options_.deadline_ns)
+    return "the time of --budget was over";
   if (entry.bench_case == nullptr || options_.max_call_s <= 0) return {};
   const double gflops = report_.peaks.compute_gflops(MathUnit::kBf16);
   const double seconds = gflops > 0 ? entry.bench_case->spec.flops / gflops * 1e-9 : 0;

@@ -9,6 +9,7 @@
 #include "fathom/bench/files/report.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/core/variants.h"
+#include "fathom/os/clock.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
 
@@ -213,6 +214,18 @@ TEST_F(HarnessTest, CasesTooLongForTheMachineAreLeftOutWithTheReason) {
     EXPECT_EQ(report_.absent[0].note,
               "one call takes at least 3 s at the bf16 rate of this machine");
   }
+}
+
+TEST_F(HarnessTest, CasesAfterTheDeadlineAreLeftOutAndTheRowsBeforeItKept) {
+  options_.deadline_ns = monotonic_ns() + int64_t{3600} * 1'000'000'000;
+  EXPECT_EQ(run().size(), 1u);
+  EXPECT_TRUE(report_.absent.empty());
+
+  report_.rows.clear();
+  options_.deadline_ns = monotonic_ns() - 1;
+  EXPECT_TRUE(run().empty());
+  ASSERT_EQ(report_.absent.size(), 1u);
+  EXPECT_EQ(report_.absent[0].note, "the time of --budget was over");
 }
 
 TEST_F(HarnessTest, KernelsWithoutCodeForTheBackendAreLeftOutWithTheReason) {

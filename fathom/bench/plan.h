@@ -38,7 +38,8 @@ struct BenchKernelOptions {
   BenchCaches caches = BenchCaches::kCold;
   BenchIsolation isolation = BenchIsolation::kInProcess;
   TimerOptions timer;
-  double max_call_s = 0;  ///< leaves out cases whose FLOPs alone take a call longer; 0: none
+  double max_call_s = 0;    ///< leaves out cases whose FLOPs alone take a call longer; 0: none
+  int64_t deadline_ns = 0;  ///< monotonic_ns after which no case begins; 0: none
   PeakOptions peaks;
   Backend backend = Backend::kCpu;  ///< kCpu or kCuda
   int device = 0;                   ///< ordinal of the GPU
