@@ -228,7 +228,7 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
                   "Least repetitions of a row, time permitting: 50, or 20 in reference23")
       ->check(CLI::Range(1, 1'000'000));
   sub->add_option("--budget", flags->budget_s,
-                  "Seconds after which no further row begins; what is left out is named")
+                  "Seconds after which no further row begins; the summary names those left out")
       ->check(CLI::Range(0.0, 1e6));
   sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
   sub->add_option("--out-file", flags->out_file, "Write to this file");
