@@ -15,7 +15,7 @@
 #include "fathom/base/check.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/cuda/products/held/held_plan.h"
+#include "fathom/kernels/cuda/products/held/held_plan.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
