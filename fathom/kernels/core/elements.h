@@ -64,6 +64,23 @@ auto with_cache_type(Format format, F&& f) {
   return format == Format::kE4m3 ? f(E4m3{}) : with_activation_type(format, f);
 }
 
+/// InvalidArgument unless every element of the i32 view v[A] or v[A,B] is in [-1, count); memory
+/// that the host cannot read is not looked at.
+inline Status check_indices(std::string_view name, const View& v, int64_t count) {
+  if (!v.readable()) return {};
+  const int64_t cols = v.rank == 2 ? v.dim(1) : 1;
+  for (int64_t i = 0; i < v.dim(0); ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      const int32_t index = v.row<const int32_t>(i)[j];
+      if (index < -1 || index >= count) [[unlikely]] {
+        return invalid_argument(str_cat(name, "[", i, v.rank == 2 ? str_cat(",", j) : "", "] is ",
+                                        index, ", expected -1 to ", count - 1));
+      }
+    }
+  }
+  return {};
+}
+
 /// InvalidArgument, naming both operands, unless their formats agree.
 inline Status check_same_format(std::string_view name_a,
                                 const View& a,

@@ -162,11 +162,19 @@ __device__ __forceinline__ void unpack(const Packed<float>& packed, float (&out)
     out[i] = __uint_as_float(packed.words[i]);
 }
 
+__device__ __forceinline__ float low_bf16(uint32_t pair) {
+  return __uint_as_float(pair << 16);
+}
+
+__device__ __forceinline__ float high_bf16(uint32_t pair) {
+  return __uint_as_float(pair & 0xFFFF0000u);
+}
+
 __device__ __forceinline__ void unpack(const Packed<Bf16>& packed, float (&out)[kVector]) {
 #pragma unroll
   for (int i = 0; i < kVector / 2; ++i) {
-    out[2 * i] = __uint_as_float(packed.words[i] << 16);
-    out[2 * i + 1] = __uint_as_float(packed.words[i] & 0xFFFF0000u);
+    out[2 * i] = low_bf16(packed.words[i]);
+    out[2 * i + 1] = high_bf16(packed.words[i]);
   }
 }
 
@@ -276,14 +284,6 @@ __device__ __forceinline__ uint4 load_weights(const void* p, uint64_t policy) {
                : "l"(__cvta_generic_to_global(p)), "l"(policy)
                : "memory");
   return v;
-}
-
-__device__ __forceinline__ float low_bf16(uint32_t pair) {
-  return __uint_as_float(pair << 16);
-}
-
-__device__ __forceinline__ float high_bf16(uint32_t pair) {
-  return __uint_as_float(pair & 0xFFFF0000u);
 }
 
 /// sum + a b of eight bf16 each, in their order.

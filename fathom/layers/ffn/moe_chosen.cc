@@ -15,7 +15,6 @@ Status moe_chosen(Exec& ex,
   Scope scope(ex.recorder, "experts");
   ArenaScope arena(*ex.activations);
   const bool shared = has_shared_experts(w);
-  const View none;
   const int64_t width = s.K * s.I + (shared ? w.shared.down.w.cols() : 0);
   FATHOM_ASSIGN(const View act, ex.activations->tensor({x.dim(0), width}, x.format,
                                                        shared ? "T,K*I+Ns*I" : "T,K*I"));
@@ -25,7 +24,7 @@ Status moe_chosen(Exec& ex,
                                   {.x = x,
                                    .experts = w.gate_up.parts[0].w.values,
                                    .ids = choice.ids,
-                                   .shared = shared ? w.shared.gate_up.parts[0].w.values : none,
+                                   .shared = shared ? w.shared.gate_up.parts[0].w.values : View{},
                                    .y = act}));
   ex.selection_row = moe_row(MoeStrategy::kChosen);
   return launch<ChosenExpertsDown>(ex, "down_proj",
@@ -33,7 +32,7 @@ Status moe_chosen(Exec& ex,
                                     .experts = w.down.w.values,
                                     .ids = choice.ids,
                                     .weights = choice.weights,
-                                    .shared = shared ? w.shared.down.w.values : none,
+                                    .shared = shared ? w.shared.down.w.values : View{},
                                     .y = y});
 }
 

@@ -427,7 +427,7 @@ class TileSums {
               d[block], part,
               at_.side(walk.stage) + (kRowBlocks > 1 ? 512 * static_cast<uint32_t>(wg_) : 0));
         } else if constexpr (Codec::kSide == TileSide::kTables) {
-          add_scaled(d[block], part, at_.side(walk.stage) + kTileRows<Codec> * 64);
+          add_scaled(d[block], part, at_.side(walk.stage) + kTileRows<Codec> * kSideRowBytes);
         } else if (ends) {
 #pragma unroll
           for (int i = 0; i < kSums; ++i)
@@ -444,12 +444,9 @@ class TileSums {
       uint32_t a[Codec::kSteps][4];
       if constexpr (Codec::kSide == TileSide::kTables) {
         Codec::decode(at_.w(walk.stage) + w_place_, at_.side(walk.stage) + side_place_, a);
-      } else {
-        Codec::decode(at_.w(walk.stage) + w_place_, a);
-      }
-      if constexpr (Codec::kSide == TileSide::kTables) {
         take_turn_after(a);
       } else {
+        Codec::decode(at_.w(walk.stage) + w_place_, a);
         take_turn();
       }
       begin_products();

@@ -31,6 +31,9 @@ struct TilePlan {
   int slice = 0;        ///< stages of a slice
 };
 
+/// What comes beside a row of w in a stage: its scales, or its tables of codes.
+inline constexpr int kSideRowBytes = 64;
+
 template <class Codec, int kTokens>
 struct TileMemory {
   static constexpr bool kOwnRing = Codec::kWEvery > 1;  ///< of w
@@ -39,11 +42,11 @@ struct TileMemory {
   static constexpr int kXBytes = kXPanels * kXPanelBytes;
   static constexpr int kWBytes = kTileRows<Codec> * Codec::kWRow * Codec::kWEvery;
   static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
-  static constexpr int kSideBytes = Codec::kSide == TileSide::kNone        ? 0
-                                    : Codec::kSide == TileSide::kRowScales ? kTileRows<Codec> * 64
-                                    : Codec::kSide == TileSide::kTables
-                                        ? kTileRows<Codec> * 64 + 128 * 4
-                                        : Codec::kRowBlocks * 128 * 4;
+  static constexpr int kSideBytes =
+      Codec::kSide == TileSide::kNone        ? 0
+      : Codec::kSide == TileSide::kRowScales ? kTileRows<Codec> * kSideRowBytes
+      : Codec::kSide == TileSide::kTables    ? kTileRows<Codec> * kSideRowBytes + 128 * 4
+                                             : Codec::kRowBlocks * 128 * 4;
   static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 64 ? 3 : 2;
   /// 64 x 64 outputs a warpgroup.
   static constexpr int kOutBytes = Codec::kGroups * 64 * kPanelRowBytes;

@@ -112,12 +112,16 @@ struct E4m3Weight {
 /// Scales that stand for zeros and the smallest subnormals, all subnormals, the largest, and all.
 inline constexpr BlockScales kExtremeScales[] = {{0, 4}, {0, 16}, {0x78, 7}, {0, 127}};
 
-inline std::string e4m3_suffix(Format y, XScales form, Dist dist, BlockScales scales) {
-  std::string out(format_name(y));
-  if (form == XScales::kRowMajor) out += "_row_scales";
-  if (form == XScales::kTmaAligned) out += "_tma_scales";
-  if (dist != Dist::kNormal) out += "_mixed";
-  if (scales.count > 0) str_append(out, str_cat("_scales_", scales.first, "_", scales.count));
+/// How the name of a case of `Shape`, of one matrix or of experts, ends.
+template <class Shape>
+std::string e4m3_suffix(const Shape& s) {
+  std::string out(format_name(s.y));
+  if (s.x_scales == XScales::kRowMajor) out += "_row_scales";
+  if (s.x_scales == XScales::kTmaAligned) out += "_tma_scales";
+  if (s.dist != Dist::kNormal) out += "_mixed";
+  if (s.scales.count > 0) str_append(out, str_cat("_scales_", s.scales.first, "_", s.scales.count));
+  if (s.layout == WeightLayout::kRowMajor) out += "_row_major";
+  if (s.gap == 0) out += "_packed";
   return out;
 }
 

@@ -19,6 +19,7 @@
 #include <cuda_fp8.h>
 
 #include "fathom/kernels/cuda/flat.cuh"
+#include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 
 namespace fathom::cuda {
@@ -76,7 +77,7 @@ struct TileNvfp4AsE4m3 {
   static constexpr bool kCodes = true;
   static constexpr int kAddEvery = 1;
   static constexpr TileSide kSide = TileSide::kTables;
-  static constexpr int kSideRow = 64;  ///< bytes: eight tables
+  static constexpr int kSideRow = kSideRowBytes;  ///< eight tables
   static constexpr float kFactor = kNvfp4PerE4m3;
   static constexpr int kSteps = kStageK / 32;
 
@@ -193,7 +194,7 @@ static __global__ void __launch_bounds__(kFlatThreads)
   }
 }
 
-/// Bytes of workspace of run_as_e4m3.
+/// Bytes of workspace of run_e4m3_tiles.
 template <class Args>
 int64_t ordered_workspace(const Args& a, const Exec&) {
   return align_up<int64_t>(a.x.dim(0) * a.x.dim(1), 256);
@@ -226,6 +227,14 @@ Status run_e4m3_tiles(Exec& ex, const Args& a) {
   c.x = ordered;
   c.x_row = c.K;
   return run_tiles<TileNvfp4AsE4m3, 128>(ex, c);
+}
+
+/// Any layout and alignment, a warp an output.
+template <class Args>
+Status run_e4m3_each(Exec& ex, const Args& a) {
+  AnyProduct p = any_product_of(e4m3_product(a), Format::kNvfp4);
+  p.w.as_e4m3 = true;
+  return run_any(ex, p);
 }
 
 }  // namespace fathom::cuda

@@ -19,15 +19,8 @@ struct Shape {
   const char* op = "";
 };
 
-std::string suffix(const Shape& s) {
-  std::string out = e4m3_suffix(s.y, s.x_scales, s.dist, s.scales);
-  if (s.layout == WeightLayout::kRowMajor) out += "_row_major";
-  if (s.gap == 0) out += "_packed";
-  return out;
-}
-
 void add(CaseList& list, const Shape& s) {
-  add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<K>& c) {
+  add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, e4m3_suffix(s)), [s](CaseBuilder<K>& c) {
     const bool bench = *s.op != '\0';
     const int64_t gap = bench ? 0 : s.gap;
     const bool cut = s.x_scales == XScales::kRowMajor;

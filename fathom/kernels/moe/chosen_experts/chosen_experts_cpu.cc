@@ -96,20 +96,6 @@ Status down(Exec& ex, const ChosenExpertsDown::Args& a) {
   return {};
 }
 
-Status check_ids(const View& ids, int64_t experts) {
-  if (!ids.readable()) return {};
-  for (int64_t t = 0; t < ids.dim(0); ++t) {
-    for (int64_t k = 0; k < ids.dim(1); ++k) {
-      const int32_t id = ids.row<const int32_t>(t)[k];
-      if (id < -1 || id >= experts) {
-        return invalid_argument(
-            str_cat("ids[", t, ",", k, "] is ", id, ", expected -1 to ", experts - 1));
-      }
-    }
-  }
-  return {};
-}
-
 Status check_width(const char* name, int64_t found, int64_t K, int64_t I, int64_t S) {
   if (found == K * I + S) return {};
   return invalid_argument(str_cat(name, " has ", found, " columns, expected ", K, " * ", I, " + ",
@@ -151,7 +137,7 @@ Status ChosenExpertsGateUp::check(const Args& a) {
                                     " rows, shared has ", shared, ", expected even numbers"));
   }
   FATHOM_TRY(check_width("y", a.y.dim(1), a.ids.dim(1), a.experts.dim(1) / 2, shared / 2));
-  return check_ids(a.ids, a.experts.dim(0));
+  return check_indices("ids", a.ids, a.experts.dim(0));
 }
 
 Cost ChosenExpertsDown::cost(const Args& a) {
@@ -168,7 +154,7 @@ Status ChosenExpertsDown::check(const Args& a) {
   FATHOM_TRY(check_formats(a.x, a.experts, a.shared, a.y));
   const int64_t shared = a.shared.present() ? a.shared.dim(1) : 0;
   FATHOM_TRY(check_width("x", a.x.dim(1), a.ids.dim(1), a.experts.dim(2), shared));
-  return check_ids(a.ids, a.experts.dim(0));
+  return check_indices("ids", a.ids, a.experts.dim(0));
 }
 
 constinit const VariantTable<ChosenExpertsGateUp> chosen_experts_gate_up_cpu{

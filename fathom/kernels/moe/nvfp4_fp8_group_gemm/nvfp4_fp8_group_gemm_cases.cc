@@ -21,15 +21,8 @@ struct Shape {
   const char* op = "";
 };
 
-std::string suffix(const Shape& s) {
-  std::string out = e4m3_suffix(s.y, s.x_scales, s.dist, s.scales);
-  if (s.layout == WeightLayout::kRowMajor) out += "_row_major";
-  if (s.gap == 0) out += "_packed";
-  return out;
-}
-
 void add(CaseList& list, const Shape& s) {
-  CaseSpec spec = grouped_case_spec(s.op, s.load, s.n, s.k, s.top_k, suffix(s));
+  CaseSpec spec = grouped_case_spec(s.op, s.load, s.n, s.k, s.top_k, e4m3_suffix(s));
   if (spec.bench) spec.note = "experts mapped onto a ring";
   add_case<K>(list, spec, [s](CaseBuilder<K>& c) {
     const bool bench = *s.op != '\0';

@@ -1,4 +1,3 @@
-#include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_as_e4m3.cuh"
 #include "fathom/kernels/moe/nvfp4_fp8_group_gemm/nvfp4_fp8_group_gemm.h"
@@ -12,12 +11,6 @@ using Args = Nvfp4Fp8GroupGemm::Args;
 
 static_assert(kMostExperts<TileNvfp4AsE4m3> >= 1024, "as the table says");
 
-Status run_each(Exec& ex, const Args& a) {
-  AnyProduct p = any_product_of(e4m3_product(a), Format::kNvfp4);
-  p.w.as_e4m3 = true;
-  return run_any(ex, p);
-}
-
 constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 
 }  // namespace
@@ -25,7 +18,7 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 constinit const VariantTable<Nvfp4Fp8GroupGemm> nvfp4_fp8_group_gemm_cuda{
     {"code_tiles", sm(90), "E<=1024", kTraits, run_e4m3_tiles<Args>, MathUnit::kFp8,
      fills_e4m3_tiles<Args>, ordered_workspace<Args>},
-    {"each", sm(90), "", kTraits | kBatchInvariant, run_each, MathUnit::kF32, has_rows},
+    {"each", sm(90), "", kTraits | kBatchInvariant, run_e4m3_each<Args>, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -9,22 +9,6 @@
 namespace fathom {
 namespace {
 
-/// InvalidArgument unless every element of the index view v[A] or v[A,B] is in [-1, count).
-Status check_indices(std::string_view name, const View& v, int64_t count) {
-  if (!v.readable()) return {};
-  const int64_t cols = v.rank == 2 ? v.dim(1) : 1;
-  for (int64_t i = 0; i < v.dim(0); ++i) {
-    for (int64_t j = 0; j < cols; ++j) {
-      const int32_t index = v.row<const int32_t>(i)[j];
-      if (index < -1 || index >= count) [[unlikely]] {
-        return invalid_argument(str_cat(name, "[", i, v.rank == 2 ? str_cat(",", j) : "", "] is ",
-                                        index, ", expected -1 to ", count - 1));
-      }
-    }
-  }
-  return {};
-}
-
 // memcpy is as fast as a copy gets on every instruction set.
 Status permute_rows(Exec& ex, const PermuteRows::Args& a) {
   const int64_t element = element_bytes(a.x.format);
