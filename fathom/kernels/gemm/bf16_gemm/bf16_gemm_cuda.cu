@@ -2,7 +2,7 @@
 #include "fathom/kernels/cuda/products/row_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 

@@ -317,6 +317,24 @@ void add_few_row_cases(CaseList& list) {
     add({.t = t, .n = 151, .k = 7168});
 }
 
+/// Few rows of x whose k, multiples of 512, are spread over the warps of one block or of a cluster:
+/// from 3 parts to 36, rows of w that end within a tile of several groups of sixteen.
+void add_spread_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {1, 7, 8}) {
+    add({.t = t, .n = 16, .k = 1536});
+    add({.t = t, .n = 1008, .k = 1536, .y = Format::kF32});
+    add({.t = t, .n = 10032, .k = 2048, .y_gap = 0});
+    add({.t = t, .n = 144, .k = 7168, .y = Format::kF16});
+  }
+  for (int64_t k : {8192, 12288, 16384, 18432})
+    add({.t = 3, .n = 1040, .k = k});
+}
+
 void add_plain_x_cases(CaseList& list) {
   add_small_product_cases<K>(list, Format::kNvfp4, 300,
                              {Format::kBf16, Format::kF32, Format::kF16});
@@ -340,6 +358,7 @@ void add_nvfp4_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_tile_cases(list);
   add_few_row_cases(list);
+  add_spread_cases(list);
   add_quantised_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {
     add_reference_products<K>(list, op, {.n = n, .k = k, .weight = Format::kNvfp4});

@@ -1,8 +1,9 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/held/held_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
+#include "fathom/kernels/cuda/products/spread/spread_products.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
@@ -36,8 +37,19 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
 }
 
+bool is_spread(const Args& a) {
+  return is_bf16(a) && takes_spread(product_of(a));
+}
+
+Status run_spread_over_warps(Exec& ex, const Args& a) {
+  return run_spread(ex, product_of(a));
+}
+
+/// Larger matrices are spread, where they can be.
 bool is_held(const Args& a) {
-  return is_bf16(a) && takes_held(product_of(a));
+  constexpr int64_t kMostBytes = int64_t{32} << 20;
+  const ProductCall c = product_of(a);
+  return is_bf16(a) && takes_held(c) && (c.w_row * c.N <= kMostBytes || !is_spread(a));
 }
 
 Status run_in_shared_memory(Exec& ex, const Args& a) {
@@ -105,6 +117,7 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
+    {"spread", sm(90), "T<=8, K>=1536", kTraits, run_spread_over_warps, MathUnit::kBf16, is_spread},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -1,7 +1,7 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_experts.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
