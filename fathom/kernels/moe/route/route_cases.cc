@@ -291,6 +291,19 @@ void add_route_cases(CaseList& list) {
     add_align(list, {17, 3, 5, Ids::kSomeMissing}, block, Form::kReference);
   add_align(list, {5, 1, 1}, 4);
 
+  // On a GPU: positions that wait in shared memory, no multiple of four; one, two and four slots a
+  // lane; more and fewer buckets than half of the threads.
+  for (int block : {1, 3, 5})
+    add_align(list, {17, 3, 5, Ids::kSomeMissing}, block);
+  add_align(list, {37, 7, 600, Ids::kSomeMissing}, 3);
+  add_align(list, {83, 7, 511}, 7);
+  add_align(list, {83, 7, 512}, 7);
+  for (int64_t t : {37, 147}) {
+    add_offsets(list, {t, 7, 64, Ids::kSomeMissing});
+    add_offsets(list, {t, 7, 513}, true);
+    add_align(list, {t, 7, 64, Ids::kSomeMissing}, 5);
+  }
+
   // On a GPU: slots of two blocks of a cluster and of eight, more a lane, more than a cluster
   // holds; more buckets than threads, and as many as there may be.
   add_offsets(list, {717, 7, 256, Ids::kSomeMissing}, true);

@@ -72,6 +72,7 @@ struct Sizes {
 
 struct Offsets {
   static constexpr bool kScansAgain = true;
+  static constexpr bool kStages = true;
 
   TokenSlots slots;
   int32_t* offsets;
@@ -82,7 +83,15 @@ struct Offsets {
   int32_t* scale_offsets;  // null: not asked for
   bool count_first;
 
-  __device__ void prepare(int, int) const {}
+  bool is_staged() const { return src_row != nullptr; }
+
+  __host__ __device__ int32_t* sorted() const { return src_row; }
+
+  int64_t num_sorted() const { return num_rows; }
+
+  __device__ int32_t absent() const { return -1; }
+
+  __device__ void prepare(int, int, bool) const {}
 
   __device__ int size(int count) const { return count; }
 
@@ -109,10 +118,10 @@ struct Offsets {
 
   __device__ bool places() const { return src_row != nullptr; }
 
-  __device__ void place(int slot, int position) const {
+  __device__ void place(int slot, int position, int32_t* sorted) const {
     const auto [t, k] = slots.place(slot);
     dest[t][k] = position;
-    if (position >= 0) src_row[position] = static_cast<int32_t>(t);
+    if (position >= 0) sorted[position] = static_cast<int32_t>(t);
   }
 
   __device__ void finish(int sum, int thread, int threads) const {
@@ -148,7 +157,7 @@ __global__ void __launch_bounds__(kFewThreads) write_few_offsets(int num_slots, 
     o.offsets[e] = slots_before(e, 0);
   if (tid < num_slots) {
     const int bucket = buckets[tid];
-    o.place(tid, bucket < 0 ? -1 : slots_before(bucket, tid));
+    o.place(tid, bucket < 0 ? -1 : slots_before(bucket, tid), o.src_row);
   }
   o.finish(slots_before(o.slots.num_buckets, 0), tid, kFewThreads);
 }
@@ -199,20 +208,29 @@ Status route_group_shapes(Exec& ex, const RouteGroupShapes::Args& a) {
 /// host refuses where it can see the ids, is left out.
 struct Blocks {
   static constexpr bool kScansAgain = false;
+  static constexpr bool kStages = true;
 
   int32_t* sorted_ids;
   int32_t* block_expert;
   int32_t* num_padded;
   int32_t* starts;  // null: not asked for
-  int64_t num_sorted;
+  int64_t num_positions;
   int64_t num_blocks;
   FastDivide block;
   int num_slots;
   int num_buckets;
   bool fills;
 
-  __device__ void prepare(int thread, int threads) const {
-    if (fills) fill(sorted_ids, num_sorted, num_slots, thread, threads);
+  bool is_staged() const { return fills; }
+
+  __host__ __device__ int32_t* sorted() const { return sorted_ids; }
+
+  int64_t num_sorted() const { return num_positions; }
+
+  __device__ int32_t absent() const { return num_slots; }
+
+  __device__ void prepare(int thread, int threads, bool staged) const {
+    if (fills && !staged) fill(sorted_ids, num_positions, num_slots, thread, threads);
     fill(block_expert, num_blocks, -1, thread, threads);
   }
 
@@ -240,8 +258,8 @@ struct Blocks {
     return true;
   }
 
-  __device__ void place(int slot, int position) const {
-    if (position >= 0 && position < num_sorted) sorted_ids[position] = slot;
+  __device__ void place(int slot, int position, int32_t* sorted) const {
+    if (position >= 0 && position < num_positions) sorted[position] = slot;
   }
 
   __device__ void finish(int, int, int) const {}
@@ -253,7 +271,7 @@ Status align_experts(Exec& ex, const AlignExperts::Args& a) {
                  .block_expert = a.block_expert.as<int32_t>(),
                  .num_padded = a.num_padded.as<int32_t>(),
                  .starts = a.starts.present() ? a.starts.as<int32_t>() : nullptr,
-                 .num_sorted = a.sorted_ids.dim(0),
+                 .num_positions = a.sorted_ids.dim(0),
                  .num_blocks = a.block_expert.dim(0),
                  .block = FastDivide(a.block),
                  .num_slots = static_cast<int>(a.ids.numel()),

@@ -11,6 +11,9 @@
 //   own[bucket]           slots of the bucket in this block; other blocks read them
 //   totals[bucket]        the same of all blocks
 //   begins[bucket]        where the slots of this block begin
+//   staged[position]      what the sink's memory of positions gets, if it is small: neighbours in
+//                         order lie far from each other in memory, and a store a slot takes longer
+//                         than to write all of it from here
 //
 // The code is run through once and then waits for instructions as much as for data: loops of few
 // turns are not unrolled.
@@ -35,9 +38,11 @@ struct OrderPlan {
   int blocks = 1;
   int warps = 0;    ///< of a block, that have slots
   int stretch = 0;  ///< slots of a warp, a multiple of 32
+  int staged = 0;   ///< positions that wait in shared memory: all or none
 };
 
 struct OrderMemory {
+  int* staged;  ///< at a multiple of sixteen bytes
   int* counts;
   int* own;
   int* totals;
@@ -45,15 +50,18 @@ struct OrderMemory {
   int* sums;  ///< of warps
 
   __device__ OrderMemory(const OrderPlan& p, int* memory)
-      : counts(memory),
+      : staged(memory),
+        counts(memory + staged_room(p)),
         own(counts + p.warps * p.num_buckets),
         totals(own + p.num_buckets),
         begins(totals + p.num_buckets),
         sums(begins + p.num_buckets) {}
 
   static int64_t bytes(const OrderPlan& p) {
-    return 4 * (int64_t{p.warps + 3} * p.num_buckets + kOrderWarps);
+    return 4 * (staged_room(p) + int64_t{p.warps + 3} * p.num_buckets + kOrderWarps);
   }
+
+  static __host__ __device__ int staged_room(const OrderPlan& p) { return (p.staged + 3) / 4 * 4; }
 };
 
 __device__ __forceinline__ void order_sync(const OrderPlan& p) {
@@ -66,16 +74,23 @@ __device__ __forceinline__ void order_sync(const OrderPlan& p) {
 
 /// The lanes whose bucket is that of this lane: one ballot for each bit of it. (The instruction
 /// that matches lanes takes a turn for every distinct value.)
-__device__ __forceinline__ unsigned lanes_with(int bucket) {
+__device__ __forceinline__ unsigned lanes_with(int bucket, int num_buckets) {
+  constexpr int kFewBits = 9;
   constexpr int kBits = 11;
   static_assert(kMaxBuckets <= 1 << kBits);
   unsigned same = __ballot_sync(0xFFFFFFFFu, bucket >= 0);
-#pragma unroll
-  for (int bit = 0; bit < kBits; ++bit) {
+  const auto compare = [&](int bit) {
     const bool set = (bucket >> bit & 1) != 0;
     const unsigned with_bit = __ballot_sync(0xFFFFFFFFu, set);
     same &= set ? with_bit : ~with_bit;
-  }
+  };
+#pragma unroll
+  for (int bit = 0; bit < kFewBits; ++bit)
+    compare(bit);
+  if (num_buckets <= 1 << kFewBits) return same;
+#pragma unroll
+  for (int bit = kFewBits; bit < kBits; ++bit)
+    compare(bit);
   return same;
 }
 
@@ -95,11 +110,11 @@ struct HeldSlots {
   }
 
   /// Counts the slots, onto what `counts` has, which is this warp's alone.
-  __device__ __forceinline__ void count(int* counts) {
+  __device__ __forceinline__ void count(int* counts, int num_buckets) {
     const unsigned lower = (1u << lane_id()) - 1;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const unsigned same = lanes_with(bucket[i]);
+      const unsigned same = lanes_with(bucket[i], num_buckets);
       const int before = __popc(same & lower);
       const int counted = bucket[i] >= 0 ? counts[bucket[i]] : 0;
       rank[i] = counted + before;
@@ -198,12 +213,16 @@ extern __shared__ int order_shared[];
 
 /// Sorts the slots of a source, which says the bucket of a slot (-1: none), for a sink:
 ///
-///   prepare(thread, threads)  before any place is given: memory that not every slot fills
+///   prepare(thread, threads, staged)  before any place is given: memory that not every slot
+///                             fills, but what is staged
 ///   size(count)               what a bucket of so many slots takes
 ///   first(begin)              the position of the first slot after sizes of sum `begin`
 ///   bucket(b, begin, count)   once for every bucket, and all(sum) once
-///   place(slot, position)     for every slot; -1: in no bucket
-///   finish(sum, thread, threads)
+///   place(slot, position, sorted)  for every slot; -1: in no bucket. sorted: see below
+///   finish(sum, thread, threads)  unless staged
+///
+/// With Sink::kStages, memory of a value a position, sorted() with num_sorted() of them, which may
+/// be shared memory while places are given; those that no slot is given have absent() then.
 ///
 /// With Sink::kScansAgain, again_size(count), again(b, begin) and again_all(sum) in the same sense.
 ///
@@ -224,17 +243,23 @@ __global__ void __launch_bounds__(32 * kOrderWarps)
 
   HeldSlots<kEach> held;
   held.load(source, begin, end);
-  sink.prepare(thread, threads);
+  if constexpr (Sink::kStages) {
+    const int none = sink.absent();
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); 4 * i < p.staged; i += static_cast<int>(blockDim.x))
+      reinterpret_cast<int4*>(m.staged)[i] = make_int4(none, none, none, none);
+  }
+  sink.prepare(thread, threads, p.staged > 0);
   if (has_slots) {
 #pragma unroll 1
     for (int b = lane_id(); b < p.num_buckets; b += 32)
       counts[b] = 0;
     __syncwarp();
-    held.count(counts);
+    held.count(counts, p.num_buckets);
 #pragma unroll 1
     for (int at = begin + 32 * kEach; !kHolds && at < end; at += 32 * kEach) {
       held.load(source, at, end);
-      held.count(counts);
+      held.count(counts, p.num_buckets);
     }
   }
   __syncthreads();
@@ -260,8 +285,10 @@ __global__ void __launch_bounds__(32 * kOrderWarps)
   if (thread == 0) sink.all(all);
   order_sync(p);  // begins are there, memory is prepared, and no block reads another's counts
   if (!sink.places()) return;
+  int32_t* sorted = nullptr;
+  if constexpr (Sink::kStages) sorted = p.staged > 0 ? m.staged : sink.sorted();
   const auto place = [&](int slot, int bucket, int rank) {
-    sink.place(slot, bucket < 0 ? -1 : m.begins[bucket] + rank);
+    sink.place(slot, bucket < 0 ? -1 : m.begins[bucket] + rank, sorted);
   };
   if constexpr (kHolds) {
     held.for_each(end, [&](int slot, int bucket, int rank) {
@@ -271,11 +298,20 @@ __global__ void __launch_bounds__(32 * kOrderWarps)
 #pragma unroll 1
     for (int at = begin; at < end; at += 32 * kEach) {
       held.load(source, at, end);
-      held.count(counts);  // onto those of earlier warps
+      held.count(counts, p.num_buckets);  // onto those of earlier warps
       held.for_each(end, place);
     }
   }
-  sink.finish(all, thread, threads);
+  if (p.staged == 0) return sink.finish(all, thread, threads);
+  if constexpr (Sink::kStages) {
+    __syncthreads();
+    const int fours = p.staged / 4;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < fours; i += static_cast<int>(blockDim.x))
+      reinterpret_cast<int4*>(sink.sorted())[i] = reinterpret_cast<const int4*>(m.staged)[i];
+    const int last = 4 * fours + static_cast<int>(threadIdx.x);
+    if (last < p.staged) sink.sorted()[last] = m.staged[last];
+  }
 }
 
 /// values[0 .. count-1] = value, by all threads of a grid.
@@ -301,10 +337,23 @@ OrderPlan order_plan(int num_slots, int num_buckets, int blocks) {
   return p;
 }
 
+/// Positions that wait in the shared memory of a block.
+template <class Sink>
+int staged_positions(const Sink& sink) {
+  constexpr int64_t kMost = 6144;  // with what lies beside them below 48 KiB, of 1,024 slots
+  if constexpr (Sink::kStages) {
+    const bool fits = sink.is_staged() && sink.num_sorted() <= kMost &&
+                      reinterpret_cast<uintptr_t>(sink.sorted()) % 16 == 0;
+    return fits ? static_cast<int>(sink.num_sorted()) : 0;
+  }
+  return 0;
+}
+
 template <int kEach, bool kHolds = true, class Source, class Sink>
 Status launch_order(
     const Exec& ex, int num_slots, int num_buckets, int blocks, const Source& s, const Sink& sink) {
-  const OrderPlan p = order_plan<kEach>(num_slots, num_buckets, blocks);
+  OrderPlan p = order_plan<kEach>(num_slots, num_buckets, blocks);
+  if (blocks == 1 && kHolds) p.staged = staged_positions(sink);
   // As many threads as buckets, as far as a block has them.
   const int warps = std::max(p.warps, std::min(kOrderWarps, (num_buckets + 31) / 32));
   return launch_kernel(ex, order_slots<kEach, kHolds, Source, Sink>,
@@ -320,7 +369,11 @@ template <class Source, class Sink>
 Status sort_slots(
     const Exec& ex, int num_slots, int num_buckets, const Source& source, const Sink& sink) {
   constexpr int kThreads = 32 * kOrderWarps;
-  if (num_slots <= kThreads) return launch_order<1>(ex, num_slots, num_buckets, 1, source, sink);
+  // As few warps as buckets give work to, if lanes need not hold many slots: what bounds a block
+  // are the instructions of its warps.
+  if (num_slots <= kThreads / 4)
+    return launch_order<1>(ex, num_slots, num_buckets, 1, source, sink);
+  if (num_slots <= kThreads) return launch_order<2>(ex, num_slots, num_buckets, 1, source, sink);
   int blocks = 1;
   while (blocks < kOrderBlocks && 4 * kThreads * blocks < num_slots)
     blocks *= 2;

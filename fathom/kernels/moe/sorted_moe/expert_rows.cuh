@@ -31,6 +31,7 @@ struct SortedPlaces {
 /// All in workspace.
 struct ExpertRows {
   static constexpr bool kScansAgain = false;
+  static constexpr bool kStages = false;
 
   SortedPlaces from;
   bool rows_are_sorted;
@@ -40,7 +41,7 @@ struct ExpertRows {
   int32_t* y_rows;            ///< [slots], of rows
   float* weights;             ///< [slots], of rows; null: none
 
-  __device__ void prepare(int thread, int threads) const {
+  __device__ void prepare(int thread, int threads, bool) const {
     fill(row_of_slot, from.num_slots, -1, thread, threads);
   }
 
@@ -56,7 +57,7 @@ struct ExpertRows {
 
   __device__ bool places() const { return true; }
 
-  __device__ void place(int j, int row) const {
+  __device__ void place(int j, int row, int32_t*) const {
     if (row < 0 || row >= from.num_slots) return;
     const int32_t slot = from.sorted_ids[j];
     row_of_slot[slot] = row;
