@@ -24,6 +24,20 @@ __device__ __forceinline__ float combine_lanes(float value, Combine combine) {
   return value;
 }
 
+/// The sum of the values of this lane and those below it. The instruction says itself whether there
+/// is a lane to read from. PTX ISA, shfl.sync.
+__device__ __forceinline__ int sum_up_to_lane(int value) {
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b32 lower;\n"
+        "shfl.sync.up.b32 lower|p, %0, %1, 0, 0xFFFFFFFF;\n@p add.s32 %0, %0, lower;\n}\n"
+        : "+r"(value)
+        : "r"(offset));
+  }
+  return value;
+}
+
 /// The combination of the values of all threads of the block, in all of them. `scratch` holds 32
 /// floats of shared memory that nothing else uses until the next barrier after the call. Every warp
 /// folds the warps' results for itself, so there is one barrier.

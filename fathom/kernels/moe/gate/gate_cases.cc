@@ -336,6 +336,13 @@ void add_gate_cases(CaseList& list) {
     add_grouped(list, edges(k, Format::kF32, false, 8, 4), false, 0);
     add_group_limited(list, edges(k, Format::kF32, false, 8, 3), false, Renormalize::kNo);
   }
+  // Groups that lie near each other, more and fewer than a GPU takes by lanes, with a bias.
+  for (int kept : {1, 2, 4, 5})
+    add_grouped(list, edges(8, Format::kF32, true, 8, kept), false, 0);
+  add_group_limited(list, edges(6, Format::kF32, false, 8, 5), false, Renormalize::kNo);
+  add_grouped(list, edges(8, Format::kBf16, true, 8, 4), false, 1, ScorePrecision::kLogits);
+  add_softmax(list, edges(8, Format::kF32, true), false, Renormalize::kNo, 30.0f);
+  add_sigmoid(list, edges(8, Format::kF32, true), false, Renormalize::kYes);
   for (Format f : {Format::kBf16, Format::kF16}) {
     add_softmax(list, edges(8, f, true), false, Renormalize::kYes, 0);
     add_sigmoid(list, edges(8, f, true), false, Renormalize::kNo);

@@ -146,8 +146,7 @@ template <class K>
 bool takes_pairs(const typename K::Args& a) {
   const Gate g = gate_of(a);
   const bool groups_fit =
-      g.keep_groups == g.num_groups ||
-      (g.num_groups > 0 && groups_are_lanes(g.num_experts, g.num_groups, kPairItems));
+      g.keep_groups == g.num_groups || (g.num_groups == kPairGroups && g.keep_groups <= kMostKept);
   return g.in_vectors && g.num_experts == kPairExperts && g.chosen > 0 && g.chosen <= kMostChosen &&
          groups_fit;
 }
