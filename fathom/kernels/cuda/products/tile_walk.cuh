@@ -1,5 +1,5 @@
-// What products in tiles (tile_products.cuh) are made of: the stages in shared memory, and the
-// tiles that a block takes.
+// What products in tiles (tile_products.cuh) are made of: the stages in shared memory, the tiles
+// that a block takes, and the scales that come beside them.
 #pragma once
 
 #include <algorithm>
@@ -242,6 +242,108 @@ struct TilePlaces {
       barrier_init(w_free(stage), 4 * Codec::kGroups);
     }
     fence_barriers();
+  }
+};
+
+// ---- what comes beside stages ----
+
+/// The scale of 128 x 128 weights; block_row counts those of the matrix.
+__device__ __forceinline__ float block_scale(const ProductCall& c,
+                                             int e,
+                                             int64_t block_row,
+                                             int k) {
+  if (block_row * 128 >= c.N) return 0.0f;
+  const int64_t at = e * c.scale_matrix + block_row * c.scale_row + k;
+  return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
+                                        : to_float(Ue8m0{c.scales[at]});
+}
+
+/// The scales of rows of x and of their products, for the threads that bring them.
+template <class Codec>
+struct TokenScales {
+  static constexpr int kRows = 128;
+  static constexpr int kEach = (kRows + kSideThreads - 1) / kSideThreads;
+  float values[kEach][Codec::kRowBlocks];
+
+  /// Those of stage `stage` of x, whose 128 k share a scale.
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const ProductTile& tile,
+                                       int stage,
+                                       int thread) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int row = thread + j * kSideThreads;
+      const int64_t at = (int64_t{tile.first} + row) * c.x_scale_row + stage * c.x_scale_block;
+      const float x = row < tile.count ? c.x_scales[at] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        values[j][i] =
+            x * block_scale(c, tile.e, int64_t{tile.row_tile} * Codec::kRowBlocks + i, stage);
+    }
+  }
+
+  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int row = thread + j * kSideThreads;
+      if (row >= kRows) return;
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(row)),
+                     "f"(values[j][i])
+                     : "memory");
+    }
+  }
+};
+
+/// The scales of rows of w for a stage of weights: widened here once instead of by every lane that
+/// needs them.
+template <class Codec>
+struct RowScales {
+  static constexpr int kRows = kTileRows<Codec>;
+  static constexpr int kEach = (kRows + kSideThreads - 1) / kSideThreads;
+  uint4 codes[kEach];
+
+  /// Those of stage `stage` of x and what follows. What is behind the end of a row counts as zero.
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const ProductTile& tile,
+                                       int stage,
+                                       int thread) {
+    const int k = stage * Codec::kStageK;
+    const bool aligned = c.scale_row % 16 == 0 && reinterpret_cast<uintptr_t>(c.scales) % 16 == 0;
+    const uint8_t* const first = c.scales + tile.e * c.scale_matrix + k / 16;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int n = min(tile.row_tile * kRows + thread + j * kSideThreads, c.N - 1);
+      const uint8_t* const from = first + n * c.scale_row;
+      if (aligned) {
+        codes[j] = *reinterpret_cast<const uint4*>(from);
+        continue;
+      }
+      const auto* words = reinterpret_cast<const uint32_t*>(from);
+      codes[j].x = words[0];
+      codes[j].y = k + 64 < c.K ? words[1] : 0;
+      codes[j].z = k + 128 < c.K ? words[2] : 0;
+      codes[j].w = k + 192 < c.K ? words[3] : 0;
+    }
+  }
+
+  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (thread + j * kSideThreads >= kRows) return;
+      const uint32_t row = to + Codec::side_place(static_cast<uint32_t>(thread + j * kSideThreads));
+      const uint32_t words[4] = {codes[j].x, codes[j].y, codes[j].z, codes[j].w};
+#pragma unroll
+      for (uint32_t part = 0; part < 4; ++part) {
+        const uint32_t low = lifted_scales(words[part]);
+        const uint32_t high = lifted_scales(words[part] >> 16);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(row ^ part << 4),
+                     "r"(__byte_perm(low, 0, 0x1010)), "r"(__byte_perm(low, 0, 0x3232)),
+                     "r"(__byte_perm(high, 0, 0x1010)), "r"(__byte_perm(high, 0, 0x3232))
+                     : "memory");
+      }
+    }
   }
 };
 
