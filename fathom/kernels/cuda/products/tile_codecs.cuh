@@ -41,6 +41,10 @@ __device__ __forceinline__ uint32_t load_shared_4(uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ float load_shared_float(uint32_t at) {
+  return __uint_as_float(load_shared_4(at));
+}
+
 /// bf16 weights: an operand in shared memory as they are. With kExact, sums of 128 k are added up
 /// in float32 outside the tensor cores, whose own additions cut off bits.
 template <bool kExact>

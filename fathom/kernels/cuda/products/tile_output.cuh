@@ -157,6 +157,44 @@ class TileRows {
   float weight_[kTokens / 32];
 };
 
+/// The same of sixteen rows of a warp: lane i asks for row i.
+template <Finish kFinish>
+class SixteenRows {
+ public:
+  __device__ __forceinline__ SixteenRows(const TileOutput& out, int first_token)
+      : out_(out), first_(first_token) {
+    if constexpr (kFinish != Finish::kScattered) return;
+    const ProductCall& c = out.c;
+    const int64_t row = int64_t{out.tile.first} + min(first_ + lane_id() % 16, out.tile.count - 1);
+    row_ = static_cast<int32_t>(c.row_of_y(row) - out.tile.first);
+    weight_ = c.row_weights != nullptr ? c.row_weights[row] : 1.0f;
+  }
+
+  __device__ __forceinline__ bool exists(int row) const { return first_ + row < out_.tile.count; }
+
+  /// Element of y of row `row`, column 0.
+  __device__ __forceinline__ int64_t begin(int row) const {
+    if constexpr (kFinish == Finish::kAny) return exists(row) ? out_.row_begin(first_ + row) : 0;
+    int of_y = first_ + row;
+    if constexpr (kFinish == Finish::kScattered) of_y = __shfl_sync(0xFFFFFFFFu, row_, row);
+    return out_.y_first + of_y * out_.c.y_row;
+  }
+
+  /// Output of that row and of column n.
+  __device__ __forceinline__ float value(float sum, int row, int n) const {
+    if constexpr (kFinish == Finish::kAny) return out_.value(sum, first_ + row, n);
+    sum *= out_.factor;
+    if constexpr (kFinish == Finish::kScattered) sum *= __shfl_sync(0xFFFFFFFFu, weight_, row);
+    return sum;
+  }
+
+ private:
+  const TileOutput& out_;
+  int first_;    // row of the tile
+  int32_t row_;  // of y, less the tile's first
+  float weight_;
+};
+
 /// 64 outputs of each of 64 rows from a panel of shared memory to y. Rows that lie on sixteen bytes
 /// go by eight outputs a thread, others by two a lane, so that a warp still writes neighbours.
 template <class T, class Rows>
@@ -234,28 +272,99 @@ __device__ __forceinline__ void store_panels(
   }
 }
 
-/// Outputs of 64 rows of w from row `first_n` on.
-template <int kSums>
-__device__ __forceinline__ void store_tile(
-    const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
+/// The same of 64 rows of x from row `first_token` on and 2 * kSums rows of w, where x is the first
+/// operand: by 64 columns, each warp its sixteen rows, through a part of the panel of its own.
+template <class T, Finish kFinish, int kSums>
+__device__ __forceinline__ void store_row_panels(
+    const TileOutput& out, const float (&d)[kSums], int first_token, int first_n, uint32_t panel) {
+  const ProductCall& c = out.c;
+  const int lane = lane_id();
+  const int first_row = (warp_id() & 3) * 16;  // of the panel
+  const SixteenRows<kFinish> rows(out, first_token + first_row);
+  T* const y = static_cast<T*>(c.y);
+  const int64_t strides = c.y_row | c.y_matrix;
+  const auto address = reinterpret_cast<uintptr_t>(c.y);
+  const bool in_eights = address % 16 == 0 && strides % 8 == 0;
+  const bool in_pairs = address % 4 == 0 && strides % 2 == 0;
+#pragma unroll
+  for (int part = 0; part < kSums / 32; ++part) {
+    const int n = first_n + 64 * part;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int eight = j + i / 2;
+        const int at = part * 32 + eight * 4 + 2 * (i & 1);
+        const int row = (lane >> 2) + 8 * (i & 1);
+        const int column = n + eight * 8 + 2 * (lane & 3);
+        words[i] =
+            pair_of<T>(rows.value(d[at], row, column), rows.value(d[at + 1], row, column + 1));
+      }
+      // Lane 8 i + r names the place of row r of matrix i.
+      const int row = first_row + (lane >> 3 & 1) * 8 + (lane & 7);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                       panel + panel_offset(row, j + (lane >> 4))),
+                   "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
+    }
+    __syncwarp();
+    if (in_eights) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = 4 * i + lane / 8;
+        const int chunk = lane & 7;
+        const uint4 words = load_shared_16(panel + panel_offset(first_row + row, chunk));
+        const int64_t begin = rows.begin(row);
+        if (rows.exists(row)) store_eight(y + begin + n + 8 * chunk, words, c.N - n - 8 * chunk);
+      }
+    } else {
+#pragma unroll 2
+      for (int row = 0; row < 16; ++row) {
+        const uint32_t word = load_shared_4(panel + panel_offset(first_row + row, lane / 4) +
+                                            4 * static_cast<uint32_t>(lane & 3));
+        const int64_t begin = rows.begin(row);
+        if (rows.exists(row))
+          store_two(y + begin + n + 2 * lane, word, c.N - n - 2 * lane, in_pairs);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+/// Outputs of a block of sums: from rows first_token of the tile and first_n of w on.
+template <bool kXIsFirst, int kSums>
+__device__ __forceinline__ void store_tile(const TileOutput& out,
+                                           const float (&d)[kSums],
+                                           int first_token,
+                                           int first_n,
+                                           uint32_t panel,
+                                           int barrier) {
   const bool plain = out.c.is_plain();
   const bool scattered = out.c.y_rows != nullptr || out.c.row_weights != nullptr;
+  const auto store = [&]<class T, Finish kFinish>() {
+    if constexpr (kXIsFirst) {
+      store_row_panels<T, kFinish>(out, d, first_token, first_n, panel);
+    } else {
+      store_panels<T, kFinish>(out, d, first_n, panel, barrier);
+    }
+  };
   if (out.c.y_format == Format::kBf16 && plain && !scattered)
-    return store_panels<Bf16, Finish::kPlain>(out, d, first_n, panel, barrier);
+    return store.template operator()<Bf16, Finish::kPlain>();
   if (out.c.y_format == Format::kBf16 && plain)
-    return store_panels<Bf16, Finish::kScattered>(out, d, first_n, panel, barrier);
-  if (out.c.y_format == Format::kBf16)
-    return store_panels<Bf16, Finish::kAny>(out, d, first_n, panel, barrier);
-  if (out.c.y_format == Format::kF16)
-    return store_panels<F16, Finish::kAny>(out, d, first_n, panel, barrier);
-  const int n = first_n + (warp_id() & 3) * 16 + (lane_id() >> 2);
-  const int token = 2 * (lane_id() & 3);
+    return store.template operator()<Bf16, Finish::kScattered>();
+  if (out.c.y_format == Format::kBf16) return store.template operator()<Bf16, Finish::kAny>();
+  if (out.c.y_format == Format::kF16) return store.template operator()<F16, Finish::kAny>();
+  const int row = (kXIsFirst ? first_token : first_n) + (warp_id() & 3) * 16 + (lane_id() >> 2);
+  const int pair = (kXIsFirst ? first_n : first_token) + 2 * (lane_id() & 3);
   const bool direct = out.c.y_format == Format::kF32 && plain && !scattered;
   float* const y = static_cast<float*>(out.c.y) + out.y_first;
 #pragma unroll
   for (int i = 0; i < kSums; ++i) {
-    const int t = token + i / 4 * 8 + (i & 1);
-    const int column = n + (i >> 1 & 1) * 8;
+    const int of_first = row + (i >> 1 & 1) * 8;
+    const int of_second = pair + i / 4 * 8 + (i & 1);
+    const int t = kXIsFirst ? of_first : of_second;
+    const int column = kXIsFirst ? of_second : of_first;
     if (!direct) {
       out.store(d[i], t, column);
     } else if (t < out.tile.count && column < out.c.N) {
@@ -265,13 +374,19 @@ __device__ __forceinline__ void store_tile(
 }
 
 /// Sums of a slice of k to shared memory, [token][row of the tile].
-template <int kPitch, int kSums>
-__device__ __forceinline__ void keep_sums(const float (&d)[kSums], float* sums, int first_row) {
-  const int row = first_row + (lane_id() >> 2);
-  const int token = 2 * (lane_id() & 3);
+template <bool kXIsFirst, int kPitch, int kSums>
+__device__ __forceinline__ void keep_sums(const float (&d)[kSums],
+                                          float* sums,
+                                          int first_token,
+                                          int first_row) {
+  const int row = (kXIsFirst ? first_token : first_row) + (warp_id() & 3) * 16 + (lane_id() >> 2);
+  const int pair = (kXIsFirst ? first_row : first_token) + 2 * (lane_id() & 3);
 #pragma unroll
-  for (int i = 0; i < kSums; ++i)
-    sums[(token + i / 4 * 8 + (i & 1)) * kPitch + row + (i >> 1 & 1) * 8] = d[i];
+  for (int i = 0; i < kSums; ++i) {
+    const int of_first = row + (i >> 1 & 1) * 8;
+    const int of_second = pair + i / 4 * 8 + (i & 1);
+    sums[(kXIsFirst ? of_first : of_second) * kPitch + (kXIsFirst ? of_second : of_first)] = d[i];
+  }
 }
 
 /// Adds up the slices of a tile: every block of the cluster a share of its rows of x.

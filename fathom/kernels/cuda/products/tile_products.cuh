@@ -114,14 +114,15 @@ __device__ __forceinline__ void free_stage(uint32_t barrier) {
   if (lane_id() == 0) barrier_arrive(barrier);
 }
 
-/// The products of a stage; `w` is the address of this warpgroup's rows.
+/// The products of a stage; `first` is the address of this warpgroup's 64 rows of the first
+/// operand.
 template <class Codec, int kTokens>
 __device__ __forceinline__ void multiply_stage(float (&d)[kTokens / 2],
-                                               uint32_t w,
-                                               uint32_t x,
+                                               uint32_t first,
+                                               uint32_t second,
                                                bool accumulate) {
-  const RowsOperand a(w);
-  const RowsOperand b(x);
+  const RowsOperand a(first);
+  const RowsOperand b(second);
 #pragma unroll
   for (uint32_t at = 0; at < kPanelRowBytes; at += 32) {
     if constexpr (Codec::kCodes) {
@@ -164,6 +165,7 @@ class TileSums {
   static constexpr int kRowBlocks = Codec::kRowBlocks;
   /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
   static constexpr bool kTurns = Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64;
+  static constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
   /// Steps of 16 k that are decoded at once: as many as registers hold twice beside the sums.
   static constexpr int kBite = Codec::kGroups == 4 && kTokens > 64 ? 2 : Codec::kSteps;
 
@@ -172,6 +174,7 @@ class TileSums {
     const auto row = static_cast<uint32_t>((warp_id() & 3) * 16 + (lane_id() >> 2) + wg * 64);
     if constexpr (Codec::kDecoded) w_place_ = kept(Codec::w_place(row));
     if constexpr (requires { Codec::side_place(row); }) side_place_ = kept(Codec::side_place(row));
+    if constexpr (kFirstIsX) side_place_ = kept(scales_place(row % 64));
     if constexpr (kTurns && Codec::kSide == TileSide::kTables)
       same_wg_ = static_cast<int>(kept(threadIdx.x / kWarpgroup));
     if (kTurns && wg == 1) pass_turn();
@@ -192,7 +195,9 @@ class TileSums {
         d[block][i] = 0.0f;
     }
     if (walk.begin >= walk.end) return;
-    if constexpr (Codec::kAddEvery > 0) {
+    if constexpr (kFirstIsX) {
+      add_rows(walk);
+    } else if constexpr (Codec::kAddEvery > 0) {
       add_parts(walk, tile);
     } else if constexpr (Codec::kDecoded) {
       add_decoded(walk);
@@ -338,6 +343,37 @@ class TileSums {
     }
   }
 
+  /// Where the scales of a lane's first row of x are among those of a stage.
+  __device__ __forceinline__ uint32_t scales_place(uint32_t row) const {
+    const SumsPlace place = sums_place<Codec, kTokens>(wg_, 0);
+    return 4 * (static_cast<uint32_t>(place.row + place.token) + row);
+  }
+
+  /// The same with x as the first operand: a lane has two scales, there before the products are.
+  __device__ __forceinline__ void add_rows(Walk& walk) {
+    float part[kSums];
+    for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
+      wait_full(walk);
+#pragma unroll
+      for (int block = 0; block < kRowBlocks; ++block) {
+        const SumsPlace place = sums_place<Codec, kTokens>(wg_, block);
+        const uint32_t side = at_.side(walk.stage) + side_place_ + 256 * block;
+        const float scale = load_shared_float(side);
+        const float scale_8 = load_shared_float(side + 32);
+        begin_products();
+        multiply_stage<Codec, kTokens>(
+            part, at_.x(walk.stage) + static_cast<uint32_t>(place.token * kPanelRowBytes),
+            at_.w(walk.stage) + static_cast<uint32_t>(place.row * Codec::kWRow), false);
+        commit_products();
+        wait_products<0>();
+        if (block + 1 == kRowBlocks) free_stage(at_.free(walk.stage));
+#pragma unroll
+        for (int i = 0; i < kSums; ++i)
+          d[block][i] = fmaf(i & 2 ? scale_8 : scale, part[i], d[block][i]);
+      }
+    }
+  }
+
   __device__ __forceinline__ void multiply_part(
       Walk& walk, int k, int block, float (&part)[kSums], bool accumulate) {
     if constexpr (Codec::kDecoded) {
@@ -409,6 +445,7 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
                                               float* sums,
                                               int wg) {
   constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
+  constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
   const ProductCall& c = walk.c;
   const bool split = walk.plan.split > 1;
   bool y_may_be_in_use = true;
@@ -422,12 +459,12 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
     if (split) named_sync(1, Codec::kGroups * kWarpgroup);
 #pragma unroll
     for (int block = 0; block < Codec::kRowBlocks; ++block) {
-      const int first_row = (wg * Codec::kRowBlocks + block) * 64;
+      const SumsPlace place = sums_place<Codec, kTokens>(wg, block);
       if (split) {
-        keep_sums<kPitch>(mine.d[block], sums, first_row + (warp_id() & 3) * 16);
+        keep_sums<kFirstIsX, kPitch>(mine.d[block], sums, place.token, place.row);
       } else {
-        store_tile(TileOutput(c, tile, Codec::kFactor), mine.d[block],
-                   tile.row_tile * kTileRows<Codec> + first_row, at.out(wg), 2 + wg);
+        store_tile<kFirstIsX>(TileOutput(c, tile, Codec::kFactor), mine.d[block], place.token,
+                              tile.row_tile * kTileRows<Codec> + place.row, at.out(wg), 2 + wg);
       }
     }
   }

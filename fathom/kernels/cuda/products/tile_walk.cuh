@@ -31,6 +31,23 @@ struct TilePlan {
   int slice = 0;        ///< stages of a slice
 };
 
+/// Whether x is the first operand. A lane then has sums of two rows of x, not of 32, and so two of
+/// the scales that change with every stage; few rows of x would leave rows of the operand empty.
+template <class Codec, int kTokens>
+inline constexpr bool kXFirst = Codec::kSide == TileSide::kTokenScales&& kTokens == 128;
+
+/// The first row of x and of w of a tile that block `block` of a warpgroup's sums is of.
+struct SumsPlace {
+  int token;
+  int row;
+};
+
+template <class Codec, int kTokens>
+__device__ __forceinline__ SumsPlace sums_place(int wg, int block) {
+  if constexpr (!kXFirst<Codec, kTokens>) return {0, (wg * Codec::kRowBlocks + block) * 64};
+  return Codec::kRowBlocks > 1 ? SumsPlace{64 * block, 128 * wg} : SumsPlace{64 * wg, 0};
+}
+
 /// What comes beside a row of w in a stage: its scales, or its tables of codes.
 inline constexpr int kSideRowBytes = 64;
 
