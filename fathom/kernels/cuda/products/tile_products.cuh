@@ -49,6 +49,32 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
   }
 }
 
+/// Scales of x and w, loaded two stages ahead.
+template <class Codec, int kTokens>
+__device__ __forceinline__ void bring_token_scales(TileWalk<Codec, kTokens> walk,
+                                                   const TilePlaces<Codec, kTokens>& at,
+                                                   int thread) {
+  wait_for_previous();
+  for (; walk.more(); walk.next_item()) {
+    if (walk.begin >= walk.end) continue;
+    TokenScales<Codec> scales(walk.c, walk.tile(), thread);
+    scales.load(0, walk.begin);
+    if (walk.begin + 1 < walk.end) scales.load(1, walk.begin + 1);
+    for (int first = walk.begin; first < walk.end; first += 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int k = first + i;
+        if (k >= walk.end) break;
+        barrier_wait(at.free(walk.stage), walk.parity ^ 1);
+        scales.keep(i, at.side(walk.stage), thread);
+        barrier_arrive(at.full(walk.stage));
+        if (k + 2 < walk.end) scales.load(i, k + 2);
+        walk.next_stage();
+      }
+    }
+  }
+}
+
 /// Weights and x, by one thread that is never kept waiting by anything but a ring that is full.
 template <class Codec, int kTokens>
 __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
@@ -101,7 +127,7 @@ __device__ __forceinline__ void bring_tiles(const TileMaps& maps,
     if constexpr (Codec::kSide == TileSide::kRowScales)
       bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
     if constexpr (Codec::kSide == TileSide::kTokenScales)
-      bring_scales<TokenScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
+      bring_token_scales(walk, at, thread - (kWarpgroup - kSideThreads));
     if constexpr (Codec::kSide == TileSide::kTables)
       bring_scales<typename Codec::Side>(walk, at, thread - (kWarpgroup - kSideThreads));
   }

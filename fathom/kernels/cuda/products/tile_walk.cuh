@@ -275,42 +275,72 @@ __device__ __forceinline__ float block_scale(const ProductCall& c,
                                         : to_float(Ue8m0{c.scales[at]});
 }
 
-/// The scales of rows of x and of their products, for the threads that bring them.
+/// The scales of rows of x and of 128 rows of w, for the threads that bring them: where those of a
+/// tile lie, and those of two stages on their way. Nothing looks at what was asked for before
+/// keep(): a load and a wait in each stage would be what a stage takes. Rows behind the last have
+/// its scale, for sums that nobody stores.
 template <class Codec>
-struct TokenScales {
+class TokenScales {
+ public:
+  __device__ __forceinline__ TokenScales(const ProductCall& c, const ProductTile& tile, int thread)
+      : c_(c), wide_(c.scale_format == Format::kF32) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int row = min(thread + j * kSideThreads, tile.count - 1);
+      x_[j] = c.x_scales + (int64_t{tile.first} + row) * c.x_scale_row;
+    }
+    const int last = (c.N - 1) / 128;
+#pragma unroll
+    for (int i = 0; i < Codec::kRowBlocks; ++i) {
+      const int row = min(tile.row_tile * Codec::kRowBlocks + i, last);
+      w_[i] = c.scales + (tile.e * c.scale_matrix + row * c.scale_row) * (wide_ ? 4 : 1);
+    }
+  }
+
+  /// Asks for those of stage `stage` of x, whose 128 k share a scale.
+  __device__ __forceinline__ void load(int slot, int stage) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      x_scale_[slot][j] = x_[j][stage * c_.x_scale_block];
+    if (wide_) {
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        w_scale_[slot][i] = reinterpret_cast<const uint32_t*>(w_[i])[stage];
+    } else {
+#pragma unroll
+      for (int i = 0; i < Codec::kRowBlocks; ++i)
+        w_scale_[slot][i] = w_[i][stage];
+    }
+  }
+
+  __device__ __forceinline__ void keep(int slot, uint32_t to, int thread) const {
+#pragma unroll
+    for (int i = 0; i < Codec::kRowBlocks; ++i) {
+      const uint32_t bits = w_scale_[slot][i];
+      const float w = wide_ ? __uint_as_float(bits) : to_float(Ue8m0{static_cast<uint8_t>(bits)});
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int row = thread + j * kSideThreads;
+        if (row < kRows) {
+          asm volatile(
+              "st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(row)),
+              "f"(x_scale_[slot][j] * w)
+              : "memory");
+        }
+      }
+    }
+  }
+
+ private:
   static constexpr int kRows = 128;
   static constexpr int kEach = (kRows + kSideThreads - 1) / kSideThreads;
-  float values[kEach][Codec::kRowBlocks];
 
-  /// Those of stage `stage` of x, whose 128 k share a scale.
-  __device__ __forceinline__ void load(const ProductCall& c,
-                                       const ProductTile& tile,
-                                       int stage,
-                                       int thread) {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int row = thread + j * kSideThreads;
-      const int64_t at = (int64_t{tile.first} + row) * c.x_scale_row + stage * c.x_scale_block;
-      const float x = row < tile.count ? c.x_scales[at] : 0.0f;
-#pragma unroll
-      for (int i = 0; i < Codec::kRowBlocks; ++i)
-        values[j][i] =
-            x * block_scale(c, tile.e, int64_t{tile.row_tile} * Codec::kRowBlocks + i, stage);
-    }
-  }
-
-  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int row = thread + j * kSideThreads;
-      if (row >= kRows) return;
-#pragma unroll
-      for (int i = 0; i < Codec::kRowBlocks; ++i)
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + 512 * i + 4 * static_cast<uint32_t>(row)),
-                     "f"(values[j][i])
-                     : "memory");
-    }
-  }
+  const ProductCall& c_;
+  bool wide_;
+  const float* x_[kEach];
+  const uint8_t* w_[Codec::kRowBlocks];
+  float x_scale_[2][kEach];
+  uint32_t w_scale_[2][Codec::kRowBlocks];  // bits
 };
 
 /// The scales of rows of w for a stage of weights: widened here once instead of by every lane that
