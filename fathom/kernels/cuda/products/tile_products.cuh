@@ -190,8 +190,9 @@ class TileSums {
   static constexpr int kSums = kTokens / 2;
   static constexpr int kRowBlocks = Codec::kRowBlocks;
   /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
-  static constexpr bool kTurns = Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64;
   static constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
+  static constexpr bool kTurns =
+      kFirstIsX || (Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64);
   /// Steps of 16 k that are decoded at once: as many as registers hold twice beside the sums.
   static constexpr int kBite = Codec::kGroups == 4 && kTokens > 64 ? 2 : Codec::kSteps;
 
@@ -376,6 +377,8 @@ class TileSums {
   }
 
   /// The same with x as the first operand: a lane has two scales, there before the products are.
+  /// Warpgroups that began together would multiply together and then scale together, with idle
+  /// tensor cores: each begins when the first quarter of the other's products is done.
   __device__ __forceinline__ void add_rows(Walk& walk) {
     float part[kSums];
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
@@ -386,11 +389,19 @@ class TileSums {
         const uint32_t side = at_.side(walk.stage) + side_place_ + 256 * block;
         const float scale = load_shared_float(side);
         const float scale_8 = load_shared_float(side + 32);
+        const RowsOperand x(at_.x(walk.stage) +
+                            static_cast<uint32_t>(place.token * kPanelRowBytes));
+        const RowsOperand w(at_.w(walk.stage) + static_cast<uint32_t>(place.row * Codec::kWRow));
+        take_turn();
         begin_products();
-        multiply_stage<Codec, kTokens>(
-            part, at_.x(walk.stage) + static_cast<uint32_t>(place.token * kPanelRowBytes),
-            at_.w(walk.stage) + static_cast<uint32_t>(place.row * Codec::kWRow), false);
+        multiply_codes(part, x.at(0), w.at(0), false);
         commit_products();
+#pragma unroll
+        for (uint32_t i = 32; i < kPanelRowBytes; i += 32)
+          multiply_codes(part, x.at(i), w.at(i), true);
+        commit_products();
+        wait_products<1>();
+        pass_turn();
         wait_products<0>();
         if (block + 1 == kRowBlocks) free_stage(at_.free(walk.stage));
 #pragma unroll
