@@ -163,6 +163,12 @@ void add_block_cases(CaseList& list) {
     aligned({.t = 33, .n = 96, .k = k, .scales = XScales::kRowMajor});
   aligned({.t = 66, .n = 130, .k = 640, .weight = Format::kFp8BlockUe8m0});
   aligned({.t = 1024, .n = 4500, .k = 160});  // more tiles than multiprocessors
+  aligned({.t = 330, .n = 700, .k = 3984});   // slices of K of tiles of 128 rows of x
+  // Tiles of 128 rows of x, and whole sixteen bytes of y: three elements lie between its rows.
+  for (int64_t t : {100, 128, 193})
+    aligned({.t = t, .n = 253, .k = 528, .y = t == 128 ? Format::kF16 : Format::kBf16});
+  aligned({.t = 140, .n = 389, .k = 272, .scales = XScales::kTmaAligned});
+  aligned({.t = 140, .n = 389, .k = 272, .weight = Format::kFp8BlockUe8m0});
   aligned({.t = 66, .n = 130, .k = 640, .dist = Dist::kMixedRows});
 }
 

@@ -127,6 +127,17 @@ void add_small_quantised_cases(CaseList& list) {
   add_quantised<K>(list, {.load = {.counts = {2, 5}}, .n = 150, .k = 200});
   for (const ExpertLoad& load : small_loads())
     add_quantised<K>(list, {.load = load, .n = 144, .k = 272, .x_gap = 16});
+  // Tiles of 128 rows, and whole sixteen bytes of y: three elements lie between its rows.
+  const ExpertLoad many{.counts = {150, 0, 70, 129, 1}};
+  for (Format weight : {Format::kFp8Block, Format::kFp8BlockUe8m0}) {
+    add_quantised<K>(list, {.load = many, .n = 253, .k = 528, .weight = weight, .x_gap = 16});
+    add_quantised<K>(list, {.load = many,
+                            .n = 389,
+                            .k = 272,
+                            .weight = weight,
+                            .column_major_scales = true,
+                            .x_gap = 16});
+  }
 }
 
 /// R1's experts as a model has them and as the reference call does. A stack of row-major weights
