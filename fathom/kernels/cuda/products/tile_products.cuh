@@ -2,8 +2,9 @@
 //
 // A block takes 128 or 256 rows of w times kTokens rows of x. Weights are the first operand of
 // wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and a matrix with few
-// rows of x wastes no work on rows of w. A warpgroup brings stages of k to shared memory ahead of
-// two or four that compute, a share of the rows of w each; while one decodes or scales, another
+// rows of x wastes no work on rows of w; only where scales of many rows of x change with every
+// stage is x the first (kXFirst). A warpgroup brings stages of k to shared memory ahead of two or
+// four that compute, a share of the rows of w each; while one decodes or scales, another
 // multiplies.
 // Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
 // cluster share the k of one tile and add up their sums in the order of the slices.
@@ -189,8 +190,8 @@ class TileSums {
   using Places = TilePlaces<Codec, kTokens>;
   static constexpr int kSums = kTokens / 2;
   static constexpr int kRowBlocks = Codec::kRowBlocks;
-  /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
   static constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
+  /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
   static constexpr bool kTurns =
       kFirstIsX || (Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64);
   /// Steps of 16 k that are decoded at once: as many as registers hold twice beside the sums.
@@ -239,7 +240,8 @@ class TileSums {
   }
 
   /// Products with fragments in registers hold their warp until they begin, so that it cannot
-  /// decode: the warpgroups take turns, and one decodes while the other multiplies.
+  /// decode: the warpgroups take turns, and one decodes while the other multiplies. With x first
+  /// one scales meanwhile.
   __device__ __forceinline__ void take_turn() {
     if constexpr (!kTurns) return;
     named_sync(4 + wg_, 2 * kWarpgroup);
@@ -355,9 +357,7 @@ class TileSums {
         }
         wait_products<0>();
         if constexpr (Codec::kSide == TileSide::kTokenScales) {
-          add_scaled(
-              d[block], part,
-              at_.side(walk.stage) + (kRowBlocks > 1 ? 512 * static_cast<uint32_t>(wg_) : 0));
+          add_scaled(d[block], part, at_.side(walk.stage));
         } else if constexpr (Codec::kSide == TileSide::kTables) {
           add_scaled(d[block], part, at_.side(walk.stage) + kTileRows<Codec> * kSideRowBytes);
         } else if (ends) {
@@ -380,6 +380,8 @@ class TileSums {
   /// Warpgroups that began together would multiply together and then scale together, with idle
   /// tensor cores: each begins when the first quarter of the other's products is done.
   __device__ __forceinline__ void add_rows(Walk& walk) {
+    static_assert(Codec::kCodes && Codec::kGroups == 2 && kRowBlocks <= 2 && Memory::kXPanels == 1,
+                  "what sums_place shares out, and one panel of 128 k");
     float part[kSums];
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
       wait_full(walk);

@@ -34,7 +34,7 @@ struct TilePlan {
 /// Whether x is the first operand. A lane then has sums of two rows of x, not of 32, and so two of
 /// the scales that change with every stage; few rows of x would leave rows of the operand empty.
 template <class Codec, int kTokens>
-inline constexpr bool kXFirst = Codec::kSide == TileSide::kTokenScales&& kTokens == 128;
+inline constexpr bool kXFirst = kTokens == 128 && Codec::kSide == TileSide::kTokenScales;
 
 /// The first row of x and of w of a tile that block `block` of a warpgroup's sums is of.
 struct SumsPlace {
