@@ -315,6 +315,16 @@ void add_few_row_cases(CaseList& list) {
     add({.t = t, .n = 2035, .k = 2048});
   for (int64_t t : {1, 2})
     add({.t = t, .n = 151, .k = 7168});
+  // So many rows of w that a chunk of them has one warp, two or four.
+  for (int64_t t : {1, 8}) {
+    add({.t = t, .n = 16390, .k = 512});
+    add({.t = t, .n = 8201, .k = 1024});
+    add({.t = t, .n = 4099, .k = 2048, .y_gap = 0});
+  }
+  // More than two blocks of weights a multiprocessor: with the most rows of x that leave room for
+  // three, and one more.
+  for (int64_t t : {5, 6})
+    add({.t = t, .n = 19482, .k = 1536});
 }
 
 /// Few rows of x whose k, multiples of 512, are spread over the warps of one block or of a cluster:
