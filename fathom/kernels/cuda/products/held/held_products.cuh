@@ -73,7 +73,6 @@ __device__ __forceinline__ void ask_for_chunk(
   if (rows <= 0) return;
   const uint32_t arrived = shared_address(&barriers.arrived);
   barrier_init(arrived, 1);
-  barrier_init(shared_address(&barriers.summed), plan.parts());
   fence_barriers();
   const int code_row = c.K / 2;
   const int scale_row = c.K / 16;
@@ -90,6 +89,7 @@ __device__ __forceinline__ void ask_for_chunk(
     scales += bytes;
     to += static_cast<uint32_t>(plan.scale_bytes);
   }
+  barrier_init(shared_address(&barriers.summed), plan.parts());  // long before it is used
 }
 
 /// Brings rows of x in the order in which lanes need them, a thread 32 k: of each eight the two
