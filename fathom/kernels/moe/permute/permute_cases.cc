@@ -221,11 +221,6 @@ void add_permute_cases(CaseList& list) {
   // and by elements.
   add_permute_of_large(list, {2200, 1, 1300, Format::kF32}, 50);
   add_permute_of_large(list, {2200, 1, 2601}, 120);
-  // One row of x for more rows of y than a block's lists hold, and many for none; rows cut into
-  // parts that do not divide them.
-  add_permute(list, {1, 20000, 8}, false);
-  add_permute(list, {3, 11003, 24}, true);
-  add_permute(list, {301, 3, 4104}, true);
   // More slots than are at hand at once.
   add_unpermute(list, {3, 70, 130}, {.some_missing = true});
   add_unpermute(list, {2, 130, 20, Format::kF32}, all_f32);

@@ -7,7 +7,6 @@
 #include "fathom/kernels/cuda/products/tiles.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/moe/permute/permute.h"
-#include "fathom/kernels/moe/permute/scatter_rows.cuh"
 
 namespace fathom {
 namespace {
@@ -116,35 +115,8 @@ bool is_sixteen(const View& v) {
          v.stride(0) * element % 16 == 0;
 }
 
-int64_t row_bytes_of(const PermuteRows::Args& a) {
-  return a.x.dim(1) * element_bytes(a.x.format);
-}
-
-Status scatter_sources(Exec& ex, const PermuteRows::Args& a) {
-  const int64_t unit = static_cast<int64_t>(sizeof(uint4)) / element_bytes(a.x.format);
-  const ScatterShares shares =
-      scatter_shares(ex.device->num_sms, a.x.dim(0), a.y.dim(0), row_bytes_of(a), sizeof(uint4));
-  return launch_scatter(ex, shares, Rows<const uint4>{a.x.as<const uint4>(), a.x.stride(0) / unit},
-                        a.src_row.as<const int32_t>(),
-                        Rows<uint4>{a.y.as<uint4>(), a.y.stride(0) / unit});
-}
-
-bool scatter_fits(const PermuteRows::Args& a) {
-  constexpr int64_t kMostBytes = int64_t{1} << 20;  // of a row
-  constexpr int64_t kMostRows = int64_t{1} << 30;
-  return is_sixteen(a.x) && is_sixteen(a.y) && a.x.dim(1) > 0 && row_bytes_of(a) <= kMostBytes &&
-         a.x.dim(0) <= kMostRows && a.y.dim(0) <= kMostRows;
-}
-
-/// Whether a row of x is taken twice or more, and y is more than the last cache holds: only then do
-/// all blocks' looks through src_row pay.
-bool sources_are_many(const PermuteRows::Args& a) {
-  constexpr int64_t kManyBytes = int64_t{64} << 20;
-  return a.y.dim(0) >= 2 * a.x.dim(0) && a.y.dim(0) * row_bytes_of(a) >= kManyBytes;
-}
-
-bool gather_fits(const PermuteRows::Args& a) {
-  return is_sixteen(a.x) && is_sixteen(a.y) && !(scatter_fits(a) && sources_are_many(a));
+bool permute_is_aligned(const PermuteRows::Args& a) {
+  return is_sixteen(a.x) && is_sixteen(a.y);
 }
 
 // ---- unpermute_weighted_sum ----
@@ -361,8 +333,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<PermuteRows> permute_rows_cuda{
-    {"vectors", sm(90), "", kTraits, run_gather<uint4>, MathUnit::kF32, gather_fits},
-    {"by_source", sm(90), "", kTraits, scatter_sources, MathUnit::kF32, scatter_fits},
+    {"vectors", sm(90), "", kTraits, run_gather<uint4>, MathUnit::kF32, permute_is_aligned},
     {"elements", sm(90), "", kTraits, gather_elements},
 };
 
