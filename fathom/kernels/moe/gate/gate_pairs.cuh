@@ -314,14 +314,13 @@ struct SoftmaxOf {
 
   /// parts: sorted, the largest of all first.
   __device__ __forceinline__ SoftmaxOf(float parts, const PairChoices& choices) {
-    constexpr float kLog2e = 1.4426950408889634f;
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float top = __shfl_sync(0xFFFFFFFFu, parts, kCandidates * i);
 #pragma unroll
       for (float c : choices[i])
-        sum[i] += exp2_approx((c - top) * kLog2e);
+        sum[i] += near_exp(c - top);
     }
     most = __shfl_sync(0xFFFFFFFFu, parts, lane_id() & kCandidates);
     divisor = combine_lanes<kCandidates>(combine_halves(sum[0], sum[1], Add()), Add());
@@ -422,7 +421,7 @@ __global__ void __launch_bounds__(32 * kPairWarps, 8)
   PairMemory& memory = all_memory[warp_id()];
   const int64_t begin = 2 * pairs * (int64_t{blockIdx.x} * kPairWarps + warp_id());
   const int64_t end = min(begin + 2 * pairs, g.num_tokens);
-  Scores<kPairItems, true> scores;
+  Scores<kPairItems, true, true> scores;  // a token's bits do not depend on the other's
   float bias[kPairItems];
   scores.load_bias(g, bias);
   if (warp_id() == 0) {

@@ -88,9 +88,15 @@ __device__ void load_items(const void* data,
   }
 }
 
+/// The exponential of `x` as the sum of a softmax takes it where very many tokens are routed.
+__device__ __forceinline__ float near_exp(float x) {
+  constexpr float kLog2e = 1.4426950408889634f;
+  return exp2_approx(x * kLog2e);
+}
+
 /// A warp holds a token: lane l has the experts kItems l .. kItems l + kItems - 1. kWhole: as many
-/// as there are.
-template <int kItems, bool kWhole = false>
+/// as there are. kNear: the sum of a softmax is of near_exp, in the order of kItems and of lanes.
+template <int kItems, bool kWhole = false, bool kNear = false>
 struct Scores {
   float score[kItems];   // what a weight is made of, times `divisor`
   uint32_t key[kItems];  // what the choice goes by
@@ -166,8 +172,9 @@ struct Scores {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      score[i] = exists(g, i) ? expf(score[i] - most) : 0.0f;
-      sum += score[i];
+      const float below = score[i] - most;
+      score[i] = exists(g, i) ? expf(below) : 0.0f;
+      sum += kNear ? near_exp(below) : score[i];
     }
     divisor = combine_lanes(sum, Add());
   }
@@ -204,8 +211,8 @@ __device__ inline float rate(GroupRating rating, uint32_t first, uint32_t second
 }
 
 /// Groups of whole lanes, a power of two of them: rated by exchanges between lanes.
-template <int kItems, bool kWhole>
-__device__ void keep_groups_of_lanes(const Gate& g, Scores<kItems, kWhole>& scores) {
+template <int kItems, bool kWhole, bool kNear>
+__device__ void keep_groups_of_lanes(const Gate& g, Scores<kItems, kWhole, kNear>& scores) {
   const int lanes = 32 / (32 * kItems / (g.num_experts / g.num_groups));
   uint32_t first;
   uint32_t second;
@@ -228,8 +235,8 @@ __device__ void keep_groups_of_lanes(const Gate& g, Scores<kItems, kWhole>& scor
 
 /// Any groups: rated from shared memory, which holds a key for each expert and a rating for each
 /// group.
-template <int kItems, bool kWhole>
-__device__ void keep_any_groups(const Gate& g, Scores<kItems, kWhole>& scores, uint32_t* shared) {
+template <int kItems, bool kWhole, bool kNear>
+__device__ void keep_any_groups(const Gate& g, Scores<kItems, kWhole, kNear>& scores, uint32_t* shared) {
   const int size = g.num_experts / g.num_groups;
   auto* ratings = reinterpret_cast<float*>(shared + g.num_experts);
 #pragma unroll
@@ -262,8 +269,8 @@ __device__ void keep_any_groups(const Gate& g, Scores<kItems, kWhole>& scores, u
 }
 
 /// Takes the best expert out of the race; every lane gets its number and its score.
-template <int kItems, bool kWhole>
-__device__ int take_best(Scores<kItems, kWhole>& scores, float& score) {
+template <int kItems, bool kWhole, bool kNear>
+__device__ int take_best(Scores<kItems, kWhole, kNear>& scores, float& score) {
   uint32_t best = kRemoved;
   int item = 0;
   float value = 0.0f;
@@ -303,8 +310,8 @@ __device__ __forceinline__ void write_shared(const Gate& g, int64_t t, int lane,
 }
 
 /// Results wait in shared memory until their sum is known.
-template <int kItems, bool kWhole>
-__device__ void choose(const Gate& g, int64_t t, Scores<kItems, kWhole>& scores, uint32_t* shared) {
+template <int kItems, bool kWhole, bool kNear>
+__device__ void choose(const Gate& g, int64_t t, Scores<kItems, kWhole, kNear>& scores, uint32_t* shared) {
   auto* weights = reinterpret_cast<float*>(shared);
   auto* ids = reinterpret_cast<int32_t*>(shared) + g.chosen;
   float sum = 0.0f;
