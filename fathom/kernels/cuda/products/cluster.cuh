@@ -34,25 +34,6 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int rank)
   return mapped;
 }
 
-/// Arrives at a barrier of a block of the cluster, whose address address_in_block() gives. What
-/// this thread saw and wrote before is seen by whoever waits for it there with wait_in_cluster().
-/// PTX ISA, mbarrier.arrive.
-__device__ __forceinline__ void arrive_in_block(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-
-/// Waits for a phase of a barrier of this block at which blocks of the cluster arrive. PTX ISA,
-/// mbarrier.try_wait.
-__device__ __forceinline__ void wait_in_cluster(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-      "@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 /// Stores to the shared memory of a block of the cluster if `really`, and counts the bytes at a
 /// barrier that lies there: whoever waits for it sees them. PTX ISA, st.async.
 __device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float4 value, bool really) {

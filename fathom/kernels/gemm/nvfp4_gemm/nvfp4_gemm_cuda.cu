@@ -117,7 +117,8 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
-    {"spread", sm(90), "T<=8, K>=1536", kTraits, run_spread_over_warps, MathUnit::kBf16, is_spread},
+    {"spread", sm(90), "T<=8, K>=1536, K<=8192", kTraits, run_spread_over_warps, MathUnit::kBf16,
+     is_spread},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -236,7 +236,9 @@ __device__ void keep_groups_of_lanes(const Gate& g, Scores<kItems, kWhole, kNear
 /// Any groups: rated from shared memory, which holds a key for each expert and a rating for each
 /// group.
 template <int kItems, bool kWhole, bool kNear>
-__device__ void keep_any_groups(const Gate& g, Scores<kItems, kWhole, kNear>& scores, uint32_t* shared) {
+__device__ void keep_any_groups(const Gate& g,
+                                Scores<kItems, kWhole, kNear>& scores,
+                                uint32_t* shared) {
   const int size = g.num_experts / g.num_groups;
   auto* ratings = reinterpret_cast<float*>(shared + g.num_experts);
 #pragma unroll
@@ -311,7 +313,10 @@ __device__ __forceinline__ void write_shared(const Gate& g, int64_t t, int lane,
 
 /// Results wait in shared memory until their sum is known.
 template <int kItems, bool kWhole, bool kNear>
-__device__ void choose(const Gate& g, int64_t t, Scores<kItems, kWhole, kNear>& scores, uint32_t* shared) {
+__device__ void choose(const Gate& g,
+                       int64_t t,
+                       Scores<kItems, kWhole, kNear>& scores,
+                       uint32_t* shared) {
   auto* weights = reinterpret_cast<float*>(shared);
   auto* ids = reinterpret_cast<int32_t*>(shared) + g.chosen;
   float sum = 0.0f;

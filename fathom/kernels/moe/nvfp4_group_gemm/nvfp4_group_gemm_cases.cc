@@ -306,8 +306,8 @@ void add_few_row_cases(CaseList& list) {
   add({.counts = many, .n = 72, .k = 512});
 }
 
-/// K of multiples of 512, which are spread over the warps of a block or of a cluster: experts
-/// without rows, with one batch of eight and with two, tiles enough that each block has several.
+/// K of multiples of 512, which are spread over the warps of a block: experts without rows, with
+/// one batch of eight and with two, tiles enough that each block has several.
 void add_spread_cases(CaseList& list) {
   const auto add = [&](GroupedShape s) {
     s.weight = Format::kNvfp4;
@@ -318,7 +318,7 @@ void add_spread_cases(CaseList& list) {
   add({.counts = some, .n = 272, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = some, .n = 1008, .k = 2048, .y = Format::kF32});
   add({.counts = some, .n = 176, .k = 7168, .before = 2});
-  add({.counts = {1, 9, 2}, .n = 48, .k = 16384});
+  add({.counts = {1, 9, 2}, .n = 48, .k = 8192});
   std::vector<int64_t> many(200);
   for (size_t e = 0; e < many.size(); ++e)
     many[e] = static_cast<int64_t>(e % 7 == 3 ? 9 : e % 3);

@@ -19,7 +19,7 @@ inline constexpr int kSpreadLag = 2;          // tiles between the sums of a til
 inline constexpr int kSpreadBuffers = 4;      // of sums: twice the lag
 
 /// A block has `groups` groups of `parts` warps. A group has 16 rows of w, each of its warps 512 k
-/// of them. The blocks of a cluster have the rest of K. Shared memory of a block:
+/// of them. Shared memory of a block:
 ///
 ///   slots [warp][ahead]: codes [16 rows][256 bytes], scales [16 rows][32 bytes]
 ///   sums [buffer][warp][16 rows][8 tokens] float
@@ -53,15 +53,6 @@ struct SpreadPlan : SweepPlan {
   }
 };
 
-/// Blocks in a cluster, the fewest that do: warps have their k whole. 0 if none do.
-inline int spread_split(int64_t K) {
-  const int64_t parts = K / kSpreadK;
-  for (int split = 1; split <= 8; ++split) {
-    if (parts % split == 0 && parts / split <= kMostSpreadWarps) return split;
-  }
-  return 0;
-}
-
 /// The groups of a block that need the least time: what a multiprocessor has to bring, a little
 /// more where there is room for two slots a warp alone. Tiles are whole.
 inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
@@ -69,17 +60,15 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
   SpreadPlan best;
   int64_t least = -1;
   SpreadPlan plan;
-  plan.split = spread_split(c.K);
-  plan.parts = c.K / kSpreadK / plan.split;
+  plan.parts = c.K / kSpreadK;
   plan.batches = (c.T + kSpreadTokens - 1) / kSpreadTokens;
   const int64_t matrices = c.offsets == nullptr ? c.matrices : std::min(c.T, c.matrices);
-  const int64_t clusters = std::max(1, num_sms / plan.split);
   for (plan.groups = 1; plan.warps() <= kMostSpreadWarps; ++plan.groups) {
     if (c.N % plan.tile_rows() != 0) continue;
     plan.row_tiles = c.N / plan.tile_rows();
-    for (plan.ahead = 3; plan.ahead >= 2 && plan.shared_bytes(c) > kMostShared; --plan.ahead) {
-    }
-    const int64_t rounds = (plan.row_tiles * matrices + clusters - 1) / clusters;
+    plan.ahead = 3;
+    if (plan.shared_bytes(c) > kMostShared) plan.ahead = 2;
+    const int64_t rounds = (plan.row_tiles * matrices + num_sms - 1) / num_sms;
     const int64_t on_the_way = std::min(plan.warps() * plan.ahead, 32);
     const int64_t cost = rounds * plan.groups * (plan.ahead == 2 ? 51 : 50) * 32 / on_the_way;
     if (least >= 0 && cost >= least) continue;
@@ -93,9 +82,9 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
 inline bool takes_spread(const ProductCall& c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return c.in_pairs && c.x_format == Format::kBf16 && c.K % kSpreadK == 0 &&
-         c.K >= kFewestSpreadParts * kSpreadK && spread_split(c.K) > 0 && c.N % kSpreadRows == 0 &&
-         c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) && aligned(c.scales) &&
-         aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
+         c.K >= kFewestSpreadParts * kSpreadK && c.K <= kMostSpreadWarps * kSpreadK &&
+         c.N % kSpreadRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) &&
+         aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
          c.matrices <= 1024 &&
          (c.offsets == nullptr ? c.T <= kSpreadTokens : c.T <= int64_t{4} * c.matrices);
 }

@@ -9,10 +9,8 @@
 // every batch and plan.
 #pragma once
 
-#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/products/spread/spread_plan.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 
@@ -24,13 +22,10 @@ using SpreadCursor = SweepCursor<kSpreadTokens>;
 struct SpreadPlace {
   int warp;
   int group;
-  int part;  ///< of all parts of K
+  int part;
 
   __device__ explicit SpreadPlace(const SpreadPlan& plan)
-      : warp(warp_id()), group(warp_id() / plan.parts) {
-    const int rank = plan.split > 1 ? static_cast<int>(cluster_rank()) : 0;
-    part = rank * plan.parts + warp - group * plan.parts;
-  }
+      : warp(warp_id()), group(warp / plan.parts), part(warp - group * plan.parts) {}
 };
 
 /// The weights of a warp on their way through its slots: the lanes of half a warp bring 256 bytes
@@ -143,21 +138,23 @@ struct SpreadX {
   static constexpr int kBlocks = kSpreadK / kBlockK;
   uint32_t pairs[kBlocks][Nvfp4Codec::kGroups][4];
 
-  __device__ __forceinline__ void load(const ProductCall& c, const SweepItem& it, int part) {
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const SweepItem& it,
+                                       int part,
+                                       uint32_t zero) {
     const int g = lane_id() >> 2;
     const int64_t row = (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + (it.first + g) * c.x_row;
     const Bf16* x = static_cast<const Bf16*>(c.x) + row + part * kSpreadK + (lane_id() & 3) * 32;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
-      for (int i = 0; i < Nvfp4Codec::kGroups; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const auto* from = reinterpret_cast<const uint32_t*>(x + block * kBlockK + j * 8 + i * 2);
-          uint32_t pair = 0;
-          if (g < it.count) asm volatile("ld.global.b32 %0, [%1];" : "=r"(pair) : "l"(from));
-          pairs[block][i][j] = pair;
-        }
+      for (int j = 0; j < 4; ++j) {
+        const uint4 eight =
+            g < it.count ? *reinterpret_cast<const uint4*>(x + block * kBlockK + j * 8) : uint4{};
+        pairs[block][0][j] = eight.x | zero;
+        pairs[block][1][j] = eight.y | zero;
+        pairs[block][2][j] = eight.z | zero;
+        pairs[block][3][j] = eight.w | zero;
       }
     }
   }
@@ -199,12 +196,11 @@ struct SpreadX {
 };
 
 /// The sums of a block's warps, and the barriers at which all parts of a tile arrive.
-template <bool kCluster>
 class SpreadSums {
  public:
   __device__ SpreadSums(const SpreadPlan& plan,
                         const SpreadPlace& place,
-                        unsigned char* memory,
+                        const unsigned char* memory,
                         uint32_t shared)
       : plan_(plan),
         place_(place),
@@ -215,50 +211,38 @@ class SpreadSums {
         barriers_(shared +
                   static_cast<uint32_t>(plan.barriers_at() + place.group * kSpreadBuffers * 8)) {}
 
-  /// Keeps this warp's sums of tile i, for all blocks of the cluster.
+  /// Keeps this warp's sums of tile i.
   __device__ __forceinline__ void keep(int i, const float (&sums)[4], const float (&others)[4]) {
     const int buffer = i & (kSpreadBuffers - 1);
     const uint32_t to = mine_ + static_cast<uint32_t>(buffer * plan_.buffer_bytes());
     store_two(to, sums[0] + others[0], sums[1] + others[1]);
     store_two(to + 8 * kSpreadTokens * 4, sums[2] + others[2], sums[3] + others[3]);
     __syncwarp();
-    const uint32_t barrier = barriers_ + static_cast<uint32_t>(buffer) * 8;
-    if constexpr (kCluster) {
-      if (lane_id() < plan_.split) arrive_in_block(address_in_block(barrier, lane_id()));
-    } else {
-      if (lane_id() == 0) barrier_arrive(barrier);
-    }
+    if (lane_id() == 0) barrier_arrive(barriers_ + static_cast<uint32_t>(buffer) * 8);
   }
 
   /// Waits for all parts of tile i. Whoever has come here may fill the buffer of the tile two
   /// before i again: all warps used it before they arrived for tile i.
   __device__ __forceinline__ void wait(int i) const {
-    const uint32_t barrier = barriers_ + static_cast<uint32_t>(i & (kSpreadBuffers - 1)) * 8;
-    const auto parity = static_cast<uint32_t>(i / kSpreadBuffers & 1);
-    if constexpr (kCluster) {
-      wait_in_cluster(barrier, parity);
-    } else {
-      barrier_wait(barrier, parity);
-    }
+    barrier_wait(barriers_ + static_cast<uint32_t>(i & (kSpreadBuffers - 1)) * 8,
+                 static_cast<uint32_t>(i / kSpreadBuffers & 1));
   }
 
   /// Adds up the parts of tile i and stores its rows.
   __device__ __forceinline__ void finish(const ProductCall& c, int i, const SweepItem& it) const {
     const int n0 = it.tile * plan_.tile_rows() + place_.group * kSpreadRows;
     const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
+    const auto* sums =
+        reinterpret_cast<const float*>(memory_ + plan_.sums_at() +
+                                       (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes()) +
+        place_.group * plan_.parts * SpreadPlan::kSums;
     for (int o = lane_id(); o < it.count * kSpreadRows; o += 32) {
       const int token = o / kSpreadRows;
       const int row = o % kSpreadRows;
       float sum = 0.0f;
-      for (int rank = 0; rank < plan_.split; ++rank) {
-        auto* sums = reinterpret_cast<float*>(memory_ + plan_.sums_at() +
-                                              (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
-        if constexpr (kCluster) sums = in_block(sums, static_cast<unsigned>(rank));
-        sums += place_.group * plan_.parts * SpreadPlan::kSums + row * kSpreadTokens + token;
 #pragma unroll 4
-        for (int part = 0; part < plan_.parts; ++part)
-          sum += sums[part * SpreadPlan::kSums];
-      }
+      for (int part = 0; part < plan_.parts; ++part)
+        sum += sums[part * SpreadPlan::kSums + row * kSpreadTokens + token];
       const int64_t x_row = it.first + token;
       store_any(
           c.y, c.y_format,
@@ -274,12 +258,12 @@ class SpreadSums {
 
   const SpreadPlan& plan_;
   const SpreadPlace& place_;
-  unsigned char* memory_;
+  const unsigned char* memory_;
   uint32_t mine_;
   uint32_t barriers_;
 };
 
-template <int kAhead, bool kCluster>
+template <int kAhead>
 __global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
     spread_products(const __grid_constant__ ProductCall c,
                     const __grid_constant__ SpreadPlan plan) {
@@ -289,8 +273,7 @@ __global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
   const SpreadPlace place(plan);
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.groups * kSpreadBuffers; ++i)
-      barrier_init(shared + static_cast<uint32_t>(plan.barriers_at() + i * 8),
-                   plan.split * plan.parts);
+      barrier_init(shared + static_cast<uint32_t>(plan.barriers_at() + i * 8), plan.parts);
     fence_barriers();
   }
   const bool waits = c.offsets != nullptr || c.w_is_made;
@@ -302,16 +285,11 @@ __global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
 #pragma unroll 1
   for (int slot = 0; slot < kAhead; ++slot)
     weights.start(slot);
-  if constexpr (kCluster) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   if (!waits) wait_for_previous();
-  SpreadSums<kCluster> sums(plan, place, spread_shared, shared);
+  SpreadSums sums(plan, place, spread_shared, shared);
   SpreadX x;
-  SweepItem mine{};  // the tile that this warp finishes next
-  const int parts = plan.split * plan.parts;
+  SweepItem mine{};          // the tile that this warp finishes next
   int until = place.part;    // tiles before the next that this warp finishes
   int until_late = 1 << 30;  // tiles before that one is finished
   int slot = 0;
@@ -320,7 +298,7 @@ __global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
     SweepItem it = items.item();
     int run = items.run();
     items.next_run();
-    x.load(c, it, place.part);
+    x.load(c, it, place.part, static_cast<uint32_t>(plan.parts) >> 31);
 #pragma unroll 1
     for (; run > 0; --run, ++it.tile, ++i) {
       weights.wait();
@@ -335,38 +313,26 @@ __global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
       sums.keep(i, even, odd);
       if (--until < 0) {
         mine = it;
-        until = parts - 1;
+        until = plan.parts - 1;
         until_late = kSpreadLag;
       }
       if (run == 1 && !items.more()) let_next_start();
     }
   }
-  for (int last = max(0, i - kSpreadLag); last < i; ++last) {
-    sums.wait(last);
-    if (--until_late == 0) sums.finish(c, last, mine);
+  for (const int end = i; i < end + kSpreadLag; ++i) {
+    if (i >= kSpreadLag) sums.wait(i - kSpreadLag);
+    if (--until_late == 0) sums.finish(c, i - kSpreadLag, mine);
   }
-  wait_copy_groups<0>();
-  if constexpr (kCluster) cluster_sync();  // nobody leaves what another still reads
 }
 
-template <int kAhead, bool kCluster>
+template <int kAhead>
 Status launch_spread(Exec& ex, const ProductCall& c, const SpreadPlan& plan) {
-  constexpr auto* kKernel = spread_products<kAhead, kCluster>;
-  const int shared = plan.shared_bytes(c);
-  const int threads = plan.warps() * 32;
-  int64_t clusters = std::max<int64_t>(
-      1, clusters_at_once(ex.device->ordinal, {.kernel = reinterpret_cast<const void*>(kKernel),
-                                               .threads = threads,
-                                               .shared_bytes = shared,
-                                               .cluster = plan.split}));
-  if (c.offsets == nullptr)
-    clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
-  return launch_kernel(ex, kKernel,
-                       {.blocks = clusters * plan.split,
-                        .threads = threads,
-                        .shared_bytes = shared,
-                        .cluster = plan.split,
-                        .alone = c.is_long()},
+  const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
+  const int64_t blocks = ex.device->num_sms;
+  return launch_kernel(ex, spread_products<kAhead>,
+                       {.blocks = c.offsets == nullptr ? std::min(blocks, tiles) : blocks,
+                        .threads = plan.warps() * 32,
+                        .shared_bytes = plan.shared_bytes(c)},
                        c, plan);
 }
 
@@ -374,11 +340,7 @@ Status launch_spread(Exec& ex, const ProductCall& c, const SpreadPlan& plan) {
 inline Status run_spread(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
   const SpreadPlan plan = spread_plan(c, ex.device->num_sms);
-  if (plan.split > 1)
-    return plan.ahead == 2 ? launch_spread<2, true>(ex, c, plan)
-                           : launch_spread<3, true>(ex, c, plan);
-  return plan.ahead == 2 ? launch_spread<2, false>(ex, c, plan)
-                         : launch_spread<3, false>(ex, c, plan);
+  return plan.ahead == 2 ? launch_spread<2>(ex, c, plan) : launch_spread<3>(ex, c, plan);
 }
 
 }  // namespace fathom::cuda
