@@ -39,10 +39,9 @@ inline constexpr uint32_t kKeysAt = kTileBytes;
 inline constexpr uint32_t kMaximaAt = 3 * kTileBytes;
 inline constexpr uint32_t kSumsAt = kMaximaAt + 2 * kTileRows * 4;
 inline constexpr uint32_t kBarriersAt = kSumsAt + 2 * kTileRows * 4;
-inline constexpr uint32_t kFlagsAt = kBarriersAt + 2 * (kGroups + 2) * 8;
-inline constexpr uint32_t kRestsAt = kFlagsAt + 16;
+inline constexpr uint32_t kRestsAt = kBarriersAt + 2 * (kGroups + 2) * 8;
 inline constexpr int64_t kSharedBytes = kRestsAt + 2 * kTileRows * kTileKeys + 1024;
-static_assert(kFlagsAt % 16 == 0 && kSharedBytes <= 227 << 10, "what a block of Hopper may take");
+static_assert(kRestsAt % 16 == 0 && kSharedBytes <= 227 << 10, "what a block of Hopper may take");
 
 /// Named barriers; 0 is that of __syncthreads().
 enum NamedBarrier { kAll = 1, kWeights0, kWeights1, kOwn0, kOwn1, kWholeTiles };

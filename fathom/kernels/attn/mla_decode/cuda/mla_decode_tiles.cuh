@@ -19,11 +19,9 @@
 
 #include <cmath>
 
-#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_results.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_large_weights.cuh"
 
 namespace fathom::mla_decode {
-
-inline constexpr int kTwoTermKeys = 512;  ///< up to here a weight enters as two bf16
 
 /// bf16 queries to shared memory, sixteen bytes at a time, eight threads a row of a panel: all
 /// copies of a thread are under way at once. Rows past the last arrive as zeros.
@@ -90,10 +88,6 @@ __device__ inline void convert_queries(const Call& c, const Piece& p, uint32_t t
 /// A base is at most this far below the highest score.
 inline constexpr float kSlack = 8.0f;
 
-/// A weight this much of the sum of its warpgroup, which has half of the keys, enters in two terms.
-inline constexpr float kLargeShare = 1.0f / 16;
-inline constexpr int kScores = 32;
-
 /// The operand `bytes` further on: its low word has the address in units of sixteen bytes. Cheaper
 /// than to make one from an address, which counts between products of 32 cycles.
 __device__ __forceinline__ uint64_t ahead(uint64_t operand, uint32_t bytes) {
@@ -157,18 +151,14 @@ __device__ __forceinline__ void store_weights(uint32_t panel,
   }
 }
 
-/// What rounding left of the weights of a tile, in the order of a product's operand in registers,
-/// and which of its four chunks of 16 keys count.
+/// What rounding left of the weights of a tile, in the order of a product's operand in registers.
 struct Rest {
   uint32_t words[kScores / 2];
-  uint32_t chunks;
 };
 
 /// o += weights of a tile times 256 columns of its values. The caller waits for it.
-__device__ __forceinline__ void add_values(float (&o)[kSums],
-                                           uint32_t tile,
-                                           int wg,
-                                           const Rest& rest) {
+__device__ __forceinline__ void add_values(
+    float (&o)[kSums], uint32_t tile, int wg, bool two_terms, const Rest& rest) {
   const uint64_t weights = rows_operand(tile + (kPanels - 1) * kPanelBytes);
   const uint64_t values =
       columns_operand(tile + static_cast<uint32_t>(wg) * kFirstPart * kPanelBytes, kPanelBytes);
@@ -177,11 +167,10 @@ __device__ __forceinline__ void add_values(float (&o)[kSums],
   for (uint32_t k = 0; k < kTileKeys / 16; ++k)
     multiply_columns(o, ahead(weights, k * 32), ahead(values, k * 2048), true);
   commit_products();
-  if (rest.chunks == 0) return;
+  if (!two_terms) return;
   begin_products();
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
-    if ((rest.chunks >> k & 1) == 0) continue;
     const uint32_t operand[4] = {rest.words[4 * k], rest.words[4 * k + 1], rest.words[4 * k + 2],
                                  rest.words[4 * k + 3]};
     multiply_columns(o, operand, ahead(values, static_cast<uint32_t>(k) * 2048), true);
@@ -212,14 +201,13 @@ struct Block {
   uint32_t queries;  ///< address in shared memory
   uint32_t tiles;    ///< of the two tiles
   Barriers bars;
-  float* bases;     ///< [2, 64]: what the weights of each warpgroup's tile are relative to
-  uint32_t* flags;  ///< [2, 2], by parity of the pair and tile: see Weights
-  uint32_t rests;   ///< address of [2, 4 warps, 2, 32 lanes] times sixteen e5m2 codes
-  int row;          ///< the first of the lane's two rows; the other one lies 8 below
-  int limits[2];    ///< keys that the rows see
-  int all_see;      ///< keys that all rows of the block see
-  float scale;      ///< of scores, to base 2
-  bool two_terms;   ///< every weight enters as two bf16
+  float* bases;    ///< [2, 64]: what the weights of each warpgroup's tile are relative to
+  uint32_t rests;  ///< address of [2, 4 warps, 2, 32 lanes] times 16 bytes: see lane_place()
+  int row;         ///< the first of the lane's two rows; the other one lies 8 below
+  int limits[2];   ///< keys that the rows see
+  int all_see;     ///< keys that all rows of the block see
+  float scale;     ///< of scores, to base 2
+  bool two_terms;  ///< every weight enters as two bf16
 
   __device__ uint32_t tile(int t) const { return tiles + static_cast<uint32_t>(t) * kTileBytes; }
 
@@ -228,6 +216,8 @@ struct Block {
   __device__ bool has_second(int pair) const { return 2 * pair + 1 < p.num_tiles; }
 
   __device__ bool by_engine(int pair, int t) const { return 2 * pair + t < p.whole_tiles; }
+
+  __device__ int key_of(int pair, int t) const { return (p.first_tile + 2 * pair + t) * kTileKeys; }
 
   /// Waits for the values of tile `t` that warpgroup `wg` owns. The tile is the other one's, which
   /// waits for all of it.
@@ -241,23 +231,15 @@ struct Block {
   /// Scores of tile `t` of a pair, -inf where a row does not see the key.
   __device__ __forceinline__ void score(float (&s)[kScores], int pair, int t) const {
     score_tile(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1), by_engine(pair, t));
-    const int first_key = (p.first_tile + 2 * pair + t) * kTileKeys;
+    const int first_key = key_of(pair, t);
     if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
   }
 };
 
-/// Weights of a tile as bf16 pairs. `flags`: bit k says that chunk k of 16 keys has a weight large
-/// enough to need a second term, bit 4 + w that warp w has second terms.
+/// Weights of a tile as bf16 pairs.
 struct Weights {
   uint32_t words[kScores / 2];
-  uint32_t flags;
 };
-
-/// Where a lane's rests of tile `t` lie: two groups of sixteen codes, 512 bytes apart.
-__device__ __forceinline__ uint32_t rest_place(const Block& block, int t) {
-  return block.rests +
-         static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane_id() * 16);
-}
 
 /// Rests are kept as e5m2: two bits of what is left after eight suffice.
 __device__ __forceinline__ void store_rest(const Block& block,
@@ -276,16 +258,18 @@ __device__ __forceinline__ void store_rest(const Block& block,
                       << 16 * (i & 1);
     }
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                     rest_place(block, t) + static_cast<uint32_t>(half) * 512),
+                     lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512),
                  "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3])
                  : "memory");
   }
 }
 
-/// Turns the scores of tile `t` into weights and stores their rests. Raises the base where a score
-/// is far above it; `shrink` is what sums relative to the old base are multiplied by.
+/// Turns the scores of tile `t` of a pair into weights; stores their rests, or remembers the large
+/// ones. Raises the base where a score is far above it; `shrink` is what sums relative to the old
+/// base are multiplied by.
 __device__ __forceinline__ void weigh(float (&s)[kScores],
                                       const Block& block,
+                                      int pair,
                                       int t,
                                       RowPair& state,
                                       Weights& w,
@@ -296,11 +280,12 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
     most[i >> 1 & 1] = fmaxf(most[i >> 1 & 1], s[i]);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    most[h] = quad_max(most[h]) * block.scale;
+    most[h] = quad_max(most[h]);
+    const float score = most[h] * block.scale;
     // A base that is a little too low does no harm: weights may grow to 2^8.
-    const bool grows = most[h] > state.base[h] + kSlack;
-    shrink[h] = grows ? exp2_approx(state.base[h] - most[h]) : 1.0f;
-    state.base[h] = grows ? most[h] : state.base[h];
+    const bool grows = score > state.base[h] + kSlack;
+    shrink[h] = grows ? exp2_approx(state.base[h] - score) : 1.0f;
+    state.base[h] = grows ? score : state.base[h];
     state.sum[h] *= shrink[h];
   }
 #pragma unroll
@@ -309,25 +294,30 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
     s[i] = exp2_approx(fmaf(s[i], block.scale, -state.base[h]));
     state.sum[h] += s[i];
   }
-  float limit[2];
-  bool large = block.two_terms;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    limit[h] = block.two_terms ? -1.0f : kLargeShare * quad_sum(state.sum[h]);
-    large = large || exp2_approx(most[h] - state.base[h]) > limit[h];
-  }
 #pragma unroll
   for (int i = 0; i < kScores / 2; ++i)
     w.words[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-  w.flags = 0;
-  if (!__any_sync(0xFFFFFFFFu, large)) return;
-  uint32_t chunks = 0;
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    if (s[i] > limit[i >> 1 & 1]) chunks |= 1u << (i / 8);
+  if (block.two_terms) {
+    store_rest(block, t, s, w.words);
+    return;
   }
-  w.flags = __reduce_or_sync(0xFFFFFFFFu, chunks) | 16u << (warp_id() & 3);
-  store_rest(block, t, s, w.words);
+  // The largest weight of a row, in the same bits as above, is above the limit if any is.
+  uint32_t limits[2];
+  bool large = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float limit = kLargeShare * quad_sum(state.sum[h]);
+    const float largest = exp2_approx(fmaf(most[h], block.scale, -state.base[h]));
+    limits[h] = pack_bf16(limit, limit);
+    large = large || greater_halves(pack_bf16(largest, largest), limits[h]) != 0;
+  }
+  if (!__any_sync(0xFFFFFFFFu, large)) return;
+  const TileWeights weights{
+      .weights = s,
+      .words = w.words,
+      .bases = state.base,
+      .first_key = static_cast<uint32_t>(block.key_of(pair, t) + 2 * (lane_id() & 3))};
+  weights.remember_above(lane_place(block.rests, t), limits);
 }
 
 /// Takes over the base that the other warpgroup's tile raised.
@@ -352,18 +342,14 @@ __device__ __forceinline__ void shrink_sums(float (&o)[kSums], const float (&shr
 }
 
 /// Rests as an operand in registers. Warps of both warpgroups have the same rows.
-__device__ __forceinline__ void load_rest(const Block& block, int t, uint32_t flags, Rest& rest) {
-  rest.chunks = flags & 15;
-#pragma unroll
-  for (int i = 0; i < kScores / 2; ++i)
-    rest.words[i] = 0;
-  if ((flags >> (4 + (warp_id() & 3)) & 1) == 0) return;
+__device__ __forceinline__ void load_rest(const Block& block, int t, Rest& rest) {
+  if (!block.two_terms) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t codes[4];
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(codes[0]), "=r"(codes[1]), "=r"(codes[2]), "=r"(codes[3])
-                 : "r"(rest_place(block, t) + static_cast<uint32_t>(half) * 512)
+                 : "r"(lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512)
                  : "memory");
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -374,25 +360,19 @@ __device__ __forceinline__ void load_rest(const Block& block, int t, uint32_t fl
   }
 }
 
-/// Lays weights, base and flags of tile `t` out for both warpgroups. Whoever reads them meets the
-/// writers at a barrier first. What lay there belongs to the tile that was in this buffer before,
-/// which both have freed.
-__device__ __forceinline__ void publish(
-    const Block& block, int pair, int t, const Weights& w, const RowPair& state) {
+/// Lays weights and base of tile `t` out for both warpgroups. Whoever reads them meets the writers
+/// at a barrier first. What lay there belongs to the tile that was in this buffer before, which
+/// both have freed.
+__device__ __forceinline__ void publish(const Block& block,
+                                        int t,
+                                        const Weights& w,
+                                        const RowPair& state) {
   store_weights(block.weights(t), w.words);
   if ((lane_id() & 3) == 0) {
     block.bases[t * kTileRows + block.row] = state.base[0];
     block.bases[t * kTileRows + block.row + 8] = state.base[1];
   }
-  if (w.flags != 0 && lane_id() == 0) atomicOr(block.flags + 2 * (pair & 1) + t, w.flags);
-  // The flags of the pair to come; nobody reads those of the pair before any more.
-  if ((static_cast<int>(threadIdx.x) & (kWarpgroup - 1)) == 0)
-    block.flags[2 * ((pair & 1) ^ 1) + t] = 0;
   fence_for_products();
-}
-
-__device__ __forceinline__ uint32_t flags_of(const Block& block, int pair, int t) {
-  return *static_cast<volatile uint32_t*>(block.flags + 2 * (pair & 1) + t);
 }
 
 /// What warpgroup 0 does over the tiles of the block.
@@ -403,16 +383,16 @@ __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums
     {
       float s[kScores];
       block.score(s, pair, 0);
-      weigh(s, block, 0, state, w, shrink);
+      weigh(s, block, pair, 0, state, w, shrink);
     }
     named_sync(kOwn0, kWarpgroup);  // all scores were read from the panel that takes the weights
-    publish(block, pair, 0, w, state);
+    publish(block, 0, w, state);
     named_arrive(kWeights0, kBoth);
     named_sync(kOwn0, kWarpgroup);
     shrink_sums(o, shrink);
     Rest rest;
-    load_rest(block, 0, flags_of(block, pair, 0), rest);
-    add_values(o, block.tile(0), 0, rest);
+    load_rest(block, 0, rest);
+    add_values(o, block.tile(0), 0, block.two_terms, rest);
     wait_products<0>();
     free_tile(block.bars, 0, 0);
     if (!block.has_second(pair)) break;
@@ -420,8 +400,8 @@ __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums
     named_sync(kWeights1, kBoth);
     follow(block, 1, state, shrink);
     shrink_sums(o, shrink);
-    load_rest(block, 1, flags_of(block, pair, 1), rest);
-    add_values(o, block.tile(1), 0, rest);
+    load_rest(block, 1, rest);
+    add_values(o, block.tile(1), 0, block.two_terms, rest);
     wait_products<0>();
     free_tile(block.bars, 1, 0);
   }
@@ -439,13 +419,13 @@ __device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums]
     follow(block, 0, state, shrink);
     shrink_sums(o, shrink);
     Rest rest;
-    load_rest(block, 0, flags_of(block, pair, 0), rest);
-    add_values(o, block.tile(0), 1, rest);
+    load_rest(block, 0, rest);
+    add_values(o, block.tile(0), 1, block.two_terms, rest);
     // The weights of the own tile, while the products run.
     Weights w;
     if (second) {
-      weigh(s, block, 1, state, w, shrink);
-      publish(block, pair, 1, w, state);
+      weigh(s, block, pair, 1, state, w, shrink);
+      publish(block, 1, w, state);
       named_arrive(kWeights1, kBoth);
       named_sync(kOwn1, kWarpgroup);
     }
@@ -453,8 +433,8 @@ __device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums]
     free_tile(block.bars, 0, 1);
     if (!second) break;
     shrink_sums(o, shrink);
-    load_rest(block, 1, flags_of(block, pair, 1), rest);
-    add_values(o, block.tile(1), 1, rest);
+    load_rest(block, 1, rest);
+    add_values(o, block.tile(1), 1, block.two_terms, rest);
     wait_products<0>();
     free_tile(block.bars, 1, 1);
   }
@@ -477,18 +457,18 @@ __device__ __forceinline__ void attend_tiles(const Call& c,
       .tiles = shared + kKeysAt,
       .bars = bars,
       .bases = reinterpret_cast<float*>(base + kMaximaAt),
-      .flags = reinterpret_cast<uint32_t*>(base + kFlagsAt),
       .rests = shared + kRestsAt,
       .row = (warp_id() & 3) * 16 + lane_id() / 4,
       .limits = {},
       .all_see = whole ? static_cast<int>(c.visible(p.length, query_of(c, p.first_row))) : 0,
       .scale = c.score_scale * kLog2E,
-      .two_terms = p.length <= kTwoTermKeys};
+      .two_terms = in_two_terms(p)};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t at = p.first_row + block.row + 8 * h;
     block.limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, query_of(c, at))) : 0;
   }
+  if (!block.two_terms) empty_lists(block.rests, wg);
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     o[i] = 0.0f;
@@ -526,7 +506,6 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const Barriers bars{shared + kBarriersAt};
   if (threadIdx.x == 0) {
     bars.init();
-    *reinterpret_cast<int4*>(base + kFlagsAt) = {0, 0, 0, 0};
     if (cuts.by_engine) prefetch_map(map);
   }
   __syncthreads();
@@ -557,6 +536,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     attend_tiles(c, p, base, shared, bars, wg, o, state);
     let_next_start();
     add_row_sums(reinterpret_cast<float*>(base + kSumsAt), wg, state);
+    if (!in_two_terms(p)) {
+      add_rests<C>(c, p, base, shared + kRestsAt, wg, o, state);
+      // Sums lie where values of rests do, those of other warps too.
+      if (in_cluster) named_sync(kAll, kBoth);
+    }
     if (cuts.merge == Merge::kNone) {
       store_rows(c, p, wg, o, state);
     } else if (cuts.merge == Merge::kKernel) {

@@ -1,0 +1,296 @@
+// What rounding to bf16 leaves of the largest weights of a row over many keys. Products take every
+// weight as one bf16; of the few that share most of a row's sum the rest counts:
+//
+//   o += sum_k (p_k - bf16(p_k)) v_k        over keys k that were remembered
+//
+// Where a lane weighs a key that has a large share of its row, it remembers the key and the rest.
+// Behind the last tile, rests that still count are products of their own: 16 keys of a warp at a
+// time, brought once more, which are few. What is remembered, and the order in which it is added,
+// depends on the weights alone.
+//
+// A list of 16 bytes a row and lane, of the two keys of each eight in the tiles of its warpgroup:
+//
+//   word 0, 1   keys; the first one's rest is the larger one
+//   word 2      their rests as bf16, the first in the low half; 0 if there is none
+//   word 3      what they are relative to: the base of the row when they were written
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_results.cuh"
+#include "fathom/kernels/cuda/products/mma.cuh"
+
+namespace fathom::mla_decode {
+
+/// A block of at most so many tiles takes every weight as two bf16: nearly each chunk of its keys
+/// has a large one, and to bring their keys again takes as long.
+inline constexpr int kTwoTermTiles = 8;
+
+/// A weight this much of the sum of its warpgroup, which has half of the keys, is remembered.
+inline constexpr float kLargeShare = 1.0f / 16;
+
+/// A rest counts from this much of its row's sum on: the most that is left of a weight of a 32nd.
+inline constexpr float kLeastRest = 1.0f / 8192;
+
+inline constexpr int kScores = 32;         ///< of a lane and tile: two rows of sixteen keys
+inline constexpr int kRestsAtOnce = 16;    ///< that a product sums over
+inline constexpr int kListedInWarp = 256;  ///< the most that lists name: 2 x 2 x 32 lists of two
+
+__device__ __forceinline__ bool in_two_terms(const Piece& p) {
+  return p.num_tiles <= kTwoTermTiles;
+}
+
+/// Where a lane has two times sixteen bytes of its own for the tiles of warpgroup `t`, one for each
+/// of its rows, 512 bytes apart: lists, or the rests of all weights of a tile.
+__device__ __forceinline__ uint32_t lane_place(uint32_t lists, int t) {
+  return lists +
+         static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane_id() * 16);
+}
+
+struct LargeWeights {
+  uint32_t keys[2];
+  float rests[2];
+  float base;
+};
+
+__device__ __forceinline__ LargeWeights read_list(uint32_t at) {
+  uint32_t words[4];
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(at)
+               : "memory");
+  return {{words[0], words[1]},
+          {__uint_as_float(words[2] << 16), __uint_as_float(words[2] & 0xFFFF0000u)},
+          __uint_as_float(words[3])};
+}
+
+__device__ __forceinline__ void write_list(uint32_t at, const LargeWeights& list) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(list.keys[0]),
+               "r"(list.keys[1]), "r"(pack_bf16(list.rests[0], list.rests[1])),
+               "r"(__float_as_uint(list.base))
+               : "memory");
+}
+
+/// Empties the lane's lists, of the tiles that its warpgroup weighs.
+__device__ __forceinline__ void empty_lists(uint32_t lists, int wg) {
+#pragma unroll
+  for (uint32_t h = 0; h < 2; ++h)
+    write_list(lane_place(lists, wg) + 512 * h, {{}, {}, kNoBase});
+}
+
+/// All ones in each half where that of `a`, as bf16, is greater than that of `b`.
+__device__ __forceinline__ uint32_t greater_halves(uint32_t a, uint32_t b) {
+  return __hgt2_mask(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                     *reinterpret_cast<const __nv_bfloat162*>(&b));
+}
+
+/// The weights of a lane's two rows in one tile: number 4 k + 2 h + e is of row h and of key
+/// `first_key` + 8 k + e.
+struct TileWeights {
+  const float (&weights)[kScores];
+  const uint32_t (&words)[kScores / 2];  ///< their bf16, two a word
+  const float (&bases)[2];
+  uint32_t first_key;
+
+  /// Number 2 * word + high. Selected in steps: registers have no index.
+  __device__ __forceinline__ float weight(int word, bool high) const {
+    float left[kScores / 2];
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i)
+      left[i] = high ? weights[2 * i + 1] : weights[2 * i];
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int half = kScores / 4 >> step;
+      const bool upper = (word & half) != 0;
+#pragma unroll
+      for (int i = 0; i < kScores / 4; ++i)
+        if (i < half) left[i] = upper ? left[i + half] : left[i];
+    }
+    return left[0];
+  }
+
+  /// Takes number 2 * word + high into the list of its row, in place of the one that matters least.
+  __device__ __forceinline__ void remember(uint32_t place, int word, bool high) const {
+    const float p = weight(word, high);
+    const float rest = p - __uint_as_float(pack_bf16(p, p) << 16);
+    const bool second_row = (word & 1) != 0;
+    const uint32_t at = place + (second_row ? 512 : 0);
+    const uint32_t key = first_key + static_cast<uint32_t>(word / 2 * 8 + (high ? 1 : 0));
+    const float base = second_row ? bases[1] : bases[0];
+    LargeWeights list = read_list(at);
+    const float shrink = exp2_approx(list.base - base);
+    list.base = base;
+    const float first = list.rests[0] * shrink;
+    const float second = list.rests[1] * shrink;
+    const bool largest = fabsf(rest) > fabsf(first);
+    const bool larger = fabsf(rest) > fabsf(second);
+    list.rests[0] = largest ? rest : first;
+    list.rests[1] = largest ? first : (larger ? rest : second);
+    list.keys[1] = largest ? list.keys[0] : (larger ? key : list.keys[1]);
+    list.keys[0] = largest ? key : list.keys[0];
+    write_list(at, list);
+  }
+
+  /// Remembers all weights above the limit of their row, both halves of which are that limit.
+  __device__ __forceinline__ void remember_above(uint32_t place,
+                                                 const uint32_t (&limits)[2]) const {
+    uint32_t found = 0;
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i)
+      found |= greater_halves(words[i], limits[i & 1]) & 0x10001u << i;
+#pragma unroll 1
+    while (found != 0) {
+      const int bit = __ffs(static_cast<int>(found)) - 1;
+      found &= found - 1;
+      remember(place, bit & 15, bit > 15);
+    }
+    __syncwarp();
+  }
+};
+
+// ---- behind the last tile ----
+
+/// Shared memory of the warps that compute, over queries and keys, which nobody needs any more.
+struct RestMemory {
+  uint4 values[kBoth / kWarp][2][kRestsAtOnce][kWarp];  ///< 256 columns of sixteen keys
+  uint2 rests[kBoth / kWarp][kListedInWarp];            ///< key; row, and the rest as bf16 above it
+};
+
+static_assert(sizeof(RestMemory) <= kMaximaAt, "lies over queries and keys alone");
+
+/// Gathers what the lists of both warpgroups have for the sixteen rows of a warp and what still
+/// counts. Returns how many. Both warpgroups have met.
+__device__ __forceinline__ int gather_rests(uint32_t lists, const RowPair& state, uint2* out) {
+  int count = 0;
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+#pragma unroll
+    for (uint32_t h = 0; h < 2; ++h) {
+      const LargeWeights list = read_list(lane_place(lists, t) + 512 * h);
+      const float shrink = exp2_approx(list.base - state.base[h]);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float rest = list.rests[e] * shrink;
+        const bool counts = fabsf(rest) > kLeastRest * state.sum[h];
+        const uint32_t all = __ballot_sync(0xFFFFFFFFu, counts);
+        if (counts) {
+          const int before = __popc(all & ((1u << lane_id()) - 1));
+          const uint32_t row = static_cast<uint32_t>(lane_id()) / 4 + 8 * h;
+          out[count + before] = {list.keys[e], pack_bf16(0.0f, rest) | row};
+        }
+        count += __popc(all);
+      }
+    }
+  }
+  __syncwarp();
+  return count;
+}
+
+/// Where a row of eight columns of a key's values lies: rows that a product reads at once meet all
+/// banks.
+__device__ __forceinline__ uint32_t value_place(uint32_t values, int key, int chunk) {
+  return values + static_cast<uint32_t>(key * kWarp + (chunk ^ (key & 7))) * 16;
+}
+
+/// Starts to bring 256 columns of sixteen keys; the lanes l and 16 + l know where key l lies, or
+/// -1, which arrives as zeros.
+__device__ __forceinline__ void bring_values(const Bf16* data, int64_t place, uint32_t values) {
+#pragma unroll
+  for (int key = 0; key < kRestsAtOnce; ++key) {
+    const int64_t from = __shfl_sync(0xFFFFFFFFu, place, key);
+    copy_chunk(value_place(values, key, lane_id()), data + (from < 0 ? 0 : from) + 8 * lane_id(),
+               from >= 0);
+  }
+}
+
+__device__ __forceinline__ void bring_values(const E4m3* data, int64_t place, uint32_t values) {
+  constexpr int kLoads = kRestsAtOnce / 2;
+  const int chunk = lane_id() & 15;
+  uint4 codes[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int64_t from = __shfl_sync(0xFFFFFFFFu, place, 2 * i + lane_id() / 16);
+    codes[i] = from < 0 ? uint4{} : *reinterpret_cast<const uint4*>(data + from + 16 * chunk);
+  }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    uint4 wide[2];
+    widen(codes[i], wide);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t at = value_place(values, 2 * i + lane_id() / 16, 2 * chunk + h);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(wide[h].x),
+                   "r"(wide[h].y), "r"(wide[h].z), "r"(wide[h].w)
+                   : "memory");
+    }
+  }
+}
+
+/// o += rests times values: `left` of the rests exist, at most sixteen are taken.
+__device__ __forceinline__ void multiply_rests(float (&o)[kSums],
+                                               const uint2* rests,
+                                               int left,
+                                               uint32_t values) {
+  constexpr uint32_t kNoRow = 0xFFFF;
+  uint32_t a[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int k = i / 2 * 8 + 2 * (lane_id() & 3) + i % 2;
+    const uint32_t word = k < left ? rests[k].y : kNoRow;
+    const uint32_t rest = i % 2 == 0 ? word >> 16 : word & 0xFFFF0000u;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if ((word & 0xFFFF) == static_cast<uint32_t>(lane_id() / 4 + 8 * h)) a[i / 2 * 2 + h] |= rest;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSums / 4; i += 2) {
+    uint32_t b[4];
+    load_transposed(b, value_place(values, lane_id() & 15, i + lane_id() / 16));
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float(&sums)[4] = reinterpret_cast<float(&)[4]>(o[4 * (i + e)]);
+      mma_16x8x16(sums, a[0], a[1], a[2], a[3], b[2 * e], b[2 * e + 1]);
+    }
+  }
+}
+
+/// Adds the rests that count to the sums of warpgroup `wg`. All products of the block are done;
+/// queries and keys are written over.
+template <class C>
+__device__ __forceinline__ void add_rests(const Call& c,
+                                          const Piece& p,
+                                          unsigned char* base,
+                                          uint32_t lists,
+                                          int wg,
+                                          float (&o)[kSums],
+                                          const RowPair& state) {
+  auto& memory = *reinterpret_cast<RestMemory*>(base);
+  uint2* rests = memory.rests[warp_id()];
+  const uint32_t values = shared_address(memory.values[warp_id()]);
+  const auto stage = [&](int first) {
+    return values + static_cast<uint32_t>(first / kRestsAtOnce & 1) * sizeof(memory.values[0][0]);
+  };
+  const C* data = static_cast<const C*>(c.keys.data) + wg * (kTileL / 2);
+  const int count = gather_rests(lists, state, rests);
+  const auto bring = [&](int first) {
+    const int mine = first + (lane_id() & (kRestsAtOnce - 1));
+    bring_values(data, mine < count ? c.keys.place(p.b, rests[mine].x) : -1, stage(first));
+    commit_copies();
+  };
+  if (count > 0) bring(0);
+#pragma unroll 1
+  for (int first = 0; first < count; first += kRestsAtOnce) {
+    if (first + kRestsAtOnce < count) {
+      bring(first + kRestsAtOnce);
+      wait_copies<1>();
+    } else {
+      wait_copies<0>();
+    }
+    __syncwarp();
+    multiply_rests(o, rests + first, count - first, stage(first));
+    __syncwarp();
+  }
+}
+
+}  // namespace fathom::mla_decode
