@@ -192,25 +192,28 @@ __device__ __forceinline__ uint32_t value_place(uint32_t values, int key, int ch
   return values + static_cast<uint32_t>(key * kWarp + (chunk ^ (key & 7))) * 16;
 }
 
-/// Starts to bring 256 columns of sixteen keys; the lanes l and 16 + l know where key l lies, or
-/// -1, which arrives as zeros.
-__device__ __forceinline__ void bring_values(const Bf16* data, int64_t place, uint32_t values) {
+/// Starts to bring 256 columns of sixteen keys. The lanes l and 16 + l know where those of key l
+/// lie; bit l of `exists` says whether they do, if not they arrive as zeros.
+__device__ __forceinline__ void bring_values(const Bf16* mine, uint32_t exists, uint32_t values) {
 #pragma unroll
   for (int key = 0; key < kRestsAtOnce; ++key) {
-    const int64_t from = __shfl_sync(0xFFFFFFFFu, place, key);
-    copy_chunk(value_place(values, key, lane_id()), data + (from < 0 ? 0 : from) + 8 * lane_id(),
-               from >= 0);
+    const auto from = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(mine), key);
+    copy_chunk(value_place(values, key, lane_id()),
+               reinterpret_cast<const Bf16*>(from) + 8 * lane_id(), (exists >> key & 1) != 0);
   }
 }
 
-__device__ __forceinline__ void bring_values(const E4m3* data, int64_t place, uint32_t values) {
+__device__ __forceinline__ void bring_values(const E4m3* mine, uint32_t exists, uint32_t values) {
   constexpr int kLoads = kRestsAtOnce / 2;
   const int chunk = lane_id() & 15;
   uint4 codes[kLoads];
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
-    const int64_t from = __shfl_sync(0xFFFFFFFFu, place, 2 * i + lane_id() / 16);
-    codes[i] = from < 0 ? uint4{} : *reinterpret_cast<const uint4*>(data + from + 16 * chunk);
+    const int key = 2 * i + lane_id() / 16;
+    const auto from = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(mine), key);
+    codes[i] = uint4{};
+    if ((exists >> key & 1) != 0)
+      codes[i] = *reinterpret_cast<const uint4*>(reinterpret_cast<const E4m3*>(from) + 16 * chunk);
   }
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) {
@@ -273,20 +276,19 @@ __device__ __forceinline__ void add_rests(const Call& c,
   };
   const C* data = static_cast<const C*>(c.keys.data) + wg * (kTileL / 2);
   const int count = gather_rests(lists, state, rests);
-  const auto bring = [&](int first) {
-    const int mine = first + (lane_id() & (kRestsAtOnce - 1));
-    bring_values(data, mine < count ? c.keys.place(p.b, rests[mine].x) : -1, stage(first));
-    commit_copies();
-  };
-  if (count > 0) bring(0);
+  // The next ones are under way while sixteen are multiplied.
 #pragma unroll 1
-  for (int first = 0; first < count; first += kRestsAtOnce) {
-    if (first + kRestsAtOnce < count) {
-      bring(first + kRestsAtOnce);
-      wait_copies<1>();
-    } else {
-      wait_copies<0>();
+  for (int first = -kRestsAtOnce; first < count; first += kRestsAtOnce) {
+    const int next = first + kRestsAtOnce;
+    if (next < count) {
+      const int mine = next + (lane_id() & (kRestsAtOnce - 1));
+      const int64_t place = mine < count ? c.keys.place(p.b, rests[mine].x) : -1;
+      bring_values(data + (place < 0 ? 0 : place), __ballot_sync(0xFFFFFFFFu, place >= 0),
+                   stage(next));
     }
+    commit_copies();
+    if (first < 0) continue;
+    wait_copies<1>();
     __syncwarp();
     multiply_rests(o, rests + first, count - first, stage(first));
     __syncwarp();
