@@ -8,7 +8,7 @@
 // time, brought once more, which are few. What is remembered, and the order in which it is added,
 // depends on the weights alone.
 //
-// A list of 16 bytes a row and lane, of the two keys of each eight in the tiles of its warpgroup:
+// A list of 16 bytes a row and lane, eight lists a row (four lanes share it, in both warpgroups):
 //
 //   word 0, 1   keys; the first one's rest is the larger one
 //   word 2      their rests as bf16, the first in the low half; 0 if there is none
@@ -26,11 +26,12 @@ namespace fathom::mla_decode {
 /// has a large one, and to bring their keys again takes as long.
 inline constexpr int kTwoTermTiles = 8;
 
-/// A weight this much of the sum of its warpgroup, which has half of the keys, is remembered.
-inline constexpr float kLargeShare = 1.0f / 16;
+/// A weight this much of the sum of its warpgroup, which has half of the keys, is remembered. At
+/// 1/16, twenty equal weights within one tile would not be.
+inline constexpr float kLargeShare = 1.0f / 32;
 
-/// A rest counts from this much of its row's sum on: the most that is left of a weight of a 32nd.
-inline constexpr float kLeastRest = 1.0f / 8192;
+/// A rest counts from this much of its row's sum on: the most that is left of a weight of a 64th.
+inline constexpr float kLeastRest = 1.0f / 16384;
 
 inline constexpr int kScores = 32;         ///< of a lane and tile: two rows of sixteen keys
 inline constexpr int kRestsAtOnce = 16;    ///< that a product sums over
@@ -40,11 +41,19 @@ __device__ __forceinline__ bool in_two_terms(const Piece& p) {
   return p.num_tiles <= kTwoTermTiles;
 }
 
-/// Where a lane has two times sixteen bytes of its own for the tiles of warpgroup `t`, one for each
+/// Where a lane has two times sixteen bytes for the tiles of warpgroup `t`, one for each
 /// of its rows, 512 bytes apart: lists, or the rests of all weights of a tile.
-__device__ __forceinline__ uint32_t lane_place(uint32_t lists, int t) {
+__device__ __forceinline__ uint32_t lane_place(uint32_t lists, int t, int lane = lane_id()) {
   return lists +
-         static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane_id() * 16);
+         static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane * 16);
+}
+
+/// The lane whose list of a row takes what this lane remembers: another one of the four that share
+/// the row from one pair of tiles to the next, so that keys a power of two apart, which one lane
+/// weighs all of, do not crowd in one list.
+__device__ __forceinline__ int list_lane(int pair) {
+  const int turn = pair + (pair >> 2) + (pair >> 4);
+  return (lane_id() & ~3) | ((lane_id() + turn) & 3);
 }
 
 struct LargeWeights {
@@ -76,6 +85,7 @@ __device__ __forceinline__ void empty_lists(uint32_t lists, int wg) {
 #pragma unroll
   for (uint32_t h = 0; h < 2; ++h)
     write_list(lane_place(lists, wg) + 512 * h, {{}, {}, kNoBase});
+  __syncwarp();
 }
 
 /// All ones in each half where that of `a`, as bf16, is greater than that of `b`.

@@ -317,7 +317,7 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
       .words = w.words,
       .bases = state.base,
       .first_key = static_cast<uint32_t>(block.key_of(pair, t) + 2 * (lane_id() & 3))};
-  weights.remember_above(lane_place(block.rests, t), limits);
+  weights.remember_above(lane_place(block.rests, t, list_lane(pair)), limits);
 }
 
 /// Takes over the base that the other warpgroup's tile raised.
