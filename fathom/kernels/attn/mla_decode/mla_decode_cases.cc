@@ -1,3 +1,4 @@
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -30,6 +31,7 @@ struct DecodeShape {
   float o_scale = 1.0f;
   bool by_slot = false;    ///< the block table holds slots
   int64_t slots_each = 0;  ///< > 0: every query has keys of its own, so many, some of them none
+  std::function<double(int64_t)> lift = nullptr;  ///< added to the logits of key i of a request
 
   Format out() const { return o == Format::kNone ? q : o; }
 };
@@ -88,6 +90,24 @@ void place_keys(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
   for (int64_t i = 0; i < x.cache.numel(); ++i) {
     if (!owned[static_cast<size_t>(i / d)])
       x.cache.set(i, std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+/// Adds `lift` to logits through the last column, of which no value has anything.
+void lift_keys(const DecodeShape& s, double scale, DecodeTensors& x) {
+  constexpr double kQuery = 8;
+  const Tensor& q = x.q_pe.present() ? x.q_pe : x.q;
+  const int64_t width = q.dim(q.rank() - 1);
+  for (int64_t i = width - 1; i < q.numel(); i += width)
+    q.set(i, kQuery);
+  const int64_t d = s.l + s.r;
+  for (size_t b = 0; b < s.kv_lens.size(); ++b) {
+    for (int64_t i = 0; i < s.kv_lens[b]; ++i) {
+      const int64_t entry = static_cast<int64_t>(b) * x.block_table.dim(1) + i / s.page_size;
+      const int64_t slot =
+          static_cast<int64_t>(x.block_table[entry]) * s.page_size + i % s.page_size;
+      x.cache.set(slot * d + d - 1, s.lift(i) / (kQuery * scale * double{s.kv_scale}));
+    }
   }
 }
 
@@ -174,14 +194,15 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
     x.q_pe =
         c.input(dims({s.n, s.r}), s.q, {.scale = s.q_scale}, {.row_gap = 128, .rows_per_batch = 1});
   }
+  // The scale belongs to the width of a head before absorption, here r + 2 r.
+  const float scale = 1.0f / std::sqrt(static_cast<float>(3 * s.r));
   place_keys(s, c, x);
+  if (s.lift) lift_keys(s, double{scale}, x);
   if (s.by_slot) name_slots(s, c, x);
   if (s.slots_each > 0) choose_slots(s, c, x);
   if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
   x.o = c.output(dims({s.n, s.l}), s.out(), {.row_gap = 4, .rows_per_batch = 1});
   x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
-  // The scale belongs to the width of a head before absorption, here r + 2 r.
-  const float scale = 1.0f / std::sqrt(static_cast<float>(3 * s.r));
   c.bind([=](const Binding& at) {
     return typename K::Args{.q = at(x.q),
                             .cache = at(x.cache),
@@ -411,6 +432,82 @@ void add_model_widths(CaseList& list) {
   add("long_one_key_takes_all", {.spec = {}, .kv_lens = {1500, 640}, .n = 4, .q_scale = 100});
 }
 
+/// More keys than those of which a block takes all weights in two terms, few of which share a row's
+/// weight: what rounding leaves of them counts. So many requests, most of them short, that a GPU of
+/// 132 multiprocessors does not cut them; then one that it cuts into long pieces of a cluster, and
+/// requests whose pieces a second kernel adds.
+void add_large_weights(CaseList& list) {
+  const auto add = [&](std::string_view name, DecodeShape s) {
+    s.spec.name = str_cat("r1_width_large_", name);
+    s.l = 512;
+    s.r = 64;
+    s.page_size = 64;
+    add_decode_case(list, s);
+  };
+  const auto lengths = [](std::vector<int64_t> first, int64_t requests) {
+    while (static_cast<int64_t>(first.size()) < requests)
+      first.push_back(static_cast<int64_t>(first.size()) % 3);
+    return first;
+  };
+  const auto one_of = [](int64_t step) {
+    return [=](int64_t key) { return key % step == 5 ? 9.0 : 0.0; };
+  };
+  const std::vector<int64_t> long_ones = lengths({1500, 1409, 577, 641}, 100);
+  const auto add_even = [&](std::string_view name, std::function<double(int64_t)> lift) {
+    add(name, {.spec = {}, .kv_lens = long_ones, .n = 20, .q_scale = 0.3, .lift = lift});
+  };
+  // One key, two, four, eight, twelve and twenty of 1,500; keys that one lane weighs all of.
+  for (int64_t step : {1499, 701, 353, 181, 121, 73, 128, 64, 512})
+    add_even(str_cat("every", step), one_of(step));
+  for (int64_t span : {8, 17, 20, 32, 40}) {
+    add_even(str_cat("span", span),
+             [=](int64_t key) { return key >= 510 && key < 510 + span ? 9.0 : 0.0; });
+  }
+  add_even("first_key", [](int64_t key) { return key == 0 ? 8.0 : 0.0; });
+  add_even("rising", [](int64_t key) { return 0.04 * static_cast<double>(key); });
+  add_even("falling", [](int64_t key) { return -0.04 * static_cast<double>(key); });
+  add("noise", {.spec = {}, .kv_lens = long_ones, .n = 20, .q_scale = 2});
+  add("rows64",
+      {.spec = {}, .kv_lens = lengths({900}, 100), .n = 64, .q_scale = 0.3, .lift = one_of(121)});
+  add("queries3_rising", {.spec = {},
+                          .kv_lens = long_ones,
+                          .queries = 3,
+                          .n = 5,
+                          .q_scale = 0.3,
+                          .lift = [](int64_t key) { return 0.04 * static_cast<double>(key); }});
+  for (int64_t step : {181, 73}) {
+    add(str_cat("every", step, "_fp8"), {.spec = {},
+                                         .kv_lens = long_ones,
+                                         .n = 20,
+                                         .cache = Format::kE4m3,
+                                         .kv_scale = 0.37f,
+                                         .q_scale = 0.3,
+                                         .lift = one_of(step)});
+  }
+  add("by_slot", {.spec = {},
+                  .kv_lens = long_ones,
+                  .n = 5,
+                  .q_scale = 0.3,
+                  .sinks = true,
+                  .by_slot = true,
+                  .lift = one_of(121)});
+  for (const Format cache : {Format::kBf16, Format::kE4m3}) {
+    add(str_cat("b1_kv9300_", format_name(cache)), {.spec = {},
+                                                    .kv_lens = {9300},
+                                                    .n = 20,
+                                                    .cache = cache,
+                                                    .q_scale = 0.3,
+                                                    .lift = one_of(353)});
+  }
+  add("b1_kv4000", {.spec = {}, .kv_lens = {4000}, .n = 20, .q_scale = 0.3, .lift = one_of(353)});
+  add("b43", {.spec = {},
+              .kv_lens = lengths({3970, 4000}, 43),
+              .n = 5,
+              .q_scale = 0.3,
+              .sinks = true,
+              .lift = one_of(353)});
+}
+
 /// The steps of the published benchmark: a pool of keys larger than the caches, as above.
 void add_reference_points(CaseList& list) {
   const auto add = [&](const ReferencePoint& p, int64_t keys, const std::string& suffix) {
@@ -444,6 +541,7 @@ void add_mla_decode_cases(CaseList& list) {
   add_small_cases(list);
   add_reference_cases(list);
   add_model_widths(list);
+  add_large_weights(list);
   constexpr int64_t kPoolKeys = 64 << 10;  // 75 MB in bf16: more than the caches hold
   const auto add_bench = [&](std::string_view model, int64_t n, int64_t b, int64_t keys,
                              int64_t queries, Format cache) {

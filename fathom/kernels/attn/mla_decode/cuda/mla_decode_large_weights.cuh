@@ -22,9 +22,11 @@
 
 namespace fathom::mla_decode {
 
-/// A block of at most so many tiles takes every weight as two bf16: nearly each chunk of its keys
-/// has a large one, and to bring their keys again takes as long.
-inline constexpr int kTwoTermTiles = 8;
+/// Requests of at most so many keys take every weight as two bf16, and so do blocks of at most so
+/// many tiles: nearly each chunk of their keys has a large one, and to bring keys again takes as
+/// long.
+inline constexpr int kTwoTermKeys = 512;
+inline constexpr int kTwoTermTiles = 4;
 
 /// A weight this much of the sum of its warpgroup, which has half of the keys, is remembered. At
 /// 1/16, twenty equal weights within one tile would not be.
@@ -38,11 +40,11 @@ inline constexpr int kRestsAtOnce = 16;    ///< that a product sums over
 inline constexpr int kListedInWarp = 256;  ///< the most that lists name: 2 x 2 x 32 lists of two
 
 __device__ __forceinline__ bool in_two_terms(const Piece& p) {
-  return p.num_tiles <= kTwoTermTiles;
+  return p.length <= kTwoTermKeys || p.num_tiles <= kTwoTermTiles;
 }
 
-/// Where a lane has two times sixteen bytes for the tiles of warpgroup `t`, one for each
-/// of its rows, 512 bytes apart: lists, or the rests of all weights of a tile.
+/// Where a lane has two times sixteen bytes for the tiles of warpgroup `t`, one for each of its
+/// rows, 512 bytes apart: lists, or the rests of all weights of a tile.
 __device__ __forceinline__ uint32_t lane_place(uint32_t lists, int t, int lane = lane_id()) {
   return lists +
          static_cast<uint32_t>(t * kTileRows * kTileKeys + (warp_id() & 3) * 1024 + lane * 16);
