@@ -459,7 +459,7 @@ void add_large_weights(CaseList& list) {
   // One key, two, four, eight, twelve and twenty of 1,500; keys that one lane weighs all of.
   for (int64_t step : {1499, 701, 353, 181, 121, 73, 128, 64, 512})
     add_even(str_cat("every", step), one_of(step));
-  for (int64_t span : {8, 17, 20, 32, 40}) {
+  for (int64_t span : {8, 17, 20, 32}) {
     add_even(str_cat("span", span),
              [=](int64_t key) { return key >= 510 && key < 510 + span ? 9.0 : 0.0; });
   }
