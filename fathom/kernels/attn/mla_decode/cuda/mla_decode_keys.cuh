@@ -145,8 +145,8 @@ __device__ __forceinline__ void barrier_arrive_times(uint32_t barrier, int count
 
 /// bf16 keys in pages of a multiple of 64: the copy engine brings tiles that all queries of the
 /// block see, a panel a time. Two tiles ahead, where there is no room yet, keys are brought into
-/// the last cache. A page that does not exist arrives as zeros. One thread does it for the
-/// warpgroup, and arrives for all of it.
+/// the last cache, by one of two blocks side by side, which read the same ones. A page that does
+/// not exist arrives as zeros. One thread does it for the warpgroup, and arrives for all of it.
 __device__ inline void bring_whole_tiles(
     const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap& map) {
   const uint32_t tiles_of_page = c.keys.page_size / kTileKeys;
@@ -157,6 +157,7 @@ __device__ inline void bring_whole_tiles(
   const auto row_of = [&](int tile) {
     return static_cast<int>(static_cast<uint32_t>(p.first_tile + tile) % tiles_of_page) * kTileKeys;
   };
+  const bool asks_ahead = p.first_row / kTileRows % 2 == 0;
   int pages[3] = {};
 #pragma unroll
   for (int i = 0; i < 3; ++i)
@@ -180,7 +181,7 @@ __device__ inline void bring_whole_tiles(
                  pages[0], bar);
       }
     }
-    if (tile + 2 < p.whole_tiles) {
+    if (asks_ahead && tile + 2 < p.whole_tiles) {
       for (int panel = 0; panel < kPanels; ++panel)
         prefetch_box(map, panel * kPanelColumns, row_of(tile + 2), pages[2]);
     }
