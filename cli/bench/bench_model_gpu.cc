@@ -124,8 +124,10 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
                 }));
   print_step("decode", decode_ops, peaks);
   if (flags.prompt > 0 && flags.prompt <= options.chunk) {
+    session->reset();
     FATHOM_ASSIGN(const OpTimes prefill_ops, op_times(peaks, [&](Recorder& recorder) {
-                    return session->time_prefill(prompt, recorder, kOpRepetitions);
+                    return session->time_prefill(0, prompt, LogitRows::kLast, recorder,
+                                                 kOpRepetitions);
                   }));
     print_step("prefill", prefill_ops, peaks);
     print_ops("prefill op (kernel, variant)", prefill_ops.totals, peaks, flags.ops);

@@ -159,6 +159,13 @@ Result<ForwardOut> ForwardSession::forward_on_gpu(std::span<const SequenceStep> 
   return out;
 }
 
+Status ForwardSession::check_room(int64_t sequence, int64_t count) const {
+  const int64_t length = lengths_[static_cast<size_t>(sequence)];
+  if (length + count <= options_.max_tokens) return {};
+  return invalid_argument(str_cat("sequence ", sequence, " has ", length, " tokens; ", count,
+                                  " more exceed ", options_.max_tokens));
+}
+
 Status ForwardSession::prefill(int64_t sequence,
                                std::span<const int32_t> tokens,
                                LogitRows logits,
@@ -166,10 +173,7 @@ Status ForwardSession::prefill(int64_t sequence,
                                const Probe* probe) {
   int64_t& length = lengths_[static_cast<size_t>(sequence)];
   const auto count = static_cast<int64_t>(tokens.size());
-  if (length + count > options_.max_tokens) {
-    return invalid_argument(str_cat("sequence ", sequence, " has ", length, " tokens; ", count,
-                                    " more exceed ", options_.max_tokens));
-  }
+  FATHOM_TRY(check_room(sequence, count));
   for (int64_t at = 0; at < count; at += options_.chunk) {
     const int64_t take = std::min(options_.chunk, count - at);
     const bool last = at + take == count;
@@ -265,23 +269,30 @@ Result<GpuRunner::TimedStep> ForwardSession::time_decode(std::span<const int32_t
   return gpu_->time_step({}, std::span(steps_).first(tokens.size()), recorder, repetitions);
 }
 
-Result<GpuRunner::TimedStep> ForwardSession::time_prefill(std::span<const int32_t> tokens,
+Result<GpuRunner::TimedStep> ForwardSession::time_prefill(int64_t sequence,
+                                                          std::span<const int32_t> tokens,
+                                                          LogitRows logits,
                                                           Recorder& recorder,
                                                           int repetitions) {
   if (gpu_ == nullptr) return unsupported("a step is timed op by op on a GPU alone");
-  if (static_cast<int64_t>(tokens.size()) > std::min(options_.chunk, options_.max_tokens)) {
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (count > options_.chunk) {
     return invalid_argument(str_cat("a pass takes at most ", options_.chunk, " tokens"));
   }
+  FATHOM_TRY(check_room(sequence, count));
   const SequenceStep step{
-      .tokens = tokens, .cached = 0, .pages = pages_of(0), .logits = LogitRows::kLast};
+      .tokens = tokens, .cached = length(sequence), .pages = pages_of(sequence), .logits = logits};
   recorder.set_phase(Phase::kPrefill);
   return gpu_->time_step(std::span(&step, 1), {}, recorder, repetitions);
 }
 
+SequenceStep ForwardSession::draft_step(std::span<const int32_t> tokens) const {
+  return {.tokens = tokens, .cached = 0, .pages = pages_of(0), .logits = LogitRows::kAll};
+}
+
 Result<ForwardOut> ForwardSession::draft(std::span<const int32_t> tokens, const View& hidden) {
   // Continues in the arena of the pass that made `hidden`.
-  const SequenceStep step{
-      .tokens = tokens, .cached = 0, .pages = pages_of(0), .logits = LogitRows::kAll};
+  const SequenceStep step = draft_step(tokens);
   if (gpu_ != nullptr) {
     ForwardOut on_gpu;
     FATHOM_TRY(gpu_->start_draft(std::span(&step, 1), hidden, on_gpu));
@@ -294,6 +305,16 @@ Result<ForwardOut> ForwardSession::draft(std::span<const int32_t> tokens, const 
   ForwardOut out;
   FATHOM_TRY(model_.draft(exec_, batch, hidden, out));
   return out;
+}
+
+Result<GpuRunner::TimedStep> ForwardSession::time_draft(std::span<const int32_t> tokens,
+                                                        const View& hidden,
+                                                        Recorder& recorder,
+                                                        int repetitions) {
+  if (gpu_ == nullptr) return unsupported("a step is timed op by op on a GPU alone");
+  const SequenceStep step = draft_step(tokens);
+  recorder.set_phase(Phase::kDraft);
+  return gpu_->time_draft(std::span(&step, 1), hidden, recorder, repetitions);
 }
 
 void ForwardSession::reset() {

@@ -65,14 +65,24 @@ class ForwardSession {
                                            Recorder& recorder,
                                            int repetitions);
 
-  /// The same for one pass over a prompt of an empty sequence 0, which stays empty.
-  Result<GpuRunner::TimedStep> time_prefill(std::span<const int32_t> tokens,
+  /// The same for one pass over prompt tokens behind those that a sequence holds, which stays as
+  /// long as it is. Errors: InvalidArgument for more tokens than a pass takes or the sequence has
+  /// room for.
+  Result<GpuRunner::TimedStep> time_prefill(int64_t sequence,
+                                            std::span<const int32_t> tokens,
+                                            LogitRows logits,
                                             Recorder& recorder,
                                             int repetitions);
 
   /// One pass of the draft head over sequence 0 from its start: row i has tokens[i], the token
   /// after position i, and hidden [T, H] of position i.
   Result<ForwardOut> draft(std::span<const int32_t> tokens, const View& hidden);
+
+  /// That pass op by op, as time_decode(); `hidden` is that of the pass before.
+  Result<GpuRunner::TimedStep> time_draft(std::span<const int32_t> tokens,
+                                          const View& hidden,
+                                          Recorder& recorder,
+                                          int repetitions);
 
   /// Captured decode steps; 0 on the CPU.
   int64_t num_graphs() const { return gpu_ == nullptr ? 0 : gpu_->num_graphs(); }
@@ -99,6 +109,8 @@ class ForwardSession {
   Result<MemoryNeeds> memory_needs(int num_threads) const;
   Status create_gpu_runner();
   Status list_decode(std::span<const int32_t> tokens);
+  Status check_room(int64_t sequence, int64_t count) const;
+  SequenceStep draft_step(std::span<const int32_t> tokens) const;
   std::span<const int32_t> pages_of(int64_t sequence) const;
   Result<ForwardOut> forward(std::span<const SequenceStep> prefill,
                              std::span<const SequenceStep> decode,

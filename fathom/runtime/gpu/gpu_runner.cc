@@ -135,7 +135,7 @@ Status GpuRunner::forward(const Batch& batch, ForwardOut& out) {
   if (rows == 0) return {};
   FATHOM_ASSIGN(choices_, ex_.activations->tensor({2, rows}, Format::kI32, "2,R"));
   return launch<Argmax>(ex_, "sample_argmax",
-                        {.logits = slice_cols(out.logits, 0, shape_.num_ids),
+                        {.logits = slice_cols(out.logits, 0, shape_.num_ids, "R,V"),
                          .ids = reshape(slice_rows(choices_, 0, 1), {rows}),
                          .bad = reshape(slice_rows(choices_, 1, 1), {rows})});
 }
@@ -262,35 +262,29 @@ Result<double> GpuRunner::time_graph(Graph& graph) {
   return end.us_since(begin);
 }
 
-// The step that ran last, with marks if they are given.
-Result<Graph> GpuRunner::capture_step(SideStream* side, Recorder* recorder, StreamMarks* marks) {
+// A pass that has run before, with marks if they are given.
+Result<Graph> GpuRunner::capture_pass(const Pass& pass,
+                                      SideStream* side,
+                                      Recorder* recorder,
+                                      StreamMarks* marks) {
   SideStream* const usual = std::exchange(ex_.side, side);
   ex_.recorder = recorder;
   ex_.marks = marks;
-  ForwardOut out;
-  Result<Graph> graph = Graph::capture(*ex_.stream, [&] { return forward(current_, out); });
+  Result<Graph> graph = Graph::capture(*ex_.stream, pass);
   ex_.recorder = nullptr;
   ex_.marks = nullptr;
   ex_.side = usual;
   return graph;
 }
 
-Result<GpuRunner::TimedStep> GpuRunner::time_step(std::span<const SequenceStep> prefill,
-                                                  std::span<const SequenceStep> decode,
+Result<GpuRunner::TimedStep> GpuRunner::time_pass(const Pass& pass,
                                                   Recorder& recorder,
                                                   int repetitions) {
   constexpr int64_t kMostMarks = 1 << 14;
-  const CudaGraphs graphs = std::exchange(shape_.graphs, CudaGraphs::kOff);
-  ForwardOut out;
-  Status warm = start(prefill, decode, out);
-  shape_.graphs = graphs;
-  FATHOM_TRY(std::move(warm));
-  FATHOM_TRY(finish());
-
   FATHOM_ASSIGN(StreamMarks marks, StreamMarks::create(kMostMarks));
-  FATHOM_ASSIGN(Graph plain, capture_step(ex_.side, nullptr, nullptr));
-  FATHOM_ASSIGN(Graph one_stream, capture_step(nullptr, nullptr, nullptr));
-  FATHOM_ASSIGN(Graph marked, capture_step(nullptr, &recorder, &marks));
+  FATHOM_ASSIGN(Graph plain, capture_pass(pass, ex_.side, nullptr, nullptr));
+  FATHOM_ASSIGN(Graph one_stream, capture_pass(pass, nullptr, nullptr, nullptr));
+  FATHOM_ASSIGN(Graph marked, capture_pass(pass, nullptr, &recorder, &marks));
   if (!marks.status().ok()) return std::move(marks).status();
 
   const std::vector<OpRecord> records = recorder.records();
@@ -315,6 +309,38 @@ Result<GpuRunner::TimedStep> GpuRunner::time_step(std::span<const SequenceStep> 
   for (auto& of_op : samples)
     timed.op_us.push_back(median_of(std::move(of_op)));
   return timed;
+}
+
+Result<GpuRunner::TimedStep> GpuRunner::time_step(std::span<const SequenceStep> prefill,
+                                                  std::span<const SequenceStep> decode,
+                                                  Recorder& recorder,
+                                                  int repetitions) {
+  const CudaGraphs graphs = std::exchange(shape_.graphs, CudaGraphs::kOff);
+  ForwardOut out;
+  Status warm = start(prefill, decode, out);
+  shape_.graphs = graphs;
+  FATHOM_TRY(std::move(warm));
+  FATHOM_TRY(finish());
+  return time_pass([&] { return forward(current_, out); }, recorder, repetitions);
+}
+
+Result<GpuRunner::TimedStep> GpuRunner::time_draft(std::span<const SequenceStep> prefill,
+                                                   const View& hidden,
+                                                   Recorder& recorder,
+                                                   int repetitions) {
+  FATHOM_ASSIGN(const Batch host, batch_.build(prefill, {}));
+  FATHOM_ASSIGN(current_, place(host));
+  to_capture_ = nullptr;
+  choices_ = {};
+  const Pass pass = [&] {
+    // Each time behind `hidden`, which lies in this arena too.
+    ArenaScope behind(*ex_.activations);
+    ForwardOut out;
+    return model_.draft(ex_, current_, hidden, out);
+  };
+  FATHOM_TRY(pass());
+  FATHOM_TRY(finish());
+  return time_pass(pass, recorder, repetitions);
 }
 
 }  // namespace fathom

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -86,6 +87,12 @@ class GpuRunner {
                               Recorder& recorder,
                               int repetitions);
 
+  /// The same for a pass of the draft head, behind the step whose `hidden` it reads.
+  Result<TimedStep> time_draft(std::span<const SequenceStep> prefill,
+                               const View& hidden,
+                               Recorder& recorder,
+                               int repetitions);
+
  private:
   struct DecodeGraph {
     int64_t requests = 0;
@@ -102,7 +109,14 @@ class GpuRunner {
   Status forward(const Batch& batch, ForwardOut& out);
   DecodeGraph* graph_of(const DecodePadding& shape);
   Status capture(DecodeGraph& entry);
-  Result<Graph> capture_step(SideStream* side, Recorder* recorder, StreamMarks* marks);
+
+  /// What a pass gives to the stream, on the same memory each time.
+  using Pass = std::function<Status()>;
+  Result<Graph> capture_pass(const Pass& pass,
+                             SideStream* side,
+                             Recorder* recorder,
+                             StreamMarks* marks);
+  Result<TimedStep> time_pass(const Pass& pass, Recorder& recorder, int repetitions);
   Result<double> time_graph(Graph& graph);
 
   const Model& model_;
