@@ -103,9 +103,13 @@ std::string write_chrome_trace(const Recording& recording, TraceDetail detail) {
       const size_t first = next;
       while (next < phase.ops.size() && phase.ops[next].step == static_cast<int>(s))
         ++next;
-      events.slice(str_cat(phase.name, " ", s), "step", step.start_ns, step.end_ns)
-          .key("tokens")
-          .integer(step.tokens);
+      JsonWriter& args =
+          events.slice(str_cat(phase.name, " ", s), "step", step.start_ns, step.end_ns);
+      args.key("tokens").integer(step.tokens);
+      if (step.graph_ns > 0) {
+        args.key("us as one graph").number(static_cast<double>(step.graph_ns) * 1e-3);
+        args.key("us in one stream").number(static_cast<double>(step.one_stream_ns) * 1e-3);
+      }
       events.end_slice();
       const TreeNode tree = unfolded_tree(std::span(phase.ops).subspan(first, next - first));
       for (const TreeNode& top : tree.children)

@@ -4,6 +4,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/models/registry.h"
+#include "fathom/runtime/gpu/gpu_shapes.h"
 #include "fathom/runtime/sample/sampler.h"
 
 namespace fathom {
@@ -30,13 +31,15 @@ std::vector<PhasePlan> plans_of(const Model& model, const TraceShape& shape) {
   BatchShape chunked;
   chunked.prefill = {
       .count = shape.batch, .new_tokens = shape.prompt_tokens, .cached = shape.kv_len};
-  BatchShape decode;
-  decode.decode = {.count = shape.batch, .new_tokens = 1, .cached = shape.kv_len - 1};
+  BatchShape draft;
+  draft.decode = {.count = shape.batch, .new_tokens = 1, .cached = shape.kv_len - 1};
+  BatchShape decode = draft;
+  if (shape.gpu != nullptr) decode.padding.requests = decode_bucket(shape.batch);
   std::vector<PhasePlan> plans = {{"prefill", "Prefill", prefill},
                                   {"prefill_chunked", "Prefill after a cached prefix", chunked},
                                   {"decode", "Decode", decode}};
   if (model.has_draft()) {
-    plans.push_back({"draft", "Draft head, one token ahead", decode, DryPass::kDraft});
+    plans.push_back({"draft", "Draft head, one token ahead", draft, DryPass::kDraft});
   }
   return plans;
 }
@@ -47,13 +50,13 @@ Status check_length(int64_t length, std::string_view what, const ModelConfig& co
                                   config.max_position_embeddings));
 }
 
-Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, int num_threads) {
+Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
   // The calls are counted first: how many a request in chunks of keys makes is the model's
   // business.
   Recorder counter(RecordLevel::kShapes, 1);
-  FATHOM_TRY(dry_run(model, plan.shape, num_threads, &counter, plan.pass).status());
+  FATHOM_TRY(dry_run(model, plan.shape, s.num_threads, &counter, plan.pass, s.gpu).status());
   Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(dry_run(model, plan.shape, num_threads, &recorder, plan.pass).status());
+  FATHOM_TRY(dry_run(model, plan.shape, s.num_threads, &recorder, plan.pass, s.gpu).status());
   return make_phase(plan.name, title_of(plan), recorder.records(), {}, model.config().symbols());
 }
 
@@ -66,6 +69,12 @@ ModelConfig few_layers(ModelConfig config) {
   return config;
 }
 
+bool has_expert_layers(const ModelConfig& config) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    if (config.is_moe_layer(layer)) return true;
+  return false;
+}
+
 // A prefill that every form of attention may serve, after a prefix of a key chunk.
 TraceShape few_tokens(const Model& model, const TraceShape& shape) {
   const int64_t half = model.config().max_position_embeddings / 2;
@@ -73,7 +82,8 @@ TraceShape few_tokens(const Model& model, const TraceShape& shape) {
   return {.batch = 1,
           .prompt_tokens = std::min(chunk, shape.prompt_tokens),
           .kv_len = chunk,
-          .num_threads = shape.num_threads};
+          .num_threads = shape.num_threads,
+          .gpu = shape.gpu};
 }
 
 struct Choice {
@@ -107,6 +117,8 @@ Result<std::vector<TracePhase>> run_variation(const Preset& preset,
   return dry_phases(*model, few_tokens(*model, shape));
 }
 
+// How a preset runs on the device of the shape. What a GPU has no kernels for is followed by how a
+// CPU runs it: the kernels that it takes are reached there.
 Status add_variation(std::string flags,
                      Preset preset,
                      const ModelOptions& options,
@@ -119,8 +131,18 @@ Status add_variation(std::string flags,
     return {};
   }
   if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
-  out.push_back({std::move(flags), {}, phases.status().message()});
-  return {};
+  out.push_back({flags, {}, phases.status().message()});
+  if (shape.gpu == nullptr) return {};
+  ModelOptions on_cpu = options;
+  on_cpu.device = DeviceKind::kCpu;
+  TraceShape of_cpu = shape;
+  of_cpu.gpu = nullptr;
+  phases = run_variation(preset, on_cpu, of_cpu);
+  if (phases.ok()) {
+    out.push_back({str_cat(flags, " --device cpu"), std::move(phases).value(), {}});
+    return {};
+  }
+  return is_refusal(phases.status()) ? Status{} : std::move(phases).status().add_context(flags);
 }
 
 // A row that asks for everything that the flags can ask of sampling.
@@ -172,7 +194,7 @@ Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape&
                           model.config()));
   std::vector<TracePhase> phases;
   for (const PhasePlan& plan : plans_of(model, shape)) {
-    FATHOM_ASSIGN(TracePhase phase, run_phase(model, plan, shape.num_threads));
+    FATHOM_ASSIGN(TracePhase phase, run_phase(model, plan, shape));
     phases.push_back(std::move(phase));
   }
   return phases;
@@ -180,7 +202,7 @@ Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape&
 
 Result<TracePhase> dry_phase(const Model& model, std::string_view name, const TraceShape& shape) {
   for (const PhasePlan& plan : plans_of(model, shape))
-    if (name == plan.name) return run_phase(model, plan, shape.num_threads);
+    if (name == plan.name) return run_phase(model, plan, shape);
   return invalid_argument(str_cat("the model has no phase ", name));
 }
 
@@ -222,7 +244,9 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
     FATHOM_ASSIGN(const Preset other, find_preset(name));
     FATHOM_TRY(add_variation(str_cat("--as ", name), other, base, shape, out));
   }
-  // What this model refuses may run in a larger one with another router.
+  // What this model refuses may run in a larger one with another router; of a model that was cut to
+  // its dense layers nothing is known of experts.
+  const bool has_experts = has_expert_layers(model.config());
   constexpr std::string_view kLarge = "deepseek-v3";
   FATHOM_ASSIGN(Preset large, find_preset(kLarge));
   for (std::string_view format : preset_format_names()) {
@@ -233,7 +257,7 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
       if (row.pin == MoePin::kNever) continue;
       ModelOptions options = base;
       options.moe.strategy = row.strategy;
-      if (std::none_of(out.begin(), out.end(), [&](const Variation& v) {
+      if (!has_experts || std::none_of(out.begin(), out.end(), [&](const Variation& v) {
             return v.flags == str_cat("--format ", format, " --moe ", row.name) &&
                    !v.phases.empty();
           })) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fathom/device/device.h"
 #include "fathom/models/model.h"
 #include "fathom/report/recording.h"
 
@@ -15,6 +16,9 @@ struct TraceShape {
   int64_t prompt_tokens = 1024;  ///< new tokens of each request in prefill
   int64_t kv_len = 4096;  ///< keys a decoded token sees; tokens cached before the chunked prefill
   int num_threads = 1;    ///< sizes workspaces, nothing that is printed
+  /// What runs it, with the variants it would take; null: a CPU, those of a plan if there is one.
+  /// The model is made for the same device.
+  const DeviceInfo* gpu = nullptr;
 };
 
 /// The phases a model has at that shape: prefill, prefill_chunked (a prefix is cached), decode, and

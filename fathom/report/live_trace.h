@@ -1,4 +1,5 @@
-// Recordings of real runs: prompts and greedy tokens through the model, each pass by the clock.
+// Recordings of real runs: prompts and greedy tokens through the model, each pass by the clock, or
+// on a GPU by marks in its stream (live_gpu_trace.h).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,13 @@ struct LiveOptions {
   /// what recording costs shows within one run.
   bool measure_overhead = false;
   const Pins* pins = nullptr;
+  Gpu* gpu = nullptr;   ///< where the model lies; null: on the CPU. Level kTimed, no overhead
+  int repetitions = 5;  ///< on a GPU: runs of each step, of which times are the medians
 };
 
 struct LiveRun {
   std::vector<TracePhase> phases;  ///< prefill, prefill_chunked, decode, draft: those that ran
-  int64_t begin_ns = 0;            ///< of the first pass
+  int64_t begin_ns = 0;            ///< of the first pass; on a GPU times count from 0
   std::vector<int32_t> tokens;     ///< generated for the first sequence
   /// With measure_overhead: nanoseconds of each decode step without a recorder, and of the recorded
   /// one beside it.
@@ -35,7 +38,8 @@ struct LiveRun {
 
 /// Runs the model once unrecorded, so that memory is touched and threads are awake, then recorded.
 /// A draft pass follows the prompt where the model has a draft layer and the prompt fits one pass.
-/// Errors: those of ForwardSession and make_phase; InvalidArgument for an empty prompt.
+/// Errors: those of ForwardSession and make_phase; InvalidArgument for an empty prompt, Unsupported
+/// for a level or a measurement that a GPU does not have.
 Result<LiveRun> run_live(const Model& model, ThreadPool& pool, const LiveOptions& options);
 
 }  // namespace fathom

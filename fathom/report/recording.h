@@ -92,6 +92,13 @@ struct TraceStep {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int64_t tokens = 0;
+  /// On a GPU, where ops are timed by marks and lie one behind the other between start and end:
+  /// what the step takes as one graph without marks, and the same in one stream. 0: start to end is
+  /// it.
+  int64_t graph_ns = 0;
+  int64_t one_stream_ns = 0;
+
+  int64_t duration_ns() const { return graph_ns > 0 ? graph_ns : end_ns - start_ns; }
 };
 
 struct TracePhase {

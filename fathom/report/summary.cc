@@ -78,7 +78,8 @@ std::vector<SummaryRow> phase_rows(const Recording& r,
   if (!phase.steps.empty()) {
     double wall = 0;
     for (const TraceStep& step : phase.steps)
-      wall += static_cast<double>(step.end_ns - step.start_ns) * 1e-3;
+      wall += static_cast<double>(step.duration_ns()) * 1e-3;
+    out.front().as_graphs = phase.steps.front().graph_ns > 0;
     out.front().steps = static_cast<double>(phase.steps.size());
     out.front().wall_us = wall;
     out.front().gap_us = wall - all_us;
@@ -176,10 +177,15 @@ std::string summary_lines(const std::vector<SummaryRow>& rows) {
     str_append(out, str_cat(r.phase, ": ", r.calls, " calls, ", format_si(r.flops), "FLOP, ",
                             format_bytes(static_cast<int64_t>(r.bytes()))));
     if (r.wall_us && r.steps && *r.steps > 0 && *r.wall_us > 0) {
-      str_append(out, str_cat("; ", *r.steps, *r.steps > 1 ? " steps, " : " step, ",
-                              format_fixed(*r.wall_us / *r.steps * 1e-3, 3), " ms each, ",
-                              format_fixed(100 * r.total_us.value_or(0) / *r.wall_us, 2),
-                              " % of it in kernels"));
+      const double kernels_us = r.total_us.value_or(0);
+      str_append(out,
+                 str_cat("; ", *r.steps, *r.steps > 1 ? " steps, " : " step, ",
+                         format_fixed(*r.wall_us / *r.steps * 1e-3, 3), " ms each",
+                         r.as_graphs ? str_cat(" as one graph, ",
+                                               format_fixed(kernels_us / *r.steps * 1e-3, 3),
+                                               " ms op by op with a mark after each")
+                                     : str_cat(", ", format_fixed(100 * kernels_us / *r.wall_us, 2),
+                                               " % of it in kernels")));
     }
     out += '\n';
   }
