@@ -4,7 +4,7 @@
 #   gpu_test.sh [--out DIR] [--root DIR] [--steps NAMES] [--limit SECONDS] [--budget SECONDS]
 #     --out    results; default results/h200
 #     --root   the tree; default: the working folder
-#     --steps  with commas; default all: engine,kernels,models,reference23,streaming,peers,code,real,memcheck,racecheck
+#     --steps  with commas; default all: engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
 #     --limit  the most seconds a step may take; default 600
 #     --budget the most seconds everything may take; default 3600. Steps that do not fit are named
 set -uo pipefail
@@ -13,7 +13,7 @@ out=results/h200
 root=.
 limit=600
 budget=3600
-steps=engine,kernels,models,reference23,streaming,peers,code,real,memcheck,racecheck
+steps=engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2; shift 2 ;;
@@ -101,6 +101,8 @@ checker() {  # checker TOOL: over small shapes, without repeats
 
 step engine "$work/engine_gpu_test" --root "$root"
 step kernels "$work/cuda_kernels_test" --jobs 14
+step trace "$work/fathom" trace "$root/models/tiny-v3-nvfp4" -p "Once upon a time" --gen 4 \
+  --device cuda --out-dir "$work/trace"
 step models bash "$work/models.sh" "$work"
 step reference23 "$work/fathom" bench kernel --suite reference23 --device cuda --check \
   --min-time 0.01 --reps 5 --budget "$(time_for_rows)" --out-dir "$work/reference23"

@@ -160,8 +160,8 @@ void add_recording_flags(CLI::App& sub, TraceFlags& flags) {
   sub.add_option("--layers", flags.layers, "Keep these layers, such as 3-5, and what is outside");
   sub.add_option(
       "--device", flags.device,
-      "With --dry: whose variants to show, cpu (default), h200, h100, b200 or gb200; cpu "
-      "takes those of --isa, of any machine");
+      "Where a real run is, cpu (default) or cuda. With --dry: whose variants to show, cpu (those "
+      "of --isa, of any machine), h200, h100, b200 or gb200");
   sub.add_flag("--probe", flags.probe, "Keep min, max, mean and norm of what each op wrote");
   sub.add_flag("--overhead", flags.overhead,
                "Run each decode step without recording too, and say what recording costs");

@@ -4,13 +4,16 @@
 #include <charconv>
 
 #include "cli/flags.h"
+#include "cli/trace/planned_device.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/base/near_names.h"
 #include "fathom/base/rng.h"
+#include "fathom/bench/gpu_machine.h"
 #include "fathom/bench/timer.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/models/registry.h"
 #include "fathom/report/live_trace.h"
+#include "fathom/runtime/gpu/gpu_shapes.h"
 #include "fathom/text/figures.h"
 #include "fathom/tokenizer/tokenizer.h"
 #include "fathom/weights/loader.h"
@@ -19,14 +22,6 @@ namespace fathom::cli {
 namespace {
 
 constexpr std::string_view kForms[] = {"mha", "chunked", "absorbed", "fused_rope"};
-
-std::string did_you_mean(std::string_view typed, const std::vector<std::string_view>& known) {
-  const auto near = near_names(typed, {known.begin(), known.end()});
-  std::string out;
-  for (const std::string& name : near)
-    str_append(out, str_cat(out.empty() ? "; did you mean " : " or ", name));
-  return out.empty() ? out : out + "?";
-}
 
 Result<Preset> named_preset(const std::string& name) {
   Result<Preset> preset = find_preset(name);
@@ -89,6 +84,7 @@ std::string command_of(const TraceFlags& f, const GlobalFlags& globals, const Tr
   if (f.dry) flag("--dry", {});
   if (!f.model.preset.empty()) flag("--as", f.model.preset);
   if (!f.model.model.empty()) flag(f.model.model, {});
+  if (f.model.dummy_weights) flag("--dummy-weights", {});
   if (!f.model.format.empty()) flag("--format", f.model.format);
   if (f.model.moe != "auto") flag("--moe", f.model.moe);
   if (f.attention != "auto") flag("--attention", f.attention);
@@ -100,8 +96,10 @@ std::string command_of(const TraceFlags& f, const GlobalFlags& globals, const Tr
   if (f.kv_len > 0) flag("--kv-len", str_cat(f.kv_len));
   if (!f.prompt.empty()) flag("-p", str_cat("'", f.prompt, "'"));
   if (!f.dry) flag("--gen", str_cat(f.generate));
+  if (!f.dry && f.chunk != TraceFlags{}.chunk) flag("--chunk", str_cat(f.chunk));
   if (f.probe) flag("--probe", {});
   if (f.dry) flag("--device", f.device.empty() ? "cpu" : f.device);
+  if (f.on_gpu()) flag("--device", "cuda");
   if (globals.isa != "auto") flag("--isa", globals.isa);
   return out;
 }
@@ -144,6 +142,10 @@ Status select(const TraceFlags& flags, Recording& r) {
                                   ": no phase of this run has that form; it has ", seen));
 }
 
+std::string capability_text(const DeviceInfo& gpu) {
+  return str_cat("compute capability ", gpu.sm / 10, ".", gpu.sm % 10);
+}
+
 // ---- Dry runs
 
 // The sizes of a dry run; defaults shrink with the context of the model.
@@ -156,41 +158,11 @@ TraceShape dry_shape(const TraceFlags& flags, const ModelConfig& config) {
           .num_threads = 1};
 }
 
-struct PlannedDevice {
-  std::string_view name;
-  int sm;  // compute capability times ten; 0: the CPU
-};
-
-constexpr PlannedDevice kDevices[] = {
-    {"cpu", 0}, {"h100", 90}, {"h200", 90}, {"b200", 100}, {"gb200", 100}};
-
-Result<PlannedDevice> named_device(const std::string& name) {
-  std::vector<std::string_view> known;
-  std::string list;
-  for (const PlannedDevice& d : kDevices) {
-    if (name == d.name) return d;
-    known.push_back(d.name);
-    str_append(list, str_cat(list.empty() ? "" : ", ", d.name));
-  }
-  return invalid_argument(
-      str_cat("--device is '", name, "'; known are ", list, did_you_mean(name, known)));
-}
-
-Status plan_device(const TraceFlags& flags, const GlobalFlags& globals, Recording& r) {
-  FATHOM_ASSIGN(const PlannedDevice device,
-                named_device(flags.device.empty() ? "cpu" : flags.device));
+Status plan_device(const PlannedDevice& device, const GlobalFlags& globals, Recording& r) {
+  r.has_variants = true;
   plan_no_kernels();
-  if (device.sm > 0) {
-    plan_cuda_kernels(device.sm);
-    const auto kernels = all_kernels();
-    if (std::all_of(kernels.begin(), kernels.end(),
-                    [](const KernelEntry& k) { return k.variants(Backend::kDry).empty(); })) {
-      return unavailable(str_cat("--device ", flags.device,
-                                 ": this program is built without CUDA, so it has no variants for "
-                                 "it; --device cpu shows those of a processor"));
-    }
-    r.settings.emplace_back("device", str_cat(device.name, ", compute capability ", device.sm / 10,
-                                              ".", device.sm % 10));
+  if (device.is_gpu()) {
+    r.settings.emplace_back("device", str_cat(device.name, ", ", capability_text(device.gpu)));
     return {};
   }
   Isa isa = best_isa();
@@ -198,7 +170,6 @@ Status plan_device(const TraceFlags& flags, const GlobalFlags& globals, Recordin
     FATHOM_ASSIGN(isa, parse_isa(globals.isa));
   }
   plan_cpu_kernels(isa);
-  r.has_variants = true;
   r.settings.emplace_back("device", str_cat("cpu with ", isa_name(isa)));
   return {};
 }
@@ -210,8 +181,11 @@ ModelFlags with_attention(const TraceFlags& flags) {
   return model;
 }
 
-Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags, Recording& r) {
+Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
+                                        const PlannedDevice& device,
+                                        Recording& r) {
   ModelFlags model = with_attention(flags);
+  if (device.is_gpu()) model.device = "cuda";
   if (flags.attention == "mha" && flags.prompt_tokens > 0) {
     const int64_t tokens = flags.prompt_tokens * flags.batch;
     model.prefill_chunk = std::max(model.prefill_chunk, align_up(tokens, model.block_size));
@@ -244,9 +218,12 @@ Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags, Recording& r) {
 Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals) {
   TraceRun out;
   Recording& r = out.recording;
-  FATHOM_TRY(plan_device(flags, globals, r));
-  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_dry(flags, r));
-  const TraceShape shape = dry_shape(flags, model->config());
+  FATHOM_ASSIGN(const PlannedDevice device,
+                planned_device(flags.device.empty() ? "cpu" : flags.device));
+  FATHOM_TRY(plan_device(device, globals, r));
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_dry(flags, device, r));
+  TraceShape shape = dry_shape(flags, model->config());
+  if (device.is_gpu()) shape.gpu = &device.gpu;
   r.command = command_of(flags, globals, shape);
   describe(*model, flags, shape, r);
   FATHOM_ASSIGN(r.phases, dry_phases(*model, shape));
@@ -280,6 +257,49 @@ std::vector<int32_t> random_prompt(int64_t count, int64_t vocabulary) {
   return ids;
 }
 
+// The device of a real run and, of a GPU, what its times are.
+void describe_device(const Machine& machine, const TraceFlags& flags, Recording& r) {
+  if (machine.gpu == nullptr) {
+    r.settings.emplace_back("device", str_cat(cpu_info().model, " with ", isa_name(machine.isa),
+                                              ", ", machine.pool->size(), " threads"));
+    return;
+  }
+  const DeviceInfo& gpu = machine.gpu->info();
+  r.settings.emplace_back("device", str_cat("cuda: ", gpu.name, ", ", capability_text(gpu), ", ",
+                                            gpu.num_sms, " multiprocessors"));
+  r.settings.emplace_back(
+      "times of ops",
+      str_cat("medians of ", LiveOptions{}.repetitions,
+              " runs of each step as a graph in one stream with a mark after each op; laid one "
+              "behind the other from the start of the step"));
+  r.settings.emplace_back(
+      "times of steps",
+      "medians as one graph without marks, as decode steps run: less than their ops one by one");
+  const int64_t padded = decode_bucket(flags.batch);
+  if (padded == flags.batch) return;
+  r.settings.emplace_back("decode steps", str_cat(flags.batch, " requests run as ", padded,
+                                                  ": captured steps have few shapes"));
+}
+
+Result<std::vector<int32_t>> prompt_of(const TraceFlags& flags,
+                                       const std::optional<Tokenizer>& tokenizer,
+                                       int64_t vocabulary) {
+  if (flags.prompt.empty()) return random_prompt(flags.prompt_tokens, vocabulary);
+  return tokenizer->encode(flags.prompt, {.add_bos = AddBos::kAsConfigured});
+}
+
+// How the model of a real run is opened. A preset is opened up to the last layer that is asked for:
+// dummy weights of all may not fit.
+Result<ModelFlags> live_model_flags(const TraceFlags& flags) {
+  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
+  ModelFlags model = with_attention(flags);
+  if (flags.on_gpu()) model.device = "cuda";
+  if (model.preset.empty()) return model;
+  if (!flags.layers.empty()) model.layers = layers.last + 1;
+  FATHOM_TRY(named_preset(model.preset).status());
+  return model;
+}
+
 Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals) {
   if (flags.prompt.empty() && flags.prompt_tokens == 0) {
     return invalid_argument(
@@ -289,28 +309,22 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   if (!flags.prompt.empty() && flags.model.model.empty()) {
     return invalid_argument("a built-in description has no tokenizer; use --prompt-tokens N");
   }
-  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals));
-  ModelFlags model_flags = with_attention(flags);
-  // A preset is run up to the last layer that is asked for: dummy weights of all may not fit.
-  if (!model_flags.preset.empty() && !flags.layers.empty()) model_flags.layers = layers.last + 1;
-  if (!model_flags.preset.empty()) FATHOM_TRY(named_preset(model_flags.preset).status());
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(model_flags, globals, *machine.pool, true));
+  FATHOM_ASSIGN(const ModelFlags model_flags, live_model_flags(flags));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, model_flags.device));
+  Gpu* const gpu = machine.gpu.get();
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(model_flags, globals, machine, true));
+  std::optional<Tokenizer> tokenizer;
+  if (!opened.directory.empty()) {
+    FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
+  }
   LiveOptions live{.prompt = {},
                    .generate = flags.generate,
                    .batch = flags.batch,
                    .chunk = flags.chunk,
                    .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed,
-                   .measure_overhead = flags.overhead};
-  std::optional<Tokenizer> tokenizer;
-  if (!opened.directory.empty()) {
-    FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
-  }
-  if (!flags.prompt.empty()) {
-    live.prompt = tokenizer->encode(flags.prompt, {.add_bos = AddBos::kAsConfigured});
-  } else {
-    live.prompt = random_prompt(flags.prompt_tokens, opened.model->config().vocab_size);
-  }
+                   .measure_overhead = flags.overhead,
+                   .gpu = gpu};
+  FATHOM_ASSIGN(live.prompt, prompt_of(flags, tokenizer, opened.model->config().vocab_size));
   TraceRun out;
   Recording& r = out.recording;
   r.model = opened.directory.empty()
@@ -321,29 +335,37 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   r.timed = true;
   r.has_variants = true;
   TraceShape shape = dry_shape(flags, opened.model->config());
+  if (gpu != nullptr) shape.gpu = &gpu->info();
   r.command = command_of(flags, globals, shape);
-  r.settings.emplace_back("device", str_cat(cpu_info().model, " with ", isa_name(machine.isa), ", ",
-                                            machine.pool->size(), " threads"));
+  describe_device(machine, flags, r);
   describe(*opened.model, flags, shape, r);
+  // Before the run: what it allocates leaves a GPU less memory to read.
+  if (gpu != nullptr) {
+    FATHOM_ASSIGN(out.peaks, measure_gpu_peaks(gpu->info(), gpu->stream()));
+  }
   FATHOM_ASSIGN(LiveRun run, run_live(*opened.model, *machine.pool, live));
   r.begin_ns = run.begin_ns;
   r.phases = std::move(run.phases);
   FATHOM_TRY(select(flags, r));
   if (tokenizer) out.answer = tokenizer->decode(run.tokens);
   if (flags.overhead) out.overhead = overhead_text(run);
-  FATHOM_ASSIGN(out.peaks, measure_peaks(*machine.pool, machine.isa, {.seconds = 0.1}));
-  // What else the model could run is found on shapes, with the variants of this machine.
-  plan_cpu_kernels(machine.isa);
+  if (gpu == nullptr) {
+    FATHOM_ASSIGN(out.peaks, measure_peaks(*machine.pool, machine.isa, {.seconds = 0.1}));
+    // What else the model could run is found on shapes, with the variants of this machine.
+    plan_cpu_kernels(machine.isa);
+  }
   FATHOM_ASSIGN(out.variations, dry_variations(*opened.model, shape));
   return out;
 }
 
 // Flags that would do nothing are mistakes.
-Status check_flags(const TraceFlags& flags) {
+Status check_flags(const TraceFlags& flags, const GlobalFlags& globals) {
   if (flags.model.model.empty() == flags.model.preset.empty()) {
     return invalid_argument(
         "trace needs a MODEL, or --as PRESET for a built-in description, not both");
   }
+  const bool gpu = flags.on_gpu();
+  const bool elsewhere = !flags.device.empty() && flags.device != "cpu" && !gpu;
 
   const struct {
     bool given;
@@ -354,22 +376,28 @@ Status check_flags(const TraceFlags& flags) {
       {flags.dry && flags.overhead, "--overhead", "there is no time to measure"},
       {flags.dry && flags.model.dummy_weights, "--dummy-weights", "it needs no weights"},
       {!flags.dry && flags.kv_len > 0, "--kv-len", "the prompt makes the cache"},
-      {!flags.dry && !flags.device.empty() && flags.device != "cpu", "--device",
-       "it runs on the CPU; --dry shows the plan for another device"},
+      {gpu && flags.probe, "--probe",
+       "a step is one graph, and what its ops write stays on the GPU; --device cpu keeps it"},
+      {gpu && flags.overhead, "--overhead",
+       "steps are timed with marks and without, and summary.csv has both"},
+      {gpu && globals.isa != "auto", "--isa", "it chooses among the kernels of a CPU"},
   };
 
   for (const auto& [given, flag, instead] : useless) {
     if (!given) continue;
-    return invalid_argument(
-        str_cat(flag, " has no use in a ", flags.dry ? "dry" : "real", " run: ", instead));
+    return invalid_argument(str_cat(flag, " has no use in a ", flags.dry ? "dry" : "real", " run",
+                                    gpu ? " on a GPU: " : ": ", instead));
   }
-  return {};
+  if (flags.dry || !elsewhere) return {};
+  return invalid_argument(str_cat("--device is '", flags.device,
+                                  "', but a real run is on cpu or cuda; --dry shows the plan for "
+                                  "another device"));
 }
 
 }  // namespace
 
 Result<TraceRun> make_recording(const TraceFlags& flags, const GlobalFlags& globals) {
-  FATHOM_TRY(check_flags(flags));
+  FATHOM_TRY(check_flags(flags, globals));
   const auto known = std::find(std::begin(kForms), std::end(kForms), flags.attention);
   if (flags.attention != "auto" && known == std::end(kForms)) {
     return invalid_argument(str_cat("--attention is '", flags.attention,

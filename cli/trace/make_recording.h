@@ -15,7 +15,7 @@ namespace fathom::cli {
 struct TraceFlags {
   ModelFlags model;
   std::string attention = "auto";
-  std::string device;  ///< of a dry run; empty: cpu
+  std::string device;  ///< cpu, or cuda of a real run, or a device to plan for; empty: cpu
   std::string layers;  ///< "3-5"; empty: all
   bool dry = false;
   bool probe = false;
@@ -26,6 +26,8 @@ struct TraceFlags {
   int64_t batch = 1;
   int64_t generate = 4;
   int64_t chunk = 512;
+
+  bool on_gpu() const { return !dry && device == "cuda"; }
 };
 
 struct TraceRun {

@@ -11,10 +11,13 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Device, CudaWithoutAGpuIsOneLineThatSaysWhyAndWhatToDo) {
+  TempFolder folder;
   const std::vector<std::vector<std::string>> commands = {
       {"run", shipped_model(), "-p", "Once", "-n", "2", "--device", "cuda"},
       {"eval", shipped_model(), "--ids", "nothing.json", "--logits-out", "x", "--device", "cuda"},
-      {"bench", "model", shipped_model(), "--device", "cuda", "-p", "4", "-n", "2"}};
+      {"bench", "model", shipped_model(), "--device", "cuda", "-p", "4", "-n", "2"},
+      {"trace", shipped_model(), "-p", "Once", "--device", "cuda", "--out-dir",
+       (folder / "t").string()}};
   for (const auto& command : commands) {
     SCOPED_TRACE(command[0]);
     const ProgramResult r = run_fathom(command);

@@ -271,12 +271,84 @@ TEST(Trace, FlagsThatContradictAreRefused) {
       {"trace", "--dry", "--as", "deepseek-v3", "--dummy-weights"},
       {"trace", shipped_model(), "-p", "text", "--kv-len", "64"},
       {"trace", shipped_model(), "-p", "text", "--device", "h200"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--device", "cuda"},
   };
   for (const auto& args : cases) {
     const ProgramResult r = run_fathom(args);
     EXPECT_EQ(r.exit_code, 64) << args.back() << ": " << r.err;
     EXPECT_FALSE(r.err.empty());
   }
+}
+
+// What a GPU does not record is refused before one is looked for.
+TEST(Trace, FlagsThatAGpuDoesNotHaveAreNamed) {
+  const std::vector<std::string> on_gpu = {"trace", shipped_model(), "-p",
+                                           "text",  "--device",      "cuda"};
+
+  const struct {
+    std::vector<std::string> flags;
+    const char* says;
+  } cases[] = {
+      {{"--probe"}, "--probe has no use in a real run on a GPU"},
+      {{"--overhead"}, "--overhead has no use in a real run on a GPU"},
+      {{"--isa", "avx2"}, "--isa has no use in a real run on a GPU"},
+      {{"--kv-len", "64"}, "--kv-len has no use in a real run on a GPU"},
+      {{"--dry", "--kv-len", "64"}, "-p has no use in a dry run"},
+  };
+
+  for (const auto& c : cases) {
+    std::vector<std::string> args = on_gpu;
+    args.insert(args.end(), c.flags.begin(), c.flags.end());
+    const ProgramResult r = run_fathom(args);
+    EXPECT_EQ(r.exit_code, 64) << c.flags[0] << ": " << r.err;
+    EXPECT_THAT(r.err, HasSubstr(c.says));
+  }
+}
+
+TEST(Trace, DevicesOfDryAndOfRealRunsAreToldApart) {
+  const ProgramResult real =
+      run_fathom({"trace", shipped_model(), "-p", "text", "--device", "h200"});
+  const ProgramResult dry = run_fathom({"trace", "--dry", shipped_model(), "--device", "cuda"});
+
+  EXPECT_THAT(real.err, HasSubstr("a real run is on cpu or cuda"));
+  EXPECT_THAT(dry.err, HasSubstr("h100, h200, b200 or gb200"));
+}
+
+// A build without CUDA says so; one with it shows a plan in which every call has a variant.
+TEST(Trace, DryRunForAGpuNeedsItsKernelsAndNoGpu) {
+  const ProgramResult r = run_with(kDryLite, {"--device", "h200", "--prompt-tokens", "64"});
+
+  if (r.exit_code == 69) {
+    EXPECT_THAT(r.err, HasSubstr("built without CUDA"));
+    return;
+  }
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, AllOf(HasSubstr("chosen_experts_gate_up"), HasSubstr("mla_rope_write")));
+}
+
+TEST(Trace, CommandOfARealRunMakesItAgain) {
+  TempFolder folder;
+  const std::string out = (folder / "t").string();
+
+  const ProgramResult r =
+      run_fathom({"trace", shipped_model(), "--dummy-weights", "--prompt-tokens", "6", "--chunk",
+                  "4", "--gen", "1", "--threads", "1", "--out-dir", out});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(read_all(folder / "t/config.md"),
+              HasSubstr("--dummy-weights --prompt-tokens 6 --gen 1 --chunk 4`"));
+  EXPECT_THAT(read_all(folder / "t/ops.csv"), HasSubstr(",prefill_chunked,"));
+}
+
+// Experts are then reached in another model.
+TEST(Trace, ModelCutToItsDenseLayersHasAllDocuments) {
+  TempFolder folder;
+
+  const ProgramResult r = run_fathom({"trace", "--as", "deepseek-v2-lite", "--format", "nvfp4",
+                                      "--dummy-weights", "--layers", "0-0", "--prompt-tokens", "4",
+                                      "--gen", "1", "--out-dir", (folder / "t").string()});
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// Devices by name, for dry runs: `--device h200` on a machine that has none.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/device/device.h"
+
+namespace fathom::cli {
+
+/// A device that a dry run plans for.
+struct PlannedDevice {
+  std::string_view name;  ///< "cpu", "h200", ...
+  DeviceInfo gpu = {};    ///< sm 0: the CPU
+
+  bool is_gpu() const { return gpu.sm > 0; }
+};
+
+/// Errors: InvalidArgument with the known names and near ones; Unavailable for a GPU in a build
+/// that has no kernels for it.
+Result<PlannedDevice> planned_device(const std::string& name);
+
+/// "; did you mean a or b?", or nothing.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string_view>& known);
+
+}  // namespace fathom::cli
