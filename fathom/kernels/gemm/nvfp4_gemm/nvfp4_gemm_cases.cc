@@ -327,22 +327,11 @@ void add_few_row_cases(CaseList& list) {
     add({.t = t, .n = 19482, .k = 1536});
 }
 
-/// Few rows of x whose k, multiples of 512, are spread over the warps of a block: from 3 parts to
-/// 16, tiles of one group of sixteen rows of w and of several; and K too large for that.
+/// Few rows of x and 16 MiB of codes, K a multiple of 512: spread over the warps of a block.
+/// Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
-  const auto add = [&](ProductShape s) {
-    s.weight = Format::kNvfp4;
-    s.x_gap = 8;
-    add_product_case<K>(list, s);
-  };
-  for (int64_t t : {1, 7, 8}) {
-    add({.t = t, .n = 16, .k = 1536});
-    add({.t = t, .n = 1008, .k = 1536, .y = Format::kF32});
-    add({.t = t, .n = 10032, .k = 2048, .y_gap = 0});
-    add({.t = t, .n = 144, .k = 7168, .y = Format::kF16});
-  }
-  for (int64_t k : {2560, 5120, 8192, 8704})
-    add({.t = 3, .n = 1040, .k = k});
+  add_product_case<K>(
+      list, {.t = 3, .n = 4112, .k = 8192, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
 }
 
 void add_plain_x_cases(CaseList& list) {

@@ -37,8 +37,11 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
 }
 
+/// Smaller matrices are held or streamed: a block that has room for no other begins late.
 bool is_spread(const Args& a) {
-  return is_bf16(a) && takes_spread(product_of(a));
+  constexpr int64_t kFewestBytes = int64_t{16} << 20;
+  const ProductCall c = product_of(a);
+  return is_bf16(a) && takes_spread(c) && c.w_row * c.N >= kFewestBytes;
 }
 
 Status run_spread_over_warps(Exec& ex, const Args& a) {

@@ -317,7 +317,8 @@ void add_spread_cases(CaseList& list) {
   const std::vector<int64_t> some{0, 1, 3, 0, 0, 11, 8, 0};
   add({.counts = some, .n = 272, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = some, .n = 1008, .k = 2048, .y = Format::kF32});
-  add({.counts = some, .n = 176, .k = 7168, .before = 2});
+  add({.counts = some, .n = 176, .k = 7168, .y = Format::kF16, .before = 2});
+  add({.counts = some, .n = 48, .k = 2560});
   add({.counts = {1, 9, 2}, .n = 48, .k = 8192});
   std::vector<int64_t> many(200);
   for (size_t e = 0; e < many.size(); ++e)
