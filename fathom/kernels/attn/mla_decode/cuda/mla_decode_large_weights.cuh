@@ -26,7 +26,7 @@ namespace fathom::mla_decode {
 /// many tiles: nearly each chunk of their keys has a large one, and to bring keys again takes as
 /// long.
 inline constexpr int kTwoTermKeys = 512;
-inline constexpr int kTwoTermTiles = 4;
+inline constexpr int kTwoTermTiles = 6;
 
 /// A weight this much of the sum of its warpgroup, which has half of the keys, is remembered. At
 /// 1/16, twenty equal weights within one tile would not be.
