@@ -321,10 +321,9 @@ void add_few_row_cases(CaseList& list) {
     add({.t = t, .n = 8201, .k = 1024});
     add({.t = t, .n = 4099, .k = 2048, .y_gap = 0});
   }
-  // More than two blocks of weights a multiprocessor: with the most rows of x that leave room for
-  // three, and one more.
-  for (int64_t t : {5, 6})
-    add({.t = t, .n = 19482, .k = 1536});
+  // More than two blocks of weights a multiprocessor, with the most rows of x that leave room for
+  // three.
+  add({.t = 5, .n = 19482, .k = 1536});
 }
 
 /// Few rows of x and 16 MiB of codes, K a multiple of 512: spread over the warps of a block.
