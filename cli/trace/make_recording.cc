@@ -26,8 +26,9 @@ constexpr std::string_view kForms[] = {"mha", "chunked", "absorbed", "fused_rope
 Result<Preset> named_preset(const std::string& name) {
   Result<Preset> preset = find_preset(name);
   if (preset.ok()) return preset;
-  return invalid_argument(
-      str_cat("--as: ", preset.status().message(), did_you_mean(name, preset_names())));
+  const std::vector<std::string_view> known = preset_names();
+  return invalid_argument(str_cat("--as: ", preset.status().message(),
+                                  did_you_mean(near_names(name, {known.begin(), known.end()}))));
 }
 
 // The directory of a MODEL; a name near a built-in one is answered with it.

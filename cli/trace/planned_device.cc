@@ -1,5 +1,8 @@
 #include "cli/trace/planned_device.h"
 
+#include <utility>
+#include <vector>
+
 #include "fathom/base/near_names.h"
 #include "fathom/base/str_cat.h"
 
@@ -33,19 +36,11 @@ DeviceInfo device_of(const Profile& profile) {
 
 }  // namespace
 
-std::string did_you_mean(std::string_view typed, const std::vector<std::string_view>& known) {
-  const auto near = near_names(typed, {known.begin(), known.end()});
-  std::string out;
-  for (const std::string& name : near)
-    str_append(out, str_cat(out.empty() ? "; did you mean " : " or ", name));
-  return out.empty() ? out : out + "?";
-}
-
 Result<PlannedDevice> planned_device(const std::string& name) {
-  std::vector<std::string_view> known;
+  std::vector<std::string> known;
   std::string list;
   for (const Profile& profile : kProfiles) {
-    known.push_back(profile.name);
+    known.emplace_back(profile.name);
     str_append(list, str_cat(list.empty() ? "" : ", ", profile.name));
     if (name != profile.name) continue;
     if (profile.sm == 0) return PlannedDevice{.name = profile.name};
@@ -61,8 +56,8 @@ Result<PlannedDevice> planned_device(const std::string& name) {
         "--device cuda is the GPU of a real run; a dry run shows the plan for a GPU by name: h100, "
         "h200, b200 or gb200");
   }
-  return invalid_argument(
-      str_cat("--device is '", name, "'; known are ", list, did_you_mean(name, known)));
+  return invalid_argument(str_cat("--device is '", name, "'; known are ", list,
+                                  did_you_mean(near_names(name, std::move(known)))));
 }
 
 }  // namespace fathom::cli

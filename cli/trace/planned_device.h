@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "fathom/device/device.h"
 
@@ -20,8 +19,5 @@ struct PlannedDevice {
 /// Errors: InvalidArgument with the known names and near ones; Unavailable for a GPU in a build
 /// that has no kernels for it.
 Result<PlannedDevice> planned_device(const std::string& name);
-
-/// "; did you mean a or b?", or nothing.
-std::string did_you_mean(std::string_view typed, const std::vector<std::string_view>& known);
 
 }  // namespace fathom::cli

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fathom/base/str_cat.h"
+
 namespace fathom {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -34,6 +36,14 @@ std::vector<std::string> near_names(std::string_view typed,
   std::vector<std::string> out;
   for (size_t i = 0; i < std::min(limit, scored.size()); ++i)
     out.push_back(std::move(scored[i].second));
+  return out;
+}
+
+std::string did_you_mean(const std::vector<std::string>& near, std::string_view end) {
+  std::string out;
+  for (const std::string& name : near)
+    str_append(out, str_cat(out.empty() ? "; did you mean " : " or ", name));
+  if (!out.empty()) out += end;
   return out;
 }
 

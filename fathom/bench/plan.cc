@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "fathom/base/near_names.h"
 #include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
 
@@ -45,12 +46,8 @@ Status unknown_kernel(std::string_view name) {
     return invalid_argument(str_cat("'", name, "' is no kernel here but ", home.home, " (fathom/",
                                     home.folder, "); there is nothing to time"));
   }
-  std::string message = str_cat("no kernel is called '", name, "'");
-  const std::vector<std::string> near = near_kernel_names(name);
-  for (size_t i = 0; i < near.size(); ++i) {
-    str_append(message, str_cat(i == 0 ? "; did you mean " : " or ", near[i]));
-  }
-  return invalid_argument(str_cat(message, "; see --list"));
+  return invalid_argument(str_cat("no kernel is called '", name, "'",
+                                  did_you_mean(near_kernel_names(name), ""), "; see --list"));
 }
 
 /// The kernels of a suite that were asked for by name, in the order of the names.

@@ -154,9 +154,7 @@ std::string explain_records(const Model& model,
 Status unknown_op(std::string_view op, std::string_view where, std::vector<std::string> ops) {
   const std::vector<std::string> near = near_names(op, ops);
   std::string message = str_cat("the model has no op '", op, "'", where);
-  for (size_t i = 0; i < near.size(); ++i)
-    str_append(message, str_cat(i == 0 ? "; did you mean " : " or ", near[i]));
-  if (!near.empty()) return not_found(message + "?");
+  if (!near.empty()) return not_found(message + did_you_mean(near));
   str_append(message, "; it has");
   for (const std::string& name : ops)
     str_append(message, str_cat(" ", name));

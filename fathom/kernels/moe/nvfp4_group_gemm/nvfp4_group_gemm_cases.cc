@@ -263,14 +263,17 @@ void add_quantised(CaseList& list, const Shape& s) {
   });
 }
 
+/// Weights as the loader makes them, rows of x apart.
+void add_paired(CaseList& list, GroupedShape s) {
+  s.weight = Format::kNvfp4;
+  s.x_gap = 8;
+  add_grouped_case<Nvfp4GroupGemm>(list, s);
+}
+
 /// Tiles of 256 rows of w on a GPU, of 64, 128 and 256 rows of x: experts without rows first,
 /// between and last; less than the 256 k of a stage of weights, whole ones, and more.
 void add_tile_cases(CaseList& list) {
-  const auto add = [&](GroupedShape s) {
-    s.weight = Format::kNvfp4;
-    s.x_gap = 8;
-    add_grouped_case<Nvfp4GroupGemm>(list, s);
-  };
+  const auto add = [&](const GroupedShape& s) { add_paired(list, s); };
   const std::vector<int64_t> some{0, 65, 0, 0, 17, 64, 1, 0};
   const std::vector<int64_t> more{0, 129, 200, 0};
   const std::vector<int64_t> many{0, 257, 0, 520};
@@ -290,11 +293,7 @@ void add_tile_cases(CaseList& list) {
 /// Few rows in all: experts without any first, between and last, one with more than the others,
 /// and more experts than a block of threads looks at at once.
 void add_few_row_cases(CaseList& list) {
-  const auto add = [&](GroupedShape s) {
-    s.weight = Format::kNvfp4;
-    s.x_gap = 8;
-    add_grouped_case<Nvfp4GroupGemm>(list, s);
-  };
+  const auto add = [&](const GroupedShape& s) { add_paired(list, s); };
   const std::vector<int64_t> some{0, 1, 1, 0, 0, 11, 1, 0};
   add({.counts = some, .n = 261, .k = 256, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = some, .n = 130, .k = 640, .y = Format::kF32});
@@ -309,11 +308,7 @@ void add_few_row_cases(CaseList& list) {
 /// K of multiples of 512, which are spread over the warps of a block: experts without rows, with
 /// one batch of eight and with two, tiles enough that each block has several.
 void add_spread_cases(CaseList& list) {
-  const auto add = [&](GroupedShape s) {
-    s.weight = Format::kNvfp4;
-    s.x_gap = 8;
-    add_grouped_case<Nvfp4GroupGemm>(list, s);
-  };
+  const auto add = [&](const GroupedShape& s) { add_paired(list, s); };
   const std::vector<int64_t> some{0, 1, 3, 0, 0, 11, 8, 0};
   add({.counts = some, .n = 272, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = some, .n = 1008, .k = 2048, .y = Format::kF32});

@@ -75,8 +75,6 @@ class SweepCursor {
     if (left_ > 0) find(begin, plan.batches);
   }
 
-  __device__ __forceinline__ int left() const { return left_; }
-
   __device__ __forceinline__ bool more() const { return left_ > 0; }
 
   __device__ __forceinline__ bool more_than_one() const { return left_ > 1; }
