@@ -263,27 +263,37 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
   store_packed(p, packed);
 }
 
-// ---- weights ----
+// ---- the last cache ----
 
-/// How the last cache keeps weights: the words that createpolicy makes of a fraction of 1. Those of
-/// a decode step are read once and are many times as large as it: they make room first, so that the
-/// code of the next kernels, their activations and keys stay. Those that other blocks read again
-/// are kept as everything is. PTX ISA, createpolicy; NVIDIA/cutlass (copy_sm90_tma.hpp).
+/// How the last cache keeps what is read or written: the words that createpolicy makes of a
+/// fraction of 1. PTX ISA, createpolicy; NVIDIA/cutlass (copy_sm90_tma.hpp).
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000;
+inline constexpr uint64_t kEvictNormal = 0x1000000000000000;
+
+/// That of weights. Those of a decode step are read once and are many times as large as the cache:
+/// they make room first, so that the code of the next kernels, their activations and keys stay.
+/// Those that other blocks read again are kept as everything is.
 __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
-  constexpr uint64_t kEvictFirst = 0x12F0000000000000;
-  constexpr uint64_t kEvictNormal = 0x1000000000000000;
   return read_once ? kEvictFirst : kEvictNormal;
 }
 
-/// Sixteen bytes of weights, past the first cache. A load through the read-only path would be no
+/// Sixteen bytes, past the first cache. A load of weights through the read-only path would be no
 /// faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA, ld.global.
-__device__ __forceinline__ uint4 load_weights(const void* p, uint64_t policy) {
+__device__ __forceinline__ uint4 load_16(const void* p, uint64_t policy) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(__cvta_generic_to_global(p)), "l"(policy)
                : "memory");
   return v;
+}
+
+/// PTX ISA, st.global.
+__device__ __forceinline__ void store_16(void* p, uint4 v, uint64_t policy) {
+  asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(
+                   __cvta_generic_to_global(p)),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy)
+               : "memory");
 }
 
 /// sum + a b of eight bf16 each, in their order.

@@ -77,8 +77,8 @@ inline LaunchShape one_item_each(const FlatItems& items) {
 }
 
 /// Calls f.template operator()<kEach>(shape): one item a thread while the GPU has room for all of
-/// them at once, else four. No result depends on it.
-template <class F>
+/// them at once, else kMost. No result depends on it.
+template <int kMost = 4, class F>
 Status with_items_each(const Exec& ex, const FlatItems& items, F&& f) {
   constexpr int64_t kThreadsOfSm = 2048;
   const auto shape = [&](int64_t each) {
@@ -86,7 +86,7 @@ Status with_items_each(const Exec& ex, const FlatItems& items, F&& f) {
                        .threads = kFlatThreads};
   };
   if (items.total <= ex.device->num_sms * kThreadsOfSm) return f.template operator()<1>(shape(1));
-  return f.template operator()<4>(shape(4));
+  return f.template operator()<kMost>(shape(kMost));
 }
 
 // ---- pieces ----

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kRowWarps * 32) row_products(ProductCall c) {
   const auto load = [&](int j, int k) {
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
-      held[r][j] = k < c.K ? load_weights(rows[r] + int64_t{k} * 2, policy) : uint4{};
+      held[r][j] = k < c.K ? load_16(rows[r] + int64_t{k} * 2, policy) : uint4{};
     }
   };
 #pragma unroll

@@ -40,30 +40,42 @@ __device__ __forceinline__ UnitPlace unit_place(const GatherPieces& pieces, cons
           at.exists && unit < pieces.units_of_row};
 }
 
+/// What is written makes room for rows of x.
+template <class Unit>
+__device__ __forceinline__ void store_once(Unit* p, const Unit& unit) {
+  if constexpr (sizeof(Unit) == 16) {
+    store_16(p, unit, kEvictFirst);
+  } else {
+    *p = unit;
+  }
+}
+
+constexpr int kGatherBlocks = 2048 / kFlatThreads;  ///< of a multiprocessor: all that it has
+
 template <class Unit, int kEach>
-__global__ void __launch_bounds__(kFlatThreads) gather_rows(Rows<const Unit> x,
-                                                            const int32_t* src_row,
-                                                            int64_t num_rows,
-                                                            Rows<Unit> y,
-                                                            GatherPieces pieces) {
+__global__ void __launch_bounds__(kFlatThreads, kGatherBlocks) gather_rows(Rows<const Unit> x,
+                                                                           const int32_t* src_row,
+                                                                           int64_t num_rows,
+                                                                           Rows<Unit> y,
+                                                                           GatherPieces pieces) {
   let_next_start();
   wait_for_previous();
-  UnitPlace at[kEach];
-  int32_t source[kEach];
+  Unit* to[kEach];  // null: nothing to do
+  const Unit* from[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    at[i] = unit_place(pieces, pieces.items.mine<kEach>(i));
-    source[i] = at[i].exists ? src_row[at[i].row] : -1;
+    const UnitPlace at = unit_place(pieces, pieces.items.mine<kEach>(i));
+    const int32_t source = at.exists ? src_row[at.row] : -1;
+    to[i] = at.exists ? y[at.row] + at.unit : nullptr;
+    from[i] = source >= 0 && source < num_rows ? x[source] + at.unit : nullptr;
   }
   Unit held[kEach];
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    held[i] = Unit{};
-    if (source[i] >= 0 && source[i] < num_rows) held[i] = x[source[i]][at[i].unit];
-  }
+  for (int i = 0; i < kEach; ++i)
+    held[i] = from[i] != nullptr ? *from[i] : Unit{};
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (at[i].exists) y[at[i].row][at[i].unit] = held[i];
+    if (to[i] != nullptr) store_once(to[i], held[i]);
   }
 }
 
@@ -92,7 +104,7 @@ Status run_gather(Exec& ex, const PermuteRows::Args& a) {
   const GatherPieces pieces = gather_pieces(ex, a, sizeof(Unit));
   const Rows<const Unit> x{a.x.as<const Unit>(), a.x.stride(0) / unit};
   const Rows<Unit> y{a.y.as<Unit>(), a.y.stride(0) / unit};
-  return with_items_each(ex, pieces.items, [&]<int kEach>(const LaunchShape& shape) {
+  return with_items_each<2>(ex, pieces.items, [&]<int kEach>(const LaunchShape& shape) {
     return launch_kernel(ex, gather_rows<Unit, kEach>, shape, x, a.src_row.as<const int32_t>(),
                          a.x.dim(0), y, pieces);
   });
