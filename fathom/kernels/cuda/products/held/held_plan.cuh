@@ -21,8 +21,9 @@ inline constexpr int64_t kMostHeldXBytes = 40 << 10;   ///< of rows of x
 inline constexpr int64_t kMostHeldShared = 112 << 10;  ///< two blocks on a multiprocessor
 /// The same where blocks follow others: three, so that some begin while others compute.
 inline constexpr int64_t kMostSharedOfMany = 74 << 10;
-inline constexpr int kManyBlocks = 4;        ///< a multiprocessor
-inline constexpr int kFewestRowsOfMany = 7;  ///< of a piece: there is half as much time to compute
+inline constexpr int kManyBlocks = 4;  ///< a multiprocessor
+/// Of a piece, where blocks fill all places: fewer waste too much of the tensor cores.
+inline constexpr int kFewestRowsOfMany = 7;
 inline constexpr int kMostHeldExpertRows = 32;  ///< of x: a grid has blocks for each
 inline constexpr int kMostHeldExpertK = 2048;   ///< above, sweeps are faster
 /// Weights that two blocks of every multiprocessor of an H200 hold. Three have room for as many
@@ -104,18 +105,26 @@ inline int64_t held_matrices(const ProductCall& c) {
 }
 
 /// What a multiprocessor has to bring, in bytes. A block costs about as much as 4 KiB do; one alone
-/// has too few warps. Many blocks take turns in as many places as there are.
-inline int64_t held_cost(int64_t blocks, int64_t block_bytes, int64_t shared_bytes, int num_sms) {
+/// has too few warps. Many blocks take turns in as many places as there are. More than three a
+/// multiprocessor that all have a place at once are counted on average and are worth more: they
+/// have the most warps, and those of the next launch begin in the places left.
+inline int64_t held_cost(const HeldPlan& plan, int64_t blocks, int64_t block_bytes, int num_sms) {
   constexpr int64_t kBlockCost = 4 << 10;
   constexpr int64_t kAloneCost = 8 << 10;
   constexpr int64_t kAllShared = 228 << 10;
   constexpr int64_t kSharedBesides = 2 << 10;  // of the system, and barriers
   const int64_t places =
-      blocks > kManyBlocks * num_sms
-          ? std::min<int64_t>(kHeldBlocks, kAllShared / (shared_bytes + kSharedBesides))
-          : 1;
-  const int64_t rounds = (blocks + places * num_sms - 1) / (places * num_sms);
-  return rounds * places * (block_bytes + kBlockCost) + (rounds * places == 1 ? kAloneCost : 0);
+      std::min<int64_t>(kHeldBlocks, kAllShared / (plan.shared_bytes + kSharedBesides));
+  const int64_t cost = block_bytes + kBlockCost;
+  if (blocks > kManyBlocks * num_sms) {
+    const int64_t rounds = (blocks + places * num_sms - 1) / (places * num_sms);
+    return rounds * places * cost;
+  }
+  if (places == kHeldBlocks && blocks > (kHeldBlocks - 1) * num_sms &&
+      plan.piece_rows >= kFewestRowsOfMany)
+    return blocks * cost * 5 / (6 * num_sms);
+  const int64_t most = (blocks + num_sms - 1) / num_sms;  // blocks of a multiprocessor
+  return most * cost + (most == 1 ? kAloneCost : 0);
 }
 
 /// The plan of the least cost.
@@ -136,7 +145,7 @@ inline HeldPlan held_plan(const ProductCall& c, int num_sms) {
       if (bytes > kMostHeldBytes || plan.shared_bytes > kMostHeldShared) break;
       if (many && (plan.shared_bytes > kMostSharedOfMany || piece_rows < kFewestRowsOfMany))
         continue;
-      const int64_t cost = held_cost(blocks, bytes, plan.shared_bytes, num_sms);
+      const int64_t cost = held_cost(plan, blocks, bytes, num_sms);
       if (least >= 0 && cost >= least) continue;
       least = cost;
       best = plan;
