@@ -326,11 +326,11 @@ void add_few_row_cases(CaseList& list) {
   add({.t = 5, .n = 19482, .k = 1536});
 }
 
-/// Few rows of x and 16 MiB of codes, K a multiple of 512: spread over the warps of a block.
-/// Smaller ones are among the cases of experts.
+/// Few rows of x and 16 MiB of codes, K a multiple of 512, as many as it may be: spread over the
+/// warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
   add_product_case<K>(
-      list, {.t = 3, .n = 4112, .k = 8192, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
+      list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
 }
 
 void add_plain_x_cases(CaseList& list) {

@@ -21,8 +21,11 @@ bool is_bf16(const Args& a) {
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-/// From so many rows on: two passes over a matrix of several rounds of tiles are faster than those.
+/// From so many rows on: two passes over a matrix of several rounds of tiles are faster than those,
+/// and over one of few k with many rows of w they are slower.
 int64_t fewest_rows(const Args& a) {
+  constexpr int64_t kFewestOfShortRows = 9;
+  if (a.w.rows() >= 16384 && a.w.cols() <= 1536) return kFewestOfShortRows;
   const bool large =
       a.w.rows() >= 16384 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
   return large ? kFewestTileRowsOfOthers : kFewestTileRows;
@@ -120,7 +123,7 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
-    {"spread", sm(90), "T<=8, K>=1536, K<=8192", kTraits, run_spread_over_warps, MathUnit::kBf16,
+    {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},

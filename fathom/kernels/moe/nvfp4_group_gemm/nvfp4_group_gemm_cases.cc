@@ -314,7 +314,7 @@ void add_spread_cases(CaseList& list) {
   add({.counts = some, .n = 1008, .k = 2048, .y = Format::kF32});
   add({.counts = some, .n = 176, .k = 7168, .y = Format::kF16, .before = 2});
   add({.counts = some, .n = 48, .k = 2560});
-  add({.counts = {1, 9, 2}, .n = 48, .k = 8192});
+  add({.counts = {1, 9, 2}, .n = 48, .k = 7680});
   std::vector<int64_t> many(200);
   for (size_t e = 0; e < many.size(); ++e)
     many[e] = static_cast<int64_t>(e % 7 == 3 ? 9 : e % 3);

@@ -120,8 +120,8 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4<2>, 256>(ex, c);
-  if (takes_held(c)) return run_held(ex, c);
   if (takes_spread(c)) return run_spread(ex, c);
+  if (takes_held(c)) return run_held(ex, c);
   if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
   return run_stream<Nvfp4Codec>(ex, c);
 }
@@ -134,9 +134,9 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"held", sm(90), "R<=32, K<=2048", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
-    {"spread", sm(90), "E<=1024, K>=1536, K<=8192", kTraits, run_spread_over_warps, MathUnit::kBf16,
+    {"spread", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
+    {"held", sm(90), "R<=32, K<=2048", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -18,6 +18,7 @@
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/held/held_plan.cuh"
+#include "fathom/kernels/cuda/products/sweep/sweep_items.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
@@ -31,10 +32,9 @@ struct HeldExpert {
 /// The expert whose rows of x begin with `row`, for all threads of a block, which wait for earlier
 /// kernels meanwhile.
 __device__ __forceinline__ void find_expert(const ProductCall& c, int row, HeldExpert& found) {
-  constexpr int kLine = 32;  // offsets
   const auto tid = static_cast<int>(threadIdx.x);
   if (tid == 0) found = {-1, 0};
-  if (tid * kLine <= c.matrices) prefetch_line(c.offsets + tid * kLine);
+  bring_offsets_nearer(c);
   __syncthreads();
   wait_for_previous();
 #pragma unroll 1

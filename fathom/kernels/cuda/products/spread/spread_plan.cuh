@@ -10,82 +10,93 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kSpreadK = 512;    // of a warp: 256 bytes of a row, which memory reads at once
-inline constexpr int kSpreadRows = 16;  // of w, of a warp
-inline constexpr int kSpreadTokens = 8;
-inline constexpr int kMostSpreadWarps = 16;
+inline constexpr int kSpreadK = 512;         // of a warp
+inline constexpr int kSpreadRows = 16;       // of w, a tile
+inline constexpr int kSpreadTokens = 8;      // of a warp
+inline constexpr int kMostSpreadWarps = 15;  // that multiply; one more brings weights
+inline constexpr int kMostSpreadThreads = (kMostSpreadWarps + 1) * 32;
+inline constexpr int kWarpsOfSm = 16;  // with as many registers as the threads of this kernel have
 inline constexpr int kFewestSpreadParts = 3;  // a warp has the sums of one tile to finish at a time
 inline constexpr int kSpreadLag = 2;          // tiles between the sums of a tile and their use
 inline constexpr int kSpreadBuffers = 4;      // of sums: twice the lag
+inline constexpr int kMostSpreadSlots = 8;
 
-/// A block has `groups` groups of `parts` warps. A group has 16 rows of w, each of its warps 512 k
-/// of them. Shared memory of a block:
+/// A block has `parts` warps, 512 k each, and one that brings weights, tile after tile, into slots
+/// of shared memory. That of a block:
 ///
-///   slots [warp][ahead]: codes [16 rows][256 bytes], scales [16 rows][32 bytes]
+///   slots [slots]: codes [16 rows][K/2], scales [16 rows][K/16 + 16]
 ///   sums [buffer][warp][16 rows][8 tokens] float
-///   barriers [group][buffer]
+///   barriers: slots full, slots free, buffers of sums
 ///   starts [experts + 1]
+///
+/// Sixteen bytes more a row keep scales of rows in banks of their own.
 struct SpreadPlan : SweepPlan {
   int parts = 0;
-  int groups = 0;
-  int ahead = 0;  ///< slots of a warp
+  int slots = 0;
+  int blocks = 0;      ///< of a multiprocessor
+  int code_bytes = 0;  ///< of a tile
+  int scale_row = 0;   ///< bytes
+  int slot_bytes = 0;
 
-  static constexpr int kCodeBytes = kSpreadRows * kSpreadK / 2;
-  static constexpr int kSlotBytes = kCodeBytes + kSpreadRows * kSpreadK / 16;
   static constexpr int kSums = kSpreadRows * kSpreadTokens;  // of a warp
 
-  FATHOM_HD constexpr int warps() const { return parts * groups; }
+  FATHOM_HD constexpr int threads() const { return (parts + 1) * 32; }
 
-  FATHOM_HD constexpr int tile_rows() const { return groups * kSpreadRows; }
+  FATHOM_HD constexpr int sums_at() const { return slots * slot_bytes; }
 
-  FATHOM_HD constexpr int sums_at() const { return warps() * ahead * kSlotBytes; }
-
-  FATHOM_HD constexpr int buffer_bytes() const { return warps() * kSums * 4; }
+  FATHOM_HD constexpr int buffer_bytes() const { return parts * kSums * 4; }
 
   FATHOM_HD constexpr int barriers_at() const {
     return sums_at() + kSpreadBuffers * buffer_bytes();
   }
 
-  FATHOM_HD constexpr int starts_at() const { return barriers_at() + groups * kSpreadBuffers * 8; }
+  FATHOM_HD constexpr int starts_at() const {
+    return barriers_at() + (2 * slots + kSpreadBuffers) * 8;
+  }
 
   constexpr int shared_bytes(const ProductCall& c) const {
     return starts_at() + (c.offsets == nullptr ? 0 : (c.matrices + 1) * 4);
   }
 };
 
-/// The groups of a block that need the least time: what a multiprocessor has to bring, a little
-/// more where there is room for two slots a warp alone. Tiles are whole.
+/// Whether so many blocks with so many slots each fit on a multiprocessor.
+inline bool spread_fits(SpreadPlan plan, const ProductCall& c, int blocks, int slots) {
+  constexpr int kAllShared = 227 << 10;
+  constexpr int kSharedBesides = 1 << 10;
+  plan.slots = slots;
+  return blocks * (plan.shared_bytes(c) + kSharedBesides) <= kAllShared;
+}
+
+/// As many blocks a multiprocessor as registers allow and as have room for two slots each; then as
+/// many slots as there is room for. Blocks of few tiles have two: their first tiles come sooner.
 inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
-  constexpr int kMostShared = 226 << 10;
-  SpreadPlan best;
-  int64_t least = -1;
+  constexpr int64_t kFewTiles = 4;
   SpreadPlan plan;
   plan.parts = c.K / kSpreadK;
   plan.batches = (c.T + kSpreadTokens - 1) / kSpreadTokens;
-  const int64_t matrices = c.offsets == nullptr ? c.matrices : std::min(c.T, c.matrices);
-  for (plan.groups = 1; plan.warps() <= kMostSpreadWarps; ++plan.groups) {
-    if (c.N % plan.tile_rows() != 0) continue;
-    plan.row_tiles = c.N / plan.tile_rows();
-    plan.ahead = 3;
-    if (plan.shared_bytes(c) > kMostShared) plan.ahead = 2;
-    const int64_t rounds = (plan.row_tiles * matrices + num_sms - 1) / num_sms;
-    const int64_t on_the_way = std::min(plan.warps() * plan.ahead, 32);
-    const int64_t cost = rounds * plan.groups * (plan.ahead == 2 ? 51 : 50) * 32 / on_the_way;
-    if (least >= 0 && cost >= least) continue;
-    least = cost;
-    best = plan;
-  }
-  return best;
+  plan.row_tiles = c.N / kSpreadRows;
+  plan.code_bytes = kSpreadRows * (c.K / 2);
+  plan.scale_row = c.K / 16 + 16;
+  plan.slot_bytes = (plan.code_bytes + kSpreadRows * plan.scale_row + 127) / 128 * 128;
+  plan.blocks = kWarpsOfSm / (plan.parts + 1);
+  while (plan.blocks > 1 && !spread_fits(plan, c, plan.blocks, 2))
+    --plan.blocks;
+  plan.slots = 2;
+  const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
+  if (c.offsets == nullptr && tiles <= kFewTiles * plan.blocks * num_sms) return plan;
+  while (plan.slots < kMostSpreadSlots && spread_fits(plan, c, plan.blocks, plan.slots + 1))
+    ++plan.slots;
+  return plan;
 }
 
-/// Whether copies of sixteen bytes bring codes and scales of whole warps.
+/// Whether the copy engine brings whole tiles, and two of them fit.
 inline bool takes_spread(const ProductCall& c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return c.in_pairs && c.x_format == Format::kBf16 && c.K % kSpreadK == 0 &&
          c.K >= kFewestSpreadParts * kSpreadK && c.K <= kMostSpreadWarps * kSpreadK &&
          c.N % kSpreadRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) &&
          aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
-         c.matrices <= 1024 &&
+         c.matrices <= kMostSweepExperts &&
          (c.offsets == nullptr ? c.T <= kSpreadTokens : c.T <= int64_t{4} * c.matrices);
 }
 

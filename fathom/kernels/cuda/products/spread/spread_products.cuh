@@ -1,10 +1,10 @@
 // NVFP4 products of few rows of x whose k are spread over the warps of a block.
 //
-// A warp has 512 k of every tile and keeps x of those in registers, so that shared memory is free
-// for weights: what memory needs to run at its full rate is on its way, and rows of weights are
-// read 256 bytes at a time, the whole of a row at once by the warps of a block. (128 bytes at a
-// time are read at 87 % of that rate on an H200: GEMM_CUDA_NOTES.md.) Every warp adds up its part
-// of sixteen rows; one warp of a group, another for every tile, adds up the parts in the order of k
+// A tile is sixteen rows of w, whole in k: one piece of memory. A warp of the block does nothing
+// but ask the copy engine for tile after tile; the others have 512 k of every tile each and keep x
+// of those in registers. So shared memory is free for weights, and none of the instructions that
+// decode and multiply, which are what bounds this kernel, are spent on bringing them. Every warp
+// adds up its part of a tile; one warp, another for every tile, adds up the parts in the order of k
 // and stores, two tiles later, so that nobody waits for the slowest. So a row has the same bits in
 // every batch and plan.
 #pragma once
@@ -12,125 +12,144 @@
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/spread/spread_plan.cuh"
-#include "fathom/kernels/cuda/tensor_core.cuh"
+#include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
 
 using SpreadCursor = SweepCursor<kSpreadTokens>;
 
-/// Where a warp stands.
-struct SpreadPlace {
-  int warp;
-  int group;
-  int part;
+/// The barriers of a block.
+struct SpreadBarriers {
+  uint32_t first;
+  int slots;
 
-  __device__ explicit SpreadPlace(const SpreadPlan& plan)
-      : warp(warp_id()), group(warp / plan.parts), part(warp - group * plan.parts) {}
+  __device__ SpreadBarriers(const SpreadPlan& plan, uint32_t shared)
+      : first(shared + static_cast<uint32_t>(plan.barriers_at())), slots(plan.slots) {}
+
+  /// A tile has come.
+  __device__ __forceinline__ uint32_t full(int slot) const { return at(slot); }
+
+  /// All warps have read it.
+  __device__ __forceinline__ uint32_t free(int slot) const { return at(slots + slot); }
+
+  /// All parts of the sums of tile i are there.
+  __device__ __forceinline__ uint32_t summed(int i) const {
+    return at(2 * slots + (i & (kSpreadBuffers - 1)));
+  }
+
+  __device__ void init(int warps) const {
+    for (int i = 0; i < slots; ++i) {
+      barrier_init(full(i), 1);
+      barrier_init(free(i), warps);
+    }
+    for (int i = 0; i < kSpreadBuffers; ++i)
+      barrier_init(summed(i), warps);
+    fence_barriers();
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t at(int i) const {
+    return first + static_cast<uint32_t>(i) * 8;
+  }
 };
 
-/// The weights of a warp on their way through its slots: the lanes of half a warp bring 256 bytes
-/// of a row. Chunks of sixteen bytes of odd rows change places by four, so that neither the copies
-/// nor the eight lanes that read at once meet in a bank; those of scales by one in every other four
-/// rows. Addresses are those of the tile before plus a constant, as far as rows of x are the same.
-template <int kAhead>
-class SpreadRing {
- public:
-  __device__ SpreadRing(const ProductCall& call,
-                        const SpreadPlan& plan,
-                        const SpreadPlace& place,
-                        const SpreadCursor& items,
-                        uint32_t shared)
-      : c_(call), plan_(plan), place_(place), items_(items) {
-    const uint32_t slots =
-        shared + static_cast<uint32_t>(place.warp * kAhead * SpreadPlan::kSlotBytes);
-    const auto lane = static_cast<uint32_t>(lane_id());
-    const uint32_t odd = lane >> 4;
-    const uint32_t chunk = lane & 15;
-    to_codes_ = slots + odd * 256 + (chunk ^ odd * 4) * 16;
-    to_scales_ =
-        slots + SpreadPlan::kCodeBytes + (lane >> 1) * 32 + ((lane & 1) ^ (lane >> 3 & 1)) * 16;
-    const uint32_t g = lane >> 2;
-    const uint32_t t = lane & 3;
-    codes_ = slots + g * 256 + t * 16 + (g & 1) * 64;
-    swap_codes_ = (g & 1) != 0 ? -64 : 64;
-    scales_ = slots + SpreadPlan::kCodeBytes + g * 32 + t * 2 + (g >> 2) * 16;
-    swap_scales_ = (g >> 2) != 0 ? -16 : 16;
-  }
+/// A slot of the ring, and how often the ring has gone round.
+struct SpreadSlot {
+  int slot = 0;
+  uint32_t parity = 0;
 
-  /// Fills a slot with the next tile.
-  __device__ __forceinline__ void start(int slot) {
-    if (run_ == 0 && items_.more()) go_to_run();
-    if (run_ > 0) {
-      const auto at = static_cast<uint32_t>(slot * SpreadPlan::kSlotBytes);
-      const int64_t two_rows = 2 * c_.w_row;
-#pragma unroll
-      for (int i = 0; i < kSpreadRows / 2; ++i)
-        copy_16_async(to_codes_ + at + static_cast<uint32_t>(i) * 512, from_codes_ + i * two_rows);
-      copy_16_async(to_scales_ + at, from_scales_);
-      from_codes_ += plan_.tile_rows() * c_.w_row;
-      from_scales_ += plan_.tile_rows() * c_.scale_row;
-      --run_;
+  __device__ __forceinline__ void next(int slots) {
+    if (++slot < slots) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+/// Asks for all tiles of a block; for the lanes of one warp.
+__device__ __forceinline__ void bring_tiles(const ProductCall& c,
+                                            const SpreadPlan& plan,
+                                            const SpreadBarriers& barriers,
+                                            const int* starts,
+                                            uint32_t shared) {
+  SpreadCursor items(c, plan, starts);
+  const int lane = lane_id();
+  const int row = lane & (kSpreadRows - 1);
+  const auto code_bytes = static_cast<uint32_t>(plan.code_bytes);
+  const auto scale_bytes = static_cast<uint32_t>(c.K / 16);
+  const uint32_t to_scales = shared + code_bytes + static_cast<uint32_t>(row * plan.scale_row);
+  const uint64_t policy = weights_policy(plan.batches == 1 || c.offsets != nullptr);
+  SpreadSlot at{.slot = 0, .parity = 1};  // the first wait for a free slot ends at once
+  while (items.more()) {
+    const SweepItem it = items.item();
+    int run = items.run();
+    items.next_run();
+    const int64_t n = int64_t{it.tile} * kSpreadRows;
+    const uint8_t* codes = c.w + it.e * c.w_matrix + n * c.w_row;
+    const uint8_t* scales = c.scales + it.e * c.scale_matrix + (n + row) * c.scale_row;
+#pragma unroll 1
+    for (; run > 0; --run) {
+      const uint32_t full = barriers.full(at.slot);
+      const auto slot = static_cast<uint32_t>(at.slot * plan.slot_bytes);
+      barrier_wait(barriers.free(at.slot), at.parity);
+      if (lane == 0) {
+        barrier_expect(full, code_bytes + kSpreadRows * scale_bytes);
+        copy_bytes(shared + slot, codes, code_bytes, full, policy);
+      }
+      __syncwarp();
+      if (lane < kSpreadRows) copy_bytes(to_scales + slot, scales, scale_bytes, full, policy);
+      codes += kSpreadRows * c.w_row;
+      scales += kSpreadRows * c.scale_row;
+      at.next(plan.slots);
     }
-    end_copy_group();
   }
+}
 
-  __device__ __forceinline__ void wait() const {
-    wait_copy_groups<kAhead - 1>();
-    __syncwarp();
-  }
+/// Where a lane reads its two rows of a tile, lane / 4 and the eighth behind it.
+struct SpreadTile {
+  uint32_t codes[2];
+  uint32_t scales[2];
 
-  /// Sixteen bytes of row lane / 4, or of the eighth behind it, of a block of 128 k.
-  template <int kMore, int kBlock>
-  __device__ __forceinline__ uint4 codes(int slot) const {
+  /// Sixteen bytes of a block of 128 k.
+  template <int kBlock, int kRow>
+  __device__ __forceinline__ uint4 load_codes() const {
     uint4 v;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(codes_ +
-                       static_cast<uint32_t>(slot * SpreadPlan::kSlotBytes +
-                                             (kBlock & 1 ? swap_codes_ : 0)) +
-                       kMore * 256 + (kBlock & 2) * 64));
+                 : "r"(codes[kRow] + kBlock * 64));
     return v;
   }
 
   /// The two scales of this lane's 32 k there.
-  template <int kMore, int kBlock>
-  __device__ __forceinline__ uint32_t scales(int slot) const {
+  template <int kBlock, int kRow>
+  __device__ __forceinline__ uint32_t load_scales() const {
     uint16_t two;
-    asm volatile("ld.shared.u16 %0, [%1];"
-                 : "=h"(two)
-                 : "r"(scales_ +
-                       static_cast<uint32_t>(slot * SpreadPlan::kSlotBytes +
-                                             (kBlock & 2 ? swap_scales_ : 0)) +
-                       kMore * 32 + (kBlock & 1) * 8));
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(two) : "r"(scales[kRow] + kBlock * 8));
     return lifted_scales(two);
   }
+};
 
- private:
-  __device__ void go_to_run() {
-    const SweepItem it = items_.item();
-    run_ = items_.run();
-    items_.next_run();
-    const int lane = lane_id();
-    const int64_t n = int64_t{it.tile} * plan_.tile_rows() + place_.group * kSpreadRows;
-    from_codes_ = c_.w + it.e * c_.w_matrix + (n + (lane >> 4)) * c_.w_row +
-                  place_.part * (kSpreadK / 2) + (lane & 15) * 16;
-    from_scales_ = c_.scales + it.e * c_.scale_matrix + (n + (lane >> 1)) * c_.scale_row +
-                   place_.part * (kSpreadK / 16) + (lane & 1) * 16;
+/// The same in slot 0, for a part of k.
+struct SpreadLane {
+  uint32_t codes;
+  uint32_t scales;
+
+  __device__ SpreadLane(const ProductCall& c, const SpreadPlan& plan, int part, uint32_t shared) {
+    const int g = lane_id() >> 2;
+    const int t = lane_id() & 3;
+    codes = shared + static_cast<uint32_t>(g * (c.K / 2) + part * (kSpreadK / 2) + t * 16);
+    scales = shared + static_cast<uint32_t>(plan.code_bytes + g * plan.scale_row +
+                                            part * (kSpreadK / 16) + t * 2);
   }
 
-  const ProductCall& c_;
-  const SpreadPlan& plan_;
-  const SpreadPlace& place_;
-  SpreadCursor items_;
-  int run_ = 0;  ///< tiles left of those whose addresses follow
-  const uint8_t* from_codes_ = nullptr;
-  const uint8_t* from_scales_ = nullptr;
-  uint32_t to_codes_;
-  uint32_t to_scales_;
-  uint32_t codes_;
-  uint32_t scales_;
-  int swap_codes_;
-  int swap_scales_;
+  __device__ __forceinline__ SpreadTile tile(const SpreadPlan& plan, int slot) const {
+    const auto at = static_cast<uint32_t>(slot * plan.slot_bytes);
+    SpreadTile tile;
+    tile.codes[0] = codes + at;
+    tile.codes[1] = tile.codes[0] + static_cast<uint32_t>(plan.code_bytes / 2);
+    tile.scales[0] = scales + at;
+    tile.scales[1] = tile.scales[0] + static_cast<uint32_t>(plan.scale_row * 8);
+    return tile;
+  }
 };
 
 /// x of a warp's k, as the tensor cores take it: lane 4 g + t has 32 k of row g for each block.
@@ -138,6 +157,8 @@ struct SpreadX {
   static constexpr int kBlocks = kSpreadK / kBlockK;
   uint32_t pairs[kBlocks][Nvfp4Codec::kGroups][4];
 
+  /// `zero` is 0, which the compiler does not know: a copy of pairs out of longer loads before each
+  /// product is kept away so.
   __device__ __forceinline__ void load(const ProductCall& c,
                                        const SweepItem& it,
                                        int part,
@@ -159,18 +180,16 @@ struct SpreadX {
     }
   }
 
-  /// Adds the products of a slot.
-  template <class Ring, int kBlock = 0>
-  __device__ __forceinline__ void multiply(const Ring& ring,
-                                           int slot,
+  /// Adds the products of a tile.
+  template <int kBlock = 0>
+  __device__ __forceinline__ void multiply(const SpreadTile& tile,
                                            float (&sums)[4],
                                            float (&others)[4]) const {
     if constexpr (kBlock < kBlocks) {
-      multiply_block<kBlock>(ring.template codes<0, kBlock>(slot),
-                             ring.template codes<8, kBlock>(slot),
-                             ring.template scales<0, kBlock>(slot),
-                             ring.template scales<8, kBlock>(slot), sums, others);
-      multiply<Ring, kBlock + 1>(ring, slot, sums, others);
+      multiply_block<kBlock>(tile.load_codes<kBlock, 0>(), tile.load_codes<kBlock, 1>(),
+                             tile.load_scales<kBlock, 0>(), tile.load_scales<kBlock, 1>(), sums,
+                             others);
+      multiply<kBlock + 1>(tile, sums, others);
     }
   }
 
@@ -195,47 +214,42 @@ struct SpreadX {
   }
 };
 
-/// The sums of a block's warps, and the barriers at which all parts of a tile arrive.
+/// The sums of a block's warps.
 class SpreadSums {
  public:
   __device__ SpreadSums(const SpreadPlan& plan,
-                        const SpreadPlace& place,
+                        const SpreadBarriers& barriers,
                         const unsigned char* memory,
                         uint32_t shared)
       : plan_(plan),
-        place_(place),
+        barriers_(barriers),
         memory_(memory),
         mine_(shared +
-              static_cast<uint32_t>(plan.sums_at() + place.warp * SpreadPlan::kSums * 4 +
-                                    (lane_id() >> 2) * kSpreadTokens * 4 + (lane_id() & 3) * 8)),
-        barriers_(shared +
-                  static_cast<uint32_t>(plan.barriers_at() + place.group * kSpreadBuffers * 8)) {}
+              static_cast<uint32_t>(plan.sums_at() + warp_id() * SpreadPlan::kSums * 4 +
+                                    (lane_id() >> 2) * kSpreadTokens * 4 + (lane_id() & 3) * 8)) {}
 
   /// Keeps this warp's sums of tile i.
   __device__ __forceinline__ void keep(int i, const float (&sums)[4], const float (&others)[4]) {
-    const int buffer = i & (kSpreadBuffers - 1);
-    const uint32_t to = mine_ + static_cast<uint32_t>(buffer * plan_.buffer_bytes());
+    const uint32_t to =
+        mine_ + static_cast<uint32_t>((i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
     store_two(to, sums[0] + others[0], sums[1] + others[1]);
     store_two(to + 8 * kSpreadTokens * 4, sums[2] + others[2], sums[3] + others[3]);
     __syncwarp();
-    if (lane_id() == 0) barrier_arrive(barriers_ + static_cast<uint32_t>(buffer) * 8);
+    if (lane_id() == 0) barrier_arrive(barriers_.summed(i));
   }
 
   /// Waits for all parts of tile i. Whoever has come here may fill the buffer of the tile two
   /// before i again: all warps used it before they arrived for tile i.
   __device__ __forceinline__ void wait(int i) const {
-    barrier_wait(barriers_ + static_cast<uint32_t>(i & (kSpreadBuffers - 1)) * 8,
-                 static_cast<uint32_t>(i / kSpreadBuffers & 1));
+    barrier_wait(barriers_.summed(i), static_cast<uint32_t>(i / kSpreadBuffers & 1));
   }
 
   /// Adds up the parts of tile i and stores its rows.
   __device__ __forceinline__ void finish(const ProductCall& c, int i, const SweepItem& it) const {
-    const int n0 = it.tile * plan_.tile_rows() + place_.group * kSpreadRows;
+    const int n0 = it.tile * kSpreadRows;
     const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
-    const auto* sums =
-        reinterpret_cast<const float*>(memory_ + plan_.sums_at() +
-                                       (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes()) +
-        place_.group * plan_.parts * SpreadPlan::kSums;
+    const auto* sums = reinterpret_cast<const float*>(
+        memory_ + plan_.sums_at() + (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
     for (int o = lane_id(); o < it.count * kSpreadRows; o += 32) {
       const int token = o / kSpreadRows;
       const int row = o % kSpreadRows;
@@ -257,90 +271,90 @@ class SpreadSums {
   }
 
   const SpreadPlan& plan_;
-  const SpreadPlace& place_;
+  const SpreadBarriers& barriers_;
   const unsigned char* memory_;
   uint32_t mine_;
-  uint32_t barriers_;
 };
 
-template <int kAhead>
-__global__ void __launch_bounds__(kMostSpreadWarps * 32, 1)
+static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
     spread_products(const __grid_constant__ ProductCall c,
                     const __grid_constant__ SpreadPlan plan) {
   extern __shared__ __align__(128) unsigned char spread_shared[];
   const uint32_t shared = shared_address(spread_shared);
   auto* const starts = reinterpret_cast<int*>(spread_shared + plan.starts_at());
-  const SpreadPlace place(plan);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < plan.groups * kSpreadBuffers; ++i)
-      barrier_init(shared + static_cast<uint32_t>(plan.barriers_at() + i * 8), plan.parts);
-    fence_barriers();
-  }
+  const SpreadBarriers barriers(plan, shared);
+  if (threadIdx.x == 0) barriers.init(plan.parts);
+  if (c.offsets != nullptr) bring_offsets_nearer(c);
   const bool waits = c.offsets != nullptr || c.w_is_made;
-  if (waits) wait_for_previous();
+  if (waits) {
+    wait_for_previous();
+  } else {
+    let_next_start();  // its weights come while this one computes, where there is room
+  }
   if (c.offsets != nullptr)
-    find_expert_items<kSpreadTokens>(c, plan.row_tiles, plan.warps() * 32, starts);
-  SpreadCursor items(c, plan, starts);
-  SpreadRing<kAhead> weights(c, plan, place, items, shared);
-#pragma unroll 1
-  for (int slot = 0; slot < kAhead; ++slot)
-    weights.start(slot);
+    find_expert_items<kSpreadTokens>(c, plan.row_tiles, plan.threads(), starts);
   __syncthreads();
+  if (warp_id() == plan.parts) {
+    bring_tiles(c, plan, barriers, starts, shared);
+    return;
+  }
+  SpreadCursor items(c, plan, starts);
   if (!waits) wait_for_previous();
-  SpreadSums sums(plan, place, spread_shared, shared);
+  const int part = warp_id();
+  const SpreadLane lane(c, plan, part, shared);
+  SpreadSums sums(plan, barriers, spread_shared, shared);
   SpreadX x;
-  SweepItem mine{};          // the tile that this warp finishes next
-  int until = place.part;    // tiles before the next that this warp finishes
-  int until_late = 1 << 30;  // tiles before that one is finished
-  int slot = 0;
+  SpreadSlot at;
+  SweepItem mine{};  // the tile that this warp finishes
+  int until = part;  // tiles before the next that it finishes
   int i = 0;
-  while (items.more()) {
-    SweepItem it = items.item();
-    int run = items.run();
-    items.next_run();
-    x.load(c, it, place.part, static_cast<uint32_t>(plan.parts) >> 31);
+  /// Finishes the tile before the last one, where that is this warp's. Called once for every tile.
+  const auto finish_late = [&] {
+    if (i < kSpreadLag) return;
+    sums.wait(i - kSpreadLag);
+    if (until == plan.parts - kSpreadLag && i >= kSpreadLag + part)
+      sums.finish(c, i - kSpreadLag, mine);
+  };
+  for (; items.more(); items.next_run()) {
+    const SweepItem& first = items.item();
+    const int run = items.run();
+    x.load(c, first, part, static_cast<uint32_t>(plan.parts) >> 31);
 #pragma unroll 1
-    for (; run > 0; --run, ++it.tile, ++i) {
-      weights.wait();
+    for (int tile = 0; tile < run; ++tile, ++i) {
+      barrier_wait(barriers.full(at.slot), at.parity);
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
-      x.multiply(weights, slot, even, odd);
+      x.multiply(lane.tile(plan, at.slot), even, odd);
       __syncwarp();
-      weights.start(slot);
-      slot = slot + 1 == kAhead ? 0 : slot + 1;
-      if (i >= kSpreadLag) sums.wait(i - kSpreadLag);
-      if (--until_late == 0) sums.finish(c, i - kSpreadLag, mine);
+      if (lane_id() == 0) barrier_arrive(barriers.free(at.slot));
+      at.next(plan.slots);
+      finish_late();
       sums.keep(i, even, odd);
       if (--until < 0) {
-        mine = it;
+        mine = first;
+        mine.tile += tile;
         until = plan.parts - 1;
-        until_late = kSpreadLag;
       }
-      if (run == 1 && !items.more()) let_next_start();
+      if (c.offsets != nullptr && tile + 1 == run && items.is_last_run()) let_next_start();
     }
   }
-  for (const int end = i; i < end + kSpreadLag; ++i) {
-    if (i >= kSpreadLag) sums.wait(i - kSpreadLag);
-    if (--until_late == 0) sums.finish(c, i - kSpreadLag, mine);
+  for (int late = 0; late < kSpreadLag; ++late, ++i) {
+    finish_late();
+    if (--until < 0) until = plan.parts - 1;
   }
-}
-
-template <int kAhead>
-Status launch_spread(Exec& ex, const ProductCall& c, const SpreadPlan& plan) {
-  const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
-  const int64_t blocks = ex.device->num_sms;
-  return launch_kernel(ex, spread_products<kAhead>,
-                       {.blocks = c.offsets == nullptr ? std::min(blocks, tiles) : blocks,
-                        .threads = plan.warps() * 32,
-                        .shared_bytes = plan.shared_bytes(c)},
-                       c, plan);
 }
 
 /// Runs a product that takes_spread().
 inline Status run_spread(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
   const SpreadPlan plan = spread_plan(c, ex.device->num_sms);
-  return plan.ahead == 2 ? launch_spread<2>(ex, c, plan) : launch_spread<3>(ex, c, plan);
+  const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
+  const int64_t blocks = int64_t{ex.device->num_sms} * plan.blocks;
+  return launch_kernel(ex, spread_products,
+                       {.blocks = c.offsets == nullptr ? std::min(blocks, tiles) : blocks,
+                        .threads = plan.threads(),
+                        .shared_bytes = plan.shared_bytes(c)},
+                       c, plan);
 }
 
 }  // namespace fathom::cuda

@@ -5,6 +5,7 @@
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/product.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 
 namespace fathom::cuda {
 
@@ -24,54 +25,78 @@ struct SweepItem {
   int count;
 };
 
-/// For all threads of a block: the first item of every expert; starts[matrices] is their number.
-/// Offsets come cold from memory, so that all are asked for at once.
+inline constexpr int kMostSweepExperts = 1024;
+
+/// Brings offsets into the last cache while the kernel before, which may make them, still runs. No
+/// value of theirs is used before it is done.
+__device__ __forceinline__ void bring_offsets_nearer(const ProductCall& c) {
+  constexpr int kLine = 32;  // offsets
+  const int i = static_cast<int>(threadIdx.x) * kLine;
+  if (i <= c.matrices) prefetch_line(c.offsets + i);
+}
+
+/// For all threads of a block, at least 128: the first item of every expert; starts[matrices] is
+/// their number. Offsets come from far away, so that all are asked for at once.
 template <int kBatch>
 __device__ __forceinline__ void find_expert_items(const ProductCall& c,
                                                   int row_tiles,
                                                   int threads,
                                                   int* starts) {
+  constexpr int kMostEach = kMostSweepExperts / 128;
   __shared__ int warp_items[32];
-  int before = 0;
-#pragma unroll 1
-  for (int e0 = 0; e0 < c.matrices; e0 += threads) {
-    const int e = e0 + static_cast<int>(threadIdx.x);
-    const int rows = e < c.matrices ? c.offsets[e + 1] - c.offsets[e] : 0;
-    const int items = (rows + kBatch - 1) / kBatch * row_tiles;
-    int up_to = items;
+  const int each = (c.matrices + threads - 1) / threads;  // experts of a thread
+  const int first = static_cast<int>(threadIdx.x) * each;
+  int rows[kMostEach + 1];
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
-      if (lane_id() >= step) up_to += other;
-    }
-    if (lane_id() == 31) warp_items[warp_id()] = up_to;
-    __syncthreads();
-    int start = before + up_to - items;
+  for (int i = 0; i <= kMostEach; ++i)
+    rows[i] = i <= each ? c.offsets[min(first + i, c.matrices)] : 0;
+  int items[kMostEach];
+  int mine = 0;
 #pragma unroll
-    for (int warp = 0; warp < threads / 32; ++warp) {
-      if (warp < warp_id()) start += warp_items[warp];
-      before += warp_items[warp];
-    }
-    if (e < c.matrices) starts[e] = start;
-    if (threadIdx.x == 0) starts[c.matrices] = before;
-    __syncthreads();
+  for (int i = 0; i < kMostEach; ++i) {
+    items[i] = i < each ? (rows[i + 1] - rows[i] + kBatch - 1) / kBatch * row_tiles : 0;
+    mine += items[i];
   }
+  int up_to = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+    if (lane_id() >= step) up_to += other;
+  }
+  if (lane_id() == 31) warp_items[warp_id()] = up_to;
+  __syncthreads();
+  int start = up_to - mine;
+  int all = 0;
+#pragma unroll
+  for (int warp = 0; warp < threads / 32; ++warp) {
+    if (warp < warp_id()) start += warp_items[warp];
+    all += warp_items[warp];
+  }
+#pragma unroll
+  for (int i = 0; i < kMostEach; ++i) {
+    if (i < each && first + i < c.matrices) starts[first + i] = start;
+    start += items[i];
+  }
+  if (threadIdx.x == 0) starts[c.matrices] = all;
+  __syncthreads();
 }
 
 /// The items of a cluster, one after the other: tiles of rows within a batch of rows of x, batches
-/// within a matrix. Found once; after that no step divides or searches.
+/// within a matrix. For whole warps. Found once; after that no step divides.
 template <int kBatch>
 class SweepCursor {
  public:
   __device__ SweepCursor(const ProductCall& call, const SweepPlan& plan, const int* starts)
       : c_(call), row_tiles_(plan.row_tiles), starts_(starts) {
-    const int64_t items = c_.offsets != nullptr
-                              ? starts[c_.matrices]
-                              : int64_t{plan.row_tiles} * plan.batches * c_.matrices;
-    const int64_t clusters = static_cast<int>(gridDim.x) / plan.split;
-    const int64_t cluster = static_cast<int>(blockIdx.x) / plan.split;
-    const auto begin = static_cast<int>(items * cluster / clusters);
-    left_ = static_cast<int>(items * (cluster + 1) / clusters) - begin;
+    const auto items = static_cast<uint32_t>(
+        c_.offsets != nullptr ? starts[c_.matrices] : plan.row_tiles * plan.batches * c_.matrices);
+    const uint32_t clusters = gridDim.x / static_cast<uint32_t>(plan.split);
+    const uint32_t cluster = blockIdx.x / static_cast<uint32_t>(plan.split);
+    const uint32_t each = items / clusters;
+    const uint32_t more = items - each * clusters;  // clusters with one more
+    const auto begin = static_cast<int>(cluster * each + min(cluster, more));
+    left_ = static_cast<int>(each + (cluster < more ? 1 : 0));
+    end_item_ = begin + left_;
     if (left_ > 0) find(begin, plan.batches);
   }
 
@@ -83,6 +108,8 @@ class SweepCursor {
 
   /// Tiles of the same rows of x from this item on.
   __device__ __forceinline__ int run() const { return min(left_, row_tiles_ - it_.tile); }
+
+  __device__ __forceinline__ bool is_last_run() const { return run() == left_; }
 
   /// To the item behind a run.
   __device__ __forceinline__ void next_run() {
@@ -97,9 +124,7 @@ class SweepCursor {
     it_.tile = 0;
     it_.first += kBatch;
     if (it_.first >= end_) {
-      do {
-        ++it_.e;
-      } while (c_.offsets != nullptr && starts_[it_.e + 1] == starts_[it_.e]);
+      it_.e = c_.offsets != nullptr ? expert_of(end_item_ - left_) : it_.e + 1;
       find_rows();
     }
     it_.count = min(kBatch, end_ - it_.first);
@@ -111,21 +136,24 @@ class SweepCursor {
     end_ = c_.offsets != nullptr ? c_.offsets[it_.e + 1] : c_.T;
   }
 
+  /// The last expert whose items begin with this one or before.
+  __device__ int expert_of(int item) const {
+    int count = 0;
+#pragma unroll 8
+    for (int e = 0; e < c_.matrices; e += 32) {
+      const bool begins = e + lane_id() < c_.matrices && starts_[e + lane_id()] <= item;
+      count += __popc(__ballot_sync(0xFFFFFFFFu, begins));
+    }
+    return count - 1;
+  }
+
   __device__ void find(int item, int batches) {
     int before = 0;  // items of earlier matrices
     if (c_.offsets == nullptr) {
       it_.e = item / (row_tiles_ * batches);
       before = it_.e * row_tiles_ * batches;
     } else {
-      int high = c_.matrices;
-      while (high - it_.e > 1) {
-        const int middle = (it_.e + high) / 2;
-        if (starts_[middle] <= item) {
-          it_.e = middle;
-        } else {
-          high = middle;
-        }
-      }
+      it_.e = expert_of(item);
       before = starts_[it_.e];
     }
     find_rows();
@@ -139,6 +167,7 @@ class SweepCursor {
   int row_tiles_;
   const int* starts_;
   int left_;
+  int end_item_;
   int end_ = 0;  ///< of the rows of x of the matrix
   SweepItem it_{0, 0, 0, 0};
 };
