@@ -122,6 +122,7 @@ std::string e4m3_suffix(const Shape& s) {
   if (s.scales.count > 0) str_append(out, str_cat("_scales_", s.scales.first, "_", s.scales.count));
   if (s.layout == WeightLayout::kRowMajor) out += "_row_major";
   if (s.gap == 0) out += "_packed";
+  if (s.gap == 16) out += "_aligned";
   return out;
 }
 

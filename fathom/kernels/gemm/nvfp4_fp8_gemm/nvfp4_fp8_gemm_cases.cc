@@ -15,7 +15,7 @@ struct Shape {
   WeightLayout layout = WeightLayout::kRows16;  ///< on a GPU: pairs
   BlockScales scales = {};
   Dist dist = Dist::kNormal;
-  int64_t gap = 9;  ///< elements after each row of x and y
+  int64_t gap = 9;  ///< elements after each row of x and y; 16: rows begin at multiples of 16 bytes
   const char* op = "";
 };
 
@@ -40,6 +40,27 @@ void add(CaseList& list, const Shape& s) {
     c.expect_full_precision(y, gates::full_precision(Format::kNvfp4),
                             [=](int64_t t, int64_t n) { return w.exact_product(x, t, n); });
   });
+}
+
+/// Rows of x enough that a GPU decodes all weights first, where rows are aligned.
+void add_of_many_rows(CaseList& list) {
+  for (WeightLayout layout : {WeightLayout::kRows16, WeightLayout::kRowMajor}) {
+    add(list, {.t = 512, .n = 256, .k = 512, .layout = layout, .gap = 0});
+    add(list, {.t = 257, .n = 150, .k = 384, .y = Format::kF16, .layout = layout, .gap = 16});
+    for (const BlockScales& scales : kExtremeScales)
+      add(list, {.t = 260, .n = 72, .k = 256, .layout = layout, .scales = scales, .gap = 16});
+  }
+  for (int64_t t : {256, 257, 383, 384, 385})
+    add(list, {.t = t, .n = 130, .k = 256, .gap = 16});
+  for (int64_t n : {1, 15, 127, 128, 129, 255, 257})
+    add(list, {.t = 300, .n = n, .k = 256, .x_scales = XScales::kTmaAligned, .gap = 16});
+  // Stages, slices of k, and weights that fill no block of threads that decode.
+  for (int64_t k : {128, 640, 1152, 4224})
+    add(list, {.t = 259, .n = 136, .k = k, .x_scales = XScales::kColumnMajor, .gap = 16});
+  add(list, {.t = 258, .n = 3, .k = 128, .gap = 16});
+  add(list, {.t = 270, .n = 261, .k = 384, .gap = 0});  // rows of y begin anywhere
+  add(list, {.t = 270, .n = 130, .k = 640, .dist = Dist::kMixedRows, .gap = 16});
+  add(list, {.t = 1024, .n = 4500, .k = 128, .gap = 16});  // more tiles than multiprocessors
 }
 
 }  // namespace
@@ -77,6 +98,7 @@ void add_nvfp4_fp8_gemm_cases(CaseList& list) {
   add(list, {.t = 66, .n = 130, .k = 640, .dist = Dist::kMixedRows});
   for (const BlockScales& scales : kExtremeScales)
     add(list, {.t = 66, .n = 136, .k = 640, .scales = scales});
+  add_of_many_rows(list);
   for (int64_t t : {1, 16, 32, 64, 128, 512, 2048}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add(list, {.t = t, .n = n, .k = k, .op = op});
