@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kFlatThreads)
 #pragma unroll
   for (int i = 0; i < kPiecesEach; ++i) {
     const int64_t at = min(first + i * kFlatThreads, pieces - 1);
-    words[i] = load_weights(c.w + at * 16, policy);
+    words[i] = load_16(c.w + at * 16, policy);
     scales[i] = load_two_scales(c.scales + at * 2, policy);
   }
   wait_for_previous();

@@ -330,7 +330,15 @@ void add_few_row_cases(CaseList& list) {
 /// warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
   add_product_case<K>(
+      list, {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
+  add_product_case<K>(
       list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
+}
+
+/// Nine rows of x of few k and many rows of w fill tiles.
+void add_short_row_cases(CaseList& list) {
+  for (int64_t t : {8, 9, 16})
+    add_product_case<K>(list, {.t = t, .n = 16400, .k = 128, .weight = Format::kNvfp4});
 }
 
 void add_plain_x_cases(CaseList& list) {
@@ -357,6 +365,7 @@ void add_nvfp4_gemm_cases(CaseList& list) {
   add_tile_cases(list);
   add_few_row_cases(list);
   add_spread_cases(list);
+  add_short_row_cases(list);
   add_quantised_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {
     add_reference_products<K>(list, op, {.n = n, .k = k, .weight = Format::kNvfp4});
