@@ -44,6 +44,28 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// Whether every lane arrives for itself where one arrives for its warp otherwise. __syncwarp()
+/// orders the memory of lanes and an arrival releases what it has seen, so one is enough; but the
+/// racecheck of compute-sanitizer takes an arrival for that of one thread's memory alone.
+#ifdef FATHOM_RACECHECK
+inline constexpr bool kLanesArrive = true;
+#else
+inline constexpr bool kLanesArrive = false;
+#endif
+inline constexpr int kWarpArrivals = kLanesArrive ? 32 : 1;  ///< of a warp, for barrier_init
+
+/// Whether this lane arrives for its warp, whose lanes have met.
+__device__ __forceinline__ bool arrives_for_warp() {
+  return kLanesArrive || lane_id() == 0;
+}
+
+/// Arrives for a warp, all lanes of which call it: whoever waits sees what they wrote, and may
+/// write over what they read. The barrier counts kWarpArrivals of it.
+__device__ __forceinline__ void warp_arrive(uint32_t barrier) {
+  __syncwarp();
+  if (arrives_for_warp()) barrier_arrive(barrier);
+}
+
 /// Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(

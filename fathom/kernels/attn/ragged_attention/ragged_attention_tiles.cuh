@@ -46,7 +46,7 @@ struct Barriers {
     for (int stage = 0; stage < 2; ++stage) {
       for (int values = 0; values < 2; ++values) {
         barrier_init(full(stage, values), kWarpgroup);
-        barrier_init(free(stage, values), 8);  // warps that compute
+        barrier_init(free(stage, values), 8 * kWarpArrivals);  // warps that compute
       }
     }
     fence_barriers();
@@ -268,8 +268,9 @@ __device__ __forceinline__ void add_values(float (&o)[kSums],
   wait_products<0>();
 }
 
+/// Behind wait_products(), where the lanes of a warp have met; they read by products alone.
 __device__ __forceinline__ void free_stage(uint32_t barrier) {
-  if (lane_id() == 0) barrier_arrive(barrier);
+  if (arrives_for_warp()) barrier_arrive(barrier);
 }
 
 __device__ __forceinline__ void attend_blocks(const Call& c,

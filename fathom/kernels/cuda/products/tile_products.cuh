@@ -136,11 +136,6 @@ __device__ __forceinline__ void bring_tiles(const TileMaps& maps,
 
 // ---- computing ----
 
-__device__ __forceinline__ void free_stage(uint32_t barrier) {
-  __syncwarp();
-  if (lane_id() == 0) barrier_arrive(barrier);
-}
-
 /// The products of a stage; `first` is the address of this warpgroup's 64 rows of the first
 /// operand.
 template <class Codec, int kTokens>
@@ -274,11 +269,11 @@ class TileSums {
                                      k > walk.begin);
       commit_products();
       wait_products<1>();
-      if (k > walk.begin) free_stage(at_.free(previous));
+      if (k > walk.begin) warp_arrive(at_.free(previous));
       previous = walk.stage;
     }
     wait_products<0>();
-    free_stage(at_.free(previous));
+    warp_arrive(at_.free(previous));
   }
 
   static constexpr int kOfStage = kBite > 0 ? Codec::kSteps / kBite : 0;  ///< bites, of x
@@ -296,7 +291,7 @@ class TileSums {
     Codec::decode(at_.w(walk.w_stage) + w_place_, at_.side(walk.w_stage) + side_place_,
                   i / kOfStage, i % kOfStage * kBite, a);
     if (i + 1 < bites_from(walk, k)) return;
-    free_stage(at_.w_free(walk.w_stage));
+    warp_arrive(at_.w_free(walk.w_stage));
     walk.next_w_stage();
   }
 
@@ -321,7 +316,7 @@ class TileSums {
         pass_turn();
         wait_products<1>();
         if (i % kOfStage == 0) {
-          if (previous >= 0) free_stage(at_.free(previous));
+          if (previous >= 0) warp_arrive(at_.free(previous));
           previous = walk.stage;
         }
         if (i % kOfStage == kOfStage - 1) walk.next_stage();
@@ -333,7 +328,7 @@ class TileSums {
       }
     }
     wait_products<0>();
-    free_stage(at_.free(previous));
+    warp_arrive(at_.free(previous));
   }
 
   /// Sums of 128 k of their own, added up in float32 with their scales.
@@ -366,7 +361,7 @@ class TileSums {
             d[block][i] = fmaf(now, part[i], d[block][i]);
         }
       }
-      free_stage(at_.free(walk.stage));
+      warp_arrive(at_.free(walk.stage));
     }
   }
 
@@ -405,7 +400,7 @@ class TileSums {
         wait_products<1>();
         pass_turn();
         wait_products<0>();
-        if (block + 1 == kRowBlocks) free_stage(at_.free(walk.stage));
+        if (block + 1 == kRowBlocks) warp_arrive(at_.free(walk.stage));
 #pragma unroll
         for (int i = 0; i < kSums; ++i)
           d[block][i] = fmaf(i & 2 ? scale_8 : scale, part[i], d[block][i]);

@@ -252,11 +252,11 @@ struct TilePlaces {
     constexpr int kSideArrivals = Codec::kSide == TileSide::kNone ? 0 : kSideThreads;
     for (int stage = 0; stage < Memory::kStages; ++stage) {
       barrier_init(full(stage), 1 + (Memory::kOwnRing ? 0 : kSideArrivals));
-      barrier_init(free(stage), 4 * Codec::kGroups);  // warps that compute
+      barrier_init(free(stage), 4 * Codec::kGroups * kWarpArrivals);  // warps that compute
     }
     for (int stage = 0; stage < Memory::kWStages; ++stage) {
       barrier_init(w_full(stage), 1 + kSideArrivals);
-      barrier_init(w_free(stage), 4 * Codec::kGroups);
+      barrier_init(w_free(stage), 4 * Codec::kGroups * kWarpArrivals);
     }
     fence_barriers();
   }

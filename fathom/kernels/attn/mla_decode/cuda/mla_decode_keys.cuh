@@ -128,8 +128,8 @@ struct Barriers {
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int group = 0; group < kGroups; ++group)
         barrier_init(full(buffer, group), kWarpgroup);
-      barrier_init(free(buffer, 0), 4);  // warps that use it
-      barrier_init(free(buffer, 1), 8);
+      barrier_init(free(buffer, 0), 4 * kWarpArrivals);  // warps that use it
+      barrier_init(free(buffer, 1), 8 * kWarpArrivals);
     }
     fence_barriers();
   }

@@ -178,8 +178,10 @@ __device__ __forceinline__ void add_values(
   commit_products();
 }
 
+/// Behind wait_products(), where the lanes of a warp have met: bases and rests that they read went
+/// into those products.
 __device__ __forceinline__ void free_tile(Barriers bars, int buffer, int wg) {
-  if (lane_id() != 0) return;
+  if (!arrives_for_warp()) return;
   if (wg == 0) barrier_arrive(bars.free(buffer, 0));
   barrier_arrive(bars.free(buffer, 1));
 }

@@ -89,7 +89,8 @@ __device__ __forceinline__ void ask_for_chunk(
     scales += bytes;
     to += static_cast<uint32_t>(plan.scale_bytes);
   }
-  barrier_init(shared_address(&barriers.summed), plan.parts());  // long before it is used
+  // Long before it is used.
+  barrier_init(shared_address(&barriers.summed), plan.parts() * kWarpArrivals);
 }
 
 /// Brings rows of x in the order in which lanes need them, a thread 32 k: of each eight the two
@@ -305,9 +306,8 @@ static __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
       float others[4] = {};
       lane.multiply(held_shared + chunk * plan.chunk_bytes, x_shared, begin, end, total, others);
       keep_held_sums(total, others, count, plan.part_bits, sums_of(chunk) + part * 16);
-      __syncwarp();
       const uint32_t summed = shared_address(&barriers[chunk].summed);
-      if (lane_id() == 0) barrier_arrive(summed);
+      warp_arrive(summed);
       if (part * 32 >= count * 16) continue;  // nothing for this warp to store
       barrier_wait(summed, parity);
       store_chunk(c, plan, e, n, first_row, count, factor, sums_of(chunk));

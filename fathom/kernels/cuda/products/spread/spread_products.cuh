@@ -40,10 +40,10 @@ struct SpreadBarriers {
   __device__ void init(int warps) const {
     for (int i = 0; i < slots; ++i) {
       barrier_init(full(i), 1);
-      barrier_init(free(i), warps);
+      barrier_init(free(i), warps * kWarpArrivals);
     }
     for (int i = 0; i < kSpreadBuffers; ++i)
-      barrier_init(summed(i), warps);
+      barrier_init(summed(i), warps * kWarpArrivals);
     fence_barriers();
   }
 
@@ -234,8 +234,7 @@ class SpreadSums {
         mine_ + static_cast<uint32_t>((i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
     store_two(to, sums[0] + others[0], sums[1] + others[1]);
     store_two(to + 8 * kSpreadTokens * 4, sums[2] + others[2], sums[3] + others[3]);
-    __syncwarp();
-    if (lane_id() == 0) barrier_arrive(barriers_.summed(i));
+    warp_arrive(barriers_.summed(i));
   }
 
   /// Waits for all parts of tile i. Whoever has come here may fill the buffer of the tile two
@@ -325,8 +324,7 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
       x.multiply(lane.tile(plan, at.slot), even, odd);
-      __syncwarp();
-      if (lane_id() == 0) barrier_arrive(barriers.free(at.slot));
+      warp_arrive(barriers.free(at.slot));
       at.next(plan.slots);
       finish_late();
       sums.keep(i, even, odd);
