@@ -1,23 +1,13 @@
 // Everything that can be said of the CUDA kernels on a machine that has a GPU and nothing else:
 // every variant of every kernel over the cases of conformance (gates, guards, traits, graph
-// replay), the number formats code by code, and times. Needs libc and the driver alone.
-//
-//   cuda_kernels_test [--kernel NAME]... [--case TEXT] [--skip TEXT] [--real] [--time] [--csv FILE]
-//   [--jobs N] [--brief] [--variant NAME]
-//
-// --real    the real shapes instead of the small ones (seconds and gigabytes each)
-// --brief   fewer repeats and no other seed, for runs under a memory checker
-// --time    times the real shapes that are right, one kernel after the other
-// --variant only variants of that name, where one takes the case
-// Exits 0 if everything passed, 1 if not, 69 where there is no GPU.
-#include <atomic>
+// replay), the number formats code by code, and times. Needs libc and the driver alone. Processes
+// share the cases of a kernel (case_shards.h). `--help` prints the flags.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -29,6 +19,7 @@
 #include "fathom/kernels/conformance/gpu_timing.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/variants.h"
+#include "tests/gpu/case_shards.h"
 #include "tests/gpu/number_checks.h"
 
 namespace fathom {
@@ -38,6 +29,32 @@ constexpr uint64_t kSeed = 20260101;
 constexpr int64_t kSmallCaseBytes = int64_t{512} << 20;
 constexpr int64_t kRealCaseBytes = int64_t{56} << 30;
 constexpr int kRepeats = 8;
+constexpr size_t kShardCases = 24;
+
+/// What --small computes at most. Kernels for few rows of a large matrix begin with 16 MiB of
+/// 4-bit weights: 2^25 of them, 64 MiFLOP a row, of which two rows are to stay.
+constexpr double kMostSmallFlops = 160e6;
+constexpr int64_t kMostSmallBytes = int64_t{32} << 20;
+
+/// For printf: takes both limits of --small, in MFLOP and MiB.
+constexpr const char* kUsage =
+    R"(usage: cuda_kernels_test [FLAGS]
+
+  --kernel NAME   only this kernel; may be given again
+  --case TEXT     only cases with this text in their name
+  --skip TEXT     no cases with this text in their name
+  --variant NAME  only variants of this name, where one takes the case
+  --real          the real shapes instead of the small ones (seconds and gigabytes each)
+  --small         no case that computes more than %.0f MFLOP or moves more than %.0f MiB, but
+                  of a variant that takes larger ones alone the smallest
+  --brief         fewer repeats and no other seed, for runs under a memory checker
+  --time          times the real shapes that are right, one kernel after the other
+  --csv FILE      times, a row a case
+  --jobs N        processes that share the cases; 8 unless said
+  --help          this text
+
+Exits 0 if everything passed, 1 if not, 64 for an unknown flag, 69 where there is no GPU.
+)";
 
 struct Options {
   std::vector<std::string> kernels;
@@ -45,20 +62,26 @@ struct Options {
   std::string skip_text;
   bool real = false;
   bool time = false;
+  bool small = false;
   bool brief = false;
   std::string csv;
   std::string variant;
   int jobs = 8;
 };
 
-/// Counts of all processes.
-struct Counts {
-  std::atomic<int> next_kernel{0};
-  std::atomic<int> cases{0};
-  std::atomic<int> runs{0};  // of a case by a variant
-  std::atomic<int> failures{0};
-  std::atomic<int> crashes{0};
-  std::atomic<int> not_taken{0};  // cases that no variant takes
+/// Cases of one kernel for a child.
+struct Work {
+  const KernelEntry& kernel;
+  std::vector<const Case*> cases;
+  std::string variant{};  ///< the only one; empty: all
+  bool small = false;     ///< leaves large cases out
+};
+
+/// A kernel that was asked for, and all its cases.
+struct KernelCases {
+  const KernelEntry& kernel;
+  std::vector<const Case*> cases;
+  std::vector<VariantEntry> variants;
 };
 
 void say(const std::string& line) {
@@ -88,22 +111,28 @@ std::vector<const Case*> cases_of(const Options& options, std::string_view kerne
   return out;
 }
 
-/// What a child does: cases of one kernel, from `first` on. Messages: 'b' a case begins, 'r' a run,
-/// 'n' no variant takes it, 'f' a failure, 't' a line of times.
+/// How many times what --small allows.
+float size_of(const Cost& cost) {
+  return static_cast<float>(std::max(cost.flops / kMostSmallFlops,
+                                     static_cast<double>(cost.bytes()) / double{kMostSmallBytes}));
+}
+
+/// What a child does, from case `first` on. Messages: 'b' a case begins, 'r' a run, 'l' a run left
+/// out (size, variant), 'o' no run of the case is left, 'n' no variant takes it, 'f' a failure, 't'
+/// a line of times.
 class KernelWork {
  public:
-  KernelWork(const Options& options, const KernelEntry& kernel, const SendMessage& send)
-      : options_(options), kernel_(kernel), send_(send) {}
+  KernelWork(const Options& options, const Work& work, const SendMessage& send)
+      : options_(options), work_(work), send_(send) {}
 
-  Status run(const std::vector<const Case*>& cases, size_t first) {
+  Status run(size_t first) {
     FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(0));
-    install_cuda_kernels(device.sm);
     const bool real = options_.real || options_.time;
     FATHOM_ASSIGN(runner_, CaseRunner::on_gpu(device, real ? kRealCaseBytes : kSmallCaseBytes));
     FATHOM_ASSIGN(GpuTimer timer, GpuTimer::create(device));
-    for (size_t i = first; i < cases.size(); ++i) {
+    for (size_t i = first; i < work_.cases.size(); ++i) {
       send_('b', str_cat(i));
-      run_case(*cases[i], timer);
+      run_case(*work_.cases[i], timer);
       FATHOM_TRY(synchronize_device());
     }
     return {};
@@ -115,9 +144,11 @@ class KernelWork {
   void run_case(const Case& c, GpuTimer& timer) {
     int taken = 0;
     std::string reason;
+    left_out_ = false;
     if (!c.spec.bench) taken += run_form(c, c.make, timer, reason);
     taken += run_form(c, c.make_for_gpu, timer, reason);
-    if (taken == 0) send_('n', str_cat(kernel_.info.name, "/", c.spec.name, ": ", reason));
+    if (left_out_) send_('o', {});
+    if (taken == 0) send_('n', str_cat(work_.kernel.info.name, "/", c.spec.name, ": ", reason));
   }
 
   /// Variants that took the case in this form; where none did, why.
@@ -126,22 +157,29 @@ class KernelWork {
                GpuTimer& timer,
                std::string& reason) {
     const std::unique_ptr<CaseInstance> instance = make(kSeed);
+    const float size = size_of(instance->cost());
+    const bool leaves_out = work_.small && size > 1;
+    left_out_ = left_out_ || leaves_out;
     const std::unique_ptr<CaseInstance> changed =
-        c.spec.bench || options_.brief ? nullptr : make(kSeed + 1);
+        c.spec.bench || options_.brief || leaves_out ? nullptr : make(kSeed + 1);
     int taken = 0;
-    for (const VariantEntry& variant : kernel_.variants(Backend::kCuda)) {
-      if (!options_.variant.empty() && variant.name != options_.variant) continue;
-      runner_->pin(kernel_.info.name, variant.name);
+    for (const VariantEntry& variant : work_.kernel.variants(Backend::kCuda)) {
+      if (!work_.variant.empty() && variant.name != work_.variant) continue;
+      runner_->pin(work_.kernel.info.name, variant.name);
       if (!instance->why_not(runner_->exec()).empty()) continue;
       ++taken;
+      if (leaves_out) {
+        send_('l', str_cat(size, " ", variant.name));
+        continue;
+      }
       send_('r', variant.name);
       std::string why = check(*instance, changed.get(), variant);
       if (why.empty() && options_.time) why = time(c, *instance, variant, timer);
       if (!why.empty()) fail(c, variant.name, why);
       if (options_.time) break;  // the first is the one that is chosen
     }
-    runner_->pin(kernel_.info.name, "");
-    if (!options_.variant.empty()) return 1;
+    runner_->pin(work_.kernel.info.name, "");
+    if (!work_.variant.empty()) return 1;
     if (taken == 0) reason = instance->why_not(runner_->exec());
     return taken;
   }
@@ -162,107 +200,185 @@ class KernelWork {
     if (!timing.ok()) return str_cat("timing: ", timing.status().message());
     const Cost cost = instance.cost();
     const double us = timing->median();
-    send_('t',
-          str_cat(kernel_.info.name, ",", c.spec.name, ",", variant.name, ",", instance.shape(),
-                  ",", us, ",", timing->quantile(0.1), ",", timing->quantile(0.9), ",",
-                  cost.bytes(), ",", cost.flops, ",", static_cast<double>(cost.bytes()) / us * 1e-3,
-                  ",", cost.flops / us * 1e-6, ",", timing->launches, ",", timing->copies));
+    send_('t', str_cat(work_.kernel.info.name, ",", c.spec.name, ",", variant.name, ",",
+                       instance.shape(), ",", us, ",", timing->quantile(0.1), ",",
+                       timing->quantile(0.9), ",", cost.bytes(), ",", cost.flops, ",",
+                       static_cast<double>(cost.bytes()) / us * 1e-3, ",", cost.flops / us * 1e-6,
+                       ",", timing->launches, ",", timing->copies));
     return {};
   }
 
   void fail(const Case& c, std::string_view variant, std::string_view why) {
-    send_('f', str_cat(kernel_.info.name, "/", c.spec.name, " [", variant, "]: ", why));
+    send_('f', str_cat(work_.kernel.info.name, "/", c.spec.name, " [", variant, "]: ", why));
   }
 
   const Options& options_;
-  const KernelEntry& kernel_;
+  const Work& work_;
   const SendMessage& send_;
   std::unique_ptr<CaseRunner> runner_;
+  bool left_out_ = false;  ///< the case
 };
 
-/// Runs all cases of a kernel, in another process after one that a case killed.
-void run_kernel(const Options& options, const KernelEntry& kernel, Counts& counts, std::FILE* csv) {
-  const std::vector<const Case*> cases = cases_of(options, kernel.info.name);
-  const int failures_before = counts.failures;
-  std::map<std::string, int, std::less<>> runs;  // of each variant
-  size_t first = 0;
-  while (first < cases.size()) {
-    size_t current = first;
-    bool started = false;
-    const auto on_message = [&](char kind, std::string_view text) {
-      if (kind == 'b') {
-        current = static_cast<size_t>(std::strtoull(std::string(text).c_str(), nullptr, 10));
-        started = true;
-        ++counts.cases;
-      } else if (kind == 'r') {
-        ++counts.runs;
-        ++runs[std::string(text)];
-      } else if (kind == 'n') {
-        ++counts.not_taken;
-        say(str_cat("NOT TAKEN ", text));
-      } else if (kind == 'f') {
-        ++counts.failures;
-        say(str_cat("FAIL ", text));
-      } else if (kind == 't') {
-        say(std::string(text));
-        if (csv != nullptr) std::fprintf(csv, "%s\n", std::string(text).c_str());
-        if (csv != nullptr) std::fflush(csv);
-      }
-    };
-    const Result<ChildEnd> end = run_in_child(
-        [&](const SendMessage& send) {
-          KernelWork work(options, kernel, send);
-          if (Status s = work.run(cases, first); !s.ok()) {
-            send('f', str_cat(kernel.info.name, ": ", s.message()));
-            _exit(70);
-          }
-        },
-        on_message);
-    if (end.ok() && !end->crashed()) break;
-    ++counts.crashes;
-    say(str_cat("CRASH ", kernel.info.name, "/", started ? cases[current]->spec.name : "start",
-                ": ", end.ok() ? end->how : end.status().message()));
-    if (!started) break;
-    first = current + 1;
-  }
-  if (options.time) return;
-  // Which variants there are is known only where the kernels are: to the child.
-  std::string by_variant;
-  for (const auto& [variant, count] : runs)
-    str_append(by_variant, str_cat(" ", variant, " ", count));
-  say(str_cat(kernel.info.name, ": ", cases.size(), " cases, runs:", by_variant, "; ",
-              counts.failures - failures_before, " failures (of all kernels at this time)"));
-}
+/// Takes the shards of all processes one after the other and runs their cases in children.
+class Worker {
+ public:
+  Worker(const Options& options,
+         const std::vector<KernelCases>& kernels,
+         CaseShards& shards,
+         std::FILE* csv)
+      : options_(options), kernels_(kernels), shards_(shards), csv_(csv) {}
 
-/// Starts workers that share the kernels; each runs one kernel after the other.
-void run_kernels(const Options& options, Counts& counts, std::FILE* csv) {
-  std::vector<const KernelEntry*> kernels;
-  for (const KernelEntry& k : all_kernels()) {
-    if (is_asked_for(options, k)) kernels.push_back(&k);
-  }
-  const auto work = [&] {
-    for (int i = counts.next_kernel++; i < static_cast<int>(kernels.size());
-         i = counts.next_kernel++) {
-      run_kernel(options, *kernels[static_cast<size_t>(i)], counts, csv);
+  void run() {
+    while (const std::optional<Shard> shard = shards_.take()) {
+      const KernelCases& k = kernels_[static_cast<size_t>(shard->kernel)];
+      KernelCounts& counts = shards_.kernels()[static_cast<size_t>(shard->kernel)];
+      Work work{.kernel = k.kernel,
+                .cases = shard->of(k.cases),
+                .variant = options_.variant,
+                .small = options_.small};
+      run_cases(work, k, counts);
+      if (!shards_.finish(*shard)) continue;
+      run_variants_without_cases(k, counts);
+      if (!options_.time) say(summary(k, counts));
     }
-  };
+  }
+
+ private:
+  /// In another process after a case that killed one.
+  void run_cases(const Work& work, const KernelCases& k, KernelCounts& counts) {
+    size_t first = 0;
+    while (first < work.cases.size()) {
+      size_t current = first;
+      bool started = false;
+      const auto on_message = [&](char kind, std::string_view text) {
+        if (kind == 'b') {
+          current = static_cast<size_t>(std::strtoull(std::string(text).c_str(), nullptr, 10));
+          started = true;
+          ++counts.cases;
+        } else {
+          take_message(kind, std::string(text), *work.cases[current], k, counts);
+        }
+      };
+      const Result<ChildEnd> end = run_in_child(
+          [&](const SendMessage& send) {
+            if (Status s = KernelWork(options_, work, send).run(first); !s.ok()) {
+              send('f', str_cat(k.kernel.info.name, ": ", s.message()));
+              _exit(70);
+            }
+          },
+          on_message);
+      if (end.ok() && !end->crashed()) return;
+      ++counts.crashes;
+      say(str_cat("CRASH ", k.kernel.info.name, "/",
+                  started ? work.cases[current]->spec.name : "start", ": ",
+                  end.ok() ? end->how : end.status().message()));
+      if (!started) return;
+      first = current + 1;
+    }
+  }
+
+  void take_message(char kind,
+                    const std::string& text,
+                    const Case& c,
+                    const KernelCases& k,
+                    KernelCounts& counts) {
+    if (kind == 'r') {
+      ++counts.runs[variant_index(k, text)];
+    } else if (kind == 'l') {
+      const size_t space = text.find(' ');
+      const auto number =
+          static_cast<uint32_t>(std::find(k.cases.begin(), k.cases.end(), &c) - k.cases.begin());
+      counts.not_run[variant_index(k, text.substr(space + 1))].add(
+          {.size = std::strtof(text.c_str(), nullptr), .number = number});
+    } else if (kind == 'o') {
+      ++counts.left_out;
+    } else if (kind == 'n') {
+      ++counts.not_taken;
+      say(str_cat("NOT TAKEN ", text));
+    } else if (kind == 'f') {
+      ++counts.failures;
+      say(str_cat("FAIL ", text));
+    } else if (kind == 't') {
+      say(text);
+      if (csv_ != nullptr) std::fprintf(csv_, "%s\n", text.c_str());
+      if (csv_ != nullptr) std::fflush(csv_);
+    }
+  }
+
+  static size_t variant_index(const KernelCases& k, std::string_view name) {
+    const auto it = std::find_if(k.variants.begin(), k.variants.end(),
+                                 [&](const VariantEntry& v) { return v.name == name; });
+    FATHOM_CHECK(it != k.variants.end(), "a child has variants that its parent has not");
+    return static_cast<size_t>(it - k.variants.begin());
+  }
+
+  /// Of a variant all of whose cases were left out, the smallest.
+  void run_variants_without_cases(const KernelCases& k, KernelCounts& counts) {
+    for (size_t v = 0; v < k.variants.size(); ++v) {
+      const std::optional<LargeCase> large = counts.not_run[v].get();
+      if (counts.runs[v] > 0 || !large) continue;
+      const Case* c = k.cases[large->number];
+      say(str_cat("LARGE ", k.kernel.info.name, "/", c->spec.name, " [", k.variants[v].name,
+                  "]: the smallest of the variant, ", large->size, " times what is small"));
+      run_cases({.kernel = k.kernel, .cases = {c}, .variant = std::string(k.variants[v].name)}, k,
+                counts);
+      --counts.cases;  // it was begun before
+    }
+  }
+
+  std::string summary(const KernelCases& k, const KernelCounts& counts) const {
+    std::vector<std::string> runs;
+    std::string without;
+    for (size_t v = 0; v < k.variants.size(); ++v) {
+      const std::string_view name = k.variants[v].name;
+      if (counts.runs[v] > 0) {
+        runs.push_back(str_cat(" ", name, " ", counts.runs[v].load()));
+      } else if (options_.variant.empty() || name == options_.variant) {
+        str_append(without, str_cat(" ", name));
+      }
+    }
+    std::sort(runs.begin(), runs.end());
+    std::string line = str_cat(k.kernel.info.name, ": ", k.cases.size(), " cases");
+    if (options_.small) str_append(line, str_cat(", ", counts.left_out.load(), " left out"));
+    str_append(line, ", runs:");
+    for (const std::string& run : runs)
+      str_append(line, run);
+    str_append(line, str_cat("; ", counts.failures.load(), " failures"));
+    if (counts.crashes > 0) str_append(line, str_cat(", ", counts.crashes.load(), " crashes"));
+    if (options_.small && !without.empty()) str_append(line, str_cat("; no case of:", without));
+    return line;
+  }
+
+  const Options& options_;
+  const std::vector<KernelCases>& kernels_;
+  CaseShards& shards_;
+  std::FILE* csv_;
+};
+
+/// Starts processes that share the cases and waits for them.
+void run_kernels(const Options& options,
+                 const std::vector<KernelCases>& kernels,
+                 CaseShards& shards,
+                 std::FILE* csv) {
+  Worker worker(options, kernels, shards, csv);
   // Times are taken alone on the GPU.
   const int jobs = options.time ? 1 : options.jobs;
-  std::vector<pid_t> workers;
+  std::vector<pid_t> others;
   for (int i = 1; i < jobs; ++i) {
-    const pid_t worker = fork();
-    if (worker == 0) {
-      work();
+    const pid_t other = fork();
+    if (other == 0) {
+      worker.run();
       _exit(0);
     }
-    if (worker > 0) workers.push_back(worker);
+    if (other > 0) others.push_back(other);
   }
-  work();
-  for (const pid_t worker : workers)
-    waitpid(worker, nullptr, 0);
+  worker.run();
+  for (const pid_t other : others)
+    waitpid(other, nullptr, 0);
 }
 
-/// The number formats and the ceilings, in a child: this process never touches the GPU.
+/// The number formats and the ceilings, in a child: this process never touches the GPU, and knows
+/// from the child alone which kernels it runs. Failures; -1 where there is no GPU.
 int check_numbers(const Options& options) {
   int failures = 0;
   const Result<ChildEnd> end = run_in_child(
@@ -272,6 +388,7 @@ int check_numbers(const Options& options) {
           send('u', device.status().message());
           return;
         }
+        send('s', str_cat(device->sm));
         send('l', str_cat("GPU: ", device->name, ", sm_", device->sm, ", ", device->num_sms,
                           " multiprocessors, L2 ", device->l2_bytes >> 20, " MiB, ",
                           device->total_bytes >> 20, " MiB, driver ", device->driver_version));
@@ -282,6 +399,11 @@ int check_numbers(const Options& options) {
           send('l', line);
       },
       [&](char kind, std::string_view text) {
+        if (kind == 's') {
+          install_cuda_kernels(
+              static_cast<int>(std::strtol(std::string(text).c_str(), nullptr, 10)));
+          return;
+        }
         if (kind == 'f') ++failures;
         if (kind == 'u') failures = -1;
         say(str_cat(kind == 'f' ? "FAIL " : "", text));
@@ -293,13 +415,54 @@ int check_numbers(const Options& options) {
   return failures;
 }
 
+/// The last line. The exit code.
+int end_of_run(const Options& options,
+               const std::vector<KernelCases>& kernels,
+               CaseShards& shards,
+               int number_failures) {
+  int cases = 0;
+  int left_out = 0;
+  int runs = 0;
+  int failures = 0;
+  int crashes = 0;
+  int not_taken = 0;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const KernelCounts& counts = shards.kernels()[k];
+    cases += counts.cases;
+    left_out += counts.left_out;
+    failures += counts.failures;
+    crashes += counts.crashes;
+    not_taken += counts.not_taken;
+    for (const std::atomic<int>& of_variant : counts.runs)
+      runs += of_variant;
+    if (counts.shards_left == 0) continue;
+    ++crashes;
+    say(str_cat("CRASH ", kernels[k].kernel.info.name, ": a process ended before its cases"));
+  }
+  const int bad = failures + crashes + not_taken + number_failures;
+  say(str_cat("numbers: ", number_failures, " failures; kernels: ", cases, " cases, ",
+              options.small ? str_cat(left_out, " left out as too large, ") : "", runs, " runs, ",
+              failures, " failures, ", crashes, " crashes, ", not_taken,
+              " not taken: ", bad == 0 ? "PASSED" : "FAILED"));
+  return bad == 0 ? 0 : 1;
+}
+
 int run(const Options& options) {
   const int number_failures = check_numbers(options);
   if (number_failures < 0) return 69;
-  void* shared =
-      mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return 70;
-  auto* counts = new (shared) Counts;
+  std::vector<KernelCases> kernels;
+  std::vector<size_t> num_cases;
+  for (const KernelEntry& k : all_kernels()) {
+    if (!is_asked_for(options, k)) continue;
+    kernels.push_back({k, cases_of(options, k.info.name), k.variants(Backend::kCuda)});
+    num_cases.push_back(kernels.back().cases.size());
+  }
+  // Times come kernel by kernel, in the order of the cases.
+  Result<CaseShards> shards = CaseShards::create(num_cases, options.time ? SIZE_MAX : kShardCases);
+  if (!shards.ok()) {
+    say(std::string(shards.status().message()));
+    return 70;
+  }
   std::FILE* csv = options.csv.empty() ? nullptr : std::fopen(options.csv.c_str(), "w");
   if (csv != nullptr) {
     std::fprintf(csv,
@@ -307,14 +470,9 @@ int run(const Options& options) {
                  "launches,copies\n");
     std::fflush(csv);
   }
-  run_kernels(options, *counts, csv);
+  run_kernels(options, kernels, *shards, csv);
   if (csv != nullptr) std::fclose(csv);
-  const int bad = counts->failures + counts->crashes + counts->not_taken + number_failures;
-  say(str_cat("numbers: ", number_failures, " failures; kernels: ", counts->cases.load(),
-              " cases, ", counts->runs.load(), " runs, ", counts->failures.load(), " failures, ",
-              counts->crashes.load(), " crashes, ", counts->not_taken.load(),
-              " not taken: ", bad == 0 ? "PASSED" : "FAILED"));
-  return bad == 0 ? 0 : 1;
+  return end_of_run(options, kernels, *shards, number_failures);
 }
 
 }  // namespace
@@ -339,12 +497,18 @@ int main(int argc, char** argv) {
       options.jobs = static_cast<int>(std::strtol(argv[++i], nullptr, 10));
     } else if (flag == "--real") {
       options.real = true;
+    } else if (flag == "--small") {
+      options.small = true;
     } else if (flag == "--brief") {
       options.brief = true;
     } else if (flag == "--time") {
       options.time = true;
+    } else if (flag == "--help") {
+      std::printf(fathom::kUsage, fathom::kMostSmallFlops * 1e-6,
+                  static_cast<double>(fathom::kMostSmallBytes >> 20));
+      return 0;
     } else {
-      std::fprintf(stderr, "cuda_kernels_test: unknown argument '%s'\n", argv[i]);
+      std::fprintf(stderr, "cuda_kernels_test: unknown argument '%s' (see --help)\n", argv[i]);
       return 64;
     }
   }
