@@ -45,8 +45,8 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 }
 
 /// Whether every lane arrives for itself where one arrives for its warp otherwise. __syncwarp()
-/// orders the memory of lanes and an arrival releases what it has seen, so one is enough; but the
-/// racecheck of compute-sanitizer takes an arrival for that of one thread's memory alone.
+/// orders the memory of lanes and an arrival releases what it has seen, so one is enough; but
+/// racecheck of compute-sanitizer, by its reports, knows only the thread that arrives.
 #ifdef FATHOM_RACECHECK
 inline constexpr bool kLanesArrive = true;
 #else
