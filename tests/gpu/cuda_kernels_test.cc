@@ -33,7 +33,7 @@ constexpr size_t kShardCases = 24;
 
 /// What --small computes at most. Kernels for few rows of a large matrix begin with 16 MiB of
 /// 4-bit weights: 2^25 of them, 64 MiFLOP a row, of which two rows are to stay.
-constexpr double kMostSmallFlops = 160e6;
+constexpr double kMostSmallFlops = 40e6;
 constexpr int64_t kMostSmallBytes = int64_t{32} << 20;
 
 /// For printf: takes both limits of --small, in MFLOP and MiB.

@@ -329,8 +329,8 @@ void add_few_row_cases(CaseList& list) {
 /// Few rows of x and 16 MiB of codes, K a multiple of 512, as many as it may be: spread over the
 /// warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
-  add_product_case<K>(
-      list, {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
+  add_product_case<K>(list,
+                      {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
   add_product_case<K>(
       list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
 }

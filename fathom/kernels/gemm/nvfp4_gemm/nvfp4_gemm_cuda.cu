@@ -40,22 +40,25 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
 }
 
-/// Smaller matrices are held or streamed: a block that has room for no other begins late.
+/// Large matrices, and those of some MiB with more rows of x and few k: so that a multiprocessor
+/// has two blocks or more.
 bool is_spread(const Args& a) {
-  constexpr int64_t kFewestBytes = int64_t{16} << 20;
+  constexpr int64_t kLarge = int64_t{16} << 20;  // bytes of codes
+  constexpr int64_t kFewest = int64_t{4} << 20;
+  constexpr int64_t kMostK = 3584;
+  constexpr int64_t kFewestRows = 5;
   const ProductCall c = product_of(a);
-  return is_bf16(a) && takes_spread(c) && c.w_row * c.N >= kFewestBytes;
+  const int64_t bytes = c.w_row * c.N;
+  return is_bf16(a) && takes_spread(c) &&
+         (bytes >= kLarge || (bytes >= kFewest && c.K <= kMostK && c.T >= kFewestRows));
 }
 
 Status run_spread_over_warps(Exec& ex, const Args& a) {
   return run_spread(ex, product_of(a));
 }
 
-/// Larger matrices are spread, where they can be.
 bool is_held(const Args& a) {
-  constexpr int64_t kMostBytes = int64_t{32} << 20;
-  const ProductCall c = product_of(a);
-  return is_bf16(a) && takes_held(c) && (c.w_row * c.N <= kMostBytes || !is_spread(a));
+  return is_bf16(a) && takes_held(product_of(a));
 }
 
 Status run_in_shared_memory(Exec& ex, const Args& a) {
@@ -122,9 +125,9 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
+    {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,

@@ -20,12 +20,13 @@ inline constexpr int kFewestSpreadParts = 3;  // a warp has the sums of one tile
 inline constexpr int kSpreadLag = 2;          // tiles between the sums of a tile and their use
 inline constexpr int kSpreadBuffers = 4;      // of sums: twice the lag
 inline constexpr int kMostSpreadSlots = 8;
+inline constexpr int kSpreadSumRow = 20;  // sums of a token: 16, and 4 that keep banks apart
 
 /// A block has `parts` warps, 512 k each, and one that brings weights, tile after tile, into slots
 /// of shared memory. That of a block:
 ///
 ///   slots [slots]: codes [16 rows][K/2], scales [16 rows][K/16 + 16]
-///   sums [buffer][warp][16 rows][8 tokens] float
+///   sums [buffer][warp][8 tokens][16 rows and 4] float
 ///   barriers: slots full, slots free, buffers of sums
 ///   starts [experts + 1]
 ///
@@ -38,7 +39,7 @@ struct SpreadPlan : SweepPlan {
   int scale_row = 0;   ///< bytes
   int slot_bytes = 0;
 
-  static constexpr int kSums = kSpreadRows * kSpreadTokens;  // of a warp
+  static constexpr int kSums = kSpreadTokens * kSpreadSumRow;  // of a warp
 
   FATHOM_HD constexpr int threads() const { return (parts + 1) * 32; }
 

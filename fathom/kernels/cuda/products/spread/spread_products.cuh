@@ -224,16 +224,19 @@ class SpreadSums {
       : plan_(plan),
         barriers_(barriers),
         memory_(memory),
-        mine_(shared +
-              static_cast<uint32_t>(plan.sums_at() + warp_id() * SpreadPlan::kSums * 4 +
-                                    (lane_id() >> 2) * kSpreadTokens * 4 + (lane_id() & 3) * 8)) {}
+        mine_(shared + static_cast<uint32_t>(plan.sums_at()) +
+              static_cast<uint32_t>(warp_id() * SpreadPlan::kSums +
+                                    (lane_id() & 3) * 2 * kSpreadSumRow + (lane_id() >> 2)) *
+                  4) {}
 
-  /// Keeps this warp's sums of tile i.
+  /// Keeps this warp's sums of tile i: of rows lane / 4 and the eighth behind it, of two tokens.
   __device__ __forceinline__ void keep(int i, const float (&sums)[4], const float (&others)[4]) {
     const uint32_t to =
         mine_ + static_cast<uint32_t>((i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
-    store_two(to, sums[0] + others[0], sums[1] + others[1]);
-    store_two(to + 8 * kSpreadTokens * 4, sums[2] + others[2], sums[3] + others[3]);
+    store_float(to, sums[0] + others[0]);
+    store_float(to + kSpreadSumRow * 4, sums[1] + others[1]);
+    store_float(to + 8 * 4, sums[2] + others[2]);
+    store_float(to + (kSpreadSumRow + 8) * 4, sums[3] + others[3]);
     warp_arrive(barriers_.summed(i));
   }
 
@@ -243,30 +246,41 @@ class SpreadSums {
     barrier_wait(barriers_.summed(i), static_cast<uint32_t>(i / kSpreadBuffers & 1));
   }
 
-  /// Adds up the parts of tile i and stores its rows.
+  /// Adds up the parts of tile i and stores its rows, a lane two of a token.
   __device__ __forceinline__ void finish(const ProductCall& c, int i, const SweepItem& it) const {
-    const int n0 = it.tile * kSpreadRows;
+    constexpr int kPairs = kSpreadRows / 2;
     const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
+    const int n = it.tile * kSpreadRows + lane_id() % kPairs * 2;
     const auto* sums = reinterpret_cast<const float*>(
         memory_ + plan_.sums_at() + (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
-    for (int o = lane_id(); o < it.count * kSpreadRows; o += 32) {
-      const int token = o / kSpreadRows;
-      const int row = o % kSpreadRows;
-      float sum = 0.0f;
+    const int64_t matrix = c.offsets != nullptr ? 0 : it.e * c.y_matrix;
+    const bool in_pairs = c.y_format == Format::kBf16 && c.y_row % 2 == 0 && matrix % 2 == 0 &&
+                          reinterpret_cast<uintptr_t>(c.y) % 4 == 0;
+    for (int token = lane_id() / kPairs; token < it.count; token += 32 / kPairs) {
+      const float* mine = sums + token * kSpreadSumRow + lane_id() % kPairs * 2;
+      float2 sum{};
 #pragma unroll 4
-      for (int part = 0; part < plan_.parts; ++part)
-        sum += sums[part * SpreadPlan::kSums + row * kSpreadTokens + token];
+      for (int part = 0; part < plan_.parts; ++part) {
+        const float2 more = *reinterpret_cast<const float2*>(mine + part * SpreadPlan::kSums);
+        sum.x += more.x;
+        sum.y += more.y;
+      }
       const int64_t x_row = it.first + token;
-      store_any(
-          c.y, c.y_format,
-          (c.offsets != nullptr ? 0 : it.e * c.y_matrix) + c.row_of_y(x_row) * c.y_row + n0 + row,
-          c.finished_of(it.e, sum * factor, x_row, n0 + row));
+      const int64_t at = matrix + c.row_of_y(x_row) * c.y_row + n;
+      const float y[2] = {c.finished_of(it.e, sum.x * factor, x_row, n),
+                          c.finished_of(it.e, sum.y * factor, x_row, n + 1)};
+      if (in_pairs) {
+        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.y) + at) = pack_bf16(y[0], y[1]);
+      } else {
+        store_any(c.y, c.y_format, at, y[0]);
+        store_any(c.y, c.y_format, at + 1, y[1]);
+      }
     }
   }
 
  private:
-  __device__ __forceinline__ static void store_two(uint32_t to, float a, float b) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+  __device__ __forceinline__ static void store_float(uint32_t to, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
   }
 
   const SpreadPlan& plan_;
