@@ -31,6 +31,7 @@ tar -xzf "$here/programs.tar.gz" -C "$work" || {
   echo "gpu_test.sh: no programs.tar.gz in $here; ./dev gpu-bundle makes it" >&2
   exit 66
 }
+[ -x "$work/cuda_kernels_test" ] || steps=racecheck  # nothing else is in such a bundle
 log=$out/gpu_test.log
 failed=0
 echo "commit $(cat "$here/commit"), $(date -u +%FT%TZ)" >"$log"
@@ -110,8 +111,8 @@ race_checker() {
     program=cuda_kernels_racecheck
     echo "racecheck: of cuda_kernels_racecheck, where every lane arrives at barriers" | tee -a "$log"
   else
-    echo "racecheck: of cuda_kernels_test, as the bundle has no cuda_kernels_racecheck: hazards of lanes for which" \
-      "another one arrives may be none" | tee -a "$log"
+    echo "racecheck: of cuda_kernels_test, as this is no bundle of ./dev gpu-bundle --racecheck: hazards of lanes" \
+      "for which another one arrives may be none" | tee -a "$log"
   fi
   checker racecheck "$program" --small
 }

@@ -52,7 +52,7 @@ class SmallestCase {
 struct KernelCounts {
   std::atomic<int> shards_left{0};
   std::atomic<int> cases{0};     ///< begun
-  std::atomic<int> left_out{0};  ///< of these, as too large
+  std::atomic<int> left_out{0};  ///< of these, by a variant or more
   std::atomic<int> failures{0};
   std::atomic<int> crashes{0};
   std::atomic<int> not_taken{0};                      ///< cases that no variant takes

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <sys/wait.h>
@@ -31,12 +32,14 @@ constexpr int64_t kRealCaseBytes = int64_t{56} << 30;
 constexpr int kRepeats = 8;
 constexpr size_t kShardCases = 24;
 
-/// What --small computes at most. Kernels for few rows of a large matrix begin with 16 MiB of
-/// 4-bit weights: 2^25 of them, 64 MiFLOP a row, of which two rows are to stay.
+/// What --small computes at most in a case, and how many cases of a variant it runs of a shard,
+/// which is larger then: under a checker it takes long to begin.
 constexpr double kMostSmallFlops = 40e6;
 constexpr int64_t kMostSmallBytes = int64_t{32} << 20;
+constexpr size_t kSmallShardCases = 96;
+constexpr int kMostSmallRuns = 6;
 
-/// For printf: takes both limits of --small, in MFLOP and MiB.
+/// For printf: takes limits of --small: in MFLOP and MiB, runs and cases.
 constexpr const char* kUsage =
     R"(usage: cuda_kernels_test [FLAGS]
 
@@ -46,7 +49,8 @@ constexpr const char* kUsage =
   --variant NAME  only variants of this name, where one takes the case
   --real          the real shapes instead of the small ones (seconds and gigabytes each)
   --small         no case that computes more than %.0f MFLOP or moves more than %.0f MiB, but
-                  of a variant that takes larger ones alone the smallest
+                  of a variant that takes larger ones alone the smallest; and no more than %d
+                  runs of a variant among %zu cases
   --brief         fewer repeats and no other seed, for runs under a memory checker
   --time          times the real shapes that are right, one kernel after the other
   --csv FILE      times, a row a case
@@ -118,8 +122,8 @@ float size_of(const Cost& cost) {
 }
 
 /// What a child does, from case `first` on. Messages: 'b' a case begins, 'r' a run, 'l' a run left
-/// out (size, variant), 'o' no run of the case is left, 'n' no variant takes it, 'f' a failure, 't'
-/// a line of times.
+/// out as too large (size, variant), 'o' a run of the case is left out, 'n' no variant takes it,
+/// 'f' a failure, 't' a line of times.
 class KernelWork {
  public:
   KernelWork(const Options& options, const Work& work, const SendMessage& send)
@@ -159,7 +163,6 @@ class KernelWork {
     const std::unique_ptr<CaseInstance> instance = make(kSeed);
     const float size = size_of(instance->cost());
     const bool leaves_out = work_.small && size > 1;
-    left_out_ = left_out_ || leaves_out;
     const std::unique_ptr<CaseInstance> changed =
         c.spec.bench || options_.brief || leaves_out ? nullptr : make(kSeed + 1);
     int taken = 0;
@@ -168,8 +171,9 @@ class KernelWork {
       runner_->pin(work_.kernel.info.name, variant.name);
       if (!instance->why_not(runner_->exec()).empty()) continue;
       ++taken;
-      if (leaves_out) {
-        send_('l', str_cat(size, " ", variant.name));
+      if (leaves_out) send_('l', str_cat(size, " ", variant.name));
+      if (leaves_out || (work_.small && ++runs_[variant.name] > kMostSmallRuns)) {
+        left_out_ = true;
         continue;
       }
       send_('r', variant.name);
@@ -216,7 +220,8 @@ class KernelWork {
   const Work& work_;
   const SendMessage& send_;
   std::unique_ptr<CaseRunner> runner_;
-  bool left_out_ = false;  ///< the case
+  std::map<std::string_view, int> runs_;  ///< of variants
+  bool left_out_ = false;                 ///< a run of the case
 };
 
 /// Takes the shards of all processes one after the other and runs their cases in children.
@@ -339,7 +344,8 @@ class Worker {
     }
     std::sort(runs.begin(), runs.end());
     std::string line = str_cat(k.kernel.info.name, ": ", k.cases.size(), " cases");
-    if (options_.small) str_append(line, str_cat(", ", counts.left_out.load(), " left out"));
+    if (options_.small)
+      str_append(line, str_cat(", ", counts.left_out.load(), " not by all variants"));
     str_append(line, ", runs:");
     for (const std::string& run : runs)
       str_append(line, run);
@@ -441,7 +447,7 @@ int end_of_run(const Options& options,
   }
   const int bad = failures + crashes + not_taken + number_failures;
   say(str_cat("numbers: ", number_failures, " failures; kernels: ", cases, " cases, ",
-              options.small ? str_cat(left_out, " left out as too large, ") : "", runs, " runs, ",
+              options.small ? str_cat(left_out, " not by all variants, ") : "", runs, " runs, ",
               failures, " failures, ", crashes, " crashes, ", not_taken,
               " not taken: ", bad == 0 ? "PASSED" : "FAILED"));
   return bad == 0 ? 0 : 1;
@@ -458,7 +464,8 @@ int run(const Options& options) {
     num_cases.push_back(kernels.back().cases.size());
   }
   // Times come kernel by kernel, in the order of the cases.
-  Result<CaseShards> shards = CaseShards::create(num_cases, options.time ? SIZE_MAX : kShardCases);
+  const size_t most = options.time ? SIZE_MAX : options.small ? kSmallShardCases : kShardCases;
+  Result<CaseShards> shards = CaseShards::create(num_cases, most);
   if (!shards.ok()) {
     say(std::string(shards.status().message()));
     return 70;
@@ -505,7 +512,8 @@ int main(int argc, char** argv) {
       options.time = true;
     } else if (flag == "--help") {
       std::printf(fathom::kUsage, fathom::kMostSmallFlops * 1e-6,
-                  static_cast<double>(fathom::kMostSmallBytes >> 20));
+                  static_cast<double>(fathom::kMostSmallBytes >> 20), fathom::kMostSmallRuns,
+                  fathom::kSmallShardCases);
       return 0;
     } else {
       std::fprintf(stderr, "cuda_kernels_test: unknown argument '%s' (see --help)\n", argv[i]);

@@ -247,12 +247,14 @@ class SpreadSums {
   }
 
   /// Adds up the parts of tile i and stores its rows, a lane two of a token.
-  __device__ __forceinline__ void finish(const ProductCall& c, int i, const SweepItem& it) const {
+  __device__ __forceinline__ void finish(const ProductCall& c,
+                                         int tile,
+                                         const SweepItem& it) const {
     constexpr int kPairs = kSpreadRows / 2;
     const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
     const int n = it.tile * kSpreadRows + lane_id() % kPairs * 2;
     const auto* sums = reinterpret_cast<const float*>(
-        memory_ + plan_.sums_at() + (i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
+        memory_ + plan_.sums_at() + (tile & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
     const int64_t matrix = c.offsets != nullptr ? 0 : it.e * c.y_matrix;
     const bool in_pairs = c.y_format == Format::kBf16 && c.y_row % 2 == 0 && matrix % 2 == 0 &&
                           reinterpret_cast<uintptr_t>(c.y) % 4 == 0;
@@ -267,14 +269,15 @@ class SpreadSums {
       }
       const int64_t x_row = it.first + token;
       const int64_t at = matrix + c.row_of_y(x_row) * c.y_row + n;
-      const float y[2] = {c.finished_of(it.e, sum.x * factor, x_row, n),
-                          c.finished_of(it.e, sum.y * factor, x_row, n + 1)};
+      sum.x = c.finished_of(it.e, sum.x * factor, x_row, n);
+      sum.y = c.finished_of(it.e, sum.y * factor, x_row, n + 1);
       if (in_pairs) {
-        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.y) + at) = pack_bf16(y[0], y[1]);
-      } else {
-        store_any(c.y, c.y_format, at, y[0]);
-        store_any(c.y, c.y_format, at + 1, y[1]);
+        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.y) + at) = pack_bf16(sum.x, sum.y);
+        continue;
       }
+#pragma unroll 1
+      for (int i = 0; i < 2; ++i)
+        store_any(c.y, c.y_format, at + i, i == 0 ? sum.x : sum.y);
     }
   }
 
