@@ -38,6 +38,7 @@ struct SpreadPlan : SweepPlan {
   int code_bytes = 0;  ///< of a tile
   int scale_row = 0;   ///< bytes
   int slot_bytes = 0;
+  bool y_in_pairs = false;  ///< two elements of a row of y are stored at once
 
   static constexpr int kSums = kSpreadTokens * kSpreadSumRow;  // of a warp
 
@@ -82,6 +83,8 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
   plan.blocks = kWarpsOfSm / (plan.parts + 1);
   while (plan.blocks > 1 && !spread_fits(plan, c, plan.blocks, 2))
     --plan.blocks;
+  plan.y_in_pairs = c.y_format == Format::kBf16 && c.y_row % 2 == 0 && c.y_matrix % 2 == 0 &&
+                    reinterpret_cast<uintptr_t>(c.y) % 4 == 0;
   plan.slots = 2;
   const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
   if (c.offsets == nullptr && tiles <= kFewTiles * plan.blocks * num_sms) return plan;

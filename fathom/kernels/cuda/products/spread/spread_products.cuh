@@ -256,8 +256,6 @@ class SpreadSums {
     const auto* sums = reinterpret_cast<const float*>(
         memory_ + plan_.sums_at() + (tile & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
     const int64_t matrix = c.offsets != nullptr ? 0 : it.e * c.y_matrix;
-    const bool in_pairs = c.y_format == Format::kBf16 && c.y_row % 2 == 0 && matrix % 2 == 0 &&
-                          reinterpret_cast<uintptr_t>(c.y) % 4 == 0;
     for (int token = lane_id() / kPairs; token < it.count; token += 32 / kPairs) {
       const float* mine = sums + token * kSpreadSumRow + lane_id() % kPairs * 2;
       float2 sum{};
@@ -271,7 +269,7 @@ class SpreadSums {
       const int64_t at = matrix + c.row_of_y(x_row) * c.y_row + n;
       sum.x = c.finished_of(it.e, sum.x * factor, x_row, n);
       sum.y = c.finished_of(it.e, sum.y * factor, x_row, n + 1);
-      if (in_pairs) {
+      if (plan_.y_in_pairs) {
         *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.y) + at) = pack_bf16(sum.x, sum.y);
         continue;
       }
