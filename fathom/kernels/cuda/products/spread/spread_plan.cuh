@@ -20,7 +20,8 @@ inline constexpr int kFewestSpreadParts = 3;  // a warp has the sums of one tile
 inline constexpr int kSpreadLag = 2;          // tiles between the sums of a tile and their use
 inline constexpr int kSpreadBuffers = 4;      // of sums: twice the lag
 inline constexpr int kMostSpreadSlots = 8;
-inline constexpr int kSpreadSumRow = 20;  // sums of a token: 16, and 4 that keep banks apart
+inline constexpr int kMostSpreadExperts = 1024;  // whose items have room in shared memory
+inline constexpr int kSpreadSumRow = 20;         // sums of a token: 16, and 4 that keep banks apart
 
 /// A block has `parts` warps, 512 k each, and one that brings weights, tile after tile, into slots
 /// of shared memory. That of a block:
@@ -100,7 +101,7 @@ inline bool takes_spread(const ProductCall& c) {
          c.K >= kFewestSpreadParts * kSpreadK && c.K <= kMostSpreadWarps * kSpreadK &&
          c.N % kSpreadRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) &&
          aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
-         c.matrices <= kMostSweepExperts &&
+         c.matrices <= kMostSpreadExperts &&
          (c.offsets == nullptr ? c.T <= kSpreadTokens : c.T <= int64_t{4} * c.matrices);
 }
 

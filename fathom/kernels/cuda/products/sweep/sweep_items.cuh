@@ -25,8 +25,6 @@ struct SweepItem {
   int count;
 };
 
-inline constexpr int kMostSweepExperts = 1024;
-
 /// Brings offsets into the last cache while the kernel before, which may make them, still runs. No
 /// value of theirs is used before it is done.
 __device__ __forceinline__ void bring_offsets_nearer(const ProductCall& c) {
@@ -35,49 +33,55 @@ __device__ __forceinline__ void bring_offsets_nearer(const ProductCall& c) {
   if (i <= c.matrices) prefetch_line(c.offsets + i);
 }
 
-/// For all threads of a block, at least 128: the first item of every expert; starts[matrices] is
-/// their number. Offsets come from far away, so that all are asked for at once.
+/// For all threads of a block: the first item of every expert; starts[matrices] is their number.
+/// Offsets come from far away, so that all of a round are asked for at once, and one is enough for
+/// most.
 template <int kBatch>
 __device__ __forceinline__ void find_expert_items(const ProductCall& c,
                                                   int row_tiles,
                                                   int threads,
                                                   int* starts) {
-  constexpr int kMostEach = kMostSweepExperts / 128;
+  constexpr int kMostEach = 8;
   __shared__ int warp_items[32];
-  const int each = (c.matrices + threads - 1) / threads;  // experts of a thread
-  const int first = static_cast<int>(threadIdx.x) * each;
-  int rows[kMostEach + 1];
+  int before = 0;  // items of earlier rounds
+#pragma unroll 1
+  for (int from = 0; from < c.matrices; from += kMostEach * threads) {
+    const int end = min(from + kMostEach * threads, c.matrices);
+    const int each = (end - from + threads - 1) / threads;  // experts of a thread
+    const int first = from + static_cast<int>(threadIdx.x) * each;
+    int rows[kMostEach + 1];
 #pragma unroll
-  for (int i = 0; i <= kMostEach; ++i)
-    rows[i] = i <= each ? c.offsets[min(first + i, c.matrices)] : 0;
-  int items[kMostEach];
-  int mine = 0;
+    for (int i = 0; i <= kMostEach; ++i)
+      rows[i] = i <= each ? c.offsets[min(first + i, end)] : 0;
+    int items[kMostEach];
+    int mine = 0;
 #pragma unroll
-  for (int i = 0; i < kMostEach; ++i) {
-    items[i] = i < each ? (rows[i + 1] - rows[i] + kBatch - 1) / kBatch * row_tiles : 0;
-    mine += items[i];
+    for (int i = 0; i < kMostEach; ++i) {
+      items[i] = i < each ? (rows[i + 1] - rows[i] + kBatch - 1) / kBatch * row_tiles : 0;
+      mine += items[i];
+    }
+    int up_to = mine;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+      if (lane_id() >= step) up_to += other;
+    }
+    if (lane_id() == 31) warp_items[warp_id()] = up_to;
+    __syncthreads();
+    int start = before + up_to - mine;
+#pragma unroll
+    for (int warp = 0; warp < threads / 32; ++warp) {
+      if (warp < warp_id()) start += warp_items[warp];
+      before += warp_items[warp];
+    }
+#pragma unroll
+    for (int i = 0; i < kMostEach; ++i) {
+      if (i < each && first + i < end) starts[first + i] = start;
+      start += items[i];
+    }
+    __syncthreads();
   }
-  int up_to = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
-    if (lane_id() >= step) up_to += other;
-  }
-  if (lane_id() == 31) warp_items[warp_id()] = up_to;
-  __syncthreads();
-  int start = up_to - mine;
-  int all = 0;
-#pragma unroll
-  for (int warp = 0; warp < threads / 32; ++warp) {
-    if (warp < warp_id()) start += warp_items[warp];
-    all += warp_items[warp];
-  }
-#pragma unroll
-  for (int i = 0; i < kMostEach; ++i) {
-    if (i < each && first + i < c.matrices) starts[first + i] = start;
-    start += items[i];
-  }
-  if (threadIdx.x == 0) starts[c.matrices] = all;
+  if (threadIdx.x == 0) starts[c.matrices] = before;
   __syncthreads();
 }
 
