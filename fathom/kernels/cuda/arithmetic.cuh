@@ -13,6 +13,20 @@ __device__ __forceinline__ float limit_size(float value, float limit) {
   return out;
 }
 
+/// The larger of both; NaN if any is. PTX ISA, max.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
+/// Zeros above the highest bit of a word that is not zero. PTX ISA, bfind.
+__device__ __forceinline__ uint32_t leading_zeros(uint32_t word) {
+  uint32_t out;
+  asm("bfind.shiftamt.u32 %0, %1;" : "=r"(out) : "r"(word));
+  return out;
+}
+
 /// PTX ISA, rcp.approx.ftz.
 __device__ __forceinline__ float approximate_reciprocal(float x) {
   float y;

@@ -25,6 +25,14 @@ __device__ __forceinline__ uint32_t kept(uint32_t value) {
   return value;
 }
 
+/// An object in shared memory whose address is kept in a register: the compiler makes it again
+/// from the place of the block's window, at every use.
+template <class T>
+__device__ __forceinline__ T& kept_shared(T& object) {
+  const uint32_t address = kept(static_cast<uint32_t>(__cvta_generic_to_shared(&object)));
+  return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
+
 __device__ __forceinline__ int lane_id() {
   return static_cast<int>(threadIdx.x) & 31;
 }
