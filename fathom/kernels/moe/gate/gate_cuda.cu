@@ -144,11 +144,7 @@ Status run_pairs(Exec& ex, const typename K::Args& a) {
 
 template <class K>
 bool takes_pairs(const typename K::Args& a) {
-  const Gate g = gate_of(a);
-  const bool groups_fit =
-      g.keep_groups == g.num_groups || (g.num_groups == kPairGroups && g.keep_groups <= kMostKept);
-  return g.in_vectors && g.num_experts == kPairExperts && g.chosen > 0 && g.chosen <= kMostChosen &&
-         groups_fit;
+  return pairs_take(gate_of(a));
 }
 
 template <class K>

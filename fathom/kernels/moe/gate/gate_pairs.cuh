@@ -13,278 +13,101 @@
 //
 // What the approximation leaves open (groups of nearly the same rating), what does not fit (more
 // candidates than places, as ties make) and what has no place in an order (NaN, infinities) is
-// done again for the pair, exactly and in rounds.
+// done again for the token, exactly and in rounds.
+//
+// There are as many warps as find room at once; each takes every so many-th pair, and loads the
+// next one's logits into the registers of choice~ as soon as candidates are known.
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/reduce.cuh"
-#include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
+#include "fathom/kernels/moe/gate/pair_choices.cuh"
 
 namespace fathom::cuda {
 
-inline constexpr int kPairItems = kVector;
-inline constexpr int kPairExperts = 32 * kPairItems;
-inline constexpr int kPairGroups = 8;
-inline constexpr int kGroupLanes = 32 / kPairGroups;
-inline constexpr int kCandidates = 16;  // of a token
-inline constexpr int kMostKept =
-    kCandidates / kGroupLanes;  // groups: a part for each of their lanes
-inline constexpr int kMostChosen = 8;
 inline constexpr int kPairWarps = 4;
-
-using PairChoices = float[2][kPairItems];
-
-/// Of a warp. Token i of the pair has row i.
-struct alignas(16) PairMemory {
-  union {
-    float part[2][kCandidates];
-    float choice[2][kCandidates];
-    uint32_t rounds[2 * kMostChosen];
-  };
-
-  int32_t id[2][kCandidates];  // of candidates, by expert
-  float chosen_score[2][kMostChosen];
-  int32_t chosen_id[2][kMostChosen];
-};
-
-/// Lanes 0-15 serve token 0 of a pair, the others token 1.
-__device__ __forceinline__ int pair_token() {
-  return lane_id() / kCandidates;
-}
-
-__device__ __forceinline__ int pair_place() {
-  return lane_id() % kCandidates;
-}
-
-/// What choice~ may differ from the choice score. A sigmoid of the approximate instructions is off
-/// by less than 2^-22 (2 ulp of the exponential, times s (1 - s), and 1 ulp of the reciprocal); the
-/// sum with a bias rounds once more, by a part of itself. These are several times as large.
-inline constexpr float kSlack = 0x1p-18f;
-inline constexpr float kSlackOfSize = 0x1p-20f;
-
-/// What a router goes by, as far as code depends on it.
-enum class Choice : uint8_t { kLogit, kSigmoid, kRoundedSigmoid };
-
-/// The exact choice score of an expert with logit z, and its score (a softmax's is made later).
-template <Choice kChoice>
-__device__ __forceinline__ float exact_choice(const Gate& g, float z, float bias, float& score) {
-  if constexpr (kChoice == Choice::kLogit) {
-    if (g.softcap != 0.0f) z = g.softcap * tanhf(z / g.softcap);
-    return __fadd_rn(z, bias);
-  } else {
-    const float inverse = 1.0f + expf(-z);
-    score = inverse <= kMostInverted ? reciprocal_above_one(inverse) : 1.0f / inverse;
-    if constexpr (kChoice == Choice::kSigmoid) return score + bias;
-    score = round_to(g.format, score);
-    return round_to(g.format, score + bias);
-  }
-}
-
-/// Where the logits of a pair lie; of a last token alone, twice.
-struct PairRows {
-  const uint8_t* of[2];
-
-  __device__ __forceinline__ PairRows(const uint8_t* first, int64_t row_bytes, bool has_second)
-      : of{first, has_second ? first + row_bytes : first} {}
-
-  /// Both tokens' loads are under way at once.
-  template <class T>
-  __device__ __forceinline__ void load_as(PairChoices& logits) const {
-    Packed<T> packed[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      packed[i] = load_packed(reinterpret_cast<const T*>(of[i]) + lane_id() * kPairItems);
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      unpack(packed[i], logits[i]);
-  }
-
-  __device__ __forceinline__ void load(Format format, PairChoices& logits) const {
-    if (format == Format::kF32) return load_as<float>(logits);
-    if (format == Format::kBf16) return load_as<Bf16>(logits);
-    load_as<F16>(logits);
-  }
-
-  /// That of an expert, of the token that this lane serves.
-  __device__ __forceinline__ float logit(Format format, int id) const {
-    const uint8_t* const row = pair_token() == 0 ? of[0] : of[1];
-    if (format == Format::kF32) return cuda::load(reinterpret_cast<const float*>(row) + id);
-    if (format == Format::kBf16) return cuda::load(reinterpret_cast<const Bf16*>(row) + id);
-    return cuda::load(reinterpret_cast<const F16*>(row) + id);
-  }
-};
-
-/// From logits to choice~.
-template <Choice kChoice>
-__device__ __forceinline__ void near_choices(const Gate& g,
-                                             const float (&bias)[kPairItems],
-                                             float (&choice)[kPairItems]) {
-  if constexpr (kChoice == Choice::kSigmoid) {
-    constexpr float kMinusLog2e = -1.4426950408889634f;
-#pragma unroll
-    for (int i = 0; i < kPairItems; ++i) {
-      const float inverse = 1.0f + exp2_approx(choice[i] * kMinusLog2e);
-      choice[i] = approximate_reciprocal(inverse) + bias[i];
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kPairItems; ++i) {
-      float score;
-      choice[i] = exact_choice<kChoice>(g, choice[i], bias[i], score);
-    }
-  }
-}
-
-/// NaN left out; -inf if there is nothing else.
-__device__ __forceinline__ float largest(const float (&choice)[kPairItems]) {
-  float most = -INFINITY;
-#pragma unroll
-  for (float c : choice)
-    most = fmaxf(most, c);
-  return most;
-}
-
-/// Values in falling order of the places of kPlaces lanes, kStride apart.
-template <int kPlaces, int kStride>
-__device__ __forceinline__ float sort_lanes(float value) {
-  const int place = lane_id() / kStride % kPlaces;
-#pragma unroll
-  for (int size = 2; size <= kPlaces; size *= 2) {
-#pragma unroll
-    for (int step = size / 2; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(0xFFFFFFFFu, value, step * kStride);
-      const bool keeps_larger = ((place & size) == 0) == ((place & step) == 0);
-      value = (other > value) == keeps_larger ? other : value;
-    }
-  }
-  return value;
-}
-
-/// Of two values a token, that of the token that this lane serves, from both halves of the warp.
-template <class Combine>
-__device__ __forceinline__ float combine_halves(float of_0, float of_1, Combine combine) {
-  const bool first = pair_token() == 0;
-  const float theirs = __shfl_xor_sync(0xFFFFFFFFu, first ? of_1 : of_0, kCandidates);
-  return combine(first ? of_0 : of_1, theirs);
-}
-
-// ---- groups ----
-
-/// The two largest of a group or of a part of it.
-struct Best {
-  float first;
-  float second;
-
-  __device__ __forceinline__ void add(const Best& b) {
-    second = fmaxf(fminf(first, b.first), fmaxf(second, b.second));
-    first = fmaxf(first, b.first);
-  }
-};
-
-__device__ __forceinline__ Best best_of(const float (&choice)[kPairItems]) {
-  Best best{fmaxf(choice[0], choice[1]), fminf(choice[0], choice[1])};
-#pragma unroll
-  for (int i = 2; i < kPairItems; i += 2)
-    best.add({fmaxf(choice[i], choice[i + 1]), fminf(choice[i], choice[i + 1])});
-  return best;
-}
-
-/// The lanes whose groups are kept, of each token.
-struct KeptLanes {
-  unsigned of[2];
-  float most[2];  ///< of this lane
-  bool sure;      ///< false: ratings are too near each other, or no numbers
-
-  __device__ __forceinline__ KeptLanes(const Gate& g, const PairChoices& choices) {
-    const Best best[2] = {best_of(choices[0]), best_of(choices[1])};
-    most[0] = best[0].first;
-    most[1] = best[1].first;
-    // Even lanes rate groups of token 0, odd ones those of token 1.
-    const bool odd = lane_id() % 2 != 0;
-    Best mine = odd ? best[1] : best[0];
-    const Best given = odd ? best[0] : best[1];
-    mine.add({__shfl_xor_sync(0xFFFFFFFFu, given.first, 1),
-              __shfl_xor_sync(0xFFFFFFFFu, given.second, 1)});
-    mine.add({__shfl_xor_sync(0xFFFFFFFFu, mine.first, 2),
-              __shfl_xor_sync(0xFFFFFFFFu, mine.second, 2)});
-    const bool sums = g.rating == GroupRating::kSumOfTwo;
-    const float rating = sums ? mine.first + mine.second : mine.first;
-    const float sorted = sort_lanes<kPairGroups, kGroupLanes>(rating);
-    const int token = lane_id() % 2;
-    const int last = kGroupLanes * (g.keep_groups - 1) + token;
-    const float last_kept = __shfl_sync(0xFFFFFFFFu, sorted, last);
-    const float next = __shfl_sync(0xFFFFFFFFu, sorted, last + kGroupLanes);
-    // Sizes are not negative, so that they are in order as integers; those of NaN come last.
-    const float size = fabsf(mine.first) + fabsf(mine.second);
-    const float most_size = __uint_as_float(__reduce_max_sync(0xFFFFFFFFu, __float_as_uint(size)));
-    float sum = 0.0f;  // of all: NaN, if there is one
-#pragma unroll
-    for (int i = 0; i < kPairItems; ++i)
-      sum += choices[0][i] + choices[1][i];
-    const bool clear = last_kept - next > 2 * (kSlack + kSlackOfSize * most_size);
-    sure = __all_sync(0xFFFFFFFFu, clear && !isnan(sum));
-    const unsigned kept = __ballot_sync(0xFFFFFFFFu, rating >= last_kept);
-    constexpr unsigned kFirstLanes = 0x11111111u;  // of groups
-    static_assert(kGroupLanes == 4);
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      of[i] = (kept >> i & kFirstLanes) * 15;
-  }
-};
-
-/// The largest of every lane that is kept, of the token that this lane serves; -inf for the rest.
-__device__ __forceinline__ float kept_parts(const KeptLanes& kept, PairMemory& memory) {
-  memory.part[pair_token()][pair_place()] = -INFINITY;
-  __syncwarp();
-  const unsigned lower = (1u << lane_id()) - 1;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int place = __popc(kept.of[i] & lower);
-    if ((kept.of[i] >> lane_id() & 1) != 0) memory.part[i][place] = kept.most[i];
-  }
-  __syncwarp();
-  return memory.part[pair_token()][pair_place()];
-}
+inline constexpr int kPairBlocks = 9;  // of a multiprocessor, at 56 registers a thread
 
 // ---- candidates ----
 
-/// Bit i: choice[i] > least. The sign of a difference, shifted in, is cheaper than a comparison;
-/// that of a NaN is clear.
+/// Shifts in a bit for every item, the first one highest: choice[i] > least. The sign of a
+/// difference is cheaper than a comparison; that of a NaN is clear.
+template <int kItems>
 __device__ __forceinline__ uint32_t larger_than(float least,
-                                                const float (&choice)[kPairItems],
+                                                const float (&choice)[kItems],
                                                 uint32_t mask) {
 #pragma unroll
-  for (int i = kPairItems - 1; i >= 0; --i)
-    mask = __funnelshift_l(__float_as_uint(__fsub_rn(least, choice[i])), mask, 1);
+  for (float c : choice)
+    mask = __funnelshift_l(__float_as_uint(__fsub_rn(least, c)), mask, 1);
   return mask;
 }
 
+/// Candidates of this lane: the highest bits of a word for each token, the first item highest.
+struct LaneCandidates {
+  uint32_t of[2];
+
+  template <int kItems>
+  __device__ __forceinline__ LaneCandidates(const float (&least)[2],
+                                            const PairChoices<kItems>& choices) {
+    static_assert(2 * kItems <= 32);
+    const uint32_t mask = larger_than(least[1], choices[1], larger_than(least[0], choices[0], 0));
+    of[0] = mask >> kItems << (32 - kItems);
+    of[1] = mask << (32 - kItems);
+  }
+};
+
 /// Writes the ids of bits of `mask`, in their order.
+template <int kItems>
 __device__ __forceinline__ void write_ids(uint32_t mask, int32_t* to) {
-  const int first = lane_id() * kPairItems - 1;
   while (mask != 0) {
-    *to++ = first + __ffs(static_cast<int>(mask));
-    mask &= mask - 1;
+    const uint32_t item = leading_zeros(mask);
+    *to++ = lane_id() * kItems + static_cast<int>(item);
+    mask &= 0x7FFFFFFFu >> item;
   }
 }
 
-/// Writes the experts of both tokens whose choice~ is larger than `least`, in their order. Returns
-/// how many token 0 has, plus 2^16 for each of token 1; writes nothing if either has too many.
-__device__ __forceinline__ int write_candidates(uint32_t mask, PairMemory& memory) {
-  constexpr uint32_t kOfToken = (1u << kPairItems) - 1;
-  const uint32_t of[2] = {mask & kOfToken, mask >> kPairItems};
-  const int mine = __popc(of[0]) + (__popc(of[1]) << 16);
+/// How many candidates each token has; bit i of `failed`: too many or too few of token i, which
+/// then has none.
+struct CandidateCounts {
+  int of[2];
+  unsigned failed;
+
+  /// both: those of token 0, plus 2^16 for each of token 1.
+  __device__ __forceinline__ CandidateCounts(int both, int chosen)
+      : of{both & 0xFFFF, both >> 16}, failed(0) {
+    // Halves are negative where a count is out of bounds. One may seem so that is not, so each is
+    // looked at below.
+    constexpr unsigned kBoth = 0x10001u;
+    const auto counts = static_cast<unsigned>(both);
+    const unsigned bounds = (counts - static_cast<unsigned>(chosen) * kBoth) |
+                            (static_cast<unsigned>(kCandidates) * kBoth - counts);
+    if ((bounds & 0x8000u * kBoth) == 0) return;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (of[i] >= chosen && of[i] <= kCandidates) continue;
+      failed |= 1u << i;
+      of[i] = 0;
+    }
+  }
+};
+
+/// Writes the candidates of both tokens, in their order; none of those that failed.
+template <int kItems>
+__device__ __forceinline__ CandidateCounts write_candidates(const LaneCandidates& candidates,
+                                                            int chosen,
+                                                            PairMemory& memory) {
+  const int mine = __popc(candidates.of[0]) + (__popc(candidates.of[1]) << 16);
   const int up_to = sum_up_to_lane(mine);
-  const int all = __shfl_sync(0xFFFFFFFFu, up_to, 31);
-  if ((all & 0xFFFF) > kCandidates || all >> 16 > kCandidates) return all;
+  const CandidateCounts counts(__shfl_sync(0xFFFFFFFFu, up_to, 31), chosen);
   const int before = up_to - mine;
-  write_ids(of[0], memory.id[0] + (before & 0xFFFF));
-  write_ids(of[1], memory.id[1] + (before >> 16));
-  return all;
+  if (counts.of[0] != 0) write_ids<kItems>(candidates.of[0], memory.of[0].id + (before & 0xFFFF));
+  if (counts.of[1] != 0) write_ids<kItems>(candidates.of[1], memory.of[1].id + (before >> 16));
+  return counts;
 }
 
 /// How many candidates of the token go before this lane's, which is one of the first `count`; other
@@ -295,8 +118,8 @@ __device__ __forceinline__ int rank_of(const float (&choices)[kCandidates],
                                        int count) {
   uint32_t larger = 0;
 #pragma unroll
-  for (float other : choices)
-    larger = __funnelshift_l(__float_as_uint(__fsub_rn(choice, other)), larger, 1);
+  for (int j = 0; j < kCandidates; ++j)
+    larger = __funnelshift_l(__float_as_uint(__fsub_rn(choice, choices[j])), larger, 1);
   const int place = pair_place();
   int rank = place < count ? __popc(larger) : place;
   constexpr int kSumOfRanks = kCandidates * (kCandidates - 1);  // of both tokens
@@ -313,7 +136,8 @@ struct SoftmaxOf {
   float divisor = 1.0f;
 
   /// parts: sorted, the largest of all first.
-  __device__ __forceinline__ SoftmaxOf(float parts, const PairChoices& choices) {
+  template <int kItems>
+  __device__ __forceinline__ SoftmaxOf(float parts, const PairChoices<kItems>& choices) {
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -329,68 +153,145 @@ struct SoftmaxOf {
   SoftmaxOf() = default;
 };
 
-/// Both tokens of a pair, from `count` candidates of the token that this lane serves.
-template <Choice kChoice>
+/// From a pair of a warp to its next one.
+struct PairSteps {
+  int tokens;
+  int64_t logits, weights, ids;  // elements
+};
+
+/// What a lane reads and writes of a pair.
+template <class T, int kItems>
+struct PairPlace {
+  int t;            ///< the first token
+  const T* logits;  ///< its logits, those of this lane
+  float* weights;   ///< of the token that this lane serves, from its place on
+  int32_t* ids;
+
+  __device__ __forceinline__ PairPlace(const Gate& g, int first_t) : t(first_t) {
+    const int64_t mine = int64_t{t} + pair_token();
+    const T* const all = static_cast<const T*>(g.logits);
+    logits = all + t * g.logits_stride + lane_id() * kItems;
+    weights = g.weights[mine] + pair_place();
+    ids = g.ids[mine] + pair_place();
+  }
+
+  __device__ __forceinline__ void advance(const PairSteps& steps) {
+    t += steps.tokens;
+    logits += steps.logits;
+    weights += steps.weights;
+    ids += steps.ids;
+  }
+
+  /// Loads the logits of a pair: those of a last token alone twice.
+  __device__ __forceinline__ void load(const Gate& g, PackedPair<T, kItems>& packed) const {
+    load_from(g, t, logits, packed);
+  }
+
+  /// Those of the next pair; of the last pair once more, so that loads are under no condition,
+  /// which would make all wait for them.
+  __device__ __forceinline__ void load_next(const Gate& g,
+                                            const PairSteps& steps,
+                                            PackedPair<T, kItems>& packed) const {
+    const bool exists = t + steps.tokens < count(g);
+    load_from(g, t + steps.tokens, logits + (exists ? steps.logits : 0), packed);
+  }
+
+  /// That of an expert, of the token that this lane serves.
+  __device__ __forceinline__ float logit(const Gate& g, int id) const {
+    const T* const row = logits + (pair_token() == 0 ? 0 : g.logits_stride);
+    return cuda::load(row + (id - lane_id() * kItems));
+  }
+
+  /// False for lanes that serve a second token where there is none.
+  __device__ __forceinline__ bool serves(const Gate& g) const {
+    return t + pair_token() < count(g);
+  }
+
+  static __device__ __forceinline__ int count(const Gate& g) {
+    return static_cast<int>(g.num_tokens);
+  }
+
+  __device__ __forceinline__ void write(const Gate& g, float score, int32_t id, float sum) const {
+    if (pair_place() < g.chosen) {
+      *weights = weight_of(g, score, sum);
+      *ids = id;
+    }
+#pragma unroll 1
+    for (int i = pair_place(); i < g.num_shared; i += kCandidates) {
+      weights[g.chosen + i - pair_place()] = g.shared_weight;
+      ids[g.chosen + i - pair_place()] = g.num_experts + i;
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void load_from(const Gate& g,
+                                                   int first_t,
+                                                   const T* first,
+                                                   PackedPair<T, kItems>& packed) {
+    const T* const from[2] = {first, first + (first_t + 1 < count(g) ? g.logits_stride : 0)};
+    packed.load(from);
+  }
+};
+
+/// Both tokens of a pair, from `count` candidates of the token that this lane serves; 0: none, and
+/// no results.
+template <Choice kChoice, class T, int kItems>
 __device__ __forceinline__ void choose_ranked(const Gate& g,
-                                              int64_t pair,
-                                              const PairRows& rows,
-                                              const float (&bias)[kPairExperts],
+                                              const PairPlace<T, kItems>& at,
+                                              const float (&bias)[32 * kItems],
                                               int count,
                                               const SoftmaxOf& softmax,
-                                              PairMemory& memory) {
-  const int token = pair_token();
+                                              TokenMemory& memory) {
   const int place = pair_place();
-  const int64_t t = pair + token;
   float choice = -INFINITY;
   float score = 0.0f;
   int32_t id = 0;
   if (place < count) {
-    id = memory.id[token][place];
-    choice = exact_choice<kChoice>(g, rows.logit(g.format, id), bias[id], score) + 0.0f;
+    id = memory.id[place];
+    choice = exact_choice<kChoice>(g, at.logit(g, id), bias[id], score) + 0.0f;
     if constexpr (kChoice == Choice::kLogit) score = expf(choice - softmax.most) / softmax.divisor;
   }
-  memory.choice[token][place] = choice;
+  memory.choice[place] = choice;
   __syncwarp();
-  const int rank = rank_of(memory.choice[token], choice, count);
+  const int rank = rank_of(memory.choice, choice, count);
   if (rank < kMostChosen) {
-    memory.chosen_score[token][rank] = rank < g.chosen ? score : 0.0f;
-    memory.chosen_id[token][rank] = id;
+    memory.chosen_score[rank] = rank < g.chosen ? score : 0.0f;
+    memory.chosen_id[rank] = id;
   }
   __syncwarp();
   float sum = 0.0f;
+  if (g.renormalise) {
 #pragma unroll
-  for (float chosen : memory.chosen_score[token])
-    sum += chosen;
-  if (t >= g.num_tokens) return;
-  if (place < g.chosen) {
-    write_choice(g, t, place, memory.chosen_score[token][place], memory.chosen_id[token][place],
-                 sum);
+    for (int k = 0; k < kMostChosen; ++k)
+      sum += memory.chosen_score[k];
   }
-  write_shared(g, t, place, kCandidates);
+  if (count == 0) return;
+  const int of_lane = place % kMostChosen;
+  at.write(g, memory.chosen_score[of_lane], memory.chosen_id[of_lane], sum);
 }
 
-/// One pair; false if it is to be done in rounds.
-template <Choice kChoice, bool kGrouped>
-__device__ __forceinline__ bool route_pair(const Gate& g,
-                                           int64_t t,
-                                           const PairRows& rows,
-                                           const float (&bias)[kPairItems],
-                                           const float (&all_bias)[kPairExperts],
-                                           PairMemory& memory) {
-  PairChoices choices;
-  rows.load(g.format, choices);
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    near_choices<kChoice>(g, bias, choices[i]);
+/// One pair, of which `packed` holds the logits; loads those of the next one as soon as there is
+/// room. Returns the tokens that are to be done in rounds: bit i for token i.
+template <Choice kChoice, bool kGrouped, class T, int kItems>
+__device__ __forceinline__ unsigned route_pair(const Gate& g,
+                                               const PairSteps& steps,
+                                               const PairPlace<T, kItems>& at,
+                                               const float (&all_bias)[32 * kItems],
+                                               PackedPair<T, kItems>& packed,
+                                               PairMemory& memory,
+                                               TokenMemory& served) {
+  PairChoices<kItems> choices;
+  packed.unpack_all(choices);
+  near_choices<kChoice, kItems>(g, all_bias, choices);
   float parts;
-  uint32_t of_kept_groups = ~0u;
+  [[maybe_unused]] KeptLanes kept{};
   if constexpr (kGrouped) {
-    const KeptLanes kept(g, choices);
-    if (!kept.sure) return false;
-    parts = kept_parts(kept, memory);
-    constexpr uint32_t kOfToken = (1u << kPairItems) - 1;
-    const auto items = [&](int i) { return kept.of[i] >> lane_id() & 1 ? kOfToken : 0; };
-    of_kept_groups = items(0) | items(1) << kPairItems;
+    if constexpr (kChoice == Choice::kLogit) {
+      kept.by_largest(g, choices);
+    } else {
+      kept.by_sums(g, choices);
+    }
+    parts = kept_parts(kept, memory, served);
   } else {
     parts = combine_halves(largest(choices[0]), largest(choices[1]), Max());
   }
@@ -400,78 +301,126 @@ __device__ __forceinline__ bool route_pair(const Gate& g,
   const float below = parts - fmaf(fabsf(parts), kSlackOfSize, kSlack);
   const float least[2] = {__shfl_sync(0xFFFFFFFFu, below, g.chosen - 1),
                           __shfl_sync(0xFFFFFFFFu, below, kCandidates + g.chosen - 1)};
-  if (!(fminf(least[0], least[1]) > -INFINITY)) return false;
-  const uint32_t mask = larger_than(least[0], choices[0], larger_than(least[1], choices[1], 0));
-  const int counts = write_candidates(mask & of_kept_groups, memory);
-  const int of[2] = {counts & 0xFFFF, counts >> 16};
-  if (max(of[0], of[1]) > kCandidates || min(of[0], of[1]) < g.chosen) return false;
+  LaneCandidates candidates(least, choices);
+  at.load_next(g, steps, packed);
+  if constexpr (kGrouped) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      candidates.of[i] = (kept.of[i] >> lane_id() & 1) != 0 ? candidates.of[i] : 0;
+  }
+  const CandidateCounts counts = write_candidates<kItems>(candidates, g.chosen, memory);
+  if (counts.failed == 3) return 3;
   __syncwarp();
-  choose_ranked<kChoice>(g, t, rows, all_bias, pair_token() == 0 ? of[0] : of[1], softmax, memory);
-  return true;
+  const int count = pair_token() == 0 ? counts.of[0] : counts.of[1];
+  choose_ranked<kChoice>(g, at, all_bias, at.serves(g) ? count : 0, softmax, served);
+  return counts.failed;
 }
 
-/// pairs: of a warp, one after the other.
-template <Choice kChoice, bool kGrouped>
-__global__ void __launch_bounds__(32 * kPairWarps, 8)
-    route_pairs(const __grid_constant__ Gate g, int pairs) {
+template <bool kGrouped, int kItems>
+__device__ __forceinline__ void route_in_rounds(const Gate& g,
+                                                int64_t t,
+                                                const float (&all_bias)[32 * kItems],
+                                                PairMemory& memory) {
+  Scores<kItems, true, true> scores;  // a token's bits do not depend on how it is done
+  float bias[kItems];
+  bias_of_lane<kItems>(all_bias, bias);
+  scores.load(g, t);
+  scores.make(g, bias);
+  if (kGrouped) keep_groups_of_lanes(g, scores);
+  choose(g, t, scores, memory.rounds);
+  __syncwarp();
+}
+
+template <int kItems>
+__device__ __forceinline__ void share_bias(const Gate& g, float (&all_bias)[32 * kItems]) {
+  if (warp_id() != 0) return;
+  Scores<kItems, true, true> scores;
+  float bias[kItems];
+  scores.load_bias(g, bias);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i)
+    all_bias[scores.expert(i)] = bias[i];
+}
+
+template <Choice kChoice, bool kGrouped, class T, int kItems>
+__global__ void __launch_bounds__(32 * kPairWarps, kPairBlocks)
+    route_pairs(const __grid_constant__ Gate g, const __grid_constant__ PairSteps steps) {
   __shared__ PairMemory all_memory[kPairWarps];
-  __shared__ float all_bias[kPairExperts];
+  alignas(16) __shared__ float shared_bias[32 * kItems];
   let_next_start();
   wait_for_previous();
-  PairMemory& memory = all_memory[warp_id()];
-  const int64_t begin = 2 * pairs * (int64_t{blockIdx.x} * kPairWarps + warp_id());
-  const int64_t end = min(begin + 2 * pairs, g.num_tokens);
-  Scores<kPairItems, true, true> scores;  // a token's bits do not depend on the other's
-  float bias[kPairItems];
-  scores.load_bias(g, bias);
-  if (warp_id() == 0) {
-#pragma unroll
-    for (int i = 0; i < kPairItems; ++i)
-      all_bias[scores.expert(i)] = bias[i];
-  }
+  PairMemory& memory = kept_shared(all_memory[warp_id()]);
+  TokenMemory& served = kept_shared(all_memory[warp_id()].of[pair_token()]);
+  auto& all_bias = kept_shared(shared_bias);
+  share_bias<kItems>(g, all_bias);
   __syncthreads();
-  const int64_t row_bytes = g.logits_stride * (g.format == Format::kF32 ? 4 : 2);
-  const auto* row = static_cast<const uint8_t*>(g.logits) + begin * row_bytes;
+  PairPlace<T, kItems> at(g, 2 * (static_cast<int>(blockIdx.x) * kPairWarps + warp_id()));
+  if (at.t >= at.count(g)) return;
+  PackedPair<T, kItems> packed;
+  at.load(g, packed);
 #pragma unroll 1
-  for (int64_t t = begin; t < end; t += 2, row += 2 * row_bytes) {
-    const PairRows rows(row, row_bytes, t + 1 < end);
-    if (route_pair<kChoice, kGrouped>(g, t, rows, bias, all_bias, memory)) {
-      __syncwarp();  // all have read their results
-      continue;
-    }
+  for (; at.t < at.count(g); at.advance(steps)) {
+    const unsigned failed =
+        route_pair<kChoice, kGrouped>(g, steps, at, all_bias, packed, memory, served);
+    __syncwarp();  // all have read their results
+    if (failed == 0) continue;
 #pragma unroll 1
-    for (int64_t one = t; one < min(t + 2, end); ++one) {
-      scores.load(g, one);
-      scores.make(g, bias);
-      if (kGrouped) keep_groups_of_lanes(g, scores);
-      choose(g, one, scores, memory.rounds);
-      __syncwarp();
+    for (int i = 0; i < 2 && at.t + i < at.count(g); ++i) {
+      if ((failed >> i & 1) != 0) route_in_rounds<kGrouped, kItems>(g, at.t + i, all_bias, memory);
     }
+    // Once more, so that they need not be kept meanwhile.
+    at.load_next(g, steps, packed);
   }
 }
 
-template <Choice kChoice, bool kGrouped>
+template <Choice kChoice, bool kGrouped, class T, int kItems>
 Status launch_pairs_of(const Exec& ex, const Gate& g) {
-  // So many that there are blocks for every multiprocessor all the same.
-  constexpr int64_t kEnoughWarps = 8192;
   const int64_t all = (g.num_tokens + 1) / 2;
-  const int64_t pairs = std::clamp<int64_t>(all / kEnoughWarps, 1, 8);
-  const int64_t of_block = pairs * kPairWarps;
-  return launch_kernel(ex, route_pairs<kChoice, kGrouped>,
-                       {.blocks = (all + of_block - 1) / of_block, .threads = 32 * kPairWarps}, g,
-                       static_cast<int>(pairs));
+  const int64_t blocks = std::min<int64_t>((all + kPairWarps - 1) / kPairWarps,
+                                           int64_t{kPairBlocks} * ex.device->num_sms);
+  const int64_t tokens = 2 * blocks * kPairWarps;
+  const PairSteps steps{.tokens = static_cast<int>(tokens),
+                        .logits = tokens * g.logits_stride,
+                        .weights = tokens * g.weights.stride,
+                        .ids = tokens * g.ids.stride};
+  return launch_kernel(ex, route_pairs<kChoice, kGrouped, T, kItems>,
+                       {.blocks = blocks, .threads = 32 * kPairWarps}, g, steps);
 }
 
-template <Choice kChoice>
+template <Choice kChoice, class T, int kItems>
 Status launch_pairs_by(const Exec& ex, const Gate& g) {
-  if (g.keep_groups < g.num_groups) return launch_pairs_of<kChoice, true>(ex, g);
-  return launch_pairs_of<kChoice, false>(ex, g);
+  if (g.keep_groups < g.num_groups) return launch_pairs_of<kChoice, true, T, kItems>(ex, g);
+  return launch_pairs_of<kChoice, false, T, kItems>(ex, g);
+}
+
+template <class T>
+Status launch_pairs_from(const Exec& ex, const Gate& g) {
+  if (g.scoring == Scoring::kSoftmax) {
+    return g.num_experts == 160 ? launch_pairs_by<Choice::kLogit, T, 5>(ex, g)
+                                : launch_pairs_by<Choice::kLogit, T, 8>(ex, g);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (g.rounds) return launch_pairs_by<Choice::kRoundedSigmoid, T, 8>(ex, g);
+  }
+  return launch_pairs_by<Choice::kSigmoid, T, 8>(ex, g);
 }
 
 inline Status launch_pairs(const Exec& ex, const Gate& g) {
-  if (g.scoring == Scoring::kSoftmax) return launch_pairs_by<Choice::kLogit>(ex, g);
-  if (g.rounds) return launch_pairs_by<Choice::kRoundedSigmoid>(ex, g);
-  return launch_pairs_by<Choice::kSigmoid>(ex, g);
+  if (g.format == Format::kF32) return launch_pairs_from<float>(ex, g);
+  if (g.format == Format::kBf16) return launch_pairs_from<Bf16>(ex, g);
+  return launch_pairs_from<F16>(ex, g);
+}
+
+/// Numbers of experts of models, as far as lanes have them; 160 of them in softmax routers.
+inline bool pairs_take(const Gate& g) {
+  const bool experts_fit = g.num_experts == 32 * kVector
+                               ? g.in_vectors
+                               : g.num_experts == 160 && g.scoring == Scoring::kSoftmax;
+  const bool groups_fit =
+      g.keep_groups == g.num_groups || (g.num_groups == kPairGroups && g.keep_groups <= kMostKept);
+  constexpr int64_t kMostTokens = std::numeric_limits<int>::max() / 2;
+  return experts_fit && groups_fit && g.chosen > 0 && g.chosen <= kMostChosen &&
+         g.num_tokens <= kMostTokens;
 }
 
 }  // namespace fathom::cuda

@@ -8,6 +8,7 @@
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 
 namespace fathom::cuda {
 
@@ -295,11 +296,16 @@ __device__ int take_best(Scores<kItems, kWhole, kNear>& scores, float& score) {
   return owner * kItems + __shfl_sync(0xFFFFFFFFu, item, owner);
 }
 
+/// The weight of a choice of score `score`; `sum` is that of all scores chosen.
+__device__ __forceinline__ float weight_of(const Gate& g, float score, float sum) {
+  const float divisor = g.renormalise ? sum + g.epsilon : 1.0f;
+  return score / divisor * g.scaling;
+}
+
 /// Choice k of a token, of score `score`; `sum` is that of all scores chosen.
 __device__ __forceinline__ void write_choice(
     const Gate& g, int64_t t, int k, float score, int32_t id, float sum) {
-  const float divisor = g.renormalise ? sum + g.epsilon : 1.0f;
-  g.weights[t][k] = score / divisor * g.scaling;
+  g.weights[t][k] = weight_of(g, score, sum);
   g.ids[t][k] = id;
 }
 
