@@ -39,12 +39,11 @@ CaseSpec spec_of(const Shape& s, bool bench) {
           .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.chosen)};
 }
 
-/// Logits of 256 experts where choosing is not plain: rows of nine kinds, whose neighbours are
-/// other ones the second time.
-constexpr int64_t kEdgeExperts = 256;
+/// Logits where choosing is not plain: rows of nine kinds, whose neighbours are other ones the
+/// second time. items: experts of a lane, where a GPU has a warp for a token.
 constexpr int64_t kEdgeTokens = 19;
 
-double edge_logit(int64_t t, int64_t e, double random) {
+double edge_logit(int64_t t, int64_t e, int64_t items, double random) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const double lower = -1.0 - static_cast<double>(e % 5);
@@ -60,11 +59,11 @@ double edge_logit(int64_t t, int64_t e, double random) {
     case 4:  // three and 43 equal ones behind them
       return e % 85 == 7 ? 2.0 + static_cast<double>(e) / 512 : e % 6 == 1 ? 1.5 : lower;
     case 5:  // sixteen that are the best of sixteen lanes: three, and thirteen equal ones
-      return e % 8 != 0 || e >= 128 ? lower : e % 40 == 8 ? 2.0 : 1.5;
+      return e % items != 0 || e >= 16 * items ? lower : e % (5 * items) == items ? 2.0 : 1.5;
     case 6:  // the same, and one more
-      return e % 8 != 0 || e > 128 ? lower : e % 40 == 8 ? 2.0 : 1.5;
+      return e % items != 0 || e > 16 * items ? lower : e % (5 * items) == items ? 2.0 : 1.5;
     case 7:  // the best are neighbours; scores of 1, of 0, and those just above
-      return e / 8 == 5 ? kInf : e % 4 == 1 ? -kInf : e % 4 == 2 ? -88.0 : random;
+      return e / items == 5 ? kInf : e % 4 == 1 ? -kInf : e % 4 == 2 ? -88.0 : random;
     default:
       return kNan;
   }
@@ -83,7 +82,9 @@ struct RouterOperands {
     const Placement rows{.row_gap = 3, .rows_per_batch = 1};
     logits = c.input({s.tokens, s.experts}, s.format, {.scale = 2.0}, rows);
     if (s.values == Logits::kEdges) {
-      logits.fill([&](int64_t i) { return edge_logit(i / s.experts, i % s.experts, logits[i]); });
+      logits.fill([&](int64_t i) {
+        return edge_logit(i / s.experts, i % s.experts, s.experts / 32, logits[i]);
+      });
     }
     if (has_bias) {
       bias = c.input({s.experts}, bias_format, {.scale = 0.1});
@@ -327,8 +328,7 @@ void add_gate_cases(CaseList& list) {
   // Equal scores, NaN and infinities: more of the best than a GPU ranks at once, and just as many.
   const auto edges = [](int64_t chosen, Format format, bool with_bias, int groups = 1,
                         int kept = 1) {
-    return Shape{kEdgeTokens, kEdgeExperts, chosen,    groups,
-                 kept,        format,       with_bias, Logits::kEdges};
+    return Shape{kEdgeTokens, 256, chosen, groups, kept, format, with_bias, Logits::kEdges};
   };
   for (int64_t k : {1, 5, 8}) {
     add_softmax(list, edges(k, Format::kF32, false), false, Renormalize::kNo, 0);
@@ -350,6 +350,23 @@ void add_gate_cases(CaseList& list) {
     add_grouped(list, edges(8, f, false, 8, 4), false, 1, ScorePrecision::kLogits);
     add_group_limited(list, edges(8, f, false, 8, 3), false, Renormalize::kYes);
   }
+  const auto edges_of_160 = [&](int64_t chosen, Format format, bool with_bias, int groups = 1,
+                                int kept = 1) {
+    Shape s = edges(chosen, format, with_bias, groups, kept);
+    s.experts = 160;
+    return s;
+  };
+  for (int64_t k : {1, 5, 6, 8})
+    add_group_limited(list, edges_of_160(k, Format::kF32, false, 8, 3), false, Renormalize::kNo);
+  for (int kept : {1, 2, 4, 5})
+    add_group_limited(list, edges_of_160(6, Format::kF32, false, 8, kept), false,
+                      Renormalize::kYes);
+  for (Format f : {Format::kBf16, Format::kF16}) {
+    add_group_limited(list, edges_of_160(6, f, false, 8, 3), false, Renormalize::kNo);
+    add_softmax(list, edges_of_160(6, f, true), false, Renormalize::kYes, 0);
+  }
+  add_softmax(list, edges_of_160(6, Format::kF32, false), false, Renormalize::kNo, 0);
+  add_softmax(list, edges_of_160(8, Format::kF32, true), false, Renormalize::kNo, 30.0f);
 
   for (int64_t t : {1, 8, 32, 128, 1024, 4096, 262144}) {
     add_softmax(list, {t, 256, 8, 1, 1, Format::kF32, false}, true, Renormalize::kNo, 0);
