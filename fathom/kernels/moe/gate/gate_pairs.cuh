@@ -249,7 +249,7 @@ __device__ __forceinline__ void choose_ranked(const Gate& g,
   if (place < count) {
     id = memory.id[place];
     choice = exact_choice<kChoice>(g, at.logit(g, id), bias[id], score) + 0.0f;
-    if constexpr (kChoice == Choice::kLogit) score = expf(choice - softmax.most) / softmax.divisor;
+    if constexpr (is_softmax(kChoice)) score = expf(choice - softmax.most) / softmax.divisor;
   }
   memory.choice[place] = choice;
   __syncwarp();
@@ -286,7 +286,7 @@ __device__ __forceinline__ unsigned route_pair(const Gate& g,
   float parts;
   [[maybe_unused]] KeptLanes kept{};
   if constexpr (kGrouped) {
-    if constexpr (kChoice == Choice::kLogit) {
+    if constexpr (is_softmax(kChoice)) {
       kept.by_largest(g, choices);
     } else {
       kept.by_sums(g, choices);
@@ -297,7 +297,7 @@ __device__ __forceinline__ unsigned route_pair(const Gate& g,
   }
   parts = sort_lanes<kCandidates, 1>(parts);
   SoftmaxOf softmax;
-  if constexpr (kChoice == Choice::kLogit) softmax = SoftmaxOf(parts, choices);
+  if constexpr (is_softmax(kChoice)) softmax = SoftmaxOf(parts, choices);
   const float below = parts - fmaf(fabsf(parts), kSlackOfSize, kSlack);
   const float least[2] = {__shfl_sync(0xFFFFFFFFu, below, g.chosen - 1),
                           __shfl_sync(0xFFFFFFFFu, below, kCandidates + g.chosen - 1)};
@@ -387,22 +387,33 @@ Status launch_pairs_of(const Exec& ex, const Gate& g) {
                        {.blocks = blocks, .threads = 32 * kPairWarps}, g, steps);
 }
 
+/// No softmax router in groups has either.
+inline bool is_adjusted(const Gate& g) {
+  return g.scoring == Scoring::kSoftmax && (g.bias != nullptr || g.softcap != 0.0f);
+}
+
 template <Choice kChoice, class T, int kItems>
 Status launch_pairs_by(const Exec& ex, const Gate& g) {
   if (g.keep_groups < g.num_groups) return launch_pairs_of<kChoice, true, T, kItems>(ex, g);
   return launch_pairs_of<kChoice, false, T, kItems>(ex, g);
 }
 
+template <class T, int kItems>
+Status launch_softmax_pairs(const Exec& ex, const Gate& g) {
+  if (is_adjusted(g)) return launch_pairs_of<Choice::kAdjustedLogit, false, T, kItems>(ex, g);
+  return launch_pairs_by<Choice::kLogit, T, kItems>(ex, g);
+}
+
 template <class T>
 Status launch_pairs_from(const Exec& ex, const Gate& g) {
   if (g.scoring == Scoring::kSoftmax) {
-    return g.num_experts == 160 ? launch_pairs_by<Choice::kLogit, T, 5>(ex, g)
-                                : launch_pairs_by<Choice::kLogit, T, 8>(ex, g);
+    return g.num_experts == 160 ? launch_softmax_pairs<T, 5>(ex, g)
+                                : launch_softmax_pairs<T, kVector>(ex, g);
   }
   if constexpr (sizeof(T) == 2) {
-    if (g.rounds) return launch_pairs_by<Choice::kRoundedSigmoid, T, 8>(ex, g);
+    if (g.rounds) return launch_pairs_by<Choice::kRoundedSigmoid, T, kVector>(ex, g);
   }
-  return launch_pairs_by<Choice::kSigmoid, T, 8>(ex, g);
+  return launch_pairs_by<Choice::kSigmoid, T, kVector>(ex, g);
 }
 
 inline Status launch_pairs(const Exec& ex, const Gate& g) {
@@ -417,7 +428,8 @@ inline bool pairs_take(const Gate& g) {
                                ? g.in_vectors
                                : g.num_experts == 160 && g.scoring == Scoring::kSoftmax;
   const bool groups_fit =
-      g.keep_groups == g.num_groups || (g.num_groups == kPairGroups && g.keep_groups <= kMostKept);
+      g.keep_groups == g.num_groups ||
+      (g.num_groups == kPairGroups && g.keep_groups <= kMostKept && !is_adjusted(g));
   constexpr int64_t kMostTokens = std::numeric_limits<int>::max() / 2;
   return experts_fit && groups_fit && g.chosen > 0 && g.chosen <= kMostChosen &&
          g.num_tokens <= kMostTokens;

@@ -56,12 +56,23 @@ inline constexpr float kSlack = 0x1p-18f;
 inline constexpr float kSlackOfSize = 0x1p-20f;
 
 /// What a router goes by, as far as code depends on it.
-enum class Choice : uint8_t { kLogit, kSigmoid, kRoundedSigmoid };
+enum class Choice : uint8_t {
+  kLogit,
+  kAdjustedLogit,  ///< by softcap, bias or both
+  kSigmoid,
+  kRoundedSigmoid,
+};
+
+constexpr bool is_softmax(Choice choice) {
+  return choice == Choice::kLogit || choice == Choice::kAdjustedLogit;
+}
 
 /// The exact choice score of an expert with logit z, and its score (a softmax's is made later).
 template <Choice kChoice>
 __device__ __forceinline__ float exact_choice(const Gate& g, float z, float bias, float& score) {
   if constexpr (kChoice == Choice::kLogit) {
+    return z;
+  } else if constexpr (kChoice == Choice::kAdjustedLogit) {
     if (g.softcap != 0.0f) z = g.softcap * tanhf(z / g.softcap);
     return __fadd_rn(z, bias);
   } else {
@@ -140,9 +151,7 @@ template <Choice kChoice, int kItems>
 __device__ __forceinline__ void near_choices(const Gate& g,
                                              const float (&all_bias)[32 * kItems],
                                              PairChoices<kItems>& choices) {
-  if constexpr (kChoice == Choice::kLogit) {
-    if (g.softcap == 0.0f && g.bias == nullptr) return;
-  }
+  if constexpr (kChoice == Choice::kLogit) return;
   float bias[kItems];
   bias_of_lane<kItems>(all_bias, bias);
 #pragma unroll
