@@ -50,7 +50,7 @@ __device__ __forceinline__ E4m3Piece row_major_piece(uint4 codes, const uint4& t
            four_in_order(codes.w, second), four_in_order(codes.w >> 16, second)}};
 }
 
-/// Two scales of weights, as load_weights.
+/// Two scales of weights, as load_16.
 __device__ __forceinline__ uint32_t load_two_scales(const void* p, uint64_t policy) {
   uint16_t v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u16 %0, [%1], %2;"

@@ -41,7 +41,7 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 }
 
 /// Large matrices, and those of some MiB with more rows of x and few k: so that a multiprocessor
-/// has two blocks or more.
+/// has two blocks or more. A row may have other bits among four rows of x than among five.
 bool is_spread(const Args& a) {
   constexpr int64_t kLarge = int64_t{16} << 20;  // bytes of codes
   constexpr int64_t kFewest = int64_t{4} << 20;

@@ -50,7 +50,8 @@ __device__ __forceinline__ void store_once(Unit* p, const Unit& unit) {
   }
 }
 
-constexpr int kGatherBlocks = 2048 / kFlatThreads;  ///< of a multiprocessor: all that it has
+constexpr int kGatherBlocks =
+    2048 / kFlatThreads;  ///< of a multiprocessor: as many as its threads make
 
 template <class Unit, int kEach>
 __global__ void __launch_bounds__(kFlatThreads, kGatherBlocks) gather_rows(Rows<const Unit> x,

@@ -106,8 +106,8 @@ inline int64_t held_matrices(const ProductCall& c) {
 
 /// What a multiprocessor has to bring, in bytes. A block costs about as much as 4 KiB do; one alone
 /// has too few warps. Many blocks take turns in as many places as there are. More than three a
-/// multiprocessor that all have a place at once are counted on average and are worth more: they
-/// have the most warps, and those of the next launch begin in the places left.
+/// multiprocessor that all have a place at once are counted on average, at five sixths of that
+/// (measured): they have the most warps, and those of the next launch begin in the places left.
 inline int64_t held_cost(const HeldPlan& plan, int64_t blocks, int64_t block_bytes, int num_sms) {
   constexpr int64_t kBlockCost = 4 << 10;
   constexpr int64_t kAloneCost = 8 << 10;

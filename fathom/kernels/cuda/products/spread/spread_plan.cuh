@@ -16,10 +16,10 @@ inline constexpr int kSpreadTokens = 8;      // of a warp
 inline constexpr int kMostSpreadWarps = 15;  // that multiply; one more brings weights
 inline constexpr int kMostSpreadThreads = (kMostSpreadWarps + 1) * 32;
 inline constexpr int kWarpsOfSm = 16;  // with as many registers as the threads of this kernel have
-inline constexpr int kFewestSpreadParts = 3;  // a warp has the sums of one tile to finish at a time
+inline constexpr int kFewestSpreadParts = 3;  // of fewer one warp in three would bring weights
 inline constexpr int kSpreadLag = 2;          // tiles between the sums of a tile and their use
 inline constexpr int kSpreadBuffers = 4;      // of sums: twice the lag
-inline constexpr int kMostSpreadSlots = 8;
+inline constexpr int kMostSpreadSlots = 5;
 inline constexpr int kMostSpreadExperts = 1024;  // whose items have room in shared memory
 inline constexpr int kSpreadSumRow = 20;         // sums of a token: 16, and 4 that keep banks apart
 
@@ -94,12 +94,14 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
   return plan;
 }
 
-/// Whether the copy engine brings whole tiles, and two of them fit.
+/// Whether the copy engine brings whole tiles of matrices that follow each other. Two tiles fit
+/// then.
 inline bool takes_spread(const ProductCall& c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return c.in_pairs && c.x_format == Format::kBf16 && c.K % kSpreadK == 0 &&
          c.K >= kFewestSpreadParts * kSpreadK && c.K <= kMostSpreadWarps * kSpreadK &&
-         c.N % kSpreadRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) &&
+         c.N % kSpreadRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 &&
+         c.w_matrix == c.w_row * c.N && c.scale_matrix == c.scale_row * c.N && aligned(c.w) &&
          aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0 && c.x_matrix % kVector == 0 &&
          c.matrices <= kMostSpreadExperts &&
          (c.offsets == nullptr ? c.T <= kSpreadTokens : c.T <= int64_t{4} * c.matrices);

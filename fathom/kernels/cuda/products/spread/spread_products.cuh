@@ -2,9 +2,9 @@
 //
 // A tile is sixteen rows of w, whole in k: one piece of memory. A warp of the block does nothing
 // but ask the copy engine for tile after tile; the others have 512 k of every tile each and keep x
-// of those in registers. So shared memory is free for weights, and none of the instructions that
-// decode and multiply, which are what bounds this kernel, are spent on bringing them. Every warp
-// adds up its part of a tile; one warp, another for every tile, adds up the parts in the order of k
+// of those in registers. So shared memory is free for weights, and the warps that decode and
+// multiply, which bound this kernel, spend no instruction on bringing them. Every warp adds up its
+// part of a tile; one warp, another for every tile, adds up the parts in the order of k
 // and stores, two tiles later, so that nobody waits for the slowest. So a row has the same bits in
 // every batch and plan.
 #pragma once
@@ -29,7 +29,7 @@ struct SpreadBarriers {
   /// A tile has come.
   __device__ __forceinline__ uint32_t full(int slot) const { return at(slot); }
 
-  /// All warps have read it.
+  /// All warps that multiply have read it.
   __device__ __forceinline__ uint32_t free(int slot) const { return at(slots + slot); }
 
   /// All parts of the sums of tile i are there.
@@ -53,7 +53,7 @@ struct SpreadBarriers {
   }
 };
 
-/// A slot of the ring, and how often the ring has gone round.
+/// A slot of the ring, and the parity of how often the ring has gone round.
 struct SpreadSlot {
   int slot = 0;
   uint32_t parity = 0;
@@ -77,8 +77,8 @@ __device__ __forceinline__ void bring_tiles(const ProductCall& c,
   const auto code_bytes = static_cast<uint32_t>(plan.code_bytes);
   const auto scale_bytes = static_cast<uint32_t>(c.K / 16);
   const uint32_t to_scales = shared + code_bytes + static_cast<uint32_t>(row * plan.scale_row);
-  const uint64_t policy = weights_policy(plan.batches == 1 || c.offsets != nullptr);
-  SpreadSlot at{.slot = 0, .parity = 1};  // the first wait for a free slot ends at once
+  const uint64_t policy = weights_policy(true);  // experts with a second batch of rows are rare
+  SpreadSlot at{.slot = 0, .parity = 1};         // the first wait for a free slot ends at once
   while (items.more()) {
     const SweepItem it = items.item();
     int run = items.run();
@@ -322,12 +322,12 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   SweepItem mine{};  // the tile that this warp finishes
   int until = part;  // tiles before the next that it finishes
   int i = 0;
-  /// Finishes the tile before the last one, where that is this warp's. Called once for every tile.
+  /// Finishes tile i - kSpreadLag, where that is this warp's. Called once for every tile, and
+  /// kSpreadLag times after them.
   const auto finish_late = [&] {
     if (i < kSpreadLag) return;
     sums.wait(i - kSpreadLag);
-    if (until == plan.parts - kSpreadLag && i >= kSpreadLag + part)
-      sums.finish(c, i - kSpreadLag, mine);
+    if (until == plan.parts - kSpreadLag) sums.finish(c, i - kSpreadLag, mine);
   };
   for (; items.more(); items.next_run()) {
     const SweepItem& first = items.item();
@@ -348,7 +348,7 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
         mine.tile += tile;
         until = plan.parts - 1;
       }
-      if (c.offsets != nullptr && tile + 1 == run && items.is_last_run()) let_next_start();
+      if (waits && tile + 1 == run && items.is_last_run()) let_next_start();
     }
   }
   for (int late = 0; late < kSpreadLag; ++late, ++i) {
