@@ -327,7 +327,9 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   const auto finish_late = [&] {
     if (i < kSpreadLag) return;
     sums.wait(i - kSpreadLag);
-    if (until == plan.parts - kSpreadLag) sums.finish(c, i - kSpreadLag, mine);
+    // What is asked second follows from the first; without it ptxas 13.0.88 spills registers.
+    if (until == plan.parts - kSpreadLag && i >= kSpreadLag + part)
+      sums.finish(c, i - kSpreadLag, mine);
   };
   for (; items.more(); items.next_run()) {
     const SweepItem& first = items.item();
