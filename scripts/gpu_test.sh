@@ -85,7 +85,7 @@ cuobjdump -sass "$1/cuda_kernels_test" | awk '
   /Function :/ { name = $3 }
   / HGMMA/ { hgmma[name]++; found = 1 } / QGMMA/ { qgmma[name]++ }
   /LDG\.E\.[A-Z.]*128|LDG\.E\.128/ { wide[name]++ } /LDGSTS[A-Z0-9.]*128/ { wide[name]++ }
-  /UTMALDG/ { tma[name]++ }
+  /UTMALDG|UBLKCP/ { tma[name]++ }
   END {
     for (n in hgmma) all[n]; for (n in qgmma) all[n]; for (n in wide) all[n]; for (n in tma) all[n]
     for (n in all) printf "HGMMA %d QGMMA %d 16-byte loads %d TMA %d %s\n", hgmma[n], qgmma[n], wide[n], tma[n], n

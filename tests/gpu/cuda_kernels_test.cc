@@ -32,11 +32,12 @@ constexpr int64_t kRealCaseBytes = int64_t{56} << 30;
 constexpr int kRepeats = 8;
 constexpr size_t kShardCases = 24;
 
-/// What --small computes at most in a case, and how many cases of a variant it runs of a shard,
-/// which is larger then: under a checker it takes long to begin.
+/// Under a checker it takes long to begin: shards are larger.
+constexpr size_t kCheckedShardCases = 96;
+
+/// What --small computes at most in a case, and how many cases of a variant it runs of a shard.
 constexpr double kMostSmallFlops = 40e6;
 constexpr int64_t kMostSmallBytes = int64_t{32} << 20;
-constexpr size_t kSmallShardCases = 96;
 constexpr int kMostSmallRuns = 6;
 
 /// For printf: takes limits of --small: in MFLOP and MiB, runs and cases.
@@ -464,7 +465,9 @@ int run(const Options& options) {
     num_cases.push_back(kernels.back().cases.size());
   }
   // Times come kernel by kernel, in the order of the cases.
-  const size_t most = options.time ? SIZE_MAX : options.small ? kSmallShardCases : kShardCases;
+  const size_t most = options.time                     ? SIZE_MAX
+                      : options.small || options.brief ? kCheckedShardCases
+                                                       : kShardCases;
   Result<CaseShards> shards = CaseShards::create(num_cases, most);
   if (!shards.ok()) {
     say(std::string(shards.status().message()));
@@ -513,7 +516,7 @@ int main(int argc, char** argv) {
     } else if (flag == "--help") {
       std::printf(fathom::kUsage, fathom::kMostSmallFlops * 1e-6,
                   static_cast<double>(fathom::kMostSmallBytes >> 20), fathom::kMostSmallRuns,
-                  fathom::kSmallShardCases);
+                  fathom::kCheckedShardCases);
       return 0;
     } else {
       std::fprintf(stderr, "cuda_kernels_test: unknown argument '%s' (see --help)\n", argv[i]);
