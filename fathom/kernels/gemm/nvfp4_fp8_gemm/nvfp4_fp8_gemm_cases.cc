@@ -60,7 +60,7 @@ void add_of_many_rows(CaseList& list) {
   add(list, {.t = 258, .n = 3, .k = 128, .gap = 16});
   add(list, {.t = 270, .n = 261, .k = 384, .gap = 0});  // rows of y begin anywhere
   add(list, {.t = 270, .n = 130, .k = 640, .dist = Dist::kMixedRows, .gap = 16});
-  add(list, {.t = 1024, .n = 4500, .k = 128, .gap = 16});  // more tiles than multiprocessors
+  add(list, {.t = 512, .n = 4500, .k = 128, .gap = 16});  // more tiles than multiprocessors
 }
 
 }  // namespace

@@ -330,7 +330,7 @@ void add_few_row_cases(CaseList& list) {
 /// warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
   add_product_case<K>(list,
-                      {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
+                      {.t = 8, .n = 5488, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
   add_product_case<K>(
       list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
 }
