@@ -13,6 +13,7 @@
 namespace fathom::cuda {
 
 inline constexpr int kFlatThreads = 256;
+inline constexpr int64_t kThreadsOfSm = 2048;  ///< that a multiprocessor has room for
 
 /// Division of numbers below 2^31 by one that the host knows: a product and a shift.
 ///
@@ -80,7 +81,6 @@ inline LaunchShape one_item_each(const FlatItems& items) {
 /// them at once, else kMost. No result depends on it.
 template <int kMost = 4, class F>
 Status with_items_each(const Exec& ex, const FlatItems& items, F&& f) {
-  constexpr int64_t kThreadsOfSm = 2048;
   const auto shape = [&](int64_t each) {
     return LaunchShape{.blocks = (items.total + kFlatThreads * each - 1) / (kFlatThreads * each),
                        .threads = kFlatThreads};
@@ -137,7 +137,6 @@ Status with_row_pieces(const Exec& ex, int64_t num_rows, int64_t items_per_row, 
     return f.template operator()<kEach>(
         pieces, LaunchShape{.blocks = ceil_div(total, kWarps), .threads = kFlatThreads});
   };
-  constexpr int64_t kThreadsOfSm = 2048;
   const bool has_room = num_rows * items_per_row <= ex.device->num_sms * kThreadsOfSm;
   return has_room ? call.template operator()<1>() : call.template operator()<kMost>();
 }

@@ -50,8 +50,7 @@ __device__ __forceinline__ void store_once(Unit* p, const Unit& unit) {
   }
 }
 
-constexpr int kGatherBlocks =
-    2048 / kFlatThreads;  ///< of a multiprocessor: as many as its threads make
+constexpr int kGatherBlocks = kThreadsOfSm / kFlatThreads;  ///< of a multiprocessor: all that fit
 
 template <class Unit, int kEach>
 __global__ void __launch_bounds__(kFlatThreads, kGatherBlocks) gather_rows(Rows<const Unit> x,

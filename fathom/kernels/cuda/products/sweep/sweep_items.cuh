@@ -4,6 +4,7 @@
 
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/product.cuh"
+#include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 
@@ -60,12 +61,7 @@ __device__ __forceinline__ void find_expert_items(const ProductCall& c,
       items[i] = i < each ? (rows[i + 1] - rows[i] + kBatch - 1) / kBatch * row_tiles : 0;
       mine += items[i];
     }
-    int up_to = mine;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
-      if (lane_id() >= step) up_to += other;
-    }
+    const int up_to = sum_up_to_lane(mine);
     if (lane_id() == 31) warp_items[warp_id()] = up_to;
     __syncthreads();
     int start = before + up_to - mine;
