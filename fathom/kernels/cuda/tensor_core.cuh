@@ -66,6 +66,16 @@ __device__ __forceinline__ void warp_arrive(uint32_t barrier) {
   if (arrives_for_warp()) barrier_arrive(barrier);
 }
 
+/// The same, but not before `loaded` is there, which follows from what the warp loaded from shared
+/// memory last. An arrival does not wait for loads that are on their way, if the assembler has put
+/// their use behind it; the copy engine was seen to write over what they had yet to read. `zero` is
+/// 0, which the compiler does not know.
+__device__ __forceinline__ void warp_arrive_after(uint32_t barrier,
+                                                  uint32_t loaded,
+                                                  uint32_t zero) {
+  warp_arrive(barrier + (loaded & zero));
+}
+
 /// Waits until the phase of this parity is over.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -198,6 +208,8 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // The operands of the accumulators of 64, 128 and 256 columns, as the assembler counts them.
+#define FATHOM_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FATHOM_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FATHOM_SUMS_32                                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -218,6 +230,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #define FATHOM_SUMS_8_OF(i)                                                                   \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FATHOM_SUMS_16_OF(i) FATHOM_SUMS_8_OF(i), FATHOM_SUMS_8_OF(i + 8)
 #define FATHOM_SUMS_32_OF(i) \
   FATHOM_SUMS_8_OF(i), FATHOM_SUMS_8_OF(i + 8), FATHOM_SUMS_8_OF(i + 16), FATHOM_SUMS_8_OF(i + 24)
 #define FATHOM_SUMS_64_OF(i) FATHOM_SUMS_32_OF(i), FATHOM_SUMS_32_OF(i + 32)

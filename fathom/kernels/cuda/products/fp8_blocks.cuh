@@ -29,12 +29,12 @@ bool fills_code_tiles(const Args& a) {
 
 template <class Args>
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8, 128>(ex, product(a));
+  return run_tiles<TileFp8>(ex, product(a));
 }
 
 template <class Args>
 Status run_code_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8Pair<true>, 128>(ex, product(a));
+  return run_tiles<TileFp8Pair<true>>(ex, product(a));
 }
 
 template <class Args>

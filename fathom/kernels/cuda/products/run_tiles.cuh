@@ -11,7 +11,7 @@ namespace fathom::cuda {
 
 /// From so many rows of x (of a matrix, on average) tiles are faster than streaming the weights.
 inline constexpr int kFewestTileRows = 17;
-/// Where a matrix makes less or more tiles than suits, two sweeps are faster up to 32 rows.
+/// Where a matrix makes less tiles than suits, two sweeps are faster up to 32 rows.
 inline constexpr int kFewestTileRowsOfOthers = 33;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 
@@ -25,16 +25,26 @@ int64_t tile_clusters(const DeviceInfo& gpu, int split) {
                            .cluster = split});
 }
 
-/// Slices of k: a power of two that gives multiprocessors work, none shorter than four stages, all
-/// at once.
+/// Stages of each of `split` slices of k, whole stages of weights.
+template <class Codec>
+int slice_of(int stages, int split) {
+  const int slice = (stages + split - 1) / split;
+  return (slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
+}
+
+/// Slices of k, the shortest of four stages or more whose blocks are on the GPU all at once.
 template <class Codec, int kTokens>
 int tile_split(const DeviceInfo& gpu, int64_t tiles, int stages) {
-  int split = 1;
-  while (split < 8 && tiles * split * 2 <= gpu.num_sms && stages >= 8 * split) {
-    if (tiles > tile_clusters<Codec, kTokens>(gpu, 2 * split)) break;
-    split *= 2;
+  constexpr int kFewestStages = 4;
+  constexpr int kMostSplit = 8;  // blocks of a cluster on every GPU that has them
+  int best = 1;
+  for (int split = 2; split <= kMostSplit && tiles * split <= gpu.num_sms; ++split) {
+    const int slice = slice_of<Codec>(stages, split);
+    if (slice < kFewestStages) break;
+    if (slice < slice_of<Codec>(stages, best) && tiles <= tile_clusters<Codec, kTokens>(gpu, split))
+      best = split;
   }
-  return split;
+  return best;
 }
 
 template <class Codec, int kTokens>
@@ -48,8 +58,7 @@ TilePlan tile_plan(const ProductCall& c, const DeviceInfo& gpu) {
   if constexpr (kTokens <= 128) {
     const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
     plan.split = tile_split<Codec, kTokens>(gpu, tiles, plan.stages);
-    plan.slice = (plan.stages + plan.split - 1) / plan.split;
-    plan.slice = (plan.slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
+    plan.slice = slice_of<Codec>(plan.stages, plan.split);
   }
   return plan;
 }
@@ -112,6 +121,7 @@ int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
   constexpr int64_t kBytesPerClock = 16;  // of a multiprocessor's share
   constexpr int64_t kDecoding = (!Codec::kDecoded ? 0
                                  : Codec::kCodes  ? 5  // counted, of 128 rows of w
+                                 : kTokens <= 32  ? 2 * Codec::kGroups + 3
                                                   : (Codec::kGroups == 4 ? 13 : 14)) *
                                 Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
@@ -142,16 +152,22 @@ inline ProductCall rows_of_product(const ProductCall& c, int first, int count) {
   return part;
 }
 
-/// How a product is cut: the first `rows` of w in tiles of `tokens` rows of x, what is left in
-/// those of Codec::Rest.
-struct TileChoice {
-  int tokens = 0;
-  int rows = 0;
+/// One kind of tiles of a product that a TileShapes has, by its number.
+struct TileShape {
+  int number = 0;
   int64_t cost = std::numeric_limits<int64_t>::max();
 
-  void consider(const TileChoice& other) {
+  void consider(const TileShape& other) {
     if (other.cost <= cost) *this = other;
   }
+};
+
+/// How a product is cut: the first `rows` of w in tiles of a shape, what is left in those of
+/// another.
+struct TileChoice {
+  TileShape first;
+  TileShape rest;
+  int rows = 0;
 };
 
 /// Rows of w whose tiles fill whole rounds over the multiprocessors, if that is one at least and
@@ -167,68 +183,87 @@ int rows_of_whole_rounds(const ProductCall& c, int num_sms) {
   return rows > 0 && rows < c.N ? static_cast<int>(rows) : c.N;
 }
 
-/// Considers tiles of kTokens rows of x of a family of codecs, for all of w and for whole rounds.
-template <class Family, int kTokens>
-void consider_tiles(const ProductCall& c, const DeviceInfo& gpu, TileChoice* best) {
-  constexpr int64_t kLaunch = 3000;  // clocks
-  using Codec = typename Family::template At<kTokens>;
-  using Rest = typename Family::Rest;
-  best->consider({kTokens, c.N, tile_cost<Codec, kTokens>(c, gpu)});
-  const int whole = rows_of_whole_rounds<Codec, kTokens>(c, gpu.num_sms);
-  if (whole == c.N) return;
-  const int64_t rest =
-      tile_cost<Rest, Family::kRestTokens>(rows_of_product(c, whole, c.N - whole), gpu);
-  const int64_t first = tile_cost<Codec, kTokens>(rows_of_product(c, 0, whole), gpu);
-  best->consider({kTokens, whole, first + rest + kLaunch});
+/// Whether tiles of `tokens` rows of x suit T rows: those of few rows only as long as they have
+/// room for all, others where they are not half empty. `smallest`: there are no smaller ones.
+inline bool suits_rows(int tokens, bool smallest, int T) {
+  constexpr int kFew = 32;
+  return (tokens > kFew || T <= tokens) && (smallest || 2 * T > tokens);
 }
 
-/// The cheapest tiles of 64, 128 or (kWidest) 256 rows of x. With offsets, tiles follow from the
-/// rows that experts have on average.
-template <class Family, int kWidest>
-TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
-  if (c.offsets != nullptr) {
-    const int rows = c.T / c.matrices;
-    return {rows <= 64 ? 64 : rows <= 192 ? 128 : kWidest, c.N};
-  }
-  TileChoice best;
-  consider_tiles<Family, 64>(c, gpu, &best);
-  if (c.T > 64) consider_tiles<Family, 128>(c, gpu, &best);
-  if constexpr (kWidest > 128) {
-    if (c.T > 128) consider_tiles<Family, kWidest>(c, gpu, &best);
-  }
+/// The cheapest shape for a product as a whole.
+template <class Shapes>
+TileShape cheapest_shape(const ProductCall& c, const DeviceInfo& gpu) {
+  TileShape best;
+  Shapes::each([&]<class Codec, int kTokens>(int number) {
+    if (suits_rows(kTokens, kTokens == Shapes::kFewestTokens, c.T))
+      best.consider({number, tile_cost<Codec, kTokens>(c, gpu)});
+  });
   return best;
 }
 
-template <class Family, int kWidest>
-Status run_tiles(Exec& ex, const ProductCall& c) {
-  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const TileChoice choice = choose_tiles<Family, kWidest>(c, *ex.device);
-  const ProductCall first = choice.rows < c.N ? rows_of_product(c, 0, choice.rows) : c;
-  if (choice.tokens == 64) {
-    FATHOM_TRY((launch_tiles<typename Family::template At<64>, 64>(ex, first)));
-  } else if (choice.tokens == 128 || kWidest == 128) {
-    FATHOM_TRY((launch_tiles<typename Family::template At<128>, 128>(ex, first)));
-  } else {
-    FATHOM_TRY((launch_tiles<typename Family::template At<kWidest>, kWidest>(ex, first)));
+/// The cheapest tiles of a family. With offsets, they follow from the rows that experts have on
+/// average.
+template <class Family>
+TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
+  using Shapes = typename Family::Shapes;
+  constexpr int64_t kLaunch = 3000;  // clocks
+  TileChoice best;
+  best.rows = c.N;
+  if (c.offsets != nullptr) {
+    best.first.number = Shapes::number_for_experts(c.T / c.matrices);
+    return best;
   }
-  if (choice.rows == c.N) return {};
-  return launch_tiles<typename Family::Rest, Family::kRestTokens>(
-      ex, rows_of_product(c, choice.rows, c.N - choice.rows));
+  best.first = cheapest_shape<Shapes>(c, gpu);
+  int64_t least = best.first.cost;
+  Shapes::each([&]<class Codec, int kTokens>(int number) {
+    if (!suits_rows(kTokens, kTokens == Shapes::kFewestTokens, c.T)) return;
+    const int whole = rows_of_whole_rounds<Codec, kTokens>(c, gpu.num_sms);
+    if (whole == c.N) return;
+    const TileShape first{number, tile_cost<Codec, kTokens>(rows_of_product(c, 0, whole), gpu)};
+    const TileShape rest =
+        cheapest_shape<typename Family::Rest>(rows_of_product(c, whole, c.N - whole), gpu);
+    if (first.cost + rest.cost + kLaunch > least) return;
+    least = first.cost + rest.cost + kLaunch;
+    best = {first, rest, whole};
+  });
+  return best;
 }
 
-/// Experts that every tile of a family of codecs has room for.
+template <class Shapes>
+Status launch_shape(Exec& ex, const ProductCall& c, const TileShape& shape) {
+  Status status;
+  Shapes::each([&]<class Codec, int kTokens>(int number) {
+    if (number == shape.number) (void)(status = launch_tiles<Codec, kTokens>(ex, c));
+  });
+  return status;
+}
+
 template <class Family>
-inline constexpr int kMostExperts =
-    std::min({TileMemory<typename Family::template At<64>, 64>::kMostMatrices,
-              TileMemory<typename Family::template At<128>, 128>::kMostMatrices,
-              TileMemory<typename Family::template At<256>, 256>::kMostMatrices});
+Status run_tiles(Exec& ex, const ProductCall& c) {
+  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
+  const TileChoice choice = choose_tiles<Family>(c, *ex.device);
+  using Shapes = typename Family::Shapes;
+  if (choice.rows == c.N) return launch_shape<Shapes>(ex, c, choice.first);
+  FATHOM_TRY(launch_shape<Shapes>(ex, rows_of_product(c, 0, choice.rows), choice.first));
+  return launch_shape<typename Family::Rest>(ex, rows_of_product(c, choice.rows, c.N - choice.rows),
+                                             choice.rest);
+}
+
+template <class... Kinds>
+constexpr int most_experts(TileShapes<Kinds...>*) {
+  return std::min({TileMemory<typename Kinds::Codec, Kinds::kTokens>::kMostMatrices...});
+}
+
+/// Experts that every tile of a family has room for.
+template <class Family>
+inline constexpr int kMostExperts = most_experts(static_cast<typename Family::Shapes*>(nullptr));
 
 /// Whether the copy engine can bring x and w, there are rows enough and not too many experts.
-template <class Codec>
+template <class Family>
 bool takes_tiles(const ProductCall& c, int64_t fewest_rows) {
   return c.T >= fewest_rows && c.K > 0 && c.N > 0 && c.x_matrix >= 0 && c.x_row > 0 &&
-         (c.offsets == nullptr || c.matrices <= kMostExperts<Codec>)&&takes_tensor_map(
-             c.x, c.x_row * Codec::kXElement, c.x_matrix * Codec::kXElement) &&
+         (c.offsets == nullptr || c.matrices <= kMostExperts<Family>)&&takes_tensor_map(
+             c.x, c.x_row * Family::kXElement, c.x_matrix * Family::kXElement) &&
          takes_tensor_map(c.w, c.w_row, c.w_matrix);
 }
 

@@ -2,6 +2,9 @@
 // becomes the first operand of a warpgroup's product. Exact, as codecs.cuh says.
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/products/warpgroup_products.cuh"
 
@@ -45,6 +48,38 @@ __device__ __forceinline__ float load_shared_float(uint32_t at) {
   return __uint_as_float(load_shared_4(at));
 }
 
+/// Tiles of kRowsOfX rows of x, and as many rows of w as their codec says.
+template <class C, int kRowsOfX>
+struct Tiles {
+  using Codec = C;
+  static constexpr int kTokens = kRowsOfX;
+};
+
+/// The kinds of tiles that products with some weights are cut into, fewer rows of x first. Each is
+/// named by its number.
+template <class... Kinds>
+struct TileShapes {
+  static constexpr int kFewestTokens = std::min({Kinds::kTokens...});
+
+  /// Calls f<Codec, kTokens>(number) for every kind.
+  template <class F>
+  static constexpr void each(F&& f) {
+    int number = 0;
+    (f.template operator()<typename Kinds::Codec, Kinds::kTokens>(number++), ...);
+  }
+
+  /// The kind for experts that have so many rows of x on average: of those with 24, few have more
+  /// than 32; of those with 192, two tiles of 128 rows are full enough.
+  static constexpr int number_for_experts(int rows) {
+    int found = -1;
+    each([&]<class, int kTokens>(int number) {
+      const int most = kTokens <= 32 ? kTokens * 3 / 4 : kTokens <= 64 ? 64 : kTokens * 3 / 2;
+      if (found < 0 && (rows <= most || number + 1 == sizeof...(Kinds))) found = number;
+    });
+    return found;
+  }
+};
+
 /// bf16 weights: an operand in shared memory as they are. With kExact, sums of 128 k are added up
 /// in float32 outside the tensor cores, whose own additions cut off bits.
 template <bool kExact>
@@ -55,10 +90,13 @@ struct TileBf16 {
   static constexpr int kWEvery = 1;     ///< stages of x that come with one of w
   static constexpr int kGroups = 2;     ///< warpgroups that compute
   static constexpr int kRowBlocks = 1;  ///< of 64 rows of w, for each warpgroup
-  template <int kTokens>
-  using At = TileBf16;    ///< for so many rows of x
-  using Rest = TileBf16;  ///< for tiles that a last round of larger ones would not fill
-  static constexpr int kRestTokens = 128;
+  /// Sums of 128 k of 256 rows of x have no registers beside those they are added to.
+  using Shapes = std::conditional_t<
+      kExact,
+      TileShapes<Tiles<TileBf16, 64>, Tiles<TileBf16, 128>>,
+      TileShapes<Tiles<TileBf16, 64>, Tiles<TileBf16, 128>, Tiles<TileBf16, 256>>>;
+  /// For tiles that a last round of larger ones would not fill.
+  using Rest = TileShapes<Tiles<TileBf16, 128>>;
   static constexpr bool kDecoded = false;
   static constexpr int kSteps = 0;  ///< of 16 k, of a stage that is decoded
   static constexpr bool kCodes = false;
@@ -78,10 +116,15 @@ struct TileNvfp4 {
   static constexpr int kWEvery = 4;  ///< so that a row of w is brought by 128 bytes
   static constexpr int kGroups = kComputing;
   static constexpr int kRowBlocks = 1;
-  template <int kTokens>
-  using At = TileNvfp4<kTokens == 256 ? 2 : 4>;
-  using Rest = TileNvfp4<4>;
-  static constexpr int kRestTokens = 64;
+  using Shapes = TileShapes<Tiles<TileNvfp4<3>, 16>,
+                            Tiles<TileNvfp4<4>, 16>,
+                            Tiles<TileNvfp4<4>, 32>,
+                            Tiles<TileNvfp4<3>, 32>,
+                            Tiles<TileNvfp4<4>, 64>,
+                            Tiles<TileNvfp4<4>, 128>,
+                            Tiles<TileNvfp4<2>, 256>>;
+  using Rest =
+      TileShapes<Tiles<TileNvfp4<4>, 16>, Tiles<TileNvfp4<4>, 32>, Tiles<TileNvfp4<4>, 64>>;
   static constexpr bool kDecoded = true;
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = 0;
@@ -136,10 +179,8 @@ struct TileFp8 {
   static constexpr int kWEvery = 1;
   static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = 1;
-  template <int kTokens>
-  using At = TileFp8;
-  using Rest = TileFp8;
-  static constexpr int kRestTokens = 128;
+  using Shapes = TileShapes<Tiles<TileFp8, 64>, Tiles<TileFp8, 128>>;
+  using Rest = TileShapes<Tiles<TileFp8, 128>>;
   static constexpr bool kDecoded = true;
   static constexpr bool kCodes = false;
   static constexpr int kAddEvery = 1;
@@ -181,10 +222,9 @@ struct TileFp8Pair {
   static constexpr int kWEvery = 1;
   static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = kBlocksOfRows;
-  template <int kTokens>
-  using At = TileFp8Pair<kBlocks, kTokens == 64 ? 1 : 2>;
-  using Rest = TileFp8Pair<kBlocks, 1>;
-  static constexpr int kRestTokens = 128;
+  using Shapes =
+      TileShapes<Tiles<TileFp8Pair<kBlocks, 1>, 64>, Tiles<TileFp8Pair<kBlocks, 2>, 128>>;
+  using Rest = TileShapes<Tiles<TileFp8Pair<kBlocks, 1>, 128>>;
   static constexpr int kStageK = 128;
   static constexpr int kXElement = 1;
   static constexpr int kWRow = 128;

@@ -123,7 +123,7 @@ class TileRows {
     if constexpr (kFinish == Finish::kScattered) {
       const ProductCall& c = out.c;
 #pragma unroll
-      for (int i = 0; i < kTokens / 32; ++i) {
+      for (int i = 0; i < kParts; ++i) {
         const int token = min(32 * i + lane_id(), out.tile.count - 1);
         const int64_t row = int64_t{out.tile.first} + token;
         row_[i] = static_cast<int32_t>(c.row_of_y(row) - out.tile.first);
@@ -152,9 +152,11 @@ class TileRows {
   }
 
  private:
+  static constexpr int kParts = (kTokens + 31) / 32;
+
   const TileOutput& out_;
-  int32_t row_[kTokens / 32];  // of y, less the tile's first
-  float weight_[kTokens / 32];
+  int32_t row_[kParts];  // of y, less the tile's first
+  float weight_[kParts];
 };
 
 /// The same of sixteen rows of a warp: lane i asks for row i.
@@ -195,9 +197,10 @@ class SixteenRows {
   float weight_;
 };
 
-/// 64 outputs of each of 64 rows from a panel of shared memory to y. Rows that lie on sixteen bytes
-/// go by eight outputs a thread, others by two a lane, so that a warp still writes neighbours.
-template <class T, class Rows>
+/// 64 outputs of each of kRows rows from a panel of shared memory to y. Rows that lie on sixteen
+/// bytes go by eight outputs a thread, others by two a lane, so that a warp still writes
+/// neighbours.
+template <class T, int kRows, class Rows>
 __device__ __forceinline__ void store_panel(
     const TileOutput& out, const Rows& rows, int part, int first_n, uint32_t panel) {
   const ProductCall& c = out.c;
@@ -208,7 +211,7 @@ __device__ __forceinline__ void store_panel(
   const auto address = reinterpret_cast<uintptr_t>(c.y);
   if (address % 16 == 0 && strides % 8 == 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kRows / 16; ++i) {
       const int at = i % 2 * 16 + warp * 4 + lane / 8;
       const int token = i / 2 * 32 + at;
       const int chunk = lane & 7;
@@ -221,9 +224,9 @@ __device__ __forceinline__ void store_panel(
   }
   const bool in_pairs = address % 4 == 0 && strides % 2 == 0;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < (kRows + 31) / 32; ++half) {
 #pragma unroll 2
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < std::min(8, kRows / 4); ++i) {
       const int at = i * 4 + warp;
       const int token = half * 32 + at;
       const uint32_t word = load_shared_4(panel + panel_offset(token, lane / 4) +
@@ -235,19 +238,21 @@ __device__ __forceinline__ void store_panel(
   }
 }
 
-/// Two-byte outputs of 64 rows of w: by 64 rows of x, through a panel of shared memory that turns
-/// them over. `panel` belongs to this warpgroup, whose named barrier is `barrier`.
+/// Two-byte outputs of 64 rows of w: by up to 64 rows of x, through a panel of shared memory that
+/// turns them over. `panel` belongs to this warpgroup, whose named barrier is `barrier`.
 template <class T, Finish kFinish, int kSums>
 __device__ __forceinline__ void store_panels(
     const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
-  const TileRows<kFinish, 2 * kSums> rows(out);
+  constexpr int kTokens = 2 * kSums;
+  constexpr int kRows = std::min(64, kTokens);  // of a panel
+  const TileRows<kFinish, kTokens> rows(out);
   const int lane = lane_id();
   const int warp = warp_id() & 3;
   const int row = first_n + warp * 16 + (lane >> 2);
 #pragma unroll
-  for (int part = 0; part < kSums / 32; ++part) {
+  for (int part = 0; part < kTokens / kRows; ++part) {
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    for (int j = 0; j < kRows / 8; j += 2) {
       uint32_t words[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -267,7 +272,7 @@ __device__ __forceinline__ void store_panels(
                    : "memory");
     }
     named_sync(barrier, kWarpgroup);
-    store_panel<T>(out, rows, part, first_n, panel);
+    store_panel<T, kRows>(out, rows, part, first_n, panel);
     named_sync(barrier, kWarpgroup);
   }
 }
@@ -389,19 +394,17 @@ __device__ __forceinline__ void keep_sums(const float (&d)[kSums],
   }
 }
 
-/// Adds up the slices of a tile: every block of the cluster a share of its rows of x.
-template <int kTokens, int kRows, int kPitch, int kThreads>
+/// Adds up the slices of a tile: every block of the cluster a share of its outputs.
+template <int kRows, int kPitch, int kThreads>
 __device__ void combine_slices(const TileOutput& out, float* sums, int split) {
-  const int rank = static_cast<int>(cluster_rank());
-  const int share = kTokens / split;
-  const int count = min(out.tile.count, (rank + 1) * share) - rank * share;
   constexpr int kFours = kRows / 4;
+  const int first = static_cast<int>(cluster_rank()) * kThreads + static_cast<int>(threadIdx.x);
 #pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < count * kFours; i += kThreads) {
-    const int token = rank * share + i / kFours;
+  for (int i = first; i < out.tile.count * kFours; i += split * kThreads) {
+    const int token = i / kFours;
     const int row = i % kFours * 4;
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 2
+#pragma unroll 4
     for (int s = 0; s < split; ++s) {
       const float* theirs = in_block(sums, static_cast<unsigned>(s)) + token * kPitch + row;
       const float4 v = *reinterpret_cast<const float4*>(theirs);

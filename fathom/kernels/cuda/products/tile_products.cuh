@@ -1,11 +1,11 @@
 // Products of many rows on the tensor cores of Hopper.
 //
-// A block takes 128 or 256 rows of w times kTokens rows of x. Weights are the first operand of
+// A block takes 128 to 256 rows of w times kTokens rows of x. Weights are the first operand of
 // wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and a matrix with few
 // rows of x wastes no work on rows of w; only where scales of many rows of x change with every
-// stage is x the first (kXFirst). A warpgroup brings stages of k to shared memory ahead of two or
+// stage is x the first (kXFirst). A warpgroup brings stages of k to shared memory ahead of two to
 // four that compute, a share of the rows of w each; while one decodes or scales, another
-// multiplies.
+// multiplies. With sixteen rows of x or fewer warps multiply each for itself.
 // Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
 // cluster share the k of one tile and add up their sums in the order of the slices.
 //
@@ -14,127 +14,10 @@
 // are short, one stage of w, in a ring of its own, serves several of x.
 #pragma once
 
+#include "fathom/kernels/cuda/products/bring_tiles.cuh"
 #include "fathom/kernels/cuda/products/tile_output.cuh"
-#include "fathom/kernels/cuda/products/tile_walk.cuh"
 
 namespace fathom::cuda {
-
-// ---- bringing ----
-
-/// Whether weights come before the kernel that makes x is done: they are no kernel's result, nor is
-/// which of them are needed.
-__device__ __forceinline__ bool begins_early(const ProductCall& c) {
-  return c.offsets == nullptr && !c.w_is_made;
-}
-
-/// What comes beside stages, by warps that do nothing else: loaded a stage ahead.
-template <class Scales, class Codec, int kTokens>
-__device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
-                                             const TilePlaces<Codec, kTokens>& at,
-                                             int thread) {
-  constexpr bool kOwnRing = TileMemory<Codec, kTokens>::kOwnRing;
-  if (Codec::kSide != TileSide::kRowScales) wait_for_previous();  // for the scales of x
-  for (; walk.more(); walk.next_item()) {
-    const ProductTile tile = walk.tile();
-    Scales scales;
-    if (walk.begin < walk.end) scales.load(walk.c, tile, walk.begin, thread);
-    for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
-      const int stage = kOwnRing ? walk.w_stage : walk.stage;
-      barrier_wait(kOwnRing ? at.w_free(stage) : at.free(stage),
-                   (kOwnRing ? walk.w_parity : walk.parity) ^ 1);
-      scales.keep(at.side(stage), thread);
-      barrier_arrive(kOwnRing ? at.w_full(stage) : at.full(stage));
-      if (k + Codec::kWEvery < walk.end) scales.load(walk.c, tile, k + Codec::kWEvery, thread);
-      kOwnRing ? walk.next_w_stage() : walk.next_stage();
-    }
-  }
-}
-
-/// Scales of x and w, loaded two stages ahead.
-template <class Codec, int kTokens>
-__device__ __forceinline__ void bring_token_scales(TileWalk<Codec, kTokens> walk,
-                                                   const TilePlaces<Codec, kTokens>& at,
-                                                   int thread) {
-  wait_for_previous();
-  for (; walk.more(); walk.next_item()) {
-    if (walk.begin >= walk.end) continue;
-    TokenScales<Codec> scales(walk.c, walk.tile(), thread);
-    scales.load(0, walk.begin);
-    if (walk.begin + 1 < walk.end) scales.load(1, walk.begin + 1);
-    for (int first = walk.begin; first < walk.end; first += 2) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int k = first + i;
-        if (k >= walk.end) break;
-        barrier_wait(at.free(walk.stage), walk.parity ^ 1);
-        scales.keep(i, at.side(walk.stage), thread);
-        barrier_arrive(at.full(walk.stage));
-        if (k + 2 < walk.end) scales.load(i, k + 2);
-        walk.next_stage();
-      }
-    }
-  }
-}
-
-/// Weights and x, by one thread that is never kept waiting by anything but a ring that is full.
-template <class Codec, int kTokens>
-__device__ __forceinline__ void bring_boxes(const TileMaps& maps,
-                                            TileWalk<Codec, kTokens> walk,
-                                            const TilePlaces<Codec, kTokens>& at) {
-  using Memory = TileMemory<Codec, kTokens>;
-  constexpr int kWElements = Codec::kWRow / (Codec::kXElement == 2 && !Codec::kDecoded ? 2 : 1);
-  const uint64_t policy = weights_policy(walk.c.offsets == nullptr && walk.c.T <= kTokens);
-  bool x_may_be_in_the_making = true;
-  for (; walk.more(); walk.next_item()) {
-    if (walk.is_last()) let_next_start();
-    const ProductTile tile = walk.tile();
-    const int first_row = tile.row_tile * kTileRows<Codec>;
-    const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
-    for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
-      if constexpr (Memory::kOwnRing) {
-        if ((k - walk.begin) % Codec::kWEvery == 0) {
-          barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
-          barrier_expect(at.w_full(walk.w_stage), Memory::kWBytes);
-          copy_box(at.w(walk.w_stage), maps.w, k * kWElements, first_row, tile.e,
-                   at.w_full(walk.w_stage), policy);
-          walk.next_w_stage();
-        }
-      }
-      barrier_wait(at.free(walk.stage), walk.parity ^ 1);
-      const uint32_t full = at.full(walk.stage);
-      barrier_expect(full, Memory::kStageBytes);
-      if constexpr (!Memory::kOwnRing)
-        copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full, policy);
-      if (x_may_be_in_the_making) wait_for_previous();
-      x_may_be_in_the_making = false;
-#pragma unroll
-      for (int panel = 0; panel < Memory::kXPanels; ++panel) {
-        copy_box(at.x(walk.stage) + static_cast<uint32_t>(panel * Memory::kXPanelBytes), maps.x,
-                 k * Codec::kStageK + panel * (kPanelRowBytes / Codec::kXElement), tile.first,
-                 x_matrix, full);
-      }
-    }
-  }
-}
-
-template <class Codec, int kTokens>
-__device__ __forceinline__ void bring_tiles(const TileMaps& maps,
-                                            const TileWalk<Codec, kTokens>& walk,
-                                            const TilePlaces<Codec, kTokens>& at) {
-  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  if (thread == 0) {
-    bring_boxes(maps, walk, at);
-  } else if (thread >= kWarpgroup - kSideThreads) {
-    if constexpr (Codec::kSide == TileSide::kRowScales)
-      bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
-    if constexpr (Codec::kSide == TileSide::kTokenScales)
-      bring_token_scales(walk, at, thread - (kWarpgroup - kSideThreads));
-    if constexpr (Codec::kSide == TileSide::kTables)
-      bring_scales<typename Codec::Side>(walk, at, thread - (kWarpgroup - kSideThreads));
-  }
-}
-
-// ---- computing ----
 
 /// The products of a stage; `first` is the address of this warpgroup's 64 rows of the first
 /// operand.
@@ -189,6 +72,8 @@ class TileSums {
   /// Products of few rows of x are too short to wait for, and four warpgroups need no order.
   static constexpr bool kTurns =
       kFirstIsX || (Codec::kDecoded && Codec::kGroups == 2 && kTokens > 64);
+  /// Whether warps multiply each for itself.
+  static constexpr bool kWarpsMultiply = Codec::kDecoded && Memory::kXEvery > 1 && kTokens <= 16;
   /// Steps of 16 k that are decoded at once: as many as registers hold twice beside the sums.
   static constexpr int kBite = Codec::kGroups == 4 && kTokens > 64 ? 2 : Codec::kSteps;
 
@@ -222,6 +107,8 @@ class TileSums {
       add_rows(walk);
     } else if constexpr (Codec::kAddEvery > 0) {
       add_parts(walk, tile);
+    } else if constexpr (kWarpsMultiply) {
+      add_by_warps(walk);
     } else if constexpr (Codec::kDecoded) {
       add_decoded(walk);
     } else {
@@ -276,8 +163,14 @@ class TileSums {
     warp_arrive(at_.free(previous));
   }
 
-  static constexpr int kOfStage = kBite > 0 ? Codec::kSteps / kBite : 0;  ///< bites, of x
-  static constexpr int kBites = Codec::kWEvery * kOfStage;                ///< of weights
+  /// For warp_arrive_after.
+  __device__ __forceinline__ static uint32_t hidden_zero(const Walk& walk) {
+    return static_cast<uint32_t>(walk.plan.split >> 31);
+  }
+
+  static constexpr int kOfStage = kBite > 0 ? Codec::kSteps / kBite : 0;  ///< bites
+  static constexpr int kOfX = Memory::kXEvery * kOfStage;                 ///< of a slot of x
+  static constexpr int kBites = Codec::kWEvery * kOfStage;                ///< of one of weights
 
   /// Bites that are left of the stage of weights that begins with stage k of x.
   __device__ __forceinline__ static int bites_from(const Walk& walk, int k) {
@@ -291,7 +184,11 @@ class TileSums {
     Codec::decode(at_.w(walk.w_stage) + w_place_, at_.side(walk.w_stage) + side_place_,
                   i / kOfStage, i % kOfStage * kBite, a);
     if (i + 1 < bites_from(walk, k)) return;
-    warp_arrive(at_.w_free(walk.w_stage));
+    uint32_t loaded = 0;
+#pragma unroll
+    for (int step = 0; step < kBite; step += 2)
+      loaded |= a[step][0] | a[step][1];  // of both rows' codes and scales
+    warp_arrive_after(at_.w_free(walk.w_stage), loaded, hidden_zero(walk));
     walk.next_w_stage();
   }
 
@@ -307,19 +204,19 @@ class TileSums {
 #pragma unroll
       for (int i = 0; i < kBites; ++i) {
         if (i >= bites) break;
-        if (i % kOfStage == 0) wait_full(walk);
+        if (i % kOfX == 0) wait_full(walk);
         take_turn();
         begin_products();
-        multiply_fragments<Codec, kTokens>(d[0], a[i % 2], at_.x(walk.stage), i % kOfStage * kBite,
+        multiply_fragments<Codec, kTokens>(d[0], a[i % 2], at_.x(walk.stage), i % kOfX * kBite,
                                            k > walk.begin || i > 0);
         commit_products();
         pass_turn();
         wait_products<1>();
-        if (i % kOfStage == 0) {
+        if (i % kOfX == 0) {
           if (previous >= 0) warp_arrive(at_.free(previous));
           previous = walk.stage;
         }
-        if (i % kOfStage == kOfStage - 1) walk.next_stage();
+        if (i % kOfX == kOfX - 1 || i + 1 == bites) walk.next_stage();
         if (i + 1 < bites) {
           decode(walk, k, i + 1, a[(i + 1) % 2]);
         } else if (k + Codec::kWEvery < walk.end) {
@@ -329,6 +226,45 @@ class TileSums {
     }
     wait_products<0>();
     warp_arrive(at_.free(previous));
+  }
+
+  /// The same by products of single warps: with so few rows of x those of a warpgroup wait longer
+  /// for their operands in registers than they multiply, and hold up whoever decodes.
+  __device__ __forceinline__ void add_by_warps(Walk& walk) {
+    static_assert(Memory::kOwnRing && Memory::kXEvery == Codec::kWEvery);
+    const auto lane = static_cast<uint32_t>(lane_id());
+    // Lane 8 i + r names row r of matrix i: of tokens r and 8 behind it, of two chunks of eight k.
+    const uint32_t token = (lane & 7) + (lane >> 4) * 8;
+    const uint32_t chunk = (lane >> 3 & 1) ^ (lane & 7);
+    const uint32_t place = token * kPanelRowBytes + (chunk << 4);
+    for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
+      const int bites = bites_from(walk, k);
+      const uint32_t x = at_.x(walk.stage) + place;
+#pragma unroll
+      for (int i = 0; i < kBites; ++i) {
+        if (i >= bites) break;
+        uint32_t a[kBite][4];
+        decode(walk, k, i, a);
+        if (i == 0) wait_full(walk);
+#pragma unroll
+        for (int s = 0; s < kBite; ++s) {
+          const int step = i * kBite + s;
+          const uint32_t from = (x ^ static_cast<uint32_t>(step % 4 * 32)) +
+                                static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes);
+#pragma unroll
+          for (int j = 0; j < kTokens / 16; ++j) {
+            uint32_t b[4];
+            load_matrices(b, from + static_cast<uint32_t>(j * 16 * kPanelRowBytes));
+            float(&low)[4] = reinterpret_cast<float(&)[4]>(d[0][8 * j]);
+            float(&high)[4] = reinterpret_cast<float(&)[4]>(d[0][8 * j + 4]);
+            mma_16x8x16(low, a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
+            mma_16x8x16(high, a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
+          }
+        }
+      }
+      warp_arrive_after(at_.free(walk.stage), __float_as_uint(d[0][kSums - 1]), hidden_zero(walk));
+      walk.next_stage();
+    }
   }
 
   /// Sums of 128 k of their own, added up in float32 with their scales.
@@ -361,7 +297,8 @@ class TileSums {
             d[block][i] = fmaf(now, part[i], d[block][i]);
         }
       }
-      warp_arrive(at_.free(walk.stage));
+      warp_arrive_after(at_.free(walk.stage), __float_as_uint(d[kRowBlocks - 1][kSums - 1]),
+                        hidden_zero(walk));
     }
   }
 
@@ -464,12 +401,14 @@ class TileSums {
 template <class Codec, int kTokens>
 inline constexpr int kFewRegisters = Codec::kSide == TileSide::kTables ? 56
                                      : Codec::kGroups == 2             ? 40
-                                     : kTokens == 64                   ? 64
+                                     : Codec::kGroups == 3             ? 56
+                                     : kTokens <= 64                   ? 64
                                                                        : 32;
 template <class Codec, int kTokens>
 inline constexpr int kManyRegisters = Codec::kSide == TileSide::kTables ? 224
                                       : Codec::kGroups == 2             ? 232
-                                      : kTokens == 64                   ? 104
+                                      : Codec::kGroups == 3             ? 152
+                                      : kTokens <= 64                   ? 104
                                                                         : 112;
 
 /// The tiles of a block: their sums become rows of y, or lie in shared memory for combine_slices.
@@ -539,7 +478,7 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
     __syncwarp();
     cluster_sync();
     TileWalk<Codec, kTokens> whole(c, plan, starts);
-    combine_slices<kTokens, kTileRows<Codec>, Memory::kSumPitch, Codec::kGroups * kWarpgroup>(
+    combine_slices<kTileRows<Codec>, Memory::kSumPitch, Codec::kGroups * kWarpgroup>(
         TileOutput(c, whole.tile(), Codec::kFactor), sums, plan.split);
   }
   cluster_sync();  // nobody leaves what another still reads

@@ -54,7 +54,10 @@ inline constexpr int kSideRowBytes = 64;
 template <class Codec, int kTokens>
 struct TileMemory {
   static constexpr bool kOwnRing = Codec::kWEvery > 1;  ///< of w
-  static constexpr int kXPanels = Codec::kStageK * Codec::kXElement / kPanelRowBytes;
+  /// Stages of k that a slot of the ring of x has. Few rows of x come with as many k as w does:
+  /// what a slot costs besides is paid less often.
+  static constexpr int kXEvery = kOwnRing && kTokens <= 32 ? Codec::kWEvery : 1;
+  static constexpr int kXPanels = kXEvery * Codec::kStageK * Codec::kXElement / kPanelRowBytes;
   static constexpr int kXPanelBytes = kTokens * kPanelRowBytes;
   static constexpr int kXBytes = kXPanels * kXPanelBytes;
   static constexpr int kWBytes = kTileRows<Codec> * Codec::kWRow * Codec::kWEvery;
@@ -64,12 +67,15 @@ struct TileMemory {
       : Codec::kSide == TileSide::kRowScales ? kTileRows<Codec> * kSideRowBytes
       : Codec::kSide == TileSide::kTables    ? kTileRows<Codec> * kSideRowBytes + 128 * 4
                                              : Codec::kRowBlocks * 128 * 4;
-  static constexpr int kWStages = !kOwnRing ? 0 : kTokens == 64 ? 3 : 2;
-  /// 64 x 64 outputs a warpgroup.
-  static constexpr int kOutBytes = Codec::kGroups * 64 * kPanelRowBytes;
+  static constexpr int kWStages = !kOwnRing ? 0 : kTokens <= 64 ? 3 : 2;
+  /// 64 rows of w of up to 64 outputs a warpgroup.
+  static constexpr int kOutOfGroup = std::min(64, kTokens) * kPanelRowBytes;
+  static constexpr int kOutBytes = Codec::kGroups * kOutOfGroup;
   static constexpr int kWRingBytes = kWStages * (kWBytes + kSideBytes);
   static constexpr int kRoom = (224 << 10) - kOutBytes - kWRingBytes;
-  static constexpr int kStages = std::min(10, kRoom / (kStageBytes + (kOwnRing ? 0 : kSideBytes)));
+  static constexpr int kMostStages = kXEvery > 1 ? 8 : 10;
+  static constexpr int kStages =
+      std::min(kMostStages, kRoom / (kStageBytes + (kOwnRing ? 0 : kSideBytes)));
   static constexpr int kSides = kOwnRing ? kWStages : kStages;
   static constexpr int kWRingAt = kStages * kStageBytes;
   static constexpr int kOutAt = kWRingAt + kWStages * kWBytes;
@@ -85,7 +91,7 @@ struct TileMemory {
 
   static int64_t bytes(int matrices) { return kStartsAt + (matrices + 1) * 4 + kAlign; }
 
-  static_assert(kXPanels * kPanelRowBytes == Codec::kStageK * Codec::kXElement);
+  static_assert(kXPanels * kPanelRowBytes == kXEvery * Codec::kStageK * Codec::kXElement);
   static_assert(kTokens > 128 || kTokens * kSumPitch * 4 <= kSideAt,
                 "sums of a split tile lie over the stages");
   static_assert(kMostMatrices >= 384, "as many experts as models of today have");
@@ -229,7 +235,7 @@ struct TilePlaces {
   }
 
   __device__ uint32_t out(int wg) const {
-    return base + static_cast<uint32_t>(Memory::kOutAt + wg * 64 * kPanelRowBytes);
+    return base + static_cast<uint32_t>(Memory::kOutAt + wg * Memory::kOutOfGroup);
   }
 
   __device__ uint32_t side(int stage) const {

@@ -29,8 +29,8 @@ bool fills_tiles(const Args& a) {
 /// Logits and scores of routers keep float32: their sums are added up outside the tensor cores.
 Status run_in_tiles(Exec& ex, const Args& a) {
   const ProductCall c = product_of(a);
-  if (a.y.format == Format::kF32) return run_tiles<TileBf16<true>, 128>(ex, c);
-  return run_tiles<TileBf16<false>, 256>(ex, c);
+  if (a.y.format == Format::kF32) return run_tiles<TileBf16<true>>(ex, c);
+  return run_tiles<TileBf16<false>>(ex, c);
 }
 
 bool takes_one_row(const Args& a) {

@@ -51,7 +51,7 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8Pair<false>, 128>(ex, product(a));
+  return run_tiles<TileFp8Pair<false>>(ex, product(a));
 }
 
 Status run_streamed(Exec& ex, const Args& a) {

@@ -172,7 +172,7 @@ Status run_decoded_tiles(Exec& ex, const Args& a) {
   auto* const factors = reinterpret_cast<float*>(codes + decoded_bytes(a));
   FATHOM_TRY(c.in_pairs ? decode_weights<true>(ex, c, codes, factors)
                         : decode_weights<false>(ex, c, codes, factors));
-  return run_tiles<TileFp8Pair<true>, 128>(ex, product_of_decoded(c, codes, factors));
+  return run_tiles<TileFp8Pair<true>>(ex, product_of_decoded(c, codes, factors));
 }
 
 }  // namespace fathom::cuda

@@ -69,10 +69,8 @@ struct TileNvfp4AsE4m3 {
   static constexpr int kWEvery = 1;
   static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = 1;
-  template <int kTokens>
-  using At = TileNvfp4AsE4m3;
-  using Rest = TileNvfp4AsE4m3;
-  static constexpr int kRestTokens = 128;
+  using Shapes = TileShapes<Tiles<TileNvfp4AsE4m3, 64>, Tiles<TileNvfp4AsE4m3, 128>>;
+  using Rest = TileShapes<Tiles<TileNvfp4AsE4m3, 128>>;
   static constexpr bool kDecoded = true;
   static constexpr bool kCodes = true;
   static constexpr int kAddEvery = 1;
@@ -226,7 +224,7 @@ Status run_e4m3_tiles(Exec& ex, const Args& a) {
   FATHOM_TRY(launch_kernel(ex, order_e4m3_rows, one_item_each(items), c, aligned, items, ordered));
   c.x = ordered;
   c.x_row = c.K;
-  return run_tiles<TileNvfp4AsE4m3, 128>(ex, c);
+  return run_tiles<TileNvfp4AsE4m3>(ex, c);
 }
 
 /// Any layout and alignment, a warp an output.

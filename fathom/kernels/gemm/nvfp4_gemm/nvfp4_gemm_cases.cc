@@ -262,9 +262,9 @@ void add_quantised_cases(CaseList& list) {
   }
 }
 
-/// Tiles of 256 rows of w on a GPU: one row of x more than a tile of them has, or the fewest; rows
-/// of w that end soon after a tile or long after it; less than the 256 k of a stage of weights,
-/// whole ones, and a quarter or two more.
+/// Tiles of 192 or 256 rows of w on a GPU: one row of x more than a tile of them has, or the
+/// fewest; rows of w that end soon after a tile or long after it; less than the 256 k of a stage of
+/// weights, whole ones, and a quarter or two more.
 void add_tile_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
@@ -284,6 +284,17 @@ void add_tile_cases(CaseList& list) {
   }
   add({.t = 65, .n = 264, .k = 1088});
   add({.t = 40, .n = 264, .k = 512});
+  // Few rows of x: as many as a tile has, fewer; slices of k; so many rows of w that tiles of 256
+  // take one round and those of 192 two, and their slots serve several times.
+  for (int64_t t : {9, 16, 32}) {
+    add({.t = t, .n = 200, .k = 64});
+    add({.t = t, .n = 1000, .k = 320});
+    add({.t = t, .n = 385, .k = 1088, .y = Format::kF16});
+    add({.t = t, .n = 262, .k = 2048, .y_gap = 0});
+    add({.t = t, .n = 25700, .k = 64});
+  }
+  add({.t = 16, .n = 25700, .k = 1088});
+  add({.t = 24, .n = 40000, .k = 320});
   // Rows of y at multiples of two bytes, of four, and other outputs; slices of k among them.
   for (int64_t n : {261, 262}) {
     for (int64_t t : {17, 65, 257})
@@ -330,14 +341,14 @@ void add_few_row_cases(CaseList& list) {
 /// warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
   add_product_case<K>(list,
-                      {.t = 8, .n = 5488, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
+                      {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
   add_product_case<K>(
       list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
 }
 
-/// Nine rows of x of few k and many rows of w fill tiles.
+/// Five rows of x of few k and many rows of w fill tiles.
 void add_short_row_cases(CaseList& list) {
-  for (int64_t t : {8, 9, 16})
+  for (int64_t t : {4, 5, 8, 9, 16})
     add_product_case<K>(list, {.t = t, .n = 16400, .k = 128, .weight = Format::kNvfp4});
 }
 
@@ -355,6 +366,14 @@ void add_plain_x_cases(CaseList& list) {
     bench("r1_shared_down_proj", 7168, 2048);
     bench("v2lite_o_proj", 2048, 2048);
     bench("v2lite_shared_gate_up_proj", 5632, 2048);
+  }
+  for (int64_t t : {1, 8, 16, 32}) {
+    const auto bench = [&](const char* op, int64_t n, int64_t k) {
+      add_product_case<K>(list, {.t = t, .n = n, .k = k, .weight = Format::kNvfp4, .op = op});
+    };
+    bench("r1_qkv_a_proj", 2112, 7168);
+    bench("r1_dense_gate_up_proj", 36864, 7168);
+    bench("r1_dense_down_proj", 7168, 18432);
   }
 }
 

@@ -21,14 +21,11 @@ bool is_bf16(const Args& a) {
          reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-/// From so many rows on: two passes over a matrix of several rounds of tiles are faster than those,
-/// and over one of few k with many rows of w they are slower.
+/// From so many rows on tiles are faster: sooner where rows of w are many and have few k.
 int64_t fewest_rows(const Args& a) {
-  constexpr int64_t kFewestOfShortRows = 9;
-  if (a.w.rows() >= 16384 && a.w.cols() <= 1536) return kFewestOfShortRows;
-  const bool large =
-      a.w.rows() >= 16384 && a.w.cols() >= 2048 && a.w.cols() <= 16384 && a.w.cols() % 128 == 0;
-  return large ? kFewestTileRowsOfOthers : kFewestTileRows;
+  constexpr int64_t kFewest = 9;
+  constexpr int64_t kFewestOfShortRows = 5;
+  return a.w.rows() >= 16384 && a.w.cols() <= 1024 ? kFewestOfShortRows : kFewest;
 }
 
 bool fills_tiles(const Args& a) {
@@ -37,7 +34,7 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
+  return run_tiles<TileNvfp4<2>>(ex, product_of(a));
 }
 
 /// Large matrices, and those of some MiB with more rows of x and few k: so that a multiprocessor
@@ -83,7 +80,7 @@ Status run_reordered(Exec& ex, const Args& a) {
   FATHOM_TRY(reorder(ex, a, nullptr, &c));
   if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
   if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4<2>>(c, kFewestTileRows))
-    return run_tiles<TileNvfp4<2>, 256>(ex, c);
+    return run_tiles<TileNvfp4<2>>(ex, c);
   return run_sweep<Nvfp4Codec>(ex, c);
 }
 

@@ -27,7 +27,7 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileBf16<false>, 256>(ex, product_of(a));
+  return run_tiles<TileBf16<false>>(ex, product_of(a));
 }
 
 Status run_swept(Exec& ex, const Args& a) {
@@ -50,7 +50,7 @@ static_assert(kMostExperts<TileBf16<false>> >= 1024);
 namespace cuda {
 
 Status run_bf16_experts(Exec& ex, const ProductCall& c) {
-  if (suits_tiles(c)) return run_tiles<TileBf16<false>, 256>(ex, c);
+  if (suits_tiles(c)) return run_tiles<TileBf16<false>>(ex, c);
   return run_sweep<Bf16Codec>(ex, c);
 }
 

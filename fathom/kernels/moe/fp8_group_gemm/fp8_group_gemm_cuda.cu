@@ -40,8 +40,8 @@ constexpr VariantTable<K> group_table() {
 namespace cuda {
 
 Status run_fp8_experts(Exec& ex, const ProductCall& c) {
-  if (c.x_scales != nullptr) return run_tiles<TileFp8Pair<true>, 128>(ex, c);
-  if (suits_tiles(c)) return run_tiles<TileFp8, 128>(ex, c);
+  if (c.x_scales != nullptr) return run_tiles<TileFp8Pair<true>>(ex, c);
+  if (suits_tiles(c)) return run_tiles<TileFp8>(ex, c);
   return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, c);
 }
 

@@ -29,7 +29,7 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4<2>, 256>(ex, product_of(a));
+  return run_tiles<TileNvfp4<2>>(ex, product_of(a));
 }
 
 bool is_spread(const Args& a) {
@@ -68,7 +68,7 @@ Status run_reordered(Exec& ex, const Args& a) {
   if (a.alphas.present()) c.matrix_factors = a.alphas.as<const float>();
   if (a.y.format != Format::kF32 &&
       takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices)) {
-    return run_tiles<TileNvfp4<2>, 256>(ex, c);
+    return run_tiles<TileNvfp4<2>>(ex, c);
   }
   return run_sweep<Nvfp4Codec>(ex, c);
 }
@@ -119,7 +119,7 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
                        reinterpret_cast<uintptr_t>(c.scales) % 4 == 0;
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
-    return run_tiles<TileNvfp4<2>, 256>(ex, c);
+    return run_tiles<TileNvfp4<2>>(ex, c);
   if (takes_spread(c)) return run_spread(ex, c);
   if (takes_held(c)) return run_held(ex, c);
   if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);

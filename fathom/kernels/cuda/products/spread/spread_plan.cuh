@@ -26,12 +26,10 @@ inline constexpr int kSpreadSumRow = 20;         // sums of a token: 16, and 4 t
 /// A block has `parts` warps, 512 k each, and one that brings weights, tile after tile, into slots
 /// of shared memory. That of a block:
 ///
-///   slots [slots]: codes [16 rows][K/2], scales [16 rows][K/16 + 16]
+///   slots [slots]: codes [16 rows][K/2], scales [16 rows][K/16]
 ///   sums [buffer][warp][8 tokens][16 rows and 4] float
 ///   barriers: slots full, slots free, buffers of sums
 ///   starts [experts + 1]
-///
-/// Sixteen bytes more a row keep scales of rows in banks of their own.
 struct SpreadPlan : SweepPlan {
   int parts = 0;
   int slots = 0;
@@ -79,7 +77,7 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
   plan.batches = (c.T + kSpreadTokens - 1) / kSpreadTokens;
   plan.row_tiles = c.N / kSpreadRows;
   plan.code_bytes = kSpreadRows * (c.K / 2);
-  plan.scale_row = c.K / 16 + 16;
+  plan.scale_row = c.K / 16;
   plan.slot_bytes = (plan.code_bytes + kSpreadRows * plan.scale_row + 127) / 128 * 128;
   plan.blocks = kWarpsOfSm / (plan.parts + 1);
   while (plan.blocks > 1 && !spread_fits(plan, c, plan.blocks, 2))

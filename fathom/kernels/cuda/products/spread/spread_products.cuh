@@ -72,31 +72,36 @@ __device__ __forceinline__ void bring_tiles(const ProductCall& c,
                                             const int* starts,
                                             uint32_t shared) {
   SpreadCursor items(c, plan, starts);
-  const int lane = lane_id();
-  const int row = lane & (kSpreadRows - 1);
   const auto code_bytes = static_cast<uint32_t>(plan.code_bytes);
-  const auto scale_bytes = static_cast<uint32_t>(c.K / 16);
-  const uint32_t to_scales = shared + code_bytes + static_cast<uint32_t>(row * plan.scale_row);
+  const auto scale_bytes = static_cast<uint32_t>(kSpreadRows * plan.scale_row);
   const uint64_t policy = weights_policy(true);  // experts with a second batch of rows are rare
   SpreadSlot at{.slot = 0, .parity = 1};         // the first wait for a free slot ends at once
+  SpreadSlot before{.slot = 0, .parity = 0};     // of the last that must have come
+  int early = plan.slots - 1;                    // what is asked for at once comes at once, late
   while (items.more()) {
     const SweepItem it = items.item();
     int run = items.run();
     items.next_run();
     const int64_t n = int64_t{it.tile} * kSpreadRows;
     const uint8_t* codes = c.w + it.e * c.w_matrix + n * c.w_row;
-    const uint8_t* scales = c.scales + it.e * c.scale_matrix + (n + row) * c.scale_row;
+    const uint8_t* scales = c.scales + it.e * c.scale_matrix + n * c.scale_row;
 #pragma unroll 1
     for (; run > 0; --run) {
       const uint32_t full = barriers.full(at.slot);
       const auto slot = static_cast<uint32_t>(at.slot * plan.slot_bytes);
       barrier_wait(barriers.free(at.slot), at.parity);
-      if (lane == 0) {
-        barrier_expect(full, code_bytes + kSpreadRows * scale_bytes);
+      if (early > 0) {
+        --early;
+      } else {
+        barrier_wait(barriers.full(before.slot), before.parity);
+        before.next(plan.slots);
+      }
+      if (lane_id() == 0) {
+        barrier_expect(full, code_bytes + scale_bytes);
         copy_bytes(shared + slot, codes, code_bytes, full, policy);
+        copy_bytes(shared + slot + code_bytes, scales, scale_bytes, full, policy);
       }
       __syncwarp();
-      if (lane < kSpreadRows) copy_bytes(to_scales + slot, scales, scale_bytes, full, policy);
       codes += kSpreadRows * c.w_row;
       scales += kSpreadRows * c.scale_row;
       at.next(plan.slots);
@@ -180,17 +185,22 @@ struct SpreadX {
     }
   }
 
-  /// Adds the products of a tile.
+  /// Adds the products of a tile. What comes back follows from what was loaded of it last, and
+  /// loads of a warp come in the order in which they were asked for (warp_arrive_after).
   template <int kBlock = 0>
-  __device__ __forceinline__ void multiply(const SpreadTile& tile,
-                                           float (&sums)[4],
-                                           float (&others)[4]) const {
+  __device__ __forceinline__ uint32_t multiply(const SpreadTile& tile,
+                                               float (&sums)[4],
+                                               float (&others)[4]) const {
     if constexpr (kBlock < kBlocks) {
-      multiply_block<kBlock>(tile.load_codes<kBlock, 0>(), tile.load_codes<kBlock, 1>(),
-                             tile.load_scales<kBlock, 0>(), tile.load_scales<kBlock, 1>(), sums,
-                             others);
-      multiply<kBlock + 1>(tile, sums, others);
+      const uint4 row_g = tile.load_codes<kBlock, 0>();
+      const uint4 row_g8 = tile.load_codes<kBlock, 1>();
+      const uint32_t scale_g = tile.load_scales<kBlock, 0>();
+      const uint32_t scale_g8 = tile.load_scales<kBlock, 1>();
+      multiply_block<kBlock>(row_g, row_g8, scale_g, scale_g8, sums, others);
+      if constexpr (kBlock + 1 == kBlocks) return row_g.w | row_g8.w | scale_g | scale_g8;
+      return multiply<kBlock + 1>(tile, sums, others);
     }
+    return 0;
   }
 
  private:
@@ -321,6 +331,7 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   SpreadSlot at;
   SweepItem mine{};  // the tile that this warp finishes
   int until = part;  // tiles before the next that it finishes
+  const auto zero = static_cast<uint32_t>(plan.parts) >> 31;
   int i = 0;
   /// Finishes tile i - kSpreadLag, where that is this warp's. Called once for every tile, and
   /// kSpreadLag times after them.
@@ -334,14 +345,14 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   for (; items.more(); items.next_run()) {
     const SweepItem& first = items.item();
     const int run = items.run();
-    x.load(c, first, part, static_cast<uint32_t>(plan.parts) >> 31);
+    x.load(c, first, part, zero);
 #pragma unroll 1
     for (int tile = 0; tile < run; ++tile, ++i) {
       barrier_wait(barriers.full(at.slot), at.parity);
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
-      x.multiply(lane.tile(plan, at.slot), even, odd);
-      warp_arrive(barriers.free(at.slot));
+      const uint32_t loaded = x.multiply(lane.tile(plan, at.slot), even, odd);
+      warp_arrive_after(barriers.free(at.slot), loaded, zero);
       at.next(plan.slots);
       finish_late();
       sums.keep(i, even, odd);
