@@ -208,7 +208,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // The operands of the accumulators of 64, 128 and 256 columns, as the assembler counts them.
-#define FATHOM_SUMS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define FATHOM_SUMS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define FATHOM_SUMS_32                                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \

@@ -119,10 +119,10 @@ int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
   constexpr int64_t kStart = 2500;        // and end of a tile
   constexpr int64_t kCombine = 6000;      // sums of slices
   constexpr int64_t kBytesPerClock = 16;  // of a multiprocessor's share
-  constexpr int64_t kDecoding = (!Codec::kDecoded ? 0
-                                 : Codec::kCodes  ? 5  // counted, of 128 rows of w
-                                 : kTokens <= 32  ? 2 * Codec::kGroups + 3
-                                                  : (Codec::kGroups == 4 ? 13 : 14)) *
+  constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
+                                 : Codec::kCodes         ? 5  // counted, of 128 rows of w
+                                 : kTokens <= kFewTokens ? 2 * Codec::kGroups + 3
+                                                         : (Codec::kGroups == 4 ? 13 : 14)) *
                                 Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
   constexpr int64_t kStage = std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding);
@@ -186,8 +186,7 @@ int rows_of_whole_rounds(const ProductCall& c, int num_sms) {
 /// Whether tiles of `tokens` rows of x suit T rows: those of few rows only as long as they have
 /// room for all, others where they are not half empty. `smallest`: there are no smaller ones.
 inline bool suits_rows(int tokens, bool smallest, int T) {
-  constexpr int kFew = 32;
-  return (tokens > kFew || T <= tokens) && (smallest || 2 * T > tokens);
+  return (tokens > kFewTokens || T <= tokens) && (smallest || 2 * T > tokens);
 }
 
 /// The cheapest shape for a product as a whole.

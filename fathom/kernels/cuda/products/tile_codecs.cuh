@@ -48,6 +48,9 @@ __device__ __forceinline__ float load_shared_float(uint32_t at) {
   return __uint_as_float(load_shared_4(at));
 }
 
+/// Up to so many rows of x a tile is one of few: it has room for all of them, or is not taken.
+inline constexpr int kFewTokens = 32;
+
 /// Tiles of kRowsOfX rows of x, and as many rows of w as their codec says.
 template <class C, int kRowsOfX>
 struct Tiles {
@@ -73,7 +76,9 @@ struct TileShapes {
   static constexpr int number_for_experts(int rows) {
     int found = -1;
     each([&]<class, int kTokens>(int number) {
-      const int most = kTokens <= 32 ? kTokens * 3 / 4 : kTokens <= 64 ? 64 : kTokens * 3 / 2;
+      const int most = kTokens <= kFewTokens ? kTokens * 3 / 4
+                       : kTokens <= 64       ? 64
+                                             : kTokens * 3 / 2;
       if (found < 0 && (rows <= most || number + 1 == sizeof...(Kinds))) found = number;
     });
     return found;

@@ -231,7 +231,7 @@ class TileSums {
   /// The same by products of single warps: with so few rows of x those of a warpgroup wait longer
   /// for their operands in registers than they multiply, and hold up whoever decodes.
   __device__ __forceinline__ void add_by_warps(Walk& walk) {
-    static_assert(Memory::kOwnRing && Memory::kXEvery == Codec::kWEvery);
+    static_assert(Memory::kOwnRing && Memory::kXEvery == Codec::kWEvery && kTokens == 16);
     const auto lane = static_cast<uint32_t>(lane_id());
     // Lane 8 i + r names row r of matrix i: of tokens r and 8 behind it, of two chunks of eight k.
     const uint32_t token = (lane & 7) + (lane >> 4) * 8;
@@ -251,15 +251,12 @@ class TileSums {
           const int step = i * kBite + s;
           const uint32_t from = (x ^ static_cast<uint32_t>(step % 4 * 32)) +
                                 static_cast<uint32_t>(step / 4 * Memory::kXPanelBytes);
-#pragma unroll
-          for (int j = 0; j < kTokens / 16; ++j) {
-            uint32_t b[4];
-            load_matrices(b, from + static_cast<uint32_t>(j * 16 * kPanelRowBytes));
-            float(&low)[4] = reinterpret_cast<float(&)[4]>(d[0][8 * j]);
-            float(&high)[4] = reinterpret_cast<float(&)[4]>(d[0][8 * j + 4]);
-            mma_16x8x16(low, a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
-            mma_16x8x16(high, a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
-          }
+          uint32_t b[4];
+          load_matrices(b, from);
+          float(&low)[4] = reinterpret_cast<float(&)[4]>(d[0][0]);
+          float(&high)[4] = reinterpret_cast<float(&)[4]>(d[0][4]);
+          mma_16x8x16(low, a[s][0], a[s][1], a[s][2], a[s][3], b[0], b[1]);
+          mma_16x8x16(high, a[s][0], a[s][1], a[s][2], a[s][3], b[2], b[3]);
         }
       }
       warp_arrive_after(at_.free(walk.stage), __float_as_uint(d[0][kSums - 1]), hidden_zero(walk));

@@ -56,7 +56,7 @@ struct TileMemory {
   static constexpr bool kOwnRing = Codec::kWEvery > 1;  ///< of w
   /// Stages of k that a slot of the ring of x has. Few rows of x come with as many k as w does:
   /// what a slot costs besides is paid less often.
-  static constexpr int kXEvery = kOwnRing && kTokens <= 32 ? Codec::kWEvery : 1;
+  static constexpr int kXEvery = kOwnRing && kTokens <= kFewTokens ? Codec::kWEvery : 1;
   static constexpr int kXPanels = kXEvery * Codec::kStageK * Codec::kXElement / kPanelRowBytes;
   static constexpr int kXPanelBytes = kTokens * kPanelRowBytes;
   static constexpr int kXBytes = kXPanels * kXPanelBytes;

@@ -1,5 +1,5 @@
 // The products of a warpgroup that tiles of weights use: 64 rows of weights (from shared memory, or
-// decoded in registers) times 16 to 256 rows of activations in shared memory, all K-major in
+// decoded in registers) times 32 to 256 rows of activations in shared memory, all K-major in
 // panels of 128 bytes. PTX ISA, wgmma.
 //
 // Fragments of 64 x 16 in registers: lane 4 g + t of warp q holds
@@ -26,20 +26,6 @@ __device__ __forceinline__ void multiply_rows(float (&d)[128],
       "%128, %129, p, 1, 1, 0, 0;\n}\n"
       : FATHOM_SUMS_128_OF(0)
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
-}
-
-/// d[64 x 16] (+)= a b^T over 16 columns of both, a in registers.
-__device__ __forceinline__ void multiply_rows(float (&d)[8],
-                                              const uint32_t (&a)[4],
-                                              uint64_t b,
-                                              bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" FATHOM_SUMS_8
-      "}, "
-      "{%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
-      : FATHOM_SUMS_8_OF(0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
 /// d[64 x 32] (+)= a b^T over 16 columns of both, a in registers.
