@@ -164,9 +164,12 @@ Status synchronize_device() {
 // ---- streams and events ----
 
 Result<Stream> Stream::create() {
+  constexpr int64_t kBytes = kCounters * sizeof(uint32_t);
+  FATHOM_ASSIGN(Buffer counters,
+                Buffer::allocate(DeviceKind::kCuda, kBytes, "the counters of a stream"));
   cudaStream_t stream = nullptr;
   FATHOM_TRY(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a stream"));
-  return Stream(stream);
+  return Stream(stream, std::move(counters));
 }
 
 Status Stream::synchronize() {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "fathom/base/status.h"
+#include "fathom/device/memory.h"
 
 namespace fathom {
 
@@ -70,10 +72,17 @@ class Stream {
   /// Sets bytes of device memory.
   Status fill(void* to, int byte, int64_t bytes);
 
+  static constexpr int kCounters = 4096;
+
+  /// Counters in memory of the device, zero whenever a kernel of this stream begins: whoever uses
+  /// them leaves them so. Blocks of one kernel wait for each other by them.
+  uint32_t* counters() const { return reinterpret_cast<uint32_t*>(counters_.data()); }
+
  private:
-  explicit Stream(void* stream) : stream_(stream) {}
+  Stream(void* stream, Buffer counters) : stream_(stream), counters_(std::move(counters)) {}
 
   std::unique_ptr<void, internal::DestroyStream> stream_;
+  Buffer counters_;
 };
 
 /// A second stream, for work beside that of the first, and the marks where they part and meet.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fathom/device/stream.h"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/products/tile_products.cuh"
 
@@ -47,15 +48,57 @@ int tile_split(const DeviceInfo& gpu, int64_t tiles, int stages) {
   return best;
 }
 
+/// What blocks that share tiles need besides: memory for the sums that they lend each other, and
+/// counters that are zero. Without, tiles are not shared.
+struct TileRoom {
+  float4* parts = nullptr;
+  uint32_t* ready = nullptr;
+};
+
+/// Bytes of sums that the blocks of a GPU lend each other at most.
+inline int64_t lent_bytes(const DeviceInfo& gpu) {
+  return int64_t{gpu.num_sms} * kMostTileWarps * 16 * kFewTokens * 4;
+}
+
+/// Clocks of a stage of k in a tile, roughly: products, 2048 or, E4M3 on both sides, 4096 a clock,
+/// or what waits for decoding.
 template <class Codec, int kTokens>
-TilePlan tile_plan(const ProductCall& c, const DeviceInfo& gpu) {
+constexpr int64_t stage_clocks() {
+  constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
+                                 : Codec::kCodes         ? 5  // counted, of 128 rows of w
+                                 : kTokens <= kFewTokens ? 2 * Codec::kGroups + 3
+                                                         : (Codec::kGroups == 4 ? 13 : 14)) *
+                                Codec::kStageK;
+  constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
+  return std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding) + 40;
+}
+
+/// All multiprocessors share the tiles equally, if there is room and no tile is of more blocks than
+/// a warp has lanes.
+template <class Codec>
+void share_tiles(const ProductCall& c, int num_sms, const TileRoom& room, TilePlan* plan) {
+  if (room.parts == nullptr || c.matrices > 1) return;
+  plan->units = (plan->stages + Codec::kWEvery - 1) / Codec::kWEvery;
+  const int64_t units = int64_t{plan->row_tiles} * plan->token_tiles * plan->units;
+  const int64_t blocks = std::min<int64_t>({units, num_sms, Stream::kCounters / kMostTileWarps});
+  if ((units + 1) * blocks > std::numeric_limits<int>::max()) return;
+  if (plan->units * blocks / units + 2 > 32) return;
+  plan->shares = static_cast<int>(blocks);
+  plan->parts = room.parts;
+  plan->ready = room.ready;
+}
+
+template <class Codec, int kTokens>
+TilePlan tile_plan(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
   TilePlan plan;
   plan.row_tiles = (c.N + kTileRows<Codec> - 1) / kTileRows<Codec>;
   plan.stages = (c.K + Codec::kStageK - 1) / Codec::kStageK;
   plan.slice = plan.stages;
   if (c.offsets != nullptr) return plan;
   plan.token_tiles = (c.T + kTokens - 1) / kTokens;
-  if constexpr (kTokens <= 128) {
+  if constexpr (Codec::kShared) {
+    share_tiles<Codec>(c, gpu.num_sms, room, &plan);
+  } else if constexpr (kTokens <= 128) {
     const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
     plan.split = tile_split<Codec, kTokens>(gpu, tiles, plan.stages);
     plan.slice = slice_of<Codec>(plan.stages, plan.split);
@@ -91,10 +134,11 @@ Status make_maps(const ProductCall& c, int tokens, TileMaps* maps) {
 }
 
 template <class Codec, int kTokens>
-Status launch_tiles(Exec& ex, const ProductCall& c) {
+Status launch_tiles(Exec& ex, const ProductCall& c, const TileRoom& room) {
   using Memory = TileMemory<Codec, kTokens>;
   static_assert(kPanelRowBytes % (Codec::kWRow * Codec::kWEvery) == 0);
-  const TilePlan plan = tile_plan<Codec, kTokens>(c, *ex.device);
+  static_assert(4 * Codec::kGroups <= kMostTileWarps);
+  const TilePlan plan = tile_plan<Codec, kTokens>(c, *ex.device, room);
   TileMaps maps;
   FATHOM_TRY(make_maps<Codec>(c, kTokens, &maps));
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
@@ -102,6 +146,7 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
   const bool stays = c.offsets != nullptr || plan.split == 1;
   const int64_t most = ex.device->num_sms;
   LaunchShape shape{.blocks = c.offsets != nullptr ? most
+                              : Codec::kShared     ? plan.shares
                               : stays              ? std::min(tiles, most)
                                                    : tiles * plan.split,
                     .threads = kTileThreadsOfProduct<Codec>,
@@ -111,26 +156,30 @@ Status launch_tiles(Exec& ex, const ProductCall& c) {
   return launch_kernel(ex, tile_products<Codec, kTokens>, shape, maps, c, plan);
 }
 
-/// Clocks of a product in tiles, roughly: rounds over the multiprocessors, and in each the stages
-/// of a tile, which multiply (2048 or, E4M3 on both sides, 4096 products a clock) or wait for
-/// decoding; but no less than memory takes to give the weights.
+inline constexpr int64_t kNoWay = int64_t{1} << 60;  ///< clocks of what cannot be
+
+/// Clocks of a product in tiles, roughly: rounds over the multiprocessors, in each the stages of a
+/// tile or a slice, or a share of them; no less than memory takes to give the weights. Then sums of
+/// other blocks are added up.
 template <class Codec, int kTokens>
-int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu) {
-  constexpr int64_t kStart = 2500;        // and end of a tile
-  constexpr int64_t kCombine = 6000;      // sums of slices
-  constexpr int64_t kBytesPerClock = 16;  // of a multiprocessor's share
-  constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
-                                 : Codec::kCodes         ? 5  // counted, of 128 rows of w
-                                 : kTokens <= kFewTokens ? 2 * Codec::kGroups + 3
-                                                         : (Codec::kGroups == 4 ? 13 : 14)) *
-                                Codec::kStageK;
-  constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
-  constexpr int64_t kStage = std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding);
-  const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu);
+int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
+  constexpr int64_t kStart = 2500;         // and end of a tile
+  constexpr int64_t kCombine = 6000;       // sums of slices
+  constexpr int64_t kWait = 4000;          // for sums that are lent
+  constexpr int64_t kTake = 25 * kTokens;  // those of a block
+  constexpr int64_t kBytesPerClock = 16;   // of a multiprocessor's share
+  constexpr int64_t kStage = stage_clocks<Codec, kTokens>();
+  const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu, room);
+  const int64_t reading = c.w_row * c.N * c.matrices / (kBytesPerClock * gpu.num_sms);
+  if constexpr (Codec::kShared) {
+    if (plan.shares == 0) return kNoWay;
+    const int64_t units = (plan.all_units() + plan.shares - 1) / plan.shares;
+    const int64_t lenders = (int64_t{plan.units} * plan.shares - 1) / plan.all_units() + 1;
+    return std::max(units * Codec::kWEvery * kStage + kStart, reading) + kWait + lenders * kTake;
+  }
   const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices * plan.split;
   const int64_t rounds = (tiles + gpu.num_sms - 1) / gpu.num_sms;
-  const int64_t multiplying = rounds * (plan.slice * (kStage + 40) + kStart);
-  const int64_t reading = c.w_row * c.N * c.matrices / (kBytesPerClock * gpu.num_sms);
+  const int64_t multiplying = rounds * (plan.slice * kStage + kStart);
   return std::max(multiplying, reading) + (plan.split > 1 ? rounds * kCombine : 0);
 }
 
@@ -155,7 +204,7 @@ inline ProductCall rows_of_product(const ProductCall& c, int first, int count) {
 /// One kind of tiles of a product that a TileShapes has, by its number.
 struct TileShape {
   int number = 0;
-  int64_t cost = std::numeric_limits<int64_t>::max();
+  int64_t cost = kNoWay;
 
   void consider(const TileShape& other) {
     if (other.cost <= cost) *this = other;
@@ -191,11 +240,11 @@ inline bool suits_rows(int tokens, bool smallest, int T) {
 
 /// The cheapest shape for a product as a whole.
 template <class Shapes>
-TileShape cheapest_shape(const ProductCall& c, const DeviceInfo& gpu) {
+TileShape cheapest_shape(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
   TileShape best;
   Shapes::each([&]<class Codec, int kTokens>(int number) {
     if (suits_rows(kTokens, kTokens == Shapes::kFewestTokens, c.T))
-      best.consider({number, tile_cost<Codec, kTokens>(c, gpu)});
+      best.consider({number, tile_cost<Codec, kTokens>(c, gpu, room)});
   });
   return best;
 }
@@ -203,7 +252,7 @@ TileShape cheapest_shape(const ProductCall& c, const DeviceInfo& gpu) {
 /// The cheapest tiles of a family. With offsets, they follow from the rows that experts have on
 /// average.
 template <class Family>
-TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
+TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
   using Shapes = typename Family::Shapes;
   constexpr int64_t kLaunch = 3000;  // clocks
   TileChoice best;
@@ -212,15 +261,16 @@ TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
     best.first.number = Shapes::number_for_experts(c.T / c.matrices);
     return best;
   }
-  best.first = cheapest_shape<Shapes>(c, gpu);
+  best.first = cheapest_shape<Shapes>(c, gpu, room);
   int64_t least = best.first.cost;
   Shapes::each([&]<class Codec, int kTokens>(int number) {
     if (!suits_rows(kTokens, kTokens == Shapes::kFewestTokens, c.T)) return;
     const int whole = rows_of_whole_rounds<Codec, kTokens>(c, gpu.num_sms);
     if (whole == c.N) return;
-    const TileShape first{number, tile_cost<Codec, kTokens>(rows_of_product(c, 0, whole), gpu)};
+    const TileShape first{number,
+                          tile_cost<Codec, kTokens>(rows_of_product(c, 0, whole), gpu, room)};
     const TileShape rest =
-        cheapest_shape<typename Family::Rest>(rows_of_product(c, whole, c.N - whole), gpu);
+        cheapest_shape<typename Family::Rest>(rows_of_product(c, whole, c.N - whole), gpu, room);
     if (first.cost + rest.cost + kLaunch > least) return;
     least = first.cost + rest.cost + kLaunch;
     best = {first, rest, whole};
@@ -229,23 +279,24 @@ TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu) {
 }
 
 template <class Shapes>
-Status launch_shape(Exec& ex, const ProductCall& c, const TileShape& shape) {
+Status launch_shape(Exec& ex, const ProductCall& c, const TileShape& shape, const TileRoom& room) {
   Status status;
   Shapes::each([&]<class Codec, int kTokens>(int number) {
-    if (number == shape.number) (void)(status = launch_tiles<Codec, kTokens>(ex, c));
+    if (number == shape.number) (void)(status = launch_tiles<Codec, kTokens>(ex, c, room));
   });
   return status;
 }
 
+/// `room`: for blocks that share tiles, of lent_bytes() and the counters of the stream.
 template <class Family>
-Status run_tiles(Exec& ex, const ProductCall& c) {
+Status run_tiles(Exec& ex, const ProductCall& c, const TileRoom& room = {}) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const TileChoice choice = choose_tiles<Family>(c, *ex.device);
+  const TileChoice choice = choose_tiles<Family>(c, *ex.device, room);
   using Shapes = typename Family::Shapes;
-  if (choice.rows == c.N) return launch_shape<Shapes>(ex, c, choice.first);
-  FATHOM_TRY(launch_shape<Shapes>(ex, rows_of_product(c, 0, choice.rows), choice.first));
+  if (choice.rows == c.N) return launch_shape<Shapes>(ex, c, choice.first, room);
+  FATHOM_TRY(launch_shape<Shapes>(ex, rows_of_product(c, 0, choice.rows), choice.first, room));
   return launch_shape<typename Family::Rest>(ex, rows_of_product(c, choice.rows, c.N - choice.rows),
-                                             choice.rest);
+                                             choice.rest, room);
 }
 
 template <class... Kinds>

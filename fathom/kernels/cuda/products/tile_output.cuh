@@ -394,6 +394,55 @@ __device__ __forceinline__ void keep_sums(const float (&d)[kSums],
   }
 }
 
+/// Lends the sums of this warp to the block that finishes their tile.
+template <int kThreads, int kSums>
+__device__ __forceinline__ void lend_sums(const float (&d)[kSums], const TilePlan& plan) {
+  const auto block = static_cast<int>(blockIdx.x);
+  float4* const to = plan.parts + block * (kSums / 4 * kThreads) + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kSums / 4; ++i)
+    __stcg(to + i * kThreads, float4{d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]});
+  __syncwarp();
+  if (lane_id() == 0) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(plan.ready + block * kMostTileWarps +
+                                                             warp_id()),
+                 "r"(1)
+                 : "memory");
+  }
+}
+
+/// Adds what blocks `first` and behind it, up to this one, have lent this warp of its tile, in
+/// their order, which is that of k; what is here comes last. They wait for nobody behind them.
+template <int kThreads, int kSums>
+__device__ __forceinline__ void take_sums(float (&d)[kSums], const TilePlan& plan, int first) {
+  const int count = static_cast<int>(blockIdx.x) - first;
+  const bool waits = lane_id() < count;
+  uint32_t* const ready = plan.ready + (first + lane_id()) * kMostTileWarps + warp_id();
+  uint32_t is_ready = 0;
+  do {
+    if (waits)
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready) : "memory");
+  } while (!__all_sync(0xFFFFFFFFu, !waits || is_ready != 0));
+  if (waits) *ready = 0;
+  const float4* from = plan.parts + first * (kSums / 4 * kThreads) + threadIdx.x;
+  float sums[kSums] = {};
+  constexpr int kAtOnce = 32 / kSums;  // blocks
+#pragma unroll kAtOnce
+  for (int s = 0; s < count; ++s, from += kSums / 4 * kThreads) {
+#pragma unroll
+    for (int i = 0; i < kSums / 4; ++i) {
+      const float4 v = __ldcg(from + i * kThreads);
+      sums[4 * i] += v.x;
+      sums[4 * i + 1] += v.y;
+      sums[4 * i + 2] += v.z;
+      sums[4 * i + 3] += v.w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    d[i] = sums[i] + d[i];
+}
+
 /// Adds up the slices of a tile: every block of the cluster a share of its outputs.
 template <int kRows, int kPitch, int kThreads>
 __device__ void combine_slices(const TileOutput& out, float* sums, int split) {

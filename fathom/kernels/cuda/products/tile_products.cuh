@@ -417,7 +417,7 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
   constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
   constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
   const ProductCall& c = walk.c;
-  const bool split = walk.plan.split > 1;
+  const bool split = !Codec::kShared && walk.plan.split > 1;
   bool y_may_be_in_use = true;
   TileSums<Codec, kTokens> mine(at, wg);
   for (; walk.more(); walk.next_item()) {
@@ -425,6 +425,15 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
     mine.run(walk, tile);
     if (y_may_be_in_use) wait_for_previous();
     y_may_be_in_use = false;
+    if constexpr (Codec::kShared) {
+      constexpr int kThreads = Codec::kGroups * kWarpgroup;
+      if (walk.end < walk.plan.stages) {
+        lend_sums<kThreads>(mine.d[0], walk.plan);
+        continue;
+      }
+      if (walk.begin > 0)
+        take_sums<kThreads>(mine.d[0], walk.plan, walk.plan.block_of(walk.item * walk.plan.units));
+    }
     // Nobody writes over a stage that another warpgroup still multiplies.
     if (split) named_sync(1, Codec::kGroups * kWarpgroup);
 #pragma unroll
@@ -465,13 +474,13 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
   if (wg == Codec::kGroups) {
     give_registers<kFewRegisters<Codec, kTokens>>();
     bring_tiles<Codec, kTokens>(maps, walk, at);
-    if (plan.split == 1) return;
+    if (Codec::kShared || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
   } else {
     take_registers<kManyRegisters<Codec, kTokens>>();
     compute_tiles<Codec, kTokens>(walk, at, sums, wg);
-    if (plan.split == 1) return;
+    if (Codec::kShared || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
     TileWalk<Codec, kTokens> whole(c, plan, starts);

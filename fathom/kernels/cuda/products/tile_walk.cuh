@@ -16,6 +16,7 @@ inline constexpr int kTileRows = 64 * Codec::kGroups* Codec::kRowBlocks;  ///< o
 template <class Codec>
 inline constexpr int kTileThreadsOfProduct = (Codec::kGroups + 1) * kWarpgroup;
 inline constexpr int kSideThreads = kWarpgroup - 32;  ///< that bring what comes beside stages
+inline constexpr int kMostTileWarps = 16;             ///< that compute
 inline constexpr int kBand = 8;  ///< tiles of x that share the weights they read in the last cache
 
 struct TileMaps {
@@ -29,6 +30,19 @@ struct TilePlan {
   int stages = 0;       ///< of k
   int split = 1;        ///< slices of k: blocks in a cluster, which then take one tile
   int slice = 0;        ///< stages of a slice
+  /// Blocks that share the stages of weights of all tiles equally, one behind the other.
+  int shares = 0;
+  int units = 0;              ///< stages of weights of a tile
+  float4* parts = nullptr;    ///< sums of tiles that another block finishes
+  uint32_t* ready = nullptr;  ///< [block][warp]: 1 while they wait to be taken
+
+  FATHOM_HD int all_units() const { return row_tiles * token_tiles * units; }
+
+  /// The first unit of a block's share.
+  FATHOM_HD int share_begin(int block) const { return block * all_units() / shares; }
+
+  /// The block that has a unit.
+  FATHOM_HD int block_of(int unit) const { return ((unit + 1) * shares - 1) / all_units(); }
 };
 
 /// Whether x is the first operand. A lane then has sums of two rows of x, not of 32, and so two of
@@ -166,14 +180,15 @@ __device__ ProductTile matrix_tile(const ProductCall& c, const TilePlan& plan, i
   return {e, row_tile, first, min(kTokens, c.T - first)};
 }
 
-/// Walks over the tiles and stages of a block, the same way in every warpgroup.
+/// Walks over the tiles and stages of a block, the same way in every warpgroup. Of a share, the
+/// last tile comes first: its beginning is what another block waits for.
 template <class Codec, int kTokens>
 struct TileWalk {
   const ProductCall& c;
   const TilePlan& plan;
   const int* starts;
   int item;
-  int items;
+  int items;  ///< of a share: its first item
   int begin;  ///< of the stages of k that this block takes
   int end;
   int stage = 0;
@@ -183,6 +198,12 @@ struct TileWalk {
 
   __device__ TileWalk(const ProductCall& call, const TilePlan& p, const int* s)
       : c(call), plan(p), starts(s) {
+    if constexpr (Codec::kShared) {
+      items = p.share_begin(static_cast<int>(blockIdx.x)) / p.units;
+      item = (p.share_begin(static_cast<int>(blockIdx.x) + 1) - 1) / p.units;
+      find_stages();
+      return;
+    }
     item = static_cast<int>(blockIdx.x) / p.split;
     items = c.offsets != nullptr ? s[c.matrices] : p.row_tiles * p.token_tiles * c.matrices;
     const int slice = static_cast<int>(blockIdx.x) % p.split;
@@ -190,13 +211,29 @@ struct TileWalk {
     end = min(begin + p.slice, p.stages);
   }
 
-  __device__ bool more() const { return item < items; }
+  __device__ bool more() const { return Codec::kShared ? item >= items : item < items; }
 
   __device__ bool is_last() const {
-    return item + static_cast<int>(gridDim.x) / plan.split >= items;
+    return Codec::kShared ? item == items
+                          : item + static_cast<int>(gridDim.x) / plan.split >= items;
   }
 
-  __device__ void next_item() { item += static_cast<int>(gridDim.x) / plan.split; }
+  __device__ void next_item() {
+    if constexpr (Codec::kShared) {
+      --item;
+      find_stages();
+    } else {
+      item += static_cast<int>(gridDim.x) / plan.split;
+    }
+  }
+
+  /// The stages of this tile that are this block's share.
+  __device__ void find_stages() {
+    const int first = item * plan.units;
+    const auto block = static_cast<int>(blockIdx.x);
+    begin = max(plan.share_begin(block) - first, 0) * Codec::kWEvery;
+    end = min(min(plan.share_begin(block + 1) - first, plan.units) * Codec::kWEvery, plan.stages);
+  }
 
   __device__ ProductTile tile() const {
     return c.offsets != nullptr ? expert_tile<kTokens>(c, starts, item)

@@ -295,6 +295,10 @@ void add_tile_cases(CaseList& list) {
   }
   add({.t = 16, .n = 25700, .k = 1088});
   add({.t = 24, .n = 40000, .k = 320});
+  // Tiles that multiprocessors share: some more than one each, and a few of very many k.
+  add({.t = 17, .n = 33900, .k = 1088});
+  add({.t = 9, .n = 2070, .k = 7232});
+  add({.t = 32, .n = 1100, .k = 7168, .y_gap = 0});
   // Rows of y at multiples of two bytes, of four, and other outputs; slices of k among them.
   for (int64_t n : {261, 262}) {
     for (int64_t t : {17, 65, 257})

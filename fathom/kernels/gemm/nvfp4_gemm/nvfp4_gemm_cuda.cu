@@ -30,11 +30,22 @@ int64_t fewest_rows(const Args& a) {
 
 bool fills_tiles(const Args& a) {
   return is_bf16(a) && a.y.format != Format::kF32 &&
-         takes_tiles<TileNvfp4<2>>(product_of(a), fewest_rows(a));
+         takes_tiles<TileNvfp4Matrix>(product_of(a), fewest_rows(a));
+}
+
+/// Of few rows of x blocks share tiles, and lend each other sums.
+bool shares_tiles(const Args& a) {
+  return a.x.dim(0) <= kFewTokens;
+}
+
+int64_t tiles_workspace(const Args& a, const Exec& ex) {
+  return shares_tiles(a) ? lent_bytes(*ex.device) : 0;
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileNvfp4<2>>(ex, product_of(a));
+  TileRoom room;
+  if (shares_tiles(a)) room = {static_cast<float4*>(ex.workspace), ex.stream->counters()};
+  return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
 /// Large matrices, and those of some MiB with more rows of x and few k: so that a multiprocessor
@@ -79,8 +90,8 @@ Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   FATHOM_TRY(reorder(ex, a, nullptr, &c));
   if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
-  if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4<2>>(c, kFewestTileRows))
-    return run_tiles<TileNvfp4<2>>(ex, c);
+  if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4Matrix>(c, kFewestTileRows))
+    return run_tiles<TileNvfp4Matrix>(ex, c);
   return run_sweep<Nvfp4Codec>(ex, c);
 }
 
@@ -121,7 +132,7 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
-    {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
     {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
     {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
