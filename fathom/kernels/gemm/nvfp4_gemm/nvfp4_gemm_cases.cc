@@ -341,13 +341,24 @@ void add_few_row_cases(CaseList& list) {
   add({.t = 5, .n = 19482, .k = 1536});
 }
 
-/// Few rows of x and 16 MiB of codes, K a multiple of 512, as many as it may be: spread over the
-/// warps of a block. Smaller ones are among the cases of experts.
+/// Few rows of x and 16 MiB of codes, or five rows and 4 MiB, K a multiple of 512, as many as it
+/// may be: spread over the warps of a block. Blocks of several teams with fewer tiles than teams,
+/// with as many as they have slots, and with many. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
-  add_product_case<K>(list,
-                      {.t = 8, .n = 21856, .k = 1536, .weight = Format::kNvfp4, .y = Format::kF32});
-  add_product_case<K>(
-      list, {.t = 3, .n = 4400, .k = 7680, .weight = Format::kNvfp4, .x_gap = 8, .y_gap = 0});
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {2, 3, 8})
+    add({.t = t, .n = 21856, .k = 1536, .y = t == 8 ? Format::kF32 : Format::kBf16});
+  add({.t = 5, .n = 5472, .k = 1536, .y_gap = 0});
+  add({.t = 5, .n = 4112, .k = 2048});
+  add({.t = 8, .n = 7184, .k = 2048});
+  add({.t = 6, .n = 25360, .k = 2048, .y = Format::kF16});
+  for (int64_t t : {3, 8})
+    add({.t = t, .n = 4688, .k = 7168});
+  add({.t = 3, .n = 4400, .k = 7680, .y_gap = 0});
 }
 
 /// Five rows of x of few k and many rows of w fill tiles.
