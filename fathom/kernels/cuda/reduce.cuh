@@ -24,16 +24,17 @@ __device__ __forceinline__ float combine_lanes(float value, Combine combine) {
   return value;
 }
 
-/// The sum of the values of this lane and those below it. The instruction says itself whether there
-/// is a lane to read from. PTX ISA, shfl.sync.
+/// The sum of the values of this lane and those below it, of kLanes neighbouring lanes (a power of
+/// two). The instruction says itself whether there is a lane to read from. PTX ISA, shfl.sync.
+template <int kLanes = 32>
 __device__ __forceinline__ int sum_up_to_lane(int value) {
 #pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
+  for (int offset = 1; offset < kLanes; offset *= 2) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b32 lower;\n"
-        "shfl.sync.up.b32 lower|p, %0, %1, 0, 0xFFFFFFFF;\n@p add.s32 %0, %0, lower;\n}\n"
+        "shfl.sync.up.b32 lower|p, %0, %1, %2, 0xFFFFFFFF;\n@p add.s32 %0, %0, lower;\n}\n"
         : "+r"(value)
-        : "r"(offset));
+        : "r"(offset), "n"((32 - kLanes) << 8));
   }
   return value;
 }

@@ -2,6 +2,7 @@
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/gate/gate_pairs.cuh"
+#include "fathom/kernels/moe/gate/gate_quads.cuh"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
 
 namespace fathom {
@@ -87,7 +88,8 @@ Gate any_gate_of(const Args& a, const View& bias) {
   g.keep_groups = 1;
   g.renormalise = a.renorm == Renormalize::kYes;
   g.scaling = a.scaling;
-  g.in_vectors = g.num_experts == 32 * kVector && takes_vectors(a.logits) && takes_vectors(bias);
+  g.in_vectors = (g.num_experts == 32 * kVector || g.num_experts == 160) &&
+                 takes_vectors(a.logits) && takes_vectors(bias);
   return g;
 }
 
@@ -128,8 +130,8 @@ Gate gate_of(const GroupLimitedSoftmaxGate::Args& a) {
   return g;
 }
 
-/// From so many tokens on there are pairs for every multiprocessor, and what counts is the number
-/// of instructions.
+/// From so many tokens on there are pairs and quads for every multiprocessor, and what counts is
+/// the number of instructions.
 constexpr int64_t kManyTokens = 16384;
 
 template <class K>
@@ -140,6 +142,16 @@ Status run_warps(Exec& ex, const typename K::Args& a) {
 template <class K>
 Status run_pairs(Exec& ex, const typename K::Args& a) {
   return launch_pairs(ex, gate_of(a));
+}
+
+template <class K>
+Status run_quads(Exec& ex, const typename K::Args& a) {
+  return launch_quads(ex, gate_of(a));
+}
+
+template <class K>
+bool takes_quads(const typename K::Args& a) {
+  return quads_take(gate_of(a));
 }
 
 template <class K>
@@ -158,6 +170,7 @@ template <class K>
 constexpr VariantTable<K> gate_table() {
   return {
       {"warp", sm(90), "", kTraits, run_warps<K>, MathUnit::kF32, has_no_pairs<K>},
+      {"quads", sm(90), "", kTraits, run_quads<K>, MathUnit::kF32, takes_quads<K>},
       {"pairs", sm(90), "", kTraits, run_pairs<K>, MathUnit::kF32, takes_pairs<K>},
   };
 }

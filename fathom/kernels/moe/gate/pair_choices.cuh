@@ -146,6 +146,12 @@ __device__ __forceinline__ void bias_of_lane(const float (&all)[32 * kItems],
   }
 }
 
+/// A sigmoid by the approximate instructions.
+__device__ __forceinline__ float near_sigmoid(float z) {
+  constexpr float kMinusLog2e = -1.4426950408889634f;
+  return approximate_reciprocal(1.0f + exp2_approx(z * kMinusLog2e));
+}
+
 /// From logits to choice~.
 template <Choice kChoice, int kItems>
 __device__ __forceinline__ void near_choices(const Gate& g,
@@ -159,9 +165,7 @@ __device__ __forceinline__ void near_choices(const Gate& g,
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if constexpr (kChoice == Choice::kSigmoid) {
-        constexpr float kMinusLog2e = -1.4426950408889634f;
-        const float inverse = 1.0f + exp2_approx(choice[i] * kMinusLog2e);
-        choice[i] = approximate_reciprocal(inverse) + bias[i];
+        choice[i] = near_sigmoid(choice[i]) + bias[i];
       } else {
         float score;
         choice[i] = exact_choice<kChoice>(g, choice[i], bias[i], score);

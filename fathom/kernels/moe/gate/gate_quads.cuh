@@ -1,0 +1,503 @@
+// Four tokens a warp, for very many tokens, by the same steps as two of them (gate_pairs.cuh): what
+// a token costs whatever the number of its experts (sorting, listing and ranking candidates) is
+// divided by four.
+//
+// A token has eight lanes, each of which has an eighth of its experts: a group, where they are in
+// eight groups, so that groups need no exchanges. Logits are copied into two stages of shared
+// memory of the warp's own; the copies of a stage begin when its candidates' exact logits have been
+// read, an iteration and a half before they are waited for.
+//
+//   parts    = the largest choice~ of sixteen parts of a token: two of each lane; of a token in
+//              groups, four of each lane of the groups kept
+//   least    = the part that comes last of as many as are to be chosen, less what choice~ may be
+//              off; a closer bound, found by halving, where it lets more than sixteen pass
+//   rank     = candidates whose exact choice score is larger, counted
+//
+// How a token is done depends on its logits alone.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/reduce.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
+#include "fathom/kernels/moe/gate/gate_pairs.cuh"
+#include "fathom/kernels/moe/gate/quad_choices.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kQuadWarps = 4;
+inline constexpr int kQuadStages = 2;
+
+/// Blocks of a multiprocessor, by shared memory and registers.
+template <int kItems>
+inline constexpr int kQuadBlocks = kItems == 32 ? 6 : 7;
+static_assert(kCandidates == 2 * kTokenLanes && kMostChosen == kTokenLanes);
+
+/// Of a token of a quad. 224 bytes: the tokens' same places lie in different banks. Ids are those
+/// of experts at all times, some of them left over from another quad.
+struct alignas(16) QuadTokenMemory {
+  float choice[kCandidates];  // parts before; rounds use those of token 0
+  int32_t id[kCandidates];    // of candidates
+  float chosen_score[kMostChosen];
+  int32_t chosen_id[kMostChosen];
+  uint32_t unused[8];
+};
+
+static_assert(sizeof(QuadTokenMemory) % 128 == 96);
+static_assert(sizeof(PairMemory::rounds) <= sizeof(QuadTokenMemory::choice));
+
+/// What a lane has of it: its first words are those of the lane's place.
+struct PlaceMemory {
+  float choice[kCandidates];
+  int32_t id[kCandidates];
+  float chosen_score[kMostChosen];
+  int32_t chosen_id[kMostChosen];
+};
+
+/// Of a warp.
+union QuadMemory {
+  QuadTokenMemory of[kQuadTokens];
+  PairMemory rounds;
+};
+
+/// Of a block.
+template <class T, int kItems>
+struct QuadBlock {
+  static constexpr int kExperts = kTokenLanes * kItems;
+
+  alignas(128) T logits[kQuadWarps][kQuadStages][kQuadTokens][kExperts];
+  alignas(128) float bias[kExperts];
+  QuadMemory memory[kQuadWarps];
+};
+
+/// From a quad of a warp to its next one.
+struct QuadSteps {
+  int tokens;
+  int64_t logits, weights, ids;  // elements
+};
+
+/// What a lane writes of a quad, and what it copies of a coming one.
+template <class T, int kItems>
+struct QuadPlace {
+  int t;            ///< the first token
+  int coming_t;     ///< of the quad that is to be copied next, the token of this lane
+  const T* coming;  ///< its logits, from this lane's first sixteen bytes on
+  float* weights;   ///< of the token and place of this lane
+  int32_t* ids;
+
+  __device__ __forceinline__ QuadPlace(const Gate& g, int first_t)
+      : t(first_t), coming_t(first_t + quad_token()) {
+    coming = static_cast<const T*>(g.logits) + coming_t * g.logits_stride + token_place() * kChunk;
+    weights = g.weights[coming_t] + token_place();
+    ids = g.ids[coming_t] + token_place();
+  }
+
+  __device__ __forceinline__ void advance(const QuadSteps& steps) {
+    t += steps.tokens;
+    weights += steps.weights;
+    ids += steps.ids;
+  }
+
+  /// Starts to copy the logits of the coming quad, those of tokens that exist, and goes on. to:
+  /// this lane's first sixteen bytes.
+  __device__ __forceinline__ void copy_coming(const Gate& g, const QuadSteps& steps, uint32_t to) {
+    constexpr int kChunks = kTokenLanes * kItems / kChunk;  // of a token
+    if (coming_t < count(g)) {
+#pragma unroll
+      for (int c = 0; c < kChunks; c += kTokenLanes) {
+        if (c + kTokenLanes <= kChunks || token_place() < kChunks - c)
+          copy_chunk(to + 16 * static_cast<uint32_t>(c), coming + c * kChunk, true);
+      }
+    }
+    commit_copies();
+    coming_t += steps.tokens;
+    coming += steps.logits;
+  }
+
+  /// False for lanes of a token that does not exist.
+  __device__ __forceinline__ bool exists(const Gate& g) const {
+    return t + quad_token() < count(g);
+  }
+
+  static __device__ __forceinline__ int count(const Gate& g) {
+    return static_cast<int>(g.num_tokens);
+  }
+
+  __device__ __forceinline__ void write(const Gate& g, float weight, int32_t id) const {
+    if (token_place() < g.chosen) {
+      *weights = weight;
+      *ids = id;
+    }
+#pragma unroll 1
+    for (int i = token_place(); i < g.num_shared; i += kTokenLanes) {
+      weights[g.chosen + i - token_place()] = g.shared_weight;
+      ids[g.chosen + i - token_place()] = g.num_experts + i;
+    }
+  }
+
+ private:
+  static constexpr int kChunk = 16 / sizeof(T);
+};
+
+// ---- candidates ----
+
+/// Below this every expert that can be chosen is not, if as many as are to be chosen are no smaller
+/// than `choice`.
+__device__ __forceinline__ float bound_below(float choice) {
+  return choice - fmaf(fabsf(choice), kSlackOfSize, kSlack);
+}
+
+/// Candidates of this lane: the highest bits, the first item highest. And of its token: how many
+/// lie in places before this one, and in all.
+struct QuadCandidates {
+  uint32_t mask = 0;
+  int before = 0;
+  int count = 0;
+
+  template <int kPart>
+  __device__ __forceinline__ QuadCandidates(float least,
+                                            bool kept,
+                                            const float (&choices)[kLaneParts][kPart]) {
+    constexpr int kItems = kLaneParts * kPart;
+    uint32_t larger = 0;
+#pragma unroll
+    for (int p = 0; p < kLaneParts; ++p)
+      larger = larger_than(least, choices[p], larger);
+    mask = kept ? larger << (32 - kItems) : 0;
+    const int mine = __popc(mask);
+    const int up_to = sum_up_to_lane<kTokenLanes>(mine);
+    before = up_to - mine;
+    count = of_place(up_to, kTokenLanes - 1);
+  }
+
+  /// Writes the ids of candidates, in the order of items.
+  template <class T, int kItems>
+  __device__ __forceinline__ void write_ids(int32_t* to) const {
+    to += before;
+    for (uint32_t left = mask; left != 0;) {
+      const uint32_t item = leading_zeros(left);
+      *to++ = expert_of<T, kItems>(static_cast<int>(item));
+      left &= 0x7FFFFFFFu >> item;
+    }
+  }
+};
+
+/// Candidates of this lane's token, by the sorted parts of it: more or fewer than wanted, if they
+/// cannot be told.
+template <int kPart>
+__device__ __forceinline__ QuadCandidates candidates_of(const Gate& g,
+                                                        float sorted_part,
+                                                        bool kept,
+                                                        const float (&choices)[kLaneParts][kPart]) {
+  float enough = of_place(sorted_part, g.chosen - 1);
+  QuadCandidates found(bound_below(enough), kept, choices);
+  if (!__any_sync(0xFFFFFFFFu, found.count > kCandidates)) return found;
+  // Between a bound that lets enough pass and one that may not. Most tokens with seventeen or more
+  // have a few more.
+  float most = of_place(sorted_part, 0);
+  constexpr int kTrials = 8;
+#pragma unroll 1
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const float higher = 0.875f * enough + 0.125f * most;
+    if (QuadCandidates(higher, kept, choices).count >= g.chosen) {
+      enough = higher;
+    } else {
+      most = higher;
+    }
+    const QuadCandidates closer(bound_below(enough), kept, choices);
+    if (found.count > kCandidates) found = closer;
+    if (!__any_sync(0xFFFFFFFFu, found.count > kCandidates)) break;
+  }
+  return found;
+}
+
+/// The ranks of this lane's two candidates among those of its token, as far as choice scores tell;
+/// slots from `count` on get their places. As rank_of of pairs.
+__device__ __forceinline__ void count_larger(const QuadTokenMemory& memory,
+                                             const float (&choice)[2],
+                                             int count,
+                                             int (&rank)[2]) {
+  float all[kCandidates];
+#pragma unroll
+  for (int j = 0; j < kCandidates; ++j)
+    all[j] = memory.choice[j];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int slot = token_place() + i * kTokenLanes;
+    // Counted by all lanes: without a branch, one of whose sides would load them again.
+    const uint32_t larger = kept(static_cast<uint32_t>(__popc(larger_than(choice[i], all, 0))));
+    rank[i] = slot < count ? static_cast<int>(larger) : slot;
+  }
+}
+
+/// Candidates of the same choice score and a lower id.
+__device__ __forceinline__ int count_ties(const QuadTokenMemory& memory, int slot, int count) {
+  int ties = 0;
+#pragma unroll 1
+  for (int j = 0; slot < count && j < count; ++j)
+    ties += memory.choice[j] == memory.choice[slot] && memory.id[j] < memory.id[slot] ? 1 : 0;
+  return ties;
+}
+
+// ---- parts of groups ----
+
+/// The largest parts of the groups kept in falling order; `kept`, which says whether the token
+/// exists, then says whether this lane's group is kept.
+template <bool kMayBeNan>
+__device__ __forceinline__ float sort_kept_parts(
+    const Gate& g, const RatedLane& rated, float slack, QuadTokenMemory& memory, bool& kept) {
+  const int place = token_place();
+  const unsigned places = rated.template kept<kMayBeNan>(g, slack);
+  auto* const two = reinterpret_cast<float2*>(memory.choice);
+  auto* const four = reinterpret_cast<float4*>(memory.choice);
+  two[place] = make_float2(-INFINITY, -INFINITY);
+  __syncwarp();
+  const bool among = (places >> place & 1) != 0;
+  kept = kept && among;
+  if (among) {
+    four[__popc(places & ((1u << place) - 1))] =
+        make_float4(rated.part[0], rated.part[1], rated.part[2], rated.part[3]);
+  }
+  __syncwarp();
+  const float2 mine = two[place];
+  return largest_eight(mine.x, mine.y);
+}
+
+// ---- softmax ----
+
+/// What a softmax router makes of logits: exp(z - m) for m near the largest logit, by the
+/// approximate instruction. The product with log2(e) is not rounded before m is taken off, and
+/// what m is off cancels out with the divisor.
+struct QuadSoftmax {
+  float most = 0.0f;
+  float divisor = 1.0f;
+
+  /// Of logits whose largest one is `top`.
+  template <int kPart>
+  __device__ __forceinline__ QuadSoftmax(float top, const float (&choices)[kLaneParts][kPart])
+      : most(top * kLog2e), divisor(0.0f) {
+    float sum[kLaneParts];
+#pragma unroll
+    for (int p = 0; p < kLaneParts; ++p) {
+      sum[p] = of(choices[p][0]);
+#pragma unroll
+      for (int i = 1; i < kPart; ++i)
+        sum[p] += of(choices[p][i]);
+    }
+    divisor = combine_lanes<kTokenLanes>((sum[0] + sum[1]) + (sum[2] + sum[3]), Add());
+  }
+
+  __device__ __forceinline__ float of(float z) const {
+    return exp2_approx(fmaf(z, kLog2e, -most));
+  }
+
+  QuadSoftmax() = default;
+
+  static constexpr float kLog2e = 1.4426950408889634f;
+
+  /// What m is off grows with the logits.
+  static constexpr float kMostLogit = 0x1p20f;
+};
+
+// ---- a quad ----
+
+/// Four tokens, of which this lane's has `count` candidates in `memory`; 0: none, and no results.
+/// mine: `memory` from this lane's place on. row: the token's logits, which are not read any more
+/// once `is_read` has been called.
+template <Choice kChoice, class T, int kItems, class IsRead>
+__device__ __forceinline__ void choose_quad(const Gate& g,
+                                            const QuadPlace<T, kItems>& at,
+                                            const T* row,
+                                            const float* all_bias,
+                                            int count,
+                                            const QuadSoftmax& softmax,
+                                            QuadTokenMemory& memory,
+                                            PlaceMemory& mine,
+                                            IsRead is_read) {
+  const int place = token_place();
+  [[maybe_unused]] float inverse = 1.0f;
+  if constexpr (is_softmax(kChoice)) inverse = reciprocal_above_one(softmax.divisor);
+  float choice[2];
+  float score[2];
+  int32_t id[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int slot = place + i * kTokenLanes;
+    id[i] = mine.id[i * kTokenLanes];
+    const float z = cuda::load(row + id[i]);
+    choice[i] = z;
+    if constexpr (is_softmax(kChoice)) {
+      score[i] = softmax.of(z) * inverse;
+    } else {
+      choice[i] = exact_choice<kChoice>(g, z, all_bias[id[i]], score[i]);
+    }
+    choice[i] = slot < count ? choice[i] + 0.0f : -INFINITY;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    mine.choice[i * kTokenLanes] = choice[i];
+  __syncwarp();
+  is_read();
+  int rank[2];
+  count_larger(memory, choice, count, rank);
+  // All choice scores are different, or else the sum of ranks falls short.
+  constexpr int kSumOfRanks = kQuadTokens * kCandidates * (kCandidates - 1) / 2;
+  if (__reduce_add_sync(0xFFFFFFFFu, rank[0] + rank[1]) != kSumOfRanks) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      rank[i] += count_ties(memory, place + i * kTokenLanes, count);
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (rank[i] < kMostChosen) {
+      memory.chosen_score[rank[i]] = score[i];
+      memory.chosen_id[rank[i]] = id[i];
+    }
+  }
+  __syncwarp();
+  const float chosen = place < g.chosen ? mine.chosen_score[0] : 0.0f;
+  float weight = chosen * g.scaling;
+  if (g.renormalise) weight = weight_of(g, chosen, combine_lanes<kTokenLanes>(chosen, Add()));
+  if (count != 0) at.write(g, weight, mine.chosen_id[0]);
+}
+
+/// One quad, whose logits are in `stage`. Returns the tokens that are to be done in rounds: bit 8 i
+/// for token i.
+template <Choice kChoice, bool kGrouped, class T, int kItems, class IsRead>
+__device__ __forceinline__ unsigned route_quad(const Gate& g,
+                                               const QuadPlace<T, kItems>& at,
+                                               const T* row,
+                                               const float* all_bias,
+                                               float slack,
+                                               QuadTokenMemory& memory,
+                                               PlaceMemory& mine,
+                                               IsRead is_read) {
+  QuadChoices<kItems> choices;
+  near_quad_choices<kChoice, T, kItems>(row, all_bias, choices);
+  float sorted;
+  bool can_be_told = at.exists(g);
+  bool kept = can_be_told;
+  if constexpr (kGrouped) {
+    RatedLane rated;
+    if constexpr (is_softmax(kChoice)) {
+      rated.by_largest(choices);
+    } else {
+      rated.by_sum(choices);
+    }
+    sorted = sort_kept_parts<!is_softmax(kChoice)>(g, rated, slack, memory, kept);
+  } else {
+    float part[kLaneParts];
+#pragma unroll
+    for (int p = 0; p < kLaneParts; ++p)
+      part[p] = largest(choices[p]);
+    sorted = largest_eight(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+  }
+  QuadSoftmax softmax;
+  if constexpr (is_softmax(kChoice)) {
+    const float top = of_place(sorted, 0);
+    softmax = QuadSoftmax(top, choices);
+    can_be_told = can_be_told && fabsf(top) < QuadSoftmax::kMostLogit;
+  }
+  const QuadCandidates candidates = candidates_of(g, sorted, kept, choices);
+  can_be_told = can_be_told && candidates.count >= g.chosen && candidates.count <= kCandidates;
+  if (can_be_told) candidates.template write_ids<T, kItems>(memory.id);
+  __syncwarp();
+  choose_quad<kChoice>(g, at, row, all_bias, can_be_told ? candidates.count : 0, softmax, memory,
+                       mine, is_read);
+  constexpr unsigned kFirstLanes = 0x01010101u;
+  return __ballot_sync(0xFFFFFFFFu, at.exists(g) && !can_be_told) & kFirstLanes;
+}
+
+template <Choice kChoice, bool kGrouped, class T, int kItems>
+__global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
+    route_quads(const __grid_constant__ Gate g, const __grid_constant__ QuadSteps steps) {
+  // The kernel of pairs has them in vectors, or five to a lane.
+  constexpr int kRoundItems = kItems * kTokenLanes / 32;
+  __shared__ QuadBlock<T, kItems> block;
+  let_next_start();
+  wait_for_previous();
+  const int warp = warp_id();
+  share_bias<kRoundItems>(g, block.bias);
+  __syncthreads();
+  QuadPlace<T, kItems> at(g, kQuadTokens * (static_cast<int>(blockIdx.x) * kQuadWarps + warp));
+  // The token of this lane in the first stage, and what of it the lane copies.
+  const uint32_t first_row = kept(shared_address(&block.logits[warp][0][quad_token()][0]));
+  const uint32_t copied = kept(first_row + 16 * static_cast<uint32_t>(token_place()));
+  constexpr uint32_t kStageBytes = sizeof(block.logits[0][0]);
+  for (uint32_t s = 0; s < kQuadStages; ++s)
+    at.copy_coming(g, steps, copied + s * kStageBytes);
+  float slack = 0.0f;
+  if constexpr (kGrouped && !is_softmax(kChoice)) slack = slack_of_sums(block.bias);
+  QuadMemory& memory = kept_shared(block.memory[warp]);
+  QuadTokenMemory& served = kept_shared(block.memory[warp].of[quad_token()]);
+  auto& mine = reinterpret_cast<PlaceMemory&>(kept_shared(served.choice[token_place()]));
+  auto& all_bias = kept_shared(block.bias);
+  for (int i = 0; i < 2; ++i)
+    mine.id[i * kTokenLanes] = 0;
+  static_assert(kQuadStages == 2);
+  uint32_t in_stage = 0;
+#pragma unroll 1
+  for (; at.t < at.count(g); at.advance(steps)) {
+    wait_copies<kQuadStages - 1>();
+    __syncwarp();
+    const auto* row = static_cast<const T*>(__cvta_shared_to_generic(first_row + in_stage));
+    const unsigned failed =
+        route_quad<kChoice, kGrouped>(g, at, row, all_bias, slack, served, mine,
+                                      [&] { at.copy_coming(g, steps, copied + in_stage); });
+    __syncwarp();  // all have read their results
+    in_stage ^= kStageBytes;
+    if (failed == 0) continue;
+#pragma unroll 1
+    for (int i = 0; i < kQuadTokens; ++i) {
+      if ((failed >> (kTokenLanes * i) & 1) != 0)
+        route_in_rounds<kGrouped, kRoundItems>(g, at.t + i, all_bias, memory.rounds);
+    }
+  }
+}
+
+template <Choice kChoice, bool kGrouped, class T, int kItems>
+Status launch_quads_of(const Exec& ex, const Gate& g) {
+  const int64_t all = (g.num_tokens + kQuadTokens - 1) / kQuadTokens;
+  const int64_t blocks = std::min<int64_t>((all + kQuadWarps - 1) / kQuadWarps,
+                                           int64_t{kQuadBlocks<kItems>} * ex.device->num_sms);
+  const int64_t tokens = kQuadTokens * blocks * kQuadWarps;
+  const QuadSteps steps{.tokens = static_cast<int>(tokens),
+                        .logits = tokens * g.logits_stride,
+                        .weights = tokens * g.weights.stride,
+                        .ids = tokens * g.ids.stride};
+  return launch_kernel(ex, route_quads<kChoice, kGrouped, T, kItems>,
+                       {.blocks = blocks, .threads = 32 * kQuadWarps}, g, steps);
+}
+
+template <Choice kChoice, class T, int kItems>
+Status launch_quads_by(const Exec& ex, const Gate& g) {
+  if (g.keep_groups < g.num_groups) return launch_quads_of<kChoice, true, T, kItems>(ex, g);
+  return launch_quads_of<kChoice, false, T, kItems>(ex, g);
+}
+
+template <class T>
+Status launch_quads_from(const Exec& ex, const Gate& g) {
+  if (g.scoring == Scoring::kSigmoid) return launch_quads_by<Choice::kSigmoid, T, 32>(ex, g);
+  if (g.num_experts == 160) return launch_quads_by<Choice::kLogit, T, 20>(ex, g);
+  return launch_quads_by<Choice::kLogit, T, 32>(ex, g);
+}
+
+inline Status launch_quads(const Exec& ex, const Gate& g) {
+  if (g.format == Format::kF32) return launch_quads_from<float>(ex, g);
+  if (g.format == Format::kBf16) return launch_quads_from<Bf16>(ex, g);
+  return launch_quads_from<F16>(ex, g);
+}
+
+/// As pairs, where rows are copied whole and the groups kept have parts enough; neither scores that
+/// are rounded nor logits that are not taken as they are.
+inline bool quads_take(const Gate& g) {
+  constexpr int64_t kMostTokens = std::numeric_limits<int>::max() / 4;
+  const bool parts_suffice =
+      g.keep_groups == g.num_groups || g.keep_groups * kLaneParts >= g.chosen;
+  return pairs_take(g) && g.in_vectors && parts_suffice && !g.rounds && !is_adjusted(g) &&
+         g.num_tokens <= kMostTokens;
+}
+
+}  // namespace fathom::cuda
