@@ -342,8 +342,7 @@ void add_few_row_cases(CaseList& list) {
 }
 
 /// Few rows of x and 16 MiB of codes, or five rows and 4 MiB, K a multiple of 512, as many as it
-/// may be: spread over the warps of a block. Blocks of several teams with fewer tiles than teams,
-/// with as many as they have slots, and with many. Smaller ones are among the cases of experts.
+/// may be: spread over the warps of a block. Smaller ones are among the cases of experts.
 void add_spread_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
@@ -355,7 +354,6 @@ void add_spread_cases(CaseList& list) {
   add({.t = 5, .n = 5472, .k = 1536, .y_gap = 0});
   add({.t = 5, .n = 4112, .k = 2048});
   add({.t = 8, .n = 7184, .k = 2048});
-  add({.t = 6, .n = 25360, .k = 2048, .y = Format::kF16});
   for (int64_t t : {3, 8})
     add({.t = t, .n = 4688, .k = 7168});
   add({.t = 3, .n = 4400, .k = 7680, .y_gap = 0});
