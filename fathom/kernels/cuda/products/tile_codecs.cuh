@@ -181,7 +181,8 @@ struct TileNvfp4 {
 
 /// Those of one matrix: few rows of x also in tiles that blocks share.
 struct TileNvfp4Matrix : TileNvfp4<2> {
-  using Shapes = TileShapes<Tiles<TileNvfp4<4, true>, 16>,
+  using Shapes = TileShapes<Tiles<TileNvfp4<3, true>, 16>,
+                            Tiles<TileNvfp4<4, true>, 16>,
                             Tiles<TileNvfp4<4, true>, 32>,
                             Tiles<TileNvfp4<3>, 16>,
                             Tiles<TileNvfp4<4>, 16>,

@@ -48,17 +48,19 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
-/// Large matrices, and those of some MiB with more rows of x and few k: so that a multiprocessor
-/// has two blocks or more. A row may have other bits among four rows of x than among five.
+/// Large matrices, and those of some MiB with more rows of x and few k, so that a multiprocessor
+/// has two blocks or more, or with so few rows of w that every multiprocessor of an H200 has one
+/// tile. A row may have other bits among four rows of x than among five.
 bool is_spread(const Args& a) {
   constexpr int64_t kLarge = int64_t{16} << 20;  // bytes of codes
   constexpr int64_t kFewest = int64_t{4} << 20;
+  constexpr int64_t kOneTileEach = 132 * kSpreadRows;
   constexpr int64_t kMostK = 3584;
   constexpr int64_t kFewestRows = 5;
   const ProductCall c = product_of(a);
   const int64_t bytes = c.w_row * c.N;
-  return is_bf16(a) && takes_spread(c) &&
-         (bytes >= kLarge || (bytes >= kFewest && c.K <= kMostK && c.T >= kFewestRows));
+  const bool pays = c.N <= kOneTileEach || (c.K <= kMostK && c.T >= kFewestRows);
+  return is_bf16(a) && takes_spread(c) && (bytes >= kLarge || (bytes >= kFewest && pays));
 }
 
 Status run_spread_over_warps(Exec& ex, const Args& a) {

@@ -3,9 +3,9 @@
 // divided by four.
 //
 // A token has eight lanes, each of which has an eighth of its experts: a group, where they are in
-// eight groups, so that groups need no exchanges. Logits are copied into two stages of shared
-// memory of the warp's own; the copies of a stage begin when its candidates' exact logits have been
-// read, an iteration and a half before they are waited for.
+// eight groups, so that groups need no exchanges. Logits are copied into shared memory of the
+// warp's own; the copies of the next quad begin when the exact logits of this one's candidates have
+// been read, and other warps are busy until they have come.
 //
 //   parts    = the largest choice~ of sixteen parts of a token: two of each lane; of a token in
 //              groups, four of each lane of the groups kept
@@ -28,11 +28,10 @@
 namespace fathom::cuda {
 
 inline constexpr int kQuadWarps = 4;
-inline constexpr int kQuadStages = 2;
 
-/// Blocks of a multiprocessor, by shared memory and registers.
+/// Blocks of a multiprocessor, by registers.
 template <int kItems>
-inline constexpr int kQuadBlocks = kItems == 32 ? 6 : 7;
+inline constexpr int kQuadBlocks = kItems == 32 ? 7 : 9;
 static_assert(kCandidates == 2 * kTokenLanes && kMostChosen == kTokenLanes);
 
 /// Of a token of a quad. 224 bytes: the tokens' same places lie in different banks. Ids are those
@@ -67,7 +66,7 @@ template <class T, int kItems>
 struct QuadBlock {
   static constexpr int kExperts = kTokenLanes * kItems;
 
-  alignas(128) T logits[kQuadWarps][kQuadStages][kQuadTokens][kExperts];
+  alignas(128) T logits[kQuadWarps][kQuadTokens][kExperts];
   alignas(128) float bias[kExperts];
   QuadMemory memory[kQuadWarps];
 };
@@ -363,7 +362,7 @@ __device__ __forceinline__ void choose_quad(const Gate& g,
   if (count != 0) at.write(g, weight, mine.chosen_id[0]);
 }
 
-/// One quad, whose logits are in `stage`. Returns the tokens that are to be done in rounds: bit 8 i
+/// One quad. Returns the tokens that are to be done in rounds: bit 8 i
 /// for token i.
 template <Choice kChoice, bool kGrouped, class T, int kItems, class IsRead>
 __device__ __forceinline__ unsigned route_quad(const Gate& g,
@@ -422,12 +421,10 @@ __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
   share_bias<kRoundItems>(g, block.bias);
   __syncthreads();
   QuadPlace<T, kItems> at(g, kQuadTokens * (static_cast<int>(blockIdx.x) * kQuadWarps + warp));
-  // The token of this lane in the first stage, and what of it the lane copies.
-  const uint32_t first_row = kept(shared_address(&block.logits[warp][0][quad_token()][0]));
-  const uint32_t copied = kept(first_row + 16 * static_cast<uint32_t>(token_place()));
-  constexpr uint32_t kStageBytes = sizeof(block.logits[0][0]);
-  for (uint32_t s = 0; s < kQuadStages; ++s)
-    at.copy_coming(g, steps, copied + s * kStageBytes);
+  // The logits of this lane's token, and what of them the lane copies.
+  const uint32_t first_logit = kept(shared_address(&block.logits[warp][quad_token()][0]));
+  const uint32_t copied = kept(first_logit + 16 * static_cast<uint32_t>(token_place()));
+  at.copy_coming(g, steps, copied);
   float slack = 0.0f;
   if constexpr (kGrouped && !is_softmax(kChoice)) slack = slack_of_sums(block.bias);
   QuadMemory& memory = kept_shared(block.memory[warp]);
@@ -436,18 +433,14 @@ __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
   auto& all_bias = kept_shared(block.bias);
   for (int i = 0; i < 2; ++i)
     mine.id[i * kTokenLanes] = 0;
-  static_assert(kQuadStages == 2);
-  uint32_t in_stage = 0;
+  const auto* row = static_cast<const T*>(__cvta_shared_to_generic(first_logit));
 #pragma unroll 1
   for (; at.t < at.count(g); at.advance(steps)) {
-    wait_copies<kQuadStages - 1>();
+    wait_copies_all();
     __syncwarp();
-    const auto* row = static_cast<const T*>(__cvta_shared_to_generic(first_row + in_stage));
-    const unsigned failed =
-        route_quad<kChoice, kGrouped>(g, at, row, all_bias, slack, served, mine,
-                                      [&] { at.copy_coming(g, steps, copied + in_stage); });
+    const unsigned failed = route_quad<kChoice, kGrouped>(
+        g, at, row, all_bias, slack, served, mine, [&] { at.copy_coming(g, steps, copied); });
     __syncwarp();  // all have read their results
-    in_stage ^= kStageBytes;
     if (failed == 0) continue;
 #pragma unroll 1
     for (int i = 0; i < kQuadTokens; ++i) {

@@ -160,14 +160,9 @@ struct SpreadLane {
 /// x of a warp's k, as the tensor cores take it: lane 4 g + t has 32 k of row g for each block.
 struct SpreadX {
   static constexpr int kBlocks = kSpreadK / kBlockK;
-  uint32_t pairs[kBlocks][Nvfp4Codec::kGroups][4];
+  uint4 eights[kBlocks][4];  ///< of k; halves of them are operands as they were loaded
 
-  /// `zero` is 0, which the compiler does not know: a copy of pairs out of longer loads before each
-  /// product is kept away so.
-  __device__ __forceinline__ void load(const ProductCall& c,
-                                       const SweepItem& it,
-                                       int part,
-                                       uint32_t zero) {
+  __device__ __forceinline__ void load(const ProductCall& c, const SweepItem& it, int part) {
     const int g = lane_id() >> 2;
     const int64_t row = (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + (it.first + g) * c.x_row;
     const Bf16* x = static_cast<const Bf16*>(c.x) + row + part * kSpreadK + (lane_id() & 3) * 32;
@@ -175,12 +170,8 @@ struct SpreadX {
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint4 eight =
+        eights[block][j] =
             g < it.count ? *reinterpret_cast<const uint4*>(x + block * kBlockK + j * 8) : uint4{};
-        pairs[block][0][j] = eight.x | zero;
-        pairs[block][1][j] = eight.y | zero;
-        pairs[block][2][j] = eight.z | zero;
-        pairs[block][3][j] = eight.w | zero;
       }
     }
   }
@@ -196,7 +187,8 @@ struct SpreadX {
       const uint4 row_g8 = tile.load_codes<kBlock, 1>();
       const uint32_t scale_g = tile.load_scales<kBlock, 0>();
       const uint32_t scale_g8 = tile.load_scales<kBlock, 1>();
-      multiply_block<kBlock>(row_g, row_g8, scale_g, scale_g8, sums, others);
+      multiply_halves<kBlock, 0>(row_g, row_g8, scale_g, scale_g8, sums, others);
+      multiply_halves<kBlock, 1>(row_g, row_g8, scale_g, scale_g8, sums, others);
       if constexpr (kBlock + 1 == kBlocks) return row_g.w | row_g8.w | scale_g | scale_g8;
       return multiply<kBlock + 1>(tile, sums, others);
     }
@@ -204,22 +196,29 @@ struct SpreadX {
   }
 
  private:
-  template <int kBlock, int i = 0>
-  __device__ __forceinline__ void multiply_block(const uint4& row_g,
-                                                 const uint4& row_g8,
-                                                 uint32_t scale_g,
-                                                 uint32_t scale_g8,
-                                                 float (&sums)[4],
-                                                 float (&others)[4]) const {
-    if constexpr (i < Nvfp4Codec::kGroups) {
-      uint32_t a[4];
-      uint32_t b[4];
-      Nvfp4Codec::decode<i>(row_g, scale_g, a);
-      Nvfp4Codec::decode<i>(row_g8, scale_g8, b);
-      const uint32_t(&v)[4] = pairs[kBlock][i];
-      mma_16x8x16(sums, a[0], b[0], a[1], b[1], v[0], v[1]);
-      mma_16x8x16(others, a[2], b[2], a[3], b[3], v[2], v[3]);
-      multiply_block<kBlock, i + 1>(row_g, row_g8, scale_g, scale_g8, sums, others);
+  /// The first or the second four of each eight k: two groups of the codec at a time, so that what
+  /// a product takes of x are two neighbouring registers of a load. Four from four loads would be
+  /// copied before the first product, which then had to wait for all of x.
+  template <int kBlock, int kHalf>
+  __device__ __forceinline__ void multiply_halves(const uint4& row_g,
+                                                  const uint4& row_g8,
+                                                  uint32_t scale_g,
+                                                  uint32_t scale_g8,
+                                                  float (&sums)[4],
+                                                  float (&others)[4]) const {
+    constexpr int kFirst = 2 * kHalf;
+    static_assert(Nvfp4Codec::kGroups == 4);
+    uint32_t a[2][4];
+    uint32_t b[2][4];
+    Nvfp4Codec::decode<kFirst>(row_g, scale_g, a[0]);
+    Nvfp4Codec::decode<kFirst>(row_g8, scale_g8, b[0]);
+    Nvfp4Codec::decode<kFirst + 1>(row_g, scale_g, a[1]);
+    Nvfp4Codec::decode<kFirst + 1>(row_g8, scale_g8, b[1]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint4& x = eights[kBlock][j];
+      mma_16x8x16(j % 2 == 0 ? sums : others, a[0][j], b[0][j], a[1][j], b[1][j],
+                  kHalf == 0 ? x.x : x.z, kHalf == 0 ? x.y : x.w);
     }
   }
 };
@@ -345,7 +344,7 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   for (; items.more(); items.next_run()) {
     const SweepItem& first = items.item();
     const int run = items.run();
-    x.load(c, first, part, zero);
+    x.load(c, first, part);
 #pragma unroll 1
     for (int tile = 0; tile < run; ++tile, ++i) {
       barrier_wait(barriers.full(at.slot), at.parity);
