@@ -33,18 +33,14 @@ bool fills_tiles(const Args& a) {
          takes_tiles<TileNvfp4Matrix>(product_of(a), fewest_rows(a));
 }
 
-/// Of few rows of x blocks share tiles, and lend each other sums.
-bool shares_tiles(const Args& a) {
-  return a.x.dim(0) <= kFewTokens;
-}
-
-int64_t tiles_workspace(const Args& a, const Exec& ex) {
-  return shares_tiles(a) ? lent_bytes(*ex.device) : 0;
+/// Of few rows of x blocks share tiles, and lend each other sums. As many bytes for many rows,
+/// which do not need them: memory that was planned for a long step must do for a short one.
+int64_t tiles_workspace(const Args& /*a*/, const Exec& ex) {
+  return lent_bytes(*ex.device);
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  TileRoom room;
-  if (shares_tiles(a)) room = {static_cast<float4*>(ex.workspace), ex.stream->counters()};
+  const TileRoom room{static_cast<float4*>(ex.workspace), ex.stream->counters()};
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
