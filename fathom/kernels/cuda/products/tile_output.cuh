@@ -412,7 +412,8 @@ __device__ __forceinline__ void lend_sums(const float (&d)[kSums], const TilePla
 }
 
 /// Adds what blocks `first` and behind it, up to this one, have lent this warp of its tile, in
-/// their order, which is that of k; what is here comes last. They wait for nobody behind them.
+/// their order, which is that of k; what is here comes last. Blocks wait for lower ones alone,
+/// which run before them, so that this ends however few of them run at once.
 template <int kThreads, int kSums>
 __device__ __forceinline__ void take_sums(float (&d)[kSums], const TilePlan& plan, int first) {
   const int count = static_cast<int>(blockIdx.x) - first;
@@ -423,6 +424,7 @@ __device__ __forceinline__ void take_sums(float (&d)[kSums], const TilePlan& pla
     if (waits)
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_ready) : "l"(ready) : "memory");
   } while (!__all_sync(0xFFFFFFFFu, !waits || is_ready != 0));
+  __syncwarp();  // what one lane has acquired, all may read
   if (waits) *ready = 0;
   const float4* from = plan.parts + first * (kSums / 4 * kThreads) + threadIdx.x;
   float sums[kSums] = {};
