@@ -25,7 +25,8 @@ class Graph {
   /// Errors: those of `record`; Internal if the work cannot be captured.
   static Result<Graph> capture(Stream& stream, const std::function<Status()>& record);
 
-  /// Gives all of the work to the stream.
+  /// Gives all of the work to the stream: the one it was captured in, which outlives the graph
+  /// (Stream::counters).
   Status replay(Stream& stream);
 
   /// Kernels, copies and fills in it.

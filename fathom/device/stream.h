@@ -74,8 +74,9 @@ class Stream {
 
   static constexpr int kCounters = 4096;
 
-  /// Counters in memory of the device, zero whenever a kernel of this stream begins: whoever uses
-  /// them leaves them so. Blocks of one kernel wait for each other by them.
+  /// Counters in memory of the device, by which blocks of one kernel wait for each other: zero once
+  /// the kernel before is done, since whoever uses them leaves them so. A kernel that starts before
+  /// touches them after that alone.
   uint32_t* counters() const { return reinterpret_cast<uint32_t*>(counters_.data()); }
 
  private:

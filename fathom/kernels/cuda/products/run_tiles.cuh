@@ -57,7 +57,8 @@ struct TileRoom {
 
 /// Bytes of sums that the blocks of a GPU lend each other at most.
 inline int64_t lent_bytes(const DeviceInfo& gpu) {
-  return int64_t{gpu.num_sms} * kMostTileWarps * 16 * kFewTokens * 4;
+  constexpr int kRowsOfWarp = 16;
+  return int64_t{gpu.num_sms} * kMostTileWarps * kRowsOfWarp * kFewTokens * 4;
 }
 
 /// Clocks of a stage of k in a tile, roughly: products, 2048 or, E4M3 on both sides, 4096 a clock,
@@ -70,14 +71,15 @@ constexpr int64_t stage_clocks() {
                                                          : (Codec::kGroups == 4 ? 13 : 14)) *
                                 Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
-  return std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding) + 40;
+  constexpr int64_t kBarriers = 40;
+  return std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding) + kBarriers;
 }
 
 /// All multiprocessors share the tiles equally, if there is room and no tile is of more blocks than
 /// a warp has lanes.
 template <class Codec>
 void share_tiles(const ProductCall& c, int num_sms, const TileRoom& room, TilePlan* plan) {
-  if (room.parts == nullptr || c.matrices > 1) return;
+  if (room.parts == nullptr || c.matrices > 1 || c.offsets != nullptr) return;
   plan->units = (plan->stages + Codec::kWEvery - 1) / Codec::kWEvery;
   const int64_t units = int64_t{plan->row_tiles} * plan->token_tiles * plan->units;
   const int64_t blocks = std::min<int64_t>({units, num_sms, Stream::kCounters / kMostTileWarps});
@@ -96,7 +98,7 @@ TilePlan tile_plan(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& 
   plan.slice = plan.stages;
   if (c.offsets != nullptr) return plan;
   plan.token_tiles = (c.T + kTokens - 1) / kTokens;
-  if constexpr (Codec::kShared) {
+  if constexpr (Codec::kBlocksShare) {
     share_tiles<Codec>(c, gpu.num_sms, room, &plan);
   } else if constexpr (kTokens <= 128) {
     const int64_t tiles = int64_t{plan.row_tiles} * plan.token_tiles * c.matrices;
@@ -138,6 +140,8 @@ Status launch_tiles(Exec& ex, const ProductCall& c, const TileRoom& room) {
   using Memory = TileMemory<Codec, kTokens>;
   static_assert(kPanelRowBytes % (Codec::kWRow * Codec::kWEvery) == 0);
   static_assert(4 * Codec::kGroups <= kMostTileWarps);
+  static_assert(!Codec::kBlocksShare || (Codec::kRowBlocks == 1 && kTokens <= kFewTokens),
+                "one block of sums a warpgroup is lent, and there is memory for few rows of x");
   const TilePlan plan = tile_plan<Codec, kTokens>(c, *ex.device, room);
   TileMaps maps;
   FATHOM_TRY(make_maps<Codec>(c, kTokens, &maps));
@@ -145,10 +149,10 @@ Status launch_tiles(Exec& ex, const ProductCall& c, const TileRoom& room) {
   // With offsets the number of tiles is in memory of the GPU: every multiprocessor looks.
   const bool stays = c.offsets != nullptr || plan.split == 1;
   const int64_t most = ex.device->num_sms;
-  LaunchShape shape{.blocks = c.offsets != nullptr ? most
-                              : Codec::kShared     ? plan.shares
-                              : stays              ? std::min(tiles, most)
-                                                   : tiles * plan.split,
+  LaunchShape shape{.blocks = c.offsets != nullptr  ? most
+                              : Codec::kBlocksShare ? plan.shares
+                              : stays               ? std::min(tiles, most)
+                                                    : tiles * plan.split,
                     .threads = kTileThreadsOfProduct<Codec>,
                     .shared_bytes = Memory::bytes(c.offsets != nullptr ? c.matrices : 0),
                     .cluster = plan.split,
@@ -171,7 +175,7 @@ int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& r
   constexpr int64_t kStage = stage_clocks<Codec, kTokens>();
   const TilePlan plan = tile_plan<Codec, kTokens>(c, gpu, room);
   const int64_t reading = c.w_row * c.N * c.matrices / (kBytesPerClock * gpu.num_sms);
-  if constexpr (Codec::kShared) {
+  if constexpr (Codec::kBlocksShare) {
     if (plan.shares == 0) return kNoWay;
     const int64_t units = (plan.all_units() + plan.shares - 1) / plan.shares;
     const int64_t lenders = (int64_t{plan.units} * plan.shares - 1) / plan.all_units() + 1;

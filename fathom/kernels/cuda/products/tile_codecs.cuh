@@ -71,6 +71,10 @@ struct TileShapes {
     (f.template operator()<typename Kinds::Codec, Kinds::kTokens>(number++), ...);
   }
 
+  /// These behind others.
+  template <class... Others>
+  using Behind = TileShapes<Others..., Kinds...>;
+
   /// The kind for experts that have so many rows of x on average: of those with 24, few have more
   /// than 32; of those with 192, two tiles of 128 rows are full enough.
   static constexpr int number_for_experts(int rows) {
@@ -89,7 +93,7 @@ struct TileShapes {
 /// in float32 outside the tensor cores, whose own additions cut off bits.
 template <bool kExact>
 struct TileBf16 {
-  static constexpr bool kShared = false;  ///< by blocks
+  static constexpr bool kBlocksShare = false;  ///< tiles
   static constexpr int kStageK = 64;
   static constexpr int kXElement = 2;   ///< bytes
   static constexpr int kWRow = 128;     ///< bytes of a row of w in a stage
@@ -113,11 +117,11 @@ struct TileBf16 {
 
 /// NVFP4 weights in layout kPairs (formats/pair_layout.h), decoded with their scales into
 /// registers. A warp decodes as long as it multiplies 256 rows of x; with fewer, four warpgroups
-/// keep each scheduler busy with four warps, and share what they read of x. `kBlocksShare`: blocks
-/// share tiles.
-template <int kComputing, bool kBlocksShare = false>
+/// keep each scheduler busy with four warps, and share what they read of x. `kSharedByBlocks`:
+/// tiles are.
+template <int kComputing, bool kSharedByBlocks = false>
 struct TileNvfp4 {
-  static constexpr bool kShared = kBlocksShare;
+  static constexpr bool kBlocksShare = kSharedByBlocks;
   static constexpr int kStageK = 64;
   static constexpr int kXElement = 2;
   static constexpr int kWRow = 32;
@@ -181,21 +185,14 @@ struct TileNvfp4 {
 
 /// Those of one matrix: few rows of x also in tiles that blocks share.
 struct TileNvfp4Matrix : TileNvfp4<2> {
-  using Shapes = TileShapes<Tiles<TileNvfp4<3, true>, 16>,
-                            Tiles<TileNvfp4<4, true>, 16>,
-                            Tiles<TileNvfp4<4, true>, 32>,
-                            Tiles<TileNvfp4<3>, 16>,
-                            Tiles<TileNvfp4<4>, 16>,
-                            Tiles<TileNvfp4<4>, 32>,
-                            Tiles<TileNvfp4<3>, 32>,
-                            Tiles<TileNvfp4<4>, 64>,
-                            Tiles<TileNvfp4<4>, 128>,
-                            Tiles<TileNvfp4<2>, 256>>;
+  using Shapes = TileNvfp4<2>::Shapes::Behind<Tiles<TileNvfp4<3, true>, 16>,
+                                              Tiles<TileNvfp4<4, true>, 16>,
+                                              Tiles<TileNvfp4<4, true>, 32>>;
 };
 
 /// E4M3 weights with a scale for 128 x 128, decoded into registers; activations in bf16.
 struct TileFp8 {
-  static constexpr bool kShared = false;  ///< by blocks
+  static constexpr bool kBlocksShare = false;  ///< tiles
   static constexpr int kStageK = 128;
   static constexpr int kXElement = 2;
   static constexpr int kWRow = 128;
@@ -242,7 +239,7 @@ struct TileFp8 {
 /// give.
 template <bool kBlocks, int kBlocksOfRows = 2>
 struct TileFp8Pair {
-  static constexpr bool kShared = false;  ///< by blocks
+  static constexpr bool kBlocksShare = false;  ///< tiles
   static constexpr int kWEvery = 1;
   static constexpr int kGroups = 2;
   static constexpr int kRowBlocks = kBlocksOfRows;

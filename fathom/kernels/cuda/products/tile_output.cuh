@@ -412,8 +412,9 @@ __device__ __forceinline__ void lend_sums(const float (&d)[kSums], const TilePla
 }
 
 /// Adds what blocks `first` and behind it, up to this one, have lent this warp of its tile, in
-/// their order, which is that of k; what is here comes last. Blocks wait for lower ones alone,
-/// which run before them, so that this ends however few of them run at once.
+/// their order, which is that of k; what is here comes last. Blocks wait for lower ones alone.
+/// Those are seen to start first, which CUDA does not promise, so that this ends however few run at
+/// once.
 template <int kThreads, int kSums>
 __device__ __forceinline__ void take_sums(float (&d)[kSums], const TilePlan& plan, int first) {
   const int count = static_cast<int>(blockIdx.x) - first;

@@ -7,7 +7,8 @@
 // four that compute, a share of the rows of w each; while one decodes or scales, another
 // multiplies. With sixteen rows of x or fewer warps multiply each for itself.
 // Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
-// cluster share the k of one tile and add up their sums in the order of the slices.
+// cluster share the k of one tile and add up their sums in the order of the slices; or all blocks
+// share all tiles equally, and lend each other the sums of parts of them (Codec::kBlocksShare).
 //
 // Shared memory: stages of [x: kTokens rows in panels of 128 bytes][w], then what comes beside them
 // (TileSide), outputs on their way, barriers, and the first tile of every expert. Where rows of w
@@ -417,7 +418,7 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
   constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
   constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
   const ProductCall& c = walk.c;
-  const bool split = !Codec::kShared && walk.plan.split > 1;
+  const bool split = !Codec::kBlocksShare && walk.plan.split > 1;
   bool y_may_be_in_use = true;
   TileSums<Codec, kTokens> mine(at, wg);
   for (; walk.more(); walk.next_item()) {
@@ -425,7 +426,7 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
     mine.run(walk, tile);
     if (y_may_be_in_use) wait_for_previous();
     y_may_be_in_use = false;
-    if constexpr (Codec::kShared) {
+    if constexpr (Codec::kBlocksShare) {
       constexpr int kThreads = Codec::kGroups * kWarpgroup;
       if (walk.end < walk.plan.stages) {
         lend_sums<kThreads>(mine.d[0], walk.plan);
@@ -474,13 +475,13 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
   if (wg == Codec::kGroups) {
     give_registers<kFewRegisters<Codec, kTokens>>();
     bring_tiles<Codec, kTokens>(maps, walk, at);
-    if (Codec::kShared || plan.split == 1) return;
+    if (Codec::kBlocksShare || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
   } else {
     take_registers<kManyRegisters<Codec, kTokens>>();
     compute_tiles<Codec, kTokens>(walk, at, sums, wg);
-    if (Codec::kShared || plan.split == 1) return;
+    if (Codec::kBlocksShare || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
     TileWalk<Codec, kTokens> whole(c, plan, starts);

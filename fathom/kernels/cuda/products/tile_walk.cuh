@@ -188,7 +188,7 @@ struct TileWalk {
   const TilePlan& plan;
   const int* starts;
   int item;
-  int items;  ///< of a share: its first item
+  int bound;  ///< the item behind the last; of a share, the last, which is its lowest
   int begin;  ///< of the stages of k that this block takes
   int end;
   int stage = 0;
@@ -198,28 +198,28 @@ struct TileWalk {
 
   __device__ TileWalk(const ProductCall& call, const TilePlan& p, const int* s)
       : c(call), plan(p), starts(s) {
-    if constexpr (Codec::kShared) {
-      items = p.share_begin(static_cast<int>(blockIdx.x)) / p.units;
+    if constexpr (Codec::kBlocksShare) {
+      bound = p.share_begin(static_cast<int>(blockIdx.x)) / p.units;
       item = (p.share_begin(static_cast<int>(blockIdx.x) + 1) - 1) / p.units;
       find_stages();
       return;
     }
     item = static_cast<int>(blockIdx.x) / p.split;
-    items = c.offsets != nullptr ? s[c.matrices] : p.row_tiles * p.token_tiles * c.matrices;
+    bound = c.offsets != nullptr ? s[c.matrices] : p.row_tiles * p.token_tiles * c.matrices;
     const int slice = static_cast<int>(blockIdx.x) % p.split;
     begin = min(slice * p.slice, p.stages);
     end = min(begin + p.slice, p.stages);
   }
 
-  __device__ bool more() const { return Codec::kShared ? item >= items : item < items; }
+  __device__ bool more() const { return Codec::kBlocksShare ? item >= bound : item < bound; }
 
   __device__ bool is_last() const {
-    return Codec::kShared ? item == items
-                          : item + static_cast<int>(gridDim.x) / plan.split >= items;
+    return Codec::kBlocksShare ? item == bound
+                               : item + static_cast<int>(gridDim.x) / plan.split >= bound;
   }
 
   __device__ void next_item() {
-    if constexpr (Codec::kShared) {
+    if constexpr (Codec::kBlocksShare) {
       --item;
       find_stages();
     } else {

@@ -63,7 +63,7 @@ __device__ __forceinline__ void look_up(uint32_t word,
 /// NVFP4 weights in layout kPairs and activations in E4M3; sums of 128 k are scaled and added up in
 /// float32, which leaves room for 64 rows of w a warpgroup.
 struct TileNvfp4AsE4m3 {
-  static constexpr bool kShared = false;
+  static constexpr bool kBlocksShare = false;
   static constexpr int kStageK = 128;
   static constexpr int kXElement = 1;
   static constexpr int kWRow = 64;

@@ -295,10 +295,11 @@ void add_tile_cases(CaseList& list) {
   }
   add({.t = 16, .n = 25700, .k = 1088});
   add({.t = 24, .n = 40000, .k = 320});
-  // Tiles that multiprocessors share: some more than one each, and a few of very many k.
+  // Tiles that the multiprocessors of an H200 share, by estimates (tile_cost): one and a part of
+  // another each, parts of two and of many.
   add({.t = 17, .n = 33900, .k = 1088});
-  add({.t = 9, .n = 2070, .k = 7232});
-  add({.t = 32, .n = 1100, .k = 7168, .y_gap = 0});
+  add({.t = 9, .n = 4300, .k = 7232});
+  add({.t = 9, .n = 1100, .k = 16448, .y_gap = 0});
   // Rows of y at multiples of two bytes, of four, and other outputs; slices of k among them.
   for (int64_t n : {261, 262}) {
     for (int64_t t : {17, 65, 257})
@@ -341,8 +342,9 @@ void add_few_row_cases(CaseList& list) {
   add({.t = 5, .n = 19482, .k = 1536});
 }
 
-/// Few rows of x and 16 MiB of codes, or five rows and 4 MiB, K a multiple of 512, as many as it
-/// may be: spread over the warps of a block. Smaller ones are among the cases of experts.
+/// Few rows of x and 16 MiB of codes, or 4 MiB and five rows or at most 2,112 rows of w, K a
+/// multiple of 512, as many as it may be: spread over the warps of a block. Smaller ones are among
+/// the cases of experts.
 void add_spread_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;

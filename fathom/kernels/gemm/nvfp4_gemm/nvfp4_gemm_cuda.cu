@@ -45,8 +45,9 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 }
 
 /// Large matrices, and those of some MiB with more rows of x and few k, so that a multiprocessor
-/// has two blocks or more, or with so few rows of w that every multiprocessor of an H200 has one
-/// tile. A row may have other bits among four rows of x than among five.
+/// has two blocks or more, or with so few rows of w that every multiprocessor of an H200, which is
+/// not asked here, has at most one tile. A row may have other bits among four rows of x than among
+/// five.
 bool is_spread(const Args& a) {
   constexpr int64_t kLarge = int64_t{16} << 20;  // bytes of codes
   constexpr int64_t kFewest = int64_t{4} << 20;

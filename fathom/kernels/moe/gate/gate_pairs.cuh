@@ -321,7 +321,7 @@ __device__ __forceinline__ void route_in_rounds(const Gate& g,
                                                 int64_t t,
                                                 const float (&all_bias)[32 * kItems],
                                                 PairMemory& memory) {
-  Scores<kItems, true, true> scores;  // a token's bits do not depend on how it is done
+  Scores<kItems, true, true> scores;  // a token's bits do not depend on how pairs do it
   float bias[kItems];
   bias_of_lane<kItems>(all_bias, bias);
   scores.load(g, t);

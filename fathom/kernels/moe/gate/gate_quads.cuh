@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -54,6 +55,10 @@ struct PlaceMemory {
   float chosen_score[kMostChosen];
   int32_t chosen_id[kMostChosen];
 };
+
+static_assert(offsetof(PlaceMemory, id) == offsetof(QuadTokenMemory, id) &&
+              offsetof(PlaceMemory, chosen_score) == offsetof(QuadTokenMemory, chosen_score) &&
+              offsetof(PlaceMemory, chosen_id) == offsetof(QuadTokenMemory, chosen_id));
 
 /// Of a warp.
 union QuadMemory {
@@ -296,7 +301,8 @@ struct QuadSoftmax {
 
   static constexpr float kLog2e = 1.4426950408889634f;
 
-  /// What m is off grows with the logits.
+  /// What m is off grows with the logits; as much a divisor may be below one, where its reciprocal
+  /// need not be correctly rounded.
   static constexpr float kMostLogit = 0x1p20f;
 };
 
@@ -362,8 +368,7 @@ __device__ __forceinline__ void choose_quad(const Gate& g,
   if (count != 0) at.write(g, weight, mine.chosen_id[0]);
 }
 
-/// One quad. Returns the tokens that are to be done in rounds: bit 8 i
-/// for token i.
+/// One quad. Returns the tokens that are to be done in rounds: bit 8 i for token i.
 template <Choice kChoice, bool kGrouped, class T, int kItems, class IsRead>
 __device__ __forceinline__ unsigned route_quad(const Gate& g,
                                                const QuadPlace<T, kItems>& at,

@@ -35,7 +35,7 @@ struct Gate {
   bool renormalise;
   bool rounds;  // scores and choices are rounded to the format of the logits
   bool lanes_fit_groups;
-  bool in_vectors;  // rows and bias lie so that a lane loads eight elements at once
+  bool in_vectors;  // rows and bias lie so that eight elements are loaded at once
   float epsilon, scaling, softcap, shared_weight;
 };
 

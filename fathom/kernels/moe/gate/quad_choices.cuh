@@ -3,7 +3,7 @@
 // for.
 #pragma once
 
-#include "fathom/kernels/cuda/reduce.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
 #include "fathom/kernels/moe/gate/pair_choices.cuh"
 
