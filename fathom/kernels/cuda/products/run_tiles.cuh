@@ -79,7 +79,7 @@ constexpr int64_t stage_clocks() {
 /// a warp has lanes.
 template <class Codec>
 void share_tiles(const ProductCall& c, int num_sms, const TileRoom& room, TilePlan* plan) {
-  if (room.parts == nullptr || c.matrices > 1 || c.offsets != nullptr) return;
+  if (room.parts == nullptr || c.matrices > 1) return;
   plan->units = (plan->stages + Codec::kWEvery - 1) / Codec::kWEvery;
   const int64_t units = int64_t{plan->row_tiles} * plan->token_tiles * plan->units;
   const int64_t blocks = std::min<int64_t>({units, num_sms, Stream::kCounters / kMostTileWarps});

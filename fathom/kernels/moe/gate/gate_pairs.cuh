@@ -19,14 +19,10 @@
 // next one's logits into the registers of choice~ as soon as candidates are known.
 #pragma once
 
-#include <algorithm>
 #include <limits>
 
-#include "fathom/kernels/cuda/arithmetic.cuh"
-#include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/reduce.cuh"
-#include "fathom/kernels/moe/gate/gate_warp.cuh"
-#include "fathom/kernels/moe/gate/pair_choices.cuh"
+#include "fathom/kernels/moe/gate/many_tokens.cuh"
 
 namespace fathom::cuda {
 
@@ -34,18 +30,6 @@ inline constexpr int kPairWarps = 4;
 inline constexpr int kPairBlocks = 9;  // of a multiprocessor, at 56 registers a thread
 
 // ---- candidates ----
-
-/// Shifts in a bit for every item, the first one highest: choice[i] > least. The sign of a
-/// difference is cheaper than a comparison; that of a NaN is clear.
-template <int kItems>
-__device__ __forceinline__ uint32_t larger_than(float least,
-                                                const float (&choice)[kItems],
-                                                uint32_t mask) {
-#pragma unroll
-  for (float c : choice)
-    mask = __funnelshift_l(__float_as_uint(__fsub_rn(least, c)), mask, 1);
-  return mask;
-}
 
 /// Candidates of this lane: the highest bits of a word for each token, the first item highest.
 struct LaneCandidates {
@@ -60,16 +44,6 @@ struct LaneCandidates {
     of[1] = mask << (32 - kItems);
   }
 };
-
-/// Writes the ids of bits of `mask`, in their order.
-template <int kItems>
-__device__ __forceinline__ void write_ids(uint32_t mask, int32_t* to) {
-  while (mask != 0) {
-    const uint32_t item = leading_zeros(mask);
-    *to++ = lane_id() * kItems + static_cast<int>(item);
-    mask &= 0x7FFFFFFFu >> item;
-  }
-}
 
 /// How many candidates each token has; bit i of `failed`: too many or too few of token i, which
 /// then has none.
@@ -105,8 +79,10 @@ __device__ __forceinline__ CandidateCounts write_candidates(const LaneCandidates
   const int up_to = sum_up_to_lane(mine);
   const CandidateCounts counts(__shfl_sync(0xFFFFFFFFu, up_to, 31), chosen);
   const int before = up_to - mine;
-  if (counts.of[0] != 0) write_ids<kItems>(candidates.of[0], memory.of[0].id + (before & 0xFFFF));
-  if (counts.of[1] != 0) write_ids<kItems>(candidates.of[1], memory.of[1].id + (before >> 16));
+  const auto expert_of = [](int item) { return lane_id() * kItems + item; };
+  if (counts.of[0] != 0)
+    write_ids(candidates.of[0], memory.of[0].id + (before & 0xFFFF), expert_of);
+  if (counts.of[1] != 0) write_ids(candidates.of[1], memory.of[1].id + (before >> 16), expert_of);
   return counts;
 }
 
@@ -153,12 +129,6 @@ struct SoftmaxOf {
   SoftmaxOf() = default;
 };
 
-/// From a pair of a warp to its next one.
-struct PairSteps {
-  int tokens;
-  int64_t logits, weights, ids;  // elements
-};
-
 /// What a lane reads and writes of a pair.
 template <class T, int kItems>
 struct PairPlace {
@@ -175,7 +145,7 @@ struct PairPlace {
     ids = g.ids[mine] + pair_place();
   }
 
-  __device__ __forceinline__ void advance(const PairSteps& steps) {
+  __device__ __forceinline__ void advance(const TokenSteps& steps) {
     t += steps.tokens;
     logits += steps.logits;
     weights += steps.weights;
@@ -190,9 +160,9 @@ struct PairPlace {
   /// Those of the next pair; of the last pair once more, so that loads are under no condition,
   /// which would make all wait for them.
   __device__ __forceinline__ void load_next(const Gate& g,
-                                            const PairSteps& steps,
+                                            const TokenSteps& steps,
                                             PackedPair<T, kItems>& packed) const {
-    const bool exists = t + steps.tokens < count(g);
+    const bool exists = t + steps.tokens < token_count(g);
     load_from(g, t + steps.tokens, logits + (exists ? steps.logits : 0), packed);
   }
 
@@ -204,11 +174,7 @@ struct PairPlace {
 
   /// False for lanes that serve a second token where there is none.
   __device__ __forceinline__ bool serves(const Gate& g) const {
-    return t + pair_token() < count(g);
-  }
-
-  static __device__ __forceinline__ int count(const Gate& g) {
-    return static_cast<int>(g.num_tokens);
+    return t + pair_token() < token_count(g);
   }
 
   __device__ __forceinline__ void write(const Gate& g, float score, int32_t id, float sum) const {
@@ -216,11 +182,7 @@ struct PairPlace {
       *weights = weight_of(g, score, sum);
       *ids = id;
     }
-#pragma unroll 1
-    for (int i = pair_place(); i < g.num_shared; i += kCandidates) {
-      weights[g.chosen + i - pair_place()] = g.shared_weight;
-      ids[g.chosen + i - pair_place()] = g.num_experts + i;
-    }
+    write_shared_experts<kCandidates>(g, pair_place(), weights, ids);
   }
 
  private:
@@ -228,7 +190,7 @@ struct PairPlace {
                                                    int first_t,
                                                    const T* first,
                                                    PackedPair<T, kItems>& packed) {
-    const T* const from[2] = {first, first + (first_t + 1 < count(g) ? g.logits_stride : 0)};
+    const T* const from[2] = {first, first + (first_t + 1 < token_count(g) ? g.logits_stride : 0)};
     packed.load(from);
   }
 };
@@ -274,7 +236,7 @@ __device__ __forceinline__ void choose_ranked(const Gate& g,
 /// room. Returns the tokens that are to be done in rounds: bit i for token i.
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 __device__ __forceinline__ unsigned route_pair(const Gate& g,
-                                               const PairSteps& steps,
+                                               const TokenSteps& steps,
                                                const PairPlace<T, kItems>& at,
                                                const float (&all_bias)[32 * kItems],
                                                PackedPair<T, kItems>& packed,
@@ -298,7 +260,7 @@ __device__ __forceinline__ unsigned route_pair(const Gate& g,
   parts = sort_lanes<kCandidates, 1>(parts);
   SoftmaxOf softmax;
   if constexpr (is_softmax(kChoice)) softmax = SoftmaxOf(parts, choices);
-  const float below = parts - fmaf(fabsf(parts), kSlackOfSize, kSlack);
+  const float below = bound_below(parts);
   const float least[2] = {__shfl_sync(0xFFFFFFFFu, below, g.chosen - 1),
                           __shfl_sync(0xFFFFFFFFu, below, kCandidates + g.chosen - 1)};
   LaneCandidates candidates(least, choices);
@@ -344,7 +306,7 @@ __device__ __forceinline__ void share_bias(const Gate& g, float (&all_bias)[32 *
 
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 __global__ void __launch_bounds__(32 * kPairWarps, kPairBlocks)
-    route_pairs(const __grid_constant__ Gate g, const __grid_constant__ PairSteps steps) {
+    route_pairs(const __grid_constant__ Gate g, const __grid_constant__ TokenSteps steps) {
   __shared__ PairMemory all_memory[kPairWarps];
   alignas(16) __shared__ float shared_bias[32 * kItems];
   let_next_start();
@@ -355,17 +317,17 @@ __global__ void __launch_bounds__(32 * kPairWarps, kPairBlocks)
   share_bias<kItems>(g, all_bias);
   __syncthreads();
   PairPlace<T, kItems> at(g, 2 * (static_cast<int>(blockIdx.x) * kPairWarps + warp_id()));
-  if (at.t >= at.count(g)) return;
+  if (at.t >= token_count(g)) return;
   PackedPair<T, kItems> packed;
   at.load(g, packed);
 #pragma unroll 1
-  for (; at.t < at.count(g); at.advance(steps)) {
+  for (; at.t < token_count(g); at.advance(steps)) {
     const unsigned failed =
         route_pair<kChoice, kGrouped>(g, steps, at, all_bias, packed, memory, served);
     __syncwarp();  // all have read their results
     if (failed == 0) continue;
 #pragma unroll 1
-    for (int i = 0; i < 2 && at.t + i < at.count(g); ++i) {
+    for (int i = 0; i < 2 && at.t + i < token_count(g); ++i) {
       if ((failed >> i & 1) != 0) route_in_rounds<kGrouped, kItems>(g, at.t + i, all_bias, memory);
     }
     // Once more, so that they need not be kept meanwhile.
@@ -375,16 +337,8 @@ __global__ void __launch_bounds__(32 * kPairWarps, kPairBlocks)
 
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 Status launch_pairs_of(const Exec& ex, const Gate& g) {
-  const int64_t all = (g.num_tokens + 1) / 2;
-  const int64_t blocks = std::min<int64_t>((all + kPairWarps - 1) / kPairWarps,
-                                           int64_t{kPairBlocks} * ex.device->num_sms);
-  const int64_t tokens = 2 * blocks * kPairWarps;
-  const PairSteps steps{.tokens = static_cast<int>(tokens),
-                        .logits = tokens * g.logits_stride,
-                        .weights = tokens * g.weights.stride,
-                        .ids = tokens * g.ids.stride};
-  return launch_kernel(ex, route_pairs<kChoice, kGrouped, T, kItems>,
-                       {.blocks = blocks, .threads = 32 * kPairWarps}, g, steps);
+  return launch_in_steps(ex, g, route_pairs<kChoice, kGrouped, T, kItems>, 2, kPairWarps,
+                         kPairBlocks);
 }
 
 /// No softmax router in groups has either.
@@ -417,9 +371,7 @@ Status launch_pairs_from(const Exec& ex, const Gate& g) {
 }
 
 inline Status launch_pairs(const Exec& ex, const Gate& g) {
-  if (g.format == Format::kF32) return launch_pairs_from<float>(ex, g);
-  if (g.format == Format::kBf16) return launch_pairs_from<Bf16>(ex, g);
-  return launch_pairs_from<F16>(ex, g);
+  return launch_by_logits(g, [&]<class T>() { return launch_pairs_from<T>(ex, g); });
 }
 
 /// Numbers of experts of models, as far as lanes have them; 160 of them in softmax routers.

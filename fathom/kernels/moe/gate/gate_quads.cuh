@@ -16,11 +16,9 @@
 // How a token is done depends on its logits alone.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 
-#include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/moe/gate/gate_pairs.cuh"
@@ -76,12 +74,6 @@ struct QuadBlock {
   QuadMemory memory[kQuadWarps];
 };
 
-/// From a quad of a warp to its next one.
-struct QuadSteps {
-  int tokens;
-  int64_t logits, weights, ids;  // elements
-};
-
 /// What a lane writes of a quad, and what it copies of a coming one.
 template <class T, int kItems>
 struct QuadPlace {
@@ -98,7 +90,7 @@ struct QuadPlace {
     ids = g.ids[coming_t] + token_place();
   }
 
-  __device__ __forceinline__ void advance(const QuadSteps& steps) {
+  __device__ __forceinline__ void advance(const TokenSteps& steps) {
     t += steps.tokens;
     weights += steps.weights;
     ids += steps.ids;
@@ -106,9 +98,9 @@ struct QuadPlace {
 
   /// Starts to copy the logits of the coming quad, those of tokens that exist, and goes on. to:
   /// this lane's first sixteen bytes.
-  __device__ __forceinline__ void copy_coming(const Gate& g, const QuadSteps& steps, uint32_t to) {
+  __device__ __forceinline__ void copy_coming(const Gate& g, const TokenSteps& steps, uint32_t to) {
     constexpr int kChunks = kTokenLanes * kItems / kChunk;  // of a token
-    if (coming_t < count(g)) {
+    if (coming_t < token_count(g)) {
 #pragma unroll
       for (int c = 0; c < kChunks; c += kTokenLanes) {
         if (c + kTokenLanes <= kChunks || token_place() < kChunks - c)
@@ -122,11 +114,7 @@ struct QuadPlace {
 
   /// False for lanes of a token that does not exist.
   __device__ __forceinline__ bool exists(const Gate& g) const {
-    return t + quad_token() < count(g);
-  }
-
-  static __device__ __forceinline__ int count(const Gate& g) {
-    return static_cast<int>(g.num_tokens);
+    return t + quad_token() < token_count(g);
   }
 
   __device__ __forceinline__ void write(const Gate& g, float weight, int32_t id) const {
@@ -134,11 +122,7 @@ struct QuadPlace {
       *weights = weight;
       *ids = id;
     }
-#pragma unroll 1
-    for (int i = token_place(); i < g.num_shared; i += kTokenLanes) {
-      weights[g.chosen + i - token_place()] = g.shared_weight;
-      ids[g.chosen + i - token_place()] = g.num_experts + i;
-    }
+    write_shared_experts<kTokenLanes>(g, token_place(), weights, ids);
   }
 
  private:
@@ -146,12 +130,6 @@ struct QuadPlace {
 };
 
 // ---- candidates ----
-
-/// Below this every expert that can be chosen is not, if as many as are to be chosen are no smaller
-/// than `choice`.
-__device__ __forceinline__ float bound_below(float choice) {
-  return choice - fmaf(fabsf(choice), kSlackOfSize, kSlack);
-}
 
 /// Candidates of this lane: the highest bits, the first item highest. And of its token: how many
 /// lie in places before this one, and in all.
@@ -179,12 +157,7 @@ struct QuadCandidates {
   /// Writes the ids of candidates, in the order of items.
   template <class T, int kItems>
   __device__ __forceinline__ void write_ids(int32_t* to) const {
-    to += before;
-    for (uint32_t left = mask; left != 0;) {
-      const uint32_t item = leading_zeros(left);
-      *to++ = expert_of<T, kItems>(static_cast<int>(item));
-      left &= 0x7FFFFFFFu >> item;
-    }
+    cuda::write_ids(mask, to + before, [](int item) { return expert_of<T, kItems>(item); });
   }
 };
 
@@ -416,7 +389,7 @@ __device__ __forceinline__ unsigned route_quad(const Gate& g,
 
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
-    route_quads(const __grid_constant__ Gate g, const __grid_constant__ QuadSteps steps) {
+    route_quads(const __grid_constant__ Gate g, const __grid_constant__ TokenSteps steps) {
   // The kernel of pairs has them in vectors, or five to a lane.
   constexpr int kRoundItems = kItems * kTokenLanes / 32;
   __shared__ QuadBlock<T, kItems> block;
@@ -440,7 +413,7 @@ __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
     mine.id[i * kTokenLanes] = 0;
   const auto* row = static_cast<const T*>(__cvta_shared_to_generic(first_logit));
 #pragma unroll 1
-  for (; at.t < at.count(g); at.advance(steps)) {
+  for (; at.t < token_count(g); at.advance(steps)) {
     wait_copies_all();
     __syncwarp();
     const unsigned failed = route_quad<kChoice, kGrouped>(
@@ -457,16 +430,8 @@ __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
 
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 Status launch_quads_of(const Exec& ex, const Gate& g) {
-  const int64_t all = (g.num_tokens + kQuadTokens - 1) / kQuadTokens;
-  const int64_t blocks = std::min<int64_t>((all + kQuadWarps - 1) / kQuadWarps,
-                                           int64_t{kQuadBlocks<kItems>} * ex.device->num_sms);
-  const int64_t tokens = kQuadTokens * blocks * kQuadWarps;
-  const QuadSteps steps{.tokens = static_cast<int>(tokens),
-                        .logits = tokens * g.logits_stride,
-                        .weights = tokens * g.weights.stride,
-                        .ids = tokens * g.ids.stride};
-  return launch_kernel(ex, route_quads<kChoice, kGrouped, T, kItems>,
-                       {.blocks = blocks, .threads = 32 * kQuadWarps}, g, steps);
+  return launch_in_steps(ex, g, route_quads<kChoice, kGrouped, T, kItems>, kQuadTokens, kQuadWarps,
+                         kQuadBlocks<kItems>);
 }
 
 template <Choice kChoice, class T, int kItems>
@@ -483,9 +448,7 @@ Status launch_quads_from(const Exec& ex, const Gate& g) {
 }
 
 inline Status launch_quads(const Exec& ex, const Gate& g) {
-  if (g.format == Format::kF32) return launch_quads_from<float>(ex, g);
-  if (g.format == Format::kBf16) return launch_quads_from<Bf16>(ex, g);
-  return launch_quads_from<F16>(ex, g);
+  return launch_by_logits(g, [&]<class T>() { return launch_quads_from<T>(ex, g); });
 }
 
 /// As pairs, where rows are copied whole and the groups kept have parts enough; neither scores that

@@ -187,8 +187,8 @@ struct SpreadX {
       const uint4 row_g8 = tile.load_codes<kBlock, 1>();
       const uint32_t scale_g = tile.load_scales<kBlock, 0>();
       const uint32_t scale_g8 = tile.load_scales<kBlock, 1>();
-      multiply_halves<kBlock, 0>(row_g, row_g8, scale_g, scale_g8, sums, others);
-      multiply_halves<kBlock, 1>(row_g, row_g8, scale_g, scale_g8, sums, others);
+      multiply_half<kBlock, 0>(row_g, row_g8, scale_g, scale_g8, sums, others);
+      multiply_half<kBlock, 1>(row_g, row_g8, scale_g, scale_g8, sums, others);
       if constexpr (kBlock + 1 == kBlocks) return row_g.w | row_g8.w | scale_g | scale_g8;
       return multiply<kBlock + 1>(tile, sums, others);
     }
@@ -200,12 +200,12 @@ struct SpreadX {
   /// a product takes of x are two neighbouring registers of a load. Four from four loads would be
   /// copied before the first product, which then had to wait for all of x.
   template <int kBlock, int kHalf>
-  __device__ __forceinline__ void multiply_halves(const uint4& row_g,
-                                                  const uint4& row_g8,
-                                                  uint32_t scale_g,
-                                                  uint32_t scale_g8,
-                                                  float (&sums)[4],
-                                                  float (&others)[4]) const {
+  __device__ __forceinline__ void multiply_half(const uint4& row_g,
+                                                const uint4& row_g8,
+                                                uint32_t scale_g,
+                                                uint32_t scale_g8,
+                                                float (&sums)[4],
+                                                float (&others)[4]) const {
     constexpr int kFirst = 2 * kHalf;
     static_assert(Nvfp4Codec::kGroups == 4);
     uint32_t a[2][4];
