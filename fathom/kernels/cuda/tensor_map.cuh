@@ -20,6 +20,7 @@ struct TensorBox {
   std::array<int64_t, 3> dims{};     ///< elements, innermost first
   std::array<int64_t, 2> strides{};  ///< bytes from row to row and from matrix to matrix
   std::array<int, 2> box{};          ///< columns and rows of one copy
+  int depth = 1;                     ///< matrices of one copy
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
 };
 
@@ -58,7 +59,7 @@ inline Status make_tensor_map(const TensorBox& b, CUtensorMap* map) {
   const cuuint64_t dims[3] = {size(0), size(1), size(2)};
   const cuuint64_t strides[2] = {stride(0), stride(1)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box[0]), static_cast<cuuint32_t>(b.box[1]),
-                             1};
+                             static_cast<cuuint32_t>(b.depth)};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult result =
       encode(map, b.type, 3, const_cast<void*>(b.data), dims, strides, box, steps,

@@ -95,7 +95,7 @@ struct ProductCall {
   }
 
   /// Whether an output is its sum over k, but for the weight of its row.
-  __device__ bool is_plain() const {
+  FATHOM_HD constexpr bool is_plain() const {
     return row_scales == nullptr && column_scales == nullptr && bias == nullptr;
   }
 

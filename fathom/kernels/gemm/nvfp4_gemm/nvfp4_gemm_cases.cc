@@ -353,9 +353,29 @@ void add_spread_cases(CaseList& list) {
   };
   add({.t = 8, .n = 21856, .k = 1536, .y = Format::kF32});
   add({.t = 8, .n = 2112, .k = 4096});
-  for (int64_t t : {3, 8})
-    add({.t = t, .n = 2112, .k = 7168});
-  add({.t = 3, .n = 4400, .k = 7680, .y_gap = 0});
+  add({.t = 8, .n = 2112, .k = 7168});
+  add({.t = 3, .n = 2112, .k = 7680, .y_gap = 0});
+}
+
+/// Up to sixteen rows of x, whole tiles of sixteen rows of w and a multiple of 256 k: brought while
+/// the kernel before computes. One to eight warps share the k, and one, two or four blocks; several
+/// tiles a block, unevenly many a warp, the last cluster with less than a share a block; the last
+/// case has tiles that come late.
+void add_prefetched_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kNvfp4;
+    s.x_gap = 8;
+    add_product_case<K>(list, s);
+  };
+  add({.t = 1, .n = 16, .k = 256});
+  add({.t = 2, .n = 48, .k = 512, .y = Format::kF32});
+  add({.t = 7, .n = 176, .k = 1536, .y_gap = 0});
+  add({.t = 9, .n = 528, .k = 7168});
+  add({.t = 16, .n = 1040, .k = 4096, .y = Format::kF16});
+  add({.t = 16, .n = 1040, .k = 4096, .y_gap = 0});
+  add({.t = 8, .n = 8464, .k = 512, .y_gap = 0});
+  add({.t = 13, .n = 4240, .k = 2048, .y_gap = 0});
+  add({.t = 5, .n = 4096, .k = 7168});
 }
 
 /// Five rows of x of few k and many rows of w fill tiles.
@@ -396,6 +416,7 @@ void add_nvfp4_gemm_cases(CaseList& list) {
   add_tile_cases(list);
   add_few_row_cases(list);
   add_spread_cases(list);
+  add_prefetched_cases(list);
   add_short_row_cases(list);
   add_quantised_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {

@@ -1,5 +1,6 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/held/held_products.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/spread/spread_products.cuh"
 #include "fathom/kernels/cuda/products/stream_products.cuh"
@@ -42,6 +43,23 @@ int64_t tiles_workspace(const Args& /*a*/, const Exec& ex) {
 Status run_in_tiles(Exec& ex, const Args& a) {
   const TileRoom room{static_cast<float4*>(ex.workspace), ex.stream->counters()};
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
+}
+
+/// Matrices whose weights all have room beside those of the kernel before, on an H200, which is not
+/// asked here. With more than four rows of x also those of which less comes late than was there:
+/// with fewer, others are faster. Rows of few k suit tiles from nine rows of x on.
+bool is_prefetched(const Args& a) {
+  constexpr int kFewestRowsWithLate = 5;
+  constexpr int kFewestK = 1280;  // from nine rows of x on
+  const ProductCall c = product_of(a);
+  if (!is_bf16(a) || !takes_prefetched(c)) return false;
+  const PrefetchedPlan plan = prefetched_plan(c, prefetched_places_of_h200(prefetched_slices(c.K)));
+  if (c.T > kPrefetchedTokens) return plan.late_tiles() == 0 && c.K >= kFewestK;
+  return plan.late_tiles() == 0 || (c.T >= kFewestRowsWithLate && plan.late_tiles() < plan.slots);
+}
+
+Status run_while_others_compute(Exec& ex, const Args& a) {
+  return run_prefetched(ex, product_of(a));
 }
 
 /// Large matrices, and those of some MiB with more rows of x and few k, so that a multiprocessor
@@ -131,6 +149,8 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_while_others_compute, MathUnit::kBf16,
+     is_prefetched},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
     {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},

@@ -274,6 +274,11 @@ class SpreadSums {
         sum.x += more.x;
         sum.y += more.y;
       }
+      if (plan_.y_is_plain) {
+        *reinterpret_cast<uint32_t*>(static_cast<Bf16*>(c.y) + (it.first + token) * c.y_row + n) =
+            pack_bf16(sum.x * factor, sum.y * factor);
+        continue;
+      }
       const int64_t x_row = it.first + token;
       const int64_t at = matrix + c.row_of_y(x_row) * c.y_row + n;
       sum.x = c.finished_of(it.e, sum.x * factor, x_row, n);
