@@ -27,9 +27,15 @@ done
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tar -xzf "$here/programs.tar.gz" -C "$work" || {
-  echo "gpu_test.sh: no programs.tar.gz in $here; ./dev gpu-bundle makes it" >&2
+programs=$here/programs.tar.xz
+if [ ! -f "$programs" ]; then
+  echo "gpu_test.sh: no programs.tar.xz in $here; ./dev gpu-bundle makes it" >&2
   exit 66
+fi
+tar -xJf "$programs" -C "$work" 2>/dev/null ||  # without xz: Python has its own
+  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$programs" "$work" || {
+  echo "gpu_test.sh: cannot unpack $programs: needs xz (package xz-utils) or python3" >&2
+  exit 69
 }
 [ -x "$work/cuda_kernels_test" ] || steps=racecheck  # nothing else is in such a bundle
 log=$out/gpu_test.log

@@ -5,6 +5,7 @@
 
 #include "fathom/kernels/core/variants.h"
 #include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom::cuda {
@@ -112,6 +113,24 @@ __device__ __forceinline__ RowRange rows_of_matrix(const ProductCall& c, int e) 
   if (c.offsets == nullptr) return {0, c.T};
   const int32_t first = c.offsets[e];
   return {first, c.offsets[e + 1] - first};
+}
+
+/// Brings x of a matrix, in bf16, and its global factor into the last cache while the kernel
+/// before, which may make x, still runs: of their lines those of one of `threads` threads that
+/// share them. No value of theirs is used before it is done.
+__device__ __forceinline__ void bring_x_nearer(const ProductCall& c,
+                                               int e,
+                                               int thread,
+                                               int threads) {
+  constexpr int kLine = 64;  // elements
+  if (thread == threads - 1 && c.global != nullptr) prefetch_line(c.global + e);
+  const Bf16* x = static_cast<const Bf16*>(c.x) + e * c.x_matrix;
+  const int lines = (c.K + kLine - 1) / kLine;  // of a row
+#pragma unroll 1
+  for (int i = thread; i < c.T * lines; i += threads) {
+    const int token = i / lines;
+    prefetch_line(x + token * c.x_row + (i - token * lines) * kLine);
+  }
 }
 
 /// Whether rows of weights follow each other, as every product here reads them.

@@ -45,17 +45,19 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
+/// Bytes of codes from which on a matrix has many tiles for every block.
+constexpr int64_t kLargeCodes = int64_t{16} << 20;
+
 /// Matrices whose weights all have room beside those of the kernel before, on an H200, which is not
-/// asked here. With more than four rows of x also those of which less comes late than was there:
-/// with fewer, others are faster. Rows of few k suit tiles from nine rows of x on.
+/// asked here; and with up to eight rows of x those of which less comes late than was there, if
+/// they are not large. Rows of few k suit tiles from nine rows of x on.
 bool is_prefetched(const Args& a) {
-  constexpr int kFewestRowsWithLate = 5;
   constexpr int kFewestK = 1280;  // from nine rows of x on
   const ProductCall c = product_of(a);
   if (!is_bf16(a) || !takes_prefetched(c)) return false;
   const PrefetchedPlan plan = prefetched_plan(c, prefetched_places_of_h200(prefetched_slices(c.K)));
   if (c.T > kPrefetchedTokens) return plan.late_tiles() == 0 && c.K >= kFewestK;
-  return plan.late_tiles() == 0 || (c.T >= kFewestRowsWithLate && plan.late_tiles() < plan.slots);
+  return plan.late_tiles() == 0 || (plan.late_tiles() < plan.slots && c.w_row * c.N < kLargeCodes);
 }
 
 Status run_while_others_compute(Exec& ex, const Args& a) {
@@ -67,15 +69,14 @@ Status run_while_others_compute(Exec& ex, const Args& a) {
 /// not asked here, has at most one tile. A row may have other bits among four rows of x than among
 /// five.
 bool is_spread(const Args& a) {
-  constexpr int64_t kLarge = int64_t{16} << 20;  // bytes of codes
-  constexpr int64_t kFewest = int64_t{4} << 20;
+  constexpr int64_t kFewest = int64_t{4} << 20;  // bytes of codes
   constexpr int64_t kOneTileEach = 132 * kSpreadRows;
   constexpr int64_t kMostK = 3584;
   constexpr int64_t kFewestRows = 5;
   const ProductCall c = product_of(a);
   const int64_t bytes = c.w_row * c.N;
   const bool pays = c.N <= kOneTileEach || (c.K <= kMostK && c.T >= kFewestRows);
-  return is_bf16(a) && takes_spread(c) && (bytes >= kLarge || (bytes >= kFewest && pays));
+  return is_bf16(a) && takes_spread(c) && (bytes >= kLargeCodes || (bytes >= kFewest && pays));
 }
 
 Status run_spread_over_warps(Exec& ex, const Args& a) {

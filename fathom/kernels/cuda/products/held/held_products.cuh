@@ -46,20 +46,6 @@ __device__ __forceinline__ void find_expert(const ProductCall& c, int row, HeldE
   __syncthreads();
 }
 
-/// Brings x and the global scale, which may be far away, into the last cache while the kernel
-/// before still runs. No value of theirs is used before it is done.
-__device__ __forceinline__ void bring_nearer(const ProductCall& c, int e) {
-  constexpr int kLine = 64;  // elements of x
-  if (threadIdx.x == kHeldThreads - 1 && c.global != nullptr) prefetch_line(c.global + e);
-  const Bf16* x = static_cast<const Bf16*>(c.x) + e * c.x_matrix;
-#pragma unroll 1
-  for (int token = 0; token < c.T; ++token, x += c.x_row) {
-#pragma unroll 1
-    for (int k = static_cast<int>(threadIdx.x) * kLine; k < c.K; k += kHeldThreads * kLine)
-      prefetch_line(x + k);
-  }
-}
-
 /// What is announced of a chunk.
 struct HeldBarriers {
   uint64_t arrived;  ///< its weights, by the copy engine
@@ -280,7 +266,7 @@ static __global__ void __launch_bounds__(kHeldThreads, kHeldBlocks)
   auto* const sums = reinterpret_cast<float*>(held_shared + plan.sums_at);
   const auto sums_of = [&](int chunk) { return sums + (chunk * tokens << plan.part_bits) * 16; };
   if (c.offsets == nullptr) {
-    bring_nearer(c, e);
+    bring_x_nearer(c, e, static_cast<int>(threadIdx.x), kHeldThreads);
     wait_for_previous();
   }
   // A thread that seldom has x to bring.

@@ -19,7 +19,8 @@ inline constexpr int kMostPrefetchedSlices = 4;  ///< of k: blocks of a cluster
 /// Two blocks of so many bytes have room on a multiprocessor, which keeps 1 KiB of each.
 inline constexpr int kMostPrefetchedShared = 113 << 10;
 
-inline constexpr int kSwizzleAlign = 1024;  ///< of what the copy engine swizzles
+inline constexpr int kMostReceivedBytes = 16 << 10;  ///< of sums, of a block
+inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engine swizzles
 
 /// A warp has 256 k of every `groups`-th tile of sixteen rows of w, and brings them itself into
 /// slots of its own. Shared memory of a block:
@@ -92,13 +93,18 @@ inline int prefetched_places_of_h200(int slices) {
 }
 
 /// `places`: blocks, or clusters of them, that the GPU runs at once with one on a multiprocessor.
+/// On a small GPU blocks of a cluster may be more than have a place: others follow them.
 inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   PrefetchedPlan plan{.slices = prefetched_slices(c.K)};
   plan.parts = c.K / kPrefetchedK / plan.slices;
   plan.groups = kPrefetchedWarps / plan.parts;
   plan.row_tiles = c.N / kPrefetchedRows;
   plan.tiles = static_cast<int>((plan.row_tiles + places - 1) / places);
-  if (plan.slices > 1) plan.received_bytes = plan.tiles * kPrefetchedRows * c.T * 4;
+  if (plan.slices > 1) {
+    const int tile_bytes = kPrefetchedRows * c.T * 4;
+    plan.tiles = std::min(plan.tiles, kMostReceivedBytes / tile_bytes);
+    plan.received_bytes = plan.tiles * tile_bytes;
+  }
   plan.share_inverse =
       static_cast<uint32_t>(((uint64_t{1} << 32) + plan.share() - 1) / plan.share());
   plan.y_in_fours = c.y_format == Format::kBf16 && c.y_row % 4 == 0 &&
@@ -118,10 +124,10 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
 inline bool takes_prefetched(const ProductCall& c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return c.in_pairs && !c.w_is_made && c.offsets == nullptr && c.matrices == 1 &&
-         c.x_format == Format::kBf16 && c.T <= kMostPrefetchedTokens && c.K > 0 &&
-         c.K % kPrefetchedK == 0 && prefetched_slices(c.K) > 0 && c.N % kPrefetchedRows == 0 &&
-         c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) && aligned(c.scales) &&
-         aligned(c.x) && c.x_row % kVector == 0;
+         c.x_format == Format::kBf16 && c.T > 0 && c.T <= kMostPrefetchedTokens && c.N > 0 &&
+         c.K > 0 && c.K % kPrefetchedK == 0 && prefetched_slices(c.K) > 0 &&
+         c.N % kPrefetchedRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 &&
+         aligned(c.w) && aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0;
 }
 
 }  // namespace fathom::cuda

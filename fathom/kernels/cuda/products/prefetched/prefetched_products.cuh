@@ -391,6 +391,8 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
     __syncwarp();
     cluster_arrive_relaxed();
   }
+  bring_x_nearer(c, 0, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+                 static_cast<int>(gridDim.x * blockDim.x));
   __syncwarp();  // the barriers of this warp are made
   wait_for_previous();
   if (mine <= plan.slots) let_next_start();

@@ -327,7 +327,11 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
     return;
   }
   SpreadCursor items(c, plan, starts);
-  if (!waits) wait_for_previous();
+  if (!waits) {
+    bring_x_nearer(c, 0, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
+                   static_cast<int>(gridDim.x * blockDim.x));
+    wait_for_previous();
+  }
   const int part = warp_id();
   const SpreadLane lane(c, plan, part, shared);
   SpreadSums sums(plan, barriers, spread_shared, shared);
