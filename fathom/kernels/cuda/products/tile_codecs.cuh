@@ -18,14 +18,6 @@ enum class TileSide {
   kTables,       ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
 };
 
-__device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at));
-  return v;
-}
-
 __device__ __forceinline__ void load_shared(uint32_t at, uint32_t (&words)[4]) {
   const uint4 v = load_shared_16(at);
   words[0] = v.x;

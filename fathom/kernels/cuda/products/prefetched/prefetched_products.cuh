@@ -28,14 +28,6 @@ struct PrefetchedMaps {
   CUtensorMap x;       ///< boxes of eight rows and 128 k
 };
 
-__device__ __forceinline__ uint4 load_16_shared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from));
-  return v;
-}
-
 /// x of a warp's k, as the tensor cores take it: lane 4 g + t has 32 k of rows g and, of two
 /// groups, g + 8 for each block of 128.
 template <int kTokenGroups>
@@ -76,7 +68,7 @@ struct PrefetchedX {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         eights[0][block][j] =
-            load_16_shared(rows + static_cast<uint32_t>(block * kBlockBytes + line * 128 +
+            load_shared_16(rows + static_cast<uint32_t>(block * kBlockBytes + line * 128 +
                                                         ((first_chunk + j) ^ (line & 7)) * 16));
       }
     }
@@ -134,12 +126,9 @@ class PrefetchedWeights {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const auto r = static_cast<uint32_t>(row + half * 8);
-        tile.codes[block][half] = load_16_shared(codes_at(slot) + r * 128 + chunk);
-        uint16_t two;
-        asm volatile("ld.shared.u16 %0, [%1];"
-                     : "=h"(two)
-                     : "r"(scales_at(slot) + r * 16 + static_cast<uint32_t>(block * 8 + t * 2)));
-        tile.scales[block][half] = two;
+        tile.codes[block][half] = load_shared_16(codes_at(slot) + r * 128 + chunk);
+        tile.scales[block][half] =
+            load_shared_2(scales_at(slot) + r * 16 + static_cast<uint32_t>(block * 8 + t * 2));
       }
     }
     return tile;

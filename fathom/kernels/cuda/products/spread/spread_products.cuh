@@ -117,19 +117,13 @@ struct SpreadTile {
   /// Sixteen bytes of a block of 128 k.
   template <int kBlock, int kRow>
   __device__ __forceinline__ uint4 load_codes() const {
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(codes[kRow] + kBlock * 64));
-    return v;
+    return load_shared_16(codes[kRow] + kBlock * 64);
   }
 
   /// The two scales of this lane's 32 k there.
   template <int kBlock, int kRow>
   __device__ __forceinline__ uint32_t load_scales() const {
-    uint16_t two;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(two) : "r"(scales[kRow] + kBlock * 8));
-    return lifted_scales(two);
+    return lifted_scales(load_shared_2(scales[kRow] + kBlock * 8));
   }
 };
 
