@@ -325,9 +325,6 @@ void add_spread_cases(CaseList& list) {
 
 void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
-  add_tile_cases(list);
-  add_few_row_cases(list);
-  add_spread_cases(list);
   add_expert_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   const ExpertLoad few{.counts = {3, 0, 11, 2}};
   for (WeightForm form : {WeightForm::kReference, WeightForm::kRowMajor, WeightForm::kRows16}) {
@@ -376,6 +373,10 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
     reference("experts_gate_up", 4096, 7168);
     reference("experts_down", 7168, 2048);
   }
+  // Large ones for GPUs come last, as those of nvfp4_gemm do.
+  add_tile_cases(list);
+  add_few_row_cases(list);
+  add_spread_cases(list);
 }
 
 }  // namespace fathom
