@@ -70,7 +70,7 @@ struct VariantRow {
   int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
 };
 
-inline constexpr int kMaxVariants = 8;
+inline constexpr int kMaxVariants = 10;
 
 template <Contract K>
 class VariantTable {

@@ -372,9 +372,10 @@ void add_prefetched_cases(CaseList& list) {
   add({.t = 7, .n = 176, .k = 1536, .y_gap = 0});
   add({.t = 9, .n = 528, .k = 7168});
   add({.t = 16, .n = 1040, .k = 4096, .y = Format::kF16});
-  add({.t = 16, .n = 1040, .k = 4096, .y_gap = 0});
+  add({.t = 16, .n = 2128, .k = 4096, .y_gap = 0});
+  add({.t = 3, .n = 32, .k = 768});
   add({.t = 8, .n = 8464, .k = 512, .y_gap = 0});
-  add({.t = 13, .n = 4240, .k = 2048, .y_gap = 0});
+  add({.t = 13, .n = 8480, .k = 1280, .y_gap = 0});
   add({.t = 5, .n = 4096, .k = 7168});
 }
 

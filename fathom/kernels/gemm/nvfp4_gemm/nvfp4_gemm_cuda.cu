@@ -55,7 +55,10 @@ bool is_prefetched(const Args& a) {
   constexpr int kFewestK = 1280;  // from nine rows of x on
   const ProductCall c = product_of(a);
   if (!is_bf16(a) || !takes_prefetched(c)) return false;
-  const PrefetchedPlan plan = prefetched_plan(c, prefetched_places_of_h200(prefetched_slices(c.K)));
+  ProductCall most = c;  // the same for all of up to eight rows, or sixteen
+  most.T = c.T <= kPrefetchedTokens ? kPrefetchedTokens : kMostPrefetchedTokens;
+  const PrefetchedPlan plan =
+      prefetched_plan(most, prefetched_places_of_h200(prefetched_slices(c.K)));
   if (c.T > kPrefetchedTokens) return plan.late_tiles() == 0 && c.K >= kFewestK;
   return plan.late_tiles() == 0 || (plan.late_tiles() < plan.slots && c.w_row * c.N < kLargeCodes);
 }

@@ -86,8 +86,8 @@ inline int prefetched_slices(int K) {
   return 0;
 }
 
-/// Blocks, or clusters of them, that an H200 runs at once with one on a multiprocessor: the groups
-/// that clusters lie in have sixteen or eighteen.
+/// Blocks, or clusters of them, that an H200 runs at once with one on a multiprocessor, as it said
+/// itself (clusters_at_once).
 inline int prefetched_places_of_h200(int slices) {
   return slices == 1 ? 132 : slices == 2 ? 66 : 30;
 }

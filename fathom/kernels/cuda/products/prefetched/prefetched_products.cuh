@@ -2,14 +2,15 @@
 //
 // A block takes half of what a multiprocessor has, and there is one of a launch on each: so the
 // next launch's block has room beside it and fills its slots with weights. The next kernel is let
-// start when the one before this is done, neither sooner, as blocks of three launches would crowd
-// some multiprocessors, nor later. What is left to do between two launches is to bring x, to
-// multiply and to store.
+// start when the one before this is done: sooner, blocks of three launches would crowd some
+// multiprocessors. Where tiles come late, it is let start when a warp has asked for its last. What
+// is left to do between two launches is to bring x, to multiply and to store.
 //
 // A warp has 256 k and keeps x of those in registers. It asks for its own weights and x, waits for
-// nobody, and leaves the sums of a tile in shared memory; after a round of tiles all threads add
-// them up in the order of k. Where K is too long for eight warps, the blocks of a cluster have a
-// slice of it each, and send each other their sums.
+// no other warp before it multiplies (but for the blocks of its cluster to have begun), and leaves
+// the sums of a tile in shared memory; after a round of tiles all threads add them up in the order
+// of k. Where K is too long for eight warps, the blocks of a cluster have a slice of it each, and
+// send each other their sums.
 #pragma once
 
 #include "fathom/kernels/cuda/clusters_at_once.h"
@@ -17,7 +18,6 @@
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_plan.cuh"
-#include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
@@ -107,6 +107,19 @@ class PrefetchedWeights {
     static constexpr int kBlocks = kPrefetchedK / kBlockK;
     uint4 codes[kBlocks][2];
     uint32_t scales[kBlocks][2];
+
+    /// What comes out of every load: known when all have come, in whatever order they are asked
+    /// for.
+    __device__ __forceinline__ uint32_t all_loads() const {
+      uint32_t all = 0;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          all |= codes[block][half].w | scales[block][half];
+      }
+      return all;
+    }
   };
 
   /// Rows of a lane are row_of_lane() and the eighth behind: of neighbouring lanes' two rows one is
@@ -407,8 +420,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
       PrefetchedSums sums[kTokenGroups] = {};
       multiply_tile(tile, x, sums);
       if (i + plan.slots < mine) {
-        // Loads of a warp come in the order in which they were asked for.
-        const uint32_t loaded = __reduce_or_sync(~0u, tile.scales[1][1]);
+        const uint32_t loaded = __reduce_or_sync(~0u, tile.all_loads());
         if (lane_id() == 0)
           weights.ask(maps, i + plan.slots, slot + static_cast<int>(loaded & zero), policy);
         if (i + plan.slots + 1 == mine) let_next_start();

@@ -322,8 +322,9 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
   }
   SpreadCursor items(c, plan, starts);
   if (!waits) {
-    bring_x_nearer(c, 0, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
-                   static_cast<int>(gridDim.x * blockDim.x));
+    const int threads = plan.parts * 32;  // without those that bring weights
+    bring_x_nearer(c, 0, static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x),
+                   static_cast<int>(gridDim.x) * threads);
     wait_for_previous();
   }
   const int part = warp_id();
