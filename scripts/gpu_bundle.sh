@@ -33,7 +33,7 @@ if [ "$preset" = cuda-racecheck ]; then
   mv "$bundle/stripped/cuda_kernels_test" "$bundle/stripped/cuda_kernels_racecheck"
 fi
 # The programs hold the same kernels: a window that spans them all stores those once.
-tar -cf - -C "$bundle/stripped" . | xz -T1 -3 --lzma2=preset=3,dict=128MiB >"$bundle/programs.tar.xz"
+tar -cf - -C "$bundle/stripped" . | xz -T1 --lzma2=preset=3,dict=128MiB >"$bundle/programs.tar.xz"
 rm -rf "$bundle/stripped"
 cp scripts/gpu_test.sh scripts/gpu_peers.py "$bundle"
 git rev-parse HEAD >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"

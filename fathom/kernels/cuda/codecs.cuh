@@ -126,4 +126,33 @@ struct Nvfp4Codec {
   }
 };
 
+/// Decodes the first or the second four of each eight k of rows g and g + 8: two groups of the
+/// codec at a time, so that what a product takes of x are two neighbouring registers of a load.
+/// Four from four loads would be copied before the first product, which then had to wait for all of
+/// x. Calls product(j, w) for eight k j with the operand w of mma_16x8x16.
+template <int kHalf, class Product>
+__device__ __forceinline__ void decode_half(const uint4& row_g,
+                                            const uint4& row_g8,
+                                            uint32_t scales_g,
+                                            uint32_t scales_g8,
+                                            Product product) {
+  constexpr int kFirst = 2 * kHalf;
+  static_assert(Nvfp4Codec::kGroups == 4);
+  uint32_t a[2][4];
+  uint32_t b[2][4];
+  Nvfp4Codec::decode<kFirst>(row_g, scales_g, a[0]);
+  Nvfp4Codec::decode<kFirst>(row_g8, scales_g8, b[0]);
+  Nvfp4Codec::decode<kFirst + 1>(row_g, scales_g, a[1]);
+  Nvfp4Codec::decode<kFirst + 1>(row_g8, scales_g8, b[1]);
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    product(j, make_uint4(a[0][j], b[0][j], a[1][j], b[1][j]));
+}
+
+/// Adds the products of such an operand and the same four of eight k of x.
+template <int kHalf>
+__device__ __forceinline__ void multiply_half(float (&sums)[4], const uint4& w, const uint4& x) {
+  mma_16x8x16(sums, w.x, w.y, w.z, w.w, kHalf == 0 ? x.x : x.z, kHalf == 0 ? x.y : x.w);
+}
+
 }  // namespace fathom::cuda

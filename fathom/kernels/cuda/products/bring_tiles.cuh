@@ -6,9 +6,6 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kXLinesThreads = 32;     ///< the first warp of those that bring
-inline constexpr int kMostTokensNearer = 32;  ///< rows of x that are brought nearer before
-
 /// Whether weights come before the kernel that makes x is done: they are no kernel's result, nor is
 /// which of them are needed.
 __device__ __forceinline__ bool begins_early(const ProductCall& c) {
@@ -126,14 +123,6 @@ __device__ __forceinline__ void bring_tiles(const TileMaps& maps,
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   if (thread == 0) {
     bring_boxes(maps, walk, at);
-  } else if (thread < kXLinesThreads) {
-    // Of few rows of x all are needed at once.
-    if (Codec::kXElement == 2 && kTokens <= kMostTokensNearer && begins_early(walk.c) &&
-        walk.c.matrices == 1) {
-      constexpr int kThreads = kXLinesThreads - 1;
-      bring_x_nearer(walk.c, 0, static_cast<int>(blockIdx.x) * kThreads + thread - 1,
-                     static_cast<int>(gridDim.x) * kThreads);
-    }
   } else if (thread >= kWarpgroup - kSideThreads) {
     if constexpr (Codec::kSide == TileSide::kRowScales)
       bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));

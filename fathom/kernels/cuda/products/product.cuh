@@ -100,6 +100,11 @@ struct ProductCall {
     return row_scales == nullptr && column_scales == nullptr && bias == nullptr;
   }
 
+  /// Whether outputs are their sums over k times the factor of the matrix, in the rows of x.
+  FATHOM_HD constexpr bool is_bare() const {
+    return is_plain() && row_weights == nullptr && y_rows == nullptr;
+  }
+
   __device__ int64_t row_of_y(int64_t row) const { return y_rows != nullptr ? y_rows[row] : row; }
 };
 

@@ -69,9 +69,14 @@ struct PrefetchedPlan {
 
   FATHOM_HD constexpr int barriers_at() const { return received_at() + received_bytes; }
 
-  FATHOM_HD constexpr int shared_bytes() const {
-    return barriers_at() + (warps() * (slots + 1) + 1) * 8;
-  }
+  /// The barrier of a warp's first slot; those of the others follow.
+  FATHOM_HD constexpr int full_at(int warp) const { return barriers_at() + warp * slots * 8; }
+
+  FATHOM_HD constexpr int x_full_at(int warp) const { return full_at(warps()) + warp * 8; }
+
+  FATHOM_HD constexpr int received_full_at() const { return x_full_at(warps()); }
+
+  FATHOM_HD constexpr int shared_bytes() const { return received_full_at() + 8; }
 
   /// Rows of w of a block whose sums it adds up over the slices.
   FATHOM_HD constexpr int share() const { return tiles * kPrefetchedRows / slices; }
@@ -108,8 +113,7 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   plan.share_inverse =
       static_cast<uint32_t>(((uint64_t{1} << 32) + plan.share() - 1) / plan.share());
   plan.y_in_fours = c.y_format == Format::kBf16 && c.y_row % 4 == 0 &&
-                    reinterpret_cast<uintptr_t>(c.y) % 8 == 0 && c.is_plain() &&
-                    c.y_rows == nullptr && c.row_weights == nullptr;
+                    reinterpret_cast<uintptr_t>(c.y) % 8 == 0 && c.is_bare();
   const int most = (plan.tiles + plan.groups - 1) / plan.groups;
   while (plan.slots < most) {
     ++plan.slots;

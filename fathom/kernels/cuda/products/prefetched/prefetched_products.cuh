@@ -22,6 +22,8 @@
 
 namespace fathom::cuda {
 
+inline constexpr int kPrefetchedBlocks = kPrefetchedK / kBlockK;  ///< of 128 k, of a warp
+
 struct PrefetchedMaps {
   CUtensorMap codes;   ///< boxes of sixteen rows of w and 256 k
   CUtensorMap scales;  ///< theirs
@@ -32,9 +34,8 @@ struct PrefetchedMaps {
 /// groups, g + 8 for each block of 128.
 template <int kTokenGroups>
 struct PrefetchedX {
-  static constexpr int kBlocks = kPrefetchedK / kBlockK;
-  static constexpr int kBlockBytes = PrefetchedPlan::kXBytes / kBlocks;
-  uint4 eights[kTokenGroups][kBlocks][4];  ///< of k
+  static constexpr int kBlockBytes = PrefetchedPlan::kXBytes / kPrefetchedBlocks;
+  uint4 eights[kTokenGroups][kPrefetchedBlocks][4];  ///< of k
 
   /// Brings the first `boxed` rows by way of shared memory: a box has two lines of 128 bytes for a
   /// row, so that the eight lanes of a phase read from all banks. Lanes without a row get what lies
@@ -45,7 +46,7 @@ struct PrefetchedX {
       const int boxed = min(c.T, kPrefetchedTokens);
       barrier_expect(barrier, static_cast<uint32_t>(boxed * (kPrefetchedK * 2)));
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block)
+      for (int block = 0; block < kPrefetchedBlocks; ++block)
         copy_box(rows + block * kBlockBytes, maps.x, 0, k / 64 + block * 2, 0, barrier);
     }
     if constexpr (kTokenGroups == 2) {
@@ -53,7 +54,7 @@ struct PrefetchedX {
       const Bf16* x =
           static_cast<const Bf16*>(c.x) + min(token, c.T - 1) * c.x_row + k + (lane_id() & 3) * 32;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kPrefetchedBlocks; ++block) {
 #pragma unroll
         for (int j = 0; j < 4; ++j)
           eights[1][block][j] = *reinterpret_cast<const uint4*>(x + block * kBlockK + j * 8);
@@ -64,7 +65,7 @@ struct PrefetchedX {
     __syncwarp();
     barrier_wait(barrier, 0);
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
+    for (int block = 0; block < kPrefetchedBlocks; ++block) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         eights[0][block][j] =
@@ -83,7 +84,7 @@ class PrefetchedWeights {
         codes_(shared + static_cast<uint32_t>(warp_id() * plan.slots * PrefetchedPlan::kCodeBytes)),
         scales_(shared + static_cast<uint32_t>(plan.scales_at() + warp_id() * plan.slots *
                                                                       PrefetchedPlan::kScaleBytes)),
-        full_(shared + static_cast<uint32_t>(plan.barriers_at() + warp_id() * plan.slots * 8)),
+        full_(shared + static_cast<uint32_t>(plan.full_at(warp_id()))),
         row_(first_row),
         k_(k) {}
 
@@ -104,16 +105,15 @@ class PrefetchedWeights {
 
   /// What lane 4 g + t has of a tile: 32 k of two rows of each block.
   struct Tile {
-    static constexpr int kBlocks = kPrefetchedK / kBlockK;
-    uint4 codes[kBlocks][2];
-    uint32_t scales[kBlocks][2];
+    uint4 codes[kPrefetchedBlocks][2];
+    uint32_t scales[kPrefetchedBlocks][2];
 
     /// What comes out of every load: known when all have come, in whatever order they are asked
     /// for.
     __device__ __forceinline__ uint32_t all_loads() const {
       uint32_t all = 0;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kPrefetchedBlocks; ++block) {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           all |= codes[block][half].w | scales[block][half];
@@ -134,7 +134,7 @@ class PrefetchedWeights {
     const int t = lane_id() & 3;
     Tile tile;
 #pragma unroll
-    for (int block = 0; block < Tile::kBlocks; ++block) {
+    for (int block = 0; block < kPrefetchedBlocks; ++block) {
       const auto chunk = static_cast<uint32_t>((block * 4 + t) ^ row) * 16;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -172,31 +172,20 @@ template <int kTokenGroups>
 __device__ __forceinline__ void multiply_tile(const PrefetchedWeights::Tile& tile,
                                               const PrefetchedX<kTokenGroups>& x,
                                               PrefetchedSums (&sums)[kTokenGroups]) {
-  const auto multiply_half = [&]<int kHalf>(int block) {
-    constexpr int kFirst = 2 * kHalf;
-    static_assert(Nvfp4Codec::kGroups == 4);
-    const uint32_t scales[2] = {lifted_scales(tile.scales[block][0]),
-                                lifted_scales(tile.scales[block][1])};
-    uint32_t a[2][4];
-    uint32_t b[2][4];
-    Nvfp4Codec::decode<kFirst>(tile.codes[block][0], scales[0], a[0]);
-    Nvfp4Codec::decode<kFirst>(tile.codes[block][1], scales[1], b[0]);
-    Nvfp4Codec::decode<kFirst + 1>(tile.codes[block][0], scales[0], a[1]);
-    Nvfp4Codec::decode<kFirst + 1>(tile.codes[block][1], scales[1], b[1]);
+  const auto multiply_block_half = [&]<int kHalf>(int block) {
+    const uint4(&codes)[2] = tile.codes[block];
+    const uint32_t(&scales)[2] = tile.scales[block];
+    decode_half<kHalf>(codes[0], codes[1], lifted_scales(scales[0]), lifted_scales(scales[1]),
+                       [&](int j, const uint4& w) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-#pragma unroll
-      for (int group = 0; group < kTokenGroups; ++group) {
-        const uint4& v = x.eights[group][block][j];
-        mma_16x8x16(sums[group][j & 1], a[0][j], b[0][j], a[1][j], b[1][j], kHalf == 0 ? v.x : v.z,
-                    kHalf == 0 ? v.y : v.w);
-      }
-    }
+                         for (int group = 0; group < kTokenGroups; ++group)
+                           multiply_half<kHalf>(sums[group][j & 1], w, x.eights[group][block][j]);
+                       });
   };
 #pragma unroll
-  for (int block = 0; block < PrefetchedX<kTokenGroups>::kBlocks; ++block) {
-    multiply_half.template operator()<0>(block);
-    multiply_half.template operator()<1>(block);
+  for (int block = 0; block < kPrefetchedBlocks; ++block) {
+    multiply_block_half.template operator()<0>(block);
+    multiply_block_half.template operator()<1>(block);
   }
 }
 
@@ -264,8 +253,7 @@ class PrefetchedBlock {
     rank_ = plan.slices > 1 ? static_cast<int>(cluster_rank()) : 0;
     first_ = (plan.slices > 1 ? block / plan.slices : block) * plan.tiles;
     tiles_ = min(plan.tiles, plan.row_tiles - first_);
-    received_full_ =
-        shared + static_cast<uint32_t>(plan.barriers_at() + plan.warps() * (plan.slots + 1) * 8);
+    received_full_ = shared + static_cast<uint32_t>(plan.received_full_at());
   }
 
   __device__ __forceinline__ int rank() const { return rank_; }
@@ -373,9 +361,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
   const int k = (block.rank() * plan.parts + part) * kPrefetchedK;
   const PrefetchedWeights weights(plan, shared, (block.first() + group) * kPrefetchedRows, k);
   const int mine = (block.tiles() - group + plan.groups - 1) / plan.groups;  // tiles
-  const uint32_t x_full =
-      shared +
-      static_cast<uint32_t>(plan.barriers_at() + (plan.warps() * plan.slots + warp_id()) * 8);
+  const uint32_t x_full = shared + static_cast<uint32_t>(plan.x_full_at(warp_id()));
   const uint64_t policy = weights_policy(true);
   if (lane_id() == 0) {
 #pragma unroll 1
@@ -477,7 +463,6 @@ inline int64_t prefetched_places(const DeviceInfo& gpu, int slices) {
 
 /// Runs a product that takes_prefetched().
 inline Status run_prefetched(Exec& ex, const ProductCall& c) {
-  if (c.T == 0 || c.N == 0) return {};
   const PrefetchedPlan plan =
       prefetched_plan(c, prefetched_places(*ex.device, prefetched_slices(c.K)));
   PrefetchedMaps maps;

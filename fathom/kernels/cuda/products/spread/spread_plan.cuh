@@ -85,8 +85,7 @@ inline SpreadPlan spread_plan(const ProductCall& c, int num_sms) {
     --plan.blocks;
   plan.y_in_pairs = c.y_format == Format::kBf16 && c.y_row % 2 == 0 && c.y_matrix % 2 == 0 &&
                     reinterpret_cast<uintptr_t>(c.y) % 4 == 0;
-  plan.y_is_plain = plan.y_in_pairs && c.offsets == nullptr && c.matrices == 1 && c.is_plain() &&
-                    c.row_weights == nullptr;
+  plan.y_is_plain = plan.y_in_pairs && c.offsets == nullptr && c.matrices == 1 && c.is_bare();
   plan.slots = 2;
   const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
   if (c.offsets == nullptr && tiles <= kFewTiles * plan.blocks * num_sms) return plan;

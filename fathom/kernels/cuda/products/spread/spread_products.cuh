@@ -190,9 +190,6 @@ struct SpreadX {
   }
 
  private:
-  /// The first or the second four of each eight k: two groups of the codec at a time, so that what
-  /// a product takes of x are two neighbouring registers of a load. Four from four loads would be
-  /// copied before the first product, which then had to wait for all of x.
   template <int kBlock, int kHalf>
   __device__ __forceinline__ void multiply_half(const uint4& row_g,
                                                 const uint4& row_g8,
@@ -200,20 +197,9 @@ struct SpreadX {
                                                 uint32_t scale_g8,
                                                 float (&sums)[4],
                                                 float (&others)[4]) const {
-    constexpr int kFirst = 2 * kHalf;
-    static_assert(Nvfp4Codec::kGroups == 4);
-    uint32_t a[2][4];
-    uint32_t b[2][4];
-    Nvfp4Codec::decode<kFirst>(row_g, scale_g, a[0]);
-    Nvfp4Codec::decode<kFirst>(row_g8, scale_g8, b[0]);
-    Nvfp4Codec::decode<kFirst + 1>(row_g, scale_g, a[1]);
-    Nvfp4Codec::decode<kFirst + 1>(row_g8, scale_g8, b[1]);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4& x = eights[kBlock][j];
-      mma_16x8x16(j % 2 == 0 ? sums : others, a[0][j], b[0][j], a[1][j], b[1][j],
-                  kHalf == 0 ? x.x : x.z, kHalf == 0 ? x.y : x.w);
-    }
+    decode_half<kHalf>(row_g, row_g8, scale_g, scale_g8, [&](int j, const uint4& w) {
+      cuda::multiply_half<kHalf>(j % 2 == 0 ? sums : others, w, eights[kBlock][j]);
+    });
   }
 };
 
@@ -321,12 +307,7 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
     return;
   }
   SpreadCursor items(c, plan, starts);
-  if (!waits) {
-    const int threads = plan.parts * 32;  // without those that bring weights
-    bring_x_nearer(c, 0, static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x),
-                   static_cast<int>(gridDim.x) * threads);
-    wait_for_previous();
-  }
+  if (!waits) wait_for_previous();
   const int part = warp_id();
   const SpreadLane lane(c, plan, part, shared);
   SpreadSums sums(plan, barriers, spread_shared, shared);
