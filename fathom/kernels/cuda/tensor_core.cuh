@@ -133,7 +133,7 @@ __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Sixteen bytes of shared memory, and two. PTX ISA, ld.shared.
+/// Sixteen bytes of shared memory, eight and two; four to store. PTX ISA, ld.shared, st.shared.
 __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -142,10 +142,20 @@ __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
   return v;
 }
 
+__device__ __forceinline__ uint2 load_shared_8(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+
 __device__ __forceinline__ uint16_t load_shared_2(uint32_t at) {
   uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
   return v;
+}
+
+__device__ __forceinline__ void store_shared_4(uint32_t at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 
 /// Brings the 128 bytes around an address into the last cache.

@@ -309,7 +309,7 @@ void add_ragged_attention_cases(CaseList& list) {
          .mask = mask,
          .lse = mask == CausalMask::kFull});
   };
-  for (int64_t t : {512, 1024}) {
+  for (int64_t t : {512, 1024, 4096}) {
     add_bench(str_cat("r1_t", t), 128, {t, t}, CausalMask::kCausal);
     add_bench(str_cat("v2_lite_t", t), 16, {t, t}, CausalMask::kCausal);
   }

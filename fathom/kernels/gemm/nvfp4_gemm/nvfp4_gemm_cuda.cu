@@ -48,19 +48,16 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 /// Bytes of codes from which on a matrix has many tiles for every block.
 constexpr int64_t kLargeCodes = int64_t{16} << 20;
 
-/// Matrices whose weights all have room beside those of the kernel before, on an H200, which is not
-/// asked here; and with up to eight rows of x those of which less comes late than was there, if
-/// they are not large. Rows of few k suit tiles from nine rows of x on.
+/// Matrices of which so much has room beside what the kernel before has there, on an H200, which is
+/// not asked here, that sums are added up once.
 bool is_prefetched(const Args& a) {
-  constexpr int kFewestK = 1280;  // from nine rows of x on
   const ProductCall c = product_of(a);
   if (!is_bf16(a) || !takes_prefetched(c)) return false;
   ProductCall most = c;  // the same for all of up to eight rows, or sixteen
   most.T = c.T <= kPrefetchedTokens ? kPrefetchedTokens : kMostPrefetchedTokens;
   const PrefetchedPlan plan =
-      prefetched_plan(most, prefetched_places_of_h200(prefetched_slices(c.K)));
-  if (c.T > kPrefetchedTokens) return plan.late_tiles() == 0 && c.K >= kFewestK;
-  return plan.late_tiles() == 0 || (plan.late_tiles() < plan.slots && c.w_row * c.N < kLargeCodes);
+      prefetched_plan(most, prefetched_places_of_h200(prefetched_split(c.K).slices));
+  return plan.late_tiles() <= plan.round;
 }
 
 Status run_while_others_compute(Exec& ex, const Args& a) {

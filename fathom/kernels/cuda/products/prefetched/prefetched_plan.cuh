@@ -9,7 +9,6 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kPrefetchedK = 256;     ///< of a warp
 inline constexpr int kPrefetchedRows = 16;   ///< of w, a tile
 inline constexpr int kPrefetchedTokens = 8;  ///< of x: columns of the tensor cores
 inline constexpr int kMostPrefetchedTokens = 2 * kPrefetchedTokens;
@@ -19,52 +18,75 @@ inline constexpr int kMostPrefetchedSlices = 4;  ///< of k: blocks of a cluster
 /// Two blocks of so many bytes have room on a multiprocessor, which keeps 1 KiB of each.
 inline constexpr int kMostPrefetchedShared = 113 << 10;
 
+inline constexpr int kMostPrefetchedTiles = 32;      ///< of a block
 inline constexpr int kMostReceivedBytes = 16 << 10;  ///< of sums, of a block
 inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engine swizzles
 
-/// A warp has 256 k of every `groups`-th tile of sixteen rows of w, and brings them itself into
-/// slots of its own. Shared memory of a block:
+/// A warp has 256 or 192 k of every `groups`-th tile of sixteen rows of w, and brings them itself
+/// into slots of its own. Shared memory of a block:
 ///
-///   codes [warp][slot][16 rows][128 bytes]
-///   rows [warp]: x [2 blocks of 128 k][8 tokens][128 k] bf16; then, as x is in registers, sums
+///   codes [warp][slot][16 rows][128 or 96 bytes]; then, as nothing more comes into a slot, sums of
+///         its tile [token][16 rows] float
+///   rows [warp]: x [128 k][8 tokens][128 k], of the last 64 of 192 k [8 tokens][64 k], bf16; then,
+///        as x is in registers, sums of tiles into whose slots others come
 ///        [tile of a round][token][16 rows] float
-///   scales [warp][slot][16 rows][16 bytes]
+///   scales [warp][slot][16 rows][16 bytes]; of parts of 192 k, whose twelve bytes the copy engine
+///          does not bring, [tile][16 rows][96 bytes] for all warps
 ///   received [slice][token][rows of the block / slices] float; only of more slices than one
-///   barriers: slots full [warp][slot], x there [warp], sums received
+///   barriers: slots full [warp][slot], x there [warp], sums received, scales of all warps there
 ///
-/// Codes and x lie as the copy engine's swizzle of 128 bytes has it.
+/// x and codes of 256 k lie as the copy engine's swizzle of 128 bytes has it.
 struct PrefetchedPlan {
-  int slices = 1;     ///< of k: blocks of a cluster
-  int parts = 0;      ///< warps that share the k of a slice
-  int groups = 0;     ///< of such warps, each with other tiles
-  int row_tiles = 0;  ///< of w
-  int tiles = 0;      ///< of a block
-  int slots = 0;      ///< of a warp
+  int part_k = 0;      ///< of a warp
+  int slices = 1;      ///< of k: blocks of a cluster
+  int parts = 0;       ///< warps that share the k of a slice
+  int groups = 0;      ///< of such warps, each with other tiles
+  int row_tiles = 0;   ///< of w
+  int tiles = 0;       ///< of a block
+  int slots = 0;       ///< of a warp
+  int rows_bytes = 0;  ///< of a warp; at least x_bytes()
   int received_bytes = 0;
-  uint32_t share_inverse = 0;  ///< 2^32 / share(), rounded up: quotients without a division
+  int group_shift = 0;         ///< groups are 1 << group_shift
+  int token_shift = 0;         ///< rows of x are 1 << token_shift at most
+  int round = 0;               ///< tiles of a warp whose sums have room in its rows
+  uint32_t slots_inverse = 0;  ///< 2^32 / slots, rounded up: quotients without a division
+  int share = 0;               ///< rows of w of a block whose sums it adds up over the slices
+  uint32_t share_inverse = 0;  ///< the same of it
   bool y_in_fours = false;     ///< sums times their factor are stored, four rows at once
 
-  static constexpr int kCodeBytes = kPrefetchedRows * kPrefetchedK / 2;  // of a slot
-  static constexpr int kScaleBytes = kPrefetchedRows * kPrefetchedK / 16;
-  static constexpr int kXBytes = kPrefetchedTokens * kPrefetchedK * 2;  // of a warp
-  static constexpr int kSumBytes = kPrefetchedTokens * kPrefetchedRows * 4;
+  static constexpr int kScaleBytes = kPrefetchedRows * 16;  // of a slot
+  static constexpr int kSharedScaleRow = 96;
+  static constexpr int kSharedScaleBytes = kPrefetchedRows * kSharedScaleRow;  // of a tile
+  static constexpr int kSumBytes = kPrefetchedTokens * kPrefetchedRows * 4;    // of 8 rows of x
+
+  /// Of the sums of a tile and so many rows of x.
+  static constexpr int sum_bytes(int tokens) {
+    return tokens <= kPrefetchedTokens ? kSumBytes : 2 * kSumBytes;
+  }
+
+  FATHOM_HD static constexpr int code_bytes(int part_k) { return kPrefetchedRows * part_k / 2; }
+
+  FATHOM_HD static constexpr int x_bytes(int part_k) { return kPrefetchedTokens * part_k * 2; }
+
+  FATHOM_HD static constexpr bool shares_scales(int part_k) { return part_k == 192; }
 
   FATHOM_HD constexpr int warps() const { return parts * groups; }
 
   /// Tiles of a warp that have no slot at the beginning.
   constexpr int late_tiles() const { return (tiles + groups - 1) / groups - slots; }
 
-  /// Tiles of a warp whose sums have room at once.
-  FATHOM_HD static constexpr int round(int token_groups) {
-    return kXBytes / (kSumBytes * token_groups);
+  FATHOM_HD constexpr int codes_at(int warp) const { return warp * slots * code_bytes(part_k); }
+
+  FATHOM_HD constexpr int rows_at(int warp = 0) const {
+    return codes_at(warps()) + warp * rows_bytes;
   }
 
-  FATHOM_HD constexpr int rows_at() const { return warps() * slots * kCodeBytes; }
-
-  FATHOM_HD constexpr int scales_at() const { return rows_at() + warps() * kXBytes; }
+  FATHOM_HD constexpr int scales_at(int warp = 0) const {
+    return rows_at(warps()) + (shares_scales(part_k) ? 0 : warp * slots * kScaleBytes);
+  }
 
   FATHOM_HD constexpr int received_at() const {
-    return scales_at() + warps() * slots * kScaleBytes;
+    return shares_scales(part_k) ? scales_at() + tiles * kSharedScaleBytes : scales_at(warps());
   }
 
   FATHOM_HD constexpr int barriers_at() const { return received_at() + received_bytes; }
@@ -76,19 +98,28 @@ struct PrefetchedPlan {
 
   FATHOM_HD constexpr int received_full_at() const { return x_full_at(warps()); }
 
-  FATHOM_HD constexpr int shared_bytes() const { return received_full_at() + 8; }
+  FATHOM_HD constexpr int scales_full_at() const { return received_full_at() + 8; }
 
-  /// Rows of w of a block whose sums it adds up over the slices.
-  FATHOM_HD constexpr int share() const { return tiles * kPrefetchedRows / slices; }
+  FATHOM_HD constexpr int shared_bytes() const { return scales_full_at() + 8; }
 };
 
-/// Slices of k, of whole warps; 0: there are none that fit. From the matrix alone, so that a row
-/// has the same bits on every GPU and in every batch.
-inline int prefetched_slices(int K) {
-  const int parts = K / kPrefetchedK;
-  for (int slices = 1; slices <= kMostPrefetchedSlices; slices *= 2)
-    if (parts % slices == 0 && parts / slices <= kPrefetchedWarps) return slices;
-  return 0;
+/// How k is shared out: blocks of a cluster have a slice each, warps of a block a part of it. From
+/// the matrix alone, so that a row has the same bits on every GPU and in every batch.
+struct PrefetchedSplit {
+  int slices = 0;  ///< 0: there is none that fits
+  int part_k = 0;
+};
+
+inline PrefetchedSplit prefetched_split(int K) {
+  for (const int part_k : {192, 256}) {  // 192 where eight warps have all, as no scheduler waits
+    for (int slices = 1; slices <= kMostPrefetchedSlices; slices *= 2) {
+      if (K % (slices * part_k) != 0) continue;
+      const int parts = K / (slices * part_k);
+      if (parts == kPrefetchedWarps || (part_k == 256 && parts <= kPrefetchedWarps))
+        return {.slices = slices, .part_k = part_k};
+    }
+  }
+  return {};
 }
 
 /// Blocks, or clusters of them, that an H200 runs at once with one on a multiprocessor, as it said
@@ -97,30 +128,53 @@ inline int prefetched_places_of_h200(int slices) {
   return slices == 1 ? 132 : slices == 2 ? 66 : 30;
 }
 
+/// 2^32 / d, rounded up: the upper half of its product with n is n / d for n * d < 2^32.
+constexpr uint32_t inverse_of(int d) {
+  const auto divisor = static_cast<uint32_t>(d);
+  return static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor);
+}
+
 /// `places`: blocks, or clusters of them, that the GPU runs at once with one on a multiprocessor.
-/// On a small GPU blocks of a cluster may be more than have a place: others follow them.
+/// On a small GPU blocks may be more than have a place: others follow them.
 inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
-  PrefetchedPlan plan{.slices = prefetched_slices(c.K)};
-  plan.parts = c.K / kPrefetchedK / plan.slices;
+  const PrefetchedSplit split = prefetched_split(c.K);
+  PrefetchedPlan plan{.part_k = split.part_k, .slices = split.slices};
+  plan.parts = c.K / (plan.slices * plan.part_k);
   plan.groups = kPrefetchedWarps / plan.parts;
+  while (2 << plan.group_shift <= plan.groups)
+    ++plan.group_shift;
+  plan.groups = 1 << plan.group_shift;
+  while (1 << plan.token_shift < c.T)
+    ++plan.token_shift;
   plan.row_tiles = c.N / kPrefetchedRows;
-  plan.tiles = static_cast<int>((plan.row_tiles + places - 1) / places);
+  plan.tiles = static_cast<int>(
+      std::min<int64_t>((plan.row_tiles + places - 1) / places, kMostPrefetchedTiles));
   if (plan.slices > 1) {
     const int tile_bytes = kPrefetchedRows * c.T * 4;
     plan.tiles = std::min(plan.tiles, kMostReceivedBytes / tile_bytes);
     plan.received_bytes = plan.tiles * tile_bytes;
   }
-  plan.share_inverse =
-      static_cast<uint32_t>(((uint64_t{1} << 32) + plan.share() - 1) / plan.share());
   plan.y_in_fours = c.y_format == Format::kBf16 && c.y_row % 4 == 0 &&
                     reinterpret_cast<uintptr_t>(c.y) % 8 == 0 && c.is_bare();
   const int most = (plan.tiles + plan.groups - 1) / plan.groups;
+  plan.rows_bytes = PrefetchedPlan::x_bytes(plan.part_k);
   while (plan.slots < most) {
     ++plan.slots;
     if (plan.shared_bytes() <= kMostPrefetchedShared) continue;
     --plan.slots;
     break;
   }
+  // What is left has room for sums of tiles that have no slot to themselves.
+  while (plan.rows_bytes < plan.late_tiles() * PrefetchedPlan::sum_bytes(c.T)) {
+    plan.rows_bytes += kSwizzleAlign;
+    if (plan.shared_bytes() <= kMostPrefetchedShared) continue;
+    plan.rows_bytes -= kSwizzleAlign;
+    break;
+  }
+  plan.round = plan.rows_bytes / PrefetchedPlan::sum_bytes(c.T);
+  plan.slots_inverse = inverse_of(plan.slots);
+  plan.share = plan.tiles * kPrefetchedRows / plan.slices;
+  plan.share_inverse = inverse_of(plan.share);
   return plan;
 }
 
@@ -129,9 +183,9 @@ inline bool takes_prefetched(const ProductCall& c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return c.in_pairs && !c.w_is_made && c.offsets == nullptr && c.matrices == 1 &&
          c.x_format == Format::kBf16 && c.T > 0 && c.T <= kMostPrefetchedTokens && c.N > 0 &&
-         c.K > 0 && c.K % kPrefetchedK == 0 && prefetched_slices(c.K) > 0 &&
-         c.N % kPrefetchedRows == 0 && c.w_row == c.K / 2 && c.scale_row == c.K / 16 &&
-         aligned(c.w) && aligned(c.scales) && aligned(c.x) && c.x_row % kVector == 0;
+         c.K > 0 && prefetched_split(c.K).slices > 0 && c.N % kPrefetchedRows == 0 &&
+         c.w_row == c.K / 2 && c.scale_row == c.K / 16 && aligned(c.w) && aligned(c.scales) &&
+         aligned(c.x) && c.x_row % kVector == 0;
 }
 
 }  // namespace fathom::cuda

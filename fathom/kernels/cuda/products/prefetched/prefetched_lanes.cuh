@@ -1,0 +1,273 @@
+// What the warps of a prefetched product have in registers (prefetched_products.cuh): x of their k,
+// the tile of weights that they multiply, and its sums.
+#pragma once
+
+#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_plan.cuh"
+#include "fathom/kernels/cuda/tensor_map.cuh"
+
+namespace fathom::cuda {
+
+struct PrefetchedMaps {
+  CUtensorMap codes;     ///< boxes of sixteen rows of w and the k of a warp
+  CUtensorMap scales;    ///< theirs
+  CUtensorMap x;         ///< boxes of eight rows and 128 k
+  CUtensorMap x_of_64k;  ///< and 64 k
+};
+
+/// How the kPartK k of a warp are shared out over lanes: of each block of 128 k lane 4 g + t has
+/// those from 32 t on; of 64 k that are left the first (t even) or second four of each eight of the
+/// 32 from 16 t, rounded down, on; g is its row.
+template <int kPartK>
+struct PrefetchedPart {
+  static_assert(kPartK == 256 || kPartK == 192);
+  static constexpr int kBlocks = kPartK / kBlockK;
+  static constexpr bool kHasRest = kPartK % kBlockK != 0;
+  static constexpr int kCodeBytes = PrefetchedPlan::code_bytes(kPartK);
+  static constexpr int kRowBytes = kPartK / 2;  // of codes
+  static constexpr bool kSharesScales = PrefetchedPlan::shares_scales(kPartK);
+  static constexpr int kScaleRow = kSharesScales ? PrefetchedPlan::kSharedScaleRow : 16;
+
+  /// Rows of a lane are this and the eighth behind. Of neighbouring lanes' rows one has its codes
+  /// in the lower and one in the upper banks: by the swizzle, or rows of 96 bytes two apart.
+  __device__ __forceinline__ static int row_of_lane() {
+    const int g = lane_id() >> 2;
+    if constexpr (kHasRest) return (g & 4) | (g & 1) << 1 | (g >> 1 & 1);
+    return (g & 1) * 4 + (g >> 1);
+  }
+};
+
+/// x of a warp's k, as the tensor cores take it: that of rows g and, of two groups, g + 8.
+template <int kTokenGroups, int kPartK>
+struct PrefetchedX {
+  using Part = PrefetchedPart<kPartK>;
+  static constexpr int kBlockBytes = kPrefetchedTokens * kBlockK * 2;
+  uint4 eights[kTokenGroups][Part::kBlocks][4];  ///< of k
+  uint2 rest[kTokenGroups][4];                   ///< fours of 64 k that are left
+
+  /// Brings the first `boxed` rows by way of shared memory: a box has one or two lines of 128 bytes
+  /// for a row, so that the eight lanes of a phase read from all banks. Lanes without a row get
+  /// what lies there; nothing of theirs is stored. The second eight come from memory at once.
+  __device__ __forceinline__ void load(
+      const ProductCall& c, const PrefetchedMaps& maps, int k, uint32_t rows, uint32_t barrier) {
+    if (lane_id() == 0) {
+      const int boxed = min(c.T, kPrefetchedTokens);
+      barrier_expect(barrier, static_cast<uint32_t>(boxed * (kPartK * 2)));
+#pragma unroll
+      for (int block = 0; block < Part::kBlocks; ++block)
+        copy_box(rows + block * kBlockBytes, maps.x, 0, k / 64 + block * 2, 0, barrier);
+      if constexpr (Part::kHasRest) {
+        copy_box(rows + Part::kBlocks * kBlockBytes, maps.x_of_64k, 0, k / 64 + Part::kBlocks * 2,
+                 0, barrier);
+      }
+    }
+    const int t = lane_id() & 3;
+    if constexpr (kTokenGroups == 2) {
+      const int token = kPrefetchedTokens + (lane_id() >> 2);
+      const Bf16* x = static_cast<const Bf16*>(c.x) + min(token, c.T - 1) * c.x_row + k;
+#pragma unroll
+      for (int block = 0; block < Part::kBlocks; ++block) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          eights[1][block][j] =
+              *reinterpret_cast<const uint4*>(x + block * kBlockK + t * 32 + j * 8);
+      }
+      if constexpr (Part::kHasRest) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          rest[1][j] = *reinterpret_cast<const uint2*>(x + Part::kBlocks * kBlockK + t / 2 * 32 +
+                                                       j * 8 + t % 2 * 4);
+      }
+    }
+    const auto chunk_at = [&](int block, int line, int chunk) {
+      return rows +
+             static_cast<uint32_t>(block * kBlockBytes + line * 128 + (chunk ^ (line & 7)) * 16);
+    };
+    __syncwarp();
+    barrier_wait(barrier, 0);
+#pragma unroll
+    for (int block = 0; block < Part::kBlocks; ++block) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        eights[0][block][j] = load_shared_16(chunk_at(block, lane_id() >> 1, t % 2 * 4 + j));
+    }
+    if constexpr (Part::kHasRest) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t chunk = chunk_at(Part::kBlocks, lane_id() >> 2, t / 2 * 4 + j);
+        rest[0][j] = load_shared_8(chunk + static_cast<uint32_t>(t % 2 * 8));
+      }
+    }
+  }
+};
+
+/// A warp's place in its block; read from a lane, so that the compiler keeps what follows from it
+/// once for all lanes.
+__device__ __forceinline__ int uniform_warp() {
+  return __shfl_sync(~0u, warp_id(), 0);
+}
+
+/// The same number, which the compiler keeps rather than computes again for each tile.
+__device__ __forceinline__ uint32_t kept_in_register(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
+/// The weights of a warp: its slots, and what it asks for.
+template <int kPartK>
+class PrefetchedWeights {
+ public:
+  using Part = PrefetchedPart<kPartK>;
+
+  __device__ PrefetchedWeights(
+      const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row, int k)
+      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
+        scales_(shared + static_cast<uint32_t>(plan.scales_at(warp))),
+        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
+        scales_full_(shared + static_cast<uint32_t>(plan.scales_full_at())),
+        row_(first_row),
+        step_(plan.groups * kPrefetchedRows),
+        k_(k) {
+    const int row = Part::row_of_lane();
+    const int t = lane_id() & 3;
+    const int chunk = Part::kHasRest ? t : t ^ row;
+    codes_of_lane_ =
+        kept_in_register(codes_ + static_cast<uint32_t>(row * Part::kRowBytes + chunk * 16));
+    const int of_part = Part::kSharesScales ? warp % plan.parts * (kPartK / 16) : 0;
+    scales_of_lane_ =
+        kept_in_register(scales_ + static_cast<uint32_t>(row * Part::kScaleRow + of_part + t * 2));
+  }
+
+  /// Makes the barriers; for one lane.
+  __device__ __forceinline__ void make_barriers(int slots) const {
+#pragma unroll 1
+    for (int slot = 0; slot < slots; ++slot)
+      barrier_init(full(slot), 1);
+  }
+
+  /// Asks for the scales of all tiles; for one lane of the block, which has made `scales_full`.
+  __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedMaps& maps,
+                                                        int k,
+                                                        int tiles,
+                                                        uint64_t policy) const {
+    barrier_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
+#pragma unroll 1
+    for (int i = 0; i < tiles; ++i) {
+      copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes), maps.scales,
+               k / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
+    }
+  }
+
+  __device__ __forceinline__ uint32_t scales_full() const {
+    return scales_full_;
+  }
+
+  __device__ __forceinline__ uint32_t codes(int slot) const {
+    return codes_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
+  }
+
+  __device__ __forceinline__ uint32_t full(int slot) const {
+    return full_ + static_cast<uint32_t>(slot) * 8;
+  }
+
+  /// Asks for this warp's tile i; for one lane. `zero` is known when what was in the slot is not
+  /// needed any more.
+  __device__ __forceinline__ void ask(
+      const PrefetchedMaps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
+    const int row = row_ + i * step_;
+    constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedPlan::kScaleBytes;
+    barrier_expect(full(slot), Part::kCodeBytes + kScales + zero);
+    copy_box(codes(slot), maps.codes, k_ / 2, row, 0, full(slot), policy);
+    if constexpr (!Part::kSharesScales) {
+      copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedPlan::kScaleBytes), maps.scales,
+               k_ / 16, row, 0, full(slot), policy);
+    }
+  }
+
+  /// What a lane has of a tile: of its two rows 32 k of each block, and 16 of those left. A word
+  /// has two of each eight k (formats/pair_layout.h).
+  struct Tile {
+    uint4 codes[Part::kBlocks][2];
+    uint32_t scales[Part::kBlocks][2];
+    uint2 rest_codes[2];
+    uint32_t rest_scales[2];
+  };
+
+  /// Tile i, which is in `slot`.
+  __device__ __forceinline__ Tile load(int i, int slot) const {
+    const uint32_t codes = codes_of_lane_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
+    const uint32_t scales =
+        scales_of_lane_ + static_cast<uint32_t>(Part::kSharesScales
+                                                    ? i * PrefetchedPlan::kSharedScaleBytes
+                                                    : slot * PrefetchedPlan::kScaleBytes);
+    Tile tile;
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half) {
+      const uint32_t of_half = codes + half * 8 * Part::kRowBytes;
+#pragma unroll
+      for (uint32_t block = 0; block < Part::kBlocks; ++block) {
+        tile.codes[block][half] = load_shared_16(of_half ^ block * 64);
+        tile.scales[block][half] = load_shared_2(scales + half * 8 * Part::kScaleRow + block * 8);
+      }
+      if constexpr (Part::kHasRest) {
+        const auto t = static_cast<uint32_t>(lane_id() & 3);
+        tile.rest_codes[half] = load_shared_8(of_half - t * 8 + Part::kBlocks * 64);
+        tile.rest_scales[half] = load_shared_2(scales - t * 2 + t / 2 * 2 +
+                                               half * 8 * Part::kScaleRow + Part::kBlocks * 8);
+      }
+    }
+    return tile;
+  }
+
+ private:
+  uint32_t codes_;
+  uint32_t scales_;
+  uint32_t full_;
+  uint32_t scales_full_;
+  uint32_t codes_of_lane_;  // those of its first row, block and slot
+  uint32_t scales_of_lane_;
+  int row_;
+  int step_;
+  int k_;
+};
+
+/// The sums of a tile and 8 rows of x: two chains, so that products need not wait for each other.
+using PrefetchedSums = float[2][4];
+
+/// Adds the products of a tile.
+template <int kTokenGroups, int kPartK>
+__device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<kPartK>::Tile& tile,
+                                              const PrefetchedX<kTokenGroups, kPartK>& x,
+                                              PrefetchedSums (&sums)[kTokenGroups]) {
+  using Part = PrefetchedPart<kPartK>;
+  const auto multiply = [&]<int kHalf>(int block) {
+    const uint4(&codes)[2] = tile.codes[block];
+    const uint32_t(&scales)[2] = tile.scales[block];
+    decode_half<kHalf>(codes[0], codes[1], lifted_scales(scales[0]), lifted_scales(scales[1]),
+                       [&](int j, const uint4& w) {
+#pragma unroll
+                         for (int group = 0; group < kTokenGroups; ++group)
+                           multiply_half<kHalf>(sums[group][j & 1], w, x.eights[group][block][j]);
+                       });
+  };
+#pragma unroll
+  for (int block = 0; block < Part::kBlocks; ++block) {
+    multiply.template operator()<0>(block);
+    multiply.template operator()<1>(block);
+  }
+  if constexpr (Part::kHasRest) {
+    const auto codes = [&](int half) {
+      return make_uint4(tile.rest_codes[half].x, tile.rest_codes[half].y, 0, 0);
+    };
+    decode_half<0>(codes(0), codes(1), lifted_scales(tile.rest_scales[0]),
+                   lifted_scales(tile.rest_scales[1]), [&](int j, const uint4& w) {
+#pragma unroll
+                     for (int group = 0; group < kTokenGroups; ++group) {
+                       const uint2& four = x.rest[group][j];
+                       multiply_half<0>(sums[group][j & 1], w, make_uint4(four.x, four.y, 0, 0));
+                     }
+                   });
+  }
+}
+
+}  // namespace fathom::cuda
