@@ -302,11 +302,14 @@ struct GroupedShape {
   int64_t rows() const { return before + routed() + after; }
 };
 
+/// Up to so many experts a case's name says how many rows each has.
+inline constexpr int64_t kMostNamedExperts = 8;
+
 inline std::string grouped_case_name(const GroupedShape& s) {
   std::string name = *s.op == '\0' ? std::string() : str_cat(s.op, "_");
   str_append(name, str_cat("r", s.rows(), "_e", s.experts(), "_", s.n, "x", s.k, "_",
                            format_name(s.weight)));
-  if (*s.op == '\0') {
+  if (*s.op == '\0' && s.experts() <= kMostNamedExperts) {
     for (int64_t count : s.counts)
       str_append(name, str_cat("_", count));
   }

@@ -45,7 +45,7 @@ struct ExpertLoad {
 
   std::string text() const {
     std::string out = str_cat("r", rows(), "_e", experts());
-    if (experts() <= 8) {
+    if (experts() <= kMostNamedExperts) {
       for (int64_t count : counts)
         str_append(out, str_cat("_", count));
     }
