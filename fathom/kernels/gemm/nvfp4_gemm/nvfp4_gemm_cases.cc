@@ -357,10 +357,10 @@ void add_spread_cases(CaseList& list) {
   add({.t = 3, .n = 2112, .k = 7680, .y_gap = 0});
 }
 
-/// Up to sixteen rows of x, whole tiles of sixteen rows of w and a multiple of 256 or 192 k:
-/// brought while the kernel before computes. One to eight warps share the k, and one, two or four
-/// blocks; several tiles a block, unevenly many a warp, the last cluster with less than a share a
-/// block; the last three have tiles that come late.
+/// Up to sixteen rows of x, whole tiles of sixteen rows of w and k in up to eight parts of 256, or
+/// in eight of 192, or two or four times as many: brought while the kernel before computes. One to
+/// eight warps share the k, and one, two or four blocks; several tiles a block, unevenly many a
+/// warp, the last cluster with less than a share a block; the last three have tiles that come late.
 void add_prefetched_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
@@ -380,7 +380,7 @@ void add_prefetched_cases(CaseList& list) {
   add({.t = 1, .n = 1072, .k = 3072, .y = Format::kF32});
   add({.t = 11, .n = 496, .k = 6144});
   add({.t = 5, .n = 4096, .k = 7168});
-  add({.t = 16, .n = 5296, .k = 3072, .y_gap = 0});
+  add({.t = 16, .n = 6352, .k = 3072, .y_gap = 0});
   add({.t = 4, .n = 19040, .k = 1024});
 }
 

@@ -10,14 +10,14 @@ namespace fathom::cuda {
 
 struct PrefetchedMaps {
   CUtensorMap codes;     ///< boxes of sixteen rows of w and the k of a warp
-  CUtensorMap scales;    ///< theirs
+  CUtensorMap scales;    ///< theirs, or those of all warps of a block
   CUtensorMap x;         ///< boxes of eight rows and 128 k
   CUtensorMap x_of_64k;  ///< and 64 k
 };
 
 /// How the kPartK k of a warp are shared out over lanes: of each block of 128 k lane 4 g + t has
-/// those from 32 t on; of 64 k that are left the first (t even) or second four of each eight of the
-/// 32 from 16 t, rounded down, on; g is its row.
+/// those from 32 t on; of 64 k that are left the first (t even) or second (t odd) four of each
+/// eight of the first (t < 2) or last 32; g is its row.
 template <int kPartK>
 struct PrefetchedPart {
   static_assert(kPartK == 256 || kPartK == 192);
@@ -45,7 +45,7 @@ struct PrefetchedX {
   uint4 eights[kTokenGroups][Part::kBlocks][4];  ///< of k
   uint2 rest[kTokenGroups][4];                   ///< fours of 64 k that are left
 
-  /// Brings the first `boxed` rows by way of shared memory: a box has one or two lines of 128 bytes
+  /// Brings the first eight rows by way of shared memory: a box has one or two lines of 128 bytes
   /// for a row, so that the eight lanes of a phase read from all banks. Lanes without a row get
   /// what lies there; nothing of theirs is stored. The second eight come from memory at once.
   __device__ __forceinline__ void load(
@@ -107,12 +107,6 @@ __device__ __forceinline__ int uniform_warp() {
   return __shfl_sync(~0u, warp_id(), 0);
 }
 
-/// The same number, which the compiler keeps rather than computes again for each tile.
-__device__ __forceinline__ uint32_t kept_in_register(uint32_t v) {
-  asm volatile("" : "+r"(v));
-  return v;
-}
-
 /// The weights of a warp: its slots, and what it asks for.
 template <int kPartK>
 class PrefetchedWeights {
@@ -131,11 +125,10 @@ class PrefetchedWeights {
     const int row = Part::row_of_lane();
     const int t = lane_id() & 3;
     const int chunk = Part::kHasRest ? t : t ^ row;
-    codes_of_lane_ =
-        kept_in_register(codes_ + static_cast<uint32_t>(row * Part::kRowBytes + chunk * 16));
+    codes_of_lane_ = kept(codes_ + static_cast<uint32_t>(row * Part::kRowBytes + chunk * 16));
     const int of_part = Part::kSharesScales ? warp % plan.parts * (kPartK / 16) : 0;
     scales_of_lane_ =
-        kept_in_register(scales_ + static_cast<uint32_t>(row * Part::kScaleRow + of_part + t * 2));
+        kept(scales_ + static_cast<uint32_t>(row * Part::kScaleRow + of_part + t * 2));
   }
 
   /// Makes the barriers; for one lane.
@@ -147,14 +140,13 @@ class PrefetchedWeights {
 
   /// Asks for the scales of all tiles; for one lane of the block, which has made `scales_full`.
   __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedMaps& maps,
-                                                        int k,
                                                         int tiles,
                                                         uint64_t policy) const {
     barrier_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
       copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes), maps.scales,
-               k / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
+               k_ / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
     }
   }
 

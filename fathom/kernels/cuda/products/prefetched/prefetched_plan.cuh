@@ -27,7 +27,8 @@ inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engin
 ///
 ///   codes [warp][slot][16 rows][128 or 96 bytes]; then, as nothing more comes into a slot, sums of
 ///         its tile [token][16 rows] float
-///   rows [warp]: x [128 k][8 tokens][128 k], of the last 64 of 192 k [8 tokens][64 k], bf16; then,
+///   rows [warp]: x [block of 128 k][8 tokens][128 k], of the last 64 of 192 k [8 tokens][64 k],
+///   bf16; then,
 ///        as x is in registers, sums of tiles into whose slots others come
 ///        [tile of a round][token][16 rows] float
 ///   scales [warp][slot][16 rows][16 bytes]; of parts of 192 k, whose twelve bytes the copy engine
@@ -128,7 +129,8 @@ inline int prefetched_places_of_h200(int slices) {
   return slices == 1 ? 132 : slices == 2 ? 66 : 30;
 }
 
-/// 2^32 / d, rounded up: the upper half of its product with n is n / d for n * d < 2^32.
+/// 2^32 / d, rounded up, for d > 1: the upper half of its product with n is n / d for n * d < 2^32.
+/// Of 1 it is 0: right for n = 0 alone, which is what a warp with one slot asks.
 constexpr uint32_t inverse_of(int d) {
   const auto divisor = static_cast<uint32_t>(d);
   return static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor);
@@ -150,7 +152,8 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   plan.tiles = static_cast<int>(
       std::min<int64_t>((plan.row_tiles + places - 1) / places, kMostPrefetchedTiles));
   if (plan.slices > 1) {
-    const int tile_bytes = kPrefetchedRows * c.T * 4;
+    // As for eight rows or sixteen: the same slots whatever their number.
+    const int tile_bytes = PrefetchedPlan::sum_bytes(c.T);
     plan.tiles = std::min(plan.tiles, kMostReceivedBytes / tile_bytes);
     plan.received_bytes = plan.tiles * tile_bytes;
   }

@@ -22,8 +22,8 @@
 
 namespace fathom::cuda {
 
-/// Where tiles come late, the next kernel is let start when a warp asks for the last of so many: it
-/// takes some 4 us until its blocks run and know that the one before is done.
+/// Where tiles come late, the next kernel is let start when a warp asks for the first of its last
+/// so many: it takes some 4 us until its blocks run and know that the one before is done.
 inline constexpr int kTilesAhead = 3;
 
 /// Where the sum of a token and a row lies among those of a tile: four rows together, tokens so
@@ -83,7 +83,7 @@ __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
-/// One block of a launch: its place and what is left of its round of tiles.
+/// One block of a launch: its place, and how it adds up its sums.
 template <int kTokenGroups>
 class PrefetchedBlock {
  public:
@@ -129,7 +129,7 @@ class PrefetchedBlock {
     const int tokens = 1 << plan_.token_shift;
     const int code_bytes = PrefetchedPlan::code_bytes(plan_.part_k);
     const int slots_bytes = plan_.slots * code_bytes;
-    const auto parts = static_cast<int>(kept_in_register(static_cast<uint32_t>(plan_.parts)));
+    const auto parts = static_cast<int>(kept(static_cast<uint32_t>(plan_.parts)));
     for (int i = static_cast<int>(threadIdx.x); i < tiles * kFours << plan_.token_shift;
          i += static_cast<int>(blockDim.x)) {
       const int row = i % kFours * 4;
@@ -146,8 +146,8 @@ class PrefetchedBlock {
       const unsigned char* from = memory_ + sum_place(token, row) * 4 +
                                   (in_rows ? plan_.rows_at(warp) + (of_group - begin) * kTileBytes
                                            : warp * slots_bytes + slot * code_bytes);
-      const auto step = static_cast<int>(
-          kept_in_register(static_cast<uint32_t>(in_rows ? plan_.rows_bytes : slots_bytes)));
+      const auto step =
+          static_cast<int>(kept(static_cast<uint32_t>(in_rows ? plan_.rows_bytes : slots_bytes)));
       float4 of_part[kPrefetchedWarps];
 #pragma unroll
       for (int part = 0; part < kPrefetchedWarps; ++part)
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
     if (Part::kSharesScales && warp == 0) barrier_init(weights.scales_full(), 1);
     fence_barriers();
     if (Part::kSharesScales && warp == 0)
-      weights.ask_for_shared_scales(maps, k, block.tiles(), policy);
+      weights.ask_for_shared_scales(maps, block.tiles(), policy);
 #pragma unroll 1
     for (int i = 0; i < min(plan.slots, mine); ++i)
       weights.ask(maps, i, i, policy);
@@ -263,7 +263,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
   if (Part::kSharesScales) barrier_wait(weights.scales_full(), 0);
   const int all = block.all();
   const int late = all - plan.slots;  // tiles before have others behind them in their slots
-  const uint32_t of_lane = kept_in_register(sums_of_lane(Part::row_of_lane()));
+  const uint32_t of_lane = kept(sums_of_lane(Part::row_of_lane()));
   int slot = 0;
   uint32_t parity = 0;
   int round_end = 0;
@@ -277,14 +277,14 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
       PrefetchedSums sums[kTokenGroups] = {};
       multiply_tile(weights.load(i, slot), x, sums);
       __syncwarp();  // sums will lie where x or this tile was
-      const uint32_t kept = i < late ? rows_left : weights.codes(slot) + of_lane;
+      const uint32_t to = i < late ? rows_left : weights.codes(slot) + of_lane;
       if (i + plan.slots < mine) {
         // Sums come of all that was in the slot.
         const uint32_t known = __float_as_uint(sums[0][0][0]) | __float_as_uint(sums[0][1][0]);
         if (lane_id() == 0) weights.ask(maps, i + plan.slots, slot, policy, known & zero);
         if (i == let_at) let_next_start();
       }
-      keep_sums(sums, kept);
+      keep_sums(sums, to);
       rows_left += PrefetchedPlan::kSumBytes * kTokenGroups;
       if (++slot == plan.slots) {
         slot = 0;
@@ -348,7 +348,7 @@ inline int64_t prefetched_places(const DeviceInfo& gpu, int slices) {
 inline Status run_prefetched(Exec& ex, const ProductCall& c) {
   const PrefetchedSplit split = prefetched_split(c.K);
   const PrefetchedPlan plan = prefetched_plan(c, prefetched_places(*ex.device, split.slices));
-  PrefetchedMaps maps;
+  PrefetchedMaps maps{};
   FATHOM_TRY(make_prefetched_maps(c, split.part_k, &maps));
   const LaunchShape shape{
       .blocks = int64_t{(plan.row_tiles + plan.tiles - 1) / plan.tiles} * plan.slices,
