@@ -26,7 +26,7 @@ struct PrefetchedPart {
   static constexpr int kCodeBytes = PrefetchedPlan::code_bytes(kPartK);
   static constexpr int kRowBytes = kPartK / 2;  // of codes
   static constexpr bool kSharesScales = PrefetchedPlan::shares_scales(kPartK);
-  static constexpr int kScaleRow = kSharesScales ? PrefetchedPlan::kSharedScaleRow : 16;
+  static constexpr int kScaleRow = PrefetchedPlan::scale_row(kPartK);
 
   /// Rows of a lane are this and the eighth behind. Of neighbouring lanes' rows one has its codes
   /// in the lower and one in the upper banks: by the swizzle, or rows of 96 bytes two apart.

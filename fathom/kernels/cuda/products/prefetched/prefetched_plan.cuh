@@ -71,6 +71,11 @@ struct PrefetchedPlan {
 
   FATHOM_HD static constexpr bool shares_scales(int part_k) { return part_k == 192; }
 
+  /// Bytes of scales that a row of w has in shared memory.
+  FATHOM_HD static constexpr int scale_row(int part_k) {
+    return shares_scales(part_k) ? kSharedScaleRow : kScaleBytes / kPrefetchedRows;
+  }
+
   FATHOM_HD constexpr int warps() const { return parts * groups; }
 
   /// Tiles of a warp that have no slot at the beginning.

@@ -312,10 +312,7 @@ inline Status make_prefetched_maps(const ProductCall& c, int part_k, PrefetchedM
                               swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE),
                       &maps->codes));
   FATHOM_TRY(make_tensor_map(
-      weights(c.scales, c.scale_row,
-              PrefetchedPlan::shares_scales(part_k) ? PrefetchedPlan::kSharedScaleRow
-                                                    : PrefetchedPlan::kScaleBytes / kPrefetchedRows,
-              CU_TENSOR_MAP_SWIZZLE_NONE),
+      weights(c.scales, c.scale_row, PrefetchedPlan::scale_row(part_k), CU_TENSOR_MAP_SWIZZLE_NONE),
       &maps->scales));
   constexpr int kLine = 64;  // k in 128 bytes
   TensorBox x{.data = c.x,
@@ -346,10 +343,10 @@ inline int64_t prefetched_places(const DeviceInfo& gpu, int slices) {
 
 /// Runs a product that takes_prefetched().
 inline Status run_prefetched(Exec& ex, const ProductCall& c) {
-  const PrefetchedSplit split = prefetched_split(c.K);
-  const PrefetchedPlan plan = prefetched_plan(c, prefetched_places(*ex.device, split.slices));
+  const PrefetchedPlan plan =
+      prefetched_plan(c, prefetched_places(*ex.device, prefetched_split(c.K).slices));
   PrefetchedMaps maps{};
-  FATHOM_TRY(make_prefetched_maps(c, split.part_k, &maps));
+  FATHOM_TRY(make_prefetched_maps(c, plan.part_k, &maps));
   const LaunchShape shape{
       .blocks = int64_t{(plan.row_tiles + plan.tiles - 1) / plan.tiles} * plan.slices,
       .threads = plan.warps() * 32,
