@@ -130,4 +130,46 @@ __device__ __forceinline__ void prefetch_box(const CUtensorMap& map,
                : "memory");
 }
 
+// ---- by a warp ----
+//
+// All lanes of a warp call these, and one of them does it. In a branch of one lane the assembler
+// makes a loop of a copy; here it makes one instruction. PTX ISA, elect.sync.
+
+/// As barrier_expect.
+__device__ __forceinline__ void warp_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile(
+      "{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n}" ::"r"(barrier),
+      "r"(bytes)
+      : "memory");
+}
+
+/// As copy_box.
+__device__ __forceinline__ void warp_copy_box(
+    uint32_t to, const CUtensorMap& map, int column, int row, int matrix, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3, %4}], [%5];\n}" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
+/// The same, kept in the last cache by `policy`.
+__device__ __forceinline__ void warp_copy_box(uint32_t to,
+                                              const CUtensorMap& map,
+                                              int column,
+                                              int row,
+                                              int matrix,
+                                              uint32_t barrier,
+                                              uint64_t policy) {
+  asm volatile(
+      "{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;\n}" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+
 }  // namespace fathom::cuda

@@ -10,6 +10,17 @@
 
 namespace fathom::cuda {
 
+/// The factors of a matrix, which may be on their way until product() is called.
+struct LoadedFactors {
+  float of[4];
+
+  /// Not before: a product made where factors were asked for would wait for all loads before it.
+  __device__ __forceinline__ float product() const {
+    const auto there = [](float f) { return __uint_as_float(kept(__float_as_uint(f))); };
+    return there(of[0]) * there(of[1]) * there(of[2]) * there(of[3]);
+  }
+};
+
 /// y[e,r,n] = factor[e] * sum_k x[e,r,k] * w[e,n,k]
 ///
 /// Without offsets every matrix e has rows 0 .. T-1 of its own. With offsets, which lie in memory
@@ -77,6 +88,12 @@ struct ProductCall {
     if (factors[0] != nullptr) f *= *factors[0];
     if (factors[1] != nullptr) f *= *factors[1];
     return f;
+  }
+
+  /// What factor() multiplies, in its order: for kernels that have other work until it is there.
+  __device__ __forceinline__ LoadedFactors loaded_factors(int e) const {
+    const auto of = [](const float* p, int i) { return p != nullptr ? p[i] : 1.0f; };
+    return {{of(global, e), of(matrix_factors, e), of(factors[0], 0), of(factors[1], 0)}};
   }
 
   /// An output from its sum over k: times the scale of its row, times that of its column, plus the

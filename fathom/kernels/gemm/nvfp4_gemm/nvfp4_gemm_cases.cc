@@ -360,7 +360,7 @@ void add_spread_cases(CaseList& list) {
 /// Up to sixteen rows of x, whole tiles of sixteen rows of w and k in up to eight parts of 256, or
 /// in eight of 192, or two or four times as many: brought while the kernel before computes. One to
 /// eight warps share the k, and one, two or four blocks; several tiles a block, unevenly many a
-/// warp, the last cluster with less than a share a block; the last three have tiles that come late.
+/// block and a warp; the last four have tiles that come late, and the last adds up sums twice.
 void add_prefetched_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
@@ -382,6 +382,7 @@ void add_prefetched_cases(CaseList& list) {
   add({.t = 5, .n = 4096, .k = 7168});
   add({.t = 16, .n = 6352, .k = 3072, .y_gap = 0});
   add({.t = 4, .n = 19040, .k = 1024});
+  add({.t = 10, .n = 4336, .k = 6144, .y_gap = 0});
 }
 
 /// Five rows of x of few k and many rows of w fill tiles.

@@ -49,16 +49,15 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 constexpr int64_t kLargeCodes = int64_t{16} << 20;
 
 /// Matrices of which so much has room beside what the kernel before has there, on an H200, which is
-/// not asked here, that every block runs at once and adds up sums once. Rows of few k suit tiles
-/// from nine rows of x on.
+/// not asked here, that every block runs at once and adds up sums once, from nine rows of x on
+/// twice.
 bool is_prefetched(const Args& a) {
-  constexpr int kFewestK = 1280;  // from nine rows of x on
   const ProductCall c = product_of(a);
   if (!is_bf16(a) || !takes_prefetched(c)) return false;
-  if (c.T > kPrefetchedTokens && c.K < kFewestK) return false;
   const int places = prefetched_places_of_h200(prefetched_split(c.K).slices);
   const PrefetchedPlan plan = prefetched_plan(c, places);
-  return plan.row_tiles <= plan.tiles * places && plan.late_tiles() <= plan.round;
+  const int most_rounds = c.T > kPrefetchedTokens ? 2 : 1;
+  return plan.blocks <= places && plan.late_tiles() <= plan.round * most_rounds;
 }
 
 Status run_while_others_compute(Exec& ex, const Args& a) {

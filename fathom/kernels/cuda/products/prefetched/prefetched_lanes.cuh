@@ -50,16 +50,13 @@ struct PrefetchedX {
   /// what lies there; nothing of theirs is stored. The second eight come from memory at once.
   __device__ __forceinline__ void load(
       const ProductCall& c, const PrefetchedMaps& maps, int k, uint32_t rows, uint32_t barrier) {
-    if (lane_id() == 0) {
-      const int boxed = min(c.T, kPrefetchedTokens);
-      barrier_expect(barrier, static_cast<uint32_t>(boxed * (kPartK * 2)));
+    warp_expect(barrier, static_cast<uint32_t>(min(c.T, kPrefetchedTokens) * (kPartK * 2)));
 #pragma unroll
-      for (int block = 0; block < Part::kBlocks; ++block)
-        copy_box(rows + block * kBlockBytes, maps.x, 0, k / 64 + block * 2, 0, barrier);
-      if constexpr (Part::kHasRest) {
-        copy_box(rows + Part::kBlocks * kBlockBytes, maps.x_of_64k, 0, k / 64 + Part::kBlocks * 2,
-                 0, barrier);
-      }
+    for (int block = 0; block < Part::kBlocks; ++block)
+      warp_copy_box(rows + block * kBlockBytes, maps.x, 0, k / 64 + block * 2, 0, barrier);
+    if constexpr (Part::kHasRest) {
+      warp_copy_box(rows + Part::kBlocks * kBlockBytes, maps.x_of_64k, 0,
+                    k / 64 + Part::kBlocks * 2, 0, barrier);
     }
     const int t = lane_id() & 3;
     if constexpr (kTokenGroups == 2) {
@@ -83,7 +80,6 @@ struct PrefetchedX {
       return rows +
              static_cast<uint32_t>(block * kBlockBytes + line * 128 + (chunk ^ (line & 7)) * 16);
     };
-    __syncwarp();
     barrier_wait(barrier, 0);
 #pragma unroll
     for (int block = 0; block < Part::kBlocks; ++block) {
@@ -138,15 +134,15 @@ class PrefetchedWeights {
       barrier_init(full(slot), 1);
   }
 
-  /// Asks for the scales of all tiles; for one lane of the block, which has made `scales_full`.
+  /// Asks for the scales of all tiles; for one warp of the block, which has made `scales_full`.
   __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedMaps& maps,
                                                         int tiles,
                                                         uint64_t policy) const {
-    barrier_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
+    warp_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
-      copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes), maps.scales,
-               k_ / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
+      warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes),
+                    maps.scales, k_ / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
     }
   }
 
@@ -162,17 +158,16 @@ class PrefetchedWeights {
     return full_ + static_cast<uint32_t>(slot) * 8;
   }
 
-  /// Asks for this warp's tile i; for one lane. `zero` is known when what was in the slot is not
-  /// needed any more.
+  /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
   __device__ __forceinline__ void ask(
       const PrefetchedMaps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
     const int row = row_ + i * step_;
     constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedPlan::kScaleBytes;
-    barrier_expect(full(slot), Part::kCodeBytes + kScales + zero);
-    copy_box(codes(slot), maps.codes, k_ / 2, row, 0, full(slot), policy);
+    warp_expect(full(slot), Part::kCodeBytes + kScales + zero);
+    warp_copy_box(codes(slot), maps.codes, k_ / 2, row, 0, full(slot), policy);
     if constexpr (!Part::kSharesScales) {
-      copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedPlan::kScaleBytes), maps.scales,
-               k_ / 16, row, 0, full(slot), policy);
+      warp_copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedPlan::kScaleBytes),
+                    maps.scales, k_ / 16, row, 0, full(slot), policy);
     }
   }
 

@@ -22,6 +22,12 @@ inline constexpr int kMostPrefetchedTiles = 32;      ///< of a block
 inline constexpr int kMostReceivedBytes = 16 << 10;  ///< of sums, of a block
 inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engine swizzles
 
+/// Where tiles come late, the next kernel is let start when a block has some 5 us left, as it takes
+/// 4 us until its blocks run and know that the one before is done. Sooner, its weights would come
+/// before those of this one. In tiles times the k that a block has at once.
+inline constexpr int kWorkLeft = 15360;
+inline constexpr int kWorkLeftOfMost = 12288;  ///< from nine rows of x on
+
 /// A warp has 256 or 192 k of every `groups`-th tile of sixteen rows of w, and brings them itself
 /// into slots of its own. Shared memory of a block:
 ///
@@ -43,7 +49,10 @@ struct PrefetchedPlan {
   int parts = 0;       ///< warps that share the k of a slice
   int groups = 0;      ///< of such warps, each with other tiles
   int row_tiles = 0;   ///< of w
+  int blocks = 0;      ///< or clusters of them
   int tiles = 0;       ///< of a block
+  int fuller = 0;      ///< blocks with so many; those after them have one fewer
+  int left = 0;        ///< tiles of a warp, when the next kernel is let start
   int slots = 0;       ///< of a warp
   int rows_bytes = 0;  ///< of a warp; at least x_bytes()
   int received_bytes = 0;
@@ -141,6 +150,19 @@ constexpr uint32_t inverse_of(int d) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor);
 }
 
+/// Shares tiles out over blocks, plan.tiles each at most: evenly, unless the kernel is short, with
+/// up to eight rows of x and no late tiles. Then blocks with most tiles leave some multiprocessors
+/// empty, where the next launch begins; after a long kernel two of its blocks may be there.
+inline void share_tiles(PrefetchedPlan& plan, int T, int64_t places) {
+  plan.blocks = (plan.row_tiles + plan.tiles - 1) / plan.tiles;
+  plan.fuller = plan.blocks;
+  if (plan.slices == 1 && T <= kPrefetchedTokens && plan.late_tiles() <= 0) return;
+  plan.blocks =
+      static_cast<int>(std::max<int64_t>(plan.blocks, std::min<int64_t>(plan.row_tiles, places)));
+  plan.tiles = (plan.row_tiles + plan.blocks - 1) / plan.blocks;
+  plan.fuller = plan.row_tiles - plan.blocks * (plan.tiles - 1);
+}
+
 /// `places`: blocks, or clusters of them, that the GPU runs at once with one on a multiprocessor.
 /// On a small GPU blocks may be more than have a place: others follow them.
 inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
@@ -154,14 +176,14 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   while (1 << plan.token_shift < c.T)
     ++plan.token_shift;
   plan.row_tiles = c.N / kPrefetchedRows;
-  plan.tiles = static_cast<int>(
-      std::min<int64_t>((plan.row_tiles + places - 1) / places, kMostPrefetchedTiles));
-  if (plan.slices > 1) {
-    // As for eight rows or sixteen: the same slots whatever their number.
-    const int tile_bytes = PrefetchedPlan::sum_bytes(c.T);
-    plan.tiles = std::min(plan.tiles, kMostReceivedBytes / tile_bytes);
-    plan.received_bytes = plan.tiles * tile_bytes;
-  }
+  // As for eight rows of x or sixteen: the same slots whatever their number.
+  const int sum_bytes = PrefetchedPlan::sum_bytes(c.T);
+  const int most_tiles = plan.slices == 1
+                             ? kMostPrefetchedTiles
+                             : std::min(kMostPrefetchedTiles, kMostReceivedBytes / sum_bytes);
+  plan.tiles =
+      static_cast<int>(std::min<int64_t>((plan.row_tiles + places - 1) / places, most_tiles));
+  if (plan.slices > 1) plan.received_bytes = plan.tiles * sum_bytes;
   plan.y_in_fours = c.y_format == Format::kBf16 && c.y_row % 4 == 0 &&
                     reinterpret_cast<uintptr_t>(c.y) % 8 == 0 && c.is_bare();
   const int most = (plan.tiles + plan.groups - 1) / plan.groups;
@@ -173,13 +195,17 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
     break;
   }
   // What is left has room for sums of tiles that have no slot to themselves.
-  while (plan.rows_bytes < plan.late_tiles() * PrefetchedPlan::sum_bytes(c.T)) {
+  while (plan.rows_bytes < plan.late_tiles() * sum_bytes) {
     plan.rows_bytes += kSwizzleAlign;
     if (plan.shared_bytes() <= kMostPrefetchedShared) continue;
     plan.rows_bytes -= kSwizzleAlign;
     break;
   }
-  plan.round = plan.rows_bytes / PrefetchedPlan::sum_bytes(c.T);
+  plan.round = plan.rows_bytes / sum_bytes;
+  share_tiles(plan, c.T, places);
+  const int work = c.T <= kPrefetchedTokens ? kWorkLeft : kWorkLeftOfMost;
+  const int k_at_once = plan.part_k * plan.warps();
+  plan.left = (work + k_at_once / 2) / k_at_once - (plan.slices > 1 ? 1 : 0);  // sums are sent
   plan.slots_inverse = inverse_of(plan.slots);
   plan.share = plan.tiles * kPrefetchedRows / plan.slices;
   plan.share_inverse = inverse_of(plan.share);

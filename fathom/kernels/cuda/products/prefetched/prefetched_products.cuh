@@ -3,7 +3,7 @@
 // A block takes half of what a multiprocessor has, and there is one of a launch on each: so the
 // next launch's block has room beside it and fills its slots with weights. The next kernel is let
 // start when the one before this is done: sooner, blocks of three launches would crowd some
-// multiprocessors. Where tiles come late, it is let start when few are left to ask for. What is
+// multiprocessors. Where tiles come late, it is let start when few are left (kWorkLeft). What is
 // left to do between two launches is to bring x, to multiply and to store.
 //
 // A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x,
@@ -21,10 +21,6 @@
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
-
-/// Where tiles come late, the next kernel is let start when a warp asks for the first of its last
-/// so many: it takes some 4 us until its blocks run and know that the one before is done.
-inline constexpr int kTilesAhead = 3;
 
 /// Where the sum of a token and a row lies among those of a tile: four rows together, tokens so
 /// that lanes that store have other banks.
@@ -92,10 +88,11 @@ class PrefetchedBlock {
                              unsigned char* memory,
                              uint32_t shared)
       : c_(c), plan_(plan), memory_(memory), shared_(shared) {
-    const auto block = static_cast<int>(blockIdx.x);
+    const auto block = static_cast<int>(blockIdx.x) / plan.slices;
     rank_ = plan.slices > 1 ? static_cast<int>(cluster_rank()) : 0;
-    first_ = (plan.slices > 1 ? block / plan.slices : block) * plan.tiles;
-    tiles_ = min(plan.tiles, plan.row_tiles - first_);
+    const int after = block - plan.fuller;  // below 0: of those with most tiles
+    first_ = block * plan.tiles - max(after, 0);
+    tiles_ = min(after < 0 ? plan.tiles : plan.tiles - 1, plan.row_tiles - first_);
     received_full_ = shared + static_cast<uint32_t>(plan.received_full_at());
   }
 
@@ -130,6 +127,7 @@ class PrefetchedBlock {
     const int code_bytes = PrefetchedPlan::code_bytes(plan_.part_k);
     const int slots_bytes = plan_.slots * code_bytes;
     const auto parts = static_cast<int>(kept(static_cast<uint32_t>(plan_.parts)));
+#pragma unroll kTokenGroups
     for (int i = static_cast<int>(threadIdx.x); i < tiles * kFours << plan_.token_shift;
          i += static_cast<int>(blockDim.x)) {
       const int row = i % kFours * 4;
@@ -235,13 +233,13 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
     barrier_init(x_full, 1);
     if (Part::kSharesScales && warp == 0) barrier_init(weights.scales_full(), 1);
     fence_barriers();
-    if (Part::kSharesScales && warp == 0)
-      weights.ask_for_shared_scales(maps, block.tiles(), policy);
-#pragma unroll 1
-    for (int i = 0; i < min(plan.slots, mine); ++i)
-      weights.ask(maps, i, i, policy);
     prefetch_map(maps.x);
   }
+  __syncwarp();
+  if (Part::kSharesScales && warp == 0) weights.ask_for_shared_scales(maps, block.tiles(), policy);
+#pragma unroll 1
+  for (int i = 0; i < min(plan.slots, mine); ++i)
+    weights.ask(maps, i, i, policy);
   if (plan.slices > 1) {
     if (threadIdx.x == 0) block.expect_sums();
     __syncwarp();
@@ -250,23 +248,23 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
   if (Part::kSharesScales) __syncthreads();  // their barrier is made
   bring_x_nearer(c, 0, static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x),
                  static_cast<int>(gridDim.x * blockDim.x));
-  __syncwarp();  // the barriers of this warp are made
   wait_for_previous();
-  const int let_at = mine - plan.slots - kTilesAhead;
+  const int all = block.all();
+  const int let_at = all > plan.slots ? all - plan.left : -1;
   if (let_at < 0) let_next_start();
-  const float factor = c.factor(0) * Nvfp4Codec::kFactor;
+  const LoadedFactors factors = c.loaded_factors(0);
   const auto zero = static_cast<uint32_t>(plan.parts) >> 31;
   const uint32_t rows = shared + static_cast<uint32_t>(plan.rows_at(warp));
   PrefetchedX<kTokenGroups, kPartK> x;
   x.load(c, maps, k, rows, x_full);
   if (plan.slices > 1) cluster_wait();
   if (Part::kSharesScales) barrier_wait(weights.scales_full(), 0);
-  const int all = block.all();
   const int late = all - plan.slots;  // tiles before have others behind them in their slots
   const uint32_t of_lane = kept(sums_of_lane(Part::row_of_lane()));
   int slot = 0;
   uint32_t parity = 0;
   int round_end = 0;
+  float factor = 0.0f;
 #pragma unroll 1
   for (int round = 0; round < all; round = round_end) {
     round_end = round + plan.round < late ? round + plan.round : all;
@@ -281,7 +279,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
       if (i + plan.slots < mine) {
         // Sums come of all that was in the slot.
         const uint32_t known = __float_as_uint(sums[0][0][0]) | __float_as_uint(sums[0][1][0]);
-        if (lane_id() == 0) weights.ask(maps, i + plan.slots, slot, policy, known & zero);
+        weights.ask(maps, i + plan.slots, slot, policy, known & zero);
         if (i == let_at) let_next_start();
       }
       keep_sums(sums, to);
@@ -292,6 +290,7 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
       }
     }
     __syncthreads();
+    factor = factors.product() * Nvfp4Codec::kFactor;
     block.finish(round, round_end, late, factor);
     if (round_end < all) __syncthreads();
   }
@@ -347,11 +346,10 @@ inline Status run_prefetched(Exec& ex, const ProductCall& c) {
       prefetched_plan(c, prefetched_places(*ex.device, prefetched_split(c.K).slices));
   PrefetchedMaps maps{};
   FATHOM_TRY(make_prefetched_maps(c, plan.part_k, &maps));
-  const LaunchShape shape{
-      .blocks = int64_t{(plan.row_tiles + plan.tiles - 1) / plan.tiles} * plan.slices,
-      .threads = plan.warps() * 32,
-      .shared_bytes = plan.shared_bytes(),
-      .cluster = plan.slices};
+  const LaunchShape shape{.blocks = int64_t{plan.blocks} * plan.slices,
+                          .threads = plan.warps() * 32,
+                          .shared_bytes = plan.shared_bytes(),
+                          .cluster = plan.slices};
   const auto launch = [&](auto kernel) { return launch_kernel(ex, kernel, shape, c, plan, maps); };
   if (plan.part_k == 192)
     return c.T <= kPrefetchedTokens ? launch(prefetched_products<1, 192>)
