@@ -395,7 +395,7 @@ void add_plain_x_cases(CaseList& list) {
   add_small_product_cases<K>(list, Format::kNvfp4, 300,
                              {Format::kBf16, Format::kF32, Format::kF16});
   add_product_case<K>(list, {.t = 9, .n = 17, .k = 16448, .weight = Format::kNvfp4});
-  for (int64_t t : {1, 8, 512}) {
+  for (int64_t t : {1, 8, 16, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<K>(list, {.t = t, .n = n, .k = k, .weight = Format::kNvfp4, .op = op});
     };
@@ -403,6 +403,7 @@ void add_plain_x_cases(CaseList& list) {
     bench("r1_q_b_proj", 24576, 1536);
     bench("r1_shared_gate_up_proj", 4096, 7168);
     bench("r1_shared_down_proj", 7168, 2048);
+    bench("r1_kv_b_proj", 32768, 512);
     bench("v2lite_o_proj", 2048, 2048);
     bench("v2lite_shared_gate_up_proj", 5632, 2048);
   }
