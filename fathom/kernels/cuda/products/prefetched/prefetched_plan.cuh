@@ -51,8 +51,8 @@ struct PrefetchedPlan {
   int row_tiles = 0;   ///< of w
   int blocks = 0;      ///< or clusters of them
   int tiles = 0;       ///< of a block
-  int fuller = 0;      ///< blocks with so many; those after them have one fewer
-  int left = 0;        ///< tiles of a warp, when the next kernel is let start
+  int fuller = 0;      ///< blocks with so many; others have one fewer, or the last what is left
+  int left = 0;        ///< tiles of a warp, with the one at which the next kernel is let start
   int slots = 0;       ///< of a warp
   int rows_bytes = 0;  ///< of a warp; at least x_bytes()
   int received_bytes = 0;
@@ -150,15 +150,16 @@ constexpr uint32_t inverse_of(int d) {
   return static_cast<uint32_t>(((uint64_t{1} << 32) + divisor - 1) / divisor);
 }
 
-/// Shares tiles out over blocks, plan.tiles each at most: evenly, unless the kernel is short, with
-/// up to eight rows of x and no late tiles. Then blocks with most tiles leave some multiprocessors
-/// empty, where the next launch begins; after a long kernel two of its blocks may be there.
+/// Shares tiles out over blocks, plan.tiles each at most. Evenly, unless the kernel is short: one
+/// slice, up to eight rows of x, no late tiles. Then blocks with most tiles leave some
+/// multiprocessors empty, where the next launch begins; beside a long kernel two of that launch's
+/// blocks may be there. Tiles only become fewer, so what was laid out for them still has room.
 inline void share_tiles(PrefetchedPlan& plan, int T, int64_t places) {
   plan.blocks = (plan.row_tiles + plan.tiles - 1) / plan.tiles;
   plan.fuller = plan.blocks;
   if (plan.slices == 1 && T <= kPrefetchedTokens && plan.late_tiles() <= 0) return;
-  plan.blocks =
-      static_cast<int>(std::max<int64_t>(plan.blocks, std::min<int64_t>(plan.row_tiles, places)));
+  const int64_t waves = (plan.blocks + places - 1) / places;  // one, if all have a place
+  plan.blocks = static_cast<int>(std::min<int64_t>(plan.row_tiles, waves * places));
   plan.tiles = (plan.row_tiles + plan.blocks - 1) / plan.blocks;
   plan.fuller = plan.row_tiles - plan.blocks * (plan.tiles - 1);
 }
@@ -206,6 +207,7 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   const int work = c.T <= kPrefetchedTokens ? kWorkLeft : kWorkLeftOfMost;
   const int k_at_once = plan.part_k * plan.warps();
   plan.left = (work + k_at_once / 2) / k_at_once - (plan.slices > 1 ? 1 : 0);  // sums are sent
+  plan.left = std::max(plan.left, plan.slots + 1);  // it is let start where tiles are asked for
   plan.slots_inverse = inverse_of(plan.slots);
   plan.share = plan.tiles * kPrefetchedRows / plan.slices;
   plan.share_inverse = inverse_of(plan.share);
