@@ -34,8 +34,7 @@ inline constexpr int kWorkLeftOfMost = 12288;  ///< from nine rows of x on
 ///   codes [warp][slot][16 rows][128 or 96 bytes]; then, as nothing more comes into a slot, sums of
 ///         its tile [token][16 rows] float
 ///   rows [warp]: x [block of 128 k][8 tokens][128 k], of the last 64 of 192 k [8 tokens][64 k],
-///   bf16; then,
-///        as x is in registers, sums of tiles into whose slots others come
+///        bf16; then, as x is in registers, sums of tiles into whose slots others come
 ///        [tile of a round][token][16 rows] float
 ///   scales [warp][slot][16 rows][16 bytes]; of parts of 192 k, whose twelve bytes the copy engine
 ///          does not bring, [tile][16 rows][96 bytes] for all warps
