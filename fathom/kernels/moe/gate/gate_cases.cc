@@ -76,10 +76,12 @@ struct RouterOperands {
   template <class K>
   RouterOperands(CaseBuilder<K>& c,
                  const Shape& s,
+                 bool bench,
                  bool has_bias,
                  Format bias_format = Format::kF32) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = 3, .rows_per_batch = 1};
+    // In a model, and so where it is timed, rows follow each other.
+    const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
     logits = c.input({s.tokens, s.experts}, s.format, {.scale = 2.0}, rows);
     if (s.values == Logits::kEdges) {
       logits.fill([&](int64_t i) {
@@ -156,7 +158,7 @@ void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm,
   if (renorm == Renormalize::kYes) spec.name += "_renorm";
   if (softcap != 0) spec.name += "_softcap";
   add_case<TopkSoftmax>(list, spec, [=](CaseBuilder<TopkSoftmax>& c) {
-    const RouterOperands o(c, s, s.with_bias);
+    const RouterOperands o(c, s, bench, s.with_bias);
     c.bind([=](const Binding& at) {
       return TopkSoftmax::Args{.logits = at(o.logits),
                                .bias = at(o.bias),
@@ -184,7 +186,7 @@ void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm)
   CaseSpec spec = spec_of(s, bench);
   if (renorm == Renormalize::kYes) spec.name += "_renorm";
   add_case<TopkSigmoid>(list, spec, [=](CaseBuilder<TopkSigmoid>& c) {
-    const RouterOperands o(c, s, s.with_bias);
+    const RouterOperands o(c, s, bench, s.with_bias);
     c.bind([=](const Binding& at) {
       return TopkSigmoid::Args{.logits = at(o.logits),
                                .bias = at(o.bias),
@@ -225,7 +227,7 @@ void add_grouped(CaseList& list,
   add_case<GroupedTopkGate>(list, spec, [=](CaseBuilder<GroupedTopkGate>& c) {
     Shape with_shared = s;
     with_shared.chosen += num_shared;
-    const RouterOperands o(c, with_shared, s.with_bias, rounds ? s.format : Format::kF32);
+    const RouterOperands o(c, with_shared, bench, s.with_bias, rounds ? s.format : Format::kF32);
     c.bind([=](const Binding& at) {
       return GroupedTopkGate::Args{.logits = at(o.logits),
                                    .bias = at(o.bias),
@@ -264,7 +266,7 @@ void add_group_limited(CaseList& list, const Shape& s, bool bench, Renormalize r
   CaseSpec spec = spec_of(s, bench);
   if (renorm == Renormalize::kYes) spec.name += "_renorm";
   add_case<GroupLimitedSoftmaxGate>(list, spec, [=](CaseBuilder<GroupLimitedSoftmaxGate>& c) {
-    const RouterOperands o(c, s, false);
+    const RouterOperands o(c, s, bench, false);
     c.bind([=](const Binding& at) {
       return GroupLimitedSoftmaxGate::Args{.logits = at(o.logits),
                                            .weights = at(o.weights),

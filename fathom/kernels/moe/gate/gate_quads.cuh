@@ -190,18 +190,19 @@ __device__ __forceinline__ QuadCandidates candidates_of(const Gate& g,
   return found;
 }
 
-/// The ranks of this lane's two candidates among those of its token, as far as choice scores tell;
-/// slots from `count` on get their places. As rank_of of pairs.
+/// The ranks of this lane's candidates among the first 8 kSlots of its token, as far as choice
+/// scores tell; slots from `count` on get their places. As rank_of of pairs.
+template <int kSlots>
 __device__ __forceinline__ void count_larger(const QuadTokenMemory& memory,
-                                             const float (&choice)[2],
+                                             const float (&choice)[kSlots],
                                              int count,
-                                             int (&rank)[2]) {
-  float all[kCandidates];
+                                             int (&rank)[kSlots]) {
+  float all[kSlots * kTokenLanes];
 #pragma unroll
-  for (int j = 0; j < kCandidates; ++j)
+  for (int j = 0; j < kSlots * kTokenLanes; ++j)
     all[j] = memory.choice[j];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kSlots; ++i) {
     const int slot = token_place() + i * kTokenLanes;
     // Counted by all lanes: without a branch, one of whose sides would load them again.
     const uint32_t larger = kept(static_cast<uint32_t>(__popc(larger_than(choice[i], all, 0))));
@@ -281,10 +282,10 @@ struct QuadSoftmax {
 
 // ---- a quad ----
 
-/// Four tokens, of which this lane's has `count` candidates in `memory`; 0: none, and no results.
-/// mine: `memory` from this lane's place on. row: the token's logits, which are not read any more
-/// once `is_read` has been called.
-template <Choice kChoice, class T, int kItems, class IsRead>
+/// Four tokens, of which this lane's has `count` candidates in `memory`, 8 kSlots at most; 0: none,
+/// and no results. mine: `memory` from this lane's place on. row: the token's logits, which are not
+/// read any more once `is_read` has been called.
+template <int kSlots, Choice kChoice, class T, int kItems, class IsRead>
 __device__ __forceinline__ void choose_quad(const Gate& g,
                                             const QuadPlace<T, kItems>& at,
                                             const T* row,
@@ -297,11 +298,11 @@ __device__ __forceinline__ void choose_quad(const Gate& g,
   const int place = token_place();
   [[maybe_unused]] float inverse = 1.0f;
   if constexpr (is_softmax(kChoice)) inverse = reciprocal_above_one(softmax.divisor);
-  float choice[2];
-  float score[2];
-  int32_t id[2];
+  float choice[kSlots];
+  float score[kSlots];
+  int32_t id[kSlots];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kSlots; ++i) {
     const int slot = place + i * kTokenLanes;
     id[i] = mine.id[i * kTokenLanes];
     const float z = cuda::load(row + id[i]);
@@ -314,21 +315,25 @@ __device__ __forceinline__ void choose_quad(const Gate& g,
     choice[i] = slot < count ? choice[i] + 0.0f : -INFINITY;
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < kSlots; ++i)
     mine.choice[i * kTokenLanes] = choice[i];
   __syncwarp();
   is_read();
-  int rank[2];
+  int rank[kSlots];
   count_larger(memory, choice, count, rank);
   // All choice scores are different, or else the sum of ranks falls short.
-  constexpr int kSumOfRanks = kQuadTokens * kCandidates * (kCandidates - 1) / 2;
-  if (__reduce_add_sync(0xFFFFFFFFu, rank[0] + rank[1]) != kSumOfRanks) {
+  constexpr int kSumOfRanks = kQuadTokens * kSlots * kTokenLanes * (kSlots * kTokenLanes - 1) / 2;
+  int ranks = 0;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+  for (int r : rank)
+    ranks += r;
+  if (__reduce_add_sync(0xFFFFFFFFu, ranks) != kSumOfRanks) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i)
       rank[i] += count_ties(memory, place + i * kTokenLanes, count);
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < kSlots; ++i) {
     if (rank[i] < kMostChosen) {
       memory.chosen_score[rank[i]] = score[i];
       memory.chosen_id[rank[i]] = id[i];
@@ -381,8 +386,14 @@ __device__ __forceinline__ unsigned route_quad(const Gate& g,
   can_be_told = can_be_told && candidates.count >= g.chosen && candidates.count <= kCandidates;
   if (can_be_told) candidates.template write_ids<T, kItems>(memory.id);
   __syncwarp();
-  choose_quad<kChoice>(g, at, row, all_bias, can_be_told ? candidates.count : 0, softmax, memory,
-                       mine, is_read);
+  const int count = can_be_told ? candidates.count : 0;
+  // Of 60 experts, in twelve parts of which six pass, half of all quads have no ninth candidate.
+  constexpr bool kMayBeFew = kItems == 20;
+  if (kMayBeFew && !__any_sync(0xFFFFFFFFu, count > kTokenLanes)) {
+    choose_quad<1, kChoice>(g, at, row, all_bias, count, softmax, memory, mine, is_read);
+  } else {
+    choose_quad<2, kChoice>(g, at, row, all_bias, count, softmax, memory, mine, is_read);
+  }
   constexpr unsigned kFirstLanes = 0x01010101u;
   return __ballot_sync(0xFFFFFFFFu, at.exists(g) && !can_be_told) & kFirstLanes;
 }
