@@ -143,7 +143,7 @@ done
 tar -czf "$out/kernels.tar.gz" -C "$work/reference23" .
 step code bash "$work/code.sh" "$work"
 [ -f "$work/code.log" ] && cp "$work/code.log" "$out/machine_code.txt"
-step real "$work/cuda_kernels_test" --real --jobs 2  # 56 GiB of operands each
+step real "$work/cuda_kernels_test" --real  # 56 GiB of operands a process
 checker memcheck cuda_kernels_test
 race_checker
 exit $failed

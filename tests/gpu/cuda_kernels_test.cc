@@ -55,7 +55,8 @@ constexpr const char* kUsage =
   --brief         fewer repeats and no other seed, for runs under a memory checker
   --time          times the real shapes that are right, one kernel after the other
   --csv FILE      times, a row a case
-  --jobs N        processes that share the cases; 8 unless said
+  --jobs N        processes that share the cases; 8 unless said, of real shapes no more than
+                  have room on the GPU
   --help          this text
 
 Exits 0 if everything passed, 1 if not, 64 for an unknown flag, 69 where there is no GPU.
@@ -362,14 +363,33 @@ class Worker {
   std::FILE* csv_;
 };
 
+/// The GPU, as a child saw it.
+struct GpuSeen {
+  bool exists = true;
+  int64_t bytes = 0;
+  int failures = 0;  ///< of number formats
+};
+
+/// Processes: as many as were asked for, each with room on the GPU for its cases; one where times
+/// are taken.
+int jobs_that_fit(const Options& options, const GpuSeen& gpu) {
+  if (options.time) return 1;
+  if (!options.real) return options.jobs;
+  constexpr int64_t kOfAProcess = kRealCaseBytes + (int64_t{2} << 30);
+  const int fit = static_cast<int>(std::max<int64_t>(1, gpu.bytes / kOfAProcess));
+  if (fit >= options.jobs) return options.jobs;
+  say(str_cat("--jobs ", fit, " for ", options.jobs, ": a process has ", kRealCaseBytes >> 30,
+              " GiB of operands of real shapes"));
+  return fit;
+}
+
 /// Starts processes that share the cases and waits for them.
 void run_kernels(const Options& options,
+                 int jobs,
                  const std::vector<KernelCases>& kernels,
                  CaseShards& shards,
                  std::FILE* csv) {
   Worker worker(options, kernels, shards, csv);
-  // Times are taken alone on the GPU.
-  const int jobs = options.time ? 1 : options.jobs;
   std::vector<pid_t> others;
   for (int i = 1; i < jobs; ++i) {
     const pid_t other = fork();
@@ -385,9 +405,9 @@ void run_kernels(const Options& options,
 }
 
 /// The number formats and the ceilings, in a child: this process never touches the GPU, and knows
-/// from the child alone which kernels it runs. Failures; -1 where there is no GPU.
-int check_numbers(const Options& options) {
-  int failures = 0;
+/// from the child alone which kernels it runs.
+GpuSeen check_numbers(const Options& options) {
+  GpuSeen gpu;
   const Result<ChildEnd> end = run_in_child(
       [&](const SendMessage& send) {
         const Result<DeviceInfo> device = use_cuda_device(0);
@@ -396,6 +416,7 @@ int check_numbers(const Options& options) {
           return;
         }
         send('s', str_cat(device->sm));
+        send('m', str_cat(device->total_bytes));
         send('l', str_cat("GPU: ", device->name, ", sm_", device->sm, ", ", device->num_sms,
                           " multiprocessors, L2 ", device->l2_bytes >> 20, " MiB, ",
                           device->total_bytes >> 20, " MiB, driver ", device->driver_version));
@@ -411,15 +432,19 @@ int check_numbers(const Options& options) {
               static_cast<int>(std::strtol(std::string(text).c_str(), nullptr, 10)));
           return;
         }
-        if (kind == 'f') ++failures;
-        if (kind == 'u') failures = -1;
+        if (kind == 'm') {
+          gpu.bytes = std::strtoll(std::string(text).c_str(), nullptr, 10);
+          return;
+        }
+        if (kind == 'f') ++gpu.failures;
+        if (kind == 'u') gpu.exists = false;
         say(str_cat(kind == 'f' ? "FAIL " : "", text));
       });
   if (!end.ok() || end->crashed()) {
     say(str_cat("CRASH number formats: ", end.ok() ? end->how : end.status().message()));
-    return 1;
+    return {.failures = 1};
   }
-  return failures;
+  return gpu;
 }
 
 /// The last line. The exit code.
@@ -455,8 +480,8 @@ int end_of_run(const Options& options,
 }
 
 int run(const Options& options) {
-  const int number_failures = check_numbers(options);
-  if (number_failures < 0) return 69;
+  const GpuSeen gpu = check_numbers(options);
+  if (!gpu.exists) return 69;
   std::vector<KernelCases> kernels;
   std::vector<size_t> num_cases;
   for (const KernelEntry& k : all_kernels()) {
@@ -480,9 +505,9 @@ int run(const Options& options) {
                  "launches,copies\n");
     std::fflush(csv);
   }
-  run_kernels(options, kernels, *shards, csv);
+  run_kernels(options, jobs_that_fit(options, gpu), kernels, *shards, csv);
   if (csv != nullptr) std::fclose(csv);
-  return end_of_run(options, kernels, *shards, number_failures);
+  return end_of_run(options, kernels, *shards, gpu.failures);
 }
 
 }  // namespace
