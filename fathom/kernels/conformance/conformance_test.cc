@@ -31,14 +31,14 @@ constexpr int kLargeRepeats = 2;
 /// repeats find, they find in the others.
 constexpr double kLargeFlops = 100e6;
 
-bool is_large(CaseInstance& instance) {
-  return instance.cost().flops >= kLargeFlops;
+bool is_large(const Case& c, CaseInstance& instance) {
+  return c.spec.bench || instance.cost().flops >= kLargeFlops;
 }
 
 /// A sanitizer looks for wrong accesses, which large cases make where smaller ones do, and would
-/// take half a minute for each.
-bool is_left_out(CaseInstance& instance) {
-  return kSanitized && is_large(instance);
+/// take half a minute for each. Real shapes run where they are asked for.
+bool is_left_out(const Case& c, CaseInstance& instance) {
+  return kSanitized && !c.spec.bench && is_large(c, instance);
 }
 
 std::string only_variant;
@@ -62,8 +62,8 @@ class CaseTest : public testing::Test {
           << "flops is \"" << kernel->info.flops << "\" and cost() disagrees at "
           << instance->shape();
     }
-    if (is_left_out(*instance)) GTEST_SKIP() << "large, and this is under a sanitizer";
-    const bool large = case_.spec.bench || is_large(*instance);
+    if (is_left_out(case_, *instance)) GTEST_SKIP() << "large, and this is under a sanitizer";
+    const int repeats = is_large(case_, *instance) ? kLargeRepeats : kRepeats;
     int ran = 0;
     for (const VariantEntry& variant : kernel->variants(Backend::kCpu)) {
       if (!only_variant.empty() && variant.name != only_variant) continue;
@@ -74,9 +74,7 @@ class CaseTest : public testing::Test {
       ++ran;
       const CheckReport report = runner.run_checked(*instance);
       EXPECT_TRUE(report.passed) << report.why << "\nbudget: " << report.budget;
-      EXPECT_EQ(check_traits(*instance, case_.kernel, variant.name, variant.traits,
-                             {large ? kLargeRepeats : kRepeats}),
-                "");
+      EXPECT_EQ(check_traits(*instance, case_.kernel, variant.name, variant.traits, {repeats}), "");
     }
     if (ran == 0 && !only_variant.empty()) GTEST_SKIP() << "not for variant " << only_variant;
     CaseRunner runner(2);
@@ -127,7 +125,7 @@ std::set<std::string> variants_without_case(const KernelEntry& kernel) {
     if (left.empty()) break;
     if (c->spec.bench) continue;
     const auto made = c->make(kSeed);
-    if (is_left_out(*made)) continue;
+    if (is_left_out(*c, *made)) continue;
     std::erase_if(left, [&](const std::string& variant) {
       CaseRunner runner(1);
       runner.pin(kernel.info.name, variant);

@@ -123,11 +123,10 @@ void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool benc
   add_case<UnpermuteWeightedSum>(list, spec, [=](CaseBuilder<UnpermuteWeightedSum>& c) {
     c.set_batch(s.tokens);
     // In a model, and so where it is timed, rows follow each other.
-    const int64_t gap = bench ? 0 : 3;
-    const Placement rows{.row_gap = gap, .rows_per_batch = 1};
+    const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
     const int64_t slots = s.tokens * s.top_k;
     const Tensor x =
-        c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail}, {.row_gap = gap});
+        c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail}, {.row_gap = bench ? 0 : 1});
     const Tensor dest = c.input({s.tokens, s.top_k}, Format::kI32, {}, rows);
     const std::vector<int64_t> order = random_order(c, slots);
     dest.fill([&](int64_t i) {
