@@ -94,6 +94,18 @@ __device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4])
   pairs[3] = ((word * 64) & kLastPairHighMask) | ((word >> 2) & kLastPairLowMask);
 }
 
+/// The lower or the upper half of `pair` as both: in such a form that `mul.bf16x2` takes the half
+/// from where it is (a `prmt` would be an instruction of its own).
+template <int kUpper>
+__device__ __forceinline__ uint32_t half_twice(uint32_t pair) {
+  uint32_t twice;
+  if constexpr (kUpper == 0)
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l}; }" : "=r"(twice) : "r"(pair));
+  else
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(twice) : "r"(pair));
+  return twice;
+}
+
 /// Two E4M3 scales, not negative, as bf16 times 2^119; the largest is 1.75 * 2^127.
 __device__ __forceinline__ uint32_t lifted_scales(uint32_t two_bytes) {
   constexpr uint32_t kTwoTo120 = 0x7B807B80u;
@@ -116,8 +128,8 @@ struct Nvfp4Codec {
   template <int i>
   __device__ static void decode(const uint4& words, uint32_t scales, uint32_t (&pairs)[4]) {
     const uint32_t word = i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
-    const uint32_t low = __byte_perm(scales, 0, 0x1010);
-    const uint32_t high = __byte_perm(scales, 0, 0x3232);
+    const uint32_t low = half_twice<0>(scales);
+    const uint32_t high = half_twice<1>(scales);
     decode_e2m1(word, pairs);
     pairs[0] = multiply_pairs(pairs[0], low);
     pairs[1] = multiply_pairs(pairs[1], low);

@@ -45,10 +45,10 @@ struct PrefetchedX {
   uint4 eights[kTokenGroups][Part::kBlocks][4];  ///< of k
   uint2 rest[kTokenGroups][4];                   ///< fours of 64 k that are left
 
-  /// Brings the first eight rows by way of shared memory: a box has one or two lines of 128 bytes
-  /// for a row, so that the eight lanes of a phase read from all banks. Lanes without a row get
-  /// what lies there; nothing of theirs is stored. The second eight come from memory at once.
-  __device__ __forceinline__ void load(
+  /// Asks for the first eight rows by way of shared memory: a box has one or two lines of 128 bytes
+  /// for a row, so that the eight lanes of a phase read from all banks. The second eight come from
+  /// memory at once.
+  __device__ __forceinline__ void ask(
       const ProductCall& c, const PrefetchedMaps& maps, int k, uint32_t rows, uint32_t barrier) {
     warp_expect(barrier, static_cast<uint32_t>(min(c.T, kPrefetchedTokens) * (kPartK * 2)));
 #pragma unroll
@@ -58,8 +58,8 @@ struct PrefetchedX {
       warp_copy_box(rows + Part::kBlocks * kBlockBytes, maps.x_of_64k, 0,
                     k / 64 + Part::kBlocks * 2, 0, barrier);
     }
-    const int t = lane_id() & 3;
     if constexpr (kTokenGroups == 2) {
+      const int t = lane_id() & 3;
       const int token = kPrefetchedTokens + (lane_id() >> 2);
       const Bf16* x = static_cast<const Bf16*>(c.x) + min(token, c.T - 1) * c.x_row + k;
 #pragma unroll
@@ -76,6 +76,12 @@ struct PrefetchedX {
                                                        j * 8 + t % 2 * 4);
       }
     }
+  }
+
+  /// Takes the first eight rows when they are there. Lanes without a row get what lies there;
+  /// nothing of theirs is stored.
+  __device__ __forceinline__ void take(uint32_t rows, uint32_t barrier) {
+    const int t = lane_id() & 3;
     const auto chunk_at = [&](int block, int line, int chunk) {
       return rows +
              static_cast<uint32_t>(block * kBlockBytes + line * 128 + (chunk ^ (line & 7)) * 16);
@@ -221,28 +227,79 @@ class PrefetchedWeights {
 /// The sums of a tile and 8 rows of x: two chains, so that products need not wait for each other.
 using PrefetchedSums = float[2][4];
 
-/// Adds the products of a tile.
+/// A tile's blocks of 128 k as the tensor cores take them.
+template <int kPartK>
+struct PrefetchedDecoded {
+  using Part = PrefetchedPart<kPartK>;
+  uint4 halves[Part::kBlocks][2][4];
+
+  /// Known when all of it is decoded, and no sooner.
+  __device__ __forceinline__ uint32_t all() const {
+    uint32_t all = 0;
+#pragma unroll
+    for (int i = 0; i < Part::kBlocks * 8; ++i) {
+      const uint4& w = halves[i / 8][i / 4 % 2][i % 4];
+      all = all | w.x | w.y;
+      all = all | w.z | w.w;
+    }
+    return all;
+  }
+};
+
+/// Decodes half kHalf of a block; calls product(j, w) as decode_half does.
+template <int kHalf, class Tile, class Product>
+__device__ __forceinline__ void decode_of_tile(const Tile& tile, int block, Product product) {
+  decode_half<kHalf>(tile.codes[block][0], tile.codes[block][1],
+                     lifted_scales(tile.scales[block][0]), lifted_scales(tile.scales[block][1]),
+                     product);
+}
+
+template <int kPartK>
+__device__ __forceinline__ PrefetchedDecoded<kPartK> decode_blocks(
+    const typename PrefetchedWeights<kPartK>::Tile& tile) {
+  PrefetchedDecoded<kPartK> decoded;
+#pragma unroll
+  for (int block = 0; block < PrefetchedPart<kPartK>::kBlocks; ++block) {
+    decode_of_tile<0>(tile, block, [&](int j, const uint4& w) { decoded.halves[block][0][j] = w; });
+    decode_of_tile<1>(tile, block, [&](int j, const uint4& w) { decoded.halves[block][1][j] = w; });
+  }
+  return decoded;
+}
+
+/// Adds the products of half kHalf of eight k j of a block.
+template <int kHalf, int kTokenGroups, int kPartK>
+__device__ __forceinline__ void multiply_eight(const uint4& w,
+                                               const PrefetchedX<kTokenGroups, kPartK>& x,
+                                               int block,
+                                               int j,
+                                               PrefetchedSums (&sums)[kTokenGroups]) {
+#pragma unroll
+  for (int group = 0; group < kTokenGroups; ++group)
+    multiply_half<kHalf>(sums[group][j & 1], w, x.eights[group][block][j]);
+}
+
+/// Adds the products of a tile's decoded blocks.
 template <int kTokenGroups, int kPartK>
-__device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<kPartK>::Tile& tile,
+__device__ __forceinline__ void multiply_decoded(const PrefetchedDecoded<kPartK>& decoded,
+                                                 const PrefetchedX<kTokenGroups, kPartK>& x,
+                                                 PrefetchedSums (&sums)[kTokenGroups]) {
+#pragma unroll
+  for (int block = 0; block < PrefetchedPart<kPartK>::kBlocks; ++block) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      multiply_eight<0>(decoded.halves[block][0][j], x, block, j, sums);
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      multiply_eight<1>(decoded.halves[block][1][j], x, block, j, sums);
+  }
+}
+
+/// Adds the products of what a tile has behind its blocks of 128 k.
+template <int kTokenGroups, int kPartK>
+__device__ __forceinline__ void multiply_rest(const typename PrefetchedWeights<kPartK>::Tile& tile,
                                               const PrefetchedX<kTokenGroups, kPartK>& x,
                                               PrefetchedSums (&sums)[kTokenGroups]) {
-  using Part = PrefetchedPart<kPartK>;
-  const auto multiply = [&]<int kHalf>(int block) {
-    const uint4(&codes)[2] = tile.codes[block];
-    const uint32_t(&scales)[2] = tile.scales[block];
-    decode_half<kHalf>(codes[0], codes[1], lifted_scales(scales[0]), lifted_scales(scales[1]),
-                       [&](int j, const uint4& w) {
-#pragma unroll
-                         for (int group = 0; group < kTokenGroups; ++group)
-                           multiply_half<kHalf>(sums[group][j & 1], w, x.eights[group][block][j]);
-                       });
-  };
-#pragma unroll
-  for (int block = 0; block < Part::kBlocks; ++block) {
-    multiply.template operator()<0>(block);
-    multiply.template operator()<1>(block);
-  }
-  if constexpr (Part::kHasRest) {
+  if constexpr (PrefetchedPart<kPartK>::kHasRest) {
     const auto codes = [&](int half) {
       return make_uint4(tile.rest_codes[half].x, tile.rest_codes[half].y, 0, 0);
     };
@@ -255,6 +312,21 @@ __device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<k
                      }
                    });
   }
+}
+
+/// Adds the products of a tile.
+template <int kTokenGroups, int kPartK>
+__device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<kPartK>::Tile& tile,
+                                              const PrefetchedX<kTokenGroups, kPartK>& x,
+                                              PrefetchedSums (&sums)[kTokenGroups]) {
+#pragma unroll
+  for (int block = 0; block < PrefetchedPart<kPartK>::kBlocks; ++block) {
+    decode_of_tile<0>(tile, block,
+                      [&](int j, const uint4& w) { multiply_eight<0>(w, x, block, j, sums); });
+    decode_of_tile<1>(tile, block,
+                      [&](int j, const uint4& w) { multiply_eight<1>(w, x, block, j, sums); });
+  }
+  multiply_rest(tile, x, sums);
 }
 
 }  // namespace fathom::cuda

@@ -6,11 +6,12 @@
 // multiprocessors. Where tiles come late, it is let start when few are left (kWorkLeft). What is
 // left to do between two launches is to bring x, to multiply and to store.
 //
-// A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x,
-// waits for no other warp before it multiplies (but for the blocks of its cluster to have begun,
-// and for scales that all share), and leaves the sums of a tile in shared memory; after a round of
-// tiles, mostly all, all threads add them up in the order of k. Where K is too long for eight
-// warps, the blocks of a cluster have a slice of it each, and send each other their sums.
+// A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x
+// (while up to eight rows of x come, it decodes the first tile of its weights), waits for no other
+// warp before it multiplies (but for the blocks of its cluster to have begun, and for scales that
+// all share), and leaves the sums of a tile in shared memory; after a round of tiles, mostly all,
+// all threads add them up in the order of k. Where K is too long for eight warps, the blocks of a
+// cluster have a slice of it each, and send each other their sums.
 #pragma once
 
 #include "fathom/kernels/cuda/clusters_at_once.h"
@@ -255,39 +256,63 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
   const LoadedFactors factors = c.loaded_factors(0);
   const auto zero = static_cast<uint32_t>(plan.parts) >> 31;
   const uint32_t rows = shared + static_cast<uint32_t>(plan.rows_at(warp));
-  PrefetchedX<kTokenGroups, kPartK> x;
-  x.load(c, maps, k, rows, x_full);
-  if (plan.slices > 1) cluster_wait();
-  if (Part::kSharesScales) barrier_wait(weights.scales_full(), 0);
   const int late = all - plan.slots;  // tiles before have others behind them in their slots
   const uint32_t of_lane = kept(sums_of_lane(Part::row_of_lane()));
+  uint32_t rows_left = rows + of_lane;
   int slot = 0;
   uint32_t parity = 0;
+  const auto end_tile = [&](int i, const PrefetchedSums(&sums)[kTokenGroups]) {
+    __syncwarp();  // sums will lie where x or this tile was
+    const uint32_t to = i < late ? rows_left : weights.codes(slot) + of_lane;
+    if (i + plan.slots < mine) {
+      // Sums come of all that was in the slot.
+      const uint32_t known = __float_as_uint(sums[0][0][0]) | __float_as_uint(sums[0][1][0]);
+      weights.ask(maps, i + plan.slots, slot, policy, known & zero);
+      if (i == let_at) let_next_start();
+    }
+    keep_sums(sums, to);
+    rows_left += PrefetchedPlan::kSumBytes * kTokenGroups;
+    if (++slot == plan.slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  };
+  PrefetchedX<kTokenGroups, kPartK> x;
+  // Tiles decoded while x comes. Code for a tile of its own comes from far away too: with sixteen
+  // rows of x it costs more than it saves.
+  constexpr int kAhead = kTokenGroups == 1 ? 1 : 0;
+  if constexpr (kAhead == 0) {
+    x.ask(c, maps, k, rows, x_full);
+    x.take(rows, x_full);
+    if (plan.slices > 1) cluster_wait();
+    if (Part::kSharesScales) barrier_wait(weights.scales_full(), 0);
+  } else {
+    if (mine > 0) x.ask(c, maps, k, rows, x_full);
+    if (Part::kSharesScales) barrier_wait(weights.scales_full(), 0);
+    if (mine > 0) {
+      barrier_wait(weights.full(0), 0);
+      const auto tile = weights.load(0, 0);
+      const PrefetchedDecoded<kPartK> decoded = decode_blocks<kPartK>(tile);
+      x.take(rows, x_full + (decoded.all() & zero));  // or it would be decoded behind the wait
+      PrefetchedSums sums[kTokenGroups] = {};
+      multiply_decoded(decoded, x, sums);
+      multiply_rest(tile, x, sums);
+      end_tile(0, sums);
+    }
+    if (plan.slices > 1) cluster_wait();
+  }
   int round_end = 0;
   float factor = 0.0f;
 #pragma unroll 1
   for (int round = 0; round < all; round = round_end) {
     round_end = round + plan.round < late ? round + plan.round : all;
-    uint32_t rows_left = rows + of_lane;
+    if (kAhead == 0 || round > 0) rows_left = rows + of_lane;
 #pragma unroll 1
-    for (int i = round; i < min(round_end, mine); ++i) {
+    for (int i = max(round, kAhead); i < min(round_end, mine); ++i) {
       barrier_wait(weights.full(slot), parity);
       PrefetchedSums sums[kTokenGroups] = {};
       multiply_tile(weights.load(i, slot), x, sums);
-      __syncwarp();  // sums will lie where x or this tile was
-      const uint32_t to = i < late ? rows_left : weights.codes(slot) + of_lane;
-      if (i + plan.slots < mine) {
-        // Sums come of all that was in the slot.
-        const uint32_t known = __float_as_uint(sums[0][0][0]) | __float_as_uint(sums[0][1][0]);
-        weights.ask(maps, i + plan.slots, slot, policy, known & zero);
-        if (i == let_at) let_next_start();
-      }
-      keep_sums(sums, to);
-      rows_left += PrefetchedPlan::kSumBytes * kTokenGroups;
-      if (++slot == plan.slots) {
-        slot = 0;
-        parity ^= 1;
-      }
+      end_tile(i, sums);
     }
     __syncthreads();
     factor = factors.product() * Nvfp4Codec::kFactor;
