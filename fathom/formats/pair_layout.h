@@ -11,12 +11,15 @@
 //
 //   M      = 0x81C081C0              sign, two bits of exponent, one of mantissa, twice
 //   pair 0 = w                & M
-//   pair 1 = (w << 4)         & M
-//   pair 2 = rotl(w, 10)      & M
-//   pair 3 = (w << 6) & 0x80C080C0 | (w >> 2) & 0x01000100
+//   pair 1 = (w << 3)         & M
+//   pair 2 = u                & M        where u = rotl(w, 6)
+//   pair 3 = (u & L) * F      & M        where L = 0x001B001B, F = 2^2 + 2^7 + 2^12
 //
-// Nine operations for eight weights; codes that follow each other take fifteen, and lanes of tiles
-// would use two of every eight. Every bit has one place, so that the order can be undone.
+// (bits 4, 0, 1 and 3 of each half of u times F lie at 6, 7, 8 and 15, and no sum has a carry).
+// Eight operations for eight weights, six of them for the pipe of masks and rotations: four shifts
+// of M cannot cover a word, so seven would be the least. Codes that follow each other take fifteen,
+// and lanes of tiles would use two of every eight. Every bit has one place, so that the order can
+// be undone.
 #pragma once
 
 #include <array>
@@ -31,8 +34,9 @@
 namespace fathom {
 
 inline constexpr uint32_t kPairMask = 0x81C081C0u;
-inline constexpr uint32_t kLastPairHighMask = 0x80C080C0u;
-inline constexpr uint32_t kLastPairLowMask = 0x01000100u;
+inline constexpr int kPairRotation = 6;                   ///< left, for pairs 2 and 3
+inline constexpr uint32_t kLastPairMask = 0x001B001Bu;    ///< of the rotated word
+inline constexpr uint32_t kLastPairFactor = 0x00001084u;  ///< modulo 2^32
 
 inline constexpr int kPairedCodes = 32;  ///< that change places among themselves
 inline constexpr size_t kPairedBytes = 16;
@@ -41,10 +45,11 @@ inline constexpr size_t kPairedBytes = 16;
 /// word.
 constexpr int place_of_pair_bit(int pair, int upper, int bit) {
   constexpr std::array<int, 4> kInPair{6, 7, 8, 15};
-  constexpr std::array<int, 4> kRotation{0, 4, 10, 6};
-  const int target = kInPair[static_cast<size_t>(bit)] + 16 * upper;
-  if (pair == 3 && bit == 2) return target + 2;
-  return (target - kRotation[static_cast<size_t>(pair)] + 32) % 32;
+  constexpr std::array<int, 4> kInLastPair{4, 0, 1, 3};  // of the rotated word
+  constexpr std::array<int, 4> kRotation{0, 3, kPairRotation, kPairRotation};
+  const auto& places = pair == 3 ? kInLastPair : kInPair;
+  const int rotated = places[static_cast<size_t>(bit)] + 16 * upper;
+  return (rotated - kRotation[static_cast<size_t>(pair)] + 32) % 32;
 }
 
 /// Bits of a word that move by the same distance.

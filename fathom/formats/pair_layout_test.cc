@@ -22,8 +22,9 @@ std::vector<std::byte> random_codes(size_t bytes, uint64_t seed) {
 }
 
 std::array<uint32_t, 4> pairs_of(uint32_t w) {
-  return {w & kPairMask, (w << 4) & kPairMask, std::rotl(w, 10) & kPairMask,
-          ((w << 6) & kLastPairHighMask) | ((w >> 2) & kLastPairLowMask)};
+  const uint32_t rotated = std::rotl(w, kPairRotation);
+  return {w & kPairMask, (w << 3) & kPairMask, rotated & kPairMask,
+          ((rotated & kLastPairMask) * kLastPairFactor) & kPairMask};
 }
 
 TEST(PairLayout, EveryPlaceIsTakenOnce) {

@@ -88,10 +88,11 @@ struct Fp8Codec : NaturalPairs {
 /// The four pairs of a word in layout kPairs (formats/pair_layout.h), times 2^-126. Shifts to the
 /// left are products, for the pipe that has less to do.
 __device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4]) {
+  const uint32_t rotated = __funnelshift_l(word, word, kPairRotation);
   pairs[0] = word & kPairMask;
-  pairs[1] = (word * 16) & kPairMask;
-  pairs[2] = __funnelshift_l(word, word, 10) & kPairMask;
-  pairs[3] = ((word * 64) & kLastPairHighMask) | ((word >> 2) & kLastPairLowMask);
+  pairs[1] = (word * 8) & kPairMask;
+  pairs[2] = rotated & kPairMask;
+  pairs[3] = ((rotated & kLastPairMask) * kLastPairFactor) & kPairMask;
 }
 
 /// The lower or the upper half of `pair` as both: in such a form that `mul.bf16x2` takes the half

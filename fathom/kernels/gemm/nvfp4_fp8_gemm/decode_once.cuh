@@ -27,11 +27,11 @@ __device__ __forceinline__ E4m3Piece paired_piece(uint4 codes, const uint4& tabl
   look_up(codes.y, tables, low[1], high[1]);
   look_up(codes.z, tables, low[2], high[2]);
   look_up(codes.w, tables, low[3], high[3]);
-  // Word i has k 2i+8, 2i, 2i+9, 2i+1 and k 2i+24, 2i+17, 2i+25, 2i+16.
+  // Word i has k 2i+8, 2i, 2i+9, 2i+1 and k 2i+16, 2i+24, 2i+17, 2i+25.
   return {{permute_bytes(low[0], low[1], 0x7531u), permute_bytes(low[2], low[3], 0x7531u),
            permute_bytes(low[0], low[1], 0x6420u), permute_bytes(low[2], low[3], 0x6420u)},
-          {permute_bytes(high[0], high[1], 0x5713u), permute_bytes(high[2], high[3], 0x5713u),
-           permute_bytes(high[0], high[1], 0x6420u), permute_bytes(high[2], high[3], 0x6420u)}};
+          {permute_bytes(high[0], high[1], 0x6420u), permute_bytes(high[2], high[3], 0x6420u),
+           permute_bytes(high[0], high[1], 0x7531u), permute_bytes(high[2], high[3], 0x7531u)}};
 }
 
 /// Of the four codes in the lower half of a word.

@@ -9,7 +9,7 @@
 // of them is the operand of product i of four, in the order in which the bits of a word give
 // selectors:
 //
-//   register 0: k 2i+8, 2i, 2i+9, 2i+1      register 2: k 2i+24, 2i+17, 2i+25, 2i+16
+//   register 0: k 2i+8, 2i, 2i+9, 2i+1      register 2: k 2i+16, 2i+24, 2i+17, 2i+25
 //
 // so that product i has byte 4 t + j of each half of its 32 columns from those k of 32 t .. 32
 // t+31. Rows of x are brought into that order first.
@@ -51,13 +51,15 @@ __device__ __forceinline__ void look_up(uint32_t word,
                                         uint32_t& high) {
   constexpr uint32_t kSigns = 0x80808080u;
   constexpr uint32_t kEvenBytes = 0x2020u;  // bytes 0 and 2, twice
-  const uint32_t first = (word >> 2) & 0x00770077u;
-  const uint32_t second = (word & 0x00030003u) | ((word >> 8) & 0x00740074u);
+  const uint32_t rotated = __funnelshift_l(word, word, kPairRotation);
+  const uint32_t first = ((word >> 3) & 0x00070007u) | ((word >> 2) & 0x00700070u);
+  // Of a code of the last pair, bits 4, 0 and 1 become 4, 5 and 6.
+  const uint32_t second = (word & 0x00070007u) | (((rotated & 0x00130013u) * 0x21u) & 0x00700070u);
   low = permute_bytes(tables.x, tables.y, permute_bytes(first, first, kEvenBytes));
   high = permute_bytes(tables.z, tables.w, permute_bytes(second, second, kEvenBytes));
   // Shifts to the left are products, for the pipe that has less to do.
-  low |= permute_bytes(word, word * 16, 0xBF9Du) & kSigns;
-  high |= permute_bytes(word * 4, word * 64, 0x8FADu) & kSigns;
+  low |= permute_bytes(word, word * 8, 0x3715u) & kSigns;
+  high |= permute_bytes(rotated, rotated * 16, 0x6341u) & kSigns;
 }
 
 /// NVFP4 weights in layout kPairs and activations in E4M3; sums of 128 k are scaled and added up in
@@ -189,7 +191,7 @@ static __global__ void __launch_bounds__(kFlatThreads)
   for (int i = 0; i < 4; ++i) {
     const bool odd = i % 2 == 1;
     out[8 * i] = permute_bytes(words[i / 2], words[2 + i / 2], odd ? 0x3726u : 0x1504u);
-    out[8 * i + 4] = permute_bytes(words[4 + i / 2], words[6 + i / 2], odd ? 0x2736u : 0x0514u);
+    out[8 * i + 4] = permute_bytes(words[4 + i / 2], words[6 + i / 2], odd ? 0x7362u : 0x5140u);
   }
 }
 
