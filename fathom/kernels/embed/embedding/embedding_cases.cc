@@ -11,6 +11,8 @@ struct EmbedShape {
   int64_t v = 101;
   Format table = Format::kBf16;
   Format y = Format::kBf16;
+  int64_t table_gap = 3;
+  int64_t y_gap = 2;
 };
 
 void add_embed_case(CaseList& list, const EmbedShape& s) {
@@ -21,8 +23,9 @@ void add_embed_case(CaseList& list, const EmbedShape& s) {
       if (t < 2) return t == 0 ? s.v - 1 : int64_t{0};
       return static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(s.v)));
     });
-    const Tensor table = c.input({s.v, s.h}, s.table, {}, {.row_gap = s.spec.bench ? 0 : 3});
-    const Tensor y = c.output({s.t, s.h}, s.y, {.row_gap = 2, .rows_per_batch = 1});
+    const Tensor table =
+        c.input({s.v, s.h}, s.table, {}, {.row_gap = s.spec.bench ? 0 : s.table_gap});
+    const Tensor y = c.output({s.t, s.h}, s.y, {.row_gap = s.y_gap, .rows_per_batch = 1});
     c.bind([=](const Binding& at) {
       return Embed::Args{.ids = at(ids), .table = at(table), .y = at(y)};
     });
@@ -48,6 +51,18 @@ void add_embedding_cases(CaseList& list) {
              .h = 67,
              .table = table,
              .y = y});
+      }
+      // Rows of eights, at multiples of 16 bytes; so many that a thread of a GPU has four of them.
+      for (int64_t t : {0, 1, 3, 7, 4200}) {
+        const int64_t h = t > 7 ? 520 : 72;
+        add_embed_case(list, {.spec = {.name = str_cat("t", t, "_h", h, "_", format_name(table),
+                                                       "_to_", format_name(y))},
+                              .t = t,
+                              .h = h,
+                              .table = table,
+                              .y = y,
+                              .table_gap = 8,
+                              .y_gap = 8});
       }
     }
   }

@@ -189,6 +189,11 @@ void add_plain_x_cases(CaseList& list) {
                                           .weight = Format::kFp8Block,
                                           .layout = WeightLayout::kRowMajor});
   }
+  // So many rows of w that a GPU sweeps them, for eight rows of x and more.
+  for (int64_t t : {2, 11}) {
+    add_product_case<Fp8BlockGemm>(
+        list, {.t = t, .n = 7174, .k = 2176, .weight = Format::kFp8Block, .x_gap = 8});
+  }
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<Fp8BlockGemm>(

@@ -339,6 +339,9 @@ void add_few_row_cases(CaseList& list) {
   }
   // As much shared memory as a launch has without asking for it, but for a kernel's variables.
   add({.t = 4, .n = 4096, .k = 2816});
+  // So many rows of w that they are swept, for eight rows of x, sixteen and more.
+  for (int64_t t : {2, 11, 19})
+    add({.t = t, .n = 7174, .k = 2176});
   // More than two blocks of weights a multiprocessor, with the most rows of x that leave room for
   // three.
   add({.t = 5, .n = 19482, .k = 1536});
@@ -381,6 +384,8 @@ void add_prefetched_cases(CaseList& list) {
   add({.t = 16, .n = 64, .k = 1536});
   add({.t = 1, .n = 1072, .k = 3072, .y = Format::kF32});
   add({.t = 11, .n = 496, .k = 6144});
+  add({.t = 6, .n = 352, .k = 1792, .y = Format::kF32});
+  add({.t = 14, .n = 1040, .k = 3584, .y_gap = 0});
   add({.t = 5, .n = 4096, .k = 7168});
   add({.t = 16, .n = 6352, .k = 3072, .y_gap = 0});
   add({.t = 4, .n = 19040, .k = 1024});

@@ -32,6 +32,17 @@ void add_skinny_gemm_cases(CaseList& list) {
     add_product_case<RouterGemm>(
         list, {.t = t, .n = 24, .k = 224, .y = Format::kF32, .layout = WeightLayout::kRowMajor});
   }
+  // So many rows of w and k that one or two rows of x are multiplied row by row of w; ends of k
+  // that fill no warp, and of rows that fill none.
+  for (int64_t t : {1, 2}) {
+    for (int64_t k : {1024, 1336}) {
+      for (Format y : y_types) {
+        add_product_case<LatentDownGemm>(
+            list,
+            {.t = t, .n = 515, .k = k, .y = y, .layout = WeightLayout::kRowMajor, .x_gap = 8});
+      }
+    }
+  }
   for (int64_t t : {1, 8, 16}) {
     add_product_case<LatentDownGemm>(
         list, {.t = t, .n = 2112, .k = 7168, .op = "fused_qkv_a_proj_with_mqa"});
