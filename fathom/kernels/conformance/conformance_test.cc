@@ -36,11 +36,9 @@ bool is_large(const Case& c, CaseInstance& instance) {
 }
 
 /// A sanitizer looks for wrong accesses, which large cases make where smaller ones do, and would
-/// take up to half a minute for each. Real shapes run where they are asked for.
-constexpr double kMostSanitizedFlops = 40e6;
-
+/// take half a minute for each. Real shapes run where they are asked for.
 bool is_left_out(const Case& c, CaseInstance& instance) {
-  return kSanitized && !c.spec.bench && instance.cost().flops >= kMostSanitizedFlops;
+  return kSanitized && !c.spec.bench && is_large(c, instance);
 }
 
 std::string only_variant;
