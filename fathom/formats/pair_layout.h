@@ -16,10 +16,10 @@
 //   pair 3 = (u & L) * F      & M        where L = 0x001B001B, F = 2^2 + 2^7 + 2^12
 //
 // (bits 4, 0, 1 and 3 of each half of u times F lie at 6, 7, 8 and 15, and no sum has a carry).
-// Eight operations for eight weights, six of them for the pipe of masks and rotations: four shifts
-// of M cannot cover a word, so seven would be the least. Codes that follow each other take fifteen,
-// and lanes of tiles would use two of every eight. Every bit has one place, so that the order can
-// be undone.
+// Eight operations for eight weights, six of them for the pipe of masks and rotations. Seven would
+// take four rotations of M that cover a word, and there are none. Codes that follow each other take
+// fifteen, and lanes of tiles would use two of every eight. Every bit has one place, so that the
+// order can be undone.
 #pragma once
 
 #include <array>
