@@ -60,14 +60,7 @@ void add_note(BenchRow& row, std::string_view note) {
 void store_shape(const CaseSpec& spec, CaseInstance& instance, BenchRow& row) {
   row.shape = instance.shape();
   split_columns(row.shape, row);
-  if (!spec.columns.empty()) {
-    row.b = row.s = row.kv = row.m = row.n = row.k = row.e = row.topk = row.h = row.d = {};
-    split_columns(spec.columns, row);
-  }
-  if (spec.batch == 0) return;
-  row.b = static_cast<double>(spec.batch);
-  row.s = static_cast<double>(spec.seq);
-  row.m = static_cast<double>(spec.batch * spec.seq);
+  store_columns(spec, row);
 }
 
 /// Variant names are views into tables; a record keeps only where one begins.
@@ -106,8 +99,7 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
   row.case_name = spec.name;
   row.op = spec.op;
   row.phase = spec.phase;
-  if (spec.batch > 0) row.b = static_cast<double>(spec.batch);
-  if (spec.seq > 0) row.s = static_cast<double>(spec.seq);
+  store_columns(spec, row);
   return row;
 }
 

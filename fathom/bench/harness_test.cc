@@ -4,6 +4,8 @@
 #include <csignal>
 #include <gtest/gtest.h>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/report.h"
@@ -335,6 +337,38 @@ TEST(Plan, FiltersByPatternPhaseAndBatch) {
   options.kernels = {"argmax"};
   ASSERT_EQ(plan_kernel_bench(options).value().size(), 1u) << "what was named is answered";
   EXPECT_EQ(plan_kernel_bench(options).value()[0].bench_case, nullptr);
+}
+
+TEST(Plan, FiltersAttentionBySequenceAndCachedLength) {
+  BenchKernelOptions options;
+  options.kernels = {"mla_decode_multi", "ragged_attention"};
+  const auto names_of = [&] {
+    std::set<std::string> names;
+    for (const BenchPlanEntry& entry : plan_kernel_bench(options).value())
+      names.insert(entry.name());
+    return names;
+  };
+
+  options.kv_len = {1024};
+  options.seq = {2, 64};
+  EXPECT_EQ(names_of(), (std::set<std::string>{"mla_decode_multi/r1_b8_kv1024_q2",
+                                               "mla_decode_multi/v2_lite_b8_kv1024_q2",
+                                               "ragged_attention/v2_lite_t64_prefix_chunk1024"}));
+  options.kv_len = {4096};
+  options.seq = {};
+  options.batch = {1};
+  EXPECT_EQ(names_of(), (std::set<std::string>{
+                            "mla_decode_multi/r1_b1_kv4096", "mla_decode_multi/v2_lite_b1_kv4096",
+                            "ragged_attention/r1_t4096", "ragged_attention/v2_lite_t4096"}));
+}
+
+TEST(Plan, EveryTimedCaseHasABatchToChooseItBy) {
+  for (const BenchPlanEntry& entry : plan_kernel_bench({}).value()) {
+    ASSERT_NE(entry.bench_case, nullptr) << entry.name();
+    BenchRow row;
+    store_columns(entry.bench_case->spec, row);
+    EXPECT_TRUE(row.m || row.b) << entry.name();
+  }
 }
 
 TEST(Plan, UnknownPhaseNamesTheKnownOnes) {

@@ -34,9 +34,7 @@ bool is_wanted(const BenchKernelOptions& options,
   const std::string_view phase = options.phase.empty() ? suite.phase : options.phase;
   if (!phase.empty() && c.spec.phase != phase) return false;
   BenchRow row;
-  split_columns(c.spec.columns, row);
-  if (c.spec.batch > 0) row.b = static_cast<double>(c.spec.batch);
-  if (c.spec.seq > 0) row.s = static_cast<double>(c.spec.seq);
+  store_columns(c.spec, row);
   const bool batch = one_of(options.batch, row.m) || one_of(options.batch, row.b);
   if (!batch || !one_of(options.seq, row.s) || !one_of(options.kv_len, row.kv)) return false;
   return matches_filter(options.filter, kernel, c);
@@ -126,6 +124,18 @@ void split_columns(std::string_view text, BenchRow& row) {
       if (name == part.substr(0, equal)) column = value;
     }
   }
+}
+
+void store_columns(const CaseSpec& spec, BenchRow& row) {
+  if (!spec.columns.empty()) {
+    row.b = row.s = row.kv = row.m = row.n = row.k = row.e = row.topk = row.h = row.d = {};
+    split_columns(spec.columns, row);
+  }
+  if (spec.rows > 0) row.m = static_cast<double>(spec.rows);
+  if (spec.batch == 0) return;
+  row.b = static_cast<double>(spec.batch);
+  row.s = static_cast<double>(spec.seq);
+  row.m = static_cast<double>(spec.batch * spec.seq);
 }
 
 std::string_view reference_name_of(const KernelEntry& kernel) {

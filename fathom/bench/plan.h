@@ -73,6 +73,9 @@ Result<std::vector<BenchPlanEntry>> plan_kernel_bench(const BenchKernelOptions& 
 /// Stores "M=1;E=256" into the split columns; axes that have no column are left out.
 void split_columns(std::string_view text, BenchRow& row);
 
+/// Stores the columns that a case gives itself; those that it leaves to its axes stay as they are.
+void store_columns(const CaseSpec& spec, BenchRow& row);
+
 /// The first reference name of a kernel, or nothing.
 std::string_view reference_name_of(const KernelEntry& kernel);
 

@@ -116,6 +116,7 @@ struct CaseSpec {
   std::string op{};       ///< the model's name of the step, "q_b_proj"; empty: the kernel's
   bool bench = false;     ///< worth timing: a real shape, left out of the default test run
   std::string phase{};    ///< "prefill", "decode" or empty
+  int64_t rows = 0;       ///< column M, where no columns are given and the axes alone say it
   std::string columns{};  ///< split columns of the report where the axes do not say them,
                           ///< "M=1;E=256;topk=8"
   std::string note{};     ///< said in the report, such as experts mapped onto a ring

@@ -87,7 +87,8 @@ void add_bench_case(CaseList& list,
                    {.spec = {.name = str_cat(name, "_t", t),
                              .op = std::move(op),
                              .bench = true,
-                             .phase = t > 128 ? "prefill" : "decode"},
+                             .phase = t > 128 ? "prefill" : "decode",
+                             .rows = t},
                     .t = t,
                     .i = i});
 }

@@ -133,14 +133,16 @@ void add_kv_write_cases(CaseList& list) {
       const CaseSpec spec = {.name = str_cat("mla_t", t, "_", format_name(cache)),
                              .op = "kv_write",
                              .bench = true,
-                             .phase = t > 128 ? "prefill" : "decode"};
+                             .phase = t > 128 ? "prefill" : "decode",
+                             .columns = str_cat("M=", t, ";D=576")};
       if (t <= 512) add_write_case(list, {.spec = spec, .t = t, .cache = cache});
       if (t >= 512) add_gather_case(list, {.spec = spec, .t = t, .cache = cache});
     }
   }
   for (const ReferencePoint& p : reference_points("kv_write")) {
     add_reference_case(list, p, {.op = "kv_write"}, [&](CaseList& one) {
-      add_write_case(one, {.spec = {.name = "reference", .bench = true}, .t = p.tokens()});
+      add_write_case(
+          one, {.spec = {.name = "reference", .bench = true, .columns = "D=576"}, .t = p.tokens()});
     });
   }
 }

@@ -130,7 +130,8 @@ void add_merge_state_cases(CaseList& list) {
       return CaseSpec{.name = str_cat(model, "_t", t),
                       .op = "_chunked_prefix_attn_mha",
                       .bench = true,
-                      .phase = "prefill"};
+                      .phase = "prefill",
+                      .rows = t};
     };
     add_merge_case(list, {.spec = spec("r1"), .t = t, .n = 128, .d = 128});
     add_merge_case(list, {.spec = spec("v2_lite"), .t = t, .n = 16, .d = 128});

@@ -71,7 +71,8 @@ void add_mla_concat_cases(CaseList& list) {
     return CaseSpec{.name = str_cat(model, "_t", t),
                     .op = std::move(op),
                     .bench = true,
-                    .phase = std::move(phase)};
+                    .phase = std::move(phase),
+                    .rows = t};
   };
   for (const auto& [model, n] :
        {std::pair<std::string_view, int64_t>{"r1", 128}, {"v2_lite", 16}}) {

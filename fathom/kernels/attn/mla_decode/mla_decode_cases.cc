@@ -551,6 +551,8 @@ void add_mla_decode_cases(CaseList& list) {
                               .op = "attn_mqa",
                               .bench = true,
                               .phase = queries > 1 ? "verify" : "decode",
+                              .columns = str_cat("B=", b, ";S=", queries, ";KV=", keys,
+                                                 ";M=", b * queries, ";H=", n, ";D=576"),
                               .note = "pages drawn from a pool of 65,536 keys"},
                      .kv_lens = std::vector<int64_t>(static_cast<size_t>(b), keys),
                      .queries = queries,

@@ -301,13 +301,17 @@ void add_ragged_attention_cases(CaseList& list) {
   add_lengths(list, Format::kF32);
   add_widths_and_values(list);
   const auto add_bench = [&](std::string_view name, int64_t n, Lengths lengths, CausalMask mask) {
-    add_ragged_case(
-        list,
-        {.spec = {.name = std::string(name), .op = "attn_mha", .bench = true, .phase = "prefill"},
-         .requests = {lengths},
-         .n = n,
-         .mask = mask,
-         .lse = mask == CausalMask::kFull});
+    add_ragged_case(list,
+                    {.spec = {.name = std::string(name),
+                              .op = "attn_mha",
+                              .bench = true,
+                              .phase = "prefill",
+                              .columns = str_cat("B=1;S=", lengths.queries, ";KV=", lengths.keys,
+                                                 ";M=", lengths.queries, ";H=", n, ";D=192")},
+                     .requests = {lengths},
+                     .n = n,
+                     .mask = mask,
+                     .lse = mask == CausalMask::kFull});
   };
   for (int64_t t : {512, 1024, 4096}) {
     add_bench(str_cat("r1_t", t), 128, {t, t}, CausalMask::kCausal);

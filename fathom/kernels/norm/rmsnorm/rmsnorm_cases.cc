@@ -23,7 +23,8 @@ CaseSpec spec_of(const NormShape& s) {
   return {.name = s.name,
           .op = s.op,
           .bench = s.bench,
-          .phase = !s.bench ? "" : (s.t > 128 ? "prefill" : "decode")};
+          .phase = !s.bench ? "" : (s.t > 128 ? "prefill" : "decode"),
+          .rows = s.t};
 }
 
 /// What is timed has values of a model.

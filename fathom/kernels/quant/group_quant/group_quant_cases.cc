@@ -292,7 +292,8 @@ void add_bench_cases(CaseList& list, Format q) {
     s.spec = {.name = str_cat(name, "_t", s.t),
               .op = "input_quant",
               .bench = true,
-              .phase = s.t > 128 ? "prefill" : "decode"};
+              .phase = s.t > 128 ? "prefill" : "decode",
+              .rows = s.t};
     s.q = q;
     add_group_case<K>(list, s);
   };

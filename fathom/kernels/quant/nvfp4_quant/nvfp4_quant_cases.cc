@@ -187,7 +187,8 @@ void add_plain_cases(CaseList& list) {
     add_plain_case(list, {.spec = {.name = str_cat("r1_hidden_t", t),
                                    .op = "input_quant",
                                    .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode"},
+                                   .phase = t > 128 ? "prefill" : "decode",
+                                   .rows = t},
                           .t = t,
                           .k = 7168});
   }
@@ -195,7 +196,8 @@ void add_plain_cases(CaseList& list) {
   add_plain_case(list, {.spec = {.name = "r1_hidden_chunk_t14000",
                                  .op = "input_quant",
                                  .bench = true,
-                                 .phase = "prefill"},
+                                 .phase = "prefill",
+                                 .rows = 14000},
                         .t = 14000,
                         .k = 7168});
 }
@@ -344,7 +346,8 @@ void add_experts_cases(CaseList& list) {
     add_experts_case(list, {.spec = {.name = str_cat(name, "_t", tokens),
                                      .op = "experts",
                                      .bench = true,
-                                     .phase = tokens > 128 ? "prefill" : "decode"},
+                                     .phase = tokens > 128 ? "prefill" : "decode",
+                                     .rows = tokens},
                             .rows = 8 * tokens,
                             .experts = 256,
                             .k = k,

@@ -145,7 +145,8 @@ TokenShape r1_shape(std::string_view name, int64_t t, int64_t d) {
   return {.spec = {.name = str_cat(name, "_t", t),
                    .op = "input_quant",
                    .bench = true,
-                   .phase = t > 128 ? "prefill" : "decode"},
+                   .phase = t > 128 ? "prefill" : "decode",
+                   .rows = t},
           .t = t,
           .d = d};
 }
@@ -193,7 +194,8 @@ void add_token_quant_cases(CaseList& list) {
     add_token_case(list, {.spec = {.name = str_cat(name, "_t", t),
                                    .op = "input_quant",
                                    .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode"},
+                                   .phase = t > 128 ? "prefill" : "decode",
+                                   .rows = t},
                           .t = t,
                           .d = d});
   };

@@ -224,7 +224,8 @@ void add_quant_cases(CaseList& list) {
     add_quant_case(list, {.spec = {.name = str_cat("r1_t", t),
                                    .op = "attn_mqa",
                                    .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode"},
+                                   .phase = t > 128 ? "prefill" : "decode",
+                                   .rows = t},
                           .t = t,
                           .n = 128});
   }
@@ -235,11 +236,13 @@ void add_quant_cases(CaseList& list) {
     });
   }
   // 1,200 tokens of 129 heads of 576: 267 MB, which no cache holds.
-  add_quant_case(
-      list,
-      {.spec = {.name = "r1_chunk_t1200", .op = "attn_mqa", .bench = true, .phase = "prefill"},
-       .t = 1200,
-       .n = 128});
+  add_quant_case(list, {.spec = {.name = "r1_chunk_t1200",
+                                 .op = "attn_mqa",
+                                 .bench = true,
+                                 .phase = "prefill",
+                                 .rows = 1200},
+                        .t = 1200,
+                        .n = 128});
 }
 
 void add_write_cases(CaseList& list) {
@@ -320,15 +323,20 @@ void add_write_cases(CaseList& list) {
                           .q = Format::kBf16,
                           .cache = Format::kBf16});
   for (int64_t t : {1, 8, 64, 128}) {
-    const auto spec = [&](std::string_view name) {
-      return CaseSpec{
-          .name = str_cat(name, "_t", t), .op = "attn_mqa", .bench = true, .phase = "decode"};
+    const auto spec = [&](std::string_view name, int64_t heads) {
+      return CaseSpec{.name = str_cat(name, "_t", t),
+                      .op = "attn_mqa",
+                      .bench = true,
+                      .phase = "decode",
+                      .columns = str_cat("M=", t, ";H=", heads, ";D=576")};
     };
-    add_prepare_case(list, {.spec = spec("r1_fp8"), .t = t, .n = 128});
-    add_prepare_case(
-        list,
-        {.spec = spec("r1_bf16"), .t = t, .n = 128, .q = Format::kBf16, .cache = Format::kBf16});
-    add_prepare_case(list, {.spec = spec("v2_lite_bf16"),
+    add_prepare_case(list, {.spec = spec("r1_fp8", 128), .t = t, .n = 128});
+    add_prepare_case(list, {.spec = spec("r1_bf16", 128),
+                            .t = t,
+                            .n = 128,
+                            .q = Format::kBf16,
+                            .cache = Format::kBf16});
+    add_prepare_case(list, {.spec = spec("v2_lite_bf16", 16),
                             .t = t,
                             .n = 16,
                             .q = Format::kBf16,
