@@ -343,8 +343,9 @@ TEST(Plan, FiltersAttentionBySequenceAndCachedLength) {
   BenchKernelOptions options;
   options.kernels = {"mla_decode_multi", "ragged_attention"};
   const auto names_of = [&] {
+    const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
     std::set<std::string> names;
-    for (const BenchPlanEntry& entry : plan_kernel_bench(options).value())
+    for (const BenchPlanEntry& entry : plan)
       names.insert(entry.name());
     return names;
   };
@@ -363,7 +364,8 @@ TEST(Plan, FiltersAttentionBySequenceAndCachedLength) {
 }
 
 TEST(Plan, EveryTimedCaseHasABatchToChooseItBy) {
-  for (const BenchPlanEntry& entry : plan_kernel_bench({}).value()) {
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench({}).value();
+  for (const BenchPlanEntry& entry : plan) {
     ASSERT_NE(entry.bench_case, nullptr) << entry.name();
     BenchRow row;
     store_columns(entry.bench_case->spec, row);
