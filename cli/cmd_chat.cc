@@ -1,4 +1,5 @@
 // chat: a conversation on the terminal. Answers stream; Ctrl-C stops an answer, not the program.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <unistd.h>

@@ -1,4 +1,5 @@
 // doctor: what this machine offers, measured, and the variants of each kernel.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

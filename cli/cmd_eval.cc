@@ -1,4 +1,5 @@
 // eval: perplexity of a text, comparison with reference outputs, logits of given ids.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

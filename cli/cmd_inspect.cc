@@ -1,4 +1,5 @@
 // inspect: what a model is, what it needs, and which kernel each op gets. Needs no weights.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -1,4 +1,5 @@
 // quantize: a checkpoint in another number format.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

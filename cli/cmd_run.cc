@@ -1,4 +1,5 @@
 // run: one completion of a prompt.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <unistd.h>

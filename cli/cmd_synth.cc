@@ -1,4 +1,5 @@
 // synth: a small random checkpoint of any supported family and format.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 

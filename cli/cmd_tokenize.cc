@@ -1,4 +1,5 @@
 // tokenize: text or a conversation to token ids, and back.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 

@@ -1,12 +1,17 @@
 // A subcommand of the program: its flags and its action.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "fathom/base/status.h"
+
+// The parser's header takes seconds to compile; whoever adds flags includes it.
+namespace CLI {
+class App;
+class Validator;
+}  // namespace CLI
 
 namespace fathom::cli {
 

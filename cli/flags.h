@@ -5,7 +5,6 @@
 // parser's own precedence is another one.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <string>
 

@@ -1,5 +1,6 @@
 #include "cli/bench/bench_model.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -1,5 +1,6 @@
 // bench kernel: cases of kernels, checked and timed. bench model: prefill and decode of a whole
 // model. bench compare: two runs of bench kernel.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

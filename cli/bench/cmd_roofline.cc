@@ -1,4 +1,5 @@
 // roofline: what a benchmark or a recorded run reached, under the ceilings of a machine.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 

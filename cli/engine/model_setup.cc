@@ -1,5 +1,7 @@
 #include "cli/engine/model_setup.h"
 
+#include <CLI/CLI.hpp>
+
 #include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"

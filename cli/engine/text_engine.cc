@@ -1,5 +1,6 @@
 #include "cli/engine/text_engine.h"
 
+#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cctype>
 #include <charconv>

@@ -1,4 +1,5 @@
 // trace: documents of what a model does, out of the calls it makes. trace diff: two of them.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
