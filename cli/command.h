@@ -10,8 +10,7 @@
 // The parser's header takes seconds to compile; whoever adds flags includes it.
 namespace CLI {
 class App;
-class Validator;
-}  // namespace CLI
+}
 
 namespace fathom::cli {
 

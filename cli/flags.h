@@ -10,6 +10,10 @@
 
 #include "cli/command.h"
 
+namespace CLI {
+class Validator;
+}
+
 namespace fathom::cli {
 
 /// Adds the flags of every command, with FATHOM_<FLAG> names in the help.

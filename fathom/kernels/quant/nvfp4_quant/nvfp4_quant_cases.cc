@@ -183,23 +183,19 @@ void add_plain_cases(CaseList& list) {
       }
     }
   }
-  for (int64_t t : {1, 8, 64, 128, 512, 1024}) {
-    add_plain_case(list, {.spec = {.name = str_cat("r1_hidden_t", t),
+  const auto add_bench = [&](std::string_view name, int64_t t) {
+    add_plain_case(list, {.spec = {.name = str_cat(name, "_t", t),
                                    .op = "input_quant",
                                    .bench = true,
                                    .phase = t > 128 ? "prefill" : "decode",
                                    .rows = t},
                           .t = t,
                           .k = 7168});
-  }
+  };
+  for (int64_t t : {1, 8, 64, 128, 512, 1024})
+    add_bench("r1_hidden", t);
   // 14,000 x 7,168 in and 9/32 as many bytes out: 257 MB, which no cache holds.
-  add_plain_case(list, {.spec = {.name = "r1_hidden_chunk_t14000",
-                                 .op = "input_quant",
-                                 .bench = true,
-                                 .phase = "prefill",
-                                 .rows = 14000},
-                        .t = 14000,
-                        .k = 7168});
+  add_bench("r1_hidden_chunk", 14000);
 }
 
 // ---- nvfp4_quant_experts ----

@@ -190,22 +190,13 @@ void add_token_quant_cases(CaseList& list) {
                             .row_gap = 5});
     }
   }
-  const auto add_bench = [&](std::string_view name, int64_t t, int64_t d) {
-    add_token_case(list, {.spec = {.name = str_cat(name, "_t", t),
-                                   .op = "input_quant",
-                                   .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode",
-                                   .rows = t},
-                          .t = t,
-                          .d = d});
-  };
   for (int64_t t : {1, 8, 64, 128, 512, 1024}) {
-    add_bench("r1_hidden", t, 7168);
-    add_bench("r1_q_latent", t, 1536);
+    add_token_case(list, r1_shape("r1_hidden", t, 7168));
+    add_token_case(list, r1_shape("r1_q_latent", t, 1536));
   }
-  add_bench("r1_heads", 1024, 16384);
+  add_token_case(list, r1_shape("r1_heads", 1024, 16384));
   // 12,000 x 7,168 in and half as many bytes out: 258 MB, which no cache holds.
-  add_bench("r1_hidden_chunk", 12000, 7168);
+  add_token_case(list, r1_shape("r1_hidden_chunk", 12000, 7168));
 }
 
 }  // namespace fathom

@@ -220,15 +220,17 @@ void add_quant_cases(CaseList& list) {
   add_quant_case(
       list,
       {.spec = {.name = "t3_l1032_r264"}, .t = 3, .n = 5, .l = 1032, .r = 264, .q_scale = 0.3f});
-  for (int64_t t : {1, 8, 64, 128, 512}) {
-    add_quant_case(list, {.spec = {.name = str_cat("r1_t", t),
+  const auto add_bench = [&](std::string_view name, int64_t t) {
+    add_quant_case(list, {.spec = {.name = str_cat(name, "_t", t),
                                    .op = "attn_mqa",
                                    .bench = true,
                                    .phase = t > 128 ? "prefill" : "decode",
                                    .rows = t},
                           .t = t,
                           .n = 128});
-  }
+  };
+  for (int64_t t : {1, 8, 64, 128, 512})
+    add_bench("r1", t);
   for (const ReferencePoint& p : reference_points("mla_rope_quant_fp8")) {
     add_reference_case(list, p, {.op = "rope_quantize"}, [&](CaseList& one) {
       add_quant_case(one,
@@ -236,13 +238,7 @@ void add_quant_cases(CaseList& list) {
     });
   }
   // 1,200 tokens of 129 heads of 576: 267 MB, which no cache holds.
-  add_quant_case(list, {.spec = {.name = "r1_chunk_t1200",
-                                 .op = "attn_mqa",
-                                 .bench = true,
-                                 .phase = "prefill",
-                                 .rows = 1200},
-                        .t = 1200,
-                        .n = 128});
+  add_bench("r1_chunk", 1200);
 }
 
 void add_write_cases(CaseList& list) {
