@@ -5,6 +5,20 @@
 
 namespace fathom {
 
+std::string phase_of_case(bool timed, int64_t tokens) {
+  constexpr int64_t kMostDecoded = 128;
+  if (!timed) return {};
+  return tokens > kMostDecoded ? "prefill" : "decode";
+}
+
+CaseSpec timed_spec(std::string_view name, std::string_view op, int64_t tokens) {
+  return {.name = str_cat(name, "_t", tokens),
+          .op = std::string(op),
+          .bench = true,
+          .phase = phase_of_case(true, tokens),
+          .rows = tokens};
+}
+
 void CaseList::add_case(Case c) {
   FATHOM_CHECK(names_.insert(str_cat(c.kernel, "/", c.spec.name)).second,
                str_cat("two cases of ", c.kernel, " are called ", c.spec.name));

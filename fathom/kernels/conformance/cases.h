@@ -54,6 +54,10 @@ class CaseInstance {
   /// Why the kernel (its pinned variant) would not take this case; empty if it would.
   virtual std::string why_not(Exec& ex) = 0;
 
+  /// The same of rows [begin, begin + count) of a copy: a variant may be for a call and not for a
+  /// piece of it.
+  virtual std::string why_not_rows(Exec& ex, int copy, int64_t begin, int64_t count) = 0;
+
   /// Launches on a copy: in the memory of the host, or of the GPU if that is the backend of `ex`.
   virtual Status run(Exec& ex, int copy) = 0;
 
@@ -125,6 +129,13 @@ struct CaseSpec {
   int64_t seq = 0;
   double flops = 0;  ///< of a call whose operands take long to make; lets a machine leave it out
 };
+
+/// What a case of so many tokens is timed as: "decode" up to 128, "prefill" beyond; empty if it is
+/// not timed.
+std::string phase_of_case(bool timed, int64_t tokens);
+
+/// Spec of a timed case NAME_tTOKENS whose axes say all but the rows.
+CaseSpec timed_spec(std::string_view name, std::string_view op, int64_t tokens);
 
 struct Case {
   std::string kernel;

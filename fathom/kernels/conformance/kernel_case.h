@@ -81,13 +81,17 @@ class KernelCase final : public CaseInstance {
 
   std::string why_not(Exec& ex) override { return fathom::why_not<K>(ex, op(), args_[0]); }
 
+  std::string why_not_rows(Exec& ex, int copy, int64_t begin, int64_t count) override {
+    return fathom::why_not<K>(ex, op(), args_of_rows(ex, copy, begin, count));
+  }
+
   Status run(Exec& ex, int copy) override {
     const std::vector<Args>& args = ex.backend == Backend::kCuda ? gpu_args_ : args_;
     return launch<K>(ex, op(), args[static_cast<size_t>(copy)]);
   }
 
   Status run_rows(Exec& ex, int copy, int64_t begin, int64_t count) override {
-    return launch<K>(ex, op(), data_.bind_(data_.rows_binding(side_of(ex), copy, begin, count)));
+    return launch<K>(ex, op(), args_of_rows(ex, copy, begin, count));
   }
 
   int64_t workspace_bytes(Exec& ex) override {
@@ -177,6 +181,10 @@ class KernelCase final : public CaseInstance {
  private:
   static Side side_of(const Exec& ex) {
     return ex.backend == Backend::kCuda ? Side::kGpu : Side::kHost;
+  }
+
+  Args args_of_rows(const Exec& ex, int copy, int64_t begin, int64_t count) {
+    return data_.bind_(data_.rows_binding(side_of(ex), copy, begin, count));
   }
 
   // Errors name the kernel; the recorder gets the op from the case.

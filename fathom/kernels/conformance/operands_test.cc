@@ -140,6 +140,29 @@ TEST(CaseHarness, FindsRowsThatDependOnTheThreads) {
   EXPECT_EQ(broken_trait_of(looks_at_the_threads), "2 threads give other bits than one");
 }
 
+// Variant `of_many` takes four rows or more of the case's five, so of its pieces rows 1 to 4 alone.
+std::string broken_trait_of_many(RunTwice run) {
+  constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
+  Impl<Twice>::tables[static_cast<size_t>(Backend::kCpu)] =
+      VariantTable<Twice>{{"of_many", Isa::kPortable, "", kTraits, run, MathUnit::kF32,
+                           [](const Twice::Args& a) { return a.x.dim(0) >= 4; }},
+                          {"any", Isa::kPortable, "", kTraits, twice}};
+  return check_traits(*make_case(), "twice", "of_many", kTraits, {});
+}
+
+TEST(CaseHarness, PassesOverPiecesThatThePinnedVariantIsNotFor) {
+  EXPECT_EQ(broken_trait_of_many(twice), "");
+}
+
+TEST(CaseHarness, FindsRowsThatDependOnTheBatchInThePiecesThatAVariantTakes) {
+  EXPECT_EQ(broken_trait_of_many([](Exec& ex, const Twice::Args& a) {
+              Status s = twice(ex, a);
+              a.y.row<float>(a.x.dim(0) - 1)[0] *= 1.0f + 1e-7f * static_cast<float>(a.x.dim(0));
+              return s;
+            }),
+            "y row 4 has other bits when rows 1..4 run alone");
+}
+
 TEST(CaseHarness, SameSeedGivesSameInputs) {
   install(twice);
   CaseRunner runner(1);

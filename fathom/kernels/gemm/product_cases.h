@@ -153,9 +153,7 @@ inline CaseSpec product_case_spec(
       .name = str_cat(op, bench ? "_t" : "t", t, "_", n, "x", k, suffix.empty() ? "" : "_", suffix),
       .op = op,
       .bench = bench,
-      .phase = !bench    ? ""
-               : t > 128 ? "prefill"
-                         : "decode",
+      .phase = phase_of_case(bench, t),
       .columns = str_cat("M=", t, ";N=", n, ";K=", k)};
 }
 
@@ -168,9 +166,7 @@ void add_product_case(CaseList& list, const ProductShape& s) {
       .name = product_case_name(s),
       .op = s.op,
       .bench = bench,
-      .phase = !bench      ? ""
-               : s.t > 128 ? "prefill"
-                           : "decode",
+      .phase = phase_of_case(bench, s.t),
       .columns = str_cat("M=", s.t, ";N=", s.n, ";K=", s.k),
   };
   add_case<K>(list, spec, [s, bench](CaseBuilder<K>& c) {
@@ -330,9 +326,7 @@ void add_grouped_case(CaseList& list, const GroupedShape& s) {
       .name = grouped_case_name(s),
       .op = s.op,
       .bench = bench,
-      .phase = !bench         ? ""
-               : tokens > 128 ? "prefill"
-                              : "decode",
+      .phase = phase_of_case(bench, tokens),
       .columns =
           str_cat("M=", tokens, ";N=", s.n, ";K=", s.k, ";E=", s.experts(), ";topk=", s.top_k),
       .note = s.ring_bytes > 0 ? "experts mapped onto a ring" : "",

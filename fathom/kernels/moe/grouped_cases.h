@@ -100,9 +100,7 @@ inline CaseSpec grouped_case_spec(const char* op,
       .name = str_cat(op, bench ? "_" : "", load.text(), "_", n, "x", k, "_", suffix),
       .op = op,
       .bench = bench,
-      .phase = !bench         ? ""
-               : tokens > 128 ? "prefill"
-                              : "decode",
+      .phase = phase_of_case(bench, tokens),
       .columns = str_cat("M=", tokens, ";N=", n, ";K=", k, ";E=", load.experts(), ";topk=", top_k)};
 }
 

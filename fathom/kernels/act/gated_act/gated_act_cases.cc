@@ -80,17 +80,10 @@ template <class K>
 void add_bench_case(CaseList& list,
                     double (*activation)(double),
                     std::string_view name,
-                    std::string op,
+                    std::string_view op,
                     int64_t t,
                     int64_t i) {
-  add_gate_case<K>(list, activation,
-                   {.spec = {.name = str_cat(name, "_t", t),
-                             .op = std::move(op),
-                             .bench = true,
-                             .phase = t > 128 ? "prefill" : "decode",
-                             .rows = t},
-                    .t = t,
-                    .i = i});
+  add_gate_case<K>(list, activation, {.spec = timed_spec(name, op, t), .t = t, .i = i});
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ void add_kv_write_cases(CaseList& list) {
       const CaseSpec spec = {.name = str_cat("mla_t", t, "_", format_name(cache)),
                              .op = "kv_write",
                              .bench = true,
-                             .phase = t > 128 ? "prefill" : "decode",
+                             .phase = phase_of_case(true, t),
                              .columns = str_cat("M=", t, ";D=576")};
       if (t <= 512) add_write_case(list, {.spec = spec, .t = t, .cache = cache});
       if (t >= 512) add_gather_case(list, {.spec = spec, .t = t, .cache = cache});

@@ -127,11 +127,9 @@ void add_merge_state_cases(CaseList& list) {
       {.spec = {.name = "t6_n4_d64_f32_to_bf16"}, .t = 6, .n = 4, .d = 64, .in = Format::kF32});
   for (int64_t t : {64, 512}) {
     const auto spec = [&](std::string_view model) {
-      return CaseSpec{.name = str_cat(model, "_t", t),
-                      .op = "_chunked_prefix_attn_mha",
-                      .bench = true,
-                      .phase = "prefill",
-                      .rows = t};
+      CaseSpec s = timed_spec(model, "_chunked_prefix_attn_mha", t);
+      s.phase = "prefill";  // no decoding step merges
+      return s;
     };
     add_merge_case(list, {.spec = spec("r1"), .t = t, .n = 128, .d = 128});
     add_merge_case(list, {.spec = spec("v2_lite"), .t = t, .n = 16, .d = 128});

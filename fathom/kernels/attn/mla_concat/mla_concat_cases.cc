@@ -67,44 +67,33 @@ void add_mla_concat_cases(CaseList& list) {
                         {.spec = odd, .t = t, .n = 5, .first = 31, .second = 1, .format = format});
     }
   }
-  const auto spec = [](std::string_view model, int64_t t, std::string op, std::string phase) {
-    return CaseSpec{.name = str_cat(model, "_t", t),
-                    .op = std::move(op),
-                    .bench = true,
-                    .phase = std::move(phase),
-                    .rows = t};
-  };
   for (const auto& [model, n] :
        {std::pair<std::string_view, int64_t>{"r1", 128}, {"v2_lite", 16}}) {
     for (int64_t t : {512, 1024}) {
-      add_concat_k_case(list, {.spec = spec(model, t, "_concat_and_cast_mha_k", "prefill"),
+      add_concat_k_case(list, {.spec = timed_spec(model, "_concat_and_cast_mha_k", t),
                                .t = t,
                                .n = n,
                                .first = 128,
                                .second = 64});
     }
     for (int64_t t : {1, 8, 64, 128}) {
-      add_concat_q_case(list, {.spec = spec(model, t, "_merge_q", "decode"),
-                               .t = t,
-                               .n = n,
-                               .first = 512,
-                               .second = 64});
+      add_concat_q_case(
+          list,
+          {.spec = timed_spec(model, "_merge_q", t), .t = t, .n = n, .first = 512, .second = 64});
     }
   }
   // 82 and 295 kB a token: 270 MB, which no cache holds.
-  add_concat_k_case(list, {.spec = spec("r1_chunk", 3300, "_concat_and_cast_mha_k", "prefill"),
+  add_concat_k_case(list, {.spec = timed_spec("r1_chunk", "_concat_and_cast_mha_k", 3300),
                            .t = 3300,
                            .n = 128,
                            .first = 128,
                            .second = 64});
-  add_concat_q_case(list, {.spec = spec("r1_chunk", 910, "_merge_q", "decode"),
-                           .t = 910,
-                           .n = 128,
-                           .first = 512,
-                           .second = 64});
+  CaseSpec chunk = timed_spec("r1_chunk", "_merge_q", 910);
+  chunk.phase = "decode";  // no prefill has this step
+  add_concat_q_case(list, {.spec = chunk, .t = 910, .n = 128, .first = 512, .second = 64});
   for (const ReferencePoint& p : reference_points("concat_k")) {
     add_reference_case(list, p, {.op = "concat_and_cast_mha_k"}, [&](CaseList& one) {
-      add_concat_k_case(one, {.spec = spec("r1", p.tokens(), "", ""),
+      add_concat_k_case(one, {.spec = timed_spec("reference", "", p.tokens()),
                               .t = p.tokens(),
                               .n = 128,
                               .first = 128,
@@ -113,7 +102,7 @@ void add_mla_concat_cases(CaseList& list) {
   }
   for (const ReferencePoint& p : reference_points("concat_absorbed_q")) {
     add_reference_case(list, p, {.op = "concat_mla_absorb_q"}, [&](CaseList& one) {
-      add_concat_q_case(one, {.spec = spec("r1", p.tokens(), "", ""),
+      add_concat_q_case(one, {.spec = timed_spec("reference", "", p.tokens()),
                               .t = p.tokens(),
                               .n = 128,
                               .first = 512,

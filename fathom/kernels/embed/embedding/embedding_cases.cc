@@ -67,25 +67,12 @@ void add_embedding_cases(CaseList& list) {
     }
   }
   for (int64_t t : {1, 8, 64, 512}) {
-    const std::string phase = t > 128 ? "prefill" : "decode";
-    add_embed_case(list, {.spec = {.name = str_cat("r1_t", t),
-                                   .op = "embed_tokens",
-                                   .bench = true,
-                                   .phase = phase,
-                                   .rows = t,
-                                   .note = "8,080 of the 129,280 rows of the table"},
-                          .t = t,
-                          .h = 7168,
-                          .v = 8080});
-    add_embed_case(list, {.spec = {.name = str_cat("v2_lite_t", t),
-                                   .op = "embed_tokens",
-                                   .bench = true,
-                                   .phase = phase,
-                                   .rows = t,
-                                   .note = "12,800 of the 102,400 rows of the table"},
-                          .t = t,
-                          .h = 2048,
-                          .v = 12800});
+    CaseSpec spec = timed_spec("r1", "embed_tokens", t);
+    spec.note = "8,080 of the 129,280 rows of the table";
+    add_embed_case(list, {.spec = spec, .t = t, .h = 7168, .v = 8080});
+    spec = timed_spec("v2_lite", "embed_tokens", t);
+    spec.note = "12,800 of the 102,400 rows of the table";
+    add_embed_case(list, {.spec = spec, .t = t, .h = 2048, .v = 12800});
   }
 }
 

@@ -141,7 +141,7 @@ void add(CaseList& list, const LayerShape& s) {
   const CaseSpec spec{.name = layer_case_name(s),
                       .op = "experts",
                       .bench = bench,
-                      .phase = bench ? (s.tokens > 128 ? "prefill" : "decode") : "",
+                      .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.top_k,
                                          ";H=", s.hidden, ";I=", s.intermediate),
                       .note = s.ring_bytes > 0 ? "experts mapped onto a ring" : ""};

@@ -31,11 +31,10 @@ CaseSpec spec_of(const Shape& s, bool bench) {
   if (!s.with_bias) name += "_nobias";
   str_append(name, str_cat("_", format_name(s.format), bench ? "_real" : ""));
   if (s.values == Logits::kEdges) name += "_edges";
-  const bool prefill = s.tokens > 128;
   return {.name = name,
           .op = "topk",
           .bench = bench,
-          .phase = bench ? (prefill ? "prefill" : "decode") : "",
+          .phase = phase_of_case(bench, s.tokens),
           .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.chosen)};
 }
 

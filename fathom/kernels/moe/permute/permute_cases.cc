@@ -9,10 +9,6 @@
 namespace fathom {
 namespace {
 
-std::string phase_of(bool bench, int64_t tokens) {
-  return bench ? (tokens > 128 ? "prefill" : "decode") : "";
-}
-
 struct Shape {
   int64_t tokens;
   int64_t top_k;
@@ -58,7 +54,7 @@ void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench =
   const CaseSpec spec{.name = name_of(s) + (some_missing ? "_some_missing" : ""),
                       .op = "experts",
                       .bench = bench,
-                      .phase = phase_of(bench, s.tokens),
+                      .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
   add_case<PermuteRows>(list, spec, [=](CaseBuilder<PermuteRows>& c) {
     const int64_t rows = s.tokens * s.top_k;
@@ -118,7 +114,7 @@ void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool benc
   const CaseSpec spec{.name = name,
                       .op = "moe_combine",
                       .bench = bench,
-                      .phase = phase_of(bench, s.tokens),
+                      .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
   add_case<UnpermuteWeightedSum>(list, spec, [=](CaseBuilder<UnpermuteWeightedSum>& c) {
     c.set_batch(s.tokens);
@@ -167,7 +163,7 @@ void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench 
   const CaseSpec spec{.name = name,
                       .op = "moe_combine",
                       .bench = bench,
-                      .phase = phase_of(bench, s.tokens),
+                      .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
   add_case<TopkSum>(list, spec, [=](CaseBuilder<TopkSum>& c) {
     c.set_batch(s.tokens);

@@ -62,7 +62,7 @@ CaseSpec spec_of(const RouteShape& s) {
   return {.name = name_of(s.tokens, s.top_k, s.experts, s.kind) + (s.bench ? "_real" : ""),
           .op = "experts",
           .bench = s.bench,
-          .phase = s.bench ? (s.tokens > 128 ? "prefill" : "decode") : "",
+          .phase = phase_of_case(s.bench, s.tokens),
           .columns = str_cat("M=", s.tokens, ";E=", s.experts, ";topk=", s.top_k)};
 }
 

@@ -116,7 +116,7 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
   const CaseSpec spec{.name = name_of(s),
                       .op = s.second ? "experts_down" : "experts_gate_up",
                       .bench = bench,
-                      .phase = bench ? (s.tokens > 128 ? "prefill" : "decode") : "",
+                      .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";N=", s.n, ";K=", s.k, ";E=", s.experts,
                                          ";topk=", s.top_k),
                       .note = ring_bytes > 0 ? "experts mapped onto a ring" : ""};

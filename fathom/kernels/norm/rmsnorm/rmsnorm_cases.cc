@@ -23,7 +23,7 @@ CaseSpec spec_of(const NormShape& s) {
   return {.name = s.name,
           .op = s.op,
           .bench = s.bench,
-          .phase = !s.bench ? "" : (s.t > 128 ? "prefill" : "decode"),
+          .phase = phase_of_case(s.bench, s.t),
           .rows = s.t};
 }
 

@@ -289,11 +289,7 @@ void add_small_cases(CaseList& list, Format q) {
 template <class K>
 void add_bench_cases(CaseList& list, Format q) {
   const auto add = [&](std::string_view name, GroupShape s) {
-    s.spec = {.name = str_cat(name, "_t", s.t),
-              .op = "input_quant",
-              .bench = true,
-              .phase = s.t > 128 ? "prefill" : "decode",
-              .rows = s.t};
+    s.spec = timed_spec(name, "input_quant", s.t);
     s.q = q;
     add_group_case<K>(list, s);
   };

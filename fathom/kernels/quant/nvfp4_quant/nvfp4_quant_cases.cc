@@ -184,13 +184,7 @@ void add_plain_cases(CaseList& list) {
     }
   }
   const auto add_bench = [&](std::string_view name, int64_t t) {
-    add_plain_case(list, {.spec = {.name = str_cat(name, "_t", t),
-                                   .op = "input_quant",
-                                   .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode",
-                                   .rows = t},
-                          .t = t,
-                          .k = 7168});
+    add_plain_case(list, {.spec = timed_spec(name, "input_quant", t), .t = t, .k = 7168});
   };
   for (int64_t t : {1, 8, 64, 128, 512, 1024})
     add_bench("r1_hidden", t);
@@ -339,11 +333,7 @@ void add_experts_cases(CaseList& list) {
   add_experts_case(
       list, {.spec = {.name = "r37_e64_k96_most_are_empty"}, .rows = 37, .experts = 64, .k = 96});
   const auto add_bench = [&](std::string_view name, int64_t tokens, int64_t k, int64_t topk) {
-    add_experts_case(list, {.spec = {.name = str_cat(name, "_t", tokens),
-                                     .op = "experts",
-                                     .bench = true,
-                                     .phase = tokens > 128 ? "prefill" : "decode",
-                                     .rows = tokens},
+    add_experts_case(list, {.spec = timed_spec(name, "experts", tokens),
                             .rows = 8 * tokens,
                             .experts = 256,
                             .k = k,

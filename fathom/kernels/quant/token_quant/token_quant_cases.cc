@@ -142,13 +142,7 @@ TokenShape small_shape(int64_t t, int64_t d, Format format) {
 }
 
 TokenShape r1_shape(std::string_view name, int64_t t, int64_t d) {
-  return {.spec = {.name = str_cat(name, "_t", t),
-                   .op = "input_quant",
-                   .bench = true,
-                   .phase = t > 128 ? "prefill" : "decode",
-                   .rows = t},
-          .t = t,
-          .d = d};
+  return {.spec = timed_spec(name, "input_quant", t), .t = t, .d = d};
 }
 
 void add_int8_and_tensor_cases(CaseList& list) {

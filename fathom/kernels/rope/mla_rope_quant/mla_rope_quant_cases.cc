@@ -221,13 +221,7 @@ void add_quant_cases(CaseList& list) {
       list,
       {.spec = {.name = "t3_l1032_r264"}, .t = 3, .n = 5, .l = 1032, .r = 264, .q_scale = 0.3f});
   const auto add_bench = [&](std::string_view name, int64_t t) {
-    add_quant_case(list, {.spec = {.name = str_cat(name, "_t", t),
-                                   .op = "attn_mqa",
-                                   .bench = true,
-                                   .phase = t > 128 ? "prefill" : "decode",
-                                   .rows = t},
-                          .t = t,
-                          .n = 128});
+    add_quant_case(list, {.spec = timed_spec(name, "attn_mqa", t), .t = t, .n = 128});
   };
   for (int64_t t : {1, 8, 64, 128, 512})
     add_bench("r1", t);

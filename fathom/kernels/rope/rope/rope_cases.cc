@@ -206,15 +206,7 @@ void add_cache_cases(CaseList& list) {
 }
 
 void add_bench_case(CaseList& list, AddCase add, std::string_view model, int64_t t, int64_t n) {
-  add(list, {.spec = {.name = str_cat(model, "_t", t),
-                      .op = "rotary_emb",
-                      .bench = true,
-                      .phase = t > 128 ? "prefill" : "decode",
-                      .rows = t},
-             .t = t,
-             .n = n,
-             .r = 64,
-             .row_gap = 128});
+  add(list, {.spec = timed_spec(model, "rotary_emb", t), .t = t, .n = n, .r = 64, .row_gap = 128});
 }
 
 }  // namespace
