@@ -20,27 +20,80 @@ void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
   const auto r = static_cast<size_t>(requests);
   for (auto* array : {&token_ids_, &positions_, &logit_rows_})
     array->reserve(t);
-  slots_.reserve(t);
+  for (auto& slots : slots_)
+    slots.reserve(t);
+  slot_views_.reserve(slots_.size());
   for (Range* range : {&prefill_, &decode_}) {
     range->query_offsets.reserve(r + 1);
     range->kv_lens.reserve(r);
     range->block_table.reserve(r * static_cast<size_t>(pages));
+    range->request_slots.reserve(r);
   }
 }
 
 // Copies of the request with the fewest keys, behind the requests of the range.
-void BatchBuffer::add_copies(int64_t count, int64_t width, int64_t first_token, Range& range) {
+void BatchBuffer::add_copies(
+    int64_t count, int64_t width, int64_t queries, int64_t first_token, Range& range) {
   const auto shortest = std::ranges::min_element(range.kv_lens) - range.kv_lens.begin();
-  const auto token = static_cast<size_t>(first_token + shortest);
+  const auto request = static_cast<size_t>(shortest);
   const auto table = range.block_table.begin();
   for (auto b = static_cast<int64_t>(range.kv_lens.size()); b < count; ++b) {
-    logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
-    token_ids_.push_back(token_ids_[token]);
-    positions_.push_back(positions_[token]);
-    slots_.push_back(-1);
-    range.query_offsets.push_back(range.query_offsets.back() + 1);
-    range.kv_lens.push_back(range.kv_lens[static_cast<size_t>(shortest)]);
+    for (int64_t q = 0; q < queries; ++q) {
+      const auto token = static_cast<size_t>(first_token + shortest * queries + q);
+      logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
+      token_ids_.push_back(token_ids_[token]);
+      positions_.push_back(positions_[token]);
+      for (auto& slots : slots_)
+        slots.push_back(-1);
+    }
+    range.query_offsets.push_back(range.query_offsets.back() + static_cast<int32_t>(queries));
+    range.kv_lens.push_back(range.kv_lens[request]);
+    range.request_slots.push_back(range.request_slots[request]);
     std::copy_n(table + shortest * width, width, table + b * width);
+  }
+}
+
+Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
+  const auto n = static_cast<int64_t>(r.tokens.size());
+  const auto has = static_cast<int64_t>(r.pages.size());
+  const int64_t needs = layout_.blocks_for(r.cached + n);
+  if (n == 0 || r.cached < 0 || has < needs) {
+    return invalid_argument(str_cat("request ", index, " of a step has ", n, " new tokens after ",
+                                    r.cached, " and ", has,
+                                    " pages, expected at least one token and ", needs, " pages"));
+  }
+  if (r.slot < 0 && layout_.has_slots()) {
+    return invalid_argument(str_cat("request ", index, " of a step has no slot, and this model "
+                                    "keeps state of each sequence"));
+  }
+  return {};
+}
+
+// Where the rows of the new tokens go in each group. A ring has room for the last of them alone, and
+// an entry of several tokens is written when its last token comes.
+void BatchBuffer::add_slots(const SequenceStep& r) {
+  const auto n = static_cast<int64_t>(r.tokens.size());
+  for (size_t g = 0; g < slots_.size(); ++g) {
+    const CacheGroup& group = layout_.groups[g];
+    std::vector<int64_t>& slots = slots_[g];
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t position = r.cached + i;
+      int64_t slot = -1;
+      switch (group.extent) {
+        case CacheExtent::kTokens:
+          if ((position + 1) % group.tokens_per_row == 0) {
+            const int64_t page = r.pages[static_cast<size_t>(position / layout_.block_tokens)];
+            slot = page * group.rows + position % layout_.block_tokens / group.tokens_per_row;
+          }
+          break;
+        case CacheExtent::kWindow:
+          if (n - i <= group.rows) slot = r.slot * group.rows + position % group.rows;
+          break;
+        case CacheExtent::kState:
+          break;
+      }
+      slots.push_back(slot);
+    }
   }
 }
 
@@ -53,41 +106,37 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   const int64_t count = given == 0 ? 0 : std::max(given, padding.requests);
   int64_t width = given == 0 ? 0 : padding.pages;
   for (const SequenceStep& r : requests) {
-    const auto end = r.cached + static_cast<int64_t>(r.tokens.size());
-    width = std::max(width, ceil_div(end, page_size_));
+    width = std::max(width, layout_.blocks_for(r.cached + static_cast<int64_t>(r.tokens.size())));
   }
   range.query_offsets.assign(1, 0);
   range.kv_lens.clear();
+  range.request_slots.clear();
   range.block_table.assign(static_cast<size_t>(count * width), 0);
   for (int64_t b = 0; b < given; ++b) {
     const SequenceStep& r = requests[static_cast<size_t>(b)];
+    FATHOM_TRY(check(r, b));
     const auto n = static_cast<int64_t>(r.tokens.size());
-    const int64_t num_pages = ceil_div(r.cached + n, page_size_);
-    if (n == 0 || r.cached < 0 || static_cast<int64_t>(r.pages.size()) < num_pages) {
-      return invalid_argument(str_cat("request ", b, " of a step has ", n, " new tokens after ",
-                                      r.cached, " and ", static_cast<int64_t>(r.pages.size()),
-                                      " pages, expected at least one token and ", num_pages,
-                                      " pages"));
-    }
     const auto first = static_cast<int64_t>(token_ids_.size());
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t position = r.cached + i;
-      const int32_t page = r.pages[static_cast<size_t>(position / page_size_)];
       token_ids_.push_back(r.tokens[static_cast<size_t>(i)]);
-      positions_.push_back(static_cast<int32_t>(position));
-      slots_.push_back(int64_t{page} * page_size_ + position % page_size_);
+      positions_.push_back(static_cast<int32_t>(r.cached + i));
       const bool last = i + 1 == n;
       if (r.logits == LogitRows::kAll || (r.logits == LogitRows::kLast && last)) {
         logit_rows_.push_back(static_cast<int32_t>(first + i));
       }
     }
+    add_slots(r);
     range.query_offsets.push_back(static_cast<int32_t>(first + n - begin));
     range.kv_lens.push_back(static_cast<int32_t>(r.cached + n));
-    std::copy_n(r.pages.begin(), num_pages, range.block_table.begin() + b * width);
+    range.request_slots.push_back(r.slot);
+    std::copy_n(r.pages.begin(), layout_.blocks_for(r.cached + n),
+                range.block_table.begin() + b * width);
   }
   if (count > given) {
-    FATHOM_CHECK(static_cast<int64_t>(token_ids_.size()) - begin == given, "one token each");
-    add_copies(count, width, begin, range);
+    const auto queries = static_cast<int64_t>(requests[0].tokens.size());
+    FATHOM_CHECK(static_cast<int64_t>(token_ids_.size()) - begin == given * queries,
+                 "copies are of requests with equally many tokens");
+    add_copies(count, width, queries, begin, range);
   }
   out.token_begin = begin;
   out.num_tokens = static_cast<int64_t>(token_ids_.size()) - begin;
@@ -96,6 +145,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   out.query_offsets_view = vector_view(range.query_offsets, "B+1");
   out.kv_lens_view = vector_view(range.kv_lens, "B");
   out.block_table = make_view(range.block_table.data(), {count, width}, Format::kI32, "B,M");
+  if (layout_.has_slots()) out.request_slots = vector_view(range.request_slots, "B");
   return {};
 }
 
@@ -104,15 +154,19 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
                                  const DecodePadding& padding) {
   token_ids_.clear();
   positions_.clear();
-  slots_.clear();
   logit_rows_.clear();
+  for (auto& slots : slots_)
+    slots.clear();
   Batch batch;
   FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));
   FATHOM_TRY(add_range(decode, padding, decode_, batch.attention.decode));
   batch.token_ids = vector_view(token_ids_, "T");
   batch.attention.positions = vector_view(positions_, "T");
-  batch.attention.slots = vector_view(slots_, "T");
   batch.logit_rows = vector_view(logit_rows_, "R");
+  slot_views_.clear();
+  for (auto& slots : slots_)
+    slot_views_.push_back(vector_view(slots, "T"));
+  batch.slots = slot_views_;
   return batch;
 }
 

@@ -8,26 +8,37 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/probe.h"
+#include "fathom/models/cache_layout.h"
 #include "fathom/tensor/view.h"
 
 namespace fathom {
 
 struct Batch {
   View token_ids;            ///< [T] i32
-  AttentionBatch attention;  ///< positions, slots, and the two ranges with lengths and pages
+  AttentionBatch attention;  ///< positions, and the two ranges with lengths and pages
   /// [R] i32, tokens of the step whose logits are wanted; absent: all of them.
   View logit_rows;
-  /// Pages of each layer, draft layers last: [pages, page_size, width].
-  std::span<const View> kv;
+  std::span<const View> slots;       ///< [T] i64 of each cache group: where a token's row goes
+  std::span<const GroupRows> cache;  ///< of each cache group
+  /// [T, H] outside the arena: where the state after the final norm goes, so that it outlives the
+  /// step. Absent: it lies in the arena.
+  View hidden;
   const Probe* probe = nullptr;  ///< null, or taps for tests
 
   int64_t num_tokens() const { return attention.num_tokens(); }
 
   int64_t num_logits() const { return logit_rows.present() ? logit_rows.dim(0) : num_tokens(); }
+
+  /// The rows of one field of a group in its layer `layer` (an index into CacheGroup::layers), and
+  /// where the tokens of the step go.
+  CacheRows rows_of(size_t group, size_t layer, size_t field = 0) const {
+    return {.rows = cache[group].at(layer, field), .slots = slots[group]};
+  }
 };
 
 /// What a forward pass gives. The views lie in the activation arena and live until its reset.
@@ -43,7 +54,9 @@ enum class LogitRows : uint8_t { kNone, kLast, kAll };
 struct SequenceStep {
   std::span<const int32_t> tokens = {};  ///< new tokens, at least one
   int64_t cached = 0;  ///< tokens in its pages already: the position of the first new one
-  std::span<const int32_t> pages = {};  ///< enough for cached + new tokens
+  /// Its blocks, enough for cached + new tokens: a number is that of a page in every group.
+  std::span<const int32_t> pages = {};
+  int32_t slot = -1;  ///< where its rings and states lie, if the model has such groups
   LogitRows logits = LogitRows::kLast;
 };
 
@@ -59,14 +72,16 @@ struct DecodePadding {
 /// every one before.
 class BatchBuffer {
  public:
-  explicit BatchBuffer(int64_t page_size) : page_size_(page_size) {}
+  explicit BatchBuffer(CacheLayout layout)
+      : layout_(std::move(layout)), slots_(layout_.groups.size()) {}
 
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
   void reserve(int64_t tokens, int64_t requests, int64_t pages);
 
-  /// The batch of these requests. Valid until the next call. The caller adds `kv`.
-  /// Errors: InvalidArgument for a request without tokens or with too few pages.
-  /// Padding needs decode requests of one token each; rows of logits of copies come last.
+  /// The batch of these requests. Valid until the next call. The caller adds `cache`.
+  /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot.
+  /// Padding needs decode requests of equally many tokens, which the copies have too; their rows of
+  /// logits come last.
   Result<Batch> build(std::span<const SequenceStep> prefill,
                       std::span<const SequenceStep> decode,
                       const DecodePadding& padding = {});
@@ -76,18 +91,22 @@ class BatchBuffer {
     std::vector<int32_t> query_offsets;
     std::vector<int32_t> kv_lens;
     std::vector<int32_t> block_table;
+    std::vector<int32_t> request_slots;
   };
 
   Status add_range(std::span<const SequenceStep> requests,
                    const DecodePadding& padding,
                    Range& range,
                    TokenRange& out);
-  void add_copies(int64_t count, int64_t width, int64_t first_token, Range& range);
+  Status check(const SequenceStep& request, int64_t index) const;
+  void add_slots(const SequenceStep& request);
+  void add_copies(int64_t count, int64_t width, int64_t queries, int64_t first_token, Range& range);
 
-  int64_t page_size_;
+  CacheLayout layout_;
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> positions_;
-  std::vector<int64_t> slots_;
+  std::vector<std::vector<int64_t>> slots_;  // of each group
+  std::vector<View> slot_views_;
   std::vector<int32_t> logit_rows_;
   Range prefill_;
   Range decode_;

@@ -9,6 +9,19 @@ std::vector<int32_t> numbers(const View& v) {
   return {v.as<int32_t>(), v.as<int32_t>() + v.numel()};
 }
 
+CacheLayout one_group(int64_t block) {
+  return {.block_tokens = block,
+          .groups = {{.name = "rows",
+                      .layers = {0},
+                      .rows = block,
+                      .codec = PageCodec::dense("rows", Format::kF32, 1, nullptr)}}};
+}
+
+std::vector<int64_t> slots_of(const Batch& batch, size_t group) {
+  const View& v = batch.slots[group];
+  return {v.as<int64_t>(), v.as<int64_t>() + v.numel()};
+}
+
 // Three requests of 9, 3 and 6 tokens in pages of four, one more each.
 struct ThreeRequests {
   std::vector<int32_t> tokens{70, 71, 72};
@@ -26,7 +39,7 @@ struct ThreeRequests {
 
 TEST(BatchPadding, CopiesReadWhatTheShortestRequestReadsAndWriteNothing) {
   const ThreeRequests r;
-  BatchBuffer buffer(4);
+  BatchBuffer buffer(one_group(4));
 
   const Batch batch = buffer.build({}, r.decode, {.requests = 5, .pages = 4}).value();
 
@@ -37,8 +50,7 @@ TEST(BatchPadding, CopiesReadWhatTheShortestRequestReadsAndWriteNothing) {
   EXPECT_EQ(numbers(batch.logit_rows), (std::vector<int32_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(numbers(range.query_offsets_view), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(numbers(range.kv_lens_view), (std::vector<int32_t>{10, 4, 7, 4, 4}));
-  const auto* slots = batch.attention.slots.as<int64_t>();
-  EXPECT_EQ(std::vector<int64_t>(slots, slots + 5), (std::vector<int64_t>{13, 19, 26, -1, -1}));
+  EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{13, 19, 26, -1, -1}));
   EXPECT_EQ(numbers(range.block_table),
             (std::vector<int32_t>{1, 2, 3, 0, 4, 0, 0, 0, 5, 6, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0}));
 }
@@ -48,7 +60,7 @@ TEST(BatchPadding, LeavesPromptsAndEmptyRangesAlone) {
   const std::vector<int32_t> prompt{1, 2, 3};
   const std::vector<int32_t> page{7};
   const std::vector<SequenceStep> prefill{{.tokens = prompt, .cached = 0, .pages = page}};
-  BatchBuffer buffer(4);
+  BatchBuffer buffer(one_group(4));
 
   const Batch alone = buffer.build(prefill, {}, {.requests = 8, .pages = 8}).value();
   EXPECT_EQ(alone.num_tokens(), 3);
@@ -64,12 +76,73 @@ TEST(BatchPadding, LeavesPromptsAndEmptyRangesAlone) {
 
 TEST(BatchPadding, ChangesNothingWhereThereIsEnough) {
   const ThreeRequests r;
-  BatchBuffer buffer(4);
+  BatchBuffer buffer(one_group(4));
 
   const Batch batch = buffer.build({}, r.decode, {.requests = 2, .pages = 1}).value();
 
   EXPECT_EQ(batch.num_tokens(), 3);
   EXPECT_EQ(batch.attention.decode.block_table.dim(1), 3);
+}
+
+TEST(BatchPadding, CopiesHaveAsManyTokensAsTheRequests) {
+  const std::vector<int32_t> tokens{70, 71, 72, 73};
+  const std::vector<int32_t> pages{1, 2, 3};
+  const std::span<const int32_t> ids(tokens);
+  const std::vector<SequenceStep> decode{{.tokens = ids.subspan(0, 2),
+                                          .cached = 5,
+                                          .pages = std::span(pages).subspan(0, 2),
+                                          .logits = LogitRows::kAll},
+                                         {.tokens = ids.subspan(2, 2),
+                                          .cached = 1,
+                                          .pages = std::span(pages).subspan(2, 1),
+                                          .logits = LogitRows::kAll}};
+  BatchBuffer buffer(one_group(4));
+
+  const Batch batch = buffer.build({}, decode, {.requests = 4, .pages = 2}).value();
+
+  EXPECT_EQ(numbers(batch.token_ids), (std::vector<int32_t>{70, 71, 72, 73, 72, 73, 72, 73}));
+  EXPECT_EQ(numbers(batch.attention.positions), (std::vector<int32_t>{5, 6, 1, 2, 1, 2, 1, 2}));
+  EXPECT_EQ(numbers(batch.logit_rows), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{9, 10, 13, 14, -1, -1, -1, -1}));
+  EXPECT_EQ(numbers(batch.attention.decode.query_offsets_view),
+            (std::vector<int32_t>{0, 2, 4, 6, 8}));
+}
+
+// Tokens go to a row each in one group, to one row for every four in another, and round a ring of
+// six rows in a third, which has room for the last of a long step alone.
+TEST(BatchSlots, FollowTheExtentOfEachGroup) {
+  const PageCodec codec = PageCodec::dense("rows", Format::kF32, 1, nullptr);
+  const CacheLayout layout{
+      .block_tokens = 8,
+      .groups = {{.name = "rows", .layers = {0}, .rows = 8, .codec = codec},
+                 {.name = "fours", .layers = {0}, .tokens_per_row = 4, .rows = 2, .codec = codec},
+                 {.name = "window",
+                  .layers = {0},
+                  .extent = CacheExtent::kWindow,
+                  .window = 4,
+                  .rows = 6,
+                  .codec = codec},
+                 {.name = "state",
+                  .layers = {0},
+                  .extent = CacheExtent::kState,
+                  .rows = 1,
+                  .codec = codec}}};
+  const std::vector<int32_t> tokens(9);
+  const std::vector<int32_t> pages{5, 2};
+  const std::vector<SequenceStep> prefill{
+      {.tokens = tokens, .cached = 5, .pages = pages, .slot = 3}};
+  BatchBuffer buffer(layout);
+
+  const Batch batch = buffer.build(prefill, {}).value();
+
+  EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{45, 46, 47, 16, 17, 18, 19, 20, 21}));
+  EXPECT_EQ(slots_of(batch, 1), (std::vector<int64_t>{-1, -1, 11, -1, -1, -1, 4, -1, -1}));
+  EXPECT_EQ(slots_of(batch, 2), (std::vector<int64_t>{-1, -1, -1, 20, 21, 22, 23, 18, 19}));
+  EXPECT_EQ(slots_of(batch, 3), std::vector<int64_t>(9, -1));
+  EXPECT_EQ(numbers(batch.attention.prefill.request_slots), std::vector<int32_t>{3});
+
+  const std::vector<SequenceStep> without{{.tokens = tokens, .cached = 5, .pages = pages}};
+  EXPECT_EQ(buffer.build(without, {}).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "fathom/models/deepseek_v3.h"
 
+#include <numeric>
 #include <utility>
 
 #include "fathom/device/upload.h"
@@ -122,6 +123,11 @@ RopeParams rope_params(const ModelConfig& c) {
           .attention_factor = c.rope_attention_factor()};
 }
 
+PageCodec latent_codec(Format format, int64_t width) {
+  return PageCodec::dense(str_cat("mla latent ", format_name(format)), format, width,
+                          "pages,page_size,Lkv+Dr");
+}
+
 Phase phase_of(const Batch& batch) {
   return batch.attention.prefill.num_tokens > 0 ? Phase::kPrefill : Phase::kDecode;
 }
@@ -204,11 +210,16 @@ Status DeepseekV3::build_request_offsets() {
   return copy_to_gpu(request_offsets_.data(), std::as_bytes(std::span(offsets)));
 }
 
-KvLayout DeepseekV3::kv_layout() const {
-  return {.num_layers = config_.num_hidden_layers + (has_draft_ ? 1 : 0),
-          .width = config_.kv_width(),
-          .format = options_.cache_format(),
-          .page_size = options_.page_size};
+// MLA keeps one row a token and layer, shared by all heads: the normalised latent and the rotated key
+// part. DeepSeek-V2 report, section 2.1.
+CacheLayout DeepseekV3::cache_layout() const {
+  const int layers = static_cast<int>(config_.num_hidden_layers) + (has_draft_ ? 1 : 0);
+  CacheGroup latent{.name = "latent",
+                    .layers = std::vector<int>(static_cast<size_t>(layers)),
+                    .rows = options_.page_size,
+                    .codec = latent_codec(options_.cache_format(), config_.kv_width())};
+  std::iota(latent.layers.begin(), latent.layers.end(), 0);
+  return {.block_tokens = options_.page_size, .groups = {std::move(latent)}};
 }
 
 // ---- 2. The layer. DeepSeek-V3 report, section 2.1 and figure 2.
@@ -218,8 +229,8 @@ Status decoder_layer(
   Scope scope(ex.recorder, "layer", w.index);
   FATHOM_TRY(add_norm(ex, "input_layernorm", h, w.input_norm, m.eps));
   tap(batch.probe, "layer.input", w.index, h.residual);
-  FATHOM_TRY(mla_attend(ex, m.mla, w.attn, batch.attention, batch.kv[static_cast<size_t>(w.index)],
-                        h.normed, h.branch));
+  FATHOM_TRY(mla_attend(ex, m.mla, w.attn, batch.attention,
+                        batch.rows_of(0, static_cast<size_t>(w.index)), h.normed, h.branch));
   h.pending = true;
   FATHOM_TRY(add_norm(ex, "post_attention_layernorm", h, w.post_norm, m.eps));
   Scope mlp_scope(ex.recorder, "mlp");
@@ -249,6 +260,7 @@ Status DeepseekV3::forward(Exec& ex, const Batch& batch, ForwardOut& out) const 
   for (const DecoderLayer& layer : layers_) {
     FATHOM_TRY(decoder_layer(ex, context_, layer, batch, h));
   }
+  if (batch.hidden.present()) h.normed = batch.hidden;
   FATHOM_TRY(add_norm(ex, "norm", h, norm_, context_.eps));
   tap(batch.probe, "final.input", static_cast<int>(layers_.size()), h.residual);
   tap(batch.probe, "final.norm", static_cast<int>(layers_.size()), h.normed);

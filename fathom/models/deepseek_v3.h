@@ -84,7 +84,7 @@ class DeepseekV3 final : public Model {
 
   const WeightStore& weights() const override { return store_; }
 
-  KvLayout kv_layout() const override;
+  CacheLayout cache_layout() const override;
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
 
   bool has_draft() const override { return has_draft_; }

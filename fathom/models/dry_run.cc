@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/model.h"
 
 namespace fathom {
@@ -16,75 +15,69 @@ std::vector<SequenceStep> requests_of(const BatchShape::Requests& r,
   const SequenceStep step{.tokens = tokens.first(static_cast<size_t>(r.new_tokens)),
                           .cached = r.cached,
                           .pages = pages,
+                          .slot = 0,
                           .logits = logits};
   return std::vector<SequenceStep>(static_cast<size_t>(r.count), step);
 }
 
-void drop_data(Batch& batch) {
+void drop_data(Batch& batch, std::vector<View>& slots) {
   AttentionBatch& a = batch.attention;
-  for (View* v : {&batch.token_ids, &batch.logit_rows, &a.positions, &a.slots,
-                  &a.prefill.query_offsets_view, &a.prefill.kv_lens_view, &a.prefill.block_table,
-                  &a.decode.query_offsets_view, &a.decode.kv_lens_view, &a.decode.block_table}) {
+  for (View* v : {&batch.token_ids, &batch.logit_rows, &a.positions}) {
     v->data = nullptr;
   }
+  for (TokenRange* r : {&a.prefill, &a.decode}) {
+    for (View* v : {&r->query_offsets_view, &r->kv_lens_view, &r->block_table, &r->request_slots})
+      v->data = nullptr;
+  }
+  slots.assign(batch.slots.begin(), batch.slots.end());
+  for (View& v : slots)
+    v.data = nullptr;
+  batch.slots = slots;
 }
-
-// While one lives, dry runs take the variants of a GPU.
-class GpuPlan {
- public:
-  explicit GpuPlan(const DeviceInfo* gpu) : active_(gpu != nullptr) {
-    if (active_) plan_cuda_kernels(gpu->sm);
-  }
-
-  ~GpuPlan() {
-    if (active_) plan_no_kernels();
-  }
-
-  GpuPlan(const GpuPlan&) = delete;
-  GpuPlan& operator=(const GpuPlan&) = delete;
-
- private:
-  bool active_;
-};
 
 }  // namespace
 
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
-                            int num_threads,
-                            Recorder* recorder,
-                            DryPass pass,
-                            const DeviceInfo* gpu) {
-  const KvLayout layout = model.kv_layout();
-  const int64_t longest = std::max({shape.prefill.cached + shape.prefill.new_tokens,
-                                    shape.decode.cached + shape.decode.new_tokens, int64_t{1}});
-  const std::vector<int32_t> tokens(
-      static_cast<size_t>(std::max(shape.prefill.new_tokens, shape.decode.new_tokens)));
-  const std::vector<int32_t> pages(static_cast<size_t>(ceil_div(longest, layout.page_size)));
-  BatchBuffer buffer(layout.page_size);
-  FATHOM_ASSIGN(Batch batch, buffer.build(requests_of(shape.prefill, shape.logits, tokens, pages),
-                                          requests_of(shape.decode, shape.logits, tokens, pages),
+                            const DryRunOptions& options) {
+  const CacheLayout layout = model.cache_layout();
+  int64_t longest = 1;
+  int64_t most_tokens = 1;
+  int64_t requests = 0;
+  for (const BatchShape::Requests* r : {&shape.prefill, &shape.more_prefill, &shape.decode}) {
+    if (r->count == 0) continue;
+    longest = std::max(longest, r->cached + r->new_tokens);
+    most_tokens = std::max(most_tokens, r->new_tokens);
+    requests += r->count;
+  }
+  const std::vector<int32_t> tokens(static_cast<size_t>(most_tokens));
+  const std::vector<int32_t> pages(static_cast<size_t>(layout.blocks_for(longest)));
+  std::vector<SequenceStep> prefill = requests_of(shape.prefill, shape.logits, tokens, pages);
+  const auto more = requests_of(shape.more_prefill, shape.logits, tokens, pages);
+  prefill.insert(prefill.end(), more.begin(), more.end());
+  // A sequence that decodes several tokens wants the logits of each.
+  const LogitRows decoded = shape.decode.new_tokens > 1 ? LogitRows::kAll : shape.logits;
+  BatchBuffer buffer(layout);
+  FATHOM_ASSIGN(Batch batch, buffer.build(prefill, requests_of(shape.decode, decoded, tokens, pages),
                                           shape.padding));
-  drop_data(batch);
-  const int64_t num_pages = static_cast<int64_t>(pages.size()) *
-                            std::max<int64_t>(shape.prefill.count + shape.decode.count, 1);
-  const GpuPlan plan(gpu);
-  const std::vector<View> kv(static_cast<size_t>(layout.num_layers),
-                             make_view(nullptr, {num_pages, layout.page_size, layout.width},
-                                       layout.format, "pages,page_size,Lkv+Dr"));
-  batch.kv = kv;
+  std::vector<View> slots;
+  drop_data(batch, slots);
+  const std::vector<GroupRows> cache =
+      cache_views(layout, nullptr, static_cast<int64_t>(pages.size()) * requests, requests, false);
+  batch.cache = cache;
 
   Arena activations;
   Arena scratch;
   Exec ex;
   ex.backend = Backend::kDry;
+  ex.kernels = options.kernels;
   ex.activations = &activations;
   ex.scratch = &scratch;
-  ex.recorder = recorder;
-  ex.num_threads = num_threads;
-  ex.device = gpu;
+  ex.recorder = options.recorder;
+  ex.num_threads = options.num_threads;
+  ex.device = options.gpu;
   ForwardOut out;
-  if (pass == DryPass::kDraft) {
+  if (options.pass == DryPass::kDraft) {
     const View hidden = make_view(nullptr, {batch.num_tokens(), model.config().hidden_size},
                                   model.options().activations, "T,H");
     FATHOM_TRY(model.draft(ex, batch, hidden, out));

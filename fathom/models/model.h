@@ -11,6 +11,7 @@
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/models/batch.h"
+#include "fathom/models/cache_layout.h"
 #include "fathom/models/config.h"
 #include "fathom/weights/weight_store.h"
 
@@ -33,20 +34,8 @@ struct ModelOptions {
 /// Errors: InvalidArgument naming option, value and what is expected.
 Status validate_options(const ModelOptions& options, const ModelConfig& config);
 
-/// The KV cache of a model: what a token needs in each layer.
-struct KvLayout {
-  int64_t num_layers = 0;  ///< draft layers included, they come last
-  int64_t width = 0;       ///< numbers per token and layer
-  Format format = Format::kBf16;
-  int64_t page_size = 0;
-
-  int64_t bytes_per_token() const { return num_layers * width * element_bytes(format); }
-
-  int64_t bytes_per_page() const { return page_size * bytes_per_token(); }
-};
-
 /// A model without its weights until attach(). forward() and draft() are const and keep no state
-/// between calls; everything that lives on is in the KV pages.
+/// between calls; everything that lives on is in the cache.
 class Model {
  public:
   virtual ~Model() = default;
@@ -63,7 +52,8 @@ class Model {
 
   virtual const WeightStore& weights() const = 0;
 
-  virtual KvLayout kv_layout() const = 0;
+  /// What it keeps of the tokens it has seen. Batches carry slots and rows of its groups in order.
+  virtual CacheLayout cache_layout() const = 0;
 
   /// One pass over the tokens of a batch. Results lie in the activation arena. Errors: those of the
   /// kernels, such as InvalidArgument for a token id outside the vocabulary.
@@ -77,10 +67,11 @@ class Model {
   virtual Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const = 0;
 };
 
-/// Memory of one step besides weights and pages.
+/// Memory of one step besides weights and cache.
 struct MemoryNeeds {
   int64_t activation_bytes = 0;
   int64_t scratch_bytes = 0;
+  int64_t hidden_bytes = 0;  ///< of states that outlive their step; a dry run takes none
 };
 
 /// The size of a step without its contents.
@@ -92,21 +83,26 @@ struct BatchShape {
   };
 
   Requests prefill = {};
+  Requests more_prefill = {};  ///< behind them, of another size
   Requests decode = {};
   LogitRows logits = LogitRows::kLast;
   DecodePadding padding = {};
 };
 
-/// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. With
-/// a recorder it yields every op with its cost; in any case the arenas' high-water marks.
-/// `num_threads` sizes workspaces. With a GPU it is what that GPU would run: each call takes a
-/// variant or is refused. (This ends a plan of kernels made before.)
 enum class DryPass : uint8_t { kForward, kDraft };
+
+struct DryRunOptions {
+  int num_threads = 1;                 ///< sizes workspaces
+  const KernelSet* kernels = nullptr;  ///< each call takes one of its variants or is refused
+  const DeviceInfo* gpu = nullptr;     ///< the GPU that is planned for, if `kernels` are a GPU's
+  Recorder* recorder = nullptr;        ///< gets every op with its cost
+  DryPass pass = DryPass::kForward;
+};
+
+/// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. It
+/// gives the arenas' high-water marks.
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
-                            int num_threads,
-                            Recorder* recorder = nullptr,
-                            DryPass pass = DryPass::kForward,
-                            const DeviceInfo* gpu = nullptr);
+                            const DryRunOptions& options = {});
 
 }  // namespace fathom

@@ -23,16 +23,15 @@ class GpuLive {
         phases_(model.config().symbols()),
         next_(static_cast<size_t>(options.batch), 0) {}
 
-  Result<LiveRun> run(const Model& model, ThreadPool& pool) {
+  Result<LiveRun> run(const Model& model, const Compute& compute) {
     const auto length = static_cast<int64_t>(options_.prompt.size());
     SessionOptions session;
     session.max_tokens = length + options_.generate;
     session.chunk = std::min(options_.chunk, length);
     session.sequences = options_.batch;
     session.draft = drafts_;
-    session.gpu = options_.gpu;
-    FATHOM_ASSIGN(session_, ForwardSession::create(model, pool, session));
-    session_->set_pins(options_.pins);
+    session.pins = options_.pins;
+    FATHOM_ASSIGN(session_, ForwardSession::create(model, compute, session));
     for (int64_t s = 0; s < options_.batch; ++s)
       FATHOM_TRY(prompt(s));
     for (int64_t i = 0; i < options_.generate; ++i)
@@ -48,10 +47,10 @@ class GpuLive {
       const LogitRows logits = pass.last ? LogitRows::kLast : LogitRows::kNone;
       recorder_.clear();
       FATHOM_ASSIGN(
-          const GpuRunner::TimedStep timed,
+          const TimedStep timed,
           session_->time_prefill(sequence, pass.tokens, logits, recorder_, options_.repetitions));
       FATHOM_TRY(take(pass.phase, timed, static_cast<int64_t>(pass.tokens.size())));
-      const auto on_rows = [&](int64_t, const ForwardOut& out) -> Status {
+      const auto on_rows = [&](int64_t, const StepResults& out) -> Status {
         if (!pass.last) return {};
         FATHOM_ASSIGN(next_[static_cast<size_t>(sequence)], best_token(out.logits, 0));
         return sequence == 0 && drafts_ ? draft(out.hidden) : Status{};
@@ -64,7 +63,7 @@ class GpuLive {
   Status draft(const View& hidden) {
     const std::vector<int32_t> following = tokens_after_prompt(options_, next_.front());
     recorder_.clear();
-    FATHOM_ASSIGN(const GpuRunner::TimedStep timed,
+    FATHOM_ASSIGN(const TimedStep timed,
                   session_->time_draft(following, hidden, recorder_, options_.repetitions));
     return take(kDraftPhase, timed, static_cast<int64_t>(following.size()));
   }
@@ -73,16 +72,18 @@ class GpuLive {
   Status decode() {
     out_.tokens.push_back(next_.front());
     recorder_.clear();
-    FATHOM_ASSIGN(const GpuRunner::TimedStep timed,
+    FATHOM_ASSIGN(const TimedStep timed,
                   session_->time_decode(next_, recorder_, options_.repetitions));
     FATHOM_TRY(take(kDecodePhase, timed, options_.batch));
     std::vector<int32_t> after(next_.size());
-    FATHOM_TRY(session_->decode_greedy(next_, after));
+    SamplingParams greedy;
+    greedy.temperature = 0.0f;
+    FATHOM_TRY(session_->decode_sampled(next_, greedy, after));
     next_ = std::move(after);
     return {};
   }
 
-  Status take(const PhaseName& phase, const GpuRunner::TimedStep& timed, int64_t tokens) {
+  Status take(const PhaseName& phase, const TimedStep& timed, int64_t tokens) {
     std::vector<OpRecord> records = recorder_.records();
     const int64_t ops_end = lay_in_turn(records, timed.op_us, clock_ns_);
     TraceStep step{.start_ns = clock_ns_, .tokens = tokens};
@@ -116,8 +117,10 @@ int64_t lay_in_turn(std::span<OpRecord> records, std::span<const double> us, int
   return start_ns + whole_ns(at_us);
 }
 
-Result<LiveRun> run_live_on_gpu(const Model& model, ThreadPool& pool, const LiveOptions& options) {
-  return GpuLive(model, options).run(model, pool);
+Result<LiveRun> run_live_on_gpu(const Model& model,
+                                const Compute& compute,
+                                const LiveOptions& options) {
+  return GpuLive(model, options).run(model, compute);
 }
 
 }  // namespace fathom

@@ -22,7 +22,9 @@ namespace fathom {
 /// Returns the end of the last. Ends are rounded, not lengths, so that no error adds up.
 int64_t lay_in_turn(std::span<OpRecord> records, std::span<const double> us, int64_t start_ns);
 
-/// run_live where options.gpu is set.
-Result<LiveRun> run_live_on_gpu(const Model& model, ThreadPool& pool, const LiveOptions& options);
+/// run_live where the model lies on a GPU.
+Result<LiveRun> run_live_on_gpu(const Model& model,
+                                const Compute& compute,
+                                const LiveOptions& options);
 
 }  // namespace fathom

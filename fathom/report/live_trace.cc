@@ -20,15 +20,15 @@ class Live {
         recorder_(options.level, kMostRecordedCalls),
         phases_(model.config().symbols()) {}
 
-  Result<LiveRun> run(ThreadPool& pool) {
+  Result<LiveRun> run(const Compute& compute) {
     const auto length = static_cast<int64_t>(options_.prompt.size());
     SessionOptions session;
     session.max_tokens = length + options_.generate * (options_.measure_overhead ? 2 : 1);
     session.chunk = std::min(options_.chunk, length);
     session.sequences = options_.batch;
     session.draft = drafts_;
-    FATHOM_ASSIGN(session_, ForwardSession::create(model_, pool, session));
-    session_->set_pins(options_.pins);
+    session.pins = options_.pins;
+    FATHOM_ASSIGN(session_, ForwardSession::create(model_, compute, session));
     session_->set_recorder(&recorder_);
     Status status = warm_up();
     if (status.ok()) status = recorded();
@@ -98,7 +98,7 @@ class Live {
   Status prompt(int64_t sequence) {
     for (const PromptPass& part : prompt_passes(options_)) {
       const int64_t start = monotonic_ns();
-      const auto on_rows = [&](int64_t, const ForwardOut& pass) -> Status {
+      const auto on_rows = [&](int64_t, const StepResults& pass) -> Status {
         const int64_t end = monotonic_ns();
         FATHOM_TRY(take(part.phase, {start, end, static_cast<int64_t>(part.tokens.size())}));
         if (!part.last) return {};
@@ -143,15 +143,15 @@ class Live {
 
 }  // namespace
 
-Result<LiveRun> run_live(const Model& model, ThreadPool& pool, const LiveOptions& options) {
+Result<LiveRun> run_live(const Model& model, const Compute& compute, const LiveOptions& options) {
   if (options.prompt.empty()) {
     return invalid_argument("the prompt has no tokens; give text with -p, or --prompt-tokens N");
   }
-  if (options.gpu == nullptr) return Live(model, options).run(pool);
+  if (compute.gpu == nullptr) return Live(model, options).run(compute);
   if (options.level != RecordLevel::kTimed || options.measure_overhead) {
     return unsupported("a run on a GPU is recorded with times alone");
   }
-  return run_live_on_gpu(model, pool, options);
+  return run_live_on_gpu(model, compute, options);
 }
 
 }  // namespace fathom

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "fathom/models/model.h"
-#include "fathom/os/thread_pool.h"
 #include "fathom/report/recording.h"
 #include "fathom/runtime/forward_session.h"
 
@@ -21,8 +20,7 @@ struct LiveOptions {
   /// Beside each recorded decode step one without a recorder, before or behind it in turn, so that
   /// what recording costs shows within one run.
   bool measure_overhead = false;
-  const Pins* pins = nullptr;
-  Gpu* gpu = nullptr;   ///< where the model lies; null: on the CPU. Level kTimed, no overhead
+  Pins pins;
   int repetitions = 5;  ///< on a GPU: runs of each step, of which times are the medians
 };
 
@@ -41,6 +39,7 @@ struct LiveRun {
 /// Errors: those of ForwardSession and make_phase; Numerical for logits that are not finite (on a
 /// GPU: those of the prompt); InvalidArgument for an empty prompt, Unsupported for a level or a
 /// measurement that a GPU does not have.
-Result<LiveRun> run_live(const Model& model, ThreadPool& pool, const LiveOptions& options);
+/// `compute` is where the model lies; on a GPU level kTimed alone, without measure_overhead.
+Result<LiveRun> run_live(const Model& model, const Compute& compute, const LiveOptions& options);
 
 }  // namespace fathom

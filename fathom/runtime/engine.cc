@@ -18,11 +18,8 @@ std::string compute_name(const ModelOptions& o) {
 }
 
 PrefixDomain domain_of(const CoreSettings& settings, const Model& model) {
-  const KvLayout kv = model.kv_layout();
   return {.model_fingerprint = settings.model_fingerprint,
-          .layout_version = kKvLayoutVersion,
-          .kv_format = kv.format,
-          .block_size = static_cast<int>(kv.page_size),
+          .layout = model.cache_layout().fingerprint(),
           .compute = compute_name(model.options())};
 }
 
@@ -43,13 +40,11 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
 
 // A sequence with what only the engine knows of it.
 struct EngineCore::ActiveRequest : Sequence {
-  ActiveRequest(int block_size,
-                SamplingParams sampling,
+  ActiveRequest(SamplingParams sampling,
                 int64_t max,
                 const CoreSettings& settings,
                 const Tokenizer* tokenizer)
-      : Sequence(block_size),
-        params(std::move(sampling)),
+      : params(std::move(sampling)),
         stop(params, max, settings.end_ids, tokenizer, settings.special_tokens) {}
 
   SamplingParams params;
@@ -59,6 +54,10 @@ struct EngineCore::ActiveRequest : Sequence {
   uint64_t stream = 0;
   bool ended = false;  // its last event was sent
   TokenCallback on_token;
+
+  // Rows of drafted tokens are independent: what may come at one place is not changed by the token
+  // before it.
+  bool takes_drafts() const { return !params.has_penalties() && stop.banned().empty(); }
 };
 
 // While one exists, callbacks may be running or the plan may be in use: ended requests stay.
@@ -79,61 +78,46 @@ class EngineCore::Busy {
 
 EngineCore::EngineCore(CoreSettings settings,
                        const Model& model,
-                       ThreadPool& pool,
                        const Tokenizer* tokenizer,
                        const Clock& clock)
     : settings_(with_planned_limits(std::move(settings), model)),
       model_(model),
       tokenizer_(tokenizer),
       clock_(clock),
-      pool_(settings_.plan.num_pages),
+      pools_(settings_.plan.cache, settings_.plan.num_blocks, settings_.plan.num_slots),
       cache_(settings_.prefix_cache
-                 ? std::make_unique<PrefixCache>(pool_, domain_of(settings_, model))
+                 ? std::make_unique<PrefixCache>(pools_, domain_of(settings_, model))
                  : nullptr),
-      scheduler_(
-          settings_.scheduler, pool_, cache_.get(), static_cast<int>(model.kv_layout().page_size)) {
-  exec_.pool = &pool;
-  exec_.num_threads = pool.size();
-  if (settings_.gpu != nullptr) {
-    exec_.backend = Backend::kCuda;
-    exec_.stream = &settings_.gpu->stream();
-    exec_.side = &settings_.gpu->side();
-    exec_.device = &settings_.gpu->info();
-  }
-  exec_.activations = &activations_;
-  exec_.scratch = &scratch_;
-  exec_.pins = settings_.pins.empty() ? nullptr : &settings_.pins;
-  row_of_ = [this](const Sequence& s) { return sample_row(s); };
+      scheduler_(settings_.scheduler, pools_, cache_.get()) {
+  const StepShape& shape = settings_.plan.shape;
+  const auto seqs = static_cast<size_t>(shape.max_num_seqs);
+  prefill_.reserve(seqs);
+  decode_.reserve(seqs);
+  rows_.reserve(static_cast<size_t>(shape.max_samples()));
+  drafted_.reserve(static_cast<size_t>(shape.max_samples()));
+  accepted_.resize(static_cast<size_t>(shape.max_queries));
+  accepted_ids_.reserve(accepted_.size());
 }
 
 EngineCore::~EngineCore() = default;
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(CoreSettings settings,
                                                        const Model& model,
-                                                       ThreadPool& pool,
+                                                       const Compute& compute,
                                                        const Tokenizer* tokenizer,
                                                        const Clock& clock) {
-  std::unique_ptr<EngineCore> core(
-      new EngineCore(std::move(settings), model, pool, tokenizer, clock));
-  FATHOM_TRY(core->allocate(pool));
-  return core;
-}
-
-Status EngineCore::allocate(ThreadPool& pool) {
-  const MemoryPlan& plan = settings_.plan;
-  FATHOM_CHECK(plan.shape.num_threads == pool.size(),
+  const MemoryPlan& plan = settings.plan;
+  FATHOM_CHECK(plan.shape.num_threads == compute.pool->size(),
                "the plan is for as many threads as there are");
-  const DeviceKind device = settings_.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
-  FATHOM_CHECK(model_.options().device == device, "the model lies where the engine runs");
-  FATHOM_ASSIGN(kv_, KvStorage::allocate(plan.kv, plan.num_pages, device));
-  FATHOM_ASSIGN(Buffer activations,
-                Buffer::allocate(device, plan.step.activation_bytes, "the activations of a step"));
-  FATHOM_ASSIGN(Buffer scratch,
-                Buffer::allocate(device, plan.step.scratch_bytes, "the workspaces of kernels"));
-  activations_ = Arena(std::move(activations));
-  scratch_ = Arena(std::move(scratch));
-  FATHOM_ASSIGN(runner_, StepRunner::create(model_, kv_, exec_, plan.shape, settings_.cuda_graphs));
-  return {};
+  ExecutorSettings executor{.shape = plan.shape,
+                            .num_blocks = plan.num_blocks,
+                            .num_slots = plan.num_slots,
+                            .memory = plan.step,
+                            .graphs = settings.cuda_graphs,
+                            .pins = settings.pins};
+  std::unique_ptr<EngineCore> core(new EngineCore(std::move(settings), model, tokenizer, clock));
+  FATHOM_ASSIGN(core->executor_, Executor::create(model, compute, std::move(executor)));
+  return core;
 }
 
 int64_t EngineCore::default_max_tokens(int64_t prompt_length) const {
@@ -171,8 +155,7 @@ Result<RequestId> EngineCore::submit(Request request) {
                                     " tokens and max_tokens ", max_tokens, ", expected at most ",
                                     settings_.scheduler.max_model_len, " together"));
   }
-  auto r = std::make_unique<ActiveRequest>(static_cast<int>(settings_.plan.kv.page_size),
-                                           std::move(request.sampling), max_tokens, settings_,
+  auto r = std::make_unique<ActiveRequest>(std::move(request.sampling), max_tokens, settings_,
                                            tokenizer_);
   r->id = next_id_;
   r->counts = TokenCounts(r->params, request.prompt, max_tokens, settings_.plan.shape.num_ids);
@@ -207,10 +190,11 @@ Status EngineCore::step() {
   Busy busy(*this);
   if (faulted_) return device_lost("the engine had a fault and takes no more requests");
   expire();
+  propose();
   const StepPlan& plan = scheduler_.plan();
   if (plan.empty()) return {};
   ++num_steps_;
-  if (Status s = runner_->run(plan, row_of_); !s.ok()) {
+  if (Status s = compute(plan); !s.ok()) {
     scheduler_.finish_step();
     fault(s);
     return std::move(s).add_context("while computing a step");
@@ -229,44 +213,134 @@ void EngineCore::expire() {
   }
 }
 
+void EngineCore::propose() {
+  const int64_t most = settings_.plan.shape.max_queries - 1;
+  if (settings_.proposer == nullptr || most == 0) return;
+  for (Sequence* s : scheduler_.running()) {
+    const auto& r = static_cast<const ActiveRequest&>(*s);
+    if (s->prefilling || !r.takes_drafts()) continue;
+    settings_.proposer->propose(*s, most, s->drafts);
+    const auto invalid = [&](int32_t id) { return id < 0 || id >= settings_.plan.shape.num_ids; };
+    s->drafts.erase(std::ranges::find_if(s->drafts, invalid), s->drafts.end());
+    s->drafts.resize(std::min(s->drafts.size(), static_cast<size_t>(most)));
+  }
+}
+
+// What an item computes, and with what each of its rows of logits is sampled.
+void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps) {
+  const Sequence& s = *item.sequence;
+  const int64_t drafts = item.num_drafts();
+  SequenceStep step{.cached = item.begin,
+                    .pages = s.cache.blocks(),
+                    .slot = s.cache.slot(),
+                    .logits = item.yields_token ? LogitRows::kLast : LogitRows::kNone};
+  const auto known = std::span(s.tokens).subspan(static_cast<size_t>(item.begin),
+                                                 static_cast<size_t>(item.count - drafts));
+  step.tokens = known;
+  if (drafts > 0) {
+    const size_t begin = drafted_.size();
+    drafted_.insert(drafted_.end(), known.begin(), known.end());
+    drafted_.insert(drafted_.end(), s.drafts.begin(), s.drafts.begin() + drafts);
+    step.tokens = std::span(drafted_).subspan(begin);
+    step.logits = LogitRows::kAll;
+  }
+  steps.push_back(step);
+  if (!item.yields_token) return;
+  SampleRow row = sample_row(s);
+  for (int64_t i = 0; i <= drafts; ++i, ++row.position)
+    rows_.push_back(row);
+}
+
+Status EngineCore::compute(const StepPlan& plan) {
+  prefill_.clear();
+  decode_.clear();
+  rows_.clear();
+  drafted_.clear();
+  for (const StepItem& item : plan.prefill)
+    add_item(item, prefill_);
+  for (const StepItem& item : plan.decode)
+    add_item(item, decode_);
+  FATHOM_ASSIGN(const StepResults results,
+                executor_->run({.prefill = prefill_,
+                                .decode = decode_,
+                                .wants = rows_.empty() ? StepWants::kNothing : StepWants::kTokens,
+                                .samples = rows_,
+                                .slot_copies = plan.slot_copies}));
+  results_ = results.samples;
+  return {};
+}
+
 void EngineCore::commit(const StepPlan& plan) {
   size_t row = 0;
   for (const auto* items : {&plan.prefill, &plan.decode}) {
     for (const StepItem& item : *items) {
       if (items == &plan.prefill) prompt_tokens_ += item.count;
-      if (item.yields_token) {
-        commit_token(item, runner_->results()[row++]);
-      } else {
-        scheduler_.commit(item, -1, FinishReason::kNone);
+      if (!item.yields_token) {
+        scheduler_.commit(item, {}, FinishReason::kNone);
+        continue;
       }
+      const auto rows = static_cast<size_t>(1 + item.num_drafts());
+      commit_tokens(item, results_.subspan(row, rows));
+      row += rows;
     }
   }
 }
 
-void EngineCore::commit_token(const StepItem& item, const SampleResult& result) {
+// The tokens that an item's rows gave, up to the first that was not drafted, that ends the request or
+// that has no finite logits.
+int64_t EngineCore::accept(ActiveRequest& r,
+                           const StepItem& item,
+                           std::span<const SampleResult> results) {
+  accepted_ids_.clear();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const SampleResult& result = results[i];
+    if (!result.finite) break;
+    Accepted& a = accepted_[i];
+    a.token = result.token;
+    a.logprob = result.logprob;
+    a.top_logprobs = result.top_logprobs;
+    a.outcome = r.stop.push(result.token);
+    r.counts.add(result.token);
+    accepted_ids_.push_back(result.token);
+    const bool more = a.outcome.finish == FinishReason::kNone && i + 1 < results.size() &&
+                      result.token == item.sequence->drafts[i];
+    if (!more) break;
+    a.text.assign(a.outcome.text);  // the next push() takes the memory of the view
+    a.outcome.text = a.text;
+  }
+  return static_cast<int64_t>(accepted_ids_.size());
+}
+
+void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResult> results) {
   auto& r = static_cast<ActiveRequest&>(*item.sequence);
   if (r.abort_reason != FinishReason::kNone) return;  // it was told already
-  if (!result.finite) {
+  const int64_t drafts = item.num_drafts();
+  const int64_t first = r.num_generated();
+  const int64_t count = accept(r, item, results);
+  drafted_tokens_ += drafts;
+  if (count == 0) {
     ++numerical_errors_;
     log_warn("request ", r.id, ": logits are not finite at token ", r.num_tokens());
     scheduler_.commit_failed(item);
     end(r, FinishReason::kNumericalError);
     return;
   }
-  ++generated_tokens_;
-  const int64_t index = r.num_generated();
-  const StopOutcome outcome = r.stop.push(result.token);
-  r.counts.add(result.token);
-  scheduler_.commit(item, result.token, outcome.finish);
-  tell(r, {.id = r.id,
-           .token = result.token,
-           .index = index,
-           .text = outcome.text,
-           .logprob = result.logprob,
-           .top_logprobs = result.top_logprobs,
-           .finish = outcome.finish,
-           .stop_text = outcome.stop_text,
-           .cached_tokens = r.cached_tokens});
+  generated_tokens_ += count;
+  accepted_tokens_ += count - 1;
+  scheduler_.commit(item, accepted_ids_, accepted_[static_cast<size_t>(count - 1)].outcome.finish);
+  // The callback of a token may end the request; nothing is told behind its end.
+  for (int64_t i = 0; i < count; ++i) {
+    const Accepted& a = accepted_[static_cast<size_t>(i)];
+    tell(r, {.id = r.id,
+             .token = a.token,
+             .index = first + i,
+             .text = a.outcome.text,
+             .logprob = a.logprob,
+             .top_logprobs = a.top_logprobs,
+             .finish = a.outcome.finish,
+             .stop_text = a.outcome.stop_text,
+             .cached_tokens = r.cached_tokens});
+  }
 }
 
 bool EngineCore::cancel(RequestId id, FinishReason reason) {
@@ -313,13 +387,15 @@ void EngineCore::bury(ActiveRequest& r) {
 CoreStats EngineCore::stats() const {
   return {.scheduler = scheduler_.stats(),
           .prefix = cache_ ? cache_->stats() : PrefixCacheStats{},
-          .num_pages = pool_.num_pages(),
-          .owned_pages = pool_.num_owned(),
-          .private_pages = pool_.num_private(),
-          .cached_pages = pool_.num_cached(),
+          .num_pages = pools_.blocks.num_pages(),
+          .owned_pages = pools_.blocks.num_owned(),
+          .private_pages = pools_.blocks.num_private(),
+          .cached_pages = pools_.blocks.num_cached(),
           .num_steps = num_steps_,
           .prompt_tokens = prompt_tokens_,
           .generated_tokens = generated_tokens_,
+          .drafted_tokens = drafted_tokens_,
+          .accepted_tokens = accepted_tokens_,
           .numerical_errors = numerical_errors_};
 }
 

@@ -10,12 +10,12 @@
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
-#include "fathom/runtime/kv/kv_layout.h"
+#include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/memory_plan.h"
 #include "fathom/runtime/request.h"
 #include "fathom/runtime/sample/stop.h"
+#include "fathom/runtime/proposer.h"
 #include "fathom/runtime/scheduler.h"
-#include "fathom/runtime/step.h"
 #include "fathom/tokenizer/tokenizer.h"
 
 namespace fathom {
@@ -27,8 +27,8 @@ struct CoreSettings {
   std::string model_fingerprint;  ///< digest of configuration and weights
   uint64_t seed = 0;              ///< of requests without one
   std::vector<int32_t> end_ids;   ///< the model's end tokens
-  Gpu* gpu = nullptr;             ///< where the model lies; null: on the CPU. Outlives the engine
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
+  Proposer* proposer = nullptr;  ///< guesses tokens to come; null: none. Outlives the engine
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };
@@ -43,16 +43,18 @@ struct CoreStats {
   int64_t num_steps = 0;
   int64_t prompt_tokens = 0;  ///< computed, repeated ones included
   int64_t generated_tokens = 0;
+  int64_t drafted_tokens = 0;    ///< computed as drafts
+  int64_t accepted_tokens = 0;   ///< of them, those that were right
   int64_t numerical_errors = 0;  ///< requests that ended for logits that are not finite
 };
 
 class EngineCore {
  public:
-  /// Allocates pages and arenas of the plan. Model, pool, tokenizer and clock outlive the engine;
-  /// tokenizer may be null (no text, no stop strings). Errors: OutOfMemory.
+  /// Allocates the memory of the plan. The model lies where `compute` is; it, tokenizer and clock
+  /// outlive the engine; tokenizer may be null (no text, no stop strings). Errors: OutOfMemory.
   static Result<std::unique_ptr<EngineCore>> create(CoreSettings settings,
                                                     const Model& model,
-                                                    ThreadPool& pool,
+                                                    const Compute& compute,
                                                     const Tokenizer* tokenizer,
                                                     const Clock& clock);
   ~EngineCore();
@@ -78,31 +80,44 @@ class EngineCore {
   int64_t default_max_tokens(int64_t prompt_length) const;
 
   /// Forgets all cached prefixes.
-  void drop_prefix_cache() { pool_.drop_cached(); }
+  void drop_prefix_cache() { pools_.blocks.drop_cached(); }
 
   CoreStats stats() const;
 
   const CoreSettings& settings() const { return settings_; }
 
   /// Ops are recorded here; null: not.
-  void set_recorder(Recorder* recorder) { exec_.recorder = recorder; }
+  void set_recorder(Recorder* recorder) { executor_->set_recorder(recorder); }
 
  private:
   struct ActiveRequest;
   class Busy;
 
+  // A token of a sequence and what came of it.
+  struct Accepted {
+    int32_t token = -1;
+    float logprob = 0.0f;
+    std::span<const TokenLogprob> top_logprobs;
+    StopOutcome outcome;
+    std::string text;  // outcome.text of tokens that others follow
+  };
+
   EngineCore(CoreSettings settings,
              const Model& model,
-             ThreadPool& pool,
              const Tokenizer* tokenizer,
              const Clock& clock);
 
-  Status allocate(ThreadPool& pool);
   Status check(const Request& request) const;
   SampleRow sample_row(const Sequence& sequence) const;
   void expire();
+  void propose();
+  Status compute(const StepPlan& plan);
+  void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
   void commit(const StepPlan& plan);
-  void commit_token(const StepItem& item, const SampleResult& result);
+  void commit_tokens(const StepItem& item, std::span<const SampleResult> results);
+  int64_t accept(ActiveRequest& request,
+                 const StepItem& item,
+                 std::span<const SampleResult> results);
   void fault(const Status& status);
   void end(ActiveRequest& request, FinishReason reason);
   void tell(ActiveRequest& request, const TokenEvent& event);
@@ -112,15 +127,18 @@ class EngineCore {
   const Model& model_;
   const Tokenizer* tokenizer_;
   const Clock& clock_;
-  PagePool pool_;
+  CachePools pools_;
   std::unique_ptr<PrefixCache> cache_;
   Scheduler scheduler_;
-  KvStorage kv_;
-  Arena activations_;
-  Arena scratch_;
-  Exec exec_;
-  std::unique_ptr<StepRunner> runner_;
-  StepRunner::RowOf row_of_;
+  std::unique_ptr<Executor> executor_;
+  // The step that is being computed.
+  std::vector<SequenceStep> prefill_;
+  std::vector<SequenceStep> decode_;
+  std::vector<SampleRow> rows_;
+  std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
+  std::span<const SampleResult> results_;
+  std::vector<Accepted> accepted_;
+  std::vector<int32_t> accepted_ids_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   // Ended requests live on until nobody can be inside their callbacks or the plan.
   std::vector<std::unique_ptr<ActiveRequest>> graveyard_;
@@ -131,6 +149,8 @@ class EngineCore {
   int64_t num_steps_ = 0;
   int64_t prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;
+  int64_t drafted_tokens_ = 0;
+  int64_t accepted_tokens_ = 0;
   int64_t numerical_errors_ = 0;
 };
 

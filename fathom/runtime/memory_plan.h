@@ -1,8 +1,8 @@
 // The memory plan: what an engine will take, worked out before anything is read or allocated.
 //
 //   weights      the formats and shapes of the tensors
-//   step         the high-water marks of dry runs of the largest step (step.h)
-//   KV cache     pages for max_num_seqs sequences, or what remains
+//   step         the high-water marks of dry runs of the largest steps (executor/step_memory.h)
+//   cache        slots for max_num_seqs sequences, and blocks for as many or for what remains
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
-#include "fathom/runtime/step.h"
+#include "fathom/runtime/executor/step_memory.h"
 
 namespace fathom {
 
-/// How many pages are wanted.
+/// How many blocks are wanted.
 enum class KvSizing : uint8_t {
   kByRequest,  ///< max_num_seqs sequences of max_model_len; fewer if memory is short
   kRemaining,  ///< all that the budget leaves (`serve`), at most 16 Mi tokens
@@ -25,8 +25,10 @@ struct MemoryRequest {
   int64_t max_num_seqs = 8;
   int64_t max_num_batched_tokens = 512;
   int64_t num_ids = 1;  ///< of the tokenizer
+  int64_t max_queries = 1;  ///< of a sequence that decodes: 1 and its drafts
   int num_threads = 1;
-  const DeviceInfo* gpu = nullptr;  ///< whose memory it is; null: the host's
+  const KernelSet* kernels = nullptr;  ///< those that will run
+  const DeviceInfo* gpu = nullptr;     ///< whose memory it is; null: the host's
   KvSizing sizing = KvSizing::kByRequest;
   double memory_fraction = 0.9;  ///< of available_bytes
   int64_t available_bytes = 0;   ///< free memory before the weights are loaded; 0: not known
@@ -35,9 +37,10 @@ struct MemoryRequest {
 struct MemoryPlan {
   int64_t weight_bytes = 0;
   MemoryNeeds step;
-  KvLayout kv;
-  int64_t num_pages = 0;
-  int64_t kv_bytes = 0;
+  CacheLayout cache;
+  int64_t num_blocks = 0;
+  int64_t num_slots = 0;  ///< for rings and states: one a sequence, and as many snapshots
+  int64_t cache_bytes = 0;
   int64_t max_model_len = 0;
   bool lowered = false;  ///< max_model_len is below the model's context, to fit
   int64_t available_bytes = 0;
@@ -45,10 +48,15 @@ struct MemoryPlan {
   StepShape shape;
 
   int64_t total_bytes() const {
-    return weight_bytes + step.activation_bytes + step.scratch_bytes + kv_bytes;
+    return fixed_bytes() + cache_bytes;
   }
 
-  int64_t kv_tokens() const { return num_pages * kv.page_size; }
+  /// All but the cache.
+  int64_t fixed_bytes() const {
+    return weight_bytes + step.activation_bytes + step.scratch_bytes + step.hidden_bytes;
+  }
+
+  int64_t cached_tokens() const { return num_blocks * cache.block_tokens; }
 
   /// A table of the regions, and how many sequences of three lengths fit.
   std::string text() const;

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/runtime/kv/block_table.h"
 #include "fathom/runtime/kv/prefix_cache.h"
+#include "fathom/runtime/kv/sequence_cache.h"
 #include "fathom/runtime/sample/params.h"
 
 namespace fathom {
@@ -75,8 +75,6 @@ enum class SequenceState : uint8_t { kNew, kWaiting, kRunning, kFinished };
 /// What the scheduler knows of a request. Fields below the line belong to the scheduler; others
 /// read them.
 struct Sequence {
-  explicit Sequence(int block_size) : table(block_size) {}
-
   RequestId id = 0;
   std::vector<int32_t> tokens;  ///< prompt, then what was generated
   int64_t prompt_length = 0;
@@ -84,17 +82,22 @@ struct Sequence {
   std::string cache_salt;
   int64_t queue_deadline_ns = 0;  ///< 0: none
   int64_t deadline_ns = 0;        ///< 0: none
+  /// A guess at the tokens to come: the next step of a decoding sequence computes as many of them
+  /// as there is room for, and commits those that turn out right. Dropped after each step.
+  std::vector<int32_t> drafts;
   // ----
   SequenceState state = SequenceState::kNew;
   uint64_t order = 0;        ///< of arrival
-  BlockTable table;          ///< empty unless running
-  int64_t num_computed = 0;  ///< tokens whose keys lie in the pages
+  SequenceCache cache;       ///< empty unless running
+  int64_t num_computed = 0;  ///< tokens whose rows lie in the cache
   /// Leading tokens whose keys were made by prefill, now or when their page was cached.
   int64_t num_prefilled = 0;
   bool prefilling = true;         ///< until the last known token has been computed
-  int64_t num_offered_pages = 0;  ///< leading pages that were offered to the prefix cache
+  int64_t num_offered_blocks = 0;  ///< leading blocks that were offered to the prefix cache
+  PageId snapshot = kNoPage;      ///< of rings and states, until its block may be shared
+  int64_t snapshot_block = 0;     ///< which block it lies behind
   PrefixKey root{};               ///< where its chain of page keys begins
-  std::vector<PrefixKey> keys;    ///< of its leading pages, as far as they were needed
+  std::vector<PrefixKey> keys;    ///< of its leading blocks, as far as they were needed
   int64_t cached_tokens = 0;      ///< prefix hit at its first admission
   int32_t num_preemptions = 0;
   bool in_flight = false;  ///< part of a step that was planned and not finished

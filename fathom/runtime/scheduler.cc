@@ -23,16 +23,16 @@ bool erase_from(std::vector<Sequence*>& list, const Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerOptions& options,
-                     PagePool& pool,
-                     PrefixCache* cache,
-                     int block_size)
+int64_t StepItem::num_drafts() const {
+  return std::max<int64_t>(begin + count - sequence->num_tokens(), 0);
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, CachePools& pools, PrefixCache* cache)
     : options_(options),
-      pool_(pool),
+      pools_(pools),
       cache_(cache),
-      block_size_(block_size),
-      reserve_pages_(static_cast<int64_t>(
-          std::ceil(options.page_reserve * static_cast<double>(pool.num_pages())))) {
+      reserve_blocks_(static_cast<int64_t>(
+          std::ceil(options.page_reserve * static_cast<double>(pools.blocks.num_pages())))) {
   FATHOM_CHECK(options.max_num_seqs > 0 && options.max_model_len > 0, "limits must be positive");
   FATHOM_CHECK(options.max_num_batched_tokens >= options.max_num_seqs,
                "a step must have room for one token of each running sequence");
@@ -40,10 +40,10 @@ Scheduler::Scheduler(const SchedulerOptions& options,
   running_.reserve(seqs);
   plan_.prefill.reserve(seqs);
   plan_.decode.reserve(seqs);
-}
-
-int64_t Scheduler::pages_needed(int64_t prompt_length, int64_t max_tokens) const {
-  return BlockTable::pages_for(prompt_length + max_tokens, block_size_);
+  if (!pools.has_slots()) return;
+  plan_.slot_copies.reserve(2 * seqs);
+  next_copies_.reserve(2 * seqs);
+  resumed_snapshots_.reserve(seqs);
 }
 
 Status Scheduler::submit(Sequence& s) {
@@ -57,12 +57,13 @@ Status Scheduler::submit(Sequence& s) {
                                     ", expected at most ", options_.max_model_len,
                                     " (--max-model-len)"));
   }
-  if (const int64_t pages = pages_needed(s.prompt_length, s.max_tokens);
-      pages > pool_.num_pages()) {
+  if (const int64_t blocks = blocks_needed(s.prompt_length, s.max_tokens);
+      blocks > pools_.blocks.num_pages()) {
     return invalid_argument(str_cat("too_large_for_pool: prompt of ", s.prompt_length,
-                                    " tokens and max_tokens ", s.max_tokens, " need ", pages,
-                                    " pages of ", block_size_, " tokens, the whole KV cache has ",
-                                    pool_.num_pages()));
+                                    " tokens and max_tokens ", s.max_tokens, " need ", blocks,
+                                    " pages of ", pools_.block_tokens,
+                                    " tokens, the whole KV cache has ",
+                                    pools_.blocks.num_pages()));
   }
   if (static_cast<int64_t>(waiting_.size()) >= options_.max_queue) {
     return overloaded(str_cat("queue_full: ", waiting_.size(), " requests are waiting, at most ",
@@ -74,10 +75,10 @@ Status Scheduler::submit(Sequence& s) {
   }
   s.order = next_order_++;
   s.tokens.reserve(static_cast<size_t>(total));
-  s.table.reserve_tokens(total);
+  s.cache.reserve_blocks(pools_.blocks_for(total));
   if (cache_ != nullptr) {
     s.root = cache_->root(s.cache_salt);
-    s.keys.reserve(static_cast<size_t>(BlockTable::pages_for(total, block_size_)));
+    s.keys.reserve(static_cast<size_t>(pools_.blocks_for(total)));
   }
   enqueue(s);
   return {};
@@ -93,6 +94,8 @@ const StepPlan& Scheduler::plan() {
   FATHOM_CHECK(!in_step_, "a step is planned when the one before is finished");
   plan_.prefill.clear();
   plan_.decode.clear();
+  plan_.slot_copies.assign(next_copies_.begin(), next_copies_.end());
+  next_copies_.clear();
   preempted_ = false;
   const auto decoding =
       std::ranges::count_if(running_, [](const Sequence* s) { return !s->prefilling; });
@@ -100,14 +103,15 @@ const StepPlan& Scheduler::plan() {
   plan_running();
   if (!preempted_) admit();
 
-  plan_.num_tokens = static_cast<int64_t>(plan_.decode.size());
-  for (const StepItem& item : plan_.prefill)
-    plan_.num_tokens += item.count;
+  plan_.num_tokens = 0;
   for (const auto* items : {&plan_.prefill, &plan_.decode}) {
-    for (const StepItem& item : *items)
+    for (const StepItem& item : *items) {
       item.sequence->in_flight = true;
+      plan_.num_tokens += item.count;
+    }
   }
   in_step_ = !plan_.empty();
+  if (!in_step_) next_copies_.swap(plan_.slot_copies);  // nothing runs that could make them
   FATHOM_CHECK(in_step_ || idle(), "sequences are waiting, but the step is empty");
   return plan_;
 }
@@ -129,21 +133,51 @@ void Scheduler::plan_running() {
 void Scheduler::plan_prefill(Sequence& s) {
   const int64_t left = s.num_tokens() - s.num_computed;
   const int64_t chunk = options_.max_prefill_chunk > 0 ? options_.max_prefill_chunk : left;
-  const int64_t count = std::min({left, chunk, prefill_budget_});
+  int64_t count = std::min({left, chunk, prefill_budget_});
   if (count <= 0) return;
+  if (const int64_t end = snapshot_end(s); s.num_computed < end) {
+    count = std::min(count, end - s.num_computed);
+  }
   prefill_budget_ -= count;
   plan_.prefill.push_back({&s, s.num_computed, count, count == left});
 }
 
-void Scheduler::plan_decode(Sequence& s) {
-  plan_.decode.push_back({&s, s.num_computed, 1, true});
+// Where the last whole block before the last token ends, if a snapshot is to be taken there: the last
+// token is always computed.
+int64_t Scheduler::snapshot_end(const Sequence& s) const {
+  if (cache_ == nullptr || !pools_.has_slots()) return 0;
+  return (s.num_tokens() - 1) / pools_.block_tokens * pools_.block_tokens;
 }
 
-// Sees to it that running_[index] has a page for its next token. False if it was itself preempted.
+void Scheduler::plan_decode(Sequence& s) {
+  const int64_t drafts = drafts_with_room(s);
+  s.drafts.resize(static_cast<size_t>(drafts));
+  prefill_budget_ -= drafts;
+  const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
+  FATHOM_CHECK(grown, "room was asked for before");
+  plan_.decode.push_back({&s, s.num_computed, 1 + drafts, true});
+}
+
+// Drafts are worth a step's tokens only while they preempt nobody, can be taken back, and the
+// sequence may still become so long.
+int64_t Scheduler::drafts_with_room(const Sequence& s) const {
+  const int64_t left = s.prompt_length + s.max_tokens - s.num_tokens();
+  int64_t drafts = std::min({static_cast<int64_t>(s.drafts.size()), prefill_budget_, left - 1,
+                             pools_.slack});
+  drafts = std::max<int64_t>(drafts, 0);
+  while (drafts > 0 && (!s.cache.has_room(pools_, s.num_computed + 1 + drafts) ||
+                        s.cache.missing(pools_, s.num_computed + 1 + drafts) >
+                            std::max<int64_t>(pools_.blocks.num_free() - reserve_blocks_, 0))) {
+    --drafts;
+  }
+  return drafts;
+}
+
+// Sees to it that running_[index] has a block for its next token. False if it was itself preempted.
 // `next` is where planning goes on; it moves when elements before it leave.
 bool Scheduler::make_room(size_t index, size_t& next) {
   Sequence& s = *running_[index];
-  while (!s.table.grow(pool_, s.num_computed + 1)) {
+  while (!s.cache.grow(pools_, s.num_computed + 1)) {
     const size_t victim = choose_victim();
     const bool itself = running_[victim] == &s;
     preempt(victim);
@@ -165,12 +199,14 @@ size_t Scheduler::choose_victim() const {
 void Scheduler::preempt(size_t index) {
   Sequence& s = *running_[index];
   drop_planned(s);
+  drop_snapshot(s);
   running_.erase(running_.begin() + static_cast<int64_t>(index));
-  s.table.release_all(pool_);
+  s.cache.release_all(pools_);
   s.num_computed = 0;
   s.num_prefilled = 0;
-  s.num_offered_pages = 0;
+  s.num_offered_blocks = 0;
   s.prefilling = true;
+  s.drafts.clear();
   ++s.num_preemptions;
   ++num_preemptions_;
   preempted_ = true;
@@ -197,42 +233,81 @@ void Scheduler::admit() {
   }
 }
 
-// Takes the pages of the sequence, those of a known prefix included. False, with nothing changed,
+// Takes the blocks of the sequence, those of a known prefix included. False, with nothing changed,
 // if too few are available.
 bool Scheduler::try_admit(Sequence& s) {
-  int64_t cached = 0;
+  PrefixMatch known;
   if (cache_ != nullptr) {
     // The last token is always computed: its logits are wanted.
-    cached = cache_->match(s.root, s.tokens, s.num_tokens() - 1, s.table, s.keys);
+    known = cache_->match(s.root, s.tokens, s.num_tokens() - 1, s.cache, s.keys);
   }
-  const int64_t wanted = BlockTable::pages_for(s.num_tokens() + 1, block_size_);
-  const int64_t missing = wanted - s.table.num_pages();
-  const int64_t reserve = running_.empty() ? 0 : reserve_pages_;
-  if (missing > pool_.num_available() - reserve) {
-    s.table.release_all(pool_);
+  const int64_t reserve = running_.empty() ? 0 : reserve_blocks_;
+  const int64_t missing = s.cache.missing(pools_, s.num_tokens() + 1);
+  if (missing > pools_.blocks.num_available() - reserve ||
+      !s.cache.grow(pools_, s.num_tokens() + 1)) {
+    s.cache.release_all(pools_);
+    if (known.snapshot != kNoPage) pools_.slots.release(known.snapshot);
     return false;
   }
-  const bool grown = s.table.grow(pool_, s.num_tokens() + 1);
-  FATHOM_CHECK(grown, "the pages were counted before");
-  s.num_computed = cached;
-  s.num_prefilled = cached;
-  s.num_offered_pages = cached / block_size_;
+  if (known.snapshot != kNoPage) {
+    plan_.slot_copies.push_back(s.cache.resume(known.snapshot));
+    resumed_snapshots_.push_back(known.snapshot);
+  }
+  s.num_computed = known.tokens;
+  s.num_prefilled = known.tokens;
+  s.num_offered_blocks = known.tokens / pools_.block_tokens;
   s.prefilling = true;
-  if (s.num_preemptions == 0) s.cached_tokens = cached;
-  if (cache_ != nullptr) cache_->count(s.num_tokens(), cached);
+  if (s.num_preemptions == 0) s.cached_tokens = known.tokens;
+  if (cache_ != nullptr) cache_->count(s.num_tokens(), known.tokens);
   return true;
 }
 
-void Scheduler::commit(const StepItem& item, int32_t token, FinishReason reason) {
+void Scheduler::commit(const StepItem& item,
+                       std::span<const int32_t> tokens,
+                       FinishReason reason) {
   Sequence& s = *item.sequence;
   if (s.abort_reason != FinishReason::kNone) return;  // finish_step() releases it
-  s.num_computed += item.count;
+  const int64_t drafts = item.num_drafts();
+  FATHOM_CHECK(item.yields_token ? !tokens.empty() : tokens.empty(), "tokens where they are due");
+  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) <= 1 + drafts, "a token a row of logits");
+  // Of the drafts those that came out again were right, and their rows with them.
+  const int64_t right = tokens.empty() ? 0 : static_cast<int64_t>(tokens.size()) - 1;
+  s.num_computed += item.count - drafts + right;
+  if (right < drafts) s.cache.truncate(pools_, s.num_computed);
   if (s.prefilling) s.num_prefilled = s.num_computed;
+  s.drafts.clear();
+  if (s.prefilling && s.num_computed == snapshot_end(s)) take_snapshot(s);
   if (!item.yields_token) return;
   s.prefilling = false;
-  offer_pages(s);
-  s.tokens.push_back(token);
+  s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
+  offer_blocks(s);
+  offer_snapshot(s);
   if (reason != FinishReason::kNone) finish(s, reason);
+}
+
+// Has rings and states copied as they are now, for the block that ends here.
+void Scheduler::take_snapshot(Sequence& s) {
+  if (s.num_computed == 0 || s.snapshot != kNoPage) return;
+  const auto [taken, copy] = s.cache.snapshot(pools_);
+  if (!taken) return;
+  next_copies_.push_back(copy);
+  s.snapshot = copy.to;
+  s.snapshot_block = s.num_computed / pools_.block_tokens - 1;
+}
+
+void Scheduler::offer_snapshot(Sequence& s) {
+  if (s.snapshot == kNoPage) return;
+  const PrefixKey& key = s.keys[static_cast<size_t>(s.snapshot_block)];
+  if (cache_->wants_snapshot(key)) {
+    cache_->add_snapshot(key, s.snapshot);
+    s.snapshot = kNoPage;
+  }
+  drop_snapshot(s);
+}
+
+void Scheduler::drop_snapshot(Sequence& s) {
+  if (s.snapshot != kNoPage) pools_.slots.release(s.snapshot);
+  s.snapshot = kNoPage;
 }
 
 void Scheduler::commit_failed(const StepItem& item) {
@@ -242,17 +317,18 @@ void Scheduler::commit_failed(const StepItem& item) {
 }
 
 // Called when the logits behind these tokens were finite. A NaN in the keys of any token would have
-// reached them, so complete pages are finite as well.
-void Scheduler::offer_pages(Sequence& s) {
+// reached them, so complete blocks are finite as well.
+void Scheduler::offer_blocks(Sequence& s) {
   if (cache_ == nullptr) return;
+  const int64_t size = pools_.block_tokens;
   const int64_t usable = options_.share_decoded_pages ? s.num_computed : s.num_prefilled;
-  for (; (s.num_offered_pages + 1) * block_size_ <= usable; ++s.num_offered_pages) {
-    const int64_t i = s.num_offered_pages;
+  for (; (s.num_offered_blocks + 1) * size <= usable; ++s.num_offered_blocks) {
+    const int64_t i = s.num_offered_blocks;
     const PrefixKey key = cache_->key_of(s.root, s.tokens, i, s.keys);
     const PrefixKey parent = i == 0 ? s.root : s.keys[static_cast<size_t>(i - 1)];
-    const auto tokens = std::span(s.tokens).subspan(static_cast<size_t>(i * block_size_),
-                                                    static_cast<size_t>(block_size_));
-    cache_->publish(key, parent, tokens, s.table.pages()[static_cast<size_t>(i)]);
+    const auto tokens = std::span(s.tokens).subspan(static_cast<size_t>(i * size),
+                                                    static_cast<size_t>(size));
+    cache_->publish(key, parent, tokens, s.cache.blocks()[static_cast<size_t>(i)]);
   }
 }
 
@@ -262,13 +338,17 @@ void Scheduler::finish(Sequence& s, FinishReason reason) {
   } else {
     erase_from(running_, s);
   }
-  s.table.release_all(pool_);
+  drop_snapshot(s);
+  s.cache.release_all(pools_);
   s.state = SequenceState::kFinished;
   s.finish = reason;
 }
 
 void Scheduler::finish_step() {
   in_step_ = false;
+  for (const PageId snapshot : resumed_snapshots_)
+    pools_.slots.release(snapshot);
+  resumed_snapshots_.clear();
   for (const auto* items : {&plan_.prefill, &plan_.decode}) {
     for (const StepItem& item : *items) {
       Sequence& s = *item.sequence;

@@ -1,21 +1,25 @@
 // The scheduler decides what each step computes. Pure logic: it moves sequences between states and
-// pages between owners, and knows neither model nor clock nor device.
+// blocks between owners, and knows neither model nor clock nor device.
 //
-// A step holds the next token of every running sequence that decodes, and chunks of prompts within
-// the rest of the token budget, oldest first.
+// A step holds the next tokens of every running sequence that decodes (one, and those of its drafts
+// that fit), and chunks of prompts within the rest of the token budget, oldest first.
 //
-//   admission    in order of arrival; needs pages for all tokens so far and one step more, above a
-//                reserve of 2 % of the pool (no reserve when nothing runs). Its pages are taken at
+//   admission    in order of arrival; needs blocks for all tokens so far and one step more, above a
+//                reserve of 2 % of the pool (no reserve when nothing runs). Its blocks are taken at
 //                once, so a prompt never stops half way.
-//   growth       a decode that needs a page and finds none evicts cached pages (oldest first),
+//   growth       a decode that needs a block and finds none evicts cached blocks (oldest first),
 //                then preempts the newest running sequence, whose tokens are computed again later.
-//                The oldest is never preempted; those preempted 8 times are chosen last.
+//                The oldest is never preempted; those preempted 8 times are chosen last. Drafts
+//                preempt nobody: those without room are dropped.
+//   snapshots    a model that keeps rings or states besides has them copied where the last whole
+//                block of a prompt ends, so that its prefix can be found again; the chunk ends there
 //   refusal      a request that does not fit the empty pool is refused at once.
 //
 // So the oldest sequence always progresses, every sequence becomes the oldest, and each ends.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "fathom/runtime/kv/page_pool.h"
@@ -44,11 +48,15 @@ struct StepItem {
   int64_t begin = 0;
   int64_t count = 0;
   bool yields_token = false;  ///< the step reaches the last token, so its logits are wanted
+
+  /// Tokens behind the last known one: drafts, to be verified.
+  int64_t num_drafts() const;
 };
 
 struct StepPlan {
   std::vector<StepItem> prefill;
-  std::vector<StepItem> decode;  ///< one token each
+  std::vector<StepItem> decode;  ///< one token each, and drafts
+  std::vector<SlotCopy> slot_copies;  ///< to be made before the step, in order
   int64_t num_tokens = 0;
 
   bool empty() const { return num_tokens == 0; }
@@ -67,7 +75,7 @@ struct SchedulerStats {
 class Scheduler {
  public:
   /// `cache` may be null: no prefix is reused. Options are checked by the caller.
-  Scheduler(const SchedulerOptions& options, PagePool& pool, PrefixCache* cache, int block_size);
+  Scheduler(const SchedulerOptions& options, CachePools& pools, PrefixCache* cache);
 
   /// Queues a new sequence (tokens, prompt_length, max_tokens set). Errors, none of which changes
   /// anything: InvalidArgument `context_length_exceeded` and `too_large_for_pool`; Overloaded
@@ -77,12 +85,13 @@ class Scheduler {
   /// Plans the next step. Valid until finish_step(). Empty only when there is nothing to do.
   const StepPlan& plan();
 
-  /// The item was computed and, where it yields one, gave this token; `finish` says whether the
-  /// sequence ends with it. Appends the token, offers complete pages to the prefix cache, releases
-  /// what ended. An item of a sequence that was aborted meanwhile is ignored.
-  void commit(const StepItem& item, int32_t token, FinishReason finish);
+  /// The item was computed and, where it yields any, gave these tokens: drafts that were right, in
+  /// order, and one more. `finish` says whether the sequence ends with the last of them. Appends
+  /// them, cuts the cache back behind what is right, offers complete blocks to the prefix cache,
+  /// releases what ended. An item of a sequence that was aborted meanwhile is ignored.
+  void commit(const StepItem& item, std::span<const int32_t> tokens, FinishReason finish);
 
-  /// The item's logits were not finite: the sequence ends, none of its pages is shared from now on.
+  /// The item's logits were not finite: the sequence ends, none of its blocks is shared from now on.
   void commit_failed(const StepItem& item);
 
   /// Ends the step: sequences aborted during it give back their pages now.
@@ -109,8 +118,10 @@ class Scheduler {
 
   const std::vector<Sequence*>& waiting() const { return waiting_; }
 
-  /// Pages that the empty pool must have for a request.
-  int64_t pages_needed(int64_t prompt_length, int64_t max_tokens) const;
+  /// Blocks that the empty pool must have for a request.
+  int64_t blocks_needed(int64_t prompt_length, int64_t max_tokens) const {
+    return pools_.blocks_for(prompt_length + max_tokens);
+  }
 
  private:
   void plan_running();
@@ -122,20 +133,26 @@ class Scheduler {
   size_t choose_victim() const;
   void preempt(size_t index);
   void drop_planned(const Sequence& sequence);
-  void offer_pages(Sequence& sequence);
+  int64_t drafts_with_room(const Sequence& sequence) const;
+  int64_t snapshot_end(const Sequence& sequence) const;
+  void offer_blocks(Sequence& sequence);
+  void take_snapshot(Sequence& sequence);
+  void offer_snapshot(Sequence& sequence);
+  void drop_snapshot(Sequence& sequence);
   void finish(Sequence& sequence, FinishReason reason);
   void enqueue(Sequence& sequence);
 
   SchedulerOptions options_;
-  PagePool& pool_;
+  CachePools& pools_;
   PrefixCache* cache_;
-  int block_size_;
-  int64_t reserve_pages_;
+  int64_t reserve_blocks_;
   uint64_t next_order_ = 0;
   std::vector<Sequence*> running_;  // by order of arrival
   std::vector<Sequence*> waiting_;  // by order of arrival
   int64_t waiting_tokens_ = 0;
   StepPlan plan_;
+  std::vector<SlotCopy> next_copies_;      // for the next plan
+  std::vector<PageId> resumed_snapshots_;  // owned until the step that copies them has ended
   int64_t prefill_budget_ = 0;  // what is left of it while planning
   bool preempted_ = false;      // in the plan being made
   bool in_step_ = false;

@@ -2,7 +2,9 @@
 // steps and during them), deadlines, NaN, page shortage, shared prefixes. The fake model keeps in
 // every cache slot a digest of the tokens up to there, reads them back as attention would, and
 // makes the next token from them. So a page that is reused too early, shared wrongly or written by
-// two owners shows as a wrong digest, and a neighbour that changes anything as a wrong token.
+// two owners shows as a wrong digest, and a neighbour that changes anything as a wrong token. Some
+// worlds keep the digests of the last tokens in a ring besides, or that of the last one as a state,
+// as models with windows and compressors do; and some have drafts, right and wrong ones.
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <map>
@@ -38,9 +40,12 @@ struct Slot {
   bool decoded = false;
 };
 
-struct Client {
-  explicit Client(int block_size) : sequence(block_size) {}
+// What a sequence keeps besides its pages: digests up to the last tokens, by position modulo size.
+struct Ring {
+  std::vector<uint64_t> digests;
+};
 
+struct Client {
   Sequence sequence;
   int64_t stop_after = 0;  // tokens until the fake end token; 0: never
   int64_t nan_after = 0;   // tokens until its logits are NaN; 0: never
@@ -50,8 +55,12 @@ struct Client {
 };
 
 struct World {
-  int block_size;
+  int64_t block_size;
   int64_t num_pages;
+  int64_t num_slots;  // 0: no rings
+  int64_t window;     // of a ring; a state is a ring of one
+  int64_t slack;
+  int64_t max_drafts;
   SchedulerOptions options;
   bool use_cache;
   int64_t num_requests;
@@ -63,7 +72,7 @@ struct World {
 
 World make_world(Rng& rng) {
   World w{};
-  w.block_size = static_cast<int>(1 + rng.next_below(8));
+  w.block_size = 1 + rng.next_below(8);
   w.num_pages = 3 + rng.next_below(40);
   w.options.max_num_seqs = 1 + rng.next_below(9);
   w.options.max_num_batched_tokens = w.options.max_num_seqs + rng.next_below(40);
@@ -74,6 +83,13 @@ World make_world(Rng& rng) {
   w.options.preemption_limit = static_cast<int32_t>(rng.next_below(9));
   w.options.share_decoded_pages = rng.next_below(2) == 0;
   w.use_cache = rng.next_below(4) != 0;
+  w.max_drafts = rng.next_below(2) == 0 ? 0 : 1 + rng.next_below(4);
+  w.slack = INT64_MAX;
+  if (rng.next_below(3) == 0) {
+    w.num_slots = w.options.max_num_seqs + rng.next_below(20);
+    w.window = 1 + rng.next_below(6);
+    w.slack = rng.next_below(2) == 0 ? 0 : rng.next_below(5);
+  }
   w.num_requests = 3 + rng.next_below(25);
   w.abort_rate = rng.next_below(2) == 0 ? 0.0 : 0.03;
   w.nan_rate = rng.next_below(3) == 0 ? 0.1 : 0.0;
@@ -87,15 +103,16 @@ class Simulation {
   explicit Simulation(uint64_t seed)
       : rng_(seed, 99),
         world_(make_world(rng_)),
-        pool_(world_.num_pages),
+        pools_(world_.block_size, world_.slack, world_.num_pages, world_.num_slots),
         cache_(world_.use_cache
-                   ? std::make_unique<PrefixCache>(pool_,
-                                                   PrefixDomain{.model_fingerprint = "fake",
-                                                                .block_size = world_.block_size,
-                                                                .compute = "test"})
+                   ? std::make_unique<PrefixCache>(
+                         pools_, PrefixDomain{.model_fingerprint = "fake", .compute = "test"})
                    : nullptr),
-        scheduler_(world_.options, pool_, cache_.get(), world_.block_size),
+        scheduler_(world_.options, pools_, cache_.get()),
+        rings_(static_cast<size_t>(world_.num_slots)),
         slots_(static_cast<size_t>(world_.num_pages * world_.block_size)) {
+    for (Ring& ring : rings_)
+      ring.digests.resize(static_cast<size_t>(ring_size()));
     for (int64_t i = 0; i < world_.num_requests; ++i)
       clients_.push_back(make_client(i));
   }
@@ -112,6 +129,8 @@ class Simulation {
     }
     EXPECT_EQ(pool_.num_private(), 0);
     EXPECT_EQ(pool_.num_owned(), 0);
+    EXPECT_EQ(pools_.slots.num_private(), 0);
+    EXPECT_EQ(pools_.slots.num_owned(), 0);
     check_results();
   }
 
@@ -124,10 +143,15 @@ class Simulation {
   int64_t full_ends = 0;
   int64_t timeouts = 0;
   int64_t refusals = 0;
+  int64_t resumed = 0;
+  int64_t right_drafts = 0;
+  int64_t wrong_drafts = 0;
 
  private:
+  int64_t ring_size() const { return world_.num_slots == 0 ? 0 : world_.window + world_.slack; }
+
   std::unique_ptr<Client> make_client(int64_t index) {
-    auto c = std::make_unique<Client>(world_.block_size);
+    auto c = std::make_unique<Client>();
     Sequence& s = c->sequence;
     s.id = static_cast<RequestId>(index);
     const bool is_long = rng_.next_below(4) == 0;
@@ -215,11 +239,17 @@ class Simulation {
   void one_step() {
     const std::vector<Sequence*> waiting_before = scheduler_.waiting();
     const Sequence* oldest = scheduler_.running().empty() ? nullptr : scheduler_.running().front();
+    guess();
     const StepPlan& plan = scheduler_.plan();
     if (oldest != nullptr) {
       EXPECT_EQ(oldest->state, SequenceState::kRunning) << "the oldest is never preempted";
     }
     check_plan(plan, waiting_before);
+    resumed += std::ranges::count_if(plan.slot_copies, [&](const SlotCopy& copy) {
+      return pools_.slots.state(copy.from) == PageState::kShared;
+    });
+    for (const SlotCopy& copy : plan.slot_copies)
+      rings_[static_cast<size_t>(copy.to)] = rings_[static_cast<size_t>(copy.from)];
     for (const StepItem& item : plan.prefill)
       compute(item, false);
     for (const StepItem& item : plan.decode)
@@ -227,7 +257,7 @@ class Simulation {
     abort_some(1.0);  // while the step is in flight
     for (const auto* items : {&plan.prefill, &plan.decode}) {
       for (const StepItem& item : *items) {
-        EXPECT_LE(item.begin + item.count, item.sequence->table.capacity())
+        EXPECT_LE(item.begin + item.count, capacity_of(*item.sequence))
             << "pages that a launched step refers to stay";
       }
     }
@@ -239,19 +269,52 @@ class Simulation {
     check_state();
   }
 
+  int64_t capacity_of(const Sequence& s) const {
+    return static_cast<int64_t>(s.cache.blocks().size()) * world_.block_size;
+  }
+
+  // Drafts of decoding sequences: the tokens to come, with a wrong one somewhere, or too many.
+  void guess() {
+    for (Sequence* s : scheduler_.running()) {
+      if (s->prefilling || world_.max_drafts == 0 || rng_.next_below(4) == 0) continue;
+      std::vector<int32_t> tokens = s->tokens;
+      const int64_t count = 1 + rng_.next_below(static_cast<uint32_t>(world_.max_drafts));
+      for (int64_t i = 0; i < count; ++i) {
+        const bool right = rng_.next_below(4) != 0;
+        tokens.push_back(next_token(digest_of(tokens)) + (right ? 0 : 1));
+        s->drafts.push_back(tokens.back());
+      }
+    }
+  }
+
   void compute(const StepItem& item, bool decode) {
     const Sequence& s = *item.sequence;
+    std::vector<int32_t> tokens = s.tokens;
+    tokens.insert(tokens.end(), s.drafts.begin(), s.drafts.end());
     uint64_t digest = 1;
     for (int64_t p = 0; p < item.begin + item.count; ++p) {
-      digest = mix(digest, s.tokens[static_cast<size_t>(p)]);
-      Slot& slot = slots_[static_cast<size_t>(s.table.slot(p))];
+      digest = mix(digest, tokens[static_cast<size_t>(p)]);
+      const PageId page = s.cache.blocks()[static_cast<size_t>(p / world_.block_size)];
+      Slot& slot = slots_[static_cast<size_t>(page * world_.block_size + p % world_.block_size)];
       if (p < item.begin) {  // what attention reads
         ASSERT_EQ(slot.digest, digest) << "request " << s.id << " position " << p;
       } else {
-        const PageId page = s.table.pages()[static_cast<size_t>(p / world_.block_size)];
         ASSERT_EQ(pool_.state(page), PageState::kPrivate) << "writes go to private pages";
         slot = {digest, decode};
       }
+      if (world_.num_slots > 0) visit_ring(item, p, digest);
+    }
+  }
+
+  // Position p of a step: read if it stands before the step and in the window, else written.
+  void visit_ring(const StepItem& item, int64_t p, uint64_t digest) {
+    const PageId slot = item.sequence->cache.slot();
+    ASSERT_EQ(pools_.slots.state(slot), PageState::kPrivate);
+    uint64_t& row = rings_[static_cast<size_t>(slot)].digests[static_cast<size_t>(p % ring_size())];
+    if (p >= item.begin) {
+      if (item.begin + item.count - p <= ring_size()) row = digest;
+    } else if (p >= item.begin - world_.window) {
+      ASSERT_EQ(row, digest) << "request " << item.sequence->id << " ring at " << p;
     }
   }
 
@@ -261,20 +324,37 @@ class Simulation {
     const bool aborted = s.abort_reason != FinishReason::kNone;
     const int64_t before = s.num_tokens();
     if (!item.yields_token) {
-      scheduler_.commit(item, -1, FinishReason::kNone);
+      scheduler_.commit(item, {}, FinishReason::kNone);
       EXPECT_EQ(s.num_tokens(), before);
       return;
     }
-    const int64_t generated = s.num_generated() + 1;
-    if (c.nan_after != 0 && generated >= c.nan_after) {
+    // As many of the drafts as come out again, and one token more.
+    const std::vector<int32_t> drafts = s.drafts;
+    std::vector<int32_t> tokens = s.tokens;
+    std::vector<int32_t> accepted;
+    FinishReason finish = FinishReason::kNone;
+    for (int64_t i = 0; i <= item.num_drafts() && finish == FinishReason::kNone; ++i) {
+      const int64_t generated = s.num_generated() + i + 1;
+      if (c.nan_after != 0 && generated >= c.nan_after) break;
+      accepted.push_back(next_token(digest_of(tokens)));
+      tokens.push_back(accepted.back());
+      if (c.stop_after != 0 && generated >= c.stop_after) finish = FinishReason::kStop;
+      if (generated == s.max_tokens) finish = FinishReason::kLength;
+      if (i < item.num_drafts() && accepted.back() != drafts[static_cast<size_t>(i)]) break;
+    }
+    if (accepted.empty()) {
       scheduler_.commit_failed(item);
       return;
     }
-    const FinishReason finish = c.stop_after != 0 && generated >= c.stop_after ? FinishReason::kStop
-                                : generated == s.max_tokens ? FinishReason::kLength
-                                                            : FinishReason::kNone;
-    scheduler_.commit(item, next_token(digest_of(s.tokens)), finish);
-    EXPECT_EQ(s.num_tokens(), before + (aborted ? 0 : 1)) << "an aborted request gets no token";
+    const auto count = static_cast<int64_t>(accepted.size());
+    right_drafts += count - 1;
+    wrong_drafts += item.num_drafts() - (count - 1);
+    scheduler_.commit(item, accepted, finish);
+    EXPECT_EQ(s.num_tokens(), before + (aborted ? 0 : count)) << "an aborted request gets no token";
+    if (!aborted && finish == FinishReason::kNone) {
+      EXPECT_EQ(s.num_computed, s.num_tokens() - 1);
+      EXPECT_LT(capacity_of(s) - world_.block_size, s.num_computed + 1) << "the rest was given back";
+    }
   }
 
   void check_plan(const StepPlan& plan, const std::vector<Sequence*>& waiting_before) {
@@ -286,15 +366,19 @@ class Simulation {
         EXPECT_EQ(++seen[item.sequence], 1) << "one item for each sequence";
         EXPECT_GT(item.count, 0);
         EXPECT_EQ(item.begin, item.sequence->num_computed);
-        EXPECT_LE(item.begin + item.count, item.sequence->table.capacity());
-        EXPECT_EQ(item.yields_token, item.begin + item.count == item.sequence->num_tokens());
+        EXPECT_LE(item.begin + item.count, capacity_of(*item.sequence));
+        EXPECT_EQ(item.yields_token,
+                  item.begin + item.count - item.num_drafts() == item.sequence->num_tokens());
+        EXPECT_LE(item.num_drafts(), world_.slack);
       }
     }
     EXPECT_EQ(tokens, plan.num_tokens);
     EXPECT_LE(tokens, world_.options.max_num_batched_tokens);
     EXPECT_LE(scheduler_.stats().num_running, world_.options.max_num_seqs);
     for (const StepItem& item : plan.decode)
-      EXPECT_EQ(item.count, 1);
+      EXPECT_EQ(item.count, 1 + item.num_drafts());
+    for (const StepItem& item : plan.prefill)
+      EXPECT_EQ(item.num_drafts(), 0);
     if (!scheduler_.running().empty()) {
       const Sequence* oldest = scheduler_.running().front();
       EXPECT_EQ(seen.count(oldest), 1u) << "the oldest progresses";
@@ -312,16 +396,17 @@ class Simulation {
   }
 
   void check_state() {
-    const Status pool = pool_.check_invariants();
-    EXPECT_TRUE(pool.ok()) << pool.message();
+    for (const PagePool* pool : {&pool_, &pools_.slots}) {
+      const Status right = pool->check_invariants();
+      EXPECT_TRUE(right.ok()) << right.message();
+    }
     std::map<PageId, int> owners;
     for (const auto& c : clients_) {
       const Sequence& s = c->sequence;
-      for (PageId page : s.table.pages())
+      for (PageId page : s.cache.blocks())
         ++owners[page];
-      if (s.state != SequenceState::kRunning) {
-        EXPECT_EQ(s.table.num_pages(), 0) << "only running sequences own pages";
-      }
+      EXPECT_EQ(s.cache.empty(), s.state != SequenceState::kRunning)
+          << "only running sequences own pages";
       if (c->aborted_at_step >= 0) {
         EXPECT_EQ(s.state, SequenceState::kFinished) << "aborted pages are free within 2 steps";
       }
@@ -391,9 +476,11 @@ class Simulation {
 
   Rng rng_;
   World world_;
-  PagePool pool_;
+  CachePools pools_;
+  PagePool& pool_ = pools_.blocks;
   std::unique_ptr<PrefixCache> cache_;
   Scheduler scheduler_;
+  std::vector<Ring> rings_;
   std::vector<Slot> slots_;
   std::vector<std::unique_ptr<Client>> clients_;
   ManualClock clock_{1};
@@ -413,6 +500,9 @@ TEST(SchedulerSimulation, KeepsItsPromisesForEverySeed) {
   int64_t full_ends = 0;
   int64_t timeouts = 0;
   int64_t refusals = 0;
+  int64_t resumed = 0;
+  int64_t right_drafts = 0;
+  int64_t wrong_drafts = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(str_cat("seed ", seed));
     Simulation simulation(seed);
@@ -425,6 +515,9 @@ TEST(SchedulerSimulation, KeepsItsPromisesForEverySeed) {
     full_ends += simulation.full_ends;
     timeouts += simulation.timeouts;
     refusals += simulation.refusals;
+    resumed += simulation.resumed;
+    right_drafts += simulation.right_drafts;
+    wrong_drafts += simulation.wrong_drafts;
   }
   // The worlds reach what they are meant to test.
   EXPECT_GT(preemptions, static_cast<int64_t>(kSeeds));
@@ -434,6 +527,9 @@ TEST(SchedulerSimulation, KeepsItsPromisesForEverySeed) {
   EXPECT_GT(timeouts, static_cast<int64_t>(kSeeds / 10));
   EXPECT_GT(refusals, static_cast<int64_t>(kSeeds));
   EXPECT_GT(full_ends, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(resumed, static_cast<int64_t>(kSeeds / 10));
+  EXPECT_GT(right_drafts, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(wrong_drafts, static_cast<int64_t>(kSeeds));
   RecordProperty("preemptions", std::to_string(preemptions));
 }
 

@@ -51,7 +51,7 @@ class EngineBench {
                             .num_threads = pool_.size()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
     settings.plan = *plan;
-    settings.plan.num_pages = limits.num_pages;
+    settings.plan.num_blocks = limits.num_pages;
     settings.scheduler = {.max_num_seqs = limits.max_num_seqs,
                           .max_num_batched_tokens = limits.max_num_batched_tokens,
                           .max_prefill_chunk = limits.max_prefill_chunk,

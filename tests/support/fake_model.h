@@ -34,8 +34,12 @@ class FakeModel final : public Model {
 
   const WeightStore& weights() const override { return weights_; }
 
-  KvLayout kv_layout() const override {
-    return {.num_layers = 2, .width = 1, .format = Format::kF32, .page_size = kPageSize};
+  CacheLayout cache_layout() const override {
+    return {.block_tokens = kPageSize,
+            .groups = {{.name = "tokens",
+                        .layers = {0, 1},
+                        .rows = kPageSize,
+                        .codec = PageCodec::dense("token", Format::kF32, 1, nullptr)}}};
   }
 
   Status draft(Exec&, const Batch&, const View&, ForwardOut&) const override {
@@ -97,13 +101,13 @@ class FakeModel final : public Model {
       const int64_t start = r.kv_lens[static_cast<size_t>(i)] - (end - first);
       for (int64_t t = first; t < end; ++t) {
         const auto id = static_cast<float>(b.token_ids.as<int32_t>()[t]);
-        for (const View& layer : b.kv)
-          layer.as<float>()[b.attention.slots.as<int64_t>()[t]] = id;
+        for (const View& layer : b.cache[0].views)
+          layer.as<float>()[b.slots[0].as<int64_t>()[t]] = id;
         if (row == logits.dim(0) || b.logit_rows.as<int32_t>()[row] != t) continue;
         uint64_t digest = 1;
         for (int64_t p = 0; p <= start + t - first; ++p) {
           const int64_t slot = pages[p / kPageSize] * kPageSize + p % kPageSize;
-          digest = mix(digest, static_cast<int32_t>(b.kv[1].as<float>()[slot]));
+          digest = mix(digest, static_cast<int32_t>(b.cache[0].at(1).as<float>()[slot]));
         }
         fill_logits(digest, logits.row<float>(row++), config_.vocab_size);
       }

@@ -35,7 +35,7 @@ class ModelRunner {
   static constexpr int64_t kArenaBytes = 512ll << 20;  // reserved, not touched
 
   explicit ModelRunner(const std::string& directory, ModelOptions options = {}, int threads = 2)
-      : pool_(threads, PinThreads::kNo), buffer_(options.page_size) {
+      : pool_(threads, PinThreads::kNo) {
     install_cpu_kernels(best_isa());
     OpenOptions open;
     open.model = options;
@@ -43,13 +43,10 @@ class ModelRunner {
     auto model = open_model(directory, open);
     FATHOM_CHECK(model.ok(), model.ok() ? "" : model.status().message());
     model_ = std::move(model).value();
-    const KvLayout layout = model_->kv_layout();
-    for (int64_t l = 0; l < layout.num_layers; ++l) {
-      const int64_t bytes = kPages * layout.page_size * layout.width * element_bytes(layout.format);
-      pages_.emplace_back(static_cast<size_t>(bytes));
-      kv_.push_back(
-          make_view(pages_.back().data(), {kPages, layout.page_size, layout.width}, layout.format));
-    }
+    const CacheLayout layout = model_->cache_layout();
+    buffer_ = std::make_unique<BatchBuffer>(layout);
+    cache_memory_.resize(static_cast<size_t>(cache_bytes(layout, kPages, 1).value()));
+    cache_ = cache_views(layout, cache_memory_.data(), kPages, 1, false);
     poison_pages();
     activations_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
     scratch_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
@@ -59,8 +56,7 @@ class ModelRunner {
 
   /// NaN in every page: what is read without having been written shows.
   void poison_pages() {
-    for (auto& page : pages_)
-      std::memset(page.data(), 0xFF, page.size());
+    std::memset(cache_memory_.data(), 0xFF, cache_memory_.size());
   }
 
   /// Pages first .. first + count - 1.
@@ -76,10 +72,10 @@ class ModelRunner {
                   const View* draft_hidden = nullptr) {
     activations_.reset();
     scratch_.reset();
-    auto built = buffer_.build(prefill, decode);
+    auto built = buffer_->build(prefill, decode);
     FATHOM_CHECK(built.ok(), built.ok() ? "" : built.status().message());
     Batch batch = std::move(built).value();
-    batch.kv = kv_;
+    batch.cache = cache_;
     batch.probe = probe;
     Exec ex;
     ex.pool = &pool_;
@@ -118,10 +114,10 @@ class ModelRunner {
 
  private:
   ThreadPool pool_;
-  BatchBuffer buffer_;
   std::unique_ptr<Model> model_;
-  std::vector<std::vector<std::byte>> pages_;
-  std::vector<View> kv_;
+  std::unique_ptr<BatchBuffer> buffer_;
+  std::vector<std::byte> cache_memory_;
+  std::vector<GroupRows> cache_;
   Arena activations_;
   Arena scratch_;
 };

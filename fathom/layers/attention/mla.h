@@ -64,6 +64,7 @@ struct TokenRange {
   View query_offsets_view;                 ///< [B+1] i32
   View kv_lens_view;                       ///< [B] i32
   View block_table;                        ///< [B, M] i32, pages of each request
+  View request_slots;  ///< [B] i32, where the rings and states of each request lie; may be absent
 
   int64_t num_requests() const { return static_cast<int64_t>(kv_lens.size()); }
 };
@@ -71,11 +72,16 @@ struct TokenRange {
 /// What attention needs to know of a step: prefill tokens first, then decode tokens.
 struct AttentionBatch {
   View positions;  ///< [T] i32, absolute, from 0
-  View slots;      ///< [T] i64, page * page_size + offset; -1: not written
   TokenRange prefill;
   TokenRange decode;
 
   int64_t num_tokens() const { return prefill.num_tokens + decode.num_tokens; }
+};
+
+/// One layer's rows of the cache, and where the step writes into them.
+struct CacheRows {
+  View rows;   ///< [pages, rows of a page, width]
+  View slots;  ///< [T] i64, page * rows of a page + row; -1: not written
 };
 
 enum class AttentionForm : uint8_t { kMha, kChunked, kAbsorbed, kFusedRope };
@@ -129,8 +135,8 @@ struct MlaContext {
   View request_offsets = {};
 };
 
-/// y = attention of x [T, H], o_proj included; writes the latent keys of the step to `cache`
-/// [M, S, Lkv+Dr] first.
+/// y = attention of x [T, H], o_proj included; writes the latent keys of the step to the cache, rows
+/// [M, S, Lkv+Dr], first.
 ///
 /// Guarantee: among prefilled tokens a result has the same bits whatever part of its prefix was
 /// cached and however the prompt was cut into steps, since key chunks start at absolute positions
@@ -141,7 +147,7 @@ Status mla_attend(Exec& ex,
                   const MlaContext& m,
                   const MlaWeights& w,
                   const AttentionBatch& batch,
-                  const View& cache,
+                  const CacheRows& cache,
                   const View& x,
                   const View& y);
 
@@ -158,8 +164,7 @@ Status mla_rotate_and_write(Exec& ex,
                             const MlaContext& m,
                             const MlaProjected& p,
                             const View& positions,
-                            const View& slots,
-                            const View& cache);
+                            const CacheRows& cache);
 Status mla_prefill_mha(Exec& ex,
                        const MlaContext& m,
                        const MlaWeights& w,
@@ -174,7 +179,8 @@ Status mla_prefill_chunked(Exec& ex,
                            const View& cache,
                            const View& o);
 
-/// Rows of the step as the absorbed form needs them; positions and slots serve fused_rope alone.
+/// Rows of the step as the absorbed form needs them; positions and where rows of the cache are
+/// written serve fused_rope alone.
 Status mla_decode_absorbed(Exec& ex,
                            const MlaContext& m,
                            const MlaWeights& w,
@@ -182,8 +188,7 @@ Status mla_decode_absorbed(Exec& ex,
                            AttentionForm form,
                            const MlaProjected& p,
                            const View& positions,
-                           const View& slots,
-                           const View& cache,
+                           const CacheRows& cache,
                            const View& o);
 
 }  // namespace fathom

@@ -61,8 +61,7 @@ Status mla_decode_absorbed(Exec& ex,
                            AttentionForm form,
                            const MlaProjected& p,
                            const View& positions,
-                           const View& slots,
-                           const View& cache,
+                           const CacheRows& cache,
                            const View& o) {
   Scope scope(ex.recorder, form == AttentionForm::kFusedRope ? "fused_rope" : "absorbed");
   const MlaShape& s = m.shape;
@@ -83,9 +82,9 @@ Status mla_decode_absorbed(Exec& ex,
                                      .k_pe = p.k_pe,
                                      .positions = positions,
                                      .table = m.rope_table,
-                                     .slots = slots,
+                                     .slots = cache.slots,
                                      .q = q,
-                                     .cache = cache,
+                                     .cache = cache.rows,
                                      .kv_scale = m.options.kv_scale,
                                      .style = s.rope_style}));
   } else {
@@ -95,13 +94,13 @@ Status mla_decode_absorbed(Exec& ex,
 
   FATHOM_ASSIGN(const View o_lat, ex.activations->tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
   if (const int64_t queries = uniform_queries(range); queries > 0) {
-    FATHOM_TRY(attend(ex, m, range, form, 0, range.num_requests(), queries, q, cache, o_lat));
+    FATHOM_TRY(attend(ex, m, range, form, 0, range.num_requests(), queries, q, cache.rows, o_lat));
   } else {
     for (int64_t b = 0; b < range.num_requests(); ++b) {
       const int64_t begin = range.query_offsets[static_cast<size_t>(b)];
       const int64_t n = range.query_offsets[static_cast<size_t>(b) + 1] - begin;
       if (n == 0) continue;
-      FATHOM_TRY(attend(ex, m, range, form, b, 1, n, slice_rows(q, begin, n), cache,
+      FATHOM_TRY(attend(ex, m, range, form, b, 1, n, slice_rows(q, begin, n), cache.rows,
                         slice_rows(o_lat, begin, n)));
     }
   }

@@ -59,6 +59,8 @@ struct ChunkedRequest {
   View o;         // [n, Nh, Dv], activation format
   View acc;       // [n, Nh, Dv] float32
   View lse;       // [n, Nh] float32
+  View more;      // [min(C, n), Nh, Dv] float32: results over one more chunk
+  View more_lse;  // [min(C, n), Nh] float32
   View pages;     // [M] i32
 };
 
@@ -92,8 +94,8 @@ Status attend_chunk(Exec& ex,
     if (!own) args.lse = slice_rows(r.lse, begin, count);
     return launch<RaggedAttention>(ex, "attn_mha", args);
   }
-  FATHOM_ASSIGN(args.o, ex.activations->tensor({count, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
-  FATHOM_ASSIGN(args.lse, ex.activations->tensor({count, s.Nh}, Format::kF32, "T,Nh"));
+  args.o = slice_rows(r.more, 0, count);
+  args.lse = slice_rows(r.more_lse, 0, count);
   FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args));
   const View lse = slice_rows(r.lse, begin, count);
   return launch<MergeState>(ex, "merge_state_v2",
@@ -106,6 +108,8 @@ Status attend_chunk(Exec& ex,
                              .base = LseBase::kE});
 }
 
+// What it takes from the arena grows with the number of queries and of keys, whatever part of a chunk
+// either fills: memory is planned from the largest step (runtime/executor/step_memory.h).
 Status attend_request(
     Exec& ex, const MlaContext& m, const MlaWeights& w, ChunkedRequest r, const View& cache) {
   const MlaShape& s = m.shape;
@@ -115,6 +119,9 @@ Status attend_request(
   const int64_t carried = r.end > C ? n : 0;  // queries that may see more than one chunk
   FATHOM_ASSIGN(r.acc, ex.activations->tensor({carried, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
   FATHOM_ASSIGN(r.lse, ex.activations->tensor({carried, s.Nh}, Format::kF32, "T,Nh"));
+  const int64_t merged = std::min(C, carried);  // of them at once
+  FATHOM_ASSIGN(r.more, ex.activations->tensor({merged, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
+  FATHOM_ASSIGN(r.more_lse, ex.activations->tensor({merged, s.Nh}, Format::kF32, "T,Nh"));
   for (int64_t begin = 0; begin < r.end; begin += C) {
     Scope scope(ex.recorder, "key_chunk", static_cast<int>(begin / C));
     ArenaScope chunk_arena(*ex.activations);
@@ -184,6 +191,8 @@ Status mla_prefill_chunked(Exec& ex,
                      .o = slice_rows(o, begin, n),
                      .acc = {},
                      .lse = {},
+                     .more = {},
+                     .more_lse = {},
                      .pages = reshape(table, {table.dim(1)}, "M")};
     FATHOM_TRY(attend_request(ex, m, w, r, cache));
   }

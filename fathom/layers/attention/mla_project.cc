@@ -44,6 +44,11 @@ MlaProjected rows_of(const MlaProjected& p, int64_t begin, int64_t count) {
           .k_pe = slice_rows(p.k_pe, begin, count)};
 }
 
+// The cache as tokens [begin, begin + count) of the step write it.
+CacheRows written_by(const CacheRows& cache, int64_t begin, int64_t count) {
+  return {.rows = cache.rows, .slots = slice_rows(cache.slots, begin, count)};
+}
+
 Status attend_range(Exec& ex,
                     const MlaContext& m,
                     const MlaWeights& w,
@@ -51,7 +56,7 @@ Status attend_range(Exec& ex,
                     const TokenRange& range,
                     AttentionForm form,
                     const MlaProjected& all,
-                    const View& cache,
+                    const CacheRows& cache,
                     const View& o_all) {
   if (range.num_tokens == 0) return {};
   ArenaScope arena(*ex.activations);
@@ -61,14 +66,14 @@ Status attend_range(Exec& ex,
     case AttentionForm::kMha:
       return mla_prefill_mha(ex, m, w, range, p, o);
     case AttentionForm::kChunked:
-      return mla_prefill_chunked(ex, m, w, range, p, cache, o);
+      return mla_prefill_chunked(ex, m, w, range, p, cache.rows, o);
     case AttentionForm::kAbsorbed:
     case AttentionForm::kFusedRope:
       break;
   }
-  return mla_decode_absorbed(
-      ex, m, w, range, form, p, slice_rows(batch.positions, range.token_begin, range.num_tokens),
-      slice_rows(batch.slots, range.token_begin, range.num_tokens), cache, o);
+  return mla_decode_absorbed(ex, m, w, range, form, p,
+                             slice_rows(batch.positions, range.token_begin, range.num_tokens),
+                             written_by(cache, range.token_begin, range.num_tokens), o);
 }
 
 }  // namespace
@@ -145,37 +150,39 @@ Status mla_rotate_and_write(Exec& ex,
                             const MlaContext& m,
                             const MlaProjected& p,
                             const View& positions,
-                            const View& slots,
-                            const View& cache) {
+                            const CacheRows& cache) {
   FATHOM_TRY(launch<RopeInplace>(ex, "rotary_emb",
                                  {.q = slice_cols(p.q, m.shape.Dn, m.shape.Dr, "T,Nh,Dr"),
                                   .k = reshape(p.k_pe, {p.k_pe.dim(0), 1, m.shape.Dr}, "T,1,Dr"),
                                   .positions = positions,
                                   .table = m.rope_table,
                                   .style = m.shape.rope_style}));
-  return launch<KvWrite>(
-      ex, "kv_write",
-      {.c = p.c, .k_pe = p.k_pe, .slots = slots, .cache = cache, .scale = m.options.kv_scale});
+  return launch<KvWrite>(ex, "kv_write",
+                         {.c = p.c,
+                          .k_pe = p.k_pe,
+                          .slots = cache.slots,
+                          .cache = cache.rows,
+                          .scale = m.options.kv_scale});
 }
 
 Status mla_attend(Exec& ex,
                   const MlaContext& m,
                   const MlaWeights& w,
                   const AttentionBatch& batch,
-                  const View& cache,
+                  const CacheRows& cache,
                   const View& x,
                   const View& y) {
   const int64_t T = x.dim(0);
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
-  if (m.options.prefill_chunk < 1 || m.options.prefill_chunk % cache.dim(1) != 0) {
+  if (m.options.prefill_chunk < 1 || m.options.prefill_chunk % cache.rows.dim(1) != 0) {
     return invalid_argument(str_cat("prefill chunk is ", m.options.prefill_chunk,
-                                    " keys, expected a multiple of the page size ", cache.dim(1)));
+                                    " keys, expected a multiple of the page size ", cache.rows.dim(1)));
   }
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);
   const AttentionForm prefill_form =
       kAttentionRows[choose_attention({.has_prefix = has_prefix(batch.prefill),
-                                       .exact_cache = cache.format == x.format,
+                                       .exact_cache = cache.rows.format == x.format,
                                        .num_tokens = batch.prefill.num_tokens},
                                       m.options)]
           .form;
@@ -189,7 +196,7 @@ Status mla_attend(Exec& ex,
   if (rotated > 0 || !fused) {
     FATHOM_TRY(mla_rotate_and_write(ex, m, rows_of(p, 0, rotated),
                                     slice_rows(batch.positions, 0, rotated),
-                                    slice_rows(batch.slots, 0, rotated), cache));
+                                    written_by(cache, 0, rotated)));
   }
 
   FATHOM_ASSIGN(const View o,

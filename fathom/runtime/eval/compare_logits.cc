@@ -25,7 +25,7 @@ Normaliser normaliser_of(std::span<const float> row) {
 Status run(ForwardSession& session, std::span<const int32_t> ids, std::vector<float>& rows) {
   rows.clear();
   session.reset();
-  return session.prefill(0, ids, LogitRows::kAll, [&](int64_t first, const ForwardOut& out) {
+  return session.prefill(0, ids, LogitRows::kAll, [&](int64_t first, const StepResults& out) {
     FATHOM_TRY(check_finite_logits(out.logits, first));
     for (int64_t r = 0; r < out.logits.dim(0); ++r) {
       const float* row = out.logits.row<float>(r);

@@ -280,7 +280,7 @@ Status compare_draft(ForwardSession& session,
   }
   FATHOM_ASSIGN(const StoredLogits stored, read_logits(golden, "mtp", vocabulary));
   const View rows = slice_rows(hidden, 0, count - 1);
-  FATHOM_ASSIGN(const ForwardOut draft, session.draft(ids.subspan(1), rows));
+  FATHOM_ASSIGN(const StepResults draft, session.draft(ids.subspan(1), rows));
   out.name = "mtp";
   out.tokens = rows.dim(0);
   stored.compare(0, draft.logits, out);
@@ -317,7 +317,7 @@ Result<Perplexity> perplexity(ForwardSession& session,
     double nll = 0;
     session.reset();
     FATHOM_TRY(
-        session.prefill(0, tokens, LogitRows::kAll, [&](int64_t first, const ForwardOut& pass) {
+        session.prefill(0, tokens, LogitRows::kAll, [&](int64_t first, const StepResults& pass) {
           for (int64_t r = 0; r < pass.logits.dim(0); ++r) {
             const int32_t id = scored[static_cast<size_t>(first + r)];
             if (id < 0 || id >= pass.logits.dim(1)) {
@@ -429,7 +429,7 @@ Result<VectorComparison> compare_vectors(const Model& model,
     session.reset();
     FATHOM_TRY(session.prefill(
         0, ids.values, LogitRows::kAll,
-        [&](int64_t first, const ForwardOut& pass) {
+        [&](int64_t first, const StepResults& pass) {
           stored.compare(first, pass.logits, prompt);
           choice = argmax(logits_row(pass.logits, pass.logits.dim(0) - 1));
           hidden = pass.hidden;

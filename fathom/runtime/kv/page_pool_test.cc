@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "fathom/base/rng.h"
-#include "fathom/runtime/kv/block_table.h"
 
 namespace fathom {
 namespace {
@@ -189,39 +188,6 @@ TEST(PagePoolDeathTest, RefusesToReleaseAFreePage) {
   EXPECT_DEATH(pool.release(0), "no owner");
   EXPECT_DEATH(pool.release(1), "no page 1");
   EXPECT_DEATH(pool.release(-1), "no page -1");
-}
-
-TEST(BlockTable, PutsPositionsIntoPagesInOrder) {
-  for (int block : {1, 2, 3, 7}) {
-    PagePool pool(20);
-    BlockTable table(block);
-    ASSERT_TRUE(table.grow(pool, 13));
-
-    EXPECT_EQ(table.num_pages(), (13 + block - 1) / block);
-    EXPECT_GE(table.capacity(), 13);
-    for (int64_t p = 0; p < 13; ++p) {
-      const PageId page = table.pages()[static_cast<size_t>(p / block)];
-      EXPECT_EQ(table.slot(p), page * block + p % block);
-    }
-  }
-}
-
-TEST(BlockTable, GrowsOnlyAtBorders) {
-  PagePool pool(3);
-  BlockTable table(4);
-
-  ASSERT_TRUE(table.grow(pool, 0));
-  EXPECT_EQ(table.num_pages(), 0);
-  ASSERT_TRUE(table.grow(pool, 4));
-  EXPECT_EQ(table.num_pages(), 1);
-  ASSERT_TRUE(table.grow(pool, 3));
-  EXPECT_EQ(table.num_pages(), 1);
-  ASSERT_TRUE(table.grow(pool, 5));
-  EXPECT_EQ(table.num_pages(), 2);
-  EXPECT_FALSE(table.grow(pool, 13));
-  EXPECT_EQ(table.num_pages(), 2);
-  table.release_all(pool);
-  EXPECT_EQ(pool.num_free(), 3);
 }
 
 }  // namespace

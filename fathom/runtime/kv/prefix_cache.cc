@@ -12,8 +12,6 @@ enum class Tag : uint8_t {
   kPurpose = 1,
   kModel,
   kLayout,
-  kFormat,
-  kBlock,
   kCompute,
   kSalt,
   kParent,
@@ -37,12 +35,6 @@ void add_field(Sha256& hash, Tag tag, std::string_view text) {
   add_field(hash, tag, std::as_bytes(std::span(text)));
 }
 
-void add_field(Sha256& hash, Tag tag, int64_t number) {
-  std::byte bytes[8];
-  put_u64(bytes, static_cast<uint64_t>(number));
-  add_field(hash, tag, bytes);
-}
-
 PrefixKey first_128_bits(const Sha256Digest& digest) {
   PrefixKey key;
   std::memcpy(key.data(), digest.data(), sizeof key);
@@ -51,40 +43,40 @@ PrefixKey first_128_bits(const Sha256Digest& digest) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PagePool& pool, PrefixDomain domain)
-    : pool_(pool),
+PrefixCache::PrefixCache(CachePools& pools, PrefixDomain domain)
+    : pools_(pools),
       domain_(std::move(domain)),
-      named_(static_cast<size_t>(pool.num_pages())),
-      tokens_(static_cast<size_t>(pool.num_pages() * domain_.block_size)) {
-  FATHOM_CHECK(domain_.block_size > 0, "a page holds at least one token");
-  page_of_key_.reserve(named_.size());
-  pool_.set_observer(this);
+      named_(static_cast<size_t>(pools.blocks.num_pages())),
+      tokens_(static_cast<size_t>(pools.blocks.num_pages() * pools.block_tokens)),
+      block_of_slot_(static_cast<size_t>(pools.slots.num_pages()), kNoPage) {
+  block_of_key_.reserve(named_.size());
+  pools_.blocks.set_observer(&blocks_);
+  pools_.slots.set_observer(&slots_);
 }
 
 PrefixCache::~PrefixCache() {
-  pool_.set_observer(nullptr);
+  pools_.blocks.set_observer(nullptr);
+  pools_.slots.set_observer(nullptr);
 }
 
-std::span<int32_t> PrefixCache::tokens_of(PageId page) {
-  const auto block = static_cast<size_t>(domain_.block_size);
-  return std::span(tokens_).subspan(static_cast<size_t>(page) * block, block);
+std::span<int32_t> PrefixCache::tokens_of(PageId block) {
+  const auto size = static_cast<size_t>(pools_.block_tokens);
+  return std::span(tokens_).subspan(static_cast<size_t>(block) * size, size);
 }
 
 PrefixKey PrefixCache::root(std::string_view salt) const {
   Sha256 hash;
-  add_field(hash, Tag::kPurpose, std::string_view("fathom prefix 1"));
+  add_field(hash, Tag::kPurpose, std::string_view("fathom prefix 2"));
   add_field(hash, Tag::kModel, domain_.model_fingerprint);
-  add_field(hash, Tag::kLayout, int64_t{domain_.layout_version});
-  add_field(hash, Tag::kFormat, format_name(domain_.kv_format));
-  add_field(hash, Tag::kBlock, int64_t{domain_.block_size});
+  add_field(hash, Tag::kLayout, domain_.layout);
   add_field(hash, Tag::kCompute, domain_.compute);
   add_field(hash, Tag::kSalt, salt);
   return first_128_bits(hash.finish());
 }
 
 PrefixKey PrefixCache::extend(const PrefixKey& parent, std::span<const int32_t> tokens) const {
-  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size,
-               "only complete pages have keys");
+  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) == pools_.block_tokens,
+               "only complete blocks have keys");
   Sha256 hash;
   add_field(hash, Tag::kPurpose, std::string_view("page"));
   add_field(hash, Tag::kParent, std::as_bytes(std::span(parent)));
@@ -96,7 +88,7 @@ const PrefixKey& PrefixCache::key_of(const PrefixKey& root,
                                      std::span<const int32_t> tokens,
                                      int64_t index,
                                      std::vector<PrefixKey>& keys) const {
-  const auto block = static_cast<size_t>(domain_.block_size);
+  const auto block = static_cast<size_t>(pools_.block_tokens);
   while (static_cast<int64_t>(keys.size()) <= index) {
     const PrefixKey parent = keys.empty() ? root : keys.back();
     keys.push_back(extend(parent, tokens.subspan(keys.size() * block, block)));
@@ -104,52 +96,85 @@ const PrefixKey& PrefixCache::key_of(const PrefixKey& root,
   return keys[static_cast<size_t>(index)];
 }
 
-int64_t PrefixCache::match(const PrefixKey& root,
-                           std::span<const int32_t> tokens,
-                           int64_t max_tokens,
-                           BlockTable& table,
-                           std::vector<PrefixKey>& keys) {
-  FATHOM_CHECK(table.num_pages() == 0, "a prefix starts at the first token");
-  const int64_t block = domain_.block_size;
+PrefixMatch PrefixCache::match(const PrefixKey& root,
+                               std::span<const int32_t> tokens,
+                               int64_t max_tokens,
+                               SequenceCache& cache,
+                               std::vector<PrefixKey>& keys) {
+  FATHOM_CHECK(cache.empty(), "a prefix starts at the first token");
+  const int64_t size = pools_.block_tokens;
   const int64_t limit = std::min(max_tokens, static_cast<int64_t>(tokens.size()));
   PrefixKey parent = root;
+  PrefixMatch found;
+  int64_t usable = 0;  // tokens up to the last block that a hit may end with
   int64_t covered = 0;
-  for (; covered + block <= limit; covered += block) {
-    const PrefixKey key = key_of(root, tokens, covered / block, keys);
-    const auto found = page_of_key_.find(key);
-    if (found == page_of_key_.end()) break;
-    const PageId page = found->second;
-    if (named_[static_cast<size_t>(page)].parent != parent ||
-        !std::ranges::equal(tokens_of(page), tokens.subspan(static_cast<size_t>(covered),
-                                                            static_cast<size_t>(block)))) {
+  for (; covered + size <= limit; covered += size) {
+    const PrefixKey key = key_of(root, tokens, covered / size, keys);
+    const auto known = block_of_key_.find(key);
+    if (known == block_of_key_.end()) break;
+    const PageId block = known->second;
+    if (at(block).parent != parent ||
+        !std::ranges::equal(tokens_of(block), tokens.subspan(static_cast<size_t>(covered),
+                                                             static_cast<size_t>(size)))) {
       ++stats_.collisions;
       break;
     }
-    pool_.add_owner(page);
-    table.append_shared(page);
+    pools_.blocks.add_owner(block);
+    cache.append_shared(block);
+    if (!pools_.has_slots() || at(block).snapshot != kNoPage) {
+      usable = covered + size;
+      found.snapshot = at(block).snapshot;
+    }
     parent = key;
   }
-  return covered;
+  cache.truncate(pools_, usable);
+  if (found.snapshot != kNoPage) pools_.slots.add_owner(found.snapshot);
+  found.tokens = usable;
+  return found;
 }
 
 bool PrefixCache::publish(const PrefixKey& key,
                           const PrefixKey& parent,
                           std::span<const int32_t> tokens,
-                          PageId page) {
-  FATHOM_CHECK(static_cast<int>(tokens.size()) == domain_.block_size,
-               "only complete pages are shared");
-  if (!page_of_key_.try_emplace(key, page).second) return false;
-  named_[static_cast<size_t>(page)] = {key, parent};
-  std::ranges::copy(tokens, tokens_of(page).begin());
-  pool_.publish(page);
+                          PageId block) {
+  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) == pools_.block_tokens,
+               "only complete blocks are shared");
+  if (!block_of_key_.try_emplace(key, block).second) return false;
+  at(block) = {.key = key, .parent = parent};
+  std::ranges::copy(tokens, tokens_of(block).begin());
+  pools_.blocks.publish(block);
   return true;
 }
 
-void PrefixCache::on_evict(PageId page) {
-  const auto found = page_of_key_.find(named_[static_cast<size_t>(page)].key);
-  FATHOM_CHECK(found != page_of_key_.end() && found->second == page,
-               "an evicted page is in the prefix cache");
-  page_of_key_.erase(found);
+bool PrefixCache::wants_snapshot(const PrefixKey& key) const {
+  const auto known = block_of_key_.find(key);
+  return known != block_of_key_.end() &&
+         named_[static_cast<size_t>(known->second)].snapshot == kNoPage;
+}
+
+void PrefixCache::add_snapshot(const PrefixKey& key, PageId slot) {
+  const PageId block = block_of_key_.at(key);
+  at(block).snapshot = slot;
+  block_of_slot_[static_cast<size_t>(slot)] = block;
+  pools_.slots.publish(slot);
+  pools_.slots.release(slot);  // nobody's, and found by its block
+}
+
+void PrefixCache::forget_block(PageId block) {
+  Named& named = at(block);
+  const auto known = block_of_key_.find(named.key);
+  FATHOM_CHECK(known != block_of_key_.end() && known->second == block,
+               "an evicted block is in the prefix cache");
+  block_of_key_.erase(known);
+  // Its snapshot is found by nobody any more, and goes when its turn comes.
+  if (named.snapshot != kNoPage) block_of_slot_[static_cast<size_t>(named.snapshot)] = kNoPage;
+  named.snapshot = kNoPage;
+}
+
+void PrefixCache::forget_snapshot(PageId slot) {
+  PageId& block = block_of_slot_[static_cast<size_t>(slot)];
+  if (block != kNoPage) at(block).snapshot = kNoPage;
+  block = kNoPage;
 }
 
 }  // namespace fathom

@@ -1,9 +1,12 @@
-// Prefix cache: finds complete pages whose content was computed before for the same tokens.
+// Prefix cache: finds complete blocks whose content was computed before for the same tokens.
 //
-// A page is named by a chain of SHA-256 digests, cut to 128 bits:
+// Models that keep rings or states besides need those too, as they were behind the last token of the
+// prefix. So a block may have a snapshot, a slot that was copied when the block was complete; a hit
+// of such a model ends at the last block that has one, and what follows is computed again.
 //
-//   root      = H(tag "fathom prefix 1", model fingerprint, layout version, KV format, block size,
-//                 compute, salt)
+// A block is named by a chain of SHA-256 digests, cut to 128 bits:
+//
+//   root      = H(tag "fathom prefix 2", model fingerprint, layout of the cache, compute, salt)
 //   key(i)    = H(tag "page", key(i-1), token ids of page i)
 //
 // Every field goes in as a one-byte tag, its length as 8 bytes and its bytes, so that no two lists
@@ -20,9 +23,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fathom/formats/format.h"
-#include "fathom/runtime/kv/block_table.h"
 #include "fathom/runtime/kv/page_pool.h"
+#include "fathom/runtime/kv/sequence_cache.h"
 
 namespace fathom {
 
@@ -32,9 +34,7 @@ using PrefixKey = std::array<uint64_t, 2>;
 /// All that shapes the content of a page besides the tokens.
 struct PrefixDomain {
   std::string model_fingerprint;  ///< digest of weights and configuration
-  int layout_version = 1;         ///< of the bytes within a page
-  Format kv_format = Format::kBf16;
-  int block_size = 64;
+  std::string layout;             ///< CacheLayout::fingerprint(): what the bytes of a page mean
   std::string compute;  ///< activation format and attention form, such as "bf16/by-phase"
 };
 
@@ -44,33 +44,40 @@ struct PrefixCacheStats {
   int64_t collisions = 0;  ///< keys that agreed while tokens or parent did not
 };
 
-/// Knows shared pages by key. Not thread-safe. Memory is bounded by the pool: one entry for each
-/// shared page, with its token ids.
-class PrefixCache final : public PageObserver {
+/// A prefix that was found: its tokens, and the snapshot of rings and states behind them, owned by
+/// the caller (kNoPage for models without).
+struct PrefixMatch {
+  int64_t tokens = 0;
+  PageId snapshot = kNoPage;
+};
+
+/// Knows shared blocks by key. Not thread-safe. Memory is bounded by the pool: one entry for each
+/// shared block, with its token ids.
+class PrefixCache {
  public:
-  /// Becomes the pool's observer. The pool must outlive the cache.
-  PrefixCache(PagePool& pool, PrefixDomain domain);
-  ~PrefixCache() override;
+  /// Observes the pools, which must outlive the cache.
+  PrefixCache(CachePools& pools, PrefixDomain domain);
+  ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   /// Where the chain of a request begins. Equal salts share, others do not.
   PrefixKey root(std::string_view salt) const;
 
-  /// The key of the page with these block_size token ids behind `parent`.
+  /// The key of the block with these token ids behind `parent`.
   PrefixKey extend(const PrefixKey& parent, std::span<const int32_t> tokens) const;
 
-  /// Appends to an empty table the longest known chain of complete pages that covers at most
-  /// `max_tokens` of `tokens`, owned by the caller from now on. `keys` remembers the keys of the
-  /// first pages of these tokens, so that asking again hashes nothing twice. Returns the number of
-  /// tokens covered, a multiple of the block size.
-  int64_t match(const PrefixKey& root,
-                std::span<const int32_t> tokens,
-                int64_t max_tokens,
-                BlockTable& table,
-                std::vector<PrefixKey>& keys);
+  /// Appends to an empty cache the longest known chain of complete blocks that covers at most
+  /// `max_tokens` of `tokens` and ends with a snapshot if the model needs one; owned by the caller
+  /// from now on. `keys` remembers the keys of the first blocks of these tokens, so that asking
+  /// again hashes nothing twice. The tokens covered are a multiple of the block size.
+  PrefixMatch match(const PrefixKey& root,
+                    std::span<const int32_t> tokens,
+                    int64_t max_tokens,
+                    SequenceCache& cache,
+                    std::vector<PrefixKey>& keys);
 
-  /// The key of page `index` of these tokens; extends `keys` as far as needed.
+  /// The key of block `index` of these tokens; extends `keys` as far as needed.
   const PrefixKey& key_of(const PrefixKey& root,
                           std::span<const int32_t> tokens,
                           int64_t index,
@@ -82,38 +89,60 @@ class PrefixCache final : public PageObserver {
     stats_.hit_tokens += hit_tokens;
   }
 
-  /// Makes a complete private page known under `key` and shared. When the key is known already the
-  /// page stays private: the first content wins. True if it was published.
+  /// Makes a complete private block known under `key` and shared. When the key is known already the
+  /// block stays private: the first content wins. True if it was published.
   bool publish(const PrefixKey& key,
                const PrefixKey& parent,
                std::span<const int32_t> tokens,
-               PageId page);
+               PageId block);
 
-  /// Forgets a cached page (called by the pool).
-  void on_evict(PageId page) override;
+  /// True if the block of that key is known and has no snapshot yet.
+  bool wants_snapshot(const PrefixKey& key) const;
+
+  /// Gives the block of that key the private slot as its snapshot; the slot is the cache's from now
+  /// on. The caller has asked wants_snapshot().
+  void add_snapshot(const PrefixKey& key, PageId slot);
 
   const PrefixCacheStats& stats() const { return stats_; }
 
-  int64_t size() const { return static_cast<int64_t>(page_of_key_.size()); }
+  int64_t size() const { return static_cast<int64_t>(block_of_key_.size()); }
 
  private:
   struct KeyHash {
     size_t operator()(const PrefixKey& key) const { return static_cast<size_t>(key[0]); }
   };
 
-  // What is known of a shared page; its token ids are row `page` of tokens_.
+  // What is known of a shared block; its token ids are row `block` of tokens_.
   struct Named {
     PrefixKey key{};
     PrefixKey parent{};
+    PageId snapshot = kNoPage;
   };
 
-  std::span<int32_t> tokens_of(PageId page);
+  // Told of evictions by one of the two pools.
+  struct Observer final : PageObserver {
+    Observer(PrefixCache& cache, void (PrefixCache::*forget)(PageId))
+        : cache(cache), forget(forget) {}
 
-  PagePool& pool_;
+    void on_evict(PageId page) override { (cache.*forget)(page); }
+
+    PrefixCache& cache;
+    void (PrefixCache::*forget)(PageId);
+  };
+
+  void forget_block(PageId block);
+  void forget_snapshot(PageId slot);
+  Named& at(PageId block) { return named_[static_cast<size_t>(block)]; }
+  std::span<int32_t> tokens_of(PageId block);
+
+  CachePools& pools_;
   PrefixDomain domain_;
-  std::unordered_map<PrefixKey, PageId, KeyHash> page_of_key_;
-  std::vector<Named> named_;     // [num_pages], valid for shared pages
-  std::vector<int32_t> tokens_;  // [num_pages, block_size]
+  Observer blocks_{*this, &PrefixCache::forget_block};
+  Observer slots_{*this, &PrefixCache::forget_snapshot};
+  std::unordered_map<PrefixKey, PageId, KeyHash> block_of_key_;
+  std::vector<Named> named_;             // [num_blocks], valid for shared blocks
+  std::vector<int32_t> tokens_;          // [num_blocks, block_tokens]
+  std::vector<PageId> block_of_slot_;    // [num_slots], of snapshots
   PrefixCacheStats stats_;
 };
 

@@ -7,10 +7,10 @@
 namespace fathom {
 namespace {
 
-constexpr int kBlock = 4;
+constexpr int64_t kBlock = 4;
 
 PrefixDomain domain() {
-  return {.model_fingerprint = "m", .block_size = kBlock, .compute = "bf16/by-phase"};
+  return {.model_fingerprint = "m", .layout = "latent", .compute = "bf16/by-phase"};
 }
 
 std::vector<int32_t> iota(int64_t n, int32_t first = 0) {
@@ -21,32 +21,47 @@ std::vector<int32_t> iota(int64_t n, int32_t first = 0) {
 
 // A pool with a cache, and the steps a scheduler would do.
 struct Fixture {
-  explicit Fixture(int64_t pages = 16, PrefixDomain d = domain()) : pool(pages), cache(pool, d) {}
+  explicit Fixture(int64_t blocks = 16, int64_t slots = 0)
+      : pools(kBlock, INT64_MAX, blocks, slots), cache(pools, domain()) {}
 
   // Computes and publishes all complete pages of `tokens`, then lets them go.
   void store(const std::vector<int32_t>& tokens, std::string_view salt = "") {
-    BlockTable table(kBlock);
-    ASSERT_TRUE(table.grow(pool, static_cast<int64_t>(tokens.size())));
+    SequenceCache owned;
+    ASSERT_TRUE(owned.grow(pools, static_cast<int64_t>(tokens.size())));
     PrefixKey parent = cache.root(salt);
     for (size_t i = 0; i + kBlock <= tokens.size(); i += kBlock) {
       const auto page_tokens = std::span(tokens).subspan(i, kBlock);
       const PrefixKey key = cache.extend(parent, page_tokens);
-      cache.publish(key, parent, page_tokens, table.pages()[i / kBlock]);
+      cache.publish(key, parent, page_tokens, owned.blocks()[i / kBlock]);
       parent = key;
     }
-    table.release_all(pool);
+    owned.release_all(pools);
   }
 
   int64_t match(const std::vector<int32_t>& tokens, int64_t limit, std::string_view salt = "") {
-    BlockTable table(kBlock);
+    SequenceCache owned;
     std::vector<PrefixKey> keys;
-    const int64_t covered = cache.match(cache.root(salt), tokens, limit, table, keys);
-    EXPECT_EQ(table.num_pages() * kBlock, covered);
-    table.release_all(pool);
-    return covered;
+    const PrefixMatch found = cache.match(cache.root(salt), tokens, limit, owned, keys);
+    EXPECT_EQ(static_cast<int64_t>(owned.blocks().size()) * kBlock, found.tokens);
+    owned.release_all(pools);
+    if (found.snapshot != kNoPage) pools.slots.release(found.snapshot);
+    return found.tokens;
   }
 
-  PagePool pool;
+  // Gives the block that ends at `end` a snapshot.
+  PageId add_snapshot(const std::vector<int32_t>& tokens, int64_t end) {
+    std::vector<PrefixKey> keys;
+    const PrefixKey key = cache.key_of(cache.root(""), tokens, end / kBlock - 1, keys);
+    EXPECT_TRUE(cache.wants_snapshot(key));
+    std::vector<PageId> slot;
+    EXPECT_TRUE(pools.slots.take(1, slot));
+    cache.add_snapshot(key, slot[0]);
+    EXPECT_FALSE(cache.wants_snapshot(key));
+    return slot[0];
+  }
+
+  CachePools pools;
+  PagePool& pool = pools.blocks;
   PrefixCache cache;
 };
 
@@ -93,31 +108,29 @@ TEST(PrefixCache, SaltsDoNotShare) {
 }
 
 TEST(PrefixCache, EveryFieldOfTheDomainChangesTheKeys) {
-  std::vector<PrefixDomain> domains(6, domain());
+  std::vector<PrefixDomain> domains(4, domain());
   domains[1].model_fingerprint = "n";
-  domains[2].layout_version = 2;
-  domains[3].kv_format = Format::kE4m3;
-  domains[4].block_size = 8;
-  domains[5].compute = "bf16/absorbed";
+  domains[2].layout = "window";
+  domains[3].compute = "bf16/absorbed";
   std::set<PrefixKey> roots;
   for (const PrefixDomain& d : domains) {
-    PagePool pool(1);
-    roots.insert(PrefixCache(pool, d).root("s"));
+    CachePools pools(kBlock, 0, 1, 0);
+    roots.insert(PrefixCache(pools, d).root("s"));
   }
 
   EXPECT_EQ(roots.size(), domains.size());
 }
 
 TEST(PrefixCache, BordersBetweenFieldsCount) {
-  PagePool pool(1);
+  CachePools pools(kBlock, 0, 1, 0);
   PrefixDomain a = domain();
   PrefixDomain b = domain();
   a.model_fingerprint = "ab";
   a.compute = "c";
   b.model_fingerprint = "a";
   b.compute = "bc";
-  const PrefixKey key_a = PrefixCache(pool, a).root("");
-  const PrefixKey key_b = PrefixCache(pool, b).root("");
+  const PrefixKey key_a = PrefixCache(pools, a).root("");
+  const PrefixKey key_b = PrefixCache(pools, b).root("");
 
   EXPECT_NE(key_a, key_b);
 }
@@ -189,15 +202,53 @@ TEST(PrefixCache, ForgetsEvictedPagesTailFirst) {
 TEST(PrefixCache, HitOwnsItsPages) {
   Fixture f(2);
   f.store(iota(8));
-  BlockTable table(kBlock);
+  SequenceCache owned;
   std::vector<PrefixKey> keys;
-  ASSERT_EQ(f.cache.match(f.cache.root(""), iota(8), 8, table, keys), 8);
+  ASSERT_EQ(f.cache.match(f.cache.root(""), iota(8), 8, owned, keys).tokens, 8);
   std::vector<PageId> pages;
 
   EXPECT_FALSE(f.pool.take(1, pages));
   EXPECT_EQ(keys.size(), 2u);
-  table.release_all(f.pool);
+  owned.release_all(f.pools);
   EXPECT_TRUE(f.pool.take(1, pages));
+}
+
+TEST(PrefixCache, HitOfAModelWithRingsEndsAtASnapshot) {
+  Fixture f(16, 3);
+  f.store(iota(12));
+  EXPECT_EQ(f.match(iota(12), 12), 0);
+
+  const PageId first = f.add_snapshot(iota(12), 4);
+  EXPECT_EQ(f.match(iota(12), 12), 4);
+  f.add_snapshot(iota(12), 12);
+
+  EXPECT_EQ(f.match(iota(12), 12), 12);
+  EXPECT_EQ(f.match(iota(12), 11), 4) << "the last snapshot lies behind the limit";
+  SequenceCache owned;
+  std::vector<PrefixKey> keys;
+  const PrefixMatch found = f.cache.match(f.cache.root(""), iota(8), 8, owned, keys);
+  EXPECT_EQ(found.tokens, 4);
+  EXPECT_EQ(found.snapshot, first);
+  EXPECT_EQ(f.pools.slots.owners(first), 1);
+}
+
+TEST(PrefixCache, SnapshotGoesWithItsSlotAndWithItsBlock) {
+  Fixture f(3, 2);
+  f.store(iota(12));
+  f.add_snapshot(iota(12), 4);
+  f.add_snapshot(iota(12), 12);
+  std::vector<PageId> slots;
+
+  ASSERT_TRUE(f.pools.slots.take(1, slots));  // evicts the older one
+  EXPECT_EQ(f.match(iota(12), 12), 12);
+  EXPECT_EQ(f.match(iota(12), 8), 0);
+  std::vector<PageId> blocks;
+  ASSERT_TRUE(f.pool.take(1, blocks));  // evicts the last block of the chain
+  EXPECT_EQ(f.match(iota(12), 12), 0);
+  ASSERT_TRUE(f.pools.slots.take(1, slots));  // a snapshot of nobody
+
+  EXPECT_EQ(f.cache.size(), 2);
+  EXPECT_TRUE(f.pools.slots.check_invariants().ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 
 namespace fathom {
 

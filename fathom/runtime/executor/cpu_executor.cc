@@ -1,0 +1,76 @@
+#include "fathom/runtime/executor/cpu_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fathom/os/clock.h"
+#include "fathom/runtime/executor/median.h"
+
+namespace fathom {
+
+CpuExecutor::CpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings)
+    : Executor(model, compute, std::move(settings)),
+      sampler_(settings_.shape.num_ids, settings_.shape.max_samples()) {
+  samples_.reserve(static_cast<size_t>(settings_.shape.max_samples()));
+  settings_.shape.reserve(batch_, model.cache_layout());
+}
+
+Result<std::unique_ptr<Executor>> CpuExecutor::create(const Model& model,
+                                                      const Compute& compute,
+                                                      ExecutorSettings settings) {
+  std::unique_ptr<CpuExecutor> executor(new CpuExecutor(model, compute, std::move(settings)));
+  FATHOM_TRY(executor->allocate());
+  return executor;
+}
+
+Status CpuExecutor::submit(const Step& step) {
+  results_ = {};
+  FATHOM_TRY(cache_.copy_slots(step.slot_copies, nullptr));
+  FATHOM_ASSIGN(Batch batch, batch_.build(step.prefill, step.decode));
+  ForwardOut out;
+  FATHOM_TRY(forward(step, batch, out));
+  results_.hidden = out.hidden;
+  if (step.wants == StepWants::kLogits) results_.logits = out.logits;
+  if (step.wants != StepWants::kTokens) return {};
+  samples_.assign(step.samples.size(), {});
+  FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples, samples_));
+  results_.samples = samples_;
+  return {};
+}
+
+Result<StepResults> CpuExecutor::collect() {
+  return results_;
+}
+
+Result<TimedStep> CpuExecutor::time(const Step& step, Recorder& recorder, int repetitions) {
+  Step alone = step;
+  alone.wants = StepWants::kNothing;
+  alone.samples = {};
+  Recorder* const usual = std::exchange(exec_.recorder, nullptr);
+  std::vector<double> steps;
+  std::vector<std::vector<double>> ops;
+  Status status = submit(alone);  // warms up
+  for (int r = 0; r < repetitions && status.ok(); ++r) {
+    const int64_t begin = monotonic_ns();
+    status = submit(alone);
+    steps.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-3);
+    if (!status.ok()) break;
+    recorder.clear();
+    exec_.recorder = &recorder;
+    status = submit(alone);
+    exec_.recorder = nullptr;
+    const std::vector<OpRecord> records = recorder.records();
+    ops.resize(records.size());
+    for (size_t i = 0; i < records.size(); ++i)
+      ops[i].push_back(static_cast<double>(records[i].end_ns - records[i].start_ns) * 1e-3);
+  }
+  exec_.recorder = usual;
+  FATHOM_TRY(std::move(status));
+  TimedStep timed;
+  timed.step_us = timed.one_stream_us = median_of(std::move(steps));
+  for (auto& of_op : ops)
+    timed.op_us.push_back(median_of(std::move(of_op)));
+  return timed;
+}
+
+}  // namespace fathom

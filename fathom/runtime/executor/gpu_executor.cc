@@ -1,0 +1,339 @@
+#include "fathom/runtime/executor/gpu_executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/sample/argmax/argmax.h"
+#include "fathom/runtime/executor/decode_shapes.h"
+#include "fathom/runtime/executor/median.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kPartAlignment = 16;
+constexpr size_t kMostGraphs = 256;
+
+// Room for the arrays of the largest batch.
+int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
+  const int64_t requests = s.padded_seqs();
+  const int64_t tokens = s.max_num_batched_tokens + requests * s.max_queries;
+  const auto groups = static_cast<int64_t>(layout.groups.size());
+  const int64_t per_token = 4 + 4 + 4 + 8 * groups;  // id, position, row of logits, slots
+  const int64_t per_request = 4 + 4 + 4 + 4 * layout.blocks_for(s.max_model_len);
+  return tokens * per_token + 2 * (requests + 1) * per_request + (11 + groups) * kPartAlignment;
+}
+
+// Gives a probe what lies on the GPU as host memory.
+struct HostTap {
+  Stream& stream;
+  const Probe& inner;
+  std::vector<std::byte> memory;
+  Status status;
+
+  Probe probe() {
+    return {.tap = [](void* self, std::string_view name, int layer,
+                      const View& v) { static_cast<HostTap*>(self)->take(name, layer, v); },
+            .self = this};
+  }
+
+  void take(std::string_view name, int layer, View v) {
+    if (!status.ok()) return;
+    if (!v.contiguous()) {
+      status = unsupported(str_cat("tap ", name, " has gaps between its rows"));
+      return;
+    }
+    memory.resize(static_cast<size_t>(v.numel() * element_bytes(v.format)));
+    status = stream.copy(memory.data(), v.data, static_cast<int64_t>(memory.size()));
+    if (status.ok()) status = stream.synchronize();
+    v.data = memory.data();
+    v.on_device = false;
+    if (status.ok()) tap(&inner, name, layer, v);
+  }
+};
+
+}  // namespace
+
+GpuExecutor::GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings)
+    : Executor(model, compute, std::move(settings)) {}
+
+Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
+                                                      const Compute& compute,
+                                                      ExecutorSettings settings) {
+  std::unique_ptr<GpuExecutor> executor(new GpuExecutor(model, compute, std::move(settings)));
+  FATHOM_TRY(executor->allocate());
+  FATHOM_TRY(executor->allocate_transfers());
+  return executor;
+}
+
+Status GpuExecutor::allocate_transfers() {
+  exec_.backend = Backend::kCuda;
+  exec_.stream = &compute_.gpu->stream();
+  exec_.side = &compute_.gpu->side();
+  exec_.device = &compute_.gpu->info();
+  const StepShape& shape = settings_.shape;
+  const int64_t bytes = metadata_bytes(shape, model_.cache_layout());
+  FATHOM_ASSIGN(pinned_, Buffer::allocate_pinned(bytes, "metadata of a step"));
+  FATHOM_ASSIGN(metadata_, Buffer::allocate(DeviceKind::kCuda, bytes, "metadata of a step"));
+  const int64_t sampled = shape.max_samples() + shape.padded_seqs() * shape.max_queries;
+  const int64_t rows = std::max(sampled, shape.all_logits ? shape.max_prompt() : 0);
+  logits_at_ = align_up<int64_t>(rows * 8, kPartAlignment);
+  FATHOM_ASSIGN(results_, Buffer::allocate_pinned(
+                              logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
+  samples_.reserve(static_cast<size_t>(shape.max_samples()));
+  shape.reserve(batch_, model_.cache_layout());
+  graphs_.reserve(kMostGraphs);
+  return {};
+}
+
+// The arrays of a batch, one behind the other in one copy. Equal shapes give equal addresses.
+Result<Batch> GpuExecutor::place(Batch batch) {
+  int64_t used = 0;
+  bool fits = true;
+  const auto put = [&](View& v) {
+    if (!v.present()) return;
+    const int64_t bytes = v.numel() * element_bytes(v.format);
+    fits &= used + bytes <= pinned_.size();
+    if (!fits) return;
+    if (bytes > 0) std::memcpy(pinned_.data() + used, v.data, static_cast<size_t>(bytes));
+    v.data = metadata_.data() + used;
+    v.on_device = true;
+    used += align_up<int64_t>(bytes, kPartAlignment);
+  };
+  put(batch.token_ids);
+  put(batch.attention.positions);
+  put(batch.logit_rows);
+  slots_.assign(batch.slots.begin(), batch.slots.end());
+  for (View& slots : slots_)
+    put(slots);
+  batch.slots = slots_;
+  for (TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
+    put(range->query_offsets_view);
+    put(range->kv_lens_view);
+    put(range->block_table);
+    put(range->request_slots);
+  }
+  if (!fits) {
+    return internal_error(str_cat("a step of ", batch.num_tokens(), " tokens needs more than the ",
+                                  pinned_.size(), " bytes of metadata that were planned"));
+  }
+  FATHOM_TRY(exec_.stream->copy(metadata_.data(), pinned_.data(), std::min(used, pinned_.size())));
+  return batch;
+}
+
+// The pass and, if tokens are wanted, the largest logit of each row, all of it in the stream.
+Status GpuExecutor::pass(const Step& step, Batch& batch, ForwardOut& out) {
+  choices_ = {};
+  FATHOM_TRY(forward(step, batch, out));
+  const int64_t rows = out.logits.dim(0);
+  if (rows == 0 || step.wants != StepWants::kTokens) return {};
+  FATHOM_ASSIGN(choices_, exec_.activations->tensor({2, rows}, Format::kI32, "2,R"));
+  return launch<Argmax>(exec_, "sample_argmax",
+                        {.logits = slice_cols(out.logits, 0, settings_.shape.num_ids, "R,V"),
+                         .ids = reshape(slice_rows(choices_, 0, 1), {rows}),
+                         .bad = reshape(slice_rows(choices_, 1, 1), {rows})});
+}
+
+GpuExecutor::DecodeGraph* GpuExecutor::graph_of(const GraphKey& key) {
+  for (const auto& entry : graphs_) {
+    if (entry->key == key) return entry.get();
+  }
+  if (graphs_.size() == kMostGraphs) return nullptr;
+  graphs_.push_back(std::make_unique<DecodeGraph>());
+  graphs_.back()->key = key;
+  return graphs_.back().get();
+}
+
+// Decode ranges in which each sequence has as many tokens are padded to one of few shapes.
+DecodePadding GpuExecutor::padding_of(const Step& step) const {
+  if (step.decode.empty()) return {};
+  int64_t pages = 0;
+  const size_t queries = step.decode.front().tokens.size();
+  for (const SequenceStep& s : step.decode) {
+    if (s.tokens.size() != queries) return {};
+    const auto tokens = s.cached + static_cast<int64_t>(s.tokens.size());
+    pages = std::max(pages, ceil_div(tokens, model_.options().page_size));
+  }
+  const int64_t most = ceil_div(settings_.shape.max_model_len, model_.options().page_size);
+  return {.requests = decode_bucket(static_cast<int64_t>(step.decode.size())),
+          .pages = page_bucket(pages, most)};
+}
+
+Status GpuExecutor::submit(const Step& step) {
+  step_ = step;
+  to_capture_ = nullptr;
+  const DecodePadding padding = padding_of(step);
+  FATHOM_ASSIGN(const Batch host, batch_.build(step.prefill, step.decode, padding));
+  if (host.num_tokens() == 0)
+    return invalid_argument("a step has no tokens, expected at least one");
+  FATHOM_TRY(cache_.copy_slots(step.slot_copies, exec_.stream));
+  FATHOM_ASSIGN(current_, place(host));
+
+  const bool graphed = settings_.graphs == CudaGraphs::kOn && step.prefill.empty() &&
+                       padding.requests > 0 && step.pass == Step::Pass::kForward &&
+                       step.probe == nullptr && exec_.recorder == nullptr &&
+                       host.num_logits() == host.num_tokens();
+  DecodeGraph* entry =
+      graphed ? graph_of({.requests = padding.requests,
+                          .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
+                          .pages = host.attention.decode.block_table.dim(1),
+                          .samples = step.wants == StepWants::kTokens})
+              : nullptr;
+  if (entry != nullptr && entry->graph != nullptr) {
+    FATHOM_TRY(entry->graph->replay(*exec_.stream));
+    out_ = entry->out;
+    choices_ = entry->choices;
+    return {};
+  }
+  to_capture_ = entry;
+  return launch_pass(step);
+}
+
+Status GpuExecutor::launch_pass(const Step& step) {
+  if (step.probe == nullptr) return pass(step, current_, out_);
+  HostTap taps{.stream = *exec_.stream, .inner = *step.probe, .memory = {}, .status = {}};
+  const Probe on_host = taps.probe();
+  Step tapped = step;
+  tapped.probe = &on_host;
+  Status passed = pass(tapped, current_, out_);
+  current_.probe = nullptr;
+  FATHOM_TRY(std::move(taps.status));
+  return passed;
+}
+
+// Everything that belongs to a step has run, so capturing costs no step anything but time.
+Status GpuExecutor::wait() {
+  FATHOM_TRY(exec_.stream->synchronize());
+  if (to_capture_ == nullptr) return {};
+  DecodeGraph& entry = *std::exchange(to_capture_, nullptr);
+  return capture(entry);
+}
+
+Status GpuExecutor::capture(DecodeGraph& entry) {
+  ForwardOut out;
+  FATHOM_ASSIGN(Graph graph,
+                Graph::capture(*exec_.stream, [&] { return pass(step_, current_, out); }));
+  entry.graph = std::make_unique<Graph>(std::move(graph));
+  entry.out = out;
+  entry.choices = choices_;
+  return {};
+}
+
+Status GpuExecutor::fetch_tokens() {
+  const int64_t rows = choices_.dim(1);
+  FATHOM_CHECK(rows * 8 <= logits_at_, "more rows than there is room for");
+  FATHOM_TRY(exec_.stream->copy(results_.data(), choices_.data, rows * 8));
+  FATHOM_TRY(wait());
+  const auto* numbers = reinterpret_cast<const int32_t*>(results_.data());
+  samples_.assign(step_.samples.size(), {});
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    samples_[i].finite = numbers[static_cast<size_t>(rows) + i] == 0;
+    if (samples_[i].finite) samples_[i].token = numbers[i];
+  }
+  return {};
+}
+
+Result<View> GpuExecutor::fetch_logits() {
+  View host = out_.logits;
+  const int64_t bytes = host.numel() * 4;
+  FATHOM_CHECK(host.contiguous() && logits_at_ + bytes <= results_.size(),
+               "more logits than there is room for");
+  host.data = results_.data() + logits_at_;
+  host.on_device = false;
+  FATHOM_TRY(exec_.stream->copy(host.data, out_.logits.data, bytes));
+  FATHOM_TRY(wait());
+  // Rows of copies come last and are nobody's.
+  int64_t rows = host.dim(0);
+  if (step_.prefill.empty() && rows > static_cast<int64_t>(step_.decode.size())) {
+    const int64_t queries = static_cast<int64_t>(step_.decode.front().tokens.size());
+    rows = std::min(rows, static_cast<int64_t>(step_.decode.size()) * queries);
+  }
+  return slice_rows(host, 0, rows);
+}
+
+Result<StepResults> GpuExecutor::collect() {
+  StepResults results;
+  results.hidden = out_.hidden;
+  if (step_.wants == StepWants::kTokens && !step_.samples.empty()) {
+    FATHOM_TRY(fetch_tokens());
+    results.samples = samples_;
+  } else if (step_.wants == StepWants::kLogits && out_.logits.dim(0) > 0) {
+    FATHOM_ASSIGN(results.logits, fetch_logits());
+  } else {
+    FATHOM_TRY(wait());
+  }
+  return results;
+}
+
+Result<double> GpuExecutor::time_graph(Graph& graph) {
+  FATHOM_ASSIGN(Event begin, Event::create());
+  FATHOM_ASSIGN(Event end, Event::create());
+  FATHOM_TRY(begin.record(*exec_.stream));
+  FATHOM_TRY(graph.replay(*exec_.stream));
+  FATHOM_TRY(end.record(*exec_.stream));
+  FATHOM_TRY(end.synchronize());
+  return end.us_since(begin);
+}
+
+// Work that was done before, with marks if they are given.
+Result<Graph> GpuExecutor::capture_work(const Work& work,
+                                        SideStream* side,
+                                        Recorder* recorder,
+                                        StreamMarks* marks) {
+  SideStream* const usual = std::exchange(exec_.side, side);
+  exec_.recorder = recorder;
+  exec_.marks = marks;
+  Result<Graph> graph = Graph::capture(*exec_.stream, work);
+  exec_.recorder = nullptr;
+  exec_.marks = nullptr;
+  exec_.side = usual;
+  return graph;
+}
+
+Result<TimedStep> GpuExecutor::time_work(const Work& work, Recorder& recorder, int repetitions) {
+  FATHOM_ASSIGN(StreamMarks marks, StreamMarks::create(recorder.capacity() + 1));
+  FATHOM_ASSIGN(Graph plain, capture_work(work, exec_.side, nullptr, nullptr));
+  FATHOM_ASSIGN(Graph one_stream, capture_work(work, nullptr, nullptr, nullptr));
+  FATHOM_ASSIGN(Graph marked, capture_work(work, nullptr, &recorder, &marks));
+  if (!marks.status().ok()) return std::move(marks).status();
+
+  const std::vector<OpRecord> records = recorder.records();
+  std::vector<std::vector<double>> samples(records.size());
+  std::vector<double> steps;
+  std::vector<double> one_stream_steps;
+  for (int r = 0; r < repetitions + 2; ++r) {
+    FATHOM_ASSIGN(const double step, time_graph(plain));
+    FATHOM_ASSIGN(const double in_one_stream, time_graph(one_stream));
+    FATHOM_TRY(time_graph(marked).status());
+    if (r < 2) continue;  // warms up
+    steps.push_back(step);
+    one_stream_steps.push_back(in_one_stream);
+    for (size_t i = 0; i < records.size(); ++i) {
+      FATHOM_ASSIGN(const double us, marks.us_between(records[i].start_ns, records[i].end_ns));
+      samples[i].push_back(us);
+    }
+  }
+  TimedStep timed;
+  timed.step_us = median_of(std::move(steps));
+  timed.one_stream_us = median_of(std::move(one_stream_steps));
+  for (auto& of_op : samples)
+    timed.op_us.push_back(median_of(std::move(of_op)));
+  return timed;
+}
+
+Result<TimedStep> GpuExecutor::time(const Step& step, Recorder& recorder, int repetitions) {
+  Recorder* const usual = std::exchange(exec_.recorder, nullptr);
+  const CudaGraphs graphs = std::exchange(settings_.graphs, CudaGraphs::kOff);
+  Status warm = submit(step);
+  settings_.graphs = graphs;
+  if (warm.ok()) warm = wait();
+  Result<TimedStep> timed =
+      warm.ok() ? time_work([&] { return pass(step, current_, out_); }, recorder, repetitions)
+                : Result<TimedStep>(std::move(warm));
+  exec_.recorder = usual;
+  return timed;
+}
+
+}  // namespace fathom

@@ -1,0 +1,86 @@
+#include "fathom/runtime/kv/cache_storage.h"
+
+#include <cstring>
+
+namespace fathom {
+namespace {
+
+struct FormatRow {
+  std::string_view cache_dtype;  // as on the command line
+  Format activations;            // kNone: any
+  Format format;
+};
+
+// First match wins.
+constexpr FormatRow kFormatRows[] = {{"auto", Format::kF32, Format::kF32},
+                                     {"auto", Format::kBf16, Format::kBf16},
+                                     {"f32", Format::kNone, Format::kF32},
+                                     {"bf16", Format::kNone, Format::kBf16},
+                                     {"fp8_e4m3", Format::kNone, Format::kE4m3}};
+
+}  // namespace
+
+Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations) {
+  for (const FormatRow& row : kFormatRows) {
+    if (row.cache_dtype != cache_dtype) continue;
+    if (row.activations == Format::kNone || row.activations == activations) return row.format;
+  }
+  return unsupported(str_cat("--kv-cache-dtype is ", cache_dtype, " with ",
+                             format_name(activations),
+                             " activations, expected auto, f32, bf16 or fp8_e4m3"));
+}
+
+Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
+                                            int64_t num_blocks,
+                                            int64_t num_slots,
+                                            DeviceKind device) {
+  FATHOM_TRY(layout.validate());
+  FATHOM_ASSIGN(const int64_t total, cache_bytes(layout, num_blocks, num_slots));
+  CacheStorage storage;
+  storage.num_blocks_ = num_blocks;
+  FATHOM_ASSIGN(storage.buffer_, Buffer::allocate(device, total, "the KV cache"));
+  storage.groups_ = cache_views(layout, storage.buffer_.data(), num_blocks, num_slots,
+                                storage.buffer_.on_device());
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const CacheGroup& group = layout.groups[g];
+    for (size_t l = 0; l < group.layers.size(); ++l) {
+      // The first plane of a page begins where the page does; so does a field at its offset 0.
+      const View& first = storage.groups_[g].at(l);
+      const PageField& field = group.codec.fields[0];
+      FATHOM_CHECK(field.plane == 0 && field.offset == 0, "the first field begins the page");
+      storage.layers_.push_back({.data = static_cast<std::byte*>(first.data),
+                                 .page_bytes = group.codec.page_bytes(group.rows),
+                                 .grows = group.grows()});
+    }
+  }
+  return storage;
+}
+
+Status CacheStorage::copy_slots(std::span<const SlotCopy> copies, Stream* stream) {
+  for (const SlotCopy& copy : copies) {
+    for (const Layer& layer : layers_) {
+      if (layer.grows) continue;
+      std::byte* to = layer.data + copy.to * layer.page_bytes;
+      const std::byte* from = layer.data + copy.from * layer.page_bytes;
+      if (stream != nullptr) {
+        FATHOM_TRY(stream->copy(to, from, layer.page_bytes));
+      } else {
+        std::memcpy(to, from, static_cast<size_t>(layer.page_bytes));
+      }
+    }
+  }
+  return {};
+}
+
+void CacheStorage::poison_block(int64_t block) {
+  FATHOM_CHECK(block >= 0 && block < num_blocks_, str_cat("no block ", block));
+  for (const Layer& layer : layers_) {
+    // All bits set is a NaN in float32, bfloat16 and E4M3 alike.
+    if (layer.grows) {
+      std::memset(layer.data + block * layer.page_bytes, 0xff,
+                  static_cast<size_t>(layer.page_bytes));
+    }
+  }
+}
+
+}  // namespace fathom
