@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/model.h"
 
 namespace fathom {
@@ -29,24 +29,6 @@ void drop_data(Batch& batch) {
   }
 }
 
-// While one lives, dry runs take the variants of a GPU.
-class GpuPlan {
- public:
-  explicit GpuPlan(const DeviceInfo* gpu) : active_(gpu != nullptr) {
-    if (active_) plan_cuda_kernels(gpu->sm);
-  }
-
-  ~GpuPlan() {
-    if (active_) plan_no_kernels();
-  }
-
-  GpuPlan(const GpuPlan&) = delete;
-  GpuPlan& operator=(const GpuPlan&) = delete;
-
- private:
-  bool active_;
-};
-
 }  // namespace
 
 Result<MemoryNeeds> dry_run(const Model& model,
@@ -54,7 +36,9 @@ Result<MemoryNeeds> dry_run(const Model& model,
                             int num_threads,
                             Recorder* recorder,
                             DryPass pass,
+                            const KernelSet* kernels,
                             const DeviceInfo* gpu) {
+  FATHOM_CHECK(gpu == nullptr || kernels != nullptr, "a dry run for a GPU has its kernels");
   const KvLayout layout = model.kv_layout();
   const int64_t longest = std::max({shape.prefill.cached + shape.prefill.new_tokens,
                                     shape.decode.cached + shape.decode.new_tokens, int64_t{1}});
@@ -68,7 +52,6 @@ Result<MemoryNeeds> dry_run(const Model& model,
   drop_data(batch);
   const int64_t num_pages = static_cast<int64_t>(pages.size()) *
                             std::max<int64_t>(shape.prefill.count + shape.decode.count, 1);
-  const GpuPlan plan(gpu);
   const std::vector<View> kv(static_cast<size_t>(layout.num_layers),
                              make_view(nullptr, {num_pages, layout.page_size, layout.width},
                                        layout.format, "pages,page_size,Lkv+Dr"));
@@ -78,6 +61,7 @@ Result<MemoryNeeds> dry_run(const Model& model,
   Arena scratch;
   Exec ex;
   ex.backend = Backend::kDry;
+  ex.kernels = kernels;
   ex.activations = &activations;
   ex.scratch = &scratch;
   ex.recorder = recorder;

@@ -99,14 +99,15 @@ struct BatchShape {
 
 /// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. With
 /// a recorder it yields every op with its cost; in any case the arenas' high-water marks.
-/// `num_threads` sizes workspaces. With a GPU it is what that GPU would run: each call takes a
-/// variant or is refused. (This ends a plan of kernels made before.)
+/// `num_threads` sizes workspaces. With `kernels` each call takes a variant of them, which is
+/// recorded, or is refused; without them none is asked for. A dry run for a GPU has its kernels.
 enum class DryPass : uint8_t { kForward, kDraft };
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
                             int num_threads,
                             Recorder* recorder = nullptr,
                             DryPass pass = DryPass::kForward,
+                            const KernelSet* kernels = nullptr,
                             const DeviceInfo* gpu = nullptr);
 
 }  // namespace fathom

@@ -27,6 +27,7 @@ class Live {
     session.chunk = std::min(options_.chunk, length);
     session.sequences = options_.batch;
     session.draft = drafts_;
+    session.kernels = options_.kernels;
     FATHOM_ASSIGN(session_, ForwardSession::create(model_, pool, session));
     session_->set_pins(options_.pins);
     session_->set_recorder(&recorder_);

@@ -22,6 +22,7 @@ struct LiveOptions {
   /// what recording costs shows within one run.
   bool measure_overhead = false;
   const Pins* pins = nullptr;
+  const KernelSet* kernels = nullptr;  ///< of the CPU; a GPU has its own
   Gpu* gpu = nullptr;   ///< where the model lies; null: on the CPU. Level kTimed, no overhead
   int repetitions = 5;  ///< on a GPU: runs of each step, of which times are the medians
 };

@@ -92,10 +92,12 @@ EngineCore::EngineCore(CoreSettings settings,
                  : nullptr),
       scheduler_(
           settings_.scheduler, pool_, cache_.get(), static_cast<int>(model.kv_layout().page_size)) {
+  exec_.kernels = settings_.kernels;
   exec_.pool = &pool;
   exec_.num_threads = pool.size();
   if (settings_.gpu != nullptr) {
     exec_.backend = Backend::kCuda;
+    exec_.kernels = &settings_.gpu->kernels();
     exec_.stream = &settings_.gpu->stream();
     exec_.side = &settings_.gpu->side();
     exec_.device = &settings_.gpu->info();
@@ -132,7 +134,8 @@ Status EngineCore::allocate(ThreadPool& pool) {
                 Buffer::allocate(device, plan.step.scratch_bytes, "the workspaces of kernels"));
   activations_ = Arena(std::move(activations));
   scratch_ = Arena(std::move(scratch));
-  FATHOM_ASSIGN(runner_, StepRunner::create(model_, kv_, exec_, plan.shape, settings_.cuda_graphs));
+  FATHOM_ASSIGN(runner_, StepRunner::create(model_, kv_, exec_, plan.shape, settings_.kernels,
+                                            settings_.cuda_graphs));
   return {};
 }
 

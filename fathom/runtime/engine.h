@@ -24,10 +24,11 @@ struct CoreSettings {
   SchedulerOptions scheduler;  ///< its limits of a step and of the context come from the plan
   MemoryPlan plan;
   bool prefix_cache = true;
-  std::string model_fingerprint;  ///< digest of configuration and weights
-  uint64_t seed = 0;              ///< of requests without one
-  std::vector<int32_t> end_ids;   ///< the model's end tokens
-  Gpu* gpu = nullptr;             ///< where the model lies; null: on the CPU. Outlives the engine
+  std::string model_fingerprint;       ///< digest of configuration and weights
+  uint64_t seed = 0;                   ///< of requests without one
+  std::vector<int32_t> end_ids;        ///< the model's end tokens
+  const KernelSet* kernels = nullptr;  ///< of the CPU; outlive the engine. A GPU has its own
+  Gpu* gpu = nullptr;  ///< where the model lies; null: on the CPU. Outlives the engine
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;

@@ -57,6 +57,7 @@ Status ForwardSession::allocate(ThreadPool& pool) {
                 Buffer::allocate(device, needs.scratch_bytes, "the workspaces of kernels"));
   activations_ = Arena(std::move(activations));
   scratch_ = Arena(std::move(scratch));
+  exec_.kernels = options_.kernels;
   exec_.pool = &pool;
   exec_.num_threads = pool.size();
   exec_.activations = &activations_;
@@ -66,6 +67,7 @@ Status ForwardSession::allocate(ThreadPool& pool) {
 
 Result<MemoryNeeds> ForwardSession::memory_needs(int num_threads) const {
   const DeviceInfo* gpu = options_.gpu == nullptr ? nullptr : &options_.gpu->info();
+  const KernelSet* kernels = options_.gpu == nullptr ? nullptr : &options_.gpu->kernels();
   const int64_t chunk = std::min(options_.chunk, options_.max_tokens);
   BatchShape prompt;
   prompt.prefill = {.count = 1, .new_tokens = chunk, .cached = options_.max_tokens - chunk};
@@ -86,10 +88,11 @@ Result<MemoryNeeds> ForwardSession::memory_needs(int num_threads) const {
                                     .max_model_len = options_.max_tokens,
                                     .num_ids = model_.config().vocab_size,
                                     .num_threads = num_threads,
+                                    .kernels = kernels,
                                     .gpu = gpu}));
     // Logits of every token of a chunk, and their largest ones.
     FATHOM_ASSIGN(const MemoryNeeds pass,
-                  dry_run(model_, prompt, num_threads, nullptr, DryPass::kForward, gpu));
+                  dry_run(model_, prompt, num_threads, nullptr, DryPass::kForward, kernels, gpu));
     needs.activation_bytes =
         std::max(needs.activation_bytes, pass.activation_bytes + 8 * chunk + 64);
     needs.scratch_bytes = std::max(needs.scratch_bytes, 2 * pass.scratch_bytes);
@@ -97,7 +100,7 @@ Result<MemoryNeeds> ForwardSession::memory_needs(int num_threads) const {
   if (options_.draft) {
     prompt.logits = LogitRows::kAll;
     FATHOM_ASSIGN(const MemoryNeeds draft,
-                  dry_run(model_, prompt, num_threads, nullptr, DryPass::kDraft, gpu));
+                  dry_run(model_, prompt, num_threads, nullptr, DryPass::kDraft, kernels, gpu));
     // The hidden rows of the main pass are still needed while the draft head runs.
     needs.activation_bytes += draft.activation_bytes;
     needs.scratch_bytes = std::max(needs.scratch_bytes, draft.scratch_bytes);
@@ -107,6 +110,7 @@ Result<MemoryNeeds> ForwardSession::memory_needs(int num_threads) const {
 
 Status ForwardSession::create_gpu_runner() {
   exec_.backend = Backend::kCuda;
+  exec_.kernels = &options_.gpu->kernels();
   exec_.stream = &options_.gpu->stream();
   exec_.side = &options_.gpu->side();
   exec_.device = &options_.gpu->info();

@@ -22,6 +22,7 @@ struct SessionOptions {
   int64_t sequences = 1;
   LogitRows prefill_logits = LogitRows::kLast;  ///< kAll needs room for chunk * V floats
   bool draft = false;                           ///< room for passes of the draft head too
+  const KernelSet* kernels = nullptr;  ///< of the CPU; outlives the session. A GPU has its own
   Gpu* gpu = nullptr;  ///< where the model lies; null: on the CPU. Outlives the session
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
 };

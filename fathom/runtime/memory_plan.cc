@@ -115,6 +115,7 @@ Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request)
                 .max_model_len = plan.max_model_len,
                 .num_ids = request.num_ids,
                 .num_threads = request.num_threads,
+                .kernels = request.kernels,
                 .gpu = request.gpu};
   FATHOM_ASSIGN(plan.step, step_memory(model, plan.shape));
   FATHOM_TRY(size_cache(plan, request));

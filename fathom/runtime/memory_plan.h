@@ -26,7 +26,8 @@ struct MemoryRequest {
   int64_t max_num_batched_tokens = 512;
   int64_t num_ids = 1;  ///< of the tokenizer
   int num_threads = 1;
-  const DeviceInfo* gpu = nullptr;  ///< whose memory it is; null: the host's
+  const KernelSet* kernels = nullptr;  ///< of the GPU
+  const DeviceInfo* gpu = nullptr;     ///< whose memory it is; null: the host's
   KvSizing sizing = KvSizing::kByRequest;
   double memory_fraction = 0.9;  ///< of available_bytes
   int64_t available_bytes = 0;   ///< free memory before the weights are loaded; 0: not known

@@ -115,8 +115,8 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
           : largest_gpu_steps(shape, model.options().attention, model.kv_layout().page_size);
   MemoryNeeds needs;
   for (const BatchShape& step : steps) {
-    FATHOM_ASSIGN(const MemoryNeeds pass,
-                  dry_run(model, step, shape.num_threads, nullptr, DryPass::kForward, shape.gpu));
+    FATHOM_ASSIGN(const MemoryNeeds pass, dry_run(model, step, shape.num_threads, nullptr,
+                                                  DryPass::kForward, shape.kernels, shape.gpu));
     needs.activation_bytes = std::max(needs.activation_bytes, pass.activation_bytes);
     needs.scratch_bytes = std::max(needs.scratch_bytes, pass.scratch_bytes);
   }
@@ -173,9 +173,14 @@ StepRunner::StepRunner(const Model& model, const KvStorage& kv, Exec& ex, const 
   reserve_batch(shape);
 }
 
-Result<std::unique_ptr<StepRunner>> StepRunner::create(
-    const Model& model, const KvStorage& kv, Exec& ex, const StepShape& shape, CudaGraphs graphs) {
+Result<std::unique_ptr<StepRunner>> StepRunner::create(const Model& model,
+                                                       const KvStorage& kv,
+                                                       Exec& ex,
+                                                       const StepShape& shape,
+                                                       const KernelSet* cpu_kernels,
+                                                       CudaGraphs graphs) {
   std::unique_ptr<StepRunner> runner(new StepRunner(model, kv, ex, shape));
+  runner->host_.kernels = cpu_kernels;
   if (ex.backend == Backend::kCuda) FATHOM_TRY(runner->create_gpu_runner(shape, graphs));
   return runner;
 }

@@ -24,7 +24,8 @@ struct StepShape {
   int64_t max_model_len = 1;
   int64_t num_ids = 1;
   int num_threads = 1;
-  const DeviceInfo* gpu = nullptr;  ///< null: the CPU
+  const KernelSet* kernels = nullptr;  ///< of the GPU
+  const DeviceInfo* gpu = nullptr;     ///< null: the CPU
 };
 
 /// What a step takes where the model runs. On a GPU the sampler's memory is not part of it:
@@ -36,9 +37,14 @@ Result<MemoryNeeds> step_memory(const Model& model, const StepShape& shape);
 /// nothing.
 class StepRunner {
  public:
-  /// All arguments outlive the runner. `ex` has arenas of step_memory() bytes. Errors: OutOfMemory.
-  static Result<std::unique_ptr<StepRunner>> create(
-      const Model& model, const KvStorage& kv, Exec& ex, const StepShape& shape, CudaGraphs graphs);
+  /// All arguments outlive the runner. `ex` has arenas of step_memory() bytes; `cpu_kernels` are
+  /// what samplers run on. Errors: OutOfMemory.
+  static Result<std::unique_ptr<StepRunner>> create(const Model& model,
+                                                    const KvStorage& kv,
+                                                    Exec& ex,
+                                                    const StepShape& shape,
+                                                    const KernelSet* cpu_kernels,
+                                                    CudaGraphs graphs);
 
   /// Computes the plan: afterwards results() has one entry for each item that yields a token, those
   /// of plan.prefill first. `row_of` says what a sequence is sampled with. Errors: those of the

@@ -87,14 +87,14 @@ Status attend_chunk(Exec& ex,
                              .lse = {},
                              .scale = s.softmax_scale,
                              .mask = own ? CausalMask::kCausal : CausalMask::kFull};
-  ex.selection_row = attention_row(AttentionForm::kChunked);
+  const SelectionRow row = attention_row(AttentionForm::kChunked);
   if (first_chunk) {
     if (!own) args.lse = slice_rows(r.lse, begin, count);
-    return launch<RaggedAttention>(ex, "attn_mha", args);
+    return launch<RaggedAttention>(ex, "attn_mha", args, row);
   }
   FATHOM_ASSIGN(args.o, ex.activations->tensor({count, s.Nh, s.Dv}, Format::kF32, "T,Nh,Dv"));
   FATHOM_ASSIGN(args.lse, ex.activations->tensor({count, s.Nh}, Format::kF32, "T,Nh"));
-  FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args));
+  FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args, row));
   const View lse = slice_rows(r.lse, begin, count);
   return launch<MergeState>(ex, "merge_state_v2",
                             {.o_a = slice_rows(r.acc, begin, count),
@@ -150,7 +150,6 @@ Status mla_prefill_mha(Exec& ex,
                        const View& o) {
   Scope scope(ex.recorder, "mha");
   FATHOM_ASSIGN(const ExpandedKeys keys, expand(ex, m.shape, w, p.c, p.k_pe));
-  ex.selection_row = attention_row(AttentionForm::kMha);
   return launch<RaggedAttention>(ex, "attn_mha",
                                  {.q = p.q,
                                   .k = keys.k,
@@ -160,7 +159,8 @@ Status mla_prefill_mha(Exec& ex,
                                   .o = o,
                                   .lse = {},
                                   .scale = m.shape.softmax_scale,
-                                  .mask = CausalMask::kCausal});
+                                  .mask = CausalMask::kCausal},
+                                 attention_row(AttentionForm::kMha));
 }
 
 Status mla_prefill_chunked(Exec& ex,
