@@ -47,28 +47,29 @@ std::string feature_list(const CpuFeatures& f) {
 }
 
 // "avx512, then portable": what is tried on this machine, in order.
-std::string variants_text(const KernelEntry& kernel) {
+std::string variants_text(const KernelEntry& kernel, const KernelSet& here) {
   std::string out;
-  for (const VariantEntry& v : kernel.variants(Backend::kCpu)) {
+  for (const VariantEntry& v : kernel.variants(here)) {
     str_append(out, str_cat(out.empty() ? "" : ", then ", v.name, v.limits.empty() ? "" : " (",
                             v.limits, v.limits.empty() ? "" : ")"));
   }
   return out.empty() ? "none" : out;
 }
 
-std::string verdict(const KernelEntry& kernel) {
-  const auto variants = kernel.variants(Backend::kCpu);
+std::string verdict(const KernelEntry& kernel, const KernelSet& here) {
+  const auto variants = kernel.variants(here);
   if (variants.empty()) return "no";
   return variants.front().needs == Isa::kPortable ? "portable" : "yes";
 }
 
 // "portable, avx2, avx512, amx"
 std::string built_for() {
+  const KernelSet all = KernelSet::planned_for_cpu(Isa::kAmx);
   std::string out;
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     const auto is_of_isa = [&](const VariantEntry& v) { return v.needs == isa; };
     const auto has_one = [&](const KernelEntry& k) {
-      const auto built = k.built();
+      const auto built = k.variants(all);
       return std::any_of(built.begin(), built.end(), is_of_isa);
     };
     const auto kernels = all_kernels();
@@ -90,7 +91,7 @@ std::string gpu_text() {
   return out;
 }
 
-void print_text(const Peaks& peaks, int threads, Isa isa, bool measured) {
+void print_text(const Peaks& peaks, int threads, Isa isa, const KernelSet& here, bool measured) {
   const CpuInfo& cpu = cpu_info();
   const HostMemory memory = host_memory();
   MarkdownTable machine({"machine", "value"});
@@ -125,22 +126,22 @@ void print_text(const Peaks& peaks, int threads, Isa isa, bool measured) {
   }
   MarkdownTable kernels({"kernel", "family", "cpu", "variants in order", "cuda"});
   for (const KernelEntry& k : all_kernels()) {
-    kernels.add({std::string(k.info.name), std::string(k.family), verdict(k), variants_text(k),
-                 k.cuda ? "yes" : "no"});
+    kernels.add({std::string(k.info.name), std::string(k.family), verdict(k, here),
+                 variants_text(k, here), k.cuda ? "yes" : "no"});
   }
   std::printf("%s", kernels.str().c_str());
 }
 
-void print_json(const Peaks& peaks, int threads, Isa isa, bool measured) {
+void print_json(const Peaks& peaks, int threads, Isa isa, const KernelSet& here, bool measured) {
   const CpuInfo& cpu = cpu_info();
   std::vector<Json> kernels;
   for (const KernelEntry& k : all_kernels()) {
     std::vector<Json> variants;
-    for (const VariantEntry& v : k.variants(Backend::kCpu)) {
+    for (const VariantEntry& v : k.variants(here)) {
       variants.push_back(Json::string(std::string(v.name)));
     }
     kernels.push_back(Json::object({{"kernel", Json::string(std::string(k.info.name))},
-                                    {"cpu", Json::string(verdict(k))},
+                                    {"cpu", Json::string(verdict(k, here))},
                                     {"variants", Json::array(std::move(variants))},
                                     {"cuda", Json::boolean(k.cuda)}}));
   }
@@ -164,14 +165,14 @@ void print_json(const Peaks& peaks, int threads, Isa isa, bool measured) {
 
 Result<int> doctor(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
-  install_cpu_kernels(isa);
   FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
   Peaks peaks;
   if (!flags.no_measure) {
     FATHOM_ASSIGN(const auto pool, ThreadPool::create(threads, PinThreads::kYes));
     FATHOM_ASSIGN(peaks, measure_peaks(*pool, isa, PeakOptions{}));
   }
-  (flags.json ? print_json : print_text)(peaks, threads, isa, !flags.no_measure);
+  (flags.json ? print_json : print_text)(peaks, threads, isa, KernelSet::for_cpu(isa),
+                                         !flags.no_measure);
   return kExitOk;
 }
 

@@ -11,7 +11,7 @@
 #include "cli/inspect_plan.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set.h"
 #include "fathom/models/explain.h"
 #include "fathom/models/registry.h"
 #include "fathom/os/cpu_info.h"
@@ -114,8 +114,8 @@ void print_model(const Subject& subject) {
 }
 
 // An op may be of one phase only.
-Result<int> explain(const Model& model, const std::string& op) {
-  Result<std::string> text = explain_op_everywhere(model, op);
+Result<int> explain(const Model& model, const std::string& op, const KernelSet& kernels) {
+  Result<std::string> text = explain_op_everywhere(model, op, kernels);
   if (text.ok()) {
     std::printf("%s", text.value().c_str());
     return kExitOk;
@@ -126,23 +126,23 @@ Result<int> explain(const Model& model, const std::string& op) {
 
 Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
-  install_cpu_kernels(isa);
-  plan_cpu_kernels(isa);  // nothing runs here but on shapes
+  const KernelSet kernels = KernelSet::for_cpu(isa);
   FATHOM_ASSIGN(Subject subject, open_subject(flags));
   PlanOptions plan = flags.plan;
   FATHOM_ASSIGN(plan.threads, resolve_threads(globals.threads));
+  plan.kernels = &kernels;
   plan.preset = subject.is_preset;
   if (!flags.explain.empty()) {
-    return explain(*subject.model, flags.explain);
+    return explain(*subject.model, flags.explain, kernels);
   }
   // What cannot be planned is refused before anything is printed.
   FATHOM_ASSIGN(const std::string weights, weights_table(*subject.model));
   FATHOM_ASSIGN(const MemoryVerdict memory, memory_plan_text(*subject.model, plan));
-  FATHOM_ASSIGN(const std::string kernels, kernel_plan_text(*subject.model, plan));
+  FATHOM_ASSIGN(const std::string calls, kernel_plan_text(*subject.model, plan));
   print_model(subject);
   std::printf("\n## Weights\n\n%s", weights.c_str());
   std::printf("\n## Memory plan\n\n%s", memory.text.c_str());
-  std::printf("\n## Kernel plan\n\n%s", kernels.c_str());
+  std::printf("\n## Kernel plan\n\n%s", calls.c_str());
   std::printf("\nverdict: %s\n", memory.verdict.c_str());
   return kExitOk;
 }

@@ -108,11 +108,18 @@ struct DryOp {
   int count = 0;
 };
 
+Result<MemoryNeeds> dry_needs(const Model& model,
+                              const BatchShape& shape,
+                              const PlanOptions& options,
+                              Recorder* recorder = nullptr) {
+  return dry_run(model, shape, options.threads, recorder, DryPass::kForward, options.kernels);
+}
+
 Result<std::vector<OpRecord>> dry_records(const Model& model,
                                           const BatchShape& shape,
-                                          int threads) {
+                                          const PlanOptions& options) {
   Recorder recorder(RecordLevel::kShapes, 1 << 16);
-  Result<MemoryNeeds> needs = dry_run(model, shape, threads, &recorder);
+  Result<MemoryNeeds> needs = dry_needs(model, shape, options, &recorder);
   if (!needs.ok()) return std::move(needs).status();
   return recorder.records();
 }
@@ -211,11 +218,11 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   FATHOM_TRY(check_max_model_len(context, config));
   FATHOM_TRY(check_page_count(model.kv_layout(), options.max_num_seqs, context));
   const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
-  FATHOM_ASSIGN(const MemoryNeeds prefill, dry_run(model, prefill_shape(chunk), options.threads));
+  FATHOM_ASSIGN(const MemoryNeeds prefill, dry_needs(model, prefill_shape(chunk), options));
   FATHOM_ASSIGN(
       const MemoryNeeds decode,
-      dry_run(model, decode_shape(options.max_num_seqs, std::max<int64_t>(context - 1, 0)),
-              options.threads));
+      dry_needs(model, decode_shape(options.max_num_seqs, std::max<int64_t>(context - 1, 0)),
+                options));
   const int64_t step = std::max(prefill.activation_bytes, decode.activation_bytes) +
                        std::max(prefill.scratch_bytes, decode.scratch_bytes);
   const KvLayout kv = model.kv_layout();
@@ -261,13 +268,12 @@ Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& opti
       std::min<int64_t>(options.max_model_len > 0 ? options.max_model_len : 4096,
                         model.config().max_position_embeddings);
   std::string out = str_cat("Decode at a context of ", context, " tokens; shapes of batch 1.\n\n");
-  FATHOM_ASSIGN(const auto one, dry_records(model, decode_shape(1, context - 1), options.threads));
-  FATHOM_ASSIGN(const auto many,
-                dry_records(model, decode_shape(64, context - 1), options.threads));
+  FATHOM_ASSIGN(const auto one, dry_records(model, decode_shape(1, context - 1), options));
+  FATHOM_ASSIGN(const auto many, dry_records(model, decode_shape(64, context - 1), options));
   out += op_table(one, many, device);
   const int64_t chunk = std::min<int64_t>(512, context);
   str_append(out, str_cat("\nPrefill of ", chunk, " tokens.\n\n"));
-  FATHOM_ASSIGN(const auto prompt, dry_records(model, prefill_shape(chunk), options.threads));
+  FATHOM_ASSIGN(const auto prompt, dry_records(model, prefill_shape(chunk), options));
   Device no_roof = device;
   no_roof.profile = nullptr;
   out += op_table(prompt, {}, no_roof);

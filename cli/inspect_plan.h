@@ -14,6 +14,7 @@ struct PlanOptions {
   int64_t max_model_len = 0;  ///< 0: the model's
   int64_t max_num_seqs = 8;
   int threads = 1;
+  const KernelSet* kernels = nullptr;  ///< of this machine's CPU
   bool preset = false;  ///< too large for this machine is then no reason to plan for it
 };
 

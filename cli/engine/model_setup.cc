@@ -6,7 +6,6 @@
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/options.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/os/memory.h"
 #include "fathom/weights/loader.h"
 
@@ -35,7 +34,8 @@ Status check_kernels(const Model& dry, Gpu* gpu, int num_threads) {
   BatchShape shape;
   shape.prefill = {.count = 1, .new_tokens = 2, .cached = 0};
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 2};
-  const auto needs = dry_run(dry, shape, num_threads, nullptr, DryPass::kForward, &gpu->info());
+  const auto needs =
+      dry_run(dry, shape, num_threads, nullptr, DryPass::kForward, &gpu->kernels(), &gpu->info());
   if (needs.ok()) return {};
   return Status::error(needs.status().code(),
                        str_cat("this model does not run with --device cuda: ",
@@ -150,13 +150,14 @@ Result<Machine> set_up_machine(const GlobalFlags& globals, const std::string& de
     FATHOM_ASSIGN(machine.gpu, Gpu::open());
   }
   FATHOM_ASSIGN(machine.isa, limit_isa(globals.isa, best_isa()));
-  install_cpu_kernels(machine.isa);
+  machine.kernels = std::make_unique<const KernelSet>(KernelSet::for_cpu(machine.isa));
   FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
   FATHOM_ASSIGN(machine.pool, ThreadPool::create(threads, PinThreads::kYes));
   return machine;
 }
 
 void place_session(const Machine& machine, const ModelFlags& flags, SessionOptions& options) {
+  options.kernels = machine.kernels.get();
   options.gpu = machine.gpu.get();
   options.cuda_graphs = flags.cuda_graphs == "on" ? CudaGraphs::kOn : CudaGraphs::kOff;
 }

@@ -65,6 +65,7 @@ Result<OpenedFolder> open_folder(const std::string& directory);
 /// Threads and kernels of this process, and the GPU if one is asked for.
 struct Machine {
   Isa isa = Isa::kPortable;
+  std::unique_ptr<const KernelSet> kernels;  ///< of the CPU
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<Gpu> gpu;  ///< null: models run on the CPU
 };

@@ -10,7 +10,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/bench/gpu_machine.h"
 #include "fathom/bench/timer.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set.h"
 #include "fathom/models/registry.h"
 #include "fathom/report/live_trace.h"
 #include "fathom/runtime/gpu/gpu_shapes.h"
@@ -159,20 +159,21 @@ TraceShape dry_shape(const TraceFlags& flags, const ModelConfig& config) {
           .num_threads = 1};
 }
 
-Status plan_device(const PlannedDevice& device, const GlobalFlags& globals, Recording& r) {
+// The kernels of the device, which settings of the recording name.
+Result<KernelSet> plan_device(const PlannedDevice& device,
+                              const GlobalFlags& globals,
+                              Recording& r) {
   r.has_variants = true;
-  plan_no_kernels();
   if (device.is_gpu()) {
     r.settings.emplace_back("device", str_cat(device.name, ", ", capability_text(device.gpu)));
-    return {};
+    return KernelSet::for_cuda(device.gpu.sm);
   }
   Isa isa = best_isa();
   if (globals.isa != "auto") {
     FATHOM_ASSIGN(isa, parse_isa(globals.isa));
   }
-  plan_cpu_kernels(isa);
   r.settings.emplace_back("device", str_cat("cpu with ", isa_name(isa)));
-  return {};
+  return KernelSet::planned_for_cpu(isa);
 }
 
 ModelFlags with_attention(const TraceFlags& flags) {
@@ -221,9 +222,10 @@ Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals)
   Recording& r = out.recording;
   FATHOM_ASSIGN(const PlannedDevice device,
                 planned_device(flags.device.empty() ? "cpu" : flags.device));
-  FATHOM_TRY(plan_device(device, globals, r));
+  FATHOM_ASSIGN(const KernelSet kernels, plan_device(device, globals, r));
   FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_dry(flags, device, r));
   TraceShape shape = dry_shape(flags, model->config());
+  shape.kernels = &kernels;
   if (device.is_gpu()) shape.gpu = &device.gpu;
   r.command = command_of(flags, globals, shape);
   describe(*model, flags, shape, r);
@@ -324,6 +326,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
                    .chunk = flags.chunk,
                    .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed,
                    .measure_overhead = flags.overhead,
+                   .kernels = machine.kernels.get(),
                    .gpu = gpu};
   FATHOM_ASSIGN(live.prompt, prompt_of(flags, tokenizer, opened.model->config().vocab_size));
   TraceRun out;
@@ -336,6 +339,8 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   r.timed = true;
   r.has_variants = true;
   TraceShape shape = dry_shape(flags, opened.model->config());
+  // What else the model could run is found on shapes, with the variants of this machine.
+  shape.kernels = gpu == nullptr ? machine.kernels.get() : &gpu->kernels();
   if (gpu != nullptr) shape.gpu = &gpu->info();
   r.command = command_of(flags, globals, shape);
   describe_device(machine, flags, r);
@@ -352,8 +357,6 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   if (flags.overhead) out.overhead = overhead_text(run);
   if (gpu == nullptr) {
     FATHOM_ASSIGN(out.peaks, measure_peaks(*machine.pool, machine.isa, {.seconds = 0.1}));
-    // What else the model could run is found on shapes, with the variants of this machine.
-    plan_cpu_kernels(machine.isa);
   }
   FATHOM_ASSIGN(out.variations, dry_variations(*opened.model, shape));
   return out;

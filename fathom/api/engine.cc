@@ -4,7 +4,6 @@
 #include <random>
 
 #include "fathom/base/log.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/sha256.h"
 #include "fathom/runtime/eval/evaluate.h"
@@ -123,6 +122,7 @@ Result<MemoryPlan> plan_source(const Source& source,
                                    .max_num_batched_tokens = o.max_num_batched_tokens,
                                    .num_ids = num_ids_of(source),
                                    .num_threads = num_threads,
+                                   .kernels = gpu == nullptr ? nullptr : &gpu->kernels(),
                                    .gpu = gpu == nullptr ? nullptr : &gpu->info(),
                                    .sizing = o.kv_pool == "remaining" ? KvSizing::kRemaining
                                                                       : KvSizing::kByRequest,
@@ -206,8 +206,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              std::optional<Tokenizer> tokenizer) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const Isa isa, limit_isa(options.isa, best_isa()));
-  install_cpu_kernels(isa);
   std::unique_ptr<Engine> engine(new Engine);
+  engine->kernels_ = std::make_unique<const KernelSet>(KernelSet::for_cpu(isa));
   if (options.device == "cuda") {
     FATHOM_ASSIGN(engine->gpu_, Gpu::open());
   }
@@ -229,6 +229,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
 
   engine->default_sampling_ = sampling_defaults(source.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
+  settings.kernels = engine->kernels_.get();
   settings.gpu = engine->gpu_.get();
   settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   engine->tokenizer_ = std::move(source.tokenizer);
@@ -312,6 +313,7 @@ Status Engine::score(std::span<const int32_t> ids, const RowCallback& on_row) {
                                                            {.max_tokens = count,
                                                             .chunk = kScoreChunk,
                                                             .prefill_logits = LogitRows::kAll,
+                                                            .kernels = kernels_.get(),
                                                             .gpu = gpu_.get()}));
   session->set_pins(options_.pins.empty() ? nullptr : &options_.pins);
   return session->prefill(0, ids, LogitRows::kAll, [&](int64_t first, const ForwardOut& out) {

@@ -133,6 +133,7 @@ class Engine {
   Engine() = default;
 
   EngineOptions options_;
+  std::unique_ptr<const KernelSet> kernels_;  // of the CPU
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<Model> model_;

@@ -64,8 +64,8 @@ void store_shape(const CaseSpec& spec, CaseInstance& instance, BenchRow& row) {
 }
 
 /// Variant names are views into tables; a record keeps only where one begins.
-std::string variant_name(const KernelEntry& kernel, Backend backend, const char* begin) {
-  for (const VariantEntry& v : kernel.variants(backend)) {
+std::string variant_name(const KernelEntry& kernel, const KernelSet& kernels, const char* begin) {
+  for (const VariantEntry& v : kernel.variants(kernels)) {
     if (v.name.data() == begin) return std::string(v.name);
   }
   return {};
@@ -103,25 +103,25 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
   return row;
 }
 
-Result<std::unique_ptr<CaseBench>> CaseBench::create(const BenchKernelOptions& options,
+Result<std::unique_ptr<CaseBench>> CaseBench::create(const KernelSet& kernels,
+                                                     const BenchKernelOptions& options,
                                                      const BenchReport& report,
                                                      int num_threads) {
-  std::unique_ptr<CaseBench> bench(new CaseBench(options, report));
+  std::unique_ptr<CaseBench> bench(new CaseBench(kernels, options, report));
   if (options.backend == Backend::kCpu) {
-    bench->runner_ = std::make_unique<CaseRunner>(num_threads, PinThreads::kYes);
+    bench->runner_ = std::make_unique<CaseRunner>(kernels, num_threads, PinThreads::kYes);
     return bench;
   }
   FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(options.device));
-  install_cuda_kernels(device.sm);
   FATHOM_ASSIGN(const int64_t free_bytes, cuda_free_bytes());
   FATHOM_ASSIGN(bench->runner_,
-                CaseRunner::on_gpu(device, std::min(kMostGpuOperands, free_bytes / 2)));
+                CaseRunner::on_gpu(kernels, device, std::min(kMostGpuOperands, free_bytes / 2)));
   FATHOM_ASSIGN(bench->gpu_timer_, GpuTimer::create(device));
   return bench;
 }
 
 std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
-  if (entry.kernel != nullptr && entry.kernel->variants(options_.backend).empty())
+  if (entry.kernel != nullptr && entry.kernel->variants(kernels_).empty())
     return str_cat("has no code for ", backend_name(options_.backend));
   if (options_.deadline_ns > 0 && monotonic_ns() > options_.deadline_ns)
     return "the time of --budget was over";
@@ -151,7 +151,7 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   std::vector<std::string> variants = {""};
   if (options_.all_variants) {
     variants.clear();
-    for (const VariantEntry& v : entry.kernel->variants(options_.backend))
+    for (const VariantEntry& v : entry.kernel->variants(kernels_))
       variants.emplace_back(v.name);
   }
   for (const std::string& variant : variants) {
@@ -184,8 +184,7 @@ Cost CaseBench::run_variant(const KernelEntry& kernel,
   Cost cost = instance.cost();
   double checked_s = 0;
   for (const OpRecord& record : recorder.records()) {
-    if (record.variant != nullptr)
-      row.variant = variant_name(kernel, options_.backend, record.variant);
+    if (record.variant != nullptr) row.variant = variant_name(kernel, kernels_, record.variant);
     cost = record.cost;
     checked_s = static_cast<double>(record.end_ns - record.start_ns) * 1e-9;
   }

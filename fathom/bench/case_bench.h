@@ -21,10 +21,11 @@ class CaseBench {
  public:
   using OnRow = std::function<void(BenchRow row, const Cost& cost)>;
 
-  /// `options` and `report`, of which conditions and ceilings are read, must outlive it. For the
-  /// CUDA backend it takes the GPU into use and installs its kernels. Errors: Unavailable and
-  /// OutOfMemory of the GPU.
-  static Result<std::unique_ptr<CaseBench>> create(const BenchKernelOptions& options,
+  /// `kernels`, of the backend of `options`, and `options` and `report`, of which conditions and
+  /// ceilings are read, must outlive it. For the CUDA backend it takes the GPU into use. Errors:
+  /// Unavailable and OutOfMemory of the GPU.
+  static Result<std::unique_ptr<CaseBench>> create(const KernelSet& kernels,
+                                                   const BenchKernelOptions& options,
                                                    const BenchReport& report,
                                                    int num_threads);
 
@@ -41,12 +42,13 @@ class CaseBench {
                    CaseInstance& instance,
                    BenchRow& row);
 
-  CaseBench(const BenchKernelOptions& options, const BenchReport& report)
-      : options_(options), report_(report) {}
+  CaseBench(const KernelSet& kernels, const BenchKernelOptions& options, const BenchReport& report)
+      : kernels_(kernels), options_(options), report_(report) {}
 
   void time_row(CaseInstance& instance, const Cost& cost, double checked_s, BenchRow& row);
   void time_row_on_gpu(CaseInstance& instance, const Cost& cost, BenchRow& row);
 
+  const KernelSet& kernels_;
   const BenchKernelOptions& options_;
   const BenchReport& report_;
   std::unique_ptr<CaseRunner> runner_;

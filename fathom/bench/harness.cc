@@ -51,11 +51,12 @@ void add_row(BenchReport& report, BenchRow row, const Cost& cost) {
 Status run_here(const Plan& plan,
                 size_t begin,
                 size_t end,
+                const KernelSet& kernels,
                 const BenchKernelOptions& options,
                 int num_threads,
                 BenchReport& report) {
   FATHOM_ASSIGN(const std::unique_ptr<CaseBench> bench,
-                CaseBench::create(options, report, num_threads));
+                CaseBench::create(kernels, options, report, num_threads));
   for (size_t i = begin; i < end; ++i) {
     tell(options, plan, i);
     if (std::string why = bench->reason_to_leave_out(plan[i]); !why.empty()) {
@@ -128,6 +129,7 @@ class Receiver {
 Result<size_t> run_in_own_process(const Plan& plan,
                                   size_t begin,
                                   size_t end,
+                                  const KernelSet& kernels,
                                   const BenchKernelOptions& options,
                                   int num_threads,
                                   BenchReport& report) {
@@ -136,7 +138,7 @@ Result<size_t> run_in_own_process(const Plan& plan,
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     const Result<std::unique_ptr<CaseBench>> bench =
-        CaseBench::create(options, report, num_threads);
+        CaseBench::create(kernels, options, report, num_threads);
     const auto send_row = [&](char kind, const BenchRow& row) {
       send(kind, write_bench_csv(std::span(&row, 1)));
     };
@@ -240,6 +242,7 @@ void add_roofline(const Cost& cost, const Peaks& peaks, BenchRow& row) {
 }
 
 Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
+                      const KernelSet& kernels,
                       const BenchKernelOptions& options,
                       int num_threads,
                       BenchReport& report,
@@ -247,9 +250,10 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
   for (size_t begin = 0; begin < plan.size();) {
     const size_t end = end_of_kernel(plan, begin);
     if (options.isolation == BenchIsolation::kChildPerKernel) {
-      FATHOM_ASSIGN(begin, run_in_own_process(plan, begin, end, options, num_threads, report));
+      FATHOM_ASSIGN(begin,
+                    run_in_own_process(plan, begin, end, kernels, options, num_threads, report));
     } else {
-      FATHOM_TRY(run_here(plan, begin, end, options, num_threads, report));
+      FATHOM_TRY(run_here(plan, begin, end, kernels, options, num_threads, report));
       begin = end;
     }
     if (between_kernels) between_kernels();
@@ -259,7 +263,6 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
 
 Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options) {
   const Isa isa = std::min(options.isa, best_isa());
-  install_cpu_kernels(isa);
   const int num_threads = options.num_threads > 0 ? options.num_threads : cpu_info().num_cpus();
   FATHOM_ASSIGN(const std::vector<BenchPlanEntry> plan, plan_kernel_bench(options));
   BenchReport report;
@@ -271,17 +274,20 @@ Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options) {
     FATHOM_ASSIGN(const GpuMachine gpu, measure_gpu_in_child(options.device));
     report.conditions = bench_conditions(isa, num_threads, gpu.device);
     report.peaks = gpu.peaks;
-    FATHOM_TRY(run_bench_plan(plan, options, num_threads, report));
+    const KernelSet kernels = KernelSet::for_cuda(gpu.device.sm);
+    FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report));
     return report;
   }
+  const KernelSet kernels = KernelSet::for_cpu(isa);
   report.conditions = bench_conditions(isa, num_threads);
   if (options.check_only) {
-    FATHOM_TRY(run_bench_plan(plan, options, num_threads, report));
+    FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report));
     return report;
   }
   FATHOM_ASSIGN(Ceilings ceilings, Ceilings::create(isa, num_threads, options.peaks));
   report.peaks = ceilings.best();
-  FATHOM_TRY(run_bench_plan(plan, options, num_threads, report, [&] { ceilings.measure_again(); }));
+  FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report,
+                            [&] { ceilings.measure_again(); }));
   hold_rows_to(ceilings.best(), report);
   return report;
 }

@@ -34,18 +34,19 @@ struct BenchReport {
   int64_t count(RowStatus status) const;
 };
 
-/// Runs a plan on kernels that are installed, adding rows to `report`, whose conditions and
-/// ceilings are set. With a child a kernel, a case whose process dies becomes a row with status
-/// crashed and the next one gets a new process. Errors: Io when the system refuses a process.
-/// `between_kernels`, if there is one, is called in this process when a kernel is done.
+/// Runs a plan on these kernels, of the backend of `options`, adding rows to `report`, whose
+/// conditions and ceilings are set. With a child a kernel, a case whose process dies becomes a row
+/// with status crashed and the next one gets a new process. Errors: Io when the system refuses a
+/// process. `between_kernels`, if there is one, is called in this process when a kernel is done.
 Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
+                      const KernelSet& kernels,
                       const BenchKernelOptions& options,
                       int num_threads,
                       BenchReport& report,
                       const std::function<void()>& between_kernels = nullptr);
 
-/// Installs the kernels, measures the ceilings and runs the plan. Errors of single cases become
-/// rows (wrong, unavailable); errors of the run as a whole (unknown names, no memory for the
+/// Measures the ceilings and runs the plan on the kernels of this machine. Errors of single cases
+/// become rows (wrong, unavailable); errors of the run as a whole (unknown names, no memory for the
 /// ceilings) are returned.
 Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options);
 

@@ -14,6 +14,7 @@
 #include "fathom/os/clock.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -55,9 +56,9 @@ const VariantTable<Negate> kNegate{
     {"narrow", Isa::kPortable, "D<=2", kDeterministic, multiply<-1>},
 };
 
-std::vector<VariantEntry> negate_variants(Backend) {
+std::vector<VariantEntry> negate_variants(const KernelSet& kernels) {
   std::vector<VariantEntry> out;
-  for (const Variant<Negate>& v : kNegate) {
+  for (const Variant<Negate>& v : kernels.table<Negate>()) {
     out.push_back({v.name, v.needs.isa, v.limits.text, v.traits, v.unit});
   }
   return out;
@@ -66,7 +67,6 @@ std::vector<VariantEntry> negate_variants(Backend) {
 class HarnessTest : public testing::Test {
  protected:
   HarnessTest() {
-    Impl<Negate>::tables[static_cast<size_t>(Backend::kCpu)] = kNegate;
     add({.name = "t4_d8", .op = "step", .bench = true, .phase = "decode"});
     options_.timer = {.min_reps = 5, .min_time_s = 0, .max_warm_up_s = 0.001};
     report_.peaks = {.device = "test", .source = "measured"};
@@ -88,10 +88,11 @@ class HarnessTest : public testing::Test {
     std::vector<BenchPlanEntry> plan;
     for (const Case* c : list_.of("negate"))
       plan.push_back({"negate", &kernel_, c});
-    EXPECT_TRUE(run_bench_plan(plan, options_, 1, report_).ok());
+    EXPECT_TRUE(run_bench_plan(plan, kernels_, options_, 1, report_).ok());
     return report_.rows;
   }
 
+  KernelSet kernels_ = cpu_kernels().with<Negate>(kNegate);
   KernelEntry kernel_{.info = Negate::kInfo,
                       .family = "test",
                       .group = "test",
@@ -184,7 +185,7 @@ TEST_F(HarnessTest, AKernelThatDiesCostsItsOwnRow) {
   static const VariantTable<Negate> kDeadly{
       {"deadly", Isa::kPortable, "", kDeterministic, die},
   };
-  Impl<Negate>::tables[static_cast<size_t>(Backend::kCpu)] = kDeadly;
+  kernels_ = cpu_kernels().with<Negate>(kDeadly);
   add({.name = "second", .op = "step", .bench = true, .phase = "decode"});
   options_.isolation = BenchIsolation::kChildPerKernel;
 
@@ -231,7 +232,7 @@ TEST_F(HarnessTest, CasesAfterTheDeadlineAreLeftOutAndTheRowsBeforeItKept) {
 }
 
 TEST_F(HarnessTest, KernelsWithoutCodeForTheBackendAreLeftOutWithTheReason) {
-  kernel_.variants = [](Backend) { return std::vector<VariantEntry>(); };
+  kernels_ = cpu_kernels();
 
   EXPECT_TRUE(run().empty());
   ASSERT_EQ(report_.absent.size(), 1u);

@@ -1,7 +1,6 @@
 #include "fathom/layers/linear.h"
 
 #include <type_traits>
-#include <utility>
 
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
@@ -28,12 +27,12 @@ struct Plain {
     return {.x = x, .w = w.w, .y = y};
   }
 
-  static Status run(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
-    return launch<K>(ex, op, args(x, w, y));
-  }
-
-  static bool takes(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
-    return accepts<K>(ex, op, args(x, w, y));
+  static Result<bool> run(
+      Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, SelectionRow row) {
+    const auto call = choose_if_taken<K>(ex, op, args(x, w, y), row);
+    if (!call) return false;
+    FATHOM_TRY(fathom::run(ex, *call));
+    return true;
   }
 
   static std::string why(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
@@ -94,51 +93,43 @@ struct Quantised {
   static constexpr const char* kName = K::kInfo.name.data();
   static constexpr bool kSums = std::is_same_v<K, W4a8GemmChannel>;
 
-  // Without data: what the kernel would be handed.
-  static TokenCodes shape_of(const View& x) {
-    const int64_t T = x.dim(0);
-    return {.codes = make_view(nullptr, {T, x.dim(1)}, kCodes),
-            .scales = make_view(nullptr, {T}, kScales),
-            .sums = kSums ? make_view(nullptr, {T}, Format::kF16) : View{}};
-  }
-
-  static Status run(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+  // The kernel is chosen before anything is quantised.
+  static Result<bool> run(
+      Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, SelectionRow row) {
     ArenaScope temporary(*ex.activations);
     const int64_t T = x.dim(0);
-    const int16_t row = std::exchange(ex.selection_row, int16_t{-1});
     TokenCodes q;
     FATHOM_ASSIGN(q.codes, ex.activations->tensor({T, x.dim(1)}, kCodes, x.axes));
     FATHOM_ASSIGN(q.scales, ex.activations->tensor({T}, kScales, "T"));
     if (kSums) {
       FATHOM_ASSIGN(q.sums, ex.activations->tensor({T}, Format::kF16, "T"));
     }
+    const auto call =
+        choose_if_taken<K>(ex, op, product_args(static_cast<const K*>(nullptr), q, w, y), row);
+    if (!call) return false;
     if constexpr (kCodes == Format::kE4m3) {
       FATHOM_TRY(launch<TokenQuantFp8>(ex, "input_quant", {.x = x, .q = q.codes, .s = q.scales}));
     } else {
       FATHOM_TRY(launch<TokenQuantInt8>(ex, "input_quant",
                                         {.x = x, .q = q.codes, .s = q.scales, .sums = q.sums}));
     }
-    ex.selection_row = row;
-    return launch<K>(ex, op, product_args(static_cast<const K*>(nullptr), q, w, y));
+    FATHOM_TRY(fathom::run(ex, *call));
+    return true;
   }
 
-  static bool takes(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
-    return accepts<K>(ex, op, product_args(static_cast<const K*>(nullptr), shape_of(x), w, y));
-  }
-
+  // Asked without data: of what the kernel would be handed.
   static std::string why(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
-    return why_not<K>(ex, op, product_args(static_cast<const K*>(nullptr), shape_of(x), w, y));
+    const int64_t T = x.dim(0);
+    const TokenCodes q{.codes = make_view(nullptr, {T, x.dim(1)}, kCodes),
+                       .scales = make_view(nullptr, {T}, kScales),
+                       .sums = kSums ? make_view(nullptr, {T}, Format::kF16) : View{}};
+    return why_not<K>(ex, op, product_args(static_cast<const K*>(nullptr), q, w, y));
   }
 };
 
 template <class How>
 constexpr LinearRow row(Format format, LinearUse use = LinearUse::kAny) {
-  return {.format = format,
-          .use = use,
-          .kernel = How::kName,
-          .run = How::run,
-          .takes = How::takes,
-          .why_not = How::why};
+  return {.format = format, .use = use, .kernel = How::kName, .run = How::run, .why_not = How::why};
 }
 
 constexpr LinearRow kLinearRows[] = {
@@ -171,13 +162,13 @@ std::span<const LinearRow> linear_rows() {
 }
 
 Status linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, LinearUse use) {
-  int16_t index = 0;
+  SelectionRow row{.index = 0};
   for (const LinearRow& r : kLinearRows) {
-    if (serves(r, w.w.format(), use) && r.takes(ex, op, x, w, y)) {
-      ex.selection_row = index;
-      return r.run(ex, op, x, w, y);
+    if (serves(r, w.w.format(), use)) {
+      FATHOM_ASSIGN(const bool taken, r.run(ex, op, x, w, y, row));
+      if (taken) return {};
     }
-    ++index;
+    ++row.index;
   }
   std::string reason;
   for (const LinearRow& r : kLinearRows) {

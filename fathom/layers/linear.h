@@ -24,9 +24,11 @@ struct LinearRow {
   Format format;
   LinearUse use;  ///< kAny: every use
   const char* kernel;
-  /// Runs the kernel, or only asks whether it would take the call (empty: yes).
-  Status (*run)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
-  bool (*takes)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
+  /// Runs the kernel, `row` being this one's number. False, and nothing ran: it does not take the
+  /// call.
+  Result<bool> (*run)(
+      Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, SelectionRow row);
+  /// Why the kernel would not take the call; empty if it would.
   std::string (*why_not)(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
 };
 

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/layers/norm.h"
 #include "fathom/trace/recorder.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -27,7 +27,7 @@ struct TestExec {
   Exec ex;
 
   explicit TestExec(Backend backend) {
-    install_cpu_kernels(best_isa());
+    if (backend == Backend::kCpu) ex.kernels = &cpu_kernels();
     ex.backend = backend;
     ex.pool = &pool;
     ex.activations = backend == Backend::kDry ? &dry_activations : &activations;
@@ -215,7 +215,7 @@ TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
   EXPECT_EQ(strategy_of({}, {}), MoeStrategy::kGrouped);
   for (MoeStrategy s : {MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused}) {
     EXPECT_EQ(strategy_of({}, {.strategy = s}), s);
-    EXPECT_EQ(moe_rows()[static_cast<size_t>(moe_row(s))].strategy, s);
+    EXPECT_EQ(moe_rows()[static_cast<size_t>(moe_row(s).index)].strategy, s);
   }
   EXPECT_THAT(explain_moe({}, {}), HasSubstr("grouped: chosen"));
   EXPECT_THAT(explain_moe({}, {}), HasSubstr("fused: runs only if asked for"));

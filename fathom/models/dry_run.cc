@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/models/model.h"
 
@@ -40,6 +41,8 @@ void drop_data(Batch& batch, std::vector<View>& slots) {
 Result<MemoryNeeds> dry_run(const Model& model,
                             const BatchShape& shape,
                             const DryRunOptions& options) {
+  FATHOM_CHECK(options.gpu == nullptr || options.kernels != nullptr,
+               "a dry run for a GPU has its kernels");
   const CacheLayout layout = model.cache_layout();
   int64_t longest = 1;
   int64_t most_tokens = 1;

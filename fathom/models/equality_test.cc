@@ -324,7 +324,6 @@ TEST(Forward, ComputesOnlyTheLogitsThatAreAsked) {
 }
 
 TEST(Forward, RandomWeightsGiveFiniteLogits) {
-  install_cpu_kernels(best_isa());
   ThreadPool pool(2, PinThreads::kNo);
   for (const char* format : {"bf16", "fp8_block", "nvfp4", "fp8", "int8", "w4a8"}) {
     Preset preset = find_preset("deepseek-v3").value();
@@ -355,6 +354,7 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
         Buffer::allocate(DeviceKind::kCpu, needs->activation_bytes, "activations").value());
     Arena scratch(Buffer::allocate(DeviceKind::kCpu, needs->scratch_bytes, "scratch").value());
     Exec ex;
+    ex.kernels = &cpu_kernels();
     ex.pool = &pool;
     ex.num_threads = pool.size();
     ex.activations = &activations;
@@ -385,7 +385,6 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
 
 TEST(Forward, RefusesATokenOutsideTheVocabulary) {
   ThreadPool pool(1, PinThreads::kNo);
-  install_cpu_kernels(best_isa());
   OpenOptions open;
   open.pool = &pool;
   const auto model = open_model(kModel, open);
@@ -393,6 +392,7 @@ TEST(Forward, RefusesATokenOutsideTheVocabulary) {
   Arena activations(Buffer::allocate(DeviceKind::kCpu, 64 << 20, "test").value());
   Arena scratch(Buffer::allocate(DeviceKind::kCpu, 64 << 20, "test").value());
   Exec ex;
+  ex.kernels = &cpu_kernels();
   ex.pool = &pool;
   ex.activations = &activations;
   ex.scratch = &scratch;

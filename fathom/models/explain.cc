@@ -48,14 +48,14 @@ MoeCall moe_call(const Model& model) {
   return call;
 }
 
-std::string table_text(const Model& model, const OpRecord& r) {
+std::string table_text(const Model& model, const OpRecord& r, const KernelSet& kernels) {
   const std::string_view op = r.op.name;
   const OperandRecord* x = operand(r, "x");
   const OperandRecord* w = operand(r, "w");
   const OperandRecord* y = operand(r, "y");
   if (is_row_of_linear_table(r.kernel) && x != nullptr && w != nullptr && y != nullptr) {
     Exec ex;
-    ex.backend = Backend::kCpu;
+    ex.kernels = &kernels;
     return str_cat(
         "linear layers:\n",
         explain_linear(ex, r.op, x->dims[0], shape_only_weight(w->format, w->dims[0], w->dims[1]),
@@ -78,12 +78,11 @@ std::string table_text(const Model& model, const OpRecord& r) {
   return {};
 }
 
-// The variant of a call is known where a CPU is planned for.
-std::string variants_text(std::string_view kernel, const char* chosen) {
+std::string variants_text(std::string_view kernel, const char* chosen, const KernelSet& kernels) {
   const KernelEntry* entry = find_kernel(kernel);
   if (entry == nullptr) return {};
   std::string out = str_cat("variants of ", kernel, " on this CPU, the first that fits runs:\n");
-  for (const VariantEntry& v : entry->variants(Backend::kCpu)) {
+  for (const VariantEntry& v : entry->variants(kernels)) {
     str_append(out, str_cat("  ", v.name, " (", isa_name(v.needs), ")",
                             v.limits.empty() ? "" : ": ", v.limits,
                             chosen != nullptr && v.name == chosen ? "  <- runs here" : "", "\n"));
@@ -91,7 +90,7 @@ std::string variants_text(std::string_view kernel, const char* chosen) {
   return out;
 }
 
-std::string describe_call(const Model& model, const OpRecord& r) {
+std::string describe_call(const Model& model, const OpRecord& r, const KernelSet& kernels) {
   const char* part = r.scope_depth == 0 ? "model" : r.scopes[r.scope_depth - 1u].name;
   std::string out = str_cat(phase_name(r.phase), ": ", r.op.name, " runs ", r.kernel, ", in ",
                             std::string_view(part), "\n ");
@@ -99,7 +98,8 @@ std::string describe_call(const Model& model, const OpRecord& r) {
     if (r.operands[i].format == Format::kNone) continue;
     str_append(out, str_cat(" ", operand_text(r.operands[i])));
   }
-  return str_cat(out, "\n", table_text(model, r), variants_text(r.kernel, r.variant));
+  return str_cat(out, "\n", table_text(model, r, kernels),
+                 variants_text(r.kernel, r.variant, kernels));
 }
 
 }  // namespace
@@ -122,11 +122,12 @@ CallKind kind_of(const OpRecord& r) {
 
 Result<std::vector<OpRecord>> records_of(const Model& model,
                                          const BatchShape& shape,
+                                         const KernelSet& kernels,
                                          DryPass pass) {
   Recorder counter(RecordLevel::kShapes, 1);
-  FATHOM_TRY(dry_run(model, shape, 1, &counter, pass).status());
+  FATHOM_TRY(dry_run(model, shape, 1, &counter, pass, &kernels).status());
   Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(dry_run(model, shape, 1, &recorder, pass).status());
+  FATHOM_TRY(dry_run(model, shape, 1, &recorder, pass, &kernels).status());
   return recorder.records();
 }
 
@@ -140,7 +141,8 @@ std::vector<std::string> ops_of(const std::vector<OpRecord>& records) {
 // Empty if no record is of that op.
 std::string explain_records(const Model& model,
                             std::string_view op,
-                            const std::vector<OpRecord>& records) {
+                            const std::vector<OpRecord>& records,
+                            const KernelSet& kernels) {
   std::vector<CallKind> explained;
   std::string out;
   for (const OpRecord& r : records) {
@@ -148,7 +150,7 @@ std::string explain_records(const Model& model,
     const bool seen = std::find(explained.begin(), explained.end(), kind) != explained.end();
     if (op != r.op.name || seen) continue;
     explained.push_back(kind);
-    str_append(out, str_cat(out.empty() ? "" : "\n", describe_call(model, r)));
+    str_append(out, str_cat(out.empty() ? "" : "\n", describe_call(model, r, kernels)));
   }
   return out;
 }
@@ -196,21 +198,24 @@ std::string size_text(const BatchShape& shape) {
 Result<std::string> explain_op(const Model& model,
                                std::string_view op,
                                const BatchShape& shape,
+                               const KernelSet& kernels,
                                DryPass pass) {
-  FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, shape, pass));
-  std::string out = explain_records(model, op, records);
+  FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, shape, kernels, pass));
+  std::string out = explain_records(model, op, records, kernels);
   if (!out.empty()) return out;
   return unknown_op(op, " at this shape", ops_of(records));
 }
 
-Result<std::string> explain_op_everywhere(const Model& model, std::string_view op) {
+Result<std::string> explain_op_everywhere(const Model& model,
+                                          std::string_view op,
+                                          const KernelSet& kernels) {
   std::vector<std::string> all;
   std::string out;
   for (const PassKind& p : passes_of(model)) {
-    FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, p.shape, p.pass));
+    FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, p.shape, kernels, p.pass));
     for (std::string& name : ops_of(records))
       if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(std::move(name));
-    const std::string text = explain_records(model, op, records);
+    const std::string text = explain_records(model, op, records, kernels);
     if (text.empty()) continue;
     str_append(out, str_cat(out.empty() ? "" : "\n", "# ", p.title, ": ", size_text(p.shape),
                             "\n\n", text));

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <set>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/explain.h"
 #include "fathom/models/registry.h"
 #include "fathom/trace/recorder.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -235,17 +235,16 @@ TEST(DryRun, DraftPassRunsTheDraftLayer) {
 }
 
 TEST(ExplainOp, PrintsTableMatchAndVariants) {
-  install_cpu_kernels(best_isa());
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
   const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
   ASSERT_TRUE(model.ok());
   const BatchShape decode{.decode = {.count = 1, .cached = 9}};
 
-  const auto q_b = explain_op(**model, "q_b_proj", decode);
-  const auto latent = explain_op(**model, "fused_qkv_a_proj_with_mqa", decode);
-  const auto attention = explain_op(**model, "attn_mqa", decode);
-  const auto unknown = explain_op(**model, "attn_mha", decode);
+  const auto q_b = explain_op(**model, "q_b_proj", decode, cpu_kernels());
+  const auto latent = explain_op(**model, "fused_qkv_a_proj_with_mqa", decode, cpu_kernels());
+  const auto attention = explain_op(**model, "attn_mqa", decode, cpu_kernels());
+  const auto unknown = explain_op(**model, "attn_mha", decode, cpu_kernels());
 
   ASSERT_TRUE(q_b.ok()) << q_b.status().message();
   EXPECT_THAT(*q_b, HasSubstr("decode: q_b_proj runs bf16_gemm"));
@@ -261,18 +260,17 @@ TEST(ExplainOp, PrintsTableMatchAndVariants) {
 }
 
 TEST(ExplainOp, EverywhereSaysEachPassAndEachPartOfTheModel) {
-  install_cpu_kernels(best_isa());
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
   open.model.draft = true;
   const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
   ASSERT_TRUE(model.ok());
 
-  const auto down = explain_op_everywhere(**model, "down_proj");
-  const auto merge = explain_op_everywhere(**model, "merge_state_v2");
-  const auto draft = explain_op_everywhere(**model, "eh_proj");
-  const auto near = explain_op_everywhere(**model, "atn_mqa");
-  const auto strange = explain_op_everywhere(**model, "zzzzzzzzzzzzzz");
+  const auto down = explain_op_everywhere(**model, "down_proj", cpu_kernels());
+  const auto merge = explain_op_everywhere(**model, "merge_state_v2", cpu_kernels());
+  const auto draft = explain_op_everywhere(**model, "eh_proj", cpu_kernels());
+  const auto near = explain_op_everywhere(**model, "atn_mqa", cpu_kernels());
+  const auto strange = explain_op_everywhere(**model, "zzzzzzzzzzzzzz", cpu_kernels());
 
   ASSERT_TRUE(down.ok()) << down.status().message();
   EXPECT_THAT(*down, HasSubstr("decode: down_proj runs nvfp4_gemm, in shared_experts"));

@@ -20,19 +20,19 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-class Documents : public testing::TestWithParam<std::string_view> {
- protected:
-  Documents() { plan_cpu_kernels(Isa::kAvx512); }
+class Documents : public testing::TestWithParam<std::string_view> {};
 
-  ~Documents() override { plan_no_kernels(); }
-};
+const KernelSet& avx512() {
+  static const KernelSet kernels = KernelSet::planned_for_cpu(Isa::kAvx512);
+  return kernels;
+}
 
 struct Made {
   Recording recording;
   std::vector<Variation> variations;
 };
 
-Made make(std::string_view preset) {
+Made make(std::string_view preset, const KernelSet* kernels = nullptr) {
   const auto model = dry_model(preset);
   Made made;
   made.recording.title = made.recording.model = preset;
@@ -40,17 +40,17 @@ Made make(std::string_view preset) {
   made.recording.symbols = model->config().symbols();
   made.recording.weights = model->weights().summary();
   made.recording.has_variants = true;
-  auto phases = dry_phases(*model, {});
+  auto phases = dry_phases(*model, {.kernels = kernels});
   FATHOM_CHECK(phases.ok(), phases.status().message());
   made.recording.phases = std::move(phases).value();
-  auto variations = dry_variations(*model, {});
+  auto variations = dry_variations(*model, {.kernels = kernels});
   FATHOM_CHECK(variations.ok(), variations.status().message());
   made.variations = std::move(variations).value();
   return made;
 }
 
 TEST_P(Documents, EveryAxisHasANameAndNoCellIsBlank) {
-  const Made made = make(GetParam());
+  const Made made = make(GetParam(), &avx512());
 
   const TraceFiles files =
       make_trace_files(made.recording, made.variations, {}, nullptr, TraceDetail::kKernels);
@@ -68,9 +68,10 @@ TEST_P(Documents, EveryAxisHasANameAndNoCellIsBlank) {
 
 TEST_P(Documents, VariantsDoNotDependOnThisMachine) {
   // A weaker plan gives weaker variants, whatever this machine has.
-  plan_cpu_kernels(Isa::kPortable);
+  const KernelSet portable = KernelSet::planned_for_cpu(Isa::kPortable);
+  const Made made = make(GetParam(), &portable);
 
-  for (const TracePhase& phase : make(GetParam()).recording.phases) {
+  for (const TracePhase& phase : made.recording.phases) {
     for (const TraceOp& op : phase.ops)
       EXPECT_THAT(std::string(op.variant), Not(HasSubstr("avx"))) << op.op;
   }
@@ -88,13 +89,11 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(GraphDoc, LineOfAnOpHasKernelAndShapesInSymbolsAndNumbers) {
-  plan_cpu_kernels(Isa::kAvx512);
   const auto model = dry_model("deepseek-r1-nvfp4");
-  const auto decode = dry_phase(*model, "decode", {});
+  const auto decode = dry_phase(*model, "decode", {.kernels = &avx512()});
   ASSERT_TRUE(decode.ok());
 
   const std::string tree = tree_text(build_tree(decode->ops));
-  plan_no_kernels();
 
   EXPECT_THAT(tree, HasSubstr("├─ layers 3-60, MoE (58 of them)  · decoder_layer() in "
                               "fathom/models/deepseek_v3.cc\n"));
@@ -138,7 +137,6 @@ TEST(CrossCheck, KernelWithoutAPlaceFailsTheRun) {
 }
 
 TEST(CrossCheck, OpWithoutAPlannedVariantFailsTheRun) {
-  plan_no_kernels();
   const Made made = make("deepseek-v2-lite");
 
   const CrossCheck check = cross_check(made.recording, made.variations, {});

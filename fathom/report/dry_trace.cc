@@ -54,9 +54,13 @@ Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const Tr
   // The calls are counted first: how many a request in chunks of keys makes is the model's
   // business.
   Recorder counter(RecordLevel::kShapes, 1);
-  FATHOM_TRY(dry_run(model, plan.shape, s.num_threads, &counter, plan.pass, s.gpu).status());
+  const auto run = [&](Recorder& recorder) {
+    return dry_run(model, plan.shape, s.num_threads, &recorder, plan.pass, s.kernels, s.gpu)
+        .status();
+  };
+  FATHOM_TRY(run(counter));
   Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(dry_run(model, plan.shape, s.num_threads, &recorder, plan.pass, s.gpu).status());
+  FATHOM_TRY(run(recorder));
   return make_phase(plan.name, title_of(plan), recorder.records(), {}, model.config().symbols());
 }
 
@@ -83,6 +87,7 @@ TraceShape few_tokens(const Model& model, const TraceShape& shape) {
           .prompt_tokens = std::min(chunk, shape.prompt_tokens),
           .kv_len = chunk,
           .num_threads = shape.num_threads,
+          .kernels = shape.kernels,
           .gpu = shape.gpu};
 }
 
@@ -136,6 +141,7 @@ Status add_variation(std::string flags,
   ModelOptions on_cpu = options;
   on_cpu.device = DeviceKind::kCpu;
   TraceShape of_cpu = shape;
+  of_cpu.kernels = nullptr;
   of_cpu.gpu = nullptr;
   phases = run_variation(preset, on_cpu, of_cpu);
   if (phases.ok()) {
@@ -158,14 +164,15 @@ SamplingParams all_of_sampling() {
 
 constexpr std::string_view kSamplingFlags = "fathom run --top-k 40 --repetition-penalty 1.1";
 
-// What follows a forward pass: the token of a row of logits.
-Result<TracePhase> sampling_phase(const Model& model) {
+// What follows a forward pass, on the host: the token of a row of logits.
+Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) {
   const ModelConfig& config = model.config();
   Arena activations;
   Arena scratch;
   Recorder recorder(RecordLevel::kShapes, 1 << 10);
   Exec ex;
   ex.backend = Backend::kDry;
+  ex.kernels = kernels;
   ex.activations = &activations;
   ex.scratch = &scratch;
   ex.recorder = &recorder;
@@ -265,7 +272,8 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
       }
     }
   }
-  FATHOM_ASSIGN(TracePhase sampling, sampling_phase(model));
+  FATHOM_ASSIGN(TracePhase sampling,
+                sampling_phase(model, shape.gpu == nullptr ? shape.kernels : nullptr));
   out.push_back({std::string(kSamplingFlags), {}, {}});
   out.back().phases.push_back(std::move(sampling));
   return out;

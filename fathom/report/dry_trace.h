@@ -16,8 +16,9 @@ struct TraceShape {
   int64_t prompt_tokens = 1024;  ///< new tokens of each request in prefill
   int64_t kv_len = 4096;  ///< keys a decoded token sees; tokens cached before the chunked prefill
   int num_threads = 1;    ///< sizes workspaces, nothing that is printed
-  /// What runs it, with the variants it would take; null: a CPU, those of a plan if there is one.
-  /// The model is made for the same device.
+  /// The variants that would run it; null: none is asked for.
+  const KernelSet* kernels = nullptr;
+  /// What runs it, with kernels of its own; null: a CPU. The model is made for the same device.
   const DeviceInfo* gpu = nullptr;
 };
 

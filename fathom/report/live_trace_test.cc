@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/report/chrome_trace.h"
 #include "fathom/report/ops_csv.h"
 #include "fathom/report/summary.h"
@@ -19,7 +18,6 @@ using testing::ElementsAre;
 class LiveTrace : public testing::Test {
  protected:
   LiveTrace() : pool_(ThreadPool::create(1, PinThreads::kNo).value()) {
-    install_cpu_kernels(Isa::kPortable);
     OpenOptions open;
     open.weights = WeightOrigin::kRandom;
     open.pool = pool_.get();
@@ -28,9 +26,8 @@ class LiveTrace : public testing::Test {
     model_ = std::move(model).value();
   }
 
-  ~LiveTrace() override { install_cpu_kernels(best_isa()); }
-
-  Recording record(const LiveOptions& options) {
+  Recording record(LiveOptions options) {
+    options.kernels = &kernels_;
     auto run = run_live(*model_, *pool_, options);
     FATHOM_CHECK(run.ok(), run.status().message());
     Recording r;
@@ -43,6 +40,7 @@ class LiveTrace : public testing::Test {
     return r;
   }
 
+  const KernelSet kernels_ = KernelSet::for_cpu(Isa::kPortable);
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Model> model_;
 };
@@ -172,8 +170,9 @@ TEST_F(LiveTrace, OpsAreTheInnermostSlicesWithoutKernels) {
 }
 
 TEST_F(LiveTrace, EachRecordedStepHasAnUnrecordedOneBesideIt) {
-  const auto run =
-      run_live(*model_, *pool_, {.prompt = {1, 2, 3}, .generate = 3, .measure_overhead = true});
+  const auto run = run_live(
+      *model_, *pool_,
+      {.prompt = {1, 2, 3}, .generate = 3, .measure_overhead = true, .kernels = &kernels_});
 
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->recorded_ns.size(), 3u);

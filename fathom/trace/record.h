@@ -14,7 +14,6 @@ namespace fathom {
 enum class Phase : uint8_t { kNone, kPrefill, kDecode, kDraft, kVerify };
 enum class Backend : uint8_t { kDry, kCpu, kCuda };
 
-inline constexpr int kNumBackends = 3;
 inline constexpr int kMaxOperands = 16;
 inline constexpr int kMaxScopeDepth = 6;
 

@@ -134,7 +134,9 @@ class KernelWork {
   Status run(size_t first) {
     FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(0));
     const bool real = options_.real || options_.time;
-    FATHOM_ASSIGN(runner_, CaseRunner::on_gpu(device, real ? kRealCaseBytes : kSmallCaseBytes));
+    kernels_.emplace(KernelSet::for_cuda(device.sm));
+    FATHOM_ASSIGN(runner_,
+                  CaseRunner::on_gpu(*kernels_, device, real ? kRealCaseBytes : kSmallCaseBytes));
     FATHOM_ASSIGN(GpuTimer timer, GpuTimer::create(device));
     for (size_t i = first; i < work_.cases.size(); ++i) {
       send_('b', str_cat(i));
@@ -168,7 +170,7 @@ class KernelWork {
     const std::unique_ptr<CaseInstance> changed =
         c.spec.bench || options_.brief || leaves_out ? nullptr : make(kSeed + 1);
     int taken = 0;
-    for (const VariantEntry& variant : work_.kernel.variants(Backend::kCuda)) {
+    for (const VariantEntry& variant : work_.kernel.variants(*kernels_)) {
       if (!work_.variant.empty() && variant.name != work_.variant) continue;
       runner_->pin(work_.kernel.info.name, variant.name);
       if (!instance->why_not(runner_->exec()).empty()) continue;
@@ -221,6 +223,7 @@ class KernelWork {
   const Options& options_;
   const Work& work_;
   const SendMessage& send_;
+  std::optional<KernelSet> kernels_;
   std::unique_ptr<CaseRunner> runner_;
   std::map<std::string_view, int> runs_;  ///< of variants
   bool left_out_ = false;                 ///< a run of the case
@@ -366,6 +369,7 @@ class Worker {
 /// The GPU, as a child saw it.
 struct GpuSeen {
   bool exists = true;
+  int sm = 0;
   int64_t bytes = 0;
   int failures = 0;  ///< of number formats
 };
@@ -428,8 +432,7 @@ GpuSeen check_numbers(const Options& options) {
       },
       [&](char kind, std::string_view text) {
         if (kind == 's') {
-          install_cuda_kernels(
-              static_cast<int>(std::strtol(std::string(text).c_str(), nullptr, 10)));
+          gpu.sm = static_cast<int>(std::strtol(std::string(text).c_str(), nullptr, 10));
           return;
         }
         if (kind == 'm') {
@@ -482,11 +485,12 @@ int end_of_run(const Options& options,
 int run(const Options& options) {
   const GpuSeen gpu = check_numbers(options);
   if (!gpu.exists) return 69;
+  const KernelSet on_gpu = KernelSet::for_cuda(gpu.sm);
   std::vector<KernelCases> kernels;
   std::vector<size_t> num_cases;
   for (const KernelEntry& k : all_kernels()) {
     if (!is_asked_for(options, k)) continue;
-    kernels.push_back({k, cases_of(options, k.info.name), k.variants(Backend::kCuda)});
+    kernels.push_back({k, cases_of(options, k.info.name), k.variants(on_gpu)});
     num_cases.push_back(kernels.back().cases.size());
   }
   // Times come kernel by kernel, in the order of the cases.

@@ -15,13 +15,13 @@
 
 #include "fathom/api/engine.h"
 #include "fathom/base/rng.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/forward_session.h"
 #include "fathom/runtime/gpu/gpu_shapes.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -68,7 +68,6 @@ struct RunnerOptions {
 };
 
 Runner make_runner(const std::string& directory, DeviceKind device, RunnerOptions o = {}) {
-  install_cpu_kernels(best_isa());
   OpenOptions open;
   open.model.device = device;
   open.model.activations = o.activations;
@@ -84,6 +83,7 @@ Runner make_runner(const std::string& directory, DeviceKind device, RunnerOption
                                            .sequences = o.sequences,
                                            .prefill_logits = LogitRows::kAll,
                                            .draft = o.draft && r.model->has_draft(),
+                                           .kernels = &cpu_kernels(),
                                            .gpu = on,
                                            .cuda_graphs = o.graphs}));
   return r;
@@ -432,7 +432,8 @@ TEST(Limits, FormatsWithoutKernelsAreRefusedByName) {
   BatchShape shape;
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 8};
 
-  const auto needs = dry_run(*model, shape, 1, nullptr, DryPass::kForward, &gpu().info());
+  const auto needs =
+      dry_run(*model, shape, 1, nullptr, DryPass::kForward, &gpu().kernels(), &gpu().info());
 
   ASSERT_FALSE(needs.ok());
   EXPECT_EQ(needs.status().code(), StatusCode::kUnsupported);

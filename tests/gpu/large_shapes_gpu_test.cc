@@ -13,10 +13,10 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/attn/kv_write/kv_write.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
 #include "fathom/runtime/gpu/gpu.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -47,12 +47,13 @@ class LargeShapes : public testing::Test {
     Result<std::unique_ptr<Gpu>> opened = Gpu::open();
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     gpu_ = std::move(opened).value();
-    install_cpu_kernels(best_isa());
     ASSERT_TRUE(make_exec(DeviceKind::kCuda, gpu_scratch_, on_gpu_));
     on_gpu_.backend = Backend::kCuda;
+    on_gpu_.kernels = &gpu_->kernels();
     on_gpu_.stream = &gpu_->stream();
     on_gpu_.device = &gpu_->info();
     ASSERT_TRUE(make_exec(DeviceKind::kCpu, cpu_scratch_, on_cpu_));
+    on_cpu_.kernels = &cpu_kernels();
     on_cpu_.pool = &pool_;
     on_cpu_.num_threads = pool_.size();
   }

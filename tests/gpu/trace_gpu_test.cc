@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "fathom/bench/gpu_machine.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/report/live_trace.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/report/trace_files.h"
@@ -30,7 +29,6 @@ class GpuTrace : public testing::Test {
     Result<std::unique_ptr<Gpu>> opened = Gpu::open();
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     gpu_ = std::move(opened).value();
-    install_cpu_kernels(best_isa());
     OpenOptions open;
     open.model.device = DeviceKind::kCuda;
     open.model.attention.fused_rope = true;
@@ -58,7 +56,7 @@ class GpuTrace : public testing::Test {
   /// What a dry run for this GPU calls.
   std::vector<TraceOp> dry(const BatchShape& shape, DryPass pass = DryPass::kForward) {
     Recorder recorder(RecordLevel::kShapes, 1 << 12);
-    const auto needs = dry_run(*model_, shape, 1, &recorder, pass, &gpu_->info());
+    const auto needs = dry_run(*model_, shape, 1, &recorder, pass, &gpu_->kernels(), &gpu_->info());
     FATHOM_CHECK(needs.ok(), needs.status().message());
     auto phase = make_phase("", "", recorder.records(), {}, model_->config().symbols());
     FATHOM_CHECK(phase.ok(), phase.status().message());
@@ -199,8 +197,11 @@ TEST_F(GpuTrace, DocumentsHaveEveryFigureAndNestedEvents) {
   r.phases = std::move(run.phases);
   const auto peaks = measure_gpu_peaks(gpu_->info(), gpu_->stream());
   ASSERT_TRUE(peaks.ok()) << peaks.status().message();
-  const TraceShape shape{
-      .batch = 2, .prompt_tokens = kLongPrompt, .kv_len = 256, .gpu = &gpu_->info()};
+  const TraceShape shape{.batch = 2,
+                         .prompt_tokens = kLongPrompt,
+                         .kv_len = 256,
+                         .kernels = &gpu_->kernels(),
+                         .gpu = &gpu_->info()};
   const auto variations = dry_variations(*model_, shape);
   ASSERT_TRUE(variations.ok()) << variations.status().message();
 

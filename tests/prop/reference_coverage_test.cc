@@ -14,6 +14,7 @@
 #include "fathom/kernels/core/launch.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -99,12 +100,12 @@ class DecodeCall {
 
   // Runs with exactly `bytes` of scratch memory.
   Status run(int64_t bytes, int num_threads) {
-    install_cpu_kernels(best_isa());
     ThreadPool pool(num_threads, PinThreads::kNo);
     Result<Buffer> buffer = Buffer::allocate(DeviceKind::kCpu, bytes, "workspace of a test");
     if (!buffer.ok()) return std::move(buffer).status();
     Arena scratch(std::move(buffer).value());
     Exec ex;
+    ex.kernels = &cpu_kernels();
     ex.pool = &pool;
     ex.scratch = &scratch;
     ex.num_threads = num_threads;

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/runtime/engine.h"
+#include "tests/support/cpu_kernels.h"
 #include "tests/support/fake_model.h"
 
 namespace fathom {
@@ -42,7 +42,6 @@ struct EngineLimits {
 class EngineBench {
  public:
   explicit EngineBench(const EngineLimits& limits = {}) : model(limits.vocab) {
-    install_cpu_kernels(best_isa());
     CoreSettings settings;
     Result<MemoryPlan> plan =
         plan_memory(model, {.max_num_seqs = limits.max_num_seqs,
@@ -50,6 +49,7 @@ class EngineBench {
                             .num_ids = limits.num_ids,
                             .num_threads = pool_.size()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
+    settings.kernels = &cpu_kernels();
     settings.plan = *plan;
     settings.plan.num_blocks = limits.num_pages;
     settings.scheduler = {.max_num_seqs = limits.max_num_seqs,

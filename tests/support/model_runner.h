@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/registry.h"
 #include "fathom/text/json.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 
@@ -36,7 +36,6 @@ class ModelRunner {
 
   explicit ModelRunner(const std::string& directory, ModelOptions options = {}, int threads = 2)
       : pool_(threads, PinThreads::kNo) {
-    install_cpu_kernels(best_isa());
     OpenOptions open;
     open.model = options;
     open.pool = &pool_;
@@ -78,6 +77,7 @@ class ModelRunner {
     batch.cache = cache_;
     batch.probe = probe;
     Exec ex;
+    ex.kernels = &cpu_kernels();
     ex.pool = &pool_;
     ex.num_threads = pool_.size();
     ex.activations = &activations_;

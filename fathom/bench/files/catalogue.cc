@@ -89,11 +89,11 @@ std::string flops_text(std::string_view flops) {
   return in_code(flops);
 }
 
-void append_variants(std::string& out, const KernelEntry& kernel) {
+void append_variants(std::string& out, const KernelEntry& kernel, const KernelSet& all) {
   out +=
       "| backend | variant | instruction set | limits | math | deterministic | batch invariant |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const VariantEntry& v : kernel.built()) {
+  for (const VariantEntry& v : kernel.variants(all)) {
     std::string limits = v.limits.empty() ? "" : in_code(cell(v.limits));
     if (v.some_formats) limits += limits.empty() ? "some formats" : ", some formats";
     str_append(out, str_cat("| cpu | ", v.name, " | ", isa_name(v.needs), " | ",
@@ -127,7 +127,10 @@ void append_cases(std::string& out, const std::vector<const Case*>& cases) {
   out += "\n\n";
 }
 
-void append_kernel(std::string& out, const KernelEntry& kernel, const CaseList& cases) {
+void append_kernel(std::string& out,
+                   const KernelEntry& kernel,
+                   const KernelSet& all,
+                   const CaseList& cases) {
   const KernelInfo& info = kernel.info;
   str_append(out, str_cat("### ", info.name, "\n\n"));
   str_append(out, str_cat("Reference names: ", reference_names_of(info), "\n\n"));
@@ -137,7 +140,7 @@ void append_kernel(std::string& out, const KernelEntry& kernel, const CaseList& 
   str_append(out, str_cat("Cost: FLOPs ", flops_text(info.flops), "; bytes ",
                           kernel.counts_bytes ? "counted by the contract" : "each operand once",
                           "; scratch memory ", yes_no(kernel.has_workspace), "\n\n"));
-  append_variants(out, kernel);
+  append_variants(out, kernel, all);
   append_cases(out, cases.of(info.name));
   str_append(out, str_cat("Source: ", info.source.empty() ? "definition" : info.source, "\n\n"));
 }
@@ -145,6 +148,7 @@ void append_kernel(std::string& out, const KernelEntry& kernel, const CaseList& 
 }  // namespace
 
 std::string write_kernel_catalogue(std::span<const KernelEntry> kernels, const CaseList& cases) {
+  const KernelSet all = KernelSet::planned_for_cpu(Isa::kAmx);
   std::string out(kHead);
   std::string_view family;
   std::string_view group;
@@ -155,7 +159,7 @@ std::string write_kernel_catalogue(std::span<const KernelEntry> kernels, const C
       str_append(out, str_cat("\n## ", family, "/", group, "\n"));
     }
     out += '\n';
-    append_kernel(out, kernel, cases);
+    append_kernel(out, kernel, all, cases);
     while (out.ends_with("\n\n"))
       out.pop_back();
   }

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/kernels/core/variants.h"
-#include "fathom/os/cpu_info.h"
 #include "fathom/os/file.h"
 
 namespace fathom {
@@ -41,13 +39,8 @@ TEST(Catalogue, CheckedInPageIsWhatThisProgramPrints) {
       << "docs/generated/kernel_catalogue.md is out of date; run ./dev docs and look at the change";
 }
 
-TEST(Catalogue, TextDoesNotDependOnTheMachine) {
-  install_cpu_kernels(Isa::kPortable);
-  const std::string portable = whole_catalogue();
-  install_cpu_kernels(best_isa());
-
-  EXPECT_EQ(whole_catalogue(), portable);
-  EXPECT_TRUE(holds(portable, "| avx512 |")) << "variants of other machines are listed too";
+TEST(Catalogue, VariantsOfOtherMachinesAreListedToo) {
+  EXPECT_TRUE(holds(whole_catalogue(), "| avx512 |"));
 }
 
 TEST(Catalogue, EveryKernelAndEveryTimedCaseIsThere) {
@@ -63,7 +56,7 @@ TEST(Catalogue, EveryKernelAndEveryTimedCaseIsThere) {
   EXPECT_FALSE(holds(text, "not stated")) << "a contract without .flops";
 }
 
-std::vector<VariantEntry> two_variants() {
+std::vector<VariantEntry> two_variants(const KernelSet&) {
   return {{.name = "wide",
            .needs = Isa::kAvx512,
            .limits = "K%32==0",
@@ -95,8 +88,7 @@ TEST(Catalogue, AnEntryIsWhatTheContractSays) {
                           .family = "act",
                           .group = "scaling",
                           .cpu = true,
-                          .variants = nullptr,
-                          .built = two_variants,
+                          .variants = two_variants,
                           .counts_bytes = true};
   CaseList cases;
   cases.add_case(a_case("t1", false));

@@ -9,7 +9,7 @@
 #include "fathom/base/fail_point.h"
 #include "fathom/device/graph.h"
 #include "fathom/kernels/conformance/operands.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set.h"
 
 namespace fathom {
 namespace {
@@ -41,12 +41,13 @@ std::string check_repeats(CaseRunner& runner, CaseInstance& instance, int repeat
   return {};
 }
 
-std::string check_threads(CaseInstance& instance,
+std::string check_threads(const KernelSet& kernels,
+                          CaseInstance& instance,
                           std::string_view kernel,
                           std::string_view variant) {
   std::vector<std::byte> one;
   for (int threads : {1, 2, 3}) {
-    CaseRunner runner(threads);
+    CaseRunner runner(kernels, threads);
     runner.pin(kernel, variant);
     Result<std::vector<std::byte>> bits = bits_of(runner, instance);
     if (!bits.ok()) return bits.status().message();
@@ -96,8 +97,10 @@ std::string check_rows(CaseRunner& runner, CaseInstance& instance) {
 
 }  // namespace
 
-CaseRunner::CaseRunner(int num_threads, PinThreads pin) : pool_(num_threads, pin) {
-  exec_.backend = Backend::kCpu;
+CaseRunner::CaseRunner(const KernelSet& kernels, int num_threads, PinThreads pin)
+    : pool_(num_threads, pin) {
+  exec_.backend = kernels.backend();
+  exec_.kernels = &kernels;
   exec_.pool = &pool_;
   exec_.scratch = &scratch_;
   exec_.num_threads = num_threads;
@@ -109,15 +112,15 @@ void CaseRunner::pin(std::string_view kernel, std::string_view variant) {
   exec_.pins = pins_.empty() ? nullptr : &pins_;
 }
 
-Result<std::unique_ptr<CaseRunner>> CaseRunner::on_gpu(const DeviceInfo& device,
+Result<std::unique_ptr<CaseRunner>> CaseRunner::on_gpu(const KernelSet& kernels,
+                                                       const DeviceInfo& device,
                                                        int64_t operand_bytes) {
-  auto runner = std::make_unique<CaseRunner>(1);
+  auto runner = std::make_unique<CaseRunner>(kernels, 1);
   FATHOM_ASSIGN(runner->stream_, Stream::create());
   FATHOM_ASSIGN(Buffer buffer,
                 Buffer::allocate(DeviceKind::kCuda, operand_bytes, "operands of cases"));
   runner->operands_ = Arena(std::move(buffer));
   runner->device_ = device;
-  runner->exec_.backend = Backend::kCuda;
   runner->exec_.stream = &*runner->stream_;
   runner->exec_.device = &runner->device_;
   return runner;
@@ -201,18 +204,19 @@ CheckReport CaseRunner::run_checked(CaseInstance& instance) {
   return report;
 }
 
-std::string check_traits(CaseInstance& instance,
+std::string check_traits(const KernelSet& kernels,
+                         CaseInstance& instance,
                          std::string_view kernel,
                          std::string_view variant,
                          uint32_t traits,
                          const TraitChecks& checks) {
-  CaseRunner runner(2);
+  CaseRunner runner(kernels, 2);
   runner.pin(kernel, variant);
   if ((traits & kDeterministic) != 0) {
     if (std::string why = check_repeats(runner, instance, checks.repeats); !why.empty()) return why;
   }
   if ((traits & kBatchInvariant) == 0) return {};
-  if (std::string why = check_threads(instance, kernel, variant); !why.empty()) return why;
+  if (std::string why = check_threads(kernels, instance, kernel, variant); !why.empty()) return why;
   return check_rows(runner, instance);
 }
 

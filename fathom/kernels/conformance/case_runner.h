@@ -20,12 +20,13 @@ namespace fathom {
 /// host; load() gives their copies places on the GPU, launch() takes bytes there and back.
 class CaseRunner {
  public:
-  explicit CaseRunner(int num_threads, PinThreads pin = PinThreads::kNo);
+  /// `kernels`, those of the CPU, outlive the runner.
+  CaseRunner(const KernelSet& kernels, int num_threads, PinThreads pin = PinThreads::kNo);
 
-  /// On the GPU in use by this thread, with `operand_bytes` of its memory for the operands of one
-  /// case. The kernels of the CUDA backend are installed by the caller.
-  /// Errors: OutOfMemory, Unavailable.
-  static Result<std::unique_ptr<CaseRunner>> on_gpu(const DeviceInfo& device,
+  /// On the GPU in use by this thread, whose kernels these are, with `operand_bytes` of its memory
+  /// for the operands of one case. Errors: OutOfMemory, Unavailable.
+  static Result<std::unique_ptr<CaseRunner>> on_gpu(const KernelSet& kernels,
+                                                    const DeviceInfo& device,
                                                     int64_t operand_bytes);
 
   CaseRunner(const CaseRunner&) = delete;
@@ -83,7 +84,8 @@ struct TraitChecks {
 
 /// Launches again and again, on the CPU with 1, 2 and 3 threads and on parts of the batch, and
 /// compares bits. Empty if the variant keeps its traits; else what differs.
-std::string check_traits(CaseInstance& instance,
+std::string check_traits(const KernelSet& kernels,
+                         CaseInstance& instance,
                          std::string_view kernel,
                          std::string_view variant,
                          uint32_t traits,

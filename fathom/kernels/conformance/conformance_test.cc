@@ -12,7 +12,7 @@
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/catalog.h"
-#include "fathom/kernels/core/variants.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -43,17 +43,11 @@ bool is_left_out(const Case& c, CaseInstance& instance) {
 
 std::string only_variant;
 
-// Other tests of the program bind weaker instruction sets.
-void bind_kernels() {
-  install_cpu_kernels(best_isa());
-}
-
 class CaseTest : public testing::Test {
  public:
   explicit CaseTest(const Case& c) : case_(c) {}
 
   void TestBody() override {
-    bind_kernels();
     const KernelEntry* kernel = find_kernel(case_.kernel);
     ASSERT_NE(kernel, nullptr) << case_.kernel << " has cases and no line in kernels.def";
     const std::unique_ptr<CaseInstance> instance = case_.make(kSeed);
@@ -65,19 +59,21 @@ class CaseTest : public testing::Test {
     if (is_left_out(case_, *instance)) GTEST_SKIP() << "large, and this is under a sanitizer";
     const int repeats = is_large(case_, *instance) ? kLargeRepeats : kRepeats;
     int ran = 0;
-    for (const VariantEntry& variant : kernel->variants(Backend::kCpu)) {
+    for (const VariantEntry& variant : kernel->variants(cpu_kernels())) {
       if (!only_variant.empty() && variant.name != only_variant) continue;
       SCOPED_TRACE(str_cat("variant ", variant.name, ", ", instance->shape()));
-      CaseRunner runner(2);
+      CaseRunner runner(cpu_kernels(), 2);
       runner.pin(case_.kernel, variant.name);
       if (!instance->why_not(runner.exec()).empty()) continue;
       ++ran;
       const CheckReport report = runner.run_checked(*instance);
       EXPECT_TRUE(report.passed) << report.why << "\nbudget: " << report.budget;
-      EXPECT_EQ(check_traits(*instance, case_.kernel, variant.name, variant.traits, {repeats}), "");
+      EXPECT_EQ(check_traits(cpu_kernels(), *instance, case_.kernel, variant.name, variant.traits,
+                             {repeats}),
+                "");
     }
     if (ran == 0 && !only_variant.empty()) GTEST_SKIP() << "not for variant " << only_variant;
-    CaseRunner runner(2);
+    CaseRunner runner(cpu_kernels(), 2);
     EXPECT_GT(ran, 0) << "no variant takes " << instance->shape() << ": "
                       << instance->why_not(runner.exec());
   }
@@ -119,7 +115,7 @@ TEST(Conformance, EveryKernelStatesItsFlops) {
 /// is left: the large ones are at the end, and their data takes seconds.
 std::set<std::string> variants_without_case(const KernelEntry& kernel) {
   std::set<std::string> left;
-  for (const VariantEntry& variant : kernel.variants(Backend::kCpu))
+  for (const VariantEntry& variant : kernel.variants(cpu_kernels()))
     left.emplace(variant.name);
   for (const Case* c : all_cases().of(kernel.info.name)) {
     if (left.empty()) break;
@@ -127,7 +123,7 @@ std::set<std::string> variants_without_case(const KernelEntry& kernel) {
     const auto made = c->make(kSeed);
     if (is_left_out(*c, *made)) continue;
     std::erase_if(left, [&](const std::string& variant) {
-      CaseRunner runner(1);
+      CaseRunner runner(cpu_kernels(), 1);
       runner.pin(kernel.info.name, variant);
       return made->why_not(runner.exec()).empty();
     });
@@ -136,22 +132,20 @@ std::set<std::string> variants_without_case(const KernelEntry& kernel) {
 }
 
 TEST(Conformance, EveryVariantTakesACase) {
-  bind_kernels();
   for (const KernelEntry& kernel : all_kernels())
     EXPECT_THAT(variants_without_case(kernel), testing::IsEmpty()) << kernel.info.name;
 }
 
 TEST(Conformance, EveryKernelHasAPortableVariantThatIsDeterministicAndBatchInvariant) {
-  install_cpu_kernels(Isa::kPortable);
+  const KernelSet portable = KernelSet::for_cpu(Isa::kPortable);
   for (const KernelEntry& kernel : all_kernels()) {
-    const std::vector<VariantEntry> variants = kernel.variants(Backend::kCpu);
+    const std::vector<VariantEntry> variants = kernel.variants(portable);
     ASSERT_FALSE(variants.empty()) << kernel.info.name;
     for (const VariantEntry& v : variants) {
       EXPECT_EQ(v.traits & (kDeterministic | kBatchInvariant), kDeterministic | kBatchInvariant)
           << kernel.info.name << " " << v.name;
     }
   }
-  install_cpu_kernels(best_isa());
 }
 
 }  // namespace

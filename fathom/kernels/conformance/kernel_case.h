@@ -95,10 +95,8 @@ class KernelCase final : public CaseInstance {
   }
 
   int64_t workspace_bytes(Exec& ex) override {
-    int64_t symbols[kMaxSymbols];
-    if (!internal::call_fits<K>(K::operands(args_[0]), symbols)) return 0;
-    const Variant<K>* variant = internal::pick<K>(ex, op(), args_[0], symbols);
-    return variant == nullptr ? 0 : internal::workspace_of<K>(ex, variant, args_[0]);
+    const auto call = choose_if_taken<K>(ex, op(), args_[0]);
+    return call ? internal::workspace_of<K>(ex, call->variant, args_[0]) : 0;
   }
 
   Cost cost() override { return cost_of<K>(args_[0]); }

@@ -6,6 +6,7 @@
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/core/variants.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -76,9 +77,9 @@ Status writes_past_the_workspace(Exec& ex, const Twice::Args& a) {
 
 using RunTwice = Status (*)(Exec&, const Twice::Args&);
 
-void install(RunTwice run) {
-  Impl<Twice>::tables[static_cast<size_t>(Backend::kCpu)] =
-      VariantTable<Twice>{{"tested", Isa::kPortable, "", kDeterministic | kBatchInvariant, run}};
+KernelSet set_with(RunTwice run) {
+  return cpu_kernels().with<Twice>(
+      {{"tested", Isa::kPortable, "", kDeterministic | kBatchInvariant, run}});
 }
 
 std::unique_ptr<CaseInstance> make_case() {
@@ -95,16 +96,16 @@ std::unique_ptr<CaseInstance> make_case() {
 }
 
 std::string fault_of(RunTwice run) {
-  install(run);
+  const KernelSet kernels = set_with(run);
   const auto instance = make_case();
-  CaseRunner runner(2);
+  CaseRunner runner(kernels, 2);
   const CheckReport report = runner.run_checked(*instance);
   return report.passed ? "" : report.why;
 }
 
 std::string broken_trait_of(RunTwice run) {
-  install(run);
-  return check_traits(*make_case(), "twice", "", kDeterministic | kBatchInvariant, {});
+  return check_traits(set_with(run), *make_case(), "twice", "", kDeterministic | kBatchInvariant,
+                      {});
 }
 
 TEST(CaseHarness, PassesACorrectKernel) {
@@ -143,11 +144,11 @@ TEST(CaseHarness, FindsRowsThatDependOnTheThreads) {
 // Variant `of_many` takes four rows or more of the case's five, so of its pieces rows 1 to 4 alone.
 std::string broken_trait_of_many(RunTwice run) {
   constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
-  Impl<Twice>::tables[static_cast<size_t>(Backend::kCpu)] =
-      VariantTable<Twice>{{"of_many", Isa::kPortable, "", kTraits, run, MathUnit::kF32,
-                           [](const Twice::Args& a) { return a.x.dim(0) >= 4; }},
-                          {"any", Isa::kPortable, "", kTraits, twice}};
-  return check_traits(*make_case(), "twice", "of_many", kTraits, {});
+  const KernelSet kernels =
+      cpu_kernels().with<Twice>({{"of_many", Isa::kPortable, "", kTraits, run, MathUnit::kF32,
+                                  [](const Twice::Args& a) { return a.x.dim(0) >= 4; }},
+                                 {"any", Isa::kPortable, "", kTraits, twice}});
+  return check_traits(kernels, *make_case(), "twice", "of_many", kTraits, {});
 }
 
 TEST(CaseHarness, PassesOverPiecesThatThePinnedVariantIsNotFor) {
@@ -164,8 +165,8 @@ TEST(CaseHarness, FindsRowsThatDependOnTheBatchInThePiecesThatAVariantTakes) {
 }
 
 TEST(CaseHarness, SameSeedGivesSameInputs) {
-  install(twice);
-  CaseRunner runner(1);
+  const KernelSet kernels = set_with(twice);
+  CaseRunner runner(kernels, 1);
   const auto a = make_case();
   const auto b = make_case();
 
@@ -177,8 +178,8 @@ TEST(CaseHarness, SameSeedGivesSameInputs) {
 }
 
 TEST(CaseHarness, CopiesHoldTheSameInputsInOtherMemory) {
-  install(twice);
-  CaseRunner runner(1);
+  const KernelSet kernels = set_with(twice);
+  CaseRunner runner(kernels, 1);
   const auto instance = make_case();
   ASSERT_TRUE(instance->make_copies(3).ok());
   ASSERT_TRUE(runner.run_checked(*instance).passed);

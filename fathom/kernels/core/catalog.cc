@@ -9,23 +9,13 @@ namespace fathom {
 namespace {
 
 template <Contract K>
-std::vector<VariantEntry> entries_of(const VariantTable<K>& table) {
+std::vector<VariantEntry> variants_of(const KernelSet& kernels) {
   std::vector<VariantEntry> out;
-  for (const Variant<K>& v : table) {
+  for (const Variant<K>& v : kernels.table<K>()) {
     out.push_back(
         {v.name, v.needs.isa, v.limits.text, v.traits, v.unit, v.accepts != nullptr, v.needs.sm});
   }
   return out;
-}
-
-template <Contract K>
-std::vector<VariantEntry> variants_of(Backend backend) {
-  return entries_of(Impl<K>::tables[static_cast<size_t>(backend)]);
-}
-
-template <Contract K, const VariantTable<K>& table>
-std::vector<VariantEntry> built_variants() {
-  return entries_of(table);
 }
 
 template <Contract K>
@@ -53,7 +43,6 @@ const KernelEntry kEntries[] = {
               .cpu = ((backends_)&CPU) != 0,                        \
               .cuda = ((backends_)&CUDA) != 0,                      \
               .variants = variants_of<Contract_>,                   \
-              .built = built_variants<Contract_, name_##_cpu>,      \
               .signature = &kSignature<Contract_>,                  \
               .counts_bytes = has_bytes<Contract_>(),               \
               .has_workspace = has_workspace<Contract_>()},

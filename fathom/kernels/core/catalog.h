@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fathom/kernels/core/contract.h"
+#include "fathom/kernels/core/kernel_set.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/trace/record.h"
 
@@ -28,10 +28,8 @@ struct KernelEntry {
   std::string_view group;
   bool cpu = false;
   bool cuda = false;
-  /// The variants this process would use on that backend, in order of preference.
-  std::vector<VariantEntry> (*variants)(Backend backend);
-  /// The variants of the CPU backend that are in this program, for whatever machine.
-  std::vector<VariantEntry> (*built)() = nullptr;
+  /// The variants that a device would use, in order of preference.
+  std::vector<VariantEntry> (*variants)(const KernelSet& kernels);
   const Signature* signature = nullptr;
   bool counts_bytes = false;  ///< the contract counts traffic; otherwise it is each operand once
   bool has_workspace = false;
@@ -45,24 +43,5 @@ const KernelEntry* find_kernel(std::string_view name);
 
 /// Names close to `name`, at most three, for "did you mean".
 std::vector<std::string> near_kernel_names(std::string_view name);
-
-/// Binds the CPU variants whose instruction set this machine has, none above `limit`. Called once,
-/// before the first launch. Calling it again with another limit rebinds (tests, `--isa`).
-void install_cpu_kernels(Isa limit);
-
-/// Binds the CUDA variants that a GPU of this compute capability (DeviceInfo::sm) runs. Does
-/// nothing in a build without the CUDA backend.
-void install_cuda_kernels(int sm);
-
-/// Dry runs record the variant that a CPU with that instruction set would take, whatever this
-/// machine is, and refuse calls that it could not run. Without a plan they record no variant.
-void plan_cpu_kernels(Isa isa);
-
-/// The same for a GPU. A build without the CUDA backend knows no variants of it: nothing is
-/// planned.
-void plan_cuda_kernels(int sm);
-
-/// Ends a plan.
-void plan_no_kernels();
 
 }  // namespace fathom

@@ -16,6 +16,12 @@ namespace fathom {
 /// cannot apply is an error.
 using Pins = std::vector<std::pair<std::string, std::string>>;
 
+/// The row of a layer's selection table that a call comes from; -1: none.
+struct SelectionRow {
+  int16_t index = -1;
+};
+
+class KernelSet;
 struct DeviceInfo;
 class Stream;
 class StreamMarks;
@@ -23,12 +29,13 @@ struct SideStream;
 
 struct Exec {
   Backend backend = Backend::kCpu;
-  ThreadPool* pool = nullptr;    ///< CPU backend; null only in a dry run
-  Arena* activations = nullptr;  ///< memory of one step
-  Arena* scratch = nullptr;      ///< memory of one call
-  Recorder* recorder = nullptr;  ///< null: nothing is recorded
-  const Pins* pins = nullptr;    ///< null: none
-  int num_threads = 1;           ///< of the pool; dry runs use it to size workspaces
+  const KernelSet* kernels = nullptr;  ///< of the device; null only in a dry run without a plan
+  ThreadPool* pool = nullptr;          ///< CPU backend; null only in a dry run
+  Arena* activations = nullptr;        ///< memory of one step
+  Arena* scratch = nullptr;            ///< memory of one call
+  Recorder* recorder = nullptr;        ///< null: nothing is recorded
+  const Pins* pins = nullptr;          ///< null: none
+  int num_threads = 1;                 ///< of the pool; dry runs use it to size workspaces
 
   Stream* stream = nullptr;            ///< CUDA backend: what calls are given to, in order
   SideStream* side = nullptr;          ///< null: all calls of a step follow each other
@@ -37,7 +44,6 @@ struct Exec {
 
   void* workspace =
       nullptr;  ///< set by launch for the running kernel: as many bytes as it asked for
-  int16_t selection_row = -1;  ///< set by a layer's selection table for the next record
 
   bool dry() const { return backend == Backend::kDry; }
 };

@@ -78,6 +78,7 @@ int64_t record_begin(const Exec& ex) {
 OpRecord& begin_record(Exec& ex,
                        Op op,
                        CallSite site,
+                       SelectionRow row,
                        std::string_view kernel,
                        const Signature& signature,
                        const View* const* operands) {
@@ -86,8 +87,7 @@ OpRecord& begin_record(Exec& ex,
   record.launch = site;
   record.kernel = kernel.data();
   record.backend = ex.backend;
-  record.selection_row = ex.selection_row;
-  ex.selection_row = -1;
+  record.selection_row = row.index;
   record.num_operands = static_cast<uint8_t>(signature.num_operands);
   for (int i = 0; i < signature.num_operands; ++i) {
     const auto& declared = signature.operands[static_cast<size_t>(i)];

@@ -1,7 +1,9 @@
-// launch<K>: check the operands, pick a variant, record, call.
+// launch<K>: check the operands, choose a variant, record, call. Or in two steps: choose, then run.
 #pragma once
 
-#include "fathom/kernels/core/variants.h"
+#include <optional>
+
+#include "fathom/kernels/core/kernel_set.h"
 
 namespace fathom {
 
@@ -81,6 +83,7 @@ std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kerne
 OpRecord& begin_record(Exec& ex,
                        Op op,
                        CallSite site,
+                       SelectionRow row,
                        std::string_view kernel,
                        const Signature& signature,
                        const View* const* operands);
@@ -92,17 +95,13 @@ void end_record(Exec& ex,
 int64_t record_clock(const Exec& ex);
 int64_t record_begin(const Exec& ex);
 
-template <Contract K>
-[[gnu::noinline, gnu::cold]] Status mismatch(const Op& op, const View* const* operands) {
-  return mismatch_error(op, K::kInfo.name, explain_mismatch(kSignature<K>, kLimits<K>, operands));
-}
-
+/// The pinned variant, or the first one that takes the call; null if there is none.
 template <Contract K>
 const Variant<K>* pick(Exec& ex,
                        const Op& op,
                        const typename K::Args& args,
                        const int64_t* symbols) {
-  const VariantTable<K>& table = Impl<K>::tables[static_cast<size_t>(ex.backend)];
+  const std::span<const Variant<K>> table = ex.kernels->table<K>();
   if (ex.pins != nullptr) [[unlikely]] {
     if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       for (const Variant<K>& v : table) {
@@ -117,35 +116,63 @@ const Variant<K>* pick(Exec& ex,
   return nullptr;
 }
 
-/// A dry run without a plan asks for no variant; every other call must find one. A dry run for a
-/// GPU must find one even of kernels that no GPU has.
+/// True if K takes the call, and by which variant. A dry run without kernels asks for none.
 template <Contract K>
-bool needs_variant(const Exec& ex) {
-  return !ex.dry() || ex.device != nullptr ||
-         Impl<K>::tables[static_cast<size_t>(Backend::kDry)].size() > 0;
+inline bool takes(Exec& ex,
+                  const Op& op,
+                  const typename K::Args& args,
+                  const Variant<K>** variant) {
+  const auto operands = K::operands(args);
+  int64_t symbols[kMaxSymbols];
+  if (!call_fits<K>(operands, symbols)) [[unlikely]]
+    return false;
+  if constexpr (requires { K::check(args); }) {
+    if (!K::check(args).ok()) [[unlikely]]
+      return false;
+  }
+  *variant = nullptr;
+  if (ex.kernels == nullptr) [[unlikely]]
+    return ex.dry();
+  *variant = pick<K>(ex, op, args, symbols);
+  return *variant != nullptr;
 }
 
+/// Why no variant takes operands that fit.
 template <Contract K>
-[[gnu::noinline, gnu::cold]] Status no_variant(Exec& ex,
-                                               const Op& op,
-                                               const typename K::Args& args,
-                                               const int64_t* symbols) {
+Status no_variant(Exec& ex, const Op& op, const int64_t* symbols) {
+  if (ex.kernels == nullptr)
+    return no_variant_error(op, K::kInfo.name, ex.backend, "the Exec has no KernelSet");
   if (ex.pins != nullptr) {
     if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       return pin_error(op, K::kInfo.name, name);
     }
   }
   std::string reason = "no variant is built for this machine";
-  for (const Variant<K>& v : Impl<K>::tables[static_cast<size_t>(ex.backend)]) {
+  for (const Variant<K>& v : ex.kernels->table<K>()) {
     reason = str_cat("variant ", v.name, " does not take these formats or layouts");
     for (int i = 0; i < v.limits.size; ++i) {
       const auto& limit = v.limits.limits[static_cast<size_t>(i)];
       if (!limit.holds(symbols)) reason = str_cat("variant ", v.name, " needs ", limit.text);
     }
   }
-  (void)args;
-  const bool for_gpu = ex.dry() && ex.device != nullptr;
-  return no_variant_error(op, K::kInfo.name, for_gpu ? Backend::kCuda : ex.backend, reason);
+  return no_variant_error(op, K::kInfo.name, ex.kernels->backend(), reason);
+}
+
+/// Why K does not take a call that takes() refused.
+template <Contract K>
+[[gnu::noinline, gnu::cold]] Status refusal(Exec& ex, const Op& op, const typename K::Args& args) {
+  const auto operands = K::operands(args);
+  int64_t symbols[kMaxSymbols];
+  if (!call_fits<K>(operands, symbols)) {
+    return mismatch_error(op, K::kInfo.name,
+                          explain_mismatch(kSignature<K>, kLimits<K>, operands.data()));
+  }
+  if constexpr (requires { K::check(args); }) {
+    if (Status s = K::check(args); !s.ok()) {
+      return std::move(s).add_context(str_cat(op.name, ": ", K::kInfo.name));
+    }
+  }
+  return no_variant<K>(ex, op, symbols);
 }
 
 /// Scratch memory of a call. What a contract says is for the CPU; variants for a GPU say their own.
@@ -184,10 +211,14 @@ Status run_variant(Exec& ex, const Variant<K>* v, const typename K::Args& args) 
 }
 
 template <Contract K>
-[[gnu::noinline]] Status run_recorded(
-    Exec& ex, const Op& op, CallSite site, const Variant<K>* v, const typename K::Args& args) {
+[[gnu::noinline]] Status run_recorded(Exec& ex,
+                                      const Op& op,
+                                      CallSite site,
+                                      SelectionRow row,
+                                      const Variant<K>* v,
+                                      const typename K::Args& args) {
   const auto operands = K::operands(args);
-  OpRecord& record = begin_record(ex, op, site, K::kInfo.name, kSignature<K>, operands.data());
+  OpRecord& record = begin_record(ex, op, site, row, K::kInfo.name, kSignature<K>, operands.data());
   record.cost = cost_of<K>(args);
   if (v != nullptr) {
     record.variant = v->name.data();
@@ -199,44 +230,95 @@ template <Contract K>
   return status;
 }
 
+template <Contract K>
+inline Status run_chosen(Exec& ex,
+                         [[maybe_unused]] const Op& op,
+                         [[maybe_unused]] CallSite site,
+                         [[maybe_unused]] SelectionRow row,
+                         const Variant<K>* v,
+                         const typename K::Args& args) {
+#ifdef FATHOM_TRACE
+  if (ex.recorder != nullptr) [[unlikely]]
+    return run_recorded(ex, op, site, row, v, args);
+#endif
+  return run_variant<K>(ex, v, args);
+}
+
 }  // namespace internal
 
-/// Runs kernel K on `args` for the op of that name.
+/// A call that was checked, with the variant that takes it (null: a dry run without kernels).
+template <Contract K>
+struct Call {
+  Op op;
+  typename K::Args args;
+  const Variant<K>* variant = nullptr;
+  SelectionRow row;
+  CallSite site;
+};
+
+/// Checks a call of kernel K for the op of that name and chooses its variant; run() runs it.
 ///
 /// 1. Checks the operands against the signature and limits of K, then K::check if there is one.
-/// 2. Takes the first variant of the backend's table whose limits hold.
-/// 3. With a recorder, writes an OpRecord (and times the call if asked).
-/// 4. Calls the variant. A dry run stops before this, after counting the workspace; where kernels
-///    are planned for a device (plan_cpu_kernels) it records the variant that device would take.
+/// 2. Takes the first variant of the device's KernelSet whose limits hold. A dry run without a
+///    KernelSet takes none.
 ///
 /// Errors: InvalidArgument for operands that do not fit, naming op, kernel, operand and axis;
-/// Unsupported if no variant applies. No allocation, no virtual call, no clock without a recorder.
+/// Unsupported if no variant applies.
+template <Contract K>
+Result<Call<K>> choose(Exec& ex,
+                       const Op& op,
+                       const typename K::Args& args,
+                       SelectionRow row = {},
+                       CallSite site = CallSite::here()) {
+  const Variant<K>* variant = nullptr;
+  if (!internal::takes<K>(ex, op, args, &variant)) return internal::refusal<K>(ex, op, args);
+  return Call<K>{.op = op, .args = args, .variant = variant, .row = row, .site = site};
+}
+
+/// The same for selection tables, which try the next row where K does not take the call: no reason
+/// is put into words.
+template <Contract K>
+std::optional<Call<K>> choose_if_taken(Exec& ex,
+                                       const Op& op,
+                                       const typename K::Args& args,
+                                       SelectionRow row = {},
+                                       CallSite site = CallSite::here()) {
+  const Variant<K>* variant = nullptr;
+  if (!internal::takes<K>(ex, op, args, &variant)) return std::nullopt;
+  return Call<K>{.op = op, .args = args, .variant = variant, .row = row, .site = site};
+}
+
+/// Runs a chosen call, on the Exec that it was chosen for.
+///
+/// With a recorder it writes an OpRecord (and times the call if asked). A dry run calls nothing; it
+/// counts the workspace. Errors: OutOfMemory for the workspace; those of the variant.
+template <Contract K>
+Status run(Exec& ex, const Call<K>& call) {
+  return internal::run_chosen<K>(ex, call.op, call.site, call.row, call.variant, call.args);
+}
+
+/// choose() and run() in one, without a copy of the arguments. No allocation, no virtual call, no
+/// clock without a recorder.
 template <Contract K>
 Status launch(Exec& ex,
               const Op& op,
               const typename K::Args& args,
-              [[maybe_unused]] CallSite site = CallSite::here()) {
-  const auto operands = K::operands(args);
-  int64_t symbols[kMaxSymbols];
-  if (!internal::call_fits<K>(operands, symbols)) [[unlikely]] {
-    return internal::mismatch<K>(op, operands.data());
-  }
-  if constexpr (requires { K::check(args); }) {
-    if (Status s = K::check(args); !s.ok()) [[unlikely]] {
-      return std::move(s).add_context(str_cat(op.name, ": ", K::kInfo.name));
-    }
-  }
-  const Variant<K>* variant = internal::pick<K>(ex, op, args, symbols);
-  if (variant == nullptr && internal::needs_variant<K>(ex)) [[unlikely]]
-    return internal::no_variant<K>(ex, op, args, symbols);
-#ifdef FATHOM_TRACE
-  if (ex.recorder != nullptr) [[unlikely]]
-    return internal::run_recorded(ex, op, site, variant, args);
-#endif
-  return internal::run_variant<K>(ex, variant, args);
+              SelectionRow row = {},
+              CallSite site = CallSite::here()) {
+  const Variant<K>* variant = nullptr;
+  if (!internal::takes<K>(ex, op, args, &variant)) [[unlikely]]
+    return internal::refusal<K>(ex, op, args);
+  return internal::run_chosen<K>(ex, op, site, row, variant, args);
 }
 
-/// Why kernel K would not take `args` on this backend; empty if it would. For selection tables.
+/// True if kernel K takes `args`; cheap.
+template <Contract K>
+bool accepts(Exec& ex, const Op& op, const typename K::Args& args) {
+  const Variant<K>* variant = nullptr;
+  return internal::takes<K>(ex, op, args, &variant);
+}
+
+/// Why kernel K would not take `args` on this device; empty if it would. For selection tables.
 template <Contract K>
 std::string why_not(Exec& ex, const Op& op, const typename K::Args& args) {
   const auto operands = K::operands(args);
@@ -247,21 +329,8 @@ std::string why_not(Exec& ex, const Op& op, const typename K::Args& args) {
   if constexpr (requires { K::check(args); }) {
     if (Status s = K::check(args); !s.ok()) return s.message();
   }
-  if (!internal::needs_variant<K>(ex)) return {};
-  if (internal::pick<K>(ex, op, args, symbols) != nullptr) return {};
-  return internal::no_variant<K>(ex, op, args, symbols).message();
-}
-
-/// True if kernel K takes `args`; cheap.
-template <Contract K>
-bool accepts(Exec& ex, const Op& op, const typename K::Args& args) {
-  const auto operands = K::operands(args);
-  int64_t symbols[kMaxSymbols];
-  if (!internal::call_fits<K>(operands, symbols)) return false;
-  if constexpr (requires { K::check(args); }) {
-    if (!K::check(args).ok()) return false;
-  }
-  return !internal::needs_variant<K>(ex) || internal::pick<K>(ex, op, args, symbols) != nullptr;
+  if (accepts<K>(ex, op, args)) return {};
+  return internal::no_variant<K>(ex, op, symbols).message();
 }
 
 }  // namespace fathom

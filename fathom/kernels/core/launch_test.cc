@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/allocation_count.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -52,7 +53,7 @@ const VariantTable<Scale> kScaleTable{
 class Launch : public testing::Test {
  protected:
   Launch() {
-    Impl<Scale>::tables[static_cast<size_t>(Backend::kCpu)] = kScaleTable;
+    ex_.kernels = &kernels_;
     ex_.scratch = &scratch_;
     std::iota(x_.begin(), x_.end(), 1.0f);
   }
@@ -64,6 +65,7 @@ class Launch : public testing::Test {
             .factor = 2};
   }
 
+  const KernelSet kernels_ = cpu_kernels().with<Scale>(kScaleTable);
   std::vector<float> x_ = std::vector<float>(256);
   std::vector<float> y_ = std::vector<float>(256);
   Arena scratch_ = Arena(Buffer::allocate(DeviceKind::kCpu, 4096, "test").value());

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
 #include "fathom/trace/scope.h"
@@ -20,8 +19,6 @@ class Plan : public testing::Test {
     ex_.scratch = &scratch_;
     ex_.recorder = &recorder_;
   }
-
-  ~Plan() override { plan_no_kernels(); }
 
   // A layer's function, which names the op and leaves the launch to another.
   Status norm(Op op, int64_t rows) {
@@ -49,12 +46,14 @@ TEST_F(Plan, WithoutOneADryRunNamesNoVariant) {
 }
 
 TEST_F(Plan, ADryRunNamesTheVariantOfThePlannedInstructionSet) {
-  plan_cpu_kernels(Isa::kPortable);
+  const KernelSet portable = KernelSet::planned_for_cpu(Isa::kPortable);
+  ex_.kernels = &portable;
   ASSERT_TRUE(norm("n", 2).ok());
   EXPECT_EQ(variant(), "portable");
 
   // Also where this machine could not run it.
-  plan_cpu_kernels(Isa::kAmx);
+  const KernelSet amx = KernelSet::planned_for_cpu(Isa::kAmx);
+  ex_.kernels = &amx;
   ASSERT_TRUE(norm("n", 2).ok());
   EXPECT_EQ(variant(), "avx512");
 }
@@ -85,7 +84,7 @@ TEST(ProjectPath, BeginsAtTheLibraryWhereverItWasCompiled) {
 }
 
 TEST(Probed, RecordsKeepStatisticsOfWhatWasWritten) {
-  install_cpu_kernels(Isa::kPortable);
+  const KernelSet kernels = KernelSet::for_cpu(Isa::kPortable);
   std::vector<float> x = {3, 4, 0, 0};
   std::vector<float> w = {1, 1, 1, 1};
   std::vector<float> y(4);
@@ -93,6 +92,7 @@ TEST(Probed, RecordsKeepStatisticsOfWhatWasWritten) {
   Arena scratch;
   Recorder recorder(RecordLevel::kProbed, 4);
   Exec ex;
+  ex.kernels = &kernels;
   ex.pool = pool.get();
   ex.scratch = &scratch;
   ex.recorder = &recorder;
@@ -103,7 +103,6 @@ TEST(Probed, RecordsKeepStatisticsOfWhatWasWritten) {
                                .y = make_view(y.data(), {1, 4}, Format::kF32),
                                .eps = 0.0f})
                   .ok());
-  install_cpu_kernels(best_isa());
 
   ASSERT_EQ(recorder.statistics().size(), 1u);
   EXPECT_EQ(recorder.records().back().statistics, 0);

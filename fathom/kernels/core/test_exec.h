@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/launch.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 
-/// An Exec on the CPU with every kernel bound.
+/// An Exec on the CPU with the kernels of this machine.
 class TestExec {
  public:
   explicit TestExec(int num_threads = 2) : pool_(num_threads, PinThreads::kNo) {
-    install_cpu_kernels(best_isa());
     auto buffer = Buffer::allocate(DeviceKind::kCpu, int64_t{256} << 20, "scratch of a test");
     scratch_ = Arena(std::move(buffer).value());
+    exec_.kernels = &cpu_kernels();
     exec_.pool = &pool_;
     exec_.scratch = &scratch_;
     exec_.num_threads = num_threads;
@@ -45,11 +45,9 @@ class TestExec {
 /// Names of the variants of kernel K that this machine runs.
 template <Contract K>
 std::vector<std::string> variants_of() {
-  install_cpu_kernels(best_isa());
   std::vector<std::string> names;
-  for (const Variant<K>& v : Impl<K>::tables[static_cast<size_t>(Backend::kCpu)]) {
+  for (const Variant<K>& v : cpu_kernels().table<K>())
     names.emplace_back(v.name);
-  }
   return names;
 }
 

@@ -96,10 +96,4 @@ class VariantTable {
   int size_ = 0;
 };
 
-/// The bound tables of a kernel, one a backend; filled by install_cpu() and install_cuda().
-template <Contract K>
-struct Impl {
-  static inline std::array<VariantTable<K>, kNumBackends> tables{};
-};
-
 }  // namespace fathom

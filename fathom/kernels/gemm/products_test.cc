@@ -8,10 +8,10 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/product_operands_test.h"
 #include "fathom/kernels/kernels.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -26,9 +26,8 @@ struct Caller {
   explicit Caller(int threads, std::string_view variant = "")
       : pool(threads, PinThreads::kNo),
         scratch(Buffer::allocate(DeviceKind::kCpu, 16 << 20, "test").value()) {
-    static const bool bound = (install_cpu_kernels(best_isa()), true);
-    (void)bound;
     if (!variant.empty()) pins.emplace_back("product", variant);
+    ex.kernels = &cpu_kernels();
     ex.pool = &pool;
     ex.num_threads = threads;
     ex.scratch = &scratch;
@@ -72,8 +71,7 @@ struct Caller {
 /// which are named after them (avx512_row_major).
 std::vector<std::string_view> variants() {
   std::vector<std::string_view> names;
-  Caller bind(1);
-  for (const VariantEntry& v : find_kernel("nvfp4_gemm")->variants(Backend::kCpu)) {
+  for (const Variant<Nvfp4Gemm>& v : cpu_kernels().table<Nvfp4Gemm>()) {
     if (v.name.find('_') == std::string_view::npos) names.push_back(v.name);
   }
   return names;

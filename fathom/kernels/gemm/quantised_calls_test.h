@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 
@@ -22,8 +22,8 @@ struct Caller {
   Exec ex;
 
   explicit Caller(std::string_view variant = "") {
-    install_cpu_kernels(best_isa());
     if (!variant.empty()) pins.emplace_back("product", variant);
+    ex.kernels = &cpu_kernels();
     ex.pool = &pool;
     ex.num_threads = 2;
     ex.scratch = &scratch;
@@ -40,8 +40,7 @@ struct Caller {
 template <class K>
 std::vector<std::string_view> variants_for(const typename K::Args& args) {
   std::vector<std::string_view> names;
-  Caller bind;
-  for (const VariantEntry& v : find_kernel(K::kInfo.name)->variants(Backend::kCpu)) {
+  for (const Variant<K>& v : cpu_kernels().table<K>()) {
     Caller caller(v.name);
     if (accepts<K>(caller.ex, "product", args)) names.push_back(v.name);
   }

@@ -117,7 +117,7 @@ struct AttentionRow {
 std::span<const AttentionRow> attention_rows();
 
 /// The row of a form, for records.
-int16_t attention_row(AttentionForm form);
+SelectionRow attention_row(AttentionForm form);
 
 /// The index of the first row that fits; there always is one.
 int choose_attention(const AttentionCall& call, const AttentionOptions& options);

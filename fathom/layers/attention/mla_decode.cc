@@ -45,11 +45,11 @@ Status attend(Exec& ex,
                        .lse = {},
                        .scale = m.shape.softmax_scale,
                        .kv_scale = m.options.kv_scale};
-  ex.selection_row = attention_row(form);
-  if (queries == 1) return launch<MlaDecode>(ex, "attn_mqa", args);
+  const SelectionRow row = attention_row(form);
+  if (queries == 1) return launch<MlaDecode>(ex, "attn_mqa", args, row);
   args.q = split_requests(q, count, "B,Q,Nh,Lkv+Dr");
   args.o = split_requests(o, count, "B,Q,Nh,Lkv");
-  return launch<MlaDecodeMulti>(ex, "attn_mqa", args);
+  return launch<MlaDecodeMulti>(ex, "attn_mqa", args, row);
 }
 
 }  // namespace

@@ -89,14 +89,14 @@ Status attend_chunk(Exec& ex,
                              .lse = {},
                              .scale = s.softmax_scale,
                              .mask = own ? CausalMask::kCausal : CausalMask::kFull};
-  ex.selection_row = attention_row(AttentionForm::kChunked);
+  const SelectionRow row = attention_row(AttentionForm::kChunked);
   if (first_chunk) {
     if (!own) args.lse = slice_rows(r.lse, begin, count);
-    return launch<RaggedAttention>(ex, "attn_mha", args);
+    return launch<RaggedAttention>(ex, "attn_mha", args, row);
   }
   args.o = slice_rows(r.more, 0, count);
   args.lse = slice_rows(r.more_lse, 0, count);
-  FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args));
+  FATHOM_TRY(launch<RaggedAttention>(ex, "attn_mha", args, row));
   const View lse = slice_rows(r.lse, begin, count);
   return launch<MergeState>(ex, "merge_state_v2",
                             {.o_a = slice_rows(r.acc, begin, count),
@@ -157,7 +157,6 @@ Status mla_prefill_mha(Exec& ex,
                        const View& o) {
   Scope scope(ex.recorder, "mha");
   FATHOM_ASSIGN(const ExpandedKeys keys, expand(ex, m.shape, w, p.c, p.k_pe));
-  ex.selection_row = attention_row(AttentionForm::kMha);
   return launch<RaggedAttention>(ex, "attn_mha",
                                  {.q = p.q,
                                   .k = keys.k,
@@ -167,7 +166,8 @@ Status mla_prefill_mha(Exec& ex,
                                   .o = o,
                                   .lse = {},
                                   .scale = m.shape.softmax_scale,
-                                  .mask = CausalMask::kCausal});
+                                  .mask = CausalMask::kCausal},
+                                 attention_row(AttentionForm::kMha));
 }
 
 Status mla_prefill_chunked(Exec& ex,

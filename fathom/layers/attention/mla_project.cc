@@ -82,10 +82,10 @@ std::span<const AttentionRow> attention_rows() {
   return kAttentionRows;
 }
 
-int16_t attention_row(AttentionForm form) {
-  int16_t row = 0;
-  while (kAttentionRows[row].form != form)
-    ++row;
+SelectionRow attention_row(AttentionForm form) {
+  SelectionRow row{.index = 0};
+  while (kAttentionRows[row.index].form != form)
+    ++row.index;
   return row;
 }
 

@@ -40,7 +40,7 @@ TEST(AttentionTable, OneFormServesEveryPhaseWhenItIsFixed) {
 
 TEST(AttentionTable, RowOfAFormIsItsPlaceInTheTable) {
   for (size_t i = 0; i < attention_rows().size(); ++i) {
-    EXPECT_EQ(attention_row(attention_rows()[i].form), static_cast<int16_t>(i));
+    EXPECT_EQ(attention_row(attention_rows()[i].form).index, static_cast<int16_t>(i));
   }
 }
 

@@ -73,11 +73,11 @@ std::span<const MoeRow> moe_rows() {
   return kMoeRows;
 }
 
-int16_t moe_row(MoeStrategy strategy) {
-  int16_t i = 0;
-  while (kMoeRows[i].strategy != strategy)
-    ++i;
-  return i;
+SelectionRow moe_row(MoeStrategy strategy) {
+  SelectionRow row{.index = 0};
+  while (kMoeRows[row.index].strategy != strategy)
+    ++row.index;
+  return row;
 }
 
 Result<int> choose_moe(const MoeCall& call, const MoeOptions& options) {

@@ -92,7 +92,7 @@ struct MoeRow {
 std::span<const MoeRow> moe_rows();
 
 /// The row of a strategy, for records.
-int16_t moe_row(MoeStrategy strategy);
+SelectionRow moe_row(MoeStrategy strategy);
 
 /// The row that computes a call. Errors: Unsupported, if a pinned strategy cannot or none can.
 Result<int> choose_moe(const MoeCall& call, const MoeOptions& options);

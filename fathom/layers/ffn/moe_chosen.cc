@@ -18,22 +18,23 @@ Status moe_chosen(Exec& ex,
   const int64_t width = s.K * s.I + (shared ? w.shared.down.w.cols() : 0);
   FATHOM_ASSIGN(const View act, ex.activations->tensor({x.dim(0), width}, x.format,
                                                        shared ? "T,K*I+Ns*I" : "T,K*I"));
-  ex.selection_row = moe_row(MoeStrategy::kChosen);
+  const SelectionRow row = moe_row(MoeStrategy::kChosen);
   FATHOM_TRY(
       launch<ChosenExpertsGateUp>(ex, "gate_up_proj",
                                   {.x = x,
                                    .experts = w.gate_up.parts[0].w.values,
                                    .ids = choice.ids,
                                    .shared = shared ? w.shared.gate_up.parts[0].w.values : View{},
-                                   .y = act}));
-  ex.selection_row = moe_row(MoeStrategy::kChosen);
+                                   .y = act},
+                                  row));
   return launch<ChosenExpertsDown>(ex, "down_proj",
                                    {.x = act,
                                     .experts = w.down.w.values,
                                     .ids = choice.ids,
                                     .weights = choice.weights,
                                     .shared = shared ? w.shared.down.w.values : View{},
-                                    .y = y});
+                                    .y = y},
+                                   row);
 }
 
 }  // namespace fathom

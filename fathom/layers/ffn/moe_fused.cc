@@ -21,7 +21,6 @@ Status run(Exec& ex,
            const View& x,
            const View& y) {
   Scope scope(ex.recorder, "experts");
-  ex.selection_row = moe_row(MoeStrategy::kFused);
   return launch<K>(ex, "fused_experts",
                    {.logits = logits,
                     .bias = w.bias,
@@ -33,7 +32,8 @@ Status run(Exec& ex,
                                 .top_k = static_cast<int>(s.K),
                                 .n_group = s.n_group,
                                 .topk_group = s.topk_group,
-                                .scaling = s.scaling}});
+                                .scaling = s.scaling}},
+                   moe_row(MoeStrategy::kFused));
 }
 
 }  // namespace

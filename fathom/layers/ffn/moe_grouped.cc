@@ -70,13 +70,13 @@ Status moe_grouped(Exec& ex,
   FATHOM_ASSIGN(const ExpertRows experts, expert_rows(ex, s, w, x, choice));
   FATHOM_TRY(beside.join());
   // The weight multiplies the expert's output, and the shared expert is added unscaled.
-  ex.selection_row = moe_row(MoeStrategy::kGrouped);
   return launch<UnpermuteWeightedSum>(ex, "apply_shuffle_mul_sum",
                                       {.x = experts.y,
                                        .dest = experts.dest,
                                        .weights = choice.weights,
                                        .add = shared ? y : View{},
-                                       .y = y});
+                                       .y = y},
+                                      moe_row(MoeStrategy::kGrouped));
 }
 
 }  // namespace fathom

@@ -94,9 +94,9 @@ Status routed_sum(Exec& ex,
   args.top_k = 1;
   FATHOM_ASSIGN(args.y, arena.tensor({R, x.dim(1)}, x.format, "T*K,H"));
   FATHOM_TRY(product(ex, "down_proj", args, w.down));
-  ex.selection_row = moe_row(MoeStrategy::kSorted);
   return launch<TopkSum>(ex, "moe_sum_reduce",
-                         {.x = reshape(args.y, {T, s.K, x.dim(1)}, "T,K,H"), .y = y});
+                         {.x = reshape(args.y, {T, s.K, x.dim(1)}, "T,K,H"), .y = y},
+                         moe_row(MoeStrategy::kSorted));
 }
 
 }  // namespace

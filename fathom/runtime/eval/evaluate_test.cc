@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/models/registry.h"
 #include "fathom/weights/checkpoint.h"
+#include "tests/support/cpu_kernels.h"
 #include "tests/support/temp_dir.h"
 
 namespace fathom {
@@ -31,14 +31,15 @@ VectorComparison compare(const std::string& broken) {
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(checkpoint.get(broken).value()->entry.begin) << "\xC0\x7F";
   }
-  install_cpu_kernels(best_isa());
   ThreadPool pool(2, PinThreads::kNo);
   OpenOptions open;
   open.model.activations = Format::kF32;
   open.pool = &pool;
   const std::unique_ptr<Model> model = open_model(dir.path(), open).value();
   const auto session =
-      ForwardSession::create(*model, pool, {.max_tokens = 400, .prefill_logits = LogitRows::kAll})
+      ForwardSession::create(
+          *model, pool,
+          {.max_tokens = 400, .prefill_logits = LogitRows::kAll, .kernels = &cpu_kernels()})
           .value();
   return compare_vectors(*model, *session, kFixture + std::string("golden.safetensors"), {})
       .value();

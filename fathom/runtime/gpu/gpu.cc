@@ -1,7 +1,5 @@
 #include "fathom/runtime/gpu/gpu.h"
 
-#include "fathom/kernels/core/catalog.h"
-
 namespace fathom {
 
 Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
@@ -11,7 +9,6 @@ Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
     return Status::error(info.status().code(),
                          str_cat("--device cuda: ", info.status().message(), otherwise));
   }
-  install_cuda_kernels(info->sm);
   FATHOM_ASSIGN(Stream stream, Stream::create());
   FATHOM_ASSIGN(SideStream side, SideStream::create());
   return std::unique_ptr<Gpu>(new Gpu(std::move(info).value(), std::move(stream), std::move(side)));

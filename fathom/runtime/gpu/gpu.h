@@ -1,4 +1,4 @@
-// The GPU that a process computes on.
+// A GPU that a process computes on.
 #pragma once
 
 #include <memory>
@@ -7,10 +7,11 @@
 #include "fathom/base/status.h"
 #include "fathom/device/device.h"
 #include "fathom/device/stream.h"
+#include "fathom/kernels/core/kernel_set.h"
 
 namespace fathom {
 
-/// A GPU in use, its kernels bound, with the stream that all steps go through.
+/// A GPU in use, with its kernels and the stream that all steps go through.
 class Gpu {
  public:
   /// Takes a GPU for this thread. Errors: Unavailable, in one line with what to do about it: no
@@ -19,15 +20,21 @@ class Gpu {
 
   const DeviceInfo& info() const { return info_; }
 
+  const KernelSet& kernels() const { return kernels_; }
+
   Stream& stream() { return stream_; }
 
   SideStream& side() { return side_; }
 
  private:
   Gpu(DeviceInfo info, Stream stream, SideStream side)
-      : info_(std::move(info)), stream_(std::move(stream)), side_(std::move(side)) {}
+      : info_(std::move(info)),
+        kernels_(KernelSet::for_cuda(info_.sm)),
+        stream_(std::move(stream)),
+        side_(std::move(side)) {}
 
   DeviceInfo info_;
+  KernelSet kernels_;
   Stream stream_;
   SideStream side_;
 };

@@ -36,6 +36,11 @@ TEST(GpuShapes, BucketsCoverEveryCountAndFewMore) {
   EXPECT_EQ(page_buckets(1), (std::vector<int64_t>{1}));
 }
 
+const KernelSet& hopper_kernels() {
+  static const KernelSet kernels = KernelSet::for_cuda(90);
+  return kernels;
+}
+
 // A Hopper that is not there: its limits are numbers.
 DeviceInfo hopper() {
   DeviceInfo info;
@@ -63,7 +68,8 @@ TEST(GpuPlan, NamesTheKernelThatAGpuLacks) {
     const auto model = dry_model("deepseek-v2-lite", format);
     ASSERT_TRUE(model.ok()) << model.status().message();
 
-    const auto plan = plan_memory(**model, {.max_model_len = 256, .gpu = &gpu});
+    const auto plan =
+        plan_memory(**model, {.max_model_len = 256, .kernels = &hopper_kernels(), .gpu = &gpu});
 
     ASSERT_FALSE(plan.ok()) << format;
     EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
@@ -82,6 +88,7 @@ TEST(GpuPlan, FitsModelsThatRunThere) {
                                             .max_num_seqs = 64,
                                             .max_num_batched_tokens = 2048,
                                             .num_ids = 1000,
+                                            .kernels = &hopper_kernels(),
                                             .gpu = &gpu});
 
     ASSERT_TRUE(plan.ok()) << name << ": " << plan.status().message();
@@ -100,15 +107,19 @@ TEST(GpuPlan, HasRoomForEveryPromptInTheAbsorbedForm) {
   open.weights = WeightOrigin::kNone;
   const auto model = open_preset(preset, open);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const auto plan = plan_memory(
-      **model, {.max_model_len = 4096, .max_num_seqs = 8, .num_ids = 1000, .gpu = &gpu});
+  const auto plan = plan_memory(**model, {.max_model_len = 4096,
+                                          .max_num_seqs = 8,
+                                          .num_ids = 1000,
+                                          .kernels = &hopper_kernels(),
+                                          .gpu = &gpu});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
 
   for (const int64_t cached : {0, 500, 2000, 3000, 3500}) {
     for (int64_t tokens = 1; tokens <= plan->shape.max_num_batched_tokens; tokens += 3) {
       BatchShape shape;
       shape.prefill = {.count = 1, .new_tokens = tokens, .cached = cached};
-      const auto needs = dry_run(**model, shape, 1, nullptr, DryPass::kForward, &gpu);
+      const auto needs =
+          dry_run(**model, shape, 1, nullptr, DryPass::kForward, &hopper_kernels(), &gpu);
       ASSERT_TRUE(needs.ok()) << needs.status().message();
       ASSERT_LE(needs->scratch_bytes, plan->step.scratch_bytes)
           << tokens << " tokens behind " << cached;
@@ -122,8 +133,10 @@ TEST(GpuPlan, SaysWhatDoesNotFitTheGpu) {
   const auto model = dry_model("deepseek-r1-nvfp4", "");
   ASSERT_TRUE(model.ok());
 
-  const auto plan = plan_memory(
-      **model, {.max_model_len = 4096, .gpu = &gpu, .available_bytes = int64_t{140} << 30});
+  const auto plan = plan_memory(**model, {.max_model_len = 4096,
+                                          .kernels = &hopper_kernels(),
+                                          .gpu = &gpu,
+                                          .available_bytes = int64_t{140} << 30});
 
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), StatusCode::kOutOfMemory);

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "fathom/base/rng.h"
-#include "fathom/kernels/core/catalog.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -21,7 +21,7 @@ class Fixture {
  public:
   explicit Fixture(int64_t num_ids = kVocabulary, int64_t max_rows = 1024)
       : sampler(num_ids, max_rows) {
-    install_cpu_kernels(best_isa());
+    ex_.kernels = &cpu_kernels();
     ex_.pool = &pool_;
     ex_.num_threads = pool_.size();
     ex_.activations = &activations_;

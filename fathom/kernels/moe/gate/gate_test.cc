@@ -8,8 +8,8 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -21,7 +21,6 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class GateTest : public testing::TestWithParam<const char*> {
  protected:
   GateTest() {
-    install_cpu_kernels(best_isa());
     const std::string variant = GetParam();
     for (const char* kernel :
          {"topk_softmax", "topk_sigmoid", "grouped_topk_gate", "group_limited_softmax_gate"}) {
@@ -60,7 +59,7 @@ class GateTest : public testing::TestWithParam<const char*> {
     EXPECT_LT(*distinct.rbegin(), num_experts);
   }
 
-  CaseRunner runner_{1};
+  CaseRunner runner_{cpu_kernels(), 1};
   Pins pins_;
 };
 

@@ -6,17 +6,15 @@
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/route/route.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
 
 class PermuteTest : public testing::Test {
  protected:
-  PermuteTest() { install_cpu_kernels(best_isa()); }
-
   template <class T>
   static View rows(std::vector<T>& v, int64_t n, Format format) {
     const int64_t width = n == 0 ? 0 : static_cast<int64_t>(v.size()) / n;
@@ -28,7 +26,7 @@ class PermuteTest : public testing::Test {
     runner.pin(K::kInfo.name, variant);
   }
 
-  CaseRunner runner{2};
+  CaseRunner runner{cpu_kernels(), 2};
 };
 
 TEST_F(PermuteTest, PermuteThenUnpermuteWithWeightOneGivesBackEveryRowTopKTimes) {

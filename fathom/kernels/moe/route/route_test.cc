@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -18,8 +18,6 @@ View view_of(Ints& v) {
 
 class RouteTest : public testing::Test {
  protected:
-  RouteTest() { install_cpu_kernels(best_isa()); }
-
   Status route(Ints& ids, int64_t top_k) {
     const auto rows = static_cast<int64_t>(ids.size()) / top_k;
     src_row.assign(ids.size(), -9);
@@ -47,7 +45,7 @@ class RouteTest : public testing::Test {
     return s;
   }
 
-  CaseRunner runner{1};
+  CaseRunner runner{cpu_kernels(), 1};
   Ints offsets, src_row, dest, sorted, blocks, starts;
   Ints padded = {-9};
 };

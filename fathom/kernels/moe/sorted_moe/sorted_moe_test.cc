@@ -6,13 +6,13 @@
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/generate.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/kernels/moe/route/route.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -25,7 +25,7 @@ class SortedMoe : public testing::TestWithParam<Format> {
   static constexpr int64_t kSlots = kTokens * kTopK;
 
   SortedMoe() {
-    install_cpu_kernels(best_isa());
+    ex_.kernels = &cpu_kernels();
     ex_.pool = &pool_;
     ex_.scratch = &scratch_;
     ex_.num_threads = 2;
@@ -132,7 +132,8 @@ class SortedMoe : public testing::TestWithParam<Format> {
 TEST_P(SortedMoe, GivesTheBitsOfTheGroupedGemmInEveryVariant) {
   for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (isa > best_isa()) continue;
-    install_cpu_kernels(isa);
+    const KernelSet kernels = KernelSet::for_cpu(isa);
+    ex_.kernels = &kernels;
     SCOPED_TRACE(isa_name(isa));
 
     EXPECT_EQ(sorted(), grouped());

@@ -19,8 +19,6 @@ const std::vector<float> kProbs = {0.05f, 0.3f, 0.02f, 0.25f, 0.08f, 0.2f, 0.1f}
 
 class DrawTest : public testing::Test {
  protected:
-  DrawTest() { install_cpu_kernels(best_isa()); }
-
   int32_t top_k_top_p(std::vector<float> p,
                       int32_t k,
                       float top_p,

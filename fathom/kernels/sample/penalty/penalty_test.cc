@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -15,8 +15,6 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class PenaltyTest : public testing::Test {
  protected:
-  PenaltyTest() { install_cpu_kernels(best_isa()); }
-
   static View ints(std::vector<int32_t>& v) {
     return make_view(v.data(), {static_cast<int64_t>(v.size())}, Format::kI32);
   }
@@ -39,7 +37,7 @@ class PenaltyTest : public testing::Test {
                             .bias_offsets = ints(bias_offsets)});
   }
 
-  CaseRunner runner{1};
+  CaseRunner runner{cpu_kernels(), 1};
   std::vector<float> logits = {2, -2, 4, 1};
   std::vector<int32_t> tokens = {0, 1, 2};
   std::vector<int32_t> counts = {3, 1, 0};

@@ -21,8 +21,6 @@ using Row = std::vector<float>;
 
 class RenormTest : public testing::Test {
  protected:
-  RenormTest() { install_cpu_kernels(best_isa()); }
-
   static View row(Row& v) {
     return make_view(v.data(), {1, static_cast<int64_t>(v.size())}, Format::kF32);
   }
