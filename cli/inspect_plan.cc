@@ -112,7 +112,10 @@ Result<MemoryNeeds> dry_needs(const Model& model,
                               const BatchShape& shape,
                               const PlanOptions& options,
                               Recorder* recorder = nullptr) {
-  return dry_run(model, shape, options.threads, recorder, DryPass::kForward, options.kernels);
+  return dry_run(model, shape,
+                 {.num_threads = options.threads,
+                  .kernels = options.kernels,
+                  .recorder = recorder});
 }
 
 Result<std::vector<OpRecord>> dry_records(const Model& model,

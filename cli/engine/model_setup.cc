@@ -35,7 +35,8 @@ Status check_kernels(const Model& dry, Gpu* gpu, int num_threads) {
   shape.prefill = {.count = 1, .new_tokens = 2, .cached = 0};
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 2};
   const auto needs =
-      dry_run(dry, shape, num_threads, nullptr, DryPass::kForward, &gpu->kernels(), &gpu->info());
+      dry_run(dry, shape,
+              {.num_threads = num_threads, .kernels = &gpu->kernels(), .gpu = &gpu->info()});
   if (needs.ok()) return {};
   return Status::error(needs.status().code(),
                        str_cat("this model does not run with --device cuda: ",

@@ -13,7 +13,7 @@
 #include "fathom/kernels/core/kernel_set.h"
 #include "fathom/models/registry.h"
 #include "fathom/report/live_trace.h"
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/figures.h"
 #include "fathom/tokenizer/tokenizer.h"
 #include "fathom/weights/loader.h"

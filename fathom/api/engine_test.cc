@@ -268,7 +268,7 @@ TEST(EngineApi, BatchInvariantModeHidesPreemptionAndDecodedPages) {
   tight.max_num_seqs = 4;
   const auto reference = load(tight);
   CoreSettings settings = reference->core().settings();
-  settings.plan.num_pages = 12;
+  settings.plan.num_blocks = 12;
   MonotonicClock clock;
   ThreadPool pool(2, PinThreads::kNo);
   auto core = EngineCore::create(settings, reference->model(), pool, nullptr, clock);
@@ -372,7 +372,7 @@ TEST(EngineApi, PlansAsItLoads) {
 
   EXPECT_EQ(plan->text().substr(0, plan->text().find("  all")),
             engine->memory_plan().text().substr(0, engine->memory_plan().text().find("  all")));
-  EXPECT_EQ(plan->num_pages, 8 * 16);
+  EXPECT_EQ(plan->num_blocks, 8 * 16);
   EXPECT_EQ(engine->options().dtype, "bf16");
   EXPECT_EQ(engine->options().max_model_len, 256);
 }

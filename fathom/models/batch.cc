@@ -63,14 +63,15 @@ Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
                                     " pages, expected at least one token and ", needs, " pages"));
   }
   if (r.slot < 0 && layout_.has_slots()) {
-    return invalid_argument(str_cat("request ", index, " of a step has no slot, and this model "
+    return invalid_argument(str_cat("request ", index,
+                                    " of a step has no slot, and this model "
                                     "keeps state of each sequence"));
   }
   return {};
 }
 
-// Where the rows of the new tokens go in each group. A ring has room for the last of them alone, and
-// an entry of several tokens is written when its last token comes.
+// Where the rows of the new tokens go in each group. A ring has room for the last of them alone,
+// and an entry of several tokens is written when its last token comes.
 void BatchBuffer::add_slots(const SequenceStep& r) {
   const auto n = static_cast<int64_t>(r.tokens.size());
   for (size_t g = 0; g < slots_.size(); ++g) {

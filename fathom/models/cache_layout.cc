@@ -10,8 +10,7 @@ namespace fathom {
 namespace {
 
 Status contradicts(const CacheGroup& g, std::string_view found, std::string_view expected) {
-  return internal_error(
-      str_cat("cache group ", g.name, ": ", found, ", expected ", expected));
+  return internal_error(str_cat("cache group ", g.name, ": ", found, ", expected ", expected));
 }
 
 Status validate_group(const CacheGroup& g, int64_t block_tokens) {
@@ -43,8 +42,7 @@ constexpr int64_t kLayerAlignment = 64;
 
 // Bytes of a group in one layer, padded so that the next one is aligned; nothing if they overflow.
 std::optional<int64_t> layer_bytes(const CacheGroup& g, int64_t num_blocks, int64_t num_slots) {
-  const auto bytes =
-      checked_mul(g.grows() ? num_blocks : num_slots, g.codec.page_bytes(g.rows));
+  const auto bytes = checked_mul(g.grows() ? num_blocks : num_slots, g.codec.page_bytes(g.rows));
   if (!bytes || *bytes > INT64_MAX - kLayerAlignment) return std::nullopt;
   return align_up(*bytes, kLayerAlignment);
 }
@@ -89,8 +87,8 @@ View PageCodec::view(size_t index, std::byte* base, int64_t num_pages, int64_t r
   const int64_t page = page_bytes(rows);
   FATHOM_CHECK(begin % element == 0 && row % element == 0 && page % element == 0,
                str_cat("field ", f.name, " does not lie on its elements"));
-  View v = make_view(base == nullptr ? nullptr : base + begin, {num_pages, rows, f.width},
-                     f.format, f.axes);
+  View v = make_view(base == nullptr ? nullptr : base + begin, {num_pages, rows, f.width}, f.format,
+                     f.axes);
   v.strides[0] = page / element;
   v.strides[1] = row / element;
   return v;
@@ -148,9 +146,8 @@ Result<int64_t> cache_bytes(const CacheLayout& layout, int64_t num_blocks, int64
     const auto all =
         layer ? checked_mul(*layer, static_cast<int64_t>(g.layers.size())) : std::nullopt;
     if (!all || *all > INT64_MAX - total) {
-      return invalid_argument(str_cat("a cache of ", num_blocks, " blocks of ",
-                                      layout.block_tokens, " tokens and ", num_slots,
-                                      " slots is too large to address"));
+      return invalid_argument(str_cat("a cache of ", num_blocks, " blocks of ", layout.block_tokens,
+                                      " tokens and ", num_slots, " slots is too large to address"));
     }
     total += *all;
   }

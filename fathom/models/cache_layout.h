@@ -82,9 +82,7 @@ struct CacheGroup {
   bool grows() const { return extent == CacheExtent::kTokens; }
 
   /// Of a page or a slot in all layers of the group.
-  int64_t bytes() const {
-    return static_cast<int64_t>(layers.size()) * codec.page_bytes(rows);
-  }
+  int64_t bytes() const { return static_cast<int64_t>(layers.size()) * codec.page_bytes(rows); }
 };
 
 /// The memory of a cache group: its fields in each of its layers, [pages, rows, width] each.
@@ -116,8 +114,8 @@ struct CacheLayout {
   /// Tokens by which a sequence may be cut back without a snapshot; INT64_MAX if all groups grow.
   int64_t slack() const;
 
-  /// "latent: mla latent bf16, 61 layers x 576 x 2 bytes = 70272 bytes per token, 64 tokens per page",
-  /// or "... bytes per sequence".
+  /// "latent: mla latent bf16, 61 layers x 576 x 2 bytes = 70272 bytes per token, 64 tokens per
+  /// page", or "... bytes per sequence".
   std::string describe(const CacheGroup& group) const;
 
   /// What the bytes mean, for keys of prefixes: equal texts, equal pages.
@@ -125,8 +123,8 @@ struct CacheLayout {
 };
 
 /// Bytes of the memory of all groups: `num_blocks` pages of each that grows, `num_slots` of each
-/// other; each layer begins at a multiple of 64 bytes. Errors: InvalidArgument where the number does
-/// not fit 63 bits.
+/// other; each layer begins at a multiple of 64 bytes. Errors: InvalidArgument where the number
+/// does not fit 63 bits.
 Result<int64_t> cache_bytes(const CacheLayout& layout, int64_t num_blocks, int64_t num_slots);
 
 /// The views of such a memory; `base` may be null.

@@ -28,23 +28,17 @@ PageCodec v4_codec() {
 }
 
 CacheLayout v4_layout() {
-  return {.block_tokens = 256,
-          .groups = {{.name = "csa",
-                      .layers = {0, 2},
-                      .tokens_per_row = 4,
-                      .rows = 64,
-                      .codec = v4_codec()},
-                     {.name = "hca",
-                      .layers = {1},
-                      .tokens_per_row = 128,
-                      .rows = 2,
-                      .codec = v4_codec()},
-                     {.name = "window",
-                      .layers = {0, 1, 2},
-                      .extent = CacheExtent::kWindow,
-                      .window = 128,
-                      .rows = 132,
-                      .codec = v4_codec()}}};
+  return {
+      .block_tokens = 256,
+      .groups = {
+          {.name = "csa", .layers = {0, 2}, .tokens_per_row = 4, .rows = 64, .codec = v4_codec()},
+          {.name = "hca", .layers = {1}, .tokens_per_row = 128, .rows = 2, .codec = v4_codec()},
+          {.name = "window",
+           .layers = {0, 1, 2},
+           .extent = CacheExtent::kWindow,
+           .window = 128,
+           .rows = 132,
+           .codec = v4_codec()}}};
 }
 
 // deepseek-v3 notes, 2.20: bytes per token over all layers.
@@ -65,12 +59,11 @@ TEST(CacheBytes, OfPagesWithPlanesArePadded) {
 }
 
 TEST(CacheBytes, PadLayersTo64Bytes) {
-  const CacheLayout layout{
-      .block_tokens = 1,
-      .groups = {{.name = "g",
-                  .layers = {0, 1, 2},
-                  .rows = 1,
-                  .codec = PageCodec::dense("g", Format::kF32, 5, nullptr)}}};
+  const CacheLayout layout{.block_tokens = 1,
+                           .groups = {{.name = "g",
+                                       .layers = {0, 1, 2},
+                                       .rows = 1,
+                                       .codec = PageCodec::dense("g", Format::kF32, 5, nullptr)}}};
 
   EXPECT_EQ(cache_bytes(layout, 1, 0).value(), 3 * 64);
 }
@@ -112,9 +105,10 @@ TEST(CacheLayout, SaysBytesPerTokenAndPerSequence) {
             "latent: mla latent bf16, 61 layers x 576 x 2 bytes = 70272 bytes per token, 64 tokens "
             "per page");
   const CacheLayout v4 = v4_layout();
-  EXPECT_EQ(v4.describe(v4.groups[0]),
-            "csa: fp8_ds_mla, 2 layers x 584 bytes / 4 tokens = 292 bytes per token, 256 tokens per "
-            "page");
+  EXPECT_EQ(
+      v4.describe(v4.groups[0]),
+      "csa: fp8_ds_mla, 2 layers x 584 bytes / 4 tokens = 292 bytes per token, 256 tokens per "
+      "page");
   EXPECT_EQ(v4.describe(v4.groups[2]),
             str_cat("window: fp8_ds_mla, 3 layers x 584 bytes x 132 rows = ",
                     3 * v4_codec().page_bytes(132), " bytes per sequence"));

@@ -210,8 +210,8 @@ Status DeepseekV3::build_request_offsets() {
   return copy_to_gpu(request_offsets_.data(), std::as_bytes(std::span(offsets)));
 }
 
-// MLA keeps one row a token and layer, shared by all heads: the normalised latent and the rotated key
-// part. DeepSeek-V2 report, section 2.1.
+// MLA keeps one row a token and layer, shared by all heads: the normalised latent and the rotated
+// key part. DeepSeek-V2 report, section 2.1.
 CacheLayout DeepseekV3::cache_layout() const {
   const int layers = static_cast<int>(config_.num_hidden_layers) + (has_draft_ ? 1 : 0);
   CacheGroup latent{.name = "latent",

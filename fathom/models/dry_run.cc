@@ -61,8 +61,9 @@ Result<MemoryNeeds> dry_run(const Model& model,
   // A sequence that decodes several tokens wants the logits of each.
   const LogitRows decoded = shape.decode.new_tokens > 1 ? LogitRows::kAll : shape.logits;
   BatchBuffer buffer(layout);
-  FATHOM_ASSIGN(Batch batch, buffer.build(prefill, requests_of(shape.decode, decoded, tokens, pages),
-                                          shape.padding));
+  FATHOM_ASSIGN(
+      Batch batch,
+      buffer.build(prefill, requests_of(shape.decode, decoded, tokens, pages), shape.padding));
   std::vector<View> slots;
   drop_data(batch, slots);
   const std::vector<GroupRows> cache =

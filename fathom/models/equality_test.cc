@@ -346,7 +346,8 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
     open.model.max_positions = 128;
     const auto model = open_preset(preset, open);
     ASSERT_TRUE(model.ok()) << model.status().message();
-    const auto needs = dry_run(**model, {.prefill = {.count = 1, .new_tokens = 20}}, pool.size());
+    const auto needs =
+        dry_run(**model, {.prefill = {.count = 1, .new_tokens = 20}}, {.num_threads = pool.size()});
     ASSERT_TRUE(needs.ok()) << needs.status().message();
 
     // The dry run's figures are what a real step takes: arenas of exactly that size suffice.
@@ -359,15 +360,14 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
     ex.num_threads = pool.size();
     ex.activations = &activations;
     ex.scratch = &scratch;
-    BatchBuffer buffer(64);
+    const CacheLayout layout = (*model)->cache_layout();
+    BatchBuffer buffer(layout);
     std::vector<int32_t> tokens(20, 7);
     const auto pages = ModelRunner::page_list(0, 1);
     Batch batch = buffer.build({{{.tokens = tokens, .pages = pages}}}, {}).value();
-    const KvLayout layout = (*model)->kv_layout();
-    std::vector<float> memory(static_cast<size_t>(64 * layout.width));
-    const std::vector<View> kv(static_cast<size_t>(layout.num_layers),
-                               make_view(memory.data(), {1, 64, layout.width}, layout.format));
-    batch.kv = kv;
+    std::vector<std::byte> memory(static_cast<size_t>(cache_bytes(layout, 1, 0).value()));
+    const std::vector<GroupRows> cache = cache_views(layout, memory.data(), 1, 0, false);
+    batch.cache = cache;
     ForwardOut out;
     const Status status = (*model)->forward(ex, batch, out);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -396,7 +396,7 @@ TEST(Forward, RefusesATokenOutsideTheVocabulary) {
   ex.pool = &pool;
   ex.activations = &activations;
   ex.scratch = &scratch;
-  BatchBuffer buffer(64);
+  BatchBuffer buffer((*model)->cache_layout());
   const std::vector<int32_t> tokens{1, 4096};
   const auto pages = ModelRunner::page_list(0, 1);
   const Batch batch = buffer.build({{{.tokens = tokens, .pages = pages}}}, {}).value();

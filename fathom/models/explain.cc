@@ -125,9 +125,11 @@ Result<std::vector<OpRecord>> records_of(const Model& model,
                                          const KernelSet& kernels,
                                          DryPass pass) {
   Recorder counter(RecordLevel::kShapes, 1);
-  FATHOM_TRY(dry_run(model, shape, 1, &counter, pass, &kernels).status());
+  FATHOM_TRY(
+      dry_run(model, shape, {.kernels = &kernels, .recorder = &counter, .pass = pass}).status());
   Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(dry_run(model, shape, 1, &recorder, pass, &kernels).status());
+  FATHOM_TRY(
+      dry_run(model, shape, {.kernels = &kernels, .recorder = &recorder, .pass = pass}).status());
   return recorder.records();
 }
 

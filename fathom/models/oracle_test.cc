@@ -165,7 +165,7 @@ TEST_F(DraftModel, DraftLogitsMatchTheOracle) {
   oracle::ReferenceModel reference(dir_.path());
   ModelRunner runner(dir_.path(), f32_options());
   ASSERT_TRUE(runner.model().has_draft());
-  EXPECT_EQ(runner.model().kv_layout().num_layers, 4);
+  EXPECT_EQ(runner.model().cache_layout().groups[0].layers.size(), 4u);
   const auto tokens = some_tokens(23, reference.config().vocab_size);
   const std::vector<int32_t> next(tokens.begin() + 1, tokens.end());
   const auto rows = static_cast<int64_t>(next.size());
@@ -215,7 +215,7 @@ TEST_F(DraftModel, DraftLayerIsLeftOutWhenTheOptionsSaySo) {
   ModelRunner runner(dir_.path(), options);
 
   EXPECT_FALSE(runner.model().has_draft());
-  EXPECT_EQ(runner.model().kv_layout().num_layers, 3);
+  EXPECT_EQ(runner.model().cache_layout().groups[0].layers.size(), 3u);
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ TEST(DryRun, RecordsR1WithoutMemory) {
   ASSERT_TRUE(model.ok()) << model.status().message();
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
-  const auto prefill = dry_run(**model, {.prefill = {.count = 2, .new_tokens = 128}}, 8, &recorder);
+  const auto prefill = dry_run(**model, {.prefill = {.count = 2, .new_tokens = 128}},
+                               {.num_threads = 8, .recorder = &recorder});
 
   ASSERT_TRUE(prefill.ok()) << prefill.status().message();
   EXPECT_GT(prefill->activation_bytes, 256 * 7168 * 2);
@@ -140,7 +141,9 @@ TEST(DryRun, RecordsR1WithoutMemory) {
     EXPECT_TRUE(prefill_kernels.contains(name)) << name;
   }
   recorder.clear();
-  ASSERT_TRUE(dry_run(**model, {.decode = {.count = 4, .cached = 1000}}, 8, &recorder).ok());
+  ASSERT_TRUE(dry_run(**model, {.decode = {.count = 4, .cached = 1000}},
+                      {.num_threads = 8, .recorder = &recorder})
+                  .ok());
   const auto decode_kernels = kernels_of(recorder);
   for (const char* name : {"mla_decode", "bf16_bmm", "latent_down_gemm", "router_gemm"}) {
     EXPECT_TRUE(decode_kernels.contains(name)) << name;
@@ -156,7 +159,8 @@ TEST(DryRun, FlopsOfADecodeTokenAreTheModels) {
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
-  ASSERT_TRUE(dry_run(**model, {.decode = {.count = 1, .cached = 63}}, 1, &recorder).ok());
+  ASSERT_TRUE(
+      dry_run(**model, {.decode = {.count = 1, .cached = 63}}, {.recorder = &recorder}).ok());
 
   double flops = 0;
   for (const OpRecord& r : recorder.records())
@@ -174,8 +178,8 @@ TEST(DryRun, PhasesAndScopesNameWhereAnOpBelongs) {
 
   ASSERT_TRUE(
       dry_run(**model,
-              {.prefill = {.count = 1, .new_tokens = 32}, .decode = {.count = 3, .cached = 9}}, 1,
-              &recorder)
+              {.prefill = {.count = 1, .new_tokens = 32}, .decode = {.count = 3, .cached = 9}},
+              {.recorder = &recorder})
           .ok());
 
   bool mha = false;
@@ -202,7 +206,7 @@ TEST(DryRun, EveryActivationAxisHasAName) {
   ASSERT_TRUE(dry_run(**model,
                       {.prefill = {.count = 1, .new_tokens = 64, .cached = 2000},
                        .decode = {.count = 2, .cached = 100}},
-                      1, &recorder)
+                      {.recorder = &recorder})
                   .ok());
 
   for (const OpRecord& r : recorder.records()) {
@@ -221,8 +225,9 @@ TEST(DryRun, DraftPassRunsTheDraftLayer) {
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 10);
 
-  ASSERT_TRUE(
-      dry_run(**model, {.decode = {.count = 1, .cached = 9}}, 1, &recorder, DryPass::kDraft).ok());
+  ASSERT_TRUE(dry_run(**model, {.decode = {.count = 1, .cached = 9}},
+                      {.recorder = &recorder, .pass = DryPass::kDraft})
+                  .ok());
 
   std::set<std::string> ops;
   for (const OpRecord& r : recorder.records()) {

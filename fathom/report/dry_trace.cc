@@ -4,7 +4,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/models/registry.h"
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/sample/sampler.h"
 
 namespace fathom {
@@ -55,7 +55,12 @@ Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const Tr
   // business.
   Recorder counter(RecordLevel::kShapes, 1);
   const auto run = [&](Recorder& recorder) {
-    return dry_run(model, plan.shape, s.num_threads, &recorder, plan.pass, s.kernels, s.gpu)
+    return dry_run(model, plan.shape,
+                   {.num_threads = s.num_threads,
+                    .kernels = s.kernels,
+                    .gpu = s.gpu,
+                    .recorder = &recorder,
+                    .pass = plan.pass})
         .status();
   };
   FATHOM_TRY(run(counter));

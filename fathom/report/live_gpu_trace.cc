@@ -46,9 +46,8 @@ class GpuLive {
     for (const PromptPass& pass : prompt_passes(options_)) {
       const LogitRows logits = pass.last ? LogitRows::kLast : LogitRows::kNone;
       recorder_.clear();
-      FATHOM_ASSIGN(
-          const TimedStep timed,
-          session_->time_prefill(sequence, pass.tokens, logits, recorder_, options_.repetitions));
+      FATHOM_ASSIGN(const TimedStep timed, session_->time_prefill(sequence, pass.tokens, logits,
+                                                                  recorder_, options_.repetitions));
       FATHOM_TRY(take(pass.phase, timed, static_cast<int64_t>(pass.tokens.size())));
       const auto on_rows = [&](int64_t, const StepResults& out) -> Status {
         if (!pass.last) return {};

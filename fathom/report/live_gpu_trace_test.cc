@@ -65,7 +65,7 @@ class GpuSteps : public testing::Test {
     int64_t clock = 0;
     for (int i = 0; i < 2; ++i) {
       Recorder recorder(RecordLevel::kShapes, 1 << 12);
-      FATHOM_CHECK(dry_run(*model, shape, 1, &recorder).ok(), "a dry run");
+      FATHOM_CHECK(dry_run(*model, shape, {.recorder = &recorder}).ok(), "a dry run");
       std::vector<OpRecord> records = recorder.records();
       ops_ = static_cast<int64_t>(records.size());
       TraceStep step{.start_ns = clock, .tokens = 1};
@@ -125,7 +125,7 @@ TEST(GatheredPhases, RefuseCallsThatFellOutOfTheRecorder) {
   BatchShape shape;
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 8};
   Recorder recorder(RecordLevel::kShapes, 3);
-  ASSERT_TRUE(dry_run(*model, shape, 1, &recorder).ok());
+  ASSERT_TRUE(dry_run(*model, shape, {.recorder = &recorder}).ok());
   GatheredPhases phases(model->config().symbols());
 
   const Status added = phases.add("decode", "Decode", recorder, recorder.records(), {});

@@ -20,7 +20,7 @@ struct LiveOptions {
   /// Beside each recorded decode step one without a recorder, before or behind it in turn, so that
   /// what recording costs shows within one run.
   bool measure_overhead = false;
-  Pins pins;
+  Pins pins = {};
   int repetitions = 5;  ///< on a GPU: runs of each step, of which times are the medians
 };
 

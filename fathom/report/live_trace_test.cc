@@ -73,7 +73,7 @@ TEST_F(LiveTrace, DryRunMakesTheSameCalls) {
   BatchShape shape;
   shape.prefill = {.count = 1, .new_tokens = 3, .cached = 0};
   Recorder recorder(RecordLevel::kShapes, 1 << 10);
-  ASSERT_TRUE(dry_run(*model_, shape, 1, &recorder).ok());
+  ASSERT_TRUE(dry_run(*model_, shape, {.recorder = &recorder}).ok());
   const auto dry = make_phase("prefill", "", recorder.records(), {}, r.symbols);
   ASSERT_TRUE(dry.ok()) << dry.status().message();
 

@@ -122,7 +122,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(CoreSettings settings,
 
 int64_t EngineCore::default_max_tokens(int64_t prompt_length) const {
   const int64_t context = settings_.scheduler.max_model_len;
-  const int64_t pages = settings_.plan.kv_tokens();
+  const int64_t pages = settings_.plan.cached_tokens();
   return std::clamp<int64_t>(std::min(context, pages) - prompt_length, 1, kMostDefaultTokens);
 }
 
@@ -286,8 +286,8 @@ void EngineCore::commit(const StepPlan& plan) {
   }
 }
 
-// The tokens that an item's rows gave, up to the first that was not drafted, that ends the request or
-// that has no finite logits.
+// The tokens that an item's rows gave, up to the first that was not drafted, that ends the request
+// or that has no finite logits.
 int64_t EngineCore::accept(ActiveRequest& r,
                            const StepItem& item,
                            std::span<const SampleResult> results) {

@@ -12,9 +12,9 @@
 #include "fathom/os/clock.h"
 #include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/memory_plan.h"
+#include "fathom/runtime/proposer.h"
 #include "fathom/runtime/request.h"
 #include "fathom/runtime/sample/stop.h"
-#include "fathom/runtime/proposer.h"
 #include "fathom/runtime/scheduler.h"
 #include "fathom/tokenizer/tokenizer.h"
 

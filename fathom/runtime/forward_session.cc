@@ -35,15 +35,14 @@ Result<std::unique_ptr<ForwardSession>> ForwardSession::create(const Model& mode
                         .kernels = &compute.kernels(),
                         .gpu = compute.device()};
   FATHOM_ASSIGN(const MemoryNeeds memory, step_memory(model, shape));
-  FATHOM_ASSIGN(
-      session->executor_,
-      Executor::create(model, compute,
-                       {.shape = shape,
-                        .num_blocks = session->blocks_per_sequence_ * options.sequences,
-                        .num_slots = options.sequences,
-                        .memory = memory,
-                        .graphs = options.cuda_graphs,
-                        .pins = options.pins}));
+  FATHOM_ASSIGN(session->executor_,
+                Executor::create(model, compute,
+                                 {.shape = shape,
+                                  .num_blocks = session->blocks_per_sequence_ * options.sequences,
+                                  .num_slots = options.sequences,
+                                  .memory = memory,
+                                  .graphs = options.cuda_graphs,
+                                  .pins = options.pins}));
   return session;
 }
 
@@ -86,10 +85,9 @@ Status ForwardSession::prefill(int64_t sequence,
     const SequenceStep step = step_of(
         sequence, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(take)), length, rows);
     const StepWants wants = rows == LogitRows::kNone ? StepWants::kNothing : StepWants::kLogits;
-    FATHOM_ASSIGN(const StepResults out, run({.prefill = std::span(&step, 1),
-                                              .wants = wants,
-                                              .probe = probe},
-                                             Phase::kPrefill));
+    FATHOM_ASSIGN(
+        const StepResults out,
+        run({.prefill = std::span(&step, 1), .wants = wants, .probe = probe}, Phase::kPrefill));
     const int64_t first = length;
     length += take;
     if (on_rows) FATHOM_TRY(on_rows(first, out));
@@ -159,8 +157,7 @@ Result<TimedStep> ForwardSession::time_decode(std::span<const int32_t> tokens,
                                               int repetitions) {
   FATHOM_TRY(list_decode(tokens));
   recorder.set_phase(Phase::kDecode);
-  return executor_->time({.decode = std::span(steps_).first(tokens.size())}, recorder,
-                         repetitions);
+  return executor_->time({.decode = std::span(steps_).first(tokens.size())}, recorder, repetitions);
 }
 
 Result<TimedStep> ForwardSession::time_prefill(int64_t sequence,
@@ -193,10 +190,9 @@ Result<TimedStep> ForwardSession::time_draft(std::span<const int32_t> tokens,
                                              int repetitions) {
   const SequenceStep step = step_of(0, tokens, 0, LogitRows::kAll);
   recorder.set_phase(Phase::kDraft);
-  return executor_->time({.prefill = std::span(&step, 1),
-                          .pass = Step::Pass::kDraft,
-                          .draft_input = hidden},
-                         recorder, repetitions);
+  return executor_->time(
+      {.prefill = std::span(&step, 1), .pass = Step::Pass::kDraft, .draft_input = hidden}, recorder,
+      repetitions);
 }
 
 void ForwardSession::reset() {

@@ -20,7 +20,7 @@ struct SessionOptions {
   LogitRows prefill_logits = LogitRows::kLast;  ///< kAll needs room for chunk * V floats
   bool draft = false;                           ///< room for passes of the draft head too
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
-  Pins pins;
+  Pins pins = {};
 };
 
 /// Sequences 0 .. sequences-1, empty at first. Not thread-safe; uses the pool's threads.
@@ -54,8 +54,8 @@ class ForwardSession {
                         std::span<int32_t> next);
 
   /// Takes each sequence for `length` tokens long, with random numbers in the cache in place of
-  /// rows: for benchmarks, where computing a long prefix takes longer than what is measured. Errors:
-  /// InvalidArgument beyond max_tokens; those of Executor::pretend_rows.
+  /// rows: for benchmarks, where computing a long prefix takes longer than what is measured.
+  /// Errors: InvalidArgument beyond max_tokens; those of Executor::pretend_rows.
   Status pretend_prefix(int64_t length, uint64_t seed);
 
   /// One decode step op by op (Executor::time); the sequences stay as long as they are.

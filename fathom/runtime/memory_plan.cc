@@ -124,8 +124,7 @@ Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request)
     plan.shape.max_model_len = plan.max_model_len;
     log_info("context lowered from ", context, " to ", plan.max_model_len,
              " tokens: ", format_memory(plan.budget_bytes), " may be used, weights and step take ",
-             format_memory(plan.fixed_bytes()),
-             "; --max-model-len sets another length");
+             format_memory(plan.fixed_bytes()), "; --max-model-len sets another length");
   }
   return plan;
 }
@@ -153,7 +152,8 @@ std::string MemoryPlan::text() const {
     out += str_cat("  ", cache.describe(group), "\n");
   for (const int64_t length : {max_model_len, max_model_len / 8, max_model_len / 64}) {
     if (length < 1) continue;
-    out += str_cat("  ", num_blocks / cache.blocks_for(length), " sequences of ", length, " tokens\n");
+    out +=
+        str_cat("  ", num_blocks / cache.blocks_for(length), " sequences of ", length, " tokens\n");
   }
   if (lowered) out += "  the context was lowered to fit; --max-model-len sets another length\n";
   return out;

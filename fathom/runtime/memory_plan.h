@@ -24,7 +24,7 @@ struct MemoryRequest {
   int64_t max_model_len = 0;  ///< 0: the model's, lowered to what fits
   int64_t max_num_seqs = 8;
   int64_t max_num_batched_tokens = 512;
-  int64_t num_ids = 1;  ///< of the tokenizer
+  int64_t num_ids = 1;      ///< of the tokenizer
   int64_t max_queries = 1;  ///< of a sequence that decodes: 1 and its drafts
   int num_threads = 1;
   const KernelSet* kernels = nullptr;  ///< those that will run
@@ -47,9 +47,7 @@ struct MemoryPlan {
   int64_t budget_bytes = 0;  ///< memory_fraction of it
   StepShape shape;
 
-  int64_t total_bytes() const {
-    return fixed_bytes() + cache_bytes;
-  }
+  int64_t total_bytes() const { return fixed_bytes() + cache_bytes; }
 
   /// All but the cache.
   int64_t fixed_bytes() const {

@@ -32,9 +32,9 @@ TEST(MemoryPlan, ByRequestHoldsAllSequences) {
   const Result<MemoryPlan> plan = plan_memory(model, request);
 
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->num_pages, 3 * 25);
+  EXPECT_EQ(plan->num_blocks, 3 * 25);
   EXPECT_EQ(plan->max_model_len, 100);
-  EXPECT_GE(plan->kv_bytes, 300 * kBytesPerToken);
+  EXPECT_GE(plan->cache_bytes, 300 * kBytesPerToken);
   EXPECT_GT(plan->step.activation_bytes, 0);
   EXPECT_FALSE(plan->lowered);
 }
@@ -47,7 +47,7 @@ TEST(MemoryPlan, GivesWhatRemains) {
   const Result<MemoryPlan> plan = plan_memory(model, request);
 
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->num_pages, 250);
+  EXPECT_EQ(plan->num_blocks, 250);
   EXPECT_LE(plan->total_bytes(), plan->budget_bytes);
 }
 
@@ -59,7 +59,7 @@ TEST(MemoryPlan, ByRequestTakesFewerPagesWhenMemoryIsShort) {
   const Result<MemoryPlan> plan = plan_memory(model, request);
 
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->num_pages, 75);
+  EXPECT_EQ(plan->num_blocks, 75);
   EXPECT_EQ(plan->max_model_len, 256);
 }
 
@@ -120,8 +120,8 @@ TEST(MemoryPlan, RefusesR1OnASmallMachine) {
 
   ASSERT_TRUE(unknown.ok());
   EXPECT_GT(unknown->weight_bytes, 330ll << 30);
-  EXPECT_EQ(unknown->kv.bytes_per_token(), 70'272);
-  EXPECT_EQ(unknown->num_pages, 8 * 64);
+  EXPECT_EQ(unknown->cache.bytes_per_block(), 64 * 70'272);
+  EXPECT_EQ(unknown->num_blocks, 8 * 64);
   ASSERT_FALSE(plan.ok());
   EXPECT_NE(plan.status().message().find("16.00 GiB available"), std::string::npos);
   EXPECT_NE(plan.status().message().find("weights alone"), std::string::npos);
@@ -152,7 +152,7 @@ TEST(MemoryPlan, HasRoomForAStepOfWholePrompts) {
         BatchShape shape;
         shape.prefill = {
             .count = count, .new_tokens = std::min(length, budget / count), .cached = 0};
-        const auto needs = dry_run(**model, shape, 1);
+        const auto needs = dry_run(**model, shape);
         ASSERT_TRUE(needs.ok()) << needs.status().message();
         EXPECT_LE(needs->activation_bytes, plan->step.activation_bytes)
             << count << " prompts of " << shape.prefill.new_tokens << " tokens, " << budget

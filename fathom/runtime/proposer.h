@@ -9,9 +9,9 @@
 
 namespace fathom {
 
-/// Asked before each step for every sequence that decodes and whose rows do not depend on each other
-/// through penalties. A guess never changes what comes out: the sampler draws a token at each place
-/// from the logits there, and the guess saves a step where it was that token.
+/// Asked before each step for every sequence that decodes and whose rows do not depend on each
+/// other through penalties. A guess never changes what comes out: the sampler draws a token at each
+/// place from the logits there, and the guess saves a step where it was that token.
 class Proposer {
  public:
   virtual ~Proposer() = default;

@@ -92,13 +92,13 @@ struct Sequence {
   int64_t num_computed = 0;  ///< tokens whose rows lie in the cache
   /// Leading tokens whose keys were made by prefill, now or when their page was cached.
   int64_t num_prefilled = 0;
-  bool prefilling = true;         ///< until the last known token has been computed
+  bool prefilling = true;          ///< until the last known token has been computed
   int64_t num_offered_blocks = 0;  ///< leading blocks that were offered to the prefix cache
-  PageId snapshot = kNoPage;      ///< of rings and states, until its block may be shared
-  int64_t snapshot_block = 0;     ///< which block it lies behind
-  PrefixKey root{};               ///< where its chain of page keys begins
-  std::vector<PrefixKey> keys;    ///< of its leading blocks, as far as they were needed
-  int64_t cached_tokens = 0;      ///< prefix hit at its first admission
+  PageId snapshot = kNoPage;       ///< of rings and states, until its block may be shared
+  int64_t snapshot_block = 0;      ///< which block it lies behind
+  PrefixKey root{};                ///< where its chain of page keys begins
+  std::vector<PrefixKey> keys;     ///< of its leading blocks, as far as they were needed
+  int64_t cached_tokens = 0;       ///< prefix hit at its first admission
   int32_t num_preemptions = 0;
   bool in_flight = false;  ///< part of a step that was planned and not finished
   FinishReason abort_reason = FinishReason::kNone;  ///< set while it waits for its step to end

@@ -62,8 +62,7 @@ Status Scheduler::submit(Sequence& s) {
     return invalid_argument(str_cat("too_large_for_pool: prompt of ", s.prompt_length,
                                     " tokens and max_tokens ", s.max_tokens, " need ", blocks,
                                     " pages of ", pools_.block_tokens,
-                                    " tokens, the whole KV cache has ",
-                                    pools_.blocks.num_pages()));
+                                    " tokens, the whole KV cache has ", pools_.blocks.num_pages()));
   }
   if (static_cast<int64_t>(waiting_.size()) >= options_.max_queue) {
     return overloaded(str_cat("queue_full: ", waiting_.size(), " requests are waiting, at most ",
@@ -142,8 +141,8 @@ void Scheduler::plan_prefill(Sequence& s) {
   plan_.prefill.push_back({&s, s.num_computed, count, count == left});
 }
 
-// Where the last whole block before the last token ends, if a snapshot is to be taken there: the last
-// token is always computed.
+// Where the last whole block before the last token ends, if a snapshot is to be taken there: the
+// last token is always computed.
 int64_t Scheduler::snapshot_end(const Sequence& s) const {
   if (cache_ == nullptr || !pools_.has_slots()) return 0;
   return (s.num_tokens() - 1) / pools_.block_tokens * pools_.block_tokens;
@@ -162,8 +161,8 @@ void Scheduler::plan_decode(Sequence& s) {
 // sequence may still become so long.
 int64_t Scheduler::drafts_with_room(const Sequence& s) const {
   const int64_t left = s.prompt_length + s.max_tokens - s.num_tokens();
-  int64_t drafts = std::min({static_cast<int64_t>(s.drafts.size()), prefill_budget_, left - 1,
-                             pools_.slack});
+  int64_t drafts =
+      std::min({static_cast<int64_t>(s.drafts.size()), prefill_budget_, left - 1, pools_.slack});
   drafts = std::max<int64_t>(drafts, 0);
   while (drafts > 0 && (!s.cache.has_room(pools_, s.num_computed + 1 + drafts) ||
                         s.cache.missing(pools_, s.num_computed + 1 + drafts) >
@@ -262,9 +261,7 @@ bool Scheduler::try_admit(Sequence& s) {
   return true;
 }
 
-void Scheduler::commit(const StepItem& item,
-                       std::span<const int32_t> tokens,
-                       FinishReason reason) {
+void Scheduler::commit(const StepItem& item, std::span<const int32_t> tokens, FinishReason reason) {
   Sequence& s = *item.sequence;
   if (s.abort_reason != FinishReason::kNone) return;  // finish_step() releases it
   const int64_t drafts = item.num_drafts();
@@ -326,8 +323,8 @@ void Scheduler::offer_blocks(Sequence& s) {
     const int64_t i = s.num_offered_blocks;
     const PrefixKey key = cache_->key_of(s.root, s.tokens, i, s.keys);
     const PrefixKey parent = i == 0 ? s.root : s.keys[static_cast<size_t>(i - 1)];
-    const auto tokens = std::span(s.tokens).subspan(static_cast<size_t>(i * size),
-                                                    static_cast<size_t>(size));
+    const auto tokens =
+        std::span(s.tokens).subspan(static_cast<size_t>(i * size), static_cast<size_t>(size));
     cache_->publish(key, parent, tokens, s.cache.blocks()[static_cast<size_t>(i)]);
   }
 }

@@ -12,7 +12,8 @@
 //                The oldest is never preempted; those preempted 8 times are chosen last. Drafts
 //                preempt nobody: those without room are dropped.
 //   snapshots    a model that keeps rings or states besides has them copied where the last whole
-//                block of a prompt ends, so that its prefix can be found again; the chunk ends there
+//                block of a prompt ends, so that its prefix can be found again; the chunk ends
+//                there
 //   refusal      a request that does not fit the empty pool is refused at once.
 //
 // So the oldest sequence always progresses, every sequence becomes the oldest, and each ends.
@@ -55,7 +56,7 @@ struct StepItem {
 
 struct StepPlan {
   std::vector<StepItem> prefill;
-  std::vector<StepItem> decode;  ///< one token each, and drafts
+  std::vector<StepItem> decode;       ///< one token each, and drafts
   std::vector<SlotCopy> slot_copies;  ///< to be made before the step, in order
   int64_t num_tokens = 0;
 
@@ -91,7 +92,8 @@ class Scheduler {
   /// releases what ended. An item of a sequence that was aborted meanwhile is ignored.
   void commit(const StepItem& item, std::span<const int32_t> tokens, FinishReason finish);
 
-  /// The item's logits were not finite: the sequence ends, none of its blocks is shared from now on.
+  /// The item's logits were not finite: the sequence ends, none of its blocks is shared from now
+  /// on.
   void commit_failed(const StepItem& item);
 
   /// Ends the step: sequences aborted during it give back their pages now.
@@ -153,8 +155,8 @@ class Scheduler {
   StepPlan plan_;
   std::vector<SlotCopy> next_copies_;      // for the next plan
   std::vector<PageId> resumed_snapshots_;  // owned until the step that copies them has ended
-  int64_t prefill_budget_ = 0;  // what is left of it while planning
-  bool preempted_ = false;      // in the plan being made
+  int64_t prefill_budget_ = 0;             // what is left of it while planning
+  bool preempted_ = false;                 // in the plan being made
   bool in_step_ = false;
   int64_t num_admissions_ = 0;
   int64_t num_preemptions_ = 0;

@@ -150,7 +150,7 @@ void check_dry_pass(const fathom::Model& model) {
   if (model.config().max_position_embeddings > 7) {
     shape.decode = {.count = 2, .new_tokens = 1, .cached = 5};
   }
-  const auto needs = fathom::dry_run(model, shape, 2);
+  const auto needs = fathom::dry_run(model, shape, {.num_threads = 2});
   if (needs.ok()) {
     require(needs->activation_bytes > 0 && needs->scratch_bytes >= 0, "memory of a step");
     return;
@@ -179,7 +179,7 @@ void check_plan(const ModelConfig& c, Format format) {
   require(plan.total_bytes() > 0, "the size of the weights wraps");
   require(Wide{plan.total_bytes()} * 2 > parameters, "weights smaller than four bits each");
   require(model.attach(fathom::WeightStore::dry(plan)).ok(), "no dry weights");
-  require(model.kv_layout().width == c.kv_lora_rank + c.qk_rope_head_dim, "the cache's width");
+  require(model.cache_layout().groups[0].codec.fields[0].width == c.kv_lora_rank + c.qk_rope_head_dim, "the cache's width");
   check_dry_pass(model);
 }
 

@@ -19,7 +19,7 @@
 #include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/forward_session.h"
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/cpu_kernels.h"
 
@@ -433,7 +433,7 @@ TEST(Limits, FormatsWithoutKernelsAreRefusedByName) {
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 8};
 
   const auto needs =
-      dry_run(*model, shape, 1, nullptr, DryPass::kForward, &gpu().kernels(), &gpu().info());
+      dry_run(*model, shape, {.kernels = &gpu().kernels(), .gpu = &gpu().info()});
 
   ASSERT_FALSE(needs.ok());
   EXPECT_EQ(needs.status().code(), StatusCode::kUnsupported);

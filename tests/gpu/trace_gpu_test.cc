@@ -11,7 +11,7 @@
 #include "fathom/report/live_trace.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/report/trace_files.h"
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/json.h"
 #include "tests/support/trace_events.h"
 
@@ -56,7 +56,11 @@ class GpuTrace : public testing::Test {
   /// What a dry run for this GPU calls.
   std::vector<TraceOp> dry(const BatchShape& shape, DryPass pass = DryPass::kForward) {
     Recorder recorder(RecordLevel::kShapes, 1 << 12);
-    const auto needs = dry_run(*model_, shape, 1, &recorder, pass, &gpu_->kernels(), &gpu_->info());
+    const auto needs = dry_run(*model_, shape,
+                               {.kernels = &gpu_->kernels(),
+                                .gpu = &gpu_->info(),
+                                .recorder = &recorder,
+                                .pass = pass});
     FATHOM_CHECK(needs.ok(), needs.status().message());
     auto phase = make_phase("", "", recorder.records(), {}, model_->config().symbols());
     FATHOM_CHECK(phase.ok(), phase.status().message());

@@ -106,7 +106,7 @@ class Simulation {
         pools_(world_.block_size, world_.slack, world_.num_pages, world_.num_slots),
         cache_(world_.use_cache
                    ? std::make_unique<PrefixCache>(
-                         pools_, PrefixDomain{.model_fingerprint = "fake", .compute = "test"})
+                         pools_, PrefixDomain{.model_fingerprint = "fake", .layout = "fake", .compute = "test"})
                    : nullptr),
         scheduler_(world_.options, pools_, cache_.get()),
         rings_(static_cast<size_t>(world_.num_slots)),
@@ -353,7 +353,8 @@ class Simulation {
     EXPECT_EQ(s.num_tokens(), before + (aborted ? 0 : count)) << "an aborted request gets no token";
     if (!aborted && finish == FinishReason::kNone) {
       EXPECT_EQ(s.num_computed, s.num_tokens() - 1);
-      EXPECT_LT(capacity_of(s) - world_.block_size, s.num_computed + 1) << "the rest was given back";
+      EXPECT_LT(capacity_of(s) - world_.block_size, s.num_computed + 1)
+          << "the rest was given back";
     }
   }
 

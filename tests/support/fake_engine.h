@@ -47,9 +47,9 @@ class EngineBench {
         plan_memory(model, {.max_num_seqs = limits.max_num_seqs,
                             .max_num_batched_tokens = limits.max_num_batched_tokens,
                             .num_ids = limits.num_ids,
-                            .num_threads = pool_.size()});
+                            .num_threads = pool_.size(),
+                            .kernels = &cpu_kernels()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
-    settings.kernels = &cpu_kernels();
     settings.plan = *plan;
     settings.plan.num_blocks = limits.num_pages;
     settings.scheduler = {.max_num_seqs = limits.max_num_seqs,
@@ -61,7 +61,8 @@ class EngineBench {
     settings.model_fingerprint = "fake";
     settings.seed = limits.seed;
     settings.end_ids = {kEnd};
-    auto created = EngineCore::create(settings, model, pool_, limits.tokenizer, clock);
+    auto created = EngineCore::create(
+        settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());
     core = std::move(created).value();
   }

@@ -54,9 +54,7 @@ class ModelRunner {
   const Model& model() const { return *model_; }
 
   /// NaN in every page: what is read without having been written shows.
-  void poison_pages() {
-    std::memset(cache_memory_.data(), 0xFF, cache_memory_.size());
-  }
+  void poison_pages() { std::memset(cache_memory_.data(), 0xFF, cache_memory_.size()); }
 
   /// Pages first .. first + count - 1.
   static std::vector<int32_t> page_list(int32_t first, int32_t count) {

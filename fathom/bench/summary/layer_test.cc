@@ -27,7 +27,7 @@ Ops dry_layer(const ReferencePoint& point) {
     shape.prefill = {.count = point.batch, .new_tokens = point.seq, .cached = 0};
   }
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
-  EXPECT_TRUE(dry_run(*model, shape, 2, &recorder).ok());
+  EXPECT_TRUE(dry_run(*model, shape, {.num_threads = 2, .recorder = &recorder}).ok());
   Ops ops;
   for (const OpRecord& r : recorder.records()) {
     for (int i = 0; i < r.scope_depth; ++i) {

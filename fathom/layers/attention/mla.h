@@ -135,8 +135,8 @@ struct MlaContext {
   View request_offsets = {};
 };
 
-/// y = attention of x [T, H], o_proj included; writes the latent keys of the step to the cache, rows
-/// [M, S, Lkv+Dr], first.
+/// y = attention of x [T, H], o_proj included; writes the latent keys of the step to the cache,
+/// rows [M, S, Lkv+Dr], first.
 ///
 /// Guarantee: among prefilled tokens a result has the same bits whatever part of its prefix was
 /// cached and however the prompt was cut into steps, since key chunks start at absolute positions

@@ -108,8 +108,8 @@ Status attend_chunk(Exec& ex,
                              .base = LseBase::kE});
 }
 
-// What it takes from the arena grows with the number of queries and of keys, whatever part of a chunk
-// either fills: memory is planned from the largest step (runtime/executor/step_memory.h).
+// What it takes from the arena grows with the number of queries and of keys, whatever part of a
+// chunk either fills: memory is planned from the largest step (runtime/executor/step_memory.h).
 Status attend_request(
     Exec& ex, const MlaContext& m, const MlaWeights& w, ChunkedRequest r, const View& cache) {
   const MlaShape& s = m.shape;

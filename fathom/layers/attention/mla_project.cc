@@ -176,7 +176,8 @@ Status mla_attend(Exec& ex,
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
   if (m.options.prefill_chunk < 1 || m.options.prefill_chunk % cache.rows.dim(1) != 0) {
     return invalid_argument(str_cat("prefill chunk is ", m.options.prefill_chunk,
-                                    " keys, expected a multiple of the page size ", cache.rows.dim(1)));
+                                    " keys, expected a multiple of the page size ",
+                                    cache.rows.dim(1)));
   }
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);

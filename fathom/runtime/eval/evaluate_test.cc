@@ -37,9 +37,8 @@ VectorComparison compare(const std::string& broken) {
   open.pool = &pool;
   const std::unique_ptr<Model> model = open_model(dir.path(), open).value();
   const auto session =
-      ForwardSession::create(
-          *model, pool,
-          {.max_tokens = 400, .prefill_logits = LogitRows::kAll, .kernels = &cpu_kernels()})
+      ForwardSession::create(*model, {.pool = &pool, .cpu_kernels = &cpu_kernels()},
+                             {.max_tokens = 400, .prefill_logits = LogitRows::kAll})
           .value();
   return compare_vectors(*model, *session, kFixture + std::string("golden.safetensors"), {})
       .value();

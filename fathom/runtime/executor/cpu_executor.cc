@@ -20,7 +20,7 @@ Result<std::unique_ptr<Executor>> CpuExecutor::create(const Model& model,
                                                       ExecutorSettings settings) {
   std::unique_ptr<CpuExecutor> executor(new CpuExecutor(model, compute, std::move(settings)));
   FATHOM_TRY(executor->allocate());
-  return executor;
+  return std::unique_ptr<Executor>(std::move(executor));
 }
 
 Status CpuExecutor::submit(const Step& step) {

@@ -29,8 +29,8 @@ Result<std::unique_ptr<Executor>> Executor::create(const Model& model,
 Status Executor::allocate() {
   const DeviceKind device = model_.options().device;
   const CacheLayout layout = model_.cache_layout();
-  FATHOM_ASSIGN(cache_, CacheStorage::allocate(layout, settings_.num_blocks, settings_.num_slots,
-                                               device));
+  FATHOM_ASSIGN(cache_,
+                CacheStorage::allocate(layout, settings_.num_blocks, settings_.num_slots, device));
   FATHOM_ASSIGN(Buffer activations, Buffer::allocate(device, settings_.memory.activation_bytes,
                                                      "the activations of a step"));
   FATHOM_ASSIGN(Buffer scratch, Buffer::allocate(device, settings_.memory.scratch_bytes,

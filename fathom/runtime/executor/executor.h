@@ -40,23 +40,23 @@ struct Step {
   /// i of `draft_input`.
   enum class Pass : uint8_t { kForward, kDraft };
 
-  std::span<const SequenceStep> prefill;
-  std::span<const SequenceStep> decode;  ///< in a GPU's graph if each has as many tokens
+  std::span<const SequenceStep> prefill = {};
+  std::span<const SequenceStep> decode = {};  ///< in a GPU's graph if each has as many tokens
   StepWants wants = StepWants::kNothing;
-  std::span<const SampleRow> samples;   ///< kTokens: one for each row of logits, in order
-  std::span<const SlotCopy> slot_copies;  ///< made before anything else
+  std::span<const SampleRow> samples = {};     ///< kTokens: one for each row of logits, in order
+  std::span<const SlotCopy> slot_copies = {};  ///< made before anything else
   Pass pass = Pass::kForward;
-  View draft_input;              ///< [T, H] where the model runs: rows of StepResults::hidden
+  View draft_input = {};         ///< [T, H] where the model runs: rows of StepResults::hidden
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
 
 /// Valid until the next submit(), `hidden` until the next step of the same pass.
 struct StepResults {
-  std::span<const SampleResult> samples;
-  View logits;  ///< [R, V] f32 in host memory, rows in the order of the step
+  std::span<const SampleResult> samples = {};
+  View logits = {};  ///< [R, V] f32 in host memory, rows in the order of the step
   /// [T, H] where the model runs: the state after the final norm. In memory of its own if the
   /// executor was made with room for drafts; else in the arena, gone with the next step.
-  View hidden;
+  View hidden = {};
 };
 
 /// A step op by op: microseconds of each record, and of the whole step.
@@ -72,7 +72,7 @@ struct ExecutorSettings {
   int64_t num_slots = 0;
   MemoryNeeds memory;  ///< step_memory() of the shape
   CudaGraphs graphs = CudaGraphs::kOn;
-  Pins pins;
+  Pins pins = {};
 };
 
 class Executor {

@@ -65,7 +65,7 @@ Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
   std::unique_ptr<GpuExecutor> executor(new GpuExecutor(model, compute, std::move(settings)));
   FATHOM_TRY(executor->allocate());
   FATHOM_TRY(executor->allocate_transfers());
-  return executor;
+  return std::unique_ptr<Executor>(std::move(executor));
 }
 
 Status GpuExecutor::allocate_transfers() {

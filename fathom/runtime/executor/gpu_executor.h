@@ -1,5 +1,5 @@
-// Steps on a GPU. The host makes the metadata of a step (ids, positions, slots, tables), sends it in
-// one copy from pinned memory, gives the work to the stream, and waits once, in collect():
+// Steps on a GPU. The host makes the metadata of a step (ids, positions, slots, tables), sends it
+// in one copy from pinned memory, gives the work to the stream, and waits once, in collect():
 //
 //   submit()   metadata -> pinned -> GPU; forward pass, sampling
 //   collect()  what is wanted back -> pinned; waits

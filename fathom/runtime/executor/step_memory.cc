@@ -52,7 +52,8 @@ std::vector<BatchShape> largest_steps(const StepShape& s, int64_t key_chunk) {
   shapes.push_back(fresh_prompts(std::min(budget, key_chunk), length));
   shapes.push_back(fresh_prompts(budget, length));
   // All sequences decode; and all but one beside a prompt that fills the budget.
-  const Requests decodes{.count = s.max_num_seqs, .new_tokens = queries, .cached = length - queries};
+  const Requests decodes{
+      .count = s.max_num_seqs, .new_tokens = queries, .cached = length - queries};
   BatchShape decode;
   decode.decode = decodes;
   shapes.push_back(decode);
@@ -65,7 +66,8 @@ std::vector<BatchShape> largest_steps(const StepShape& s, int64_t key_chunk) {
   return shapes;
 }
 
-// Prompts in the absorbed form on a GPU: the kernel cuts keys by the number of queries and of pages.
+// Prompts in the absorbed form on a GPU: the kernel cuts keys by the number of queries and of
+// pages.
 void add_absorbed_prompts(const StepShape& s,
                           int64_t block_tokens,
                           std::vector<BatchShape>& shapes) {

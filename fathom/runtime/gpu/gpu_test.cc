@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/models/registry.h"
-#include "fathom/runtime/gpu/gpu_shapes.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/memory_plan.h"
 
 namespace fathom {
@@ -118,8 +118,7 @@ TEST(GpuPlan, HasRoomForEveryPromptInTheAbsorbedForm) {
     for (int64_t tokens = 1; tokens <= plan->shape.max_num_batched_tokens; tokens += 3) {
       BatchShape shape;
       shape.prefill = {.count = 1, .new_tokens = tokens, .cached = cached};
-      const auto needs =
-          dry_run(**model, shape, 1, nullptr, DryPass::kForward, &hopper_kernels(), &gpu);
+      const auto needs = dry_run(**model, shape, {.kernels = &hopper_kernels(), .gpu = &gpu});
       ASSERT_TRUE(needs.ok()) << needs.status().message();
       ASSERT_LE(needs->scratch_bytes, plan->step.scratch_bytes)
           << tokens << " tokens behind " << cached;

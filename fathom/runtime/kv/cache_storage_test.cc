@@ -68,7 +68,8 @@ TEST(CacheStorage, PoisonsOneBlockInEveryLayer) {
 }
 
 TEST(CacheStorage, EmptyCacheHasLayersWithoutPages) {
-  Result<CacheStorage> storage = CacheStorage::allocate(one_group(61, 576, Format::kBf16, 64), 0, 0);
+  Result<CacheStorage> storage =
+      CacheStorage::allocate(one_group(61, 576, Format::kBf16, 64), 0, 0);
 
   ASSERT_TRUE(storage.ok());
   EXPECT_EQ(storage->groups()[0].views.size(), 61u);

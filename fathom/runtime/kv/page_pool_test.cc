@@ -1,5 +1,6 @@
 #include "fathom/runtime/kv/page_pool.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include "fathom/base/rng.h"

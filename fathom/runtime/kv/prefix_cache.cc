@@ -8,15 +8,7 @@
 namespace fathom {
 namespace {
 
-enum class Tag : uint8_t {
-  kPurpose = 1,
-  kModel,
-  kLayout,
-  kCompute,
-  kSalt,
-  kParent,
-  kTokens
-};
+enum class Tag : uint8_t { kPurpose = 1, kModel, kLayout, kCompute, kSalt, kParent, kTokens };
 
 void put_u64(std::byte* to, uint64_t value) {
   for (int i = 0; i < 8; ++i)

@@ -1,8 +1,8 @@
 // Prefix cache: finds complete blocks whose content was computed before for the same tokens.
 //
-// Models that keep rings or states besides need those too, as they were behind the last token of the
-// prefix. So a block may have a snapshot, a slot that was copied when the block was complete; a hit
-// of such a model ends at the last block that has one, and what follows is computed again.
+// Models that keep rings or states besides need those too, as they were behind the last token of
+// the prefix. So a block may have a snapshot, a slot that was copied when the block was complete; a
+// hit of such a model ends at the last block that has one, and what follows is computed again.
 //
 // A block is named by a chain of SHA-256 digests, cut to 128 bits:
 //
@@ -35,7 +35,7 @@ using PrefixKey = std::array<uint64_t, 2>;
 struct PrefixDomain {
   std::string model_fingerprint;  ///< digest of weights and configuration
   std::string layout;             ///< CacheLayout::fingerprint(): what the bytes of a page mean
-  std::string compute;  ///< activation format and attention form, such as "bf16/by-phase"
+  std::string compute;            ///< activation format and attention form, such as "bf16/by-phase"
 };
 
 struct PrefixCacheStats {
@@ -121,8 +121,8 @@ class PrefixCache {
 
   // Told of evictions by one of the two pools.
   struct Observer final : PageObserver {
-    Observer(PrefixCache& cache, void (PrefixCache::*forget)(PageId))
-        : cache(cache), forget(forget) {}
+    Observer(PrefixCache& owner, void (PrefixCache::*method)(PageId))
+        : cache(owner), forget(method) {}
 
     void on_evict(PageId page) override { (cache.*forget)(page); }
 
@@ -132,7 +132,9 @@ class PrefixCache {
 
   void forget_block(PageId block);
   void forget_snapshot(PageId slot);
+
   Named& at(PageId block) { return named_[static_cast<size_t>(block)]; }
+
   std::span<int32_t> tokens_of(PageId block);
 
   CachePools& pools_;
@@ -140,9 +142,9 @@ class PrefixCache {
   Observer blocks_{*this, &PrefixCache::forget_block};
   Observer slots_{*this, &PrefixCache::forget_snapshot};
   std::unordered_map<PrefixKey, PageId, KeyHash> block_of_key_;
-  std::vector<Named> named_;             // [num_blocks], valid for shared blocks
-  std::vector<int32_t> tokens_;          // [num_blocks, block_tokens]
-  std::vector<PageId> block_of_slot_;    // [num_slots], of snapshots
+  std::vector<Named> named_;           // [num_blocks], valid for shared blocks
+  std::vector<int32_t> tokens_;        // [num_blocks, block_tokens]
+  std::vector<PageId> block_of_slot_;  // [num_slots], of snapshots
   PrefixCacheStats stats_;
 };
 

@@ -4,8 +4,8 @@
 //   truncate(n)  gives back what tokens from n on had: rejected drafts
 //   snapshot()   a second copy of rings and states, as they are now; resume() goes back to it
 //
-// Pages of groups that grow need no copies: they are shared by the prefix cache once complete, and a
-// truncated row is overwritten. Rings and states change in place, so who wants them later copies
+// Pages of groups that grow need no copies: they are shared by the prefix cache once complete, and
+// a truncated row is overwritten. Rings and states change in place, so who wants them later copies
 // them: the copies are named here (SlotCopy) and made by the executor before the next step.
 #pragma once
 
@@ -30,14 +30,12 @@ struct SlotCopy {
 
 /// Who owns which block, and which slot. Neither knows what lies there.
 struct CachePools {
-  CachePools(int64_t block_tokens, int64_t slack, int64_t num_blocks, int64_t num_slots)
-      : block_tokens(block_tokens), slack(slack), blocks(num_blocks), slots(num_slots) {}
+  CachePools(int64_t tokens_per_block, int64_t most_slack, int64_t num_blocks, int64_t num_slots)
+      : block_tokens(tokens_per_block), slack(most_slack), blocks(num_blocks), slots(num_slots) {}
 
   CachePools(const CacheLayout& layout, int64_t num_blocks, int64_t num_slots)
-      : CachePools(layout.block_tokens,
-                   layout.slack(),
-                   num_blocks,
-                   layout.has_slots() ? num_slots : 0) {}
+      : CachePools(
+            layout.block_tokens, layout.slack(), num_blocks, layout.has_slots() ? num_slots : 0) {}
 
   int64_t blocks_for(int64_t tokens) const { return ceil_div(tokens, block_tokens); }
 
@@ -65,8 +63,7 @@ class SequenceCache {
 
   /// Blocks that are missing for `tokens` tokens.
   int64_t missing(const CachePools& pools, int64_t tokens) const {
-    return std::max<int64_t>(
-        pools.blocks_for(tokens) - static_cast<int64_t>(blocks_.size()), 0);
+    return std::max<int64_t>(pools.blocks_for(tokens) - static_cast<int64_t>(blocks_.size()), 0);
   }
 
   /// Whether grow(tokens) would succeed.
