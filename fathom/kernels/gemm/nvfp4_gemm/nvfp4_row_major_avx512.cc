@@ -75,7 +75,8 @@ struct RowMajorNvfp4Tiles : Nvfp4Product {
               left < columns / 2 ? left : columns / 2, store);
     const auto& scales = *static_cast<const Nvfp4Scales*>(p.portable_weight);
     for (int64_t s = 0; s < columns / 64; ++s) {
-      load_scales(scales, n0, num_rows, k0 / 16 + 4 * s, tiles + s * kSuperTileBytes + kTileScales);
+      load_scales(scales, n0, num_rows, k0 / 16 + 4 * s,
+                  tiles + s * kSuperTileBytes + kSuperTileScales);
     }
   }
 
