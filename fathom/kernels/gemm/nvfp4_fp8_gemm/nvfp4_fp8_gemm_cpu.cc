@@ -9,7 +9,7 @@ using Args = Nvfp4Fp8Gemm::Args;
 
 Status run_portable(Exec& ex, const Args& a) {
   Products p = make_products(a.x, a.w, a.y);
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.decode_weight_row = decode_nvfp4_as_e4m3;
   p.x_type = ElementType::kF32;
   return run_decoded(ex, p, e4m3_x_row(p.k), products_portable,

@@ -73,7 +73,7 @@ struct RowMajorNvfp4Tiles : Nvfp4Product {
     };
     load_rows(p.codes + n0 * p.row_bytes, p.row_bytes, num_rows, k0 / 2,
               left < columns / 2 ? left : columns / 2, store);
-    const auto& scales = *static_cast<const Nvfp4Scales*>(p.portable_weight);
+    const auto& scales = p.weight.as<Nvfp4Scales>();
     for (int64_t s = 0; s < columns / 64; ++s) {
       load_scales(scales, n0, num_rows, k0 / 16 + 4 * s,
                   tiles + s * kSuperTileBytes + kSuperTileScales);

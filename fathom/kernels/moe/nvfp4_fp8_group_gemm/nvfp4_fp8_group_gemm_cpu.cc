@@ -10,7 +10,7 @@ using Args = Nvfp4Fp8GroupGemm::Args;
 
 Status run_portable(Exec& ex, const Args& a) {
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.decode_weight_row = decode_nvfp4_as_e4m3;
   p.x_type = ElementType::kF32;
   return run_grouped_decoded(

@@ -55,7 +55,7 @@ Status run(Exec& ex, const Args& a, ProductLoop loop, ElementType type) {
   const ResultScaling scaling{.factor = *a.x_scale.as<const float>()};
   const CodeWeight weight = code_weight(a.w);
   p.scaling = &scaling;
-  p.portable_weight = &weight;
+  p.weight = &weight;
   p.decode_weight_row = decode_code_row;
   p.x_type = type;
   const bool bf16 = type == ElementType::kBf16;
