@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 

@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "fathom/kernels/gemm/row_major_loops.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
+#include "fathom/kernels/cpu/products/row_major_loops.h"
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 #include "fathom/kernels/moe/code_products.h"
 
 namespace fathom {

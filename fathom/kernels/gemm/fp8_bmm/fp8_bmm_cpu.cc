@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/gemm/fp8_bmm/fp8_bmm.h"
 
 namespace fathom {

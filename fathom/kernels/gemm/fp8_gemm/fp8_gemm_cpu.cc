@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {

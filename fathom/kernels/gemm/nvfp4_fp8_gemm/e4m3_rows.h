@@ -2,7 +2,7 @@
 // variants and the checks of nvfp4_fp8_gemm and nvfp4_fp8_group_gemm share.
 #pragma once
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

@@ -1,6 +1,6 @@
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/e4m3_rows.h"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_fp8_gemm.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {

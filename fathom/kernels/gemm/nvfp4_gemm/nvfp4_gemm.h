@@ -4,8 +4,8 @@
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 

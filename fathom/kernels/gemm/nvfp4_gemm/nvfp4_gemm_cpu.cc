@@ -2,10 +2,10 @@
 
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {

@@ -1,6 +1,6 @@
+#include "fathom/kernels/cpu/products/row_major_loops.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_tiles_avx512.h"
-#include "fathom/kernels/gemm/row_major_loops.h"
 
 namespace fathom {
 namespace {

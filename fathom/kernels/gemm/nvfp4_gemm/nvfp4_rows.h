@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "fathom/formats/super_tile.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 
 namespace fathom {
 

@@ -1,5 +1,5 @@
 #include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/skewed_schedule.h"
 #include "fathom/kernels/moe/grouped_rows.h"

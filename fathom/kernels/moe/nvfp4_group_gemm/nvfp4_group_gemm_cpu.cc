@@ -2,8 +2,8 @@
 
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 

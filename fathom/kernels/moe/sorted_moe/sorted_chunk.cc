@@ -6,8 +6,8 @@
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 
 namespace fathom {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "fathom/formats/group_int.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"

@@ -1,11 +1,11 @@
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 
 namespace fathom {
 namespace {

@@ -10,8 +10,8 @@
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/cpu/products/product_operands_test.h"
 #include "fathom/kernels/gemm/int8_gemm/int_products.h"
-#include "fathom/kernels/gemm/product_operands_test.h"
 #include "fathom/kernels/kernels.h"
 
 namespace fathom {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fathom/kernels/core/variants.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

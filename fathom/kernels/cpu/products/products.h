@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/weight_source.h"
+#include "fathom/kernels/cpu/products/weight_source.h"
 
 namespace fathom {
 

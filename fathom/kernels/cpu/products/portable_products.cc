@@ -4,7 +4,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

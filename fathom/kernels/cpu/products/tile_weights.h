@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "fathom/formats/super_tile.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
