@@ -1,7 +1,6 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/row_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
@@ -45,10 +44,6 @@ Status run_swept(Exec& ex, const Args& a) {
   return run_sweep<Bf16Codec>(ex, product_of(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Bf16Codec>(ex, product_of(a));
-}
-
 Status run_each(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product_of(a), a.w.format()));
 }
@@ -63,14 +58,12 @@ constinit const VariantTable<Bf16Gemm> bf16_gemm_cuda{
     {"by_row", sm(90), "", kTraits, run_by_row, MathUnit::kF32, takes_one_row},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"swept", sm(90), "K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 
 constinit const VariantTable<Bf16Bmm> bf16_bmm_cuda{
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"swept", sm(90), "K<=16384", kTraits, run_swept, kBf16Unit, is_bf16},
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, kBf16Unit, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 

@@ -1,5 +1,4 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/held/held_products.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/spread/spread_products.cuh"
@@ -83,14 +82,6 @@ Status run_spread_over_warps(Exec& ex, const Args& a) {
   return run_spread(ex, product_of(a));
 }
 
-bool is_held(const Args& a) {
-  return is_bf16(a) && takes_held(product_of(a));
-}
-
-Status run_in_shared_memory(Exec& ex, const Args& a) {
-  return run_held(ex, product_of(a));
-}
-
 bool sweeps(const Args& a) {
   return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
 }
@@ -155,7 +146,6 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
     {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
-    {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
     {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,

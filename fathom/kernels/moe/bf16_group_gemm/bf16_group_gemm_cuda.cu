@@ -1,6 +1,5 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_experts.cuh"
@@ -34,10 +33,6 @@ Status run_swept(Exec& ex, const Args& a) {
   return run_sweep<Bf16Codec>(ex, product_of(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Bf16Codec>(ex, product_of(a));
-}
-
 Status run_each(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product_of(a), a.w.format()));
 }
@@ -59,7 +54,6 @@ Status run_bf16_experts(Exec& ex, const ProductCall& c) {
 constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda{
     {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
-    {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
 };
 

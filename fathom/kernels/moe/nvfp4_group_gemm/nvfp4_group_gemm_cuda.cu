@@ -1,8 +1,6 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/held/held_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/spread/spread_products.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
 #include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
@@ -40,24 +38,12 @@ Status run_spread_over_warps(Exec& ex, const Args& a) {
   return run_spread(ex, product_of(a));
 }
 
-bool is_held(const Args& a) {
-  return is_bf16(a) && takes_held(product_of(a));
-}
-
-Status run_in_shared_memory(Exec& ex, const Args& a) {
-  return run_held(ex, product_of(a));
-}
-
 bool sweeps(const Args& a) {
   return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
 }
 
 Status run_swept(Exec& ex, const Args& a) {
   return run_sweep<Nvfp4Codec>(ex, product_of(a));
-}
-
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Nvfp4Codec>(ex, product_of(a));
 }
 
 /// What comes as a reference call has it.
@@ -121,9 +107,8 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
   if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4<2>>(ex, c);
   if (takes_spread(c)) return run_spread(ex, c);
-  if (takes_held(c)) return run_held(ex, c);
   if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
-  return run_stream<Nvfp4Codec>(ex, c);
+  return run_any(ex, any_product_of(c, Format::kNvfp4));
 }
 
 }  // namespace cuda
@@ -136,9 +121,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
     {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"spread", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
      is_spread},
-    {"held", sm(90), "R<=32, K<=2048", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
     {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
-    {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,
      reordered_workspace},
     {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
