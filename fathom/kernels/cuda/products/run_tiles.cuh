@@ -10,9 +10,10 @@
 
 namespace fathom::cuda {
 
-/// From so many rows of x (of a matrix, on average) tiles are faster than streaming the weights.
+/// From so many rows of x (of a matrix, on average) tiles are faster than kernels of few rows.
 inline constexpr int kFewestTileRows = 17;
-/// Where a matrix makes less tiles than suits, two sweeps are faster up to 32 rows.
+/// Where a matrix makes less tiles than suits, `persistent` is faster up to 32 rows, though it
+/// reads w twice.
 inline constexpr int kFewestTileRowsOfOthers = 33;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 

@@ -1,9 +1,9 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/block_per_tile.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/spread/spread_products.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
@@ -17,8 +17,8 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Nvfp4Gemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs && streams(a, 64) &&
-         reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
+  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs &&
+         loads_in_vectors(a, 64) && reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
 /// From so many rows on tiles are faster: sooner where rows of w are many and have few k.
@@ -67,31 +67,31 @@ Status run_while_others_compute(Exec& ex, const Args& a) {
 /// has two blocks or more, or with so few rows of w that every multiprocessor of an H200, which is
 /// not asked here, has at most one tile. A row may have other bits among four rows of x than among
 /// five.
-bool is_spread(const Args& a) {
+bool is_split_k(const Args& a) {
   constexpr int64_t kFewest = int64_t{4} << 20;  // bytes of codes
-  constexpr int64_t kOneTileEach = 132 * kSpreadRows;
+  constexpr int64_t kOneTileEach = 132 * kSplitKRows;
   constexpr int64_t kMostK = 3584;
   constexpr int64_t kFewestRows = 5;
   const ProductCall c = product_of(a);
   const int64_t bytes = c.w_row * c.N;
   const bool pays = c.N <= kOneTileEach || (c.K <= kMostK && c.T >= kFewestRows);
-  return is_bf16(a) && takes_spread(c) && (bytes >= kLargeCodes || (bytes >= kFewest && pays));
+  return is_bf16(a) && takes_split_k(c) && (bytes >= kLargeCodes || (bytes >= kFewest && pays));
 }
 
-Status run_spread_over_warps(Exec& ex, const Args& a) {
-  return run_spread(ex, product_of(a));
+Status run_warp_split_k(Exec& ex, const Args& a) {
+  return run_split_k(ex, product_of(a));
 }
 
-bool sweeps(const Args& a) {
-  return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
+bool is_persistent(const Args& a) {
+  return is_bf16(a) && takes_persistent<Nvfp4Codec>(product_of(a));
 }
 
-Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Nvfp4Codec>(ex, product_of(a));
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Nvfp4Codec>(ex, product_of(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Nvfp4Codec>(ex, product_of(a));
+Status run_blocks_per_tile(Exec& ex, const Args& a) {
+  return run_block_per_tile<Nvfp4Codec>(ex, product_of(a));
 }
 
 /// What comes as a reference call has it.
@@ -101,7 +101,7 @@ Status run_reordered(Exec& ex, const Args& a) {
   if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
   if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4Matrix>(c, kFewestTileRows))
     return run_tiles<TileNvfp4Matrix>(ex, c);
-  return run_sweep<Nvfp4Codec>(ex, c);
+  return run_persistent<Nvfp4Codec>(ex, c);
 }
 
 int64_t reordered_workspace(const Args& a, const Exec&) {
@@ -121,7 +121,7 @@ AnyMatrix with_scales(AnyMatrix m, const View& scales, BlockScaleLayout layout, 
   return m;
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear)
@@ -144,13 +144,14 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_while_others_compute, MathUnit::kBf16,
      is_prefetched},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
-    {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
-     is_spread},
-    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
+    {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_warp_split_k, MathUnit::kBf16,
+     is_split_k},
+    {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_persistent_blocks,
+     MathUnit::kBf16, is_persistent},
+    {"block_per_tile", sm(90), "K<=32768", kTraits, run_blocks_per_tile, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,
      reordered_workspace},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom
