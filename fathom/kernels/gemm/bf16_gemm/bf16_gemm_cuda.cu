@@ -37,6 +37,10 @@ bool takes_one_row(const Args& a) {
   return is_bf16(a) && takes_rows(product_of(a));
 }
 
+bool suits_one_row(const Args& a, const DeviceInfo& gpu) {
+  return rows_pay(product_of(a), gpu.num_sms);
+}
+
 Status run_warp_per_row(Exec& ex, const Args& a) {
   return run_rows(ex, product_of(a));
 }
@@ -56,7 +60,8 @@ constexpr MathUnit kBf16Unit = MathUnit::kBf16;
 }  // namespace
 
 constinit const VariantTable<Bf16Gemm> bf16_gemm_cuda{
-    {"warp_per_row", sm(90), "", kTraits, run_warp_per_row, MathUnit::kF32, takes_one_row},
+    {"warp_per_row", sm(90), "", kTraits, run_warp_per_row, MathUnit::kF32, takes_one_row, nullptr,
+     suits_one_row},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"persistent", sm(90), "K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16, is_bf16},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},

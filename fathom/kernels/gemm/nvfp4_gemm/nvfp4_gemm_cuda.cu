@@ -44,38 +44,24 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
-/// Bytes of codes from which on a matrix has many tiles for every block.
-constexpr int64_t kLargeCodes = int64_t{16} << 20;
-
-/// Matrices of which so much has room beside what the kernel before has there, on an H200, which is
-/// not asked here, that every block runs at once and adds up sums once, from nine rows of x on
-/// twice.
 bool is_prefetched(const Args& a) {
-  const ProductCall c = product_of(a);
-  if (!is_bf16(a) || !takes_prefetched(c)) return false;
-  const int places = prefetched_places_of_h200(prefetched_split(c.K).slices);
-  const PrefetchedPlan plan = prefetched_plan(c, places);
-  const int most_rounds = c.T > kPrefetchedTokens ? 2 : 1;
-  return plan.blocks <= places && plan.late_tiles() <= plan.round * most_rounds;
+  return is_bf16(a) && takes_prefetched(product_of(a));
 }
 
-Status run_while_others_compute(Exec& ex, const Args& a) {
+bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
+  return prefetched_pays(product_of(a), gpu.num_sms);
+}
+
+Status run_prefetched_blocks(Exec& ex, const Args& a) {
   return run_prefetched(ex, product_of(a));
 }
 
-/// Large matrices, and those of some MiB with more rows of x and few k, so that a multiprocessor
-/// has two blocks or more, or with so few rows of w that every multiprocessor of an H200, which is
-/// not asked here, has at most one tile. A row may have other bits among four rows of x than among
-/// five.
 bool is_split_k(const Args& a) {
-  constexpr int64_t kFewest = int64_t{4} << 20;  // bytes of codes
-  constexpr int64_t kOneTileEach = 132 * kSplitKRows;
-  constexpr int64_t kMostK = 3584;
-  constexpr int64_t kFewestRows = 5;
-  const ProductCall c = product_of(a);
-  const int64_t bytes = c.w_row * c.N;
-  const bool pays = c.N <= kOneTileEach || (c.K <= kMostK && c.T >= kFewestRows);
-  return is_bf16(a) && takes_split_k(c) && (bytes >= kLargeCodes || (bytes >= kFewest && pays));
+  return is_bf16(a) && takes_split_k(product_of(a));
+}
+
+bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
+  return split_k_pays(product_of(a), gpu.num_sms);
 }
 
 Status run_warp_split_k(Exec& ex, const Args& a) {
@@ -141,11 +127,11 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
-    {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_while_others_compute, MathUnit::kBf16,
-     is_prefetched},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_prefetched_blocks, MathUnit::kBf16,
+     is_prefetched, nullptr, suits_prefetched},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
     {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_warp_split_k, MathUnit::kBf16,
-     is_split_k},
+     is_split_k, nullptr, suits_split_k},
     {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_persistent_blocks,
      MathUnit::kBf16, is_persistent},
     {"block_per_tile", sm(90), "K<=32768", kTraits, run_blocks_per_tile, MathUnit::kBf16, is_bf16},

@@ -19,6 +19,10 @@ bool takes_one_row(const Args& a) {
   return is_bf16(a) && takes_rows(product_of(a));
 }
 
+bool suits_one_row(const Args& a, const DeviceInfo& gpu) {
+  return rows_pay(product_of(a), gpu.num_sms);
+}
+
 Status run_warp_per_row(Exec& ex, const Args& a) {
   return run_rows(ex, product_of(a));
 }
@@ -37,7 +41,8 @@ constexpr MathUnit kBf16Unit = MathUnit::kBf16;
 }  // namespace
 
 constinit const VariantTable<LatentDownGemm> latent_down_gemm_cuda{
-    {"warp_per_row", sm(90), "", kTraits, run_warp_per_row, MathUnit::kF32, takes_one_row},
+    {"warp_per_row", sm(90), "", kTraits, run_warp_per_row, MathUnit::kF32, takes_one_row, nullptr,
+     suits_one_row},
     {"block_per_tile", sm(90), "K<=32768", kTraits, run_blocks_per_tile, kBf16Unit, is_bf16},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };

@@ -129,10 +129,6 @@ Gate gate_of(const GroupLimitedSoftmaxGate::Args& a) {
   return g;
 }
 
-/// From so many tokens on every warp of the GPU has four, and what counts is the number of
-/// instructions.
-constexpr int64_t kManyTokens = 16384;
-
 template <class K>
 Status run_warps(Exec& ex, const typename K::Args& a) {
   return run(ex, gate_of(a));
@@ -148,11 +144,11 @@ bool takes_quads(const typename K::Args& a) {
   return quads_take(gate_of(a));
 }
 
-/// Few tokens, or what quads do not take. So the other row need have no limit on tokens: the cases
-/// of any number of tokens run it where it is pinned.
+/// Few tokens, or what quads do not take. So the row of quads needs no limit on tokens, and where
+/// it is pinned it runs cases of any number.
 template <class K>
-bool takes_warps(const typename K::Args& a) {
-  return a.logits.dim(0) < kManyTokens || !takes_quads<K>(a);
+bool suits_warps(const typename K::Args& a, const DeviceInfo& gpu) {
+  return !quads_pay(a.logits.dim(0), gpu.num_sms) || !takes_quads<K>(a);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -160,7 +156,8 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 template <class K>
 constexpr VariantTable<K> gate_table() {
   return {
-      {"warp_per_token", sm(90), "", kTraits, run_warps<K>, MathUnit::kF32, takes_warps<K>},
+      {"warp_per_token", sm(90), "", kTraits, run_warps<K>, MathUnit::kF32, nullptr, nullptr,
+       suits_warps<K>},
       {"warp_per_four_tokens", sm(90), "", kTraits, run_quads<K>, MathUnit::kF32, takes_quads<K>},
   };
 }

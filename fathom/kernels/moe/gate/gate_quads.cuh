@@ -510,6 +510,13 @@ inline Status launch_quads(const Exec& ex, const Gate& g) {
   return launch_by_logits(g, [&]<class T>() { return launch_quads_from<T>(ex, g); });
 }
 
+/// Whether there are as many tokens as the warps of a GPU of so many multiprocessors take at once:
+/// what counts then is the number of instructions. On an H200 16,384 tokens of 256 experts take as
+/// long as 2,048 do with a warp a token (7.3 us, results/h200/all_kernels.csv).
+inline bool quads_pay(int64_t num_tokens, int num_sms) {
+  return num_tokens >= int64_t{kQuadTokens} * kQuadWarps * kQuadBlocks<32> * num_sms;
+}
+
 /// Numbers of experts of models, as far as lanes have them; 160 of them in softmax routers. Logits
 /// as they are, without softcap or bias of a softmax; scores that are not rounded.
 inline bool quads_take(const Gate& g) {

@@ -136,12 +136,6 @@ inline PrefetchedSplit prefetched_split(int K) {
   return {};
 }
 
-/// Blocks, or clusters of them, that an H200 runs at once with one on a multiprocessor, as it said
-/// itself (clusters_at_once).
-inline int prefetched_places_of_h200(int slices) {
-  return slices == 1 ? 132 : slices == 2 ? 66 : 30;
-}
-
 /// 2^32 / d, rounded up, for d > 1: the upper half of its product with n is n / d for n * d < 2^32.
 /// Of 1 it is 0: right for n = 0 alone, which is what a warp with one slot asks.
 constexpr uint32_t inverse_of(int d) {
@@ -211,6 +205,19 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   plan.share = plan.tiles * kPrefetchedRows / plan.slices;
   plan.share_inverse = inverse_of(plan.share);
   return plan;
+}
+
+/// Whether this is the fastest kernel for a product that takes_prefetched(): half of every
+/// multiprocessor has room for so much of the matrix that all blocks run at once and add up sums
+/// once; from nine rows of x on twice, as tiles for so many rows are slower than that.
+///
+/// Clusters are counted as if every multiprocessor had a place in one. A GPU runs somewhat fewer
+/// (an H200 30 of four blocks, not 33), which changes the choice for no matrix of a preset.
+inline bool prefetched_pays(const ProductCall& c, int num_sms) {
+  const int places = num_sms / prefetched_split(c.K).slices;
+  const PrefetchedPlan plan = prefetched_plan(c, places);
+  const int most_rounds = c.T > kPrefetchedTokens ? 2 : 1;
+  return plan.blocks <= places && plan.late_tiles() <= plan.round * most_rounds;
 }
 
 /// Whether the copy engine can bring everything.

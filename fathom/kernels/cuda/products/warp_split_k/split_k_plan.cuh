@@ -94,6 +94,22 @@ inline SplitKPlan split_k_plan(const ProductCall& c, int num_sms) {
   return plan;
 }
 
+/// Whether this is the fastest kernel for one matrix that takes_split_k(), by the bytes of codes
+/// that a multiprocessor has to bring. From 124 KiB on every block has many tiles, and memory is
+/// what bounds it: 94 % of the copy rate where a multiprocessor has 1 MB (36864 x 7168, one row of
+/// x, H200). From 31 KiB on it pays if no multiprocessor has more than one tile, or if a
+/// multiprocessor has two blocks (few k) and there are five rows of x, which others decode for more
+/// slowly. A row may so have other bits among four rows of x than among five.
+inline bool split_k_pays(const ProductCall& c, int num_sms) {
+  constexpr int64_t kManyBytes = 124 << 10;
+  constexpr int64_t kFewestBytes = 31 << 10;
+  constexpr int kFewestTokens = 5;
+  const int64_t bytes = c.w_row * c.N / num_sms;
+  if (bytes >= kManyBytes || bytes < kFewestBytes) return bytes >= kManyBytes;
+  return c.N <= num_sms * kSplitKRows ||
+         (c.T >= kFewestTokens && split_k_plan(c, num_sms).blocks >= 2);
+}
+
 /// Whether the copy engine brings whole tiles of matrices that follow each other. Two tiles fit
 /// then.
 inline bool takes_split_k(const ProductCall& c) {
