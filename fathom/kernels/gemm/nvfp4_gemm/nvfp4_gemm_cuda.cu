@@ -21,7 +21,7 @@ bool is_bf16(const Args& a) {
          loads_in_vectors(a, 64) && reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-/// From so many rows on tiles are faster: sooner where rows of w are many and have few k.
+/// From so many rows of x on `tiles` is the fastest: nine, or five where w has many short rows.
 int64_t fewest_rows(const Args& a) {
   constexpr int64_t kFewest = 9;
   constexpr int64_t kFewestOfShortRows = 5;
@@ -33,8 +33,9 @@ bool fills_tiles(const Args& a) {
          takes_tiles<TileNvfp4Matrix>(product_of(a), fewest_rows(a));
 }
 
-/// Of few rows of x blocks share tiles, and lend each other sums. As many bytes for many rows,
-/// which do not need them: memory that was planned for a long step must do for a short one.
+/// With few rows of x, blocks share tiles and lend each other sums, for which this is. A call of
+/// many rows lends none and asks for as much: the memory of a step is planned for the longest one,
+/// and a short one must find enough.
 int64_t tiles_workspace(const Args& /*a*/, const Exec& ex) {
   return lent_bytes(*ex.device);
 }
@@ -80,7 +81,8 @@ Status run_blocks_per_tile(Exec& ex, const Args& a) {
   return run_block_per_tile<Nvfp4Codec>(ex, product_of(a));
 }
 
-/// What comes as a reference call has it.
+/// The operands of a reference call (x in codes, w row-major, scales swizzled) are copied into the
+/// order that `tiles` and `persistent` read.
 Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   FATHOM_TRY(reorder(ex, a, nullptr, &c));

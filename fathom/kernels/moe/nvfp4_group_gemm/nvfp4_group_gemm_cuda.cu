@@ -46,7 +46,8 @@ Status run_persistent_blocks(Exec& ex, const Args& a) {
   return run_persistent<Nvfp4Codec>(ex, product_of(a));
 }
 
-/// What comes as a reference call has it.
+/// The operands of a reference call (x in codes, w row-major, scales swizzled) are copied into the
+/// order that `tiles` and `persistent` read.
 Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   const bool swizzled_x = a.x_scales.present() && a.x_scale_layout != BlockScaleLayout::kLinear;

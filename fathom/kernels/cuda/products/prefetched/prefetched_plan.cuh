@@ -1,5 +1,5 @@
-// How an NVFP4 product is shared out over blocks of which a multiprocessor has room for two: one
-// computes, one of the next launch already brings its weights. Host arithmetic alone.
+// How an NVFP4 product is shared out over blocks that take half of a multiprocessor each: while one
+// computes, one of the next launch beside it already brings its weights. Host arithmetic alone.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,10 @@ inline constexpr int kMostPrefetchedTiles = 32;      ///< of a block
 inline constexpr int kMostReceivedBytes = 16 << 10;  ///< of sums, of a block
 inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engine swizzles
 
-/// Where tiles come late, the next kernel is let start when a block has some 5 us left, as it takes
-/// 4 us until its blocks run and know that the one before is done. Sooner, its weights would come
-/// before those of this one. In tiles times the k that a block has at once.
+/// When a block lets the next kernel start, if some of its own tiles come late (have no slot at the
+/// beginning): with some 5 us of work left. The next kernel needs 4 us until its blocks run and
+/// know that this one is done. Let start sooner, its weights would come before the last ones of
+/// this one. Work is counted in tiles times the k that a block has at once.
 inline constexpr int kWorkLeft = 15360;
 inline constexpr int kWorkLeftOfMost = 12288;  ///< from nine rows of x on
 
