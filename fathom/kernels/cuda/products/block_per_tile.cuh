@@ -69,7 +69,7 @@ __device__ __forceinline__ uint4 load_x8_or_zeros(const ProductCall& c,
   return exists && k < c.K ? load_x8(c, row + k) : uint4{};
 }
 
-/// stage_x for groups of other k than those that follow each other: a lane has the 32 k of its four
+/// stage_x for codecs whose groups are not of neighbouring k: a lane loads the 32 k of its four
 /// groups, and turns them over.
 template <int kTiles, int kThreads>
 __device__ void stage_x_transposed(
@@ -137,8 +137,8 @@ __device__ void stage_x(
 
 /// Shared memory of a block, beside x: weights on their way, and their scales.
 ///
-///   slots[slot][row lane/4, that + 8][load][thread]: 16 bytes, written and read by one thread
-///   alone scales: [64 rows][pitch] E4M3, or one float a block of k
+///   slots[slot][row lane/4, that + 8][load][thread]: 16 bytes, of one thread alone
+///   scales: [64 rows][pitch] E4M3, or one float a block of k
 template <class Codec>
 struct WeightSlots {
   static constexpr int kSlot = 2 * Codec::kLoads * kBlockTileThreads;  // of 16 bytes
@@ -178,7 +178,7 @@ class BlockTileWeights {
       start(slot);
   }
 
-  /// The scales are there, for this thread's part of them. A barrier makes them everybody's.
+  /// This thread's part of the scales has come. After a barrier all threads may use all of them.
   __device__ static void wait_for_scales() { wait_copy_groups<Codec::kAhead>(); }
 
   /// Adds block number `i` of the slice, whose place is `slot`, and starts the block that follows
@@ -344,8 +344,8 @@ __device__ void add_sums(const ProductCall& c,
   }
 }
 
-/// Rows `rows` of a matrix, 8 * kTiles at a time. `started` runs before anything but weights is
-/// read.
+/// Rows `rows` of a matrix, 8 * kTiles at a time. `started` is called once the first weights are on
+/// their way, before anything else is read.
 template <class Codec, int kTiles, class Started>
 __device__ void block_tile_tile(const ProductCall& c,
                                 const BlockTilePlan& plan,

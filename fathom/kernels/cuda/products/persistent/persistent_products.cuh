@@ -32,7 +32,7 @@ inline constexpr int kPersistentPitch =
     kPersistentRows + 4;                     // floats: lanes of a quad in different banks
 inline constexpr int kMostSliceBlocks = 16;  // of 128 k
 
-/// Blocks of 128 k that come together: of short rows two, so that what a slot costs besides is paid
+/// Blocks of 128 k of a slot: two where these are few bytes, so that what every slot costs is paid
 /// half as often.
 template <class Codec>
 inline constexpr int kSlotBlocks = Codec::kLoads == 1 ? 2 : 1;

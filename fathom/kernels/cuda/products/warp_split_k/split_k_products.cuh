@@ -3,10 +3,10 @@
 // A tile is sixteen rows of w, whole in k: one piece of memory. A warp of the block does nothing
 // but ask the copy engine for tile after tile; the others have 512 k of every tile each and keep x
 // of those in registers. So shared memory is free for weights, and the warps that decode and
-// multiply, which bound this kernel, spend no instruction on bringing them. Every warp adds up its
-// part of a tile; one warp, another for every tile, adds up the parts in the order of k
-// and stores, two tiles later, so that nobody waits for the slowest. So a row has the same bits in
-// every batch and plan.
+// multiply, which bound this kernel, spend no instruction on bringing them. Every warp sums its
+// part of a tile. Two tiles later one warp, another for every tile, adds up the parts in the order
+// of k and stores, so that nobody waits for the slowest. A row so has the same bits in every batch
+// and plan.
 #pragma once
 
 #include "fathom/kernels/cuda/codecs.cuh"
