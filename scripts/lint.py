@@ -164,7 +164,7 @@ def check_kernels(paths: list[Path]) -> None:
         parts = path.parts
         if parts[:2] == ("fathom", "kernels") and len(parts) == 5:
             folder = path.parent
-            if parts[2] not in {"core", "conformance", "simd", "cuda"} and folder not in listed:
+            if parts[2] not in {"core", "conformance", "simd", "cpu", "cuda"} and folder not in listed:
                 problem(path, 1, "kernels.def: this group has no line in kernels.def")
 
 

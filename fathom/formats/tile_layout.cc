@@ -9,16 +9,14 @@
 #include "fathom/base/str_cat.h"
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/minifloat.h"
+#include "fathom/formats/super_tile.h"
 
 namespace fathom {
 namespace {
 
 constexpr int64_t kVectorBytes = 64;  // one 512-bit vector
-constexpr int64_t kSuperTileK = 64;   // nvfp4: k of a super-tile
-constexpr int64_t kSuperTileBytes = 576;
-constexpr int64_t kTileK = 16;  // nvfp4: k of a tile, one block scale a row
+constexpr int64_t kTileK = 16;        // nvfp4: k of a tile, one block scale a row
 constexpr int64_t kTileBytes = 128;
-constexpr int64_t kTileScales = 512;  // nvfp4: offset of the scale bytes in a super-tile
 constexpr int64_t kFp8BlockK = 128;
 
 bool is_fp8_block(Format format) {
@@ -84,7 +82,7 @@ void pack_nvfp4_row(const RowMajorMatrix& src, int64_t row, int64_t lane, uint8_
     std::memcpy(tile + first % 8 / 4 * kVectorBytes + lane * 4, lanes, 4);
   }
   for (int64_t block = 0; block < ceil_div(src.k, kTileK); ++block) {
-    group[block / 4 * kSuperTileBytes + kTileScales + block % 4 * 16 + lane] =
+    group[block / 4 * kSuperTileBytes + kSuperTileScales + block % 4 * 16 + lane] =
         nvfp4_scale_byte(src, row, block);
   }
 }
@@ -144,7 +142,7 @@ void decode_nvfp4_lane(const uint8_t* group, float global, int64_t lane, std::sp
     const size_t n = in_tile % 8 / 2;
     const uint8_t byte = vector[lane * 4 + static_cast<int64_t>(k % 2 * 2 + n / 2)];
     const E2m1 code{static_cast<uint8_t>(n % 2 == 0 ? byte & 15u : byte >> 4)};
-    const E4m3 scale{super_tile[kTileScales + static_cast<int64_t>(tile) * 16 + lane]};
+    const E4m3 scale{super_tile[kSuperTileScales + static_cast<int64_t>(tile) * 16 + lane]};
     out[k] = to_float(code) * (to_float(scale) * global);
   }
 }

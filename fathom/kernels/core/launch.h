@@ -67,11 +67,13 @@ inline bool call_fits(const auto& operands, int64_t* symbols) {
 template <Contract K>
 inline bool variant_fits(const Variant<K>& v,
                          const typename K::Args& args,
-                         const int64_t* symbols) {
+                         const int64_t* symbols,
+                         const DeviceInfo* device) {
   for (int i = 0; i < v.limits.size; ++i) {
     if (!v.limits.limits[static_cast<size_t>(i)].holds(symbols)) return false;
   }
-  return v.accepts == nullptr || v.accepts(args);
+  return (v.accepts == nullptr || v.accepts(args)) &&
+         (v.suits == nullptr || device == nullptr || v.suits(args, *device));
 }
 
 // Out of line: they run when something is wrong or recorded.
@@ -105,13 +107,13 @@ const Variant<K>* pick(Exec& ex,
   if (ex.pins != nullptr) [[unlikely]] {
     if (const auto name = pinned_variant(*ex.pins, op, K::kInfo); !name.empty()) {
       for (const Variant<K>& v : table) {
-        if (v.name == name && variant_fits(v, args, symbols)) return &v;
+        if (v.name == name && variant_fits(v, args, symbols, ex.device)) return &v;
       }
       return nullptr;
     }
   }
   for (const Variant<K>& v : table) {
-    if (variant_fits(v, args, symbols)) return &v;
+    if (variant_fits(v, args, symbols, ex.device)) return &v;
   }
   return nullptr;
 }

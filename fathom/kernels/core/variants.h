@@ -55,6 +55,8 @@ struct Variant {
   bool (*accepts)(const typename K::Args&) = nullptr;  ///< formats and layouts; null: all
   /// Bytes of scratch of a variant for a GPU. Null: none. (For the CPU the contract says.)
   int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
+  /// Whether a GPU of these figures is large or small enough for it; null: any.
+  bool (*suits)(const typename K::Args&, const DeviceInfo&) = nullptr;
 };
 
 /// One row as it is written in a table.
@@ -68,6 +70,7 @@ struct VariantRow {
   MathUnit unit = MathUnit::kF32;
   bool (*accepts)(const typename K::Args&) = nullptr;
   int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
+  bool (*suits)(const typename K::Args&, const DeviceInfo&) = nullptr;
 };
 
 inline constexpr int kMaxVariants = 10;
@@ -79,7 +82,8 @@ class VariantTable {
 
   constexpr VariantTable(std::initializer_list<VariantRow<K>> rows) {
     for (const VariantRow<K>& r : rows) {
-      add({r.name, r.needs, r.limits.list, r.traits, r.run, r.unit, r.accepts, r.workspace});
+      add({r.name, r.needs, r.limits.list, r.traits, r.run, r.unit, r.accepts, r.workspace,
+           r.suits});
     }
   }
 

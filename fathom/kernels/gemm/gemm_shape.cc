@@ -7,7 +7,7 @@
 #include "fathom/formats/pair_layout.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/contract.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 namespace {

@@ -36,7 +36,7 @@ float code_at(const CodeWeight& w, const uint8_t* row, int64_t k) {
 }  // namespace
 
 void decode_code_row(const Products& p, int64_t m, int64_t n, float* out) {
-  const auto& w = *static_cast<const CodeWeight*>(p.portable_weight);
+  const auto& w = p.weight.as<CodeWeight>();
   const uint8_t* row = w.codes + (m * w.n + n) * w.row_bytes;
   const int64_t block = w.block_k == 0 ? w.k : w.block_k;
   for (int64_t k0 = 0, b = 0; k0 < w.k; k0 += block, ++b) {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
@@ -23,7 +23,7 @@ enum class CodeScale : uint8_t {
   kF32AsBf16,  ///< stored in float32, used rounded to bf16
 };
 
-/// A stack of matrices [n, k] of codes. Plain data, see products.h; Products::portable_weight of
+/// A stack of matrices [n, k] of codes. Plain data, see products.h; Products::weight of
 /// the loops below.
 ///
 /// The scale of row n and block b of matrix m is element

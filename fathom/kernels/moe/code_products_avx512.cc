@@ -1,7 +1,7 @@
 #include <cstring>
 
-#include "fathom/kernels/gemm/row_major_loops.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
+#include "fathom/kernels/cpu/products/row_major_loops.h"
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 #include "fathom/kernels/moe/code_products.h"
 
 namespace fathom {
@@ -92,7 +92,7 @@ struct CodeTiles : PairTiles {
                    int64_t columns,
                    uint8_t* tiles,
                    float* scales) {
-    const auto& w = *static_cast<const CodeWeight*>(p.portable_weight);
+    const auto& w = p.weight.as<CodeWeight>();
     const int64_t n0 = group * 16;
     const int64_t num_rows = w.n - n0;
     // Of packed codes a last odd column shares its byte with nothing: the format pads it with 0.
@@ -171,7 +171,7 @@ struct CodeTiles : PairTiles {
 }  // namespace
 
 void code_products_avx512(const Products& p, const WorkItem& item, void* scratch) {
-  switch (static_cast<const CodeWeight*>(p.portable_weight)->type) {
+  switch (p.weight.as<CodeWeight>().type) {
     case CodeType::kE4m3:
       return RowMajorLoops<CodeTiles<E4m3Codes>>::run(p, item, scratch);
     case CodeType::kInt8:

@@ -1,9 +1,9 @@
 // Quantised activations of the grouped products: rows sorted by expert, decoded a piece at a time
-// into the workspace (gemm/decoded_rows.h), so that the workspace of a prefill does not grow with
-// its tokens. The pieces never show in the result.
+// into the workspace (cpu/products/decoded_rows.h), so that the workspace of a prefill does not
+// grow with its tokens. The pieces never show in the result.
 #pragma once
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 
 namespace fathom {
 

@@ -9,7 +9,7 @@
 //   fused_rope  absorbed, with rotation, cache write and concatenation in one kernel
 //
 // A table chooses the form of each phase. mla_project.cc has what comes before attention,
-// mla_prefill.cc the expanded forms, mla_decode.cc the absorbed ones.
+// mla_prefill.cc the expanded forms, mla_absorbed.cc the absorbed ones.
 #pragma once
 
 #include <cstdint>

@@ -24,25 +24,25 @@ enum class KeyTable : uint8_t {
 /// into values and must be 1 unless the cache is e4m3. kv_lens counts the current token, whose key
 /// is in the cache already. Entries of block_table past the last page in use, and rows of the last
 /// page past kv_lens, do not count. With table = kSlots the keys of a request lie anywhere: entry j
-/// of its row is the slot of key j. kv_lens[b] = 0 gives o = 0 and lse = -inf, or the sink. lse is
-/// natural, includes all scales but o_scale, and may be left out, as may sinks, a logit of each
-/// head without a value. q and o have one format, or q is e4m3 (codes, whose scale is in `scale`)
-/// and o bf16 or f32; both may be strided in tokens and heads; of the cache the page stride is
-/// free. `scale` is that of the model (never D^-1/2).
+/// of its row is the slot of key j. kv_lens[b] = 0 gives o = 0 and lse = -inf, or the sink.
+/// lse is natural and includes all scales but o_scale. sinks give each head a logit that has no
+/// value. Both may be left out. q and o have one format; or q is e4m3 (codes, whose scale is in
+/// `scale`) and o bf16 or f32. Both may be strided in tokens and heads; the cache may be strided in
+/// pages. `scale` is that of the model (never D^-1/2).
 ///
-/// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
-/// two of them, which keeps 16 bits of it. Keys are taken in blocks of 64 at absolute positions.
-/// Variants that divide long contexts over threads cut at absolute positions too (512, 1024, ..),
-/// give each split a state of its own and merge the states in order. So a row depends on its own
-/// query and keys alone: not on other requests, on pages, nor on the number of threads.
-/// Deterministic.
-/// On a GPU the tensor cores' variant cuts a request's keys into as many pieces as the shape of the
-/// call leaves multiprocessors for. There a weight enters as two bf16 in requests of at most 512
-/// keys and where it is a large part of the row's sum so far, else as one. Errors: InvalidArgument
-/// for kv_lens outside [0, M*S], pages outside [0, P), a kv_scale that is not finite and positive
-/// or goes with a format that has none, unequal formats of q and o, or a q_pe of another format
-/// than q, or whose width is not what q lacks. The reference's workspace size is workspace().
-/// Source: DeepSeek-V2 technical report, section 2.1.2; FlashMLA; Flash-Decoding (splits).
+/// Scores, softmax and sums are float32. Where products run in bf16, a weight of the softmax enters
+/// as the sum of two bf16 numbers, which keeps 16 bits of it. Keys are taken in blocks of 64 at
+/// absolute positions. Variants that divide long contexts over threads cut at absolute positions
+/// too (512, 1024, ..), give each split a state of its own and merge the states in order. So a row
+/// depends on its own query and keys alone: not on other requests, on pages, nor on the number of
+/// threads. Deterministic. On a GPU the tensor cores' variant cuts a request's keys into as many
+/// pieces as the shape of the call leaves multiprocessors for. There a weight enters as two bf16
+/// numbers in requests of at most 512 keys, and where it is a large part of the row's sum so far;
+/// else as one. Errors: InvalidArgument for kv_lens outside [0, M*S], pages outside [0, P), a
+/// kv_scale that is not finite and positive or goes with a format that has none, unequal formats of
+/// q and o, or a q_pe of another format than q, or whose width is not what q lacks. The reference's
+/// workspace size is workspace(). Source: DeepSeek-V2 technical report, section 2.1.2; FlashMLA;
+/// Flash-Decoding (splits).
 struct MlaDecode {
   static constexpr KernelInfo kInfo{
       .name = "mla_decode",

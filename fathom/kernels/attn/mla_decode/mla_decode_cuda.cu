@@ -296,23 +296,24 @@ Status run_rows(Exec& ex, const MlaDecode::Args& args) {
                        call);
 }
 
+/// What the kernels for tensor cores are written for; kTileD and kTileL of mla_decode_keys.cuh.
+constexpr const char* kTileShape = "D==576, L==512";
+static_assert(mla_decode::kTileD == 576 && mla_decode::kTileL == 512);
 constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 constexpr uint32_t kRowTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 
 }  // namespace
 
 constinit const VariantTable<MlaDecode> mla_decode_cuda{
-    {"few_rows", sm(90), "D==576, L==512", kTileTraits, run_few_rows, MathUnit::kBf16,
-     takes_few_rows},
-    {"wgmma", sm(90), "D==576, L==512", kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
+    {"few_rows", sm(90), kTileShape, kTileTraits, run_few_rows, MathUnit::kBf16, takes_few_rows},
+    {"wgmma", sm(90), kTileShape, kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},
 };
 
 constinit const VariantTable<MlaDecodeMulti> mla_decode_multi_cuda{
-    {"few_rows", sm(90), "D==576, L==512", kTileTraits, run_few_rows, MathUnit::kBf16,
-     takes_few_rows},
-    {"wgmma", sm(90), "D==576, L==512", kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
+    {"few_rows", sm(90), kTileShape, kTileTraits, run_few_rows, MathUnit::kBf16, takes_few_rows},
+    {"wgmma", sm(90), kTileShape, kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},
 };

@@ -22,23 +22,22 @@ enum class CausalMask : uint8_t {
 /// Request b owns query rows q_offsets[b] .. q_offsets[b+1]-1 and key rows kv_offsets[b] ..
 /// kv_offsets[b+1]-1. Head n of q meets head n / (N / Nk) of k and v. A window_left of w >= 0 hides
 /// keys that lie more than w before the last one that a causal mask would show. All operands but
-/// offsets may be strided in tokens and heads. q, k and v have one format; o that of q or another,
-/// and for e4m3 (codes, whose scales are in `scale` and o_scale) bf16 or f32. sinks, a logit of
-/// each head without a value, may be left out; so may lse, which is natural or of base 2 and
-/// includes the scale and the sink. A query that sees no key gets o = 0 and lse = -inf, or the
-/// sink.
+/// offsets may be strided in tokens and heads. q, k and v have one format. o has that of q or
+/// another; for e4m3 (codes, whose scales are in `scale` and o_scale) it is bf16 or f32. sinks give
+/// each head a logit that has no value. lse is natural or of base 2 and includes the scale and the
+/// sink. Both may be left out. A query that sees no key gets o = 0 and lse = -inf, or the sink.
 ///
-/// float32 scores, softmax and sums; where products run in bf16, a weight of the softmax enters as
-/// two of them, which keeps 16 bits of it (on a GPU only for queries that see at most 512 keys; the
-/// others' weights enter as one). Keys are taken in blocks of 64 or 128 from the request's first
-/// key, and blocks are merged in order (online softmax). So a row depends on its own query and keys
-/// alone: not on other rows, on how the queries of a request are cut into calls, nor on the number
-/// of threads. (One exception: keys of its own request that the mask hides must be finite.)
-/// Deterministic.
-/// The reference's bmm1_scale is scale, its bmm2_scale o_scale; its lse is of base 2; lengths and
-/// maxima are in the offsets, and o_sf_scale is for an FP4 output that no caller makes.
-/// Errors: InvalidArgument if offsets do not rise from 0 to T (to S), or formats differ.
-/// Source: Dao, "FlashAttention-2", algorithm 1; DeepSeek-V2 technical report, eq. 17 and 18.
+/// Scores, softmax and sums are float32. Where products run in bf16, a weight of the softmax enters
+/// as the sum of two bf16 numbers, which keeps 16 bits of it (on a GPU only for queries that see at
+/// most 512 keys; other weights enter as one number). Keys are taken in blocks of 64 or 128 from
+/// the request's first key, and blocks are merged in order (online softmax). So a row depends on
+/// its own query and keys alone: not on other rows, on how the queries of a request are cut into
+/// calls, nor on the number of threads. (One exception: keys of its own request that the mask hides
+/// must be finite.) Deterministic. The reference's bmm1_scale is scale, its bmm2_scale o_scale; its
+/// lse is of base 2; lengths and maxima are in the offsets, and o_sf_scale is for an FP4 output
+/// that no caller makes. Errors: InvalidArgument if offsets do not rise from 0 to T (to S), or
+/// formats differ. Source: Dao, "FlashAttention-2", algorithm 1; DeepSeek-V2 technical report, eq.
+/// 17 and 18.
 struct RaggedAttention {
   static constexpr KernelInfo kInfo{
       .name = "ragged_attention",

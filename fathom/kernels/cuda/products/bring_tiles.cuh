@@ -6,8 +6,8 @@
 
 namespace fathom::cuda {
 
-/// Whether weights come before the kernel that makes x is done: they are no kernel's result, nor is
-/// which of them are needed.
+/// Whether weights may come before the kernel that makes x is done: neither they nor the choice of
+/// experts is the result of a kernel.
 __device__ __forceinline__ bool begins_early(const ProductCall& c) {
   return c.offsets == nullptr && !c.w_is_made;
 }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void bring_token_scales(TileWalk<Codec, kTokens> walk
   }
 }
 
-/// Weights and x, by one thread that is never kept waiting by anything but a ring that is full.
+/// Weights and x, by one thread, which waits for nothing but room in the ring.
 template <class Codec, int kTokens>
 __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
                                             TileWalk<Codec, kTokens> walk,

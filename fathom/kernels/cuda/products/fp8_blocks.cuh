@@ -3,8 +3,8 @@
 #pragma once
 
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/block_per_tile.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
 
 namespace fathom::cuda::fp8_blocks {
 
@@ -17,12 +17,12 @@ ProductCall product(const Args& a) {
 
 template <class Args>
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && streams(a, 16);
+  return a.x.format == Format::kBf16 && loads_in_vectors(a, 16);
 }
 
 /// Tensor cores add E4M3 products with about 14 bits: enough for outputs of two bytes.
 template <class Args>
-bool fills_code_tiles(const Args& a) {
+bool fills_fp8_tiles(const Args& a) {
   return a.x.format == Format::kFp8Group && has_rows(a) && a.y.format != Format::kF32 &&
          takes_tiles<TileFp8Pair<true>>(product(a), 1);
 }
@@ -33,17 +33,17 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 }
 
 template <class Args>
-Status run_code_tiles(Exec& ex, const Args& a) {
+Status run_fp8_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8Pair<true>>(ex, product(a));
 }
 
 template <class Args>
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
+Status run_blocks_per_tile(Exec& ex, const Args& a) {
+  return run_block_per_tile<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
 }
 
 template <class Args>
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product(a), Format::kE4m3));
 }
 

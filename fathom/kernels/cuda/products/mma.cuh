@@ -5,12 +5,6 @@
 
 namespace fathom::cuda {
 
-/// Starts to bring sixteen bytes from global to shared memory, past the first cache, and nothing
-/// beside them. PTX ISA, cp.async.
-__device__ __forceinline__ void copy_16_async(uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
 /// Starts to bring kBytes (4, 8 or 16) from global to shared memory, past the first cache where
 /// they are sixteen; zeros instead where `exists` is false. PTX ISA, cp.async.
 template <int kBytes>

@@ -14,7 +14,8 @@ namespace fathom::cuda {
 struct LoadedFactors {
   float of[4];
 
-  /// Not before: a product made where factors were asked for would wait for all loads before it.
+  /// Multiplied here, not where they are loaded: there the product would wait for all earlier
+  /// loads.
   __device__ __forceinline__ float product() const {
     const auto there = [](float f) { return __uint_as_float(kept(__float_as_uint(f))); };
     return there(of[0]) * there(of[1]) * there(of[2]) * there(of[3]);
@@ -137,9 +138,9 @@ __device__ __forceinline__ RowRange rows_of_matrix(const ProductCall& c, int e) 
   return {first, c.offsets[e + 1] - first};
 }
 
-/// Brings x of a matrix, in bf16, and its global factor into the last cache while the kernel
-/// before, which may make x, still runs: of their lines those of one of `threads` threads that
-/// share them. No value of theirs is used before it is done.
+/// Brings x of a matrix (bf16) and its global factor into the last cache while the kernel before,
+/// which may make x, still runs. `threads` threads share the lines; this is one of them. No value
+/// is used before that kernel is done.
 __device__ __forceinline__ void bring_x_nearer(const ProductCall& c,
                                                int e,
                                                int thread,

@@ -10,9 +10,10 @@
 
 namespace fathom::cuda {
 
-/// From so many rows of x (of a matrix, on average) tiles are faster than streaming the weights.
+/// From so many rows of x (of a matrix, on average) tiles are faster than kernels of few rows.
 inline constexpr int kFewestTileRows = 17;
-/// Where a matrix makes less tiles than suits, two sweeps are faster up to 32 rows.
+/// Where a matrix makes less tiles than suits, `persistent` is faster up to 32 rows, though it
+/// reads w twice.
 inline constexpr int kFewestTileRowsOfOthers = 33;
 inline constexpr int kFewestExpertRows = 17;  ///< the same for experts
 
@@ -33,7 +34,8 @@ int slice_of(int stages, int split) {
   return (slice + Codec::kWEvery - 1) / Codec::kWEvery * Codec::kWEvery;
 }
 
-/// Slices of k, the shortest of four stages or more whose blocks are on the GPU all at once.
+/// Into how many slices to cut k: the shortest slices of at least four stages whose blocks are all
+/// on the GPU at once.
 template <class Codec, int kTokens>
 int tile_split(const DeviceInfo& gpu, int64_t tiles, int stages) {
   constexpr int kFewestStages = 4;
@@ -48,8 +50,8 @@ int tile_split(const DeviceInfo& gpu, int64_t tiles, int stages) {
   return best;
 }
 
-/// What blocks that share tiles need besides: memory for the sums that they lend each other, and
-/// counters that are zero. Without, tiles are not shared.
+/// What blocks need to share tiles: memory for the sums that they lend each other, and counters
+/// that are zero. Without it, tiles are not shared.
 struct TileRoom {
   float4* parts = nullptr;
   uint32_t* ready = nullptr;
@@ -61,8 +63,8 @@ inline int64_t lent_bytes(const DeviceInfo& gpu) {
   return int64_t{gpu.num_sms} * kMostTileWarps * kRowsOfWarp * kFewTokens * 4;
 }
 
-/// Clocks of a stage of k in a tile, roughly: products, 2048 or, E4M3 on both sides, 4096 a clock,
-/// or what waits for decoding.
+/// Clocks of a stage of k in a tile, roughly: those of its products (2,048 a clock; 4,096 with E4M3
+/// on both sides) or of decoding, whichever are more.
 template <class Codec, int kTokens>
 constexpr int64_t stage_clocks() {
   constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
@@ -75,8 +77,8 @@ constexpr int64_t stage_clocks() {
   return std::max(kProducts / (Codec::kCodes ? 4096 : 2048), kDecoding) + kBarriers;
 }
 
-/// All multiprocessors share the tiles equally, if there is room and no tile is of more blocks than
-/// a warp has lanes.
+/// Plans equal shares of all tiles for all multiprocessors, if there is room and no tile falls to
+/// more blocks than a warp has lanes.
 template <class Codec>
 void share_tiles(const ProductCall& c, int num_sms, const TileRoom& room, TilePlan* plan) {
   if (room.parts == nullptr || c.matrices > 1) return;
@@ -162,9 +164,9 @@ Status launch_tiles(Exec& ex, const ProductCall& c, const TileRoom& room) {
 
 inline constexpr int64_t kNoWay = int64_t{1} << 60;  ///< clocks of what cannot be
 
-/// Clocks of a product in tiles, roughly: rounds over the multiprocessors, in each the stages of a
-/// tile or a slice, or a share of them; no less than memory takes to give the weights. Then sums of
-/// other blocks are added up.
+/// Clocks of a product in tiles, roughly. Multiprocessors go through rounds of tiles, each of which
+/// takes the stages of a tile, a slice or a share; in all no less than memory takes to give the
+/// weights. Then sums of other blocks are added up.
 template <class Codec, int kTokens>
 int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
   constexpr int64_t kStart = 2500;         // and end of a tile
@@ -223,8 +225,8 @@ struct TileChoice {
   int rows = 0;
 };
 
-/// Rows of w whose tiles fill whole rounds over the multiprocessors, if that is one at least and
-/// leaves some.
+/// Rows of w whose tiles fill whole rounds over the multiprocessors: all of them if there is no
+/// whole round, or nothing would be left.
 template <class Codec, int kTokens>
 int rows_of_whole_rounds(const ProductCall& c, int num_sms) {
   if (c.offsets != nullptr || c.matrices > 1) return c.N;
@@ -236,8 +238,8 @@ int rows_of_whole_rounds(const ProductCall& c, int num_sms) {
   return rows > 0 && rows < c.N ? static_cast<int>(rows) : c.N;
 }
 
-/// Whether tiles of `tokens` rows of x suit T rows: those of few rows only as long as they have
-/// room for all, others where they are not half empty. `smallest`: there are no smaller ones.
+/// Whether tiles of `tokens` rows of x suit T rows. Tiles of few rows must have room for all rows;
+/// others must be more than half full, unless there are no smaller ones (`smallest`).
 inline bool suits_rows(int tokens, bool smallest, int T) {
   return (tokens > kFewTokens || T <= tokens) && (smallest || 2 * T > tokens);
 }

@@ -108,9 +108,9 @@ struct TileBf16 {
 };
 
 /// NVFP4 weights in layout kPairs (formats/pair_layout.h), decoded with their scales into
-/// registers. A warp decodes as long as it multiplies 256 rows of x; with fewer, four warpgroups
-/// keep each scheduler busy with four warps, and share what they read of x. `kSharedByBlocks`:
-/// tiles are.
+/// registers. A warp decodes for as long as it multiplies 256 rows of x. With fewer rows, four
+/// warpgroups keep each scheduler busy with four warps, and share what they read of x.
+/// `kSharedByBlocks`: blocks share tiles.
 template <int kComputing, bool kSharedByBlocks = false>
 struct TileNvfp4 {
   static constexpr bool kBlocksShare = kSharedByBlocks;
@@ -226,9 +226,9 @@ struct TileFp8 {
 };
 
 /// E4M3 weights and activations, multiplied as they are; sums of 128 k are scaled and added up in
-/// float32. `kBlocks`: a scale for 128 x 128 weights and one for 128 k of a row of x. Twice the
-/// rows of w in a block halve what it reads of x, which at this speed the last cache could not
-/// give.
+/// float32. `kBlocks`: a scale for 128 x 128 weights and one for 128 k of a row of x. A block has
+/// twice the rows of w that others have, so it reads half as much of x: at this speed the last
+/// cache could not give more.
 template <bool kBlocks, int kBlocksOfRows = 2>
 struct TileFp8Pair {
   static constexpr bool kBlocksShare = false;  ///< tiles

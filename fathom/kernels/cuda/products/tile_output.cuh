@@ -114,8 +114,9 @@ enum class Finish {
   kAny,
 };
 
-/// Where the rows of a tile lie in y, and their weights. Scattered ones are asked for once, a row
-/// of 32 in each lane, and not in the middle of the stores; each call is for all lanes of a warp.
+/// Where the rows of a tile lie in y, and their weights. Of rows that are scattered these are
+/// loaded once, before the stores: lane i has those of row i of 32. Each call is for all lanes of a
+/// warp.
 template <Finish kFinish, int kTokens>
 class TileRows {
  public:
@@ -411,10 +412,10 @@ __device__ __forceinline__ void lend_sums(const float (&d)[kSums], const TilePla
   }
 }
 
-/// Adds what blocks `first` and behind it, up to this one, have lent this warp of its tile, in
-/// their order, which is that of k; what is here comes last. Blocks wait for lower ones alone.
-/// Those are seen to start first, which CUDA does not promise, so that this ends however few run at
-/// once.
+/// Adds the sums of its tile that blocks `first` to the one before this have lent this warp, in
+/// their order, which is that of k; its own come last. A block waits for lower ones alone. Lower
+/// ones are seen to start first, though CUDA does not promise it: so this ends, however few blocks
+/// run at once.
 template <int kThreads, int kSums>
 __device__ __forceinline__ void take_sums(float (&d)[kSums], const TilePlan& plan, int first) {
   const int count = static_cast<int>(blockIdx.x) - first;

@@ -1,14 +1,17 @@
 // Products of many rows on the tensor cores of Hopper.
 //
 // A block takes 128 to 256 rows of w times kTokens rows of x. Weights are the first operand of
-// wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and a matrix with few
-// rows of x wastes no work on rows of w; only where scales of many rows of x change with every
-// stage is x the first (kXFirst). A warpgroup brings stages of k to shared memory ahead of two to
-// four that compute, a share of the rows of w each; while one decodes or scales, another
-// multiplies. With sixteen rows of x or fewer warps multiply each for itself.
-// Blocks stay and take tile after tile; or, where a matrix has too few tiles, the blocks of a
-// cluster share the k of one tile and add up their sums in the order of the slices; or all blocks
-// share all tiles equally, and lend each other the sums of parts of them (Codec::kBlocksShare).
+// wgmma, so that 4-bit and 8-bit weights can be decoded into its registers, and few rows of x waste
+// no work. (Where many rows of x have scales that change with every stage, x is the first operand:
+// kXFirst.) One warpgroup brings stages of k to shared memory. Two to four compute, each a share of
+// the rows of w; while one of them decodes or scales, another multiplies. With sixteen rows of x or
+// fewer each warp multiplies for itself.
+//
+// Tiles come to blocks in one of three ways:
+//   blocks stay and take tile after tile;
+//   where a matrix has too few tiles, the blocks of a cluster share the k of one tile and add up
+//   their sums in the order of the slices;
+//   all blocks share all tiles equally, and lend each other sums of parts (Codec::kBlocksShare).
 //
 // Shared memory: stages of [x: kTokens rows in panels of 128 bytes][w], then what comes beside them
 // (TileSide), outputs on their way, barriers, and the first tile of every expert. Where rows of w
@@ -122,16 +125,16 @@ class TileSums {
     barrier_wait(at_.full(walk.stage), walk.parity);
   }
 
-  /// Products with fragments in registers hold their warp until they begin, so that it cannot
-  /// decode: the warpgroups take turns, and one decodes while the other multiplies. With x first
-  /// one scales meanwhile.
+  /// A product with fragments in registers holds its warp until it begins, so the warp cannot
+  /// decode meanwhile. So the warpgroups take turns: one decodes (or, with x first, scales) while
+  /// the other multiplies.
   __device__ __forceinline__ void take_turn() {
     if constexpr (!kTurns) return;
     named_sync(4 + wg_, 2 * kWarpgroup);
   }
 
-  /// The same, once all fragments are there. The barrier's number depends on them, or so it looks:
-  /// otherwise the compiler decodes half of them in the turn.
+  /// The same, once all fragments are there. The barrier's number is made to look as if it depended
+  /// on them: otherwise the compiler decodes half of them after the turn has begun.
   template <int kSteps>
   __device__ __forceinline__ void take_turn_after(const uint32_t (&a)[kSteps][4]) {
     if constexpr (!kTurns) return;
@@ -229,8 +232,8 @@ class TileSums {
     warp_arrive(at_.free(previous));
   }
 
-  /// The same by products of single warps: with so few rows of x those of a warpgroup wait longer
-  /// for their operands in registers than they multiply, and hold up whoever decodes.
+  /// The same by products of single warps. With so few rows of x a warpgroup's product waits longer
+  /// for its operands in registers than it multiplies, and its warps cannot decode meanwhile.
   __device__ __forceinline__ void add_by_warps(Walk& walk) {
     static_assert(Memory::kOwnRing && Memory::kXEvery == Codec::kWEvery && kTokens == 16);
     const auto lane = static_cast<uint32_t>(lane_id());

@@ -68,8 +68,8 @@ inline constexpr int kSideRowBytes = 64;
 template <class Codec, int kTokens>
 struct TileMemory {
   static constexpr bool kOwnRing = Codec::kWEvery > 1;  ///< of w
-  /// Stages of k that a slot of the ring of x has. Few rows of x come with as many k as w does:
-  /// what a slot costs besides is paid less often.
+  /// Stages of k that a slot of the ring of x has. With few rows of x a slot has as many k as one
+  /// of w: what every slot costs is then paid less often.
   static constexpr int kXEvery = kOwnRing && kTokens <= kFewTokens ? Codec::kWEvery : 1;
   static constexpr int kXPanels = kXEvery * Codec::kStageK * Codec::kXElement / kPanelRowBytes;
   static constexpr int kXPanelBytes = kTokens * kPanelRowBytes;
@@ -319,9 +319,9 @@ __device__ __forceinline__ float block_scale(const ProductCall& c,
 }
 
 /// The scales of rows of x and of 128 rows of w, for the threads that bring them: where those of a
-/// tile lie, and those of two stages on their way. Nothing looks at what was asked for before
-/// keep(): a load and a wait in each stage would be what a stage takes. Rows behind the last have
-/// its scale, for sums that nobody stores.
+/// tile lie, and the scales of two stages that are on their way. Nothing uses a loaded scale before
+/// keep(); a load and a wait for it in every stage would take as long as a stage does. Rows behind
+/// the last one have its scale, for sums that nobody stores.
 template <class Codec>
 class TokenScales {
  public:

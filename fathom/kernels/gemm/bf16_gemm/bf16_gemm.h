@@ -14,8 +14,8 @@ namespace fathom {
 ///
 /// x and y may have strided rows; y must not overlap x. w is packed; bf16 weights in either layout,
 /// float32 weights row-major. y in float32 serves logits and routers.
-/// One float32 accumulator an output, over k in increasing order (pairs of k with `vdpbf16ps`; with
-/// `tdpbf16ps` even and odd k of 32 apart; both read subnormals as zero); y is rounded once. A
+/// Every output is one float32 sum over k in increasing order, rounded once to y. (`vdpbf16ps` adds
+/// pairs of k, `tdpbf16ps` the even and the odd k of 32 apart; both read subnormals as zero.) A
 /// row's bits depend on that row and on w alone: not on T, neighbours or threads. Deterministic.
 /// Errors: InvalidArgument for a weight whose layout does not fit its format.
 struct Bf16Gemm {

@@ -1,5 +1,5 @@
-#include "fathom/kernels/gemm/tile_weights.h"
-#include "fathom/kernels/gemm/tiles_amx.h"
+#include "fathom/kernels/cpu/products/tile_weights.h"
+#include "fathom/kernels/cpu/products/tiles_amx.h"
 
 namespace fathom {
 

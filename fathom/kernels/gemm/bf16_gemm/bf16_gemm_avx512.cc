@@ -1,5 +1,5 @@
-#include "fathom/kernels/gemm/stream_loops.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
+#include "fathom/kernels/cpu/products/stream_loops.h"
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 
 namespace fathom {
 namespace {

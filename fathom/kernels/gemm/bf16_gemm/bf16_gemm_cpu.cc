@@ -1,5 +1,5 @@
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 

@@ -1,5 +1,5 @@
 // bf16 weights as they lie in checkpoints and reference calls.
-#include "fathom/kernels/gemm/row_major_loops.h"
+#include "fathom/kernels/cpu/products/row_major_loops.h"
 
 namespace fathom {
 namespace {

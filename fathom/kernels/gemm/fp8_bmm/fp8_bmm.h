@@ -15,13 +15,14 @@ namespace fathom {
 ///
 /// w is packed [B, N, K] (the reference's [B, K, N] with every matrix column-major). x and y may be
 /// strided in heads and rows, so that [T, B, K] tensors can be passed with their first axes
-/// swapped; y must not overlap x. At most one of x and w is e5m2. Codes become bf16 exactly;
-/// float32 sums of 128 k in order, added up in order (the portable variant: one sum over k); times
-/// the product of the scales; rounded once to y. A row's bits depend on that row and on its matrix
-/// alone. Deterministic. NaN and the infinities of E5M2 follow IEEE rules (infinity times zero is
-/// NaN) within their own row or column. f16 results beyond 65504 are infinite. Errors:
-/// InvalidArgument if both are e5m2 or w has gaps. Source: DeepSeek-V2 technical report,
-/// section 2.1.2; sgl-project/sglang (bmm_fp8).
+/// swapped; y must not overlap x. At most one of x and w is e5m2.
+/// Codes become bf16 exactly. Sums of 128 k are float32, in order, and added up in order (the
+/// portable variant has one sum over k); then the product of the scales multiplies, and y is
+/// rounded once. A row's bits depend on that row and on its matrix alone. Deterministic. NaN and
+/// the infinities of E5M2 follow IEEE rules (infinity times zero is NaN) within their own row or
+/// column. f16 results beyond 65504 are infinite.
+/// Errors: InvalidArgument if both are e5m2 or w has gaps.
+/// Source: DeepSeek-V2 technical report, section 2.1.2; sgl-project/sglang (bmm_fp8).
 struct Fp8Bmm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_bmm",

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/gemm/fp8_bmm/fp8_bmm.h"
 
 namespace fathom {
@@ -16,7 +16,7 @@ View rows_first(View v) {
 Status run(Exec& ex, const Fp8Bmm::Args& a, ProductLoop loop, ElementType type) {
   const QuantView w = QuantView::dense(a.w);
   Products p = make_products(rows_first(a.x), w, rows_first(a.y));
-  p.portable_weight = &w;
+  p.weight = &w;
   const ResultScaling scaling{.factor =
                                   *a.x_scale.as<const float>() * *a.w_scale.as<const float>()};
   p.scaling = &scaling;

@@ -1,5 +1,5 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
+#include "fathom/kernels/cuda/products/block_per_tile.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_bmm/fp8_bmm.h"
 
@@ -34,12 +34,13 @@ ProductCall product(const Args& a) {
           .K = static_cast<int32_t>(a.w.dim(2))};
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  if (a.w.format == Format::kE5m2) return run_stream<Fp8Codec<__NV_E5M2, false>>(ex, product(a));
-  return run_stream<Fp8Codec<__NV_E4M3, false>>(ex, product(a));
+Status run_blocks_per_tile(Exec& ex, const Args& a) {
+  if (a.w.format == Format::kE5m2)
+    return run_block_per_tile<Fp8Codec<__NV_E5M2, false>>(ex, product(a));
+  return run_block_per_tile<Fp8Codec<__NV_E4M3, false>>(ex, product(a));
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product(a), a.w.format));
 }
 
@@ -48,8 +49,9 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<Fp8Bmm> fp8_bmm_cuda{
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_aligned},
-    {"each", sm(90), "", kTraits, run_each},
+    {"block_per_tile", sm(90), "K<=32768", kTraits, run_blocks_per_tile, MathUnit::kBf16,
+     is_aligned},
+    {"any_layout", sm(90), "", kTraits, run_any_layout},
 };
 
 }  // namespace fathom

@@ -20,7 +20,7 @@
 #include <immintrin.h>
 #include <utility>
 
-#include "fathom/kernels/gemm/product_rows.h"
+#include "fathom/kernels/cpu/products/product_rows.h"
 
 namespace fathom {
 

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 
@@ -20,12 +20,12 @@ namespace fathom {
 /// row-major [ceil(N/128), ceil(K/128)], which is what a column-major [K/128, N/128] is.
 /// x and y may have strided rows; y must not overlap x. Partial blocks at the ends of N and K have
 /// scales of their own.
-/// Codes become bf16 exactly. float32 inside a block over k in order, then one fused multiply-add
-/// with the product of the scales into the accumulator; y is rounded once. (The portable variant
-/// multiplies each code by its scale first; amx sums even and odd k of 32 apart.) A row's bits
-/// depend on that row and on w alone. Deterministic. A NaN code, scale or activation makes its
-/// outputs NaN, row by row; E4M3 has no infinity. Errors: InvalidArgument for missing or misshapen
-/// scales.
+/// Codes become bf16 exactly. The sum of a block is float32, over k in order; one fused
+/// multiply-add with the product of the scales brings it into the accumulator; y is rounded once.
+/// (The portable variant multiplies each code by its scale first; amx sums even and odd k of 32
+/// apart.) A row's bits depend on that row and on w alone. Deterministic. A NaN code, scale or
+/// activation makes its outputs NaN, row by row; E4M3 has no infinity.
+/// Errors: InvalidArgument for missing or misshapen scales.
 /// Source: DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM.
 struct Fp8BlockGemm {
   static constexpr KernelInfo kInfo{
@@ -61,14 +61,13 @@ struct Fp8BlockGemm {
 /// x may have strided rows; w is packed row-major (the reference's column-major [K, N]), its scales
 /// are float32 [N] or [N, 1]. Scales may be negative or zero. y may have strided rows and must not
 /// overlap x.
-/// Codes become bf16 exactly; float32 sums of 128 k in order, added up in order (the portable
-/// variant: one sum over k); then times x_scales[t], times w.scales[n], plus bias, each rounded to
-/// float32, and rounded once to y. A row's bits depend on that row and on w alone. Deterministic.
-/// The code NaN makes its row (of x) or column (of w) NaN; E4M3 has no infinity. f16 results beyond
-/// 65504 are infinite.
-/// Errors: InvalidArgument for missing or misshapen scales of w.
-/// Source: vLLM and sgl-project/sglang (fp8_scaled_mm); Micikevicius et al., "FP8 Formats for Deep
-/// Learning".
+/// Codes become bf16 exactly. Sums of 128 k are float32, in order, and added up in order (the
+/// portable variant has one sum over k). Then x_scales[t] and w.scales[n] multiply and bias is
+/// added, each rounded to float32; y is rounded once. A row's bits depend on that row and on w
+/// alone. Deterministic. The code NaN makes its row (of x) or column (of w) NaN; E4M3 has no
+/// infinity. f16 results beyond 65504 are infinite. Errors: InvalidArgument for missing or
+/// misshapen scales of w. Source: vLLM and sgl-project/sglang (fp8_scaled_mm); Micikevicius et al.,
+/// "FP8 Formats for Deep Learning".
 struct Fp8Gemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_gemm",
@@ -100,8 +99,8 @@ struct Fp8Gemm {
   static Status check(const Args& a);
 };
 
-/// Runs a loop on x of format fp8_group, decoded to bf16 codes with their scales behind or to
-/// float32 values.
+/// Runs a loop on x of format fp8_group, which is decoded first: to codes in bf16 with the scales
+/// of a row behind them, or to float32 values.
 Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, ElementType type);
 
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu;

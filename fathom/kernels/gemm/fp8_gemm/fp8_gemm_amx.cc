@@ -1,7 +1,7 @@
+#include "fathom/kernels/cpu/products/tile_weights.h"
+#include "fathom/kernels/cpu/products/tiles_amx.h"
 #include "fathom/kernels/gemm/fp8_gemm/few_row_loops.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_pairs_avx512.h"
-#include "fathom/kernels/gemm/tile_weights.h"
-#include "fathom/kernels/gemm/tiles_amx.h"
 
 namespace fathom {
 namespace {

@@ -1,5 +1,5 @@
-#include "fathom/kernels/gemm/panel_loops.h"
-#include "fathom/kernels/gemm/tiles_avx2.h"
+#include "fathom/kernels/cpu/products/panel_loops.h"
+#include "fathom/kernels/cpu/products/tiles_avx2.h"
 
 namespace fathom {
 namespace {

@@ -1,6 +1,6 @@
 // FP8 weights in layout kRows16, with x in bf16 or decoded from E4M3.
+#include "fathom/kernels/cpu/products/stream_loops.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_tiles_avx512.h"
-#include "fathom/kernels/gemm/stream_loops.h"
 
 namespace fathom {
 namespace {

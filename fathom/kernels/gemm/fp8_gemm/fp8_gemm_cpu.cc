@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {
@@ -59,7 +59,7 @@ Status run_fp8_gemm(Exec& ex, const Fp8Gemm::Args& a) {
   codes.values.format = Format::kE4m3;
   codes.scales = {};
   Products p = make_products(a.x, codes, a.y);
-  p.portable_weight = &codes;
+  p.weight = &codes;
   void* const whole = ex.workspace;
   WorkspaceCut cut(whole);
   const ResultScaling scaling{
@@ -103,7 +103,7 @@ Status Fp8BlockGemm::check(const Args& a) {
 
 Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, ElementType type) {
   Products p = make_products(a.x, a.w, a.y);
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.x_type = type;
   if (type == ElementType::kF32) {
     return run_decoded(ex, p, f32_row(p.k), loop, [&](int64_t, int64_t t, std::byte* out) {

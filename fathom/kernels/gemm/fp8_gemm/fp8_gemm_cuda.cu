@@ -1,5 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 
@@ -19,8 +19,8 @@ bool fills_tiles(const Args& a) {
   return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
 }
 
-Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Fp8Codec<__NV_E4M3, true>>(ex, fp8_blocks::product(a));
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, fp8_blocks::product(a));
 }
 
 }  // namespace blocks
@@ -42,7 +42,7 @@ ProductCall product(const Args& a) {
 }
 
 bool is_aligned(const Args& a) {
-  return streams(a, 16);
+  return loads_in_vectors(a, 16);
 }
 
 bool fills_tiles(const Args& a) {
@@ -54,11 +54,11 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8Pair<false>>(ex, product(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Fp8Codec<__NV_E4M3, false>>(ex, product(a));
+Status run_blocks_per_tile(Exec& ex, const Args& a) {
+  return run_block_per_tile<Fp8Codec<__NV_E4M3, false>>(ex, product(a));
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product(a), Format::kE4m3));
 }
 
@@ -68,21 +68,21 @@ Status run_each(Exec& ex, const Args& a) {
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
     {"tiles", sm(90), "", kTileTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16,
      blocks::fills_tiles},
-    {"code_tiles", sm(90), "", kTileTraits, fp8_blocks::run_code_tiles, MathUnit::kFp8,
-     fp8_blocks::fills_code_tiles},
-    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, blocks::run_swept, MathUnit::kBf16,
-     fp8_blocks::is_bf16},
-    {"streamed", sm(90), "K<=32768", kTraits, fp8_blocks::run_streamed, MathUnit::kBf16,
-     fp8_blocks::is_bf16},
-    {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, has_rows},
+    {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
+     fp8_blocks::fills_fp8_tiles},
+    {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, blocks::run_persistent_blocks,
+     MathUnit::kBf16, fp8_blocks::is_bf16},
+    {"block_per_tile", sm(90), "K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,
+     MathUnit::kBf16, fp8_blocks::is_bf16},
+    {"any_layout", sm(90), "", kTraits, fp8_blocks::run_any_layout, MathUnit::kF32, has_rows},
 };
 
 constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{
-    {"tiles", sm(90), "", kTileTraits, channels::run_in_tiles, MathUnit::kFp8,
+    {"fp8_tiles", sm(90), "", kTileTraits, channels::run_in_tiles, MathUnit::kFp8,
      channels::fills_tiles},
-    {"streamed", sm(90), "K<=32768", kTraits, channels::run_streamed, MathUnit::kBf16,
+    {"block_per_tile", sm(90), "K<=32768", kTraits, channels::run_blocks_per_tile, MathUnit::kBf16,
      channels::is_aligned},
-    {"each", sm(90), "", kTraits, channels::run_each, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kTraits, channels::run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fathom/formats/scale_layout.h"
+#include "fathom/kernels/cpu/products/product_operands_test.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
-#include "fathom/kernels/gemm/product_operands_test.h"
 #include "fathom/kernels/gemm/quantised_calls_test.h"
 
 namespace fathom {

@@ -1,6 +1,6 @@
 // FP8 weights as they lie in checkpoints and reference calls.
+#include "fathom/kernels/cpu/products/row_major_loops.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_tiles_avx512.h"
-#include "fathom/kernels/gemm/row_major_loops.h"
 
 namespace fathom {
 namespace {

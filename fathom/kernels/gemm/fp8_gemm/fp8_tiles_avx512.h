@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_pairs_avx512.h"
-#include "fathom/kernels/gemm/tiles_avx512.h"
 
 namespace fathom {
 

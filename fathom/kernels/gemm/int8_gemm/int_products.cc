@@ -40,7 +40,7 @@ int32_t dot(const int8_t* x, const int8_t* w, int64_t k) {
 }  // namespace
 
 void int_products_portable(const Products& p, const WorkItem& item, void* scratch) {
-  const auto& w = *static_cast<const IntWeight*>(p.portable_weight);
+  const auto& w = p.weight.as<IntWeight>();
   auto* rows = static_cast<int8_t*>(scratch);  // [16][k]
   for (int64_t g = item.group_begin; g < item.group_end; ++g) {
     const int64_t n0 = g * kTileRows;
@@ -62,7 +62,7 @@ Status run_int_codes(Exec& ex, const Products& p, const IntWeight& w, ProductLoo
   const DecodedRow row = DecodedRow::of(1, p.k, 1);
   Products decoded = p;
   decoded.k = align_up<int64_t>(p.k, 4);
-  decoded.portable_weight = &w;
+  decoded.weight = &w;
   return run_decoded(ex, decoded, row, loop, [&](int64_t m, int64_t t, std::byte* out) {
     const int8_t* from = codes + p.x_begin(m) + t * p.x_row_stride;
     std::memcpy(out, from, static_cast<size_t>(p.k));

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
@@ -19,7 +19,7 @@ enum class IntCodes : uint8_t {
   kW4a8Group,    ///< uint4, packed; a product takes int8(code * group_scale + group_zero)
 };
 
-/// Products::portable_weight of integer loops. Plain data, see products.h.
+/// Products::weight of integer loops. Plain data, see products.h.
 struct IntWeight {
   IntCodes codes = IntCodes::kInt8;
   const uint8_t* values = nullptr;

@@ -1,7 +1,7 @@
 // Running a product with rows of int8 codes.
 #pragma once
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/gemm/int8_gemm/int_products.h"
 
 namespace fathom {

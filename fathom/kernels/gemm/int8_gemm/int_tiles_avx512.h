@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "fathom/kernels/cpu/products/row_major_loops.h"
 #include "fathom/kernels/gemm/int8_gemm/int_products.h"
-#include "fathom/kernels/gemm/row_major_loops.h"
 
 namespace fathom {
 

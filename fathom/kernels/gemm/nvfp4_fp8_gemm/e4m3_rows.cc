@@ -41,7 +41,7 @@ void decode_scaled_e4m3(const View& x, const View& x_scales, int64_t t, float* o
 }
 
 void decode_nvfp4_as_e4m3(const Products& p, int64_t m, int64_t n, float* out) {
-  const auto& w = *static_cast<const QuantView*>(p.portable_weight);
+  const auto& w = p.weight.as<QuantView>();
   const std::span<float> row(out, static_cast<size_t>(w.cols()));
   const float factor = kNvfp4PerE4m3 * decode_blocks(w, m, n, row);
   for (float& value : row)

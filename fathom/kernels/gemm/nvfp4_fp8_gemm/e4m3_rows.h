@@ -2,7 +2,7 @@
 // variants and the checks of nvfp4_fp8_gemm and nvfp4_fp8_group_gemm share.
 #pragma once
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {
@@ -15,7 +15,7 @@ inline DecodedRow e4m3_x_row(int64_t k) {
 /// Row t of x, each code times its scale.
 void decode_scaled_e4m3(const View& x, const View& x_scales, int64_t t, float* out);
 
-/// Row n of matrix m, 8 global w8, of the QuantView that is Products::portable_weight
+/// Row n of matrix m, 8 global w8, of the QuantView that is Products::weight
 /// (Products::decode_weight_row).
 void decode_nvfp4_as_e4m3(const Products& p, int64_t m, int64_t n, float* out);
 

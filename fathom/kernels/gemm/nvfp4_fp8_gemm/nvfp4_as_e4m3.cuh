@@ -232,7 +232,7 @@ Status run_e4m3_tiles(Exec& ex, const Args& a) {
 
 /// Any layout and alignment, a warp an output.
 template <class Args>
-Status run_e4m3_each(Exec& ex, const Args& a) {
+Status run_e4m3_any_layout(Exec& ex, const Args& a) {
   AnyProduct p = any_product_of(e4m3_product(a), Format::kNvfp4);
   p.w.as_e4m3 = true;
   return run_any(ex, p);

@@ -1,15 +1,15 @@
 // Products with NVFP4 weights of activations in FP8 (W4A8), for tensor cores that multiply E4M3.
 //
-// A kernel of its own and no format of x of nvfp4_gemm: that one is exact in its weights, whatever
-// x is, and each of its variants says so; here the rounding of the weights is part of what is
-// computed. One contract would have two equations, and a pinned variant could change the result.
+// Why this is a kernel of its own, and FP8 no further format of x in nvfp4_gemm: there weights are
+// exact whatever x is; here their rounding is part of the equation. One contract would have two
+// equations, and pinning a variant could change the result.
 #pragma once
 
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 
@@ -23,17 +23,22 @@ namespace fathom {
 /// in any strides, as fp8_block_gemm has them. w in any layout; scales of w are linear, not
 /// negative and not NaN. `global` belongs to the matrix, or in layout kRows16 to 16 rows. x and y
 /// may have strided rows; y must not overlap x.
-/// Lossy, and never what a layer takes by itself. Against unquantised operands diff <= 7e-3, as for
-/// exact products with NVFP4 weights. An independent error adds half of its squared relative size
-/// to diff. NVFP4 itself: 4.2e-3 to 5.1e-3. x in E4M3, steps of 1/8 to 1/16 of a value whose error
-/// is even: 2.6 % root mean square, 3.3e-4. w8, codes 1.5, 3 and 6 off by 2 to 5 % under five of
-/// eight scales (formats/block_fp4.h): 2.1 %, 2.3e-4. Together 4.8e-3 to 5.7e-3.
-/// float32 over k in order, or sums of a group first, which tensor cores add with about 14 bits
-/// (variants whose unit is fp8; not for y in float32), then scaled and added up in float32; y is
-/// rounded once. A row's bits depend on that row and on w, and unless the variant is batch
-/// invariant on the number of rows. Deterministic. The code NaN or a NaN scale of x makes its own
-/// row NaN. Errors: InvalidArgument for missing or misshapen scales. Source: NVIDIA/Model-Optimizer
-/// (nvfp4_tensor.py); DeepSeek-V3 technical report, section 3.3.2 (sums of 128 k).
+/// Lossy: a layer never takes it unasked. Against unquantised operands diff <= 7e-3, the bound of
+/// exact products with NVFP4 weights. diff is a sum, to which an independent error adds half of its
+/// squared relative size:
+///   NVFP4 itself                                                       4.2e-3 to 5.1e-3
+///   x in E4M3: 2.6 % root mean square (steps of 1/8 to 1/16 of a value)          3.3e-4
+///   w8: 2.1 % (codes 1.5, 3 and 6 are off by 2 to 5 % under five of
+///       eight scales, formats/block_fp4.h)                                       2.3e-4
+///   together                                                           4.8e-3 to 5.7e-3
+/// Sums are float32 over k in order. Variants whose unit is fp8 sum each group on the tensor cores,
+/// with about 14 bits, and scale and add up these sums in float32; they leave y in float32 to
+/// others. y is rounded once. A row's bits depend on that row and on w; of variants that are not
+/// batch invariant, also on the number of rows. Deterministic. The code NaN or a NaN scale of x
+/// makes its own row NaN.
+/// Errors: InvalidArgument for missing or misshapen scales.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); DeepSeek-V3 technical report, section 3.3.2
+/// (sums of 128 k).
 struct Nvfp4Fp8Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_fp8_gemm",

@@ -1,6 +1,6 @@
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/e4m3_rows.h"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_fp8_gemm.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {
@@ -9,7 +9,7 @@ using Args = Nvfp4Fp8Gemm::Args;
 
 Status run_portable(Exec& ex, const Args& a) {
   Products p = make_products(a.x, a.w, a.y);
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.decode_weight_row = decode_nvfp4_as_e4m3;
   p.x_type = ElementType::kF32;
   return run_decoded(ex, p, e4m3_x_row(p.k), products_portable,

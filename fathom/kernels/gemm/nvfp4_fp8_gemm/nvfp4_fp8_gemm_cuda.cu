@@ -14,12 +14,12 @@ using Args = Nvfp4Fp8Gemm::Args;
 
 constinit const VariantTable<Nvfp4Fp8Gemm> nvfp4_fp8_gemm_cuda{
     // From the third tile of 128 rows of x on: counted, in GEMM_CUDA_NOTES.md.
-    {"decoded", sm(90), "T>=257", kDeterministic | kGraphSafe, run_decoded_tiles<Args>,
+    {"decoded_first", sm(90), "T>=257", kDeterministic | kGraphSafe, run_decoded_tiles<Args>,
      MathUnit::kFp8, fills_decoded_tiles<Args>, decoded_weights_workspace<Args>},
-    {"code_tiles", sm(90), "", kDeterministic | kGraphSafe, run_e4m3_tiles<Args>, MathUnit::kFp8,
+    {"fp8_tiles", sm(90), "", kDeterministic | kGraphSafe, run_e4m3_tiles<Args>, MathUnit::kFp8,
      fills_e4m3_tiles<Args>, ordered_workspace<Args>},
-    {"each", sm(90), "", kDeterministic | kBatchInvariant | kGraphSafe, run_e4m3_each<Args>,
-     MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kDeterministic | kBatchInvariant | kGraphSafe,
+     run_e4m3_any_layout<Args>, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/products.h"
 
 namespace fathom {
 
@@ -19,21 +19,24 @@ enum class BlockScaleLayout {
 ///
 ///   y[t,n] = global * alpha * sum_b scale[n,b] * ( sum_{k in block b} x[t,k] * code[n,k] )
 ///
-/// block b = 16 k. x is bf16 or float32, without alpha; or, W4A4, E2M1 codes (format nvfp4, low
-/// nibble first, K a multiple of 16) with x_scales, and then x[t,k] = code * x_scale[t, k/16].
+/// block b = 16 k. x is one of
+///   bf16 or float32, without x_scales and alpha;
+///   E2M1 codes (W4A4; format nvfp4, low nibble first, K a multiple of 16) with x_scales: then
+///   x[t,k] = code * x_scale[t, k/16].
 /// x and y may have strided rows (of whole bytes); y must not overlap x.
-/// `global` belongs to the matrix, or in layout kRows16 to 16 rows. alpha is one float32, what the
-/// activations' global scale asks for; it may be left out, and with it, row-major weights may have
-/// no global: the reference call passes alpha alone. x_scales are E4M3, linear [T, K/16] with any
-/// row stride, or swizzled; those of a row-major w likewise, packed.
-/// Codes become bf16 exactly, also times an E4M3 scale. float32 inside a block over k in order,
-/// then one fused multiply-add with the block scale into the accumulator; global, then alpha,
-/// multiply at the end and y is rounded once. (The portable variant multiplies each code by its two
-/// scales first, amx by its block scale, and sums even and odd k of 32 apart.) A row's bits depend
-/// on that row and on w alone. Deterministic. NaN and infinity in x or x_scales reach their own
-/// row; scales of w are not negative and not NaN. Errors: InvalidArgument for missing, superfluous
-/// or misshapen scales. Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block_fp4.h;
-/// sgl-project/sglang.
+/// `global` belongs to the matrix; in layout kRows16 every 16 rows have one. alpha is one float32,
+/// for the global scale of the activations. It may be left out (1). Where it is given, row-major
+/// weights may have no global, as in the reference call, which passes alpha alone.
+/// x_scales are E4M3: linear [T, K/16] with any row stride, or swizzled. Those of a row-major w are
+/// linear or swizzled too, packed.
+/// Codes become bf16 exactly, also times an E4M3 scale. The sum of a block is float32, over k in
+/// order; one fused multiply-add with the block scale brings it into the accumulator; at the end
+/// global, then alpha, multiply, and y is rounded once. (The portable variant multiplies each code
+/// by its two scales first. amx multiplies it by its block scale, and sums even and odd k of 32
+/// apart.) A row's bits depend on that row and on w alone. Deterministic. NaN and infinity in x or
+/// x_scales reach their own row; scales of w are not negative and not NaN.
+/// Errors: InvalidArgument for missing, superfluous or misshapen scales.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block_fp4.h; sgl-project/sglang.
 struct Nvfp4Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_gemm",

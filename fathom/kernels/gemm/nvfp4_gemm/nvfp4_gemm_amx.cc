@@ -1,6 +1,6 @@
+#include "fathom/kernels/cpu/products/tile_weights.h"
+#include "fathom/kernels/cpu/products/tiles_amx.h"
 #include "fathom/kernels/gemm/fp8_gemm/few_row_loops.h"
-#include "fathom/kernels/gemm/tile_weights.h"
-#include "fathom/kernels/gemm/tiles_amx.h"
 
 namespace fathom {
 namespace {
@@ -78,9 +78,6 @@ inline __attribute__((always_inline)) __m512i scaled_code(__m512i codes,
   bits = _mm512_subs_epu16(bits, scales.less);
   return _mm512_mask_add_epi16(bits, longer, bits, scales.more);
 }
-
-constexpr int64_t kSuperTileBytes = 576;  // formats/tile_layout.h has the diagram
-constexpr int64_t kCodeBytes = 512;
 
 /// E2M1 times 2^8, and +0 for -0 as tiles have it. Scales are taken times 2^-8, which a float16
 /// gives without a penalty for subnormals.
@@ -162,7 +159,7 @@ struct Nvfp4FewRows {
       __m512 scale[G];
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g)
-        scale[g] = load_scales(w + g * w_stride + kCodeBytes + tile * 16);
+        scale[g] = load_scales(w + g * w_stride + kSuperTileScales + tile * 16);
 #pragma GCC unroll 2
       for (int z = 0; z < 2; ++z) {
         __m512i codes[G];
@@ -234,7 +231,7 @@ void decode_nvfp4_tiles_amx(const uint8_t* super_tiles,
     for (int64_t line = 0; line < kSuperTileBytes; line += 64)
       _mm_prefetch(next + s * kSuperTileBytes + line, _MM_HINT_T1);
     for (int64_t tile = 0; tile < 4; ++tile) {
-      const RowScales scales(w + kCodeBytes + tile * 16);
+      const RowScales scales(w + kSuperTileScales + tile * 16);
       for (int64_t z = 0; z < 2; ++z) {
         const __m512i codes = _mm512_loadu_si512(w + tile * 128 + z * 64);
         _mm512_storeu_si512(out, scaled_code<0>(codes, table, scales));

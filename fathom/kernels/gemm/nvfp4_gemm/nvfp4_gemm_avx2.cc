@@ -1,5 +1,6 @@
-#include "fathom/kernels/gemm/panel_loops.h"
-#include "fathom/kernels/gemm/tiles_avx2.h"
+#include "fathom/formats/super_tile.h"
+#include "fathom/kernels/cpu/products/panel_loops.h"
+#include "fathom/kernels/cpu/products/tiles_avx2.h"
 
 namespace fathom {
 namespace {
@@ -7,9 +8,7 @@ namespace {
 struct Nvfp4Tiles : FloatTiles {
   static constexpr bool kHasGlobal = true;
   static constexpr int64_t kBlockK = 16;
-  static constexpr int64_t kSuperTileBytes = 576;  // formats/tile_layout.h has the diagram
   static constexpr int64_t kTileBytes = 128;
-  static constexpr int64_t kTileScales = 512;
 
   struct alignas(64) PanelMemory {
     float w[kChunkK][16];
@@ -58,7 +57,7 @@ struct Nvfp4Tiles : FloatTiles {
         decode_nibbles<0>(load_lanes(tile), half, memory->w + b * kBlockK);
         decode_nibbles<0>(load_lanes(tile + 64), half, memory->w + b * kBlockK + 8);
         V::store(memory->scales[b] + half * 8,
-                 load_scales(super_tile + kTileScales + b % 4 * 16 + half * 8));
+                 load_scales(super_tile + kSuperTileScales + b % 4 * 16 + half * 8));
       }
     }
     return {memory, k1 - k0};

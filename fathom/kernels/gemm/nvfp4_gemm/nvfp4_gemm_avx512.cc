@@ -1,5 +1,5 @@
+#include "fathom/kernels/cpu/products/stream_loops.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_tiles_avx512.h"
-#include "fathom/kernels/gemm/stream_loops.h"
 
 namespace fathom {
 namespace {

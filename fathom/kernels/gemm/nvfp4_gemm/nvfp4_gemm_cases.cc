@@ -310,9 +310,8 @@ void add_tile_cases(CaseList& list) {
   add({.t = 257, .n = 261, .k = 192, .y = Format::kF16, .y_gap = 0});
 }
 
-/// Few rows of x and whole blocks of 128 k: rows of w that end within a piece of eight or fewer,
-/// one piece or many blocks of them, one block of k, odd numbers of them and as many as warps
-/// share.
+/// Few rows of x and whole blocks of 128 k: rows of w that end within a tile, one tile or many,
+/// one block of k, odd numbers of them and many.
 void add_few_row_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
@@ -331,26 +330,15 @@ void add_few_row_cases(CaseList& list) {
     add({.t = t, .n = 2035, .k = 2048});
   for (int64_t t : {1, 2})
     add({.t = t, .n = 151, .k = 7168});
-  // So many rows of w that a chunk of them has one warp, two or four.
-  for (int64_t t : {1, 8}) {
-    add({.t = t, .n = 16390, .k = 512});
-    add({.t = t, .n = 8201, .k = 1024});
-    add({.t = t, .n = 4099, .k = 2048, .y_gap = 0});
-  }
-  // As much shared memory as a launch has without asking for it, but for a kernel's variables.
-  add({.t = 4, .n = 4096, .k = 2816});
-  // So many rows of w that they are swept, for eight rows of x, sixteen and more.
+  // So many rows of w that blocks stay for many tiles; eight rows of x, sixteen and more.
   for (int64_t t : {2, 11, 19})
     add({.t = t, .n = 7174, .k = 2176});
-  // More than two blocks of weights a multiprocessor, with the most rows of x that leave room for
-  // three.
-  add({.t = 5, .n = 19482, .k = 1536});
 }
 
 /// Few rows of x and 16 MiB of codes, or 4 MiB and five rows or at most 2,112 rows of w, K a
-/// multiple of 512, as many as it may be: spread over the warps of a block. Smaller ones are among
+/// multiple of 512, as many as it may be: split over the warps of a block. Smaller ones are among
 /// the cases of experts.
-void add_spread_cases(CaseList& list) {
+void add_split_k_cases(CaseList& list) {
   const auto add = [&](ProductShape s) {
     s.weight = Format::kNvfp4;
     s.x_gap = 8;
@@ -432,7 +420,7 @@ void add_nvfp4_gemm_cases(CaseList& list) {
   // Large ones for GPUs come last: a test makes cases until every CPU variant has had one.
   add_tile_cases(list);
   add_few_row_cases(list);
-  add_spread_cases(list);
+  add_split_k_cases(list);
   add_prefetched_cases(list);
   add_short_row_cases(list);
   const auto reference = [&](const char* op, int64_t n, int64_t k) {

@@ -2,10 +2,10 @@
 
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
-#include "fathom/kernels/gemm/run_products.h"
 
 namespace fathom {
 namespace {
@@ -165,13 +165,13 @@ Status run_quantised_x(Exec& ex, const Args& a, ProductLoop loop, ElementType ty
     const Nvfp4Scales scales{.scales = a.w.scales.as<const uint8_t>(),
                              .num_scales = p.k / kNvfp4Block,
                              .swizzled = a.w_scale_layout != BlockScaleLayout::kLinear};
-    p.portable_weight = &scales;
+    p.weight = &scales;
     if (a.w.global.present()) scaling.factor *= *a.w.global.as<const float>();
     return run_decoded_to(ex, p, a, loop);
   }
   void* const whole = ex.workspace;
   const QuantView w = with_linear_scales(ex, a, static_cast<uint8_t*>(whole));
-  p.portable_weight = &w;
+  p.weight = &w;
   ex.workspace = static_cast<std::byte*>(whole) + linear_scales_workspace(a);
   Status status = run_decoded_to(ex, p, a, loop);
   ex.workspace = whole;

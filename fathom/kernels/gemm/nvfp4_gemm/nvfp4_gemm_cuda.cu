@@ -1,10 +1,9 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/held/held_products.cuh"
+#include "fathom/kernels/cuda/products/block_per_tile.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/spread/spread_products.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
@@ -18,11 +17,11 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Nvfp4Gemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs && streams(a, 64) &&
-         reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
+  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs &&
+         loads_in_vectors(a, 64) && reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
-/// From so many rows on tiles are faster: sooner where rows of w are many and have few k.
+/// From so many rows of x on `tiles` is the fastest: nine, or five where w has many short rows.
 int64_t fewest_rows(const Args& a) {
   constexpr int64_t kFewest = 9;
   constexpr int64_t kFewestOfShortRows = 5;
@@ -34,8 +33,9 @@ bool fills_tiles(const Args& a) {
          takes_tiles<TileNvfp4Matrix>(product_of(a), fewest_rows(a));
 }
 
-/// Of few rows of x blocks share tiles, and lend each other sums. As many bytes for many rows,
-/// which do not need them: memory that was planned for a long step must do for a short one.
+/// With few rows of x, blocks share tiles and lend each other sums, for which this is. A call of
+/// many rows lends none and asks for as much: the memory of a step is planned for the longest one,
+/// and a short one must find enough.
 int64_t tiles_workspace(const Args& /*a*/, const Exec& ex) {
   return lent_bytes(*ex.device);
 }
@@ -45,72 +45,51 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4Matrix>(ex, product_of(a), room);
 }
 
-/// Bytes of codes from which on a matrix has many tiles for every block.
-constexpr int64_t kLargeCodes = int64_t{16} << 20;
-
-/// Matrices of which so much has room beside what the kernel before has there, on an H200, which is
-/// not asked here, that every block runs at once and adds up sums once, from nine rows of x on
-/// twice.
 bool is_prefetched(const Args& a) {
-  const ProductCall c = product_of(a);
-  if (!is_bf16(a) || !takes_prefetched(c)) return false;
-  const int places = prefetched_places_of_h200(prefetched_split(c.K).slices);
-  const PrefetchedPlan plan = prefetched_plan(c, places);
-  const int most_rounds = c.T > kPrefetchedTokens ? 2 : 1;
-  return plan.blocks <= places && plan.late_tiles() <= plan.round * most_rounds;
+  return is_bf16(a) && takes_prefetched(product_of(a));
 }
 
-Status run_while_others_compute(Exec& ex, const Args& a) {
+bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
+  return prefetched_pays(product_of(a), gpu.num_sms);
+}
+
+Status run_prefetched_blocks(Exec& ex, const Args& a) {
   return run_prefetched(ex, product_of(a));
 }
 
-/// Large matrices, and those of some MiB with more rows of x and few k, so that a multiprocessor
-/// has two blocks or more, or with so few rows of w that every multiprocessor of an H200, which is
-/// not asked here, has at most one tile. A row may have other bits among four rows of x than among
-/// five.
-bool is_spread(const Args& a) {
-  constexpr int64_t kFewest = int64_t{4} << 20;  // bytes of codes
-  constexpr int64_t kOneTileEach = 132 * kSpreadRows;
-  constexpr int64_t kMostK = 3584;
-  constexpr int64_t kFewestRows = 5;
-  const ProductCall c = product_of(a);
-  const int64_t bytes = c.w_row * c.N;
-  const bool pays = c.N <= kOneTileEach || (c.K <= kMostK && c.T >= kFewestRows);
-  return is_bf16(a) && takes_spread(c) && (bytes >= kLargeCodes || (bytes >= kFewest && pays));
+bool is_split_k(const Args& a) {
+  return is_bf16(a) && takes_split_k(product_of(a));
 }
 
-Status run_spread_over_warps(Exec& ex, const Args& a) {
-  return run_spread(ex, product_of(a));
+bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
+  return split_k_pays(product_of(a), gpu.num_sms);
 }
 
-bool is_held(const Args& a) {
-  return is_bf16(a) && takes_held(product_of(a));
+Status run_warp_split_k(Exec& ex, const Args& a) {
+  return run_split_k(ex, product_of(a));
 }
 
-Status run_in_shared_memory(Exec& ex, const Args& a) {
-  return run_held(ex, product_of(a));
+bool is_persistent(const Args& a) {
+  return is_bf16(a) && takes_persistent<Nvfp4Codec>(product_of(a));
 }
 
-bool sweeps(const Args& a) {
-  return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Nvfp4Codec>(ex, product_of(a));
 }
 
-Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Nvfp4Codec>(ex, product_of(a));
+Status run_blocks_per_tile(Exec& ex, const Args& a) {
+  return run_block_per_tile<Nvfp4Codec>(ex, product_of(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Nvfp4Codec>(ex, product_of(a));
-}
-
-/// What comes as a reference call has it.
+/// The operands of a reference call (x in codes, w row-major, scales swizzled) are copied into the
+/// order that `tiles` and `persistent` read.
 Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   FATHOM_TRY(reorder(ex, a, nullptr, &c));
   if (a.alpha.present()) c.factors[0] = a.alpha.as<const float>();
   if (a.y.format != Format::kF32 && takes_tiles<TileNvfp4Matrix>(c, kFewestTileRows))
     return run_tiles<TileNvfp4Matrix>(ex, c);
-  return run_sweep<Nvfp4Codec>(ex, c);
+  return run_persistent<Nvfp4Codec>(ex, c);
 }
 
 int64_t reordered_workspace(const Args& a, const Exec&) {
@@ -130,7 +109,7 @@ AnyMatrix with_scales(AnyMatrix m, const View& scales, BlockScaleLayout layout, 
   return m;
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear)
@@ -150,17 +129,17 @@ constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
     {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
 #endif
-    {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_while_others_compute, MathUnit::kBf16,
-     is_prefetched},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits, run_prefetched_blocks, MathUnit::kBf16,
+     is_prefetched, nullptr, suits_prefetched},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles, tiles_workspace},
-    {"spread", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
-     is_spread},
-    {"held", sm(90), "T<=8, K<=7168", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
-    {"swept", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
-    {"streamed", sm(90), "K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
+    {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits, run_warp_split_k, MathUnit::kBf16,
+     is_split_k, nullptr, suits_split_k},
+    {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, run_persistent_blocks,
+     MathUnit::kBf16, is_persistent},
+    {"block_per_tile", sm(90), "K<=32768", kTraits, run_blocks_per_tile, MathUnit::kBf16, is_bf16},
     {"reordered", sm(90), "K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,
      reordered_workspace},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

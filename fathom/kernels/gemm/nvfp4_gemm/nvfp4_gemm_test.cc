@@ -6,7 +6,7 @@
 
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
-#include "fathom/kernels/gemm/product_operands_test.h"
+#include "fathom/kernels/cpu/products/product_operands_test.h"
 #include "fathom/kernels/gemm/quantised_calls_test.h"
 
 namespace fathom {

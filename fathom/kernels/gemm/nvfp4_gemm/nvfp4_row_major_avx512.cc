@@ -1,6 +1,6 @@
+#include "fathom/kernels/cpu/products/row_major_loops.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_tiles_avx512.h"
-#include "fathom/kernels/gemm/row_major_loops.h"
 
 namespace fathom {
 namespace {
@@ -73,9 +73,10 @@ struct RowMajorNvfp4Tiles : Nvfp4Product {
     };
     load_rows(p.codes + n0 * p.row_bytes, p.row_bytes, num_rows, k0 / 2,
               left < columns / 2 ? left : columns / 2, store);
-    const auto& scales = *static_cast<const Nvfp4Scales*>(p.portable_weight);
+    const auto& scales = p.weight.as<Nvfp4Scales>();
     for (int64_t s = 0; s < columns / 64; ++s) {
-      load_scales(scales, n0, num_rows, k0 / 16 + 4 * s, tiles + s * kSuperTileBytes + kTileScales);
+      load_scales(scales, n0, num_rows, k0 / 16 + 4 * s,
+                  tiles + s * kSuperTileBytes + kSuperTileScales);
     }
   }
 

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
 /// Block scales E4M3 of a matrix [n, k]: linear [n, k/16], or swizzled 128x4 (scale_layout.h).
-/// Products::portable_weight of nvfp4_row_major_products_avx512. Plain data, see products.h.
+/// Products::weight of nvfp4_row_major_products_avx512. Plain data, see products.h.
 struct Nvfp4Scales {
   const uint8_t* scales = nullptr;
   int64_t num_scales = 0;  ///< of a row: k/16

@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/tiles_avx512.h"
+#include "fathom/formats/super_tile.h"
+#include "fathom/kernels/cpu/products/tiles_avx512.h"
 
 namespace fathom {
 
@@ -18,9 +19,7 @@ alignas(64) inline constexpr uint16_t kE2m1Bits[32] = {
 };
 
 struct Nvfp4Product : PairTiles {
-  static constexpr int64_t kSuperTileBytes = 576;
   static constexpr int64_t kTileBytes = 128;
-  static constexpr int64_t kTileScales = 512;
 
   /// total += super-tiles of 64 k times x, each block of 16 k times its scale.
   template <int T>
@@ -39,7 +38,7 @@ struct Nvfp4Product : PairTiles {
         set_zero(sum);
         add_codes<0>(V::load_pairs(tile), values, x, x_stride, sum);
         add_codes<0>(V::load_pairs(tile + kPairBytes), values, x + 8, x_stride, sum);
-        const F32 scale[1] = {load_scales(w + kTileScales + i * 16)};
+        const F32 scale[1] = {load_scales(w + kSuperTileScales + i * 16)};
         add_scaled(sum, scale, total);
         x += 16;
       }

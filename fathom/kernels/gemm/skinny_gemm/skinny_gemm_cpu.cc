@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/skinny_gemm/skinny_gemm.h"
 
 namespace fathom {

@@ -14,15 +14,16 @@ namespace fathom {
 
 /// Weights with a zero point per output channel.
 ///
-///   y[t,n] = float( sum_k x[t,k] * code[n,k] ) * x_scales[t] * w_scales[n] - x_sums[t] *
-///   w_zeros[n]
+///   y[t,n] = float( sum_k x[t,k] * code[n,k] ) * x_scales[t] * w_scales[n]
+///          - x_sums[t] * w_zeros[n]
 ///
-/// w_zeros[n] is zero point times scale; x_sums[t] the sum over k of the row before it was
-/// quantised, so that the second term takes the zero point off.
-/// x may have strided rows; y may, and may be given by the caller (in place of a new tensor); it
-/// must not overlap x. [T, 1] scales of the reference are [T].
-/// The sum is exact in int32, rounded to float32 once and after each scale; the second term is
-/// fused; one rounding to y, in f16 infinite beyond 65504. Every variant gives the same bits.
+/// w_zeros[n] is zero point times scale, x_sums[t] the sum over k of the row before it was
+/// quantised: the second term takes the zero point off.
+/// x and y may have strided rows; y must not overlap x. Scales that the reference has as [T, 1] are
+/// [T] here.
+/// The sum is exact in int32. It is rounded to float32 once, and after each scale; the second term
+/// is one fused multiply-add; y is rounded once (f16 beyond 65504 is infinite). Every variant gives
+/// the same bits.
 /// Deterministic; a row's bits depend on that row and on w alone. A scale, sum or zero that is NaN
 /// or infinite reaches its own row or column.
 /// Errors: InvalidArgument unless w is packed.

@@ -44,7 +44,7 @@ inline __attribute__((always_inline)) void load_tile(const uint8_t* tile, __m512
 }
 
 const IntWeight& weight_of(const Products& p) {
-  return *static_cast<const IntWeight*>(p.portable_weight);
+  return p.weight.as<IntWeight>();
 }
 
 /// Columns [k0, k0 + columns) of the row groups g .. g + num_groups - 1. The two groups of 32 rows

@@ -17,8 +17,10 @@ namespace fathom {
 /// without rows are not read. x and y may have strided rows; y must not overlap x. In layout
 /// kRows16, N must be a multiple of 16. `top_k`, the number of experts that a token chose, only
 /// serves the expected traffic in cost(). Deterministic; independent of other rows and of the
-/// number of threads. Errors: InvalidArgument for offsets that decrease or leave [0, R], for
-/// missing or misshapen scales. Source: DeepSeek-V3 technical report, section 2.1.2.
+/// number of threads.
+/// Errors: InvalidArgument for offsets that decrease or leave [0, R], and for a weight whose layout
+/// does not fit its format.
+/// Source: DeepSeek-V3 technical report, section 2.1.2.
 struct Bf16GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "bf16_group_gemm",

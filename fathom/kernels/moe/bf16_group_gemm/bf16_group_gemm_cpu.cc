@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 
 namespace fathom {

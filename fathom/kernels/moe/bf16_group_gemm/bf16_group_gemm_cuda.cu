@@ -1,7 +1,6 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_experts.cuh"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
@@ -14,7 +13,7 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Bf16GroupGemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && streams(a, 8);
+  return a.x.format == Format::kBf16 && a.w.format() == Format::kBf16 && loads_in_vectors(a, 8);
 }
 
 bool suits_tiles(const ProductCall& c) {
@@ -30,15 +29,11 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileBf16<false>>(ex, product_of(a));
 }
 
-Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Bf16Codec>(ex, product_of(a));
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Bf16Codec>(ex, product_of(a));
 }
 
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Bf16Codec>(ex, product_of(a));
-}
-
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product_of(a), a.w.format()));
 }
 
@@ -51,16 +46,16 @@ namespace cuda {
 
 Status run_bf16_experts(Exec& ex, const ProductCall& c) {
   if (suits_tiles(c)) return run_tiles<TileBf16<false>>(ex, c);
-  return run_sweep<Bf16Codec>(ex, c);
+  return run_persistent<Bf16Codec>(ex, c);
 }
 
 }  // namespace cuda
 
 constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda{
     {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, is_bf16},
-    {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+    {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
+     is_bf16},
+    {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

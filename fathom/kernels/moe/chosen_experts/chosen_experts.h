@@ -1,6 +1,7 @@
 // The experts of very few tokens without sorting: each token's chosen matrices are read where they
-// lie, and the shared expert is one more of them. Two kernels replace six of the grouped way (and
-// three of the shared expert), which counts where a decode step is made of microseconds.
+// lie, and the shared expert is one more of them. The grouped way takes six kernels for this and
+// three for the shared expert; here two do it all. In a decode step, where a launch costs as much
+// as the work in it, that is most of the time.
 #pragma once
 
 #include <array>
@@ -22,9 +23,10 @@ namespace fathom {
 /// its I columns are zeros. shared may be left out (S = 0). Matrices lie in rows; x and y may have
 /// strided rows and must not overlap. Deterministic; of one variant, a row's bits depend on that
 /// row, its experts and the matrices alone. NaN and infinity in x reach all of their own row.
-/// Errors: InvalidArgument for an odd J or P, a width of y other than K I + S, ids outside [-1, E)
-/// (on a GPU, whose memory the host does not see, larger ones are taken for -1), formats that
-/// differ. Source: DeepSeek-V3 technical report, section 2.1.2, eq. 12 (before the sum).
+/// Errors: InvalidArgument for an odd J or P, a width of y other than K I + S, formats that differ,
+/// and ids outside [-1, E). (The host does not see a GPU's memory: there larger ids are taken for
+/// -1.)
+/// Source: DeepSeek-V3 technical report, section 2.1.2, eq. 12 (before the sum).
 struct ChosenExpertsGateUp {
   static constexpr KernelInfo kInfo{
       .name = "chosen_experts_gate_up",

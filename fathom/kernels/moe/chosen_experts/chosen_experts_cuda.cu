@@ -388,7 +388,7 @@ bool gate_up_fits(const ChosenExpertsGateUp::Args& a) {
   return fits(a.x, a.experts, a.ids, a.shared);
 }
 
-Status gate_up_by_row(Exec& ex, const ChosenExpertsGateUp::Args& a) {
+Status gate_up_warp_per_row(Exec& ex, const ChosenExpertsGateUp::Args& a) {
   Call c = call_of(a);
   c.own_outputs = static_cast<int>(a.experts.dim(1) / 2);
   c.shared_outputs = a.shared.present() ? static_cast<int>(a.shared.dim(0) / 2) : 0;
@@ -399,7 +399,7 @@ bool down_fits(const ChosenExpertsDown::Args& a) {
   return fits(a.x, a.experts, a.ids, a.shared);
 }
 
-Status down_by_row(Exec& ex, const ChosenExpertsDown::Args& a) {
+Status down_warp_per_row(Exec& ex, const ChosenExpertsDown::Args& a) {
   Call c = call_of(a);
   c.weights = a.weights.as<const float>();
   c.weights_row = a.weights.stride(0);
@@ -494,14 +494,14 @@ LaunchShape each_shape(const View& y) {
   return {.blocks = (y.numel() + kWarps - 1) / kWarps, .threads = kWarps * 32};
 }
 
-Status gate_up_each(Exec& ex, const ChosenExpertsGateUp::Args& a) {
+Status gate_up_any_layout(Exec& ex, const ChosenExpertsGateUp::Args& a) {
   AnyCall c = any_call_of(a);
   c.own = a.experts.dim(1) / 2;
   c.H = a.x.dim(1);
   return launch_kernel(ex, each_output<gate_up_output>, each_shape(a.y), c);
 }
 
-Status down_each(Exec& ex, const ChosenExpertsDown::Args& a) {
+Status down_any_layout(Exec& ex, const ChosenExpertsDown::Args& a) {
   AnyCall c = any_call_of(a);
   c.weights = rows_of<const float>(a.weights);
   c.own = a.experts.dim(2);
@@ -514,13 +514,13 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<ChosenExpertsGateUp> chosen_experts_gate_up_cuda{
-    {"by_row", sm(90), "", kTraits, gate_up_by_row, MathUnit::kF32, gate_up_fits},
-    {"each", sm(90), "", kTraits, gate_up_each},
+    {"warp_per_row", sm(90), "", kTraits, gate_up_warp_per_row, MathUnit::kF32, gate_up_fits},
+    {"any_layout", sm(90), "", kTraits, gate_up_any_layout},
 };
 
 constinit const VariantTable<ChosenExpertsDown> chosen_experts_down_cuda{
-    {"by_row", sm(90), "", kTraits, down_by_row, MathUnit::kF32, down_fits},
-    {"each", sm(90), "", kTraits, down_each},
+    {"warp_per_row", sm(90), "", kTraits, down_warp_per_row, MathUnit::kF32, down_fits},
+    {"any_layout", sm(90), "", kTraits, down_any_layout},
 };
 
 }  // namespace fathom

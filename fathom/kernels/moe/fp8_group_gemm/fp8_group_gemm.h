@@ -21,9 +21,10 @@ namespace fathom {
 /// expert without rows are not read. x and y may have strided rows; y must not overlap x. In layout
 /// kRows16, N must be a multiple of 16. `top_k`, the number of experts that a token chose, only
 /// serves the expected traffic in cost(). Deterministic; independent of other rows and of the
-/// number of threads. The reference's problem_sizes say what shapes and offsets say already.
+/// number of threads. The reference's problem_sizes say nothing that shapes and offsets do not.
 /// Errors: InvalidArgument for offsets that decrease or leave [0, R], for missing or misshapen
-/// scales. Source: DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM.
+/// scales.
+/// Source: DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM.
 struct Fp8GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_group_gemm",

@@ -1,5 +1,5 @@
 #include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/skewed_schedule.h"
 #include "fathom/kernels/moe/grouped_rows.h"
@@ -41,7 +41,7 @@ void decode_f32_row(const Args& a, int64_t r, float* out) {
 template <ProductLoop kLoop, RunProducts kRun>
 Status run_plain(Exec& ex, const Args& a) {
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   return kRun(ex, p, kLoop);
 }
 
@@ -59,7 +59,7 @@ template <RunProducts kRun>
 Status run_portable(Exec& ex, const Args& a) {
   if (a.x.format != Format::kFp8Group) return run_plain<products_portable, kRun>(ex, a);
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.x_type = ElementType::kF32;
   return run_grouped_decoded(
       ex, p, f32_row(p.k), products_portable,

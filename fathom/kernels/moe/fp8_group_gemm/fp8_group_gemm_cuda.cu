@@ -27,11 +27,11 @@ template <class K>
 constexpr VariantTable<K> group_table() {
   return {
       {"tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16, fills_tiles},
-      {"code_tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_code_tiles, MathUnit::kFp8,
-       fp8_blocks::fills_code_tiles},
-      {"streamed", sm(90), "E<=1024, K<=32768", kTraits, fp8_blocks::run_streamed, MathUnit::kBf16,
-       fp8_blocks::is_bf16},
-      {"each", sm(90), "", kTraits, fp8_blocks::run_each, MathUnit::kF32, has_rows},
+      {"fp8_tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
+       fp8_blocks::fills_fp8_tiles},
+      {"block_per_tile", sm(90), "E<=1024, K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,
+       MathUnit::kBf16, fp8_blocks::is_bf16},
+      {"any_layout", sm(90), "", kTraits, fp8_blocks::run_any_layout, MathUnit::kF32, has_rows},
   };
 }
 
@@ -42,7 +42,7 @@ namespace cuda {
 Status run_fp8_experts(Exec& ex, const ProductCall& c) {
   if (c.x_scales != nullptr) return run_tiles<TileFp8Pair<true>>(ex, c);
   if (suits_tiles(c)) return run_tiles<TileFp8>(ex, c);
-  return run_stream<Fp8Codec<__NV_E4M3, true>>(ex, c);
+  return run_block_per_tile<Fp8Codec<__NV_E4M3, true>>(ex, c);
 }
 
 }  // namespace cuda

@@ -8,8 +8,8 @@
 #include "fathom/formats/block_fp8.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/kernels/core/test_exec.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
-#include "fathom/kernels/gemm/products.h"
 #include "fathom/kernels/moe/fp8_group_gemm/skewed_schedule.h"
 
 namespace fathom {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstddef>
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 
 namespace fathom {
 namespace {

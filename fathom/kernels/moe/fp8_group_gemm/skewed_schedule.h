@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fathom/kernels/core/exec.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
@@ -13,8 +13,8 @@ inline constexpr int64_t kHeavyRows = 64;
 /// Bytes of workspace of the schedule; a multiple of 64.
 int64_t skewed_workspace(int64_t num_experts);
 
-/// run_products (gemm/run_products.h) by expert load. Takes the schedule's memory from the front of
-/// ex.workspace.
+/// run_products (cpu/products/run_products.h) by expert load. Takes the schedule's memory from the
+/// front of ex.workspace.
 Status run_skewed_products(Exec& ex, const Products& p, ProductLoop loop);
 
 /// Thread that takes expert e whole, or -1 where all threads share it; `owner` has an element for

@@ -8,7 +8,7 @@
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/core/row_parallel.h"
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/gate/gate.h"

@@ -133,16 +133,17 @@ struct FusedMoeFp8Block {
 /// As FusedMoeBf16, with what an expert e of the reference brings along, each float32 [El] or
 /// absent:
 ///
-///   u' = up_scale[e] * u + bias_up;   g' = gate_scale[e] * g + bias_up
-///   g' = min(g', clamp[e]);  u' = u' within +-clamp[e];  h = g' * sigmoid(alpha[e] * g') * (u' +
-///   beta[e]) out = down_scale[e] * (w_down h) + bias_down[e]
+///   u'  = up_scale[e] * u + bias_up;    g' = gate_scale[e] * g + bias_up
+///   g'' = min(g', clamp[e]);            u'' = u' within +-clamp[e]
+///   h   = g'' * sigmoid(alpha[e] * g'') * (u'' + beta[e])
+///   out = down_scale[e] * (w_down h) + bias_down[e]
 ///
-/// (bias_up [El,2I] in the order of w_up, bias_down [El,H]; alpha, beta and clamp are SwiGLU's, 1,
-/// 0 and infinity where absent). u and g include the global scales of w_up if it has any; in the
-/// reference's call the weights have none, and the scalars stand for them.
-/// x is bf16 or float32; or E2M1 codes (format nvfp4) with x_scales E4M3 [T, H/16], linear, and
-/// then h is quantised to NVFP4 with global scale 1 as well: up_scale has that of w_down's input in
-/// it.
+/// bias_up is [El,2I] in the order of w_up, bias_down [El,H]. alpha, beta and clamp are SwiGLU's;
+/// absent, they are 1, 0 and infinity. u and g include the global scales of w_up if it has any; in
+/// the reference's call the weights have none, and the scalars stand for them.
+/// x is bf16 or float32; or E2M1 codes (format nvfp4) with x_scales E4M3 [T, H/16], linear. Of
+/// codes h is quantised to NVFP4 too, with global scale 1: up_scale then includes the global scale
+/// of w_down's input.
 ///
 /// Where expert outputs are wanted instead of y (the reference's do_finalize = false), `rows`
 /// [T*K,H] takes them sorted by expert, `weights` [T,K] the router's weights and `positions` [T,K]

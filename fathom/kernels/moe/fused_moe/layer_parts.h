@@ -39,11 +39,6 @@ struct GatedRows {
 /// Rows [begin, end), which all belong to expert e.
 void gate_rows(const GatedRows& g, int64_t e, int64_t begin, int64_t end, float* row);
 
-/// Floats of `row` of gate_rows.
-inline int64_t gate_row_floats(const View& out) {
-  return out.dim(1);
-}
-
 /// rows[begin, end) = rows * scale[e] + bias[e], each where it is given.
 void finish_rows(
     const View& rows, const View& scale, const View& bias, int64_t e, int64_t begin, int64_t end);

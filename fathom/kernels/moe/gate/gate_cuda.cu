@@ -1,7 +1,6 @@
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/moe/gate/gate.h"
-#include "fathom/kernels/moe/gate/gate_pairs.cuh"
 #include "fathom/kernels/moe/gate/gate_quads.cuh"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
 
@@ -130,18 +129,9 @@ Gate gate_of(const GroupLimitedSoftmaxGate::Args& a) {
   return g;
 }
 
-/// From so many tokens on there are pairs and quads for every multiprocessor, and what counts is
-/// the number of instructions.
-constexpr int64_t kManyTokens = 16384;
-
 template <class K>
 Status run_warps(Exec& ex, const typename K::Args& a) {
   return run(ex, gate_of(a));
-}
-
-template <class K>
-Status run_pairs(Exec& ex, const typename K::Args& a) {
-  return launch_pairs(ex, gate_of(a));
 }
 
 template <class K>
@@ -154,14 +144,11 @@ bool takes_quads(const typename K::Args& a) {
   return quads_take(gate_of(a));
 }
 
+/// Few tokens, or what quads do not take. So the row of quads needs no limit on tokens, and where
+/// it is pinned it runs cases of any number.
 template <class K>
-bool takes_pairs(const typename K::Args& a) {
-  return pairs_take(gate_of(a));
-}
-
-template <class K>
-bool has_no_pairs(const typename K::Args& a) {
-  return a.logits.dim(0) < kManyTokens || !takes_pairs<K>(a);
+bool suits_warps(const typename K::Args& a, const DeviceInfo& gpu) {
+  return !quads_pay(a.logits.dim(0), gpu.num_sms) || !takes_quads<K>(a);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -169,9 +156,9 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 template <class K>
 constexpr VariantTable<K> gate_table() {
   return {
-      {"warp", sm(90), "", kTraits, run_warps<K>, MathUnit::kF32, has_no_pairs<K>},
-      {"quads", sm(90), "", kTraits, run_quads<K>, MathUnit::kF32, takes_quads<K>},
-      {"pairs", sm(90), "", kTraits, run_pairs<K>, MathUnit::kF32, takes_pairs<K>},
+      {"warp_per_token", sm(90), "", kTraits, run_warps<K>, MathUnit::kF32, nullptr, nullptr,
+       suits_warps<K>},
+      {"warp_per_four_tokens", sm(90), "", kTraits, run_quads<K>, MathUnit::kF32, takes_quads<K>},
   };
 }
 

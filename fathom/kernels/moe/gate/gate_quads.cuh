@@ -1,6 +1,10 @@
-// Four tokens a warp, for very many tokens, by the same steps as two of them (gate_pairs.cuh): what
-// a token costs whatever the number of its experts (sorting, listing and ranking candidates) is
-// divided by four.
+// Four tokens (a quad) a warp, for very many tokens, where the number of instructions counts: what
+// a token costs whatever the number of its experts (sorting, listing and ranking) is divided by
+// four.
+//
+// Few experts of a token matter. So all experts get no more than a choice score that is near the
+// exact one (choice~: exact logits, or sigmoids by the approximate instructions), and those that
+// may be among the best, ten or so, get the exact score. They are the token's candidates.
 //
 // A token has eight lanes, each of which has an eighth of its experts: a group, where they are in
 // eight groups, so that groups need no exchanges. Logits are copied into shared memory of the
@@ -13,7 +17,9 @@
 //              off; a closer bound, found by halving, where it lets more than sixteen pass
 //   rank     = candidates whose exact choice score is larger, counted
 //
-// How a token is done depends on its logits alone.
+// What the approximation leaves open (groups of nearly the same rating), what does not fit (more
+// candidates than places, as ties make) and what has no place in an order (NaN, infinities) is done
+// again for the token, exactly and in rounds. How a token is done depends on its logits alone.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +27,7 @@
 
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
-#include "fathom/kernels/moe/gate/gate_pairs.cuh"
+#include "fathom/kernels/moe/gate/many_tokens.cuh"
 #include "fathom/kernels/moe/gate/quad_choices.cuh"
 
 namespace fathom::cuda {
@@ -44,7 +50,6 @@ struct alignas(16) QuadTokenMemory {
 };
 
 static_assert(sizeof(QuadTokenMemory) % 128 == 96);
-static_assert(sizeof(PairMemory::rounds) <= sizeof(QuadTokenMemory::choice));
 
 /// What a lane has of it: its first words are those of the lane's place.
 struct PlaceMemory {
@@ -61,7 +66,7 @@ static_assert(offsetof(PlaceMemory, id) == offsetof(QuadTokenMemory, id) &&
 /// Of a warp.
 union QuadMemory {
   QuadTokenMemory of[kQuadTokens];
-  PairMemory rounds;
+  uint32_t rounds[2 * kMostChosen];
 };
 
 /// Of a block.
@@ -191,7 +196,7 @@ __device__ __forceinline__ QuadCandidates candidates_of(const Gate& g,
 }
 
 /// The ranks of this lane's candidates among the first 8 kSlots of its token, as far as choice
-/// scores tell; slots from `count` on get their places. As rank_of of pairs.
+/// scores tell; slots from `count` on get their places.
 template <int kSlots>
 __device__ __forceinline__ void count_larger(const QuadTokenMemory& memory,
                                              const float (&choice)[kSlots],
@@ -310,7 +315,7 @@ __device__ __forceinline__ void choose_quad(const Gate& g,
     if constexpr (is_softmax(kChoice)) {
       score[i] = softmax.of(z) * inverse;
     } else {
-      choice[i] = exact_choice<kChoice>(g, z, all_bias[id[i]], score[i]);
+      choice[i] = exact_choice(z, all_bias[id[i]], score[i]);
     }
     choice[i] = slot < count ? choice[i] + 0.0f : -INFINITY;
   }
@@ -398,10 +403,53 @@ __device__ __forceinline__ unsigned route_quad(const Gate& g,
   return __ballot_sync(0xFFFFFFFFu, at.exists(g) && !can_be_told) & kFirstLanes;
 }
 
+// ---- rounds ----
+
+/// The biases of this lane's experts.
+template <int kItems>
+__device__ __forceinline__ void bias_of_lane(const float (&all)[32 * kItems],
+                                             float (&bias)[kItems]) {
+  if constexpr (kItems == kVector) {
+    load8(all + lane_id() * kItems, bias);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i)
+      bias[i] = all[lane_id() * kItems + i];
+  }
+}
+
+template <bool kGrouped, int kItems>
+__device__ __forceinline__ void route_in_rounds(const Gate& g,
+                                                int64_t t,
+                                                const float (&all_bias)[32 * kItems],
+                                                QuadMemory& memory) {
+  Scores<kItems, true, true> scores;
+  float bias[kItems];
+  bias_of_lane<kItems>(all_bias, bias);
+  scores.load(g, t);
+  scores.make(g, bias);
+  if (kGrouped) keep_groups_of_lanes(g, scores);
+  choose(g, t, scores, memory.rounds);
+  __syncwarp();
+}
+
+template <int kItems>
+__device__ __forceinline__ void share_bias(const Gate& g, float (&all_bias)[32 * kItems]) {
+  if (warp_id() != 0) return;
+  Scores<kItems, true, true> scores;
+  float bias[kItems];
+  scores.load_bias(g, bias);
+#pragma unroll
+  for (int i = 0; i < kItems; ++i)
+    all_bias[scores.expert(i)] = bias[i];
+}
+
+// ---- the kernel ----
+
 template <Choice kChoice, bool kGrouped, class T, int kItems>
 __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
     route_quads(const __grid_constant__ Gate g, const __grid_constant__ TokenSteps steps) {
-  // The kernel of pairs has them in vectors, or five to a lane.
+  // Rounds have all 32 lanes for a token.
   constexpr int kRoundItems = kItems * kTokenLanes / 32;
   __shared__ QuadBlock<T, kItems> block;
   let_next_start();
@@ -434,7 +482,7 @@ __global__ void __launch_bounds__(32 * kQuadWarps, kQuadBlocks<kItems>)
 #pragma unroll 1
     for (int i = 0; i < kQuadTokens; ++i) {
       if ((failed >> (kTokenLanes * i) & 1) != 0)
-        route_in_rounds<kGrouped, kRoundItems>(g, at.t + i, all_bias, memory.rounds);
+        route_in_rounds<kGrouped, kRoundItems>(g, at.t + i, all_bias, memory);
     }
   }
 }
@@ -462,14 +510,26 @@ inline Status launch_quads(const Exec& ex, const Gate& g) {
   return launch_by_logits(g, [&]<class T>() { return launch_quads_from<T>(ex, g); });
 }
 
-/// As pairs, where rows are copied whole and the groups kept have parts enough; neither scores that
-/// are rounded nor logits that are not taken as they are.
+/// Whether there are as many tokens as the warps of a GPU of so many multiprocessors take at once:
+/// what counts then is the number of instructions. On an H200 16,384 tokens of 256 experts take as
+/// long as 2,048 do with a warp a token (7.3 us, results/h200/all_kernels.csv).
+inline bool quads_pay(int64_t num_tokens, int num_sms) {
+  return num_tokens >= int64_t{kQuadTokens} * kQuadWarps * kQuadBlocks<32> * num_sms;
+}
+
+/// Numbers of experts of models, as far as lanes have them; 160 of them in softmax routers. Logits
+/// as they are, without softcap or bias of a softmax; scores that are not rounded.
 inline bool quads_take(const Gate& g) {
-  constexpr int64_t kMostTokens = std::numeric_limits<int>::max() / 4;
-  const bool parts_suffice =
-      g.keep_groups == g.num_groups || g.keep_groups * kLaneParts >= g.chosen;
-  return pairs_take(g) && g.in_vectors && parts_suffice && !g.rounds && !is_adjusted(g) &&
-         g.num_tokens <= kMostTokens;
+  constexpr int kMostKept = kCandidates / kLaneParts;  // groups: all parts of each have a place
+  constexpr int64_t kMostTokens = std::numeric_limits<int>::max() / kQuadTokens;
+  const bool softmax = g.scoring == Scoring::kSoftmax;
+  const bool experts_fit = g.num_experts == 256 || (g.num_experts == 160 && softmax);
+  const bool groups_fit =
+      g.keep_groups == g.num_groups || (g.num_groups == kQuadGroups && g.keep_groups <= kMostKept &&
+                                        g.keep_groups * kLaneParts >= g.chosen);
+  const bool adjusted = softmax && (g.bias != nullptr || g.softcap != 0.0f);
+  return experts_fit && g.in_vectors && groups_fit && !adjusted && !g.rounds && g.chosen > 0 &&
+         g.chosen <= kMostChosen && g.num_tokens <= kMostTokens;
 }
 
 }  // namespace fathom::cuda

@@ -8,7 +8,7 @@
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
-#include "fathom/kernels/moe/gate/pair_choices.cuh"
+#include "fathom/kernels/moe/gate/quad_choices.cuh"
 
 namespace fathom::cuda {
 

@@ -3,16 +3,32 @@
 // for.
 #pragma once
 
+#include "fathom/kernels/cuda/arithmetic.cuh"
+#include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/moe/gate/gate_warp.cuh"
-#include "fathom/kernels/moe/gate/pair_choices.cuh"
 
 namespace fathom::cuda {
 
 inline constexpr int kQuadTokens = 4;
 inline constexpr int kTokenLanes = 8;  // of a token: lane 8 i + j serves token i, in place j
 inline constexpr int kLaneParts = 4;
-static_assert(kTokenLanes == kPairGroups, "a lane has the experts of a group");
+inline constexpr int kQuadGroups = kTokenLanes;  // a lane has the experts of a group
+inline constexpr int kCandidates = 16;           // of a token
+inline constexpr int kMostChosen = 8;
+
+/// What choice~ may differ from the choice score. A sigmoid of the approximate instructions is off
+/// by less than 2^-22 (2 ulp of the exponential, times s (1 - s), and 1 ulp of the reciprocal); the
+/// sum with a bias rounds once more, by a part of itself. These are several times as large.
+inline constexpr float kSlack = 0x1p-18f;
+inline constexpr float kSlackOfSize = 0x1p-20f;
+
+/// What a router goes by, as far as code depends on it.
+enum class Choice : uint8_t { kLogit, kSigmoid };
+
+constexpr bool is_softmax(Choice choice) {
+  return choice == Choice::kLogit;
+}
 
 /// Experts kItems j .. kItems j + kItems - 1, which are a group of eight, lie in lane j of a token;
 /// in the order of expert_of, a quarter of them a part.
@@ -80,6 +96,49 @@ struct FoursOfLane {
   }
 };
 
+/// The exact choice score of an expert with logit z by its sigmoid, and its score.
+__device__ __forceinline__ float exact_choice(float z, float bias, float& score) {
+  const float inverse = 1.0f + expf(-z);
+  score = inverse <= kMostInverted ? reciprocal_above_one(inverse) : 1.0f / inverse;
+  return score + bias;
+}
+
+/// A sigmoid by the approximate instructions.
+__device__ __forceinline__ float near_sigmoid(float z) {
+  constexpr float kMinusLog2e = -1.4426950408889634f;
+  return approximate_reciprocal(1.0f + exp2_approx(z * kMinusLog2e));
+}
+
+/// NaN left out; -inf if there is nothing else.
+template <int kItems>
+__device__ __forceinline__ float largest(const float (&choice)[kItems]) {
+  float most = -INFINITY;
+#pragma unroll
+  for (float c : choice)
+    most = fmaxf(most, c);
+  return most;
+}
+
+/// Values, no NaN, in falling order of the places of kPlaces lanes, kStride apart. The first step
+/// of every size compares places from both ends, so that the lower place keeps the larger value in
+/// all steps.
+template <int kPlaces, int kStride>
+__device__ __forceinline__ float sort_lanes(float value) {
+  const int place = lane_id() / kStride % kPlaces;
+  const auto exchange = [&](int with, int upper) {
+    const float other = __shfl_xor_sync(0xFFFFFFFFu, value, with * kStride);
+    value = (other > value) == ((place & upper) == 0) ? other : value;
+  };
+#pragma unroll
+  for (int size = 2; size <= kPlaces; size *= 2) {
+    exchange(size - 1, size / 2);
+#pragma unroll
+    for (int step = size / 4; step > 0; step /= 2)
+      exchange(step, step);
+  }
+  return value;
+}
+
 /// choice~ of this lane's experts: exact logits, or sigmoids by the approximate instructions.
 template <Choice kChoice, class T, int kItems>
 __device__ __forceinline__ void near_quad_choices(const T* logits,
@@ -130,6 +189,30 @@ __device__ __forceinline__ unsigned votes_of_token(bool vote) {
 }
 
 // ---- groups ----
+
+/// The two largest of a group or of a part of it; `first` is NaN if any is.
+struct Best {
+  float first;
+  float second;
+
+  __device__ __forceinline__ void add(const Best& b) {
+    second = fmaxf(fminf(first, b.first), fmaxf(second, b.second));
+    first = max_or_nan(first, b.first);
+  }
+};
+
+template <int kItems>
+__device__ __forceinline__ Best best_of(const float (&choice)[kItems]) {
+  const auto two = [&](int i) {
+    return Best{max_or_nan(choice[i], choice[i + 1]), fminf(choice[i], choice[i + 1])};
+  };
+  Best best = two(0);
+#pragma unroll
+  for (int i = 2; i + 1 < kItems; i += 2)
+    best.add(two(i));
+  if constexpr (kItems % 2 != 0) best.add({choice[kItems - 1], -INFINITY});
+  return best;
+}
 
 /// The largest choice~ of the parts of a lane, and how good its group is.
 struct RatedLane {

@@ -1,5 +1,5 @@
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/e4m3_rows.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"
 #include "fathom/kernels/moe/nvfp4_fp8_group_gemm/nvfp4_fp8_group_gemm.h"
 
@@ -10,7 +10,7 @@ using Args = Nvfp4Fp8GroupGemm::Args;
 
 Status run_portable(Exec& ex, const Args& a) {
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
-  p.portable_weight = &a.w;
+  p.weight = &a.w;
   p.decode_weight_row = decode_nvfp4_as_e4m3;
   p.x_type = ElementType::kF32;
   return run_grouped_decoded(

@@ -16,9 +16,10 @@ constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<Nvfp4Fp8GroupGemm> nvfp4_fp8_group_gemm_cuda{
-    {"code_tiles", sm(90), "E<=1024", kTraits, run_e4m3_tiles<Args>, MathUnit::kFp8,
+    {"fp8_tiles", sm(90), "E<=1024", kTraits, run_e4m3_tiles<Args>, MathUnit::kFp8,
      fills_e4m3_tiles<Args>, ordered_workspace<Args>},
-    {"each", sm(90), "", kTraits | kBatchInvariant, run_e4m3_each<Args>, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kTraits | kBatchInvariant, run_e4m3_any_layout<Args>, MathUnit::kF32,
+     has_rows},
 };
 
 }  // namespace fathom

@@ -7,8 +7,9 @@
 namespace fathom::cuda {
 
 /// Runs a product with offsets, weights in rows and linear scales, by the fastest code that takes
-/// its shapes: only `each` takes weights that are not in pairs. y may be float32; `exact` where
-/// that is the result and not on its way to a narrower one: no tiles, whose sums lose bits.
+/// its shapes; weights that are not in pairs are for `any_layout` alone. y may be float32. `exact`:
+/// y is the result itself, not on its way to a narrower format; then tiles are out, as their sums
+/// lose bits.
 Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact = false);
 
 }  // namespace fathom::cuda

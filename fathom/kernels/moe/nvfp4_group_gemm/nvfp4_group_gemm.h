@@ -11,25 +11,29 @@ namespace fathom {
 
 /// The experts' linear layer over tokens sorted by expert.
 ///
-///   y[r,n] = global[e] * alphas[e] * sum_b scale[e,n,b] * ( sum_{k in block b} x[r,k] code[e,n,k]
-///   ) for offsets[e] <= r < offsets[e+1];  block b = 16 k
+///   y[r,n] = global[e] alphas[e] sum_b scale[e,n,b] ( sum_{k in block b} x[r,k] code[e,n,k] )
+///   for offsets[e] <= r < offsets[e+1];  block b = 16 k
 ///
-/// x is bf16 or float32 (W4A16), without alphas; or E2M1 codes (W4A4, format nvfp4, low nibble
-/// first, K a multiple of 16) with x_scales, and then x[r,k] = code * x_scale[r, k/16]. x_scales
-/// are E4M3: linear [R, K/16] with any row stride; or swizzled 128x4, packed, where the scales of
-/// expert e begin at row scale_offsets[e] of the padded matrix, a multiple of 128
-/// (formats/scale_layout.h, blockscale_offsets). alphas: float32 [E], what the global scales of x
-/// and w multiply to; may be left out, and with it, row-major weights may have no global. Row-major
-/// weights may have scales swizzled too, those of each expert on their own: [E, ceil(N/128)*128,
-/// ceil(K/64)*4]. Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN
-/// does are as there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the
-/// weights of an expert without rows are not read. x and y may have strided rows; y must not
-/// overlap x. In layout kRows16, N must be a multiple of 16. `top_k`, the number of experts that a
-/// token chose, only serves the expected traffic in cost(). Deterministic; independent of other
-/// rows and of the number of threads. The reference's problem_sizes say what shapes and offsets say
-/// already. Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that
-/// are too small or no multiples of 128, missing, superfluous or misshapen scales. Source:
-/// NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
+/// x is one of
+///   bf16 or float32 (W4A16), without x_scales and alphas;
+///   E2M1 codes (W4A4; format nvfp4, low nibble first, K a multiple of 16) with x_scales: then
+///   x[r,k] = code * x_scale[r, k/16].
+/// x_scales are E4M3: linear [R, K/16] with any row stride, or swizzled 128x4, packed. Swizzled,
+/// those of expert e begin at row scale_offsets[e] of the padded matrix, a multiple of 128
+/// (formats/scale_layout.h, blockscale_offsets). alphas: float32 [E], the product of the global
+/// scales of x and w. They may be left out (1). Where they are given, row-major weights may have no
+/// global. Row-major weights may have swizzled scales too, each expert's on their own:
+/// [E, ceil(N/128)*128, ceil(K/64)*4]. In layout kRows16, N must be a multiple of 16. x and y may
+/// have strided rows; y must not overlap x. `top_k`, the number of experts that a token chose, only
+/// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and
+/// offsets do not.
+/// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
+/// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
+/// expert without rows are not read. Deterministic; independent of other rows and of the number of
+/// threads.
+/// Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that are too
+/// small or no multiples of 128, missing, superfluous or misshapen scales.
+/// Source: NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
 struct Nvfp4GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_group_gemm",

@@ -305,9 +305,9 @@ void add_few_row_cases(CaseList& list) {
   add({.counts = many, .n = 72, .k = 512});
 }
 
-/// K of multiples of 512, which are spread over the warps of a block: experts without rows, with
+/// K of multiples of 512, which are split over the warps of a block: experts without rows, with
 /// one batch of eight and with two, tiles enough that each block has several.
-void add_spread_cases(CaseList& list) {
+void add_split_k_cases(CaseList& list) {
   const auto add = [&](const GroupedShape& s) { add_paired(list, s); };
   const std::vector<int64_t> some{0, 1, 3, 0, 0, 11, 8, 0};
   add({.counts = some, .n = 272, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
@@ -376,7 +376,7 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
   // Large ones for GPUs come last, as those of nvfp4_gemm do.
   add_tile_cases(list);
   add_few_row_cases(list);
-  add_spread_cases(list);
+  add_split_k_cases(list);
 }
 
 }  // namespace fathom

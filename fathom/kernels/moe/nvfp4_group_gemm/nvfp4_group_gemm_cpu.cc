@@ -2,12 +2,19 @@
 
 #include "fathom/formats/block_fp4.h"
 #include "fathom/formats/scale_layout.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_rows.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 
 namespace fathom {
+
+/// Products::weight of the loops below.
+struct Nvfp4Experts {
+  const Nvfp4GroupGemm::Args& args;
+  bool has_global_scales;  // row-major weights with a global scale of their own
+};
+
 namespace {
 
 using Args = Nvfp4GroupGemm::Args;
@@ -77,13 +84,7 @@ Status run_rows(Exec& ex, const Products& p, const Args& a, ProductLoop loop) {
 
 // ---- one expert at a time: its factor, its scales ----
 
-/// Products::portable_weight of the loops below.
-struct Experts {
-  const Args& args;
-  bool has_global_scales;  // row-major weights with a global scale of their own
-};
-
-float factor_of(const Experts& w, int64_t e) {
+float factor_of(const Nvfp4Experts& w, int64_t e) {
   float factor = w.args.alphas.present() ? w.args.alphas.as<const float>()[e] : 1.0f;
   if (w.has_global_scales) factor *= w.args.w.global.as<const float>()[e];
   return factor;
@@ -92,7 +93,7 @@ float factor_of(const Experts& w, int64_t e) {
 /// kRows16: global scales lie with the tiles.
 template <ProductLoop kLoop>
 void rows16_loop(const Products& p, const WorkItem& item, void* scratch) {
-  const auto& w = *static_cast<const Experts*>(p.portable_weight);
+  const auto& w = p.weight.as<Nvfp4Experts>();
   const ResultScaling scaling{.factor = factor_of(w, item.matrix)};
   Products one = p;
   one.scaling = &scaling;
@@ -101,7 +102,7 @@ void rows16_loop(const Products& p, const WorkItem& item, void* scratch) {
 
 /// kRowMajor: the loop reads the codes and scales of one matrix.
 void row_major_loop(const Products& p, const WorkItem& item, void* scratch) {
-  const auto& w = *static_cast<const Experts*>(p.portable_weight);
+  const auto& w = p.weight.as<Nvfp4Experts>();
   const Args& a = w.args;
   const ResultScaling scaling{.factor = factor_of(w, item.matrix)};
   const Nvfp4Scales scales{
@@ -111,13 +112,13 @@ void row_major_loop(const Products& p, const WorkItem& item, void* scratch) {
   Products one = p;
   one.scaling = &scaling;
   one.codes += item.matrix * p.n * p.row_bytes;
-  one.portable_weight = &scales;
+  one.weight = &scales;
   nvfp4_row_major_products_avx512(one, item, scratch);
 }
 
 /// Row n of expert e without its factor, for the portable loop.
 void decode_weight(const Products& p, int64_t e, int64_t n, float* out) {
-  const Args& a = static_cast<const Experts*>(p.portable_weight)->args;
+  const Args& a = p.weight.as<Nvfp4Experts>().args;
   const int64_t blocks = a.w.cols() / kNvfp4Block;
   const auto* packed = a.w.values.as<const uint8_t>() + (e * a.w.rows() + n) * (a.w.cols() / 2);
   const auto* scales = a.w.scales.as<const E4m3>() + e * matrix_scale_bytes(a);
@@ -131,12 +132,12 @@ void decode_weight(const Products& p, int64_t e, int64_t n, float* out) {
 
 /// The portable loop with the factor of the expert; row-major weights are decoded here.
 void portable_loop(const Products& p, const WorkItem& item, void* scratch) {
-  const auto& w = *static_cast<const Experts*>(p.portable_weight);
+  const auto& w = p.weight.as<Nvfp4Experts>();
   const ResultScaling scaling{.factor = factor_of(w, item.matrix)};
   Products one = p;
   one.scaling = &scaling;
   if (w.args.w.layout == WeightLayout::kRows16) {
-    one.portable_weight = &w.args.w;
+    one.weight = &w.args.w;
   } else {
     one.decode_weight_row = decode_weight;
   }
@@ -147,10 +148,10 @@ template <ProductLoop kLoop, ElementType kType>
 Status run_quantised(Exec& ex, const Args& a) {
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
   p.x_type = kType;
-  const Experts weight{
+  const Nvfp4Experts weight{
       .args = a,
       .has_global_scales = a.w.layout == WeightLayout::kRowMajor && a.w.global.present()};
-  p.portable_weight = &weight;
+  p.weight = &weight;
   return run_rows(ex, p, a, kLoop);
 }
 

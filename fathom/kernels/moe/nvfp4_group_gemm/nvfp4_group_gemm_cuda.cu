@@ -1,9 +1,7 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
-#include "fathom/kernels/cuda/products/held/held_products.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
-#include "fathom/kernels/cuda/products/spread/spread_products.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_products.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_experts.cuh"
@@ -18,8 +16,8 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 using Args = Nvfp4GroupGemm::Args;
 
 bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs && streams(a, 64) &&
-         reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
+  return a.x.format == Format::kBf16 && a.w.layout == WeightLayout::kPairs &&
+         loads_in_vectors(a, 64) && reinterpret_cast<uintptr_t>(a.w.scales.data) % 4 == 0;
 }
 
 bool fills_tiles(const Args& a) {
@@ -32,35 +30,24 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileNvfp4<2>>(ex, product_of(a));
 }
 
-bool is_spread(const Args& a) {
-  return is_bf16(a) && takes_spread(product_of(a));
+bool is_split_k(const Args& a) {
+  return is_bf16(a) && takes_split_k(product_of(a));
 }
 
-Status run_spread_over_warps(Exec& ex, const Args& a) {
-  return run_spread(ex, product_of(a));
+Status run_warp_split_k(Exec& ex, const Args& a) {
+  return run_split_k(ex, product_of(a));
 }
 
-bool is_held(const Args& a) {
-  return is_bf16(a) && takes_held(product_of(a));
+bool is_persistent(const Args& a) {
+  return is_bf16(a) && takes_persistent<Nvfp4Codec>(product_of(a));
 }
 
-Status run_in_shared_memory(Exec& ex, const Args& a) {
-  return run_held(ex, product_of(a));
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Nvfp4Codec>(ex, product_of(a));
 }
 
-bool sweeps(const Args& a) {
-  return is_bf16(a) && takes_sweep<Nvfp4Codec>(product_of(a));
-}
-
-Status run_swept(Exec& ex, const Args& a) {
-  return run_sweep<Nvfp4Codec>(ex, product_of(a));
-}
-
-Status run_streamed(Exec& ex, const Args& a) {
-  return run_stream<Nvfp4Codec>(ex, product_of(a));
-}
-
-/// What comes as a reference call has it.
+/// The operands of a reference call (x in codes, w row-major, scales swizzled) are copied into the
+/// order that `tiles` and `persistent` read.
 Status run_reordered(Exec& ex, const Args& a) {
   ProductCall c = product_of(a);
   const bool swizzled_x = a.x_scales.present() && a.x_scale_layout != BlockScaleLayout::kLinear;
@@ -70,7 +57,7 @@ Status run_reordered(Exec& ex, const Args& a) {
       takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices)) {
     return run_tiles<TileNvfp4<2>>(ex, c);
   }
-  return run_sweep<Nvfp4Codec>(ex, c);
+  return run_persistent<Nvfp4Codec>(ex, c);
 }
 
 int64_t reordered_workspace(const Args& a, const Exec&) {
@@ -85,7 +72,7 @@ AnyMatrix swizzled(AnyMatrix m, const View& scales, int64_t k) {
   return m;
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear) {
@@ -120,10 +107,9 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4<2>>(ex, c);
-  if (takes_spread(c)) return run_spread(ex, c);
-  if (takes_held(c)) return run_held(ex, c);
-  if (takes_sweep<Nvfp4Codec>(c)) return run_sweep<Nvfp4Codec>(ex, c);
-  return run_stream<Nvfp4Codec>(ex, c);
+  if (takes_split_k(c)) return run_split_k(ex, c);
+  if (takes_persistent<Nvfp4Codec>(c)) return run_persistent<Nvfp4Codec>(ex, c);
+  return run_any(ex, any_product_of(c, Format::kNvfp4));
 }
 
 }  // namespace cuda
@@ -134,14 +120,13 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
     {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"spread", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, run_spread_over_warps, MathUnit::kBf16,
-     is_spread},
-    {"held", sm(90), "R<=32, K<=2048", kTraits, run_in_shared_memory, MathUnit::kBf16, is_held},
-    {"swept", sm(90), "E<=1024, K<=16384", kTraits, run_swept, MathUnit::kBf16, sweeps},
-    {"streamed", sm(90), "E<=1024, K<=32768", kTraits, run_streamed, MathUnit::kBf16, is_bf16},
+    {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, run_warp_split_k,
+     MathUnit::kBf16, is_split_k},
+    {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
+     is_persistent},
     {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,
      reordered_workspace},
-    {"each", sm(90), "", kTraits, run_each, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

@@ -110,9 +110,8 @@ enum class PaddedSlots : uint8_t {
 /// Sorts the T*K slots by expert and pads every expert to whole blocks of `block` slots.
 ///
 ///   sorted_ids[j]   = flat slot t*K + k, or T*K ("nothing") in padding and behind the last block
-///   block_expert[b] = expert of slots b*block .. (b+1)*block-1; -1 for slots without an expert,
-///   and
-///                     behind the last block
+///   block_expert[b] = expert of slots b*block .. (b+1)*block-1;
+///                     -1 for slots without an expert, and behind the last block
 ///   num_padded[0]   = slots up to the end of the last block
 ///   starts[b]       = first slot of bucket b: optional, buckets are -1, 0, .. E-1, and an end
 ///

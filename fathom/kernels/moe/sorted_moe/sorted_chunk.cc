@@ -6,8 +6,8 @@
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 
 namespace fathom {
@@ -160,11 +160,11 @@ Status SortedChunk::multiply() {
   const View offsets = make_view(memory_.offsets, {experts + 1}, Format::kI32);
   const QuantView w = slice_experts(a_.w, first_expert_, last_expert_ + 1);
   FATHOM_ASSIGN(Products products, make_grouped_products(x, w, offsets, y));
-  products.portable_weight = &w;
+  products.weight = &w;
   CodeWeight codes;
   if (a_.w_scales.present()) {
     codes = code_weight(a_, w, first_expert_);
-    products.portable_weight = &codes;
+    products.weight = &codes;
     products.decode_weight_row = decode_code_row;
   }
   FATHOM_TRY(run(products));

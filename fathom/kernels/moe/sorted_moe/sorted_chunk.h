@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"
 
 namespace fathom {

@@ -25,10 +25,10 @@ enum class ResultRows : uint8_t {
 /// and may carry the router weights. Slots in blocks of expert -1 give rows of zeros; rows of no
 /// slot are not written. weights: a view of one float a slot, or left out (an empty view): 1.
 ///
-/// Formats. Unquantised x with any weight that has scales of its own (QuantView). Or codes: w of
-/// e4m3 or i8, row-major, with w_scales float32 [E, ceil(N/group_n), ceil(J/group_k)], where a
-/// group of 0 is the whole axis; then x is codes of the same format with x_scales, or unquantised
-/// (weights alone are codes). x_scales float32 [T or 1, ceil(J/group_k) or 1], in any strides:
+/// Formats. Either w is any QuantView and x is unquantised. Or w is codes in e4m3 or i8, row-major,
+/// with w_scales float32 [E, ceil(N/group_n), ceil(J/group_k)], where a group of 0 is the whole
+/// axis; then x is codes of the same format with x_scales, or unquantised. x_scales are float32
+/// [T or 1, ceil(J/group_k) or 1], in any strides:
 ///
 ///   the reference's           group_n, group_k   x_scales
 ///   block_shape (n, k)        n, k               [T, J/k]
@@ -36,10 +36,11 @@ enum class ResultRows : uint8_t {
 ///   tensor-wise               0, 0               [1, 1]
 ///   use_int8_w8a16            1, 0               none
 ///
-/// Products of unquantised x are those of the grouped GEMM of the format, bit for bit. Of codes:
-/// bf16 exactly, float32 sums of 128 k in order, one fused multiply-add with the product of the
-/// scales into the accumulator (the portable variant multiplies each code by its scale first; on a
-/// GPU E4M3 in blocks of 128 x 128 are the products of Fp8GroupGemm).
+/// With w as a QuantView the products are those of the grouped GEMM of its format, bit for bit.
+/// With w as codes: codes become bf16 exactly; sums of 128 k are float32, in order; one fused
+/// multiply-add with the product of the scales brings each into the accumulator. (The portable
+/// variant multiplies each code by its scale first. On a GPU E4M3 codes in blocks of 128 x 128 are
+/// multiplied as by Fp8GroupGemm.)
 /// Bias is added, then the weight multiplied, in float32, before the one rounding to y. Rows are
 /// independent; a NaN reaches its own row, or column of its own expert.
 /// Errors: InvalidArgument if block or top_k < 1, num_padded exceeds the buffers, an expert or a

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
-#include "fathom/kernels/gemm/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_chunk.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"

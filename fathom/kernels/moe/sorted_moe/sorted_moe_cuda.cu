@@ -125,7 +125,7 @@ void place_weights(const Args& a, SortedCall* c) {
                      (a.w.scales.format == Format::kF32 ? 4 : 1);
 }
 
-Status run_each(Exec& ex, const Args& a) {
+Status run_any_layout(Exec& ex, const Args& a) {
   SortedCall c{};
   c.sorted_ids = a.sorted_ids.as<const int32_t>();
   c.block_expert = a.block_expert.as<const int32_t>();
@@ -319,7 +319,7 @@ constexpr uint32_t kGatheredTraits = kDeterministic | kGraphSafe;
 constinit const VariantTable<SortedMoeGemm> sorted_moe_gemm_cuda{
     {"gathered", sm(90), "E<=1024, J<=16384", kGatheredTraits, run_gathered, MathUnit::kBf16,
      takes_experts, gathered_workspace},
-    {"each", sm(90), "", kEachTraits, run_each, MathUnit::kF32, has_rows},
+    {"any_layout", sm(90), "", kEachTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
 }  // namespace fathom

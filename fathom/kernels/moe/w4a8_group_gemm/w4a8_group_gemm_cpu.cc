@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "fathom/formats/group_int.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
@@ -55,7 +55,7 @@ Status run(Exec& ex, const Args& a, ProductLoop loop, ElementType type) {
   const ResultScaling scaling{.factor = *a.x_scale.as<const float>()};
   const CodeWeight weight = code_weight(a.w);
   p.scaling = &scaling;
-  p.portable_weight = &weight;
+  p.weight = &weight;
   p.decode_weight_row = decode_code_row;
   p.x_type = type;
   const bool bf16 = type == ElementType::kBf16;

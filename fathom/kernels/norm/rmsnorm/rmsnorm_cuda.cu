@@ -183,12 +183,12 @@ Status with_row_shape(int num_vectors, F f) {
   return f.template operator()<4>(threads(4));
 }
 
-bool is_held(const View& x, const View& w, const View& y) {
+bool fits_registers(const View& x, const View& w, const View& y) {
   return x.format == y.format && (w.format == x.format || w.format == Format::kF32) &&
          takes_vectors(x) && takes_vectors(w) && takes_vectors(y);
 }
 
-Status rmsnorm_held(Exec& ex, const RmsNorm::Args& a) {
+Status rmsnorm_in_registers(Exec& ex, const RmsNorm::Args& a) {
   const auto num_vectors = static_cast<int>(a.x.dim(1) / kVector);
   return with_norm_types(a.x.format, a.w.format, [&]<class A, class W>(A, W) {
     return with_row_shape(num_vectors, [&]<int kVectors>(int threads) {
@@ -199,7 +199,7 @@ Status rmsnorm_held(Exec& ex, const RmsNorm::Args& a) {
   });
 }
 
-Status add_rmsnorm_held(Exec& ex, const AddRmsNorm::Args& a) {
+Status add_rmsnorm_in_registers(Exec& ex, const AddRmsNorm::Args& a) {
   const auto num_vectors = static_cast<int>(a.x.dim(1) / kVector);
   return with_norm_types(a.x.format, a.w.format, [&]<class A, class W>(A, W) {
     return with_row_shape(num_vectors, [&]<int kVectors>(int threads) {
@@ -210,22 +210,22 @@ Status add_rmsnorm_held(Exec& ex, const AddRmsNorm::Args& a) {
   });
 }
 
-Status rmsnorm_any(Exec& ex, const RmsNorm::Args& a) {
+Status rmsnorm_any_layout(Exec& ex, const RmsNorm::Args& a) {
   return launch_kernel(ex, norm_row_any, {.blocks = a.x.dim(0), .threads = 256}, any_rows(a.x),
                        AnyRows{}, any_rows(a.w), any_rows(a.y), a.x.dim(1), a.eps);
 }
 
-Status add_rmsnorm_any(Exec& ex, const AddRmsNorm::Args& a) {
+Status add_rmsnorm_any_layout(Exec& ex, const AddRmsNorm::Args& a) {
   return launch_kernel(ex, norm_row_any, {.blocks = a.x.dim(0), .threads = 256}, any_rows(a.x),
                        any_rows(a.h), any_rows(a.w), any_rows(a.y), a.x.dim(1), a.eps);
 }
 
-bool rmsnorm_is_held(const RmsNorm::Args& a) {
-  return is_held(a.x, a.w, a.y);
+bool rmsnorm_fits_registers(const RmsNorm::Args& a) {
+  return fits_registers(a.x, a.w, a.y);
 }
 
-bool add_rmsnorm_is_held(const AddRmsNorm::Args& a) {
-  return is_held(a.x, a.w, a.y) && takes_vectors(a.h);
+bool add_rmsnorm_fits_registers(const AddRmsNorm::Args& a) {
+  return fits_registers(a.x, a.w, a.y) && takes_vectors(a.h);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -233,15 +233,15 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<RmsNorm> rmsnorm_cuda{
-    {"held", sm(90), "D>=8, D%8==0, D<=32768", kTraits, rmsnorm_held, MathUnit::kF32,
-     rmsnorm_is_held},
-    {"any", sm(90), "", kTraits, rmsnorm_any},
+    {"in_registers", sm(90), "D>=8, D%8==0, D<=32768", kTraits, rmsnorm_in_registers,
+     MathUnit::kF32, rmsnorm_fits_registers},
+    {"any_layout", sm(90), "", kTraits, rmsnorm_any_layout},
 };
 
 constinit const VariantTable<AddRmsNorm> add_rmsnorm_cuda{
-    {"held", sm(90), "D>=8, D%8==0, D<=32768", kTraits, add_rmsnorm_held, MathUnit::kF32,
-     add_rmsnorm_is_held},
-    {"any", sm(90), "", kTraits, add_rmsnorm_any},
+    {"in_registers", sm(90), "D>=8, D%8==0, D<=32768", kTraits, add_rmsnorm_in_registers,
+     MathUnit::kF32, add_rmsnorm_fits_registers},
+    {"any_layout", sm(90), "", kTraits, add_rmsnorm_any_layout},
 };
 
 }  // namespace fathom

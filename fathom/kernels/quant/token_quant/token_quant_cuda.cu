@@ -44,7 +44,7 @@ __device__ Fp8Row fp8_row(float amax) {
 // A block a row, which stays in registers: kVectors groups of eight elements in each thread.
 template <class A, int kVectors>
 __global__ void __launch_bounds__(1024)
-    token_fp8_held(Rows<const A> x, Rows<E4m3> q, Rows<float> s, int num_vectors) {
+    token_fp8_in_registers(Rows<const A> x, Rows<E4m3> q, Rows<float> s, int num_vectors) {
   __shared__ float scratch[32];
   let_next_start();
   wait_for_previous();
@@ -96,23 +96,23 @@ __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) *s[t] = row.scale;
 }
 
-Status fp8_held(Exec& ex, const TokenQuantFp8::Args& a) {
+Status fp8_in_registers(Exec& ex, const TokenQuantFp8::Args& a) {
   const auto num_vectors = static_cast<int>(a.x.dim(1) / kVector);
   return with_float_type(a.x.format, [&]<class A>(A) {
     return with_row_shape(num_vectors, [&]<int kVectors>(int threads) {
-      return launch_kernel(ex, token_fp8_held<A, kVectors>,
+      return launch_kernel(ex, token_fp8_in_registers<A, kVectors>,
                            {.blocks = a.x.dim(0), .threads = threads}, rows_of<const A>(a.x),
                            rows_of<E4m3>(a.q), rows_of<float>(a.s), num_vectors);
     });
   });
 }
 
-Status fp8_any(Exec& ex, const TokenQuantFp8::Args& a) {
+Status fp8_any_layout(Exec& ex, const TokenQuantFp8::Args& a) {
   return launch_kernel(ex, token_fp8_any, {.blocks = a.x.dim(0), .threads = 256}, any_rows(a.x),
                        rows_of<E4m3>(a.q), rows_of<float>(a.s), a.x.dim(1));
 }
 
-bool fp8_is_held(const TokenQuantFp8::Args& a) {
+bool fp8_fits_registers(const TokenQuantFp8::Args& a) {
   return takes_vectors(a.x) && takes_vectors(a.q);
 }
 
@@ -162,10 +162,10 @@ struct RowFacts {
   }
 };
 
-// As token_fp8_held.
+// As token_fp8_in_registers.
 template <class A, int kVectors>
 __global__ void __launch_bounds__(1024)
-    token_int8_held(Rows<const A> x, Int8Out out, int num_vectors) {
+    token_int8_in_registers(Rows<const A> x, Int8Out out, int num_vectors) {
   let_next_start();
   wait_for_previous();
   const int64_t t = blockIdx.x;
@@ -232,22 +232,22 @@ Int8Out int8_out(const TokenQuantInt8::Args& a) {
           .sums = a.sums.present() ? a.sums.as<F16>() : nullptr};
 }
 
-Status int8_held(Exec& ex, const TokenQuantInt8::Args& a) {
+Status int8_in_registers(Exec& ex, const TokenQuantInt8::Args& a) {
   const auto num_vectors = static_cast<int>(a.x.dim(1) / kVector);
   return with_float_type(a.x.format, [&]<class A>(A) {
     return with_row_shape(num_vectors, [&]<int kVectors>(int threads) {
-      return launch_kernel(ex, token_int8_held<A, kVectors>,
+      return launch_kernel(ex, token_int8_in_registers<A, kVectors>,
                            {.blocks = a.x.dim(0), .threads = threads}, rows_of<const A>(a.x),
                            int8_out(a), num_vectors);
     });
   });
 }
 
-bool int8_is_held(const TokenQuantInt8::Args& a) {
+bool int8_fits_registers(const TokenQuantInt8::Args& a) {
   return takes_vectors(a.x) && takes_vectors(a.q);
 }
 
-Status int8_any(Exec& ex, const TokenQuantInt8::Args& a) {
+Status int8_any_layout(Exec& ex, const TokenQuantInt8::Args& a) {
   return launch_kernel(ex, token_int8_any, {.blocks = a.x.dim(0), .threads = 256}, any_rows(a.x),
                        int8_out(a), a.x.dim(1));
 }
@@ -322,13 +322,15 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<TokenQuantFp8> token_quant_fp8_cuda{
-    {"held", sm(90), "D%8==0, D<=32768, D>=8", kTraits, fp8_held, MathUnit::kF32, fp8_is_held},
-    {"any", sm(90), "", kTraits, fp8_any},
+    {"in_registers", sm(90), "D%8==0, D<=32768, D>=8", kTraits, fp8_in_registers, MathUnit::kF32,
+     fp8_fits_registers},
+    {"any_layout", sm(90), "", kTraits, fp8_any_layout},
 };
 
 constinit const VariantTable<TokenQuantInt8> token_quant_int8_cuda{
-    {"held", sm(90), "D%8==0, D<=32768, D>=8", kTraits, int8_held, MathUnit::kF32, int8_is_held},
-    {"any", sm(90), "", kTraits, int8_any},
+    {"in_registers", sm(90), "D%8==0, D<=32768, D>=8", kTraits, int8_in_registers, MathUnit::kF32,
+     int8_fits_registers},
+    {"any_layout", sm(90), "", kTraits, int8_any_layout},
 };
 
 constinit const VariantTable<TensorQuantFp8> tensor_quant_fp8_cuda{

@@ -15,9 +15,9 @@ struct PrefetchedMaps {
   CUtensorMap x_of_64k;  ///< and 64 k
 };
 
-/// How the kPartK k of a warp are shared out over lanes: of each block of 128 k lane 4 g + t has
-/// those from 32 t on; of 64 k that are left the first (t even) or second (t odd) four of each
-/// eight of the first (t < 2) or last 32; g is its row.
+/// How the kPartK k of a warp are shared out over lanes. Lane 4 g + t has row g. Of each block of
+/// 128 k it has the 32 from 32 t on. Of 64 k that are left it has half of each eight of the first
+/// 32 (t < 2) or the last 32: the first four (t even) or the second four (t odd).
 template <int kPartK>
 struct PrefetchedPart {
   static_assert(kPartK == 256 || kPartK == 192);

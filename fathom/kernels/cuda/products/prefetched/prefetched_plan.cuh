@@ -1,5 +1,5 @@
-// How an NVFP4 product is shared out over blocks of which a multiprocessor has room for two: one
-// computes, one of the next launch already brings its weights. Host arithmetic alone.
+// How an NVFP4 product is shared out over blocks that take half of a multiprocessor each: while one
+// computes, one of the next launch beside it already brings its weights. Host arithmetic alone.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,10 @@ inline constexpr int kMostPrefetchedTiles = 32;      ///< of a block
 inline constexpr int kMostReceivedBytes = 16 << 10;  ///< of sums, of a block
 inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engine swizzles
 
-/// Where tiles come late, the next kernel is let start when a block has some 5 us left, as it takes
-/// 4 us until its blocks run and know that the one before is done. Sooner, its weights would come
-/// before those of this one. In tiles times the k that a block has at once.
+/// When a block lets the next kernel start, if some of its own tiles come late (have no slot at the
+/// beginning): with some 5 us of work left. The next kernel needs 4 us until its blocks run and
+/// know that this one is done. Let start sooner, its weights would come before the last ones of
+/// this one. Work is counted in tiles times the k that a block has at once.
 inline constexpr int kWorkLeft = 15360;
 inline constexpr int kWorkLeftOfMost = 12288;  ///< from nine rows of x on
 
@@ -136,12 +137,6 @@ inline PrefetchedSplit prefetched_split(int K) {
   return {};
 }
 
-/// Blocks, or clusters of them, that an H200 runs at once with one on a multiprocessor, as it said
-/// itself (clusters_at_once).
-inline int prefetched_places_of_h200(int slices) {
-  return slices == 1 ? 132 : slices == 2 ? 66 : 30;
-}
-
 /// 2^32 / d, rounded up, for d > 1: the upper half of its product with n is n / d for n * d < 2^32.
 /// Of 1 it is 0: right for n = 0 alone, which is what a warp with one slot asks.
 constexpr uint32_t inverse_of(int d) {
@@ -211,6 +206,19 @@ inline PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t places) {
   plan.share = plan.tiles * kPrefetchedRows / plan.slices;
   plan.share_inverse = inverse_of(plan.share);
   return plan;
+}
+
+/// Whether this is the fastest kernel for a product that takes_prefetched(): half of every
+/// multiprocessor has room for so much of the matrix that all blocks run at once and add up sums
+/// once; from nine rows of x on twice, as tiles for so many rows are slower than that.
+///
+/// Clusters are counted as if every multiprocessor had a place in one. A GPU runs somewhat fewer
+/// (an H200 30 of four blocks, not 33), which changes the choice for no matrix of a preset.
+inline bool prefetched_pays(const ProductCall& c, int num_sms) {
+  const int places = num_sms / prefetched_split(c.K).slices;
+  const PrefetchedPlan plan = prefetched_plan(c, places);
+  const int most_rounds = c.T > kPrefetchedTokens ? 2 : 1;
+  return plan.blocks <= places && plan.late_tiles() <= plan.round * most_rounds;
 }
 
 /// Whether the copy engine can bring everything.

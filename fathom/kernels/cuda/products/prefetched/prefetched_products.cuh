@@ -1,17 +1,17 @@
 // NVFP4 products of up to sixteen rows of x whose weights come while the kernel before computes.
 //
-// A block takes half of what a multiprocessor has, and there is one of a launch on each: so the
-// next launch's block has room beside it and fills its slots with weights. The next kernel is let
-// start when the one before this is done: sooner, blocks of three launches would crowd some
-// multiprocessors. Where tiles come late, it is let start when few are left (kWorkLeft). What is
-// left to do between two launches is to bring x, to multiply and to store.
+// A block takes half of what a multiprocessor has, and every multiprocessor has one block of a
+// launch. So a block of the next launch has room beside it, and fills its slots with weights. This
+// kernel lets the next one start when the one before it is done: sooner, blocks of three launches
+// would crowd some multiprocessors. Where tiles come late, it does so when few are left
+// (kWorkLeft). What is left to do between two launches is to bring x, to multiply and to store.
 //
-// A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x
-// (while up to eight rows of x come, it decodes the first tile of its weights), waits for no other
-// warp before it multiplies (but for the blocks of its cluster to have begun, and for scales that
-// all share), and leaves the sums of a tile in shared memory; after a round of tiles, mostly all,
-// all threads add them up in the order of k. Where K is too long for eight warps, the blocks of a
-// cluster have a slice of it each, and send each other their sums.
+// A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x;
+// with up to eight rows of x it decodes its first tile while x comes. Before it multiplies it waits
+// for no other warp (but for the blocks of its cluster to have begun, and for scales that all
+// share). It leaves the sums of a tile in shared memory. After a round of tiles, which mostly is
+// all of them, all threads add up the sums in the order of k. Where K is too long for eight warps,
+// the blocks of a cluster have a slice of it each, and send each other their sums.
 #pragma once
 
 #include "fathom/kernels/cuda/clusters_at_once.h"

@@ -14,8 +14,8 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/core/row_parallel.h"
-#include "fathom/kernels/gemm/products.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 
 namespace fathom {
 

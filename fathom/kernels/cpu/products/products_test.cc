@@ -9,7 +9,8 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
-#include "fathom/kernels/gemm/product_operands_test.h"
+#include "fathom/kernels/cpu/products/product_operands_test.h"
+#include "fathom/kernels/gemm/int8_gemm/int_products.h"
 #include "fathom/kernels/kernels.h"
 #include "tests/support/cpu_kernels.h"
 
@@ -455,6 +456,15 @@ TEST(Products, GroupedTrafficCountsTheExpectedExperts) {
   // Two tokens with four each: 256 (1 - (252/256)^2) = 7.9375 of them.
   grouped_product_bytes(x, w, offsets, y, 4, cost);
   EXPECT_EQ(cost.bytes_read, others + std::llround(7.9375 * static_cast<double>(matrix)));
+}
+
+TEST(WeightSource, GivesOnlyTheDescriptionThatItHolds) {
+  const QuantView view;
+  const WeightSource source = &view;
+
+  EXPECT_EQ(&source.as<QuantView>(), &view);
+  EXPECT_DEATH(source.as<IntWeight>(), "wants weights of kind 2 .* but the call has kind 5");
+  EXPECT_DEATH(WeightSource{}.as<QuantView>(), "wants weights of kind 5 .* has kind 0");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@
 #include <cstring>
 #include <utility>
 
-#include "fathom/kernels/gemm/product_rows.h"
+#include "fathom/kernels/cpu/products/product_rows.h"
 
 namespace fathom {
 

@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "fathom/kernels/gemm/product_rows.h"
-#include "fathom/kernels/gemm/stream_loops.h"
+#include "fathom/kernels/cpu/products/product_rows.h"
+#include "fathom/kernels/cpu/products/stream_loops.h"
 
 namespace fathom {
 

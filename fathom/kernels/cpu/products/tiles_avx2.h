@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fathom/kernels/gemm/panel_loops.h"
+#include "fathom/kernels/cpu/products/panel_loops.h"
 #include "fathom/kernels/simd/vec.h"
 
 namespace fathom {

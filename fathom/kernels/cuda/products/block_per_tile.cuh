@@ -20,11 +20,11 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kStreamRows = 64;  // of w, in a block
-inline constexpr int kStreamThreads = 128;
-inline constexpr int kSumPitch = kStreamRows + 4;  // floats: lanes of a quad in different banks
+inline constexpr int kBlockTileRows = 64;  // of w, in a block
+inline constexpr int kBlockTileThreads = 128;
+inline constexpr int kSumPitch = kBlockTileRows + 4;  // floats: lanes of a quad in different banks
 
-struct StreamPlan {
+struct BlockTilePlan {
   int row_tiles = 0;
   int split = 1;         ///< slices of K: blocks in a cluster
   int slice_blocks = 0;  ///< blocks of 128 k in a slice
@@ -35,9 +35,9 @@ struct StreamPlan {
 };
 
 /// The slices of a matrix: enough blocks to fill the GPU, and at most `most` blocks of k in each.
-inline StreamPlan stream_plan(const ProductCall& c, int num_sms, int most) {
-  StreamPlan plan;
-  plan.row_tiles = (c.N + kStreamRows - 1) / kStreamRows;
+inline BlockTilePlan block_tile_plan(const ProductCall& c, int num_sms, int most) {
+  BlockTilePlan plan;
+  plan.row_tiles = (c.N + kBlockTileRows - 1) / kBlockTileRows;
   plan.num_blocks = std::max(1, (c.K + kBlockK - 1) / kBlockK);
   const int64_t tiles = int64_t{plan.row_tiles} * (c.offsets == nullptr ? c.matrices : 8);
   const auto slices = [&] { return (plan.num_blocks + plan.split - 1) / plan.split; };
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint4 load_x8_or_zeros(const ProductCall& c,
   return exists && k < c.K ? load_x8(c, row + k) : uint4{};
 }
 
-/// stage_x for groups of other k than those that follow each other: a lane has the 32 k of its four
+/// stage_x for codecs whose groups are not of neighbouring k: a lane loads the 32 k of its four
 /// groups, and turns them over.
 template <int kTiles, int kThreads>
 __device__ void stage_x_transposed(
@@ -137,28 +137,28 @@ __device__ void stage_x(
 
 /// Shared memory of a block, beside x: weights on their way, and their scales.
 ///
-///   slots[slot][row lane/4, that + 8][load][thread]: 16 bytes, written and read by one thread
-///   alone scales: [64 rows][pitch] E4M3, or one float a block of k
+///   slots[slot][row lane/4, that + 8][load][thread]: 16 bytes, of one thread alone
+///   scales: [64 rows][pitch] E4M3, or one float a block of k
 template <class Codec>
 struct WeightSlots {
-  static constexpr int kSlot = 2 * Codec::kLoads * kStreamThreads;  // of 16 bytes
+  static constexpr int kSlot = 2 * Codec::kLoads * kBlockTileThreads;  // of 16 bytes
   static constexpr int kSlotBytes = Codec::kAhead * kSlot * 16;
 
   __host__ __device__ static int scale_pitch(int slice_blocks) { return slice_blocks * 8 + 8; }
 
   __host__ __device__ static int scale_bytes(int slice_blocks) {
-    if (Codec::kScale == ScaleKind::kOneASixteen) return kStreamRows * scale_pitch(slice_blocks);
+    if (Codec::kScale == ScaleKind::kOneASixteen) return kBlockTileRows * scale_pitch(slice_blocks);
     return Codec::kScale == ScaleKind::kOneABlock ? (slice_blocks * 4 + 15) / 16 * 16 : 0;
   }
 };
 
 /// The weights of 64 rows and a slice of k, on their way through shared memory.
 template <class Codec>
-class WeightStream {
+class BlockTileWeights {
  public:
   using Slots = WeightSlots<Codec>;
 
-  __device__ WeightStream(
+  __device__ BlockTileWeights(
       const ProductCall& c, int e, int tile, int begin, int end, int slice_blocks, uint4* memory)
       : slots_(memory + threadIdx.x),
         scales_(reinterpret_cast<uint8_t*>(memory) + Slots::kSlotBytes),
@@ -167,7 +167,7 @@ class WeightStream {
         k_(begin * kBlockK + (lane_id() & 3) * Codec::kLoadK),
         K_(c.K),
         pitch_(Slots::scale_pitch(slice_blocks)) {
-    const int n = tile * kStreamRows + warp_id() * 16 + (lane_id() >> 2);
+    const int n = tile * kBlockTileRows + warp_id() * 16 + (lane_id() >> 2);
     // Rows past the end read the last one; nothing of them is stored.
     const uint8_t* w = c.w + e * c.w_matrix;
     rows_[0] = w + min(n, c.N - 1) * c.w_row;
@@ -178,7 +178,7 @@ class WeightStream {
       start(slot);
   }
 
-  /// The scales are there, for this thread's part of them. A barrier makes them everybody's.
+  /// This thread's part of the scales has come. After a barrier all threads may use all of them.
   __device__ static void wait_for_scales() { wait_copy_groups<Codec::kAhead>(); }
 
   /// Adds block number `i` of the slice, whose place is `slot`, and starts the block that follows
@@ -196,8 +196,8 @@ class WeightStream {
     const uint32_t scale_g8 = lane_scales(i, 8);
 #pragma unroll
     for (int l = 0; l < Codec::kLoads; ++l) {
-      const uint4 a = mine[l * kStreamThreads];
-      const uint4 b = mine[(Codec::kLoads + l) * kStreamThreads];
+      const uint4 a = mine[l * kBlockTileThreads];
+      const uint4 b = mine[(Codec::kLoads + l) * kBlockTileThreads];
       multiply_groups<kTiles>(a, b, scale_g, scale_g8, x + l * Codec::kGroups * kTiles * 32, sums,
                               others);
     }
@@ -221,8 +221,8 @@ class WeightStream {
       for (int l = 0; l < Codec::kLoads; ++l) {
         const int k = k_ + l * 4 * Codec::kLoadK;
         const int64_t at = int64_t{k} * 16 / Codec::kLoadK;
-        copy_async<16>(mine + l * kStreamThreads, rows_[0] + (k < K_ ? at : 0), k < K_);
-        copy_async<16>(mine + (Codec::kLoads + l) * kStreamThreads, rows_[1] + (k < K_ ? at : 0),
+        copy_async<16>(mine + l * kBlockTileThreads, rows_[0] + (k < K_ ? at : 0), k < K_);
+        copy_async<16>(mine + (Codec::kLoads + l) * kBlockTileThreads, rows_[1] + (k < K_ ? at : 0),
                        k < K_);
       }
       k_ += kBlockK;
@@ -237,17 +237,17 @@ class WeightStream {
     if constexpr (Codec::kScale == ScaleKind::kOneASixteen) {
       const uint8_t* scales = c.scales + e * c.scale_matrix + begin_ * 8;
       // Four scales at a time: two threads a block and row.
-      for (int i = tid; i < kStreamRows * blocks * 2; i += kStreamThreads) {
+      for (int i = tid; i < kBlockTileRows * blocks * 2; i += kBlockTileThreads) {
         const int row = i / (blocks * 2);
         const int word = i - row * blocks * 2;
         const bool exists = begin_ * 8 + word * 4 < c.K / 16;
-        const int n = min(tile * kStreamRows + row, c.N - 1);
+        const int n = min(tile * kBlockTileRows + row, c.N - 1);
         copy_async<4>(scales_ + row * pitch_ + word * 4,
                       scales + n * c.scale_row + (exists ? word * 4 : 0), exists);
       }
     } else if constexpr (Codec::kScale == ScaleKind::kOneABlock) {
-      const int64_t at = e * c.scale_matrix + tile * kStreamRows / 128 * c.scale_row + begin_;
-      for (int i = tid; i < blocks; i += kStreamThreads) {
+      const int64_t at = e * c.scale_matrix + tile * kBlockTileRows / 128 * c.scale_row + begin_;
+      for (int i = tid; i < blocks; i += kBlockTileThreads) {
         reinterpret_cast<float*>(scales_)[i] =
             c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at + i]
                                            : to_float(Ue8m0{c.scales[at + i]});
@@ -323,17 +323,17 @@ __device__ void add_sums(const ProductCall& c,
     __syncthreads();
   }
   const int rank = split > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int share = kStreamRows / split;
+  const int share = kBlockTileRows / split;
   const float factor = c.factor(e);
-  for (int i = static_cast<int>(threadIdx.x); i < count * share; i += kStreamThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * share; i += kBlockTileThreads) {
     const int token = i / share;
     const int row = rank * share + i % share;
-    if (tile * kStreamRows + row >= c.N) continue;
+    if (tile * kBlockTileRows + row >= c.N) continue;
     const int at = token * kSumPitch + row;
     float sum = split == 1 ? sums[at] : 0.0f;
     for (int s = 0; split > 1 && s < split; ++s)
       sum += in_block(sums, static_cast<unsigned>(s))[at];
-    const int n = tile * kStreamRows + row;
+    const int n = tile * kBlockTileRows + row;
     store_any(c.y, c.y_format, e * c.y_matrix + c.row_of_y(first + token) * c.y_row + n,
               c.finished_of(e, sum * Codec::kFactor * factor, first + token, n));
   }
@@ -344,29 +344,29 @@ __device__ void add_sums(const ProductCall& c,
   }
 }
 
-/// Rows `rows` of a matrix, 8 * kTiles at a time. `started` runs before anything but weights is
-/// read.
+/// Rows `rows` of a matrix, 8 * kTiles at a time. `started` is called once the first weights are on
+/// their way, before anything else is read.
 template <class Codec, int kTiles, class Started>
-__device__ void stream_tile(const ProductCall& c,
-                            const StreamPlan& plan,
-                            int e,
-                            int tile,
-                            int slice,
-                            RowRange rows,
-                            uint4* slots,
-                            Started&& started) {
+__device__ void block_tile_tile(const ProductCall& c,
+                                const BlockTilePlan& plan,
+                                int e,
+                                int tile,
+                                int slice,
+                                RowRange rows,
+                                uint4* slots,
+                                Started&& started) {
   const int begin = slice * plan.slice_blocks;
   const int end = max(begin, min(plan.num_blocks, begin + plan.slice_blocks));
   uint4* x_shared = slots + plan.x_at / 16;
   auto* sums = reinterpret_cast<float*>(slots + plan.sums_at / 16);
   constexpr int kBatch = 8 * kTiles;
   for (int done = 0; done < rows.count; done += kBatch) {
-    WeightStream<Codec> w(c, e, tile, begin, end, plan.slice_blocks, slots);
+    BlockTileWeights<Codec> w(c, e, tile, begin, end, plan.slice_blocks, slots);
     started();
     const int count = min(kBatch, rows.count - done);
     const int64_t first = int64_t{rows.first} + done;
-    stage_x<Codec, kTiles, kStreamThreads>(c, e * c.x_matrix + first * c.x_row, count, begin,
-                                           end - begin, x_shared);
+    stage_x<Codec, kTiles, kBlockTileThreads>(c, e * c.x_matrix + first * c.x_row, count, begin,
+                                              end - begin, x_shared);
     w.wait_for_scales();
     __syncthreads();
     float total[kTiles][4] = {};
@@ -379,14 +379,14 @@ __device__ void stream_tile(const ProductCall& c,
 }
 
 template <class Codec, int kTiles>
-__global__ void __launch_bounds__(kStreamThreads, kTiles == 1 ? 5 : 4)
-    stream_products(ProductCall c, StreamPlan plan) {
+__global__ void __launch_bounds__(kBlockTileThreads, kTiles == 1 ? 5 : 4)
+    block_tile_products(ProductCall c, BlockTilePlan plan) {
   extern __shared__ uint4 slots[];
   let_next_start();
   const int item = static_cast<int>(blockIdx.x) / plan.split;
   const int slice = static_cast<int>(blockIdx.x) % plan.split;
-  stream_tile<Codec, kTiles>(c, plan, item / plan.row_tiles, item % plan.row_tiles, slice, {0, c.T},
-                             slots, [] { wait_for_previous(); });
+  block_tile_tile<Codec, kTiles>(c, plan, item / plan.row_tiles, item % plan.row_tiles, slice,
+                                 {0, c.T}, slots, [] { wait_for_previous(); });
 }
 
 /// The experts that have rows, in order; their number. For one warp's ballots at a time.
@@ -409,8 +409,8 @@ __device__ inline int find_active(const ProductCall& c, int16_t* active) {
 
 /// The same for experts: a fixed number of clusters shares out what there is.
 template <class Codec, int kTiles>
-__global__ void __launch_bounds__(kStreamThreads, kTiles == 1 ? 5 : 4)
-    stream_expert_products(ProductCall c, StreamPlan plan) {
+__global__ void __launch_bounds__(kBlockTileThreads, kTiles == 1 ? 5 : 4)
+    block_tile_expert_products(ProductCall c, BlockTilePlan plan) {
   extern __shared__ uint4 slots[];
   auto* active = reinterpret_cast<int16_t*>(reinterpret_cast<char*>(slots) + plan.active_at);
   let_next_start();
@@ -420,45 +420,45 @@ __global__ void __launch_bounds__(kStreamThreads, kTiles == 1 ? 5 : 4)
   const int clusters = static_cast<int>(gridDim.x) / plan.split;
   for (int item = static_cast<int>(blockIdx.x) / plan.split; item < items; item += clusters) {
     const int e = active[item / plan.row_tiles];
-    stream_tile<Codec, kTiles>(c, plan, e, item % plan.row_tiles, slice, rows_of_matrix(c, e),
-                               slots, [] {});
+    block_tile_tile<Codec, kTiles>(c, plan, e, item % plan.row_tiles, slice, rows_of_matrix(c, e),
+                                   slots, [] {});
   }
 }
 
 template <class Codec, int kTiles>
-Status launch_stream(Exec& ex, const ProductCall& c, StreamPlan plan) {
+Status launch_block_per_tile(Exec& ex, const ProductCall& c, BlockTilePlan plan) {
   using Slots = WeightSlots<Codec>;
   plan.x_at = Slots::kSlotBytes + Slots::scale_bytes(plan.slice_blocks);
   plan.sums_at = plan.x_at + plan.slice_blocks * kTiles * 4 * 32 * 16;
   plan.active_at = plan.sums_at + 8 * kTiles * kSumPitch * 4;
   const int64_t shared =
       plan.active_at + (c.offsets == nullptr ? 0 : c.matrices * int64_t{sizeof(int16_t)});
-  LaunchShape shape{.threads = kStreamThreads, .shared_bytes = shared, .cluster = plan.split};
+  LaunchShape shape{.threads = kBlockTileThreads, .shared_bytes = shared, .cluster = plan.split};
   if (c.offsets == nullptr) {
     shape.blocks = int64_t{c.matrices} * plan.row_tiles * plan.split;
-    return launch_kernel(ex, stream_products<Codec, kTiles>, shape, c, plan);
+    return launch_kernel(ex, block_tile_products<Codec, kTiles>, shape, c, plan);
   }
   const int64_t room = std::max<int64_t>(1, (int64_t{224} << 10) / (shared + (1 << 10)));
   const int64_t blocks = ex.device->num_sms * std::min<int64_t>(6, room);
   shape.blocks = std::max<int64_t>(1, blocks / plan.split) * plan.split;
-  return launch_kernel(ex, stream_expert_products<Codec, kTiles>, shape, c, plan);
+  return launch_kernel(ex, block_tile_expert_products<Codec, kTiles>, shape, c, plan);
 }
 
 /// Runs a product. More than 32 rows go in batches, each of which reads the weights again.
 template <class Codec>
-Status run_stream(Exec& ex, const ProductCall& c) {
+Status run_block_per_tile(Exec& ex, const ProductCall& c) {
   FATHOM_CHECK(!c.w_is_made, "a stream of weights begins before earlier kernels are done");
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const StreamPlan plan = stream_plan(c, ex.device->num_sms, 16);
+  const BlockTilePlan plan = block_tile_plan(c, ex.device->num_sms, 16);
   const int tokens = c.offsets == nullptr ? c.T : (c.T <= 2 * c.matrices ? 8 : 16);
-  if (tokens <= 8) return launch_stream<Codec, 1>(ex, c, plan);
-  if (tokens <= 16 || plan.slice_blocks > 18) return launch_stream<Codec, 2>(ex, c, plan);
-  return launch_stream<Codec, 4>(ex, c, plan);
+  if (tokens <= 8) return launch_block_per_tile<Codec, 1>(ex, c, plan);
+  if (tokens <= 16 || plan.slice_blocks > 18) return launch_block_per_tile<Codec, 2>(ex, c, plan);
+  return launch_block_per_tile<Codec, 4>(ex, c, plan);
 }
 
 /// Whether sixteen bytes of w lie in one row, and eight elements of x can be loaded at once.
 template <class Args>
-bool streams(const Args& a, int64_t k_multiple) {
+bool loads_in_vectors(const Args& a, int64_t k_multiple) {
   return has_rows(a) && a.w.cols() % k_multiple == 0 && a.w.cols() > 0 &&
          reinterpret_cast<uintptr_t>(a.w.values.data) % 16 == 0 && takes_vectors(a.x);
 }

@@ -1,10 +1,11 @@
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/gemm/run_products.h"
+#include "fathom/kernels/cpu/products/run_products.h"
 
 namespace fathom {
 namespace {
@@ -108,6 +109,13 @@ Products make_common(const View& x, const QuantView& w, const View& y) {
 }
 
 }  // namespace
+
+void WeightSource::not_held(Kind wanted, Kind found) {
+  FATHOM_CHECK(wanted == found,
+               str_cat("a loop wants weights of kind ", static_cast<int>(wanted),
+                       " (WeightSource::Kind), but the call has kind ", static_cast<int>(found)));
+  std::abort();
+}
 
 Products make_products(const View& x, const QuantView& w, const View& y) {
   Products p = make_common(x, w, y);

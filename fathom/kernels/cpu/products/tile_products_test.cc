@@ -12,10 +12,10 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/test_exec.h"
-#include "fathom/kernels/gemm/product_operands_test.h"
-#include "fathom/kernels/gemm/run_products.h"
-#include "fathom/kernels/gemm/tile_loops.h"
-#include "fathom/kernels/gemm/tile_weights.h"
+#include "fathom/kernels/cpu/products/product_operands_test.h"
+#include "fathom/kernels/cpu/products/run_products.h"
+#include "fathom/kernels/cpu/products/tile_loops.h"
+#include "fathom/kernels/cpu/products/tile_weights.h"
 #include "fathom/kernels/kernels.h"
 
 namespace fathom {

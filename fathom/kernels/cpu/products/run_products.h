@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fathom/kernels/core/variants.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {
@@ -27,14 +27,14 @@ template <class Args, ProductLoop kLoop>
 Status run_product_kernel(Exec& ex, const Args& a) {
   if constexpr (requires { a.offsets; }) {
     FATHOM_ASSIGN(Products products, make_grouped_products(a.x, a.w, a.offsets, a.y));
-    products.portable_weight = &a.w;
+    products.weight = &a.w;
     return run_products(ex, products, kLoop);
   } else {
     if constexpr (requires { a.x_scales; }) {
       if (a.x_scales.present()) return run_quantised_x(ex, a, kLoop, ElementType::kF32);
     }
     Products products = make_products(a.x, a.w, a.y);
-    products.portable_weight = &a.w;
+    products.weight = &a.w;
     return run_products(ex, products, kLoop);
   }
 }

@@ -2,7 +2,7 @@
 // the tensor cores.
 //
 // A cluster of blocks shares the k of its tiles of 128 rows of w; a block of eight warps keeps its
-// slice of the activations in shared memory and sweeps over tiles, sixteen rows a warp. The copies
+// slice of the activations in shared memory and walks over tiles, sixteen rows a warp. The copies
 // of weights (and of their scales) run ahead over the ends of tiles, so that memory never waits for
 // a tile to be finished. The sums of a tile are added up through distributed shared memory, in the
 // order of the slices, while the next tile is on its way. The activations lie in the order in which
@@ -19,36 +19,37 @@
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/products/block_per_tile.cuh"
 #include "fathom/kernels/cuda/products/cluster.cuh"
-#include "fathom/kernels/cuda/products/stream_products.cuh"
-#include "fathom/kernels/cuda/products/sweep/sweep_items.cuh"
+#include "fathom/kernels/cuda/products/persistent/tile_cursor.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 
 namespace fathom::cuda {
 
-inline constexpr int kSweepRows = 128;  // of w, in a tile
-inline constexpr int kSweepThreads = 256;
-inline constexpr int kSweepPitch = kSweepRows + 4;  // floats: lanes of a quad in different banks
-inline constexpr int kMostSliceBlocks = 16;         // of 128 k
+inline constexpr int kPersistentRows = 128;  // of w, in a tile
+inline constexpr int kPersistentThreads = 256;
+inline constexpr int kPersistentPitch =
+    kPersistentRows + 4;                     // floats: lanes of a quad in different banks
+inline constexpr int kMostSliceBlocks = 16;  // of 128 k
 
-/// Blocks of 128 k that come together: of short rows two, so that what a slot costs besides is paid
+/// Blocks of 128 k of a slot: two where these are few bytes, so that what every slot costs is paid
 /// half as often.
 template <class Codec>
 inline constexpr int kSlotBlocks = Codec::kLoads == 1 ? 2 : 1;
 
 template <class Codec, int kTiles>
-struct SweepMemory {
+struct PersistentMemory {
   static constexpr int kLoads = Codec::kLoads * kSlotBlocks<Codec>;
-  static constexpr int kWeights = 2 * kLoads * kSweepThreads * 16;  // bytes of a slot
+  static constexpr int kWeights = 2 * kLoads * kPersistentThreads * 16;  // bytes of a slot
   static constexpr bool kHasScales = Codec::kScale == ScaleKind::kOneASixteen;
   static constexpr int kRowScales = 8 * kSlotBlocks<Codec>;  // bytes
-  static constexpr int kScales = kHasScales ? kSweepRows * kRowScales : 0;
+  static constexpr int kScales = kHasScales ? kPersistentRows * kRowScales : 0;
   static constexpr int kSlot = kWeights + kScales;
   /// So many slots that two or three blocks of threads have room on a multiprocessor.
   static constexpr int kAhead = kSlot > (16 << 10) || (kSlot > (9 << 10) && kTiles > 1) ? 2 : 3;
   static constexpr int kXAt = kAhead * kSlot;
   static constexpr int kBlockX = kTiles * 4 * 32 * 16;
-  static constexpr int kSums = 8 * kTiles * kSweepPitch;  // floats of one buffer
+  static constexpr int kSums = 8 * kTiles * kPersistentPitch;  // floats of one buffer
 
   __host__ __device__ static int sums_at(int slice_blocks) { return kXAt + slice_blocks * kBlockX; }
 
@@ -64,16 +65,16 @@ struct SweepMemory {
 ///
 ///   slot: [row lane/4, that + 8][block, load][thread]: 16 bytes; [row]: eight E4M3 scales a block
 template <class Codec, int kTiles>
-class WeightSweep {
+class PersistentWeights {
  public:
-  using Memory = SweepMemory<Codec, kTiles>;
-  using Cursor = SweepCursor<8 * kTiles>;
+  using Memory = PersistentMemory<Codec, kTiles>;
+  using Cursor = TileCursor<8 * kTiles>;
 
-  __device__ WeightSweep(const ProductCall& call,
-                         const Cursor& items,
-                         int begin_block,
-                         int end_block,
-                         unsigned char* slots)
+  __device__ PersistentWeights(const ProductCall& call,
+                               const Cursor& items,
+                               int begin_block,
+                               int end_block,
+                               unsigned char* slots)
       : c_(call),
         items_(items),
         slots_(slots + threadIdx.x * 16),
@@ -102,8 +103,8 @@ class WeightSweep {
       const uint32_t scale_g8 = lane_scales(slot, 8, block);
 #pragma unroll
       for (int l = block * Codec::kLoads; l < (block + 1) * Codec::kLoads; ++l) {
-        const uint4 a = mine[l * kSweepThreads];
-        const uint4 b = mine[(Memory::kLoads + l) * kSweepThreads];
+        const uint4 a = mine[l * kPersistentThreads];
+        const uint4 b = mine[(Memory::kLoads + l) * kPersistentThreads];
         multiply_groups(a, b, scale_g, scale_g8, x + l * Codec::kGroups * kTiles * 32, sums,
                         others);
       }
@@ -128,9 +129,9 @@ class WeightSweep {
       return;
     }
     const ProductCall& c = c_;
-    const SweepItem it = items_.item();
+    const TileItem it = items_.item();
     items_.next();
-    const int n = it.tile * kSweepRows + warp_id() * 16;
+    const int n = it.tile * kPersistentRows + warp_id() * 16;
     const int g = lane_id() >> 2;
     // Rows past the end read the last one and are not stored.
     const uint8_t* w = c.w + it.e * c.w_matrix;
@@ -154,8 +155,8 @@ class WeightSweep {
       for (int l = 0; l < Memory::kLoads; ++l) {
         const bool exists = first_k + l * 4 * Codec::kLoadK < K;
         const int more = exists ? l * 64 : 0;
-        copy_async<16>(mine + l * kSweepThreads, rows_[0] + more, exists);
-        copy_async<16>(mine + (Memory::kLoads + l) * kSweepThreads, rows_[1] + more, exists);
+        copy_async<16>(mine + l * kPersistentThreads, rows_[0] + more, exists);
+        copy_async<16>(mine + (Memory::kLoads + l) * kPersistentThreads, rows_[1] + more, exists);
       }
       rows_[0] += Memory::kLoads * 64;
       rows_[1] += Memory::kLoads * 64;
@@ -218,7 +219,9 @@ class WeightSweep {
 
 /// The scale of 128 x 128 weights; 1 where there is none.
 template <class Codec>
-__device__ __forceinline__ float sweep_scale(const ProductCall& c, const SweepItem& it, int block) {
+__device__ __forceinline__ float persistent_scale(const ProductCall& c,
+                                                  const TileItem& it,
+                                                  int block) {
   if constexpr (Codec::kScale == ScaleKind::kOneABlock) {
     const int64_t at = it.e * c.scale_matrix + it.tile * c.scale_row + block;
     return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
@@ -231,7 +234,7 @@ __device__ __forceinline__ float sweep_scale(const ProductCall& c, const SweepIt
 
 /// The sums of a block's part of a tile, [token][row].
 template <int kTiles>
-__device__ __forceinline__ void keep_sweep_sums(const float (&total)[kTiles][4], float* sums) {
+__device__ __forceinline__ void keep_persistent_sums(const float (&total)[kTiles][4], float* sums) {
   const int g = lane_id() >> 2;
   const int t = lane_id() & 3;
 #pragma unroll
@@ -239,7 +242,7 @@ __device__ __forceinline__ void keep_sweep_sums(const float (&total)[kTiles][4],
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int token = i * 8 + 2 * t + (j & 1);
-      sums[token * kSweepPitch + warp_id() * 16 + g + (j >> 1) * 8] = total[i][j];
+      sums[token * kPersistentPitch + warp_id() * 16 + g + (j >> 1) * 8] = total[i][j];
     }
   }
 }
@@ -247,16 +250,16 @@ __device__ __forceinline__ void keep_sweep_sums(const float (&total)[kTiles][4],
 /// Adds up a tile's slices and stores this block's share of its rows.
 template <class Codec>
 __device__ void finish_item(
-    const ProductCall& c, const SweepItem& it, float factor, int split, float* sums) {
+    const ProductCall& c, const TileItem& it, float factor, int split, float* sums) {
   const int rank = split > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int share = kSweepRows / split;  // a power of two
+  const int share = kPersistentRows / split;  // a power of two
   const int shift = __ffs(share) - 1;
-  for (int i = static_cast<int>(threadIdx.x); i < it.count * share; i += kSweepThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < it.count * share; i += kPersistentThreads) {
     const int token = i >> shift;
     const int row = rank * share + (i & (share - 1));
-    const int n = it.tile * kSweepRows + row;
+    const int n = it.tile * kPersistentRows + row;
     if (n >= c.N) continue;
-    const int at = token * kSweepPitch + row;
+    const int at = token * kPersistentPitch + row;
     float sum = 0.0f;
     if (split == 1) {
       sum = sums[at];
@@ -273,7 +276,7 @@ __device__ void finish_item(
 }
 
 /// Between the sums of an item and their use: all blocks of the cluster, or of one alone.
-struct SweepBarrier {
+struct PersistentBarrier {
   bool cluster;
 
   __device__ void arrive() const {
@@ -292,30 +295,32 @@ struct SweepBarrier {
 // ---- the kernel ----
 
 template <class Codec, int kTiles>
-__global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
-    sweep_products(ProductCall c, SweepPlan plan) {
-  using Memory = SweepMemory<Codec, kTiles>;
+__global__ void __launch_bounds__(kPersistentThreads, kTiles == 1 ? 3 : 2)
+    persistent_products(ProductCall c, PersistentPlan plan) {
+  using Memory = PersistentMemory<Codec, kTiles>;
   constexpr int kPer = kSlotBlocks<Codec>;
-  extern __shared__ __align__(16) unsigned char sweep_shared[];
-  auto* const x_shared = reinterpret_cast<uint4*>(sweep_shared + Memory::kXAt);
-  auto* const sums = reinterpret_cast<float*>(sweep_shared + Memory::sums_at(plan.slice_blocks));
-  auto* const starts = reinterpret_cast<int*>(sweep_shared + Memory::starts_at(plan.slice_blocks));
+  extern __shared__ __align__(16) unsigned char persistent_shared[];
+  auto* const x_shared = reinterpret_cast<uint4*>(persistent_shared + Memory::kXAt);
+  auto* const sums =
+      reinterpret_cast<float*>(persistent_shared + Memory::sums_at(plan.slice_blocks));
+  auto* const starts =
+      reinterpret_cast<int*>(persistent_shared + Memory::starts_at(plan.slice_blocks));
   const bool waits = c.offsets != nullptr || c.w_is_made;
   if (waits) wait_for_previous();
   if (c.offsets != nullptr) {
-    find_expert_items<8 * kTiles>(c, plan.row_tiles, kSweepThreads, starts);
+    find_expert_items<8 * kTiles>(c, plan.row_tiles, kPersistentThreads, starts);
   }
-  SweepCursor<8 * kTiles> items(c, plan, starts);
+  TileCursor<8 * kTiles> items(c, plan, starts);
   // Blocks of the next kernel would take room from those that have yet to come.
   if (!items.more_than_one()) let_next_start();
   const int slice = static_cast<int>(blockIdx.x) % plan.split;
   const int begin = min(slice * plan.slice_blocks, plan.num_blocks);
   const int end = min(begin + plan.slice_blocks, plan.num_blocks);
-  WeightSweep<Codec, kTiles> weights(c, items, begin, end, sweep_shared);
+  PersistentWeights<Codec, kTiles> weights(c, items, begin, end, persistent_shared);
   if (!waits) wait_for_previous();
-  const SweepBarrier barrier{plan.split > 1};
-  SweepItem before{};
-  SweepItem it{-1, 0, 0, 0};
+  const PersistentBarrier barrier{plan.split > 1};
+  TileItem before{};
+  TileItem it{-1, 0, 0, 0};
   float factor = 1.0f;
   int slot = 0;
   int done = 0;
@@ -329,16 +334,16 @@ __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
     factor = c.factor(it.e) * Codec::kFactor;
     if (it.e != e || it.first != first) {
       __syncthreads();
-      stage_x<Codec, kTiles, kSweepThreads>(
+      stage_x<Codec, kTiles, kPersistentThreads>(
           c, (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + it.first * c.x_row, it.count, begin,
           (end - begin + kPer - 1) / kPer * kPer, x_shared);
       __syncthreads();
     }
     float total[kTiles][4] = {};
-    float scale = begin < end ? sweep_scale<Codec>(c, it, begin) : 1.0f;
+    float scale = begin < end ? persistent_scale<Codec>(c, it, begin) : 1.0f;
     for (int b = begin; b < end; b += kPer) {
       const float now = scale;
-      if (b + kPer < end) scale = sweep_scale<Codec>(c, it, b + kPer);
+      if (b + kPer < end) scale = persistent_scale<Codec>(c, it, b + kPer);
       weights.multiply(slot, x_shared + (b - begin) * kTiles * 128 + lane_id(), now, total);
       slot = slot + 1 == Memory::kAhead ? 0 : slot + 1;
     }
@@ -347,7 +352,7 @@ __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
       finish_item<Codec>(c, before, factor_before, plan.split,
                          sums + ((done - 1) & 1) * Memory::kSums);
     }
-    keep_sweep_sums(total, sums + (done & 1) * Memory::kSums);
+    keep_persistent_sums(total, sums + (done & 1) * Memory::kSums);
     barrier.arrive();
   }
   if (done > 0) {
@@ -363,9 +368,9 @@ __global__ void __launch_bounds__(kSweepThreads, kTiles == 1 ? 3 : 2)
 
 /// The slices of a matrix that need the least time: the blocks of k that a multiprocessor has, and
 /// about four more for every tile that follows another.
-inline SweepPlan sweep_plan(const ProductCall& c, int num_sms, int slot_blocks) {
-  SweepPlan plan;
-  plan.row_tiles = (c.N + kSweepRows - 1) / kSweepRows;
+inline PersistentPlan persistent_plan(const ProductCall& c, int num_sms, int slot_blocks) {
+  PersistentPlan plan;
+  plan.row_tiles = (c.N + kPersistentRows - 1) / kPersistentRows;
   plan.num_blocks = std::max(1, (c.K + kBlockK - 1) / kBlockK);
   const int64_t tiles = int64_t{plan.row_tiles} * (c.offsets == nullptr ? c.matrices : 8);
   int64_t best = -1;
@@ -386,44 +391,45 @@ inline SweepPlan sweep_plan(const ProductCall& c, int num_sms, int slot_blocks) 
 }
 
 template <class Codec, int kTiles>
-Status launch_sweep(Exec& ex, const ProductCall& c, SweepPlan plan) {
-  using Memory = SweepMemory<Codec, kTiles>;
+Status launch_persistent(Exec& ex, const ProductCall& c, PersistentPlan plan) {
+  using Memory = PersistentMemory<Codec, kTiles>;
   plan.batches = (c.T + 8 * kTiles - 1) / (8 * kTiles);
   const int shared = Memory::starts_at(plan.slice_blocks) +
                      (c.offsets == nullptr ? 0 : (c.matrices + 1) * static_cast<int>(sizeof(int)));
   int64_t clusters = std::max<int64_t>(
-      1, clusters_at_once(ex.device->ordinal,
-                          {.kernel = reinterpret_cast<const void*>(sweep_products<Codec, kTiles>),
-                           .threads = kSweepThreads,
-                           .shared_bytes = shared,
-                           .cluster = plan.split}));
+      1,
+      clusters_at_once(ex.device->ordinal,
+                       {.kernel = reinterpret_cast<const void*>(persistent_products<Codec, kTiles>),
+                        .threads = kPersistentThreads,
+                        .shared_bytes = shared,
+                        .cluster = plan.split}));
   if (c.offsets == nullptr)
     clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
-  return launch_kernel(ex, sweep_products<Codec, kTiles>,
+  return launch_kernel(ex, persistent_products<Codec, kTiles>,
                        {.blocks = clusters * plan.split,
-                        .threads = kSweepThreads,
+                        .threads = kPersistentThreads,
                         .shared_bytes = shared,
                         .cluster = plan.split,
                         .alone = c.is_long()},
                        c, plan);
 }
 
-/// Whether the copies of a sweep fit: scales of a row come by eight bytes, those of 128 k.
+/// Whether copies of sixteen bytes fit: scales of a row come by eight bytes, those of 128 k.
 template <class Codec>
-bool takes_sweep(const ProductCall& c) {
+bool takes_persistent(const ProductCall& c) {
   return Codec::kScale != ScaleKind::kOneASixteen ||
          (c.K % kBlockK == 0 && reinterpret_cast<uintptr_t>(c.scales) % 8 == 0);
 }
 
 /// Runs a product. More than 16 rows go in batches, each of which reads the weights again.
 template <class Codec>
-Status run_sweep(Exec& ex, const ProductCall& c) {
+Status run_persistent(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const SweepPlan plan = sweep_plan(c, ex.device->num_sms, kSlotBlocks<Codec>);
+  const PersistentPlan plan = persistent_plan(c, ex.device->num_sms, kSlotBlocks<Codec>);
   // Of experts with four rows on average two in a hundred have more than eight.
   const bool few = c.offsets == nullptr ? c.T <= 8 : c.T <= 4 * int64_t{c.matrices};
-  if (few) return launch_sweep<Codec, 1>(ex, c, plan);
-  return launch_sweep<Codec, 2>(ex, c, plan);
+  if (few) return launch_persistent<Codec, 1>(ex, c, plan);
+  return launch_persistent<Codec, 2>(ex, c, plan);
 }
 
 }  // namespace fathom::cuda

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/tile_loops.h"
+#include "fathom/kernels/cpu/products/tile_loops.h"
 #include "fathom/kernels/simd/vec.h"
 
 namespace fathom {

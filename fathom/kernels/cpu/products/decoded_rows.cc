@@ -1,4 +1,4 @@
-#include "fathom/kernels/gemm/decoded_rows.h"
+#include "fathom/kernels/cpu/products/decoded_rows.h"
 
 #include <array>
 

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "fathom/kernels/cpu/products/weight_source.h"
+
 namespace fathom {
 
 enum class ElementType : uint8_t { kBf16, kF32, kF16 };
@@ -66,7 +68,7 @@ struct Products {
   int64_t x_scales_at = 0;
   const ResultScaling* scaling = nullptr;  ///< null: sums are results
 
-  const void* portable_weight = nullptr;  ///< the QuantView of the call, for the portable loop
+  WeightSource weight;  ///< of loops that take neither tiles nor codes; the portable one: QuantView
   /// Row n of matrix m as float32, of weights that no QuantView describes; null for the others.
   void (*decode_weight_row)(const Products&, int64_t m, int64_t n, float* out) = nullptr;
 

@@ -1,29 +1,29 @@
-// NVFP4 products of few rows of x whose k are spread over the warps of a block.
+// NVFP4 products of few rows of x: the warps of a block split K.
 //
 // A tile is sixteen rows of w, whole in k: one piece of memory. A warp of the block does nothing
 // but ask the copy engine for tile after tile; the others have 512 k of every tile each and keep x
 // of those in registers. So shared memory is free for weights, and the warps that decode and
-// multiply, which bound this kernel, spend no instruction on bringing them. Every warp adds up its
-// part of a tile; one warp, another for every tile, adds up the parts in the order of k
-// and stores, two tiles later, so that nobody waits for the slowest. So a row has the same bits in
-// every batch and plan.
+// multiply, which bound this kernel, spend no instruction on bringing them. Every warp sums its
+// part of a tile. Two tiles later one warp, another for every tile, adds up the parts in the order
+// of k and stores, so that nobody waits for the slowest. A row so has the same bits in every batch
+// and plan.
 #pragma once
 
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/cuda/products/spread/spread_plan.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_plan.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
 namespace fathom::cuda {
 
-using SpreadCursor = SweepCursor<kSpreadTokens>;
+using SplitKCursor = TileCursor<kSplitKTokens>;
 
 /// The barriers of a block.
-struct SpreadBarriers {
+struct SplitKBarriers {
   uint32_t first;
   int slots;
 
-  __device__ SpreadBarriers(const SpreadPlan& plan, uint32_t shared)
+  __device__ SplitKBarriers(const SplitKPlan& plan, uint32_t shared)
       : first(shared + static_cast<uint32_t>(plan.barriers_at())), slots(plan.slots) {}
 
   /// A tile has come.
@@ -34,7 +34,7 @@ struct SpreadBarriers {
 
   /// All parts of the sums of tile i are there.
   __device__ __forceinline__ uint32_t summed(int i) const {
-    return at(2 * slots + (i & (kSpreadBuffers - 1)));
+    return at(2 * slots + (i & (kSplitKBuffers - 1)));
   }
 
   __device__ void init(int warps) const {
@@ -42,7 +42,7 @@ struct SpreadBarriers {
       barrier_init(full(i), 1);
       barrier_init(free(i), warps * kWarpArrivals);
     }
-    for (int i = 0; i < kSpreadBuffers; ++i)
+    for (int i = 0; i < kSplitKBuffers; ++i)
       barrier_init(summed(i), warps * kWarpArrivals);
     fence_barriers();
   }
@@ -54,7 +54,7 @@ struct SpreadBarriers {
 };
 
 /// A slot of the ring, and the parity of how often the ring has gone round.
-struct SpreadSlot {
+struct SplitKSlot {
   int slot = 0;
   uint32_t parity = 0;
 
@@ -67,22 +67,22 @@ struct SpreadSlot {
 
 /// Asks for all tiles of a block; for the lanes of one warp.
 __device__ __forceinline__ void bring_tiles(const ProductCall& c,
-                                            const SpreadPlan& plan,
-                                            const SpreadBarriers& barriers,
+                                            const SplitKPlan& plan,
+                                            const SplitKBarriers& barriers,
                                             const int* starts,
                                             uint32_t shared) {
-  SpreadCursor items(c, plan, starts);
+  SplitKCursor items(c, plan, starts);
   const auto code_bytes = static_cast<uint32_t>(plan.code_bytes);
-  const auto scale_bytes = static_cast<uint32_t>(kSpreadRows * plan.scale_row);
+  const auto scale_bytes = static_cast<uint32_t>(kSplitKRows * plan.scale_row);
   const uint64_t policy = weights_policy(true);  // experts with a second batch of rows are rare
-  SpreadSlot at{.slot = 0, .parity = 1};         // the first wait for a free slot ends at once
-  SpreadSlot before{.slot = 0, .parity = 0};     // of the last that must have come
+  SplitKSlot at{.slot = 0, .parity = 1};         // the first wait for a free slot ends at once
+  SplitKSlot before{.slot = 0, .parity = 0};     // of the last that must have come
   int early = plan.slots - 1;                    // what is asked for at once comes at once, late
   while (items.more()) {
-    const SweepItem it = items.item();
+    const TileItem it = items.item();
     int run = items.run();
     items.next_run();
-    const int64_t n = int64_t{it.tile} * kSpreadRows;
+    const int64_t n = int64_t{it.tile} * kSplitKRows;
     const uint8_t* codes = c.w + it.e * c.w_matrix + n * c.w_row;
     const uint8_t* scales = c.scales + it.e * c.scale_matrix + n * c.scale_row;
 #pragma unroll 1
@@ -102,15 +102,15 @@ __device__ __forceinline__ void bring_tiles(const ProductCall& c,
         copy_bytes(shared + slot + code_bytes, scales, scale_bytes, full, policy);
       }
       __syncwarp();
-      codes += kSpreadRows * c.w_row;
-      scales += kSpreadRows * c.scale_row;
+      codes += kSplitKRows * c.w_row;
+      scales += kSplitKRows * c.scale_row;
       at.next(plan.slots);
     }
   }
 }
 
 /// Where a lane reads its two rows of a tile, lane / 4 and the eighth behind it.
-struct SpreadTile {
+struct SplitKTile {
   uint32_t codes[2];
   uint32_t scales[2];
 
@@ -128,21 +128,21 @@ struct SpreadTile {
 };
 
 /// The same in slot 0, for a part of k.
-struct SpreadLane {
+struct SplitKLane {
   uint32_t codes;
   uint32_t scales;
 
-  __device__ SpreadLane(const ProductCall& c, const SpreadPlan& plan, int part, uint32_t shared) {
+  __device__ SplitKLane(const ProductCall& c, const SplitKPlan& plan, int part, uint32_t shared) {
     const int g = lane_id() >> 2;
     const int t = lane_id() & 3;
-    codes = shared + static_cast<uint32_t>(g * (c.K / 2) + part * (kSpreadK / 2) + t * 16);
+    codes = shared + static_cast<uint32_t>(g * (c.K / 2) + part * (kSplitK / 2) + t * 16);
     scales = shared + static_cast<uint32_t>(plan.code_bytes + g * plan.scale_row +
-                                            part * (kSpreadK / 16) + t * 2);
+                                            part * (kSplitK / 16) + t * 2);
   }
 
-  __device__ __forceinline__ SpreadTile tile(const SpreadPlan& plan, int slot) const {
+  __device__ __forceinline__ SplitKTile tile(const SplitKPlan& plan, int slot) const {
     const auto at = static_cast<uint32_t>(slot * plan.slot_bytes);
-    SpreadTile tile;
+    SplitKTile tile;
     tile.codes[0] = codes + at;
     tile.codes[1] = tile.codes[0] + static_cast<uint32_t>(plan.code_bytes / 2);
     tile.scales[0] = scales + at;
@@ -152,14 +152,14 @@ struct SpreadLane {
 };
 
 /// x of a warp's k, as the tensor cores take it: lane 4 g + t has 32 k of row g for each block.
-struct SpreadX {
-  static constexpr int kBlocks = kSpreadK / kBlockK;
+struct SplitKX {
+  static constexpr int kBlocks = kSplitK / kBlockK;
   uint4 eights[kBlocks][4];  ///< of k; halves of them are operands as they were loaded
 
-  __device__ __forceinline__ void load(const ProductCall& c, const SweepItem& it, int part) {
+  __device__ __forceinline__ void load(const ProductCall& c, const TileItem& it, int part) {
     const int g = lane_id() >> 2;
     const int64_t row = (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + (it.first + g) * c.x_row;
-    const Bf16* x = static_cast<const Bf16*>(c.x) + row + part * kSpreadK + (lane_id() & 3) * 32;
+    const Bf16* x = static_cast<const Bf16*>(c.x) + row + part * kSplitK + (lane_id() & 3) * 32;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -173,7 +173,7 @@ struct SpreadX {
   /// Adds the products of a tile. What comes back follows from what was loaded of it last, and
   /// loads of a warp come in the order in which they were asked for (warp_arrive_after).
   template <int kBlock = 0>
-  __device__ __forceinline__ uint32_t multiply(const SpreadTile& tile,
+  __device__ __forceinline__ uint32_t multiply(const SplitKTile& tile,
                                                float (&sums)[4],
                                                float (&others)[4]) const {
     if constexpr (kBlock < kBlocks) {
@@ -204,53 +204,51 @@ struct SpreadX {
 };
 
 /// The sums of a block's warps.
-class SpreadSums {
+class SplitKSums {
  public:
-  __device__ SpreadSums(const SpreadPlan& plan,
-                        const SpreadBarriers& barriers,
+  __device__ SplitKSums(const SplitKPlan& plan,
+                        const SplitKBarriers& barriers,
                         const unsigned char* memory,
                         uint32_t shared)
       : plan_(plan),
         barriers_(barriers),
         memory_(memory),
         mine_(shared + static_cast<uint32_t>(plan.sums_at()) +
-              static_cast<uint32_t>(warp_id() * SpreadPlan::kSums +
-                                    (lane_id() & 3) * 2 * kSpreadSumRow + (lane_id() >> 2)) *
+              static_cast<uint32_t>(warp_id() * SplitKPlan::kSums +
+                                    (lane_id() & 3) * 2 * kSplitKSumRow + (lane_id() >> 2)) *
                   4) {}
 
   /// Keeps this warp's sums of tile i: of rows lane / 4 and the eighth behind it, of two tokens.
   __device__ __forceinline__ void keep(int i, const float (&sums)[4], const float (&others)[4]) {
     const uint32_t to =
-        mine_ + static_cast<uint32_t>((i & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
+        mine_ + static_cast<uint32_t>((i & (kSplitKBuffers - 1)) * plan_.buffer_bytes());
     store_float(to, sums[0] + others[0]);
-    store_float(to + kSpreadSumRow * 4, sums[1] + others[1]);
+    store_float(to + kSplitKSumRow * 4, sums[1] + others[1]);
     store_float(to + 8 * 4, sums[2] + others[2]);
-    store_float(to + (kSpreadSumRow + 8) * 4, sums[3] + others[3]);
+    store_float(to + (kSplitKSumRow + 8) * 4, sums[3] + others[3]);
     warp_arrive(barriers_.summed(i));
   }
 
   /// Waits for all parts of tile i. Whoever has come here may fill the buffer of the tile two
   /// before i again: all warps used it before they arrived for tile i.
   __device__ __forceinline__ void wait(int i) const {
-    barrier_wait(barriers_.summed(i), static_cast<uint32_t>(i / kSpreadBuffers & 1));
+    barrier_wait(barriers_.summed(i), static_cast<uint32_t>(i / kSplitKBuffers & 1));
   }
 
   /// Adds up the parts of tile i and stores its rows, a lane two of a token.
-  __device__ __forceinline__ void finish(const ProductCall& c,
-                                         int tile,
-                                         const SweepItem& it) const {
-    constexpr int kPairs = kSpreadRows / 2;
+  __device__ __forceinline__ void finish(const ProductCall& c, int tile, const TileItem& it) const {
+    constexpr int kPairs = kSplitKRows / 2;
     const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
-    const int n = it.tile * kSpreadRows + lane_id() % kPairs * 2;
+    const int n = it.tile * kSplitKRows + lane_id() % kPairs * 2;
     const auto* sums = reinterpret_cast<const float*>(
-        memory_ + plan_.sums_at() + (tile & (kSpreadBuffers - 1)) * plan_.buffer_bytes());
+        memory_ + plan_.sums_at() + (tile & (kSplitKBuffers - 1)) * plan_.buffer_bytes());
     const int64_t matrix = c.offsets != nullptr ? 0 : it.e * c.y_matrix;
     for (int token = lane_id() / kPairs; token < it.count; token += 32 / kPairs) {
-      const float* mine = sums + token * kSpreadSumRow + lane_id() % kPairs * 2;
+      const float* mine = sums + token * kSplitKSumRow + lane_id() % kPairs * 2;
       float2 sum{};
 #pragma unroll 4
       for (int part = 0; part < plan_.parts; ++part) {
-        const float2 more = *reinterpret_cast<const float2*>(mine + part * SpreadPlan::kSums);
+        const float2 more = *reinterpret_cast<const float2*>(mine + part * SplitKPlan::kSums);
         sum.x += more.x;
         sum.y += more.y;
       }
@@ -278,19 +276,19 @@ class SpreadSums {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
   }
 
-  const SpreadPlan& plan_;
-  const SpreadBarriers& barriers_;
+  const SplitKPlan& plan_;
+  const SplitKBarriers& barriers_;
   const unsigned char* memory_;
   uint32_t mine_;
 };
 
-static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
-    spread_products(const __grid_constant__ ProductCall c,
-                    const __grid_constant__ SpreadPlan plan) {
-  extern __shared__ __align__(128) unsigned char spread_shared[];
-  const uint32_t shared = shared_address(spread_shared);
-  auto* const starts = reinterpret_cast<int*>(spread_shared + plan.starts_at());
-  const SpreadBarriers barriers(plan, shared);
+static __global__ void __launch_bounds__(kMostSplitKThreads, 1)
+    split_k_products(const __grid_constant__ ProductCall c,
+                     const __grid_constant__ SplitKPlan plan) {
+  extern __shared__ __align__(128) unsigned char split_k_shared[];
+  const uint32_t shared = shared_address(split_k_shared);
+  auto* const starts = reinterpret_cast<int*>(split_k_shared + plan.starts_at());
+  const SplitKBarriers barriers(plan, shared);
   if (threadIdx.x == 0) barriers.init(plan.parts);
   if (c.offsets != nullptr) bring_offsets_nearer(c);
   const bool waits = c.offsets != nullptr || c.w_is_made;
@@ -300,34 +298,34 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
     let_next_start();  // its weights come while this one computes, where there is room
   }
   if (c.offsets != nullptr)
-    find_expert_items<kSpreadTokens>(c, plan.row_tiles, plan.threads(), starts);
+    find_expert_items<kSplitKTokens>(c, plan.row_tiles, plan.threads(), starts);
   __syncthreads();
   if (warp_id() == plan.parts) {
     bring_tiles(c, plan, barriers, starts, shared);
     return;
   }
-  SpreadCursor items(c, plan, starts);
+  SplitKCursor items(c, plan, starts);
   if (!waits) wait_for_previous();
   const int part = warp_id();
-  const SpreadLane lane(c, plan, part, shared);
-  SpreadSums sums(plan, barriers, spread_shared, shared);
-  SpreadX x;
-  SpreadSlot at;
-  SweepItem mine{};  // the tile that this warp finishes
+  const SplitKLane lane(c, plan, part, shared);
+  SplitKSums sums(plan, barriers, split_k_shared, shared);
+  SplitKX x;
+  SplitKSlot at;
+  TileItem mine{};   // the tile that this warp finishes
   int until = part;  // tiles before the next that it finishes
   const auto zero = static_cast<uint32_t>(plan.parts) >> 31;
   int i = 0;
-  /// Finishes tile i - kSpreadLag, where that is this warp's. Called once for every tile, and
-  /// kSpreadLag times after them.
+  /// Finishes tile i - kSplitKLag, where that is this warp's. Called once for every tile, and
+  /// kSplitKLag times after them.
   const auto finish_late = [&] {
-    if (i < kSpreadLag) return;
-    sums.wait(i - kSpreadLag);
+    if (i < kSplitKLag) return;
+    sums.wait(i - kSplitKLag);
     // What is asked second follows from the first; without it ptxas 13.0.88 spills registers.
-    if (until == plan.parts - kSpreadLag && i >= kSpreadLag + part)
-      sums.finish(c, i - kSpreadLag, mine);
+    if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part)
+      sums.finish(c, i - kSplitKLag, mine);
   };
   for (; items.more(); items.next_run()) {
-    const SweepItem& first = items.item();
+    const TileItem& first = items.item();
     const int run = items.run();
     x.load(c, first, part);
 #pragma unroll 1
@@ -348,19 +346,19 @@ static __global__ void __launch_bounds__(kMostSpreadThreads, 1)
       if (waits && tile + 1 == run && items.is_last_run()) let_next_start();
     }
   }
-  for (int late = 0; late < kSpreadLag; ++late, ++i) {
+  for (int late = 0; late < kSplitKLag; ++late, ++i) {
     finish_late();
     if (--until < 0) until = plan.parts - 1;
   }
 }
 
-/// Runs a product that takes_spread().
-inline Status run_spread(Exec& ex, const ProductCall& c) {
+/// Runs a product that takes_split_k().
+inline Status run_split_k(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const SpreadPlan plan = spread_plan(c, ex.device->num_sms);
+  const SplitKPlan plan = split_k_plan(c, ex.device->num_sms);
   const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
   const int64_t blocks = int64_t{ex.device->num_sms} * plan.blocks;
-  return launch_kernel(ex, spread_products,
+  return launch_kernel(ex, split_k_products,
                        {.blocks = c.offsets == nullptr ? std::min(blocks, tiles) : blocks,
                         .threads = plan.threads(),
                         .shared_bytes = plan.shared_bytes(c)},

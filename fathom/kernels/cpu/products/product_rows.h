@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "fathom/formats/minifloat.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/simd/vec.h"
 
 namespace fathom {

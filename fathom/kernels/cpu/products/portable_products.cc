@@ -4,7 +4,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {
@@ -42,8 +42,7 @@ void decode_row(const QuantView& w, int64_t m, int64_t n, std::span<float> out) 
 
 void decode_row(const Products& p, int64_t m, int64_t n, float* out) {
   if (p.decode_weight_row != nullptr) return p.decode_weight_row(p, m, n, out);
-  decode_row(*static_cast<const QuantView*>(p.portable_weight), m, n,
-             {out, static_cast<size_t>(p.k)});
+  decode_row(p.weight.as<QuantView>(), m, n, {out, static_cast<size_t>(p.k)});
 }
 
 float load(const Products& p, int64_t at) {

@@ -16,7 +16,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fathom/kernels/gemm/products.h"
+#include "fathom/formats/super_tile.h"
+#include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {
 
@@ -87,7 +88,7 @@ struct Nvfp4TileWeights {
   static constexpr bool kHasGlobal = true;
 
   [[gnu::always_inline]] static const uint8_t* at(const Products& p, int64_t group, int64_t k) {
-    return p.tiles + group * p.group_bytes + k / 64 * 576;
+    return p.tiles + group * p.group_bytes + k / kSuperTileK * kSuperTileBytes;
   }
 
   [[gnu::always_inline]] static void decode(const Products& p,

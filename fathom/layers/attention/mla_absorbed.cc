@@ -1,9 +1,8 @@
 // The absorbed form of MLA: attention over the latents themselves. Since k_n = W_UK c and
 // v = W_UV c, a head's score q_n . k_n is (W_UK^T q_n) . c, and its output W_UV (sum_j p_j c_j).
 // DeepSeek-V2 report, section 2.1.2.
-#include "fathom/kernels/attn/mla_decode/mla_decode.h"
-
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
+#include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
 #include "fathom/layers/attention/mla.h"

@@ -1,5 +1,5 @@
-// What blocks that sweep over the tiles of a product do: tiles of rows of w within a batch of rows
-// of x, batches within a matrix, shared out evenly over clusters of blocks.
+// What blocks that stay for many tiles of a product have to do: tiles of rows of w within a batch
+// of rows of x, batches within a matrix, shared out evenly over clusters of blocks.
 #pragma once
 
 #include "fathom/kernels/cuda/device_code.cuh"
@@ -10,7 +10,7 @@
 
 namespace fathom::cuda {
 
-struct SweepPlan {
+struct PersistentPlan {
   int row_tiles = 0;     ///< of w
   int batches = 1;       ///< of rows of x, of one matrix; with offsets, of none
   int split = 1;         ///< slices of k: blocks in a cluster
@@ -18,8 +18,8 @@ struct SweepPlan {
   int num_blocks = 0;    ///< in K
 };
 
-/// A tile of the sweep: of matrix e, the rows of tile `tile` of w, `count` rows of x.
-struct SweepItem {
+/// A tile: of matrix e, the rows of tile `tile` of w, `count` rows of x.
+struct TileItem {
   int e;
   int tile;
   int first;  ///< row of x within the matrix; with offsets, of all of x
@@ -84,9 +84,9 @@ __device__ __forceinline__ void find_expert_items(const ProductCall& c,
 /// The items of a cluster, one after the other: tiles of rows within a batch of rows of x, batches
 /// within a matrix. For whole warps. Found once; after that no step divides.
 template <int kBatch>
-class SweepCursor {
+class TileCursor {
  public:
-  __device__ SweepCursor(const ProductCall& call, const SweepPlan& plan, const int* starts)
+  __device__ TileCursor(const ProductCall& call, const PersistentPlan& plan, const int* starts)
       : c_(call), row_tiles_(plan.row_tiles), starts_(starts) {
     const auto items = static_cast<uint32_t>(
         c_.offsets != nullptr ? starts[c_.matrices] : plan.row_tiles * plan.batches * c_.matrices);
@@ -104,7 +104,7 @@ class SweepCursor {
 
   __device__ __forceinline__ bool more_than_one() const { return left_ > 1; }
 
-  __device__ __forceinline__ const SweepItem& item() const { return it_; }
+  __device__ __forceinline__ const TileItem& item() const { return it_; }
 
   /// Tiles of the same rows of x from this item on.
   __device__ __forceinline__ int run() const { return min(left_, row_tiles_ - it_.tile); }
@@ -169,7 +169,7 @@ class SweepCursor {
   int left_;
   int end_item_;
   int end_ = 0;  ///< of the rows of x of the matrix
-  SweepItem it_{0, 0, 0, 0};
+  TileItem it_{0, 0, 0, 0};
 };
 
 }  // namespace fathom::cuda

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/gemm/stream_loops.h"
+#include "fathom/kernels/cpu/products/stream_loops.h"
 #include "fathom/kernels/simd/vec.h"
 
 namespace fathom {
