@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
+#include "cli/trace/planned_device.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/files/catalogue.h"
 #include "fathom/bench/files/compare.h"
@@ -64,8 +65,8 @@ Status emit(const std::string& text, const std::string& file) {
 
 /// True where nothing but the suite "all" says which rows there are.
 bool is_everything(const BenchKernelOptions& o) {
-  return o.suite == "all" && o.kernels.empty() && o.filter.empty() && o.phase.empty() &&
-         o.batch.empty() && o.seq.empty() && o.kv_len.empty();
+  return o.suite == "all" && o.preset.empty() && o.kernels.empty() && o.filter.empty() &&
+         o.phase.empty() && o.batch.empty() && o.seq.empty() && o.kv_len.empty();
 }
 
 /// The last line of a check of everything. True if every reference name is covered.
@@ -118,7 +119,7 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   } else if (flags.backend != "cpu") {
     return invalid_argument(str_cat("--backend ", flags.backend, ": expected cpu or cuda"));
   }
-  if (options.suite == kReferenceSuite) {
+  if (options.suite == kReferenceSuite || !options.preset.empty()) {
     // Hundreds of rows, some of them seconds long: less of each, and none that takes minutes.
     options.timer.min_reps = 20;
     options.timer.min_time_s = 0.1;
@@ -139,14 +140,20 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   return options;
 }
 
-Result<int> list_kernels(const KernelFlags& flags, const BenchKernelOptions& options) {
+Result<int> list_kernels(const KernelFlags& flags, BenchKernelOptions options) {
+  if (options.backend == Backend::kCuda) {
+    // A machine without a GPU lists what an H200 would run.
+    const Result<std::vector<DeviceInfo>> found = cuda_devices();
+    FATHOM_ASSIGN(const PlannedDevice planned, planned_device("h200"));
+    options.gpu = found.ok() && !found->empty() ? found->front() : planned.gpu;
+  }
   if (flags.catalogue) {
     FATHOM_TRY(emit(write_kernel_catalogue(all_kernels(), all_cases()), flags.out_file));
   } else if (flags.reference) {
     FATHOM_TRY(emit(write_reference_table(reference_homes()), flags.out_file));
   } else {
-    FATHOM_ASSIGN(const auto plan, plan_kernel_bench(options));
-    FATHOM_TRY(emit(write_bench_list(plan), flags.out_file));
+    FATHOM_ASSIGN(const BenchPlan plan, plan_kernel_bench(options));
+    FATHOM_TRY(emit(write_bench_list(plan.entries), flags.out_file));
   }
   return kExitOk;
 }
@@ -154,7 +161,8 @@ Result<int> list_kernels(const KernelFlags& flags, const BenchKernelOptions& opt
 /// The command that makes the same report.
 std::string command_of(const KernelFlags& flags) {
   const BenchKernelOptions& options = flags.options;
-  std::string out = str_cat("fathom bench kernel --suite ", options.suite);
+  std::string out = options.preset.empty() ? str_cat("fathom bench kernel --suite ", options.suite)
+                                           : str_cat("fathom bench kernel --as ", options.preset);
   const auto add = [&](std::string_view flag, std::string_view value) {
     if (!value.empty()) str_append(out, str_cat(" ", flag, " ", value));
   };
@@ -222,9 +230,14 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_flag("--catalogue", flags->catalogue, "Print every contract as Markdown, run nothing");
   sub->add_option("--suite", flags->options.suite, "all, decode, prefill, streaming or reference23")
       ->capture_default_str();
+  sub->add_option(
+         "--as", flags->options.preset,
+         "The calls of this preset's own graph instead of a suite; --phase, --batch, --seq "
+         "and --kv-len say of which steps")
+      ->excludes("--suite");
   sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");
   sub->add_option("--filter", flags->options.filter, "Pattern over kernel/case: text, or with * ?");
-  sub->add_option("--phase", flags->options.phase, "decode, prefill or verify");
+  sub->add_option("--phase", flags->options.phase, "decode, prefill or verify; of --as also draft");
   const CLI::Validator size = integer_range(int64_t{0}, int64_t{1} << 40);
   sub->add_option("--batch", flags->options.batch, "Rows of these batches or tokens, with commas")
       ->delimiter(',')
@@ -245,10 +258,10 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_flag("--in-process", flags->in_process, "No child process a kernel, for a debugger");
   sub->add_flag("--warm", flags->warm, "One set of data again and again; rows say so");
   sub->add_option("--min-time", flags->min_time_s,
-                  "Seconds a row, after warming up: 0.2, or 0.1 in reference23")
+                  "Seconds a row, after warming up: 0.2, or 0.1 in reference23 and --as")
       ->check(finite_range(0, 3600));
   sub->add_option("--reps", flags->min_reps,
-                  "Least repetitions of a row, time permitting: 50, or 20 in reference23")
+                  "Least repetitions of a row, time permitting: 50, or 20 in reference23 and --as")
       ->check(integer_range<int64_t>(1, 1'000'000));
   sub->add_option("--budget", flags->budget_s,
                   "Seconds after which no further row begins; the summary names those left out")

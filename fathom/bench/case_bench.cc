@@ -94,11 +94,12 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
       row.reference_name = reference_name_of(*entry.kernel);
     }
   }
-  if (entry.bench_case == nullptr) return row;
+  if (!entry.bench_case) return row;
   const CaseSpec& spec = entry.bench_case->spec;
   row.case_name = spec.name;
   row.op = spec.op;
   row.phase = spec.phase;
+  row.layer_kind = spec.part;
   store_columns(spec, row);
   return row;
 }
@@ -125,7 +126,7 @@ std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
     return str_cat("has no code for ", backend_name(options_.backend));
   if (options_.deadline_ns > 0 && monotonic_ns() > options_.deadline_ns)
     return "the time of --budget was over";
-  if (entry.bench_case == nullptr || options_.max_call_s <= 0) return {};
+  if (!entry.bench_case || options_.max_call_s <= 0) return {};
   const double gflops = report_.peaks.compute_gflops(MathUnit::kBf16);
   const double seconds = gflops > 0 ? entry.bench_case->spec.flops / gflops * 1e-9 : 0;
   if (seconds <= options_.max_call_s) return {};
@@ -135,7 +136,7 @@ std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
 
 void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   BenchRow row = start_row(entry, report_.conditions);
-  if (entry.kernel == nullptr || entry.bench_case == nullptr) {
+  if (entry.kernel == nullptr || !entry.bench_case) {
     row.note =
         entry.kernel == nullptr ? "not among the kernels of this build" : "no case of this choice";
     return on_row(std::move(row), {});
@@ -148,6 +149,13 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   store_shape(c.spec, *instance, row);
   describe_operands(*instance, row);
   add_note(row, c.spec.note);
+  if (entry.call) {
+    if (std::string why = difference_from(*entry.call, *instance); !why.empty()) {
+      row.status = RowStatus::kWrong;
+      add_note(row, why);
+      return on_row(std::move(row), {});
+    }
+  }
   std::vector<std::string> variants = {""};
   if (options_.all_variants) {
     variants.clear();

@@ -264,29 +264,37 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
 Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options) {
   const Isa isa = std::min(options.isa, best_isa());
   const int num_threads = options.num_threads > 0 ? options.num_threads : cpu_info().num_cpus();
-  FATHOM_ASSIGN(const std::vector<BenchPlanEntry> plan, plan_kernel_bench(options));
+  FATHOM_ASSIGN(BenchPlan plan, plan_kernel_bench(options));
   BenchReport report;
-  report.suite = options.suite;
-  report.whole_suite = options.kernels.empty() && options.filter.empty() && options.phase.empty() &&
-                       options.batch.empty() && options.seq.empty() && options.kv_len.empty() &&
-                       !options.all_variants;
+  report.suite = options.preset.empty() ? options.suite : options.preset;
+  // Of a preset, phase, batch and lengths say which steps there are.
+  const bool every_step =
+      !options.preset.empty() || (options.phase.empty() && options.batch.empty() &&
+                                  options.seq.empty() && options.kv_len.empty());
+  report.whole_suite =
+      options.kernels.empty() && options.filter.empty() && every_step && !options.all_variants;
   if (options.backend == Backend::kCuda) {
     FATHOM_ASSIGN(const GpuMachine gpu, measure_gpu_in_child(options.device));
     report.conditions = bench_conditions(isa, num_threads, gpu.device);
     report.peaks = gpu.peaks;
+    BenchKernelOptions for_gpu = options;
+    for_gpu.gpu = gpu.device;
+    FATHOM_ASSIGN(plan, plan_kernel_bench(for_gpu));
+    report.steps = std::move(plan.steps);
     const KernelSet kernels = KernelSet::for_cuda(gpu.device.sm);
-    FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report));
+    FATHOM_TRY(run_bench_plan(plan.entries, kernels, options, num_threads, report));
     return report;
   }
+  report.steps = std::move(plan.steps);
   const KernelSet kernels = KernelSet::for_cpu(isa);
   report.conditions = bench_conditions(isa, num_threads);
   if (options.check_only) {
-    FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report));
+    FATHOM_TRY(run_bench_plan(plan.entries, kernels, options, num_threads, report));
     return report;
   }
   FATHOM_ASSIGN(Ceilings ceilings, Ceilings::create(isa, num_threads, options.peaks));
   report.peaks = ceilings.best();
-  FATHOM_TRY(run_bench_plan(plan, kernels, options, num_threads, report,
+  FATHOM_TRY(run_bench_plan(plan.entries, kernels, options, num_threads, report,
                             [&] { ceilings.measure_again(); }));
   hold_rows_to(ceilings.best(), report);
   return report;

@@ -21,7 +21,7 @@ namespace fathom {
 using AbsentRow = BenchRow;
 
 struct BenchReport {
-  std::string suite;
+  std::string suite;         ///< or the preset, "deepseek-r1-nvfp4"
   bool whole_suite = false;  ///< nothing but the suite chose the rows
   std::string command;       ///< that printed it, for "how to run"; set by the caller
   BenchConditions conditions;
@@ -29,6 +29,7 @@ struct BenchReport {
   std::vector<BenchRow> rows;
   std::vector<Cost> costs;  ///< of the rows, one each; rows read from a file have none
   std::vector<AbsentRow> absent;
+  std::vector<PresetStep> steps;  ///< of a preset, whose calls are among the rows
 
   /// Rows with that status.
   int64_t count(RowStatus status) const;

@@ -7,6 +7,7 @@
 #include "fathom/base/near_names.h"
 #include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
+#include "fathom/models/presets.h"
 
 namespace fathom {
 namespace {
@@ -25,19 +26,27 @@ bool matches_filter(std::string_view filter, const KernelEntry& kernel, const Ca
   return false;
 }
 
-bool is_wanted(const BenchKernelOptions& options,
-               const Suite& suite,
+/// By the flags that choose among the cases of a suite.
+bool is_chosen(const BenchKernelOptions& options,
+               std::string_view phase_of_suite,
                const KernelEntry& kernel,
                const Case& c) {
-  if (!c.spec.bench || c.spec.suite != suite.own_cases) return false;
-  if (!suite.filter.empty() && !matches_pattern(suite.filter, c.spec.name)) return false;
-  const std::string_view phase = options.phase.empty() ? suite.phase : options.phase;
+  const std::string_view phase = options.phase.empty() ? phase_of_suite : options.phase;
   if (!phase.empty() && c.spec.phase != phase) return false;
   BenchRow row;
   store_columns(c.spec, row);
   const bool batch = one_of(options.batch, row.m) || one_of(options.batch, row.b);
   if (!batch || !one_of(options.seq, row.s) || !one_of(options.kv_len, row.kv)) return false;
   return matches_filter(options.filter, kernel, c);
+}
+
+bool is_wanted(const BenchKernelOptions& options,
+               const Suite& suite,
+               const KernelEntry& kernel,
+               const Case& c) {
+  if (!c.spec.bench || c.spec.suite != suite.own_cases) return false;
+  if (!suite.filter.empty() && !matches_pattern(suite.filter, c.spec.name)) return false;
+  return is_chosen(options, suite.phase, kernel, c);
 }
 
 Status unknown_kernel(std::string_view name) {
@@ -49,25 +58,36 @@ Status unknown_kernel(std::string_view name) {
                                   did_you_mean(near_kernel_names(name), ""), "; see --list"));
 }
 
-/// The kernels of a suite that were asked for by name, in the order of the names.
-Status keep_named(const std::vector<std::string>& names, Suite& suite) {
+bool runs_in(const std::vector<PresetStep>& steps, std::string_view kernel) {
+  return std::any_of(steps.begin(), steps.end(), [&](const PresetStep& step) {
+    return std::any_of(step.calls.begin(), step.calls.end(),
+                       [&](const PresetCall& c) { return c.kernel() == kernel; });
+  });
+}
+
+/// Every name that was asked for is a kernel of the suite or of the steps.
+Status check_named(const std::vector<std::string>& names,
+                   const Suite& suite,
+                   const std::vector<PresetStep>& steps) {
   for (const std::string& name : names) {
     const KernelEntry* kernel = find_kernel(name);
     if (kernel == nullptr) return unknown_kernel(name);
     const auto same = [&](const std::string& other) { return find_kernel(other) == kernel; };
-    if (std::none_of(suite.kernels.begin(), suite.kernels.end(), same)) {
-      return invalid_argument(str_cat("kernel '", name, "' is not in suite ", suite.name));
-    }
+    if (std::any_of(suite.kernels.begin(), suite.kernels.end(), same)) continue;
+    if (runs_in(steps, kernel->info.name)) continue;
+    return invalid_argument(suite.name.empty()
+                                ? str_cat("kernel '", name, "' is in no step of ", suite.preset)
+                                : str_cat("kernel '", name, "' is not in suite ", suite.name));
   }
-  suite.kernels = names;
   return {};
 }
 
-Status check_phase(std::string_view phase) {
+Status check_phase(std::string_view phase, bool of_preset) {
   if (phase.empty()) return {};
   std::set<std::string_view> phases;
+  if (of_preset) phases = {"decode", "draft", "prefill"};
   for (const Case& c : all_cases().cases())
-    if (c.spec.bench) phases.insert(c.spec.phase);
+    if (c.spec.bench && !of_preset) phases.insert(c.spec.phase);
   if (phases.count(phase) > 0) return {};
   std::string known;
   for (const std::string_view name : phases)
@@ -83,9 +103,10 @@ void append_flag(std::string& out, std::string_view flag, const std::vector<int6
 
 /// Names the flags that left no case.
 Status nothing_chosen(const BenchKernelOptions& options) {
-  return invalid_argument(str_cat("no case is left by --suite ", options.suite,
-                                  filter_flags(options),
-                                  "; `--list` without them shows what there is"));
+  return invalid_argument(
+      str_cat("no case is left by ", options.preset.empty() ? "--suite " : "--as ",
+              options.preset.empty() ? options.suite : options.preset, filter_flags(options),
+              "; `--list` without them shows what there is"));
 }
 
 }  // namespace
@@ -102,7 +123,7 @@ std::string filter_flags(const BenchKernelOptions& options) {
 
 std::string BenchPlanEntry::name() const {
   const std::string own = kernel != nullptr ? std::string(kernel->info.name) : asked;
-  return bench_case == nullptr ? own : str_cat(own, "/", bench_case->spec.name);
+  return bench_case ? str_cat(own, "/", bench_case->spec.name) : own;
 }
 
 void split_columns(std::string_view text, BenchRow& row) {
@@ -143,27 +164,85 @@ std::string_view reference_name_of(const KernelEntry& kernel) {
                                               : std::string_view{};
 }
 
-Result<std::vector<BenchPlanEntry>> plan_kernel_bench(const BenchKernelOptions& options) {
-  FATHOM_ASSIGN(Suite suite, find_suite(options.suite));
-  FATHOM_TRY(check_phase(options.phase));
+namespace {
+
+void add_cases_of_suite(const BenchKernelOptions& options,
+                        const Suite& suite,
+                        const std::vector<PresetStep>& steps,
+                        std::vector<BenchPlanEntry>& entries) {
   const bool by_name = !options.kernels.empty();
-  if (by_name) FATHOM_TRY(keep_named(options.kernels, suite));
-  std::vector<BenchPlanEntry> plan;
-  for (const std::string& name : suite.kernels) {
+  for (const std::string& name : by_name ? options.kernels : suite.kernels) {
     const KernelEntry* kernel = find_kernel(name);
-    bool any = false;
+    bool any = kernel != nullptr && runs_in(steps, kernel->info.name);
     for (const Case* c :
          kernel == nullptr ? std::vector<const Case*>{} : all_cases().of(kernel->info.name)) {
       if (!is_wanted(options, suite, *kernel, *c)) continue;
-      plan.push_back({name, kernel, c});
+      entries.push_back({name, kernel, *c});
       any = true;
     }
     // A name that was asked for never goes missing without a word; kernels that a filter leaves out
     // do.
     const bool filtered = kernel != nullptr && !by_name;
-    if (!any && !filtered) plan.push_back({name, kernel, nullptr});
+    if (!any && !filtered) entries.push_back({name, kernel});
   }
-  if (plan.empty()) return nothing_chosen(options);
+}
+
+/// A call of a step, if the options want it: its case, or an entry without one that says so.
+void add_call(const BenchKernelOptions& options,
+              const PresetStep& step,
+              const PresetCall& call,
+              std::vector<BenchPlanEntry>& entries) {
+  const KernelEntry* kernel = find_kernel(call.kernel());
+  const bool named = std::any_of(options.kernels.begin(), options.kernels.end(),
+                                 [&](const std::string& n) { return find_kernel(n) == kernel; });
+  if (!named && !options.kernels.empty()) return;
+  Result<Case> made = case_of(step, call);
+  if (!made.ok()) return entries.push_back({std::string(call.kernel()), kernel});
+  const bool chosen = options.preset.empty() ? is_chosen(options, {}, *kernel, *made)
+                                             : matches_filter(options.filter, *kernel, *made);
+  if (!chosen) return;
+  entries.push_back({std::string(call.kernel()), kernel, std::move(made).value(), call.call});
+}
+
+/// Kernel by kernel in the order of the catalogue: each has a process of its own.
+void add_calls_of_steps(const BenchKernelOptions& options,
+                        const std::vector<PresetStep>& steps,
+                        std::vector<BenchPlanEntry>& entries) {
+  for (const KernelEntry& kernel : all_kernels()) {
+    for (const PresetStep& step : steps)
+      for (const PresetCall& call : step.calls)
+        if (call.kernel() == kernel.info.name) add_call(options, step, call, entries);
+  }
+}
+
+StepChoice choice_of(const BenchKernelOptions& options) {
+  const DeviceInfo* gpu = options.gpu ? &*options.gpu : nullptr;
+  if (options.preset.empty()) return {.tables_only = true, .gpu = gpu};
+  return {.phase = options.phase,
+          .batch = options.batch,
+          .seq = options.seq,
+          .kv_len = options.kv_len,
+          .gpu = gpu};
+}
+
+}  // namespace
+
+Result<BenchPlan> plan_kernel_bench(const BenchKernelOptions& options) {
+  Suite suite;
+  suite.preset = options.preset;
+  if (options.preset.empty()) {
+    FATHOM_ASSIGN(suite, find_suite(options.suite));
+  }
+  FATHOM_TRY(check_phase(options.phase, !options.preset.empty()));
+  BenchPlan plan;
+  if (!suite.preset.empty()) {
+    FATHOM_ASSIGN(const Preset preset, find_preset(suite.preset));
+    FATHOM_ASSIGN(plan.steps, preset_steps(preset, choice_of(options)));
+  }
+  FATHOM_TRY(check_named(options.kernels, suite, plan.steps));
+  if (options.preset.empty()) add_cases_of_suite(options, suite, plan.steps, plan.entries);
+  add_calls_of_steps(options, plan.steps, plan.entries);
+  if (plan.entries.empty()) return nothing_chosen(options);
   return plan;
 }
 

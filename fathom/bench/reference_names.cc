@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <type_traits>
+#include <utility>
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
@@ -12,53 +13,53 @@ namespace fathom {
 namespace {
 
 constexpr ReferenceName kNames[] = {
-    {"rmsnorm", 1},
-    {"fused_add_rmsnorm", 2},
-    {"silu_and_mul", 13},
+    {"rmsnorm", 1, "Norm"},
+    {"fused_add_rmsnorm", 2, "Norm"},
+    {"silu_and_mul", 13, "Activation"},
     {"gelu_and_mul"},
     {"gelu_tanh_and_mul"},
-    {"apply_rope_with_cos_sin_cache_inplace", 11},
+    {"apply_rope_with_cos_sin_cache_inplace", 11, "RoPE"},
     {"rotary_embedding"},
-    {"mla_rope_quantize_fp8", 10},
+    {"mla_rope_quantize_fp8", 10, "Attention"},
     {"sgl_per_token_quant_fp8"},
     {"sgl_per_token_group_quant_fp8"},
     {"sgl_per_token_group_quant_int8"},
     {"sgl_per_token_group_quant_8bit"},
-    {"scaled_fp4_experts_quant", 18},
-    {"cutlass_scaled_fp4_mm", 3},
+    {"scaled_fp4_experts_quant", 18, "MoE"},
+    {"cutlass_scaled_fp4_mm", 3, "GEMM"},
     {"fp8_scaled_mm"},
     {"fp8_blockwise_scaled_mm"},
     {"int8_scaled_mm"},
     {"qserve_w4a8_per_chn_gemm"},
     {"qserve_w4a8_per_group_gemm"},
-    {"bmm_fp8", 6},
-    {"dsv3_fused_a_gemm", 4},
-    {"dsv3_router_gemm", 5},
-    {"cutlass_mla_decode", 7},
+    {"bmm_fp8", 6, "BMM"},
+    {"dsv3_fused_a_gemm", 4, "GEMM"},
+    {"dsv3_router_gemm", 5, "GEMM"},
+    {"cutlass_mla_decode", 7, "Attention"},
     {"cutlass_mla_get_workspace_size"},
-    {"trtllm_batch_decode_with_kv_cache_mla", 8},
-    {"trtllm_ragged_attention_deepseek", 9},
+    {"trtllm_batch_decode_with_kv_cache_mla", 8, "Attention"},
+    {"trtllm_ragged_attention_deepseek", 9, "Attention"},
     {"merge_state"},
     {"merge_state_v2"},
-    {"concat_mla_k", 12},
-    {"concat_mla_absorb_q"},
-    {"topk_softmax", 14},
-    {"topk_sigmoid", 15},
-    {"moe_fused_gate", 16},
-    {"moe_align_block_size", 21},
-    {"prepare_moe_input", 17},
+    {"concat_mla_k", 12, "Concat"},
+    {"concat_mla_absorb_q", 0, "Concat"},
+    {"topk_softmax", 14, "MoE Routing"},
+    {"topk_sigmoid", 15, "MoE Routing"},
+    {"moe_fused_gate", 16, "MoE Routing"},
+    {"moe_align_block_size", 21, "MoE"},
+    {"prepare_moe_input", 17, "MoE"},
     {"get_cutlass_w4a8_moe_mm_data"},
     {"shuffle_rows"},
-    {"apply_shuffle_mul_sum", 20},
+    {"apply_shuffle_mul_sum", 20, "MoE"},
     {"moe_sum_reduce"},
-    {"cutlass_fp4_group_mm", 19},
+    {"cutlass_fp4_group_mm", 19, "MoE"},
     {"fp8_blockwise_scaled_grouped_mm"},
     {"es_fp8_blockwise_scaled_grouped_mm"},
     {"cutlass_w4a8_moe_mm"},
-    {"fused_moe_kernel", 23},
+    {"fused_moe_kernel", 23, "MoE"},
     {"trtllm_bf16_moe"},
     {"trtllm_fp8_block_scale_moe"},
-    {"trtllm_fp4_block_scale_moe", 22},
+    {"trtllm_fp4_block_scale_moe", 22, "MoE"},
     {"hadamard_transform"},
     {"fast_topk_v2"},
     {"fast_topk_transform_fused"},
@@ -73,6 +74,11 @@ constexpr ReferenceName kNames[] = {
     {"tree_speculative_sampling_target_only"},
     {"weak_ref_tensor"},
 };
+
+/// Words for kernels outside the benchmark, by family.
+constexpr std::pair<std::string_view, std::string_view> kFamilies[] = {
+    {"norm", "Norm"},      {"act", "Activation"}, {"rope", "RoPE"},
+    {"attn", "Attention"}, {"gemm", "GEMM"},      {"embed", "Embedding"}};
 
 const KernelEntry* find_in(std::span<const KernelEntry> kernels, std::string_view name) {
   for (const KernelEntry& kernel : kernels) {
@@ -115,6 +121,19 @@ std::vector<std::string> published_reference_names() {
   for (const ReferenceName& n : published)
     names.emplace_back(n.name);
   return names;
+}
+
+std::string_view kernel_category(std::string_view kernel) {
+  const KernelEntry* entry = find_kernel(kernel);
+  if (entry == nullptr) return "MoE";
+  const NameList& names = entry->info.reference_names;
+  for (const ReferenceName& n : kNames) {
+    const bool of_kernel = std::find(names.begin(), names.end(), n.name) != names.end();
+    if (of_kernel && !n.category.empty()) return n.category;
+  }
+  for (const auto& [family, word] : kFamilies)
+    if (family == entry->family) return word;
+  return "MoE";
 }
 
 ReferenceHome find_reference_home(std::string_view name, std::span<const KernelEntry> kernels) {

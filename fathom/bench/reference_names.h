@@ -15,6 +15,7 @@ namespace fathom {
 struct ReferenceName {
   std::string_view name;
   int published = 0;  ///< place in the published benchmark of 23 kernels, from 1; 0: not in it
+  std::string_view category = {};  ///< there: "Norm", "GEMM", ...
 };
 
 /// All sixty, in the order of the families.
@@ -22,6 +23,9 @@ std::span<const ReferenceName> reference_names();
 
 /// The published 23, in the order of that benchmark.
 std::vector<std::string> published_reference_names();
+
+/// What a kernel is for, in the words of the published benchmark; of one outside it, by its family.
+std::string_view kernel_category(std::string_view kernel);
 
 struct ReferenceHome {
   std::string_view name;

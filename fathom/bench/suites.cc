@@ -38,6 +38,7 @@ Result<Suite> find_suite(std::string_view name) {
     Suite suite{.name = s.name, .phase = s.phase, .filter = s.filter, .kernels = {}};
     if (name == kReferenceSuite) {
       suite.own_cases = kReferenceSuite;
+      suite.preset = "deepseek-r1-nvfp4";
       suite.kernels = published_reference_names();
       for (std::string& companion : companion_kernels())
         suite.kernels.push_back(std::move(companion));

@@ -12,17 +12,18 @@ namespace fathom {
 /// "all" (every kernel of the catalogue), "decode", "prefill" (every kernel, cases of that phase),
 /// "streaming" (cases that walk through 256 MB once: kernels that memory feeds),
 /// "reference23" (the 23 names of the published benchmark at its shapes; ones that are not here
-/// give rows with status unavailable).
+/// give rows with status unavailable; then the calls of the preset that the benchmark is about).
 struct Suite {
   std::string_view name;
   std::string_view phase;            ///< empty: all
   std::string_view own_cases{};      ///< CaseSpec::suite of its cases; empty: those of no suite
   std::string_view filter{};         ///< pattern over the names of its cases; empty: all
+  std::string_view preset{};         ///< whose own calls are timed after the cases; empty: none
   std::vector<std::string> kernels;  ///< our names, or reference names
 };
 
-/// Kernels outside the 23 that run ops of the layer whose time the suite reference23 states. They
-/// come last in the suite.
+/// Kernels outside the 23 that have rows at the published points: what a layer needs besides. They
+/// come after the 23.
 std::vector<std::string> companion_kernels();
 
 /// Errors: InvalidArgument with the known names.

@@ -31,7 +31,7 @@ TEST(Suites, StreamingWalksThroughMoreThanCachesHold) {
   BenchKernelOptions options;
   options.suite = "streaming";
   std::set<std::string_view> kernels;
-  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
+  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value().entries;
   for (const BenchPlanEntry& entry : plan)
     kernels.insert(entry.kernel->info.name);
 

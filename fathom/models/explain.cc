@@ -7,7 +7,7 @@
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/linear.h"
 #include "fathom/models/deepseek_v3.h"
-#include "fathom/trace/recorder.h"
+#include "fathom/models/dry_records.h"
 
 namespace fathom {
 namespace {
@@ -33,9 +33,37 @@ bool is_row_of_linear_table(std::string_view kernel) {
                      [&](const LinearRow& row) { return row.kernel == kernel; });
 }
 
-LinearUse use_of(std::string_view op) {
-  if (op == "fused_qkv_a_proj_with_mqa") return LinearUse::kLatentDown;
-  return op == "gate" ? LinearUse::kRouter : LinearUse::kAny;
+// The row that the table of linear layers gives a recorded product in a place; -1 if none.
+int row_in(const OpRecord& r, LinearUse use) {
+  const OperandRecord* x = operand(r, "x");
+  const OperandRecord* w = operand(r, "w");
+  const OperandRecord* y = operand(r, "y");
+  if (x == nullptr || w == nullptr || y == nullptr || w->rank != 2) return -1;
+  const View in = make_view(nullptr, {x->dims[0], x->dims[1]}, x->format);
+  const View out = make_view(nullptr, {y->dims[0], y->dims[1]}, y->format);
+  const LinearWeight weight = shape_only_weight(w->format, w->dims[0], w->dims[1]);
+  Exec ex;
+  ex.backend = Backend::kDry;
+  int index = 0;
+  for (const LinearRow& row : linear_rows()) {
+    const bool here = row.format == w->format && (row.use == LinearUse::kAny || row.use == use);
+    if (here && row.takes(ex, r.op, in, weight, out)) return index;
+    ++index;
+  }
+  return -1;
+}
+
+// The place of an op in the model: the one with which the table gives the row that was recorded.
+// Places differ for few tokens, so the records are those of a step of one.
+LinearUse use_of(std::string_view op, const std::vector<OpRecord>& one_token) {
+  for (const LinearUse use : {LinearUse::kAny, LinearUse::kLatentDown, LinearUse::kRouter}) {
+    const bool fits = std::all_of(one_token.begin(), one_token.end(), [&](const OpRecord& r) {
+      return op != r.op.name || !is_row_of_linear_table(r.kernel) ||
+             row_in(r, use) == r.selection_row;
+    });
+    if (fits) return use;
+  }
+  return LinearUse::kAny;
 }
 
 // The table the layer chose from, if it chose.
@@ -48,8 +76,10 @@ MoeCall moe_call(const Model& model) {
   return call;
 }
 
-std::string table_text(const Model& model, const OpRecord& r, const KernelSet& kernels) {
-  const std::string_view op = r.op.name;
+std::string table_text(const Model& model,
+                       const OpRecord& r,
+                       LinearUse use,
+                       const KernelSet& kernels) {
   const OperandRecord* x = operand(r, "x");
   const OperandRecord* w = operand(r, "w");
   const OperandRecord* y = operand(r, "y");
@@ -59,9 +89,10 @@ std::string table_text(const Model& model, const OpRecord& r, const KernelSet& k
     return str_cat(
         "linear layers:\n",
         explain_linear(ex, r.op, x->dims[0], shape_only_weight(w->format, w->dims[0], w->dims[1]),
-                       x->format, y->format, use_of(op)));
+                       x->format, y->format, use));
   }
-  if ((op == "attn_mha" || op == "attn_mqa") && r.selection_row >= 0) {
+  const KernelEntry* kernel = find_kernel(r.kernel);
+  if (kernel != nullptr && kernel->family == "attn" && r.selection_row >= 0) {
     std::string out = "attention forms:\n";
     int16_t index = 0;
     for (const AttentionRow& row : attention_rows()) {
@@ -71,8 +102,8 @@ std::string table_text(const Model& model, const OpRecord& r, const KernelSet& k
     }
     return out;
   }
-  const KernelEntry* kernel = find_kernel(r.kernel);
-  if (kernel != nullptr && kernel->family == "moe" && op != "topk") {
+  // The choice of experts, which groups of kernels/moe/gate make, comes before that of a strategy.
+  if (kernel != nullptr && kernel->family == "moe" && kernel->group != "gate") {
     return str_cat("expert strategies:\n", explain_moe(moe_call(model), model.options().moe));
   }
   return {};
@@ -90,7 +121,10 @@ std::string variants_text(std::string_view kernel, const char* chosen, const Ker
   return out;
 }
 
-std::string describe_call(const Model& model, const OpRecord& r, const KernelSet& kernels) {
+std::string describe_call(const Model& model,
+                          const OpRecord& r,
+                          LinearUse use,
+                          const KernelSet& kernels) {
   const char* part = r.scope_depth == 0 ? "model" : r.scopes[r.scope_depth - 1u].name;
   std::string out = str_cat(phase_name(r.phase), ": ", r.op.name, " runs ", r.kernel, ", in ",
                             std::string_view(part), "\n ");
@@ -98,7 +132,7 @@ std::string describe_call(const Model& model, const OpRecord& r, const KernelSet
     if (r.operands[i].format == Format::kNone) continue;
     str_append(out, str_cat(" ", operand_text(r.operands[i])));
   }
-  return str_cat(out, "\n", table_text(model, r, kernels),
+  return str_cat(out, "\n", table_text(model, r, use, kernels),
                  variants_text(r.kernel, r.variant, kernels));
 }
 
@@ -120,17 +154,11 @@ CallKind kind_of(const OpRecord& r) {
   return {r.phase, r.kernel, part};
 }
 
-Result<std::vector<OpRecord>> records_of(const Model& model,
-                                         const BatchShape& shape,
-                                         const KernelSet& kernels,
-                                         DryPass pass) {
-  Recorder counter(RecordLevel::kShapes, 1);
-  FATHOM_TRY(
-      dry_run(model, shape, {.kernels = &kernels, .recorder = &counter, .pass = pass}).status());
-  Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(
-      dry_run(model, shape, {.kernels = &kernels, .recorder = &recorder, .pass = pass}).status());
-  return recorder.records();
+// A decode step of one token: the records from which places in the model are read.
+Result<std::vector<OpRecord>> one_token_of(const Model& model, const KernelSet& kernels) {
+  BatchShape shape;
+  shape.decode = {.count = 1, .new_tokens = 1, .cached = 0};
+  return dry_records(model, shape, {.kernels = &kernels});
 }
 
 std::vector<std::string> ops_of(const std::vector<OpRecord>& records) {
@@ -144,6 +172,7 @@ std::vector<std::string> ops_of(const std::vector<OpRecord>& records) {
 std::string explain_records(const Model& model,
                             std::string_view op,
                             const std::vector<OpRecord>& records,
+                            LinearUse use,
                             const KernelSet& kernels) {
   std::vector<CallKind> explained;
   std::string out;
@@ -152,7 +181,7 @@ std::string explain_records(const Model& model,
     const bool seen = std::find(explained.begin(), explained.end(), kind) != explained.end();
     if (op != r.op.name || seen) continue;
     explained.push_back(kind);
-    str_append(out, str_cat(out.empty() ? "" : "\n", describe_call(model, r, kernels)));
+    str_append(out, str_cat(out.empty() ? "" : "\n", describe_call(model, r, use, kernels)));
   }
   return out;
 }
@@ -202,8 +231,10 @@ Result<std::string> explain_op(const Model& model,
                                const BatchShape& shape,
                                const KernelSet& kernels,
                                DryPass pass) {
-  FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, shape, kernels, pass));
-  std::string out = explain_records(model, op, records, kernels);
+  FATHOM_ASSIGN(const std::vector<OpRecord> one_token, one_token_of(model, kernels));
+  FATHOM_ASSIGN(const std::vector<OpRecord> records,
+                dry_records(model, shape, {.kernels = &kernels, .pass = pass}));
+  std::string out = explain_records(model, op, records, use_of(op, one_token), kernels);
   if (!out.empty()) return out;
   return unknown_op(op, " at this shape", ops_of(records));
 }
@@ -211,13 +242,15 @@ Result<std::string> explain_op(const Model& model,
 Result<std::string> explain_op_everywhere(const Model& model,
                                           std::string_view op,
                                           const KernelSet& kernels) {
+  FATHOM_ASSIGN(const std::vector<OpRecord> one_token, one_token_of(model, kernels));
   std::vector<std::string> all;
   std::string out;
   for (const PassKind& p : passes_of(model)) {
-    FATHOM_ASSIGN(const std::vector<OpRecord> records, records_of(model, p.shape, kernels, p.pass));
+    FATHOM_ASSIGN(const std::vector<OpRecord> records,
+                  dry_records(model, p.shape, {.kernels = &kernels, .pass = p.pass}));
     for (std::string& name : ops_of(records))
       if (std::find(all.begin(), all.end(), name) == all.end()) all.push_back(std::move(name));
-    const std::string text = explain_records(model, op, records, kernels);
+    const std::string text = explain_records(model, op, records, use_of(op, one_token), kernels);
     if (text.empty()) continue;
     str_append(out, str_cat(out.empty() ? "" : "\n", "# ", p.title, ": ", size_text(p.shape),
                             "\n\n", text));

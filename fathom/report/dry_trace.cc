@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "fathom/base/str_cat.h"
+#include "fathom/kernels/core/catalog.h"
+#include "fathom/models/dry_records.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/sample/sampler.h"
@@ -51,22 +53,13 @@ Status check_length(int64_t length, std::string_view what, const ModelConfig& co
 }
 
 Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
-  // The calls are counted first: how many a request in chunks of keys makes is the model's
-  // business.
-  Recorder counter(RecordLevel::kShapes, 1);
-  const auto run = [&](Recorder& recorder) {
-    return dry_run(model, plan.shape,
-                   {.num_threads = s.num_threads,
-                    .kernels = s.kernels,
-                    .gpu = s.gpu,
-                    .recorder = &recorder,
-                    .pass = plan.pass})
-        .status();
-  };
-  FATHOM_TRY(run(counter));
-  Recorder recorder(RecordLevel::kShapes, counter.total());
-  FATHOM_TRY(run(recorder));
-  return make_phase(plan.name, title_of(plan), recorder.records(), {}, model.config().symbols());
+  FATHOM_ASSIGN(const std::vector<OpRecord> records,
+                dry_records(model, plan.shape,
+                            {.num_threads = s.num_threads,
+                             .kernels = s.kernels,
+                             .gpu = s.gpu,
+                             .pass = plan.pass}));
+  return make_phase(plan.name, title_of(plan), records, {}, model.config().symbols());
 }
 
 // The first layers that have one of each kind, two at least: the first one has no residual to add.
@@ -220,11 +213,10 @@ Result<TracePhase> dry_phase(const Model& model, std::string_view name, const Tr
 
 std::string attention_form_of(const TracePhase& phase) {
   for (const TraceOp& op : phase.ops) {
-    if (op.op != "attn_mha" && op.op != "attn_mqa") continue;
-    const auto rows = attention_rows();
-    if (op.selection_row >= 0 && op.selection_row < static_cast<int>(rows.size())) {
-      return std::string(rows[static_cast<size_t>(op.selection_row)].name);
-    }
+    // Of attention's kernels those that a row of the table chose carry it.
+    const KernelEntry* kernel = find_kernel(op.kernel);
+    if (kernel == nullptr || kernel->family != "attn" || op.selection_row < 0) continue;
+    return std::string(attention_rows()[static_cast<size_t>(op.selection_row)].name);
   }
   return {};
 }

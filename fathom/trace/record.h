@@ -35,6 +35,7 @@ struct OperandRecord {
   uint8_t rank = 0;
   Format format = Format::kNone;
   std::array<int64_t, kMaxRank> dims{};
+  std::array<int64_t, kMaxRank> strides{};  ///< in elements
   const char* axes = nullptr;
 };
 

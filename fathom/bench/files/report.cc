@@ -173,7 +173,7 @@ std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   std::string out;
   for (const BenchPlanEntry& entry : plan) {
     str_append(out, entry.kernel != nullptr ? entry.kernel->info.name : entry.asked);
-    if (entry.bench_case == nullptr) {
+    if (!entry.bench_case) {
       out += entry.kernel == nullptr ? "  (not among the kernels of this build)\n"
                                      : "  (no case of this choice)\n";
       continue;
@@ -215,7 +215,10 @@ Status write_bench_directory(const BenchReport& report, const std::string& direc
   FATHOM_TRY(write("all_kernels.json", write_json(report)));
   FATHOM_TRY(write("peaks.json", write_peaks(report.peaks)));
   if (!is_whole_reference_suite(report)) {
-    return write("benchmark_summary.md", write_markdown(report));
+    if (!report.whole_suite || report.steps.empty())
+      return write("benchmark_summary.md", write_markdown(report));
+    FATHOM_ASSIGN(const std::string summary, write_preset_summary(report));
+    return write("benchmark_summary.md", summary);
   }
   FATHOM_ASSIGN(const std::string summary, write_reference_summary(report));
   FATHOM_ASSIGN(std::vector<RooflinePoint> points, points_of_rows(report.rows, PointChoice::kAuto));

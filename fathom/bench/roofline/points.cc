@@ -27,8 +27,9 @@ std::string group_of(const BenchRow& row) {
   return str_cat(row.phase, " ", b, " x ", static_cast<int64_t>(*row.s));
 }
 
-bool is_chosen(const BenchRow& row, PointChoice choice) {
-  if (choice == PointChoice::kAll || !is_reference(row)) return true;
+/// Of a run that holds published rows, those of the three tables; of others every row.
+bool is_chosen(const BenchRow& row, PointChoice choice, bool published) {
+  if (choice == PointChoice::kAll || !published) return true;
   return std::any_of(std::begin(kTables), std::end(kTables), [&](const ReferencePoint& p) {
     return row.case_name == reference_case_name(row.op, p);
   });
@@ -103,9 +104,10 @@ void set_shares(std::vector<RooflinePoint>& points) {
 
 Result<std::vector<RooflinePoint>> points_of_rows(std::span<const BenchRow> rows,
                                                   PointChoice choice) {
+  const bool published = std::any_of(rows.begin(), rows.end(), is_reference);
   std::vector<RooflinePoint> points;
   for (const BenchRow& row : rows) {
-    if (row.status != RowStatus::kOk || !is_chosen(row, choice)) continue;
+    if (row.status != RowStatus::kOk || !is_chosen(row, choice, published)) continue;
     FATHOM_ASSIGN(RooflinePoint point, point_of(row));
     points.push_back(std::move(point));
   }

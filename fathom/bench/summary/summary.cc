@@ -5,17 +5,15 @@
 #include <set>
 
 #include "fathom/bench/files/report.h"
+#include "fathom/bench/preset/table.h"
 #include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
-#include "fathom/bench/summary/layer.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/models/presets.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {
 namespace {
-
-constexpr std::string_view kPreset = "deepseek-r1-nvfp4";
 
 /// Kernels of the suite in its order, by our names.
 std::vector<std::string> suite_kernels() {
@@ -38,14 +36,16 @@ std::string hardware_of(const BenchConditions& c) {
   return str_cat(c.device_name, ", ", c.arch, "; host ", c.host_cpu, ", ", host);
 }
 
-void append_head(std::string& out, const BenchReport& report, int kernels_ok) {
+void append_head(std::string& out,
+                 const BenchReport& report,
+                 std::string_view of,
+                 std::string_view status) {
   const BenchConditions& c = report.conditions;
-  str_append(out, str_cat("# Kernel benchmark of DeepSeek-R1-NVFP4\n\n**Generated:** ", c.timestamp,
+  str_append(out, str_cat("# Kernel benchmark of ", of, "\n\n**Generated:** ", c.timestamp,
                           "\n\n**Hardware:** ", hardware_of(c), "\n\n**Program:** fathom ",
-                          c.fathom_version, ", commit ", c.commit, "\n\n**Status:** ", kernels_ok,
-                          "/23 kernels ok, ", bench_verdict_line(report),
-                          "\n\n**Source:** [all_kernels.csv](all_kernels.csv), roofline in "
-                          "[roofline.md](roofline.md)\n\n"));
+                          c.fathom_version, ", commit ", c.commit, "\n\n**Status:** ", status,
+                          bench_verdict_line(report),
+                          "\n\n**Source:** [all_kernels.csv](all_kernels.csv)\n\n"));
 }
 
 void append_hardware(std::string& out, const Peaks& p) {
@@ -81,6 +81,11 @@ void append_hardware(std::string& out, const Peaks& p) {
 
 // ---- the kernels ----
 
+/// A row of the published benchmark, not of the preset's own calls.
+bool is_published(const BenchRow& row) {
+  return row.case_name.empty() || row.case_name.starts_with("reference_");
+}
+
 /// "memory", or with counts where rows differ: "memory 8, compute 4".
 std::string bounds_of(std::span<const BenchRow* const> rows) {
   std::map<std::string, int> counts;
@@ -96,7 +101,7 @@ std::string bounds_of(std::span<const BenchRow* const> rows) {
 std::vector<const BenchRow*> rows_of(const BenchReport& report, std::string_view kernel) {
   std::vector<const BenchRow*> rows;
   for (const BenchRow& row : report.rows)
-    if (row.kernel == kernel) rows.push_back(&row);
+    if (row.kernel == kernel && is_published(row)) rows.push_back(&row);
   return rows;
 }
 
@@ -143,8 +148,8 @@ void append_kernels(std::string& out, const BenchReport& report) {
     others.add({code(kernel), std::string(kernel_category(kernel)), bounds_of(rows),
                 variants_of(rows), str_cat(rows.size()), str_cat("[", file, "](", file, ")")});
   }
-  str_append(out, str_cat("Companions: not among the 23, but they run ops of the layer below.\n\n",
-                          others.str(), "\n"));
+  str_append(out,
+             str_cat("Companions: not among the 23, at the same points.\n\n", others.str(), "\n"));
 }
 
 // ---- what is not there ----
@@ -153,12 +158,12 @@ void append_kernels(std::string& out, const BenchReport& report) {
 std::map<std::string, std::vector<std::string>> missing_points(const BenchReport& report,
                                                                std::string_view kernel) {
   std::map<std::string, std::vector<std::string>> by_reason;
-  for (const ReferencePoint& p : reference_points()) {
-    const std::string_view limit = reference_limit(kernel, p);
-    if (!limit.empty()) by_reason[std::string(limit)].push_back(p.name());
-  }
+  const ReferenceLimit* limit = all_cases().reference_limit(kernel);
+  for (const ReferencePoint& p : reference_points())
+    if (limit != nullptr && limit->leaves_out(p))
+      by_reason[std::string(limit->why)].push_back(p.name());
   for (const AbsentRow& row : report.absent) {
-    if (row.kernel != kernel) continue;
+    if (row.kernel != kernel || !is_published(row)) continue;
     const ReferencePoint point{row.phase, static_cast<int64_t>(row.b.value_or(0)),
                                static_cast<int64_t>(row.s.value_or(0))};
     by_reason[row.note].push_back(str_cat(point.name(), " of ", row.op));
@@ -182,8 +187,8 @@ void append_left_out(std::string& out, const BenchReport& report) {
   str_append(out, str_cat("## Limits of kernels\n\n", table.str(), "\n"));
 }
 
-Status append_model(std::string& out) {
-  FATHOM_ASSIGN(const Preset preset, find_preset(kPreset));
+Status append_model(std::string& out, std::string_view name) {
+  FATHOM_ASSIGN(const Preset preset, find_preset(name));
   const ModelConfig& c = preset.config;
   MarkdownTable table({"Parameter", "Value", "Symbol"});
   const std::tuple<const char*, int64_t, const char*> lines[] = {
@@ -197,13 +202,13 @@ Status append_model(std::string& out) {
       {"n_routed_experts", c.n_routed_experts, "E"},
       {"num_experts_per_tok", c.num_experts_per_tok, "K"},
       {"moe_intermediate_size", c.moe_intermediate_size, "I"}};
-  for (const auto& [name, value, symbol] : lines)
-    table.add({name, str_cat(value), symbol});
-  str_append(out, str_cat("## Model configuration\n\n", code(kPreset), "\n\n", table.str(), "\n"));
+  for (const auto& [parameter, value, symbol] : lines)
+    table.add({parameter, str_cat(value), symbol});
+  str_append(out, str_cat("## Model configuration\n\n", code(name), "\n\n", table.str(), "\n"));
   return {};
 }
 
-// ---- the layer ----
+// ---- the rows of the published benchmark ----
 
 /// (p90 - p10) / median, in percent: how far the times of a row lie apart.
 std::string spread_of(const BenchRow& row) {
@@ -223,82 +228,62 @@ std::vector<std::string> cells_of(const BenchRow& row) {
           std::string(kernel_category(row.kernel))};
 }
 
-const std::vector<std::string> kColumns = {"Kernel",   "Op",      "Latency (ms)",
-                                           "Spread %", "GFLOP/s", "BW (GB/s)",
-                                           "Roof %",   "Bound",   "Category"};
-
-/// Rows of the point that are not of the layer: other kernels for the same work.
-std::string other_rows(const BenchReport& report,
-                       const ReferencePoint& point,
-                       std::span<const BenchRow* const> layer) {
-  MarkdownTable table(kColumns);
-  for (const BenchRow& row : report.rows) {
-    const bool here = row.b == static_cast<double>(point.batch) &&
-                      row.s == static_cast<double>(point.seq) && row.phase == point.phase;
-    const bool in_layer = std::find(layer.begin(), layer.end(), &row) != layer.end();
-    const bool own_name = row.case_name == reference_case_name(row.op, point);
-    if (here && own_name && !in_layer && row.status == RowStatus::kOk) table.add(cells_of(row));
+/// The published cases of a point, in the order of the suite.
+std::vector<const Case*> cases_at(const ReferencePoint& point) {
+  std::vector<std::string> kernels = suite_kernels();
+  for (std::string& companion : companion_kernels())
+    kernels.push_back(std::move(companion));
+  std::vector<const Case*> cases;
+  for (const std::string& kernel : kernels) {
+    for (const Case* c : all_cases().of(kernel)) {
+      const bool here = c->spec.name == reference_case_name(c->spec.op, point);
+      if (here && c->spec.suite == kReferenceSuite) cases.push_back(c);
+    }
   }
-  return table.empty() ? "" : str_cat("Not in the layer:\n\n", table.str(), "\n");
+  return cases;
 }
 
+/// Every published row of the point. A case without a row that was not left out is an error.
 Status append_point(std::string& out,
                     const BenchReport& report,
                     const ReferencePoint& point,
                     std::string_view title) {
-  FATHOM_ASSIGN(const LayerTime time, layer_time(report.rows, point));
-  std::vector<std::string> header = kColumns;
-  header.push_back("Share %");
-  MarkdownTable table(header);
-  for (const BenchRow* row : time.rows) {
-    std::vector<std::string> cells = cells_of(*row);
-    cells.push_back(three_digits(*row->us_median / time.us * 100));
-    table.add(std::move(cells));
+  MarkdownTable table({"Kernel", "Op", "Latency (ms)", "Spread %", "GFLOP/s", "BW (GB/s)", "Roof %",
+                       "Bound", "Category"});
+  std::string missing;
+  for (const Case* c : cases_at(point)) {
+    const auto is_of_case = [&](const BenchRow& r) {
+      return r.kernel == c->kernel && r.case_name == c->spec.name;
+    };
+    const auto row = std::find_if(report.rows.begin(), report.rows.end(), [&](const BenchRow& r) {
+      return is_of_case(r) && r.status == RowStatus::kOk && r.us_median;
+    });
+    if (row != report.rows.end()) {
+      table.add(cells_of(*row));
+    } else if (std::none_of(report.absent.begin(), report.absent.end(), is_of_case)) {
+      str_append(missing, str_cat(missing.empty() ? "" : ", ", c->spec.op, " (", c->kernel, ")"));
+    }
   }
-  str_append(out, str_cat("## ", title, "\n\nThe layer takes ", three_digits(time.us * 1e-3),
-                          " ms.\n\n", table.str(), "\n"));
-  out += other_rows(report, point, time.rows);
+  if (!missing.empty()) {
+    return not_found(str_cat("the table of ", point.name(), " has a gap: no row of ", missing));
+  }
+  str_append(out, str_cat("## ", title, "\n\n", table.str(), "\n"));
   return {};
 }
 
-void append_layer_text(std::string& out) {
-  const auto ops = [](const ReferencePoint& point) {
-    std::string text;
-    for (const LayerOp& op : layer_ops(point))
-      str_append(text, str_cat(text.empty() ? "" : ", ", op.op, " (", code(op.kernel), ")"));
-    return text;
-  };
-  str_append(
-      out,
-      str_cat("## The layer\n\nLayer time is the sum of the medians of the ops of one MoE layer, "
-              "in the order of the model's code: nothing overlaps, nothing is counted twice. Each "
-              "token has ",
-              "8 of 256 experts, chosen evenly, and the shared expert. Decode reads ",
-              kReferenceContext,
-              " keys of each sequence.\n\nDecode of one sequence: ", ops({"decode", 1, 1}),
-              ".\n\nDecode of 32 and more differs by: fused_qkv_a_proj and "
-              "gate in `bf16_gemm`.\n\nPrefill: ",
-              ops({"prefill", 1, 1024}), ".\n\n"));
-}
+constexpr std::string_view kPublishedText =
+    "# The rows of the published benchmark\n\nShapes and formats are the benchmark's: "
+    "projections of attention in NVFP4, absorbed products in FP8, experts chosen evenly, 1,024 "
+    "keys a sequence in decode. They are no model's layer, so nothing is summed; what the preset "
+    "runs is in its own table below.\n\n";
 
-Status append_scaling(std::string& out,
-                      const BenchReport& report,
-                      std::string_view title,
-                      std::string_view column,
-                      std::string_view phase) {
-  FATHOM_ASSIGN(const Preset preset, find_preset(kPreset));
-  const int64_t layers = preset.config.num_hidden_layers;
-  MarkdownTable table({std::string(column), "Total layer time (ms)", "Throughput (tokens/s)",
-                       str_cat("tokens/s of ", layers, " such layers")});
-  for (const ReferencePoint& p : reference_points()) {
-    if (p.phase != phase || (phase == "prefill" && p.batch != 1)) continue;
-    FATHOM_ASSIGN(const LayerTime time, layer_time(report.rows, p));
-    const double rate = static_cast<double>(p.tokens()) / (time.us * 1e-6);
-    table.add({str_cat(phase == "decode" ? p.batch : p.seq), three_digits(time.us * 1e-3),
-               three_digits(rate), three_digits(rate / static_cast<double>(layers))});
-  }
-  str_append(out, str_cat("### ", title, "\n\n", table.str(), "\n"));
-  return {};
+std::string own_table_head(std::string_view preset) {
+  return str_cat(
+      "# The preset's own table: ", preset,
+      "\n\nEvery call of a dry run of the preset's graph, timed as a case of the same kernel, "
+      "operands, formats and sizes. Times are sums of medians, call after call: nothing overlaps. "
+      "Layer time is that of the first layer with experts. Tokens choose at random: so many "
+      "experts are read as are expected.\n\n");
 }
 
 // ---- how to run ----
@@ -308,16 +293,18 @@ void append_how_to_run(std::string& out, const BenchReport& report) {
   for (const std::string& name : published_reference_names())
     str_append(all, str_cat(all.empty() ? "" : ",", name));
   const std::string first = all.substr(0, all.find(',', all.find(',') + 1));
-  str_append(out,
-             str_cat("## How to run\n\n```bash\n# This report\n", report.command,
-                     "\n\n# Its cases, without running them\nfathom bench kernel --suite ",
-                     kReferenceSuite, " --list\n\n# Some kernels\nfathom bench kernel --suite ",
-                     kReferenceSuite, " --kernels ", first,
-                     "\n\n# The roofline again, as SVG or as a page\n"
-                     "fathom roofline all_kernels.csv -o svg --out-file roofline.svg\n"
-                     "fathom roofline all_kernels.csv -o md\n\n"
-                     "# Against another run\nfathom bench compare all_kernels.csv "
-                     "OTHER/all_kernels.csv --fail-slower 5%\n```\n\n"));
+  str_append(
+      out, str_cat("## How to run\n\n```bash\n# This report\n", report.command,
+                   "\n\n# Its cases, without running them\nfathom bench kernel --suite ",
+                   kReferenceSuite, " --list\n\n# Some kernels\nfathom bench kernel --suite ",
+                   kReferenceSuite, " --kernels ", first,
+                   "\n\n# The preset's own calls alone, at other batches\nfathom bench kernel --as "
+                   "deepseek-r1-nvfp4 --phase decode --batch 4,16",
+                   "\n\n# The roofline again, as SVG or as a page\n"
+                   "fathom roofline all_kernels.csv -o svg --out-file roofline.svg\n"
+                   "fathom roofline all_kernels.csv -o md\n\n"
+                   "# Against another run\nfathom bench compare all_kernels.csv "
+                   "OTHER/all_kernels.csv --fail-slower 5%\n```\n\n"));
   MarkdownTable files({"File", "Holds"});
   files.add({"all_kernels.csv", str_cat(report.rows.size(), " rows, one schema for all kernels")});
   files.add({"KERNEL.csv", "the rows of one kernel"});
@@ -334,21 +321,31 @@ bool is_whole_reference_suite(const BenchReport& report) {
 }
 
 Result<std::string> write_reference_summary(const BenchReport& report) {
+  FATHOM_ASSIGN(const Suite suite, find_suite(kReferenceSuite));
   std::string out;
-  append_head(out, report, count_kernels_ok(report));
+  append_head(out, report, "DeepSeek-R1-NVFP4",
+              str_cat(count_kernels_ok(report), "/23 kernels ok, "));
   append_hardware(out, report.peaks);
+  out += kPublishedText;
   append_kernels(out, report);
   append_left_out(out, report);
-  FATHOM_TRY(append_model(out));
-  append_layer_text(out);
+  FATHOM_TRY(append_model(out, suite.preset));
   FATHOM_TRY(append_point(out, report, {"decode", 1, 1}, "Decode phase (B=1, S=1)"));
   FATHOM_TRY(append_point(out, report, {"decode", 128, 1}, "Decode phase (B=128, S=1)"));
   FATHOM_TRY(append_point(out, report, {"prefill", 1, 1024}, "Prefill phase (B=1, S=1024)"));
-  out += "## Scaling analysis\n\n";
-  FATHOM_TRY(append_scaling(out, report, "Batch scaling (decode, S=1)", "B", "decode"));
-  FATHOM_TRY(append_scaling(out, report, "Sequence scaling (prefill, B=1)", "S", "prefill"));
+  FATHOM_ASSIGN(const std::string own, write_preset_tables(report.steps, report.rows));
+  str_append(out, str_cat(own_table_head(suite.preset), own));
   append_how_to_run(out, report);
   return out;
+}
+
+Result<std::string> write_preset_summary(const BenchReport& report) {
+  std::string out;
+  append_head(out, report, report.suite, "");
+  append_hardware(out, report.peaks);
+  FATHOM_TRY(append_model(out, report.suite));
+  FATHOM_ASSIGN(const std::string own, write_preset_tables(report.steps, report.rows));
+  return str_cat(out, own_table_head(report.suite), own);
 }
 
 }  // namespace fathom

@@ -1,5 +1,6 @@
-// benchmark_summary.md: what a run of the suite reference23 found, table by table as the published
-// benchmark has them, every figure computed from the rows.
+// benchmark_summary.md, every figure computed from the rows. Of the suite reference23 it shows two
+// things apart: the rows of the published benchmark, table by table as that has them, and the calls
+// that its preset's graph makes. Of a preset it shows these alone.
 #pragma once
 
 #include <string>
@@ -13,5 +14,8 @@ bool is_whole_reference_suite(const BenchReport& report);
 
 /// Errors: NotFound naming rows without which a table would have a gap.
 Result<std::string> write_reference_summary(const BenchReport& report);
+
+/// The same of a run of a preset's own calls.
+Result<std::string> write_preset_summary(const BenchReport& report);
 
 }  // namespace fathom

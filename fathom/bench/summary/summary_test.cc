@@ -1,5 +1,6 @@
 #include "fathom/bench/summary/summary.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include "fathom/bench/files/report.h"
@@ -27,8 +28,9 @@ BenchReport whole_report() {
   report.peaks.bf16_gflops = 600;
   BenchKernelOptions options;
   options.suite = kReferenceSuite;
-  const std::vector<BenchPlanEntry> plan = plan_kernel_bench(options).value();
-  for (const BenchPlanEntry& entry : plan) {
+  BenchPlan plan = plan_kernel_bench(options).value();
+  report.steps = std::move(plan.steps);
+  for (const BenchPlanEntry& entry : plan.entries) {
     const CaseSpec& spec = entry.bench_case->spec;
     BenchRow row;
     row.kernel = entry.kernel->info.name;
@@ -57,11 +59,14 @@ size_t count_of(const std::string& text, std::string_view part) {
 TEST(ReferenceSummary, EveryTableOfThePublishedBenchmarkIsFilled) {
   const std::string text = write_reference_summary(whole_report()).value();
 
-  for (const char* head : {"**Status:** 23/23 kernels ok", "## Hardware specifications",
-                           "## All 23 kernels", "## Limits of kernels", "## Model configuration",
-                           "## Decode phase (B=1, S=1)", "## Decode phase (B=128, S=1)",
-                           "## Prefill phase (B=1, S=1024)", "### Batch scaling (decode, S=1)",
-                           "### Sequence scaling (prefill, B=1)", "## How to run"}) {
+  for (const char* head :
+       {"**Status:** 23/23 kernels ok", "## Hardware specifications", "## All 23 kernels",
+        "## Limits of kernels", "## Model configuration", "## Decode phase (B=1, S=1)",
+        "## Decode phase (B=128, S=1)", "## Prefill phase (B=1, S=1024)",
+        "# The rows of the published benchmark\n", "# The preset's own table: deepseek-r1-nvfp4\n",
+        "### Decode, 8 requests, 1024 keys each", "### Prefill, 1 x 2048 tokens",
+        "### Batch scaling (decode, S=1)", "### Sequence scaling (prefill, B=1)",
+        "## How to run"}) {
     EXPECT_EQ(count_of(text, head), 1u) << head << "\n" << text;
   }
   EXPECT_EQ(count_of(text, "| - "), 0u) << "a table with a dash is a failed run";
@@ -72,23 +77,65 @@ TEST(ReferenceSummary, EveryTableOfThePublishedBenchmarkIsFilled) {
 }
 
 TEST(ReferenceSummary, LayerTimesAndRatesAreThoseOfTheRows) {
-  const std::string text = write_reference_summary(whole_report()).value();
+  const BenchReport report = whole_report();
+  const std::string text = write_reference_summary(report).value();
 
-  // 24 ops of 10 us a token: 0.24 ms, and the same rate at every batch.
+  // 24 ops of 10 us a token in a layer: 0.24 ms; the same rate of the step at every batch.
   const size_t at = text.find("### Batch scaling");
   const std::string table = text.substr(at, text.find("###", at + 3) - at);
   EXPECT_NE(table.find(" 0.240 |"), std::string::npos) << table;
   EXPECT_NE(table.find(" 30.7 |"), std::string::npos) << table;
-  EXPECT_EQ(count_of(table, " 4167 |"), 6u) << table;
+  const double rate = 1e5 / static_cast<double>(report.steps[0].num_calls());
+  EXPECT_EQ(count_of(table, str_cat(" ", three_digits(rate), " |")), 4u) << table;
+}
+
+TEST(ReferenceSummary, PublishedRowsAndThePresetsAreApart) {
+  const std::string text = write_reference_summary(whole_report()).value();
+
+  const size_t own = text.find("# The preset's own table");
+  const std::string published = text.substr(0, own);
+  EXPECT_NE(published.find("| `nvfp4_gemm`         | q_b_proj"), std::string::npos) << published;
+  EXPECT_EQ(published.find("`bf16_bmm`"), std::string::npos) << "no row of the benchmark";
+  EXPECT_EQ(text.find("`fp8_bmm`", own), std::string::npos) << "no call of the preset";
+  EXPECT_EQ(count_of(text, "Left: none."), 9u);
+  EXPECT_EQ(count_of(text, "(100 %)"), 9u);
 }
 
 TEST(ReferenceSummary, AMissingRowIsNamedAndLeavesNoTable) {
   BenchReport report = whole_report();
   std::erase_if(report.rows,
-                [](const BenchRow& row) { return row.case_name == "reference_o_proj_decode_b64"; });
+                [](const BenchRow& row) { return row.case_name == "reference_o_proj_decode_b1"; });
 
   EXPECT_EQ(write_reference_summary(report).status().message(),
-            "the layer at decode_b64 has no time: no row of o_proj (nvfp4_gemm)");
+            "the table of decode_b1 has a gap: no row of o_proj (nvfp4_gemm)");
+}
+
+TEST(ReferenceSummary, AMissingCallOfThePresetIsNamed) {
+  BenchReport report = whole_report();
+  std::erase_if(report.rows, [](const BenchRow& row) {
+    return row.case_name == "deepseek-r1-nvfp4_project.q_b_proj_decode_b32_kv1024";
+  });
+
+  EXPECT_EQ(write_reference_summary(report).status().message(),
+            "the step decode_b32_kv1024 of deepseek-r1-nvfp4 has no time: no row of "
+            "project.q_b_proj (bf16_gemm)");
+}
+
+TEST(ReferencePoints, LimitsOfKernelsLeavePointsOut) {
+  const auto points = [](std::string_view kernel) {
+    const ReferenceLimit* limit = all_cases().reference_limit(kernel);
+    return std::count_if(
+        reference_points().begin(), reference_points().end(),
+        [&](const ReferencePoint& p) { return limit == nullptr || !limit->leaves_out(p); });
+  };
+
+  EXPECT_EQ(points("latent_down_gemm"), 3);
+  EXPECT_EQ(points("ragged_attention"), 6);
+  EXPECT_EQ(points("mla_decode_multi"), 6);
+  EXPECT_EQ(points("bf16_gemm"), 8);
+  EXPECT_EQ(points("rmsnorm"), static_cast<int64_t>(reference_points().size()));
+  EXPECT_EQ(all_cases().reference_limit("router_gemm")->why,
+            "the contract takes at most 16 tokens; bf16_gemm runs above");
 }
 
 TEST(BenchDirectory, OfTheWholeSuiteHoldsEveryFile) {

@@ -26,6 +26,25 @@ void CaseList::add_case(Case c) {
   cases_.push_back(std::move(c));
 }
 
+void CaseList::serve_calls(std::string_view kernel, CaseOfCall f) {
+  FATHOM_CHECK(of_calls_.emplace(kernel, std::move(f)).second,
+               str_cat("two ways to make a case of a call of ", kernel));
+}
+
+const CaseOfCall* CaseList::case_of_call(std::string_view kernel) const {
+  const auto found = of_calls_.find(kernel);
+  return found == of_calls_.end() ? nullptr : &found->second;
+}
+
+void CaseList::set_reference_limit(std::string_view kernel, const ReferenceLimit& limit) {
+  reference_limits_.insert_or_assign(std::string(kernel), limit);
+}
+
+const ReferenceLimit* CaseList::reference_limit(std::string_view kernel) const {
+  const auto found = reference_limits_.find(kernel);
+  return found == reference_limits_.end() ? nullptr : &found->second;
+}
+
 std::vector<const Case*> CaseList::of(std::string_view kernel) const {
   std::vector<const Case*> out;
   for (const Case& c : cases_) {
@@ -58,7 +77,8 @@ std::vector<OperandInfo> operand_infos(const Signature& signature, const View* c
                    .format = operands[i]->format,
                    .read = o.read,
                    .written = o.written,
-                   .is_weight = o.name == "w"});
+                   .is_weight = o.name == "w",
+                   .dims = {operands[i]->dims.begin(), operands[i]->dims.begin() + o.rank}});
   }
   return out;
 }

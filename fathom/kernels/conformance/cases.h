@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "fathom/base/status.h"
 #include "fathom/device/arena.h"
 #include "fathom/device/stream.h"
+#include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/core/exec.h"
 #include "fathom/tensor/view.h"
 #include "fathom/trace/cost.h"
@@ -41,6 +43,7 @@ struct OperandInfo {
   bool read = false;
   bool written = false;
   bool is_weight = false;
+  std::vector<int64_t> dims{};
 };
 
 enum class Upload : uint8_t;
@@ -124,6 +127,7 @@ struct CaseSpec {
   std::string columns{};  ///< split columns of the report where the axes do not say them,
                           ///< "M=1;E=256;topk=8"
   std::string note{};     ///< said in the report, such as experts mapped onto a ring
+  std::string part{};     ///< of the model that runs it, "experts", where it is a recorded call
   std::string suite{};    ///< the benchmark suite that alone has this case; empty: any may
   int64_t batch = 0;      ///< columns B and S, where a suite speaks of sequences; 0: it does not
   int64_t seq = 0;
@@ -146,9 +150,26 @@ struct Case {
   std::function<std::unique_ptr<CaseInstance>(uint64_t seed)> make_for_gpu{};
 };
 
+class RecordedCall;
+
+/// Adds to a list the one case whose call is the recorded one, with that spec.
+using CaseOfCall =
+    std::function<void(CaseList& one, const RecordedCall& call, const CaseSpec& spec)>;
+
 class CaseList {
  public:
   void add_case(Case c);
+
+  /// How a case is made of a recorded call of that kernel (recorded_call.h).
+  void serve_calls(std::string_view kernel, CaseOfCall f);
+
+  /// Null where nobody said how.
+  const CaseOfCall* case_of_call(std::string_view kernel) const;
+
+  void set_reference_limit(std::string_view kernel, const ReferenceLimit& limit);
+
+  /// Null for a kernel that is for every point.
+  const ReferenceLimit* reference_limit(std::string_view kernel) const;
 
   const std::vector<Case>& cases() const { return cases_; }
 
@@ -158,6 +179,8 @@ class CaseList {
  private:
   std::vector<Case> cases_;
   std::set<std::string> names_;  // "kernel/case"
+  std::map<std::string, CaseOfCall, std::less<>> of_calls_;
+  std::map<std::string, ReferenceLimit, std::less<>> reference_limits_;
 };
 
 /// Every case of every kernel of kernels.def; built at the first call. Building a list generates no

@@ -1,22 +1,23 @@
 // The shapes of the published benchmark of 23 kernels, and how a kernel author gives a case to each
 // of them:
 //
-//   for (const ReferencePoint& p : reference_points("rmsnorm")) {
+//   for (const ReferencePoint& p : reference_points()) {
 //     add_reference_case(list, p, {.op = "input_layernorm"}, [&](CaseList& one) {
 //       add_rmsnorm_case(one, {.name = "x", .t = p.tokens(), .d = 7168, .bench = true});
 //     });
 //   }
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "fathom/kernels/conformance/cases.h"
-
 namespace fathom {
+
+class CaseList;
 
 inline constexpr std::string_view kReferenceSuite = "reference23";
 
@@ -40,11 +41,21 @@ struct ReferencePoint {
 /// All of them: decode of 1 to 128 sequences, prefill from 1 x 128 to 8 x 2048.
 std::span<const ReferencePoint> reference_points();
 
-/// Why a kernel has no row at a point, from its own limits; empty: it has one.
-std::string_view reference_limit(std::string_view kernel, const ReferencePoint& point);
+/// Which points a kernel is for, where it is not all of them; said beside its cases.
+struct ReferenceLimit {
+  int64_t least_tokens = 1;
+  int64_t most_tokens = 0;      ///< 0: any number
+  std::string_view phase = {};  ///< the only one; empty: both
+  std::string_view why;
 
-/// The points that a kernel has rows at.
-std::vector<ReferencePoint> reference_points(std::string_view kernel);
+  bool leaves_out(const ReferencePoint& point) const;
+};
+
+/// The points that a kernel has rows at. The list keeps the limit, for those who ask why it has
+/// none at the others.
+std::vector<ReferencePoint> reference_points(CaseList& list,
+                                             std::string_view kernel,
+                                             const ReferenceLimit& limit);
 
 struct ReferenceCase {
   std::string op{};      ///< the model's name of the step

@@ -39,6 +39,9 @@ struct KernelInfo {
   /// cost(args).flops as a formula over the axes, "2*T*N*K"; where it depends on data or on fields,
   /// words that begin with '~'. Conformance holds the two together.
   std::string_view flops = "";
+  /// What it is for, if no model's forward pass and no sampler calls it; a test holds this to dry
+  /// runs of the presets.
+  std::string_view outside = "";
 };
 
 /// A contract: kInfo, Args, operands(args) in the order of the signature, cost(args).

@@ -99,6 +99,7 @@ OpRecord& begin_record(Exec& ex,
     out.rank = static_cast<uint8_t>(v.rank);
     out.format = v.format;
     out.dims = v.dims;
+    out.strides = v.strides;
     out.axes = v.axes;
   }
   return record;

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
+#include "fathom/kernels/gemm/gemm_shape.h"
 
 namespace fathom {
 
@@ -157,32 +159,29 @@ inline CaseSpec product_case_spec(
       .columns = str_cat("M=", t, ";N=", n, ";K=", k)};
 }
 
-/// Adds one case. The shapes with an op are timed; gate B is applied where there are enough
-/// outputs.
+/// A weight of a case: of random codes where that is what it is timed with, and whole tiles.
+inline Weight weight_of_case(CaseData& c, const WeightSpec& spec, bool timed, int64_t ring_bytes) {
+  const bool whole_tiles = spec.rows % 16 == 0 && spec.cols % 128 == 0;
+  return timed && whole_tiles ? c.weight_codes(spec, ring_bytes) : c.weight(spec);
+}
+
+/// Adds one case. Gate B is applied to those that are not timed, where there are enough outputs.
 template <class K>
-void add_product_case(CaseList& list, const ProductShape& s) {
-  const bool bench = *s.op != '\0';
-  const CaseSpec spec{
-      .name = product_case_name(s),
-      .op = s.op,
-      .bench = bench,
-      .phase = phase_of_case(bench, s.t),
-      .columns = str_cat("M=", s.t, ";N=", s.n, ";K=", s.k),
-  };
-  add_case<K>(list, spec, [s, bench](CaseBuilder<K>& c) {
+void add_product_case(CaseList& list, CaseSpec spec, const ProductShape& s) {
+  const bool bench = spec.bench;
+  add_case<K>(list, std::move(spec), [s, bench](CaseBuilder<K>& c) {
     const int64_t heads = s.heads == 0 ? 1 : s.heads;
     const auto dims = [&](int64_t width) {
       return s.heads == 0 ? std::vector<int64_t>{s.t, width}
                           : std::vector<int64_t>{s.t, heads, width};
     };
     c.set_batch(s.t);
-    const Tensor x = c.input(dims(s.k), s.x, {.dist = s.dist},
-                             {.row_gap = bench ? 0 : s.x_gap, .rows_per_batch = 1});
+    const Tensor x =
+        c.input(dims(s.k), s.x, {.dist = s.dist}, {.row_gap = s.x_gap, .rows_per_batch = 1});
     const WeightSpec w_spec{
         .num_experts = s.heads, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
-    const Weight w = bench ? c.weight_codes(w_spec) : c.weight(w_spec);
-    const Tensor y =
-        c.output(dims(s.n), s.y, {.row_gap = bench ? 0 : s.y_gap, .rows_per_batch = 1});
+    const Weight w = weight_of_case(c, w_spec, bench, 0);
+    const Tensor y = c.output(dims(s.n), s.y, {.row_gap = s.y_gap, .rows_per_batch = 1});
     c.bind([=](const Binding& at) { return typename K::Args{.x = at(x), .w = at(w), .y = at(y)}; });
     c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
       return dot(x.row(row), w.row(row % heads * s.n + n));
@@ -194,12 +193,40 @@ void add_product_case(CaseList& list, const ProductShape& s) {
   });
 }
 
+/// The shapes with an op are timed; their rows follow each other.
+template <class K>
+void add_product_case(CaseList& list, ProductShape s) {
+  CaseSpec spec = product_case_spec(s.op, s.t, s.n, s.k, "");
+  spec.name = product_case_name(s);
+  if (spec.bench) s.x_gap = s.y_gap = 0;
+  add_product_case<K>(list, std::move(spec), s);
+}
+
+/// The case of a recorded product.
+template <class K>
+void add_product_call(CaseList& list, const RecordedCall& call, const CaseSpec& spec) {
+  const int last = call.rank("w") - 1;
+  add_product_case<K>(list, spec,
+                      {.t = call.dim("x", 0),
+                       .n = call.dim("w", last - 1),
+                       .k = call.dim("w", last),
+                       .weight = call.format("w"),
+                       .x = call.format("x"),
+                       .y = call.format("y"),
+                       .heads = last == 2 ? call.dim("w", 0) : 0,
+                       .x_gap = call.row_gap("x"),
+                       .y_gap = call.row_gap("y")});
+}
+
 /// [n, k] at the points of the published benchmark that the kernel has rows at. `s` gives what does
 /// not depend on the point.
 template <class K>
-void add_reference_products(CaseList& list, const char* op, ProductShape s) {
+void add_reference_products(CaseList& list,
+                            const char* op,
+                            ProductShape s,
+                            const ReferenceLimit& limit = {}) {
   s.op = op;
-  for (const ReferencePoint& p : reference_points(K::kInfo.name)) {
+  for (const ReferencePoint& p : reference_points(list, K::kInfo.name, limit)) {
     s.t = p.tokens();
     const double flops = 2.0 * static_cast<double>(s.t * s.n * s.k);
     add_reference_case(list, p, {.op = op, .flops = flops},
@@ -319,19 +346,12 @@ inline std::string grouped_case_name(const GroupedShape& s) {
 }
 
 template <class K>
-void add_grouped_case(CaseList& list, const GroupedShape& s) {
-  const bool bench = *s.op != '\0';
-  const int64_t tokens = s.routed() / s.top_k;
-  const CaseSpec spec{
-      .name = grouped_case_name(s),
-      .op = s.op,
-      .bench = bench,
-      .phase = phase_of_case(bench, tokens),
-      .columns =
-          str_cat("M=", tokens, ";N=", s.n, ";K=", s.k, ";E=", s.experts(), ";topk=", s.top_k),
-      .note = s.ring_bytes > 0 ? "experts mapped onto a ring" : "",
-  };
-  add_case<K>(list, spec, [s, bench](CaseBuilder<K>& c) {
+void add_grouped_case(CaseList& list, CaseSpec spec, const GroupedShape& s) {
+  const bool bench = spec.bench;
+  spec.columns = str_cat("M=", s.routed() / s.top_k, ";N=", s.n, ";K=", s.k, ";E=", s.experts(),
+                         ";topk=", s.top_k);
+  spec.note = s.ring_bytes > 0 ? "experts mapped onto a ring" : "";
+  add_case<K>(list, std::move(spec), [s, bench](CaseBuilder<K>& c) {
     std::vector<int64_t> expert(static_cast<size_t>(s.rows()), -1);
     const Tensor offsets = c.input({s.experts() + 1}, Format::kI32);
     int64_t at_row = s.before;
@@ -342,14 +362,14 @@ void add_grouped_case(CaseList& list, const GroupedShape& s) {
       }
     }
     offsets.set(s.experts(), static_cast<double>(at_row));
-    const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = bench ? 0 : s.x_gap});
+    const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = s.x_gap});
     const WeightSpec w_spec{.num_experts = s.experts(),
                             .rows = s.n,
                             .cols = s.k,
                             .format = s.weight,
                             .layout = s.layout};
-    const Weight w = bench ? c.weight_codes(w_spec, s.ring_bytes) : c.weight(w_spec);
-    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = bench ? 0 : s.y_gap});
+    const Weight w = weight_of_case(c, w_spec, bench, s.ring_bytes);
+    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = s.y_gap});
     c.bind([=, top_k = s.top_k](const Binding& at) {
       return typename K::Args{
           .x = at(x), .w = at(w), .offsets = at(offsets), .y = at(y), .top_k = top_k};
@@ -361,6 +381,45 @@ void add_grouped_case(CaseList& list, const GroupedShape& s) {
       return dot(x.row(row), w.row(e * s.n + n));
     });
   });
+}
+
+template <class K>
+void add_grouped_case(CaseList& list, GroupedShape s) {
+  const bool bench = *s.op != '\0';
+  const CaseSpec spec{.name = grouped_case_name(s),
+                      .op = s.op,
+                      .bench = bench,
+                      .phase = phase_of_case(bench, s.routed() / s.top_k)};
+  if (bench) s.x_gap = s.y_gap = 0;
+  add_grouped_case<K>(list, spec, s);
+}
+
+/// Experts of so many bytes lie on a ring of memory.
+inline constexpr int64_t kExpertRing = 1 << 30;
+
+/// The case of a recorded grouped product: rows spread over as many experts as tokens that choose
+/// at random are expected to reach, which is what its bytes count.
+template <class K>
+void add_grouped_call(CaseList& list, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t experts = call.dim("w", 0);
+  const int64_t rows = call.dim("x", 0);
+  const int64_t top_k = std::max<int64_t>(1, rows / std::max<int64_t>(1, call.context().tokens));
+  const auto expected = std::llround(expected_experts(experts, rows, top_k));
+  const auto reached = std::clamp<int64_t>(expected, 1, std::max<int64_t>(1, rows));
+  GroupedShape s{.counts = std::vector<int64_t>(static_cast<size_t>(experts)),
+                 .n = call.dim("w", 1),
+                 .k = call.dim("w", 2),
+                 .weight = call.format("w"),
+                 .x = call.format("x"),
+                 .y = call.format("y"),
+                 .top_k = top_k,
+                 .x_gap = call.row_gap("x"),
+                 .y_gap = call.row_gap("y")};
+  for (int64_t row = 0; row < rows; ++row)
+    ++s.counts[static_cast<size_t>(row % reached * experts / reached)];
+  const WeightSpec all{.num_experts = experts, .rows = s.n, .cols = s.k, .format = s.weight};
+  if (weight_bytes(all).values > kExpertRing) s.ring_bytes = kExpertRing;
+  add_grouped_case<K>(list, spec, s);
 }
 
 /// The small shapes that every grouped product kernel passes.
@@ -403,7 +462,6 @@ void add_small_grouped_cases(CaseList& list, Format weight) {
 /// tokens that choose evenly, which is the expectation and the same everywhere.
 template <class K>
 void add_expert_cases(CaseList& list, Format weight) {
-  constexpr int64_t kRing = 1 << 30;
   const auto add = [&](const char* op, int64_t tokens, int64_t top_k, int64_t experts, int64_t n,
                        int64_t k) {
     std::vector<int64_t> counts(static_cast<size_t>(experts), 0);
@@ -416,7 +474,7 @@ void add_expert_cases(CaseList& list, Format weight) {
                                .weight = weight,
                                .top_k = top_k,
                                .op = op,
-                               .ring_bytes = kRing});
+                               .ring_bytes = kExpertRing});
   };
   for (int64_t tokens : {1, 8, 512}) {
     add("r1_experts_gate_up", tokens, 8, 256, 4096, 7168);

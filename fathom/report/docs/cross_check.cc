@@ -10,36 +10,6 @@
 namespace fathom {
 namespace {
 
-// Why no op of a model calls a kernel. A name stands for a kernel, or with a slash for a family;
-// one that is reached needs no reason, and a reason that no kernel needs fails a test.
-struct Reason {
-  std::string_view name;
-  std::string_view text;
-};
-
-constexpr Reason kReasons[] = {
-    {"sample_top_k_top_p", "both limits and the draw at once; the sampler filters one by one"},
-    {"spec/", "around the forward pass: trees of drafts and their verification"},
-    {"sparse/", "attention over chosen keys, which these models do not have (DeepSeek-V3.2)"},
-    {"gelu_mul", "another activation: every DeepSeek model has SiLU"},
-    {"gelu_tanh_mul", "another activation: every DeepSeek model has SiLU"},
-    {"rope", "rotation out of place; the layers rotate in place or in the fused preparation"},
-    {"mla_rope_quant_fp8", "rotation into fp8 queries; attention here keeps queries in bf16"},
-    {"group_quant_fp8", "activations in fp8 groups: fp8_block weights take bf16 activations here"},
-    {"group_quant_int8", "activations in int8 groups, for callers of the kernel library"},
-    {"group_quant_8bit", "activations in 8-bit groups, for callers of the kernel library"},
-    {"nvfp4_quant", "the quantize command; activations in NVFP4 where FP4 units exist"},
-    {"nvfp4_quant_experts", "activations of experts in NVFP4 where FP4 units exist"},
-    {"fp8_bmm", "absorbed products in fp8; w_kc and w_vc are kept in bf16"},
-    {"fp8_group_gemm_skewed", "grouped products of uneven experts, chosen by callers"},
-    {"nvfp4_fp8_gemm", "a lossy mode for callers of the kernel library: NVFP4 weights as E4M3"},
-    {"nvfp4_fp8_group_gemm", "the same of experts"},
-    {"chosen_experts_gate_up", "a token or two on a GPU; these recordings are of a CPU"},
-    {"chosen_experts_down", "a token or two on a GPU; these recordings are of a CPU"},
-    {"topk_sigmoid", "a router without groups or bias, which no DeepSeek model has"},
-    {"route_group_shapes", "shapes of groups for libraries of grouped products"},
-};
-
 std::string in_code(std::string_view text) {
   return str_cat("`", text, "`");
 }
@@ -49,14 +19,6 @@ std::string joined(const std::vector<std::string>& names) {
   for (const std::string& name : names)
     str_append(out, str_cat(out.empty() ? "" : ", ", name));
   return out;
-}
-
-std::string_view reason_of(const KernelEntry& kernel) {
-  for (const Reason& r : kReasons)
-    if (r.name == kernel.info.name) return r.text;
-  for (const Reason& r : kReasons)
-    if (r.name == str_cat(kernel.family, "/")) return r.text;
-  return {};
 }
 
 std::string standing_text(const KernelStanding& s) {
@@ -177,7 +139,7 @@ std::vector<KernelStanding> kernel_standings(const Recording& recording,
   for (const KernelEntry& kernel : all_kernels()) {
     KernelStanding& s = by_name[kernel.info.name];
     s.kernel = &kernel;
-    s.reason = reason_of(kernel);
+    s.reason = kernel.info.outside;
   }
   for (const TracePhase& phase : recording.phases)
     for (const TraceOp& op : phase.ops)

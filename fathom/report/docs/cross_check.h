@@ -18,7 +18,7 @@ struct KernelStanding {
   bool recorded = false;         ///< by the recording itself
   std::vector<std::string> ops;  ///< over all variations
   std::string flags;             ///< the first variation that reaches it
-  std::string_view reason;       ///< why no op reaches it; empty if nobody knows
+  std::string_view reason;  ///< why no op reaches it, by its contract; empty if it does not say
 
   bool reached() const { return !ops.empty(); }
 };

@@ -58,6 +58,7 @@ struct GeluMul {
       .equation = "y = gelu(x[:I]) * x[I:], exact erf",
       .source = "Hendrycks and Gimpel 2016, eq. 1",
       .flops = "6*T*I",
+      .outside = "another activation: every DeepSeek model has SiLU",
   };
 
   using Args = SiluMul::Args;
@@ -86,6 +87,7 @@ struct GeluTanhMul {
       .equation = "y = gelu_tanh(x[:I]) * x[I:]",
       .source = "Hendrycks and Gimpel 2016, section 2",
       .flops = "6*T*I",
+      .outside = "another activation: every DeepSeek model has SiLU",
   };
 
   using Args = SiluMul::Args;

@@ -2,6 +2,7 @@
 
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
@@ -101,7 +102,7 @@ void add_gated_act_cases(CaseList& list) {
     add_bench_case<GeluMul>(list, oracle::gelu, "r1_dense", "act_fn", t, 18432);
     add_bench_case<GeluTanhMul>(list, oracle::gelu_tanh, "r1_dense", "act_fn", t, 18432);
   }
-  for (const ReferencePoint& p : reference_points("silu_mul")) {
+  for (const ReferencePoint& p : reference_points()) {
     const auto reference = [&](const char* op, int64_t rows) {
       add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
         add_bench_case<SiluMul>(one, oracle::silu, "reference", op, rows, 2048);
@@ -116,6 +117,14 @@ void add_gated_act_cases(CaseList& list) {
   add_bench_case<SiluMul>(list, oracle::silu, "r1_dense_chunk", "act_fn", 2400, 18432);
   add_bench_case<GeluMul>(list, oracle::gelu, "r1_dense_chunk", "act_fn", 2400, 18432);
   add_bench_case<GeluTanhMul>(list, oracle::gelu_tanh, "r1_dense_chunk", "act_fn", 2400, 18432);
+  list.serve_calls("silu_mul", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_gate_case<SiluMul>(one, oracle::silu,
+                           {.spec = spec,
+                            .t = call.dim("y", 0),
+                            .i = call.dim("y", 1),
+                            .format = call.format("x"),
+                            .row_gap = call.row_gap("x")});
+  });
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 
 #include "fathom/kernels/attn/kv_write/kv_write.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
@@ -20,6 +21,10 @@ struct CacheShape {
   int64_t page_size = 64;
   int64_t begin = 0;  ///< of a gather
   float scale = 1.0f;
+  int64_t pages = 0;          ///< of the cache; 0: twice as many as there are tokens, and more
+  int64_t logical_pages = 0;  ///< of a gather's request; 0: one that holds no token comes last
+  bool padding = true;        ///< a write has a row that goes nowhere
+  int64_t c_gap = 64, k_pe_gap = 512;  ///< of a write, whose operands are slices
 };
 
 Gate write_gate(const CacheShape& s) {
@@ -37,18 +42,20 @@ Gate gather_gate(const CacheShape& s) {
 void add_write_case(CaseList& list, const CacheShape& s) {
   add_case<KvWrite>(list, s.spec, [s](CaseBuilder<KvWrite>& c) {
     c.set_batch(s.t);
-    const int64_t pages = 2 * s.t / s.page_size + 2;
+    const int64_t pages = s.pages > 0 ? s.pages : 2 * s.t / s.page_size + 2;
     const auto input = [&](int64_t width, int64_t gap) {
       // What is timed has values of a model.
       const Dist dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows;
       return c.input({s.t, width}, s.values, {.dist = dist, .scale = 4},
                      {.row_gap = gap, .rows_per_batch = 1});
     };
-    const Tensor latent = input(s.l, 64);
-    const Tensor k_pe = input(s.r, 512);
+    const Tensor latent = input(s.l, s.c_gap);
+    const Tensor k_pe = input(s.r, s.k_pe_gap);
     const Tensor slots = c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1});
-    // Backwards through the pages, every other slot; the third token is a padding row.
-    slots.fill([&](int64_t t) { return t == 2 ? -1 : pages * s.page_size - 1 - 2 * t; });
+    // Backwards through the pages, every other slot where there are so many.
+    const int64_t num_slots = pages * s.page_size;
+    const int64_t step = num_slots >= 2 * s.t ? 2 : 1;
+    slots.fill([&](int64_t t) { return s.padding && t == 2 ? -1 : num_slots - 1 - step * t; });
     const Tensor cache = c.output({pages, s.page_size, s.l + s.r}, s.cache);
     c.bind([=](const Binding& at) {
       return KvWrite::Args{.c = at(latent),
@@ -74,11 +81,14 @@ void add_write_case(CaseList& list, const CacheShape& s) {
 void add_gather_case(CaseList& list, const CacheShape& s) {
   add_case<KvGather>(list, s.spec, [s](CaseBuilder<KvGather>& c) {
     const int64_t d = s.l + s.r;
-    const int64_t logical_pages = (s.begin + s.t) / s.page_size + 2;  // the last holds no token
-    const int64_t pages = logical_pages + 3;
+    const int64_t logical_pages =
+        s.logical_pages > 0 ? s.logical_pages : (s.begin + s.t) / s.page_size + 2;
+    const int64_t pages = s.pages > 0 ? s.pages : logical_pages + 3;
     const Tensor cache = c.input({pages, s.page_size, d}, s.cache, {.scale = 4});
     const Tensor table = c.input({logical_pages}, Format::kI32);
-    const auto page_of = [=](int64_t i) { return (i * 5 + 2) % pages; };
+    // A stride that has no factor with the number of pages visits each once.
+    const int64_t stride = pages % 5 == 0 ? 1 : 5;
+    const auto page_of = [=](int64_t i) { return (i * stride + 2) % pages; };
     table.fill([&](int64_t i) {
       const bool used = i * s.page_size < s.begin + s.t && (i + 1) * s.page_size > s.begin;
       return used ? page_of(i) : int64_t{0x7B7B7B7B};
@@ -139,12 +149,35 @@ void add_kv_write_cases(CaseList& list) {
       if (t >= 512) add_gather_case(list, {.spec = spec, .t = t, .cache = cache});
     }
   }
-  for (const ReferencePoint& p : reference_points("kv_write")) {
+  const ReferenceLimit limit{.most_tokens = 2048,
+                             .why = "not of the 23; the tables of the layer end at 2,048 tokens"};
+  for (const ReferencePoint& p : reference_points(list, "kv_write", limit)) {
     add_reference_case(list, p, {.op = "kv_write"}, [&](CaseList& one) {
       add_write_case(
           one, {.spec = {.name = "reference", .bench = true, .columns = "D=576"}, .t = p.tokens()});
     });
   }
+  const auto shape_of = [](const RecordedCall& call, const CaseSpec& spec) {
+    return CacheShape{.spec = spec,
+                      .t = call.dim("c", 0),
+                      .l = call.dim("c", 1),
+                      .r = call.dim("k_pe", 1),
+                      .values = call.format("c"),
+                      .cache = call.format("cache"),
+                      .page_size = call.dim("cache", 1),
+                      .pages = call.dim("cache", 0),
+                      .padding = false,
+                      .c_gap = call.row_gap("c"),
+                      .k_pe_gap = call.row_gap("k_pe")};
+  };
+  list.serve_calls("kv_write", [=](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_write_case(one, shape_of(call, spec));
+  });
+  list.serve_calls("kv_gather", [=](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    CacheShape s = shape_of(call, spec);
+    s.logical_pages = call.dim("pages", 0);
+    add_gather_case(one, s);
+  });
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 
 #include "fathom/kernels/attn/merge_state/merge_state.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 
 namespace fathom {
 namespace {
@@ -134,6 +135,15 @@ void add_merge_state_cases(CaseList& list) {
     add_merge_case(list, {.spec = spec("r1"), .t = t, .n = 128, .d = 128});
     add_merge_case(list, {.spec = spec("v2_lite"), .t = t, .n = 16, .d = 128});
   }
+  list.serve_calls("merge_state",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_merge_case(one, {.spec = spec,
+                                          .t = call.dim("o_a", 0),
+                                          .n = call.dim("o_a", 1),
+                                          .d = call.dim("o_a", 2),
+                                          .in = call.format("o_a"),
+                                          .out = call.format("o")});
+                   });
 }
 
 }  // namespace fathom

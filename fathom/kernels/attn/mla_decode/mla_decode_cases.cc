@@ -6,6 +6,7 @@
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
@@ -32,6 +33,8 @@ struct DecodeShape {
   bool by_slot = false;    ///< the block table holds slots
   int64_t slots_each = 0;  ///< > 0: every query has keys of its own, so many, some of them none
   std::function<double(int64_t)> lift = nullptr;  ///< added to the logits of key i of a request
+  bool lse = true;
+  int64_t q_gap = 2, o_gap = 4;  ///< between heads
 
   Format out() const { return o == Format::kNone ? q : o; }
 };
@@ -189,7 +192,7 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
   };
   DecodeTensors x;
   x.q = c.input(dims({s.n, s.q_apart ? s.l : s.l + s.r}), s.q, {.scale = s.q_scale},
-                {.row_gap = 2, .rows_per_batch = 1});
+                {.row_gap = s.q_gap, .rows_per_batch = 1});
   if (s.q_apart) {
     x.q_pe =
         c.input(dims({s.n, s.r}), s.q, {.scale = s.q_scale}, {.row_gap = 128, .rows_per_batch = 1});
@@ -201,8 +204,8 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
   if (s.by_slot) name_slots(s, c, x);
   if (s.slots_each > 0) choose_slots(s, c, x);
   if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
-  x.o = c.output(dims({s.n, s.l}), s.out(), {.row_gap = 4, .rows_per_batch = 1});
-  x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
+  x.o = c.output(dims({s.n, s.l}), s.out(), {.row_gap = s.o_gap, .rows_per_batch = 1});
+  if (s.lse) x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
   c.bind([=](const Binding& at) {
     return typename K::Args{.q = at(x.q),
                             .cache = at(x.cache),
@@ -227,11 +230,38 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
                 [=](int64_t row, int64_t col) { return (*rows)(row * s.n + col).lse; });
 }
 
+template <class K>
+void add_case_of(CaseList& list, const DecodeShape& s) {
+  add_case<K>(list, s.spec, [s](CaseBuilder<K>& c) { build_case(s, c); });
+}
+
 void add_decode_case(CaseList& list, const DecodeShape& s) {
-  if (s.queries == 1 && s.slots_each == 0) {
-    add_case<MlaDecode>(list, s.spec, [s](CaseBuilder<MlaDecode>& c) { build_case(s, c); });
-  }
-  add_case<MlaDecodeMulti>(list, s.spec, [s](CaseBuilder<MlaDecodeMulti>& c) { build_case(s, c); });
+  if (s.queries == 1 && s.slots_each == 0) add_case_of<MlaDecode>(list, s);
+  add_case_of<MlaDecodeMulti>(list, s);
+}
+
+/// Requests of equal lengths, whose pages are all full, as a dry run counts them.
+template <class K>
+void add_call(CaseList& list, const RecordedCall& call, CaseSpec spec) {
+  const int heads = call.rank("q") - 2;
+  const int64_t batch = call.dim("block_table", 0);
+  const int64_t page_size = call.dim("cache", 1);
+  const int64_t keys = call.dim("block_table", 1) * page_size;
+  spec.columns = str_cat("KV=", keys, ";H=", call.dim("q", heads), ";D=", call.dim("cache", 2));
+  add_case_of<K>(list, {.spec = spec,
+                        .kv_lens = std::vector<int64_t>(static_cast<size_t>(batch), keys),
+                        .queries = heads == 2 ? call.dim("q", 1) : 1,
+                        .n = call.dim("q", heads),
+                        .l = call.dim("o", heads + 1),
+                        .r = call.dim("cache", 2) - call.dim("o", heads + 1),
+                        .page_size = page_size,
+                        .q = call.format("q"),
+                        .cache = call.format("cache"),
+                        .shared_pages = call.dim("cache", 0),
+                        .o = call.format("o"),
+                        .lse = call.has("lse"),
+                        .q_gap = call.row_gap("q"),
+                        .o_gap = call.row_gap("o")});
 }
 
 void add_small_cases(CaseList& list) {
@@ -527,7 +557,10 @@ void add_reference_points(CaseList& list) {
                                 .shared_pages = 1024});
         });
   };
-  for (const ReferencePoint& p : reference_points("mla_decode")) {
+  const ReferenceLimit decode{.phase = "decode",
+                              .why = "attention of decode; prefill runs ragged_attention"};
+  list.set_reference_limit("mla_decode_multi", decode);
+  for (const ReferencePoint& p : reference_points(list, "mla_decode", decode)) {
     add(p, kReferenceContext, "");
     if (p.batch != 1) continue;
     for (int64_t keys : {128, 256, 512, 2048})
@@ -573,6 +606,8 @@ void add_mla_decode_cases(CaseList& list) {
     add_bench(model, n, 8, 1024, 2, Format::kBf16);
   }
   add_reference_points(list);
+  list.serve_calls("mla_decode", add_call<MlaDecode>);
+  list.serve_calls("mla_decode_multi", add_call<MlaDecodeMulti>);
 }
 
 }  // namespace fathom

@@ -1,8 +1,10 @@
+#include <array>
 #include <memory>
 
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 
 namespace fathom {
@@ -32,6 +34,7 @@ struct RaggedShape {
   float o_scale = 1.0f;
   LseBase lse_base = LseBase::kE;
   bool aligned = false;  ///< rows of k and v lie at multiples of 16 bytes
+  int64_t v_gap = 0;     ///< of a timed case
 
   int64_t nk() const { return kv_heads == 0 ? n : kv_heads; }
 };
@@ -100,8 +103,9 @@ void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
                 {.rows_per_batch = q_rows});
   x.k = c.input({S, s.nk(), s.dq}, s.in, s.values,
                 {.row_gap = s.spec.bench ? 0 : (s.aligned ? 8 : 2), .rows_per_batch = k_rows});
-  x.v = c.input({S, s.nk(), s.dv}, s.in, s.values,
-                {.row_gap = s.spec.bench ? 0 : (s.aligned ? 192 : 7), .rows_per_batch = k_rows});
+  x.v = c.input(
+      {S, s.nk(), s.dv}, s.in, s.values,
+      {.row_gap = s.spec.bench ? s.v_gap : (s.aligned ? 192 : 7), .rows_per_batch = k_rows});
   x.q_offsets = offsets_of(c, s.requests, &Lengths::queries);
   x.kv_offsets = offsets_of(c, s.requests, &Lengths::keys);
   if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
@@ -292,6 +296,43 @@ void add_aligned_cases(CaseList& list) {
   });
 }
 
+/// The mask of a recorded call, which is no operand: the one with which it has its FLOPs.
+CausalMask mask_of(const RecordedCall& call) {
+  const auto shape = [&](std::string_view name) {
+    const std::array dims{call.dim(name, 0), call.dim(name, 1), call.dim(name, 2)};
+    return make_view(nullptr, {dims[0], dims[1], dims[2]}, call.format(name));
+  };
+  const View offsets = make_view(nullptr, {call.dim("q_offsets", 0)}, Format::kI32);
+  const RaggedAttention::Args causal{.q = shape("q"),
+                                     .k = shape("k"),
+                                     .v = shape("v"),
+                                     .q_offsets = offsets,
+                                     .kv_offsets = offsets,
+                                     .o = {},
+                                     .lse = {},
+                                     .mask = CausalMask::kCausal};
+  return RaggedAttention::cost(causal).flops == call.cost().flops ? CausalMask::kCausal
+                                                                  : CausalMask::kFull;
+}
+
+/// Requests of equal lengths, as a dry run has them.
+void add_call(CaseList& list, const RecordedCall& call, CaseSpec spec) {
+  const int64_t requests = call.dim("q_offsets", 0) - 1;
+  const Lengths each{call.dim("q", 0) / requests, call.dim("k", 0) / requests};
+  spec.columns = str_cat("KV=", each.keys, ";H=", call.dim("q", 1), ";D=", call.dim("q", 2));
+  add_ragged_case(list, {.spec = spec,
+                         .requests = std::vector<Lengths>(static_cast<size_t>(requests), each),
+                         .n = call.dim("q", 1),
+                         .dq = call.dim("q", 2),
+                         .dv = call.dim("v", 2),
+                         .in = call.format("q"),
+                         .out = call.format("o"),
+                         .mask = mask_of(call),
+                         .lse = call.has("lse"),
+                         .kv_heads = call.dim("k", 1),
+                         .v_gap = call.row_gap("v")});
+}
+
 }  // namespace
 
 void add_ragged_attention_cases(CaseList& list) {
@@ -317,7 +358,9 @@ void add_ragged_attention_cases(CaseList& list) {
     add_bench(str_cat("r1_t", t), 128, {t, t}, CausalMask::kCausal);
     add_bench(str_cat("v2_lite_t", t), 16, {t, t}, CausalMask::kCausal);
   }
-  for (const ReferencePoint& p : reference_points("ragged_attention")) {
+  const ReferenceLimit prefill{.phase = "prefill",
+                               .why = "attention of prefill; decode runs mla_decode"};
+  for (const ReferencePoint& p : reference_points(list, "ragged_attention", prefill)) {
     const double visible = static_cast<double>(p.batch * p.seq * (p.seq + 1)) / 2;
     add_reference_case(
         list, p, {.op = "attn_mha", .flops = 2.0 * 128 * (192 + 128) * visible},
@@ -331,6 +374,7 @@ void add_ragged_attention_cases(CaseList& list) {
   }
   add_bench("v2_lite_chunk512_prefix1536", 16, {512, 2048}, CausalMask::kCausal);
   add_bench("v2_lite_t64_prefix_chunk1024", 16, {64, 1024}, CausalMask::kFull);
+  list.serve_calls("ragged_attention", add_call);
 }
 
 }  // namespace fathom

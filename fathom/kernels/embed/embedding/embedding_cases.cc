@@ -1,4 +1,5 @@
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/embed/embedding/embedding.h"
 
 namespace fathom {
@@ -74,6 +75,15 @@ void add_embedding_cases(CaseList& list) {
     spec.note = "12,800 of the 102,400 rows of the table";
     add_embed_case(list, {.spec = spec, .t = t, .h = 2048, .v = 12800});
   }
+  list.serve_calls("embed", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_embed_case(one, {.spec = spec,
+                         .t = call.dim("ids", 0),
+                         .h = call.dim("table", 1),
+                         .v = call.dim("table", 0),
+                         .table = call.format("table"),
+                         .y = call.format("y"),
+                         .y_gap = call.row_gap("y")});
+  });
 }
 
 }  // namespace fathom

@@ -69,8 +69,13 @@ void add_bf16_bmm_shapes(CaseList& list) {
 void add_bf16_gemm_cases(CaseList& list) {
   add_bf16_gemm_shapes(list);
   add_bf16_bmm_shapes(list);
-  add_reference_products<Bf16Gemm>(list, "fused_qkv_a_proj", {.n = 2112, .k = 7168});
-  add_reference_products<Bf16Gemm>(list, "gate", {.n = 256, .k = 7168, .y = Format::kF32});
+  const ReferenceLimit limit{.least_tokens = 17,
+                             .most_tokens = 2048,
+                             .why = "not of the 23; runs from 17 to 2,048 tokens of the layer"};
+  add_reference_products<Bf16Gemm>(list, "fused_qkv_a_proj", {.n = 2112, .k = 7168}, limit);
+  add_reference_products<Bf16Gemm>(list, "gate", {.n = 256, .k = 7168, .y = Format::kF32}, limit);
+  list.serve_calls("bf16_gemm", add_product_call<Bf16Gemm>);
+  list.serve_calls("bf16_bmm", add_product_call<Bf16Bmm>);
 }
 
 }  // namespace fathom

@@ -33,6 +33,7 @@ struct Fp8Bmm {
       .equation = "y[b] = x_scale w_scale x[b] w[b]^T",
       .source = "DeepSeek-V2 report, 2.1.2",
       .flops = "2*B*T*N*K",
+      .outside = "absorbed products in fp8; w_kc and w_vc are kept in bf16",
   };
 
   struct Args {

@@ -107,7 +107,9 @@ void add_fp8_bmm_cases(CaseList& list) {
     add(list, {.b = 128, .t = t, .n = 512, .k = 128, .op = "r1_w_kc"});
     add(list, {.b = 128, .t = t, .n = 128, .k = 512, .op = "r1_w_vc"});
   }
-  for (const ReferencePoint& p : reference_points("fp8_bmm")) {
+  const ReferenceLimit decode{.phase = "decode",
+                              .why = "a step of the absorbed form, which prefill does not use"};
+  for (const ReferencePoint& p : reference_points(list, "fp8_bmm", decode)) {
     const auto reference = [&](const char* op, int64_t n, int64_t k) {
       add_reference_case(list, p, {.op = op}, [&](CaseList& one) {
         add(one, {.b = 128, .t = p.tokens(), .n = n, .k = k, .op = op});

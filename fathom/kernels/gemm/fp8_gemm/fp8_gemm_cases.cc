@@ -333,6 +333,7 @@ void add_fp8_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_block_cases(list);
   add_channel_cases(list);
+  list.serve_calls("fp8_block_gemm", add_product_call<Fp8BlockGemm>);
 }
 
 }  // namespace fathom

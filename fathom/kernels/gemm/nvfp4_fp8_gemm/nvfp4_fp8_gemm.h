@@ -47,6 +47,7 @@ struct Nvfp4Fp8Gemm {
       .equation = "y[t,n] = 8 global sum_g x_scale[t,g] sum_{k in g} x[t,k] e4m3(w[n,k] / 8)",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 3.3.2",
       .flops = "2*T*N*K",
+      .outside = "a lossy mode for callers of the kernel library: NVFP4 weights as E4M3",
   };
 
   struct Args {

@@ -431,6 +431,7 @@ void add_nvfp4_gemm_cases(CaseList& list) {
   reference("o_proj", 7168, 16384);
   reference("shared_experts_gate_up", 4096, 7168);
   reference("shared_experts_down", 7168, 2048);
+  list.serve_calls("nvfp4_gemm", add_product_call<K>);
 }
 
 }  // namespace fathom

@@ -37,6 +37,7 @@ struct ChosenExpertsGateUp {
       .equation = "y[t,k I+i] = silu(x[t] experts[e,i]^T) x[t] experts[e,I+i]^T, e = ids[t,k]",
       .source = "DeepSeek-V3 report, 2.1.2",
       .flops = "4*T*A*H",
+      .outside = "a token or two on a GPU; on a CPU their rows are sorted by expert",
   };
 
   struct Args {
@@ -74,6 +75,7 @@ struct ChosenExpertsDown {
       .equation = "y[t] = x_shared[t] shared^T + sum_k weights[t,k] x_k[t] experts[ids[t,k]]^T",
       .source = "DeepSeek-V3 report, 2.1.2",
       .flops = "2*T*N*A",
+      .outside = "a token or two on a GPU; on a CPU their rows are sorted by expert",
   };
 
   struct Args {

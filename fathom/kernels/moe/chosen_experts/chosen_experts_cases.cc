@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
 
 namespace fathom {
@@ -17,12 +18,14 @@ struct Shape {
   int64_t shared;  ///< 0: there is no shared expert
   Format format = Format::kBf16;
   bool some_missing = false;
-  int64_t gap = 0;  ///< between rows; 8 keeps sixteen bytes
+  int64_t gap = 0;     ///< between rows; 8 keeps sixteen bytes
+  CaseSpec spec = {};  ///< of a recorded call; others are named after their shape
 
   int64_t activations() const { return top_k * width + shared; }
 };
 
 CaseSpec spec_of(const Shape& s, bool bench) {
+  if (!s.spec.name.empty()) return s.spec;
   std::string name =
       str_cat(bench ? "v2_lite_" : "", "t", s.tokens, "_h", s.hidden, "_e", s.experts, "_k",
               s.top_k, "_i", s.width, "_s", s.shared, "_", format_name(s.format));
@@ -140,6 +143,17 @@ void add_both(CaseList& list, const Shape& s, bool bench = false) {
   add_down(list, s, bench);
 }
 
+Shape shape_of(const RecordedCall& call, const CaseSpec& spec, int64_t hidden, int64_t width) {
+  return {.tokens = call.dim("x", 0),
+          .hidden = hidden,
+          .experts = call.dim("experts", 0),
+          .top_k = call.dim("ids", 1),
+          .width = width,
+          .shared = 0,
+          .format = call.format("x"),
+          .spec = spec};
+}
+
 }  // namespace
 
 void add_chosen_experts_cases(CaseList& list) {
@@ -162,6 +176,18 @@ void add_chosen_experts_cases(CaseList& list) {
 
   add_both(list, {1, 2048, 64, 6, 1408, 2816}, true);
   add_both(list, {2, 2048, 64, 6, 1408, 2816}, true);
+  list.serve_calls(
+      "chosen_experts_gate_up", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+        Shape s = shape_of(call, spec, call.dim("experts", 2), call.dim("experts", 1) / 2);
+        if (call.has("shared")) s.shared = call.dim("shared", 0) / 2;
+        add_gate_up(one, s, true);
+      });
+  list.serve_calls("chosen_experts_down",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     Shape s = shape_of(call, spec, call.dim("experts", 1), call.dim("experts", 2));
+                     if (call.has("shared")) s.shared = call.dim("shared", 1);
+                     add_down(one, s, true);
+                   });
 }
 
 }  // namespace fathom

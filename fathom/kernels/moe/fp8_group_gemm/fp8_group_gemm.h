@@ -80,6 +80,7 @@ struct Fp8GroupGemmSkewed {
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1], scheduled by load",
       .source = "sgl-project/sglang, expert_specialization",
       .flops = "2*R*N*K",
+      .outside = "grouped products of uneven experts, chosen by callers",
   };
 
   using Args = Fp8GroupGemm::Args;

@@ -172,6 +172,7 @@ void add_fp8_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Fp8GroupGemmSkewed>(list, Format::kFp8Block);
   add_small_quantised_cases<Fp8GroupGemmSkewed>(list);
   add_real_quantised_cases<Fp8GroupGemmSkewed>(list, skewed_load);
+  list.serve_calls("fp8_group_gemm", add_grouped_call<Fp8GroupGemm>);
 }
 
 }  // namespace fathom

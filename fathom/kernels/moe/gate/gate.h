@@ -83,6 +83,7 @@ struct TopkSigmoid {
       .equation = "s = sigmoid(logits); ids = topk(s + bias); weights = s[ids] * scaling",
       .source = "sgl-kernel, topk_sigmoid",
       .flops = "10*T*E",
+      .outside = "a router without groups or bias, which no DeepSeek model has",
   };
 
   struct Args {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/gate/gate_oracle.h"
@@ -152,11 +153,9 @@ struct RouterOperands {
   }
 };
 
-void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm, float softcap) {
-  CaseSpec spec = spec_of(s, bench);
-  if (renorm == Renormalize::kYes) spec.name += "_renorm";
-  if (softcap != 0) spec.name += "_softcap";
-  add_case<TopkSoftmax>(list, spec, [=](CaseBuilder<TopkSoftmax>& c) {
+void add_softmax_case(
+    CaseList& list, const CaseSpec& spec, const Shape& s, Renormalize renorm, float softcap) {
+  add_case<TopkSoftmax>(list, spec, [=, bench = spec.bench](CaseBuilder<TopkSoftmax>& c) {
     const RouterOperands o(c, s, bench, s.with_bias);
     c.bind([=](const Binding& at) {
       return TopkSoftmax::Args{.logits = at(o.logits),
@@ -179,6 +178,13 @@ void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm,
                           .scaling = 1.5};
     });
   });
+}
+
+void add_softmax(CaseList& list, const Shape& s, bool bench, Renormalize renorm, float softcap) {
+  CaseSpec spec = spec_of(s, bench);
+  if (renorm == Renormalize::kYes) spec.name += "_renorm";
+  if (softcap != 0) spec.name += "_softcap";
+  add_softmax_case(list, spec, s, renorm, softcap);
 }
 
 void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm) {
@@ -214,16 +220,13 @@ void round_all(Format format, std::vector<double>& values) {
   }
 }
 
-void add_grouped(CaseList& list,
-                 const Shape& s,
-                 bool bench,
-                 int num_shared,
-                 ScorePrecision precision = ScorePrecision::kF32) {
-  CaseSpec spec = spec_of(s, bench);
+void add_grouped_gate_case(CaseList& list,
+                           const CaseSpec& spec,
+                           const Shape& s,
+                           int num_shared,
+                           ScorePrecision precision) {
   const bool rounds = precision == ScorePrecision::kLogits;
-  if (rounds) spec.name += "_rounded";
-  if (num_shared > 0) str_append(spec.name, str_cat("_shared", num_shared));
-  add_case<GroupedTopkGate>(list, spec, [=](CaseBuilder<GroupedTopkGate>& c) {
+  add_case<GroupedTopkGate>(list, spec, [=, bench = spec.bench](CaseBuilder<GroupedTopkGate>& c) {
     Shape with_shared = s;
     with_shared.chosen += num_shared;
     const RouterOperands o(c, with_shared, bench, s.with_bias, rounds ? s.format : Format::kF32);
@@ -261,32 +264,77 @@ void add_grouped(CaseList& list,
   });
 }
 
+void add_grouped(CaseList& list,
+                 const Shape& s,
+                 bool bench,
+                 int num_shared,
+                 ScorePrecision precision = ScorePrecision::kF32) {
+  CaseSpec spec = spec_of(s, bench);
+  if (precision == ScorePrecision::kLogits) spec.name += "_rounded";
+  if (num_shared > 0) str_append(spec.name, str_cat("_shared", num_shared));
+  add_grouped_gate_case(list, spec, s, num_shared, precision);
+}
+
+void add_group_limited_case(CaseList& list,
+                            const CaseSpec& spec,
+                            const Shape& s,
+                            Renormalize renorm) {
+  add_case<GroupLimitedSoftmaxGate>(
+      list, spec, [=, bench = spec.bench](CaseBuilder<GroupLimitedSoftmaxGate>& c) {
+        const RouterOperands o(c, s, bench, false);
+        c.bind([=](const Binding& at) {
+          return GroupLimitedSoftmaxGate::Args{.logits = at(o.logits),
+                                               .weights = at(o.weights),
+                                               .ids = at(o.ids),
+                                               .n_group = s.groups,
+                                               .topk_group = s.kept,
+                                               .scaling = 16.0f,
+                                               .renorm = renorm};
+        });
+        o.expect(c, [=](int64_t t) {
+          // Logits are in the order of their probabilities.
+          return oracle::Rule{.choice = o.in_order(o.logits.row(t)),
+                              .score = oracle::softmax(o.logits.row(t)),
+                              .count = static_cast<int>(s.chosen),
+                              .groups = s.groups,
+                              .kept = s.kept,
+                              .renormalize = renorm == Renormalize::kYes,
+                              .epsilon = 1e-20,
+                              .scaling = 16};
+        });
+      });
+}
+
 void add_group_limited(CaseList& list, const Shape& s, bool bench, Renormalize renorm) {
   CaseSpec spec = spec_of(s, bench);
   if (renorm == Renormalize::kYes) spec.name += "_renorm";
-  add_case<GroupLimitedSoftmaxGate>(list, spec, [=](CaseBuilder<GroupLimitedSoftmaxGate>& c) {
-    const RouterOperands o(c, s, bench, false);
-    c.bind([=](const Binding& at) {
-      return GroupLimitedSoftmaxGate::Args{.logits = at(o.logits),
-                                           .weights = at(o.weights),
-                                           .ids = at(o.ids),
-                                           .n_group = s.groups,
-                                           .topk_group = s.kept,
-                                           .scaling = 16.0f,
-                                           .renorm = renorm};
-    });
-    o.expect(c, [=](int64_t t) {
-      // Logits are in the order of their probabilities.
-      return oracle::Rule{.choice = o.in_order(o.logits.row(t)),
-                          .score = oracle::softmax(o.logits.row(t)),
-                          .count = static_cast<int>(s.chosen),
-                          .groups = s.groups,
-                          .kept = s.kept,
-                          .renormalize = renorm == Renormalize::kYes,
-                          .epsilon = 1e-20,
-                          .scaling = 16};
-    });
-  });
+  add_group_limited_case(list, spec, s, renorm);
+}
+
+/// Of a router: groups are no operand.
+Shape shape_of(const RecordedCall& call) {
+  return {.tokens = call.dim("logits", 0),
+          .experts = call.dim("logits", 1),
+          .chosen = call.dim("ids", 1),
+          .groups = call.context().router_groups,
+          .kept = call.context().router_groups_kept,
+          .format = call.format("logits"),
+          .with_bias = call.has("bias")};
+}
+
+void serve_calls(CaseList& list) {
+  list.serve_calls("topk_softmax",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_softmax_case(one, spec, shape_of(call), Renormalize::kNo, 0);
+                   });
+  list.serve_calls("grouped_topk_gate",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_grouped_gate_case(one, spec, shape_of(call), 0, ScorePrecision::kF32);
+                   });
+  list.serve_calls("group_limited_softmax_gate",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_group_limited_case(one, spec, shape_of(call), Renormalize::kNo);
+                   });
 }
 
 }  // namespace
@@ -375,7 +423,7 @@ void add_gate_cases(CaseList& list) {
     add_grouped(list, {t, 256, 8, 8, 4}, true, 0);
     add_group_limited(list, {t, 160, 6, 8, 3}, true, Renormalize::kNo);
   }
-  for (const ReferencePoint& p : reference_points("grouped_topk_gate")) {
+  for (const ReferencePoint& p : reference_points()) {
     const auto reference = [&](const std::function<void(CaseList&)>& add) {
       add_reference_case(list, p, {.op = "topk"}, add);
     };
@@ -386,6 +434,7 @@ void add_gate_cases(CaseList& list) {
     reference([&](CaseList& one) { add_sigmoid(one, {t, 256, 8}, true, Renormalize::kYes); });
     reference([&](CaseList& one) { add_grouped(one, {t, 256, 8, 8, 4}, true, 0); });
   }
+  serve_calls(list);
 }
 
 }  // namespace fathom

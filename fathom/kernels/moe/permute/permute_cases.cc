@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/permute/permute.h"
 
@@ -50,14 +51,10 @@ void expect_gathered(CaseBuilder<PermuteRows>& c,
   });
 }
 
-void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench = false) {
-  const CaseSpec spec{.name = name_of(s) + (some_missing ? "_some_missing" : ""),
-                      .op = "experts",
-                      .bench = bench,
-                      .phase = phase_of_case(bench, s.tokens),
-                      .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
-  add_case<PermuteRows>(list, spec, [=](CaseBuilder<PermuteRows>& c) {
-    const int64_t rows = s.tokens * s.top_k;
+/// Each row of x top_k times; of a call with fewer rows of y, as many rows of x.
+void add_permute_case(
+    CaseList& list, const CaseSpec& spec, const Shape& s, int64_t rows, bool some_missing) {
+  add_case<PermuteRows>(list, spec, [=, bench = spec.bench](CaseBuilder<PermuteRows>& c) {
     c.set_batch(rows);
     const bool gaps = !bench;  // in a model rows follow each other
     const Tensor x = c.input({s.tokens, s.width}, s.format, {}, {.row_gap = gaps ? 5 : 0});
@@ -67,10 +64,19 @@ void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench =
     if (!format_info(s.format).is_float) x.fill([](int64_t i) { return i * 37 % 256; });
     const std::vector<int64_t> order = random_order(c, rows);
     src_row.fill([&](int64_t r) {
-      return some_missing && r % 3 == 1 ? -1 : order[static_cast<size_t>(r)] / s.top_k;
+      return some_missing && r % 3 == 1 ? -1 : order[static_cast<size_t>(r)] * s.tokens / rows;
     });
     expect_gathered(c, x, src_row, y);
   });
+}
+
+void add_permute(CaseList& list, const Shape& s, bool some_missing, bool bench = false) {
+  const CaseSpec spec{.name = name_of(s) + (some_missing ? "_some_missing" : ""),
+                      .op = "experts",
+                      .bench = bench,
+                      .phase = phase_of_case(bench, s.tokens),
+                      .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
+  add_permute_case(list, spec, s, s.tokens * s.top_k, some_missing);
 }
 
 /// Few rows of an x that takes a good part of the last cache of a GPU, where rows are gathered in
@@ -99,6 +105,8 @@ struct Parts {
   Format weight_format = Format::kF32;
 };
 
+void add_unpermute_case(CaseList& list, const CaseSpec& spec, const Shape& s, const Parts& parts);
+
 void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool bench = false) {
   std::string name = name_of(s);
   if (!parts.weighted) name += "_unweighted";
@@ -116,45 +124,51 @@ void add_unpermute(CaseList& list, const Shape& s, const Parts& parts, bool benc
                       .bench = bench,
                       .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
-  add_case<UnpermuteWeightedSum>(list, spec, [=](CaseBuilder<UnpermuteWeightedSum>& c) {
-    c.set_batch(s.tokens);
-    // In a model, and so where it is timed, rows follow each other.
-    const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
-    const int64_t slots = s.tokens * s.top_k;
-    const Tensor x =
-        c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail}, {.row_gap = bench ? 0 : 1});
-    const Tensor dest = c.input({s.tokens, s.top_k}, Format::kI32, {}, rows);
-    const std::vector<int64_t> order = random_order(c, slots);
-    dest.fill([&](int64_t i) {
-      return parts.some_missing && i % 5 < 2 ? -1 : order[static_cast<size_t>(i)];
-    });
-    Tensor weights;
-    if (parts.weighted) {
-      weights = c.input({s.tokens, s.top_k}, parts.weight_format, {.dist = Dist::kUniform}, rows);
-    }
-    Tensor add;
-    if (parts.added) add = c.input({s.tokens, s.width}, parts.add_format, {}, rows);
-    const Tensor y = c.output({s.tokens, s.width}, parts.out_format, rows);
-    c.bind([=](const Binding& at) {
-      return UnpermuteWeightedSum::Args{
-          .x = at(x), .dest = at(dest), .weights = at(weights), .add = at(add), .y = at(y)};
-    });
-    // Sums cancel; an absolute part for the float32 rounding of sums of a few terms near 10.
-    Gate gate = gates::row_op(parts.out_format);
-    gate.abs = 1e-5;
-    c.expect_rows(y, gate, [=](int64_t t, std::span<double> out) {
-      for (size_t d = 0; d < out.size(); ++d) {
-        out[d] = add.present() ? add.at(t, static_cast<int64_t>(d)) : 0.0;
-      }
-      for (int64_t k = 0; k < s.top_k; ++k) {
-        if (dest.at(t, k) < 0) continue;
-        const std::vector<double> row = x.row(static_cast<int64_t>(dest.at(t, k)));
-        const double w = weights.present() ? weights.at(t, k) : 1.0;
-        for (size_t d = 0; d < out.size(); ++d)
-          out[d] += w * row[d];
-      }
-    });
-  });
+  add_unpermute_case(list, spec, s, parts);
+}
+
+void add_unpermute_case(CaseList& list, const CaseSpec& spec, const Shape& s, const Parts& parts) {
+  add_case<UnpermuteWeightedSum>(
+      list, spec, [=, bench = spec.bench](CaseBuilder<UnpermuteWeightedSum>& c) {
+        c.set_batch(s.tokens);
+        // In a model, and so where it is timed, rows follow each other.
+        const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
+        const int64_t slots = s.tokens * s.top_k;
+        const Tensor x = c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail},
+                                 {.row_gap = bench ? 0 : 1});
+        const Tensor dest = c.input({s.tokens, s.top_k}, Format::kI32, {}, rows);
+        const std::vector<int64_t> order = random_order(c, slots);
+        dest.fill([&](int64_t i) {
+          return parts.some_missing && i % 5 < 2 ? -1 : order[static_cast<size_t>(i)];
+        });
+        Tensor weights;
+        if (parts.weighted) {
+          weights =
+              c.input({s.tokens, s.top_k}, parts.weight_format, {.dist = Dist::kUniform}, rows);
+        }
+        Tensor add;
+        if (parts.added) add = c.input({s.tokens, s.width}, parts.add_format, {}, rows);
+        const Tensor y = c.output({s.tokens, s.width}, parts.out_format, rows);
+        c.bind([=](const Binding& at) {
+          return UnpermuteWeightedSum::Args{
+              .x = at(x), .dest = at(dest), .weights = at(weights), .add = at(add), .y = at(y)};
+        });
+        // Sums cancel; an absolute part for the float32 rounding of sums of a few terms near 10.
+        Gate gate = gates::row_op(parts.out_format);
+        gate.abs = 1e-5;
+        c.expect_rows(y, gate, [=](int64_t t, std::span<double> out) {
+          for (size_t d = 0; d < out.size(); ++d) {
+            out[d] = add.present() ? add.at(t, static_cast<int64_t>(d)) : 0.0;
+          }
+          for (int64_t k = 0; k < s.top_k; ++k) {
+            if (dest.at(t, k) < 0) continue;
+            const std::vector<double> row = x.row(static_cast<int64_t>(dest.at(t, k)));
+            const double w = weights.present() ? weights.at(t, k) : 1.0;
+            for (size_t d = 0; d < out.size(); ++d)
+              out[d] += w * row[d];
+          }
+        });
+      });
 }
 
 void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench = false) {
@@ -186,12 +200,14 @@ void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench 
 }
 
 void add_reference_points(CaseList& list) {
-  for (const ReferencePoint& p : reference_points("permute_rows")) {
+  const ReferenceLimit limit{.most_tokens = 2048,
+                             .why = "not of the 23; the tables of the layer end at 2,048 tokens"};
+  for (const ReferencePoint& p : reference_points(list, "permute_rows", limit)) {
     add_reference_case(list, p, {.op = "shuffle_rows"}, [&](CaseList& one) {
       add_permute(one, {p.tokens(), 8, 7168}, false, true);
     });
   }
-  for (const ReferencePoint& p : reference_points("unpermute_weighted_sum")) {
+  for (const ReferencePoint& p : reference_points()) {
     add_reference_case(list, p, {.op = "moe_combine"}, [&](CaseList& one) {
       add_unpermute(one, {p.tokens(), 8, 7168}, {}, true);
     });
@@ -252,6 +268,23 @@ void add_permute_cases(CaseList& list) {
   add_unpermute(list, {2080, 8, 7168}, {.added = false}, true);
   add_topk_sum(list, {1870, 9, 7168}, Format::kBf16, true);
   add_reference_points(list);
+  list.serve_calls("permute_rows",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     const Shape s{call.dim("x", 0), 1, call.dim("x", 1), call.format("x")};
+                     add_permute_case(one, spec, s, call.dim("y", 0), false);
+                   });
+  list.serve_calls("unpermute_weighted_sum", [](CaseList& one, const RecordedCall& call,
+                                                const CaseSpec& spec) {
+    const bool added = call.has("add");
+    const bool weighted = call.has("weights");
+    add_unpermute_case(
+        one, spec, {call.dim("dest", 0), call.dim("dest", 1), call.dim("x", 1), call.format("x")},
+        {.weighted = weighted,
+         .added = added,
+         .add_format = added ? call.format("add") : Format::kNone,
+         .out_format = call.format("y"),
+         .weight_format = weighted ? call.format("weights") : Format::kNone});
+  });
 }
 
 }  // namespace fathom

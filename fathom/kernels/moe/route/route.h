@@ -86,6 +86,7 @@ struct RouteGroupShapes {
           "(k, c, n)",
       .source = "sgl-kernel, get_cutlass_w4a8_moe_mm_data",
       .flops = "0",
+      .outside = "shapes of groups for libraries of grouped products",
   };
 
   struct Args {

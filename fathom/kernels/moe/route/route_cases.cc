@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/route/route.h"
 
@@ -115,9 +116,7 @@ void expect_sizes(
   });
 }
 
-void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) {
-  CaseSpec spec = spec_of(s);
-  if (all_results) spec.name += "_sizes";
+void add_offsets_case(CaseList& list, const CaseSpec& spec, const RouteShape& s, bool all_results) {
   add_case<RouteOffsets>(list, spec, [=](CaseBuilder<RouteOffsets>& c) {
     const Tensor ids = make_ids(c, s.tokens, s.top_k, s.experts, s.kind);
     const Tensor offsets = c.output({s.experts + 1}, Format::kI32);
@@ -169,6 +168,12 @@ void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) 
         out[e + 1] = out[e] + 128 * std::ceil(counts[e] / 128);
     });
   });
+}
+
+void add_offsets(CaseList& list, const RouteShape& s, bool all_results = false) {
+  CaseSpec spec = spec_of(s);
+  if (all_results) spec.name += "_sizes";
+  add_offsets_case(list, spec, s, all_results);
 }
 
 void add_shapes(CaseList& list, const RouteShape& s) {
@@ -324,13 +329,19 @@ void add_route_cases(CaseList& list) {
     add_align(list, real, t > 128 ? 128 : 16);
   }
   add_offsets(list, {1024, 8, 256, Ids::kAllOnOne, true});
-  for (const ReferencePoint& p : reference_points("route_offsets")) {
+  for (const ReferencePoint& p : reference_points()) {
     const RouteShape real{p.tokens(), 8, 256, Ids::kRandom, true};
     add_reference_case(list, p, {.op = "prepare_moe_input"},
                        [&](CaseList& one) { add_offsets(one, real); });
     add_reference_case(list, p, {.op = "align_experts"},
                        [&](CaseList& one) { add_align(one, real, p.tokens() > 128 ? 128 : 16); });
   }
+  list.serve_calls(
+      "route_offsets", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+        const RouteShape s{call.dim("ids", 0), call.dim("ids", 1),
+                           static_cast<int>(call.dim("offsets", 0) - 1), Ids::kRandom, true};
+        add_offsets_case(one, spec, s, call.has("sizes_up"));
+      });
 }
 
 }  // namespace fathom

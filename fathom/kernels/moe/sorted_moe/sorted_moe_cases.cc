@@ -497,7 +497,7 @@ void add_sorted_moe_cases(CaseList& list) {
     add(list, down, true, kRing);
   }
   add(list, {1, 8, 256, 4096, 7168, Format::kBf16}, true, kRing);
-  for (const ReferencePoint& p : reference_points("sorted_moe_gemm")) {
+  for (const ReferencePoint& p : reference_points()) {
     const auto reference = [&](const char* op, int64_t n, int64_t k, bool second) {
       Shape s{p.tokens(), 8, 256, n, k, Format::kBf16};
       s.second = second;

@@ -97,6 +97,7 @@ struct GroupQuantFp8 : GroupQuantContract {
       .equation = "s = max|y| / 448 per group; q = e4m3(y / s)",
       .source = "sgl-kernel, per_token_group_quant_8bit",
       .flops = "~3 for each value of q in rows that count, 9 with the gated activation",
+      .outside = "activations in fp8 groups: fp8_block weights take bf16 activations here",
   };
 };
 
@@ -109,6 +110,7 @@ struct GroupQuantInt8 : GroupQuantContract {
       .equation = "s = max|y| / 127 per group; q = trunc(y / s)",
       .source = "sgl-kernel, per_token_group_quant_8bit",
       .flops = "~3 for each value of q in rows that count, 9 with the gated activation",
+      .outside = "activations in int8 groups, for callers of the kernel library",
   };
 };
 
@@ -121,6 +123,7 @@ struct GroupQuant8Bit : GroupQuantContract {
       .equation = "s = max|y| / q_max per group; q = code(y / s)",
       .source = "sgl-kernel, per_token_group_quant_8bit",
       .flops = "~3 for each value of q in rows that count, 9 with the gated activation",
+      .outside = "activations in 8-bit groups, for callers of the kernel library",
   };
 };
 

@@ -36,6 +36,7 @@ struct MlaRopeQuantFp8 {
       .equation = "fp8(q_scale [rope(q_pe) | q_lat]), fp8(kv_scale [rope(k_pe) | c])",
       .source = "FlashInfer; DeepSeek-V2 report, 2.1.3",
       .flops = "T*(N+1)*(4*R+L)",
+      .outside = "rotation into fp8 queries; attention here keeps queries in bf16",
   };
 
   struct Args {

@@ -225,7 +225,7 @@ void add_quant_cases(CaseList& list) {
   };
   for (int64_t t : {1, 8, 64, 128, 512})
     add_bench("r1", t);
-  for (const ReferencePoint& p : reference_points("mla_rope_quant_fp8")) {
+  for (const ReferencePoint& p : reference_points()) {
     add_reference_case(list, p, {.op = "rope_quantize"}, [&](CaseList& one) {
       add_quant_case(one,
                      {.spec = {.name = "reference", .bench = true}, .t = p.tokens(), .n = 128});
@@ -314,11 +314,9 @@ void add_write_cases(CaseList& list) {
                           .cache = Format::kBf16});
   for (int64_t t : {1, 8, 64, 128}) {
     const auto spec = [&](std::string_view name, int64_t heads) {
-      return CaseSpec{.name = str_cat(name, "_t", t),
-                      .op = "attn_mqa",
-                      .bench = true,
-                      .phase = "decode",
-                      .columns = str_cat("M=", t, ";H=", heads, ";D=576")};
+      CaseSpec s = timed_spec(name, "attn_mqa", t);
+      s.columns = str_cat("H=", heads, ";D=576");
+      return s;
     };
     add_prepare_case(list, {.spec = spec("r1_fp8", 128), .t = t, .n = 128});
     add_prepare_case(list, {.spec = spec("r1_bf16", 128),

@@ -86,6 +86,7 @@ struct Rope {
       .equation = "(a, b) -> (a c - b s, b c + a s), each term rounded",
       .source = "Su et al. 2021, eq. 34",
       .flops = "3*T*(N+M)*R",
+      .outside = "rotation out of place; the layers rotate in place or in the fused preparation",
   };
 
   struct Args {

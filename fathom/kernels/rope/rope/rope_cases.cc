@@ -2,6 +2,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/rope/rope/rope.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
@@ -20,7 +21,8 @@ struct RopeShape {
   RopeStyle style = RopeStyle::kInterleaved;
   int64_t row_gap = 0;  ///< 128 in a model: q_pe is the end of a head of 192
   Format positions = Format::kI32;
-  int64_t slots = 0;  ///< of a cache; 0: none is filled
+  int64_t slots = 0;             ///< of a cache; 0: none is filled
+  int64_t num_positions = 1024;  ///< of the table
 
   int64_t head_size() const { return head == 0 ? r : head; }
 };
@@ -30,7 +32,6 @@ struct RopeTensors {
   Tensor q, k, positions, table;
 
   RopeTensors(CaseData& c, const RopeShape& s, Format table_format) {
-    constexpr int64_t kPositions = 1024;
     c.set_batch(s.t);
     const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     // What is timed has values of a model.
@@ -39,10 +40,10 @@ struct RopeTensors {
     if (s.keys > 0) k = c.inout({s.t, s.keys, s.head_size()}, s.format, {}, placed);
     positions = c.input({s.t}, s.positions, {}, {.rows_per_batch = 1});
     positions.fill([&](int64_t t) {
-      if (t == 0) return kPositions - 1;
-      return static_cast<int64_t>(c.rng().next_below(kPositions));
+      if (t == 0) return s.num_positions - 1;
+      return static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(s.num_positions)));
     });
-    table = c.input({kPositions, s.r}, table_format);
+    table = c.input({s.num_positions, s.r}, table_format);
     oracle::fill_rope_table(table);
   }
 };
@@ -220,7 +221,7 @@ void add_rope_cases(CaseList& list) {
     add_bench_case(list, add_inplace_case, "v2_lite", t, 16);
     add_bench_case(list, add_rope_case, "r1", t, 128);
   }
-  for (const ReferencePoint& p : reference_points("rope_inplace")) {
+  for (const ReferencePoint& p : reference_points()) {
     add_reference_case(list, p, {.op = "rotary_emb"}, [&](CaseList& one) {
       add_bench_case(one, add_inplace_case, "reference", p.tokens(), 128);
     });
@@ -228,6 +229,19 @@ void add_rope_cases(CaseList& list) {
   // 8,000 tokens of 129 heads, read and written: 264 MB in heads of 192, which no cache holds.
   add_bench_case(list, add_inplace_case, "r1_chunk", 8000, 128);
   add_bench_case(list, add_rope_case, "r1_chunk", 8000, 128);
+  list.serve_calls("rope_inplace",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_inplace_case(one, {.spec = spec,
+                                            .t = call.dim("q", 0),
+                                            .n = call.dim("q", 1),
+                                            .r = call.dim("table", 1),
+                                            .keys = call.has("k") ? call.dim("k", 1) : 0,
+                                            .head = call.dim("q", 2),
+                                            .format = call.format("q"),
+                                            .row_gap = call.row_gap("q"),
+                                            .positions = call.format("positions"),
+                                            .num_positions = call.dim("table", 0)});
+                   });
 }
 
 }  // namespace fathom

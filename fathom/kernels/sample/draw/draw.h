@@ -91,6 +91,7 @@ struct SampleTopKTopP {
       .equation = "id ~ p restricted to the k largest and to the top mass top_p",
       .source = "arXiv 1904.09751",
       .flops = "4*T*V",
+      .outside = "both limits and the draw at once; the sampler filters one by one",
   };
 
   struct Args {

@@ -36,6 +36,7 @@ struct TopkRows {
       .equation = "ids = positions of the K largest scores",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "0",
+      .outside = "the keys that an indexer chooses (DeepSeek-V3.2)",
   };
 
   struct Args {
@@ -76,6 +77,7 @@ struct TopkRowsPaged {
       .equation = "slots = page_table[positions of the K largest scores]",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "0",
+      .outside = "the same as slots of a paged cache (DeepSeek-V3.2)",
   };
 
   struct Args {
@@ -111,6 +113,7 @@ struct TopkRowsRagged {
       .equation = "ids = positions of the K largest scores + offset",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "0",
+      .outside = "the same in rows of several requests (DeepSeek-V3.2)",
   };
 
   struct Args {

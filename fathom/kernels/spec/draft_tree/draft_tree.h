@@ -28,6 +28,7 @@ struct DraftTopk {
       .equation = "values, ids = the K largest along V, descending",
       .source = "deepseek-v3 drafting: k best tokens of a step",
       .flops = "0",
+      .outside = "drafts as trees: the best tokens of a level",
   };
 
   struct Args {
@@ -89,6 +90,7 @@ struct DraftTreeBuild {
       .equation = "mask, positions and child lists of the tree of the selected candidates",
       .source = "arXiv 2406.16858, section 4",
       .flops = "0",
+      .outside = "drafts as trees: the tree and its mask for verification",
   };
 
   struct Args {

@@ -1,0 +1,46 @@
+// The tables of a benchmark and the documents of a trace speak of the same graph.
+#include <gtest/gtest.h>
+
+#include "fathom/bench/preset/steps.h"
+#include "fathom/report/dry_trace.h"
+#include "fathom/report/test_models_test.h"
+
+namespace fathom {
+namespace {
+
+class PresetBytes : public testing::TestWithParam<const char*> {};
+
+TEST_P(PresetBytes, AreTheWeightsCacheAndActivationsOfTheTrace) {
+  const auto model = dry_model(GetParam());
+  const TraceShape shape{.batch = 1, .prompt_tokens = 1024, .kv_len = 1024};
+  const StepChoice choice{.batch = {1}, .seq = {1024}, .kv_len = {1024}};
+  for (const PresetStep& step : preset_steps(find_preset(GetParam()).value(), choice).value()) {
+    const StepPoint& p = step.point;
+    const std::string phase =
+        p.phase == "prefill" && p.keys > 0 ? "prefill_chunked" : std::string(p.phase);
+    const TracePhase traced = dry_phase(*model, phase, shape).value();
+    Traffic sum;
+    for (const TraceOp& op : traced.ops) {
+      sum.weights += op.traffic.weights;
+      sum.cache += op.traffic.cache;
+      sum.activations += op.traffic.activations;
+    }
+
+    EXPECT_EQ(step.bytes(), sum.weights + sum.cache + sum.activations) << phase;
+    EXPECT_EQ(step.num_calls(), static_cast<int64_t>(traced.ops.size())) << phase;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets,
+                         PresetBytes,
+                         testing::Values("deepseek-r1-nvfp4",
+                                         "deepseek-v3-fp8",
+                                         "deepseek-v2-lite"),
+                         [](const auto& param) {
+                           std::string name(param.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace fathom
