@@ -17,18 +17,22 @@ Result<Uploader> Uploader::create(int64_t piece_bytes) {
   return uploader;
 }
 
-Result<std::span<std::byte>> Uploader::next_piece() {
+Result<std::span<std::byte>> Uploader::next_piece(int64_t bytes) {
   current_ = 1 - current_;
   Slot& slot = slots_[current_];
   if (slot.in_flight) FATHOM_TRY(slot.sent.synchronize());
   slot.in_flight = false;
+  if (slot.memory.size() < bytes) {
+    slot.memory = Buffer();
+    FATHOM_ASSIGN(slot.memory, Buffer::allocate_pinned(bytes, "staging of weights"));
+  }
   return std::span(slot.memory.data(), static_cast<size_t>(slot.memory.size()));
 }
 
-Status Uploader::send_piece(std::byte* to, int64_t bytes) {
+Status Uploader::send_piece(std::byte* to, int64_t bytes, int64_t from) {
   Slot& slot = slots_[current_];
-  FATHOM_CHECK(bytes <= slot.memory.size(), "a piece larger than its memory");
-  FATHOM_TRY(stream_.copy(to, slot.memory.data(), bytes));
+  FATHOM_CHECK(from + bytes <= slot.memory.size(), "a piece larger than its memory");
+  FATHOM_TRY(stream_.copy(to, slot.memory.data() + from, bytes));
   FATHOM_TRY(slot.sent.record(stream_));
   slot.in_flight = true;
   return {};

@@ -21,11 +21,12 @@ class Uploader {
 
   int64_t piece_bytes() const { return slots_.front().memory.size(); }
 
-  /// Pinned memory for the next piece; waits until what it held before has left.
-  Result<std::span<std::byte>> next_piece();
+  /// Pinned memory for the next piece, of at least `bytes`; waits until what it held before has
+  /// left. Errors: OutOfMemory where it must grow.
+  Result<std::span<std::byte>> next_piece(int64_t bytes = 0);
 
-  /// Sends the first `bytes` of the piece that next_piece() gave.
-  Status send_piece(std::byte* to, int64_t bytes);
+  /// Sends `bytes` of the piece that next_piece() gave, from byte `from` of it on.
+  Status send_piece(std::byte* to, int64_t bytes, int64_t from = 0);
 
   /// Copies any host memory; it may be reused at once.
   Status copy(std::byte* to, std::span<const std::byte> from);

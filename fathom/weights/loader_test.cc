@@ -9,7 +9,6 @@
 #include "fathom/formats/qserve.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/weights/linear_format.h"
-#include "fathom/weights/repack.h"
 #include "tests/support/test_checkpoint.h"
 
 namespace fathom {
@@ -89,7 +88,7 @@ TEST_P(LoaderFormats, MatrixHasTheStoredValuesAtEverySize) {
     TestCheckpoint files;
     files.matrix("x.weight", n, k, GetParam());
     const Checkpoint checkpoint = files.open();
-    WeightPlan plan(symbols({{"N", n}, {"K", k}}), formats_of(checkpoint));
+    WeightPlan plan(symbols({{"N", n}, {"K", k}}), tensors_of(checkpoint));
     LinearWeight w;
     ASSERT_TRUE(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
 
@@ -111,7 +110,7 @@ TEST_P(LoaderFormats, FusedRowsKeepTheScalesOfEachPart) {
   files.matrix("gate.weight", 48, 64, GetParam(), 1.0f);
   files.matrix("up.weight", 48, 64, GetParam(), 30.0f);  // another global scale
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"I", 48}, {"H", 64}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"I", 48}, {"H", 64}}), tensors_of(checkpoint));
   RowsWeight w;
   ASSERT_TRUE(
       plan.rows({"gate.weight", "I,H"}, {"up.weight", "I,H"}, "2*I,H", WeightRole::kMlp, &w).ok());
@@ -135,7 +134,7 @@ TEST_P(LoaderFormats, StackHoldsExpertsInOrder) {
     files.matrix(str_cat("e.", e, ".up.weight"), 16, 128, GetParam());
   }
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"I", 16}, {"H", 128}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"I", 16}, {"H", 128}}), tensors_of(checkpoint));
   LinearWeight w;
   ASSERT_TRUE(plan.stack({{"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}}, 5, "E,2*I,H",
                          WeightRole::kExpert, &w)
@@ -162,12 +161,12 @@ TEST_P(LoaderFormats, AbsorbedCopiesAreTheHeadsOfKvB) {
   files.matrix("kv_b.weight", kHeads * (kNope + kValue), kLatent, GetParam());
   const Checkpoint checkpoint = files.open();
   WeightPlan plan(symbols({{"Nh", kHeads}, {"Dn", kNope}, {"Dv", kValue}, {"Lkv", kLatent}}),
-                  formats_of(checkpoint));
+                  tensors_of(checkpoint));
   LinearWeight kv_b;
   LinearWeight w_kc;
   LinearWeight w_vc;
   ASSERT_TRUE(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", WeightRole::kAttention, &kv_b).ok());
-  ASSERT_TRUE(plan.absorbed(kHeads, kNope, kValue, &w_kc, &w_vc).ok());
+  ASSERT_TRUE(plan.absorbed(kNope, kValue, Format::kBf16, &w_kc, &w_vc).ok());
 
   const WeightStore store = load(plan, checkpoint);
 
@@ -225,7 +224,7 @@ TEST(Loader, MatricesOfUnequalFormatsStayApart) {
   files.matrix("a.weight", 32, 64, Format::kBf16);
   files.matrix("b.weight", 48, 64, Format::kNvfp4);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"A", 32}, {"B", 48}, {"H", 64}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"A", 32}, {"B", 48}, {"H", 64}}), tensors_of(checkpoint));
   RowsWeight w;
   ASSERT_TRUE(
       plan.rows({"a.weight", "A,H"}, {"b.weight", "B,H"}, "A+B,H", WeightRole::kMlp, &w).ok());
@@ -243,7 +242,7 @@ TEST(Loader, RowsThatDoNotFillAGroupAreNotFused) {
   files.matrix("a.weight", 24, 16, Format::kBf16);
   files.matrix("b.weight", 16, 16, Format::kBf16);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"A", 24}, {"B", 16}, {"H", 16}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"A", 24}, {"B", 16}, {"H", 16}}), tensors_of(checkpoint));
   RowsWeight w;
   ASSERT_TRUE(
       plan.rows({"a.weight", "A,H"}, {"b.weight", "B,H"}, "A+B,H", WeightRole::kMlp, &w).ok());
@@ -256,7 +255,7 @@ TEST(Loader, VectorsKeepTheirFormatAndBiasesBecomeFloat32) {
   files.vector("wide.weight", {1.0f, 1e-9f, 3.0f}, Format::kF32);
   files.vector("gate.bias", {0.25f, -4.0f, 0.0f}, Format::kBf16);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"H", 3}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"H", 3}}), tensors_of(checkpoint));
   View norm;
   View wide;
   View bias;
@@ -282,7 +281,7 @@ TEST(Loader, InputScalesOfPartsAreJoinedByTheLargest) {
     files.vector(str_cat(name, ".input_scale"), {name[0] == 'a' ? 0.5f : 0.75f}, Format::kF32);
   }
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"N", 16}, {"K", 64}}), tensors_of(checkpoint));
   RowsWeight w;
   ASSERT_TRUE(
       plan.rows({"a.weight", "N,K"}, {"b.weight", "N,K"}, "2*N,K", WeightRole::kMlp, &w).ok());
@@ -297,7 +296,7 @@ TEST(Loader, ProgressRisesToTheTotal) {
   files.matrix("a.weight", 64, 64, Format::kBf16);
   files.matrix("b.weight", 64, 64, Format::kFp8Block);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 64}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"N", 64}}), tensors_of(checkpoint));
   LinearWeight a;
   LinearWeight b;
   ASSERT_TRUE(plan.matrix("a.weight", "N,N", WeightRole::kMlp, &a).ok());
@@ -332,7 +331,7 @@ TEST_P(LoaderScales, RefusesWithTensorAndIndex) {
   StoredTensor& t = files.tensor(bad.tensor);
   std::memcpy(t.bytes.data() + bad.byte, bad.bytes.data(), bad.bytes.size());
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 256}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"N", 256}}), tensors_of(checkpoint));
   LinearWeight w;
   ASSERT_TRUE(plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w).ok());
 
@@ -401,7 +400,7 @@ Status load_error_with(WeightRole role, Format format, const std::vector<uint8_t
   const size_t at = static_cast<size_t>(kLastRowElement) * code.size();
   std::memcpy(files.tensor("gate.weight").bytes.data() + at, code.data(), code.size());
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"E", 48}, {"H", 64}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"E", 48}, {"H", 64}}), tensors_of(checkpoint));
   LinearWeight w;
   FATHOM_CHECK(plan.matrix("gate.weight", "E,H", role, &w).ok());
   Status status = load_error(plan, checkpoint);
@@ -444,7 +443,7 @@ TEST(LoaderRouter, RefusesABiasThatIsNotFinite) {
       TestCheckpoint files;
       files.vector("gate.bias", {0.25f, -4.0f, value}, format);
       const Checkpoint checkpoint = files.open();
-      WeightPlan plan(symbols({{"E", 3}}), formats_of(checkpoint));
+      WeightPlan plan(symbols({{"E", 3}}), tensors_of(checkpoint));
       View bias;
       ASSERT_TRUE(plan.vector("gate.bias", "E", WeightRole::kRouterBias, &bias).ok());
 
@@ -461,7 +460,7 @@ TEST(Loader, BlockScaleOfZeroIsABlockOfZeros) {
   files.matrix("x.weight", 128, 128, Format::kFp8Block);
   std::memset(files.tensor("x.weight_scale_inv").bytes.data(), 0, 4);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"N", 128}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"N", 128}}), tensors_of(checkpoint));
   LinearWeight w;
   ASSERT_TRUE(plan.matrix("x.weight", "N,N", WeightRole::kMlp, &w).ok());
 
@@ -477,7 +476,7 @@ TEST(Loader, OneScaleForAllRowsIsRepeatedForEach) {
   files.codes("b.weight", Format::kE4m3, {1, 3}, {0x38, 0x38, 0x40});
   files.scalar("b.weight_scale", 4.0f);
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"A", 2}, {"B", 1}, {"K", 3}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"A", 2}, {"B", 1}, {"K", 3}}), tensors_of(checkpoint));
   RowsWeight w;
   ASSERT_TRUE(
       plan.rows({"a.weight", "A,K"}, {"b.weight", "B,K"}, "A+B,K", WeightRole::kMlp, &w).ok());
@@ -505,7 +504,7 @@ TEST(Loader, ExpertsInFourBitsHaveFloat32ScalesAndTheLargestInputScale) {
     files.scalar(str_cat("e.", e, ".input_scale"), e == 1 ? 0.75f : 0.25f);
   }
   const Checkpoint checkpoint = files.open();
-  WeightPlan plan(symbols({{"E", 3}, {"N", kRows}, {"K", kColumns}}), formats_of(checkpoint));
+  WeightPlan plan(symbols({{"E", 3}, {"N", kRows}, {"K", kColumns}}), tensors_of(checkpoint));
   LinearWeight w;
   const Status planned = plan.stack({{"e.{}.weight", "N,K"}}, 3, "E,N,K", WeightRole::kExpert, &w);
   ASSERT_TRUE(planned.ok()) << planned.message();
@@ -528,7 +527,7 @@ TEST(RandomWeights, PackedOnesHaveUnitGainAsTheirAbsorbedCopiesShow) {
                     [format](const WeightSpec&) -> Result<Format> { return format; });
     LinearWeight kv_b, w_kc, w_vc;
     ASSERT_TRUE(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", WeightRole::kAttention, &kv_b).ok());
-    ASSERT_TRUE(plan.absorbed(2, 32, 32, &w_kc, &w_vc).ok());
+    ASSERT_TRUE(plan.absorbed(32, 32, Format::kBf16, &w_kc, &w_vc).ok());
     ThreadPool pool(2, PinThreads::kNo);
 
     const WeightStore store = random_weights(plan, pool, 3).value();

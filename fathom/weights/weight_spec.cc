@@ -171,6 +171,13 @@ int64_t WeightSpec::numel() const {
   return n;
 }
 
+int64_t WeightSpec::held_numel() const {
+  int64_t n = 1;
+  for (int axis = 0; axis < static_cast<int>(dims.size()); ++axis)
+    n *= held(axis);
+  return n;
+}
+
 std::string describe_dims(const std::vector<int64_t>& dims) {
   std::string out = "[";
   for (size_t i = 0; i < dims.size(); ++i) {

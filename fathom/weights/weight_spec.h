@@ -62,6 +62,13 @@ std::string_view weight_role_name(WeightRole role);
 /// lowest score, so other experts are chosen and nothing shows; elsewhere it reaches the logits.
 bool must_be_finite(WeightRole role);
 
+/// The part of a tensor that a rank holds: a run of one axis, the others whole.
+struct TensorPart {
+  int axis = -1;      ///< -1: the whole tensor
+  int64_t begin = 0;  ///< of the run
+  int64_t count = 0;
+};
+
 /// One tensor of a checkpoint, as the model expects it.
 struct WeightSpec {
   std::string name;       ///< "model.layers.3.self_attn.q_b_proj.weight"
@@ -70,8 +77,16 @@ struct WeightSpec {
   bool draft = false;             ///< belongs to a draft layer
   std::vector<int64_t> dims;      ///< axes, evaluated; the logical shape for packed formats
   Format format = Format::kNone;  ///< as stored
+  TensorPart part;                ///< what of it is loaded
 
+  /// Numbers of the whole tensor, and of the part.
   int64_t numel() const;
+  int64_t held_numel() const;
+
+  /// Size of an axis, of the part.
+  int64_t held(int axis) const {
+    return axis == part.axis ? part.count : dims[static_cast<size_t>(axis)];
+  }
 };
 
 /// "[24576, 1536]".

@@ -31,7 +31,7 @@ TEST(WeightPlan, RefusesALatentThatTheAbsorbedFormCannotTake) {
   LinearWeight kv_b, w_kc, w_vc;
   ASSERT_TRUE(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", WeightRole::kAttention, &kv_b).ok());
 
-  const Status status = plan.absorbed(2, 16, 16, &w_kc, &w_vc);
+  const Status status = plan.absorbed(16, 16, Format::kBf16, &w_kc, &w_vc);
 
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("kv_lora_rank (17) and v_head_dim (16)"));
@@ -42,10 +42,13 @@ WeightPlan gpu_plan(Format format, bool same_scale) {
   symbols.set("E", 4);
   symbols.set("H", 256);
   symbols.set("I", 192);
-  WeightPlan plan(symbols, [=](const WeightSpec&) -> Result<Format> { return format; });
-  plan.place_on_gpu(
-      [=](const WeightSpec&, const WeightSpec&) -> Result<bool> { return same_scale; });
-  return plan;
+  return WeightPlan(
+      symbols,
+      TensorSource{
+          .format = [=](const WeightSpec&) -> Result<Format> { return format; },
+          .same_global_scale =
+              [=](const WeightSpec&, const WeightSpec&) -> Result<bool> { return same_scale; }},
+      {.device = DeviceKind::kCuda});
 }
 
 Status declare_pair(WeightPlan& plan, RowsWeight& w) {

@@ -1,6 +1,7 @@
 // A checkpoint made by a test, tensor by tensor.
 #pragma once
 
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -27,6 +28,40 @@ class TestCheckpoint {
     QuantizedMatrix q = quantize_matrix(w, n, k, format, name).value();
     for (StoredTensor& t : q.tensors)
       tensors_.push_back(std::move(t));
+  }
+
+  // A matrix in any format that a checkpoint may have, also those that nobody here writes: random
+  // codes with random scales of about `size`.
+  void stored(const std::string& name, int64_t n, int64_t k, Format format, float size = 1.0f) {
+    const bool fp8 = format == Format::kFp8BlockUe8m0 || format == Format::kFp8Channel ||
+                     format == Format::kFp8Tensor;
+    if (!fp8 && format != Format::kW4Fp8) return matrix(name, n, k, format, size);
+    Rng rng(tensors_.size() + 1);
+    std::vector<uint8_t> bytes(static_cast<size_t>(fp8 ? n * k : n * k / 2));
+    for (uint8_t& b : bytes)  // of E4M3 none that is not finite
+      b = static_cast<uint8_t>(rng.next_below(256)) & (fp8 ? 0xBFu : 0xFFu);
+    codes(name, fp8 ? Format::kE4m3 : Format::kI8, {n, fp8 ? k : k / 2}, bytes);
+    const auto floats = [&](int64_t count) {
+      std::vector<float> scales(static_cast<size_t>(count));
+      for (float& x : scales)
+        x = size * (0.5f + std::abs(rng.next_normal()));
+      return scales;
+    };
+    if (format == Format::kFp8Tensor) {
+      scalar(name + "_scale", floats(1)[0]);
+    } else if (format == Format::kFp8Channel) {
+      vector(name + "_scale", floats(n), Format::kF32);
+    } else if (format == Format::kW4Fp8) {
+      vector(name + "_scale_inv", floats(n * (k / 128)), Format::kBf16);
+      tensors_.back().shape = {n, k / 128};
+    } else {
+      const int64_t rows = (n + 127) / 128;
+      const int64_t columns = (k + 127) / 128;
+      std::vector<uint8_t> exponents(static_cast<size_t>(rows * columns));
+      for (uint8_t& b : exponents)
+        b = static_cast<uint8_t>(120 + rng.next_below(8));
+      codes(name + "_scale_inv", Format::kUe8m0, {rows, columns}, exponents);
+    }
   }
 
   void vector(const std::string& name, std::vector<float> values, Format format) {

@@ -1,0 +1,251 @@
+#include "fathom/weights/load/checkpoint_jobs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/pair_layout.h"
+#include "fathom/tensor/view.h"
+#include "fathom/weights/load/absorb.h"
+#include "fathom/weights/load/tensor_reader.h"
+
+namespace fathom {
+namespace {
+
+// Rows that one row of scales serves; 1 where every row has its own, or there are none.
+int64_t rows_per_scale(Format format) {
+  return std::max(format_info(format).block_n, 1);
+}
+
+// A few numbers at their place in the store.
+FillJob write_floats(int64_t offset, std::vector<float> values) {
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+  FillJob job{.units = 1, .parts = {{.offset = offset, .unit_bytes = bytes, .bytes = bytes}}};
+  job.fill = [values = std::move(values)](const FillCall& call) -> Status {
+    std::memcpy(call.parts[0].data(), values.data(), call.parts[0].size());
+    return {};
+  };
+  return job;
+}
+
+// ---- vectors: as stored, but that a bias in bf16 is kept in float32.
+
+FillJob vector_job(const TensorReader& tensor, const WeightItem& item) {
+  const Format from = tensor.stored().format;
+  const int64_t bytes = item.value_bytes();
+  FillJob job{.units = 1, .parts = {{item.values_offset, bytes, bytes}}};
+  job.fill = [tensor, from, to = item.format](const FillCall& call) -> Status {
+    if (from == to) return tensor.values(0, tensor.rows(), call.parts[0], {});
+    const auto [raw, none, rest] = call.staging->take({tensor.rows() * element_bytes(from), 0, 0});
+    FATHOM_TRY(tensor.values(0, tensor.rows(), raw, {}));
+    return convert_floats(from, to, raw, call.parts[0]);
+  };
+  return job;
+}
+
+// ---- rows as stored, or with the codes of NVFP4 in pairs: a job a tensor, whose unit is as many
+// rows as have their scales in common.
+
+FillJob row_major_job(const TensorReader& tensor,
+                      const WeightItem& item,
+                      int64_t values_offset,
+                      int64_t scales_offset) {
+  const int64_t rows = tensor.rows();
+  const int64_t unit_rows = rows_per_scale(item.format);
+  const int64_t row_bytes = value_bytes_for(item.format, 1, item.k);
+  FillJob job;
+  job.units = ceil_div(rows, unit_rows);
+  job.parts = {{values_offset, unit_rows * row_bytes, rows * row_bytes}};
+  job.staged_bytes = unit_rows * tensor.staged_row_bytes();
+  const bool scaled = item.scales_offset >= 0;
+  if (scaled) {
+    const int64_t bytes =
+        scale_count_for(item.format, 1, item.k) * element_bytes(item.scale_type());
+    job.parts.push_back({scales_offset, bytes, job.units * bytes});
+  }
+  const bool in_pairs = item.layout == WeightLayout::kPairs;
+  job.fill = [=, type = item.scale_type()](const FillCall& call) -> Status {
+    const int64_t row = call.begin * unit_rows;
+    const int64_t count = std::min(call.end * unit_rows, rows) - row;
+    const auto [staged, none, rest] =
+        call.staging->take({count * tensor.staged_row_bytes(), 0, 0});
+    FATHOM_TRY(tensor.values(row, count, call.parts[0], staged));
+    if (in_pairs) pair_codes(call.parts[0]);
+    return scaled ? tensor.scales(type, call.begin, call.end - call.begin, call.parts[1])
+                  : Status{};
+  };
+  return job;
+}
+
+// ---- tiles: one job, whose unit is a group of 16 rows.
+
+// A tensor of an item and the groups that its rows fill.
+struct TiledTensor {
+  TensorReader tensor;
+  int64_t first_group;
+  int64_t end_group;
+};
+
+// Parts of a unit in tiles: 0 is the tile stream, then scales and global scales where there are any.
+struct TiledParts {
+  int scales = -1;
+  int global = -1;
+};
+
+class TiledJob {
+ public:
+  TiledJob(const WeightItem& item, std::vector<TensorReader> tensors) : item_(&item) {
+    int64_t group = 0;
+    for (TensorReader& tensor : tensors) {
+      const int64_t end = group + ceil_div(tensor.rows(), kTileRows);
+      staged_row_bytes_ = std::max(staged_row_bytes_, tensor.staged_row_bytes());
+      tensors_.push_back({std::move(tensor), group, end});
+      group = end;
+    }
+    row_bytes_ = value_bytes_for(item.format, 1, item.k);
+    const Format scale = format_info(item.format).scale;
+    scale_bytes_ = scale == Format::kNone
+                       ? 0
+                       : scale_count_for(item.format, 1, item.k) * element_bytes(scale);
+  }
+
+  FillJob job() && {
+    const WeightItem& item = *item_;
+    FillJob job;
+    job.units = item.groups();
+    const auto add = [&](int64_t offset, int64_t bytes) {
+      if (offset < 0) return -1;
+      job.parts.push_back({offset, bytes, job.units * bytes});
+      return static_cast<int>(job.parts.size()) - 1;
+    };
+    add(item.values_offset, rows16_group_bytes(item.format, item.k));
+    parts_.scales = add(item.scales_offset, rows16_group_scales(item.format, item.k) * 4);
+    parts_.global = add(item.global_offset, 4);
+    const bool own_scales = rows_per_scale(item.format) == 1;
+    job.staged_bytes =
+        kTileRows * (row_bytes_ + staged_row_bytes_ + (own_scales ? scale_bytes_ : 0));
+    job.fill = [self = std::make_shared<const TiledJob>(std::move(*this))](const FillCall& call) {
+      return self->fill(call);
+    };
+    return job;
+  }
+
+ private:
+  // Groups of a call, tensor by tensor; a piece stays within one row of scale blocks.
+  Status fill(const FillCall& call) const {
+    auto at = std::upper_bound(
+        tensors_.begin(), tensors_.end(), call.begin,
+        [](int64_t group, const TiledTensor& tensor) { return group < tensor.end_group; });
+    for (int64_t group = call.begin; group < call.end; ++at) {
+      const int64_t last = std::min(call.end, at->end_group);
+      while (group < last) {
+        const int64_t per_block = rows_per_scale(item_->format) / kTileRows;
+        const int64_t in_block = per_block > 0 ? (group - at->first_group) % per_block : 0;
+        const int64_t count =
+            per_block > 0 ? std::min(last - group, per_block - in_block) : last - group;
+        FATHOM_TRY(pack(call, *at, group, count));
+        group += count;
+      }
+    }
+    return {};
+  }
+
+  Status pack(const FillCall& call, const TiledTensor& at, int64_t group, int64_t count) const {
+    const TensorReader& tensor = at.tensor;
+    const int64_t per_scale = rows_per_scale(item_->format);
+    const int64_t row = (group - at.first_group) * kTileRows;
+    const int64_t rows = std::min(count * kTileRows, tensor.rows() - row);
+    const int64_t scale_rows = scale_bytes_ == 0 ? 0 : per_scale == 1 ? rows : 1;
+    const auto [values, scales, staged] =
+        call.staging->take({rows * row_bytes_, scale_rows * scale_bytes_,
+                            rows * tensor.staged_row_bytes()});
+    FATHOM_TRY(tensor.values(row, rows, values, staged));
+    if (scale_rows > 0) {
+      FATHOM_TRY(tensor.scales(format_info(item_->format).scale, row / per_scale, scale_rows,
+                               scales));
+    }
+    const RowMajorMatrix src{.format = item_->format,
+                             .n = rows,
+                             .k = item_->k,
+                             .values = values.data(),
+                             .scales = scales.data(),
+                             .global = tensor.tensor_scale()};
+    const auto part = [&](int index, int64_t unit_bytes) {
+      return index < 0 ? nullptr
+                       : call.parts[static_cast<size_t>(index)].data() +
+                             (group - call.begin) * unit_bytes;
+    };
+    pack_rows16(src,
+                rows16_at(*item_, rows, part(0, rows16_group_bytes(item_->format, item_->k)),
+                          part(parts_.scales, rows16_group_scales(item_->format, item_->k) * 4),
+                          part(parts_.global, 4)),
+                0, count);
+    return {};
+  }
+
+  const WeightItem* item_;
+  std::vector<TiledTensor> tensors_;
+  TiledParts parts_;
+  int64_t row_bytes_ = 0;
+  int64_t scale_bytes_ = 0;  // of a row of scales, as stored
+  int64_t staged_row_bytes_ = 0;
+};
+
+// Scales of activations: of several tensors that share an input the largest holds for all.
+Result<FillJob> input_scales_job(const WeightItem& item, const std::vector<TensorReader>& tensors) {
+  std::vector<float> scales(static_cast<size_t>(item.num_input_scales()), 0.0f);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    FATHOM_ASSIGN(const float scale, tensors[i].input_scale());
+    float& of_matrix = scales[i * scales.size() / tensors.size()];
+    of_matrix = std::max(of_matrix, scale);
+  }
+  for (float& scale : scales) {
+    if (scale <= 0.0f) scale = 1.0f;
+  }
+  return write_floats(item.input_scale_offset, std::move(scales));
+}
+
+Result<std::vector<FillJob>> jobs_of(const Checkpoint& checkpoint, const WeightItem& item) {
+  std::vector<TensorReader> tensors;
+  tensors.reserve(item.sources.size());
+  for (const WeightSpec& spec : item.sources) {
+    FATHOM_ASSIGN(TensorReader tensor, TensorReader::open(checkpoint, spec));
+    tensors.push_back(std::move(tensor));
+  }
+  std::vector<FillJob> jobs;
+  if (item.kind == WeightItem::Kind::kVector) {
+    jobs.push_back(vector_job(tensors[0], item));
+    return jobs;
+  }
+  if (item.input_scale_offset >= 0) {
+    FATHOM_ASSIGN(FillJob scales, input_scales_job(item, tensors));
+    jobs.push_back(std::move(scales));
+  }
+  if (item.in_tiles()) {
+    jobs.push_back(TiledJob(item, std::move(tensors)).job());
+    return jobs;
+  }
+  int64_t values = item.values_offset;
+  int64_t scales = item.scales_offset;
+  std::vector<float> globals;
+  const size_t per_matrix = tensors.size() / static_cast<size_t>(item.e);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    jobs.push_back(row_major_job(tensors[i], item, values, scales));
+    values += jobs.back().parts[0].bytes;
+    if (item.scales_offset >= 0) scales += jobs.back().parts[1].bytes;
+    if (i % per_matrix == 0) globals.push_back(tensors[i].tensor_scale());
+  }
+  if (item.global_offset >= 0) {
+    jobs.push_back(write_floats(item.global_offset, std::move(globals)));
+  }
+  return jobs;
+}
+
+}  // namespace
+
+JobSource checkpoint_source(const Checkpoint& checkpoint) {
+  return [&checkpoint](const WeightItem& item, size_t) { return jobs_of(checkpoint, item); };
+}
+
+}  // namespace fathom

@@ -1,0 +1,16 @@
+// Weights of a checkpoint, brought into the layout of the plan: tiles, pairs, or rows as stored.
+#pragma once
+
+#include <vector>
+
+#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/load/fill.h"
+
+namespace fathom {
+
+/// A source for fill_store. The checkpoint outlives it, the items their jobs. Errors of the source
+/// and its jobs: those of reading; Corrupt for a scale that is negative or not finite and for a
+/// number of a router that is not finite, naming tensor and index.
+JobSource checkpoint_source(const Checkpoint& checkpoint);
+
+}  // namespace fathom

@@ -1,0 +1,275 @@
+#include "fathom/weights/load/random_jobs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/minifloat.h"
+#include "fathom/formats/tile_layout.h"
+#include "fathom/tensor/view.h"
+#include "fathom/weights/load/absorb.h"
+
+namespace fathom {
+namespace {
+
+// ---- the size of what is drawn
+
+// Each number has a random sign and mantissa and the given exponent: magnitude in [2^e, 2^(e+1)).
+constexpr float kRmsOfMantissa = 1.5275252f;  // sqrt(7/3), of a number uniform in [1, 2)
+constexpr float kRmsOfE2m1 = 2.9261749f;      // of codes drawn uniformly
+
+int exponent_for(float rms) {
+  return static_cast<int>(std::floor(std::log2(rms / kRmsOfMantissa) + 0.5f));
+}
+
+float rms_of(const WeightItem& item) {
+  return 1.0f / std::sqrt(static_cast<float>(item.k));
+}
+
+// Root mean square of what random codes of a row-major matrix stand for, before their scale.
+float rms_of_codes(Format format) {
+  switch (format) {
+    case Format::kFp8Channel:
+    case Format::kFp8Block:
+      return kRmsOfMantissa;
+    case Format::kInt8Channel:
+      return 73.9f;  // uniform in -128 .. 127
+    case Format::kW4a8Group:
+      return 16.0f * 4.61f;  // 16 * (code - 7.5), see below
+    default:
+      return 4.61f;  // sixteen equal steps
+  }
+}
+
+// ---- words of 64 bits
+
+// A mixing function whose inputs are (stream, word index): random access, so any thread can make
+// any part. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators".
+uint64_t mix(uint64_t z) {
+  z += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// 64 random bits as codes of a format; what bits must not be set is masked, what must be is set.
+struct CodeMask {
+  uint64_t random = ~uint64_t{0};
+  uint64_t fixed = 0;
+};
+
+constexpr CodeMask kZeros{.random = 0};
+
+uint64_t repeat(uint64_t value, int bits) {
+  for (int width = bits; width < 64; width *= 2)
+    value |= value << width;
+  return value;
+}
+
+template <class T>
+CodeMask constant(T value) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t,
+                                  std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
+  return {.random = 0, .fixed = repeat(std::bit_cast<Bits>(value), static_cast<int>(8 * sizeof(T)))};
+}
+
+CodeMask code_mask(Format format, float rms) {
+  const auto exponent = static_cast<uint64_t>(127 + exponent_for(rms));
+  switch (format) {
+    case Format::kF32:
+      return {repeat(0x807FFFFFu, 32), repeat(exponent << 23, 32)};
+    case Format::kBf16:
+      return {repeat(0x807Fu, 16), repeat(exponent << 7, 16)};
+    case Format::kFp8Block:
+    case Format::kFp8BlockUe8m0:
+    case Format::kFp8Channel:
+      return {repeat(0x87u, 8), repeat(0x38u, 8)};  // [1, 2)
+    default:
+      return {};  // any code is a number
+  }
+}
+
+constexpr CodeMask kE4m3Scales{0x0707070707070707u, 0x3838383838383838u};  // [1, 2)
+
+uint64_t word_of(uint64_t stream, uint64_t index, CodeMask mask) {
+  return (mix(stream ^ mix(index)) & mask.random) | mask.fixed;
+}
+
+// The words of a part of the store from `first` on. In the tiles of NVFP4 eight of 72 words are
+// scales.
+struct Words {
+  uint64_t stream = 0;
+  CodeMask codes = {};
+  bool nvfp4_tiles = false;
+
+  void fill(std::span<std::byte> out, uint64_t first) const {
+    constexpr uint64_t kSuperTileWords = 72;
+    constexpr uint64_t kCodeWords = 64;
+    uint64_t in_tile = nvfp4_tiles ? first % kSuperTileWords : 0;
+    for (size_t i = 0; i < out.size(); i += 8) {
+      const uint64_t word =
+          word_of(stream, first + i / 8, in_tile < kCodeWords ? codes : kE4m3Scales);
+      std::memcpy(out.data() + i, &word, std::min<size_t>(8, out.size() - i));
+      if (nvfp4_tiles && ++in_tile == kSuperTileWords) in_tile = 0;
+    }
+  }
+};
+
+// ---- jobs
+
+// Words for a part of the store. Sinks that repeat get a prime number of units, which no row or
+// expert is a multiple of, so that they differ.
+FillJob words_job(int64_t offset, int64_t bytes, const Words& words) {
+  constexpr int64_t kUnit = 1 << 16;
+  constexpr int64_t kPeriodUnits = 509;
+  FillJob job;
+  job.units = ceil_div(bytes, kUnit);
+  job.parts = {{offset, kUnit, bytes}};
+  job.period = words.nvfp4_tiles ? 0 : kPeriodUnits * kUnit;
+  job.fill = [words](const FillCall& call) -> Status {
+    words.fill(call.parts[0], static_cast<uint64_t>(call.begin * kUnit / 8));
+    return {};
+  };
+  return job;
+}
+
+int64_t columns_per_tile(Format format) {
+  if (format == Format::kNvfp4) return 64;
+  return format == Format::kBf16 ? 2 : 128;
+}
+
+// Tiles that are not full: rows and columns past the end must be zero, so each group is drawn as
+// rows and packed.
+Status draw_padded_group(const WeightItem& item,
+                         uint64_t stream,
+                         int64_t group,
+                         const Rows16Matrix& out) {
+  const float rms = rms_of(item);
+  const int64_t rows = out.n;
+  std::vector<std::byte> values(
+      static_cast<size_t>(value_bytes_for(item.format, rows, item.k)));
+  Words{.stream = stream, .codes = code_mask(item.format, rms)}.fill(
+      values, static_cast<uint64_t>(group * ceil_div<int64_t>(
+                                                static_cast<int64_t>(values.size()), 8)));
+  const int64_t num_scales = scale_count_for(item.format, rows, item.k);
+  const Format scale_format = format_info(item.format).scale;
+  std::vector<std::byte> scales(static_cast<size_t>(num_scales * 4), std::byte{0x38});
+  if (scale_format == Format::kF32) {
+    const float scale = rms / kRmsOfMantissa;
+    for (int64_t i = 0; i < num_scales; ++i)
+      std::memcpy(scales.data() + i * 4, &scale, 4);
+  } else if (scale_format == Format::kUe8m0) {
+    std::fill(scales.begin(), scales.end(), static_cast<std::byte>(127 + exponent_for(rms)));
+  }
+  const RowMajorMatrix src{.format = item.format,
+                           .n = rows,
+                           .k = item.k,
+                           .values = values.data(),
+                           .scales = scales.data(),
+                           .global = item.format == Format::kNvfp4 ? rms / kRmsOfE2m1 : 1.0f};
+  pack_rows16(src, out, 0, 1);
+  return {};
+}
+
+FillJob padded_job(const WeightItem& item, uint64_t stream) {
+  FillJob job;
+  job.units = item.groups();
+  const auto add = [&](int64_t offset, int64_t bytes) {
+    if (offset < 0) return -1;
+    job.parts.push_back({offset, bytes, job.units * bytes});
+    return static_cast<int>(job.parts.size()) - 1;
+  };
+  add(item.values_offset, rows16_group_bytes(item.format, item.k));
+  const int scales = add(item.scales_offset, rows16_group_scales(item.format, item.k) * 4);
+  const int global = add(item.global_offset, 4);
+  job.fill = [&item, stream, scales, global, parts = job.parts](const FillCall& call) -> Status {
+    for (int64_t group = call.begin; group < call.end; ++group) {
+      const auto at = [&](int part) {
+        return part < 0 ? nullptr
+                        : call.parts[static_cast<size_t>(part)].data() +
+                              (group - call.begin) * parts[static_cast<size_t>(part)].unit_bytes;
+      };
+      const int64_t row = group % item.groups_per_matrix() * kTileRows;
+      const int64_t rows = std::min(kTileRows, item.n - row);
+      FATHOM_TRY(draw_padded_group(item, stream, group,
+                                   rows16_at(item, rows, at(0), at(scales), at(global))));
+    }
+    return {};
+  };
+  return job;
+}
+
+// What scales of row-major codes are filled with, in their own type.
+CodeMask scale_mask(const WeightItem& item) {
+  const float scale = rms_of(item) / rms_of_codes(item.format);
+  switch (item.scale_type()) {
+    case Format::kE4m3:
+      return kE4m3Scales;
+    case Format::kUe8m0:
+      return constant(static_cast<uint8_t>(127 + exponent_for(rms_of(item))));
+    case Format::kF16:
+      return constant(f16_from_float(scale));
+    case Format::kI8:
+      return constant(int8_t{16});
+    default:
+      return constant(item.in_tiles() ? rms_of(item) / kRmsOfMantissa : scale);
+  }
+}
+
+// Zero points in the middle of the codes.
+CodeMask zeros_mask(const WeightItem& item) {
+  if (item.format == Format::kW4a8Group) return constant(int8_t{-120});
+  return constant(f16_from_float(7.5f * (rms_of(item) / rms_of_codes(item.format))));
+}
+
+std::vector<FillJob> jobs_of(const WeightItem& item, uint64_t stream) {
+  std::vector<FillJob> jobs;
+  const auto add = [&](int64_t offset, int64_t count, Format type, const Words& words) {
+    if (offset >= 0) jobs.push_back(words_job(offset, count * element_bytes(type), words));
+  };
+  if (item.kind == WeightItem::Kind::kVector) {
+    const CodeMask one =
+        item.format == Format::kF32 ? constant(1.0f) : constant(bf16_from_float(1.0f));
+    const bool bias = item.role == WeightRole::kRouterBias;
+    add(item.values_offset, item.k, item.format, {.codes = bias ? kZeros : one});
+    return jobs;
+  }
+  add(item.input_scale_offset, item.num_input_scales(), Format::kF32, {.codes = constant(1.0f)});
+  const float rms = rms_of(item);
+  const bool tiles = item.in_tiles();
+  if (tiles && (item.n % kTileRows != 0 || item.k % columns_per_tile(item.format) != 0)) {
+    jobs.push_back(padded_job(item, stream));
+    return jobs;
+  }
+  add(item.values_offset, item.value_bytes(), Format::kU8,
+      {.stream = stream,
+       .codes = code_mask(item.format, rms),
+       .nvfp4_tiles = tiles && item.format == Format::kNvfp4});
+  add(item.scales_offset, item.num_scales(), item.scale_type(),
+      {.stream = mix(~stream), .codes = scale_mask(item)});
+  // Scales of blocks are drawn from [1, 2).
+  add(item.global_offset, item.num_globals(), Format::kF32,
+      {.codes = constant(rms / (kRmsOfE2m1 * kRmsOfMantissa))});
+  if (item.zeros_offset >= 0) {
+    const FormatInfo& info = format_info(item.format);
+    add(item.zeros_offset, item.num_scales(), info.zero, {.codes = zeros_mask(item)});
+    add(item.row_scales_offset, item.n, info.row_scale,
+        {.codes = constant(f16_from_float(rms / rms_of_codes(item.format)))});
+  }
+  return jobs;
+}
+
+}  // namespace
+
+JobSource random_source(const WeightPlan& plan, uint64_t seed) {
+  return [&plan, seed](const WeightItem& item, size_t index) -> Result<std::vector<FillJob>> {
+    const auto rank = static_cast<uint64_t>(item.shared ? plan.placement().shard.rank : 0);
+    // Rank 0 draws what the whole model draws at that place.
+    return jobs_of(item, mix(seed ^ mix(index)) ^ (rank == 0 ? 0 : mix(~rank)));
+  };
+}
+
+}  // namespace fathom
