@@ -5,6 +5,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 
+#include "fathom/kernels/core/kernel_set.h"
 #include "fathom/weights/checkpoint.h"
 
 namespace fathom {
@@ -406,6 +407,40 @@ TEST(EngineApi, RefusesAModelThatDoesNotFit) {
 
   EXPECT_EQ(status.code(), StatusCode::kOutOfMemory);
   EXPECT_NE(status.message().find("GiB available"), std::string::npos) << status.message();
+}
+
+// A prompt and its answer, and the variants that ran.
+std::pair<Trace, std::vector<std::string>> run_recorded(Engine& engine) {
+  Recorder recorder(RecordLevel::kShapes, 1 << 14);
+  engine.core().drop_prefix_cache();
+  engine.core().set_recorder(&recorder);
+  std::pair<Trace, std::vector<std::string>> out{run_alone(engine, some_prompt(20, 3), greedy(4)),
+                                                 {}};
+  engine.core().set_recorder(nullptr);
+  for (const OpRecord& r : recorder.records())
+    out.second.emplace_back(r.variant);
+  return out;
+}
+
+TEST(EngineApi, EnginesOfTwoInstructionSetsAndAPlanLiveInOneProcess) {
+  EngineOptions weak = small_options();
+  weak.isa = "portable";
+  const auto strong = load(small_options());
+  const auto alone = run_recorded(*strong);
+
+  const auto portable = load(weak);
+  const auto of_portable = run_recorded(*portable);
+  const KernelSet amx = KernelSet::planned_for_cpu(Isa::kAmx);
+  Recorder planned(RecordLevel::kShapes, 1);
+  const auto needs = dry_run(strong->model(), {.decode = {.count = 1, .cached = 8}}, 1, &planned,
+                             DryPass::kForward, &amx);
+
+  ASSERT_TRUE(needs.ok()) << needs.status().message();
+  EXPECT_EQ(run_recorded(*strong), alone);
+  EXPECT_EQ(run_recorded(*portable), of_portable);
+  for (const std::string& variant : of_portable.second)
+    EXPECT_EQ(variant.find("avx"), std::string::npos) << variant;
+  EXPECT_EQ(alone.second == of_portable.second, best_isa() < Isa::kAvx2);
 }
 
 TEST(EngineApi, ReportsProgress) {
