@@ -221,13 +221,14 @@ TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
   EXPECT_THAT(explain_moe({}, {}), HasSubstr("fused: runs only if asked for"));
 }
 
-TEST(MoeTable, OneTokenOrTwoOnAGpuReadTheChosenMatricesWhereTheyLie) {
-  const MoeCall call{.tokens = 1, .on_gpu = true, .in_rows = true};
+TEST(MoeTable, OneTokenOrTwoReadTheChosenMatricesWhereTheyLie) {
+  const MoeCall call{.tokens = 1, .in_rows = true};
   EXPECT_EQ(strategy_of(call, {}), MoeStrategy::kChosen);
   EXPECT_EQ(strategy_of(call, {.strategy = MoeStrategy::kGrouped}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 3, .on_gpu = true, .in_rows = true}, {}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 1, .on_gpu = true}, {}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 1, .in_rows = true}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 3, .in_rows = true}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 1}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 1, .in_rows = true, .chosen_fits = false}, {}),
+            MoeStrategy::kGrouped);
   EXPECT_FALSE(parse_moe_strategy("chosen").ok());
 }
 

@@ -32,10 +32,9 @@ std::string_view shared_symbol(WeightRole role, const Shard& shard) {
 // "1, 2, 4": numbers of ranks that cut `size` into parts of whole steps, and `units` evenly.
 std::string fitting_ranks(int64_t units, int64_t size, int64_t step) {
   constexpr int64_t kMostRanks = 1024;
-  std::string out;
-  for (int64_t ranks = 1; ranks <= std::min(units, kMostRanks); ++ranks) {
-    if (units % ranks != 0 || size / ranks % step != 0) continue;
-    str_append(out, str_cat(out.empty() ? "" : ", ", ranks));
+  std::string out = "1";
+  for (int64_t ranks = 2; ranks <= std::min(units, kMostRanks); ++ranks) {
+    if (units % ranks == 0 && size / ranks % step == 0) str_append(out, str_cat(", ", ranks));
   }
   return out;
 }
