@@ -11,8 +11,8 @@ namespace fathom {
 
 /// Runs one piece of work on the second stream, where there is one, until join(); everything called
 /// in between runs beside it. What the work takes from the arenas stays taken until the end of this
-/// object's life. Where there is no second stream, or it is not wanted, the work runs at once; a dry
-/// run for a device that has one takes the memory that it would.
+/// object's life. Where there is no second stream, or it is not wanted, the work runs at once; a
+/// dry run for a device that has one takes the memory that it would.
 class SideWork {
  public:
   explicit SideWork(Exec& ex, bool wanted = true)

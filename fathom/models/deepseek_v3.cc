@@ -34,8 +34,7 @@ Status declare_attention(WeightPlan& plan,
   }
   FATHOM_TRY(plan.vector(p + "kv_a_layernorm.weight", "Lkv", kNorm, &w.kv_a_norm));
   FATHOM_TRY(plan.matrix(p + "kv_b_proj.weight", "Nh*(Dn+Dv),Lkv", kAttention, &w.kv_b));
-  FATHOM_TRY(
-      plan.absorbed(c.qk_nope_head_dim, c.v_head_dim, activations, &w.w_kc, &w.w_vc));
+  FATHOM_TRY(plan.absorbed(c.qk_nope_head_dim, c.v_head_dim, activations, &w.w_kc, &w.w_vc));
   return plan.matrix(p + "o_proj.weight", "H,Nh*Dv", kOutput, &w.o);
 }
 
@@ -92,8 +91,8 @@ MlaShape mla_shape(const ModelConfig& c) {
           .rope_style = c.rope_interleave ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit};
 }
 
-// V2's code normalises the weights of several experts or applies the factor; V3's always applies it.
-// Groups are there for the methods that choose among them.
+// V2's code normalises the weights of several experts or applies the factor; V3's always applies
+// it. Groups are there for the methods that choose among them.
 MoeShape moe_shape(const ModelConfig& c) {
   const bool v3 = c.topk_method == TopkMethod::kNoauxTc;
   const bool grouped = c.topk_method != TopkMethod::kGreedy;
@@ -105,8 +104,7 @@ MoeShape moe_shape(const ModelConfig& c) {
           .n_group = grouped ? static_cast<int>(c.n_group) : 1,
           .topk_group = grouped ? static_cast<int>(c.topk_group) : 1,
           .renormalize = renormalize,
-          .scaling =
-              v3 || !renormalize ? static_cast<float>(c.routed_scaling_factor) : 1.0f};
+          .scaling = v3 || !renormalize ? static_cast<float>(c.routed_scaling_factor) : 1.0f};
 }
 
 RopeParams rope_params(const ModelConfig& c) {

@@ -70,11 +70,11 @@ Status cut_tensor(const SymbolTable& symbols,
   const int64_t size = spec.dims[static_cast<size_t>(axis)];
   const int64_t step = cut_step(spec.format, axis);
   if (*units % shard.count != 0 || size / shard.count % step != 0) {
-    return unsupported(str_cat(
-        place, " has ", size, axis == 0 ? " rows (" : " columns (", symbol, " = ", *units, "), in ",
-        format_name(spec.format), step > 1 ? str_cat(" in blocks of ", step) : std::string(),
-        ", which ", shard.count, " ranks cannot share; expected one of ",
-        fitting_ranks(*units, size, step)));
+    return unsupported(str_cat(place, " has ", size, axis == 0 ? " rows (" : " columns (", symbol,
+                               " = ", *units, "), in ", format_name(spec.format),
+                               step > 1 ? str_cat(" in blocks of ", step) : std::string(),
+                               ", which ", shard.count, " ranks cannot share; expected one of ",
+                               fitting_ranks(*units, size, step)));
   }
   spec.part = {.axis = axis, .begin = size / shard.count * shard.rank, .count = size / shard.count};
   return {};

@@ -133,8 +133,8 @@ void declare(WeightPlan& plan, Format format, Layer& w) {
                    kSharedExpert, &w.shared));
     done(plan.matrix("s.down.weight", "H,Ns*I", kSharedExpert, &w.shared_down));
   }
-  done(plan.stack_rows({"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}, kExperts,
-                       "E,2*I,H", "E,I,H", kExpert, &w.experts));
+  done(plan.stack_rows({"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}, kExperts, "E,2*I,H",
+                       "E,I,H", kExpert, &w.experts));
   done(plan.stack({{"e.{}.down.weight", "H,I"}}, kExperts, "E,H,I", kExpert, &w.experts_down));
 }
 
@@ -184,7 +184,8 @@ Matrix held(const Rank& rank, const LinearWeight& w, int64_t e = 0) {
   for (const WeightItem& item : rank.plan->items()) {
     if (item.linear_out != &w) continue;
     WeightItem one = item;
-    const int64_t scales = item.num_scales() * (item.num_scales() > 0 ? element_bytes(item.scale_type()) : 0);
+    const int64_t scales =
+        item.num_scales() * (item.num_scales() > 0 ? element_bytes(item.scale_type()) : 0);
     one.e = 1;
     one.values_offset += e * (item.value_bytes() / item.e);
     if (item.scales_offset >= 0) one.scales_offset += e * (scales / item.e);
@@ -203,8 +204,9 @@ Matrix held(const Rank& rank, const LinearWeight& w, int64_t e = 0) {
 }
 
 Matrix rows_of(const Matrix& m, int64_t begin, int64_t count) {
-  return {count, m.cols,
-          std::vector<double>(m.v.begin() + begin * m.cols, m.v.begin() + (begin + count) * m.cols)};
+  return {
+      count, m.cols,
+      std::vector<double>(m.v.begin() + begin * m.cols, m.v.begin() + (begin + count) * m.cols)};
 }
 
 // A part of [first; second] that a rank holds, joined or not.
@@ -288,9 +290,9 @@ class Shards : public testing::TestWithParam<ShardCase> {
   std::vector<Rank> ranks(int count, ExpertShards experts = ExpertShards::kWidth) const {
     std::vector<Rank> out;
     for (int rank = 0; rank < count; ++rank) {
-      out.push_back(load_rank(
-          *checkpoint_, GetParam().format,
-          {.device = GetParam().device, .shard = {.rank = rank, .count = count, .experts = experts}}));
+      out.push_back(load_rank(*checkpoint_, GetParam().format,
+                              {.device = GetParam().device,
+                               .shard = {.rank = rank, .count = count, .experts = experts}}));
     }
     return out;
   }
@@ -312,8 +314,10 @@ TEST_P(Shards, PutTogetherAreTheWhole) {
         out.push_back(get(rank));
       return out;
     };
-    EXPECT_EQ(below(each([](const Rank& r) { return held(r, r.w->head); })).v, whole("head.weight").v);
-    EXPECT_EQ(below(each([](const Rank& r) { return held(r, r.w->q_b); })).v, whole("q_b.weight").v);
+    EXPECT_EQ(below(each([](const Rank& r) { return held(r, r.w->head); })).v,
+              whole("head.weight").v);
+    EXPECT_EQ(below(each([](const Rank& r) { return held(r, r.w->q_b); })).v,
+              whole("q_b.weight").v);
     EXPECT_EQ(below(each([](const Rank& r) { return held(r, r.w->kv_b); })).v,
               whole("kv_b.weight").v);
     EXPECT_EQ(beside(each([](const Rank& r) { return held(r, r.w->o); })).v, whole("o.weight").v);
@@ -365,8 +369,8 @@ TEST_P(Shards, ProductsAddUpToThoseOfTheWhole) {
                           held(r, r.w->experts_down, e), x_));
         }
         if (only_stacks(GetParam().format)) continue;
-        add(dense, mlp(part_of(r, r.w->gate_up, 0), part_of(r, r.w->gate_up, 1), held(r, r.w->down),
-                       x_));
+        add(dense,
+            mlp(part_of(r, r.w->gate_up, 0), part_of(r, r.w->gate_up, 1), held(r, r.w->down), x_));
       }
       std::vector<double> expected(kHidden, 0.0);
       for (int e = 0; e < kExperts; ++e) {
@@ -428,9 +432,10 @@ Status cut(WeightRole role, const char* axes, Format format, int count) {
 TEST(CutTensor, NamesTensorSizeRanksAndWhatDivides) {
   const Status heads = cut(WeightRole::kAttention, "Nh*Dq,Lq", Format::kBf16, 3);
   EXPECT_EQ(heads.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(heads.message(),
-            "FILE: tensor \"x.weight\" has 1024 rows (Nh = 4), in bf16, which 3 ranks cannot share; "
-            "expected one of 1, 2, 4");
+  EXPECT_EQ(
+      heads.message(),
+      "FILE: tensor \"x.weight\" has 1024 rows (Nh = 4), in bf16, which 3 ranks cannot share; "
+      "expected one of 1, 2, 4");
 
   // 512 columns over 8 ranks are 64, half a block.
   EXPECT_EQ(cut(WeightRole::kMlp, "H,Id", Format::kFp8Block, 8).message(),
@@ -479,9 +484,8 @@ TEST(ExpertsOf, TensorsOfOtherRanksArePartOfTheModel) {
   TestCheckpoint files;
   write(files, Format::kBf16);
   const Checkpoint checkpoint = files.open();
-  const Rank rank = load_rank(
-      checkpoint, Format::kBf16,
-      {.shard = {.rank = 1, .count = 2, .experts = ExpertShards::kNumber}});
+  const Rank rank = load_rank(checkpoint, Format::kBf16,
+                              {.shard = {.rank = 1, .count = 2, .experts = ExpertShards::kNumber}});
   EXPECT_EQ(rank.plan->of_other_ranks().size(), 6u);  // two experts of three tensors
 }
 

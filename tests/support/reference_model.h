@@ -207,10 +207,11 @@ class ReferenceModel {
     const int64_t Dr = config_.qk_rope_head_dim;
     const int64_t Dv = config_.v_head_dim;
     const int64_t Dq = Dn + Dr;
-    Matrix q = config_.q_lora_rank > 0
-                   ? linear(latent_norm(linear(x, p + "q_a_proj.weight"), p + "q_a_layernorm.weight"),
-                            p + "q_b_proj.weight")
-                   : linear(x, p + "q_proj.weight");
+    Matrix q =
+        config_.q_lora_rank > 0
+            ? linear(latent_norm(linear(x, p + "q_a_proj.weight"), p + "q_a_layernorm.weight"),
+                     p + "q_b_proj.weight")
+            : linear(x, p + "q_proj.weight");
     const Matrix u = linear(x, p + "kv_a_proj_with_mqa.weight");
     const Matrix c = latent_norm(columns(u, 0, config_.kv_lora_rank), p + "kv_a_layernorm.weight");
     Matrix k_pe = columns(u, config_.kv_lora_rank, Dr);

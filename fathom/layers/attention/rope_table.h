@@ -33,13 +33,13 @@ struct RopeParams {
 /// i counts pairs. YaRN's stretch holds at every position, short prompts included.
 std::vector<double> rope_frequencies(const RopeParams& params);
 
-/// Fills a float32 table [P, Dr] in host memory; row p is c_0 .. c_{Dr/2-1} s_0 .. s_{Dr/2-1} of the
-/// angles phi_i = fl32(p * fl32(w_i)), as the reference engines form them, with cosine and sine of
-/// that float32 angle correctly rounded (computed in float64).
+/// Fills a float32 table [P, Dr] in host memory; row p is c_0 .. c_{Dr/2-1} s_0 .. s_{Dr/2-1} of
+/// the angles phi_i = fl32(p * fl32(w_i)), as the reference engines form them, with cosine and sine
+/// of that float32 angle correctly rounded (computed in float64).
 void fill_rope_table(const RopeParams& params, const View& table);
 
-/// That table of so many positions, in the memory of the weights. Errors: InvalidArgument for an odd
-/// dim; those of WeightStore::constant.
+/// That table of so many positions, in the memory of the weights. Errors: InvalidArgument for an
+/// odd dim; those of WeightStore::constant.
 Result<View> rope_table(WeightStore& store, const RopeParams& params, int64_t num_positions);
 
 }  // namespace fathom

@@ -20,9 +20,9 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr Format kStoredFormats[] = {Format::kF32,        Format::kBf16,     Format::kFp8Block,
-                                     Format::kFp8BlockUe8m0, Format::kFp8Channel,
-                                     Format::kFp8Tensor,  Format::kNvfp4,    Format::kInt8Channel};
+constexpr Format kStoredFormats[] = {
+    Format::kF32,        Format::kBf16,      Format::kFp8Block, Format::kFp8BlockUe8m0,
+    Format::kFp8Channel, Format::kFp8Tensor, Format::kNvfp4,    Format::kInt8Channel};
 constexpr int64_t kHeads = 2, kNope = 48, kValue = 16, kLatent = 128;
 
 SymbolTable sizes() {
@@ -103,7 +103,9 @@ std::vector<std::byte> stored(const Checkpoint& checkpoint, const std::string& n
   return out;
 }
 
-bool is_at(const std::vector<std::byte>& store, int64_t offset, const std::vector<std::byte>& part) {
+bool is_at(const std::vector<std::byte>& store,
+           int64_t offset,
+           const std::vector<std::byte>& part) {
   return std::equal(part.begin(), part.end(), store.begin() + offset);
 }
 
@@ -163,10 +165,13 @@ TEST_P(FillStore, AbsorbsWhatTheHostCannotRead) {
   const auto values = stored(checkpoint, "kv_b.weight");
   const auto scales =
       kv_b.scale == nullptr ? std::vector<std::byte>{} : stored(checkpoint, kv_b.scale->entry.name);
-  RowMajorMatrix m{
-      .format = kv_b.format, .n = kv_b.n, .k = kv_b.k, .values = values.data(),
-      .scales = scales.data()};
-  if (kv_b.global_scale != nullptr) m.global = read_tensor_scale(checkpoint, *kv_b.global_scale).value();
+  RowMajorMatrix m{.format = kv_b.format,
+                   .n = kv_b.n,
+                   .k = kv_b.k,
+                   .values = values.data(),
+                   .scales = scales.data()};
+  if (kv_b.global_scale != nullptr)
+    m.global = read_tensor_scale(checkpoint, *kv_b.global_scale).value();
   WeightPlan plan(sizes(), tensors_of(checkpoint), {.device = DeviceKind::kCuda});
   Weights w;
   declare(plan, w);
@@ -182,8 +187,8 @@ TEST_P(FillStore, AbsorbsWhatTheHostCannotRead) {
       decode_row_major_row(m, h * (kNope + kValue) + d, row);
       for (int64_t l = 0; l < kLatent; ++l) {
         const View& v = d < kNope ? w.w_kc.w.values : w.w_vc.w.values;
-        const int64_t at = d < kNope ? (h * kLatent + l) * kNope + d
-                                     : (h * kValue + d - kNope) * kLatent + l;
+        const int64_t at =
+            d < kNope ? (h * kLatent + l) * kNope + d : (h * kValue + d - kNope) * kLatent + l;
         const float found = exact ? v.as<float>()[at] : to_float(v.as<Bf16>()[at]);
         const float expected = row[static_cast<size_t>(l)];
         ASSERT_EQ(found, exact ? expected : to_float(bf16_from_float(expected)));
@@ -227,9 +232,10 @@ TEST(FillStore, LetsASinkRepeatLargeRandomParts) {
 
   constexpr int64_t kPeriod = 509 << 16;
   EXPECT_EQ(repeated.num_repeats, 1);
-  EXPECT_TRUE(std::equal(drawn.store.begin(), drawn.store.begin() + kPeriod, repeated.store.begin()));
-  EXPECT_TRUE(std::equal(repeated.store.begin() + kPeriod, repeated.store.end(),
-                         repeated.store.begin()));
+  EXPECT_TRUE(
+      std::equal(drawn.store.begin(), drawn.store.begin() + kPeriod, repeated.store.begin()));
+  EXPECT_TRUE(
+      std::equal(repeated.store.begin() + kPeriod, repeated.store.end(), repeated.store.begin()));
   EXPECT_NE(drawn.store, repeated.store);
 }
 

@@ -30,9 +30,9 @@ TEST(CutColumns, TakesTheSameBytesOfEveryRow) {
 TEST(ConvertFloats, WidensBf16AndCopiesTheRest) {
   const auto bf16 = bytes_of({0x80, 0x3F, 0x00, 0xC0});
   std::vector<float> wide(2);
-  ASSERT_TRUE(convert_floats(Format::kBf16, Format::kF32, bf16,
-                             std::as_writable_bytes(std::span(wide)))
-                  .ok());
+  ASSERT_TRUE(
+      convert_floats(Format::kBf16, Format::kF32, bf16, std::as_writable_bytes(std::span(wide)))
+          .ok());
   EXPECT_THAT(wide, ElementsAre(1.0f, -2.0f));
 
   std::vector<std::byte> same(4);
