@@ -190,20 +190,24 @@ TEST(LinearTable, EightBitActivationsAreQuantisedFirst) {
                             Expected{Format::kInt8Channel, "token_quant_int8", "int8_gemm"},
                             Expected{Format::kW4a8Channel, "token_quant_int8", "w4a8_gemm_channel"},
                             Expected{Format::kW4a8Group, "token_quant_int8", "w4a8_gemm_group"}}) {
-    TestExec t(Backend::kDry);
-    const View x = make_view(nullptr, {5, 256}, Format::kBf16);
-    const View y = make_view(nullptr, {5, 64}, Format::kBf16);
+    // Float32 activations are quantised too: it is what such a checkpoint is made for
+    // (numerics.md).
+    for (const Format activations : {Format::kBf16, Format::kF32}) {
+      TestExec t(Backend::kDry);
+      const View x = make_view(nullptr, {5, 256}, activations);
+      const View y = make_view(nullptr, {5, 64}, activations);
 
-    const Status status = linear(t.ex, "some_proj", x, shape_only_weight(e.format, 64, 256), y);
+      const Status status = linear(t.ex, "some_proj", x, shape_only_weight(e.format, 64, 256), y);
 
-    ASSERT_TRUE(status.ok()) << status.message();
-    const auto records = t.recorder.records();
-    ASSERT_EQ(records.size(), 2u);
-    EXPECT_STREQ(records[0].kernel, e.quantiser);
-    EXPECT_STREQ(records[0].op.name, "input_quant");
-    EXPECT_EQ(records[0].selection_row, -1);
-    EXPECT_STREQ(records[1].kernel, e.kernel);
-    EXPECT_STREQ(linear_rows()[static_cast<size_t>(records[1].selection_row)].kernel, e.kernel);
+      ASSERT_TRUE(status.ok()) << status.message();
+      const auto records = t.recorder.records();
+      ASSERT_EQ(records.size(), 2u);
+      EXPECT_STREQ(records[0].kernel, e.quantiser);
+      EXPECT_STREQ(records[0].op.name, "input_quant");
+      EXPECT_EQ(records[0].selection_row, -1);
+      EXPECT_STREQ(records[1].kernel, e.kernel);
+      EXPECT_STREQ(linear_rows()[static_cast<size_t>(records[1].selection_row)].kernel, e.kernel);
+    }
   }
 }
 
@@ -221,13 +225,14 @@ TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {
   EXPECT_THAT(explain_moe({}, {}), HasSubstr("fused: runs only if asked for"));
 }
 
-TEST(MoeTable, OneTokenOrTwoOnAGpuReadTheChosenMatricesWhereTheyLie) {
-  const MoeCall call{.tokens = 1, .on_gpu = true, .in_rows = true};
+TEST(MoeTable, OneTokenOrTwoReadTheChosenMatricesWhereTheyLie) {
+  const MoeCall call{.tokens = 1, .in_rows = true};
   EXPECT_EQ(strategy_of(call, {}), MoeStrategy::kChosen);
   EXPECT_EQ(strategy_of(call, {.strategy = MoeStrategy::kGrouped}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 3, .on_gpu = true, .in_rows = true}, {}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 1, .on_gpu = true}, {}), MoeStrategy::kGrouped);
-  EXPECT_EQ(strategy_of({.tokens = 1, .in_rows = true}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 3, .in_rows = true}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 1}, {}), MoeStrategy::kGrouped);
+  EXPECT_EQ(strategy_of({.tokens = 1, .in_rows = true, .chosen_fits = false}, {}),
+            MoeStrategy::kGrouped);
   EXPECT_FALSE(parse_moe_strategy("chosen").ok());
 }
 

@@ -1,23 +1,23 @@
-// Work beside other work of a layer, on the second stream of a GPU.
+// Work beside other work of a layer, on the second stream of a device that has one.
 #pragma once
 
 #include <utility>
 
 #include "fathom/base/status.h"
 #include "fathom/device/stream.h"
-#include "fathom/kernels/core/exec.h"
+#include "fathom/kernels/core/side.h"
 
 namespace fathom {
 
 /// Runs one piece of work on the second stream, where there is one, until join(); everything called
 /// in between runs beside it. What the work takes from the arenas stays taken until the end of this
-/// object's life. Where there is no second stream, or it is not wanted, the work runs at once, and
-/// a dry run for a GPU takes the memory that it would.
+/// object's life. Where there is no second stream, or it is not wanted, the work runs at once; a
+/// dry run for a device that has one takes the memory that it would.
 class SideWork {
  public:
   explicit SideWork(Exec& ex, bool wanted = true)
       : ex_(ex),
-        beside_(wanted && (ex.side != nullptr || (ex.dry() && ex.device != nullptr))),
+        beside_(wanted && has_side(ex)),
         activations_(ex.activations->mark()),
         scratch_(ex.scratch->mark()) {}
 

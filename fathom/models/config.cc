@@ -208,16 +208,17 @@ Status validate_experts(const ModelConfig& c, std::string_view what) {
     return contradiction(what, "first_k_dense_replace", c.first_k_dense_replace,
                          str_cat("at most ", c.num_hidden_layers, " (num_hidden_layers)"));
   }
-  if (c.n_routed_experts % c.n_group != 0) {
+  // The reference's greedy choice looks at no groups.
+  const bool grouped = c.topk_method != TopkMethod::kGreedy;
+  if (grouped && c.n_routed_experts % c.n_group != 0) {
     return contradiction(what, "n_group", c.n_group,
                          str_cat("a divisor of ", c.n_routed_experts, " (n_routed_experts)"));
   }
-  if (c.topk_group > c.n_group) {
+  if (grouped && c.topk_group > c.n_group) {
     return contradiction(what, "topk_group", c.topk_group,
                          str_cat("at most ", c.n_group, " (n_group)"));
   }
   const int64_t candidates = c.topk_group * (c.n_routed_experts / c.n_group);
-  const bool grouped = c.topk_method != TopkMethod::kGreedy;
   if (grouped && c.num_experts_per_tok > candidates) {
     return contradiction(what, "num_experts_per_tok", c.num_experts_per_tok,
                          str_cat("at most ", candidates, " (experts in topk_group groups)"));

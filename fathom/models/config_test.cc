@@ -207,6 +207,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v2\"",
                   StatusCode::kUnsupported, "architectures[0] is \"DeepseekV3ForCausalLM\""}));
 
+// The reference's greedy choice looks at no groups.
+TEST(Config, GreedyTakesGroupsThatDivideNothing) {
+  ModelConfig c = find_preset("deepseek-v2-lite")->config;
+  c.n_routed_experts = 10;
+  c.n_group = 3;
+  c.topk_group = 4;
+  EXPECT_TRUE(validate_config(c, "x").ok());
+  c.topk_method = TopkMethod::kGroupLimitedGreedy;
+  EXPECT_THAT(validate_config(c, "x").message(),
+              HasSubstr("n_group is 3, expected a divisor of 10"));
+}
+
 TEST(Config, RefusesMoreTensorsThanACheckpointHolds) {
   ModelConfig c = find_preset("deepseek-v3")->config;
   c.n_routed_experts = 2048;

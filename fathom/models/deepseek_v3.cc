@@ -3,7 +3,8 @@
 #include <numeric>
 #include <utility>
 
-#include "fathom/device/upload.h"
+#include "fathom/base/log.h"
+#include "fathom/layers/attention/rope_table.h"
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/phase_scope.h"
@@ -17,6 +18,7 @@ namespace {
 // DeepSeek-V2 report, section 2.1.
 Status declare_attention(WeightPlan& plan,
                          const ModelConfig& c,
+                         Format activations,
                          const std::string& p,
                          MlaWeights& w) {
   using enum WeightRole;
@@ -26,21 +28,14 @@ Status declare_attention(WeightPlan& plan,
                          &w.q_kv_a));
     FATHOM_TRY(plan.vector(p + "q_a_layernorm.weight", "Lq", kNorm, &w.q_a_norm));
     FATHOM_TRY(plan.matrix(p + "q_b_proj.weight", "Nh*Dq,Lq", kAttention, &w.q_b));
-  } else if (plan.on_gpu()) {
-    // Row-major they lie in one matrix at no cost, and a GPU is busier with one product.
+  } else {
     FATHOM_TRY(plan.rows({p + "q_proj.weight", "Nh*Dq,H"},
                          {p + "kv_a_proj_with_mqa.weight", "Lkv+Dr,H"}, "Nh*Dq+Lkv+Dr,H",
-                         kAttention, &w.q_kv_a));
-  } else {
-    w.q_kv_a.num_parts = 2;
-    FATHOM_TRY(plan.matrix(p + "q_proj.weight", "Nh*Dq,H", kAttention, &w.q_kv_a.parts[0]));
-    FATHOM_TRY(
-        plan.matrix(p + "kv_a_proj_with_mqa.weight", "Lkv+Dr,H", kAttention, &w.q_kv_a.parts[1]));
+                         kAttention, &w.q_kv_a, JoinRows::kWhereItGains));
   }
   FATHOM_TRY(plan.vector(p + "kv_a_layernorm.weight", "Lkv", kNorm, &w.kv_a_norm));
   FATHOM_TRY(plan.matrix(p + "kv_b_proj.weight", "Nh*(Dn+Dv),Lkv", kAttention, &w.kv_b));
-  FATHOM_TRY(
-      plan.absorbed(c.num_attention_heads, c.qk_nope_head_dim, c.v_head_dim, &w.w_kc, &w.w_vc));
+  FATHOM_TRY(plan.absorbed(c.qk_nope_head_dim, c.v_head_dim, activations, &w.w_kc, &w.w_vc));
   return plan.matrix(p + "o_proj.weight", "H,Nh*Dv", kOutput, &w.o);
 }
 
@@ -94,21 +89,23 @@ MlaShape mla_shape(const ModelConfig& c) {
           .Dr = c.qk_rope_head_dim,
           .Dv = c.v_head_dim,
           .softmax_scale = static_cast<float>(c.softmax_scale()),
-          .norm_eps = static_cast<float>(c.rms_norm_eps),
           .rope_style = c.rope_interleave ? RopeStyle::kInterleaved : RopeStyle::kHalfSplit};
 }
 
-// V2's code leaves the factor out where weights are normalised; V3's always applies it.
+// V2's code normalises the weights of several experts or applies the factor; V3's always applies
+// it. Groups are there for the methods that choose among them.
 MoeShape moe_shape(const ModelConfig& c) {
-  const bool scaled = c.topk_method == TopkMethod::kNoauxTc || !c.norm_topk_prob;
+  const bool v3 = c.topk_method == TopkMethod::kNoauxTc;
+  const bool grouped = c.topk_method != TopkMethod::kGreedy;
+  const bool renormalize = c.norm_topk_prob && (v3 || c.num_experts_per_tok > 1);
   return {.E = c.n_routed_experts,
           .K = c.num_experts_per_tok,
           .I = c.moe_intermediate_size,
           .rule = router_rule(c.topk_method),
-          .n_group = static_cast<int>(c.n_group),
-          .topk_group = static_cast<int>(c.topk_group),
-          .renormalize = c.norm_topk_prob,
-          .scaling = scaled ? static_cast<float>(c.routed_scaling_factor) : 1.0f};
+          .n_group = grouped ? static_cast<int>(c.n_group) : 1,
+          .topk_group = grouped ? static_cast<int>(c.topk_group) : 1,
+          .renormalize = renormalize,
+          .scaling = v3 || !renormalize ? static_cast<float>(c.routed_scaling_factor) : 1.0f};
 }
 
 RopeParams rope_params(const ModelConfig& c) {
@@ -147,15 +144,15 @@ RouterRule router_rule(TopkMethod method) {
 }
 
 Status declare_layer(
-    WeightPlan& plan, const ModelConfig& c, const MoeOptions& moe, int index, DecoderLayer& w) {
+    WeightPlan& plan, const ModelConfig& c, const ModelOptions& o, int index, DecoderLayer& w) {
   const std::string p = str_cat("model.layers.", index, ".");
   w.index = index;
   w.is_moe = c.is_moe_layer(index);
   FATHOM_TRY(plan.vector(p + "input_layernorm.weight", "H", WeightRole::kNorm, &w.input_norm));
-  FATHOM_TRY(declare_attention(plan, c, p + "self_attn.", w.attn));
+  FATHOM_TRY(declare_attention(plan, c, o.activations, p + "self_attn.", w.attn));
   FATHOM_TRY(
       plan.vector(p + "post_attention_layernorm.weight", "H", WeightRole::kNorm, &w.post_norm));
-  if (w.is_moe) return declare_moe(plan, c, moe, p + "mlp.", w.moe);
+  if (w.is_moe) return declare_moe(plan, c, o.moe, p + "mlp.", w.moe);
   return declare_mlp(plan, p + "mlp.", {"Id,H", "2*Id,H", "H,Id", "T,2*Id", "T,Id"},
                      WeightRole::kMlp, w.mlp);
 }
@@ -174,40 +171,32 @@ Status DeepseekV3::declare_weights(WeightPlan& plan) {
   FATHOM_TRY(plan.table("model.embed_tokens.weight", "V,H", WeightRole::kEmbedding, &embed_));
   layers_.assign(static_cast<size_t>(config_.num_hidden_layers), {});
   for (int i = 0; i < config_.num_hidden_layers; ++i) {
-    FATHOM_TRY(declare_layer(plan, config_, options_.moe, i, layers_[static_cast<size_t>(i)]));
+    FATHOM_TRY(declare_layer(plan, config_, options_, i, layers_[static_cast<size_t>(i)]));
   }
   FATHOM_TRY(plan.vector("model.norm.weight", "H", WeightRole::kNorm, &norm_));
-  const char* head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-  FATHOM_TRY(plan.matrix(head, "V,H", WeightRole::kHead, &head_));
-  return has_draft_ ? declare_nextn(plan, config_, options_.moe, nextn_) : Status{};
+  FATHOM_TRY(plan.matrix(head_name(plan), "V,H", WeightRole::kHead, &head_));
+  return has_draft_ ? declare_nextn(plan, config_, options_, nextn_) : Status{};
+}
+
+// A file that ties the head to the embedding and has a head all the same means the head it has: the
+// reference loads it and ties only what is missing.
+const char* DeepseekV3::head_name(const WeightPlan& plan) const {
+  constexpr const char* kHead = "lm_head.weight";
+  constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  if (!config_.tie_word_embeddings) return kHead;
+  if (!plan.is_stored(kHead)) return kEmbedding;
+  log_info("tie_word_embeddings is true, and the checkpoint has ", kHead,
+           ": the logits are made with ", kHead, ", not with ", kEmbedding);
+  return kHead;
 }
 
 Status DeepseekV3::attach(WeightStore store) {
   store_ = std::move(store);
   const int64_t positions =
       options_.max_positions > 0 ? options_.max_positions : config_.max_position_embeddings;
-  if (store_.data() == nullptr) {
-    rope_ = RopeTable::dry(rope_params(config_), positions);
-  } else {
-    FATHOM_ASSIGN(rope_, RopeTable::build(rope_params(config_), positions, options_.device));
-  }
-  context_.mla.rope_table = rope_.view();
-  return options_.device == DeviceKind::kCuda ? build_request_offsets() : Status{};
-}
-
-Status DeepseekV3::build_request_offsets() {
-  const int64_t rows = options_.attention.prefill_chunk + 1;
-  View& view = context_.mla.request_offsets;
-  view = make_view(nullptr, {rows, 2}, Format::kI32, "C+1,2");
-  if (store_.data() == nullptr) return {};
-  std::vector<int32_t> offsets(static_cast<size_t>(2 * rows));
-  for (size_t n = 0; n < static_cast<size_t>(rows); ++n)
-    offsets[2 * n + 1] = static_cast<int32_t>(n);
-  FATHOM_ASSIGN(request_offsets_,
-                Buffer::allocate(DeviceKind::kCuda, rows * 8, "offsets of requests"));
-  view.data = request_offsets_.data();
-  view.on_device = true;
-  return copy_to_gpu(request_offsets_.data(), std::as_bytes(std::span(offsets)));
+  FATHOM_ASSIGN(context_.mla.rope_table, rope_table(store_, rope_params(config_), positions));
+  FATHOM_ASSIGN(context_.mla.request_offsets, request_offsets(store_, options_.attention));
+  return {};
 }
 
 // MLA keeps one row a token and layer, shared by all heads: the normalised latent and the rotated

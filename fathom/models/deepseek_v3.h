@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "fathom/layers/attention/rope_table.h"
 #include "fathom/layers/norm.h"
 #include "fathom/models/model.h"
 
@@ -34,7 +33,7 @@ RouterRule router_rule(TopkMethod method);
 /// if the options ask for the fused strategy, whose kernels want them so.
 Status declare_layer(WeightPlan& plan,
                      const ModelConfig& config,
-                     const MoeOptions& moe,
+                     const ModelOptions& options,
                      int index,
                      DecoderLayer& layer);
 
@@ -54,7 +53,7 @@ struct NextN {
 
 Status declare_nextn(WeightPlan& plan,
                      const ModelConfig& config,
-                     const MoeOptions& moe,
+                     const ModelOptions& options,
                      NextN& nextn);
 
 /// Draft logits. `embed` [V, H] and `head` [V, H] are those of the main model.
@@ -92,7 +91,7 @@ class DeepseekV3 final : public Model {
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
  private:
-  Status build_request_offsets();
+  const char* head_name(const WeightPlan& plan) const;
 
   ModelConfig config_;
   ModelOptions options_;
@@ -103,8 +102,6 @@ class DeepseekV3 final : public Model {
   View norm_;
   LinearWeight head_;
   NextN nextn_;
-  RopeTable rope_;
-  Buffer request_offsets_;  // MlaContext::request_offsets
   WeightStore store_;
 };
 

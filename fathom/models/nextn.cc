@@ -13,7 +13,7 @@
 namespace fathom {
 
 // Embedding and head are stored again under the draft layer; they are copies and stay unread.
-Status declare_nextn(WeightPlan& plan, const ModelConfig& c, const MoeOptions& moe, NextN& w) {
+Status declare_nextn(WeightPlan& plan, const ModelConfig& c, const ModelOptions& o, NextN& w) {
   using enum WeightRole;
   const int index = static_cast<int>(c.num_hidden_layers);
   const std::string p = str_cat("model.layers.", index, ".");
@@ -21,7 +21,7 @@ Status declare_nextn(WeightPlan& plan, const ModelConfig& c, const MoeOptions& m
   FATHOM_TRY(plan.vector(p + "enorm.weight", "H", kNorm, &w.enorm));
   FATHOM_TRY(plan.vector(p + "hnorm.weight", "H", kNorm, &w.hnorm));
   FATHOM_TRY(plan.matrix(p + "eh_proj.weight", "H,2*H", kDraft, &w.eh_proj));
-  FATHOM_TRY(declare_layer(plan, c, moe, index, w.layer));
+  FATHOM_TRY(declare_layer(plan, c, o, index, w.layer));
   FATHOM_TRY(plan.vector(p + "shared_head.norm.weight", "H", kNorm, &w.head_norm));
   plan.set_draft(false);
   return {};

@@ -110,8 +110,7 @@ Result<std::unique_ptr<Model>> open_model(const Checkpoint& checkpoint,
   ModelOptions model_options = options.model;
   model_options.draft = options.model.draft && has_draft_tensors(checkpoint, config);
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(config, model_options));
-  WeightPlan plan(config.symbols(), formats_of(checkpoint), places_of(checkpoint));
-  if (model_options.device == DeviceKind::kCuda) plan.place_on_gpu(global_scales_of(checkpoint));
+  WeightPlan plan(config.symbols(), tensors_of(checkpoint), {.device = model_options.device});
   FATHOM_TRY(model->declare_weights(plan));
   FATHOM_ASSIGN(const TensorReport report,
                 verify_tensors(plan, checkpoint, config.num_hidden_layers));
@@ -138,11 +137,8 @@ Result<std::unique_ptr<Model>> open_preset(const Preset& preset, const OpenOptio
         str_cat("preset ", preset.name, " has no weights of its own; ask for random ones or none"));
   }
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(preset.config, options.model));
-  WeightPlan plan(preset.config.symbols(), formats_of(preset.formats));
-  if (options.model.device == DeviceKind::kCuda) {
-    // As NVIDIA's exports have them: tensors that share an input share their global scale.
-    plan.place_on_gpu([](const WeightSpec&, const WeightSpec&) -> Result<bool> { return true; });
-  }
+  WeightPlan plan(preset.config.symbols(), formats_of(preset.formats),
+                  {.device = options.model.device});
   FATHOM_TRY(model->declare_weights(plan));
   return finish(std::move(model), plan, options);
 }

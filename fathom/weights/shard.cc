@@ -32,10 +32,9 @@ std::string_view shared_symbol(WeightRole role, const Shard& shard) {
 // "1, 2, 4": numbers of ranks that cut `size` into parts of whole steps, and `units` evenly.
 std::string fitting_ranks(int64_t units, int64_t size, int64_t step) {
   constexpr int64_t kMostRanks = 1024;
-  std::string out;
-  for (int64_t ranks = 1; ranks <= std::min(units, kMostRanks); ++ranks) {
-    if (units % ranks != 0 || size / ranks % step != 0) continue;
-    str_append(out, str_cat(out.empty() ? "" : ", ", ranks));
+  std::string out = "1";
+  for (int64_t ranks = 2; ranks <= std::min(units, kMostRanks); ++ranks) {
+    if (units % ranks == 0 && size / ranks % step == 0) str_append(out, str_cat(", ", ranks));
   }
   return out;
 }
@@ -71,11 +70,11 @@ Status cut_tensor(const SymbolTable& symbols,
   const int64_t size = spec.dims[static_cast<size_t>(axis)];
   const int64_t step = cut_step(spec.format, axis);
   if (*units % shard.count != 0 || size / shard.count % step != 0) {
-    return unsupported(str_cat(
-        place, " has ", size, axis == 0 ? " rows (" : " columns (", symbol, " = ", *units, "), in ",
-        format_name(spec.format), step > 1 ? str_cat(" in blocks of ", step) : std::string(),
-        ", which ", shard.count, " ranks cannot share; expected one of ",
-        fitting_ranks(*units, size, step)));
+    return unsupported(str_cat(place, " has ", size, axis == 0 ? " rows (" : " columns (", symbol,
+                               " = ", *units, "), in ", format_name(spec.format),
+                               step > 1 ? str_cat(" in blocks of ", step) : std::string(),
+                               ", which ", shard.count, " ranks cannot share; expected one of ",
+                               fitting_ranks(*units, size, step)));
   }
   spec.part = {.axis = axis, .begin = size / shard.count * shard.rank, .count = size / shard.count};
   return {};

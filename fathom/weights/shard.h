@@ -1,5 +1,5 @@
-// Which part of a tensor a rank holds. Tensor parallelism of the V2 and V3 family: what a shape says
-// in symbols decides, for each role one of them is shared out.
+// Which part of a tensor a rank holds. Tensor parallelism of the V2 and V3 family: what a shape
+// says in symbols decides, for each role one of them is shared out.
 //
 //   embedding, head   V    rows of the vocabulary
 //   attention         Nh   rows of q_proj, q_b_proj and kv_b_proj, by heads; columns of o_proj
@@ -23,9 +23,9 @@ namespace fathom {
 /// and packed groups stay whole. 1 where it has none.
 int64_t cut_step(Format format, int axis);
 
-/// Sets `spec.part` from its axes, dims, role and format. Errors: Unsupported where the ranks do not
-/// divide the symbol or would cut a block, naming the tensor (by `place`), its size, the number of
-/// ranks and the numbers that fit.
+/// Sets `spec.part` from its axes, dims, role and format. Errors: Unsupported where the ranks do
+/// not divide the symbol or would cut a block, naming the tensor (by `place`), its size, the number
+/// of ranks and the numbers that fit.
 Status cut_tensor(const SymbolTable& symbols,
                   const Shard& shard,
                   const std::string& place,

@@ -54,14 +54,14 @@ void declare(WeightPlan& plan, Format format, Layer& w) {
   done(plan.matrix("gate.weight", "E,H", kRouter, &w.router));
   if (!only_stacks(format)) {
     if (!packs_rows(format)) done(plan.matrix("padded.weight", "P,W", kMlp, &w.padded));
-    done(plan.rows({"mlp.gate.weight", "I,H"}, {"mlp.up.weight", "I,H"}, "2*I,H", kMlp,
-                   &w.gate_up));
+    done(
+        plan.rows({"mlp.gate.weight", "I,H"}, {"mlp.up.weight", "I,H"}, "2*I,H", kMlp, &w.gate_up));
     done(plan.matrix("kv_b.weight", "Nh*(Dn+Dv),Lkv", kAttention, &w.kv_b));
     done(plan.absorbed(32, 16, Format::kBf16, &w.w_kc, &w.w_vc));
   }
   if (packs_rows(format)) return;
-  done(plan.stack_rows({"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}, kExperts,
-                       "E,2*I,H", "E,I,H", kExpert, &w.experts));
+  done(plan.stack_rows({"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}, kExperts, "E,2*I,H",
+                       "E,I,H", kExpert, &w.experts));
   done(plan.stack({{"e.{}.down.weight", "I,H"}}, kExperts, "E,I,H", kExpert, &w.down));
 }
 
@@ -92,6 +92,7 @@ std::string digest(const WeightStore& store) {
 }
 
 class LoadedStore : public testing::TestWithParam<StoreBits> {};
+
 class RandomStore : public testing::TestWithParam<StoreBits> {};
 
 TEST_P(LoadedStore, HasItsBits) {
@@ -132,35 +133,33 @@ TEST_P(RandomStore, HasItsBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats,
-    LoadedStore,
-    testing::Values(StoreBits{Format::kF32, "5004af4b79046e66"},
-                    StoreBits{Format::kBf16, "b65a497f68683212"},
-                    StoreBits{Format::kFp8Block, "7df3af860912dd0b"},
-                    StoreBits{Format::kFp8BlockUe8m0, "a2c84d58a6acd4a5"},
-                    StoreBits{Format::kFp8Channel, "64ce5f5d5496cf18"},
-                    StoreBits{Format::kFp8Tensor, "19134b2ae3b07815"},
-                    StoreBits{Format::kNvfp4, "46c9fc984772a4a4"},
-                    StoreBits{Format::kInt8Channel, "0fe32e017d254832"},
-                    StoreBits{Format::kW4Fp8, "0fe1cf1200820131"}),
-    [](const auto& p) { return std::string(format_name(p.param.format)); });
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         LoadedStore,
+                         testing::Values(StoreBits{Format::kF32, "5004af4b79046e66"},
+                                         StoreBits{Format::kBf16, "b65a497f68683212"},
+                                         StoreBits{Format::kFp8Block, "7df3af860912dd0b"},
+                                         StoreBits{Format::kFp8BlockUe8m0, "a2c84d58a6acd4a5"},
+                                         StoreBits{Format::kFp8Channel, "64ce5f5d5496cf18"},
+                                         StoreBits{Format::kFp8Tensor, "19134b2ae3b07815"},
+                                         StoreBits{Format::kNvfp4, "46c9fc984772a4a4"},
+                                         StoreBits{Format::kInt8Channel, "0fe32e017d254832"},
+                                         StoreBits{Format::kW4Fp8, "0fe1cf1200820131"}),
+                         [](const auto& p) { return std::string(format_name(p.param.format)); });
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats,
-    RandomStore,
-    testing::Values(StoreBits{Format::kF32, "e4aa2ec09ecde9f9"},
-                    StoreBits{Format::kBf16, "289010b78ff9bacf"},
-                    StoreBits{Format::kFp8Block, "5be3fcecda3ae4ed"},
-                    StoreBits{Format::kFp8BlockUe8m0, "25d76bcab83f95bc"},
-                    StoreBits{Format::kFp8Channel, "2e90aed73cb994ea"},
-                    StoreBits{Format::kFp8Tensor, "2e90aed73cb994ea"},
-                    StoreBits{Format::kNvfp4, "718de7353b201960"},
-                    StoreBits{Format::kInt8Channel, "4991a26d95634832"},
-                    StoreBits{Format::kW4Fp8, "f6374c1d471764bf"},
-                    StoreBits{Format::kW4a8Channel, "2b1c381bdb0f7c70"},
-                    StoreBits{Format::kW4a8Group, "bd4024240909146a"}),
-    [](const auto& p) { return std::string(format_name(p.param.format)); });
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         RandomStore,
+                         testing::Values(StoreBits{Format::kF32, "e4aa2ec09ecde9f9"},
+                                         StoreBits{Format::kBf16, "289010b78ff9bacf"},
+                                         StoreBits{Format::kFp8Block, "5be3fcecda3ae4ed"},
+                                         StoreBits{Format::kFp8BlockUe8m0, "25d76bcab83f95bc"},
+                                         StoreBits{Format::kFp8Channel, "2e90aed73cb994ea"},
+                                         StoreBits{Format::kFp8Tensor, "2e90aed73cb994ea"},
+                                         StoreBits{Format::kNvfp4, "718de7353b201960"},
+                                         StoreBits{Format::kInt8Channel, "4991a26d95634832"},
+                                         StoreBits{Format::kW4Fp8, "f6374c1d471764bf"},
+                                         StoreBits{Format::kW4a8Channel, "2b1c381bdb0f7c70"},
+                                         StoreBits{Format::kW4a8Group, "bd4024240909146a"}),
+                         [](const auto& p) { return std::string(format_name(p.param.format)); });
 
 }  // namespace
 }  // namespace fathom

@@ -79,26 +79,24 @@ TensorSource tensors_of(const Checkpoint& checkpoint) {
     if (stored.global_scale == nullptr) return 1.0f;
     return read_tensor_scale(checkpoint, *stored.global_scale);
   };
-  return {.format = [&checkpoint](const WeightSpec& spec) -> Result<Format> {
-            if (checkpoint.find(spec.name) == nullptr) return Format::kBf16;
-            FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint, spec));
-            return stored.format;
+  return {
+      .format = [&checkpoint](const WeightSpec& spec) -> Result<Format> {
+        if (checkpoint.find(spec.name) == nullptr) return Format::kBf16;
+        FATHOM_ASSIGN(const StoredLinear stored, describe_source(checkpoint, spec));
+        return stored.format;
+      },
+      .place =
+          [&checkpoint](const std::string& name) {
+            const TensorRef* tensor = checkpoint.find(name);
+            return tensor != nullptr ? checkpoint.locate(*tensor)
+                                     : str_cat(checkpoint.directory(), ": tensor ", quoted(name));
           },
-          .place =
-              [&checkpoint](const std::string& name) {
-                const TensorRef* tensor = checkpoint.find(name);
-                return tensor != nullptr
-                           ? checkpoint.locate(*tensor)
-                           : str_cat(checkpoint.directory(), ": tensor ", quoted(name));
-              },
-          .same_global_scale = [scale_of](const WeightSpec& a, const WeightSpec& b) -> Result<bool> {
-            FATHOM_ASSIGN(const float of_a, scale_of(a));
-            FATHOM_ASSIGN(const float of_b, scale_of(b));
-            return of_a == of_b;
-          },
-          .stored = [&checkpoint](std::string_view name) {
-            return checkpoint.find(name) != nullptr;
-          }};
+      .same_global_scale = [scale_of](const WeightSpec& a, const WeightSpec& b) -> Result<bool> {
+        FATHOM_ASSIGN(const float of_a, scale_of(a));
+        FATHOM_ASSIGN(const float of_b, scale_of(b));
+        return of_a == of_b;
+      },
+      .stored = [&checkpoint](std::string_view name) { return checkpoint.find(name) != nullptr; }};
 }
 
 Result<TensorReport> verify_tensors(const WeightPlan& plan,

@@ -61,7 +61,8 @@ LinearWeight linear_view(std::byte* base, const WeightItem& item) {
   if (item.format == Format::kW4a8Channel) {
     out.zeros = make_view(at(base, item.zeros_offset), {item.n}, Format::kF16);
   } else if (item.format == Format::kW4a8Group) {
-    out.zeros = make_view(at(base, item.zeros_offset), {item.k / kQserveGroup, item.n}, Format::kI8);
+    out.zeros =
+        make_view(at(base, item.zeros_offset), {item.k / kQserveGroup, item.n}, Format::kI8);
     out.row_scales = make_view(at(base, item.row_scales_offset), {item.n}, Format::kF16);
   }
   return out;

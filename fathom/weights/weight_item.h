@@ -1,4 +1,5 @@
-// One piece of the plan of a model's weights: what it is, which tensors it is made of, where it lies.
+// One piece of the plan of a model's weights: what it is, which tensors it is made of, where it
+// lies.
 #pragma once
 
 #include <cstdint>

@@ -232,9 +232,8 @@ Status WeightPlan::stack(std::initializer_list<RowPart> parts,
                          const char* axes,
                          WeightRole role,
                          LinearWeight* out) {
-  FATHOM_ASSIGN(
-      const ExpertRange held,
-      experts_of(placement_.shard, count, place_of(with_number(parts.begin()->name, 0))));
+  FATHOM_ASSIGN(const ExpertRange held,
+                experts_of(placement_.shard, count, place_of(with_number(parts.begin()->name, 0))));
   WeightItem item;
   item.role = role;
   item.axes = axes;
@@ -272,11 +271,8 @@ Status WeightPlan::stack_rows(const RowPart& first,
   return stack({second}, count, part_axes, role, &out->parts[1]);
 }
 
-Status WeightPlan::absorbed(int64_t nope_dim,
-                            int64_t v_dim,
-                            Format activations,
-                            LinearWeight* w_kc,
-                            LinearWeight* w_vc) {
+Status WeightPlan::absorbed(
+    int64_t nope_dim, int64_t v_dim, Format activations, LinearWeight* w_kc, LinearWeight* w_vc) {
   FATHOM_CHECK(!items_.empty() && items_.back().kind == WeightItem::Kind::kMatrix);
   const WeightItem& kv_b = items_.back();
   FATHOM_CHECK(kv_b.n % (nope_dim + v_dim) == 0, kv_b.sources[0].name);
@@ -285,8 +281,8 @@ Status WeightPlan::absorbed(int64_t nope_dim,
                                " needs kv_lora_rank (", kv_b.k, ") and v_head_dim (", v_dim,
                                ") to be multiples of ", kTileRows));
   }
-  const bool exact = kv_b.format == Format::kF32 ||
-                     (activations == Format::kF32 && is_quantised(kv_b.format));
+  const bool exact =
+      kv_b.format == Format::kF32 || (activations == Format::kF32 && is_quantised(kv_b.format));
   WeightItem keys;
   keys.kind = WeightItem::Kind::kAbsorbedK;
   keys.role = kv_b.role;

@@ -129,11 +129,8 @@ class WeightPlan {
   /// The two halves of kv_b for the absorbed form, from the matrix declared last: w_kc [Nh, Lkv,
   /// Dn] and w_vc [Nh, Dv, Lkv], in f32 if kv_b is. A kv_b in bf16 is copied as it is; a quantised
   /// one is rounded to bf16 once, or exact in f32 where the activations are f32.
-  Status absorbed(int64_t nope_dim,
-                  int64_t v_dim,
-                  Format activations,
-                  LinearWeight* w_kc,
-                  LinearWeight* w_vc);
+  Status absorbed(
+      int64_t nope_dim, int64_t v_dim, Format activations, LinearWeight* w_kc, LinearWeight* w_vc);
 
   const SymbolTable& symbols() const { return symbols_; }
 
@@ -156,11 +153,8 @@ class WeightPlan {
 
  private:
   Result<WeightSpec> spec(std::string name, const char* axes, WeightRole role, size_t rank) const;
-  Status add_dense(WeightItem::Kind kind,
-                   std::string name,
-                   const char* axes,
-                   WeightRole role,
-                   View* out);
+  Status add_dense(
+      WeightItem::Kind kind, std::string name, const char* axes, WeightRole role, View* out);
   Status add_matrix(WeightItem item);
   Status check_source(const WeightItem& item, size_t index) const;
   void add(WeightItem item);

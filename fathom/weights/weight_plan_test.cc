@@ -129,7 +129,9 @@ TEST(WeightPlan, RefusesExpertsOfDifferentFormats) {
   const Status status = plan.stack({{"e.{}.weight", "N,K"}}, 2, "E,N,K", WeightRole::kExpert, &w);
 
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_THAT(status.message(), testing::ContainsRegex("e.1.weight\" at byte [0-9]+ is stored as bf16, but e.0.weight as nvfp4"));
+  EXPECT_THAT(status.message(),
+              testing::ContainsRegex(
+                  "e.1.weight\" at byte [0-9]+ is stored as bf16, but e.0.weight as nvfp4"));
 }
 
 TEST(WeightPlan, RefusesFormatsWithoutAKernel) {

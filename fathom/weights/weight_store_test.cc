@@ -44,10 +44,10 @@ WeightPlan gpu_plan(Format format, bool same_scale) {
   symbols.set("I", 192);
   return WeightPlan(
       symbols,
-      TensorSource{
-          .format = [=](const WeightSpec&) -> Result<Format> { return format; },
-          .same_global_scale =
-              [=](const WeightSpec&, const WeightSpec&) -> Result<bool> { return same_scale; }},
+      TensorSource{.format = [=](const WeightSpec&) -> Result<Format> { return format; },
+                   .same_global_scale = [=](const WeightSpec&, const WeightSpec&) -> Result<bool> {
+                     return same_scale;
+                   }},
       {.device = DeviceKind::kCuda});
 }
 

@@ -87,8 +87,11 @@ void check_fields(const ModelConfig& c, const Json& json) {
   if (c.n_routed_experts == 0) return;
   require(Wide{c.n_routed_experts} * c.num_hidden_layers * 3 <= 1'000'000, "too many tensors");
   require(c.num_experts_per_tok >= 1 && c.num_experts_per_tok <= c.n_routed_experts, "K and E");
-  require(c.n_group >= 1 && c.n_routed_experts % c.n_group == 0, "groups of unequal size");
-  require(c.topk_group >= 1 && c.topk_group <= c.n_group, "more groups chosen than there are");
+  require(c.n_group >= 1 && c.topk_group >= 1, "no groups");
+  if (c.topk_method != fathom::TopkMethod::kGreedy) {
+    require(c.n_routed_experts % c.n_group == 0, "groups of unequal size");
+    require(c.topk_group <= c.n_group, "more groups chosen than there are");
+  }
 }
 
 // ---- 2. Derived numbers.

@@ -50,7 +50,11 @@ class ReferenceModel {
     return norm(h, "model.norm.weight");
   }
 
-  Matrix logits(const Matrix& hidden) { return linear(hidden, "lm_head.weight"); }
+  // The head of the file; the embedding where there is none.
+  Matrix logits(const Matrix& hidden) {
+    const char* head = "lm_head.weight";
+    return linear(hidden, checkpoint_.find(head) != nullptr ? head : "model.embed_tokens.weight");
+  }
 
   /// The draft layer's normed state of next tokens and states, [T, H].
   Matrix draft(const std::vector<int32_t>& next, const Matrix& hidden) {
@@ -111,13 +115,20 @@ class ReferenceModel {
   }
 
   Matrix norm(const Matrix& x, const std::string& name) {
+    return norm(x, name, config_.rms_norm_eps);
+  }
+
+  // The norms of latents have an epsilon of their own in the reference.
+  Matrix latent_norm(const Matrix& x, const std::string& name) { return norm(x, name, 1e-6); }
+
+  Matrix norm(const Matrix& x, const std::string& name, double epsilon) {
     const Matrix& w = weight(name);
     Matrix out(x.rows, x.cols);
     for (int64_t t = 0; t < x.rows; ++t) {
       double sum = 0;
       for (int64_t i = 0; i < x.cols; ++i)
         sum += x.at(t, i) * x.at(t, i);
-      const double r = 1.0 / std::sqrt(sum / static_cast<double>(x.cols) + config_.rms_norm_eps);
+      const double r = 1.0 / std::sqrt(sum / static_cast<double>(x.cols) + epsilon);
       for (int64_t i = 0; i < x.cols; ++i)
         out.at(t, i) = x.at(t, i) * r * w.at(0, i);
     }
@@ -196,12 +207,13 @@ class ReferenceModel {
     const int64_t Dr = config_.qk_rope_head_dim;
     const int64_t Dv = config_.v_head_dim;
     const int64_t Dq = Dn + Dr;
-    Matrix q = config_.q_lora_rank > 0
-                   ? linear(norm(linear(x, p + "q_a_proj.weight"), p + "q_a_layernorm.weight"),
-                            p + "q_b_proj.weight")
-                   : linear(x, p + "q_proj.weight");
+    Matrix q =
+        config_.q_lora_rank > 0
+            ? linear(latent_norm(linear(x, p + "q_a_proj.weight"), p + "q_a_layernorm.weight"),
+                     p + "q_b_proj.weight")
+            : linear(x, p + "q_proj.weight");
     const Matrix u = linear(x, p + "kv_a_proj_with_mqa.weight");
-    const Matrix c = norm(columns(u, 0, config_.kv_lora_rank), p + "kv_a_layernorm.weight");
+    const Matrix c = latent_norm(columns(u, 0, config_.kv_lora_rank), p + "kv_a_layernorm.weight");
     Matrix k_pe = columns(u, config_.kv_lora_rank, Dr);
     const Matrix kv = linear(c, p + "kv_b_proj.weight");
     rotate(k_pe, 0);
@@ -277,9 +289,11 @@ class ReferenceModel {
       out.emplace_back(e, score[static_cast<size_t>(e)]);
       sum += score[static_cast<size_t>(e)];
     }
+    // V2's code: if top_k > 1 and norm_topk_prob, divide by the sum; else multiply by the factor.
+    const bool divide = config_.norm_topk_prob && (v3 || config_.num_experts_per_tok > 1);
     for (auto& [e, w] : out) {
-      if (config_.norm_topk_prob) w /= sum + 1e-20;
-      if (v3 || !config_.norm_topk_prob) w *= config_.routed_scaling_factor;
+      if (divide) w /= sum + 1e-20;
+      if (v3 || !divide) w *= config_.routed_scaling_factor;
     }
     return out;
   }

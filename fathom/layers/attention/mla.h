@@ -25,6 +25,10 @@
 
 namespace fathom {
 
+/// Of the two norms of latents, q_a_layernorm and kv_a_layernorm. The reference's code leaves them
+/// their default, whatever the configuration says of the other norms (rms_norm_eps).
+inline constexpr float kLatentNormEps = 1e-6f;
+
 /// Sizes by the symbols of the report.
 struct MlaShape {
   int64_t Nh = 0;              ///< heads
@@ -34,7 +38,6 @@ struct MlaShape {
   int64_t Dr = 0;              ///< rotary part
   int64_t Dv = 0;              ///< value dimension
   float softmax_scale = 0.0f;  ///< (Dn+Dr)^-1/2 m^2, in every form
-  float norm_eps = 1e-6f;
   RopeStyle rope_style = RopeStyle::kInterleaved;
 
   int64_t Dq() const { return Dn + Dr; }
@@ -130,10 +133,13 @@ struct MlaContext {
   MlaShape shape;
   AttentionOptions options;
   View rope_table;  ///< [P, Dr] f32
-  /// [prefill_chunk + 1, 2] i32, row n is (0, n): offsets of a request by itself. On a GPU, whose
-  /// memory the host does not write in the middle of a step; absent on the CPU.
-  View request_offsets = {};
+  /// [prefill_chunk + 1, 2] i32, row n is (0, n): offsets of a request by itself. A constant, since
+  /// the host may not write where kernels read in the middle of a step.
+  View request_offsets;
 };
+
+/// MlaContext::request_offsets, in the memory of the weights.
+Result<View> request_offsets(WeightStore& store, const AttentionOptions& options);
 
 /// y = attention of x [T, H], o_proj included; writes the latent keys of the step to the cache,
 /// rows [M, S, Lkv+Dr], first.

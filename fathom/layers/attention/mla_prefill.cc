@@ -39,16 +39,8 @@ Result<ExpandedKeys> expand(
 }
 
 // Offsets [0, count] of a single request.
-Result<View> single_request(Exec& ex, const MlaContext& m, int64_t count) {
-  if (m.request_offsets.present()) {
-    return reshape(slice_rows(m.request_offsets, count, 1), {2}, "2");
-  }
-  FATHOM_ASSIGN(const View offsets, ex.activations->tensor({2}, Format::kI32, "2"));
-  if (offsets.data != nullptr) {
-    offsets.as<int32_t>()[0] = 0;
-    offsets.as<int32_t>()[1] = static_cast<int32_t>(count);
-  }
-  return offsets;
+View single_request(const MlaContext& m, int64_t count) {
+  return reshape(slice_rows(m.request_offsets, count, 1), {2}, "2");
 }
 
 // One request: its queries, where results go, and the states of queries with more chunks to come.
@@ -77,14 +69,12 @@ Status attend_chunk(Exec& ex,
   if (count == 0) return {};
   const MlaShape& s = m.shape;
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View q_offsets, single_request(ex, m, count));
-  FATHOM_ASSIGN(const View kv_offsets, single_request(ex, m, keys.k.dim(0)));
   const View result = slice_rows(own ? r.o : r.acc, begin, count);
   RaggedAttention::Args args{.q = slice_rows(r.q, begin, count),
                              .k = keys.k,
                              .v = keys.v,
-                             .q_offsets = q_offsets,
-                             .kv_offsets = kv_offsets,
+                             .q_offsets = single_request(m, count),
+                             .kv_offsets = single_request(m, keys.k.dim(0)),
                              .o = result,
                              .lse = {},
                              .scale = s.softmax_scale,
@@ -148,6 +138,18 @@ Status attend_request(
 }
 
 }  // namespace
+
+Result<View> request_offsets(WeightStore& store, const AttentionOptions& options) {
+  const int64_t rows = options.prefill_chunk + 1;
+  return store.constant("offsets of requests", {rows, 2}, Format::kI32, "C+1,2",
+                        [=](std::byte* out) {
+                          auto* offsets = reinterpret_cast<int32_t*>(out);
+                          for (int64_t n = 0; n < rows; ++n) {
+                            offsets[2 * n] = 0;
+                            offsets[2 * n + 1] = static_cast<int32_t>(n);
+                          }
+                        });
+}
 
 Status mla_prefill_mha(Exec& ex,
                        const MlaContext& m,

@@ -132,7 +132,7 @@ Result<MlaProjected> mla_project(Exec& ex,
   View q = slice_cols(a, 0, first, latent_q ? "T,Lq" : "T,Nh*Dq");
   if (latent_q) {
     FATHOM_ASSIGN(const View q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
-    FATHOM_TRY(rms_norm(ex, "q_a_layernorm", q, w.q_a_norm, q_a, s.norm_eps));
+    FATHOM_TRY(rms_norm(ex, "q_a_layernorm", q, w.q_a_norm, q_a, kLatentNormEps));
     FATHOM_ASSIGN(q, arena.tensor({T, s.Nh * s.Dq()}, x.format, "T,Nh*Dq"));
     FATHOM_TRY(linear(ex, "q_b_proj", q_a, w.q_b, q));
   }
@@ -140,7 +140,7 @@ Result<MlaProjected> mla_project(Exec& ex,
   // Only the latent is normalised; the rotary key is cached as it is projected.
   const View latent = slice_cols(a, first, s.Lkv, "T,Lkv");
   FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lkv}, x.format, "T,Lkv"));
-  FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", latent, w.kv_a_norm, c, s.norm_eps));
+  FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", latent, w.kv_a_norm, c, kLatentNormEps));
   return MlaProjected{.q = reshape(q, {T, s.Nh, s.Dq()}, "T,Nh,Dq"),
                       .c = c,
                       .k_pe = slice_cols(a, first + s.Lkv, s.Dr, "T,Dr")};

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <utility>
-
-#include "fathom/device/upload.h"
 
 namespace fathom {
 namespace {
@@ -39,18 +36,11 @@ std::vector<double> rope_frequencies(const RopeParams& p) {
   return w;
 }
 
-Result<RopeTable> RopeTable::build(const RopeParams& p, int64_t num_positions, DeviceKind device) {
-  if (p.dim < 2 || p.dim % 2 != 0) {
-    return invalid_argument(str_cat("rotary dimension is ", p.dim, ", expected an even number"));
-  }
-  RopeTable table = dry(p, num_positions);
-  FATHOM_ASSIGN(table.memory_,
-                Buffer::allocate(DeviceKind::kCpu, num_positions * p.dim * 4, "rotary table"));
-  table.view_.data = table.memory_.data();
+void fill_rope_table(const RopeParams& p, const View& table) {
   const std::vector<double> w = rope_frequencies(p);
   const int64_t pairs = p.dim / 2;
-  for (int64_t position = 0; position < num_positions; ++position) {
-    float* row = table.view_.row<float>(position);
+  for (int64_t position = 0; position < table.dim(0); ++position) {
+    float* row = table.row<float>(position);
     for (int64_t i = 0; i < pairs; ++i) {
       // The product in float32 is part of the definition: far positions depend on its rounding.
       const float angle =
@@ -60,21 +50,16 @@ Result<RopeTable> RopeTable::build(const RopeParams& p, int64_t num_positions, D
           static_cast<float>(std::sin(static_cast<double>(angle)) * p.attention_factor);
     }
   }
-  if (device == DeviceKind::kCuda) {
-    FATHOM_ASSIGN(Buffer on_gpu, Buffer::allocate(device, table.memory_.size(), "rotary table"));
-    FATHOM_TRY(copy_to_gpu(on_gpu.data(),
-                           {table.memory_.data(), static_cast<size_t>(table.memory_.size())}));
-    table.memory_ = std::move(on_gpu);
-    table.view_.data = table.memory_.data();
-    table.view_.on_device = true;
-  }
-  return table;
 }
 
-RopeTable RopeTable::dry(const RopeParams& p, int64_t num_positions) {
-  RopeTable table;
-  table.view_ = make_view(nullptr, {num_positions, p.dim}, Format::kF32, "P,Dr");
-  return table;
+Result<View> rope_table(WeightStore& store, const RopeParams& p, int64_t num_positions) {
+  if (p.dim < 2 || p.dim % 2 != 0) {
+    return invalid_argument(str_cat("rotary dimension is ", p.dim, ", expected an even number"));
+  }
+  return store.constant("rotary table", {num_positions, p.dim}, Format::kF32, "P,Dr",
+                        [&](std::byte* out) {
+                          fill_rope_table(p, make_view(out, {num_positions, p.dim}, Format::kF32));
+                        });
 }
 
 }  // namespace fathom

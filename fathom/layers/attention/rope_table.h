@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/device/memory.h"
 #include "fathom/tensor/view.h"
+#include "fathom/weights/weight_store.h"
 
 namespace fathom {
 
@@ -33,26 +33,13 @@ struct RopeParams {
 /// i counts pairs. YaRN's stretch holds at every position, short prompts included.
 std::vector<double> rope_frequencies(const RopeParams& params);
 
-/// A float32 table [P, Dr]; row p is c_0 .. c_{Dr/2-1} s_0 .. s_{Dr/2-1} of the angles
-/// phi_i = fl32(p * fl32(w_i)), as the reference engines form them, with cosine and sine of that
-/// float32 angle correctly rounded (computed in float64).
-class RopeTable {
- public:
-  RopeTable() = default;
+/// Fills a float32 table [P, Dr] in host memory; row p is c_0 .. c_{Dr/2-1} s_0 .. s_{Dr/2-1} of
+/// the angles phi_i = fl32(p * fl32(w_i)), as the reference engines form them, with cosine and sine
+/// of that float32 angle correctly rounded (computed in float64).
+void fill_rope_table(const RopeParams& params, const View& table);
 
-  /// Errors: InvalidArgument for an odd dim, OutOfMemory; those of the GPU if it shall lie there.
-  static Result<RopeTable> build(const RopeParams& params,
-                                 int64_t num_positions,
-                                 DeviceKind device = DeviceKind::kCpu);
-
-  /// The shape without memory, for dry runs.
-  static RopeTable dry(const RopeParams& params, int64_t num_positions);
-
-  const View& view() const { return view_; }
-
- private:
-  Buffer memory_;
-  View view_;
-};
+/// That table of so many positions, in the memory of the weights. Errors: InvalidArgument for an
+/// odd dim; those of WeightStore::constant.
+Result<View> rope_table(WeightStore& store, const RopeParams& params, int64_t num_positions);
 
 }  // namespace fathom

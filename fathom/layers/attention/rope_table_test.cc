@@ -11,6 +11,18 @@ RopeParams v3() {
   return {.dim = 64, .theta = 10000.0, .yarn = true, .factor = 40.0, .original_positions = 4096};
 }
 
+// A table in memory of its own.
+struct Table {
+  std::vector<float> memory;
+  View view;
+
+  Table(const RopeParams& p, int64_t positions)
+      : memory(static_cast<size_t>(positions * p.dim)),
+        view(make_view(memory.data(), {positions, p.dim}, Format::kF32)) {
+    fill_rope_table(p, view);
+  }
+};
+
 // Rounded from exact values (YaRN, factor 40 over 4096, 64 rotary numbers).
 constexpr uint32_t kFrequencyBits[32] = {
     0x3F800000, 0x3F3FF911, 0x3F0FF59A, 0x3ED7E89B, 0x3EA1E89B, 0x3E72D424, 0x3E361887, 0x3E088D77,
@@ -37,13 +49,12 @@ TEST(RopeTable, WithoutYarnFrequenciesArePlainPowers) {
 
 TEST(RopeTable, RotatesTheReferenceVector) {
   // Pairs (1, 2) at i = 0 and (3, 4) at i = 20.
-  const auto table = RopeTable::build(v3(), 1001);
-  ASSERT_TRUE(table.ok());
+  const Table table(v3(), 1001);
   const double expected[2][4] = {{-1.142640, 1.922076, 2.996837, 4.002370},
                                  {-1.091380, 1.951638, -0.732694, 4.946025}};
   const int64_t positions[2] = {1, 1000};
   for (int p = 0; p < 2; ++p) {
-    const float* row = table->view().row<float>(positions[p]);
+    const float* row = table.view.row<float>(positions[p]);
     const int pair[2] = {0, 20};
     const double x[4] = {1, 2, 3, 4};
     for (int j = 0; j < 2; ++j) {
@@ -57,9 +68,8 @@ TEST(RopeTable, RotatesTheReferenceVector) {
 
 TEST(RopeTable, FarPositionsUseTheFloat32Product) {
   const int64_t position = 163839;
-  const auto table = RopeTable::build(v3(), position + 1);
-  ASSERT_TRUE(table.ok());
-  const float* row = table->view().row<float>(position);
+  const Table table(v3(), position + 1);
+  const float* row = table.view.row<float>(position);
   for (int i = 0; i < 32; ++i) {
     const float angle = static_cast<float>(position) * std::bit_cast<float>(kFrequencyBits[i]);
     EXPECT_EQ(row[i], static_cast<float>(std::cos(static_cast<double>(angle)))) << i;
@@ -68,38 +78,42 @@ TEST(RopeTable, FarPositionsUseTheFloat32Product) {
 }
 
 TEST(RopeTable, FirstRowTurnsNothing) {
-  const auto table = RopeTable::build(v3(), 1);
-  ASSERT_TRUE(table.ok());
+  const Table table(v3(), 1);
   for (int i = 0; i < 32; ++i) {
-    EXPECT_EQ(table->view().as<float>()[i], 1.0f);
-    EXPECT_EQ(table->view().as<float>()[32 + i], 0.0f);
+    EXPECT_EQ(table.view.as<float>()[i], 1.0f);
+    EXPECT_EQ(table.view.as<float>()[32 + i], 0.0f);
   }
 }
 
 TEST(RopeTable, AttentionFactorMultipliesCosineAndSine) {
   RopeParams p = v3();
   p.attention_factor = 2.0;
-  const auto plain = RopeTable::build(v3(), 8);
-  const auto scaled = RopeTable::build(p, 8);
-  ASSERT_TRUE(plain.ok() && scaled.ok());
+  const Table plain(v3(), 8);
+  const Table scaled(p, 8);
   for (int i = 0; i < 8 * 64; ++i) {
-    EXPECT_EQ(scaled->view().as<float>()[i], 2.0f * plain->view().as<float>()[i]);
+    EXPECT_EQ(scaled.view.as<float>()[i], 2.0f * plain.view.as<float>()[i]);
   }
 }
 
 TEST(RopeTable, RefusesAnOddDimension) {
   RopeParams p = v3();
   p.dim = 63;
-  const auto table = RopeTable::build(p, 4);
+  WeightStore store;
+
+  const auto table = rope_table(store, p, 4);
+
   ASSERT_FALSE(table.ok());
   EXPECT_EQ(table.status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST(RopeTable, DryTableHasShapeAndNoMemory) {
-  const RopeTable table = RopeTable::dry(v3(), 1000);
-  EXPECT_EQ(table.view().data, nullptr);
-  EXPECT_EQ(table.view().dim(0), 1000);
-  EXPECT_EQ(table.view().dim(1), 64);
+TEST(RopeTable, OfADryStoreHasShapeAndNoMemory) {
+  WeightStore store;
+
+  const View table = rope_table(store, v3(), 1000).value();
+
+  EXPECT_EQ(table.data, nullptr);
+  EXPECT_EQ(table.dim(0), 1000);
+  EXPECT_EQ(table.dim(1), 64);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/layers/linear.h"
@@ -31,9 +32,9 @@ std::string_view why_not_fused(const MoeCall& c) {
 std::string_view why_not_chosen(const MoeCall& c) {
   // More tokens would read matrices again that several chose.
   constexpr int64_t kMostTokens = 2;
-  if (!c.on_gpu) return "it spares launches of a GPU";
   if (!c.in_rows) return "the chosen matrices are read in rows of eight bf16 and eight";
-  return c.tokens > 0 && c.tokens <= kMostTokens ? "" : "it is for one token or two";
+  if (c.tokens < 1 || c.tokens > kMostTokens) return "it is for one token or two";
+  return c.chosen_fits ? "" : "its kernels have no variant for these matrices";
 }
 
 std::string_view why_not_grouped(const MoeCall& c) {
@@ -119,14 +120,39 @@ bool is_bf16_in_rows(const RowsWeight& gate_up, const LinearWeight& down) {
   return gate_up.num_parts == 1 && is_bf16_in_rows(gate_up.parts[0]) && is_bf16_in_rows(down);
 }
 
-MoeCall call_of(const Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
-  return {.experts = w.down.w.format(),
-          .rule = s.rule,
-          .renormalize = s.renormalize,
-          .tokens = x.dim(0),
-          .on_gpu = ex.device != nullptr,
-          .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
-                     (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down))};
+// Asked with views that have no data, in whose place the kernels would find it.
+bool chosen_fits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
+  const int64_t T = x.dim(0);
+  const bool shared = has_shared_experts(w);
+  const int64_t width = s.K * s.I + (shared ? w.shared.down.w.cols() : 0);
+  const View ids = make_view(nullptr, {T, s.K}, Format::kI32);
+  const View act = make_view(nullptr, {T, width}, x.format);
+  return accepts<ChosenExpertsGateUp>(
+             ex, "gate_up_proj",
+             {.x = x,
+              .experts = w.gate_up.parts[0].w.values,
+              .ids = ids,
+              .shared = shared ? w.shared.gate_up.parts[0].w.values : View{},
+              .y = act}) &&
+         accepts<ChosenExpertsDown>(ex, "down_proj",
+                                    {.x = act,
+                                     .experts = w.down.w.values,
+                                     .ids = ids,
+                                     .weights = make_view(nullptr, {T, s.K}, Format::kF32),
+                                     .shared = shared ? w.shared.down.w.values : View{},
+                                     .y = make_view(nullptr, {T, x.dim(1)}, x.format)});
+}
+
+MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
+  MoeCall call{
+      .experts = w.down.w.format(),
+      .rule = s.rule,
+      .renormalize = s.renormalize,
+      .tokens = x.dim(0),
+      .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
+                 (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down))};
+  if (call.in_rows && why_not_chosen(call).empty()) call.chosen_fits = chosen_fits(ex, s, w, x);
+  return call;
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 //
 // Four strategies compute the routed sum; a table chooses. They differ in how rows meet experts:
 //
-//   chosen    a token or two on a GPU: the chosen matrices are read where they lie, the shared
-//             expert beside them; nothing is sorted, copied or summed by kernels of its own
+//   chosen    a token or two, weights in rows: the chosen matrices are read where they lie, the
+//             shared expert beside them; nothing is sorted, copied or summed by kernels of its own
 //   grouped   rows are copied into expert order, one grouped product each way, then summed back
 //   sorted    products gather and scatter rows through sorted slots; no copy of the rows is made
 //   fused     choice, products and sum are one kernel; the router's logits are all it gets
@@ -68,9 +68,10 @@ struct MoeCall {
   RouterRule rule = RouterRule::kSoftmax;
   bool renormalize = false;
   int64_t tokens = 0;  ///< 0: any number
-  bool on_gpu = false;
   /// All matrices, also of the shared expert, are bf16 in rows of whole vectors, gate above up.
   bool in_rows = false;
+  /// The kernels of the chosen experts have variants that take the call.
+  bool chosen_fits = true;
 };
 
 /// Whether the options may ask for a strategy.

@@ -109,11 +109,8 @@ void decode_row(const HostMatrix& m, int64_t row, std::span<float> out) {
   decode_row_major_row(plain, row, out);
 }
 
-Rows16Matrix rows16_at(const WeightItem& item,
-                       int64_t rows,
-                       std::byte* tiles,
-                       std::byte* scales,
-                       std::byte* global) {
+Rows16Matrix rows16_at(
+    const WeightItem& item, int64_t rows, std::byte* tiles, std::byte* scales, std::byte* global) {
   return {.format = item.format,
           .n = rows,
           .k = item.k,

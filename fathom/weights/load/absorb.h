@@ -26,11 +26,8 @@ void decode_row(const HostMatrix& m, int64_t row, std::span<float> out);
 
 /// Row groups from `first_group` on of an item in tiles, as `rows` rows whose parts begin at these
 /// addresses.
-Rows16Matrix rows16_at(const WeightItem& item,
-                       int64_t rows,
-                       std::byte* tiles,
-                       std::byte* scales,
-                       std::byte* global);
+Rows16Matrix rows16_at(
+    const WeightItem& item, int64_t rows, std::byte* tiles, std::byte* scales, std::byte* global);
 
 /// Fills kAbsorbedK or kAbsorbedV, a unit a head. In bf16 a quantised kv_b is rounded once, to
 /// nearest even.

@@ -68,8 +68,7 @@ FillJob row_major_job(const TensorReader& tensor,
   job.fill = [=, type = item.scale_type()](const FillCall& call) -> Status {
     const int64_t row = call.begin * unit_rows;
     const int64_t count = std::min(call.end * unit_rows, rows) - row;
-    const auto [staged, none, rest] =
-        call.staging->take({count * tensor.staged_row_bytes(), 0, 0});
+    const auto [staged, none, rest] = call.staging->take({count * tensor.staged_row_bytes(), 0, 0});
     FATHOM_TRY(tensor.values(row, count, call.parts[0], staged));
     if (in_pairs) pair_codes(call.parts[0]);
     return scaled ? tensor.scales(type, call.begin, call.end - call.begin, call.parts[1])
@@ -87,7 +86,8 @@ struct TiledTensor {
   int64_t end_group;
 };
 
-// Parts of a unit in tiles: 0 is the tile stream, then scales and global scales where there are any.
+// Parts of a unit in tiles: 0 is the tile stream, then scales and global scales where there are
+// any.
 struct TiledParts {
   int scales = -1;
   int global = -1;
@@ -105,9 +105,8 @@ class TiledJob {
     }
     row_bytes_ = value_bytes_for(item.format, 1, item.k);
     const Format scale = format_info(item.format).scale;
-    scale_bytes_ = scale == Format::kNone
-                       ? 0
-                       : scale_count_for(item.format, 1, item.k) * element_bytes(scale);
+    scale_bytes_ =
+        scale == Format::kNone ? 0 : scale_count_for(item.format, 1, item.k) * element_bytes(scale);
   }
 
   FillJob job() && {
@@ -157,13 +156,12 @@ class TiledJob {
     const int64_t row = (group - at.first_group) * kTileRows;
     const int64_t rows = std::min(count * kTileRows, tensor.rows() - row);
     const int64_t scale_rows = scale_bytes_ == 0 ? 0 : per_scale == 1 ? rows : 1;
-    const auto [values, scales, staged] =
-        call.staging->take({rows * row_bytes_, scale_rows * scale_bytes_,
-                            rows * tensor.staged_row_bytes()});
+    const auto [values, scales, staged] = call.staging->take(
+        {rows * row_bytes_, scale_rows * scale_bytes_, rows * tensor.staged_row_bytes()});
     FATHOM_TRY(tensor.values(row, rows, values, staged));
     if (scale_rows > 0) {
-      FATHOM_TRY(tensor.scales(format_info(item_->format).scale, row / per_scale, scale_rows,
-                               scales));
+      FATHOM_TRY(
+          tensor.scales(format_info(item_->format).scale, row / per_scale, scale_rows, scales));
     }
     const RowMajorMatrix src{.format = item_->format,
                              .n = rows,

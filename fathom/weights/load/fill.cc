@@ -54,11 +54,10 @@ class Filler {
           {part.offset + from, std::min((begin + count) * part.unit_bytes, part.bytes) - from});
     }
     FATHOM_ASSIGN(const std::vector<std::byte*> memory, sink_.open(ranges));
-    const int64_t piece =
-        std::max<int64_t>(job.staged_bytes > 0
-                              ? options_.staging_bytes / pool_.size() / job.staged_bytes
-                              : kDirectBytes / unit_bytes,
-                          1);
+    const int64_t piece = std::max<int64_t>(
+        job.staged_bytes > 0 ? options_.staging_bytes / pool_.size() / job.staged_bytes
+                             : kDirectBytes / unit_bytes,
+        1);
     const auto fill = [&](int thread, int64_t first, int64_t last) -> Status {
       for (int64_t at = first; at < last; at += piece) {
         FATHOM_TRY(job.fill(call_of(job, ranges, memory, begin, at, std::min(at + piece, last),

@@ -26,8 +26,8 @@ struct LoadOptions {
   int64_t staging_bytes = 64ll << 20;
 };
 
-/// A part of the store that a job fills: unit u has the bytes [u * unit_bytes, (u + 1) * unit_bytes)
-/// of it, the last one what is left of them.
+/// A part of the store that a job fills: unit u has the bytes [u * unit_bytes, (u + 1) *
+/// unit_bytes) of it, the last one what is left of them.
 struct JobPart {
   int64_t offset = 0;
   int64_t unit_bytes = 0;
@@ -48,8 +48,9 @@ class Staging {
 struct FillCall {
   int64_t begin = 0;
   int64_t end = 0;
-  std::vector<std::span<std::byte>> parts = {};  ///< of these units, in the order of the job's parts
-  Staging* staging = nullptr;               ///< of the calling thread
+  std::vector<std::span<std::byte>> parts =
+      {};                      ///< of these units, in the order of the job's parts
+  Staging* staging = nullptr;  ///< of the calling thread
 };
 
 /// Units that any threads may fill, in any order.

@@ -73,7 +73,8 @@ template <class T>
 CodeMask constant(T value) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t,
                                   std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
-  return {.random = 0, .fixed = repeat(std::bit_cast<Bits>(value), static_cast<int>(8 * sizeof(T)))};
+  return {.random = 0,
+          .fixed = repeat(std::bit_cast<Bits>(value), static_cast<int>(8 * sizeof(T)))};
 }
 
 CodeMask code_mask(Format format, float rms) {
@@ -149,11 +150,10 @@ Status draw_padded_group(const WeightItem& item,
                          const Rows16Matrix& out) {
   const float rms = rms_of(item);
   const int64_t rows = out.n;
-  std::vector<std::byte> values(
-      static_cast<size_t>(value_bytes_for(item.format, rows, item.k)));
+  std::vector<std::byte> values(static_cast<size_t>(value_bytes_for(item.format, rows, item.k)));
   Words{.stream = stream, .codes = code_mask(item.format, rms)}.fill(
-      values, static_cast<uint64_t>(group * ceil_div<int64_t>(
-                                                static_cast<int64_t>(values.size()), 8)));
+      values,
+      static_cast<uint64_t>(group * ceil_div<int64_t>(static_cast<int64_t>(values.size()), 8)));
   const int64_t num_scales = scale_count_for(item.format, rows, item.k);
   const Format scale_format = format_info(item.format).scale;
   std::vector<std::byte> scales(static_cast<size_t>(num_scales * 4), std::byte{0x38});

@@ -47,8 +47,7 @@ Result<std::vector<std::byte*>> UploadSink::open(std::span<const StoreRange> ran
 Status UploadSink::close() {
   const PieceLayout layout = lay_out_piece(ranges_);
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    FATHOM_TRY(
-        upload_.send_piece(base_ + ranges_[i].offset, ranges_[i].bytes, layout.offsets[i]));
+    FATHOM_TRY(upload_.send_piece(base_ + ranges_[i].offset, ranges_[i].bytes, layout.offsets[i]));
   }
   return {};
 }

@@ -68,8 +68,8 @@ class HostSink final : public StoreSink {
   int64_t first_;
 };
 
-/// A store in memory of a GPU, filled through pinned memory: while one piece is on its way, the next
-/// is filled.
+/// A store in memory of a GPU, filled through pinned memory: while one piece is on its way, the
+/// next is filled.
 class UploadSink final : public StoreSink {
  public:
   /// `staging_bytes` of pinned memory, more only for units larger than half of it. Errors:

@@ -32,8 +32,7 @@ Status convert_floats(Format from,
     return {};
   }
   if (from != Format::kBf16 || to != Format::kF32) {
-    return unsupported(str_cat("stored as ", format_name(from), ", expected ",
-                               format_name(to)));
+    return unsupported(str_cat("stored as ", format_name(from), ", expected ", format_name(to)));
   }
   for (size_t i = 0; i < in.size() / sizeof(Bf16); ++i) {
     Bf16 value{};

@@ -31,7 +31,8 @@ Status convert_floats(Format from,
 /// Thread-safe.
 class TensorReader {
  public:
-  /// Errors: those of describe_source and read_tensor_scale. The checkpoint and the spec outlive it.
+  /// Errors: those of describe_source and read_tensor_scale. The checkpoint and the spec outlive
+  /// it.
   static Result<TensorReader> open(const Checkpoint& checkpoint, const WeightSpec& spec);
 
   const StoredLinear& stored() const { return stored_; }
@@ -49,8 +50,8 @@ class TensorReader {
   /// Bytes that reading a row takes of the staging: none where rows are whole.
   int64_t staged_row_bytes() const;
 
-  /// Values of `count` rows, as stored. `staging` holds count * staged_row_bytes(). Errors: those of
-  /// reading; Corrupt for numbers of a router that are not finite.
+  /// Values of `count` rows, as stored. `staging` holds count * staged_row_bytes(). Errors: those
+  /// of reading; Corrupt for numbers of a router that are not finite.
   Status values(int64_t row,
                 int64_t count,
                 std::span<std::byte> out,
