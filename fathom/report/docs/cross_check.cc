@@ -18,7 +18,11 @@ struct Reason {
 };
 
 constexpr Reason kReasons[] = {
-    {"sample_top_k_top_p", "both limits and the draw at once; the sampler filters one by one"},
+    {"softmax_temperature", "for callers of the kernel library: sample_from_logits does it all"},
+    {"renorm_top_k", "for callers of the kernel library: sample_from_logits does it all"},
+    {"renorm_top_p", "for callers of the kernel library: sample_from_logits does it all"},
+    {"sample_min_p", "for callers of the kernel library: sample_from_logits does it all"},
+    {"sample_top_k_top_p", "for callers of the kernel library: sample_from_logits does it all"},
     {"spec/", "around the forward pass: trees of drafts and their verification"},
     {"sparse/", "attention over chosen keys, which these models do not have (DeepSeek-V3.2)"},
     {"gelu_mul", "another activation: every DeepSeek model has SiLU"},
