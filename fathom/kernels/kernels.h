@@ -41,6 +41,7 @@
 // sample
 #include "fathom/kernels/sample/argmax/argmax.h"
 #include "fathom/kernels/sample/draw/draw.h"
+#include "fathom/kernels/sample/from_logits/from_logits.h"
 #include "fathom/kernels/sample/penalty/penalty.h"
 #include "fathom/kernels/sample/renorm/renorm.h"
 // sparse

@@ -160,9 +160,15 @@ SamplingParams all_of_sampling() {
   return params;
 }
 
+SamplingParams greedy_sampling() {
+  SamplingParams params;
+  params.temperature = 0.0f;
+  return params;
+}
+
 constexpr std::string_view kSamplingFlags = "fathom run --top-k 40 --repetition-penalty 1.1";
 
-// What follows a forward pass, on the host: the token of a row of logits.
+// What follows a forward pass: the token of a row of logits, greedy and with everything.
 Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) {
   const ModelConfig& config = model.config();
   Arena activations;
@@ -174,13 +180,14 @@ Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) 
   ex.activations = &activations;
   ex.scratch = &scratch;
   ex.recorder = &recorder;
-  const SamplingParams params = all_of_sampling();
   const TokenCounts counts;
-  const SampleRow row{.params = &params, .counts = &counts, .banned = {}};
-  SampleResult result;
   Sampler sampler(config.vocab_size, 1);
   const View logits = make_view(nullptr, {1, config.vocab_size}, Format::kF32, "R,V");
-  FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
+  for (const SamplingParams& params : {greedy_sampling(), all_of_sampling()}) {
+    const SampleRow row{.params = &params, .counts = &counts, .banned = {}};
+    SampleResult result;
+    FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
+  }
   std::vector<OpRecord> records = recorder.records();
   for (OpRecord& r : records) {
     for (OperandRecord& o : r.operands) {

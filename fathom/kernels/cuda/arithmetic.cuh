@@ -27,6 +27,13 @@ __device__ __forceinline__ uint32_t leading_zeros(uint32_t word) {
   return out;
 }
 
+/// PTX ISA, ex2.approx.ftz.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// PTX ISA, rcp.approx.ftz.
 __device__ __forceinline__ float approximate_reciprocal(float x) {
   float y;

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 
 namespace fathom::cuda {
@@ -227,12 +228,6 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
 /// What pack_bf16 leaves of the two numbers, rounded the same way.
 __device__ __forceinline__ uint32_t pack_bf16_rest(float low, float high, uint32_t word) {
   return pack_bf16(low - __uint_as_float(word << 16), high - __uint_as_float(word & 0xFFFF0000u));
-}
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // The operands of the accumulators of 64, 128 and 256 columns, as the assembler counts them.

@@ -53,6 +53,10 @@ float largest_probability(const float* p, int64_t count);
 bool has_nan(const float* p, int64_t count);
 }  // namespace avx512
 
+/// The portable scans pass over a row four times and once to write, all from the caches: a row
+/// takes about as long as reading this many bytes a token from memory.
+inline constexpr int64_t kScanWorkPerToken = 64;
+
 /// The scans of one instruction set.
 struct ProbabilityScans {
   double (*mass_from)(const float* p, int64_t count, float threshold);

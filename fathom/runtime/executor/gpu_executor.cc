@@ -6,7 +6,6 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/core/launch.h"
-#include "fathom/kernels/sample/argmax/argmax.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/executor/median.h"
 
@@ -57,7 +56,7 @@ struct HostTap {
 }  // namespace
 
 GpuExecutor::GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings)
-    : Executor(model, compute, std::move(settings)) {}
+    : Executor(model, compute, std::move(settings)), logprobs_(settings_.shape.max_samples()) {}
 
 Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
                                                       const Compute& compute,
@@ -77,12 +76,14 @@ Status GpuExecutor::allocate_transfers() {
   const int64_t bytes = metadata_bytes(shape, model_.cache_layout());
   FATHOM_ASSIGN(pinned_, Buffer::allocate_pinned(bytes, "metadata of a step"));
   FATHOM_ASSIGN(metadata_, Buffer::allocate(DeviceKind::kCuda, bytes, "metadata of a step"));
-  const int64_t sampled = shape.max_samples() + shape.padded_seqs() * shape.max_queries;
-  const int64_t rows = std::max(sampled, shape.all_logits ? shape.max_prompt() : 0);
+  const int64_t rows =
+      std::max(shape.max_logit_rows(), shape.all_logits ? shape.max_prompt() : int64_t{0});
   logits_at_ = align_up<int64_t>(rows * 8, kPartAlignment);
   FATHOM_ASSIGN(results_, Buffer::allocate_pinned(
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
+  raw_.reserve(static_cast<size_t>(shape.max_samples()));
+  FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(), .listed = 4096, .biased = 1024}));
   shape.reserve(batch_, model_.cache_layout());
   graphs_.reserve(kMostGraphs);
   return {};
@@ -123,17 +124,69 @@ Result<Batch> GpuExecutor::place(Batch batch) {
   return batch;
 }
 
-// The pass and, if tokens are wanted, the largest logit of each row, all of it in the stream.
+// Another block takes another place, which captured steps do not know.
+Status GpuExecutor::grow_sample_room(const SampleRoom& needed) {
+  if (sample_room_.holds(needed)) return {};
+  FATHOM_TRY(exec_.stream->synchronize());
+  graphs_.clear();
+  const auto grown = [](int64_t now, int64_t wanted) { return wanted <= now ? now : 2 * wanted; };
+  sample_room_.rows = std::max(sample_room_.rows, needed.rows);
+  sample_room_.listed = grown(sample_room_.listed, needed.listed);
+  sample_room_.biased = grown(sample_room_.biased, needed.biased);
+  FATHOM_ASSIGN(sample_block_, Buffer::allocate_pinned(sample_room_.bytes(), "samples of a step"));
+  FATHOM_ASSIGN(sample_metadata_,
+                Buffer::allocate(DeviceKind::kCuda, sample_room_.bytes(), "samples of a step"));
+  return {};
+}
+
+// What the rows of a step ask for, in as few copies as it has lists.
+Status GpuExecutor::place_samples(int64_t num_rows) {
+  sampling_ = Sampling::kNone;
+  if (step_.wants != StepWants::kTokens || num_rows == 0) return {};
+  SampleRoom needed = room_of(step_.samples);
+  needed.rows = std::max(needed.rows, num_rows);
+  FATHOM_TRY(grow_sample_room(needed));
+  const SampleBatch packed = pack_samples(sample_block_.data(), sample_room_, step_.samples,
+                                          num_rows, settings_.shape.num_ids);
+  sampling_ = packed.altered || packed.drawn ? Sampling::kAny : Sampling::kLargest;
+  sample_batch_ = packed.in_copy(sample_block_.data(), sample_metadata_.data(), true);
+  // A captured step serves rows of either kind.
+  sample_batch_.altered = sample_batch_.drawn = sampling_ == Sampling::kAny;
+  if (sampling_ == Sampling::kLargest) return {};
+  for (const SampleBatch::Range& range : packed.used(sample_block_.data())) {
+    if (range.bytes == 0) continue;
+    FATHOM_TRY(exec_.stream->copy(sample_metadata_.data() + range.offset,
+                                  sample_block_.data() + range.offset, range.bytes));
+  }
+  return {};
+}
+
+// The pass and, if tokens are wanted, the choice of one for each row, all of it in the stream.
 Status GpuExecutor::pass(const Step& step, Batch& batch, ForwardOut& out) {
   choices_ = {};
   FATHOM_TRY(forward(step, batch, out));
   const int64_t rows = out.logits.dim(0);
-  if (rows == 0 || step.wants != StepWants::kTokens) return {};
+  if (rows == 0 || sampling_ == Sampling::kNone) return {};
+  FATHOM_TRY(fetch_raw_rows(out));
   FATHOM_ASSIGN(choices_, exec_.activations->tensor({2, rows}, Format::kI32, "2,R"));
-  return launch<Argmax>(exec_, "sample_argmax",
-                        {.logits = slice_cols(out.logits, 0, settings_.shape.num_ids, "R,V"),
-                         .ids = reshape(slice_rows(choices_, 0, 1), {rows}),
-                         .bad = reshape(slice_rows(choices_, 1, 1), {rows})});
+  return sample(exec_, out.logits, sample_batch_, reshape(slice_rows(choices_, 0, 1), {rows}),
+                reshape(slice_rows(choices_, 1, 1), {rows}));
+}
+
+// Raw logits of rows that ask for log-probabilities, before penalties change them.
+Status GpuExecutor::fetch_raw_rows(const ForwardOut& out) {
+  raw_.clear();
+  if (std::ranges::none_of(step_.samples, asks_for_logprobs)) return {};
+  const int64_t width = out.logits.dim(1);
+  auto* host = reinterpret_cast<float*>(results_.data() + logits_at_);
+  for (size_t i = 0; i < step_.samples.size(); ++i) {
+    raw_.push_back(nullptr);
+    if (!asks_for_logprobs(step_.samples[i])) continue;
+    float* row = host + static_cast<int64_t>(i) * width;
+    FATHOM_TRY(exec_.stream->copy(row, out.logits.row<float>(static_cast<int64_t>(i)), width * 4));
+    raw_.back() = row;
+  }
+  return {};
 }
 
 GpuExecutor::DecodeGraph* GpuExecutor::graph_of(const GraphKey& key) {
@@ -170,16 +223,19 @@ Status GpuExecutor::submit(const Step& step) {
     return invalid_argument("a step has no tokens, expected at least one");
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, exec_.stream));
   FATHOM_ASSIGN(current_, place(host));
+  FATHOM_TRY(place_samples(host.num_logits()));
 
+  const bool logprobs =
+      step.wants == StepWants::kTokens && std::ranges::any_of(step.samples, asks_for_logprobs);
   const bool graphed = settings_.graphs == CudaGraphs::kOn && step.prefill.empty() &&
                        padding.requests > 0 && step.pass == Step::Pass::kForward &&
-                       step.probe == nullptr && exec_.recorder == nullptr &&
+                       step.probe == nullptr && !logprobs && exec_.recorder == nullptr &&
                        host.num_logits() == host.num_tokens();
   DecodeGraph* entry =
       graphed ? graph_of({.requests = padding.requests,
                           .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
                           .pages = host.attention.decode.block_table.dim(1),
-                          .samples = step.wants == StepWants::kTokens})
+                          .sampling = sampling_})
               : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));
@@ -227,10 +283,12 @@ Status GpuExecutor::fetch_tokens() {
   FATHOM_TRY(exec_.stream->copy(results_.data(), choices_.data, rows * 8));
   FATHOM_TRY(wait());
   const auto* numbers = reinterpret_cast<const int32_t*>(results_.data());
+  const std::span ids(numbers, static_cast<size_t>(rows));
+  const std::span bad(numbers + rows, static_cast<size_t>(rows));
   samples_.assign(step_.samples.size(), {});
-  for (size_t i = 0; i < samples_.size(); ++i) {
-    samples_[i].finite = numbers[static_cast<size_t>(rows) + i] == 0;
-    if (samples_[i].finite) samples_[i].token = numbers[i];
+  take_results(ids, bad, samples_);
+  if (!raw_.empty()) {
+    logprobs_.add(*compute_.pool, raw_, settings_.shape.num_ids, step_.samples, samples_);
   }
   return {};
 }

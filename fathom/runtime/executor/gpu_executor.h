@@ -33,12 +33,16 @@ class GpuExecutor final : public Executor {
   int64_t num_graphs() const override { return static_cast<int64_t>(graphs_.size()); }
 
  private:
+  // What follows the pass of a step: nothing, the largest logit of each row, or whatever a row asks
+  // for, which is two kernels for all rows.
+  enum class Sampling : uint8_t { kNone, kLargest, kAny };
+
   // What tells captured steps apart.
   struct GraphKey {
     int64_t requests = 0;
     int64_t queries = 0;
     int64_t pages = 0;
-    bool samples = false;  // tokens are chosen behind the pass
+    Sampling sampling = Sampling::kNone;
 
     friend bool operator==(const GraphKey&, const GraphKey&) = default;
   };
@@ -55,7 +59,10 @@ class GpuExecutor final : public Executor {
   Status allocate_transfers();
   DecodePadding padding_of(const Step& step) const;
   Result<Batch> place(Batch batch);
+  Status place_samples(int64_t num_rows);
+  Status grow_sample_room(const SampleRoom& needed);
   Status pass(const Step& step, Batch& batch, ForwardOut& out);
+  Status fetch_raw_rows(const ForwardOut& out);
   Status launch_pass(const Step& step);
   DecodeGraph* graph_of(const GraphKey& key);
   Status capture(DecodeGraph& entry);
@@ -76,13 +83,20 @@ class GpuExecutor final : public Executor {
   Buffer metadata_;  // and there
   Buffer results_;   // pinned: choices, then logits
   int64_t logits_at_ = 0;
+  Buffer sample_block_;     // pinned: what rows ask for, on its way to the GPU
+  Buffer sample_metadata_;  // and there
+  SampleRoom sample_room_;
   std::vector<SampleResult> samples_;
+  std::vector<const float*> raw_;  // rows of logits in results_, of rows that ask for them
+  Logprobs logprobs_;
   std::vector<std::unique_ptr<DecodeGraph>> graphs_;
   std::vector<View> slots_;  // of the batch on the GPU
   // The step between submit and collect.
   Step step_;
   Batch current_;
   ForwardOut out_;
+  Sampling sampling_ = Sampling::kNone;
+  SampleBatch sample_batch_;
   View choices_;  // [2, R] i32: ids, then whether the row is bad
   DecodeGraph* to_capture_ = nullptr;
 };

@@ -159,14 +159,20 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   ex.activations = &activations;
   ex.scratch = &scratch;
   ex.num_threads = shape.num_threads;
-  Sampler sampler(shape.num_ids, shape.max_samples());
-  const auto rows = static_cast<size_t>(shape.max_samples());
-  const std::vector<SampleRow> sample_rows(rows, Sampler::largest_row());
+  const int64_t count = shape.max_logit_rows();
+  Sampler sampler(shape.num_ids, count);
+  const auto rows = static_cast<size_t>(count);
+  std::vector<SampleRow> sample_rows(rows, Sampler::largest_row());
+  // From a GPU the raw logits of rows that ask for log-probabilities are brought back.
+  SamplingParams here = *sample_rows[0].params;
+  if (shape.gpu != nullptr) here.top_logprobs = -1;
+  for (SampleRow& row : sample_rows)
+    row.params = &here;
   std::vector<SampleResult> results(rows);
-  const View logits =
-      make_view(nullptr, {shape.max_samples(), model.config().vocab_size}, Format::kF32, "R,V");
+  const View logits = make_view(nullptr, {count, model.config().vocab_size}, Format::kF32, "R,V");
   FATHOM_TRY(sampler.sample(ex, logits, sample_rows, results));
-  return MemoryNeeds{.activation_bytes = activations.high_water(),
+  const int64_t choices = shape.gpu == nullptr ? 0 : align_up<int64_t>(8 * count, 64);
+  return MemoryNeeds{.activation_bytes = activations.high_water() + choices,
                      .scratch_bytes = scratch.high_water()};
 }
 
@@ -179,6 +185,10 @@ Result<MemoryNeeds> step_memory(const Model& model, const StepShape& shape) {
   needs.activation_bytes += sampling.activation_bytes;
   needs.scratch_bytes = std::max(needs.scratch_bytes, sampling.scratch_bytes);
   return needs;
+}
+
+int64_t StepShape::max_logit_rows() const {
+  return gpu == nullptr ? max_samples() : max_num_seqs + padded_seqs() * max_queries;
 }
 
 int64_t StepShape::padded_seqs() const {

@@ -38,6 +38,9 @@ struct StepShape {
   /// Rows of logits that a step samples at most.
   int64_t max_samples() const { return max_num_seqs * max_queries; }
 
+  /// Rows of logits of a step at most, those of padding included.
+  int64_t max_logit_rows() const;
+
   /// Tokens of a prompt that one step takes at most.
   int64_t max_prompt() const { return std::min(max_num_batched_tokens, max_model_len); }
 

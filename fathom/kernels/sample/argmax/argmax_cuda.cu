@@ -79,6 +79,8 @@ __global__ void __launch_bounds__(kThreads)
       peak.see(values.z, kWide * i + 2);
       peak.see(values.w, kWide * i + 3);
     }
+    const int behind = V / kWide * kWide + first;
+    if (behind < V) peak.see(row[behind], behind);
   } else {
     for (int i = first; i < V; i += kStep)
       peak.see(row[i], i);
@@ -119,7 +121,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<Argmax> argmax_cuda{
-    {"vectors", sm(90), "V%4==0, V<=1073741824", kTraits, argmax<true>, MathUnit::kF32, is_aligned},
+    {"vectors", sm(90), "V<=1073741824", kTraits, argmax<true>, MathUnit::kF32, is_aligned},
     {"elements", sm(90), "V<=1073741824", kTraits, argmax<false>},
 };
 

@@ -117,6 +117,8 @@ struct SampleTopKTopP {
 };
 
 extern const VariantTable<SampleMinP> sample_min_p_cpu;
+extern const VariantTable<SampleMinP> sample_min_p_cuda;
 extern const VariantTable<SampleTopKTopP> sample_top_k_top_p_cpu;
+extern const VariantTable<SampleTopKTopP> sample_top_k_top_p_cuda;
 
 }  // namespace fathom

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "fathom/base/rng.h"
@@ -68,8 +69,14 @@ struct SamplerOperands {
     probs = c.input({tokens, V}, Format::kF32, {.dist = Dist::kUniform},
                     {.row_gap = 3, .rows_per_batch = batch});
     probs.fill([&](int64_t i) { return std::floor(std::pow(probs[i], 9) * 0x1p20) * 0x1p-30; });
-    for (int64_t t = 0; t < tokens; ++t)
-      probs.set(t * V + V / 2, 0x1p-8);
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t v = 0; v < V; ++v) {
+        if (t % 11 == 4 && v % 17 == 3) probs.set(t * V + v, v % 2 == 0 ? NAN : -1.0);
+        if (t % 11 == 7) probs.set(t * V + v, 0x1p-10);  // all equal
+        if (t % 11 == 10) probs.set(t * V + v, 0.0);     // no mass
+      }
+      if (t % 11 != 10) probs.set(t * V + V / 2, 0x1p-8);
+    }
     if (rows != Rows::kScalars) {
       uniform = c.input({tokens}, Format::kF32, {.dist = Dist::kUniform},
                         {.row_gap = 0, .rows_per_batch = batch});
@@ -92,7 +99,15 @@ struct SamplerOperands {
     return double{Rng(kSamplerSeed, static_cast<uint64_t>(b), kSamplerOffset).next_uniform()};
   }
 
-  std::vector<double> row(int64_t b) const { return probs.row(row_of(b)); }
+  /// Row t of probs as samplers read it: NaN and negative values are 0.
+  std::vector<double> usable_row(int64_t t) const {
+    std::vector<double> row = probs.row(t);
+    for (double& p : row)
+      p = p > 0 ? p : 0;
+    return row;
+  }
+
+  std::vector<double> row(int64_t b) const { return usable_row(row_of(b)); }
 };
 
 CaseSpec spec_of(int64_t tokens, int64_t V, std::string_view suffix, bool bench) {
@@ -182,11 +197,11 @@ void add_top_k_top_p(
       // Joint masses are those of the row itself, which does not sum to 1.
       top_p.fill([&](int64_t t) {
         double mass = 0;
-        for (double v : o.probs.row(t))
+        for (double v : o.usable_row(t))
           mass += v;
         const double part = t % 3 == 2 && !bench ? 0.4 : 0.95;
         const double target = order == FilterOrder::kJoint ? part * mass : part;
-        return t % 7 == 3 && !bench ? 1.0 : target;
+        return (t % 7 == 3 && !bench) || target == 0 ? 1.0 : target;
       });
     }
     c.bind([=](const Binding& at) {
@@ -223,7 +238,7 @@ void add_draw_cases(CaseList& list) {
     add_top_k_top_p(list, t, 997, Rows::kOwn, FilterOrder::kTopKFirst);
     add_top_k_top_p(list, t, 997, Rows::kOwn, FilterOrder::kJoint);
   }
-  for (int64_t v : {1, 2, 3, 17, 111}) {
+  for (int64_t v : {1, 2, 3, 7, 17, 111}) {
     add_min_p(list, 25, v, Rows::kOwn);
     add_top_k_top_p(list, 25, v, Rows::kOwn, FilterOrder::kTopKFirst);
     add_top_k_top_p(list, 25, v, Rows::kOwn, FilterOrder::kJoint);
@@ -237,7 +252,12 @@ void add_draw_cases(CaseList& list) {
   add_min_p(list, 5, 20011, Rows::kOwn);
   add_top_k_top_p(list, 5, 20011, Rows::kOwn, FilterOrder::kTopKFirst);
   add_top_k_top_p(list, 5, 20011, Rows::kOwn, FilterOrder::kJoint);
-  for (int64_t t : {1, 8, 32}) {
+  for (const auto& [t, v] : {std::pair<int64_t, int64_t>{64, 1025}, {12, 129280}}) {
+    add_min_p(list, t, v, Rows::kOwn);
+    add_top_k_top_p(list, t, v, Rows::kOwn, FilterOrder::kTopKFirst);
+    add_top_k_top_p(list, t, v, Rows::kOwn, FilterOrder::kJoint);
+  }
+  for (int64_t t : {1, 8, 32, 64}) {
     add_min_p(list, t, 129280, Rows::kOwn, true);
     add_top_k_top_p(list, t, 129280, Rows::kOwn, FilterOrder::kTopKFirst, true);
   }

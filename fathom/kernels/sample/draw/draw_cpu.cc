@@ -6,16 +6,10 @@
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sample/draw/draw.h"
 #include "fathom/kernels/sample/parameters.h"
-#include "fathom/kernels/sample/thresholds.h"
+#include "fathom/kernels/sample/renorm/renorm_rows.h"
 
 namespace fathom {
 namespace {
-
-/// The smallest float that is not below a float64 threshold: comparing with either is the same.
-float round_up(double threshold) {
-  const auto rounded = static_cast<float>(threshold);
-  return double{rounded} < threshold ? std::nextafter(rounded, HUGE_VALF) : rounded;
-}
 
 template <class Args>
 int64_t row_of(const Args& a, int64_t b) {
@@ -26,12 +20,6 @@ template <class Args>
 double uniform_of(const Args& a, int64_t b) {
   if (a.uniform.present()) return double{a.uniform.template as<const float>()[b]};
   return double{Rng(a.seed, static_cast<uint64_t>(b), a.offset).next_uniform()};
-}
-
-/// A row without mass gives token 0.
-int32_t draw(
-    const ProbabilityScans& scans, const float* p, int64_t count, float threshold, double uniform) {
-  return std::max(0, draw_token(scans, p, count, threshold, uniform));
 }
 
 float threshold_of(const ProbabilityScans& scans,
@@ -57,9 +45,6 @@ float threshold_of(const ProbabilityScans& scans,
   }
   return 0.0f;
 }
-
-// See renorm_cpu.cc.
-constexpr int64_t kWorkPerToken = 64;
 
 /// InvalidArgument for the first row with a NaN, if that is an error.
 template <const ProbabilityScans& kScans, class Args>
@@ -88,13 +73,11 @@ template <const ProbabilityScans& kScans>
 Status sample_min_p(Exec& ex, const SampleMinP::Args& a) {
   FATHOM_TRY(check_nan<kScans>(ex, a));
   const int64_t V = a.probs.dim(1);
-  for_rows(ex, a.probs.dim(0), kWorkPerToken * V, [&](int64_t begin, int64_t end) {
+  for_rows(ex, a.probs.dim(0), kScanWorkPerToken * V, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const auto* p = a.probs.row<const float>(row_of(a, b));
-      const float min_p = parameter(a.min_p, a.min_p_all, b);
-      const float threshold =
-          min_p == 0 ? 0.0f : round_up(double{min_p} * double{kScans.largest(p, V)});
-      a.ids.as<int32_t>()[b] = draw(kScans, p, V, threshold, uniform_of(a, b));
+      a.ids.as<int32_t>()[b] =
+          draw_min_p_row(kScans, p, parameter(a.min_p, a.min_p_all, b), uniform_of(a, b), V);
     }
   });
   return {};
@@ -106,7 +89,7 @@ Status sample_top_k_top_p(Exec& ex, const SampleTopKTopP::Args& a) {
   const int64_t rows = a.probs.dim(0);
   const int64_t V = a.probs.dim(1);
   auto* workspace = static_cast<float*>(ex.workspace);
-  for_rows_by_thread(ex, rows, kWorkPerToken * V, [&](int thread, int64_t begin, int64_t end) {
+  for_rows_by_thread(ex, rows, kScanWorkPerToken * V, [&](int thread, int64_t begin, int64_t end) {
     float* room = workspace + thread * threshold_room(V);
     for (int64_t b = begin; b < end; ++b) {
       const int64_t row = row_of(a, b);
@@ -114,7 +97,7 @@ Status sample_top_k_top_p(Exec& ex, const SampleTopKTopP::Args& a) {
       const float threshold =
           threshold_of(kScans, p, V, parameter(a.k, a.k_all, row),
                        double{parameter(a.top_p, a.top_p_all, row)}, a.order, room);
-      a.ids.as<int32_t>()[b] = draw(kScans, p, V, threshold, uniform_of(a, b));
+      a.ids.as<int32_t>()[b] = std::max(0, draw_token(kScans, p, V, threshold, uniform_of(a, b)));
     }
   });
   return {};

@@ -57,5 +57,6 @@ struct Penalty {
 };
 
 extern const VariantTable<Penalty> penalty_cpu;
+extern const VariantTable<Penalty> penalty_cuda;
 
 }  // namespace fathom

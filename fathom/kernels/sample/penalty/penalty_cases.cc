@@ -29,7 +29,11 @@ void add(
     // Distinct tokens of a row: a stride that has no factor in common with a prime V, and 1 else.
     ids.fill([&](int64_t i) { return (i % std::max<int64_t>(1, listed)) * 7 % V; });
     counts.fill([](int64_t i) { return i % 4; });
-    bias_ids.fill([&](int64_t i) { return V - 1 - i % std::max<int64_t>(1, biased); });
+    // The last bias of a row is for the token of its first one.
+    bias_ids.fill([&](int64_t i) {
+      const int64_t place = i % std::max<int64_t>(1, biased);
+      return V - 1 - (place == biased - 1 ? 0 : place);
+    });
     if (bias.numel() > 1) bias.set(1, -HUGE_VAL);
     // Lists of unequal length: row 0 gives half of its entries to row 1.
     offsets.fill([&](int64_t t) { return t == 1 && tokens > 1 ? listed / 2 : t * listed; });
@@ -73,7 +77,8 @@ void add_penalty_cases(CaseList& list) {
   add(list, 2, 101, 0, 3);
   add(list, 2, 101, 9, 0);
   add(list, 1, 1, 1, 1);
-  for (int64_t t : {1, 32})
+  add(list, 64, 997, 300, 300);
+  for (int64_t t : {1, 8, 32, 64})
     add(list, t, 129280, 1000, 10, true);
 }
 

@@ -111,7 +111,10 @@ struct RenormTopP {
 };
 
 extern const VariantTable<SoftmaxTemperature> softmax_temperature_cpu;
+extern const VariantTable<SoftmaxTemperature> softmax_temperature_cuda;
 extern const VariantTable<RenormTopK> renorm_top_k_cpu;
+extern const VariantTable<RenormTopK> renorm_top_k_cuda;
 extern const VariantTable<RenormTopP> renorm_top_p_cpu;
+extern const VariantTable<RenormTopP> renorm_top_p_cuda;
 
 }  // namespace fathom

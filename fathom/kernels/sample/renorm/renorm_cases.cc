@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
@@ -48,14 +49,28 @@ Tensor make_probs(CaseBuilder<K>& c, int64_t tokens, int64_t V) {
   const Tensor probs = c.input({tokens, V}, Format::kF32, {.dist = Dist::kUniform},
                                {.row_gap = 5, .rows_per_batch = 1});
   probs.fill([&](int64_t i) { return std::floor(std::pow(probs[i], 9) * 0x1p20) * 0x1p-30; });
-  for (int64_t t = 0; t < tokens; ++t)
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t v = 0; v < V && t % 5 == 3; ++v) {
+      if (v % 17 == 3) probs.set(t * V + v, v % 2 == 0 ? NAN : -1.0);
+    }
+    for (int64_t v = 0; v < V && t % 5 == 4; ++v)
+      probs.set(t * V + v, 0x1p-8);    // all equal
     probs.set(t * V + V / 2, 0x1p-8);  // never nothing but zeros
+  }
   return probs;
+}
+
+/// A row as the filters read it: NaN and negative values are 0.
+std::vector<double> usable_row(const Tensor& probs, int64_t t) {
+  std::vector<double> row = probs.row(t);
+  for (double& p : row)
+    p = p > 0 ? p : 0;
+  return row;
 }
 
 double mass_of(const Tensor& probs, int64_t t) {
   double mass = 0;
-  for (double p : probs.row(t))
+  for (double p : usable_row(probs, t))
     mass += p;
   return mass;
 }
@@ -110,11 +125,12 @@ void add_top_k(CaseList& list, int64_t tokens, int64_t V, bool bench = false) {
       return RenormTopK::Args{.probs = at(probs), .k = at(k), .y = at(y)};
     });
     c.expect_rows(y, kRounding, [=](int64_t t, std::span<double> out) {
-      const std::vector<double> p = probs.row(t);
       if (k[t] >= static_cast<double>(V)) {
+        const std::vector<double> p = probs.row(t);
         std::copy(p.begin(), p.end(), out.begin());
         return;
       }
+      const std::vector<double> p = usable_row(probs, t);
       const auto enough = [&](int64_t n, double) { return static_cast<double>(n) >= k[t]; };
       oracle::keep_from(p, oracle::threshold(p, enough), out);
     });
@@ -136,7 +152,7 @@ void add_top_p(CaseList& list, int64_t tokens, int64_t V, bool bench = false) {
       return RenormTopP::Args{.probs = at(probs), .p = at(p), .y = at(y)};
     });
     c.expect_rows(y, kRounding, [=](int64_t t, std::span<double> out) {
-      const std::vector<double> row = probs.row(t);
+      const std::vector<double> row = usable_row(probs, t);
       const auto enough = [&](int64_t, double mass) { return p[t] < 1 && mass >= p[t]; };
       oracle::keep_from(row, oracle::threshold(row, enough), out);
     });
@@ -151,12 +167,17 @@ void add_renorm_cases(CaseList& list) {
     add_top_k(list, t, 1000);
     add_top_p(list, t, 1000);
   }
-  for (int64_t v : {1, 2, 3, 15, 16, 17, 111, 4099}) {
+  for (int64_t v : {1, 2, 3, 7, 15, 16, 17, 111, 4099}) {
     add_softmax(list, 8, v);
     add_top_k(list, 8, v);
     add_top_p(list, 8, v);
   }
-  for (int64_t t : {1, 8, 32}) {
+  for (const auto& [t, v] : {std::pair<int64_t, int64_t>{64, 1025}, {5, 129280}}) {
+    add_softmax(list, t, v);
+    add_top_k(list, t, v);
+    add_top_p(list, t, v);
+  }
+  for (int64_t t : {1, 8, 32, 64}) {
     add_softmax(list, t, 129280, true);
     add_top_k(list, t, 129280, true);
     add_top_p(list, t, 129280, true);
