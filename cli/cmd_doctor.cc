@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/flags.h"
 #include "cli/io/terminal.h"
+#include "fathom/api/open.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/core/catalog.h"
@@ -163,9 +163,9 @@ void print_json(const Peaks& peaks, int threads, Isa isa, bool measured) {
 }
 
 Result<int> doctor(const Flags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
+  FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
   install_cpu_kernels(isa);
-  FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
+  const int threads = thread_count(globals.engine);
   Peaks peaks;
   if (!flags.no_measure) {
     FATHOM_ASSIGN(const auto pool, ThreadPool::create(threads, PinThreads::kYes));

@@ -96,7 +96,7 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   options.sequences = flags.batch;
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
   options.chunk = std::max<int64_t>(options.chunk, std::min<int64_t>(flags.prompt, 4096));
-  place_session(machine, flags.model, options);
+  place_session(machine, flags.engine, options);
   FATHOM_ASSIGN(const Peaks peaks, measure_gpu_peaks(machine.gpu->info(), machine.gpu->stream()));
   FATHOM_ASSIGN(const auto session, ForwardSession::create(model, *machine.pool, options));
 
@@ -114,8 +114,8 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
               format_fixed(peaks.read_gbps, 0).c_str(), peaks.source.c_str());
   std::printf(
       "decode: %s us a step with metadata, choice and host; cuda graphs %s (%lld captured)\n",
-      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(), flags.model.cuda_graphs.c_str(),
-      static_cast<long long>(session->num_graphs()));
+      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(),
+      flags.engine.cuda_graphs ? "on" : "off", static_cast<long long>(session->num_graphs()));
 
   FATHOM_TRY(session->pretend_prefix(flags.depth, 5));
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);

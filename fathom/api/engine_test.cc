@@ -105,7 +105,7 @@ std::vector<int32_t> some_prompt(int64_t length, int32_t first) {
 
 TEST(EngineApi, GreedyTokensAreThoseOfTheReference) {
   EngineOptions o = small_options();
-  o.dtype = "f32";
+  o.dtype = Format::kF32;
   o.max_model_len = 512;
   const auto engine = load(o);
   for (int k = 0; k < 4; ++k) {
@@ -127,7 +127,7 @@ TEST(EngineApi, GreedyTokensAreThoseOfTheReference) {
 
 TEST(EngineApi, ScoresAreThoseOfTheReference) {
   EngineOptions o = small_options();
-  o.dtype = "f32";
+  o.dtype = Format::kF32;
   const auto engine = load(o);
   const auto ids = golden_prompt(1);
   const auto logits = golden<float>("p1.logits");
@@ -354,12 +354,12 @@ TEST(EngineApi, CacheFormatsGiveUsableAnswers) {
   const auto prompt = some_prompt(50, 3);
   EngineOptions o = small_options();
   const Trace bf16 = run_alone(*load(o), prompt, greedy(1));
-  for (const char* kv : {"f32", "fp8_e4m3"}) {
+  for (const Format kv : {Format::kF32, Format::kE4m3}) {
     o.kv_cache_dtype = kv;
     const auto engine = load(o);
     const Trace t = run_alone(*engine, prompt, greedy(8));
     EXPECT_EQ(t.tokens.size(), 8u);
-    EXPECT_NEAR(t.logprobs[0], bf16.logprobs[0], 0.5) << kv;
+    EXPECT_NEAR(t.logprobs[0], bf16.logprobs[0], 0.5) << format_name(kv);
   }
 }
 
@@ -373,7 +373,7 @@ TEST(EngineApi, PlansAsItLoads) {
   EXPECT_EQ(plan->text().substr(0, plan->text().find("  all")),
             engine->memory_plan().text().substr(0, engine->memory_plan().text().find("  all")));
   EXPECT_EQ(plan->num_pages, 8 * 16);
-  EXPECT_EQ(engine->options().dtype, "bf16");
+  EXPECT_EQ(engine->options().dtype, Format::kBf16);
   EXPECT_EQ(engine->options().max_model_len, 256);
 }
 
@@ -399,7 +399,7 @@ TEST(EngineApi, RefusesAModelThatDoesNotFit) {
   EngineOptions o = small_options();
   o.model.clear();
   o.preset = "deepseek-v3";
-  o.format = "bf16";
+  o.format = PresetFormatName::kBf16;
   o.dummy_weights = true;
 
   const Status status = Engine::load(o).status();

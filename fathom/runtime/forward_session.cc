@@ -8,6 +8,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/device/upload.h"
 #include "fathom/runtime/step.h"
+#include "fathom/runtime/step_fault.h"
 
 namespace fathom {
 
@@ -131,7 +132,11 @@ std::span<const int32_t> ForwardSession::pages_of(int64_t sequence) const {
 Result<ForwardOut> ForwardSession::forward(std::span<const SequenceStep> prefill,
                                            std::span<const SequenceStep> decode,
                                            const Probe* probe) {
-  if (gpu_ != nullptr) return forward_on_gpu(prefill, decode, probe);
+  if (gpu_ != nullptr) {
+    Result<ForwardOut> out = forward_on_gpu(prefill, decode, probe);
+    if (!out.ok()) return step_fault(std::move(out).status(), exec_.pins);
+    return out;
+  }
   activations_.reset();
   scratch_.reset();
   FATHOM_ASSIGN(Batch batch, batch_.build(prefill, decode));
@@ -141,7 +146,7 @@ Result<ForwardOut> ForwardSession::forward(std::span<const SequenceStep> prefill
     exec_.recorder->set_phase(prefill.empty() ? Phase::kDecode : Phase::kPrefill);
   }
   ForwardOut out;
-  FATHOM_TRY(model_.forward(exec_, batch, out));
+  FATHOM_TRY(step_fault(model_.forward(exec_, batch, out), exec_.pins));
   return out;
 }
 

@@ -19,7 +19,7 @@ struct Shard {
 struct Placement {
   DeviceKind device = DeviceKind::kCpu;
   int ordinal = 0;  ///< of the GPU; 0 on the CPU
-  Shard shard;
+  Shard shard = {};
 };
 
 }  // namespace fathom

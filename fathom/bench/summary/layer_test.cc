@@ -19,7 +19,7 @@ Ops dry_layer(const ReferencePoint& point) {
   dry.weights = WeightOrigin::kNone;
   dry.model.attention.prefill_chunk = 2048;  // the published benchmark has no chunks
   const std::unique_ptr<Model> model =
-      open_preset(find_preset("deepseek-r1-nvfp4").value(), dry).value();
+      open_model(ModelSource::describe(find_preset("deepseek-r1-nvfp4").value()), {}, dry).value();
   BatchShape shape;
   if (point.phase == "decode") {
     shape.decode = {.count = point.batch, .new_tokens = 1, .cached = kReferenceContext - 1};

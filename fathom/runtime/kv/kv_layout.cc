@@ -9,19 +9,6 @@ namespace {
 
 constexpr int64_t kLayerAlignment = 64;
 
-struct FormatRow {
-  std::string_view cache_dtype;  // as on the command line
-  Format activations;            // kNone: any
-  Format format;
-};
-
-// First match wins.
-constexpr FormatRow kFormatRows[] = {{"auto", Format::kF32, Format::kF32},
-                                     {"auto", Format::kBf16, Format::kBf16},
-                                     {"f32", Format::kNone, Format::kF32},
-                                     {"bf16", Format::kNone, Format::kBf16},
-                                     {"fp8_e4m3", Format::kNone, Format::kE4m3}};
-
 // Bytes of one layer, padded so that the next one is aligned; nothing if they overflow.
 std::optional<int64_t> layer_bytes(const KvLayout& layout, int64_t num_pages) {
   const auto rows = checked_mul(num_pages, layout.page_size);
@@ -32,16 +19,6 @@ std::optional<int64_t> layer_bytes(const KvLayout& layout, int64_t num_pages) {
 }
 
 }  // namespace
-
-Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations) {
-  for (const FormatRow& row : kFormatRows) {
-    if (row.cache_dtype != cache_dtype) continue;
-    if (row.activations == Format::kNone || row.activations == activations) return row.format;
-  }
-  return unsupported(str_cat("--kv-cache-dtype is ", cache_dtype, " with ",
-                             format_name(activations),
-                             " activations, expected auto, f32, bf16 or fp8_e4m3"));
-}
 
 Result<int64_t> kv_cache_bytes(const KvLayout& layout, int64_t num_pages) {
   FATHOM_CHECK(num_pages >= 0, "negative number of pages");

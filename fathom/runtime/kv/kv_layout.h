@@ -1,4 +1,4 @@
-// The format of the KV cache by name, and the memory that holds its pages.
+// The memory that holds the pages of the KV cache.
 //
 // MLA keeps one row per token and layer, shared by all heads: the normed latent c and the rotated
 // key part k_pe (DeepSeek-V2, arXiv 2405.04434, section 2.1). The model says how wide a row is and
@@ -26,10 +26,6 @@ namespace fathom {
 
 /// Raised whenever the meaning of the bytes in a page changes.
 inline constexpr int kKvLayoutVersion = 1;
-
-/// The format of `--kv-cache-dtype`: `auto` (as the activations), `f32`, `bf16` or `fp8_e4m3`.
-/// Errors: Unsupported, naming the flag and the choices.
-Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations);
 
 /// Bytes of a cache of num_pages >= 0 pages, alignment included. Errors: InvalidArgument when the
 /// number does not fit 63 bits.

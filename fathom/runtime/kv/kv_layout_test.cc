@@ -10,22 +10,6 @@ KvLayout v3_layout(Format format) {
   return {.num_layers = 61, .width = 576, .format = format, .page_size = 64};
 }
 
-TEST(KvFormat, AutoFollowsTheActivations) {
-  EXPECT_EQ(choose_kv_format("auto", Format::kBf16).value(), Format::kBf16);
-  EXPECT_EQ(choose_kv_format("auto", Format::kF32).value(), Format::kF32);
-  EXPECT_EQ(choose_kv_format("bf16", Format::kF32).value(), Format::kBf16);
-  EXPECT_EQ(choose_kv_format("f32", Format::kBf16).value(), Format::kF32);
-  EXPECT_EQ(choose_kv_format("fp8_e4m3", Format::kBf16).value(), Format::kE4m3);
-}
-
-TEST(KvFormat, NamesFlagAndChoicesWhenRefused) {
-  const Result<Format> result = choose_kv_format("nvfp4", Format::kBf16);
-
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(result.status().message().find("--kv-cache-dtype is nvfp4"), std::string::npos);
-}
-
 // deepseek-v3 notes, 2.20: bytes per token over all layers.
 TEST(KvCacheBytes, AreThoseOfThePublishedTable) {
   EXPECT_EQ(v3_layout(Format::kBf16).bytes_per_token(), 70'272);
