@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/config/engine_flags.h"
 #include "cli/engine/text_engine.h"
-#include "cli/flags.h"
-#include "cli/integers.h"
 #include "cli/io/chat_input.h"
 #include "cli/io/line_reader.h"
 #include "cli/io/terminal.h"
@@ -16,12 +15,10 @@ namespace fathom::cli {
 namespace {
 
 struct Flags {
-  ModelFlags model;
   SamplingFlags sampling;
   std::string system;
   std::string chat_format;
   std::string thinking = "default";
-  EngineOptions engine;
 };
 
 constexpr const char* kHelp =
@@ -123,18 +120,19 @@ class ChatSession {
 };
 
 Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
-  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
-  FATHOM_ASSIGN(const ChatFormat* const format, chat_format_of_model(directory, flags.chat_format));
-  FATHOM_ASSIGN(const SamplingParams defaults, default_sampling_of(directory));
-  FATHOM_ASSIGN(SamplingParams params, sampling_params(flags.sampling, defaults));
-  FATHOM_TRY(validate(params, tokenizer.vocab_size()));
-  FATHOM_ASSIGN(const auto engine,
-                open_engine(flags.model, globals, directory, std::move(tokenizer), flags.engine));
+  FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine));
+  const ModelSource& files = model.source.model;
+  FATHOM_ASSIGN(const ChatFormat* const format,
+                chat_format_of_model(files.config.model_type, model.options.model,
+                                     *model.source.tokenizer, flags.chat_format));
+  FATHOM_ASSIGN(SamplingParams params,
+                sampling_params(flags.sampling, sampling_defaults(files.generation)));
+  FATHOM_TRY(validate(params, model.source.tokenizer->vocab_size()));
+  FATHOM_ASSIGN(const auto engine, load_engine(std::move(model), globals));
   install_interrupt_handler();
   if (!globals.quiet && stdout_is_terminal()) {
     std::printf("%s, prompt format %s, context %lld tokens. /help lists commands.\n",
-                flags.model.model.c_str(), std::string(format->name()).c_str(),
+                globals.engine.model.c_str(), std::string(format->name()).c_str(),
                 static_cast<long long>(engine->memory_plan().max_model_len));
   }
   ChatSession session(flags, *engine, *format, std::move(params));
@@ -144,24 +142,19 @@ Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
 
 }  // namespace
 
-Command add_chat(CLI::App& app) {
+Command add_chat(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
-  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
-      ->required();
   sub->add_option("--system", flags->system, "System message");
   sub->add_option("--chat-format", flags->chat_format,
                   "v2, v2.5, v3, r1 or v3.1 (default: by model)");
   sub->add_option("--thinking", flags->thinking, "default, on or off")
       ->check(CLI::IsMember({"default", "on", "off"}));
-  sub->add_option("--max-model-len", flags->engine.max_model_len,
-                  "Context to make room for (default: the model's, at most 8192)")
-      ->check(integer_range(int64_t{1}, int64_t{1} << 24));
   add_sampling_flags(*sub, flags->sampling);
-  add_model_flags(*sub, flags->model);
-  add_device_flags(*sub, flags->model);
-  add_engine_flags(*sub, flags->engine);
-  return {sub, [flags](const GlobalFlags& globals) { return chat(*flags, globals); }};
+  add_engine_flags(*sub, globals.engine, kConverse,
+                   {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
+                    OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+  return {sub, [flags](const GlobalFlags& given) { return chat(*flags, given); }};
 }
 
 }  // namespace fathom::cli

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/flags.h"
 #include "cli/io/terminal.h"
+#include "fathom/api/open.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/core/catalog.h"
@@ -164,8 +164,8 @@ void print_json(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
 }
 
 Result<int> doctor(const Flags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
-  FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
+  FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
+  const int threads = thread_count(globals.engine);
   Peaks peaks;
   if (!flags.no_measure) {
     FATHOM_ASSIGN(const auto pool, ThreadPool::create(threads, PinThreads::kYes));

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "cli/command.h"
+#include "cli/config/engine_flags.h"
 #include "cli/engine/model_setup.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
@@ -27,7 +28,7 @@ constexpr int64_t kPerplexityBlock = 511;
 constexpr int64_t kGreedyTokens = 64;
 
 struct Flags {
-  ModelFlags model;
+  EngineOptions engine;
   std::string text;
   std::string vectors;
   std::string ids;
@@ -45,15 +46,16 @@ std::string scientific(double value) {
 
 Result<std::unique_ptr<ForwardSession>> make_session(const Model& model,
                                                      const Machine& machine,
-                                                     const ModelFlags& flags,
+                                                     const EngineOptions& engine,
                                                      int64_t longest,
                                                      bool draft) {
   SessionOptions options;
-  place_session(machine, flags, options);
+  options.cuda_graphs = engine.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
+  options.pins = engine.pins;
   options.max_tokens = longest;
   options.prefill_logits = LogitRows::kAll;
   options.draft = draft;
-  return ForwardSession::create(model, *machine.pool, options);
+  return ForwardSession::create(model, machine.compute(), options);
 }
 
 Result<int> eval_perplexity(const Flags& flags,
@@ -66,7 +68,7 @@ Result<int> eval_perplexity(const Flags& flags,
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
   FATHOM_ASSIGN(const auto session,
-                make_session(*opened.model, machine, flags.model, kPerplexityBlock + 1, false));
+                make_session(*opened.model, machine, flags.engine, kPerplexityBlock + 1, false));
   ProgressBar bar("scoring tokens", quiet);
   FATHOM_ASSIGN(const Perplexity result,
                 perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
@@ -94,7 +96,7 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
     if (t.name.ends_with(".input_ids") && !t.shape.empty()) longest = std::max(longest, t.shape[0]);
   }
   FATHOM_ASSIGN(const auto session,
-                make_session(*opened.model, machine, flags.model, longest + kGreedyTokens,
+                make_session(*opened.model, machine, flags.engine, longest + kGreedyTokens,
                              opened.model->has_draft()));
   const VectorBudget budget;
   FATHOM_ASSIGN(const VectorComparison result,
@@ -111,8 +113,9 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
   std::printf(
       "activations %s: max abs logit difference %s, cosine %s (worst row %s), same first choice %s "
       "%%\n",
-      flags.model.dtype.c_str(), scientific(result.max_abs_logit()).c_str(),
-      format_fixed(result.cosine(), 7).c_str(), format_fixed(result.min_cosine(), 7).c_str(),
+      std::string(format_name(opened.model->options().activations)).c_str(),
+      scientific(result.max_abs_logit()).c_str(), format_fixed(result.cosine(), 7).c_str(),
+      format_fixed(result.min_cosine(), 7).c_str(),
       format_fixed(100 * result.top1_share(), 2).c_str());
   std::printf(
       "hidden states: max abs difference %s; router: %lld of %lld choices equal, weights "
@@ -120,7 +123,7 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
       scientific(result.max_abs_hidden).c_str(), static_cast<long long>(result.router_equal),
       static_cast<long long>(result.router_choices),
       scientific(result.max_abs_router_weight).c_str());
-  const auto missed = check_vectors(result, budget, flags.model.dtype == "f32");
+  const auto missed = check_vectors(result, budget, flags.engine.dtype == Format::kF32);
   for (const std::string& line : missed)
     std::printf("missed: %s\n", line.c_str());
   std::printf("%s\n", missed.empty() ? "ok" : "FAILED");
@@ -176,7 +179,7 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Mac
     bytes += rows * vocabulary * 4;
   }
   FATHOM_ASSIGN(const auto session,
-                make_session(*opened.model, machine, flags.model, longest, false));
+                make_session(*opened.model, machine, flags.engine, longest, false));
   const std::string header = format_safetensors_header(tensors, {{"format", "pt"}});
   FATHOM_ASSIGN(AtomicFile file,
                 AtomicFile::create(flags.logits_out,
@@ -221,9 +224,9 @@ Result<int> eval_comparison(const Flags& flags,
                             const GlobalFlags& globals,
                             const Machine& machine) {
   FATHOM_ASSIGN(const auto sequences, comparison_input(flags, opened));
-  ModelFlags other_flags = flags.model;
-  other_flags.model = flags.compare;
-  FATHOM_ASSIGN(const OpenedModel reference, open_for(other_flags, globals, machine, false));
+  EngineOptions other = flags.engine;
+  other.model = flags.compare;
+  FATHOM_ASSIGN(const OpenedModel reference, open_for(other, globals, machine, false));
   const int64_t width = opened.model->config().vocab_size;
   const int64_t other_width = reference.model->config().vocab_size;
   if (width != other_width) {
@@ -235,9 +238,10 @@ Result<int> eval_comparison(const Flags& flags,
   for (const auto& ids : sequences)
     longest = std::max(longest, ids.size());
   const auto length = static_cast<int64_t>(longest);
-  FATHOM_ASSIGN(const auto found, make_session(*opened.model, machine, flags.model, length, false));
+  FATHOM_ASSIGN(const auto found,
+                make_session(*opened.model, machine, flags.engine, length, false));
   FATHOM_ASSIGN(const auto expected,
-                make_session(*reference.model, machine, flags.model, length, false));
+                make_session(*reference.model, machine, flags.engine, length, false));
   ProgressBar bar("comparing tokens", globals.quiet);
   FATHOM_ASSIGN(const LogitComparison c,
                 compare_logits(*expected, *found, sequences,
@@ -292,9 +296,9 @@ Status check_flags(const Flags& flags) {
 
 Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_TRY(check_flags(flags));
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, flags.model.device));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   FATHOM_ASSIGN(const OpenedModel opened,
-                open_for(flags.model, globals, machine, !flags.vectors.empty()));
+                open_for(flags.engine, globals, machine, !flags.vectors.empty()));
   if (!flags.compare.empty()) {
     return eval_comparison(flags, opened, globals, machine);
   }
@@ -305,12 +309,10 @@ Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
 
 }  // namespace
 
-Command add_eval(CLI::App& app) {
+Command add_eval(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
       "eval", "Perplexity, comparison with reference outputs, logits of given ids");
-  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
-      ->required();
   sub->add_option("--ppl", flags->text, "Perplexity of this text file, in blocks of 511 tokens")
       ->check(not_empty("a file"));
   sub->add_option("--vectors", flags->vectors,
@@ -328,9 +330,13 @@ Command add_eval(CLI::App& app) {
   sub->add_option("--min-top1", flags->min_top1,
                   "With --compare: exit 1 below this share of equal first choices")
       ->check(finite_range(0, 1));
-  add_model_flags(*sub, flags->model);
-  add_device_flags(*sub, flags->model);
-  return {sub, [flags](const GlobalFlags& globals) { return eval(*flags, globals); }};
+  add_engine_flags(
+      *sub, globals.engine, kForward,
+      {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers, OptionGroup::kKernels});
+  return {sub, [flags](const GlobalFlags& given) {
+            flags->engine = given.engine;
+            return eval(*flags, given);
+          }};
 }
 
 }  // namespace fathom::cli

@@ -6,25 +6,19 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/config/engine_flags.h"
 #include "cli/engine/model_setup.h"
-#include "cli/flags.h"
 #include "cli/inspect_plan.h"
-#include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "fathom/kernels/core/kernel_set.h"
 #include "fathom/models/explain.h"
-#include "fathom/models/registry.h"
-#include "fathom/os/cpu_info.h"
-#include "fathom/os/file.h"
-#include "fathom/weights/loader.h"
 
 namespace fathom::cli {
 namespace {
 
 struct Flags {
-  ModelFlags model;
   std::string explain;
-  PlanOptions plan;
+  std::string device;
 };
 
 // A model without weights and where its description came from.
@@ -35,43 +29,24 @@ struct Subject {
   bool is_preset = false;
 };
 
-Result<Subject> open_subject(const Flags& flags) {
-  FATHOM_TRY(check_source(flags.model));
-  ModelOptions options;
-  FATHOM_ASSIGN(options.activations, parse_format(flags.model.dtype));
-  FATHOM_ASSIGN(options.moe.strategy, parse_moe_strategy(flags.model.moe));
-  options.attention.always_absorbed = flags.model.attention == "absorbed";
-  options.attention.fused_rope = flags.model.attention == "fused_rope";
-  options.draft = !flags.explain.empty();
-  OpenOptions dry;
-  dry.model = options;
-  dry.weights = WeightOrigin::kNone;
+Result<Subject> open_subject(const Flags& flags, const EngineOptions& given) {
+  FATHOM_ASSIGN(const EngineOptions options, checked_options(given, SourceUse::kShapes));
+  FATHOM_ASSIGN(const ModelSource source, open_source(options, SourceUse::kShapes));
+  OpenOptions dry{.model = model_options(options), .weights = WeightOrigin::kNone};
+  dry.model.draft = !flags.explain.empty();
   Subject subject;
-  const std::string& name = flags.model.preset;
-  if (!name.empty()) {
-    Result<Preset> preset = find_preset(name);
-    if (!preset.ok()) return invalid_argument(str_cat("--as: ", preset.status().message()));
-    if (!flags.model.format.empty()) {
-      FATHOM_ASSIGN(preset.value().formats, preset_formats(flags.model.format));
-    }
-    subject.title = str_cat(name, " (built-in description, no files)");
+  FATHOM_ASSIGN(subject.model, open_model(source, options.placement, dry));
+  if (!source.checkpoint) {
+    subject.title = str_cat(source.title, " (built-in description, no files)");
     subject.is_preset = true;
-    FATHOM_ASSIGN(subject.model, open_preset(preset.value(), dry));
     return subject;
   }
-  if (flags.model.model.empty()) {
-    return invalid_argument("inspect needs a MODEL, or --as PRESET for a built-in description");
-  }
-  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
-  FATHOM_ASSIGN(const OpenedFolder folder, open_folder(directory));
-  const Checkpoint& checkpoint = folder.checkpoint;
-  const QuantConfig& declared = folder.declared;
-  FATHOM_ASSIGN(subject.model, open_model(checkpoint, folder.config, dry));
-  subject.title = str_cat(directory, " (", checkpoint.file_names().size(), " files, ",
+  const Checkpoint& checkpoint = *source.checkpoint;
+  subject.title = str_cat(source.title, " (", checkpoint.file_names().size(), " files, ",
                           format_bytes(checkpoint.total_bytes()), ")");
-  if (declared.algo != QuantAlgo::kNone) {
-    subject.notes.push_back(str_cat("declared as ", quant_algo_name(declared.algo), " by ",
-                                    declared.source, "; the tensors decide"));
+  if (source.declared.algo != QuantAlgo::kNone) {
+    subject.notes.push_back(str_cat("declared as ", quant_algo_name(source.declared.algo), " by ",
+                                    source.declared.source, "; the tensors decide"));
   }
   for (const std::string& warning : checkpoint.warnings())
     subject.notes.push_back(warning);
@@ -125,13 +100,15 @@ Result<int> explain(const Model& model, const std::string& op, const KernelSet& 
 }
 
 Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
+  FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
   const KernelSet kernels = KernelSet::for_cpu(isa);
-  FATHOM_ASSIGN(Subject subject, open_subject(flags));
-  PlanOptions plan = flags.plan;
-  FATHOM_ASSIGN(plan.threads, resolve_threads(globals.threads));
-  plan.kernels = &kernels;
-  plan.preset = subject.is_preset;
+  FATHOM_ASSIGN(Subject subject, open_subject(flags, globals.engine));
+  const PlanOptions plan{.device = flags.device,
+                         .max_model_len = globals.engine.max_model_len,
+                         .max_num_seqs = globals.engine.max_num_seqs,
+                         .threads = thread_count(globals.engine),
+                         .preset = subject.is_preset,
+                         .kernels = &kernels};
   if (!flags.explain.empty()) {
     return explain(*subject.model, flags.explain, kernels);
   }
@@ -149,35 +126,17 @@ Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
 
 }  // namespace
 
-Command add_inspect(CLI::App& app) {
+Command add_inspect(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub =
       app.add_subcommand("inspect", "Configuration, formats, memory plan and kernel plan");
-  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache");
-  sub->add_option("--as", flags->model.preset, "A built-in description, such as deepseek-r1-nvfp4");
-  sub->add_option("--format", flags->model.format,
-                  "With --as: bf16, fp8_block, nvfp4, fp8, int8, w4a8 or w4a8_group weights");
-  sub->add_option("--dtype", flags->model.dtype, "Activations: bf16 or f32")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
-  sub->add_option("--device", flags->plan.device,
+  sub->add_option("--device", flags->device,
                   "Plan for cpu, h200, h100, b200 or gb200, with a count: 8xh200");
-  sub->add_option("--max-model-len", flags->plan.max_model_len,
-                  "Context to plan for; 0: the model's")
-      ->check(integer_range(int64_t{0}, int64_t{1} << 24));
-  sub->add_option("--max-num-seqs", flags->plan.max_num_seqs, "Sequences to plan for")
-      ->check(integer_range(int64_t{1}, int64_t{1} << 16))
-      ->capture_default_str();
-  sub->add_option("--moe", flags->model.moe, "How experts run: auto, grouped, sorted or fused")
-      ->check(CLI::IsMember({"auto", "grouped", "sorted", "fused"}))
-      ->capture_default_str();
-  sub->add_option(
-         "--attention", flags->model.attention,
-         "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation")
-      ->check(CLI::IsMember({"auto", "absorbed", "fused_rope"}))
-      ->capture_default_str();
   sub->add_option("--explain", flags->explain, "Why an op gets its kernel, such as q_b_proj");
-  return {sub, [flags](const GlobalFlags& globals) { return inspect(*flags, globals); }};
+  add_engine_flags(*sub, globals.engine, kDryPlan,
+                   {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers,
+                    OptionGroup::kMemory, OptionGroup::kKernels});
+  return {sub, [flags](const GlobalFlags& given) { return inspect(*flags, given); }};
 }
 
 }  // namespace fathom::cli

@@ -5,9 +5,8 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/config/engine_flags.h"
 #include "cli/engine/text_engine.h"
-#include "cli/flags.h"
-#include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
@@ -17,15 +16,12 @@ namespace fathom::cli {
 namespace {
 
 struct Flags {
-  ModelFlags model;
   SamplingFlags sampling;
   std::string prompt;
   std::string file;
   std::string ids_out;
   bool prompt_given = false;
   bool echo = false;
-  int64_t max_model_len = 0;
-  EngineOptions engine;
 };
 
 Result<std::string> read_prompt(const Flags& flags) {
@@ -38,10 +34,10 @@ Result<std::string> read_prompt(const Flags& flags) {
 }
 
 Result<int> run(const Flags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model.model));
-  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(directory));
-  FATHOM_ASSIGN(const SamplingParams defaults, default_sampling_of(directory));
-  FATHOM_ASSIGN(const SamplingParams params, sampling_params(flags.sampling, defaults));
+  FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine));
+  const Tokenizer& tokenizer = *model.source.tokenizer;
+  FATHOM_ASSIGN(const SamplingParams params,
+                sampling_params(flags.sampling, sampling_defaults(model.source.model.generation)));
   FATHOM_TRY(validate(params, tokenizer.vocab_size()));
   if (!flags.ids_out.empty()) FATHOM_TRY(check_writable(flags.ids_out));
   FATHOM_ASSIGN(const std::string text, read_prompt(flags));
@@ -51,14 +47,17 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
   const std::vector<int32_t> prompt = tokenizer.encode(
       text, {.add_bos = AddBos::kAsConfigured, .added_tokens = AddedTokens::kParse});
   const auto prompt_length = static_cast<int64_t>(prompt.size());
-  const int64_t length = flags.max_model_len > 0 ? flags.max_model_len
-                         : params.max_tokens     ? prompt_length + *params.max_tokens
-                                                 : 0;
-  EngineOptions options = flags.engine;
-  options.max_model_len = length;
-  FATHOM_ASSIGN(const auto engine,
-                open_engine(flags.model, globals, directory, std::move(tokenizer),
-                            std::move(options), prompt_length));
+  if (model.options.max_model_len == 0 && params.max_tokens) {
+    const int64_t length = prompt_length + *params.max_tokens;
+    const int64_t context = model.source.model.config.max_position_embeddings;
+    if (length > context) {
+      return invalid_argument(str_cat("prompt and answer need room for ", length,
+                                      " tokens, but the model's context holds ", context,
+                                      "; shorten the prompt, or lower --max-tokens"));
+    }
+    model.options.max_model_len = length;
+  }
+  FATHOM_ASSIGN(const auto engine, load_engine(std::move(model), globals, prompt_length));
   if (flags.echo) std::printf("%s", text.c_str());
   install_interrupt_handler();
   bool interrupted = false;
@@ -79,29 +78,22 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
 
 }  // namespace
 
-Command add_run(CLI::App& app) {
+Command add_run(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("run", "Complete a prompt");
-  sub->add_option("MODEL", flags->model.model, "Model directory, or ORG/NAME in the local cache")
-      ->required();
   CLI::Option* prompt = sub->add_option("-p,--prompt", flags->prompt, "The prompt");
   sub->add_option("-f,--file", flags->file, "File with the prompt, - for standard input")
       ->check(not_empty("a file, or - for standard input"))
       ->excludes(prompt);
   sub->add_option("--ids-out", flags->ids_out, "Write the generated ids to this file, as JSON");
   sub->add_flag("--echo", flags->echo, "Print the prompt before the answer");
-  flags->model.context_for_answer = true;
-  sub->add_option("--max-model-len", flags->max_model_len,
-                  "Context to make room for (default: prompt and --max-tokens)")
-      ->check(integer_range(int64_t{1}, int64_t{1} << 24))
-      ->each([flags](const std::string&) { flags->model.context_for_answer = false; });
   add_sampling_flags(*sub, flags->sampling);
-  add_model_flags(*sub, flags->model);
-  add_device_flags(*sub, flags->model);
-  add_engine_flags(*sub, flags->engine);
-  return {sub, [flags, prompt](const GlobalFlags& globals) {
+  add_engine_flags(*sub, globals.engine, kComplete,
+                   {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
+                    OptionGroup::kMemory, OptionGroup::kKernels});
+  return {sub, [flags, prompt](const GlobalFlags& given) {
             flags->prompt_given = prompt->count() > 0;
-            return run(*flags, globals);
+            return run(*flags, given);
           }};
 }
 

@@ -42,7 +42,12 @@ Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
                                          const std::string& directory,
                                          const Flags& flags) {
   FATHOM_ASSIGN(const ChatConversation conversation, read_conversation(flags.chat));
-  FATHOM_ASSIGN(const ChatFormat* format, chat_format_of_model(directory, flags.chat_format));
+  std::string model_type;
+  if (flags.chat_format.empty()) {
+    FATHOM_ASSIGN(model_type, model_type_of(directory));
+  }
+  FATHOM_ASSIGN(const ChatFormat* format,
+                chat_format_of_model(model_type, directory, tokenizer, flags.chat_format));
   ChatOptions options;
   if (flags.thinking == "on") options.thinking = Thinking::kOn;
   if (flags.thinking == "off") options.thinking = Thinking::kOff;

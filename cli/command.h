@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/base/status.h"
+#include "fathom/api/options.h"
 
 // The parser's header takes seconds to compile; whoever adds flags includes it.
 namespace CLI {
@@ -30,14 +30,15 @@ enum ExitCode : int {
 /// The exit code of an error; the one table.
 int exit_code_of(StatusCode code);
 
-/// Flags that every command takes.
+/// Flags that every command takes, and the options of the engine that it takes.
 struct GlobalFlags {
   int verbose = 0;
   bool quiet = false;
   std::string log_level = "info";
   std::string color = "auto";
-  int threads = 0;           ///< 0: one a physical core this process may use
-  std::string isa = "auto";  ///< may only lower what the machine has
+  std::string config_file;
+  std::string print_config;  ///< yaml or json: print what counts, and where it comes from
+  EngineOptions engine;
 };
 
 using Action = std::function<Result<int>(const GlobalFlags&)>;
@@ -48,16 +49,17 @@ struct Command {
   Action action;
 };
 
-Command add_run(CLI::App& app);
-Command add_chat(CLI::App& app);
-Command add_inspect(CLI::App& app);
+// Those with `flags` fill its options of the engine; it must live as long as `app`.
+Command add_run(CLI::App& app, GlobalFlags& flags);
+Command add_chat(CLI::App& app, GlobalFlags& flags);
+Command add_inspect(CLI::App& app, GlobalFlags& flags);
 Command add_doctor(CLI::App& app);
 Command add_tokenize(CLI::App& app);
-Command add_eval(CLI::App& app);
+Command add_eval(CLI::App& app, GlobalFlags& flags);
 Command add_synth(CLI::App& app);
 Command add_quantize(CLI::App& app);
-Command add_bench(CLI::App& app);
-Command add_trace(CLI::App& app);
+Command add_bench(CLI::App& app, GlobalFlags& flags);
+Command add_trace(CLI::App& app, GlobalFlags& flags);
 Command add_roofline(CLI::App& app);
 
 }  // namespace fathom::cli

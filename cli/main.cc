@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/config/print_config.h"
+#include "cli/config/value_sources.h"
 #include "cli/flags.h"
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
@@ -120,16 +122,16 @@ int report(const Status& status) {
 
 int run_program(int argc, char** argv) {
   CLI::App app{"fathom: inference for the DeepSeek family, native, on this machine", "fathom"};
-  app.set_version_flag("--version", "fathom " FATHOM_VERSION);
+  app.set_version_flag("--version", "fathom " FATHOM_VERSION)->configurable(false);
   app.require_subcommand(1);
   GlobalFlags globals;
-  std::string config_file;
-  add_global_flags(app, globals, config_file);
+  add_global_flags(app, globals);
   app.fallthrough();
-  std::vector<Command> commands{add_run(app),    add_chat(app),     add_inspect(app),
-                                add_doctor(app), add_tokenize(app), add_eval(app),
-                                add_synth(app),  add_quantize(app), add_bench(app),
-                                add_trace(app),  add_roofline(app)};
+  std::vector<Command> commands{
+      add_run(app, globals),   add_chat(app, globals), add_inspect(app, globals),
+      add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
+      add_synth(app),          add_quantize(app),      add_bench(app, globals),
+      add_trace(app, globals), add_roofline(app)};
   app.add_subcommand("version", "Print the version")->callback([] {
     std::printf("fathom %s\n", FATHOM_VERSION);
   });
@@ -137,6 +139,9 @@ int run_program(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::printf("%s", innermost(app).help().c_str());
+    return kExitOk;
+  } catch (const CLI::CallForAllHelp&) {
+    std::printf("%s", print_all_flags(app).c_str());
     return kExitOk;
   } catch (const CLI::CallForVersion&) {
     std::printf("fathom %s\n", FATHOM_VERSION);
@@ -146,10 +151,17 @@ int run_program(int argc, char** argv) {
   }
   for (Command& command : commands) {
     if (!command.app->parsed()) continue;
-    if (Status s = fill_from_environment_and_config(app, *command.app, config_file); !s.ok()) {
-      return report(s);
-    }
+    const Result<ValueSources> sources =
+        fill_from_environment_and_config(app, *command.app, globals.config_file);
+    if (!sources.ok()) return report(sources.status());
     if (Status s = apply_log_flags(globals); !s.ok()) return report(s);
+    if (!globals.print_config.empty()) {
+      const bool json = globals.print_config == "json";
+      const std::string text =
+          print_config(app, *command.app, *sources, json ? ConfigStyle::kJson : ConfigStyle::kYaml);
+      std::printf("%s", text.c_str());
+      return kExitOk;
+    }
     Result<int> result = command.action(globals);
     return result.ok() ? result.value() : report(result.status());
   }

@@ -7,6 +7,8 @@ program=${1:-build/release/fathom}
 mkdir -p docs/generated
 "$program" bench kernel --catalogue --out-file docs/generated/kernel_catalogue.md
 echo "docs: docs/generated/kernel_catalogue.md"
+"$program" --help-all >docs/generated/flags.md
+echo "docs: docs/generated/flags.md"
 for preset in deepseek-r1-nvfp4 deepseek-v3-fp8 deepseek-v2-lite; do
   "$program" trace --dry --as "$preset" --isa avx512 --source-links ../../.. --quiet \
     --out-dir "docs/generated/$preset" --force >/dev/null

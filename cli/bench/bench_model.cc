@@ -7,6 +7,7 @@
 
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
+#include "cli/config/engine_flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "fathom/bench/peaks.h"
@@ -80,9 +81,9 @@ Result<OpTotals> record_pass(ForwardSession& session, const std::function<Status
 }  // namespace
 
 Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, flags.model.device));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   ThreadPool& pool = *machine.pool;
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.model, globals, machine));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine));
   if (machine.gpu != nullptr) return bench_model_on_gpu(flags, machine, opened);
   const Model& model = *opened.model;
   const int64_t vocabulary = model.config().vocab_size;
@@ -90,7 +91,7 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   options.sequences = flags.batch;
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
   options.kernels = machine.kernels.get();
-  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, pool, options));
+  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
   const auto prefix = random_tokens(flags.depth, vocabulary, 2);
   // One pass of each kind touches all memory that the model needs, before the benchmark takes
@@ -151,22 +152,14 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   std::printf(
       "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
       "buffers of the benchmark\n",
-      format_bytes(model.weights().bytes()).c_str(), format_bytes(session->kv_bytes()).c_str(),
-      format_bytes(session->memory_bytes() - session->kv_bytes()).c_str(),
+      format_bytes(model.weights().bytes()).c_str(), format_bytes(session->executor().cache().bytes()).c_str(),
+      format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes()).c_str(),
       format_bytes(peak_bytes).c_str());
   return kExitOk;
 }
 
-void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
+void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals) {
   CLI::App* sub = bench.add_subcommand("model", "Prefill and decode rates of a whole model");
-  sub->add_option("MODEL", flags.model.model, "Model directory, or ORG/NAME in the local cache");
-  sub->add_option("--as", flags.model.preset, "A built-in description, with --dummy-weights");
-  sub->add_option("--format", flags.model.format,
-                  "With --as: bf16, fp8_block, nvfp4, fp8, int8, w4a8 or w4a8_group");
-  sub->add_option("--layers", flags.model.layers,
-                  "With --as: the first layers only, where the whole does not fit; 0: all")
-      ->check(integer_range(int64_t{0}, int64_t{1024}));
-  sub->add_flag("--dummy-weights", flags.model.dummy_weights, "Random weights, no files read");
   sub->add_option("-p,--prompt", flags.prompt, "Prompt tokens; 0 skips prefill")
       ->check(integer_range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
@@ -185,8 +178,10 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags) {
   sub->add_option("--ops", flags.ops, "Ops listed, those that cost most first; 0: all")
       ->check(integer_range(0, 10'000))
       ->capture_default_str();
-  add_model_flags(*sub, flags.model);
-  add_device_flags(*sub, flags.model);
+  add_engine_flags(*sub, globals.engine, kForward,
+                   {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,
+                    OptionGroup::kNumbers, OptionGroup::kKernels},
+                   {"pin"});
 }
 
 }  // namespace fathom::cli

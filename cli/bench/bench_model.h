@@ -10,7 +10,7 @@
 namespace fathom::cli {
 
 struct BenchModelFlags {
-  ModelFlags model;
+  EngineOptions engine;
   int64_t prompt = 512;
   int64_t generate = 128;
   int64_t depth = 0;
@@ -19,7 +19,7 @@ struct BenchModelFlags {
   int ops = 10;  ///< listed; 0: all
 };
 
-void add_bench_model(CLI::App& bench, BenchModelFlags& flags);
+void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals);
 Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals);
 
 }  // namespace fathom::cli

@@ -26,7 +26,7 @@ Result<Rate> time_decode(ForwardSession& session,
         random_tokens(flags.batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
     const int64_t begin = monotonic_ns();
     for (int64_t i = 0; i < flags.generate; ++i) {
-      FATHOM_TRY(session.decode_greedy(
+      FATHOM_TRY(session.decode_sampled(
           std::span(tokens).subspan(static_cast<size_t>(i * flags.batch), next.size()), next));
     }
     if (r >= 0) seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
@@ -55,7 +55,7 @@ double floor_us(const Cost& cost, const Peaks& peaks) {
 template <class Timed>
 Result<OpTimes> op_times(const Peaks& peaks, const Timed& timed) {
   Recorder recorder(RecordLevel::kTimed, 1 << 14);
-  FATHOM_ASSIGN(const GpuRunner::TimedStep step, timed(recorder));
+  FATHOM_ASSIGN(const TimedStep step, timed(recorder));
   const std::vector<OpRecord> records = recorder.records();
   OpTimes out;
   out.step_us = step.step_us;
@@ -96,9 +96,9 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   options.sequences = flags.batch;
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
   options.chunk = std::max<int64_t>(options.chunk, std::min<int64_t>(flags.prompt, 4096));
-  place_session(machine, flags.model, options);
+  options.cuda_graphs = flags.engine.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   FATHOM_ASSIGN(const Peaks peaks, measure_gpu_peaks(machine.gpu->info(), machine.gpu->stream()));
-  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, *machine.pool, options));
+  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
 
   std::vector<Rate> rates;
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
@@ -114,8 +114,8 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
               format_fixed(peaks.read_gbps, 0).c_str(), peaks.source.c_str());
   std::printf(
       "decode: %s us a step with metadata, choice and host; cuda graphs %s (%lld captured)\n",
-      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(), flags.model.cuda_graphs.c_str(),
-      static_cast<long long>(session->num_graphs()));
+      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(),
+      flags.engine.cuda_graphs ? "on" : "off", static_cast<long long>(session->executor().num_graphs()));
 
   FATHOM_TRY(session->pretend_prefix(flags.depth, 5));
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);
@@ -135,8 +135,8 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   print_ops("decode op (kernel, variant)", decode_ops.totals, peaks, flags.ops);
   std::printf("\nmemory of the GPU: weights %s, cache %s, steps %s\n",
               format_bytes(model.weights().bytes()).c_str(),
-              format_bytes(session->kv_bytes()).c_str(),
-              format_bytes(session->memory_bytes() - session->kv_bytes()).c_str());
+              format_bytes(session->executor().cache().bytes()).c_str(),
+              format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes()).c_str());
   return kExitOk;
 }
 

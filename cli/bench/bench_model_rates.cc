@@ -96,9 +96,10 @@ void print_rates(const OpenedModel& opened,
   int64_t parameters = 0;
   for (const WeightSummary& s : opened.model->weights().summary())
     parameters += s.parameters;
+  const std::string format = find_option("format")->get(flags.engine);
   MarkdownTable table({"model", "size", "params", "backend", "threads", "test", "t/s", "range"});
   for (const Rate& r : rates) {
-    table.add({opened.title + (flags.model.format.empty() ? "" : " " + flags.model.format),
+    table.add({opened.title + (format.empty() ? "" : " " + format),
                format_bytes(opened.model->weights().bytes()),
                format_fixed(static_cast<double>(parameters) * 1e-9, 2) + " B", std::string(backend),
                std::string(threads), r.test, format_fixed(r.tokens_per_s, 2),

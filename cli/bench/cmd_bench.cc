@@ -12,6 +12,7 @@
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "cli/trace/planned_device.h"
+#include "fathom/api/open.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/files/catalogue.h"
 #include "fathom/bench/files/compare.h"
@@ -135,8 +136,8 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
   options.isolation =
       flags.in_process ? BenchIsolation::kInProcess : BenchIsolation::kChildPerKernel;
-  FATHOM_ASSIGN(options.isa, limit_isa(globals.isa, best_isa()));
-  FATHOM_ASSIGN(options.num_threads, resolve_threads(globals.threads));
+  FATHOM_ASSIGN(options.isa, usable_isa(globals.engine));
+  options.num_threads = thread_count(globals.engine);
   return options;
 }
 
@@ -312,19 +313,20 @@ void add_compare(CLI::App& bench, CompareFlags& flags) {
 
 }  // namespace
 
-Command add_bench(CLI::App& app) {
+Command add_bench(CLI::App& app, GlobalFlags& globals) {
   auto kernel_flags = std::make_shared<KernelFlags>();
   auto compare_flags = std::make_shared<CompareFlags>();
   auto model_flags = std::make_shared<BenchModelFlags>();
   CLI::App* sub = app.add_subcommand("bench", "Measure kernels or a whole model");
   sub->require_subcommand(1);
   add_kernel(*sub, kernel_flags);
-  add_bench_model(*sub, *model_flags);
+  add_bench_model(*sub, *model_flags, globals);
   add_compare(*sub, *compare_flags);
-  return {sub, [=](const GlobalFlags& globals) {
+  return {sub, [=](const GlobalFlags& given) {
             if (sub->got_subcommand("compare")) return bench_compare(*compare_flags);
-            return sub->got_subcommand("kernel") ? bench_kernel(*kernel_flags, globals)
-                                                 : bench_model(*model_flags, globals);
+            if (sub->got_subcommand("kernel")) return bench_kernel(*kernel_flags, given);
+            model_flags->engine = given.engine;
+            return bench_model(*model_flags, given);
           }};
 }
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <tuple>
 
-#include "cli/flags.h"
+#include "fathom/api/open.h"
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/os/file.h"
@@ -100,9 +100,8 @@ Result<Peaks> measured_peaks_of(const RooflineSource& source, const GlobalFlags&
     return read_peaks(text, source.peaks_file);
   }
   if (source.has_roofs) return peaks_of_rows(source.rows);
-  FATHOM_ASSIGN(const int threads, resolve_threads(globals.threads));
-  FATHOM_ASSIGN(const Isa isa, limit_isa(globals.isa, best_isa()));
-  ThreadPool pool(threads, PinThreads::kYes);
+  FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
+  ThreadPool pool(thread_count(globals.engine), PinThreads::kYes);
   return measure_peaks(pool, isa, {.seconds = 0.5});
 }
 

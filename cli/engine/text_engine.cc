@@ -2,17 +2,12 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
-#include <cctype>
 #include <charconv>
 #include <csignal>
 #include <limits>
 
-#include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
-#include "fathom/base/check.h"
-#include "fathom/weights/loader.h"
-#include "fathom/weights/quant_config.h"
 
 namespace fathom::cli {
 namespace {
@@ -111,67 +106,27 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const Samplin
   return p;
 }
 
-Result<SamplingParams> default_sampling_of(const std::string& directory) {
-  FATHOM_ASSIGN(const GenerationConfig generation, read_generation_config(directory));
-  return sampling_defaults(generation);
+Result<TextModel> open_text_model(const EngineOptions& options) {
+  EngineOptions one = options;
+  one.max_num_seqs = 1;
+  FATHOM_ASSIGN(EngineOptions checked, checked_options(one));
+  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(checked.model));
+  FATHOM_ASSIGN(ModelSource files, open_source(checked));
+  return TextModel{.options = std::move(checked),
+                   .source = {.model = std::move(files), .tokenizer = std::move(tokenizer)}};
 }
 
-void add_engine_flags(CLI::App& app, EngineOptions& options) {
-  for (const char* flag : {"max-num-batched-tokens", "memory-fraction", "pin"}) {
-    const OptionInfo& row = *find_option(flag);
-    const std::string usual = row.get(EngineOptions{});
-    const auto check = [&row](const std::string& text) {
-      EngineOptions any;
-      const Status status = set_option(any, row.flag, text);
-      const std::string message(status.message());  // the parser says its first word, the flag
-      return status.ok() ? std::string{} : message.substr(message.find(' ') + 1);
-    };
-    const auto set = [&options, &row](const std::vector<std::string>& texts) {
-      for (const std::string& text : texts)
-        FATHOM_CHECK(set_option(options, row.flag, text).ok());
-    };
-    std::string help = str_cat(row.help, usual.empty() ? "" : str_cat(" (default: ", usual, ")"));
-    help[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(help[0])));
-    app.add_option_function<std::vector<std::string>>(str_cat("--", row.flag), set, help)
-        ->check(check)
-        ->type_name(std::string(row.value))
-        ->allow_extra_args(false);
-  }
-}
-
-Result<std::unique_ptr<Engine>> open_engine(const ModelFlags& flags,
+Result<std::unique_ptr<Engine>> load_engine(TextModel model,
                                             const GlobalFlags& globals,
-                                            const std::string& directory,
-                                            Tokenizer tokenizer,
-                                            EngineOptions options,
                                             int64_t prompt_tokens) {
-  options.model = directory;
-  FATHOM_ASSIGN(options.threads, resolve_threads(globals.threads));
-  options.isa = globals.isa;
-  options.dtype = flags.dtype;
-  options.kv_cache_dtype = flags.kv_cache_dtype;
-  options.block_size = flags.block_size;
-  options.moe = flags.moe;
-  options.attention = flags.attention;
-  options.batch_invariant = flags.batch_invariant;
-  options.device = flags.device;
-  options.cuda_graphs = flags.cuda_graphs == "on";
-  options.max_num_seqs = 1;
-  FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
-  FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
-  FATHOM_TRY(read_quant_config(directory).status());
-  const int64_t context = config.max_position_embeddings;
-  const int64_t length = options.max_model_len;
-  if (length > context && flags.context_for_answer) {
-    return invalid_argument(str_cat("prompt and answer need room for ", length,
-                                    " tokens, but the model's context holds ", context,
-                                    "; shorten the prompt, or lower --max-tokens"));
-  }
+  const ModelConfig& config = model.source.model.config;
+  int64_t& length = model.options.max_model_len;
   FATHOM_TRY(check_max_model_len(length, config));
-  options.max_model_len = length > 0 ? length : std::min(context, prompt_tokens + kDefaultContext);
+  if (length == 0)
+    length = std::min(config.max_position_embeddings, prompt_tokens + kDefaultContext);
   ProgressBar bar("loading", globals.quiet);
-  return Engine::load(
-      options, [&](int64_t done, int64_t total) { bar.update(done, total); }, std::move(tokenizer));
+  return Engine::load(model.options, std::move(model.source),
+                      [&](int64_t done, int64_t total) { bar.update(done, total); });
 }
 
 std::string summary_of(const Completion& answer) {

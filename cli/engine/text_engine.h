@@ -32,21 +32,20 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 /// Flags over the checkpoint's defaults. Errors: InvalidArgument, for logit biases too.
 Result<SamplingParams> sampling_params(const SamplingFlags& flags, const SamplingParams& defaults);
 
-/// The sampling defaults of a directory's generation_config.json. Errors: Corrupt.
-Result<SamplingParams> default_sampling_of(const std::string& directory);
+/// Tokenizer and files of the MODEL that the options name, for Engine::load. Errors: those of
+/// checked_options, Tokenizer::load and open_source.
+struct TextModel {
+  EngineOptions options;  ///< checked, for one sequence
+  EngineSource source;
+};
 
-/// Adds --max-num-batched-tokens, --memory-fraction and --pin, as the option table has them;
-/// `options` must live as long as `app`.
-void add_engine_flags(CLI::App& app, EngineOptions& options);
+Result<TextModel> open_text_model(const EngineOptions& options);
 
-/// Loads the model in `directory` for one sequence of options.max_model_len tokens (0: its context,
-/// at most 8192 more than the prompt), with a progress bar. Errors: InvalidArgument for a length
-/// beyond the model's context; those of read_quant_config and Engine::load.
-Result<std::unique_ptr<Engine>> open_engine(const ModelFlags& flags,
+/// Loads a model for one sequence of options.max_model_len tokens (0: its context, at most 8192
+/// more than the prompt), with a progress bar. Errors: InvalidArgument for a length beyond the
+/// model's context; those of Engine::load.
+Result<std::unique_ptr<Engine>> load_engine(TextModel model,
                                             const GlobalFlags& globals,
-                                            const std::string& directory,
-                                            Tokenizer tokenizer,
-                                            EngineOptions options,
                                             int64_t prompt_tokens = 0);
 
 /// "5 prompt tokens, first token after 12 ms; 64 tokens, 210.5 tokens/s (length)".

@@ -8,19 +8,23 @@
 
 namespace fathom::cli {
 
-Result<const ChatFormat*> chat_format_of_model(const std::string& directory,
+Result<const ChatFormat*> chat_format_of_model(std::string_view model_type,
+                                               const std::string& directory,
+                                               const Tokenizer& tokenizer,
                                                const std::string& name) {
   if (!name.empty()) return find_chat_format(name);
-  std::string model_type;
-  Result<std::string> text = read_file(directory + "/config.json", JsonLimits{}.max_bytes);
-  if (text.ok()) {
-    FATHOM_ASSIGN(const Json config, parse_json(text.value(), JsonLimits{}, "config.json"));
-    const Json* type = config.find("model_type");
-    if (type != nullptr && type->is_string()) model_type = type->as_string();
-  } else if (text.status().code() != StatusCode::kNotFound) {
-    return std::move(text).status();
+  return choose_chat_format_of_directory(model_type, directory, tokenizer.config());
+}
+
+Result<std::string> model_type_of(const std::string& directory) {
+  const Result<std::string> text = read_file(directory + "/config.json", JsonLimits{}.max_bytes);
+  if (!text.ok()) {
+    if (text.status().code() == StatusCode::kNotFound) return std::string{};
+    return Status::error(text.status().code(), text.status().message());
   }
-  return choose_chat_format_of_directory(model_type, directory);
+  FATHOM_ASSIGN(const Json config, parse_json(*text, JsonLimits{}, "config.json"));
+  const Json* type = config.find("model_type");
+  return type != nullptr && type->is_string() ? type->as_string() : std::string{};
 }
 
 Result<ChatConversation> read_conversation(const std::string& path) {

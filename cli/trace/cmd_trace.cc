@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/config/engine_flags.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
@@ -127,22 +128,17 @@ void add_diff(CLI::App& app, DiffFlags& flags) {
       ->capture_default_str();
 }
 
-void add_recording_flags(CLI::App& sub, TraceFlags& flags) {
-  sub.add_option("MODEL", flags.model.model, "Model directory, or ORG/NAME in the local cache");
-  sub.add_option("--as", flags.model.preset, "A built-in description, such as deepseek-r1-nvfp4");
+void add_recording_flags(CLI::App& sub, TraceFlags& flags, GlobalFlags& globals) {
   sub.add_flag("--dry", flags.dry, "Run nothing: shapes, kernels and costs; needs no weights");
-  sub.add_flag("--dummy-weights", flags.model.dummy_weights,
-               "Random weights, for a real run of --as");
-  add_model_flags(sub, flags.model);
-  sub.remove_option(sub.get_option("--attention"));
+  add_engine_flags(
+      sub, globals.engine, static_cast<OptionUse>(kForward | kDryPlan),
+      {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers, OptionGroup::kKernels},
+      {"layers", "attention"});
   sub.add_option("--attention", flags.attention,
                  "auto: by phase; mha, chunked: the phases with that form; absorbed, fused_rope: "
                  "what runs with it")
       ->check(CLI::IsMember({"auto", "mha", "chunked", "absorbed", "fused_rope"}))
       ->capture_default_str();
-  sub.add_option("--format", flags.model.format,
-                 "Weights in bf16, fp8_block, nvfp4, fp8, int8, w4a8 or w4a8_group instead "
-                 "(with --dry, or --as)");
   sub.add_option("--batch", flags.batch, "Requests of each step")
       ->check(integer_range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
@@ -186,18 +182,18 @@ void add_output_flags(CLI::App& sub, OutputFlags& flags) {
 
 }  // namespace
 
-Command add_trace(CLI::App& app) {
+Command add_trace(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<TraceFlags>();
   auto output = std::make_shared<OutputFlags>();
   auto diff_flags = std::make_shared<DiffFlags>();
   CLI::App* sub = app.add_subcommand(
       "trace", "Execution graph, ops, kernels and call chains, of a dry run or a real one");
-  add_recording_flags(*sub, *flags);
+  add_recording_flags(*sub, *flags, globals);
   add_output_flags(*sub, *output);
   add_diff(*sub, *diff_flags);
-  return {sub, [=](const GlobalFlags& globals) {
-            return sub->got_subcommand("diff") ? diff(*diff_flags)
-                                               : trace(*flags, *output, globals);
+  return {sub, [=](const GlobalFlags& given) {
+            flags->engine = given.engine;
+            return sub->got_subcommand("diff") ? diff(*diff_flags) : trace(*flags, *output, given);
           }};
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cli/flags.h"
 #include "cli/trace/planned_device.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/base/near_names.h"
@@ -11,34 +10,25 @@
 #include "fathom/bench/gpu_machine.h"
 #include "fathom/bench/timer.h"
 #include "fathom/kernels/core/kernel_set.h"
-#include "fathom/models/registry.h"
 #include "fathom/report/live_trace.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/figures.h"
 #include "fathom/tokenizer/tokenizer.h"
-#include "fathom/weights/loader.h"
 
 namespace fathom::cli {
 namespace {
 
 constexpr std::string_view kForms[] = {"mha", "chunked", "absorbed", "fused_rope"};
 
-Result<Preset> named_preset(const std::string& name) {
-  Result<Preset> preset = find_preset(name);
-  if (preset.ok()) return preset;
-  const std::vector<std::string_view> known = preset_names();
-  return invalid_argument(str_cat("--as: ", preset.status().message(),
-                                  did_you_mean(near_names(name, {known.begin(), known.end()}))));
-}
-
-// The directory of a MODEL; a name near a built-in one is answered with it.
-Result<std::string> model_directory(const std::string& argument) {
-  Result<std::string> directory = resolve_model_argument(argument);
-  if (directory.ok()) return directory;
+// The options with the directory of their MODEL; a name near a built-in one is answered with it.
+Result<EngineOptions> with_directory(const EngineOptions& options, SourceUse use) {
+  FATHOM_TRY(validate(options, use));
+  Result<EngineOptions> checked = checked_options(options, use);
+  if (checked.ok() || options.model.empty()) return checked;
   const std::vector<std::string_view> presets = preset_names();
-  const auto near = near_names(argument, {presets.begin(), presets.end()});
-  if (near.empty()) return directory;
-  return std::move(directory).status().add_context(
+  const auto near = near_names(options.model, {presets.begin(), presets.end()});
+  if (near.empty()) return checked;
+  return std::move(checked).status().add_context(
       str_cat("no such model (a built-in description is --as ", near.front(), ")"));
 }
 
@@ -83,14 +73,17 @@ std::string command_of(const TraceFlags& f, const GlobalFlags& globals, const Tr
     str_append(out, str_cat(" ", name, value.empty() ? "" : " ", value));
   };
   if (f.dry) flag("--dry", {});
-  if (!f.model.preset.empty()) flag("--as", f.model.preset);
-  if (!f.model.model.empty()) flag(f.model.model, {});
-  if (f.model.dummy_weights) flag("--dummy-weights", {});
-  if (!f.model.format.empty()) flag("--format", f.model.format);
-  if (f.model.moe != "auto") flag("--moe", f.model.moe);
+  const EngineOptions usual;
+  for (const OptionInfo& row : option_table()) {
+    const std::string value = row.get(f.engine);
+    if (row.group == OptionGroup::kMachine || value == row.get(usual)) continue;
+    if (row.flag == "model") {
+      flag(value, {});
+    } else {
+      flag(str_cat("--", row.flag), row.value().empty() ? std::string{} : value);
+    }
+  }
   if (f.attention != "auto") flag("--attention", f.attention);
-  if (f.model.dtype != "bf16") flag("--dtype", f.model.dtype);
-  if (f.model.kv_cache_dtype != "auto") flag("--kv-cache-dtype", f.model.kv_cache_dtype);
   if (!f.layers.empty()) flag("--layers", f.layers);
   if (shape.batch != 1) flag("--batch", str_cat(shape.batch));
   if (f.prompt_tokens > 0) flag("--prompt-tokens", str_cat(f.prompt_tokens));
@@ -100,8 +93,8 @@ std::string command_of(const TraceFlags& f, const GlobalFlags& globals, const Tr
   if (!f.dry && f.chunk != TraceFlags{}.chunk) flag("--chunk", str_cat(f.chunk));
   if (f.probe) flag("--probe", {});
   if (f.dry) flag("--device", f.device.empty() ? "cpu" : f.device);
-  if (f.on_gpu()) flag("--device", "cuda");
-  if (globals.isa != "auto") flag("--isa", globals.isa);
+  if (f.on_gpu()) flag("--device", f.device);
+  if (globals.engine.isa) flag("--isa", find_option("isa")->get(globals.engine));
   return out;
 }
 
@@ -114,7 +107,7 @@ void describe(const Model& model, const TraceFlags& f, const TraceShape& shape, 
   r.settings.emplace_back("activations", format_name(o.activations));
   r.settings.emplace_back(
       "cache", str_cat(format_name(o.cache_format()), ", pages of ", o.page_size, " tokens"));
-  r.settings.emplace_back("experts", f.model.moe);
+  r.settings.emplace_back("experts", find_option("moe")->get(f.engine));
   r.settings.emplace_back("attention", f.attention);
   r.settings.emplace_back("keys a chunk of prefill", str_cat(o.attention.prefill_chunk));
   r.settings.emplace_back("requests", str_cat(shape.batch));
@@ -168,53 +161,53 @@ Result<KernelSet> plan_device(const PlannedDevice& device,
     r.settings.emplace_back("device", str_cat(device.name, ", ", capability_text(device.gpu)));
     return KernelSet::for_cuda(device.gpu.sm);
   }
-  Isa isa = best_isa();
-  if (globals.isa != "auto") {
-    FATHOM_ASSIGN(isa, parse_isa(globals.isa));
-  }
+  const Isa isa = globals.engine.isa.value_or(best_isa());
   r.settings.emplace_back("device", str_cat("cpu with ", isa_name(isa)));
   return KernelSet::planned_for_cpu(isa);
 }
 
-ModelFlags with_attention(const TraceFlags& flags) {
-  ModelFlags model = flags.model;
-  const bool is_option = flags.attention == "absorbed" || flags.attention == "fused_rope";
-  model.attention = is_option ? flags.attention : "auto";
-  return model;
+// The options of the engine that the flags of a trace mean besides their own.
+Result<EngineOptions> engine_options(const TraceFlags& flags) {
+  EngineOptions options = flags.engine;
+  if (flags.attention == "absorbed" || flags.attention == "fused_rope") {
+    FATHOM_TRY(set_option(options, "attention", flags.attention));
+  }
+  if (!flags.dry && !flags.device.empty()) {
+    FATHOM_TRY(set_option(options, "device", flags.device));
+  }
+  return options;
+}
+
+// "tiny-v3", the last part of a directory; the name of a description.
+std::string short_name(const EngineOptions& options) {
+  const std::string& path = options.preset.empty() ? options.model : options.preset;
+  return path.substr(path.find_last_of('/', path.size() - 2) + 1);
 }
 
 Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
                                         const PlannedDevice& device,
                                         Recording& r) {
-  ModelFlags model = with_attention(flags);
-  if (device.is_gpu()) model.device = "cuda";
+  FATHOM_ASSIGN(EngineOptions options, engine_options(flags));
+  if (device.is_gpu()) options.placement.device = DeviceKind::kCuda;
+  const std::optional<PresetFormatName> format = options.format;
+  if (!options.model.empty()) options.format.reset();  // a dry run shows a MODEL in any format
+  FATHOM_ASSIGN(options, with_directory(options, SourceUse::kShapes));
+  r.model = r.title = short_name(options);
   if (flags.attention == "mha" && flags.prompt_tokens > 0) {
     const int64_t tokens = flags.prompt_tokens * flags.batch;
-    model.prefill_chunk = std::max(model.prefill_chunk, align_up(tokens, model.block_size));
+    options.attention_key_chunk =
+        std::max(options.attention_key_chunk, align_up(tokens, options.block_size));
   }
-  OpenOptions dry;
-  FATHOM_ASSIGN(dry.model, model_options(model));
-  dry.weights = WeightOrigin::kNone;
-  if (!flags.model.preset.empty()) {
-    FATHOM_ASSIGN(Preset preset, named_preset(flags.model.preset));
-    if (!flags.model.format.empty()) {
-      FATHOM_ASSIGN(preset.formats, preset_formats(flags.model.format));
-    }
-    r.title = r.model = flags.model.preset;
-    return open_preset(preset, dry);
+  OpenOptions dry{.model = model_options(options), .weights = WeightOrigin::kNone};
+  dry.model.draft = true;
+  ModelSource source;
+  if (!options.model.empty() && format) {
+    FATHOM_ASSIGN(source, ModelSource::describe(options.model, preset_formats(*format)));
+  } else {
+    options.format = format;
+    FATHOM_ASSIGN(source, open_source(options, SourceUse::kShapes));
   }
-  FATHOM_ASSIGN(const std::string directory, model_directory(flags.model.model));
-  r.model = directory.substr(directory.find_last_of('/', directory.size() - 2) + 1);
-  r.title = r.model;
-  if (flags.model.format.empty()) {
-    FATHOM_ASSIGN(const OpenedFolder folder, open_folder(directory));
-    return open_model(folder.checkpoint, folder.config, dry);
-  }
-  FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
-  FATHOM_ASSIGN(const ModelConfig config, parse_config(text, directory + "/config.json"));
-  Preset preset{.name = "", .config = config, .formats = {}};
-  FATHOM_ASSIGN(preset.formats, preset_formats(flags.model.format));
-  return open_preset(preset, dry);
+  return open_model(source, options.placement, dry);
 }
 
 Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals) {
@@ -293,14 +286,13 @@ Result<std::vector<int32_t>> prompt_of(const TraceFlags& flags,
 
 // How the model of a real run is opened. A preset is opened up to the last layer that is asked for:
 // dummy weights of all may not fit.
-Result<ModelFlags> live_model_flags(const TraceFlags& flags) {
+Result<EngineOptions> live_options(const TraceFlags& flags) {
   FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
-  ModelFlags model = with_attention(flags);
-  if (flags.on_gpu()) model.device = "cuda";
-  if (model.preset.empty()) return model;
-  if (!flags.layers.empty()) model.layers = layers.last + 1;
-  FATHOM_TRY(named_preset(model.preset).status());
-  return model;
+  FATHOM_ASSIGN(EngineOptions options, engine_options(flags));
+  if (!options.preset.empty() && !flags.layers.empty()) {
+    options.layers = std::min<int64_t>(int64_t{layers.last} + 1, 1024);
+  }
+  return with_directory(options, SourceUse::kWeights);
 }
 
 Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals) {
@@ -309,13 +301,13 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
         "a real run needs a prompt: -p TEXT, or --prompt-tokens N for random ones; --dry runs "
         "nothing");
   }
-  if (!flags.prompt.empty() && flags.model.model.empty()) {
+  if (!flags.prompt.empty() && flags.engine.model.empty()) {
     return invalid_argument("a built-in description has no tokenizer; use --prompt-tokens N");
   }
-  FATHOM_ASSIGN(const ModelFlags model_flags, live_model_flags(flags));
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(globals, model_flags.device));
+  FATHOM_ASSIGN(const EngineOptions options, live_options(flags));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
   Gpu* const gpu = machine.gpu.get();
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(model_flags, globals, machine, true));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(options, globals, machine, true));
   std::optional<Tokenizer> tokenizer;
   if (!opened.directory.empty()) {
     FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
@@ -326,16 +318,12 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
                    .chunk = flags.chunk,
                    .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed,
                    .measure_overhead = flags.overhead,
-                   .kernels = machine.kernels.get(),
+                   .pins = options.pins,
                    .gpu = gpu};
   FATHOM_ASSIGN(live.prompt, prompt_of(flags, tokenizer, opened.model->config().vocab_size));
   TraceRun out;
   Recording& r = out.recording;
-  r.model = opened.directory.empty()
-                ? flags.model.preset
-                : opened.directory.substr(
-                      opened.directory.find_last_of('/', opened.directory.size() - 2) + 1);
-  r.title = r.model;
+  r.model = r.title = short_name(options);
   r.timed = true;
   r.has_variants = true;
   TraceShape shape = dry_shape(flags, opened.model->config());
@@ -364,12 +352,9 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
 
 // Flags that would do nothing are mistakes.
 Status check_flags(const TraceFlags& flags, const GlobalFlags& globals) {
-  if (flags.model.model.empty() && flags.model.preset.empty()) {
-    return invalid_argument("trace needs a MODEL, or --as PRESET for a built-in description");
-  }
-  ModelFlags source = flags.model;
-  if (flags.dry) source.format.clear();  // a dry run shows a MODEL in any format
-  FATHOM_TRY(check_source(source));
+  EngineOptions source = flags.engine;
+  if (flags.dry && source.preset.empty()) source.format.reset();
+  FATHOM_TRY(check_source(source, SourceUse::kShapes));
   const bool gpu = flags.on_gpu();
   const bool elsewhere = !flags.device.empty() && flags.device != "cpu" && !gpu;
 
@@ -380,13 +365,14 @@ Status check_flags(const TraceFlags& flags, const GlobalFlags& globals) {
       {flags.dry && !flags.prompt.empty(), "-p", "--prompt-tokens N says how long its prompts are"},
       {flags.dry && flags.probe, "--probe", "there are no values to keep"},
       {flags.dry && flags.overhead, "--overhead", "there is no time to measure"},
-      {flags.dry && flags.model.dummy_weights, "--dummy-weights", "it needs no weights"},
+      {flags.dry && flags.engine.dummy_weights, "--dummy-weights", "it needs no weights"},
+      {flags.dry && !flags.engine.pins.empty(), "--pin", "it runs no kernels"},
       {!flags.dry && flags.kv_len > 0, "--kv-len", "the prompt makes the cache"},
       {gpu && flags.probe, "--probe",
        "a step is one graph, and what its ops write stays on the GPU; --device cpu keeps it"},
       {gpu && flags.overhead, "--overhead",
        "steps are timed with marks and without, and summary.csv has both"},
-      {gpu && globals.isa != "auto", "--isa", "it chooses among the kernels of a CPU"},
+      {gpu && globals.engine.isa, "--isa", "it chooses among the kernels of a CPU"},
   };
 
   for (const auto& [given, flag, instead] : useless) {

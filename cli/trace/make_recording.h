@@ -13,7 +13,7 @@
 namespace fathom::cli {
 
 struct TraceFlags {
-  ModelFlags model;
+  EngineOptions engine;  ///< what MODEL, --as and the flags of its table say
   std::string attention = "auto";
   std::string device;  ///< cpu, or cuda of a real run, or a device to plan for; empty: cpu
   std::string layers;  ///< "3-5"; empty: all
@@ -27,7 +27,7 @@ struct TraceFlags {
   int64_t generate = 4;
   int64_t chunk = 512;
 
-  bool on_gpu() const { return !dry && device == "cuda"; }
+  bool on_gpu() const { return !dry && device.starts_with("cuda"); }
 };
 
 struct TraceRun {

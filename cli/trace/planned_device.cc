@@ -51,7 +51,7 @@ Result<PlannedDevice> planned_device(const std::string& name) {
     }
     return PlannedDevice{.name = profile.name, .gpu = device_of(profile)};
   }
-  if (name == "cuda") {
+  if (name.starts_with("cuda")) {
     return invalid_argument(
         "--device cuda is the GPU of a real run; a dry run shows the plan for a GPU by name: h100, "
         "h200, b200 or gb200");

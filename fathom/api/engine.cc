@@ -8,8 +8,6 @@
 #include "fathom/os/sha256.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/forward_session.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/loader.h"
 
 namespace fathom {
 namespace {
@@ -17,123 +15,62 @@ namespace {
 // Tokens of a pass of score(): its logits are chunk * V floats.
 constexpr int64_t kScoreChunk = 64;
 
-// Everything about a model that is known without its weights.
-struct Source {
-  std::optional<Checkpoint> checkpoint;
-  std::optional<Preset> preset;
-  ModelConfig config;
-  GenerationConfig generation;
-  std::optional<Tokenizer> tokenizer;
-  std::string fingerprint;
-  std::unique_ptr<Model> dry;
-};
-
-Result<ModelOptions> model_options(const EngineOptions& o) {
-  ModelOptions m;
-  m.device = o.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
-  m.activations = o.dtype == "f32" ? Format::kF32 : Format::kBf16;
-  m.page_size = o.block_size;
-  m.draft = false;  // nothing drafts yet: its layer would only take memory
-  m.attention.always_absorbed = o.batch_invariant || o.attention == "absorbed";
-  // On a GPU a step of few tokens is as long as its kernels are many.
-  const bool fewest = m.device == DeviceKind::kCuda && o.attention == "auto" && !o.batch_invariant;
-  m.attention.fused_rope = o.attention == "fused_rope" || fewest;
-  m.attention.prefill_chunk = o.attention_key_chunk;
-  FATHOM_ASSIGN(m.moe.strategy, parse_moe_strategy(o.moe));
-  return m;
-}
-
-Result<OpenOptions> open_options(const EngineOptions& o) {
-  OpenOptions open;
-  FATHOM_ASSIGN(open.model, model_options(o));
-  FATHOM_ASSIGN(open.model.kv_format, choose_kv_format(o.kv_cache_dtype, open.model.activations));
-  open.seed = o.dummy_seed;
-  return open;
-}
-
-Result<std::unique_ptr<Model>> open_source(const Source& source, const OpenOptions& open) {
-  return source.preset ? open_preset(*source.preset, open)
-                       : open_model(*source.checkpoint, source.config, open);
-}
-
 // Of the configuration and of every tensor's name, format, shape and place. Pages never leave the
 // process, and within it the tensors of an open checkpoint do not change.
-std::string fingerprint_of(const Checkpoint& checkpoint,
-                           std::string_view config_text,
-                           const EngineOptions& o) {
+std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
   Sha256 hash;
-  hash.update(checkpoint.directory()).update("\n").update(config_text);
-  hash.update(o.dummy_weights ? str_cat("\ndummy ", o.dummy_seed) : std::string());
-  for (const TensorRef& t : checkpoint.tensors()) {
-    hash.update(str_cat("\n", t.file, " ", t.entry.name, " ", format_name(t.entry.dtype), " ",
-                        t.entry.begin, " ", t.entry.end));
+  hash.update(source.title).update("\n").update(source.config_text);
+  if (o.dummy_weights) {
+    hash.update(str_cat("\ndummy ", o.dummy_seed, " ", find_option("format")->get(o)));
+  }
+  if (source.checkpoint) {
+    for (const TensorRef& t : source.checkpoint->tensors()) {
+      hash.update(str_cat("\n", t.file, " ", t.entry.name, " ", format_name(t.entry.dtype), " ",
+                          t.entry.begin, " ", t.entry.end));
+    }
   }
   return to_hex(hash.finish());
 }
 
-Result<Source> find_source(const EngineOptions& o, std::optional<Tokenizer> tokenizer = {}) {
-  Source source;
-  if (!o.preset.empty()) {
-    FATHOM_ASSIGN(source.preset, find_preset(o.preset));
-    if (!o.format.empty()) {
-      FATHOM_ASSIGN(source.preset->formats, preset_formats(o.format));
-    }
-    source.config = source.preset->config;
-    source.fingerprint = to_hex(sha256(str_cat(o.preset, "\n", o.format, "\n", o.dummy_seed)));
-  } else {
-    FATHOM_ASSIGN(source.checkpoint, Checkpoint::open(o.model));
-    FATHOM_ASSIGN(const std::string text, read_model_text(o.model, "config.json"));
-    FATHOM_ASSIGN(source.config, parse_config(text, o.model + "/config.json"));
-    FATHOM_ASSIGN(source.generation, read_generation_config(o.model));
-    source.tokenizer = std::move(tokenizer);
-    if (!source.tokenizer) {
-      FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(o.model));
-    }
-    if (source.tokenizer->vocab_size() > source.config.vocab_size) {
-      return corrupt(str_cat(o.model, "/tokenizer.json: the largest id is ",
-                             source.tokenizer->vocab_size() - 1, ", expected at most ",
-                             source.config.vocab_size - 1, " (vocab_size of config.json)"));
-    }
-    source.fingerprint = fingerprint_of(*source.checkpoint, text, o);
-  }
-  FATHOM_ASSIGN(OpenOptions dry, open_options(o));
-  dry.weights = WeightOrigin::kNone;
-  FATHOM_ASSIGN(source.dry, open_source(source, dry));
-  return source;
+Status check_vocabulary(const EngineSource& source) {
+  const int64_t width = source.model.config.vocab_size;
+  if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
+  return corrupt(str_cat(source.model.title, "/tokenizer.json: the largest id is ",
+                         source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
+                         " (vocab_size of config.json)"));
 }
 
-int64_t num_ids_of(const Source& source) {
-  const int64_t width = source.config.vocab_size;
+int64_t num_ids_of(const EngineSource& source) {
+  const int64_t width = source.model.config.vocab_size;
   return source.tokenizer ? std::min<int64_t>(width, source.tokenizer->vocab_size()) : width;
 }
 
-Result<MemoryPlan> plan_source(const Source& source,
+Result<MemoryPlan> plan_source(const Model& dry,
+                               const EngineSource& source,
                                const EngineOptions& o,
-                               int num_threads,
-                               const Gpu* gpu) {
+                               const Compute& compute) {
   int64_t available = 0;
-  if (gpu == nullptr) {
+  if (compute.gpu == nullptr) {
     available = host_memory().available_bytes;
   } else {
     FATHOM_ASSIGN(available, cuda_free_bytes());
   }
-  return plan_memory(*source.dry, {.max_model_len = o.max_model_len,
-                                   .max_num_seqs = o.max_num_seqs,
-                                   .max_num_batched_tokens = o.max_num_batched_tokens,
-                                   .num_ids = num_ids_of(source),
-                                   .num_threads = num_threads,
-                                   .kernels = gpu == nullptr ? nullptr : &gpu->kernels(),
-                                   .gpu = gpu == nullptr ? nullptr : &gpu->info(),
-                                   .sizing = o.kv_pool == "remaining" ? KvSizing::kRemaining
-                                                                      : KvSizing::kByRequest,
-                                   .memory_fraction = o.memory_fraction,
-                                   .available_bytes = available});
+  return plan_memory(dry, {.max_model_len = o.max_model_len,
+                           .max_num_seqs = o.max_num_seqs,
+                           .max_num_batched_tokens = o.max_num_batched_tokens,
+                           .num_ids = num_ids_of(source),
+                           .num_threads = compute.pool->size(),
+                           .kernels = &compute.kernels(),
+                           .gpu = compute.device(),
+                           .sizing = o.kv_pool,
+                           .memory_fraction = o.memory_fraction,
+                           .available_bytes = available});
 }
 
-std::vector<int32_t> end_ids_of(const Source& source) {
-  std::vector<int64_t> ids = source.config.eos_token_ids;
-  ids.insert(ids.end(), source.generation.eos_token_ids.begin(),
-             source.generation.eos_token_ids.end());
+std::vector<int32_t> end_ids_of(const EngineSource& source) {
+  std::vector<int64_t> ids = source.model.config.eos_token_ids;
+  const std::vector<int64_t>& generation = source.model.generation.eos_token_ids;
+  ids.insert(ids.end(), generation.begin(), generation.end());
   if (source.tokenizer && source.tokenizer->eos_id()) ids.push_back(*source.tokenizer->eos_id());
   std::ranges::sort(ids);
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -142,23 +79,20 @@ std::vector<int32_t> end_ids_of(const Source& source) {
   return {ids.begin(), ids.end()};
 }
 
-CoreSettings core_settings(const Source& source, const EngineOptions& o, const MemoryPlan& plan) {
+CoreSettings core_settings(const EngineSource& source,
+                           const EngineOptions& o,
+                           const MemoryPlan& plan) {
   CoreSettings s;
   s.scheduler.max_prefill_chunk = o.prefill_chunk;
   s.scheduler.max_queue = o.max_queue;
   s.scheduler.max_waiting_tokens = o.max_waiting_tokens;
   s.plan = plan;
   s.prefix_cache = o.prefix_cache;
-  s.model_fingerprint = source.fingerprint;
+  s.model_fingerprint = fingerprint_of(source.model, o);
   s.seed = o.seed.value_or(0);
   s.end_ids = end_ids_of(source);
   s.pins = o.pins;
   return s;
-}
-
-int thread_count(const EngineOptions& o) {
-  if (o.threads > 0) return static_cast<int>(o.threads);
-  return std::min(cpu_info().num_cores, cpu_info().num_cpus());
 }
 
 uint64_t random_seed() {
@@ -172,13 +106,6 @@ int64_t nanoseconds(double seconds) {
 
 }  // namespace
 
-Result<GenerationConfig> read_generation_config(const std::string& directory) {
-  Result<std::string> text = read_model_text(directory, "generation_config.json");
-  if (text.ok()) return parse_generation_config(*text, directory + "/generation_config.json");
-  if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
-  return std::move(text).status();
-}
-
 SamplingParams sampling_defaults(const GenerationConfig& g) {
   SamplingParams p;
   if (g.temperature) p.temperature = static_cast<float>(*g.temperature);
@@ -189,57 +116,66 @@ SamplingParams sampling_defaults(const GenerationConfig& g) {
   return p;
 }
 
+Result<EngineSource> EngineSource::open(const EngineOptions& options) {
+  FATHOM_ASSIGN(ModelSource model, open_source(options));
+  EngineSource source{.model = std::move(model), .tokenizer = {}};
+  if (source.model.checkpoint) {
+    FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(options.model));
+  }
+  return source;
+}
+
 Engine::~Engine() = default;
 
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));
-  FATHOM_ASSIGN(const Source source, find_source(options));
-  std::unique_ptr<Gpu> gpu;
-  if (options.device == "cuda") {
-    FATHOM_ASSIGN(gpu, Gpu::open());
-  }
-  return plan_source(source, options, thread_count(options), gpu.get());
+  FATHOM_ASSIGN(const EngineSource source, EngineSource::open(options));
+  FATHOM_TRY(check_vocabulary(source));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
+  FATHOM_ASSIGN(const std::unique_ptr<Model> dry,
+                open_model(source.model, options.placement,
+                           {.model = model_options(options), .weights = WeightOrigin::kNone}));
+  return plan_source(*dry, source, options, machine.compute());
 }
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
-                                             const LoadProgress& progress,
-                                             std::optional<Tokenizer> tokenizer) {
+                                             const LoadProgress& progress) {
   FATHOM_TRY(validate(options));
-  FATHOM_ASSIGN(const Isa isa, limit_isa(options.isa, best_isa()));
+  FATHOM_ASSIGN(EngineSource source, EngineSource::open(options));
+  return load(options, std::move(source), progress);
+}
+
+Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
+                                             EngineSource source,
+                                             const LoadProgress& progress) {
+  FATHOM_TRY(validate(options));
+  FATHOM_TRY(check_vocabulary(source));
   std::unique_ptr<Engine> engine(new Engine);
-  engine->kernels_ = std::make_unique<const KernelSet>(KernelSet::for_cpu(isa));
-  if (options.device == "cuda") {
-    FATHOM_ASSIGN(engine->gpu_, Gpu::open());
-  }
   engine->options_ = options;
   if (!options.seed) engine->options_.seed = random_seed();
-  FATHOM_ASSIGN(engine->pool_,
-                ThreadPool::create(thread_count(options),
-                                   options.pin_threads ? PinThreads::kYes : PinThreads::kNo));
-  FATHOM_ASSIGN(Source source, find_source(options, std::move(tokenizer)));
-  FATHOM_ASSIGN(const MemoryPlan plan,
-                plan_source(source, options, engine->pool_->size(), engine->gpu_.get()));
+  FATHOM_ASSIGN(engine->machine_, set_up_machine(options));
+  const Machine& machine = engine->machine_;
 
-  FATHOM_ASSIGN(OpenOptions open, open_options(options));
-  open.weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint;
-  open.pool = engine->pool_.get();
+  MemoryPlan plan;
+  OpenOptions open = open_options(options, machine);
   open.progress = progress;
-  open.report_surplus = false;  // the dry model has said it
-  FATHOM_ASSIGN(engine->model_, open_source(source, open));
+  open.admit = [&](const Model& dry) -> Status {
+    FATHOM_ASSIGN(plan, plan_source(dry, source, options, machine.compute()));
+    return {};
+  };
+  FATHOM_ASSIGN(engine->model_, open_model(source.model, options.placement, open));
 
-  engine->default_sampling_ = sampling_defaults(source.generation);
+  engine->default_sampling_ = sampling_defaults(source.model.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
-  settings.kernels = engine->kernels_.get();
-  settings.gpu = engine->gpu_.get();
   settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   engine->tokenizer_ = std::move(source.tokenizer);
   FATHOM_ASSIGN(engine->core_,
-                EngineCore::create(std::move(settings), *engine->model_, *engine->pool_,
+                EngineCore::create(std::move(settings), *engine->model_, machine.compute(),
                                    engine->tokenizer(), engine->clock_));
   EngineOptions& chosen = engine->options_;
-  chosen.threads = engine->pool_->size();
-  chosen.isa = isa_name(isa);
-  chosen.dtype = format_name(engine->model_->options().activations);
+  chosen.threads = machine.pool->size();
+  chosen.isa = machine.isa;
+  chosen.dtype = engine->model_->options().activations;
   chosen.max_model_len = plan.max_model_len;
   log_debug("options ", options_json(chosen));
   return engine;
@@ -309,14 +245,12 @@ Status Engine::score(std::span<const int32_t> ids, const RowCallback& on_row) {
     }
   }
   const auto count = static_cast<int64_t>(ids.size());
-  FATHOM_ASSIGN(const auto session, ForwardSession::create(*model_, *pool_,
+  FATHOM_ASSIGN(const auto session, ForwardSession::create(*model_, machine_.compute(),
                                                            {.max_tokens = count,
                                                             .chunk = kScoreChunk,
                                                             .prefill_logits = LogitRows::kAll,
-                                                            .kernels = kernels_.get(),
-                                                            .gpu = gpu_.get()}));
-  session->set_pins(options_.pins.empty() ? nullptr : &options_.pins);
-  return session->prefill(0, ids, LogitRows::kAll, [&](int64_t first, const ForwardOut& out) {
+                                                            .pins = options_.pins}));
+  return session->prefill(0, ids, LogitRows::kAll, [&](int64_t first, const StepResults& out) {
     for (int64_t r = 0; r < out.logits.dim(0); ++r) {
       FATHOM_TRY(on_row(first + r, {out.logits.row<float>(r), static_cast<size_t>(width)}));
     }

@@ -23,8 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fathom/api/options.h"
-#include "fathom/models/registry.h"
+#include "fathom/api/open.h"
 #include "fathom/runtime/engine.h"
 #include "fathom/runtime/memory_plan.h"
 #include "fathom/runtime/request.h"
@@ -53,21 +52,30 @@ struct Completion {
   double total_s = 0.0;
 };
 
-/// generation_config.json of a checkpoint; empty if there is none. Errors: Corrupt.
-Result<GenerationConfig> read_generation_config(const std::string& directory);
-
-/// Its values over those of SamplingParams.
+/// The values of a generation_config.json over those of SamplingParams.
 SamplingParams sampling_defaults(const GenerationConfig& generation);
+
+/// What an engine answers with: a model, and the vocabulary of its texts.
+struct EngineSource {
+  ModelSource model;
+  std::optional<Tokenizer> tokenizer;  ///< absent: a preset
+
+  /// Opens what the options name. Errors: those of open_source and Tokenizer::load.
+  static Result<EngineSource> open(const EngineOptions& options);
+};
 
 class Engine {
  public:
   /// Checks the options, plans the memory and refuses what does not fit before any weight is read,
-  /// then loads. `tokenizer` is the checkpoint's, from a caller who has loaded it already. Errors:
-  /// those of validate, open_model, Tokenizer::load and plan_memory; Unsupported for an instruction
-  /// set that this machine lacks.
+  /// then loads. Errors: those of validate, set_up_machine, EngineSource::open, open_model and
+  /// plan_memory.
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options,
-                                              const LoadProgress& progress = {},
-                                              std::optional<Tokenizer> tokenizer = {});
+                                              const LoadProgress& progress = {});
+
+  /// The same of a source that is open.
+  static Result<std::unique_ptr<Engine>> load(const EngineOptions& options,
+                                              EngineSource source,
+                                              const LoadProgress& progress = {});
 
   /// The memory plan for these options without loading anything. Pages are planned as load() does.
   static Result<MemoryPlan> plan(const EngineOptions& options);
@@ -111,7 +119,7 @@ class Engine {
 
   const Model& model() const { return *model_; }
 
-  ThreadPool& threads() { return *pool_; }
+  ThreadPool& threads() { return *machine_.pool; }
 
   /// Null for a preset.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
@@ -133,9 +141,7 @@ class Engine {
   Engine() = default;
 
   EngineOptions options_;
-  std::unique_ptr<const KernelSet> kernels_;  // of the CPU
-  std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Gpu> gpu_;
+  Machine machine_;
   std::unique_ptr<Model> model_;
   std::optional<Tokenizer> tokenizer_;
   SamplingParams default_sampling_;

@@ -106,7 +106,7 @@ std::vector<int32_t> some_prompt(int64_t length, int32_t first) {
 
 TEST(EngineApi, GreedyTokensAreThoseOfTheReference) {
   EngineOptions o = small_options();
-  o.dtype = "f32";
+  o.dtype = Format::kF32;
   o.max_model_len = 512;
   const auto engine = load(o);
   for (int k = 0; k < 4; ++k) {
@@ -128,7 +128,7 @@ TEST(EngineApi, GreedyTokensAreThoseOfTheReference) {
 
 TEST(EngineApi, ScoresAreThoseOfTheReference) {
   EngineOptions o = small_options();
-  o.dtype = "f32";
+  o.dtype = Format::kF32;
   const auto engine = load(o);
   const auto ids = golden_prompt(1);
   const auto logits = golden<float>("p1.logits");
@@ -355,12 +355,12 @@ TEST(EngineApi, CacheFormatsGiveUsableAnswers) {
   const auto prompt = some_prompt(50, 3);
   EngineOptions o = small_options();
   const Trace bf16 = run_alone(*load(o), prompt, greedy(1));
-  for (const char* kv : {"f32", "fp8_e4m3"}) {
+  for (const Format kv : {Format::kF32, Format::kE4m3}) {
     o.kv_cache_dtype = kv;
     const auto engine = load(o);
     const Trace t = run_alone(*engine, prompt, greedy(8));
     EXPECT_EQ(t.tokens.size(), 8u);
-    EXPECT_NEAR(t.logprobs[0], bf16.logprobs[0], 0.5) << kv;
+    EXPECT_NEAR(t.logprobs[0], bf16.logprobs[0], 0.5) << format_name(kv);
   }
 }
 
@@ -374,7 +374,7 @@ TEST(EngineApi, PlansAsItLoads) {
   EXPECT_EQ(plan->text().substr(0, plan->text().find("  all")),
             engine->memory_plan().text().substr(0, engine->memory_plan().text().find("  all")));
   EXPECT_EQ(plan->num_blocks, 8 * 16);
-  EXPECT_EQ(engine->options().dtype, "bf16");
+  EXPECT_EQ(engine->options().dtype, Format::kBf16);
   EXPECT_EQ(engine->options().max_model_len, 256);
 }
 
@@ -400,7 +400,7 @@ TEST(EngineApi, RefusesAModelThatDoesNotFit) {
   EngineOptions o = small_options();
   o.model.clear();
   o.preset = "deepseek-v3";
-  o.format = "bf16";
+  o.format = PresetFormatName::kBf16;
   o.dummy_weights = true;
 
   const Status status = Engine::load(o).status();
@@ -424,7 +424,7 @@ std::pair<Trace, std::vector<std::string>> run_recorded(Engine& engine) {
 
 TEST(EngineApi, EnginesOfTwoInstructionSetsAndAPlanLiveInOneProcess) {
   EngineOptions weak = small_options();
-  weak.isa = "portable";
+  weak.isa = Isa::kPortable;
   const auto strong = load(small_options());
   const auto alone = run_recorded(*strong);
 
@@ -432,8 +432,8 @@ TEST(EngineApi, EnginesOfTwoInstructionSetsAndAPlanLiveInOneProcess) {
   const auto of_portable = run_recorded(*portable);
   const KernelSet amx = KernelSet::planned_for_cpu(Isa::kAmx);
   Recorder planned(RecordLevel::kShapes, 1);
-  const auto needs = dry_run(strong->model(), {.decode = {.count = 1, .cached = 8}}, 1, &planned,
-                             DryPass::kForward, &amx);
+  const auto needs = dry_run(strong->model(), {.decode = {.count = 1, .cached = 8}},
+                             {.kernels = &amx, .recorder = &planned});
 
   ASSERT_TRUE(needs.ok()) << needs.status().message();
   EXPECT_EQ(run_recorded(*strong), alone);

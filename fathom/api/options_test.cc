@@ -40,6 +40,7 @@ TEST(EngineOptions, EveryFlagAndAliasIsUnique) {
   for (const OptionInfo& row : option_table()) {
     EXPECT_TRUE(names.insert(std::string(row.flag)).second) << row.flag;
     EXPECT_FALSE(row.help.empty());
+    EXPECT_NE(row.uses & kServe, 0u) << "an embedding program may set every option";
     std::string word;
     for (char c : str_cat(row.aliases, " ")) {
       if (c != ' ') {
@@ -58,7 +59,10 @@ TEST(EngineOptions, EveryFlagAndAliasIsUnique) {
 TEST(EngineOptions, EveryValueThatIsPrintedCanBeSet) {
   EngineOptions source = valid_options();
   source.threads = 3;
-  source.dtype = "f32";
+  source.dtype = Format::kF32;
+  source.isa = Isa::kAvx2;
+  source.moe = MoeStrategy::kSorted;
+  source.placement = {.device = DeviceKind::kCuda, .ordinal = 3};
   source.max_model_len = 777;
   source.memory_fraction = 0.123456789;
   source.prefix_cache = false;
@@ -140,6 +144,7 @@ TEST(EngineOptions, ChoicesAreChecked) {
   }
   EXPECT_TRUE(set_option(o, "kv-cache-dtype", "fp8_e4m3").ok());
   EXPECT_FALSE(set_option(o, "moe", "scattered").ok());
+  EXPECT_FALSE(set_option(o, "moe", "chosen").ok()) << "no caller may ask for it";
   EXPECT_FALSE(set_option(o, "attention", "mha").ok());
   EXPECT_TRUE(set_option(o, "isa", "portable").ok());
 }
@@ -176,18 +181,20 @@ TEST(EngineOptions, KnobsThatContradictEachOtherAreRefused) {
     o.model.clear();
     o.preset = "deepseek-v3";
   }));
-  EXPECT_TRUE(refused([](EngineOptions& o) { o.format = "nvfp4"; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.format = PresetFormatName::kNvfp4; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.layers = 3; }));
+  EXPECT_TRUE(refused([](EngineOptions& o) { o.dummy_seed = 3; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.max_num_batched_tokens = 7; }));
   EXPECT_TRUE(refused([](EngineOptions& o) { o.block_size = 48; }));
   EXPECT_TRUE(refused([](EngineOptions& o) {
     o.batch_invariant = true;
-    o.attention = "fused_rope";
+    o.attention = AttentionChoice::kFusedRope;
   }));
   EXPECT_FALSE(refused([](EngineOptions& o) {
     o.model.clear();
     o.preset = "deepseek-v3";
     o.dummy_weights = true;
-    o.format = "nvfp4";
+    o.format = PresetFormatName::kNvfp4;
   }));
 }
 
@@ -216,15 +223,62 @@ TEST(EngineOptions, PinsAreCollected) {
     EXPECT_FALSE(set_option(o, "pin", bad).ok());
 }
 
-TEST(EngineOptions, HelpListsEveryFlagWithItsDefault) {
-  const std::string help = options_help();
+TEST(EngineOptions, DevicesHaveNumbers) {
+  EngineOptions o = valid_options();
 
-  for (const OptionInfo& row : option_table()) {
-    EXPECT_NE(help.find(str_cat(row.flag)), std::string::npos);
+  EXPECT_TRUE(set_option(o, "device", "cuda:5").ok());
+  EXPECT_EQ(o.placement.device, DeviceKind::kCuda);
+  EXPECT_EQ(o.placement.ordinal, 5);
+  EXPECT_TRUE(set_option(o, "device", "cuda").ok());
+  EXPECT_EQ(o.placement.ordinal, 0);
+  EXPECT_EQ(find_option("device")->get(o), "cuda");
+  EXPECT_TRUE(set_option(o, "device", "cpu").ok());
+  EXPECT_EQ(o.placement.device, DeviceKind::kCpu);
+  for (const char* bad :
+       {"", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1,2", "CUDA", "cuda:99999999999"}) {
+    expect_refused(set_option(o, "device", bad), "device", bad);
   }
-  EXPECT_NE(help.find("--block-size N"), std::string::npos);
-  EXPECT_NE(help.find("(default 64)"), std::string::npos);
-  EXPECT_NE(help.find("--[no-]prefix-cache"), std::string::npos);
+}
+
+// One list: `--format` takes what a preset can be stored in.
+TEST(EngineOptions, EveryFormatOfAPresetCanBeAskedFor) {
+  const std::vector<std::string_view> names = preset_format_names();
+  for (std::string_view name : names) {
+    EngineOptions o;
+    EXPECT_TRUE(set_option(o, "format", name).ok()) << name;
+    EXPECT_EQ(preset_format_name(*o.format), name);
+  }
+
+  EXPECT_EQ(find_option("format")->words().size(), names.size() + 1) << "and none";
+}
+
+TEST(EngineOptions, NearWordsAreOffered) {
+  EngineOptions o = valid_options();
+
+  EXPECT_EQ(set_option(o, "as", "deepseek-r1-nvfp").message().substr(0, 42),
+            "--as is 'deepseek-r1-nvfp', expected one o");
+  EXPECT_NE(set_option(o, "as", "deepseek-r1-nvfp").message().find("; did you mean deepseek-r1-nv"),
+            std::string::npos);
+  EXPECT_EQ(set_option(o, "kv-pool", "requst").message(),
+            "--kv-pool is 'requst', expected one of request|remaining; did you mean request?");
+}
+
+TEST(EngineOptions, RowsSayWhatTheyTake) {
+  EXPECT_EQ(find_option("block-size")->value(), "N");
+  EXPECT_EQ(find_option("block-size")->expected(), "an integer from 1 to 1024");
+  EXPECT_EQ(find_option("block-size")->environment(), "FATHOM_BLOCK_SIZE");
+  EXPECT_EQ(find_option("dtype")->value(), "auto|bf16|f32");
+  EXPECT_EQ(find_option("prefix-cache")->value(), "");
+  EXPECT_EQ(find_option("cuda-graphs")->value(), "on|off");
+}
+
+TEST(EngineOptions, GroupsStandTogether) {
+  std::set<OptionGroup> seen;
+  const std::span<const OptionInfo> rows = option_table();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0 && rows[i].group == rows[i - 1].group) continue;
+    EXPECT_TRUE(seen.insert(rows[i].group).second) << rows[i].flag;
+  }
 }
 
 }  // namespace

@@ -233,7 +233,6 @@ TEST(MoeTable, OneTokenOrTwoReadTheChosenMatricesWhereTheyLie) {
   EXPECT_EQ(strategy_of({.tokens = 1}, {}), MoeStrategy::kGrouped);
   EXPECT_EQ(strategy_of({.tokens = 1, .in_rows = true, .chosen_fits = false}, {}),
             MoeStrategy::kGrouped);
-  EXPECT_FALSE(parse_moe_strategy("chosen").ok());
 }
 
 TEST(MoeTable, FormatsDecideWhatCanRun) {

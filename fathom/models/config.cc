@@ -312,6 +312,10 @@ Result<ModelConfig> parse_config(std::string_view text, std::string_view what) {
   JsonLimits limits;
   limits.big_integer = JsonLimits::BigInteger::kRound;
   FATHOM_ASSIGN(const Json json, parse_json(text, limits, what));
+  return parse_config(json, what);
+}
+
+Result<ModelConfig> parse_config(const Json& json, std::string_view what) {
   ConfigReader in(json, std::string(what));
   ModelConfig config;
   read_type(in, config);

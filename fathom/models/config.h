@@ -19,6 +19,8 @@
 
 namespace fathom {
 
+class Json;
+
 /// How rotary frequencies are stretched. YaRN is static here: it applies at every position.
 struct RopeScaling {
   bool yarn = false;  ///< false: plain rotary embedding
@@ -106,6 +108,9 @@ std::vector<std::string_view> known_model_types();
 /// for what is understood but not available; both name the key, what was found and what is
 /// expected.
 Result<ModelConfig> parse_config(std::string_view text, std::string_view what = "config.json");
+
+/// The same of a document that is parsed already.
+Result<ModelConfig> parse_config(const Json& json, std::string_view what);
 
 /// Checks what parse_config checks of a configuration that was not read from a file.
 Status validate_config(const ModelConfig& config, std::string_view what);

@@ -344,7 +344,7 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
     open.weights = WeightOrigin::kRandom;
     open.pool = &pool;
     open.model.max_positions = 128;
-    const auto model = open_preset(preset, open);
+    const auto model = open_model(ModelSource::describe(preset), {}, open);
     ASSERT_TRUE(model.ok()) << model.status().message();
     const auto needs =
         dry_run(**model, {.prefill = {.count = 1, .new_tokens = 20}}, {.num_threads = pool.size()});
@@ -387,7 +387,7 @@ TEST(Forward, RefusesATokenOutsideTheVocabulary) {
   ThreadPool pool(1, PinThreads::kNo);
   OpenOptions open;
   open.pool = &pool;
-  const auto model = open_model(kModel, open);
+  const auto model = open_model(ModelSource::open(kModel).value(), {}, open);
   ASSERT_TRUE(model.ok());
   Arena activations(Buffer::allocate(DeviceKind::kCpu, 64 << 20, "test").value());
   Arena scratch(Buffer::allocate(DeviceKind::kCpu, 64 << 20, "test").value());

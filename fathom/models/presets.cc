@@ -103,6 +103,7 @@ struct FormatRow {
   PresetFormats formats;
 };
 
+// In the order of PresetFormatName.
 constexpr FormatRow kFormats[] = {
     {"bf16", kBf16},
     {"fp8_block", kFp8},
@@ -165,6 +166,14 @@ Result<Preset> find_preset(std::string_view name) {
   for (const PresetRow& row : kPresets)
     str_append(message, str_cat(" ", row.name));
   return not_found(std::move(message));
+}
+
+std::string_view preset_format_name(PresetFormatName name) {
+  return kFormats[static_cast<size_t>(name)].name;
+}
+
+PresetFormats preset_formats(PresetFormatName name) {
+  return kFormats[static_cast<size_t>(name)].formats;
 }
 
 Result<PresetFormats> preset_formats(std::string_view name) {

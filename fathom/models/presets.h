@@ -2,6 +2,7 @@
 // runs of models that are not here.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -32,17 +33,23 @@ std::vector<std::string_view> preset_names();
 /// Errors: NotFound listing the names.
 Result<Preset> find_preset(std::string_view name);
 
-/// The formats of `--format NAME`:
-///
-///   bf16                           everything
-///   fp8_block                      every linear layer, as DeepSeek publishes V3
-///   nvfp4                          MLPs, experts and o_proj of the main layers, as NVIDIA
-///   publishes R1 fp8, int8                      every linear layer, a scale per output channel
-///   (fp8_channel, ...) w4a8, w4a8_group               every linear layer in QServe's formats, per
-///   output channel or per
-///                                  group of 128; routed experts in w4_fp8
-///
-/// Errors: InvalidArgument with those names.
+/// `--format NAME`: the formats of all weights, as checkpoints are published or exported.
+enum class PresetFormatName : uint8_t {
+  kBf16,      ///< everything
+  kFp8Block,  ///< every linear layer, as DeepSeek publishes V3
+  kNvfp4,     ///< MLPs, experts and o_proj of the main layers, as NVIDIA publishes R1
+  kFp8,       ///< every linear layer, a scale per output channel
+  kInt8,      ///< the same
+  kW4a8,      ///< every linear layer in QServe's format, a scale per output channel; experts w4_fp8
+  kW4a8Group,  ///< the same with a scale per group of 128
+};
+
+/// "bf16", "fp8_block", ...
+std::string_view preset_format_name(PresetFormatName name);
+
+PresetFormats preset_formats(PresetFormatName name);
+
+/// By its name. Errors: InvalidArgument with the names.
 Result<PresetFormats> preset_formats(std::string_view name);
 
 /// Those names.

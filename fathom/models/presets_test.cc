@@ -126,7 +126,8 @@ std::set<std::string> kernels_of(const Recorder& recorder) {
 TEST(DryRun, RecordsR1WithoutMemory) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-r1-nvfp4").value()), {}, open);
   ASSERT_TRUE(model.ok()) << model.status().message();
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
@@ -156,7 +157,8 @@ TEST(DryRun, FlopsOfADecodeTokenAreTheModels) {
   // 2 FLOPs for each activated parameter, the embedding left out, plus attention over the cache.
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-v3").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v3").value()), {}, open);
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
@@ -173,7 +175,8 @@ TEST(DryRun, FlopsOfADecodeTokenAreTheModels) {
 TEST(DryRun, PhasesAndScopesNameWhereAnOpBelongs) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-v3").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v3").value()), {}, open);
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
@@ -200,7 +203,8 @@ TEST(DryRun, PhasesAndScopesNameWhereAnOpBelongs) {
 TEST(DryRun, EveryActivationAxisHasAName) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-r1-nvfp4").value()), {}, open);
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 14);
 
@@ -222,7 +226,8 @@ TEST(DryRun, EveryActivationAxisHasAName) {
 TEST(DryRun, DraftPassRunsTheDraftLayer) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-v3").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v3").value()), {}, open);
   ASSERT_TRUE(model.ok());
   Recorder recorder(RecordLevel::kShapes, 1 << 10);
 
@@ -243,7 +248,8 @@ TEST(DryRun, DraftPassRunsTheDraftLayer) {
 TEST(ExplainOp, PrintsTableMatchAndVariants) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-r1-nvfp4").value()), {}, open);
   ASSERT_TRUE(model.ok());
   const BatchShape decode{.decode = {.count = 1, .cached = 9}};
 
@@ -290,7 +296,8 @@ TEST(ExplainOp, EverywhereSaysEachPassAndEachPartOfTheModel) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
   open.model.draft = true;
-  const auto model = open_preset(find_preset("deepseek-r1-nvfp4").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-r1-nvfp4").value()), {}, open);
   ASSERT_TRUE(model.ok());
 
   const auto down = explain_op_everywhere(**model, "down_proj", cpu_kernels());

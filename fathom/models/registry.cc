@@ -4,11 +4,16 @@
 
 #include "fathom/base/log.h"
 #include "fathom/models/deepseek_v3.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/os/file.h"
+#include "fathom/os/memory.h"
+#include "fathom/text/figures.h"
+#include "fathom/text/json.h"
 #include "fathom/weights/loader.h"
 
 namespace fathom {
 namespace {
+
+constexpr std::string_view kConfigName = "config.json";
 
 template <class M>
 std::unique_ptr<Model> make(const ModelConfig& config, const ModelOptions& options) {
@@ -48,22 +53,62 @@ void log_surplus(const std::string& directory, const TensorReport& report) {
            report.surplus.size() > kShown ? ", ..." : "");
 }
 
-Status need_pool(const OpenOptions& options) {
-  if (options.pool != nullptr) return {};
-  return invalid_argument("weights are to be filled, but no threads are given");
+Result<ModelConfig> read_config(const std::string& directory, std::string& text, Json& json) {
+  FATHOM_ASSIGN(text, read_model_text(directory, kConfigName));
+  const std::string path = join_path(directory, kConfigName);
+  FATHOM_ASSIGN(json, parse_json(text, {.big_integer = JsonLimits::BigInteger::kRound}, path));
+  return parse_config(json, path);
 }
 
-Result<std::unique_ptr<Model>> finish(std::unique_ptr<Model> model,
-                                      const WeightPlan& plan,
-                                      const OpenOptions& options) {
-  if (options.weights == WeightOrigin::kNone) {
-    FATHOM_TRY(model->attach(WeightStore::dry(plan)));
+// A model whose weights are declared, and what they are.
+struct Declared {
+  std::unique_ptr<Model> model;
+  WeightPlan plan;
+};
+
+Result<Declared> declare(const ModelSource& source,
+                         const Placement& placement,
+                         ModelOptions options) {
+  const Checkpoint* const files = source.checkpoint ? &*source.checkpoint : nullptr;
+  options.device = placement.device;
+  options.draft = options.draft && (files == nullptr || has_draft_tensors(*files, source.config));
+  FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(source.config, options));
+  WeightPlan plan =
+      files == nullptr
+          ? WeightPlan(source.config.symbols(), formats_of(source.formats), placement)
+          : WeightPlan(source.config.symbols(), tensors_of(*files), placement);
+  FATHOM_TRY(model->declare_weights(plan));
+  return Declared{std::move(model), std::move(plan)};
+}
+
+// A prompt and a token after it, on shapes alone: whatever has no kernel is named.
+Status check_kernels(const Model& dry, const DeviceInfo& gpu, int num_threads) {
+  BatchShape shape;
+  shape.prefill = {.count = 1, .new_tokens = 2, .cached = 0};
+  shape.decode = {.count = 1, .new_tokens = 1, .cached = 2};
+  const KernelSet kernels = KernelSet::for_cuda(gpu.sm);
+  const auto needs =
+      dry_run(dry, shape, {.num_threads = num_threads, .kernels = &kernels, .gpu = &gpu});
+  if (needs.ok()) return {};
+  return Status::error(needs.status().code(),
+                       str_cat("this model does not run with --device cuda: ",
+                               needs.status().message(), "; --device cpu runs it"));
+}
+
+// What would not fit is refused with both numbers, not killed half-way through loading.
+Status check_memory(const Model& dry, const std::string& title, DeviceKind device) {
+  const bool on_gpu = device == DeviceKind::kCuda;
+  int64_t available = 0;
+  if (on_gpu) {
+    FATHOM_ASSIGN(available, cuda_free_bytes());
   } else {
-    FATHOM_TRY(need_pool(options));
-    FATHOM_ASSIGN(WeightStore store, random_weights(plan, *options.pool, options.seed));
-    FATHOM_TRY(model->attach(std::move(store)));
+    available = host_memory().available_bytes;
   }
-  return model;
+  const int64_t needed = dry.weights().bytes();
+  if (available == 0 || needed <= available) return {};
+  return out_of_memory(str_cat(
+      title, " needs ", format_bytes(needed), " for its weights, but ", format_bytes(available),
+      " are available", on_gpu ? " on the GPU" : "", "; try a smaller model or `fathom inspect`"));
 }
 
 }  // namespace
@@ -104,43 +149,77 @@ Result<std::unique_ptr<Model>> create_model(const ModelConfig& config,
       str_cat("architecture \"", config.architecture.substr(0, 64), "\", expected one of ", known));
 }
 
-Result<std::unique_ptr<Model>> open_model(const Checkpoint& checkpoint,
-                                          const ModelConfig& config,
-                                          const OpenOptions& options) {
-  ModelOptions model_options = options.model;
-  model_options.draft = options.model.draft && has_draft_tensors(checkpoint, config);
-  FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(config, model_options));
-  WeightPlan plan(config.symbols(), tensors_of(checkpoint), {.device = model_options.device});
-  FATHOM_TRY(model->declare_weights(plan));
-  FATHOM_ASSIGN(const TensorReport report,
-                verify_tensors(plan, checkpoint, config.num_hidden_layers));
-  if (options.report_surplus) log_surplus(checkpoint.directory(), report);
-  if (options.weights != WeightOrigin::kCheckpoint) return finish(std::move(model), plan, options);
-  FATHOM_TRY(need_pool(options));
-  FATHOM_ASSIGN(WeightStore store,
-                load_weights(plan, checkpoint, *options.pool, {.progress = options.progress}));
-  FATHOM_TRY(model->attach(std::move(store)));
-  return model;
-}
-
-Result<std::unique_ptr<Model>> open_model(const std::string& directory,
-                                          const OpenOptions& options) {
-  FATHOM_ASSIGN(const std::string text, read_model_text(directory, "config.json"));
-  FATHOM_ASSIGN(const ModelConfig config, parse_config(text, str_cat(directory, "/config.json")));
-  FATHOM_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(directory));
-  return open_model(checkpoint, config, options);
-}
-
-Result<std::unique_ptr<Model>> open_preset(const Preset& preset, const OpenOptions& options) {
-  if (options.weights == WeightOrigin::kCheckpoint) {
-    return invalid_argument(
-        str_cat("preset ", preset.name, " has no weights of its own; ask for random ones or none"));
+Result<ModelSource> ModelSource::open(const std::string& directory) {
+  ModelSource source;
+  source.title = directory;
+  FATHOM_ASSIGN(source.checkpoint, Checkpoint::open(directory));
+  Json json;
+  FATHOM_ASSIGN(source.config, read_config(directory, source.config_text, json));
+  FATHOM_ASSIGN(source.declared, read_quant_config(directory, &json));
+  constexpr std::string_view kGeneration = "generation_config.json";
+  const Result<std::string> text = read_model_text(directory, kGeneration);
+  if (text.ok()) {
+    FATHOM_ASSIGN(source.generation,
+                  parse_generation_config(*text, join_path(directory, kGeneration)));
+  } else if (text.status().code() != StatusCode::kNotFound) {
+    return Status::error(text.status().code(), text.status().message());
   }
-  FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(preset.config, options.model));
-  WeightPlan plan(preset.config.symbols(), formats_of(preset.formats),
-                  {.device = options.model.device});
-  FATHOM_TRY(model->declare_weights(plan));
-  return finish(std::move(model), plan, options);
+  return source;
+}
+
+ModelSource ModelSource::describe(const Preset& preset) {
+  ModelSource source;
+  source.title = preset.name;
+  source.config = preset.config;
+  source.formats = preset.formats;
+  return source;
+}
+
+Result<ModelSource> ModelSource::describe(const std::string& directory,
+                                          const PresetFormats& formats) {
+  ModelSource source;
+  source.title = directory;
+  source.formats = formats;
+  Json json;
+  FATHOM_ASSIGN(source.config, read_config(directory, source.config_text, json));
+  return source;
+}
+
+Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
+                                          const Placement& placement,
+                                          const OpenOptions& options) {
+  if (!placement.shard.whole()) return unsupported("a model is opened whole, not in shards");
+  if (!source.checkpoint && options.weights == WeightOrigin::kCheckpoint) {
+    return invalid_argument(
+        str_cat(source.title, " has no weights of its own; ask for random ones or none"));
+  }
+  FATHOM_ASSIGN(Declared dry, declare(source, placement, options.model));
+  if (source.checkpoint) {
+    FATHOM_ASSIGN(const TensorReport report,
+                  verify_tensors(dry.plan, *source.checkpoint, source.config.num_hidden_layers));
+    log_surplus(source.title, report);
+  }
+  FATHOM_TRY(dry.model->attach(WeightStore::dry(dry.plan)));
+  if (options.weights == WeightOrigin::kNone) return std::move(dry.model);
+
+  const bool on_gpu = placement.device == DeviceKind::kCuda;
+  if (options.pool == nullptr || (on_gpu && options.gpu == nullptr)) {
+    return invalid_argument("weights are to be filled, but no threads or no GPU are given");
+  }
+  if (on_gpu) FATHOM_TRY(check_kernels(*dry.model, *options.gpu, options.pool->size()));
+  if (options.admit) FATHOM_TRY(options.admit(*dry.model));
+  FATHOM_TRY(check_memory(*dry.model, source.title, placement.device));
+
+  FATHOM_ASSIGN(Declared real, declare(source, placement, options.model));
+  WeightStore store;
+  if (options.weights == WeightOrigin::kRandom) {
+    FATHOM_ASSIGN(store, random_weights(real.plan, *options.pool, options.seed));
+  } else {
+    FATHOM_ASSIGN(store, load_weights(real.plan, *source.checkpoint, *options.pool,
+                                      {.progress = options.progress}));
+  }
+  FATHOM_TRY(real.model->attach(std::move(store)));
+  return std::move(real.model);
 }
 
 }  // namespace fathom

@@ -4,18 +4,46 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fathom/models/model.h"
 #include "fathom/models/presets.h"
+#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/placement.h"
+#include "fathom/weights/quant_config.h"
 
 namespace fathom {
-
-class Checkpoint;
 
 /// A model without weights. Errors: Unsupported for an architecture that is not in the list;
 /// those of validate_config and validate_options.
 Result<std::unique_ptr<Model>> create_model(const ModelConfig& config, const ModelOptions& options);
+
+/// What a model is made from: the files of a directory, or a description in place of them. Each
+/// file is read once, here; whatever is known before weights are read is in it.
+struct ModelSource {
+  std::string title;  ///< the directory, or the name of the description
+  ModelConfig config;
+  PresetFormats formats;  ///< of a description
+
+  // Of a directory.
+  std::optional<Checkpoint> checkpoint;  ///< absent: a description
+  std::string config_text;               ///< config.json
+  QuantConfig declared;         ///< for the reader: the tensors decide how weights are loaded
+  GenerationConfig generation;  ///< generation_config.json, which may be missing
+
+  /// Opens a directory: index, headers of the shards, config.json, hf_quant_config.json and
+  /// generation_config.json. Errors: those of Checkpoint::open, parse_config, read_quant_config and
+  /// parse_generation_config.
+  static Result<ModelSource> open(const std::string& directory);
+
+  /// A description, whose weights are random or none.
+  static ModelSource describe(const Preset& preset);
+
+  /// The model of a directory in other formats: of its files, config.json alone is read. Errors:
+  /// those of parse_config.
+  static Result<ModelSource> describe(const std::string& directory, const PresetFormats& formats);
+};
 
 /// Where weights come from.
 enum class WeightOrigin : uint8_t {
@@ -25,25 +53,23 @@ enum class WeightOrigin : uint8_t {
 };
 
 struct OpenOptions {
-  ModelOptions model;
+  ModelOptions model;  ///< the device is that of the placement
   WeightOrigin weights = WeightOrigin::kCheckpoint;
-  ThreadPool* pool = nullptr;  ///< reads and packs; may be null for kNone
-  uint64_t seed = 0;           ///< of random weights
-  std::function<void(int64_t done, int64_t total)> progress;
-  bool report_surplus = true;  ///< log the tensors that nobody reads
+  ThreadPool* pool = nullptr;       ///< reads and packs; may be null for kNone
+  const DeviceInfo* gpu = nullptr;  ///< of a placement on a GPU; may be null for kNone
+  uint64_t seed = 0;                ///< of random weights
+  std::function<void(int64_t done, int64_t total)> progress = {};
+  /// Asked with the model on shapes alone, before anything is read; an error of it is returned.
+  std::function<Status(const Model& dry)> admit = {};
 };
 
-/// Opens a checkpoint directory: config.json, formats of its tensors, weights. A draft layer is
-/// used if the options allow it and its tensors are there. Surplus tensors are logged. Errors:
-/// those of parse_config, Checkpoint, verify_tensors and load_weights.
-Result<std::unique_ptr<Model>> open_model(const std::string& directory, const OpenOptions& options);
-
-/// As open_model, of a checkpoint that is open and its config.json.
-Result<std::unique_ptr<Model>> open_model(const Checkpoint& checkpoint,
-                                          const ModelConfig& config,
+/// Opens a model. A draft layer is used if the options allow it and its tensors are there. Tensors
+/// that nobody reads are logged. Before weights are read, the model must have kernels for every op
+/// on its GPU, pass `admit`, and fit the memory that is free there. Errors: those of create_model,
+/// verify_tensors, load_weights and `admit`; InvalidArgument for weights of a description that are
+/// neither random nor none; OutOfMemory with both numbers.
+Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
+                                          const Placement& placement,
                                           const OpenOptions& options);
-
-/// A preset with random weights or none.
-Result<std::unique_ptr<Model>> open_preset(const Preset& preset, const OpenOptions& options);
 
 }  // namespace fathom

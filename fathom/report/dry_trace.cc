@@ -116,7 +116,8 @@ Result<std::vector<TracePhase>> run_variation(const Preset& preset,
   OpenOptions dry;
   dry.model = options;
   dry.weights = WeightOrigin::kNone;
-  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_preset(preset, dry));
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model,
+                open_model(ModelSource::describe(preset), {.device = options.device}, dry));
   return dry_phases(*model, few_tokens(*model, shape));
 }
 

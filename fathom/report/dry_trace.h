@@ -44,7 +44,7 @@ struct Variation {
 /// What else there is to run: the same configuration in every `--format`, with every strategy of
 /// the experts and every form of attention, and the other built-in models, each with layers enough
 /// to have one of every kind; last, sampling. The first is the model itself. What cannot run (a
-/// strategy that does not take a format) says why. Errors: those of open_preset and dry_run other
+/// strategy that does not take a format) says why. Errors: those of open_model and dry_run other
 /// than that.
 Result<std::vector<Variation>> dry_variations(const Model& model, const TraceShape& shape);
 

@@ -21,7 +21,7 @@ class LiveTrace : public testing::Test {
     OpenOptions open;
     open.weights = WeightOrigin::kRandom;
     open.pool = pool_.get();
-    auto model = open_preset(small_preset(), open);
+    auto model = open_model(ModelSource::describe(small_preset()), {}, open);
     FATHOM_CHECK(model.ok(), model.status().message());
     model_ = std::move(model).value();
   }

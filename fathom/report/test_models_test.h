@@ -13,7 +13,8 @@ inline std::unique_ptr<Model> dry_model(std::string_view preset, const ModelOpti
   OpenOptions open;
   open.model = options;
   open.weights = WeightOrigin::kNone;
-  auto model = open_preset(find_preset(preset).value(), open);
+  auto model = open_model(ModelSource::describe(find_preset(preset).value()),
+                          {.device = options.device}, open);
   FATHOM_CHECK(model.ok(), model.status().message());
   return std::move(model).value();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
+#include "fathom/runtime/step_fault.h"
 
 namespace fathom {
 namespace {
@@ -197,7 +198,7 @@ Status EngineCore::step() {
   if (Status s = compute(plan); !s.ok()) {
     scheduler_.finish_step();
     fault(s);
-    return std::move(s).add_context("while computing a step");
+    return step_fault(std::move(s).add_context("while computing a step"), exec_.pins);
   }
   commit(plan);
   scheduler_.finish_step();

@@ -136,6 +136,35 @@ TEST(Engine, FaultEndsEveryRequestAndRefusesMore) {
   EXPECT_EQ(bench.core->submit(std::move(more)).status().code(), StatusCode::kDeviceLost);
 }
 
+// Whatever a kernel call is refused with: its arguments come from the engine, not from the user.
+TEST(Engine, FaultOfAStepIsNoErrorOfTheCaller) {
+  for (const StatusCode code :
+       {StatusCode::kOutOfMemory, StatusCode::kInvalidArgument, StatusCode::kUnsupported,
+        StatusCode::kNotFound, StatusCode::kCorrupt, StatusCode::kInternal}) {
+    EngineBench bench;
+    bench.model.fail_at = 1;
+    bench.model.fail_with = code;
+    (void)bench.submit(prompt_of(3, 1), greedy(5));
+
+    const Status fault = bench.core->step();
+
+    EXPECT_EQ(fault.code(), StatusCode::kInternal) << status_code_name(code);
+    EXPECT_NE(fault.message().find("injected"), std::string::npos);
+  }
+}
+
+TEST(Engine, FaultsWithAMeaningOfTheirOwnKeepIt) {
+  for (const StatusCode code :
+       {StatusCode::kNumerical, StatusCode::kDeviceLost, StatusCode::kCancelled, StatusCode::kIo}) {
+    EngineBench bench;
+    bench.model.fail_at = 1;
+    bench.model.fail_with = code;
+    (void)bench.submit(prompt_of(3, 1), greedy(5));
+
+    EXPECT_EQ(bench.core->step().code(), code);
+  }
+}
+
 StatusCode refusal(EngineBench& bench,
                    std::vector<int32_t> prompt,
                    SamplingParams p,

@@ -110,7 +110,7 @@ TEST(MemoryPlan, RefusesR1OnASmallMachine) {
   OpenOptions open;
   open.model.draft = false;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(*preset, open);
+  const auto model = open_model(ModelSource::describe(*preset), {}, open);
   ASSERT_TRUE(model.ok()) << model.status().message();
   MemoryRequest request{.max_model_len = 4096, .num_ids = 128'815, .num_threads = 2};
   const Result<MemoryPlan> unknown = plan_memory(**model, request);
@@ -138,7 +138,7 @@ TEST(MemoryPlan, HasRoomForAStepOfWholePrompts) {
   config.first_k_dense_replace = 2;
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(*preset, open);
+  const auto model = open_model(ModelSource::describe(*preset), {}, open);
   ASSERT_TRUE(model.ok()) << model.status().message();
 
   for (const int64_t budget : {500, 512, 1024, 1500, 4096}) {

@@ -85,6 +85,9 @@ class Tokenizer {
 
   std::optional<int32_t> pad_id() const { return pad_id_; }
 
+  /// tokenizer_config.json, for what is said there of chat templates; null if there is none.
+  const Json& config() const { return config_; }
+
   /// Whether tokenizer.json marks the token as special. `<think>` and the tool markers are added,
   /// but not special.
   bool is_special(int32_t id) const { return has_trait(id, kSpecial); }
@@ -123,6 +126,7 @@ class Tokenizer {
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   std::optional<int32_t> pad_id_;
+  Json config_;
   bool adds_bos_ = false;
 };
 

@@ -310,7 +310,8 @@ class TokenizerLoader {
     JsonLimits limits;
     limits.max_bytes = kMaxConfigBytes;
     limits.big_integer = JsonLimits::BigInteger::kRound;
-    FATHOM_ASSIGN(const Json config, parse_json(text, limits, config_file_));
+    FATHOM_ASSIGN(result_.config_, parse_json(text, limits, config_file_));
+    const Json& config = result_.config_;
     if (!config.is_object()) {
       return corrupt(
           str_cat(config_file_, ": the document is ", config.kind_name(), ", expected an object"));

@@ -402,9 +402,12 @@ Result<QuantConfig> parse_quant_config(const Json* config, const Json* sidecar) 
 
 Result<QuantConfig> read_quant_config(const std::string& directory) {
   FATHOM_ASSIGN(const std::optional<Json> config, read_json(directory, kConfigName));
+  return read_quant_config(directory, config ? &*config : nullptr);
+}
+
+Result<QuantConfig> read_quant_config(const std::string& directory, const Json* config) {
   FATHOM_ASSIGN(const std::optional<Json> sidecar, read_json(directory, kSidecarName));
-  Result<QuantConfig> result =
-      parse_quant_config(config ? &*config : nullptr, sidecar ? &*sidecar : nullptr);
+  Result<QuantConfig> result = parse_quant_config(config, sidecar ? &*sidecar : nullptr);
   if (result.ok()) return result;
   return std::move(std::move(result).status()).add_context(directory);
 }

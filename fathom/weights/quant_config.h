@@ -65,4 +65,7 @@ Result<QuantConfig> parse_quant_config(const Json* config, const Json* sidecar);
 /// Reads the files of a checkpoint directory. hf_quant_config.json may be missing, config.json too.
 Result<QuantConfig> read_quant_config(const std::string& directory);
 
+/// The same with config.json at hand, or null where there is none.
+Result<QuantConfig> read_quant_config(const std::string& directory, const Json* config);
+
 }  // namespace fathom

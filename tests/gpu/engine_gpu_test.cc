@@ -69,15 +69,14 @@ struct RunnerOptions {
 
 Runner make_runner(const std::string& directory, DeviceKind device, RunnerOptions o = {}) {
   OpenOptions open;
-  open.model.device = device;
   open.model.activations = o.activations;
   open.model.attention = o.attention;
   open.model.draft = o.draft;
   open.pool = &pool();
-  open.report_surplus = false;
   Runner r;
   Gpu* on = device == DeviceKind::kCuda ? &gpu() : nullptr;
-  r.model = must(open_model(directory, open));
+  if (on != nullptr) open.gpu = &on->info();
+  r.model = must(open_model(must(ModelSource::open(directory)), {.device = device}, open));
   r.session = must(ForwardSession::create(*r.model, pool(),
                                           {.max_tokens = o.max_tokens,
                                            .sequences = o.sequences,
@@ -190,7 +189,7 @@ TEST(Engine, OtherFormsOfAttentionAgreeWithTheCpu) {
 EngineOptions engine_options(const char* device) {
   EngineOptions o;
   o.model = shipped();
-  o.device = device;
+  EXPECT_TRUE(set_option(o, "device", device).ok());
   o.threads = 4;
   o.pin_threads = false;
   o.max_model_len = 512;
@@ -250,7 +249,7 @@ std::vector<std::vector<int32_t>> greedy_answers(const EngineOptions& options) {
 // model and the prompts: bf16 and float32 on one CPU part after that long as well.
 TEST(Engine, GreedyTextIsThatOfTheCpuAsLongAsRoundingAllows) {
   EngineOptions float32 = engine_options("cpu");
-  float32.dtype = "f32";
+  float32.dtype = Format::kF32;
   const auto reference = greedy_answers(float32);
   const auto on_cpu = greedy_answers(engine_options("cpu"));
   const auto on_gpu = greedy_answers(engine_options("cuda"));
@@ -426,9 +425,9 @@ TEST(Limits, FormatsWithoutKernelsAreRefusedByName) {
   Preset preset = must(find_preset("deepseek-v2-lite"));
   preset.formats = must(preset_formats("int8"));
   OpenOptions open;
-  open.model.device = DeviceKind::kCuda;
   open.weights = WeightOrigin::kNone;
-  const auto model = must(open_preset(preset, open));
+  const auto model =
+      must(open_model(ModelSource::describe(preset), {.device = DeviceKind::kCuda}, open));
   BatchShape shape;
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 8};
 

@@ -30,11 +30,12 @@ class GpuTrace : public testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     gpu_ = std::move(opened).value();
     OpenOptions open;
-    open.model.device = DeviceKind::kCuda;
+    open.gpu = &gpu_->info();
     open.model.attention.fused_rope = true;
     open.weights = WeightOrigin::kRandom;
     open.pool = &pool_;
-    auto model = open_preset(small_preset(), open);
+    auto model =
+        open_model(ModelSource::describe(small_preset()), {.device = DeviceKind::kCuda}, open);
     ASSERT_TRUE(model.ok()) << model.status().message();
     model_ = std::move(model).value();
   }

@@ -51,7 +51,7 @@ class FakeModel final : public Model {
                                                      Format::kF32, "R,V"));
     if (ex.dry()) return {};
     ++num_forwards;
-    if (fail_at > 0 && num_forwards >= fail_at) return internal_error("injected");
+    if (fail_at > 0 && num_forwards >= fail_at) return Status::error(fail_with, "injected");
     int64_t row = 0;
     for (const TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
       run_range(batch, *range, out.logits, row);
@@ -69,6 +69,7 @@ class FakeModel final : public Model {
 
   mutable int64_t num_forwards = 0;
   int64_t fail_at = 0;  ///< this forward pass and later ones fail; 0: none
+  StatusCode fail_with = StatusCode::kInternal;
 
  private:
   static uint64_t mix(uint64_t digest, int32_t token) {

@@ -39,7 +39,7 @@ class ModelRunner {
     OpenOptions open;
     open.model = options;
     open.pool = &pool_;
-    auto model = open_model(directory, open);
+    auto model = open_model(ModelSource::open(directory).value(), {}, open);
     FATHOM_CHECK(model.ok(), model.ok() ? "" : model.status().message());
     model_ = std::move(model).value();
     const CacheLayout layout = model_->cache_layout();

@@ -61,15 +61,6 @@ std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOp
 
 }  // namespace
 
-Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name) {
-  if (name == "auto") return std::optional<MoeStrategy>{};
-  for (const MoeRow& row : kMoeRows) {
-    if (row.name == name && row.pin != MoePin::kNever) return std::optional{row.strategy};
-  }
-  return invalid_argument(
-      str_cat("strategy of the experts \"", name, "\", expected auto, grouped, sorted or fused"));
-}
-
 std::span<const MoeRow> moe_rows() {
   return kMoeRows;
 }

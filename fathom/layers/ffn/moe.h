@@ -58,10 +58,6 @@ struct MoeOptions {
   std::optional<MoeStrategy> strategy;  ///< pins one
 };
 
-/// "auto" (empty), or a strategy that can be asked for: "grouped", "sorted", "fused". Errors:
-/// InvalidArgument with those names.
-Result<std::optional<MoeStrategy>> parse_moe_strategy(std::string_view name);
-
 /// What the choice of a strategy depends on besides the options.
 struct MoeCall {
   Format experts = Format::kBf16;  ///< of gate_up and down

@@ -35,7 +35,8 @@ VectorComparison compare(const std::string& broken) {
   OpenOptions open;
   open.model.activations = Format::kF32;
   open.pool = &pool;
-  const std::unique_ptr<Model> model = open_model(dir.path(), open).value();
+  const std::unique_ptr<Model> model =
+      open_model(ModelSource::open(dir.path()).value(), {}, open).value();
   const auto session =
       ForwardSession::create(*model, {.pool = &pool, .cpu_kernels = &cpu_kernels()},
                              {.max_tokens = 400, .prefill_logits = LogitRows::kAll})

@@ -57,9 +57,8 @@ Result<std::unique_ptr<Model>> dry_model(std::string_view preset_name, std::stri
     FATHOM_ASSIGN(preset.formats, preset_formats(format));
   }
   OpenOptions open;
-  open.model.device = DeviceKind::kCuda;
   open.weights = WeightOrigin::kNone;
-  return open_preset(preset, open);
+  return open_model(ModelSource::describe(preset), {.device = DeviceKind::kCuda}, open);
 }
 
 TEST(GpuPlan, NamesTheKernelThatAGpuLacks) {
@@ -102,10 +101,9 @@ TEST(GpuPlan, HasRoomForEveryPromptInTheAbsorbedForm) {
   Preset preset = std::move(find_preset("deepseek-v2-lite")).value();
   preset.config.num_hidden_layers = 2;
   OpenOptions open;
-  open.model.device = DeviceKind::kCuda;
   open.model.attention.always_absorbed = true;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(preset, open);
+  const auto model = open_model(ModelSource::describe(preset), {.device = DeviceKind::kCuda}, open);
   ASSERT_TRUE(model.ok()) << model.status().message();
   const auto plan = plan_memory(**model, {.max_model_len = 4096,
                                           .max_num_seqs = 8,

@@ -82,23 +82,15 @@ Result<const ChatFormat*> choose_chat_format(std::string_view model_type,
 }
 
 Result<const ChatFormat*> choose_chat_format_of_directory(std::string_view model_type,
-                                                          const std::string& dir) {
+                                                          const std::string& dir,
+                                                          const Json& tokenizer_config) {
   Result<std::string> chat_template =
       read_file(join_path(dir, "chat_template.jinja"), kMaxTemplateBytes);
   if (chat_template.ok()) return choose_chat_format(model_type, std::string_view{*chat_template});
   if (chat_template.status().code() != StatusCode::kNotFound) {
     return std::move(chat_template).status();
   }
-  const std::string config_path = join_path(dir, "tokenizer_config.json");
-  Result<std::string> text = read_file(config_path, kMaxTemplateBytes);
-  if (!text.ok()) {
-    if (text.status().code() != StatusCode::kNotFound) return std::move(text).status();
-    return choose_chat_format(model_type, std::string_view{});
-  }
-  JsonLimits limits;
-  limits.big_integer = JsonLimits::BigInteger::kRound;
-  FATHOM_ASSIGN(const Json config, parse_json(*text, limits, config_path));
-  return choose_chat_format(model_type, config);
+  return choose_chat_format(model_type, tokenizer_config);
 }
 
 }  // namespace fathom

@@ -37,9 +37,10 @@ Result<const ChatFormat*> choose_chat_format(std::string_view model_type,
 Result<const ChatFormat*> choose_chat_format(std::string_view model_type,
                                              const Json& tokenizer_config);
 
-/// The same for a directory: chat_template.jinja if it is there, else tokenizer_config.json.
-/// Errors: also those of reading and parsing.
+/// The same for a directory: chat_template.jinja if it is there, else the tokenizer_config.json
+/// that its tokenizer has read. Errors: also those of reading.
 Result<const ChatFormat*> choose_chat_format_of_directory(std::string_view model_type,
-                                                          const std::string& dir);
+                                                          const std::string& dir,
+                                                          const Json& tokenizer_config);
 
 }  // namespace fathom

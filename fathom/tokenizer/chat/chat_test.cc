@@ -7,6 +7,7 @@
 #include "fathom/tokenizer/chat/chat_formats.h"
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
+#include "fathom/tokenizer/tokenizer.h"
 
 namespace fathom {
 namespace {
@@ -269,9 +270,14 @@ TEST(ChatFormats, AreChosenFromConfiguration) {
 TEST(ChatFormats, AreChosenFromADirectory) {
   const std::string dir = FATHOM_SOURCE_DIR "/tests/golden/tokenizer/";
 
-  EXPECT_EQ(*choose_chat_format_of_directory("deepseek_v3", dir + "tiny-v3"), &chat_v3());
-  EXPECT_EQ(*choose_chat_format_of_directory("deepseek_v2", dir + "deepseek-v3"), &chat_v25());
-  EXPECT_FALSE(choose_chat_format_of_directory("deepseek_v3", dir).ok());
+  const auto chosen = [&](std::string_view model_type, const std::string& name) {
+    const Json config = Tokenizer::load(dir + name).value().config();
+    return choose_chat_format_of_directory(model_type, dir + name, config).value();
+  };
+
+  EXPECT_EQ(chosen("deepseek_v3", "tiny-v3"), &chat_v3());
+  EXPECT_EQ(chosen("deepseek_v2", "deepseek-v3"), &chat_v25());
+  EXPECT_FALSE(choose_chat_format_of_directory("deepseek_v3", dir, Json{}).ok());
 }
 
 TEST(ChatJson, ReadsPartsAndRoles) {

@@ -1,0 +1,66 @@
+#include "fathom/api/open.h"
+
+#include <algorithm>
+
+
+namespace fathom {
+
+Result<Machine> set_up_machine(const EngineOptions& options) {
+  Machine machine;
+  FATHOM_ASSIGN(machine.isa, usable_isa(options));
+  if (options.placement.device == DeviceKind::kCuda) {
+    FATHOM_ASSIGN(machine.gpu, Gpu::open(options.placement.ordinal));
+  }
+  machine.kernels = std::make_unique<const KernelSet>(KernelSet::for_cpu(machine.isa));
+  const PinThreads pin = options.pin_threads ? PinThreads::kYes : PinThreads::kNo;
+  FATHOM_ASSIGN(machine.pool, ThreadPool::create(thread_count(options), pin));
+  return machine;
+}
+
+Result<Isa> usable_isa(const EngineOptions& options) {
+  return options.isa ? limit_isa(isa_name(*options.isa), best_isa()) : best_isa();
+}
+
+int thread_count(const EngineOptions& options) {
+  if (options.threads > 0) return static_cast<int>(options.threads);
+  return std::min(cpu_info().num_cores, cpu_info().num_cpus());
+}
+
+Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
+  FATHOM_TRY(check_source(options, use));
+  if (options.preset.empty()) return ModelSource::open(options.model);
+  FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
+  if (options.format) preset.formats = preset_formats(*options.format);
+  const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;
+  if (cut) preset.config.num_hidden_layers = options.layers;
+  ModelSource source = ModelSource::describe(preset);
+  if (cut) str_append(source.title, str_cat(", ", options.layers, " layers"));
+  return source;
+}
+
+ModelOptions model_options(const EngineOptions& o) {
+  ModelOptions m;
+  m.device = o.placement.device;
+  m.activations = o.dtype.value_or(Format::kBf16);
+  m.kv_format = o.kv_cache_dtype;
+  m.page_size = o.block_size;
+  m.draft = false;  // nothing drafts yet: its layer would only take memory
+  m.attention.always_absorbed = o.batch_invariant || o.attention == AttentionChoice::kAbsorbed;
+  // On a GPU a step of few tokens is as long as its kernels are many.
+  const bool fewest = m.device == DeviceKind::kCuda && !o.batch_invariant &&
+                      o.attention == AttentionChoice::kByPhase;
+  m.attention.fused_rope = o.attention == AttentionChoice::kFusedRope || fewest;
+  m.attention.prefill_chunk = o.attention_key_chunk;
+  m.moe.strategy = o.moe;
+  return m;
+}
+
+OpenOptions open_options(const EngineOptions& options, const Machine& machine) {
+  return {.model = model_options(options),
+          .weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint,
+          .pool = machine.pool.get(),
+          .gpu = machine.gpu == nullptr ? nullptr : &machine.gpu->info(),
+          .seed = options.dummy_seed};
+}
+
+}  // namespace fathom
