@@ -112,10 +112,9 @@ Result<MemoryNeeds> dry_needs(const Model& model,
                               const BatchShape& shape,
                               const PlanOptions& options,
                               Recorder* recorder = nullptr) {
-  return dry_run(model, shape,
-                 {.num_threads = options.threads,
-                  .kernels = options.kernels,
-                  .recorder = recorder});
+  return dry_run(
+      model, shape,
+      {.num_threads = options.threads, .kernels = options.kernels, .recorder = recorder});
 }
 
 Result<std::vector<OpRecord>> dry_records(const Model& model,

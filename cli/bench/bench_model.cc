@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/config/engine_flags.h"
@@ -34,6 +35,7 @@ Result<DecodeRate> time_decode(ForwardSession& session,
   constexpr double kProbeSeconds = 0.1;
   DecodeRate out;
   std::vector<double> seconds;
+  std::vector<int32_t> next(static_cast<size_t>(flags.batch));
   double before = memory.gbps(kProbeSeconds);
   for (int r = 0; r < flags.repetitions; ++r) {
     session.reset();
@@ -47,7 +49,7 @@ Result<DecodeRate> time_decode(ForwardSession& session,
     for (int64_t i = 0; i < flags.generate; ++i) {
       const auto step = std::span(tokens).subspan(static_cast<size_t>(i * flags.batch),
                                                   static_cast<size_t>(flags.batch));
-      FATHOM_TRY(session.decode(step).status());
+      FATHOM_TRY(session.decode_sampled(step, sampling_of(flags), next));
     }
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
     const double after = memory.gbps(kProbeSeconds);
@@ -113,6 +115,10 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
     FATHOM_ASSIGN(decode, time_decode(*session, flags, prefix, vocabulary, memory));
   }
   rates.push_back(decode.rate);
+  if (flags.engine_rate) {
+    FATHOM_ASSIGN(Rate engine, time_engine(model, machine.compute(), flags));
+    rates.push_back(std::move(engine));
+  }
   print_rates(opened, flags, rates, "CPU", str_cat(pool.size()));
 
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);
@@ -149,11 +155,14 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
     print_ops("prefill op (kernel, variant)", prefill_ops, peaks, flags.ops);
   }
   print_ops("decode op (kernel, variant)", decode_ops, peaks, flags.ops);
+  if (flags.engine_rate) print_engine_overhead(rates.back(), decode.rate.step_seconds);
   std::printf(
       "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
       "buffers of the benchmark\n",
-      format_bytes(model.weights().bytes()).c_str(), format_bytes(session->executor().cache().bytes()).c_str(),
-      format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes()).c_str(),
+      format_bytes(model.weights().bytes()).c_str(),
+      format_bytes(session->executor().cache().bytes()).c_str(),
+      format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes())
+          .c_str(),
       format_bytes(peak_bytes).c_str());
   return kExitOk;
 }
@@ -175,6 +184,12 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
   sub->add_option("-r,--repetitions", flags.repetitions, "Medians of this many runs")
       ->check(integer_range(1, 100))
       ->capture_default_str();
+  sub->add_option("--temperature", flags.temperature,
+                  "Decode with draws at this temperature in place of the largest logits")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  sub->add_flag("--engine", flags.engine_rate,
+                "Time decoding through scheduler and requests too, and what they add to a step");
   sub->add_option("--ops", flags.ops, "Ops listed, those that cost most first; 0: all")
       ->check(integer_range(0, 10'000))
       ->capture_default_str();

@@ -16,7 +16,9 @@ struct BenchModelFlags {
   int64_t depth = 0;
   int64_t batch = 1;
   int repetitions = 3;
-  int ops = 10;  ///< listed; 0: all
+  double temperature = 0;    ///< of the tokens that are drawn; 0: the largest logits
+  bool engine_rate = false;  ///< the engine's own path too
+  int ops = 10;              ///< listed; 0: all
 };
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals);

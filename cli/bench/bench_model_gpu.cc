@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/io/terminal.h"
 #include "fathom/bench/gpu_machine.h"
@@ -27,7 +28,8 @@ Result<Rate> time_decode(ForwardSession& session,
     const int64_t begin = monotonic_ns();
     for (int64_t i = 0; i < flags.generate; ++i) {
       FATHOM_TRY(session.decode_sampled(
-          std::span(tokens).subspan(static_cast<size_t>(i * flags.batch), next.size()), next));
+          std::span(tokens).subspan(static_cast<size_t>(i * flags.batch), next.size()),
+          sampling_of(flags), next));
     }
     if (r >= 0) seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
   }
@@ -108,14 +110,19 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
     rates.push_back(std::move(prefill));
   }
   FATHOM_ASSIGN(Rate decode, time_decode(*session, flags, vocabulary));
+  const double decode_seconds = decode.step_seconds;
   rates.push_back(std::move(decode));
+  if (flags.engine_rate) {
+    FATHOM_ASSIGN(Rate engine, time_engine(model, machine.compute(), flags));
+    rates.push_back(std::move(engine));
+  }
   print_rates(opened, flags, rates, machine.gpu->info().name, "-");
   std::printf("\ncopy %s GB/s, read %s GB/s (%s)\n", format_fixed(peaks.copy_gbps, 0).c_str(),
               format_fixed(peaks.read_gbps, 0).c_str(), peaks.source.c_str());
   std::printf(
       "decode: %s us a step with metadata, choice and host; cuda graphs %s (%lld captured)\n",
-      format_fixed(rates.back().step_seconds * 1e6, 1).c_str(),
-      flags.engine.cuda_graphs ? "on" : "off", static_cast<long long>(session->executor().num_graphs()));
+      format_fixed(decode_seconds * 1e6, 1).c_str(), flags.engine.cuda_graphs ? "on" : "off",
+      static_cast<long long>(session->executor().num_graphs()));
 
   FATHOM_TRY(session->pretend_prefix(flags.depth, 5));
   const auto tokens = random_tokens(flags.batch, vocabulary, 3);
@@ -133,10 +140,12 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
     print_ops("prefill op (kernel, variant)", prefill_ops.totals, peaks, flags.ops);
   }
   print_ops("decode op (kernel, variant)", decode_ops.totals, peaks, flags.ops);
+  if (flags.engine_rate) print_engine_overhead(rates.back(), decode_seconds);
   std::printf("\nmemory of the GPU: weights %s, cache %s, steps %s\n",
               format_bytes(model.weights().bytes()).c_str(),
               format_bytes(session->executor().cache().bytes()).c_str(),
-              format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes()).c_str());
+              format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes())
+                  .c_str());
   return kExitOk;
 }
 

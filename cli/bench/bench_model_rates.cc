@@ -16,6 +16,13 @@ double median_of(std::vector<double> values) {
   return quantile(values, 0.5);
 }
 
+SamplingParams sampling_of(const BenchModelFlags& flags) {
+  SamplingParams params = greedy_sampling();
+  params.temperature = static_cast<float>(flags.temperature);
+  params.seed = 1;
+  return params;
+}
+
 Rate rate_of(std::string test, double tokens, std::vector<double> seconds, double passes) {
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];

@@ -29,6 +29,9 @@ Rate rate_of(std::string test, double tokens, std::vector<double> seconds, doubl
 
 double median_of(std::vector<double> values);
 
+/// What each decoded row is sampled with.
+SamplingParams sampling_of(const BenchModelFlags& flags);
+
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocabulary, uint64_t seed);
 
 /// Prompts of sequence 0, each from nothing.

@@ -318,8 +318,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
                    .chunk = flags.chunk,
                    .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed,
                    .measure_overhead = flags.overhead,
-                   .pins = options.pins,
-                   .gpu = gpu};
+                   .pins = options.pins};
   FATHOM_ASSIGN(live.prompt, prompt_of(flags, tokenizer, opened.model->config().vocab_size));
   TraceRun out;
   Recording& r = out.recording;
@@ -337,7 +336,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   if (gpu != nullptr) {
     FATHOM_ASSIGN(out.peaks, measure_gpu_peaks(gpu->info(), gpu->stream()));
   }
-  FATHOM_ASSIGN(LiveRun run, run_live(*opened.model, *machine.pool, live));
+  FATHOM_ASSIGN(LiveRun run, run_live(*opened.model, machine.compute(), live));
   r.begin_ns = run.begin_ns;
   r.phases = std::move(run.phases);
   FATHOM_TRY(select(flags, r));

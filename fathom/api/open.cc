@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace fathom {
 
 Result<Machine> set_up_machine(const EngineOptions& options) {

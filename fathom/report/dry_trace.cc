@@ -53,12 +53,11 @@ Status check_length(int64_t length, std::string_view what, const ModelConfig& co
 }
 
 Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
-  FATHOM_ASSIGN(const std::vector<OpRecord> records,
-                dry_records(model, plan.shape,
-                            {.num_threads = s.num_threads,
-                             .kernels = s.kernels,
-                             .gpu = s.gpu,
-                             .pass = plan.pass}));
+  FATHOM_ASSIGN(
+      const std::vector<OpRecord> records,
+      dry_records(
+          model, plan.shape,
+          {.num_threads = s.num_threads, .kernels = s.kernels, .gpu = s.gpu, .pass = plan.pass}));
   return make_phase(plan.name, title_of(plan), records, {}, model.config().symbols());
 }
 
@@ -158,12 +157,6 @@ SamplingParams all_of_sampling() {
   params.top_p = 0.9f;
   params.min_p = 0.05f;
   params.logit_bias = {{0, 0.0f}};
-  return params;
-}
-
-SamplingParams greedy_sampling() {
-  SamplingParams params;
-  params.temperature = 0.0f;
   return params;
 }
 

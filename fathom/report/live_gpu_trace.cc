@@ -75,9 +75,7 @@ class GpuLive {
                   session_->time_decode(next_, recorder_, options_.repetitions));
     FATHOM_TRY(take(kDecodePhase, timed, options_.batch));
     std::vector<int32_t> after(next_.size());
-    SamplingParams greedy;
-    greedy.temperature = 0.0f;
-    FATHOM_TRY(session_->decode_sampled(next_, greedy, after));
+    FATHOM_TRY(session_->decode_sampled(next_, greedy_sampling(), after));
     next_ = std::move(after);
     return {};
   }

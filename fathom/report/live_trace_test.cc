@@ -27,8 +27,7 @@ class LiveTrace : public testing::Test {
   }
 
   Recording record(LiveOptions options) {
-    options.kernels = &kernels_;
-    auto run = run_live(*model_, *pool_, options);
+    auto run = run_live(*model_, compute(), options);
     FATHOM_CHECK(run.ok(), run.status().message());
     Recording r;
     r.title = r.model = "small";
@@ -39,6 +38,8 @@ class LiveTrace : public testing::Test {
     r.phases = std::move(run->phases);
     return r;
   }
+
+  Compute compute() const { return {.pool = pool_.get(), .cpu_kernels = &kernels_}; }
 
   const KernelSet kernels_ = KernelSet::for_cpu(Isa::kPortable);
   std::unique_ptr<ThreadPool> pool_;
@@ -139,7 +140,7 @@ TEST_F(LiveTrace, SummaryOfAPhaseIsTheSumOfItsOps) {
 }
 
 TEST_F(LiveTrace, PromptWithoutTokensIsRefused) {
-  EXPECT_EQ(run_live(*model_, *pool_, {}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(run_live(*model_, compute(), {}).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(LiveTrace, TraceEventsNestFromStepToKernel) {
@@ -170,9 +171,8 @@ TEST_F(LiveTrace, OpsAreTheInnermostSlicesWithoutKernels) {
 }
 
 TEST_F(LiveTrace, EachRecordedStepHasAnUnrecordedOneBesideIt) {
-  const auto run = run_live(
-      *model_, *pool_,
-      {.prompt = {1, 2, 3}, .generate = 3, .measure_overhead = true, .kernels = &kernels_});
+  const auto run =
+      run_live(*model_, compute(), {.prompt = {1, 2, 3}, .generate = 3, .measure_overhead = true});
 
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->recorded_ns.size(), 3u);

@@ -18,8 +18,8 @@
 #include "fathom/models/registry.h"
 #include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/runtime/eval/evaluate.h"
-#include "fathom/runtime/forward_session.h"
 #include "fathom/runtime/executor/decode_shapes.h"
+#include "fathom/runtime/forward_session.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/cpu_kernels.h"
 
@@ -77,14 +77,13 @@ Runner make_runner(const std::string& directory, DeviceKind device, RunnerOption
   Gpu* on = device == DeviceKind::kCuda ? &gpu() : nullptr;
   if (on != nullptr) open.gpu = &on->info();
   r.model = must(open_model(must(ModelSource::open(directory)), {.device = device}, open));
-  r.session = must(ForwardSession::create(*r.model, pool(),
-                                          {.max_tokens = o.max_tokens,
-                                           .sequences = o.sequences,
-                                           .prefill_logits = LogitRows::kAll,
-                                           .draft = o.draft && r.model->has_draft(),
-                                           .kernels = &cpu_kernels(),
-                                           .gpu = on,
-                                           .cuda_graphs = o.graphs}));
+  r.session = must(
+      ForwardSession::create(*r.model, {.pool = &pool(), .cpu_kernels = &cpu_kernels(), .gpu = on},
+                             {.max_tokens = o.max_tokens,
+                              .sequences = o.sequences,
+                              .prefill_logits = LogitRows::kAll,
+                              .draft = o.draft && r.model->has_draft(),
+                              .cuda_graphs = o.graphs}));
   return r;
 }
 
@@ -348,8 +347,8 @@ TEST(CudaGraphs, ReplayGivesTheBitsOfLaunches) {
     EXPECT_TRUE(same_bits(expected, first));
     EXPECT_TRUE(same_bits(expected, second));
   }
-  EXPECT_GE(graphed.session->num_graphs(), 5);
-  EXPECT_EQ(launched.session->num_graphs(), 0);
+  EXPECT_GE(graphed.session->executor().num_graphs(), 5);
+  EXPECT_EQ(launched.session->executor().num_graphs(), 0);
 }
 
 // Three sequences run as four. The copy must change neither the others nor the cache.
@@ -375,12 +374,12 @@ TEST(CudaGraphs, SteadyDecodeAllocatesNothing) {
   std::vector<int32_t> tokens = random_ids(8, vocabulary, 1);
   std::vector<int32_t> next(8);
   for (int i = 0; i < 16; ++i)
-    ASSERT_TRUE(r.session->decode_greedy(tokens, next).ok());
+    ASSERT_TRUE(r.session->decode_sampled(tokens, greedy_sampling(), next).ok());
 
   const int64_t host = allocation_count();
   const int64_t free_bytes = must(cuda_free_bytes());
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(r.session->decode_greedy(tokens, next).ok());
+    ASSERT_TRUE(r.session->decode_sampled(tokens, greedy_sampling(), next).ok());
     std::swap(tokens, next);
   }
 
@@ -431,8 +430,7 @@ TEST(Limits, FormatsWithoutKernelsAreRefusedByName) {
   BatchShape shape;
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 8};
 
-  const auto needs =
-      dry_run(*model, shape, {.kernels = &gpu().kernels(), .gpu = &gpu().info()});
+  const auto needs = dry_run(*model, shape, {.kernels = &gpu().kernels(), .gpu = &gpu().info()});
 
   ASSERT_FALSE(needs.ok());
   EXPECT_EQ(needs.status().code(), StatusCode::kUnsupported);

@@ -42,14 +42,13 @@ class GpuTrace : public testing::Test {
 
   LiveOptions options(int64_t prompt, int64_t batch) {
     LiveOptions o{.prompt = {}, .generate = kSteps, .batch = batch, .chunk = kChunk};
-    o.gpu = gpu_.get();
     for (int64_t i = 0; i < prompt; ++i)
       o.prompt.push_back(static_cast<int32_t>((7 * i + 3) % model_->config().vocab_size));
     return o;
   }
 
   LiveRun record(const LiveOptions& o) {
-    auto run = run_live(*model_, pool_, o);
+    auto run = run_live(*model_, compute(), o);
     FATHOM_CHECK(run.ok(), run.status().message());
     return std::move(run).value();
   }
@@ -57,16 +56,16 @@ class GpuTrace : public testing::Test {
   /// What a dry run for this GPU calls.
   std::vector<TraceOp> dry(const BatchShape& shape, DryPass pass = DryPass::kForward) {
     Recorder recorder(RecordLevel::kShapes, 1 << 12);
-    const auto needs = dry_run(*model_, shape,
-                               {.kernels = &gpu_->kernels(),
-                                .gpu = &gpu_->info(),
-                                .recorder = &recorder,
-                                .pass = pass});
+    const auto needs = dry_run(
+        *model_, shape,
+        {.kernels = &gpu_->kernels(), .gpu = &gpu_->info(), .recorder = &recorder, .pass = pass});
     FATHOM_CHECK(needs.ok(), needs.status().message());
     auto phase = make_phase("", "", recorder.records(), {}, model_->config().symbols());
     FATHOM_CHECK(phase.ok(), phase.status().message());
     return std::move(phase.value().ops);
   }
+
+  Compute compute() { return {.pool = &pool_, .cpu_kernels = &cpu_kernels(), .gpu = gpu_.get()}; }
 
   ThreadPool pool_{4, PinThreads::kNo};
   std::unique_ptr<Gpu> gpu_;
@@ -166,12 +165,12 @@ TEST_F(GpuTrace, TokensAreThoseOfAnUntimedRun) {
   for (const int64_t prompt : {kShortPrompt, kLongPrompt}) {
     const LiveOptions o = options(prompt, 1);
     const LiveRun run = record(o);
-    auto session = ForwardSession::create(
-        *model_, pool_, {.max_tokens = prompt + kSteps, .chunk = kChunk, .gpu = gpu_.get()});
+    auto session = ForwardSession::create(*model_, compute(),
+                                          {.max_tokens = prompt + kSteps, .chunk = kChunk});
     ASSERT_TRUE(session.ok()) << session.status().message();
     std::vector<int32_t> expected;
     std::vector<int32_t> token(1);
-    const auto choose = [&](int64_t, const ForwardOut& out) -> Status {
+    const auto choose = [&](int64_t, const StepResults& out) -> Status {
       if (out.logits.dim(0) == 0) return {};
       const float* row = out.logits.as<float>();
       token[0] = static_cast<int32_t>(std::max_element(row, row + out.logits.dim(1)) - row);
@@ -181,7 +180,7 @@ TEST_F(GpuTrace, TokensAreThoseOfAnUntimedRun) {
     for (int64_t i = 0; i < kSteps; ++i) {
       expected.push_back(token[0]);
       const std::vector<int32_t> now = token;
-      ASSERT_TRUE((*session)->decode_greedy(now, token).ok());
+      ASSERT_TRUE((*session)->decode_sampled(now, greedy_sampling(), token).ok());
     }
 
     EXPECT_EQ(run.tokens, expected);
@@ -230,8 +229,8 @@ TEST_F(GpuTrace, ValuesAndOverheadAreRefused) {
   LiveOptions overhead = options(kShortPrompt, 1);
   overhead.measure_overhead = true;
 
-  EXPECT_EQ(run_live(*model_, pool_, probed).status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(run_live(*model_, pool_, overhead).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(run_live(*model_, compute(), probed).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(run_live(*model_, compute(), overhead).status().code(), StatusCode::kUnsupported);
 }
 
 }  // namespace

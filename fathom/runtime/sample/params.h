@@ -54,4 +54,11 @@ struct SamplingParams {
 /// value and the range; NaN and infinity are out of every range.
 Status validate(const SamplingParams& params, int64_t vocab_size);
 
+/// The largest logit of each row, and nothing else.
+inline SamplingParams greedy_sampling() {
+  SamplingParams params;
+  params.temperature = 0.0f;
+  return params;
+}
+
 }  // namespace fathom

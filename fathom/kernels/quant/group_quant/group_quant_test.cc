@@ -8,6 +8,7 @@
 #include "fathom/formats/scale_layout.h"
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/core/catalog.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

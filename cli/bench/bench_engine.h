@@ -1,0 +1,18 @@
+// The rate of `bench model --engine`: decoding through requests, scheduler and prefix cache, as a
+// server does it, beside the passes alone.
+#pragma once
+
+#include "cli/bench/bench_model_rates.h"
+#include "fathom/runtime/executor/compute.h"
+
+namespace fathom::cli {
+
+/// Decodes flags.batch requests of flags.generate tokens behind prompts of flags.depth tokens (one
+/// at least), and times the steps in which all of them decode. Errors: those of plan_memory and the
+/// engine.
+Result<Rate> time_engine(const Model& model, const Compute& compute, const BenchModelFlags& flags);
+
+/// What a step of the engine takes beyond a step of the executor by itself.
+void print_engine_overhead(const Rate& engine, double executor_seconds);
+
+}  // namespace fathom::cli
