@@ -7,6 +7,7 @@
 
 #include "fathom/kernels/core/kernel_set.h"
 #include "fathom/weights/checkpoint.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -272,7 +273,8 @@ TEST(EngineApi, BatchInvariantModeHidesPreemptionAndDecodedPages) {
   settings.plan.num_blocks = 12;
   MonotonicClock clock;
   ThreadPool pool(2, PinThreads::kNo);
-  auto core = EngineCore::create(settings, reference->model(), pool, nullptr, clock);
+  auto core = EngineCore::create(settings, reference->model(),
+                                 {.pool = &pool, .cpu_kernels = &cpu_kernels()}, nullptr, clock);
   ASSERT_TRUE(core.ok()) << core.status().message();
   std::vector<Trace> traces(prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {

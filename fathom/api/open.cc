@@ -31,7 +31,11 @@ Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
   if (options.format) preset.formats = preset_formats(*options.format);
   const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;
-  if (cut) preset.config.num_hidden_layers = options.layers;
+  if (cut) {
+    ModelConfig& config = preset.config;
+    config.num_hidden_layers = options.layers;
+    config.first_k_dense_replace = std::min(config.first_k_dense_replace, options.layers);
+  }
   ModelSource source = ModelSource::describe(preset);
   if (cut) str_append(source.title, str_cat(", ", options.layers, " layers"));
   return source;

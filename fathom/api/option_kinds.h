@@ -65,7 +65,7 @@ inline std::string_view word_of(std::optional<Format> v) {
 }
 
 inline std::string_view word_of(std::optional<MoeStrategy> v) {
-  return v ? moe_rows()[static_cast<size_t>(moe_row(*v))].name : "auto";
+  return v ? moe_rows()[static_cast<size_t>(moe_row(*v).index)].name : "auto";
 }
 
 inline std::string_view word_of(AttentionChoice v) {

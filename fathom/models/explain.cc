@@ -47,7 +47,7 @@ int row_in(const OpRecord& r, LinearUse use) {
   int index = 0;
   for (const LinearRow& row : linear_rows()) {
     const bool here = row.format == w->format && (row.use == LinearUse::kAny || row.use == use);
-    if (here && row.takes(ex, r.op, in, weight, out)) return index;
+    if (here && row.why_not(ex, r.op, in, weight, out).empty()) return index;
     ++index;
   }
   return -1;

@@ -274,7 +274,8 @@ TEST(ExplainOp, PrintsTableMatchAndVariants) {
 TEST(ExplainOp, PlacesInTheModelAreReadFromRecordings) {
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset("deepseek-v2-lite").value(), open);
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v2-lite").value()), {}, open);
   ASSERT_TRUE(model.ok());
   const BatchShape prefill{.prefill = {.count = 1, .new_tokens = 512}};
 

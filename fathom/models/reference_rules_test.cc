@@ -21,6 +21,7 @@ using testing::HasSubstr;
 class Checkpoints : public testing::Test {
  protected:
   void synthesize(const std::string& version) {
+    std::filesystem::remove_all(dir_.path());
     SynthOptions options;
     options.version = version;
     options.layers = 2;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
+#include "fathom/kernels/core/kernel_set.h"
 #include "fathom/models/deepseek_v3.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
@@ -73,10 +74,9 @@ Result<Declared> declare(const ModelSource& source,
   options.device = placement.device;
   options.draft = options.draft && (files == nullptr || has_draft_tensors(*files, source.config));
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(source.config, options));
-  WeightPlan plan =
-      files == nullptr
-          ? WeightPlan(source.config.symbols(), formats_of(source.formats), placement)
-          : WeightPlan(source.config.symbols(), tensors_of(*files), placement);
+  WeightPlan plan = files == nullptr
+                        ? WeightPlan(source.config.symbols(), formats_of(source.formats), placement)
+                        : WeightPlan(source.config.symbols(), tensors_of(*files), placement);
   FATHOM_TRY(model->declare_weights(plan));
   return Declared{std::move(model), std::move(plan)};
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
-#include "fathom/runtime/step_fault.h"
 
 namespace fathom {
 namespace {
@@ -198,7 +197,7 @@ Status EngineCore::step() {
   if (Status s = compute(plan); !s.ok()) {
     scheduler_.finish_step();
     fault(s);
-    return step_fault(std::move(s).add_context("while computing a step"), exec_.pins);
+    return std::move(s).add_context("while computing a step");
   }
   commit(plan);
   scheduler_.finish_step();

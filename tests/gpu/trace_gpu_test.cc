@@ -13,6 +13,7 @@
 #include "fathom/report/trace_files.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/json.h"
+#include "tests/support/cpu_kernels.h"
 #include "tests/support/trace_events.h"
 
 namespace fathom {

@@ -106,7 +106,9 @@ class Simulation {
         pools_(world_.block_size, world_.slack, world_.num_pages, world_.num_slots),
         cache_(world_.use_cache
                    ? std::make_unique<PrefixCache>(
-                         pools_, PrefixDomain{.model_fingerprint = "fake", .layout = "fake", .compute = "test"})
+                         pools_,
+                         PrefixDomain{
+                             .model_fingerprint = "fake", .layout = "fake", .compute = "test"})
                    : nullptr),
         scheduler_(world_.options, pools_, cache_.get()),
         rings_(static_cast<size_t>(world_.num_slots)),

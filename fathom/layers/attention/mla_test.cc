@@ -62,7 +62,7 @@ TEST(MlaAttend, RefusesAChunkThatSplitsPages) {
   const View cache = make_view(nullptr, {4, 64, 48}, Format::kBf16);
   const View x = make_view(nullptr, {0, 32}, Format::kBf16);
 
-  const Status status = mla_attend(ex, m, {}, {}, cache, x, x);
+  const Status status = mla_attend(ex, m, {}, {}, {.rows = cache, .slots = {}}, x, x);
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(),

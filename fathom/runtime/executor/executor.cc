@@ -8,6 +8,7 @@
 #include "fathom/device/upload.h"
 #include "fathom/runtime/executor/cpu_executor.h"
 #include "fathom/runtime/executor/gpu_executor.h"
+#include "fathom/runtime/step_fault.h"
 
 namespace fathom {
 
@@ -63,8 +64,11 @@ Status Executor::forward(const Step& step, Batch& batch, ForwardOut& out) {
 }
 
 Result<StepResults> Executor::run(const Step& step) {
-  FATHOM_TRY(submit(step));
-  return collect();
+  const Pins* const pins = settings_.pins.empty() ? nullptr : &settings_.pins;
+  FATHOM_TRY(step_fault(submit(step), pins));
+  Result<StepResults> results = collect();
+  if (!results.ok()) return step_fault(std::move(results).status(), pins);
+  return results;
 }
 
 Status Executor::pretend_rows(uint64_t seed) {

@@ -54,8 +54,8 @@ struct Step {
 struct StepResults {
   std::span<const SampleResult> samples = {};
   View logits = {};  ///< [R, V] f32 in host memory, rows in the order of the step
-  /// [T, H] where the model runs: the state after the final norm. In memory of its own if the
-  /// executor was made with room for drafts; else in the arena, gone with the next step.
+  /// [T, H] where the model runs: the state after the final norm. That of a forward pass has memory
+  /// of its own if the executor was made with room for drafts; else it is gone with the next step.
   View hidden = {};
 };
 
@@ -100,7 +100,8 @@ class Executor {
   /// Captured steps; 0 on the CPU.
   virtual int64_t num_graphs() const { return 0; }
 
-  /// submit() and collect().
+  /// submit() and collect(). Errors: as step_fault() has them: what is refused within a step is a
+  /// fault of the engine.
   Result<StepResults> run(const Step& step);
 
   CacheStorage& cache() { return cache_; }

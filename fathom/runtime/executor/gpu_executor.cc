@@ -175,7 +175,6 @@ Status GpuExecutor::pass(const Step& step, Batch& batch, ForwardOut& out) {
 
 // Raw logits of rows that ask for log-probabilities, before penalties change them.
 Status GpuExecutor::fetch_raw_rows(const ForwardOut& out) {
-  raw_.clear();
   if (std::ranges::none_of(step_.samples, asks_for_logprobs)) return {};
   const int64_t width = out.logits.dim(1);
   auto* host = reinterpret_cast<float*>(results_.data() + logits_at_);
@@ -217,6 +216,7 @@ DecodePadding GpuExecutor::padding_of(const Step& step) const {
 Status GpuExecutor::submit(const Step& step) {
   step_ = step;
   to_capture_ = nullptr;
+  raw_.clear();
   const DecodePadding padding = padding_of(step);
   FATHOM_ASSIGN(const Batch host, batch_.build(step.prefill, step.decode, padding));
   if (host.num_tokens() == 0)

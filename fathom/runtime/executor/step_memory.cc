@@ -66,12 +66,15 @@ std::vector<BatchShape> largest_steps(const StepShape& s, int64_t key_chunk) {
   return shapes;
 }
 
-// Prompts in the absorbed form on a GPU: the kernel cuts keys by the number of queries and of
-// pages.
+// Prompts in the absorbed form on a GPU, which somebody has to ask for: the kernel cuts keys by the
+// number of queries and of pages, too many pairs to ask for each. An eighth apart; what lies
+// between has room in kAbsorbedMargin.
+constexpr int64_t kAbsorbedMargin = 2;
+
 void add_absorbed_prompts(const StepShape& s,
                           int64_t block_tokens,
                           std::vector<BatchShape>& shapes) {
-  for (int64_t tokens = 1; tokens <= s.max_prompt(); ++tokens) {
+  for (int64_t tokens = 1; tokens <= s.max_prompt(); tokens += std::max<int64_t>(tokens / 8, 1)) {
     for (const int64_t pages : page_buckets(ceil_div(s.max_model_len, block_tokens))) {
       const int64_t length = std::min(pages * block_tokens, s.max_model_len);
       if (length < tokens) continue;
@@ -135,6 +138,7 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
     FATHOM_ASSIGN(const MemoryNeeds pass, dry_run(model, step, options));
     take_larger(needs, pass);
   }
+  if (shape.gpu != nullptr && attention.always_absorbed) needs.scratch_bytes *= kAbsorbedMargin;
   if (!shape.drafts) return needs;
   options.pass = DryPass::kDraft;
   for (const BatchShape& step : steps) {

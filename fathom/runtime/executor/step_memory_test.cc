@@ -29,7 +29,7 @@ std::unique_ptr<Model> r1_attention(int64_t key_chunk, int64_t block) {
   open.weights = WeightOrigin::kNone;
   open.model.page_size = block;
   open.model.attention.prefill_chunk = key_chunk;
-  return std::move(open_preset(preset, open)).value();
+  return std::move(open_model(ModelSource::describe(preset), {}, open)).value();
 }
 
 constexpr int kThreads = 2;
