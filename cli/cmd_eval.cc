@@ -187,7 +187,7 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Mac
   FATHOM_TRY(file.append(header));
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string prompt = str_cat(flags.ids, ": prompts[", i, "]");
-    const auto append_rows = [&](int64_t first, const ForwardOut& out) -> Status {
+    const auto append_rows = [&](int64_t first, const StepResults& out) -> Status {
       FATHOM_TRY(check_finite_logits(out.logits, first).add_context(prompt));
       const std::span values(out.logits.row<float>(0), static_cast<size_t>(out.logits.numel()));
       return file.append(std::as_bytes(values));

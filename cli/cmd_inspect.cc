@@ -107,8 +107,8 @@ Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
                          .max_model_len = globals.engine.max_model_len,
                          .max_num_seqs = globals.engine.max_num_seqs,
                          .threads = thread_count(globals.engine),
-                         .preset = subject.is_preset,
-                         .kernels = &kernels};
+                         .kernels = &kernels,
+                         .preset = subject.is_preset};
   if (!flags.explain.empty()) {
     return explain(*subject.model, flags.explain, kernels);
   }

@@ -11,8 +11,10 @@
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/ffn/moe.h"
+#include "fathom/models/dry_records.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
+#include "fathom/runtime/executor/step_memory.h"
 
 namespace fathom::cli {
 namespace {
@@ -93,9 +95,9 @@ std::string weight_format_of(const OpRecord& r) {
 }
 
 // The dry run of a decode step writes down the pages of all its sequences, four bytes each.
-Status check_page_count(const KvLayout& kv, int64_t num_seqs, int64_t context) {
+Status check_page_count(const CacheLayout& cache, int64_t num_seqs, int64_t context) {
   constexpr int64_t kMostPages = int64_t{1} << 26;
-  const int64_t most = std::max<int64_t>(kMostPages / ceil_div(context, kv.page_size), 1);
+  const int64_t most = std::max<int64_t>(kMostPages / cache.blocks_for(context), 1);
   if (num_seqs <= most) return {};
   return invalid_argument(str_cat("--max-num-seqs is ", num_seqs, ", expected 1 to ", most,
                                   " sequences of ", context, " tokens (a plan holds ", kMostPages,
@@ -108,22 +110,10 @@ struct DryOp {
   int count = 0;
 };
 
-Result<MemoryNeeds> dry_needs(const Model& model,
-                              const BatchShape& shape,
-                              const PlanOptions& options,
-                              Recorder* recorder = nullptr) {
-  return dry_run(
-      model, shape,
-      {.num_threads = options.threads, .kernels = options.kernels, .recorder = recorder});
-}
-
-Result<std::vector<OpRecord>> dry_records(const Model& model,
-                                          const BatchShape& shape,
-                                          const PlanOptions& options) {
-  Recorder recorder(RecordLevel::kShapes, 1 << 16);
-  Result<MemoryNeeds> needs = dry_needs(model, shape, options, &recorder);
-  if (!needs.ok()) return std::move(needs).status();
-  return recorder.records();
+Result<std::vector<OpRecord>> records_of(const Model& model,
+                                         const BatchShape& shape,
+                                         const PlanOptions& options) {
+  return dry_records(model, shape, {.num_threads = options.threads, .kernels = options.kernels});
 }
 
 double roof_seconds(const OpRecord& r, const Device& device) {
@@ -218,26 +208,30 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   const int64_t context =
       options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
   FATHOM_TRY(check_max_model_len(context, config));
-  FATHOM_TRY(check_page_count(model.kv_layout(), options.max_num_seqs, context));
+  FATHOM_TRY(check_page_count(model.cache_layout(), options.max_num_seqs, context));
   const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
-  FATHOM_ASSIGN(const MemoryNeeds prefill, dry_needs(model, prefill_shape(chunk), options));
-  FATHOM_ASSIGN(
-      const MemoryNeeds decode,
-      dry_needs(model, decode_shape(options.max_num_seqs, std::max<int64_t>(context - 1, 0)),
-                options));
-  const int64_t step = std::max(prefill.activation_bytes, decode.activation_bytes) +
-                       std::max(prefill.scratch_bytes, decode.scratch_bytes);
-  const KvLayout kv = model.kv_layout();
+  FATHOM_ASSIGN(const MemoryNeeds needs,
+                step_memory(model, {.max_num_seqs = options.max_num_seqs,
+                                    .max_num_batched_tokens = std::max(chunk, options.max_num_seqs),
+                                    .max_model_len = context,
+                                    .num_ids = config.vocab_size,
+                                    .num_threads = options.threads,
+                                    .kernels = options.kernels}));
+  const int64_t step = needs.activation_bytes + needs.scratch_bytes;
+  const CacheLayout cache = model.cache_layout();
+  const int64_t per_block = cache.bytes_per_block();
   const int64_t weights = model.weights().bytes();
   const int64_t left = device.memory_bytes - weights - step;
 
   MarkdownTable table({"region", "bytes", "sized by"});
   table.add({"weights", format_bytes(weights), "formats of the tensors"});
   table.add({"step", format_bytes(step),
-             str_cat("dry run: ", chunk, " prompt tokens, or ", options.max_num_seqs, " decodes")});
-  table.add({"cache, fixed per sequence", "0 B", "MLA keeps nothing else"});
-  table.add({"cache, per token", format_bytes(kv.bytes_per_token()),
-             str_cat(kv.num_layers, " layers x ", kv.width, " x ", format_name(kv.format))});
+             str_cat("dry runs: ", chunk, " prompt tokens, ", options.max_num_seqs, " sequences")});
+  for (const CacheGroup& group : cache.groups) {
+    table.add({str_cat("cache of ", group.name, group.grows() ? ", per token" : ", per sequence"),
+               format_bytes(group.grows() ? group.bytes() / cache.block_tokens : group.bytes()),
+               cache.describe(group)});
+  }
   table.add({str_cat("left for the cache on ", device.name),
              format_bytes(std::max<int64_t>(left, 0)),
              str_cat(format_bytes(device.memory_bytes), " in all")});
@@ -246,17 +240,17 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   MarkdownTable sequences({"sequences", "of tokens", "cache"});
   for (int64_t length :
        {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {
-    const int64_t each = align_up(length, kv.page_size) * kv.bytes_per_token();
+    const int64_t each = cache.blocks_for(length) * per_block + cache.bytes_per_slot();
     const int64_t count = left > 0 ? left / each : 0;
     sequences.add({str_cat(count), str_cat(length), format_bytes(count * each)});
   }
   out.text += sequences.str();
-  out.fits = left >= align_up(context, kv.page_size) * kv.bytes_per_token();
+  out.fits = left >= cache.blocks_for(context) * per_block + cache.bytes_per_slot();
   if (out.fits) {
     out.verdict = str_cat("fits on ", device.name);
   } else if (left > 0) {
     out.verdict = str_cat("fits on ", device.name, " with a shorter context: --max-model-len ",
-                          left / kv.bytes_per_token() / kv.page_size * kv.page_size);
+                          left / per_block * cache.block_tokens);
   } else {
     out.verdict = str_cat("does not fit on ", device.name, ": ", format_bytes(-left),
                           " are missing; plan for more with --device, such as 8xh200");
@@ -270,12 +264,12 @@ Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& opti
       std::min<int64_t>(options.max_model_len > 0 ? options.max_model_len : 4096,
                         model.config().max_position_embeddings);
   std::string out = str_cat("Decode at a context of ", context, " tokens; shapes of batch 1.\n\n");
-  FATHOM_ASSIGN(const auto one, dry_records(model, decode_shape(1, context - 1), options));
-  FATHOM_ASSIGN(const auto many, dry_records(model, decode_shape(64, context - 1), options));
+  FATHOM_ASSIGN(const auto one, records_of(model, decode_shape(1, context - 1), options));
+  FATHOM_ASSIGN(const auto many, records_of(model, decode_shape(64, context - 1), options));
   out += op_table(one, many, device);
   const int64_t chunk = std::min<int64_t>(512, context);
   str_append(out, str_cat("\nPrefill of ", chunk, " tokens.\n\n"));
-  FATHOM_ASSIGN(const auto prompt, dry_records(model, prefill_shape(chunk), options));
+  FATHOM_ASSIGN(const auto prompt, records_of(model, prefill_shape(chunk), options));
   Device no_roof = device;
   no_roof.profile = nullptr;
   out += op_table(prompt, {}, no_roof);

@@ -92,7 +92,6 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   SessionOptions options;
   options.sequences = flags.batch;
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
-  options.kernels = machine.kernels.get();
   FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
   const auto prefix = random_tokens(flags.depth, vocabulary, 2);

@@ -14,7 +14,8 @@ TEST_P(PresetBytes, AreTheWeightsCacheAndActivationsOfTheTrace) {
   const auto model = dry_model(GetParam());
   const TraceShape shape{.batch = 1, .prompt_tokens = 1024, .kv_len = 1024};
   const StepChoice choice{.batch = {1}, .seq = {1024}, .kv_len = {1024}};
-  for (const PresetStep& step : preset_steps(find_preset(GetParam()).value(), choice).value()) {
+  const auto steps = preset_steps(find_preset(GetParam()).value(), choice).value();
+  for (const PresetStep& step : steps) {
     const StepPoint& p = step.point;
     const std::string phase =
         p.phase == "prefill" && p.keys > 0 ? "prefill_chunked" : std::string(p.phase);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 
+#include "fathom/formats/group_int.h"
 #include "fathom/weights/load/absorb.h"
 #include "fathom/weights/load/checkpoint_jobs.h"
 #include "fathom/weights/loader.h"
@@ -179,6 +180,14 @@ Rank load_rank(const Checkpoint& checkpoint, Format format, const Placement& pla
   return out;
 }
 
+// A matrix in int4 as it lies in memory.
+Matrix w4_matrix(const std::byte* values, const std::byte* scales, int64_t n, int64_t k) {
+  std::vector<float> numbers(static_cast<size_t>(n * k));
+  w4_fp8_dequantize(reinterpret_cast<const uint8_t*>(values),
+                    reinterpret_cast<const float*>(scales), n, k, numbers.data());
+  return {n, k, {numbers.begin(), numbers.end()}};
+}
+
 // Matrix `e` of a weight of a rank.
 Matrix held(const Rank& rank, const LinearWeight& w, int64_t e = 0) {
   for (const WeightItem& item : rank.plan->items()) {
@@ -190,6 +199,10 @@ Matrix held(const Rank& rank, const LinearWeight& w, int64_t e = 0) {
     one.values_offset += e * (item.value_bytes() / item.e);
     if (item.scales_offset >= 0) one.scales_offset += e * (scales / item.e);
     if (item.global_offset >= 0) one.global_offset += e * (item.num_globals() / item.e) * 4;
+    if (item.format == Format::kW4Fp8) {
+      return w4_matrix(rank.store.data() + one.values_offset, rank.store.data() + one.scales_offset,
+                       item.n, item.k);
+    }
     const HostMatrix m{&one, rank.store.data() + one.values_offset};
     Matrix out{item.n, item.k, {}};
     std::vector<float> row(static_cast<size_t>(item.k));

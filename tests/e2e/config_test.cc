@@ -162,9 +162,9 @@ TEST(Config, BadValuesAreNamedWithTheirPlace) {
 TEST(Config, WhatIsPrintedCanBeFedBack) {
   const TempFolder folder;
   const std::string file = (folder / "flags.yaml").string();
-  const Words given{"run",    shipped_model(), "--stop", "a, b: #c", "--stop", "",
-                    "--pin",  "a=b",           "--pin",  "c=d",      "-c",     "1k",
-                    "--dtype", "f32",          "-vv",    "--no-pin-threads"};
+  const Words given{"run", shipped_model(),   "--stop", "a, b: #c", "--stop", "",        "--pin",
+                    "a=b", "--pin",           "c=d",    "-c",       "1k",     "--dtype", "f32",
+                    "-vv", "--no-pin-threads"};
   Words yaml = given;
   yaml.push_back("--print-config");
   const ProgramResult printed = run_fathom(yaml);
@@ -217,13 +217,12 @@ TEST(Config, OptionsOfTheTableChangeWhatCommandsDo) {
     return r.out;
   };
 
-  EXPECT_THAT(inspect({"--kv-cache-dtype", "fp8_e4m3"}), HasSubstr("x e4m3"));
+  EXPECT_THAT(inspect({"--kv-cache-dtype", "fp8_e4m3"}), HasSubstr("mla latent e4m3"));
   EXPECT_THAT(inspect({"-c", "256"}), HasSubstr("Decode at a context of 256 tokens"));
   EXPECT_THAT(run_fathom({"inspect", "--as", "deepseek-r1", "--layers", "2"}).out,
               HasSubstr("2: 2 dense, 0 with experts"));
-  EXPECT_THAT(
-      run_fathom({"run", shipped_model(), "-p", "x", "-n", "1", "--page-size", "48"}).err,
-      HasSubstr("--attention-key-chunk is 1024, expected a multiple of --block-size, 48"));
+  EXPECT_THAT(run_fathom({"run", shipped_model(), "-p", "x", "-n", "1", "--page-size", "48"}).err,
+              HasSubstr("--attention-key-chunk is 1024, expected a multiple of --block-size, 48"));
 }
 
 TEST(Config, DevicesByNumberAreLookedFor) {

@@ -48,7 +48,8 @@ class OpenCounter {
 };
 
 const std::vector<std::string> kModelFiles = {"config.json", "generation_config.json",
-                                              "hf_quant_config.json", "model.safetensors"};
+                                              "fathom-journal.jsonl", "hf_quant_config.json",
+                                              "model.safetensors"};
 
 Counts once(std::vector<std::string> names) {
   Counts counts;
@@ -90,6 +91,7 @@ TEST(FileOpens, EachFileOfACheckpointIsOpenedOnce) {
       {{"trace", model, "-p", "x", "--gen", "1", "--out-dir", ids + ".trace"}, all},
       {{"tokenize", model, "-p", "x"}, texts},
   };
+
   OpenCounter opens(scene.model());
   if (!opens.works()) GTEST_SKIP() << "no inotify here: " << strerror(errno);
 

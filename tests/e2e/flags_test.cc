@@ -140,7 +140,7 @@ TEST(Flags, PlanOfManyShortSequencesIsMade) {
       {"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536", "--max-model-len", "64"});
 
   EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_THAT(r.out, HasSubstr("65536 decodes"));
+  EXPECT_THAT(r.out, HasSubstr("65536 sequences"));
 }
 
 TEST(Flags, TextComesFromOnePlace) {

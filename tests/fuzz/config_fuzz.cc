@@ -182,7 +182,9 @@ void check_plan(const ModelConfig& c, Format format) {
   require(plan.total_bytes() > 0, "the size of the weights wraps");
   require(Wide{plan.total_bytes()} * 2 > parameters, "weights smaller than four bits each");
   require(model.attach(fathom::WeightStore::dry(plan)).ok(), "no dry weights");
-  require(model.cache_layout().groups[0].codec.fields[0].width == c.kv_lora_rank + c.qk_rope_head_dim, "the cache's width");
+  require(
+      model.cache_layout().groups[0].codec.fields[0].width == c.kv_lora_rank + c.qk_rope_head_dim,
+      "the cache's width");
   check_dry_pass(model);
 }
 

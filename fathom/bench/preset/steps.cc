@@ -107,11 +107,16 @@ Result<PresetStep> record_step(const Model& model,
                                const StepPoint& point,
                                const StepChoice& choice,
                                const KernelSet* kernels) {
+  const int64_t longest = model.config().max_position_embeddings;
+  if (point.keys + point.seq > longest) {
+    return invalid_argument(str_cat("a step of ", point.seq, " tokens behind ", point.keys,
+                                    " keys does not fit the context of ", preset, ", ", longest,
+                                    " tokens"));
+  }
   const BatchShape shape = shape_of(point, choice);
   const DryPass pass = point.phase == "draft" ? DryPass::kDraft : DryPass::kForward;
   FATHOM_ASSIGN(const std::vector<OpRecord> records,
-                dry_records(model, shape,
-                            {.kernels = kernels, .gpu = choice.gpu, .pass = pass}));
+                dry_records(model, shape, {.kernels = kernels, .gpu = choice.gpu, .pass = pass}));
   PresetStep step{.preset = std::string(preset), .point = point, .calls = {}};
   const CallContext context = context_of(model.config(), shape);
   const int layer = first_layer_with_experts(model.config());
@@ -171,14 +176,16 @@ std::vector<StepPoint> step_points(const StepChoice& choice) {
 Result<std::vector<PresetStep>> preset_steps(const Preset& preset, const StepChoice& choice) {
   OpenOptions dry;
   dry.weights = WeightOrigin::kNone;
-  if (choice.gpu != nullptr) dry.model.device = DeviceKind::kCuda;
-  FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_preset(preset, dry));
+  const Placement placement{.device = choice.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda};
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model,
+                open_model(ModelSource::describe(preset), placement, dry));
   std::optional<KernelSet> kernels;
   if (choice.gpu != nullptr) kernels = KernelSet::for_cuda(choice.gpu->sm);
   std::vector<PresetStep> steps;
   for (const StepPoint& point : step_points(choice)) {
     if (point.phase == "draft" && !model->has_draft()) continue;
-    FATHOM_ASSIGN(PresetStep step, record_step(*model, preset.name, point, choice, kernels ? &*kernels : nullptr));
+    FATHOM_ASSIGN(PresetStep step,
+                  record_step(*model, preset.name, point, choice, kernels ? &*kernels : nullptr));
     steps.push_back(std::move(step));
   }
   return steps;

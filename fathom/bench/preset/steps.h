@@ -66,7 +66,7 @@ struct StepChoice {
 /// Where batch is given and seq is not, or the other way round, there are steps of that alone.
 std::vector<StepPoint> step_points(const StepChoice& choice);
 
-/// Errors: those of open_preset and dry_run, such as a context beyond the model's.
+/// Errors: those of open_model and dry_run; InvalidArgument for a context beyond the model's.
 Result<std::vector<PresetStep>> preset_steps(const Preset& preset, const StepChoice& choice);
 
 /// The case that times a call: of exactly its operands. Errors: NotFound as make_case_of_call.

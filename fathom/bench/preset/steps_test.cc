@@ -8,8 +8,8 @@
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/core/catalog.h"
 #include "fathom/models/dry_records.h"
-#include "tests/support/cpu_kernels.h"
 #include "fathom/models/registry.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -54,7 +54,8 @@ TEST_P(PresetSteps, EveryCallHasACaseOfItsOwnName) {
 TEST_P(PresetSteps, HoldEveryCallAndByteOfTheGraph) {
   OpenOptions dry;
   dry.weights = WeightOrigin::kNone;
-  const auto model = open_preset(find_preset(GetParam()).value(), dry).value();
+  const auto model =
+      open_model(ModelSource::describe(find_preset(GetParam()).value()), {}, dry).value();
   for (const PresetStep& step : steps_of(GetParam())) {
     const StepPoint& p = step.point;
     BatchShape shape;
@@ -180,8 +181,8 @@ class RecordedCases : public testing::TestWithParam<SmallPreset> {};
 
 TEST_P(RecordedCases, HaveTheOperandsAndCostOfTheCallAndPassTheOracle) {
   CaseRunner runner(cpu_kernels(), 2);
-  for (const PresetStep& step :
-       preset_steps(small(GetParam().of, GetParam().format), kSmallSteps).value()) {
+  const auto steps = preset_steps(small(GetParam().of, GetParam().format), kSmallSteps).value();
+  for (const PresetStep& step : steps) {
     for (const PresetCall& c : step.calls) {
       const auto instance = case_of(step, c).value().make(1);
 
@@ -210,7 +211,8 @@ TEST(RecordedCases, OfTheSmallModelsReachEveryKernelOfThePresets) {
   for (const auto& [of, format] :
        {SmallPreset{"deepseek-r1-nvfp4", "nvfp4"}, SmallPreset{"deepseek-v3-fp8", "fp8_block"},
         SmallPreset{"deepseek-v2-lite", "bf16"}}) {
-    for (const PresetStep& step : preset_steps(small(of, format), kSmallSteps).value())
+    const auto steps = preset_steps(small(of, format), kSmallSteps).value();
+    for (const PresetStep& step : steps)
       for (const PresetCall& c : step.calls)
         checked.insert(c.kernel());
   }

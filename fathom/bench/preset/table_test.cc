@@ -5,6 +5,7 @@
 
 #include "fathom/bench/harness.h"
 #include "fathom/models/presets.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
@@ -137,7 +138,7 @@ TEST(PresetRun, RowsAreCheckedAgainstTheRecording) {
   ++other.cost.bytes_read;
   plan.entries[0].call = RecordedCall(other, {});
   BenchReport differs;
-  ASSERT_TRUE(run_bench_plan(plan.entries, options, 2, differs).ok());
+  ASSERT_TRUE(run_bench_plan(plan.entries, cpu_kernels(), options, 2, differs).ok());
   EXPECT_EQ(differs.rows[0].status, RowStatus::kWrong);
   EXPECT_THAT(differs.rows[0].note, HasSubstr("the recorded call"));
 }

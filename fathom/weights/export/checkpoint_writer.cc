@@ -45,7 +45,7 @@ class Writer {
   Writer(const std::string& directory,
          const TensorPlan& plan,
          const CheckpointWriterOptions& options,
-         const TensorSource& source)
+         const TensorProducer& source)
       : directory_(directory), plan_(plan), options_(options), source_(source) {}
 
   Result<WriteReport> write() {
@@ -214,7 +214,7 @@ class Writer {
   const std::string& directory_;
   const TensorPlan& plan_;
   const CheckpointWriterOptions& options_;
-  const TensorSource& source_;
+  const TensorProducer& source_;
   std::vector<ShardPlan> shards_;
   Journal journalled_;              // what the journal on disk says
   std::vector<FileDigest> intact_;  // files of an earlier write that are as recorded
@@ -238,7 +238,7 @@ Status TensorSink::append(std::span<const std::byte> data) {
 Result<WriteReport> write_checkpoint(const std::string& directory,
                                      const TensorPlan& plan,
                                      const CheckpointWriterOptions& options,
-                                     const TensorSource& source) {
+                                     const TensorProducer& source) {
   return Writer(directory, plan, options, source).write();
 }
 

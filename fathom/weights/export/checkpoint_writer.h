@@ -45,7 +45,7 @@ using TensorPlan = std::vector<TensorEntry>;
 
 /// Produces the data of plan[tensor]. Called once for each tensor that is not on disk yet, in the
 /// order of the files.
-using TensorSource = std::function<Status(size_t tensor, TensorSink& sink)>;
+using TensorProducer = std::function<Status(size_t tensor, TensorSink& sink)>;
 
 struct CheckpointWriterOptions {
   int64_t max_shard_bytes = 5'000'000'000;  ///< of data; one larger tensor makes a shard of its own
@@ -75,6 +75,6 @@ struct WriteReport {
 Result<WriteReport> write_checkpoint(const std::string& directory,
                                      const TensorPlan& plan,
                                      const CheckpointWriterOptions& options,
-                                     const TensorSource& source);
+                                     const TensorProducer& source);
 
 }  // namespace fathom

@@ -54,7 +54,7 @@ std::string data_of(const TensorPlan& plan, size_t tensor) {
 }
 
 // Produces data_of(), in uneven pieces.
-TensorSource test_source(const TensorPlan& plan) {
+TensorProducer test_source(const TensorPlan& plan) {
   return [&plan](size_t tensor, TensorSink& sink) -> Status {
     const std::string data = data_of(plan, tensor);
     for (size_t at = 0; at < data.size(); at += 700) {
@@ -201,7 +201,7 @@ TEST(CheckpointWriter, KilledWriteIsRefusedByTheLoaderAndResumesToTheSameBytes) 
     for (const bool at_start : {true, false}) {
       const TempDir dir;
       const std::string out = dir.file("out");
-      const TensorSource source = test_source(plan);
+      const TensorProducer source = test_source(plan);
       const bool killed = run_in_child([&] {
         (void)write_checkpoint(out, plan, test_options(), [&](size_t tensor, TensorSink& sink) {
           if (tensor == victim && at_start) raise(SIGKILL);
@@ -226,7 +226,7 @@ TEST(CheckpointWriter, ResumeKeepsFinishedShards) {
   const TempDir dir;
   const TensorPlan plan = test_plan();
   std::vector<size_t> asked;
-  const TensorSource source = test_source(plan);
+  const TensorProducer source = test_source(plan);
   ASSERT_TRUE(run_in_child([&] {
     (void)write_checkpoint(dir.file("out"), plan, test_options(),
                            [&](size_t tensor, TensorSink& sink) {
@@ -375,7 +375,7 @@ TEST(CheckpointWriter, FailingSourceLeavesNothingLoadableAndCanBeResumed) {
   const auto expected = expected_files();
   const TempDir dir;
   const TensorPlan plan = test_plan();
-  const TensorSource source = test_source(plan);
+  const TensorProducer source = test_source(plan);
 
   const auto failed = write_checkpoint(dir.file("out"), plan, test_options(),
                                        [&](size_t tensor, TensorSink& sink) -> Status {

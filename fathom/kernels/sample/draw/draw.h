@@ -47,6 +47,7 @@ struct SampleMinP {
       .equation = "id ~ p restricted to p >= min_p * max(p)",
       .source = "arXiv 2407.01082",
       .flops = "3*T*V",
+      .outside = "for callers of the kernel library: sample_from_logits does it all",
   };
 
   struct Args {
@@ -91,7 +92,7 @@ struct SampleTopKTopP {
       .equation = "id ~ p restricted to the k largest and to the top mass top_p",
       .source = "arXiv 1904.09751",
       .flops = "4*T*V",
-      .outside = "both limits and the draw at once; the sampler filters one by one",
+      .outside = "for callers of the kernel library: sample_from_logits does it all",
   };
 
   struct Args {

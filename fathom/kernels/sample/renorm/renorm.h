@@ -25,6 +25,7 @@ struct SoftmaxTemperature {
       .equation = "probs = softmax(logits / temperature)",
       .source = "deepseek-v3 sampling: softmax in float32 after the temperature",
       .flops = "4*T*V",
+      .outside = "for callers of the kernel library: sample_from_logits does it all",
   };
 
   struct Args {
@@ -57,6 +58,7 @@ struct RenormTopK {
       .equation = "y = p / sum over the k largest, 0 elsewhere",
       .source = "FlashInfer, top_k_renorm_probs",
       .flops = "2*T*V",
+      .outside = "for callers of the kernel library: sample_from_logits does it all",
   };
 
   struct Args {
@@ -93,6 +95,7 @@ struct RenormTopP {
       .equation = "y = p / sum over the smallest set of mass >= p, 0 elsewhere",
       .source = "arXiv 1904.09751",
       .flops = "2*T*V",
+      .outside = "for callers of the kernel library: sample_from_logits does it all",
   };
 
   struct Args {
