@@ -6,6 +6,7 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/pair_layout.h"
 #include "fathom/formats/qserve.h"
+#include "fathom/formats/tile_layout.h"
 
 namespace fathom {
 namespace {
@@ -81,7 +82,8 @@ void store_head(const WeightItem& item, std::span<const float> m, std::byte* out
   }
   const RowMajorMatrix src{
       .format = Format::kBf16, .n = item.n, .k = item.k, .values = rounded.data()};
-  pack_rows16(src, rows16_at(item, item.n, out, nullptr, nullptr), 0, item.groups_per_matrix());
+  const Rows16Matrix tiles{.format = Format::kBf16, .n = item.n, .k = item.k, .tiles = out};
+  pack_rows16(src, tiles, 0, item.groups_per_matrix());
 }
 
 }  // namespace
@@ -107,16 +109,6 @@ void decode_row(const HostMatrix& m, int64_t row, std::span<float> out) {
   if (item.scales_offset >= 0) plain.scales = m.part<std::byte>(item.scales_offset);
   if (item.global_offset >= 0) plain.global = *m.part<float>(item.global_offset);
   decode_row_major_row(plain, row, out);
-}
-
-Rows16Matrix rows16_at(
-    const WeightItem& item, int64_t rows, std::byte* tiles, std::byte* scales, std::byte* global) {
-  return {.format = item.format,
-          .n = rows,
-          .k = item.k,
-          .tiles = tiles,
-          .scales = reinterpret_cast<float*>(scales),
-          .global = reinterpret_cast<float*>(global)};
 }
 
 FillJob absorb_job(const HostMatrix& kv_b, const WeightItem& item) {

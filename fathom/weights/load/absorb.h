@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <span>
 
-#include "fathom/formats/tile_layout.h"
 #include "fathom/weights/load/fill.h"
 
 namespace fathom {
@@ -23,11 +22,6 @@ struct HostMatrix {
 
 /// Row `row` of a matrix in any format and layout that a plan gives, as float32.
 void decode_row(const HostMatrix& m, int64_t row, std::span<float> out);
-
-/// Row groups from `first_group` on of an item in tiles, as `rows` rows whose parts begin at these
-/// addresses.
-Rows16Matrix rows16_at(
-    const WeightItem& item, int64_t rows, std::byte* tiles, std::byte* scales, std::byte* global);
 
 /// Fills kAbsorbedK or kAbsorbedV, a unit a head. In bf16 a quantised kv_b is rounded once, to
 /// nearest even.

@@ -7,8 +7,8 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/pair_layout.h"
 #include "fathom/tensor/view.h"
-#include "fathom/weights/load/absorb.h"
 #include "fathom/weights/load/tensor_reader.h"
+#include "fathom/weights/load/tiles.h"
 
 namespace fathom {
 namespace {
@@ -86,13 +86,6 @@ struct TiledTensor {
   int64_t end_group;
 };
 
-// Parts of a unit in tiles: 0 is the tile stream, then scales and global scales where there are
-// any.
-struct TiledParts {
-  int scales = -1;
-  int global = -1;
-};
-
 class TiledJob {
  public:
   TiledJob(const WeightItem& item, std::vector<TensorReader> tensors) : item_(&item) {
@@ -113,14 +106,7 @@ class TiledJob {
     const WeightItem& item = *item_;
     FillJob job;
     job.units = item.groups();
-    const auto add = [&](int64_t offset, int64_t bytes) {
-      if (offset < 0) return -1;
-      job.parts.push_back({offset, bytes, job.units * bytes});
-      return static_cast<int>(job.parts.size()) - 1;
-    };
-    add(item.values_offset, rows16_group_bytes(item.format, item.k));
-    parts_.scales = add(item.scales_offset, rows16_group_scales(item.format, item.k) * 4);
-    parts_.global = add(item.global_offset, 4);
+    job.parts = tiled_parts(item);
     const bool own_scales = rows_per_scale(item.format) == 1;
     job.staged_bytes =
         kTileRows * (row_bytes_ + staged_row_bytes_ + (own_scales ? scale_bytes_ : 0));
@@ -169,22 +155,12 @@ class TiledJob {
                              .values = values.data(),
                              .scales = scales.data(),
                              .global = tensor.tensor_scale()};
-    const auto part = [&](int index, int64_t unit_bytes) {
-      return index < 0 ? nullptr
-                       : call.parts[static_cast<size_t>(index)].data() +
-                             (group - call.begin) * unit_bytes;
-    };
-    pack_rows16(src,
-                rows16_at(*item_, rows, part(0, rows16_group_bytes(item_->format, item_->k)),
-                          part(parts_.scales, rows16_group_scales(item_->format, item_->k) * 4),
-                          part(parts_.global, 4)),
-                0, count);
+    pack_rows16(src, tiles_of(*item_, call, group, rows), 0, count);
     return {};
   }
 
   const WeightItem* item_;
   std::vector<TiledTensor> tensors_;
-  TiledParts parts_;
   int64_t row_bytes_ = 0;
   int64_t scale_bytes_ = 0;  // of a row of scales, as stored
   int64_t staged_row_bytes_ = 0;

@@ -10,7 +10,7 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/formats/tile_layout.h"
 #include "fathom/tensor/view.h"
-#include "fathom/weights/load/absorb.h"
+#include "fathom/weights/load/tiles.h"
 
 namespace fathom {
 namespace {
@@ -144,10 +144,10 @@ int64_t columns_per_tile(Format format) {
 
 // Tiles that are not full: rows and columns past the end must be zero, so each group is drawn as
 // rows and packed.
-Status draw_padded_group(const WeightItem& item,
-                         uint64_t stream,
-                         int64_t group,
-                         const Rows16Matrix& out) {
+void draw_padded_group(const WeightItem& item,
+                       uint64_t stream,
+                       int64_t group,
+                       const Rows16Matrix& out) {
   const float rms = rms_of(item);
   const int64_t rows = out.n;
   std::vector<std::byte> values(static_cast<size_t>(value_bytes_for(item.format, rows, item.k)));
@@ -171,31 +171,17 @@ Status draw_padded_group(const WeightItem& item,
                            .scales = scales.data(),
                            .global = item.format == Format::kNvfp4 ? rms / kRmsOfE2m1 : 1.0f};
   pack_rows16(src, out, 0, 1);
-  return {};
 }
 
 FillJob padded_job(const WeightItem& item, uint64_t stream) {
   FillJob job;
   job.units = item.groups();
-  const auto add = [&](int64_t offset, int64_t bytes) {
-    if (offset < 0) return -1;
-    job.parts.push_back({offset, bytes, job.units * bytes});
-    return static_cast<int>(job.parts.size()) - 1;
-  };
-  add(item.values_offset, rows16_group_bytes(item.format, item.k));
-  const int scales = add(item.scales_offset, rows16_group_scales(item.format, item.k) * 4);
-  const int global = add(item.global_offset, 4);
-  job.fill = [&item, stream, scales, global, parts = job.parts](const FillCall& call) -> Status {
+  job.parts = tiled_parts(item);
+  job.fill = [&item, stream](const FillCall& call) -> Status {
     for (int64_t group = call.begin; group < call.end; ++group) {
-      const auto at = [&](int part) {
-        return part < 0 ? nullptr
-                        : call.parts[static_cast<size_t>(part)].data() +
-                              (group - call.begin) * parts[static_cast<size_t>(part)].unit_bytes;
-      };
       const int64_t row = group % item.groups_per_matrix() * kTileRows;
-      const int64_t rows = std::min(kTileRows, item.n - row);
-      FATHOM_TRY(draw_padded_group(item, stream, group,
-                                   rows16_at(item, rows, at(0), at(scales), at(global))));
+      draw_padded_group(item, stream, group,
+                        tiles_of(item, call, group, std::min(kTileRows, item.n - row)));
     }
     return {};
   };
