@@ -50,7 +50,7 @@ Result<Peaks> peaks_of(const std::string& name, double read_gbps, double copy_gb
 /// What a child finds, without the strings.
 struct Found {
   int ordinal, sm, num_sms, clock_mhz;
-  int64_t total_bytes, l2_bytes;
+  int64_t total_bytes, l2_bytes, shared_bytes, shared_sm_bytes;
   double read_gbps, copy_gbps;
 };
 
@@ -103,6 +103,8 @@ Result<GpuMachine> measure_gpu_in_child(int ordinal) {
                         d.clock_mhz,
                         d.total_bytes,
                         d.l2_bytes,
+                        d.shared_bytes,
+                        d.shared_sm_bytes,
                         machine->peaks.read_gbps,
                         machine->peaks.copy_gbps};
     send(kName, d.name);
@@ -122,6 +124,8 @@ Result<GpuMachine> measure_gpu_in_child(int ordinal) {
   machine.device.clock_mhz = found.clock_mhz;
   machine.device.total_bytes = found.total_bytes;
   machine.device.l2_bytes = found.l2_bytes;
+  machine.device.shared_bytes = found.shared_bytes;
+  machine.device.shared_sm_bytes = found.shared_sm_bytes;
   FATHOM_ASSIGN(machine.peaks, peaks_of(name, found.read_gbps, found.copy_gbps));
   return machine;
 }

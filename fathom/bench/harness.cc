@@ -279,6 +279,7 @@ Result<BenchReport> run_kernel_bench(const BenchKernelOptions& options) {
     report.peaks = gpu.peaks;
     BenchKernelOptions for_gpu = options;
     for_gpu.gpu = gpu.device;
+    for_gpu.gpu->ordinal = -1;  // asking it would leave the children of this process without CUDA
     FATHOM_ASSIGN(plan, plan_kernel_bench(for_gpu));
     report.steps = std::move(plan.steps);
     const KernelSet kernels = KernelSet::for_cuda(gpu.device.sm);

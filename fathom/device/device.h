@@ -12,7 +12,7 @@ namespace fathom {
 
 /// What a GPU is, as its driver says.
 struct DeviceInfo {
-  int ordinal = 0;
+  int ordinal = 0;              ///< -1: a GPU that is described and cannot be asked
   std::string name;             ///< "NVIDIA H200"
   int sm = 0;                   ///< compute capability times ten: 90 for Hopper
   int num_sms = 0;              ///< multiprocessors

@@ -97,6 +97,7 @@ Status ForwardSession::prefill(int64_t sequence,
 
 Status ForwardSession::list_decode(std::span<const int32_t> tokens) {
   FATHOM_CHECK(tokens.size() <= steps_.size(), "more tokens than sequences");
+  if (tokens.empty()) return invalid_argument("a step of 0 tokens, expected one a sequence");
   for (size_t s = 0; s < tokens.size(); ++s) {
     if (lengths_[s] >= options_.max_tokens) {
       return invalid_argument(

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "fathom/formats/group_int.h"
+#include "fathom/formats/tile_layout.h"
 #include "fathom/weights/load/absorb.h"
 #include "fathom/weights/load/checkpoint_jobs.h"
 #include "fathom/weights/loader.h"

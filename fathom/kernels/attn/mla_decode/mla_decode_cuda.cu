@@ -40,9 +40,11 @@ int64_t row_tiles(const MlaDecode::Args& a) {
   return ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kTileRows);
 }
 
-/// Clusters of `size` blocks that the GPU `device` runs at once; 0 if it runs none.
+/// Clusters of `size` blocks that the GPU `device` runs at once; 0 if it runs none, or is a GPU
+/// that is described and cannot be asked.
 template <class C>
 int64_t clusters_of(int device, int size) {
+  if (device < 0) return 0;
   return cuda::clusters_at_once(device, {.kernel = reinterpret_cast<const void*>(decode_tiles<C>),
                                          .threads = mla_decode::kTileThreads,
                                          .shared_bytes = kSharedBytes,

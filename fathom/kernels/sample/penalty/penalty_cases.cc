@@ -26,8 +26,8 @@ void add(
     const Tensor bias_ids = c.input({tokens * biased}, Format::kI32);
     const Tensor bias = c.input({tokens * biased}, Format::kF32, {.scale = 10});
     const Tensor bias_offsets = c.input({tokens + 1}, Format::kI32);
-    // Distinct tokens of a row: a stride that has no factor in common with a prime V, and 1 else.
-    ids.fill([&](int64_t i) { return (i % std::max<int64_t>(1, listed)) * 7 % V; });
+    // Neighbours in the list differ up to V of them, as 7 and V have no factor in common.
+    ids.fill([&](int64_t i) { return i * 7 % V; });
     counts.fill([](int64_t i) { return i % 4; });
     // The last bias of a row is for the token of its first one.
     bias_ids.fill([&](int64_t i) {
