@@ -17,7 +17,8 @@ function(fathom_isa_flags target)
     # Contraction stays off: a variant says where it fuses, so that a row's bits are its own.
     # GCC 12 takes the undefined operands inside its own intrinsics for uninitialised variables.
     set_source_files_properties(${source} TARGET_DIRECTORY ${target}
-      PROPERTIES COMPILE_OPTIONS "${flags};-ffp-contract=off;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>")
+      PROPERTIES COMPILE_OPTIONS "${flags};-ffp-contract=off;$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>"
+                 SKIP_PRECOMPILE_HEADERS ON)
   endforeach()
 endfunction()
 
@@ -52,6 +53,7 @@ function(fathom_kernels_module)
     PUBLIC fathom_trace fathom_device fathom_tensor fathom_formats fathom_os fathom_base fathom_options
     PRIVATE fathom_warnings)
   fathom_isa_flags(fathom_kernels ${sources})
+  fathom_precompiled(fathom_kernels LIBRARIES)
   if(FATHOM_WITH_CUDA)
     file(GLOB_RECURSE device_code CONFIGURE_DEPENDS
       ${PROJECT_SOURCE_DIR}/fathom/kernels/*_cuda.cu ${PROJECT_SOURCE_DIR}/fathom/kernels/*_sm90.cu)
@@ -63,6 +65,7 @@ function(fathom_kernels_module)
   if(cases)
     add_library(fathom_kernels_cases STATIC ${cases})
     target_link_libraries(fathom_kernels_cases PUBLIC fathom_kernels PRIVATE fathom_warnings)
+    fathom_precompiled(fathom_kernels_cases CASES)
   else()
     add_library(fathom_kernels_cases INTERFACE)
     target_link_libraries(fathom_kernels_cases INTERFACE fathom_kernels)

@@ -17,6 +17,7 @@ function(fathom_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} fathom_options fathom_warnings GTest::gtest_main GTest::gmock)
   target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  fathom_precompiled(${name} TESTS)
   # A third less to compile, under a sanitizer half. Not for what is timed: where a program and its
   # libraries have the same inline function, the linker takes the program's.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -42,6 +43,7 @@ function(fathom_module name)
     add_library(fathom_${name} STATIC ${sources})
     target_link_libraries(fathom_${name} PUBLIC ${deps} ${arg_LIBS} fathom_options PRIVATE fathom_warnings)
     fathom_isa_flags(fathom_${name} ${sources})
+    fathom_precompiled(fathom_${name} LIBRARIES)
   else()
     add_library(fathom_${name} INTERFACE)
     target_link_libraries(fathom_${name} INTERFACE ${deps} ${arg_LIBS} fathom_options)
@@ -57,6 +59,7 @@ function(fathom_program)
   if(sources)
     add_executable(fathom ${sources})
     target_link_libraries(fathom PRIVATE fathom_api fathom_bench fathom_report fathom_options fathom_warnings)
+    fathom_precompiled(fathom PROGRAM)
     # Static where Debian ships the archives (libedit-dev brings those of its own libraries), so that
     # the program needs libc alone and runs on machines where nothing was installed.
     find_library(FATHOM_YAML NAMES libyaml-cpp.a yaml-cpp REQUIRED)

@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
 # Packs what a GPU machine without a compiler needs into one folder, out/gpu-bundle: stripped programs
 # in an archive, and the script that runs them. Models and fixtures are those of the tree.
-#   scripts/gpu_bundle.sh [--racecheck] [BUILD_DIR]
+#   scripts/gpu_bundle.sh [--racecheck[=FILES]] [BUILD_DIR]
 #     --racecheck  cuda_kernels_racecheck alone: cuda_kernels_test with FATHOM_RACECHECK=ON, which
-#                  compiles all kernels a second time
+#                  compiles all kernels a second time; or those alone whose files the regular
+#                  expression FILES finds, for a check of these kernels
 #     BUILD_DIR    a build with FATHOM_CUDA=ON; default build/cuda, or build/cuda-racecheck
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=cuda
 build=
 programs=(cuda_kernels_test engine_gpu_test fathom)
+racecheck=ON
 for argument in "$@"; do
   case "$argument" in
-    --racecheck) preset=cuda-racecheck; programs=(cuda_kernels_test) ;;
+    --racecheck | --racecheck=*)
+      preset=cuda-racecheck
+      programs=(cuda_kernels_test)
+      [ "$argument" = --racecheck ] || racecheck=${argument#*=}
+      ;;
     -*) echo "gpu_bundle.sh: unknown argument '$argument' (see its first lines)" >&2; exit 64 ;;
     *) build=$argument ;;
   esac
@@ -21,7 +27,9 @@ bundle=out/gpu-bundle
 
 if [ -z "$build" ]; then
   build=build/$preset
-  cmake --preset "$preset" >/dev/null
+  options=()
+  [ "$preset" = cuda ] || options=("-DFATHOM_RACECHECK=$racecheck")
+  cmake --preset "$preset" "${options[@]}" >/dev/null
 fi
 cmake --build "$build" -j "$(nproc)" --target "${programs[@]}"
 rm -rf "$bundle"
