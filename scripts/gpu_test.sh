@@ -2,17 +2,17 @@
 # Runs everything there is for a GPU and leaves at most 8 files in one folder. Needs the bundle and
 # the tree (models, fixtures): no compiler, no network. Checks come before times.
 #   gpu_test.sh [--out DIR] [--root DIR] [--steps NAMES] [--limit SECONDS] [--budget SECONDS]
-#     --out    results; default results/h200
+#     --out    results; default results/h200, as on the card that the first of them are of
 #     --root   the tree; default: the working folder
 #     --steps  with commas; default all: engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
-#     --limit  the most seconds a step may take; default 600
-#     --budget the most seconds everything may take; default 3600. Steps that do not fit are named
+#     --limit  the most seconds a step may take; default 900
+#     --budget the most seconds everything may take; default 5400. Steps that do not fit are named
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=results/h200
 root=.
-limit=600
-budget=3600
+limit=900
+budget=5400
 steps=engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
 while [ $# -gt 0 ]; do
   case "$1" in
