@@ -159,7 +159,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   MemoryPlan plan;
   OpenOptions open = open_options(options, machine);
   open.progress = progress;
-  open.admit = [&](const Model& dry) -> Status {
+  open.admit = [&, usual = open.admit](const Model& dry) -> Status {
+    FATHOM_TRY(usual(dry));
     FATHOM_ASSIGN(plan, plan_source(dry, source, options, machine.compute()));
     return {};
   };

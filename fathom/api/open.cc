@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fathom/runtime/check_pins.h"
+
 namespace fathom {
 
 Result<Machine> set_up_machine(const EngineOptions& options) {
@@ -63,7 +65,10 @@ OpenOptions open_options(const EngineOptions& options, const Machine& machine) {
           .weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint,
           .pool = machine.pool.get(),
           .gpu = machine.gpu == nullptr ? nullptr : &machine.gpu->info(),
-          .seed = options.dummy_seed};
+          .seed = options.dummy_seed,
+          .admit = [pins = options.pins, compute = machine.compute()](const Model& dry) {
+            return check_pins(pins, dry, compute);
+          }};
 }
 
 }  // namespace fathom

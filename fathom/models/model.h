@@ -96,6 +96,7 @@ struct DryRunOptions {
   const KernelSet* kernels = nullptr;  ///< each call takes one of its variants or is refused
   const DeviceInfo* gpu = nullptr;     ///< the GPU that is planned for, if `kernels` are a GPU's
   Recorder* recorder = nullptr;        ///< gets every op with its cost
+  const Pins* pins = nullptr;          ///< null: none
   DryPass pass = DryPass::kForward;
 };
 
