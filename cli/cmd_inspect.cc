@@ -35,7 +35,7 @@ Result<Subject> open_subject(const Flags& flags, const EngineOptions& given) {
   OpenOptions dry{.model = model_options(options), .weights = WeightOrigin::kNone};
   dry.model.draft = !flags.explain.empty();
   Subject subject;
-  FATHOM_ASSIGN(subject.model, open_model(source, options.placement, dry));
+  FATHOM_ASSIGN(subject.model, open_model(source, options.placement(), dry));
   if (!source.checkpoint) {
     subject.title = str_cat(source.title, " (built-in description, no files)");
     subject.is_preset = true;

@@ -4,21 +4,23 @@
   equality.py record BINARY OUT_DIR [--checkpoints DIR] [--only PATTERN] [--jobs N]
       runs the program over the items of equality_items.py and stores what each gave.
   equality.py compare BEFORE AFTER [--expect FILE] [--only PATTERN] [--verbose]
-      says of each item whether both records have it equal, else the first difference; exit 1 on
-      any difference that FILE does not list.
+      says of each item whether both records have it equal, else the first difference; exit 0 if
+      exactly the items differ that FILE lists.
 
 An item is a directory of a record with one text file a result: stdout, exit code, a digest a row of
 logits, ids, the rows of a recording. Times, places in the source (file, line, function) and thread
 counts of the machine are left out when they are stored; everything else counts.
 
-FILE has one rule a line, # begins a comment:
-  differ PATTERN [RESULT]           this result (default: all) of items that match may differ
-  only-before PATTERN               these items may be missing in AFTER
-  only-after PATTERN                these items may be missing in BEFORE
-  drop PATTERN RESULT COLUMN        this column of a CSV result is not compared
-  rename PATTERN /REGEX/TEXT/       in BEFORE, each match of REGEX is read as TEXT
-PATTERN is a glob over the item's name, such as trace/*. A rule that nothing needed is an error: a
-list holds what differs, and no more.
+FILE has one rule a line, each with its reason behind #; a line that begins with # is a comment:
+  differ PATTERN [RESULT] # REASON          items that match differ, in this result (default: any)
+  only-before PATTERN # REASON              these items are missing in AFTER
+  only-after PATTERN # REASON               these items are missing in BEFORE
+  drop PATTERN RESULT COLUMN # REASON       this column of a CSV result is not compared
+  rename PATTERN /REGEX/TEXT/ # REASON      in BEFORE, each match of REGEX is read as TEXT
+PATTERN is a glob over the item's name, such as trace/*. An item that is listed as differing and is
+equal is an error, and so is a rule that nothing needed: a list holds what differs, and no more. Four
+counts come last: equal, differ as expected, differ unexpectedly, expected to differ but equal; and
+how many items differ for each reason.
 """
 
 import argparse
@@ -35,6 +37,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -197,16 +200,18 @@ def record(args):
 
 
 class Rules:
-    """What --expect allows. Each rule counts how often it was needed."""
+    """What --expect lists. Each rule counts how often it was needed."""
 
     def __init__(self, path):
         self.rules = []
         if path is None:
             return
         for number, line in enumerate(Path(path).read_text().splitlines(), 1):
-            line = re.sub(r"(^|\s)#.*", "", line).strip()
-            if not line:
+            if not line.strip() or line.lstrip().startswith("#"):
                 continue
+            line, _, reason = (part.strip() for part in line.partition(" #"))
+            if not reason:
+                sys.exit(f"equality: {path}:{number}: '{line}' has no reason, expected # and one")
             kind, _, rest = line.partition(" ")
             words = rest.split(None, 1 if kind == "rename" else 2)
             counts = {"differ": (1, 2), "only-before": (1,), "only-after": (1,), "drop": (3,),
@@ -219,27 +224,29 @@ class Rules:
                     sys.exit(f"equality: {path}:{number}: expected /REGEX/TEXT/, found {words[1]}")
                 words = [words[0], re.compile(parts[1].replace("\\/", "/"), re.MULTILINE), parts[2]]
             self.rules.append({"kind": kind, "words": words, "place": f"{path}:{number}",
-                               "line": line, "used": 0})
+                               "line": line, "reason": reason, "used": 0})
 
     def matching(self, kind, item):
         return [r for r in self.rules
                 if r["kind"] == kind and fnmatch.fnmatch(item, r["words"][0])]
 
-    def allows(self, kind, item, result=None):
+    def needed(self, kind, item, result=None):
+        """The first rule that lists this; it is needed."""
         for rule in self.matching(kind, item):
             if len(rule["words"]) > 1 and rule["words"][1] != result:
                 continue
             rule["used"] += 1
-            return True
-        return False
+            return rule
+        return None
 
-    def rename(self, item, text):
+    def rename(self, item, text, used):
         for rule in self.matching("rename", item):
             text, found = rule["words"][1].subn(rule["words"][2], text)
             rule["used"] += found
+            used += [rule] * min(found, 1)
         return text
 
-    def drop(self, item, result, text):
+    def drop(self, item, result, text, used):
         for rule in self.matching("drop", item):
             _, name, column = rule["words"]
             if name != result or not result.endswith(".csv"):
@@ -248,6 +255,7 @@ class Rules:
             if not rows or column not in rows[0]:
                 continue
             rule["used"] += 1
+            used.append(rule)
             at = rows[0].index(column)
             out = io.StringIO()
             csv.writer(out, lineterminator="\n").writerows(r[:at] + r[at + 1 :] for r in rows)
@@ -283,8 +291,8 @@ def first_difference(before, after, is_csv):
 
 
 def compare_item(item, before, after, rules):
-    """(differences that are not expected, number that are) of one item that both records have."""
-    unexpected, expected = [], 0
+    """(differences that no rule lists, rules for the others) of one item that both records have."""
+    unexpected, needed = [], []
     names = {p.name for root in (before, after) for p in (root / item).iterdir() if p.is_file()}
     for name in sorted(names - {"command"}):
         texts = []
@@ -294,18 +302,19 @@ def compare_item(item, before, after, rules):
         if texts[0] == texts[1]:
             continue
         if None not in texts:
-            texts[0] = rules.rename(item, texts[0])
-            texts = [rules.drop(item, name, t) for t in texts]
+            used = []
+            texts[0] = rules.rename(item, texts[0], used)
+            texts = [rules.drop(item, name, t, used) for t in texts]
             if texts[0] == texts[1]:
-                expected += 1
+                needed += used
                 continue
-        if rules.allows("differ", item, name):
-            expected += 1
+        if rule := rules.needed("differ", item, name):
+            needed.append(rule)
         elif texts[0] is None or texts[1] is None:
             unexpected.append(f"{name}: only in {'AFTER' if texts[0] is None else 'BEFORE'}")
         else:
             unexpected.append(f"{name}: {first_difference(*texts, name.endswith('.csv'))}")
-    return unexpected, expected
+    return unexpected, needed
 
 
 def compare(args):
@@ -313,38 +322,39 @@ def compare(args):
     rules = Rules(args.expect)
     old, new = (
         {i for i in items_of(root) if fnmatch.fnmatch(i, args.only)} for root in (before, after))
-    equal = listed = 0
-    bad = []
+    equal = expected = unexpected = listed_but_equal = 0
+    reasons = Counter()
     for item in sorted(old | new):
-        if item not in new or item not in old:
-            kind = "only-before" if item in old else "only-after"
-            if rules.allows(kind, item):
-                listed += 1
-            else:
-                bad.append(item)
-                print(f"DIFFERENT {item}: {kind}")
-            continue
-        unexpected, expected = compare_item(item, before, after, rules)
-        if unexpected:
-            bad.append(item)
-            print(f"DIFFERENT {item}")
-            print(f"      {(after / item / 'command').read_text().strip()[:400]}")
-            for line in unexpected:
-                print(f"    {line}")
-        elif expected:
-            listed += 1
-            if args.verbose:
-                print(f"expected  {item}")
+        if item in new and item in old:
+            lines, needed = compare_item(item, before, after, rules)
+            shown = (after / item / "command").read_text().strip()[:400]
         else:
-            equal += 1
-            if args.verbose:
-                print(f"equal     {item}")
+            kind = "only-before" if item in old else "only-after"
+            rule = rules.needed(kind, item)
+            lines, needed, shown = ([], [rule], "") if rule else ([kind], [], "")
+        if lines:
+            unexpected += 1
+            print("\n".join([f"DIFFERENT {item}", f"      {shown}", *(f"    {l}" for l in lines)]))
+            continue
+        missed = [r for kind in ("differ", "only-before", "only-after")
+                  for r in rules.matching(kind, item) if r not in needed]
+        for rule in missed:
+            print(f"EQUAL {item}, not as {rule['place']} has it: {rule['line']}")
+        reasons.update({rule["reason"] for rule in needed})
+        equal += not needed and not missed
+        expected += bool(needed) and not missed
+        listed_but_equal += bool(missed)
+        if args.verbose:
+            print(f"{'expected ' if needed else 'equal    '} {item}")
     unused = [r for r in rules.rules if r["used"] == 0] if args.only == "*" else []
     for rule in unused:
         print(f"UNNEEDED {rule['place']}: {rule['line']}")
-    print(f"equality: {equal} items equal, {listed} differ as listed, {len(bad)} differ otherwise"
+    for reason, count in reasons.most_common():
+        print(f"  {count:5}  {reason}")
+    print(f"equality: {equal} equal, {expected} differ as expected, {unexpected} differ "
+          f"unexpectedly, {listed_but_equal} expected to differ but equal"
           + (f", {len(unused)} rules not needed" if unused else ""))
-    return 1 if bad or unused else 0
+    return 1 if unexpected or listed_but_equal or unused else 0
 
 
 def main():
@@ -362,7 +372,7 @@ def main():
     sub = commands.add_parser("compare")
     sub.add_argument("before")
     sub.add_argument("after")
-    sub.add_argument("--expect", help="file of rules for what may differ")
+    sub.add_argument("--expect", help="file of what is known to differ, a rule and its reason a line")
     sub.add_argument("--only", default="*", help="glob over item names")
     sub.add_argument("--verbose", action="store_true", help="name equal items as well")
     sub.set_defaults(function=compare)

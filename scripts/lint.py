@@ -143,6 +143,33 @@ def check_folders(paths: list[Path]) -> None:
             warnings.append(f"{folder}: folder: {len(stems)} sources ({count} files)")
 
 
+def defined_types(text: str) -> list[tuple[str, int]]:
+    """Types that a formatted file defines in named namespaces, qualified, each with its line."""
+    types: list[tuple[str, int]] = []
+    spaces: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"(?:inline )?namespace ?([\w:]*) ?\{", line):
+            spaces.append(found.group(1))
+        elif re.match(r"\}\s*// namespace", line) and spaces:
+            spaces.pop()
+        elif "" not in spaces:
+            found = re.match(r"(?:struct|class|enum|enum class|union) (\w+)(?: final)?\s*(?::[^:;].*)?\{", line)
+            if found:
+                types.append(("::".join([*spaces, found.group(1)]), number))
+    return types
+
+
+def check_types(paths: list[Path]) -> None:
+    """Two types of one name in one program are one type to the linker."""
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if path.parts[0] not in {"fathom", "cli"} or path.suffix not in {".h", ".cuh", ".cc", ".cu"}:
+            continue
+        for name, line in defined_types((ROOT / path).read_text(encoding="utf-8")):
+            if seen.setdefault(name, path) != path:
+                problem(path, line, f"type: {name} is defined in {seen[name]} too; name the difference")
+
+
 def check_kernels(paths: list[Path]) -> None:
     known = set(paths)
     listed: dict[Path, list[str]] = {}
@@ -212,6 +239,7 @@ def main() -> int:
         if path.suffix in SOURCE:
             check_source(path)
     check_folders(paths)
+    check_types(paths)
     check_kernels(paths)
     check_calls()
     check_format(paths)

@@ -31,7 +31,7 @@ Result<OpenedModel> open_for(const EngineOptions& options,
   open.model.draft = draft;
   open.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
   OpenedModel opened{.title = source.title, .directory = checked.model, .model = nullptr};
-  FATHOM_ASSIGN(opened.model, open_model(source, checked.placement, open));
+  FATHOM_ASSIGN(opened.model, open_model(source, checked.placement(), open));
   return opened;
 }
 

@@ -188,7 +188,7 @@ Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
                                         const PlannedDevice& device,
                                         Recording& r) {
   FATHOM_ASSIGN(EngineOptions options, engine_options(flags));
-  if (device.is_gpu()) options.placement.device = DeviceKind::kCuda;
+  if (device.is_gpu()) options.device.kind = DeviceKind::kCuda;
   const std::optional<PresetFormatName> format = options.format;
   if (!options.model.empty()) options.format.reset();  // a dry run shows a MODEL in any format
   FATHOM_ASSIGN(options, with_directory(options, SourceUse::kShapes));
@@ -207,7 +207,7 @@ Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
     options.format = format;
     FATHOM_ASSIGN(source, open_source(options, SourceUse::kShapes));
   }
-  return open_model(source, options.placement, dry);
+  return open_model(source, options.placement(), dry);
 }
 
 Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "fathom/device/device.h"
 
@@ -10,8 +9,8 @@ namespace fathom::cli {
 
 /// A device that a dry run plans for.
 struct PlannedDevice {
-  std::string_view name;  ///< "cpu", "h200", ...
-  DeviceInfo gpu = {};    ///< sm 0: the CPU
+  std::string name;     ///< "cpu", "h200", ...
+  DeviceInfo gpu = {};  ///< described; sm 0: the CPU
 
   bool is_gpu() const { return gpu.sm > 0; }
 };

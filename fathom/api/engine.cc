@@ -133,7 +133,7 @@ Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(check_vocabulary(source));
   FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
   FATHOM_ASSIGN(const std::unique_ptr<Model> dry,
-                open_model(source.model, options.placement,
+                open_model(source.model, options.placement(),
                            {.model = model_options(options), .weights = WeightOrigin::kNone}));
   return plan_source(*dry, source, options, machine.compute());
 }
@@ -159,11 +159,12 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   MemoryPlan plan;
   OpenOptions open = open_options(options, machine);
   open.progress = progress;
-  open.admit = [&](const Model& dry) -> Status {
+  open.admit = [&, usual = open.admit](const Model& dry) -> Status {
+    FATHOM_TRY(usual(dry));
     FATHOM_ASSIGN(plan, plan_source(dry, source, options, machine.compute()));
     return {};
   };
-  FATHOM_ASSIGN(engine->model_, open_model(source.model, options.placement, open));
+  FATHOM_ASSIGN(engine->model_, open_model(source.model, options.placement(), open));
 
   engine->default_sampling_ = sampling_defaults(source.model.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);

@@ -397,6 +397,22 @@ TEST(EngineApi, LoadRefusesByName) {
   EXPECT_NE(Engine::load(length).status().message().find("--max-model-len"), std::string::npos);
 }
 
+TEST(EngineApi, LoadRefusesUnknownPinsBeforeItReadsWeights) {
+  for (const auto& [pin, near] : {std::pair<Pins, const char*>{{{"o_prj", "portable"}}, "o_proj"},
+                                  {{{"o_proj", "portabel"}}, "portable"}}) {
+    EngineOptions options = small_options();
+    options.pins = pin;
+    bool reads = false;
+
+    const Status status = Engine::load(options, [&](int64_t, int64_t) { reads = true; }).status();
+
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find(str_cat("did you mean ", near)), std::string::npos)
+        << status.message();
+    EXPECT_FALSE(reads);
+  }
+}
+
 // 1.2 TiB of weights: refused by the plan, before anything of that size is allocated.
 TEST(EngineApi, RefusesAModelThatDoesNotFit) {
   EngineOptions o = small_options();

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "fathom/runtime/check_pins.h"
+
 namespace fathom {
 
 Result<Machine> set_up_machine(const EngineOptions& options) {
   Machine machine;
   FATHOM_ASSIGN(machine.isa, usable_isa(options));
-  if (options.placement.device == DeviceKind::kCuda) {
-    FATHOM_ASSIGN(machine.gpu, Gpu::open(options.placement.ordinal));
+  if (options.device.kind == DeviceKind::kCuda) {
+    FATHOM_ASSIGN(machine.gpu, Gpu::open(options.device.ordinal));
   }
   machine.kernels = std::make_unique<const KernelSet>(KernelSet::for_cpu(machine.isa));
   const PinThreads pin = options.pin_threads ? PinThreads::kYes : PinThreads::kNo;
@@ -43,14 +45,13 @@ Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
 
 ModelOptions model_options(const EngineOptions& o) {
   ModelOptions m;
-  m.device = o.placement.device;
   m.activations = o.dtype.value_or(Format::kBf16);
   m.kv_format = o.kv_cache_dtype;
   m.page_size = o.block_size;
   m.draft = false;  // nothing drafts yet: its layer would only take memory
   m.attention.always_absorbed = o.batch_invariant || o.attention == AttentionChoice::kAbsorbed;
   // On a GPU a step of few tokens is as long as its kernels are many.
-  const bool fewest = m.device == DeviceKind::kCuda && !o.batch_invariant &&
+  const bool fewest = o.device.kind == DeviceKind::kCuda && !o.batch_invariant &&
                       o.attention == AttentionChoice::kByPhase;
   m.attention.fused_rope = o.attention == AttentionChoice::kFusedRope || fewest;
   m.attention.prefill_chunk = o.attention_key_chunk;
@@ -63,7 +64,10 @@ OpenOptions open_options(const EngineOptions& options, const Machine& machine) {
           .weights = options.dummy_weights ? WeightOrigin::kRandom : WeightOrigin::kCheckpoint,
           .pool = machine.pool.get(),
           .gpu = machine.gpu == nullptr ? nullptr : &machine.gpu->info(),
-          .seed = options.dummy_seed};
+          .seed = options.dummy_seed,
+          .admit = [pins = options.pins, compute = machine.compute()](const Model& dry) {
+            return check_pins(pins, dry, compute);
+          }};
 }
 
 }  // namespace fathom

@@ -41,7 +41,8 @@ Result<ModelSource> open_source(const EngineOptions& options, SourceUse use = So
 /// How the model runs that the options ask for, without its draft layer.
 ModelOptions model_options(const EngineOptions& options);
 
-/// Weights of the source, or random ones, in the memory of the machine.
+/// Weights of the source, or random ones, in the memory of the machine. Pins that nothing would
+/// obey are refused before they are read (check_pins).
 OpenOptions open_options(const EngineOptions& options, const Machine& machine);
 
 }  // namespace fathom

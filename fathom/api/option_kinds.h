@@ -219,11 +219,11 @@ struct Seed {
 };
 
 struct Device {
-  Placement O::*member;
+  DeviceChoice O::*member;
 
   bool read(O& o, std::string_view text) const {
     constexpr std::string_view kCuda = "cuda";
-    Placement& p = o.*member;
+    DeviceChoice& d = o.*member;
     std::optional<int> ordinal = 0;
     if (text.starts_with("cuda:")) {
       text.remove_prefix(kCuda.size() + 1);
@@ -231,15 +231,15 @@ struct Device {
       text = kCuda;
     }
     if ((text != kCuda && text != "cpu") || !ordinal || *ordinal < 0) return false;
-    p.device = text == kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
-    p.ordinal = *ordinal;
+    d.kind = text == kCuda ? DeviceKind::kCuda : DeviceKind::kCpu;
+    d.ordinal = *ordinal;
     return true;
   }
 
   std::string get(const O& o) const {
-    const Placement& p = o.*member;
-    if (p.device == DeviceKind::kCpu) return "cpu";
-    return p.ordinal == 0 ? std::string("cuda") : str_cat("cuda:", p.ordinal);
+    const DeviceChoice& d = o.*member;
+    if (d.kind == DeviceKind::kCpu) return "cpu";
+    return d.ordinal == 0 ? std::string("cuda") : str_cat("cuda:", d.ordinal);
   }
 
   bool holds(const O& o) const { return (o.*member).ordinal >= 0; }

@@ -115,7 +115,7 @@ constexpr OptionInfo kTable[] = {
         {kMachine, kEveryUse, "isa", "", "",
          "use at most this instruction set; auto: all that the machine has"}),
 
-    option_row<Device{&O::placement}>(
+    option_row<Device{&O::device}>(
         {kDevice, kRuns, "device", "", "cpu|cuda|cuda:N", "where the model runs"}),
     option_row<Choice<&O::cuda_graphs, kOnOff>{}>(
         {kDevice, kRuns, "cuda-graphs", "", "",
@@ -313,7 +313,7 @@ Status validate(const EngineOptions& o, SourceUse use) {
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
   }
-  if (o.batch_invariant && o.placement.device == DeviceKind::kCuda) {
+  if (o.batch_invariant && o.device.kind == DeviceKind::kCuda) {
     return invalid_argument(
         "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
         "in different orders");

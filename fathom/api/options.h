@@ -28,6 +28,12 @@ enum class AttentionChoice : uint8_t {
   kFusedRope,  ///< decode with the fused preparation
 };
 
+/// The device of `--device`.
+struct DeviceChoice {
+  DeviceKind kind = DeviceKind::kCpu;
+  int ordinal = 0;  ///< of the GPU; 0 on the CPU
+};
+
 /// How an engine is loaded and run. Names are those that servers of language models use.
 struct EngineOptions {
   // What is loaded.
@@ -39,7 +45,7 @@ struct EngineOptions {
   uint64_t dummy_seed = 0;                 ///< of dummy weights
 
   // Where it runs.
-  Placement placement;      ///< the device of `--device`
+  DeviceChoice device;
   bool cuda_graphs = true;  ///< replay captured decode steps
   int64_t threads = 0;      ///< 0: one a physical core
   bool pin_threads = true;  ///< each thread stays on its CPU
@@ -73,6 +79,9 @@ struct EngineOptions {
   int64_t attention_key_chunk = 1024;  ///< keys expanded at once in prefill
   bool batch_invariant = false;        ///< a token's bits never depend on how it was computed
   Pins pins;                           ///< variant of an op or kernel
+
+  /// Where its weights go: whole, on the device.
+  Placement placement() const { return {.device = device.kind}; }
 };
 
 /// Options that belong together; the order of the help.

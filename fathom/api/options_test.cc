@@ -62,7 +62,7 @@ TEST(EngineOptions, EveryValueThatIsPrintedCanBeSet) {
   source.dtype = Format::kF32;
   source.isa = Isa::kAvx2;
   source.moe = MoeStrategy::kSorted;
-  source.placement = {.device = DeviceKind::kCuda, .ordinal = 3};
+  source.device = {.kind = DeviceKind::kCuda, .ordinal = 3};
   source.max_model_len = 777;
   source.memory_fraction = 0.123456789;
   source.prefix_cache = false;
@@ -227,13 +227,13 @@ TEST(EngineOptions, DevicesHaveNumbers) {
   EngineOptions o = valid_options();
 
   EXPECT_TRUE(set_option(o, "device", "cuda:5").ok());
-  EXPECT_EQ(o.placement.device, DeviceKind::kCuda);
-  EXPECT_EQ(o.placement.ordinal, 5);
+  EXPECT_EQ(o.device.kind, DeviceKind::kCuda);
+  EXPECT_EQ(o.device.ordinal, 5);
   EXPECT_TRUE(set_option(o, "device", "cuda").ok());
-  EXPECT_EQ(o.placement.ordinal, 0);
+  EXPECT_EQ(o.device.ordinal, 0);
   EXPECT_EQ(find_option("device")->get(o), "cuda");
   EXPECT_TRUE(set_option(o, "device", "cpu").ok());
-  EXPECT_EQ(o.placement.device, DeviceKind::kCpu);
+  EXPECT_EQ(o.device.kind, DeviceKind::kCpu);
   for (const char* bad :
        {"", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1,2", "CUDA", "cuda:99999999999"}) {
     expect_refused(set_option(o, "device", bad), "device", bad);

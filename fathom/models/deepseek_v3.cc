@@ -15,6 +15,9 @@ namespace {
 
 // ---- 1. Weights: name in the checkpoint, shape in the report's symbols, role.
 
+constexpr const char* kHead = "lm_head.weight";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
 // DeepSeek-V2 report, section 2.1.
 Status declare_attention(WeightPlan& plan,
                          const ModelConfig& c,
@@ -168,7 +171,7 @@ DeepseekV3::DeepseekV3(ModelConfig config, ModelOptions options)
 }
 
 Status DeepseekV3::declare_weights(WeightPlan& plan) {
-  FATHOM_TRY(plan.table("model.embed_tokens.weight", "V,H", WeightRole::kEmbedding, &embed_));
+  FATHOM_TRY(plan.table(kEmbedding, "V,H", WeightRole::kEmbedding, &embed_));
   layers_.assign(static_cast<size_t>(config_.num_hidden_layers), {});
   for (int i = 0; i < config_.num_hidden_layers; ++i) {
     FATHOM_TRY(declare_layer(plan, config_, options_, i, layers_[static_cast<size_t>(i)]));
@@ -180,18 +183,18 @@ Status DeepseekV3::declare_weights(WeightPlan& plan) {
 
 // A file that ties the head to the embedding and has a head all the same means the head it has: the
 // reference loads it and ties only what is missing.
-const char* DeepseekV3::head_name(const WeightPlan& plan) const {
-  constexpr const char* kHead = "lm_head.weight";
-  constexpr const char* kEmbedding = "model.embed_tokens.weight";
-  if (!config_.tie_word_embeddings) return kHead;
-  if (!plan.is_stored(kHead)) return kEmbedding;
-  log_info("tie_word_embeddings is true, and the checkpoint has ", kHead,
-           ": the logits are made with ", kHead, ", not with ", kEmbedding);
-  return kHead;
+const char* DeepseekV3::head_name(const WeightPlan& plan) {
+  head_is_stored_ = plan.is_stored(kHead);
+  return config_.tie_word_embeddings && !head_is_stored_ ? kEmbedding : kHead;
 }
 
 Status DeepseekV3::attach(WeightStore store) {
   store_ = std::move(store);
+  // A model is declared and attached dry before it is loaded; only what has weights makes logits.
+  if (store_.data() != nullptr && config_.tie_word_embeddings && head_is_stored_) {
+    log_info("tie_word_embeddings is true, and the checkpoint has ", kHead,
+             ": the logits are made with ", kHead, ", not with ", kEmbedding);
+  }
   const int64_t positions =
       options_.max_positions > 0 ? options_.max_positions : config_.max_position_embeddings;
   FATHOM_ASSIGN(context_.mla.rope_table, rope_table(store_, rope_params(config_), positions));

@@ -91,11 +91,12 @@ class DeepseekV3 final : public Model {
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
  private:
-  const char* head_name(const WeightPlan& plan) const;
+  const char* head_name(const WeightPlan& plan);
 
   ModelConfig config_;
   ModelOptions options_;
   bool has_draft_ = false;
+  bool head_is_stored_ = false;  // the checkpoint has a head of its own
   LayerContext context_;
   View embed_;  // [V, H]
   std::vector<DecoderLayer> layers_;

@@ -78,6 +78,7 @@ Result<MemoryNeeds> dry_run(const Model& model,
   ex.activations = &activations;
   ex.scratch = &scratch;
   ex.recorder = options.recorder;
+  ex.pins = options.pins;
   ex.num_threads = options.num_threads;
   ex.device = options.gpu;
   ForwardOut out;

@@ -19,10 +19,9 @@ namespace fathom {
 
 /// How a model runs. What it is comes from its configuration.
 struct ModelOptions {
-  DeviceKind device = DeviceKind::kCpu;  ///< where weights and caches lie and kernels run
-  Format activations = Format::kBf16;    ///< bf16 or f32; the residual stream has it too
-  std::optional<Format> kv_format;       ///< bf16, f32 or e4m3; default: as the activations
-  int64_t page_size = 64;                ///< tokens of a KV page
+  Format activations = Format::kBf16;  ///< bf16 or f32; the residual stream has it too
+  std::optional<Format> kv_format;     ///< bf16, f32 or e4m3; default: as the activations
+  int64_t page_size = 64;              ///< tokens of a KV page
   int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
   bool draft = true;          ///< load the draft layer where there is one
   AttentionOptions attention;
@@ -94,8 +93,12 @@ enum class DryPass : uint8_t { kForward, kDraft };
 struct DryRunOptions {
   int num_threads = 1;                 ///< sizes workspaces
   const KernelSet* kernels = nullptr;  ///< each call takes one of its variants or is refused
-  const DeviceInfo* gpu = nullptr;     ///< the GPU that is planned for, if `kernels` are a GPU's
-  Recorder* recorder = nullptr;        ///< gets every op with its cost
+  /// The GPU that is planned for, if `kernels` are a GPU's: they choose variants and size
+  /// workspaces by its multiprocessors and caches. It is handed on to them; no model or layer reads
+  /// it.
+  const DeviceInfo* gpu = nullptr;
+  Recorder* recorder = nullptr;  ///< gets every op with its cost
+  const Pins* pins = nullptr;    ///< null: none
   DryPass pass = DryPass::kForward;
 };
 

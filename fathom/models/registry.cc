@@ -71,7 +71,6 @@ Result<Declared> declare(const ModelSource& source,
                          const Placement& placement,
                          ModelOptions options) {
   const Checkpoint* const files = source.checkpoint ? &*source.checkpoint : nullptr;
-  options.device = placement.device;
   options.draft = options.draft && (files == nullptr || has_draft_tensors(*files, source.config));
   FATHOM_ASSIGN(std::unique_ptr<Model> model, create_model(source.config, options));
   WeightPlan plan = files == nullptr

@@ -53,7 +53,7 @@ enum class WeightOrigin : uint8_t {
 };
 
 struct OpenOptions {
-  ModelOptions model;  ///< the device is that of the placement
+  ModelOptions model;
   WeightOrigin weights = WeightOrigin::kCheckpoint;
   ThreadPool* pool = nullptr;       ///< reads and packs; may be null for kNone
   const DeviceInfo* gpu = nullptr;  ///< of a placement on a GPU; may be null for kNone

@@ -115,8 +115,9 @@ Result<std::vector<TracePhase>> run_variation(const Preset& preset,
   OpenOptions dry;
   dry.model = options;
   dry.weights = WeightOrigin::kNone;
+  const Placement placement{.device = shape.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda};
   FATHOM_ASSIGN(const std::unique_ptr<Model> model,
-                open_model(ModelSource::describe(preset), {.device = options.device}, dry));
+                open_model(ModelSource::describe(preset), placement, dry));
   return dry_phases(*model, few_tokens(*model, shape));
 }
 
@@ -136,12 +137,10 @@ Status add_variation(std::string flags,
   if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
   out.push_back({flags, {}, phases.status().message()});
   if (shape.gpu == nullptr) return {};
-  ModelOptions on_cpu = options;
-  on_cpu.device = DeviceKind::kCpu;
   TraceShape of_cpu = shape;
   of_cpu.kernels = nullptr;
   of_cpu.gpu = nullptr;
-  phases = run_variation(preset, on_cpu, of_cpu);
+  phases = run_variation(preset, options, of_cpu);
   if (phases.ok()) {
     out.push_back({str_cat(flags, " --device cpu"), std::move(phases).value(), {}});
     return {};

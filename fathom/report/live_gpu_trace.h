@@ -1,7 +1,7 @@
-// Real runs on a GPU, for live_trace.h. A GPU has no clock between the kernels of a step, so each
-// step is run several times as a captured graph: with a mark in the stream after each call, which
-// gives the time of each, and without, which gives the time of the step. Then it is run once more
-// to go on with what it computes.
+// Real runs on a GPU, for live_trace.h, which records a CPU as it runs. A GPU has no clock between
+// the kernels of a step, so each step is run several times as a captured graph: with a mark in
+// the stream after each call, which gives the time of each, and without, which gives the time of
+// the step. Then it is run once more to go on with what it computes.
 //
 //   step   |  op  | op |   op   | op |        with marks, one behind the other
 //          |<-------- graph_ns ------->|      the same work as one graph, some of it beside other

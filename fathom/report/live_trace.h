@@ -1,5 +1,8 @@
-// Recordings of real runs: prompts and greedy tokens through the model, each pass by the clock, or
-// on a GPU by marks in its stream (live_gpu_trace.h).
+// Recordings of real runs: prompts and greedy tokens through the model. A CPU is recorded while it
+// runs, once: each pass and each op by the clock, so that gaps between them show, and with the
+// values that ops wrote. A GPU is not: its ops have no times while steps run as they should, so
+// each step is timed apart, several times, before it runs (live_gpu_trace.h). The two share
+// the passes (live_passes.h) and nothing of how one is recorded.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,7 @@ inline std::unique_ptr<Model> dry_model(std::string_view preset, const ModelOpti
   OpenOptions open;
   open.model = options;
   open.weights = WeightOrigin::kNone;
-  auto model = open_model(ModelSource::describe(find_preset(preset).value()),
-                          {.device = options.device}, open);
+  auto model = open_model(ModelSource::describe(find_preset(preset).value()), {}, open);
   FATHOM_CHECK(model.ok(), model.status().message());
   return std::move(model).value();
 }

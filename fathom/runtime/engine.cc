@@ -355,7 +355,8 @@ bool EngineCore::cancel(RequestId id, FinishReason reason) {
 
 void EngineCore::fault(const Status& status) {
   faulted_ = true;
-  log_error("engine fault: ", status.message());
+  // Unsupported is a pin that the step cannot obey (step_fault): the caller's choice and no fault.
+  if (status.code() != StatusCode::kUnsupported) log_error("engine fault: ", status.message());
   std::vector<RequestId> ids;
   for (const auto& [id, request] : requests_)
     ids.push_back(id);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 
+#include "fathom/base/log.h"
 #include "fathom/runtime/engine.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/fake_engine.h"
@@ -151,6 +152,26 @@ TEST(Engine, FaultOfAStepIsNoErrorOfTheCaller) {
     EXPECT_EQ(fault.code(), StatusCode::kInternal) << status_code_name(code);
     EXPECT_NE(fault.message().find("injected"), std::string::npos);
   }
+}
+
+std::vector<std::string>& log_lines() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+TEST(Engine, PinThatAStepCannotObeyIsReportedAndNoFault) {
+  EngineBench bench({.pins = {{"some_op", "some_variant"}}});
+  bench.model.fail_at = 1;
+  bench.model.fail_with = StatusCode::kUnsupported;
+  (void)bench.submit(prompt_of(3, 1), greedy(5));
+  log_lines().clear();
+  set_log_sink([](LogLevel, std::string_view line) { log_lines().emplace_back(line); });
+
+  const Status refused = bench.core->step();
+
+  set_log_sink(nullptr);
+  EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(log_lines().empty()) << log_lines().front();
 }
 
 TEST(Engine, FaultsWithAMeaningOfTheirOwnKeepIt) {

@@ -28,7 +28,6 @@ struct Shard {
 /// Handed to the weight plan, which asks it how each weight lies.
 struct Placement {
   DeviceKind device = DeviceKind::kCpu;
-  int ordinal = 0;  ///< of the GPU; 0 on the CPU
   Shard shard = {};
 
   /// How a linear weight of `k` columns lies, as the kernels of the device take it: on a CPU in

@@ -38,6 +38,9 @@ class WeightStore {
 
   int64_t bytes() const { return bytes_; }
 
+  /// The host can read it; a dry store answers for where its weights would lie.
+  bool is_host() const { return placement_.is_host(); }
+
   const std::vector<WeightSummary>& summary() const { return summary_; }
 
  private:

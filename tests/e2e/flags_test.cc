@@ -265,7 +265,36 @@ TEST(Flags, OfTheEngineComeFromItsTable) {
             std::string::npos)
       << share.err;
   EXPECT_EQ(with("--pin", "q_b_proj").exit_code, 64);
-  EXPECT_NE(with("--pin", "q_b_proj=zzz").err.find("pinned to variant zzz"), std::string::npos);
+}
+
+TEST(Flags, UnknownPinsAreRefusedWithNearNamesBeforeTheModelLoads) {
+  TempFolder folder;
+  const std::vector<Words> commands = {
+      {"run", shipped_model(), "-p", "Once", "-n", "1"},
+      {"chat", shipped_model()},
+      {"eval", shipped_model(), "--ppl", "/dev/null"},
+      {"trace", shipped_model(), "-p", "Once", "--out-dir", (folder / "t").string()},
+  };
+  const std::pair<const char*, const char*> pins[] = {
+      {"q_b_prj=portable",
+       "--pin q_b_prj=portable: 'q_b_prj' is unknown: no op of this model, no kernel; did you mean "
+       "q_b_proj"},
+      {"q_b_proj=portabel",
+       "--pin q_b_proj=portabel: variant 'portabel' is unknown: nvfp4_gemm has "}};
+  for (const Words& command : commands) {
+    for (const auto& [pin, message] : pins) {
+      Words args = command;
+      args.insert(args.end(), {"--pin", pin});
+
+      const ProgramResult r = run_fathom(args);
+
+      EXPECT_EQ(r.exit_code, 64) << command[0] << ": " << r.err;
+      EXPECT_THAT(r.err, testing::HasSubstr(message)) << command[0];
+      EXPECT_THAT(r.err, testing::HasSubstr("did you mean ")) << command[0];
+      EXPECT_THAT(r.err, testing::Not(testing::HasSubstr("engine fault"))) << command[0];
+      EXPECT_THAT(r.err, testing::Not(testing::HasSubstr("loading"))) << command[0];
+    }
+  }
 }
 
 }  // namespace

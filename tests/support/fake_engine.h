@@ -37,6 +37,7 @@ struct EngineLimits {
   int64_t num_ids = 40;
   uint64_t seed = 0;
   const Tokenizer* tokenizer = nullptr;
+  Pins pins = {};
 };
 
 class EngineBench {
@@ -61,6 +62,7 @@ class EngineBench {
     settings.model_fingerprint = "fake";
     settings.seed = limits.seed;
     settings.end_ids = {kEnd};
+    settings.pins = limits.pins;
     auto created = EngineCore::create(
         settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());

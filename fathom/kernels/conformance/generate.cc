@@ -68,7 +68,7 @@ std::byte poison_byte(Format format) {
   return format_info(format).is_float ? std::byte{0xFF} : std::byte{0x7B};
 }
 
-void quantise_fp8(const WeightSpec& spec, const float* weights, WeightParts out) {
+void quantise_fp8(const CaseWeightSpec& spec, const float* weights, WeightParts out) {
   const bool power_of_two = spec.format == Format::kFp8BlockUe8m0;
   const auto rounding =
       power_of_two ? Fp8QuantOptions::Rounding::kPowerOfTwoUp : Fp8QuantOptions::Rounding::kNone;
@@ -85,7 +85,7 @@ void quantise_fp8(const WeightSpec& spec, const float* weights, WeightParts out)
 }
 
 // One matrix in checkpoint layout.
-void quantise_row_major(const WeightSpec& spec, const float* weights, WeightParts out) {
+void quantise_row_major(const CaseWeightSpec& spec, const float* weights, WeightParts out) {
   const int64_t count = spec.rows * spec.cols;
   switch (spec.format) {
     case Format::kF32:
@@ -114,7 +114,7 @@ void quantise_row_major(const WeightSpec& spec, const float* weights, WeightPart
   }
 }
 
-WeightBytes row_major_bytes(const WeightSpec& spec) {
+WeightBytes row_major_bytes(const CaseWeightSpec& spec) {
   WeightBytes bytes;
   bytes.values = value_bytes_for(spec.format, spec.rows, spec.cols);
   const FormatInfo& info = format_info(spec.format);
@@ -126,7 +126,7 @@ WeightBytes row_major_bytes(const WeightSpec& spec) {
   return bytes;
 }
 
-WeightBytes rows16_bytes(const WeightSpec& spec) {
+WeightBytes rows16_bytes(const CaseWeightSpec& spec) {
   FATHOM_CHECK(has_rows16(spec.format), "float32 weights stay row-major");
   const int64_t groups = ceil_div(spec.rows, kTileRows);
   WeightBytes bytes;
@@ -137,21 +137,21 @@ WeightBytes rows16_bytes(const WeightSpec& spec) {
 }
 
 // Bytes of one matrix of the stack.
-WeightBytes matrix_bytes(const WeightSpec& spec) {
+WeightBytes matrix_bytes(const CaseWeightSpec& spec) {
   FATHOM_CHECK(
       spec.layout != WeightLayout::kRows16 || spec.num_experts == 0 || spec.rows % kTileRows == 0,
       "a stack in rows16 needs rows % 16 == 0");
   return spec.layout == WeightLayout::kRows16 ? rows16_bytes(spec) : row_major_bytes(spec);
 }
 
-WeightParts matrix_parts(const WeightSpec& spec, const WeightParts& parts, int64_t e) {
+WeightParts matrix_parts(const CaseWeightSpec& spec, const WeightParts& parts, int64_t e) {
   const WeightBytes one = matrix_bytes(spec);
   return {.values = parts.values + e * one.values,
           .scales = parts.scales == nullptr ? nullptr : parts.scales + e * one.scales,
           .global = parts.global == nullptr ? nullptr : parts.global + e * one.global / 4};
 }
 
-RowMajorMatrix as_row_major(const WeightSpec& spec, const WeightParts& parts) {
+RowMajorMatrix as_row_major(const CaseWeightSpec& spec, const WeightParts& parts) {
   return {.format = spec.format,
           .n = spec.rows,
           .k = spec.cols,
@@ -160,7 +160,7 @@ RowMajorMatrix as_row_major(const WeightSpec& spec, const WeightParts& parts) {
           .global = parts.global == nullptr ? 1.0f : *parts.global};
 }
 
-Rows16Matrix as_rows16(const WeightSpec& spec, const WeightParts& parts) {
+Rows16Matrix as_rows16(const CaseWeightSpec& spec, const WeightParts& parts) {
   return {.format = spec.format,
           .n = spec.rows,
           .k = spec.cols,
@@ -169,7 +169,7 @@ Rows16Matrix as_rows16(const WeightSpec& spec, const WeightParts& parts) {
           .global = parts.global};
 }
 
-void quantise(const WeightSpec& spec, const float* weights, WeightParts out) {
+void quantise(const CaseWeightSpec& spec, const float* weights, WeightParts out) {
   const WeightBytes bytes = row_major_bytes(spec);
   if (spec.layout != WeightLayout::kRows16) {
     quantise_row_major(spec, weights, out);
@@ -217,7 +217,7 @@ std::byte sensible_scale(std::byte random) {
 constexpr double kNvfp4CodeSize = 9.0;  // of code times such a scale, root mean square, rounded
 
 void nvfp4_codes(
-    const WeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
+    const CaseWeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
   random_bytes(rng, out.values, bytes.values);
   if (spec.layout == WeightLayout::kRows16) {
     constexpr int64_t kSuperTile = 576;
@@ -238,7 +238,7 @@ void nvfp4_codes(
 }
 
 void fp8_codes(
-    const WeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
+    const CaseWeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
   constexpr double kCodeSize = 128.0;  // of uniform E4M3 codes, root mean square, rounded
   random_bytes(rng, out.values, bytes.values);
   for (int64_t i = 0; i < bytes.values; ++i) {
@@ -260,7 +260,7 @@ void fp8_codes(
   }
 }
 
-double weight_scale(const WeightSpec& spec) {
+double weight_scale(const CaseWeightSpec& spec) {
   return spec.scale != 0 ? spec.scale
                          : 1.0 / std::sqrt(static_cast<double>(std::max<int64_t>(1, spec.cols)));
 }
@@ -357,7 +357,7 @@ bool is_poison(Format format, const void* data, int64_t index) {
   return std::all_of(at, at + bytes, [&](std::byte b) { return b == poison_byte(format); });
 }
 
-WeightBytes weight_bytes(const WeightSpec& spec) {
+WeightBytes weight_bytes(const CaseWeightSpec& spec) {
   WeightBytes bytes = matrix_bytes(spec);
   bytes.values *= spec.matrices();
   bytes.scales *= spec.matrices();
@@ -365,7 +365,10 @@ WeightBytes weight_bytes(const WeightSpec& spec) {
   return bytes;
 }
 
-void generate_weight(const WeightSpec& spec, Rng& rng, WeightParts out, std::vector<float>* exact) {
+void generate_weight(const CaseWeightSpec& spec,
+                     Rng& rng,
+                     WeightParts out,
+                     std::vector<float>* exact) {
   const Fill normal{.dist = Dist::kNormal, .scale = weight_scale(spec)};
   const Fill heavy{.dist = Dist::kHeavyTail, .scale = weight_scale(spec)};
   const int64_t count = spec.rows * spec.cols;
@@ -380,7 +383,10 @@ void generate_weight(const WeightSpec& spec, Rng& rng, WeightParts out, std::vec
   }
 }
 
-void generate_weight_codes(const WeightSpec& spec, Rng& rng, WeightParts out, int64_t ring_bytes) {
+void generate_weight_codes(const CaseWeightSpec& spec,
+                           Rng& rng,
+                           WeightParts out,
+                           int64_t ring_bytes) {
   FATHOM_CHECK(spec.rows % kTileRows == 0 && spec.cols % kFp8Block == 0, "full tiles only");
   const double scale = weight_scale(spec);
   WeightBytes bytes = weight_bytes(spec);
@@ -400,7 +406,7 @@ void generate_weight_codes(const WeightSpec& spec, Rng& rng, WeightParts out, in
   }
 }
 
-void decode_weight_row(const WeightSpec& spec,
+void decode_weight_row(const CaseWeightSpec& spec,
                        const WeightParts& parts,
                        int64_t row,
                        std::span<float> out) {

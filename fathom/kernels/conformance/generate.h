@@ -47,8 +47,9 @@ void poison_elements(Format format, void* data, int64_t count);
 /// True if the element is bit for bit what poison_elements wrote.
 bool is_poison(Format format, const void* data, int64_t index);
 
-/// A weight matrix [rows, cols] or a stack of them, as it is asked for.
-struct WeightSpec {
+/// The weight of a case: a matrix [rows, cols] of random values or a stack of them, as it is asked
+/// for.
+struct CaseWeightSpec {
   int64_t num_experts = 0;  ///< 0: one matrix [rows, cols]; else a stack [E, rows, cols]
   int64_t rows = 0;
   int64_t cols = 0;
@@ -68,7 +69,7 @@ struct WeightBytes {
   int64_t global = 0;
 };
 
-WeightBytes weight_bytes(const WeightSpec& spec);
+WeightBytes weight_bytes(const CaseWeightSpec& spec);
 
 /// The parts of a stored weight, as memory to fill or to read.
 struct WeightParts {
@@ -79,19 +80,22 @@ struct WeightParts {
 
 /// Quantises random float weights into `out`, and keeps them in `exact` ([matrices*rows*cols]) if
 /// it is not null. Recipes of the formats folder; kRows16 goes through the row-major form.
-void generate_weight(const WeightSpec& spec, Rng& rng, WeightParts out, std::vector<float>* exact);
+void generate_weight(const CaseWeightSpec& spec,
+                     Rng& rng,
+                     WeightParts out,
+                     std::vector<float>* exact);
 
 /// Fills `out` with random codes and scales of sensible size, as fast as memory allows: for shapes
 /// whose quantisation would take longer than the measurement. Full tiles only (rows % 16 == 0,
 /// cols % 128 == 0). `ring_bytes` > 0: the values lie on a ring of so many bytes, of whole tiles,
 /// and are written once.
-void generate_weight_codes(const WeightSpec& spec,
+void generate_weight_codes(const CaseWeightSpec& spec,
                            Rng& rng,
                            WeightParts out,
                            int64_t ring_bytes = 0);
 
 /// Row `row` (counted through all matrices of the stack) as the stored codes say.
-void decode_weight_row(const WeightSpec& spec,
+void decode_weight_row(const CaseWeightSpec& spec,
                        const WeightParts& parts,
                        int64_t row,
                        std::span<float> out);

@@ -49,11 +49,11 @@ int64_t leading_rows(const View& v) {
 }
 
 // Elements from one row of the last axis to the next.
-int64_t row_pitch(const View& v, const Placement& placement) {
+int64_t row_pitch(const View& v, const RowPlacement& placement) {
   return last_dim(v) + placement.row_gap;
 }
 
-int64_t element_offset(const View& v, const Placement& placement, int64_t place) {
+int64_t element_offset(const View& v, const RowPlacement& placement, int64_t place) {
   const int64_t cols = last_dim(v);
   return place / cols * row_pitch(v, placement) + place % cols;
 }
@@ -198,7 +198,7 @@ void Tensor::set(int64_t place, double value) const {
                 value);
 }
 
-const WeightSpec& Weight::spec() const {
+const CaseWeightSpec& Weight::spec() const {
   return data_->operands_[static_cast<size_t>(id_)]->weight;
 }
 
@@ -236,7 +236,7 @@ View Binding::operator()(const Tensor& t) const {
 
 QuantView Binding::operator()(const Weight& w) const {
   const CaseData::Operand& o = *data_.operands_[static_cast<size_t>(w.id_)];
-  const WeightSpec& spec = o.weight;
+  const CaseWeightSpec& spec = o.weight;
   const WeightParts parts = data_.parts_of(o, copy_, side_);
   const bool stack = spec.num_experts > 0;
   const auto shape = [&](void* data, int64_t n, int64_t k, Format format) {
@@ -267,7 +267,7 @@ QuantView Binding::operator()(const Weight& w) const {
 // ---- CaseData: making operands ----
 
 Tensor CaseData::add_dense(
-    Role role, std::vector<int64_t> dims, Format format, const Fill& fill, Placement placement) {
+    Role role, std::vector<int64_t> dims, Format format, const Fill& fill, RowPlacement placement) {
   if (runs_on_ == Side::kGpu && placement.row_gap > 0 && !dims.empty()) {
     const int64_t pitch = align_up(dims.back() + placement.row_gap, 16 / element_bytes(format));
     placement.row_gap = pitch - dims.back();
@@ -316,15 +316,21 @@ void CaseData::fill_dense(Operand& o, const Fill& fill) {
   }
 }
 
-Tensor CaseData::input(std::vector<int64_t> dims, Format format, Fill fill, Placement placement) {
+Tensor CaseData::input(std::vector<int64_t> dims,
+                       Format format,
+                       Fill fill,
+                       RowPlacement placement) {
   return add_dense(Role::kInput, std::move(dims), format, fill, placement);
 }
 
-Tensor CaseData::output(std::vector<int64_t> dims, Format format, Placement placement) {
+Tensor CaseData::output(std::vector<int64_t> dims, Format format, RowPlacement placement) {
   return add_dense(Role::kOutput, std::move(dims), format, {}, placement);
 }
 
-Tensor CaseData::inout(std::vector<int64_t> dims, Format format, Fill fill, Placement placement) {
+Tensor CaseData::inout(std::vector<int64_t> dims,
+                       Format format,
+                       Fill fill,
+                       RowPlacement placement) {
   return add_dense(Role::kInOut, std::move(dims), format, fill, placement);
 }
 
@@ -340,7 +346,7 @@ Weight CaseData::add_weight(std::unique_ptr<Operand> o) {
   return Weight(this, static_cast<int>(operands_.size()) - 1);
 }
 
-WeightSpec CaseData::as_it_lies(WeightSpec spec) const {
+CaseWeightSpec CaseData::as_it_lies(CaseWeightSpec spec) const {
   if (runs_on_ != Side::kGpu) {
     const bool whole_tiles = spec.num_experts == 0 || spec.rows % kTileRows == 0;
     if (spec.layout == WeightLayout::kRows16 && !whole_tiles) spec.layout = WeightLayout::kRowMajor;
@@ -352,8 +358,8 @@ WeightSpec CaseData::as_it_lies(WeightSpec spec) const {
   return spec;
 }
 
-Weight CaseData::weight(const WeightSpec& wanted) {
-  const WeightSpec spec = as_it_lies(wanted);
+Weight CaseData::weight(const CaseWeightSpec& wanted) {
+  const CaseWeightSpec spec = as_it_lies(wanted);
   auto o = std::make_unique<Operand>();
   o->weight = spec;
   const Weight handle = add_weight(std::move(o));
@@ -362,8 +368,8 @@ Weight CaseData::weight(const WeightSpec& wanted) {
   return handle;
 }
 
-Weight CaseData::weight_codes(const WeightSpec& wanted, int64_t ring_bytes) {
-  const WeightSpec spec = as_it_lies(wanted);
+Weight CaseData::weight_codes(const CaseWeightSpec& wanted, int64_t ring_bytes) {
+  const CaseWeightSpec spec = as_it_lies(wanted);
   auto o = std::make_unique<Operand>();
   o->weight = spec;
   if (ring_bytes > 0) o->ring = map_ring(spec, ring_bytes);

@@ -111,7 +111,7 @@ class Weight {
  public:
   Weight() = default;
 
-  const WeightSpec& spec() const;
+  const CaseWeightSpec& spec() const;
 
   /// Row as stored, counted through the stack: e * rows + n.
   std::span<const float> row(int64_t row) const;
@@ -133,7 +133,7 @@ class Weight {
 };
 
 /// How a dense operand lies in memory and what it has to do with the batch.
-struct Placement {
+struct RowPlacement {
   int64_t row_gap = 0;         ///< poisoned elements after every row of the last axis
   int64_t rows_per_batch = 0;  ///< of the first axis, for one row of the batch; 0: not cut
 };
@@ -206,23 +206,29 @@ class CaseData {
   uint64_t seed() const { return seed_; }
 
   /// A read operand with random values; integers start as zeros.
-  Tensor input(std::vector<int64_t> dims, Format format, Fill fill = {}, Placement placement = {});
+  Tensor input(std::vector<int64_t> dims,
+               Format format,
+               Fill fill = {},
+               RowPlacement placement = {});
 
   /// A written operand: poison until a kernel writes it.
-  Tensor output(std::vector<int64_t> dims, Format format, Placement placement = {});
+  Tensor output(std::vector<int64_t> dims, Format format, RowPlacement placement = {});
 
   /// A read operand that the kernel updates in place.
-  Tensor inout(std::vector<int64_t> dims, Format format, Fill fill = {}, Placement placement = {});
+  Tensor inout(std::vector<int64_t> dims,
+               Format format,
+               Fill fill = {},
+               RowPlacement placement = {});
 
   /// A quantised random weight; its exact values are kept for gate B. A stack whose matrices are no
   /// whole tiles of rows lies row-major where kRows16 is asked for.
-  Weight weight(const WeightSpec& spec);
+  Weight weight(const CaseWeightSpec& spec);
 
   /// A weight of random codes, for large shapes. `ring_bytes` > 0 maps the values onto a ring of
   /// about so many bytes, or of four times the last cache where that is less: the stack then takes
   /// no more memory than that (say so in CaseSpec::note).
   /// Errors of the system (no memory) end the program, as in every other function here.
-  Weight weight_codes(const WeightSpec& spec, int64_t ring_bytes = 0);
+  Weight weight_codes(const CaseWeightSpec& spec, int64_t ring_bytes = 0);
 
   /// Gives an NVFP4 weight other block scales: f(row, block), row counted through the stack. It has
   /// no exact values from then on.
@@ -290,14 +296,14 @@ class CaseData {
   struct Operand {
     Role role = Role::kInput;
     View shape;  // dims and strides of a copy; data is null
-    Placement placement;
+    RowPlacement placement;
     int64_t bytes = 0;                 // of the dense block, gaps included
     std::vector<GuardedBlock> copies;  // of a dense operand
     std::vector<std::byte> first;      // of kInOut: the bytes before any launch
     uint64_t first_hash = 0;           // of what is only read, 0 where it is too large to check
     std::string name;                  // as the signature has it
     // Of a weight:
-    WeightSpec weight;
+    CaseWeightSpec weight;
     std::vector<StoredWeight> stored;            // one a copy
     std::unique_ptr<std::byte, RingUnmap> ring;  // the values of all copies, instead of stored
     std::vector<float> exact;
@@ -306,8 +312,11 @@ class CaseData {
     std::vector<GpuPlaces> on_gpu;  // one a copy, once it has places
   };
 
-  Tensor add_dense(
-      Role role, std::vector<int64_t> dims, Format format, const Fill& fill, Placement placement);
+  Tensor add_dense(Role role,
+                   std::vector<int64_t> dims,
+                   Format format,
+                   const Fill& fill,
+                   RowPlacement placement);
   void fill_dense(Operand& o, const Fill& fill);
   WeightParts parts_of(const Operand& o, int copy, Side side = Side::kHost) const;
   View view_of(const Operand& o, int copy, Side side) const;
@@ -355,9 +364,9 @@ class CaseData {
   void choose_places(Expectation& e);
   void evaluate(Expectation& e) const;
   Weight add_weight(std::unique_ptr<Operand> o);
-  WeightSpec as_it_lies(WeightSpec spec) const;
+  CaseWeightSpec as_it_lies(CaseWeightSpec spec) const;
   StoredWeight copy_of(const StoredWeight& from) const;
-  std::unique_ptr<std::byte, RingUnmap> map_ring(const WeightSpec& spec, int64_t ring_bytes);
+  std::unique_ptr<std::byte, RingUnmap> map_ring(const CaseWeightSpec& spec, int64_t ring_bytes);
   uint64_t hash_of(const Operand& o, int copy) const;
   bool gaps_intact(const Operand& o, int copy) const;
   /// Gives operands the names of the signature, for messages.

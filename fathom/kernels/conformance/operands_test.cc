@@ -86,7 +86,7 @@ std::unique_ptr<CaseInstance> make_case() {
   CaseList list;
   add_case<Twice>(list, {.name = "t5_d3"}, [](CaseBuilder<Twice>& c) {
     c.set_batch(5);
-    const Placement rows{.row_gap = 2, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = 2, .rows_per_batch = 1};
     const Tensor x = c.input({5, 3}, Format::kF32, {.offset = 1}, rows);
     const Tensor y = c.output({5, 3}, Format::kF32, rows);
     c.bind([=](const Binding& at) { return Twice::Args{.x = at(x), .y = at(y)}; });
@@ -203,11 +203,11 @@ class GeneratedWeight : public testing::TestWithParam<WeightForm> {};
 
 TEST_P(GeneratedWeight, DecodesToItsExactValuesUpToTheFormat) {
   CaseData data(3);
-  const WeightSpec spec{.num_experts = 2,
-                        .rows = 48,
-                        .cols = 192,
-                        .format = GetParam().format,
-                        .layout = GetParam().layout};
+  const CaseWeightSpec spec{.num_experts = 2,
+                            .rows = 48,
+                            .cols = 192,
+                            .format = GetParam().format,
+                            .layout = GetParam().layout};
   const Weight w = data.weight(spec);
   double error = 0;
   double size = 0;
@@ -264,7 +264,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(GeneratedWeightRing, RepeatsItsRowsAndTakesNoMemoryOfItsOwn) {
   CaseData data(5);
-  const WeightSpec spec{.num_experts = 64, .rows = 64, .cols = 128, .format = Format::kBf16};
+  const CaseWeightSpec spec{.num_experts = 64, .rows = 64, .cols = 128, .format = Format::kBf16};
   const int64_t matrix_bytes = 64 * 128 * 2;
   const Weight w = data.weight_codes(spec, 4 * matrix_bytes);
 

@@ -16,7 +16,7 @@ namespace fathom {
 namespace {
 
 // The least number of bytes after which values and pages both start anew.
-int64_t ring_unit(const WeightSpec& spec) {
+int64_t ring_unit(const CaseWeightSpec& spec) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const int64_t row_bytes = spec.layout == WeightLayout::kRows16
                                 ? rows16_group_bytes(spec.format, spec.cols)
@@ -30,7 +30,7 @@ void RingUnmap::operator()(std::byte* p) const {
   munmap(p, static_cast<size_t>(bytes));
 }
 
-std::unique_ptr<std::byte, RingUnmap> CaseData::map_ring(const WeightSpec& spec,
+std::unique_ptr<std::byte, RingUnmap> CaseData::map_ring(const CaseWeightSpec& spec,
                                                          int64_t ring_bytes) {
   const int64_t unit = ring_unit(spec);
   const int64_t total = align_up(weight_bytes(spec).values, int64_t{sysconf(_SC_PAGESIZE)});

@@ -47,8 +47,9 @@ inline int64_t find_clusters_at_once(int device, const ClusterNeeds& needs) {
   return found ? clusters : 0;
 }
 
-/// The same, asked once a thread.
+/// The same, asked once a thread; 0 for a GPU that is described (-1), without a call to the driver.
 inline int64_t clusters_at_once(int device, const ClusterNeeds& needs) {
+  if (device < 0) return 0;
   using Key = std::tuple<const void*, int, int64_t, int>;
   static thread_local std::map<Key, int64_t> known;
   const Key key{needs.kernel, device, needs.shared_bytes, needs.cluster};

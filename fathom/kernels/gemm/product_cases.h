@@ -160,7 +160,10 @@ inline CaseSpec product_case_spec(
 }
 
 /// A weight of a case: of random codes where that is what it is timed with, and whole tiles.
-inline Weight weight_of_case(CaseData& c, const WeightSpec& spec, bool timed, int64_t ring_bytes) {
+inline Weight weight_of_case(CaseData& c,
+                             const CaseWeightSpec& spec,
+                             bool timed,
+                             int64_t ring_bytes) {
   const bool whole_tiles = spec.rows % 16 == 0 && spec.cols % 128 == 0;
   return timed && whole_tiles ? c.weight_codes(spec, ring_bytes) : c.weight(spec);
 }
@@ -178,7 +181,7 @@ void add_product_case(CaseList& list, CaseSpec spec, const ProductShape& s) {
     c.set_batch(s.t);
     const Tensor x =
         c.input(dims(s.k), s.x, {.dist = s.dist}, {.row_gap = s.x_gap, .rows_per_batch = 1});
-    const WeightSpec w_spec{
+    const CaseWeightSpec w_spec{
         .num_experts = s.heads, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
     const Weight w = weight_of_case(c, w_spec, bench, 0);
     const Tensor y = c.output(dims(s.n), s.y, {.row_gap = s.y_gap, .rows_per_batch = 1});
@@ -363,11 +366,11 @@ void add_grouped_case(CaseList& list, CaseSpec spec, const GroupedShape& s) {
     }
     offsets.set(s.experts(), static_cast<double>(at_row));
     const Tensor x = c.input({s.rows(), s.k}, s.x, {}, {.row_gap = s.x_gap});
-    const WeightSpec w_spec{.num_experts = s.experts(),
-                            .rows = s.n,
-                            .cols = s.k,
-                            .format = s.weight,
-                            .layout = s.layout};
+    const CaseWeightSpec w_spec{.num_experts = s.experts(),
+                                .rows = s.n,
+                                .cols = s.k,
+                                .format = s.weight,
+                                .layout = s.layout};
     const Weight w = weight_of_case(c, w_spec, bench, s.ring_bytes);
     const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = s.y_gap});
     c.bind([=, top_k = s.top_k](const Binding& at) {
@@ -417,7 +420,7 @@ void add_grouped_call(CaseList& list, const RecordedCall& call, const CaseSpec& 
                  .y_gap = call.row_gap("y")};
   for (int64_t row = 0; row < rows; ++row)
     ++s.counts[static_cast<size_t>(row % reached * experts / reached)];
-  const WeightSpec all{.num_experts = experts, .rows = s.n, .cols = s.k, .format = s.weight};
+  const CaseWeightSpec all{.num_experts = experts, .rows = s.n, .cols = s.k, .format = s.weight};
   if (weight_bytes(all).values > kExpertRing) s.ring_bytes = kExpertRing;
   add_grouped_case<K>(list, spec, s);
 }

@@ -14,9 +14,11 @@ class CpuExecutor final : public Executor {
                                                   const Compute& compute,
                                                   ExecutorSettings settings);
 
+  Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
+
+ protected:
   Status submit(const Step& step) override;
   Result<StepResults> collect() override;
-  Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
 
  private:
   CpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings);

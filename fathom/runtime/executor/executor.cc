@@ -21,14 +21,14 @@ Executor::Executor(const Model& model, const Compute& compute, ExecutorSettings 
 Result<std::unique_ptr<Executor>> Executor::create(const Model& model,
                                                    const Compute& compute,
                                                    ExecutorSettings settings) {
-  const DeviceKind device = compute.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
-  FATHOM_CHECK(model.options().device == device, "the model lies where its steps run");
+  FATHOM_CHECK(model.weights().is_host() == (compute.gpu == nullptr),
+               "the model lies where its steps run");
   if (compute.gpu != nullptr) return GpuExecutor::create(model, compute, std::move(settings));
   return CpuExecutor::create(model, compute, std::move(settings));
 }
 
 Status Executor::allocate() {
-  const DeviceKind device = model_.options().device;
+  const DeviceKind device = compute_.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
   const CacheLayout layout = model_.cache_layout();
   FATHOM_ASSIGN(cache_,
                 CacheStorage::allocate(layout, settings_.num_blocks, settings_.num_slots, device));

@@ -3,11 +3,10 @@
 // requests, schedules and prefixes. Engine, evaluation, traces and benchmarks are its clients, so
 // what they measure is what serves.
 //
-//   submit(step)   tokens, pages, what to sample with -> the device
-//   collect()      one sampled token a row, or the logits; 8 bytes a row come back from a GPU
-//                  unless somebody asks for more
+//   run(step)   tokens, pages, what to sample with -> one sampled token a row, or the logits;
+//               8 bytes a row come back from a GPU unless somebody asks for more
 //
-// One step is in flight at a time. What a step reads lives until collect().
+// It returns when the step is done. Why it is one call: docs/decisions/0006-a-step-is-one-call.md.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +49,7 @@ struct Step {
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
 
-/// Valid until the next submit(), `hidden` until the next step of the same pass.
+/// Valid until the next run(), `hidden` until the next step of the same pass.
 struct StepResults {
   std::span<const SampleResult> samples = {};
   View logits = {};  ///< [R, V] f32 in host memory, rows in the order of the step
@@ -86,12 +85,10 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Gives a step to the device. Errors: those of Model::forward, such as InvalidArgument for a
-  /// token id outside the vocabulary; then the step has no results and the next may be submitted.
-  virtual Status submit(const Step& step) = 0;
-
-  /// Waits for the step. Errors: DeviceLost; those of the kernels.
-  virtual Result<StepResults> collect() = 0;
+  /// Runs a step and waits for it. Errors: those of the passes and of the device as step_fault()
+  /// has them: what is refused within a step is a fault of the engine. The step has no results
+  /// then.
+  Result<StepResults> run(const Step& step);
 
   /// Runs a step `repetitions` times by itself and as often with times of each op; the recorder
   /// gets its records once. Sequences must not mind being computed again: nothing is sampled.
@@ -99,10 +96,6 @@ class Executor {
 
   /// Captured steps; 0 on the CPU.
   virtual int64_t num_graphs() const { return 0; }
-
-  /// submit() and collect(). Errors: as step_fault() has them: what is refused within a step is a
-  /// fault of the engine.
-  Result<StepResults> run(const Step& step);
 
   CacheStorage& cache() { return cache_; }
 
@@ -120,6 +113,12 @@ class Executor {
 
  protected:
   Executor(const Model& model, const Compute& compute, ExecutorSettings settings);
+
+  /// The two halves of run(). Gives a step to the device; what it reads lives until collect().
+  virtual Status submit(const Step& step) = 0;
+
+  /// Waits for it.
+  virtual Result<StepResults> collect() = 0;
 
   Status allocate();
 

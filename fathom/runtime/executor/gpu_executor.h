@@ -26,11 +26,13 @@ class GpuExecutor final : public Executor {
                                                   const Compute& compute,
                                                   ExecutorSettings settings);
 
-  Status submit(const Step& step) override;
-  Result<StepResults> collect() override;
   Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
 
   int64_t num_graphs() const override { return static_cast<int64_t>(graphs_.size()); }
+
+ protected:
+  Status submit(const Step& step) override;
+  Result<StepResults> collect() override;
 
  private:
   // What follows the pass of a step: nothing, the largest logit of each row, or whatever a row asks

@@ -41,7 +41,7 @@ void add_merge_case(CaseList& list, const MergeShape& s) {
   add_case<MergeState>(list, s.spec, [s](CaseBuilder<MergeState>& c) {
     c.set_batch(s.t);
     // In a model, and so where it is timed, rows follow each other.
-    const Placement placed = {.row_gap = s.spec.bench ? 0 : 4, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.spec.bench ? 0 : 4, .rows_per_batch = 1};
     const Tensor o_a = c.input({s.t, s.n, s.d}, s.in, {}, placed);
     const Tensor o_b = c.input({s.t, s.n, s.d}, s.in, {}, placed);
     const auto lse_input = [&](double infinity, int64_t phase) {

@@ -44,7 +44,6 @@ int64_t row_tiles(const MlaDecode::Args& a) {
 /// that is described and cannot be asked.
 template <class C>
 int64_t clusters_of(int device, int size) {
-  if (device < 0) return 0;
   return cuda::clusters_at_once(device, {.kernel = reinterpret_cast<const void*>(decode_tiles<C>),
                                          .threads = mla_decode::kTileThreads,
                                          .shared_bytes = kSharedBytes,

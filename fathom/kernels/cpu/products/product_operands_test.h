@@ -15,11 +15,11 @@ inline constexpr Format kFormats[] = {Format::kBf16, Format::kFp8Block, Format::
 
 /// A weight and the memory it lies in.
 struct Stored {
-  WeightSpec spec;
+  CaseWeightSpec spec;
   std::vector<std::byte> values, scales;
   std::vector<float> global;
 
-  Stored(const WeightSpec& s, uint64_t seed) : spec(s) {
+  Stored(const CaseWeightSpec& s, uint64_t seed) : spec(s) {
     const WeightBytes bytes = weight_bytes(s);
     values.resize(static_cast<size_t>(bytes.values));
     scales.resize(static_cast<size_t>(bytes.scales));

@@ -140,7 +140,7 @@ TEST(Products, BothLayoutsGiveTheSameBitsInThePortableVariant) {
   Caller caller(2, "portable");
   for (Format f : kFormats) {
     for (int64_t n : {1, 16, 37}) {
-      WeightSpec spec{.rows = n, .cols = 272, .format = f};
+      CaseWeightSpec spec{.rows = n, .cols = 272, .format = f};
       Stored tiled(spec, 5);
       spec.layout = WeightLayout::kRowMajor;
       Stored plain(spec, 5);

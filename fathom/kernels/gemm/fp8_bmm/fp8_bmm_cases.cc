@@ -36,7 +36,7 @@ Tensor quantised(CaseData& c,
                  Format format,
                  const std::vector<float>& exact,
                  const Tensor& scale,
-                 const Placement& placement) {
+                 const RowPlacement& placement) {
   float amax = 1e-20f;
   for (float v : exact)
     amax = std::max(amax, std::fabs(v));

@@ -87,7 +87,7 @@ void add_block(CaseList& list, const BlockShape& s) {
   add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<K>& c) {
     const bool bench = *s.op != '\0';
     const GroupedX x = grouped_x(c, s);
-    const WeightSpec spec{.rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
+    const CaseWeightSpec spec{.rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
     const Weight w = bench ? c.weight_codes(spec) : c.weight(spec);
     const int64_t each = s.scales == XScales::kRowMajor ? 1 : 0;
     const Tensor y = c.output({s.t, s.n}, s.y, {.row_gap = bench ? 0 : 3, .rows_per_batch = each});

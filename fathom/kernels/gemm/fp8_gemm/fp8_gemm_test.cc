@@ -20,7 +20,7 @@ TEST(RowMajorWeights, HaveTheBitsOfTiles) {
     std::vector<float> tiled(static_cast<size_t>(t * 85)), plain(tiled.size());
     const View tiled_y = make_view(tiled.data(), {t, 85}, Format::kF32);
     const View plain_y = make_view(plain.data(), {t, 85}, Format::kF32);
-    WeightSpec spec{.rows = 85, .cols = 388};
+    CaseWeightSpec spec{.rows = 85, .cols = 388};
     for (Format format : {Format::kBf16, Format::kFp8Block}) {
       spec.format = format;
       spec.layout = WeightLayout::kRows16;
@@ -59,7 +59,7 @@ TEST(Fp8BlockGemm, LayoutsOfScalesAndWeightsGiveTheSameBits) {
   const View layouts[] = {strided(by_row, blocks, 1), strided(by_column, 1, t),
                           strided(aligned, 1, tma_aligned_stride(t))};
   ASSERT_EQ(tma_aligned_stride(t), 8);
-  WeightSpec spec{.rows = n, .cols = k, .format = Format::kFp8Block};
+  CaseWeightSpec spec{.rows = n, .cols = k, .format = Format::kFp8Block};
   Stored tiles(spec, 62);
   spec.layout = WeightLayout::kRowMajor;
   Stored rows(spec, 62);

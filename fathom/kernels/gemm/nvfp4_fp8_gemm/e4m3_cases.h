@@ -78,7 +78,7 @@ struct E4m3Weight {
   Weight stored;
   std::shared_ptr<RowCache> rows;
 
-  E4m3Weight(CaseData& c, const WeightSpec& spec, bool bench, BlockScales scales)
+  E4m3Weight(CaseData& c, const CaseWeightSpec& spec, bool bench, BlockScales scales)
       : stored(bench ? c.weight_codes(spec, spec.num_experts > 0 ? int64_t{1} << 30 : 0)
                      : c.weight(spec)) {
     if (scales.count > 0) {

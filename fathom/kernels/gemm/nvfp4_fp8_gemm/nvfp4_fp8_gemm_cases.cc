@@ -26,7 +26,8 @@ void add(CaseList& list, const Shape& s) {
     const bool cut = s.x_scales == XScales::kRowMajor;
     if (cut) c.set_batch(s.t);
     const E4m3X x(c, s.t, s.k, s.dist, s.x_scales, gap, cut);
-    const WeightSpec spec{.rows = s.n, .cols = s.k, .format = Format::kNvfp4, .layout = s.layout};
+    const CaseWeightSpec spec{
+        .rows = s.n, .cols = s.k, .format = Format::kNvfp4, .layout = s.layout};
     const E4m3Weight w(c, spec, bench, s.scales);
     const Tensor y = c.output({s.t, s.n}, s.y, {.row_gap = gap, .rows_per_batch = cut ? 1 : 0});
     c.bind([=](const Binding& at) {

@@ -186,11 +186,11 @@ void add_with_global(CaseList& list, const Shape& s) {
   add_case<K>(list, product_case_spec(s.op, s.t, s.n, s.k, suffix(s)), [s](CaseBuilder<K>& c) {
     const bool bench = *s.op != '\0';
     const Packed x = packed_x(c, s);
-    const WeightSpec spec{.rows = s.n,
-                          .cols = s.k,
-                          .format = Format::kNvfp4,
-                          .layout = s.weight == WeightForm::kRows16 ? WeightLayout::kRows16
-                                                                    : WeightLayout::kRowMajor};
+    const CaseWeightSpec spec{.rows = s.n,
+                              .cols = s.k,
+                              .format = Format::kNvfp4,
+                              .layout = s.weight == WeightForm::kRows16 ? WeightLayout::kRows16
+                                                                        : WeightLayout::kRowMajor};
     const Weight w = bench ? c.weight_codes(spec) : c.weight(spec);
     const Tensor alpha = c.input({1}, Format::kF32);
     alpha.set(0, double{x.global});

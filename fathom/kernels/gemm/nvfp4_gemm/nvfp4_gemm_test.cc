@@ -111,7 +111,7 @@ TEST(Nvfp4Gemm, QuantisedXHasTheBitsOfTheSameXInBf16) {
 TEST(Nvfp4Gemm, RowMajorWeightsHaveTheBitsOfTiles) {
   if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "no AVX-512";
   Nvfp4Operands o;
-  WeightSpec spec{.rows = o.n, .cols = o.k, .format = Format::kNvfp4};
+  CaseWeightSpec spec{.rows = o.n, .cols = o.k, .format = Format::kNvfp4};
   Stored tiles(spec, 75);
   spec.layout = WeightLayout::kRowMajor;
   Stored rows(spec, 75);

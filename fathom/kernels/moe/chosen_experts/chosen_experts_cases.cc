@@ -66,7 +66,7 @@ double gated(double gate, double up) {
 void add_gate_up(CaseList& list, const Shape& s, bool bench = false) {
   add_case<ChosenExpertsGateUp>(list, spec_of(s, bench), [=](CaseBuilder<ChosenExpertsGateUp>& c) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = s.gap, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = s.gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.tokens, s.hidden}, s.format, {}, rows);
     const Tensor experts = c.input({s.experts, 2 * s.width, s.hidden}, s.format,
                                    weights_of(s.hidden), {.row_gap = s.gap});
@@ -103,7 +103,7 @@ void add_gate_up(CaseList& list, const Shape& s, bool bench = false) {
 void add_down(CaseList& list, const Shape& s, bool bench = false) {
   add_case<ChosenExpertsDown>(list, spec_of(s, bench), [=](CaseBuilder<ChosenExpertsDown>& c) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = s.gap, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = s.gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.tokens, s.activations()}, s.format, {}, rows);
     const Tensor experts =
         c.input({s.experts, s.hidden, s.width}, s.format, weights_of(s.width), {.row_gap = s.gap});

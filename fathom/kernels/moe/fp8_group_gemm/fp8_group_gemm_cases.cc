@@ -77,11 +77,11 @@ void add_quantised(CaseList& list, const Shape& s) {
     const bool bench = *s.op != '\0';
     const Tensor offsets = s.load.offsets(c);
     const QuantisedRows x(c, s);
-    const WeightSpec w_spec{.num_experts = s.load.experts(),
-                            .rows = s.n,
-                            .cols = s.k,
-                            .format = s.weight,
-                            .layout = s.layout};
+    const CaseWeightSpec w_spec{.num_experts = s.load.experts(),
+                                .rows = s.n,
+                                .cols = s.k,
+                                .format = s.weight,
+                                .layout = s.layout};
     const Weight w = bench ? c.weight_codes(w_spec, s.ring_bytes) : c.weight(w_spec);
     const Tensor y = c.output({s.load.rows(), s.n}, s.y, {.row_gap = bench ? 0 : 3});
     c.bind([=](const Binding& at) {

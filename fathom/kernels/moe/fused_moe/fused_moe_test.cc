@@ -27,7 +27,7 @@ struct Stack {
   QuantView view;
 
   Stack(Format format, int64_t experts, int64_t rows, int64_t cols, Rng& rng) {
-    const WeightSpec spec{.num_experts = experts, .rows = rows, .cols = cols, .format = format};
+    const CaseWeightSpec spec{.num_experts = experts, .rows = rows, .cols = cols, .format = format};
     const WeightBytes bytes = weight_bytes(spec);
     values.resize(static_cast<size_t>(bytes.values));
     scales.resize(static_cast<size_t>(bytes.scales / 4));

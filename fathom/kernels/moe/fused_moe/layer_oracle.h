@@ -82,7 +82,7 @@ struct Layer {
   Activations exact_activations;  // from unquantised operands
 
   Layer(CaseData& c, const LayerShape& shape) : s(shape) {
-    const Placement rows{.row_gap = 3, .rows_per_batch = s.rows_per_batch()};
+    const RowPlacement rows{.row_gap = 3, .rows_per_batch = s.rows_per_batch()};
     const bool v3 = s.method == RoutingMethod::kDeepSeekV3;
     logits = c.input({s.tokens, s.experts}, Format::kF32, {.scale = 2.0}, rows);
     if (v3) bias = c.input({s.experts}, Format::kBf16, {.scale = 0.1});
@@ -91,11 +91,11 @@ struct Layer {
     make_x(c);
     const bool bench = *s.op != '\0';
     const auto weight = [&](int64_t n, int64_t k) {
-      const WeightSpec spec{.num_experts = s.num_local(),
-                            .rows = n,
-                            .cols = k,
-                            .format = s.weight,
-                            .layout = s.layout};
+      const CaseWeightSpec spec{.num_experts = s.num_local(),
+                                .rows = n,
+                                .cols = k,
+                                .format = s.weight,
+                                .layout = s.layout};
       return bench ? c.weight_codes(spec, s.ring_bytes) : c.weight(spec);
     };
     up = weight(2 * s.intermediate, s.hidden);

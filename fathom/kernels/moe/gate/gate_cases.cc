@@ -81,7 +81,7 @@ struct RouterOperands {
                  Format bias_format = Format::kF32) {
     c.set_batch(s.tokens);
     // In a model, and so where it is timed, rows follow each other.
-    const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
     logits = c.input({s.tokens, s.experts}, s.format, {.scale = 2.0}, rows);
     if (s.values == Logits::kEdges) {
       logits.fill([&](int64_t i) {

@@ -29,11 +29,11 @@ void add(CaseList& list, const Shape& s) {
     const int64_t gap = bench ? 0 : s.gap;
     const Tensor offsets = s.load.offsets(c);
     const E4m3X x(c, s.load.rows(), s.k, s.dist, s.x_scales, gap, false);
-    const WeightSpec w_spec{.num_experts = s.load.experts(),
-                            .rows = s.n,
-                            .cols = s.k,
-                            .format = Format::kNvfp4,
-                            .layout = s.layout};
+    const CaseWeightSpec w_spec{.num_experts = s.load.experts(),
+                                .rows = s.n,
+                                .cols = s.k,
+                                .format = Format::kNvfp4,
+                                .layout = s.layout};
     const E4m3Weight w(c, w_spec, bench, s.scales);
     const Tensor y = c.output({s.load.rows(), s.n}, s.y, {.row_gap = gap});
     c.bind([=](const Binding& at) {

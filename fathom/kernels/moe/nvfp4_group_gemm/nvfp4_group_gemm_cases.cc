@@ -227,7 +227,7 @@ void build_own_layouts(CaseBuilder<Nvfp4GroupGemm>& c, const Shape& s) {
   const bool bench = *s.op != '\0';
   const Tensor offsets = s.load.offsets(c);
   const PackedRows x(c, s);
-  const WeightSpec w_spec{
+  const CaseWeightSpec w_spec{
       .num_experts = s.load.experts(),
       .rows = s.n,
       .cols = s.k,

@@ -132,7 +132,7 @@ void add_unpermute_case(CaseList& list, const CaseSpec& spec, const Shape& s, co
       list, spec, [=, bench = spec.bench](CaseBuilder<UnpermuteWeightedSum>& c) {
         c.set_batch(s.tokens);
         // In a model, and so where it is timed, rows follow each other.
-        const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
+        const RowPlacement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
         const int64_t slots = s.tokens * s.top_k;
         const Tensor x = c.input({slots, s.width}, s.format, {.dist = Dist::kHeavyTail},
                                  {.row_gap = bench ? 0 : 1});
@@ -181,7 +181,7 @@ void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench 
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
   add_case<TopkSum>(list, spec, [=](CaseBuilder<TopkSum>& c) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor x = c.input({s.tokens, s.top_k, s.width}, s.format, {}, rows);
     const Tensor y = c.output({s.tokens, s.width}, out_format, rows);
     c.bind(

@@ -125,7 +125,7 @@ void add(CaseList& list, const Shape& s, bool bench = false, int64_t ring_bytes 
     const int64_t x_top_k = s.second ? 1 : s.top_k;
     const SortedSlots routing(c, s);
     const Tensor x = c.input({slots / x_top_k, s.k}, s.act, {}, {.row_gap = 6});
-    const WeightSpec w_spec{
+    const CaseWeightSpec w_spec{
         .num_experts = s.experts, .rows = s.n, .cols = s.k, .format = s.weight, .layout = s.layout};
     const Weight w = bench ? c.weight_codes(w_spec, ring_bytes) : c.weight(w_spec);
     Tensor weights;

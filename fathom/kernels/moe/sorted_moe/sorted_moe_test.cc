@@ -34,7 +34,8 @@ class SortedMoe : public testing::TestWithParam<Format> {
       id = static_cast<int32_t>(rng.next_below(kExperts + 1)) - 1;
     for (Bf16& v : x_)
       v = bf16_from_float(rng.next_normal());
-    const WeightSpec spec{.num_experts = kExperts, .rows = kN, .cols = kK, .format = GetParam()};
+    const CaseWeightSpec spec{
+        .num_experts = kExperts, .rows = kN, .cols = kK, .format = GetParam()};
     const WeightBytes bytes = weight_bytes(spec);
     values_.resize(static_cast<size_t>(bytes.values));
     scales_.resize(static_cast<size_t>(bytes.scales / 4));

@@ -53,7 +53,7 @@ void add_rmsnorm_case(CaseList& list, const NormShape& s) {
 void add_add_rmsnorm_case(CaseList& list, const NormShape& s) {
   add_case<AddRmsNorm>(list, s.spec, [s](CaseBuilder<AddRmsNorm>& c) {
     c.set_batch(s.t);
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.t, s.d}, s.x, fill_of(s), placed);
     const Tensor h = c.inout({s.t, s.d}, s.x, fill_of(s, 3), placed);
     const Tensor w = c.input({s.d}, s.w);

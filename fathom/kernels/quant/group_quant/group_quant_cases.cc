@@ -114,7 +114,7 @@ GroupTensors make_groups(CaseData& c, const GroupShape& s) {
   // Row-major scales of one expert: rows can be cut from every operand.
   const bool cut = s.experts == 0 && s.layout == Layout::kRowMajor;
   if (cut) c.set_batch(s.t);
-  const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = cut ? 1 : 0};
+  const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = cut ? 1 : 0};
   const Dist dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows;  // a model has no zero rows
   all.x = c.input({E * s.t, J}, s.format, {.dist = dist, .scale = 2}, placed);
   if (s.experts > 0) {

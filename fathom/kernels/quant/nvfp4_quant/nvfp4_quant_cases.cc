@@ -127,7 +127,7 @@ void add_plain_case(CaseList& list, const PlainShape& s) {
     const bool row_major = s.layout == Nvfp4ScaleLayout::kRowMajor;
     const int64_t tile = row_major ? 1 : s.layout == Nvfp4ScaleLayout::kSwizzled8x4 ? 8 : 128;
     // The tiles of a swizzled layout hold the scales of many rows, so only the linear one is cut.
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = row_major ? 1 : 0};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = row_major ? 1 : 0};
     if (row_major) c.set_batch(s.t);
     const Tensor x = c.input({s.t, s.k}, s.format, {.dist = Dist::kMixedRows}, placed);
     const Tensor gs = c.input({1}, Format::kF32);

@@ -27,7 +27,7 @@ double exact_scale(const std::vector<double>& row) {
 void add_token_case(CaseList& list, const TokenShape& s) {
   add_case<TokenQuantFp8>(list, s.spec, [s](CaseBuilder<TokenQuantFp8>& c) {
     c.set_batch(s.t);
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.t, s.d}, s.format, {.dist = Dist::kMixedRows, .scale = 3}, placed);
     const Tensor q = c.output({s.t, s.d}, Format::kE4m3, placed);
     const Tensor scales = c.output({s.t}, Format::kF32, {.rows_per_batch = 1});
@@ -71,7 +71,7 @@ void add_int8_case(CaseList& list, const Int8Shape& shape) {
   add_case<TokenQuantInt8>(list, shape.token.spec, [shape](CaseBuilder<TokenQuantInt8>& c) {
     const TokenShape& s = shape.token;
     c.set_batch(s.t);
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.t, s.d}, s.format, {.dist = Dist::kMixedRows, .scale = 3}, placed);
     const Tensor q = c.output({s.t, s.d}, Format::kI8, placed);
     const Tensor scales = c.output({s.t}, shape.scales, {.rows_per_batch = 1});
@@ -113,7 +113,7 @@ void add_int8_case(CaseList& list, const Int8Shape& shape) {
 void add_tensor_case(CaseList& list, const TokenShape& s) {
   add_case<TensorQuantFp8>(list, s.spec, [s](CaseBuilder<TensorQuantFp8>& c) {
     c.set_batch(s.t);
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     const Tensor x = c.input({s.t, s.d}, s.format, {.dist = Dist::kMixedRows, .scale = 3}, placed);
     const Tensor scale = c.input({1}, Format::kF32, {.dist = Dist::kOneSign, .scale = 0.01});
     const Tensor q = c.output({s.t, s.d}, Format::kE4m3, placed);

@@ -33,7 +33,7 @@ struct RopeTensors {
 
   RopeTensors(CaseData& c, const RopeShape& s, Format table_format) {
     c.set_batch(s.t);
-    const Placement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
+    const RowPlacement placed = {.row_gap = s.row_gap, .rows_per_batch = 1};
     // What is timed has values of a model.
     const Fill fill = {.dist = s.spec.bench ? Dist::kNormal : Dist::kMixedRows};
     q = c.inout({s.t, s.n, s.head_size()}, s.format, fill, placed);

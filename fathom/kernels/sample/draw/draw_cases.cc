@@ -123,7 +123,7 @@ std::string_view suffix_of(Rows rows) {
   return kSuffixes[static_cast<size_t>(rows)];
 }
 
-Placement parameters_of(Rows rows) {
+RowPlacement parameters_of(Rows rows) {
   return {.row_gap = 0, .rows_per_batch = rows == Rows::kOwn ? 1 : 0};
 }
 

@@ -233,7 +233,7 @@ void add(CaseList& list, int64_t tokens, int64_t V, Filters filters = Filters::k
       .columns = str_cat("M=", tokens, ";N=", V)};
   add_case<SampleFromLogits>(list, spec, [=](CaseBuilder<SampleFromLogits>& c) {
     c.set_batch(tokens);
-    const Placement one{.row_gap = 0, .rows_per_batch = 1};
+    const RowPlacement one{.row_gap = 0, .rows_per_batch = 1};
     Operands o;
     o.logits =
         c.input({tokens, V}, Format::kF32, {.scale = 3}, {.row_gap = 3, .rows_per_batch = 1});

@@ -82,7 +82,7 @@ void add_softmax(CaseList& list, int64_t tokens, int64_t V, bool bench = false) 
   add_case<SoftmaxTemperature>(
       list, spec_of(tokens, V, bench), [=](CaseBuilder<SoftmaxTemperature>& c) {
         c.set_batch(tokens);
-        const Placement rows{.row_gap = 3, .rows_per_batch = 1};
+        const RowPlacement rows{.row_gap = 3, .rows_per_batch = 1};
         const Tensor logits = c.input({tokens, V}, Format::kF32, {.scale = 5}, rows);
         const Tensor temperature =
             c.input({tokens}, Format::kF32, {}, {.row_gap = 0, .rows_per_batch = 1});

@@ -52,7 +52,7 @@ void add(CaseList& list, const Shape& s, bool bench = false, std::string_view ph
       .columns = str_cat("M=", s.rows, ";D=", s.width)};
   add_case<Hadamard>(list, spec, [=](CaseBuilder<Hadamard>& c) {
     c.set_batch(s.rows);
-    const Placement rows{.row_gap = 3, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = 3, .rows_per_batch = 1};
     const bool in_place = s.where == Where::kInPlace;
     const Tensor x = in_place ? c.inout({s.rows, s.width}, s.format, s.fill, rows)
                               : c.input({s.rows, s.width}, s.format, s.fill, rows);

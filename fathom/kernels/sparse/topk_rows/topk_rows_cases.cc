@@ -94,7 +94,7 @@ struct Operands {
   template <class K>
   Operands(CaseBuilder<K>& c, const Shape& s) : shape(s) {
     const int64_t cut = c.batch_rows() > 0 ? 1 : 0;
-    const Placement own{.row_gap = 0, .rows_per_batch = cut};
+    const RowPlacement own{.row_gap = 0, .rows_per_batch = cut};
     scores = c.input({s.rows, s.columns}, Format::kF32, {}, {.row_gap = 5, .rows_per_batch = cut});
     if (s.kind != Scores::kNormal) {
       for (int64_t i = 0; i < scores.numel(); ++i)
@@ -133,7 +133,7 @@ CaseSpec spec_of(const Shape& s, std::string_view phase) {
           .columns = str_cat("M=", s.rows, ";N=", s.columns, ";topk=", s.k)};
 }
 
-constexpr Placement kOutRows{.row_gap = 2, .rows_per_batch = 1};
+constexpr RowPlacement kOutRows{.row_gap = 2, .rows_per_batch = 1};
 
 void add_plain(CaseList& list, const Shape& s, std::string_view phase = "") {
   add_case<TopkRows>(list, spec_of(s, phase), [=](CaseBuilder<TopkRows>& c) {

@@ -57,7 +57,7 @@ void add_topk(CaseList& list, const TopkShape& s, std::string_view phase = "") {
       .columns = str_cat("M=", s.outer, ";N=", s.width, ";topk=", s.k)};
   add_case<DraftTopk>(list, spec, [=](CaseBuilder<DraftTopk>& c) {
     c.set_batch(s.outer);
-    const Placement rows{.row_gap = s.inner > 1 ? 3 : 0, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = s.inner > 1 ? 3 : 0, .rows_per_batch = 1};
     const Tensor x = c.input({s.outer, s.width, s.inner}, s.format, {.dist = Dist::kUniform}, rows);
     for (int64_t i = 0; s.values != Values::kUniform && i < x.numel(); ++i)
       x.set(i, value_of(s.values, x[i], i / s.inner % s.width));
@@ -121,7 +121,7 @@ struct Trees {
   Tensor parent_list, selected, seq_lens;
 
   Trees(CaseBuilder<DraftTreeBuild>& c, const TreeShape& s) : shape(s) {
-    const Placement rows{.row_gap = 2, .rows_per_batch = 0};
+    const RowPlacement rows{.row_gap = 2, .rows_per_batch = 0};
     const int64_t parents = s.depth == 1 ? 0 : s.topk * (s.depth - 1) + 1;
     parent_list = c.input({s.batch, parents}, Format::kI64, {}, rows);
     selected = c.input({s.batch, s.nodes - 1}, Format::kI64, {}, rows);
@@ -252,7 +252,7 @@ void add_build(CaseList& list, const TreeShape& s, std::string_view phase = "") 
     const Tensor mask = c.inout({size + 2}, format);
     mask.fill([&](int64_t) { return 1; });
     const Tensor positions = c.output({s.batch * s.nodes}, Format::kI64);
-    const Placement rows{.row_gap = 1, .rows_per_batch = 0};
+    const RowPlacement rows{.row_gap = 1, .rows_per_batch = 0};
     const Tensor retrieve = c.output({s.batch, s.nodes}, Format::kI64, rows);
     const Tensor next_token = c.output({s.batch, s.nodes}, Format::kI64, rows);
     const Tensor next_sibling = c.output({s.batch, s.nodes}, Format::kI64, rows);

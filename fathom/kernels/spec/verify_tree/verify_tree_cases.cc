@@ -27,7 +27,7 @@ struct Trees {
 
   template <class K>
   Trees(CaseBuilder<K>& c, const Shape& s) : shape(s) {
-    const Placement rows{.row_gap = 2, .rows_per_batch = 0};
+    const RowPlacement rows{.row_gap = 2, .rows_per_batch = 0};
     candidates = c.input({s.batch, s.nodes}, Format::kI64, {}, rows);
     retrieve_index = c.input({s.batch, s.nodes}, Format::kI64, {}, rows);
     next_token = c.input({s.batch, s.nodes}, Format::kI64, {}, rows);

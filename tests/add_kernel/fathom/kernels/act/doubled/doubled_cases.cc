@@ -6,7 +6,7 @@ namespace fathom {
 void add_doubled_cases(CaseList& list) {
   add_case<Doubled>(list, {.name = "t5_d3"}, [](CaseBuilder<Doubled>& c) {
     c.set_batch(5);
-    const Placement rows{.row_gap = 2, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = 2, .rows_per_batch = 1};
     const Tensor x = c.input({5, 3}, Format::kF32, {}, rows);
     const Tensor y = c.output({5, 3}, Format::kF32, rows);
     c.bind([=](const Binding& at) { return Doubled::Args{.x = at(x), .y = at(y)}; });
