@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 
 namespace fathom {
 

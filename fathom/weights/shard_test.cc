@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <memory>
 
-#include "fathom/formats/group_int.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/integer/group_int.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/weights/load/absorb.h"
 #include "fathom/weights/load/checkpoint_jobs.h"
 #include "fathom/weights/loader.h"

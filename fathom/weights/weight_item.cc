@@ -1,8 +1,8 @@
 #include "fathom/weights/weight_item.h"
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/qserve.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/integer/qserve.h"
+#include "fathom/formats/layout/tile_layout.h"
 
 namespace fathom {
 namespace {

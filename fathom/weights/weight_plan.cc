@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/weights/shard.h"
 
 namespace fathom {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/models/config.h"
 #include "fathom/weights/checkpoint.h"
 #include "fathom/weights/linear_format.h"

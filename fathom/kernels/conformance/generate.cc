@@ -8,11 +8,11 @@
 
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/tile_layout.h"
 
 namespace fathom {
 namespace {

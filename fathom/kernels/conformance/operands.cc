@@ -7,8 +7,8 @@
 
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/tensor/view.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -383,7 +383,7 @@ void CaseData::set_block_scales(const Weight& w,
   const int64_t group_bytes = rows16_group_bytes(Format::kNvfp4, o.weight.cols);
   for (int64_t row = 0; row < o.weight.matrices() * o.weight.rows; ++row) {
     for (int64_t b = 0; b < blocks; ++b) {
-      // In kRows16 behind the codes of a super-tile of four blocks (formats/tile_layout.h).
+      // In kRows16 behind the codes of a super-tile of four blocks (formats/layout/tile_layout.h).
       std::byte* const scale =
           o.weight.layout == WeightLayout::kRows16
               ? parts.values + row / 16 * group_bytes + b / 4 * 576 + 512 + b % 4 * 16 + row % 16

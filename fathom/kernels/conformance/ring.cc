@@ -8,7 +8,7 @@
 
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/conformance/operands.h"
 #include "fathom/os/cpu_info.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "fathom/base/near_names.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/json.h"
 #include "fathom/text/json_writer.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <numeric>
 
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/cpu/products/products.h"

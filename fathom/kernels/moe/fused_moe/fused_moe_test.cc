@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/conformance/generate.h"
 #include "fathom/kernels/core/test_exec.h"

@@ -1,11 +1,11 @@
-#include "fathom/formats/pair_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
 
 #include <cstring>
 #include <gtest/gtest.h>
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/minifloat.h"
 
 namespace fathom {

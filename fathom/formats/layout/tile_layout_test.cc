@@ -1,4 +1,4 @@
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 
 #include <cmath>
 #include <cstring>

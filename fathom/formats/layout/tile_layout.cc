@@ -1,4 +1,4 @@
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,9 +7,9 @@
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/base/str_cat.h"
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/super_tile.h"
 
 namespace fathom {
 namespace {

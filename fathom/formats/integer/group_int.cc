@@ -1,4 +1,4 @@
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 
 #include <algorithm>
 #include <cmath>

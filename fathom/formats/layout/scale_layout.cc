@@ -1,4 +1,4 @@
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 
 #include <algorithm>
 #include <cmath>

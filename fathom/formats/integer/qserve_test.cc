@@ -1,4 +1,4 @@
-#include "fathom/formats/qserve.h"
+#include "fathom/formats/integer/qserve.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,10 +1,10 @@
-#include "fathom/formats/qserve.h"
+#include "fathom/formats/integer/qserve.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/formats/quant_input.h"
 
 namespace fathom {

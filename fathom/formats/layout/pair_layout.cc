@@ -1,4 +1,4 @@
-#include "fathom/formats/pair_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 
 #include <algorithm>
 #include <array>
