@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/kernels/core/kernel_set.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {

@@ -17,7 +17,7 @@
 #include "fathom/models/presets.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/runtime/memory_plan.h"
-#include "fathom/weights/placement.h"
+#include "fathom/weights/plan/placement.h"
 
 namespace fathom {
 

@@ -7,7 +7,7 @@
 
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/models/config_reader.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

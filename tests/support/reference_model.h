@@ -13,8 +13,8 @@
 
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/models/config.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/loader.h"
 
 namespace fathom::oracle {

@@ -39,8 +39,8 @@ int64_t rows16_group_bytes(Format format, int64_t k);
 /// float32 scales per group of 16 rows: ceil(k/128) for fp8 formats, 0 otherwise.
 int64_t rows16_group_scales(Format format, int64_t k);
 
-/// One matrix in checkpoint layout (row-major, weights/linear_format.h): values packed along K;
-/// scales in the format's scale type; global only for nvfp4 (1 otherwise).
+/// One matrix in checkpoint layout (row-major, weights/checkpoint/linear_format.h): values packed
+/// along K; scales in the format's scale type; global only for nvfp4 (1 otherwise).
 struct RowMajorMatrix {
   Format format = Format::kNone;
   int64_t n = 0;

@@ -1,10 +1,10 @@
-#include "fathom/weights/weight_plan.h"
+#include "fathom/weights/plan/weight_plan.h"
 
 #include <utility>
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/layout/tile_layout.h"
-#include "fathom/weights/shard.h"
+#include "fathom/weights/plan/shard.h"
 
 namespace fathom {
 namespace {

@@ -25,7 +25,7 @@
 
 #include "fathom/base/status.h"
 #include "fathom/formats/format.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
 

@@ -1,11 +1,11 @@
-#include "fathom/weights/model_path.h"
+#include "fathom/weights/checkpoint/model_path.h"
 
 #include <algorithm>
 #include <optional>
 
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
 namespace {

@@ -1,4 +1,4 @@
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 #include <charconv>
 

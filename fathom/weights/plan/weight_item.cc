@@ -1,4 +1,4 @@
-#include "fathom/weights/weight_item.h"
+#include "fathom/weights/plan/weight_item.h"
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/integer/qserve.h"

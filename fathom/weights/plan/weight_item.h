@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fathom/tensor/quant_view.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

@@ -1,4 +1,4 @@
-#include "fathom/weights/quant_config.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 
 #include <gtest/gtest.h>
 #include <optional>

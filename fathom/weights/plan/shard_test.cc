@@ -1,6 +1,6 @@
 // What ranks hold of a layer of the V2 and V3 family: put together it is the whole, and products
 // over the parts add up to the product of the whole.
-#include "fathom/weights/shard.h"
+#include "fathom/weights/plan/shard.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "fathom/weights/shard.h"
+#include "fathom/weights/plan/shard.h"
 
 #include <algorithm>
 

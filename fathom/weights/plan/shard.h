@@ -14,8 +14,8 @@
 #include <string>
 
 #include "fathom/base/status.h"
-#include "fathom/weights/placement.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/placement.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

@@ -1,4 +1,4 @@
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "fathom/weights/placement.h"
+#include "fathom/weights/plan/placement.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 #include <algorithm>
 #include <array>

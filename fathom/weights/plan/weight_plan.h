@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "fathom/weights/placement.h"
-#include "fathom/weights/weight_item.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/placement.h"
+#include "fathom/weights/plan/weight_item.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

@@ -1,4 +1,4 @@
-#include "fathom/weights/model_path.h"
+#include "fathom/weights/checkpoint/model_path.h"
 
 #include <filesystem>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 
 #include <gtest/gtest.h>
 #include <string>

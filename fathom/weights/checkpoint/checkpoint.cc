@@ -1,4 +1,4 @@
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-#include "fathom/weights/quant_config.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
 namespace {
