@@ -9,7 +9,7 @@
 #include "fathom/api/open.h"
 #include "fathom/bench/peaks.h"
 #include "fathom/device/device.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/json_writer.h"

@@ -8,7 +8,7 @@
 #include "cli/engine/model_setup.h"
 #include "cli/io/terminal.h"
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/models/dry_records.h"

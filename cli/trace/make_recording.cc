@@ -9,7 +9,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/bench/gpu_machine.h"
 #include "fathom/bench/timer.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/report/live_trace.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/figures.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "tests/support/cpu_kernels.h"
 

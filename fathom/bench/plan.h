@@ -13,7 +13,7 @@
 #include "fathom/bench/row.h"
 #include "fathom/bench/timer.h"
 #include "fathom/kernels/conformance/cases.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fathom/bench/row.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 

@@ -2,7 +2,7 @@
 
 #include "fathom/bench/reference_names.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fathom/base/near_names.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/linear.h"
 #include "fathom/models/deepseek_v3.h"
 #include "fathom/models/dry_records.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/deepseek_v3.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/models/dry_records.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <variant>
 
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/report/op_tree.h"
 #include "fathom/text/csv_records.h"
 

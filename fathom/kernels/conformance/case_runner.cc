@@ -9,7 +9,7 @@
 #include "fathom/base/fail_point.h"
 #include "fathom/device/graph.h"
 #include "fathom/kernels/conformance/operands.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/kernel_case.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {

@@ -6,7 +6,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/layout/pair_layout.h"
 #include "fathom/formats/layout/tile_layout.h"
-#include "fathom/kernels/core/contract.h"
+#include "fathom/kernels/core/contract/contract.h"
 #include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {

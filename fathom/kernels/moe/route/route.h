@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 

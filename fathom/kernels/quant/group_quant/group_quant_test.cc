@@ -8,7 +8,7 @@
 #include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/conformance/generate.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -1,4 +1,4 @@
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "fathom/base/status.h"
-#include "fathom/kernels/core/signature.h"
+#include "fathom/kernels/core/contract/signature.h"
 #include "fathom/trace/cost.h"
 
 namespace fathom {

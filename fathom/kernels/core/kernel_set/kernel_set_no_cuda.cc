@@ -1,5 +1,5 @@
 // Linked instead of kernel_set_cuda.cc when the CUDA backend is off.
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 

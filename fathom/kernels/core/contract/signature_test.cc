@@ -1,4 +1,4 @@
-#include "fathom/kernels/core/signature.h"
+#include "fathom/kernels/core/contract/signature.h"
 
 #include <gtest/gtest.h>
 

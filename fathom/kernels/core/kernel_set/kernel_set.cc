@@ -1,4 +1,4 @@
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 #include <algorithm>
 

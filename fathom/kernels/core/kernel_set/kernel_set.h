@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "fathom/kernels/core/kernel_index.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/kernel_index.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "fathom/kernels/core/contract.h"
+#include "fathom/kernels/core/contract/contract.h"
 #include "fathom/kernels/core/exec.h"
 
 namespace fathom {

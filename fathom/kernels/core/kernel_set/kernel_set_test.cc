@@ -1,5 +1,5 @@
 // Several sets of kernels in one process, and calls that are chosen before they run.
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/trace/record.h"
 
