@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "fathom/formats/block/block_fp8.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"

@@ -6,7 +6,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/layout/scale_layout.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -6,7 +6,7 @@
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/integer/group_int.h"
 #include "fathom/formats/integer/qserve.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

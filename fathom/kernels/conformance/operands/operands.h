@@ -14,8 +14,8 @@
 #include "fathom/device/memory.h"
 #include "fathom/device/stream.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/kernels/conformance/compare.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/compare.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

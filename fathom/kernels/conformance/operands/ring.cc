@@ -9,7 +9,7 @@
 #include "fathom/base/check.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/layout/tile_layout.h"
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 #include "fathom/os/cpu_info.h"
 
 namespace fathom {

@@ -1,4 +1,4 @@
-#include "fathom/kernels/conformance/compare.h"
+#include "fathom/kernels/conformance/operands/compare.h"
 
 #include <algorithm>
 #include <cmath>

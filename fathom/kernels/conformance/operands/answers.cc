@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "fathom/base/check.h"
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 
 namespace fathom {
 namespace {

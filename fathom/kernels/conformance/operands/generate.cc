@@ -1,4 +1,4 @@
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 
 #include <algorithm>
 #include <cstring>

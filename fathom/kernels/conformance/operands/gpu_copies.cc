@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/check.h"
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 
 namespace fathom {
 namespace {
