@@ -11,7 +11,7 @@
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
-#include "fathom/models/explain.h"
+#include "fathom/models/dry/explain.h"
 
 namespace fathom::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/ffn/moe.h"
-#include "fathom/models/dry_records.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/executor/step_memory.h"

@@ -7,7 +7,7 @@
 #include "fathom/base/near_names.h"
 #include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 
 namespace fathom {
 namespace {

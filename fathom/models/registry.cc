@@ -4,7 +4,7 @@
 
 #include "fathom/base/log.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
-#include "fathom/models/deepseek_v3.h"
+#include "fathom/models/deepseek/deepseek_v3.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"

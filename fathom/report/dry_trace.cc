@@ -4,7 +4,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
-#include "fathom/models/dry_records.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/sample/sampler.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fathom/formats/layout/tile_layout.h"
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/loader.h"

@@ -9,7 +9,7 @@
 #include "fathom/bench/reference_names.h"
 #include "fathom/bench/suites.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {

@@ -1,4 +1,4 @@
-#include "fathom/models/dry_records.h"
+#include "fathom/models/dry/dry_records.h"
 
 #include "fathom/trace/recorder.h"
 

@@ -1,4 +1,4 @@
-#include "fathom/models/explain.h"
+#include "fathom/models/dry/explain.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,8 +6,8 @@
 #include "fathom/base/near_names.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/linear.h"
-#include "fathom/models/deepseek_v3.h"
-#include "fathom/models/dry_records.h"
+#include "fathom/models/deepseek/deepseek_v3.h"
+#include "fathom/models/dry/dry_records.h"
 
 namespace fathom {
 namespace {

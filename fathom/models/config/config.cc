@@ -1,4 +1,4 @@
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "fathom/kernels/moe/gate/gate.h"
-#include "fathom/models/config_reader.h"
+#include "fathom/models/config/config_reader.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {

@@ -1,10 +1,10 @@
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
 
-#include "fathom/models/explain.h"
+#include "fathom/models/dry/explain.h"
 #include "fathom/models/registry.h"
 #include "fathom/trace/recorder.h"
 #include "tests/support/cpu_kernels.h"

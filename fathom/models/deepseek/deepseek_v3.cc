@@ -1,4 +1,4 @@
-#include "fathom/models/deepseek_v3.h"
+#include "fathom/models/deepseek/deepseek_v3.h"
 
 #include <numeric>
 #include <utility>

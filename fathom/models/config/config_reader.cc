@@ -1,4 +1,4 @@
-#include "fathom/models/config_reader.h"
+#include "fathom/models/config/config_reader.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 
 #include <iterator>
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 #include "fathom/weights/weight_store.h"
 
 namespace fathom {

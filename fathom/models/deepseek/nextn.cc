@@ -7,7 +7,7 @@
 // The released eh_proj has the embedding half first, against the formula in the report.
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/linear.h"
-#include "fathom/models/deepseek_v3.h"
+#include "fathom/models/deepseek/deepseek_v3.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {

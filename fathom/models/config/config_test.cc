@@ -1,11 +1,11 @@
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 
 #include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <iterator>
 
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 
 namespace fathom {
 namespace {
