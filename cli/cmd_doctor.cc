@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/open.h"
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/os/cpu_info.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/bench/timer.h"
+#include "fathom/bench/timing/timer.h"
 #include "fathom/text/csv_records.h"
 #include "fathom/text/figures.h"
 

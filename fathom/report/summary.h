@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/report/recording.h"
 
 namespace fathom {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/gpu_machine.h"
+#include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/report/live_trace.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/report/trace_files.h"

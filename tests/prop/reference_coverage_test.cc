@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"

@@ -1,9 +1,9 @@
-#include "fathom/bench/suites.h"
+#include "fathom/bench/suites/suites.h"
 
 #include <gtest/gtest.h>
 #include <set>
 
-#include "fathom/bench/plan.h"
+#include "fathom/bench/suites/plan.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 

@@ -1,11 +1,11 @@
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/bench/peak_loops.h"
+#include "fathom/bench/machine/peak_loops.h"
 #include "fathom/device/memory.h"
 #include "fathom/os/clock.h"
 

@@ -1,4 +1,4 @@
-#include "fathom/bench/timer.h"
+#include "fathom/bench/timing/timer.h"
 
 #include <algorithm>
 #include <cmath>

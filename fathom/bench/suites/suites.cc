@@ -1,6 +1,6 @@
-#include "fathom/bench/suites.h"
+#include "fathom/bench/suites/suites.h"
 
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 

@@ -1,4 +1,4 @@
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 
 #include <algorithm>
 #include <array>

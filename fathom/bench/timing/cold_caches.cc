@@ -1,11 +1,11 @@
-#include "fathom/bench/cold_caches.h"
+#include "fathom/bench/timing/cold_caches.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/bench/peak_loops.h"
+#include "fathom/bench/machine/peak_loops.h"
 #include "fathom/os/cpu_info.h"
 
 namespace fathom {

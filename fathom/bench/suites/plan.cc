@@ -1,12 +1,12 @@
-#include "fathom/bench/plan.h"
+#include "fathom/bench/suites/plan.h"
 
 #include <algorithm>
 #include <charconv>
 #include <set>
 
 #include "fathom/base/near_names.h"
-#include "fathom/bench/reference_names.h"
-#include "fathom/bench/suites.h"
+#include "fathom/bench/suites/reference_names.h"
+#include "fathom/bench/suites/suites.h"
 #include "fathom/models/config/presets.h"
 
 namespace fathom {

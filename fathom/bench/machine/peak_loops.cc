@@ -1,7 +1,7 @@
 // Intrinsics stand here, and not behind kernels/simd, because a peak is about one instruction: no
 // loads, no wrapper, twelve chains that do not wait for each other. Functions carry their
 // instruction set as an attribute, so the rest of the program does not.
-#include "fathom/bench/peak_loops.h"
+#include "fathom/bench/machine/peak_loops.h"
 
 #include <immintrin.h>
 

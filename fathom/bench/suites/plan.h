@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/preset/steps.h"
 #include "fathom/bench/row.h"
-#include "fathom/bench/timer.h"
+#include "fathom/bench/timing/timer.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 

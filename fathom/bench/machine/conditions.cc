@@ -1,4 +1,4 @@
-#include "fathom/bench/conditions.h"
+#include "fathom/bench/machine/conditions.h"
 
 #include <charconv>
 #include <fstream>

@@ -1,10 +1,10 @@
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 
 #include <gtest/gtest.h>
 #include <numeric>
 #include <vector>
 
-#include "fathom/bench/peak_loops.h"
+#include "fathom/bench/machine/peak_loops.h"
 
 namespace fathom {
 namespace {

@@ -1,4 +1,4 @@
-#include "fathom/bench/gpu_machine.h"
+#include "fathom/bench/machine/gpu_machine.h"
 
 #include <algorithm>
 #include <cctype>

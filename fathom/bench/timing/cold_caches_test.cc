@@ -1,4 +1,4 @@
-#include "fathom/bench/cold_caches.h"
+#include "fathom/bench/timing/cold_caches.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // A GPU as a benchmark states it: what it is, and the ceilings its rows are held against.
 #pragma once
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/device/device.h"
 #include "fathom/device/stream.h"
 
