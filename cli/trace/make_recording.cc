@@ -10,7 +10,7 @@
 #include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/bench/timing/timer.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/live_trace.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/text/figures.h"
 #include "fathom/tokenizer/tokenizer.h"

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/live_trace.h"
 
 namespace fathom {
 

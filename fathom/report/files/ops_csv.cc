@@ -1,4 +1,4 @@
-#include "fathom/report/ops_csv.h"
+#include "fathom/report/files/ops_csv.h"
 
 #include <algorithm>
 #include <cmath>

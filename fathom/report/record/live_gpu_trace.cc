@@ -1,11 +1,11 @@
-#include "fathom/report/live_gpu_trace.h"
+#include "fathom/report/record/live_gpu_trace.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "fathom/base/check.h"
-#include "fathom/report/gathered_phases.h"
-#include "fathom/report/live_passes.h"
+#include "fathom/report/record/gathered_phases.h"
+#include "fathom/report/record/live_passes.h"
 
 namespace fathom {
 namespace {

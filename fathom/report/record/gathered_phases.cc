@@ -1,4 +1,4 @@
-#include "fathom/report/gathered_phases.h"
+#include "fathom/report/record/gathered_phases.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,10 +1,10 @@
-#include "fathom/report/ops_csv.h"
+#include "fathom/report/files/ops_csv.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/report/dry_trace.h"
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/dry_trace.h"
+#include "fathom/report/record/live_trace.h"
 #include "fathom/report/test_models_test.h"
 
 namespace fathom {

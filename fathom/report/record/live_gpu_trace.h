@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <span>
 
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/live_trace.h"
 #include "fathom/trace/record.h"
 
 namespace fathom {

@@ -1,8 +1,8 @@
-#include "fathom/report/chrome_trace.h"
+#include "fathom/report/files/chrome_trace.h"
 
 #include "fathom/base/str_cat.h"
+#include "fathom/report/files/ops_csv.h"
 #include "fathom/report/op_tree.h"
-#include "fathom/report/ops_csv.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/report/ops_csv.h"
+#include "fathom/report/files/ops_csv.h"
 
 namespace fathom {
 

@@ -1,4 +1,4 @@
-#include "fathom/report/trace_diff.h"
+#include "fathom/report/files/trace_diff.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/live_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/report/chrome_trace.h"
-#include "fathom/report/ops_csv.h"
-#include "fathom/report/summary.h"
+#include "fathom/report/files/chrome_trace.h"
+#include "fathom/report/files/ops_csv.h"
+#include "fathom/report/files/summary.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/text/json.h"
 #include "tests/support/trace_events.h"

@@ -1,4 +1,4 @@
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 
 #include <algorithm>
 

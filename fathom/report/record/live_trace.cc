@@ -1,12 +1,12 @@
-#include "fathom/report/live_trace.h"
+#include "fathom/report/record/live_trace.h"
 
 #include <algorithm>
 
 #include "fathom/base/str_cat.h"
 #include "fathom/os/clock.h"
-#include "fathom/report/gathered_phases.h"
-#include "fathom/report/live_gpu_trace.h"
-#include "fathom/report/live_passes.h"
+#include "fathom/report/record/gathered_phases.h"
+#include "fathom/report/record/live_gpu_trace.h"
+#include "fathom/report/record/live_passes.h"
 
 namespace fathom {
 namespace {

@@ -1,4 +1,4 @@
-#include "fathom/report/live_passes.h"
+#include "fathom/report/record/live_passes.h"
 
 #include <algorithm>
 #include <cmath>

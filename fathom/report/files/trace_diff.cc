@@ -1,4 +1,4 @@
-#include "fathom/report/trace_diff.h"
+#include "fathom/report/files/trace_diff.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "fathom/report/summary.h"
+#include "fathom/report/files/summary.h"
 
 #include <algorithm>
 #include <map>
