@@ -19,7 +19,7 @@
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/tokenizer.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "cli/engine/model_setup.h"
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
-#include "fathom/kernels/core/kernel_set.h"
-#include "fathom/models/explain.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/models/dry/explain.h"
 
 namespace fathom::cli {
 namespace {

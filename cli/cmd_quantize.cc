@@ -7,8 +7,8 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/quantizer.h"
-#include "fathom/weights/quant_config.h"
 
 namespace fathom::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cli/config/engine_flags.h"
 #include "fathom/base/log.h"
-#include "fathom/weights/model_path.h"
+#include "fathom/weights/checkpoint/model_path.h"
 
 namespace fathom::cli {
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path("docs/reference-calls.json")
-NAMES = Path("fathom/bench/reference_names.cc")
+NAMES = Path("fathom/bench/suites/reference_names.cc")
 VIEW = Path("fathom/tensor/view.h")
 # Names that are no kernels, and the struct that stands for them.
 INSTEAD = {"weak_ref_tensor": "View", "cutlass_mla_get_workspace_size": "MlaDecode"}

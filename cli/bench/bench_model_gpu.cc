@@ -7,7 +7,7 @@
 #include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/io/terminal.h"
-#include "fathom/bench/gpu_machine.h"
+#include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/os/clock.h"
 
 namespace fathom::cli {

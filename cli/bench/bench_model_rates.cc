@@ -6,7 +6,7 @@
 
 #include "cli/io/terminal.h"
 #include "fathom/base/rng.h"
-#include "fathom/bench/timer.h"
+#include "fathom/bench/timing/timer.h"
 #include "fathom/os/clock.h"
 
 namespace fathom::cli {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/bench/bench_model.h"
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/runtime/forward_session.h"
 #include "fathom/trace/record.h"
 

@@ -19,7 +19,7 @@
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/report.h"
 #include "fathom/bench/harness.h"
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/os/atomic_file.h"

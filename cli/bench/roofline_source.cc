@@ -7,7 +7,7 @@
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/os/file.h"
-#include "fathom/report/ops_csv.h"
+#include "fathom/report/files/ops_csv.h"
 
 namespace fathom::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/trace/make_recording.h"
 #include "fathom/os/file.h"
 #include "fathom/report/docs/graph_doc.h"
-#include "fathom/report/trace_diff.h"
+#include "fathom/report/files/trace_diff.h"
 #include "fathom/report/trace_files.h"
 
 namespace fathom::cli {

@@ -6,8 +6,8 @@
 
 #include "cli/command.h"
 #include "cli/engine/model_setup.h"
-#include "fathom/bench/peaks.h"
-#include "fathom/report/dry_trace.h"
+#include "fathom/bench/machine/peaks.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/recording.h"
 
 namespace fathom::cli {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <gtest/gtest.h>
 
-#include "fathom/kernels/core/kernel_set.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {

@@ -14,10 +14,10 @@
 #include "fathom/base/status.h"
 #include "fathom/kernels/core/exec.h"
 #include "fathom/layers/ffn/moe.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/runtime/memory_plan.h"
-#include "fathom/weights/placement.h"
+#include "fathom/weights/plan/placement.h"
 
 namespace fathom {
 

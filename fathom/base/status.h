@@ -52,7 +52,7 @@ class [[nodiscard]] Status {
   /// The message with its contexts, outermost first: "while loading shard 3: tensor x: ...".
   std::string message() const;
 
-  /// Where the error was made, as "fathom/weights/safetensors.cc:88".
+  /// Where the error was made, as "fathom/weights/checkpoint/safetensors.cc:88".
   std::string origin() const;
 
   /// Adds what was being done when the error came by; the newest context is printed first.

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "fathom/base/log.h"
-#include "fathom/bench/conditions.h"
+#include "fathom/bench/machine/conditions.h"
 #include "fathom/os/clock.h"
 
 namespace fathom {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "fathom/bench/cold_caches.h"
 #include "fathom/bench/harness.h"
+#include "fathom/bench/timing/cold_caches.h"
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/gpu_timing.h"
 

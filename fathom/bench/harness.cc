@@ -8,9 +8,9 @@
 
 #include "fathom/bench/case_bench.h"
 #include "fathom/bench/child_process.h"
-#include "fathom/bench/conditions.h"
 #include "fathom/bench/files/csv.h"
-#include "fathom/bench/gpu_machine.h"
+#include "fathom/bench/machine/conditions.h"
+#include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/os/clock.h"
 
 namespace fathom {

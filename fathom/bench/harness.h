@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/peaks.h"
-#include "fathom/bench/plan.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/row.h"
+#include "fathom/bench/suites/plan.h"
 #include "fathom/trace/cost.h"
 
 namespace fathom {

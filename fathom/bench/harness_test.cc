@@ -10,7 +10,7 @@
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/report.h"
 #include "fathom/kernels/conformance/kernel_case.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/os/clock.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"

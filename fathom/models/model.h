@@ -12,7 +12,7 @@
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/models/batch.h"
 #include "fathom/models/cache_layout.h"
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 #include "fathom/weights/weight_store.h"
 
 namespace fathom {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
-#include "fathom/kernels/core/kernel_set.h"
-#include "fathom/models/deepseek_v3.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/models/deepseek/deepseek_v3.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"

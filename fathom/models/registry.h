@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
+#include "fathom/models/config/presets.h"
 #include "fathom/models/model.h"
-#include "fathom/models/presets.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/placement.h"
-#include "fathom/weights/quant_config.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/quant_config.h"
+#include "fathom/weights/plan/placement.h"
 
 namespace fathom {
 

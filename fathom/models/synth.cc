@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "fathom/base/rng.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/byte_level.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/kernels/core/signature.h"
+#include "fathom/kernels/core/contract/signature.h"
 #include "fathom/trace/record.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

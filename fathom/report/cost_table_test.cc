@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <map>
 
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/test_models_test.h"
 
 namespace fathom {

@@ -96,7 +96,7 @@ TEST(GraphDoc, LineOfAnOpHasKernelAndShapesInSymbolsAndNumbers) {
   const std::string tree = tree_text(build_tree(decode->ops));
 
   EXPECT_THAT(tree, HasSubstr("├─ layers 3-60, MoE (58 of them)  · decoder_layer() in "
-                              "fathom/models/deepseek_v3.cc\n"));
+                              "fathom/models/deepseek/deepseek_v3.cc\n"));
   EXPECT_THAT(tree, HasSubstr("x bf16 [T, Lq] = [T, 1536], w bf16 [Nh*Dq, Lq] = [24576, 1536] -> y "
                               "bf16 [T, Nh*Dq] = [T, 24576]\n"));
   EXPECT_THAT(tree, HasSubstr("mla_decode (avx512_bf16)"));

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/test_models_test.h"
 
 namespace fathom {

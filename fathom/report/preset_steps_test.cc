@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/bench/preset/steps.h"
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/test_models_test.h"
 
 namespace fathom {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 namespace {

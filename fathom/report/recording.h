@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/models/config.h"
+#include "fathom/models/config/config.h"
 #include "fathom/report/axis_names.h"
 #include "fathom/tensor/inspect.h"
 #include "fathom/trace/recorder.h"

@@ -12,7 +12,7 @@
 #include "fathom/report/docs/kernel_doc.h"
 #include "fathom/report/docs/op_doc.h"
 #include "fathom/report/docs/share_doc.h"
-#include "fathom/report/ops_csv.h"
+#include "fathom/report/files/ops_csv.h"
 #include "fathom/report/pictures/layer_picture.h"
 
 namespace fathom {

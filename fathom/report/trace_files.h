@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "fathom/report/chrome_trace.h"
 #include "fathom/report/docs/source_links.h"
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/files/chrome_trace.h"
+#include "fathom/report/files/summary.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/recording.h"
-#include "fathom/report/summary.h"
 
 namespace fathom {
 

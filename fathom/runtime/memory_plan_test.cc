@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
 #include "tests/support/fake_model.h"
 

@@ -6,7 +6,7 @@
 
 namespace fathom {
 
-/// How the bytes of a weight matrix lie in memory (formats/tile_layout.h has the diagrams).
+/// How the bytes of a weight matrix lie in memory (formats/layout/tile_layout.h has the diagrams).
 enum class WeightLayout : uint8_t {
   kRowMajor,  ///< as in the checkpoint: values [N, K] packed along K, scales [N/bn, K/bk]
   kRows16,    ///< 16 output rows in the lanes of a vector; scales folded in (tile_layout.h)

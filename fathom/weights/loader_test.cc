@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fathom/formats/integer/qserve.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/qserve.h"
-#include "fathom/formats/tile_layout.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 #include "tests/support/test_checkpoint.h"
 
 namespace fathom {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/linear_format.h"
-#include "fathom/weights/weight_plan.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/linear_format.h"
+#include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
 

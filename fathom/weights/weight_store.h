@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fathom/device/memory.h"
-#include "fathom/weights/weight_plan.h"
+#include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
 

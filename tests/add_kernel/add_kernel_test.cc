@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/kernels.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "fathom/layers/attention/rope_table.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/sample/params.h"
 #include "fathom/text/json.h"

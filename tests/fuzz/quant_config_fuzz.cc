@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "fathom/text/json.h"
-#include "fathom/weights/quant_config.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fathom/text/utf8.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace {
 

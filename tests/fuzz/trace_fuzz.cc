@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "fathom/report/ops_csv.h"
-#include "fathom/report/trace_diff.h"
+#include "fathom/report/files/ops_csv.h"
+#include "fathom/report/files/trace_diff.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 

@@ -18,8 +18,8 @@
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/conformance/gpu_timing.h"
-#include "fathom/kernels/core/catalog.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "tests/gpu/case_shards.h"
 #include "tests/gpu/number_checks.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/gpu_machine.h"
-#include "fathom/report/live_trace.h"
+#include "fathom/bench/machine/gpu_machine.h"
+#include "fathom/report/record/live_trace.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/report/trace_files.h"
 #include "fathom/runtime/executor/decode_shapes.h"

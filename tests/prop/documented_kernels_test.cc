@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/os/file.h"
 
 namespace fathom {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/conformance/cases.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"

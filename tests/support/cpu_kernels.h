@@ -1,7 +1,7 @@
 // The kernels of this machine, made once for all tests of a program.
 #pragma once
 
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "fathom/formats/tile_layout.h"
-#include "fathom/models/config.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/formats/layout/tile_layout.h"
+#include "fathom/models/config/config.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/loader.h"
 
 namespace fathom::oracle {

@@ -9,7 +9,7 @@
 
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/export/quantize_tensor.h"
 #include "fathom/weights/weight_store.h"
 #include "tests/support/temp_dir.h"

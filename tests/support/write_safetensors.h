@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 namespace {
@@ -14,7 +14,7 @@ constexpr std::string_view kHead =
     "\n"
     "Printed from the contracts by `fathom bench kernel --catalogue`; `./dev docs` writes it "
     "again.\n"
-    "Signatures are in the shape language of fathom/kernels/core/signature.h: "
+    "Signatures are in the shape language of fathom/kernels/core/contract/signature.h: "
     "`name[axes]:formats`,\n"
     "`?` marks an operand that may be left out, one on both sides is updated in place. FLOPs are "
     "those of\n"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fathom/kernels/conformance/cases.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 

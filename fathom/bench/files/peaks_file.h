@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom {

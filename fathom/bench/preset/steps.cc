@@ -6,8 +6,8 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
-#include "fathom/kernels/core/kernel_set.h"
-#include "fathom/models/dry_records.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 

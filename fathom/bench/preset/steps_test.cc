@@ -6,8 +6,8 @@
 #include <set>
 
 #include "fathom/kernels/conformance/case_runner.h"
-#include "fathom/kernels/core/catalog.h"
-#include "fathom/models/dry_records.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "tests/support/cpu_kernels.h"
 

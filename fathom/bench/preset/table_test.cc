@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/bench/harness.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {

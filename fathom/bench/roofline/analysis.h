@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/roofline/points.h"
 
 namespace fathom {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/roofline/points.h"
 #include "fathom/bench/roofline/svg.h"
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <cmath>
 
-#include "fathom/bench/reference_names.h"
 #include "fathom/bench/roofline/chart.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {

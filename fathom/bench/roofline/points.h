@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fathom/bench/peaks.h"
+#include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/row.h"
 
 namespace fathom {

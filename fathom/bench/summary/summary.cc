@@ -6,10 +6,10 @@
 
 #include "fathom/bench/files/report.h"
 #include "fathom/bench/preset/table.h"
-#include "fathom/bench/reference_names.h"
-#include "fathom/bench/suites.h"
+#include "fathom/bench/suites/reference_names.h"
+#include "fathom/bench/suites/suites.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {

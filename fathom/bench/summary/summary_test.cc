@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/bench/files/report.h"
-#include "fathom/bench/plan.h"
+#include "fathom/bench/suites/plan.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/file.h"

@@ -8,8 +8,8 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/base/fail_point.h"
 #include "fathom/device/graph.h"
-#include "fathom/kernels/conformance/operands.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/conformance/operands/operands.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 namespace {

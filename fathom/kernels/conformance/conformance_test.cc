@@ -11,7 +11,7 @@
 
 #include "fathom/kernels/conformance/case_runner.h"
 #include "fathom/kernels/conformance/cases.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {

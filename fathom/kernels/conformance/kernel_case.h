@@ -32,7 +32,7 @@
 #include <utility>
 
 #include "fathom/kernels/conformance/cases.h"
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 #include "fathom/kernels/core/launch.h"
 
 namespace fathom {

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 

@@ -14,7 +14,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
-#include "fathom/formats/pair_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/mma.cuh"
 #include "fathom/kernels/cuda/products/product.cuh"
@@ -85,8 +85,8 @@ struct Fp8Codec : NaturalPairs {
   }
 };
 
-/// The four pairs of a word in layout kPairs (formats/pair_layout.h), times 2^-126. Shifts to the
-/// left are products, for the pipe that has less to do.
+/// The four pairs of a word in layout kPairs (formats/layout/pair_layout.h), times 2^-126. Shifts
+/// to the left are products, for the pipe that has less to do.
 __device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4]) {
   const uint32_t rotated = __funnelshift_l(word, word, kPairRotation);
   pairs[0] = word & kPairMask;

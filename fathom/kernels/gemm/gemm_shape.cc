@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/tile_layout.h"
-#include "fathom/kernels/core/contract.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
+#include "fathom/kernels/core/contract/contract.h"
 #include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {

@@ -24,8 +24,8 @@ enum class GlobalScale { kNeeded, kOptional };
 
 /// What the shape language cannot say about a weight [N, K] or [E, N, K]: that its layout exists
 /// for its format, that it is packed, and that scales and global scale are there with their formats
-/// and counts (tensor/quant_view.h, formats/tile_layout.h). Errors: InvalidArgument naming what was
-/// found and what is expected.
+/// and counts (tensor/quant_view.h, formats/layout/tile_layout.h). Errors: InvalidArgument
+/// naming what was found and what is expected.
 Status check_weight(const QuantView& w, GlobalScale global = GlobalScale::kNeeded);
 
 /// Experts that have slots, expected where tokens choose top_k different experts each:

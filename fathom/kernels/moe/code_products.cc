@@ -1,6 +1,6 @@
 #include "fathom/kernels/moe/code_products.h"
 
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/formats/minifloat.h"
 
 namespace fathom {

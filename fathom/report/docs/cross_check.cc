@@ -4,7 +4,7 @@
 #include <map>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/bench/reference_names.h"
+#include "fathom/bench/suites/reference_names.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {

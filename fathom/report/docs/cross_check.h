@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/report/docs/source_links.h"
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/recording.h"
 
 namespace fathom {

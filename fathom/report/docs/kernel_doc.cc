@@ -4,7 +4,7 @@
 #include <map>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/text/figures.h"
 
 namespace fathom {

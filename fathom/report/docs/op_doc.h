@@ -5,7 +5,7 @@
 #include <string>
 
 #include "fathom/report/docs/source_links.h"
-#include "fathom/report/dry_trace.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/recording.h"
 
 namespace fathom {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "fathom/report/files/summary.h"
 #include "fathom/report/recording.h"
-#include "fathom/report/summary.h"
 
 namespace fathom {
 

@@ -1,7 +1,7 @@
 #include "fathom/report/docs/source_links.h"
 
 #include "fathom/base/str_cat.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 
 namespace fathom {
 

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "fathom/formats/minifloat.h"
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 
 namespace fathom {
 namespace {

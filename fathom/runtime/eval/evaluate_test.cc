@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/models/registry.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "tests/support/cpu_kernels.h"
 #include "tests/support/temp_dir.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "fathom/device/device.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/os/thread_pool.h"
 #include "fathom/runtime/gpu/gpu.h"
 

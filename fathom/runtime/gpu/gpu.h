@@ -7,7 +7,7 @@
 #include "fathom/base/status.h"
 #include "fathom/device/device.h"
 #include "fathom/device/stream.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 

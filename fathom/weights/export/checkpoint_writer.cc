@@ -8,7 +8,7 @@
 #include "fathom/base/fail_point.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/export/journal.h"
 #include "fathom/weights/export/shard_plan.h"
 

@@ -19,7 +19,7 @@
 #include "fathom/base/status.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/sha256.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
 

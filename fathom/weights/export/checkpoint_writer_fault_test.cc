@@ -14,7 +14,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/export/checkpoint_writer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/write_safetensors.h"

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/integer/group_int.h"
 
 namespace fathom {
 namespace {

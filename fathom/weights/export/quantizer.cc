@@ -8,13 +8,13 @@
 #include <unordered_set>
 
 #include "fathom/base/near_names.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/json.h"
 #include "fathom/text/json_writer.h"
+#include "fathom/weights/checkpoint/linear_format.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/checkpoint_writer.h"
-#include "fathom/weights/linear_format.h"
-#include "fathom/weights/quant_config.h"
 
 namespace fathom {
 namespace {

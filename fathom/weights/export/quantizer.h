@@ -10,7 +10,7 @@
 
 #include "fathom/base/status.h"
 #include "fathom/formats/format.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/export/quantize_tensor.h"
 
 namespace fathom {

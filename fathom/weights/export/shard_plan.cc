@@ -6,7 +6,7 @@
 #include "fathom/base/str_cat.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/text/utf8.h"
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
 namespace {

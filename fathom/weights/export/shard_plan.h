@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/weights/safetensors.h"
+#include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
 

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <vector>
 
+#include "fathom/formats/integer/qserve.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/qserve.h"
-#include "fathom/formats/tile_layout.h"
 
 namespace fathom {
 namespace {

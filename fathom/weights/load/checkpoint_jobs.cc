@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/pair_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
 #include "fathom/tensor/view.h"
 #include "fathom/weights/load/tensor_reader.h"
 #include "fathom/weights/load/tiles.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "fathom/weights/checkpoint.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/load/fill.h"
 
 namespace fathom {

@@ -15,7 +15,7 @@
 
 #include "fathom/os/thread_pool.h"
 #include "fathom/weights/load/store_sink.h"
-#include "fathom/weights/weight_plan.h"
+#include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
 

@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/tile_layout.h"
 #include "fathom/weights/load/checkpoint_jobs.h"
 #include "fathom/weights/load/random_jobs.h"
 #include "fathom/weights/loader.h"

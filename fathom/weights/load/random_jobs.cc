@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/tile_layout.h"
 #include "fathom/tensor/view.h"
 #include "fathom/weights/load/tiles.h"
 

@@ -12,7 +12,7 @@
 
 #include "fathom/base/status.h"
 #include "fathom/device/upload.h"
-#include "fathom/weights/placement.h"
+#include "fathom/weights/plan/placement.h"
 
 namespace fathom {
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "fathom/weights/checkpoint.h"
-#include "fathom/weights/linear_format.h"
+#include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/load/fill.h"
-#include "fathom/weights/weight_spec.h"
+#include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/weights/load/fill.h"
 
 namespace fathom {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "fathom/formats/minifloat.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/cpu/products/run_products.h"
 
 namespace fathom {

@@ -51,7 +51,7 @@ struct Products {
   ElementType x_type = ElementType::kBf16;
   ElementType y_type = ElementType::kBf16;
 
-  // Weights in layout kRows16, as formats/tile_layout.h has them.
+  // Weights in layout kRows16, as formats/layout/tile_layout.h has them.
   const uint8_t* tiles = nullptr;
   int64_t group_bytes = 0;
   const float* scales = nullptr;  ///< fp8: [groups][group_scales] of each matrix

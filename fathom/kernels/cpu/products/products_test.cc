@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/cpu/products/product_operands_test.h"
 #include "fathom/kernels/gemm/int8_gemm/int_products.h"

@@ -1,7 +1,7 @@
 // From the arguments of a product kernel to its loop, and the table rows all of them share.
 #pragma once
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/tensor/quant_view.h"
 

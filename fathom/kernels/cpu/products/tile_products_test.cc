@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/tile_layout.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/cpu/products/product_operands_test.h"
 #include "fathom/kernels/cpu/products/run_products.h"

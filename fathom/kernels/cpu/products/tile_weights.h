@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "fathom/formats/super_tile.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/kernels/cpu/products/products.h"
 
 namespace fathom {

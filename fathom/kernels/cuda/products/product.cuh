@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/tensor/quant_view.h"

@@ -107,7 +107,7 @@ struct TileBf16 {
   static constexpr float kFactor = 1.0f;
 };
 
-/// NVFP4 weights in layout kPairs (formats/pair_layout.h), decoded with their scales into
+/// NVFP4 weights in layout kPairs (formats/layout/pair_layout.h), decoded with their scales into
 /// registers. A warp decodes for as long as it multiplies 256 rows of x. With fewer rows, four
 /// warpgroups keep each scheduler busy with four warps, and share what they read of x.
 /// `kSharedByBlocks`: blocks share tiles.

@@ -1,5 +1,5 @@
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 #include "fathom/kernels/gemm/product_cases.h"
 

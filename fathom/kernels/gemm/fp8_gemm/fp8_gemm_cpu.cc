@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"

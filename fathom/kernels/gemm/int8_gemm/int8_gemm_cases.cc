@@ -1,4 +1,4 @@
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/kernels/gemm/int8_gemm/int8_gemm.h"
 #include "fathom/kernels/gemm/product_cases.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fathom/formats/qserve.h"
+#include "fathom/formats/integer/qserve.h"
 #include "fathom/kernels/gemm/int8_gemm/int_rows.h"
 
 namespace fathom {

@@ -12,7 +12,7 @@
 
 namespace fathom {
 
-/// How weights are stored; formats/qserve.h has the diagrams of the packed ones.
+/// How weights are stored; formats/integer/qserve.h has the diagrams of the packed ones.
 enum class IntCodes : uint8_t {
   kInt8,         ///< int8 [n, k]
   kW4a8Channel,  ///< uint4, packed; a product takes the codes

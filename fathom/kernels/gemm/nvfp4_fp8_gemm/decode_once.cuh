@@ -1,6 +1,6 @@
-// NVFP4 weights decoded once into rows of E4M3 (formats/block_fp4.h, nvfp4_as_e4m3), which products
-// of E4M3 on both sides then read: for so many rows of x that decoding anew for every 128 of them
-// takes longer than one pass over the weights.
+// NVFP4 weights decoded once into rows of E4M3 (formats/block/block_fp4.h, nvfp4_as_e4m3), which
+// products of E4M3 on both sides then read: for so many rows of x that decoding anew for every 128
+// of them takes longer than one pass over the weights.
 #pragma once
 
 #include "fathom/kernels/cuda/elements.cuh"

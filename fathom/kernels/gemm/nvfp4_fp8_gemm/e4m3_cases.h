@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/gemm/product_cases.h"
 
 namespace fathom {

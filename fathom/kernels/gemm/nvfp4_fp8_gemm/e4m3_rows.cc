@@ -1,8 +1,8 @@
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/e4m3_rows.h"
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 
 namespace fathom {

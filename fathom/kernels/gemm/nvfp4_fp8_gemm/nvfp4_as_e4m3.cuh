@@ -1,5 +1,5 @@
-// NVFP4 weights as E4M3 operands of a warpgroup's product (formats/block_fp4.h, nvfp4_as_e4m3), and
-// activations in the order that suits them.
+// NVFP4 weights as E4M3 operands of a warpgroup's product (formats/block/block_fp4.h,
+// nvfp4_as_e4m3), and activations in the order that suits them.
 //
 // A block scale has eight magnitudes of weights: eight bytes, a table that the warps which bring
 // scales make once, exactly (code times scale is exact in f16, then one rounding). A lane finds

@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 
@@ -29,7 +29,7 @@ namespace fathom {
 ///   NVFP4 itself                                                       4.2e-3 to 5.1e-3
 ///   x in E4M3: 2.6 % root mean square (steps of 1/8 to 1/16 of a value)          3.3e-4
 ///   w8: 2.1 % (codes 1.5, 3 and 6 are off by 2 to 5 % under five of
-///       eight scales, formats/block_fp4.h)                                       2.3e-4
+///       eight scales, formats/block/block_fp4.h)                                 2.3e-4
 ///   together                                                           4.8e-3 to 5.7e-3
 /// Sums are float32 over k in order. Variants whose unit is fp8 sum each group on the tensor cores,
 /// with about 14 bits, and scale and add up these sums in float32; they leave y in float32 to

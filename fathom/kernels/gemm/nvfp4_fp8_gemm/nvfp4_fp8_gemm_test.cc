@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

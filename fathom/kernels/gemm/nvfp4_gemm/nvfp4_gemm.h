@@ -3,13 +3,13 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 
 namespace fathom {
 
-/// How block scales E4M3 of NVFP4 lie in memory (formats/scale_layout.h has the diagrams).
+/// How block scales E4M3 of NVFP4 lie in memory (formats/layout/scale_layout.h has the diagrams).
 enum class BlockScaleLayout {
   kLinear,         ///< [rows, K/16]
   kSwizzled128x4,  ///< padded to [ceil(rows/128)*128, ceil(K/64)*4]; padding is never used
@@ -36,7 +36,7 @@ enum class BlockScaleLayout {
 /// apart.) A row's bits depend on that row and on w alone. Deterministic. NaN and infinity in x or
 /// x_scales reach their own row; scales of w are not negative and not NaN.
 /// Errors: InvalidArgument for missing, superfluous or misshapen scales.
-/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block_fp4.h; sgl-project/sglang.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block/block_fp4.h; sgl-project/sglang.
 struct Nvfp4Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_gemm",

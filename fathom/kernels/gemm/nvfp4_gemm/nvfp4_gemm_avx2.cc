@@ -1,4 +1,4 @@
-#include "fathom/formats/super_tile.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/kernels/cpu/products/panel_loops.h"
 #include "fathom/kernels/cpu/products/tiles_avx2.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/cpu/products/decoded_rows.h"
 #include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"

@@ -1,10 +1,10 @@
 // The inner products of NVFP4 weights in AVX-512: codes become pairs of bf16 by table, in tiles of
-// sixteen rows (formats/tile_layout.h has the diagram).
+// sixteen rows (formats/layout/tile_layout.h has the diagram).
 #pragma once
 
 #include <cstdint>
 
-#include "fathom/formats/super_tile.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/kernels/cpu/products/tiles_avx512.h"
 
 namespace fathom {

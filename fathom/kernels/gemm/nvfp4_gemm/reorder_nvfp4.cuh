@@ -5,8 +5,8 @@
 #pragma once
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/pair_layout.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"

@@ -1,5 +1,5 @@
 // QServe products: int8 activations with a scale per token, uint4 weights with zero points, per
-// output channel or progressively per group of 128 inside an int8 row (formats/qserve.h).
+// output channel or progressively per group of 128 inside an int8 row (formats/integer/qserve.h).
 //
 // Weights are packed as QServe packs them, in tiles of 32 x 32 codes: w has logical dims [N, K] and
 // N * K/2 bytes, the reference's [N, K/2]. There is no bias. The reference's results are float16.
@@ -7,7 +7,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 
 namespace fathom {

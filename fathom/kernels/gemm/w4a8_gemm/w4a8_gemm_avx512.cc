@@ -1,6 +1,6 @@
-// Packed uint4 weights (formats/qserve.h has the diagram): a tile of 32 rows and 32 k lies in eight
-// vectors, vector r = 0..7 with the rows r, r+8 (low nibbles) and r+16, r+24 (high nibbles). Its
-// 64-bit lane 2t+c holds k = 16c + 4t .. +3 of both rows of a nibble.
+// Packed uint4 weights (formats/integer/qserve.h has the diagram): a tile of 32 rows and 32 k lies
+// in eight vectors, vector r = 0..7 with the rows r, r+8 (low nibbles) and r+16, r+24 (high
+// nibbles). Its 64-bit lane 2t+c holds k = 16c + 4t .. +3 of both rows of a nibble.
 #include "fathom/kernels/gemm/int8_gemm/int_tiles_avx512.h"
 
 namespace fathom {

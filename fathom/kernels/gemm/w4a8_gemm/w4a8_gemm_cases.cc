@@ -1,4 +1,4 @@
-#include "fathom/formats/qserve.h"
+#include "fathom/formats/integer/qserve.h"
 #include "fathom/kernels/gemm/product_cases.h"
 #include "fathom/kernels/gemm/w4a8_gemm/w4a8_gemm.h"
 

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "fathom/formats/integer/qserve.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/formats/qserve.h"
 #include "fathom/kernels/gemm/quantised_calls_test.h"
 
 namespace fathom {

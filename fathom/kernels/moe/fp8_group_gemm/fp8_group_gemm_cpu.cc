@@ -1,4 +1,4 @@
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/skewed_schedule.h"

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <numeric>
 
-#include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/cpu/products/products.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/core/row_parallel.h"

@@ -14,7 +14,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/tensor/quant_view.h"
 
 namespace fathom {

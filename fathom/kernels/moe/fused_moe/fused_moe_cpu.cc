@@ -1,6 +1,6 @@
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 #include "fathom/kernels/moe/fused_moe/fused_layer.h"
 #include "fathom/kernels/moe/fused_moe/fused_moe.h"

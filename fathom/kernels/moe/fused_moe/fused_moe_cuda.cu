@@ -3,7 +3,7 @@
 // holds every code times its scale exactly, so that the products are those of weights alone.
 #include <utility>
 
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -168,7 +168,7 @@ struct Gated {
   }
 };
 
-/// Sixteen values as NVFP4 with global scale 1 would give them back (formats/block_fp4.h).
+/// Sixteen values as NVFP4 with global scale 1 would give them back (formats/block/block_fp4.h).
 __device__ void round_to_nvfp4(float (&h)[kGroup]) {
   float amax = 0.0f;
 #pragma unroll

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <vector>
 
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/act/gated_act/gated_act.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"

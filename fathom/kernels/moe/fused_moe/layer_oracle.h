@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/gemm/product_cases.h"
 #include "fathom/kernels/moe/fused_moe/fused_moe.h"
 #include "fathom/kernels/moe/gate/gate_oracle.h"

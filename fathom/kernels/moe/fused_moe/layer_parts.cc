@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/gate/gate.h"

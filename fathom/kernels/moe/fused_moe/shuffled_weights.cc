@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 
 namespace fathom {
 namespace {

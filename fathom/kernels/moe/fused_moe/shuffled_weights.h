@@ -12,7 +12,7 @@
 //   block-major   [rows, k] becomes [k/128, rows, 128]
 //
 // Block scales of FP4 are interleaved and shuffled with their rows and then swizzled 128x4
-// (formats/scale_layout.h); those of FP8 are left alone.
+// (formats/layout/scale_layout.h); those of FP8 are left alone.
 // Source: FlashInfer, fused_moe (shuffle_matrix_a, convert_to_block_layout).
 #pragma once
 

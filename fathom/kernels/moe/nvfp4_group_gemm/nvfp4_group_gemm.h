@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 
@@ -20,9 +20,9 @@ namespace fathom {
 ///   x[r,k] = code * x_scale[r, k/16].
 /// x_scales are E4M3: linear [R, K/16] with any row stride, or swizzled 128x4, packed. Swizzled,
 /// those of expert e begin at row scale_offsets[e] of the padded matrix, a multiple of 128
-/// (formats/scale_layout.h, blockscale_offsets). alphas: float32 [E], the product of the global
-/// scales of x and w. They may be left out (1). Where they are given, row-major weights may have no
-/// global. Row-major weights may have swizzled scales too, each expert's on their own:
+/// (formats/layout/scale_layout.h, blockscale_offsets). alphas: float32 [E], the product of the
+/// global scales of x and w. They may be left out (1). Where they are given, row-major weights may
+/// have no global. Row-major weights may have swizzled scales too, each expert's on their own:
 /// [E, ceil(N/128)*128, ceil(K/64)*4]. In layout kRows16, N must be a multiple of 16. x and y may
 /// have strided rows; y must not overlap x. `top_k`, the number of experts that a token chose, only
 /// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and

@@ -1,8 +1,8 @@
 #include <map>
 #include <memory>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/moe/grouped_cases.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 

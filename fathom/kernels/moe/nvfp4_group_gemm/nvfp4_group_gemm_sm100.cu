@@ -9,7 +9,7 @@
 #include "cutlass/gemm/kernel/gemm_universal.hpp"
 // clang-format on
 
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/native_nvfp4_sm100.cuh"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 
@@ -28,7 +28,7 @@ enum class UnknownIds : uint8_t {
 /// Optional results, for the two products of a layer with n intermediate and k hidden columns, c[e]
 /// being offsets[e+1] - offsets[e]:
 ///   sizes_up[e] = (c[e], 2n, k);   sizes_down[e] = (c[e], k, n)
-///   scale_offsets[e] = sum over j < e of c[j] rounded up to 128 (formats/scale_layout.h)
+///   scale_offsets[e] = sum over j < e of c[j] rounded up to 128 (formats/layout/scale_layout.h)
 ///
 ///   T=2, K=2, E=3, ids = 2 0 / 0 -1:  offsets = 0 2 2 3   src_row = 0 1 0 -1   dest = 2 0 / 1 -1
 ///

@@ -1,5 +1,5 @@
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/moe/route/route.h"
 
 namespace fathom {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "fathom/formats/tile_layout.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/cpu/products/run_products.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/gemm/product_cases.h"

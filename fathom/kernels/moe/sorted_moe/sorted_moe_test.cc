@@ -5,7 +5,7 @@
 
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"

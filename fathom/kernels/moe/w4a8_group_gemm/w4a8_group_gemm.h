@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 
 namespace fathom {
@@ -14,8 +14,8 @@ namespace fathom {
 ///   y[r,n] = x_scale * sum_b scale[e,n,b] * ( sum_{k in block b} x[r,k] * code[e,n,k] )
 ///   for offsets[e] <= r < offsets[e+1];  block b = 128 k
 ///
-/// w is packed row-major, two's complement, even k in the low nibble (formats/group_int.h). Its
-/// scales are bf16 in the order of the reference kernel,
+/// w is packed row-major, two's complement, even k in the low nibble (formats/integer/group_int.h).
+/// Its scales are bf16 in the order of the reference kernel,
 ///   K % 512 == 0:  [E, K/512, N*4], element [e, g, 4n + j] = scale[e, n, 4g + j]
 ///   otherwise:     [E, K/128, N]
 /// (w4_fp8_kernel_scales makes them), or float32 [E, N, K/128] as in a checkpoint, used in bf16.

@@ -1,5 +1,5 @@
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/kernels/moe/grouped_cases.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/kernels/cpu/products/run_products.h"
 #include "fathom/kernels/moe/code_products.h"
 #include "fathom/kernels/moe/grouped_rows.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "fathom/formats/group_int.h"
+#include "fathom/formats/integer/group_int.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/quant/group_quant/group_quant.h"
 

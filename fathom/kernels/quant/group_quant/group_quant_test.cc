@@ -3,12 +3,12 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/group_int.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/integer/group_int.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/act/gated_act/gated_act.h"
-#include "fathom/kernels/conformance/generate.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/conformance/operands/generate.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/quant/nvfp4_quant/nvfp4_quant.h"

@@ -1,5 +1,5 @@
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/scale_layout.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/layout/scale_layout.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

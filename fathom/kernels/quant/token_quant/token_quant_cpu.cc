@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/quant/token_quant/token_quant.h"

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
-#include "fathom/formats/block_fp8.h"
-#include "fathom/formats/group_int.h"
-#include "fathom/formats/qserve.h"
-#include "fathom/kernels/conformance/generate.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/integer/group_int.h"
+#include "fathom/formats/integer/qserve.h"
+#include "fathom/kernels/conformance/operands/generate.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 #include "fathom/kernels/rope/rope/rope.h"
 
 namespace fathom::oracle {

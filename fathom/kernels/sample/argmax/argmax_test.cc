@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/kernels/sample/argmax/argmax_rows.h"
 
 namespace fathom {

@@ -178,7 +178,7 @@ class PrefetchedWeights {
   }
 
   /// What a lane has of a tile: of its two rows 32 k of each block, and 16 of those left. A word
-  /// has two of each eight k (formats/pair_layout.h).
+  /// has two of each eight k (formats/layout/pair_layout.h).
   struct Tile {
     uint4 codes[Part::kBlocks][2];
     uint32_t scales[Part::kBlocks][2];

@@ -1,0 +1,200 @@
+#include "fathom/models/config/presets.h"
+
+#include <iterator>
+
+namespace fathom {
+namespace {
+
+// Sizes: config.json of deepseek-ai/DeepSeek-V2-Lite, -V2, -V3, -R1, -V3.1.
+ModelConfig base(std::string_view type, std::string_view architecture) {
+  ModelConfig c;
+  c.model_type = type;
+  c.architecture = architecture;
+  c.kv_lora_rank = 512;
+  c.qk_nope_head_dim = 128;
+  c.qk_rope_head_dim = 64;
+  c.v_head_dim = 128;
+  c.max_position_embeddings = 163840;
+  c.rope_scaling.yarn = true;
+  c.rope_scaling.factor = 40.0;
+  c.rope_scaling.original_max_position_embeddings = 4096;
+  return c;
+}
+
+ModelConfig v2_lite() {
+  ModelConfig c = base("deepseek_v2", "DeepseekV2ForCausalLM");
+  c.hidden_size = 2048;
+  c.num_hidden_layers = 27;
+  c.num_attention_heads = 16;
+  c.intermediate_size = 10944;
+  c.n_routed_experts = 64;
+  c.n_shared_experts = 2;
+  c.num_experts_per_tok = 6;
+  c.moe_intermediate_size = 1408;
+  c.first_k_dense_replace = 1;
+  c.topk_method = TopkMethod::kGreedy;
+  c.vocab_size = 102400;
+  c.bos_token_id = 100000;
+  c.eos_token_ids = {100001};
+  c.rope_scaling.mscale = 0.707;
+  c.rope_scaling.mscale_all_dim = 0.707;
+  return c;
+}
+
+ModelConfig v2() {
+  ModelConfig c = v2_lite();
+  c.hidden_size = 5120;
+  c.num_hidden_layers = 60;
+  c.num_attention_heads = 128;
+  c.q_lora_rank = 1536;
+  c.intermediate_size = 12288;
+  c.n_routed_experts = 160;
+  c.moe_intermediate_size = 1536;
+  c.n_group = 8;
+  c.topk_group = 3;
+  c.topk_method = TopkMethod::kGroupLimitedGreedy;
+  c.routed_scaling_factor = 16.0;
+  return c;
+}
+
+ModelConfig v3() {
+  ModelConfig c = base("deepseek_v3", "DeepseekV3ForCausalLM");
+  c.hidden_size = 7168;
+  c.num_hidden_layers = 61;
+  c.num_attention_heads = 128;
+  c.q_lora_rank = 1536;
+  c.intermediate_size = 18432;
+  c.n_routed_experts = 256;
+  c.n_shared_experts = 1;
+  c.num_experts_per_tok = 8;
+  c.moe_intermediate_size = 2048;
+  c.first_k_dense_replace = 3;
+  c.n_group = 8;
+  c.topk_group = 4;
+  c.topk_method = TopkMethod::kNoauxTc;
+  c.norm_topk_prob = true;
+  c.routed_scaling_factor = 2.5;
+  c.vocab_size = 129280;
+  c.bos_token_id = 0;
+  c.eos_token_ids = {1};
+  c.num_nextn_predict_layers = 1;
+  c.rope_scaling.mscale = 1.0;
+  c.rope_scaling.mscale_all_dim = 1.0;
+  return c;
+}
+
+struct PresetRow {
+  std::string_view name;
+  ModelConfig (*config)();
+  PresetFormats formats;
+};
+
+constexpr PresetFormats all_linear(Format format, Format experts) {
+  return {.attention = format, .output = format, .mlp = format, .experts = experts, .draft = true};
+}
+
+constexpr PresetFormats kBf16{};
+constexpr PresetFormats kFp8 = all_linear(Format::kFp8Block, Format::kFp8Block);
+constexpr PresetFormats kNvfp4{
+    .output = Format::kNvfp4, .mlp = Format::kNvfp4, .experts = Format::kNvfp4};
+
+struct FormatRow {
+  std::string_view name;
+  PresetFormats formats;
+};
+
+// In the order of PresetFormatName.
+constexpr FormatRow kFormats[] = {
+    {"bf16", kBf16},
+    {"fp8_block", kFp8},
+    {"nvfp4", kNvfp4},
+    {"fp8", all_linear(Format::kFp8Channel, Format::kFp8Channel)},
+    {"int8", all_linear(Format::kInt8Channel, Format::kInt8Channel)},
+    {"w4a8", all_linear(Format::kW4a8Channel, Format::kW4Fp8)},
+    {"w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)},
+};
+
+// V3, R1 and V3.1 are published in FP8; V3.1's scales are powers of two, stored as float32.
+constexpr PresetRow kPresets[] = {
+    {"deepseek-r1-nvfp4", v3, kNvfp4}, {"deepseek-v3-fp8", v3, kFp8},
+    {"deepseek-v3", v3, kFp8},         {"deepseek-r1", v3, kFp8},
+    {"deepseek-v2", v2, kBf16},        {"deepseek-v2-lite", v2_lite, kBf16},
+    {"deepseek-v3.1", v3, kFp8},
+};
+
+Format format_of(const PresetFormats& f, const WeightSpec& spec) {
+  if (spec.draft && !f.draft)
+    return spec.role == WeightRole::kRouterBias ? Format::kF32 : Format::kBf16;
+  switch (spec.role) {
+    case WeightRole::kAttention:
+      return f.attention;
+    case WeightRole::kOutput:
+      return f.output;
+    case WeightRole::kMlp:
+    case WeightRole::kSharedExpert:
+      return f.mlp;
+    case WeightRole::kExpert:
+      return f.experts;
+    case WeightRole::kRouterBias:
+      return Format::kF32;
+    case WeightRole::kEmbedding:
+    case WeightRole::kHead:
+    case WeightRole::kNorm:
+    case WeightRole::kRouter:
+    case WeightRole::kDraft:
+      break;
+  }
+  return Format::kBf16;
+}
+
+}  // namespace
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names;
+  for (const PresetRow& row : kPresets)
+    names.push_back(row.name);
+  return names;
+}
+
+Result<Preset> find_preset(std::string_view name) {
+  for (const PresetRow& row : kPresets) {
+    if (row.name == name) {
+      return Preset{.name = row.name, .config = row.config(), .formats = row.formats};
+    }
+  }
+  std::string message = str_cat("no preset is called \"", name, "\"; there are");
+  for (const PresetRow& row : kPresets)
+    str_append(message, str_cat(" ", row.name));
+  return not_found(std::move(message));
+}
+
+std::string_view preset_format_name(PresetFormatName name) {
+  return kFormats[static_cast<size_t>(name)].name;
+}
+
+PresetFormats preset_formats(PresetFormatName name) {
+  return kFormats[static_cast<size_t>(name)].formats;
+}
+
+Result<PresetFormats> preset_formats(std::string_view name) {
+  for (const FormatRow& row : kFormats) {
+    if (row.name == name) return row.formats;
+  }
+  std::string message = str_cat("--format ", name, ", expected");
+  for (const FormatRow& row : kFormats)
+    str_append(message, str_cat(" ", row.name));
+  return invalid_argument(std::move(message));
+}
+
+std::vector<std::string_view> preset_format_names() {
+  std::vector<std::string_view> names;
+  for (const FormatRow& row : kFormats)
+    names.push_back(row.name);
+  return names;
+}
+
+FormatSource formats_of(const PresetFormats& formats) {
+  return [formats](const WeightSpec& spec) -> Result<Format> { return format_of(formats, spec); };
+}
+
+}  // namespace fathom

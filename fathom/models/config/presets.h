@@ -1,0 +1,61 @@
+// Built-in configurations and tensor formats: `--as NAME` in place of a model, for plans and dry
+// runs of models that are not here.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "fathom/models/config/config.h"
+#include "fathom/weights/weight_store.h"
+
+namespace fathom {
+
+/// The formats a checkpoint family stores its linear weights in. Embedding, head, norms, router and
+/// eh_proj are bf16 in all of them, router biases f32.
+struct PresetFormats {
+  Format attention = Format::kBf16;
+  Format output = Format::kBf16;  ///< o_proj
+  Format mlp = Format::kBf16;     ///< dense and shared experts
+  Format experts = Format::kBf16;
+  bool draft = false;  ///< true: the draft layer has the same, else it is bf16
+};
+
+struct Preset {
+  std::string_view name;
+  ModelConfig config;
+  PresetFormats formats;
+};
+
+/// "deepseek-r1-nvfp4", "deepseek-v3", ...
+std::vector<std::string_view> preset_names();
+
+/// Errors: NotFound listing the names.
+Result<Preset> find_preset(std::string_view name);
+
+/// `--format NAME`: the formats of all weights, as checkpoints are published or exported.
+enum class PresetFormatName : uint8_t {
+  kBf16,      ///< everything
+  kFp8Block,  ///< every linear layer, as DeepSeek publishes V3
+  kNvfp4,     ///< MLPs, experts and o_proj of the main layers, as NVIDIA publishes R1
+  kFp8,       ///< every linear layer, a scale per output channel
+  kInt8,      ///< the same
+  kW4a8,      ///< every linear layer in QServe's format, a scale per output channel; experts w4_fp8
+  kW4a8Group,  ///< the same with a scale per group of 128
+};
+
+/// "bf16", "fp8_block", ...
+std::string_view preset_format_name(PresetFormatName name);
+
+PresetFormats preset_formats(PresetFormatName name);
+
+/// By its name. Errors: InvalidArgument with the names.
+Result<PresetFormats> preset_formats(std::string_view name);
+
+/// Those names.
+std::vector<std::string_view> preset_format_names();
+
+/// For WeightPlan.
+FormatSource formats_of(const PresetFormats& formats);
+
+}  // namespace fathom

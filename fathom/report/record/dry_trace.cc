@@ -1,0 +1,279 @@
+#include "fathom/report/record/dry_trace.h"
+
+#include <algorithm>
+
+#include "fathom/base/str_cat.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/models/dry/dry_records.h"
+#include "fathom/models/registry.h"
+#include "fathom/runtime/executor/decode_shapes.h"
+#include "fathom/runtime/sample/sampler.h"
+
+namespace fathom {
+namespace {
+
+struct PhasePlan {
+  const char* name;
+  const char* what;
+  BatchShape shape;
+  DryPass pass = DryPass::kForward;
+};
+
+std::string title_of(const PhasePlan& plan) {
+  const BatchShape::Requests& r =
+      plan.shape.prefill.count > 0 ? plan.shape.prefill : plan.shape.decode;
+  return str_cat(plan.what, ": ", r.count, r.count == 1 ? " request of " : " requests of ",
+                 r.new_tokens, r.new_tokens == 1 ? " new token" : " new tokens", " after ",
+                 r.cached, " in the cache");
+}
+
+std::vector<PhasePlan> plans_of(const Model& model, const TraceShape& shape) {
+  BatchShape prefill;
+  prefill.prefill = {.count = shape.batch, .new_tokens = shape.prompt_tokens, .cached = 0};
+  BatchShape chunked;
+  chunked.prefill = {
+      .count = shape.batch, .new_tokens = shape.prompt_tokens, .cached = shape.kv_len};
+  BatchShape draft;
+  draft.decode = {.count = shape.batch, .new_tokens = 1, .cached = shape.kv_len - 1};
+  BatchShape decode = draft;
+  if (shape.gpu != nullptr) decode.padding.requests = decode_bucket(shape.batch);
+  std::vector<PhasePlan> plans = {{"prefill", "Prefill", prefill},
+                                  {"prefill_chunked", "Prefill after a cached prefix", chunked},
+                                  {"decode", "Decode", decode}};
+  if (model.has_draft()) {
+    plans.push_back({"draft", "Draft head, one token ahead", draft, DryPass::kDraft});
+  }
+  return plans;
+}
+
+Status check_length(int64_t length, std::string_view what, const ModelConfig& config) {
+  if (length <= config.max_position_embeddings) return {};
+  return invalid_argument(str_cat(what, " is ", length, " tokens, but the model's context holds ",
+                                  config.max_position_embeddings));
+}
+
+Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
+  FATHOM_ASSIGN(
+      const std::vector<OpRecord> records,
+      dry_records(
+          model, plan.shape,
+          {.num_threads = s.num_threads, .kernels = s.kernels, .gpu = s.gpu, .pass = plan.pass}));
+  return make_phase(plan.name, title_of(plan), records, {}, model.config().symbols());
+}
+
+// The first layers that have one of each kind, two at least: the first one has no residual to add.
+ModelConfig few_layers(ModelConfig config) {
+  int64_t layers = 1;
+  while (layers < config.num_hidden_layers && !config.is_moe_layer(layers - 1))
+    ++layers;
+  config.num_hidden_layers = std::min(std::max<int64_t>(layers, 2), config.num_hidden_layers);
+  return config;
+}
+
+bool has_expert_layers(const ModelConfig& config) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    if (config.is_moe_layer(layer)) return true;
+  return false;
+}
+
+// A prefill that every form of attention may serve, after a prefix of a key chunk.
+TraceShape few_tokens(const Model& model, const TraceShape& shape) {
+  const int64_t half = model.config().max_position_embeddings / 2;
+  const int64_t chunk = std::min(model.options().attention.prefill_chunk, half);
+  return {.batch = 1,
+          .prompt_tokens = std::min(chunk, shape.prompt_tokens),
+          .kv_len = chunk,
+          .num_threads = shape.num_threads,
+          .kernels = shape.kernels,
+          .gpu = shape.gpu};
+}
+
+struct Choice {
+  std::string flags;
+  ModelOptions options;
+};
+
+std::vector<Choice> attention_choices(const ModelOptions& base) {
+  std::vector<Choice> out;
+  ModelOptions absorbed = base;
+  absorbed.attention.always_absorbed = true;
+  out.push_back({"--attention absorbed", absorbed});
+  ModelOptions fused = base;
+  fused.attention.always_absorbed = false;
+  fused.attention.fused_rope = true;
+  out.push_back({"--attention fused_rope", fused});
+  return out;
+}
+
+bool is_refusal(const Status& s) {
+  return s.code() == StatusCode::kUnsupported || s.code() == StatusCode::kInvalidArgument;
+}
+
+Result<std::vector<TracePhase>> run_variation(const Preset& preset,
+                                              const ModelOptions& options,
+                                              const TraceShape& shape) {
+  OpenOptions dry;
+  dry.model = options;
+  dry.weights = WeightOrigin::kNone;
+  const Placement placement{.device = shape.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda};
+  FATHOM_ASSIGN(const std::unique_ptr<Model> model,
+                open_model(ModelSource::describe(preset), placement, dry));
+  return dry_phases(*model, few_tokens(*model, shape));
+}
+
+// How a preset runs on the device of the shape. What a GPU has no kernels for is followed by how a
+// CPU runs it: the kernels that it takes are reached there.
+Status add_variation(std::string flags,
+                     Preset preset,
+                     const ModelOptions& options,
+                     const TraceShape& shape,
+                     std::vector<Variation>& out) {
+  preset.config = few_layers(preset.config);
+  Result<std::vector<TracePhase>> phases = run_variation(preset, options, shape);
+  if (phases.ok()) {
+    out.push_back({std::move(flags), std::move(phases).value(), {}});
+    return {};
+  }
+  if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
+  out.push_back({flags, {}, phases.status().message()});
+  if (shape.gpu == nullptr) return {};
+  TraceShape of_cpu = shape;
+  of_cpu.kernels = nullptr;
+  of_cpu.gpu = nullptr;
+  phases = run_variation(preset, options, of_cpu);
+  if (phases.ok()) {
+    out.push_back({str_cat(flags, " --device cpu"), std::move(phases).value(), {}});
+    return {};
+  }
+  return is_refusal(phases.status()) ? Status{} : std::move(phases).status().add_context(flags);
+}
+
+// A row that asks for everything that the flags can ask of sampling.
+SamplingParams all_of_sampling() {
+  SamplingParams params;
+  params.repetition_penalty = 1.1f;
+  params.top_k = 40;
+  params.top_p = 0.9f;
+  params.min_p = 0.05f;
+  params.logit_bias = {{0, 0.0f}};
+  return params;
+}
+
+constexpr std::string_view kSamplingFlags = "fathom run --top-k 40 --repetition-penalty 1.1";
+
+// What follows a forward pass: the token of a row of logits, greedy and with everything.
+Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) {
+  const ModelConfig& config = model.config();
+  Arena activations;
+  Arena scratch;
+  Recorder recorder(RecordLevel::kShapes, 1 << 10);
+  Exec ex;
+  ex.backend = Backend::kDry;
+  ex.kernels = kernels;
+  ex.activations = &activations;
+  ex.scratch = &scratch;
+  ex.recorder = &recorder;
+  const TokenCounts counts;
+  Sampler sampler(config.vocab_size, 1);
+  const View logits = make_view(nullptr, {1, config.vocab_size}, Format::kF32, "R,V");
+  for (const SamplingParams& params : {greedy_sampling(), all_of_sampling()}) {
+    const SampleRow row{.params = &params, .counts = &counts, .banned = {}};
+    SampleResult result;
+    FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
+  }
+  std::vector<OpRecord> records = recorder.records();
+  for (OpRecord& r : records) {
+    for (OperandRecord& o : r.operands) {
+      // The sampler cuts padding off the logits; a slice has no names.
+      if (o.axes == nullptr && o.rank == 2 && o.dims[1] == config.vocab_size) o.axes = "R,V";
+    }
+  }
+  return make_phase("sampling", "Sampling: one row of logits", records, {}, config.symbols());
+}
+
+}  // namespace
+
+Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape) {
+  FATHOM_TRY(check_length(shape.kv_len + shape.prompt_tokens,
+                          "cached tokens and new ones (--kv-len and --prompt-tokens) together",
+                          model.config()));
+  std::vector<TracePhase> phases;
+  for (const PhasePlan& plan : plans_of(model, shape)) {
+    FATHOM_ASSIGN(TracePhase phase, run_phase(model, plan, shape));
+    phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+Result<TracePhase> dry_phase(const Model& model, std::string_view name, const TraceShape& shape) {
+  for (const PhasePlan& plan : plans_of(model, shape))
+    if (name == plan.name) return run_phase(model, plan, shape);
+  return invalid_argument(str_cat("the model has no phase ", name));
+}
+
+std::string attention_form_of(const TracePhase& phase) {
+  for (const TraceOp& op : phase.ops) {
+    // Of attention's kernels those that a row of the table chose carry it.
+    const KernelEntry* kernel = find_kernel(op.kernel);
+    if (kernel == nullptr || kernel->family != "attn" || op.selection_row < 0) continue;
+    return std::string(attention_rows()[static_cast<size_t>(op.selection_row)].name);
+  }
+  return {};
+}
+
+Result<std::vector<Variation>> dry_variations(const Model& model, const TraceShape& shape) {
+  std::vector<Variation> out;
+  FATHOM_ASSIGN(std::vector<TracePhase> own, dry_phases(model, few_tokens(model, shape)));
+  out.push_back({"as recorded", std::move(own), {}});
+  ModelOptions base = model.options();
+  base.moe = {};
+  base.draft = true;
+  Preset preset{.name = "", .config = model.config(), .formats = {}};
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(preset.formats, preset_formats(format));
+    const std::string flags = str_cat("--format ", format);
+    FATHOM_TRY(add_variation(flags, preset, base, shape, out));
+    for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
+      ModelOptions options = base;
+      options.moe.strategy = row.strategy;
+      FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), preset, options, shape, out));
+    }
+    for (const Choice& choice : attention_choices(base)) {
+      FATHOM_TRY(
+          add_variation(str_cat(flags, " ", choice.flags), preset, choice.options, shape, out));
+    }
+  }
+  for (std::string_view name : preset_names()) {
+    FATHOM_ASSIGN(const Preset other, find_preset(name));
+    FATHOM_TRY(add_variation(str_cat("--as ", name), other, base, shape, out));
+  }
+  // What this model refuses may run in a larger one with another router; of a model that was cut to
+  // its dense layers nothing is known of experts.
+  const bool has_experts = has_expert_layers(model.config());
+  constexpr std::string_view kLarge = "deepseek-v3";
+  FATHOM_ASSIGN(Preset large, find_preset(kLarge));
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(large.formats, preset_formats(format));
+    const std::string flags = str_cat("--as ", kLarge, " --format ", format);
+    FATHOM_TRY(add_variation(flags, large, base, shape, out));
+    for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
+      ModelOptions options = base;
+      options.moe.strategy = row.strategy;
+      if (!has_experts || std::none_of(out.begin(), out.end(), [&](const Variation& v) {
+            return v.flags == str_cat("--format ", format, " --moe ", row.name) &&
+                   !v.phases.empty();
+          })) {
+        FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), large, options, shape, out));
+      }
+    }
+  }
+  FATHOM_ASSIGN(TracePhase sampling,
+                sampling_phase(model, shape.gpu == nullptr ? shape.kernels : nullptr));
+  out.push_back({std::string(kSamplingFlags), {}, {}});
+  out.back().phases.push_back(std::move(sampling));
+  return out;
+}
+
+}  // namespace fathom

@@ -1,0 +1,100 @@
+#include "fathom/weights/checkpoint/model_path.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "fathom/base/str_cat.h"
+#include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/safetensors.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kMaxRefBytes = 1024;
+
+// Letters, digits, '.', '_', '-', and '/' where it may stand; no "..", no empty part.
+bool is_safe(std::string_view text, bool with_slash) {
+  if (text.empty() || text.front() == '/' || text.back() == '/') return false;
+  if (text.find("..") != text.npos || text.find("//") != text.npos) return false;
+  return std::all_of(text.begin(), text.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-' || (with_slash && c == '/');
+  });
+}
+
+struct HubName {
+  std::string_view org;
+  std::string_view name;
+  std::string_view revision;
+};
+
+std::optional<HubName> parse_hub_name(std::string_view model) {
+  const size_t at = model.find('@');
+  const std::string_view path = model.substr(0, at);
+  const size_t slash = path.find('/');
+  if (slash == path.npos) return std::nullopt;
+  const HubName hub = {path.substr(0, slash), path.substr(slash + 1),
+                       at == model.npos ? std::string_view("main") : model.substr(at + 1)};
+  if (!is_safe(hub.org, false) || !is_safe(hub.name, false) || !is_safe(hub.revision, true)) {
+    return std::nullopt;
+  }
+  return hub;
+}
+
+// The snapshot of `revision` in one cached model, or why there is none.
+Result<std::string> find_snapshot(const std::string& folder, std::string_view revision) {
+  const auto snapshot = [&](std::string_view commit) {
+    return join_path(join_path(folder, "snapshots"), commit);
+  };
+  if (path_kind(snapshot(revision)) == PathKind::kDirectory) return snapshot(revision);
+  const std::string ref = join_path(join_path(folder, "refs"), revision);
+  if (path_kind(ref) != PathKind::kFile) {
+    return not_found(str_cat(folder, ": has no revision ", revision));
+  }
+  FATHOM_ASSIGN(std::string commit, read_file(ref, kMaxRefBytes));
+  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' '))
+    commit.pop_back();
+  if (!is_safe(commit, false)) {
+    return corrupt(str_cat(ref, ": holds ", quoted(commit), ", expected a commit"));
+  }
+  if (path_kind(snapshot(commit)) != PathKind::kDirectory) {
+    return not_found(str_cat(ref, ": names commit ", commit, ", whose snapshot is not there"));
+  }
+  return snapshot(commit);
+}
+
+}  // namespace
+
+Result<std::string> resolve_model(std::string_view model,
+                                  std::span<const std::string> cache_roots) {
+  const std::string path(model);
+  switch (path_kind(path)) {
+    case PathKind::kDirectory:
+      return path;
+    case PathKind::kFile:
+    case PathKind::kOther:
+      return unsupported(str_cat("model ", quoted(model),
+                                 " is a file, expected a directory in Hugging Face layout"));
+    case PathKind::kMissing:
+      break;
+  }
+  const std::optional<HubName> hub = parse_hub_name(model);
+  if (!hub) {
+    return invalid_argument(
+        str_cat("model ", quoted(model), " is no directory, and not of the form ORG/NAME[@REV]"));
+  }
+  std::string places;
+  for (const std::string& root : cache_roots) {
+    const std::string folder = join_path(root, str_cat("models--", hub->org, "--", hub->name));
+    if (path_kind(folder) == PathKind::kDirectory) return find_snapshot(folder, hub->revision);
+    str_append(places, str_cat(places.empty() ? "" : ", ", root));
+  }
+  const std::string option =
+      hub->revision == "main" ? std::string() : str_cat(" --revision ", hub->revision);
+  return not_found(str_cat("model ", model, " is no directory, and not in the cache (",
+                           places.empty() ? "none is known" : places,
+                           "); fathom does not download, use: hf download ", hub->org, "/",
+                           hub->name, option));
+}
+
+}  // namespace fathom
