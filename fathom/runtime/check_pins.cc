@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fathom/base/near_names.h"
-#include "fathom/kernels/core/catalog.h"
+#include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/runtime/sample/sampler.h"
 
 namespace fathom {

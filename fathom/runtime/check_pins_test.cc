@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fathom/models/dry_records.h"
-#include "fathom/models/presets.h"
+#include "fathom/models/config/presets.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "tests/support/cpu_kernels.h"
 
