@@ -17,6 +17,7 @@
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
+#include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 // gemm
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_bmm/fp8_bmm.h"
