@@ -16,7 +16,9 @@
 #include "fathom/kernels/attn/merge_state/merge_state.h"
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
+#include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 // gemm
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_bmm/fp8_bmm.h"
