@@ -4,8 +4,15 @@
 //   keys[i][64]   dword i of each key: channel i in float32, or channels 2i and 2i+1 in bf16
 //
 // for all heads and for up to 16 tokens; queries are decoded once for many blocks. In registers: 4
-// heads x 64 keys. What bounds it is the rate of vdpbf16ps or vfmadd: per 16 of those there are 8
-// loads, 4 of them broadcasts. Packing costs about as much as a sixth of a token's products.
+// heads x 64 keys, with 8 loads (4 of them broadcasts) for 16 vfmadd or vdpbf16ps.
+//
+// What bounds it is the rate of these instructions. Zen 4, one of each a clock, GFLOP/s of a core at
+// 64 heads of 128 channels:
+//
+//                          16 tokens a tile   1 token, 32 Ki keys
+//   vdpbf16ps, e4m3 keys        217                 164            packing is a third of the time
+//   vdpbf16ps, e2m1 keys        219                 181            that the products of a token take
+//   vfmadd, float32 keys        109                  79
 #include <algorithm>
 #include <limits>
 
@@ -161,24 +168,62 @@ void for_units(const IndexLogitsCall& call, F&& f) {
 
 // ---- a block of keys ----
 
-/// The keys of a unit from `begin` on, as many as some token sees.
-template <class Math>
-void pack_keys(const IndexLogitsCall& call, const Tile& tile, int64_t begin, const Scratch& s) {
-  const int64_t count = std::min<int64_t>(kBlockKeys, tile.end_key - begin);
-  const int64_t first_key = std::max<int64_t>(0, tile.first_key - begin);
-  for (int64_t first = 0; first < count; first += kLanes) {
-    IndexRowIn rows[kLanes];
-    for (int64_t i = 0; i < kLanes; ++i) {
-      // Lanes of keys that nobody sees repeat another one: what comes of them is not stored.
-      const int64_t j = std::clamp(first + i, first_key, count - 1);
-      rows[i] = key_at(call, tile.request, begin + j);
-      s.key_scales[first + i] = key_scale(call, rows[i]);
+/// Where the keys of a block lie: those that some token of the tile sees. Lanes of others repeat
+/// one of these, and what comes of them is not stored.
+struct BlockRows {
+  IndexRowIn at[kBlockKeys];
+  int64_t count = 0;  ///< lanes up to the last key that is seen; 0: none
+};
+
+void find_rows(const IndexLogitsCall& call, const Tile& tile, int64_t begin, BlockRows& rows) {
+  const int64_t first = std::max<int64_t>(tile.first_key - begin, 0);
+  rows.count = std::clamp<int64_t>(tile.end_key - begin, 0, kBlockKeys);
+  if (first >= rows.count) {
+    rows.count = 0;
+    return;
+  }
+  // A division for the block instead of two for each key, which would take as long as decoding it.
+  IndexRowIn row = key_at(call, tile.request, begin + first);
+  const int64_t row_bytes = call.keys.stride(1) * element_bytes(call.keys.format);
+  const int64_t scale_bytes =
+      call.key_scales.present() ? call.key_scales.stride(1) * element_bytes(call.key_scales.format)
+                                : 0;
+  int64_t left = call.page_size - (begin + first) % call.page_size;  // rows of the page
+  for (int64_t lane = 0; lane < kBlockKeys; ++lane) {
+    if (lane > first && lane < rows.count) {
+      if (--left > 0) {
+        row.values = static_cast<const std::byte*>(row.values) + row_bytes;
+        row.scales = static_cast<const std::byte*>(row.scales) + scale_bytes;
+      } else {
+        row = key_at(call, tile.request, begin + lane);
+        left = call.page_size;
+      }
     }
+    rows.at[lane] = row;
+  }
+}
+
+/// Packs a block. Asks for the rows of the next one meanwhile: pages that lie anywhere are no
+/// stream that hardware would recognise, and the products leave time for memory to answer.
+template <class Math>
+void pack_keys(const IndexLogitsCall& call,
+               const BlockRows& rows,
+               const BlockRows& next,
+               const Scratch& s) {
+  const int64_t row_bytes = call.keys.dim(2) * element_bytes(call.keys.format);
+  for (int64_t lane = 0; lane < next.count; ++lane) {
+    const auto* row = static_cast<const char*>(next.at[lane].values);
+    for (int64_t byte = 0; byte < row_bytes; byte += 64)
+      _mm_prefetch(row + byte, _MM_HINT_T1);
+  }
+  for (int64_t lane = 0; lane < kBlockKeys; ++lane)
+    s.key_scales[lane] = key_scale(call, rows.at[lane]);
+  for (int64_t first = 0; first < rows.count; first += kLanes) {
     for (int64_t d = 0; d < call.width; d += kLoadChannels) {
       __m512i parts[Math::kVectors][16];
       for (int64_t i = 0; i < kLanes; ++i) {
         __m512i v[Math::kVectors];
-        Math::load(call.keys.format, rows[i], d, v);
+        Math::load(call.keys.format, rows.at[first + i], d, v);
         for (int64_t p = 0; p < Math::kVectors; ++p)
           parts[p][i] = v[p];
       }
@@ -283,11 +328,15 @@ void run_unit(const IndexLogitsCall& call, const Unit& unit, const Scratch& s, i
   const Tile& tile = unit.tile;
   const int64_t query_dwords = call.heads * (call.width / Math::kChannels);
   const int64_t unit_end = std::min(unit.begin + kChunkKeys, call.columns);
+  BlockRows rows[2];
+  find_rows(call, tile, unit.begin, rows[0]);
   for (int64_t begin = unit.begin; begin < unit_end; begin += kBlockKeys) {
     const int64_t end = std::min(begin + kBlockKeys, unit_end);
-    const bool packed = begin < tile.end_key && end > tile.first_key;
-    if (packed) pack_keys<Math>(call, tile, begin, s);
-    if (packed && decoded != tile.begin) {
+    const BlockRows& here = rows[begin / kBlockKeys % 2];
+    BlockRows& next = rows[1 - begin / kBlockKeys % 2];
+    find_rows(call, tile, end, next);
+    if (here.count > 0) pack_keys<Math>(call, here, next, s);
+    if (here.count > 0 && decoded != tile.begin) {
       decode_queries<Math>(call, tile, s);
       decoded = tile.begin;
     }
