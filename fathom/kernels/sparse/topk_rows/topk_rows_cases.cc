@@ -253,6 +253,15 @@ void add_topk_rows_cases(CaseList& list) {
   add_plain(list, {1, 131072, 2048, Scores::kNormal, Starts::kAbsent, true}, "decode");
   add_paged(list, decode, 1, "decode");
   add_ragged(list, prefill, "prefill");
+  // DeepSeek-V4: 128 Ki tokens of context are 32 Ki keys, of which Flash takes 512 and Pro 1,024.
+  for (int64_t k : {512, 1024}) {
+    const auto keys_of = [&](int64_t rows) {
+      return Shape{rows, 32768, k, Scores::kNormal, Starts::kAbsent, true};
+    };
+    add_plain(list, keys_of(1), "decode");
+    add_paged(list, keys_of(128), 1, "decode");
+    add_plain(list, keys_of(1024), "prefill");
+  }
 }
 
 }  // namespace fathom

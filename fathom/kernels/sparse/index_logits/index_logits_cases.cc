@@ -1,0 +1,442 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block_fp8.h"
+#include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/sparse/index_logits/index_logits.h"
+#include "fathom/kernels/sparse/index_row.h"
+
+namespace fathom {
+namespace {
+
+constexpr double kHidden = -std::numeric_limits<double>::infinity();
+
+/// Rows of random values: as drawn, and as their format holds them.
+struct Rows {
+  Tensor stored{};
+  Tensor scales{};  ///< of e2m1, and of e4m3 keys
+  int64_t width = 0;
+  std::shared_ptr<std::vector<float>> drawn{};   ///< [rows][width]
+  std::shared_ptr<std::vector<float>> values{};  ///< with their scales, but for e4m3
+  std::shared_ptr<std::vector<float>> factor{};  ///< the scale of each row of e4m3; else 1
+
+  const float* drawn_row(int64_t row) const { return drawn->data() + row * width; }
+
+  const float* row(int64_t index) const { return values->data() + index * width; }
+
+  double scale(int64_t row) const { return (*factor)[static_cast<size_t>(row)]; }
+};
+
+enum class RowScales { kInOperand, kElsewhere };
+
+/// An operand [dims, width in that format] of quantised normal values; dims has all axes but the
+/// last. Rows of e4m3 with kElsewhere have their scales in `factor` alone.
+template <class Builder>
+Rows make_rows(Builder& c,
+               std::vector<int64_t> dims,
+               int64_t width,
+               Format format,
+               RowScales row_scales,
+               const Placement& placement) {
+  Rows r{.width = width};
+  int64_t count = 1;
+  for (int64_t d : dims)
+    count *= d;
+  const auto with_last = [&](int64_t last) {
+    std::vector<int64_t> all = dims;
+    all.push_back(last);
+    return all;
+  };
+  r.stored = c.input(with_last(index_elements(format, width)), format, {}, placement);
+  if (format == Format::kU8) {
+    r.scales = c.input(with_last(width / kIndexScaleGroup), Format::kUe8m0, {}, placement);
+  }
+  if (format == Format::kE4m3 && row_scales == RowScales::kInOperand) {
+    r.scales = c.input(with_last(1), Format::kF32, {}, placement);
+  }
+  r.drawn = std::make_shared<std::vector<float>>(static_cast<size_t>(count * width));
+  r.values = std::make_shared<std::vector<float>>(r.drawn->size());
+  r.factor = std::make_shared<std::vector<float>>(static_cast<size_t>(count), 1.0f);
+  std::vector<E4m3> e4m3(static_cast<size_t>(width));
+  std::vector<uint8_t> packed(static_cast<size_t>(width / 2));
+  std::vector<Ue8m0> groups(static_cast<size_t>(width / kIndexScaleGroup));
+  for (int64_t row = 0; row < count; ++row) {
+    float* x = r.drawn->data() + row * width;
+    float* y = r.values->data() + row * width;
+    generate_row({}, row, c.rng(), {x, static_cast<size_t>(width)});
+    if (format == Format::kE4m3) {
+      float& scale = (*r.factor)[static_cast<size_t>(row)];
+      fp8_quantize_groups(x, 1, width, width, kFp8V32DemoUe8m0, e4m3.data(), &scale);
+      if (r.scales.present()) r.scales.set(row, scale);
+      for (int64_t d = 0; d < width; ++d)
+        y[d] = to_float(e4m3[static_cast<size_t>(d)]);
+    } else if (format == Format::kU8) {
+      mxfp4_quantize(x, 1, width, Mxfp4Rule::kCeil, packed.data(), groups.data());
+      mxfp4_dequantize(packed.data(), groups.data(), 1, width, y);
+      for (size_t g = 0; g < groups.size(); ++g)
+        r.scales.set(row * r.scales.dim(r.scales.rank() - 1) + static_cast<int64_t>(g),
+                     to_float(groups[g]));
+      for (int64_t i = 0; i < width / 2; ++i)
+        r.stored.set(row * (width / 2) + i, packed[static_cast<size_t>(i)]);
+      continue;
+    } else {
+      for (int64_t d = 0; d < width; ++d)
+        y[d] = format == Format::kBf16 ? to_float(bf16_from_float(x[d])) : x[d];
+    }
+    for (int64_t d = 0; d < width; ++d)
+      r.stored.set(row * width + d, y[d]);
+  }
+  return r;
+}
+
+/// A row of keys that no token sees: what is read of it shows.
+void spoil_row(const Rows& keys, int64_t row) {
+  const int64_t elements = keys.stored.dim(keys.stored.rank() - 1);
+  const bool is_float = keys.stored.format() != Format::kU8;
+  for (int64_t i = 0; i < elements; ++i)
+    keys.stored.set(row * elements + i, is_float ? NAN : 0x77);
+}
+
+/// sum over h of w_h relu(q_h . k); w has a factor for each head.
+template <class Weight>
+double exact_logit(const float* q, const float* k, int64_t heads, int64_t width, Weight w) {
+  double logit = 0;
+  for (int64_t h = 0; h < heads; ++h) {
+    double score = 0;
+    for (int64_t d = 0; d < width; ++d)
+      score += double{q[h * width + d]} * double{k[d]};
+    logit += w(h) * std::max(score, 0.0);
+  }
+  return logit;
+}
+
+/// Gate B: |x-y|^2 / (|x|^2 + |y|^2) of logits of normal values, from the rounding of both sides. A
+/// dot product is as exact as its numbers: bf16 3e-7, e4m3 3e-4, e2m1 7e-3; twice that is allowed.
+double full_precision_limit(Format q, Format k) {
+  const auto of = [](Format format) {
+    if (format == Format::kU8) return 1.4e-2;
+    if (format == Format::kE4m3) return 6e-4;
+    return format == Format::kBf16 ? 6e-7 : 1e-11;
+  };
+  return of(q) + of(k);
+}
+
+/// What both contracts have: queries, weights of heads, logits.
+struct Queries {
+  Rows q{};
+  Tensor w{};
+  int64_t heads = 0;
+
+  /// Of the drawn head, which the scale of an e4m3 query multiplies in `w`.
+  double drawn_weight(int64_t t, int64_t h) const { return w.at(t, h) / q.scale(t * heads + h); }
+};
+
+template <class Builder>
+Queries make_queries(Builder& c,
+                     int64_t tokens,
+                     int64_t heads,
+                     int64_t width,
+                     Format format,
+                     const Placement& rows) {
+  Queries out{.heads = heads};
+  out.q = make_rows(c, {tokens, heads}, width, format, RowScales::kElsewhere, rows);
+  out.w = c.input({tokens, heads}, Format::kF32, {}, rows);
+  out.w.fill([&](int64_t i) { return out.w[i] * out.q.scale(i); });
+  return out;
+}
+
+// ---- pages ----
+
+struct PagedShape {
+  CaseSpec spec;
+  int64_t requests;
+  int64_t per_request = 1;  ///< tokens; more than one: an empty request and padding come with them
+  int64_t keys = 200;       ///< that the last token of the longest request sees
+  int64_t heads = 4;
+  int64_t width = 64;
+  Format q = Format::kBf16;
+  Format k = Format::kBf16;
+  int64_t page_size = 64;
+  int64_t columns = 0;  ///< of the logits; 0: as many as keys
+  int64_t gap = 0;
+  int64_t tokens_per_key = 1;  ///< what a token sees: floor((p + 1) / that)
+};
+
+/// Keys that query i of request r sees: the newest token of request 0 sees `keys`.
+int64_t visible(const PagedShape& s, int64_t r, int64_t i) {
+  const int64_t shorter = s.spec.bench ? 0 : r * 37;
+  const int64_t newest = std::max<int64_t>(s.keys * s.tokens_per_key - shorter, 0);
+  return std::max<int64_t>(newest - (s.per_request - 1 - i), 0) / s.tokens_per_key;
+}
+
+void add_paged(CaseList& list, const PagedShape& s) {
+  add_case<IndexLogitsPaged>(list, s.spec, [s](CaseBuilder<IndexLogitsPaged>& c) {
+    // One token a request may be cut; else a request without tokens stands in the middle, and
+    // tokens of no request at the end.
+    const bool cut = s.per_request == 1;
+    if (cut) c.set_batch(s.requests);
+    const int64_t B = cut ? s.requests : s.requests + 1;
+    const int64_t empty = cut ? -1 : s.requests / 2;
+    const int64_t T = s.requests * s.per_request + (cut ? 0 : 2);
+    const int64_t L = s.columns > 0 ? s.columns : s.keys;
+    const int64_t S = s.page_size;
+    const int64_t P = ceil_div(s.keys, S) + 1;
+    const int64_t M = B * P + 3 + ((B * P + 3) % 5 == 0 ? 1 : 0);  // 5 has no factor with it
+    const int64_t per_batch = cut ? 1 : 0;
+    const Placement rows{.row_gap = s.gap, .rows_per_batch = per_batch};
+    const Placement own{.rows_per_batch = per_batch};
+    const Queries queries = make_queries(c, T, s.heads, s.width, s.q, rows);
+    const Rows keys = make_rows(c, {M, S}, s.width, s.k, RowScales::kInOperand, {.row_gap = s.gap});
+
+    const auto request_of = [=](int64_t t) {
+      const int64_t r = t / s.per_request;
+      return empty >= 0 && r >= empty ? r + 1 : r;
+    };
+    const auto length_of = [=](int64_t t) {
+      if (t >= s.requests * s.per_request) return int64_t{0};
+      return visible(s, t / s.per_request, t % s.per_request);
+    };
+    const Tensor lengths = c.input({T}, Format::kI32, {}, own);
+    lengths.fill(length_of);
+    const Tensor offsets = c.input({B + 1}, Format::kI32);
+    offsets.fill([=](int64_t b) { return (empty >= 0 && b > empty ? b - 1 : b) * s.per_request; });
+    const auto page_of = [=](int64_t b, int64_t i) { return (b * P + i) * 5 % M; };
+    std::vector<int64_t> used(static_cast<size_t>(B), 0);
+    for (int64_t t = 0; t < T; ++t) {
+      auto& most = used[static_cast<size_t>(std::min(request_of(t), B - 1))];
+      most = std::max(most, length_of(t));
+    }
+    const Tensor table =
+        c.input({B, P}, Format::kI32, {}, {.row_gap = 1, .rows_per_batch = per_batch});
+    table.fill([&](int64_t i) {
+      const bool in_use = i % P * S < used[static_cast<size_t>(i / P)];
+      return in_use ? page_of(i / P, i % P) : int64_t{0x7B7B7B7B};
+    });
+    for (int64_t b = 0; !s.spec.bench && b < B; ++b) {
+      for (int64_t j = used[static_cast<size_t>(b)]; j < P * S; ++j)
+        spoil_row(keys, page_of(b, j / S) * S + j % S);
+    }
+    const Tensor logits = c.output({T, L}, Format::kF32, rows);
+    c.bind([=](const Binding& at) {
+      View q_offsets = at(offsets);
+      if (cut) q_offsets = slice_rows(q_offsets, 0, at.batch_rows() + 1);
+      return IndexLogitsPaged::Args{.q = at(queries.q.stored),
+                                    .q_scales = at(queries.q.scales),
+                                    .w = at(queries.w),
+                                    .keys = at(keys.stored),
+                                    .key_scales = at(keys.scales),
+                                    .block_table = at(table),
+                                    .q_offsets = q_offsets,
+                                    .lengths = at(lengths),
+                                    .logits = at(logits)};
+    });
+    const auto key_row = [=](int64_t t, int64_t j) {
+      return page_of(request_of(t), j / S) * S + j % S;
+    };
+    c.expect_each(logits, gates::gemm(Format::kF32), [=](int64_t t, int64_t j) {
+      if (j >= length_of(t)) return kHidden;
+      const int64_t row = key_row(t, j);
+      return keys.scale(row) * exact_logit(queries.q.row(t * s.heads), keys.row(row), s.heads,
+                                           s.width, [&](int64_t h) { return queries.w.at(t, h); });
+    });
+    if (T * L < 4096) return;
+    const Gate gate{.diff = full_precision_limit(s.q, s.k)};
+    c.expect_full_precision(logits, gate, [=](int64_t t, int64_t j) {
+      if (j >= length_of(t)) return kHidden;
+      return exact_logit(queries.q.drawn_row(t * s.heads), keys.drawn_row(key_row(t, j)), s.heads,
+                         s.width, [&](int64_t h) { return queries.drawn_weight(t, h); });
+    });
+  });
+}
+
+// ---- one tensor ----
+
+struct RaggedShape {
+  CaseSpec spec;
+  int64_t tokens;
+  int64_t keys;
+  int64_t heads = 4;
+  int64_t width = 64;
+  Format q = Format::kBf16;
+  Format k = Format::kBf16;
+  int64_t gap = 0;
+};
+
+void add_ragged(CaseList& list, const RaggedShape& s) {
+  add_case<IndexLogitsRagged>(list, s.spec, [s](CaseBuilder<IndexLogitsRagged>& c) {
+    c.set_batch(s.tokens);
+    const Placement rows{.row_gap = s.gap, .rows_per_batch = 1};
+    const Queries queries = make_queries(c, s.tokens, s.heads, s.width, s.q, rows);
+    const Rows keys =
+        make_rows(c, {s.keys}, s.width, s.k, RowScales::kInOperand, {.row_gap = s.gap});
+    // Timed: a prompt behind a prefix. Else ranges of all kinds, one of them empty.
+    const auto start_of = [=](int64_t t) -> int64_t {
+      if (s.spec.bench) return 0;
+      return t % 5 == 3 ? -4 : t * 29 % (s.keys / 2 + 1);
+    };
+    const auto end_of = [=](int64_t t) -> int64_t {
+      if (s.spec.bench) return s.keys - s.tokens + t + 1;
+      if (t % 5 == 3) return -7;
+      return s.keys - t * 13 % (s.keys / 2 + 1);
+    };
+    const Tensor starts = c.input({s.tokens}, Format::kI32, {}, {.rows_per_batch = 1});
+    const Tensor ends = c.input({s.tokens}, Format::kI32, {}, {.rows_per_batch = 1});
+    starts.fill(start_of);
+    ends.fill(end_of);
+    const Tensor logits = c.output({s.tokens, s.keys}, Format::kF32, rows);
+    c.bind([=](const Binding& at) {
+      return IndexLogitsRagged::Args{.q = at(queries.q.stored),
+                                     .q_scales = at(queries.q.scales),
+                                     .w = at(queries.w),
+                                     .keys = at(keys.stored),
+                                     .key_scales = at(keys.scales),
+                                     .starts = at(starts),
+                                     .ends = at(ends),
+                                     .logits = at(logits)};
+    });
+    const auto sees = [=](int64_t t, int64_t j) { return start_of(t) <= j && j < end_of(t); };
+    c.expect_each(logits, gates::gemm(Format::kF32), [=](int64_t t, int64_t j) {
+      if (!sees(t, j)) return kHidden;
+      return keys.scale(j) * exact_logit(queries.q.row(t * s.heads), keys.row(j), s.heads, s.width,
+                                         [&](int64_t h) { return queries.w.at(t, h); });
+    });
+    if (s.tokens * s.keys < 4096) return;
+    const Gate gate{.diff = full_precision_limit(s.q, s.k)};
+    c.expect_full_precision(logits, gate, [=](int64_t t, int64_t j) {
+      if (!sees(t, j)) return kHidden;
+      return exact_logit(queries.q.drawn_row(t * s.heads), keys.drawn_row(j), s.heads, s.width,
+                         [&](int64_t h) { return queries.drawn_weight(t, h); });
+    });
+  });
+}
+
+constexpr Format kFormats[] = {Format::kF32, Format::kBf16, Format::kE4m3, Format::kU8};
+
+void add_small_cases(CaseList& list) {
+  for (Format q : kFormats) {
+    for (Format k : kFormats) {
+      const std::string formats = str_cat(format_name(q), "_", format_name(k));
+      add_paged(list, {.spec = {.name = str_cat("b3_q5_", formats)},
+                       .requests = 3,
+                       .per_request = 5,
+                       .keys = 330,
+                       .heads = 6,
+                       .width = 128,
+                       .q = q,
+                       .k = k,
+                       .gap = 4});
+      add_ragged(list, {.spec = {.name = str_cat("t9_l500_", formats)},
+                        .tokens = 9,
+                        .keys = 500,
+                        .heads = 5,
+                        .width = q == k ? 64 : 192,
+                        .q = q,
+                        .k = k,
+                        .gap = 4});
+    }
+  }
+  for (int64_t requests : {0, 1, 2, 3, 7}) {
+    add_paged(list, {.spec = {.name = str_cat("b", requests)}, .requests = requests, .keys = 131});
+  }
+  for (int64_t page_size : {1, 2, 16, 48, 128}) {
+    add_paged(list, {.spec = {.name = str_cat("page", page_size)},
+                     .requests = 2,
+                     .per_request = 3,
+                     .keys = 150,
+                     .k = Format::kE4m3,
+                     .page_size = page_size});
+  }
+  for (int64_t keys : {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 512, 513}) {
+    add_paged(list, {.spec = {.name = str_cat("keys", keys)}, .requests = 2, .keys = keys});
+    add_ragged(list, {.spec = {.name = str_cat("keys", keys)}, .tokens = 3, .keys = keys});
+  }
+  for (int64_t tokens : {0, 1, 2, 15, 16, 17, 33})
+    add_ragged(list, {.spec = {.name = str_cat("t", tokens)}, .tokens = tokens, .keys = 70});
+  for (int64_t heads : {0, 1, 2, 3, 4, 5, 8, 64}) {
+    add_paged(list, {.spec = {.name = str_cat("h", heads)},
+                     .requests = 2,
+                     .keys = 70,
+                     .heads = heads,
+                     .columns = 90});
+  }
+  // Widths that no vector variant takes, but for 1024.
+  for (int64_t width : {1, 2, 3, 31, 32, 96, 100, 1024}) {
+    add_ragged(list, {.spec = {.name = str_cat("width", width)},
+                      .tokens = 3,
+                      .keys = 40,
+                      .width = width,
+                      .q = Format::kF32});
+  }
+  add_paged(list, {.spec = {.name = "wide_rows"},
+                   .requests = 2,
+                   .per_request = 20,
+                   .keys = 100,
+                   .columns = 1100});
+  // The shapes of V4, whose keys stand for four tokens each: some tokens see one key more.
+  add_paged(list, {.spec = {.name = "v4_h64_q9"},
+                   .requests = 2,
+                   .per_request = 9,
+                   .keys = 90,
+                   .heads = 64,
+                   .width = 128,
+                   .q = Format::kU8,
+                   .k = Format::kU8,
+                   .page_size = 16,
+                   .tokens_per_key = 4});
+}
+
+struct Timed {
+  std::string_view model;
+  Format format;
+};
+
+CaseSpec timed(const Timed& m, int64_t tokens, int64_t keys, std::string_view phase) {
+  return {.name = str_cat(m.model, "_", format_name(m.format), "_t", tokens, "_l", keys),
+          .op = "index_logits",
+          .bench = true,
+          .phase = std::string(phase),
+          .columns = str_cat("M=", tokens, ";N=", keys, ";D=128")};
+}
+
+/// 64 heads of 128 channels in all three models. A key of V4 stands for four tokens.
+void add_timed_cases(CaseList& list) {
+  for (const Timed& m : {Timed{"v32", Format::kE4m3}, Timed{"v32", Format::kBf16},
+                         Timed{"v32", Format::kF32}, Timed{"v4", Format::kU8}}) {
+    const int64_t tokens_per_key = m.model == "v4" ? 4 : 1;
+    const auto add = [&](int64_t requests, int64_t per_request, int64_t keys,
+                         std::string_view phase) {
+      add_paged(list, {.spec = timed(m, requests * per_request, keys, phase),
+                       .requests = requests,
+                       .per_request = per_request,
+                       .keys = keys,
+                       .heads = 64,
+                       .width = 128,
+                       .q = m.format,
+                       .k = m.format,
+                       .tokens_per_key = tokens_per_key});
+    };
+    add(1, 1, 32768, "decode");
+    add(8, 1, 8192, "decode");
+    add(1, 256, 16384, "prefill");
+    add_ragged(list, {.spec = timed(m, 256, 16384, "prefill"),
+                      .tokens = 256,
+                      .keys = 16384,
+                      .heads = 64,
+                      .width = 128,
+                      .q = m.format,
+                      .k = m.format});
+  }
+}
+
+}  // namespace
+
+void add_index_logits_cases(CaseList& list) {
+  add_small_cases(list);
+  add_timed_cases(list);
+}
+
+}  // namespace fathom
