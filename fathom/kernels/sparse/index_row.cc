@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/rope/rope/rope_loops.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/elements_avx512.h"
 #include "fathom/kernels/rope/rope/rotate_avx512.h"
 #include "fathom/kernels/sparse/hadamard/hadamard_rows.h"

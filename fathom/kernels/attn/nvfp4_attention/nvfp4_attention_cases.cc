@@ -3,7 +3,7 @@
 #include <cmath>
 #include <memory>
 
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention.h"
 #include "fathom/kernels/conformance/kernel_case.h"

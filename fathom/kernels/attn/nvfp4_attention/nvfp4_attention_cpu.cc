@@ -2,7 +2,7 @@
 #include <cstddef>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention_plan.h"
 #include "fathom/kernels/attn/ragged_attention/online_softmax.h"
 #include "fathom/kernels/core/elements.h"

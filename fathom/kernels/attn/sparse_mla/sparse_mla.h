@@ -18,7 +18,7 @@
 #include <array>
 
 #include "fathom/kernels/attn/lse_base.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 

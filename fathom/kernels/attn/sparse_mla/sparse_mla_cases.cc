@@ -3,7 +3,7 @@
 #include <limits>
 #include <memory>
 
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_case.h"
 

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/attention_sink.h"
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/attn/ragged_attention/online_softmax.h"

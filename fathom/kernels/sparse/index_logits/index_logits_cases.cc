@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_row.h"

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "fathom/formats/block_fp4.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/rope/rope/rope.h"
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
