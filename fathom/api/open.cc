@@ -47,6 +47,7 @@ ModelOptions model_options(const EngineOptions& o) {
   ModelOptions m;
   m.activations = o.dtype.value_or(Format::kBf16);
   m.kv_format = o.kv_cache_dtype;
+  m.indexer_format = o.indexer_dtype;
   m.page_size = o.block_size;
   m.draft = false;  // nothing drafts yet: its layer would only take memory
   m.attention.always_absorbed = o.batch_invariant || o.attention == AttentionChoice::kAbsorbed;

@@ -129,6 +129,9 @@ constexpr OptionInfo kTable[] = {
     option_row<Choice<&O::kv_cache_dtype, kCacheFormats>{}>(
         {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
          "KV cache; auto is the type of the activations"}),
+    option_row<Choice<&O::indexer_dtype, kCacheFormats>{}>(
+        {kNumbers, kEveryUse, "indexer-dtype", "", "",
+         "keys and queries of the indexer of V3.2; auto is fp8_e4m3, as it was trained"}),
     option_row<Count{&O::block_size, 1, 1024}>({kNumbers, kEveryUse, "block-size",
                                             "page-size tokens-per-block", "N",
                                             "tokens of a KV page and of a prefix hit"}),

@@ -50,6 +50,7 @@
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
+#include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 // spec
 #include "fathom/kernels/spec/draft_tree/draft_tree.h"

@@ -28,6 +28,9 @@ struct ModelOptions {
   MoeOptions moe;
 
   Format cache_format() const { return kv_format.value_or(activations); }
+
+  /// e4m3, which the models were trained with, unless said otherwise.
+  Format index_format() const { return indexer_format.value_or(Format::kE4m3); }
 };
 
 /// Errors: InvalidArgument naming option, value and what is expected.

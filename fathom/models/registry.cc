@@ -29,6 +29,7 @@ struct Architecture {
 constexpr Architecture kArchitectures[] = {
     {"DeepseekV2ForCausalLM", make<DeepseekV3>},
     {"DeepseekV3ForCausalLM", make<DeepseekV3>},
+    {"DeepseekV32ForCausalLM", make<DeepseekV3>},
 };
 
 Status option_error(std::string_view name, auto found, std::string_view expected) {
@@ -110,6 +111,19 @@ Status check_memory(const Model& dry, const std::string& title, DeviceKind devic
       " are available", on_gpu ? " on the GPU" : "", "; try a smaller model or `fathom inspect`"));
 }
 
+Status validate_indexer_options(const ModelOptions& o) {
+  const Format keys = o.index_format();
+  if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3) {
+    return option_error("the format of the indexer's keys", format_name(keys), "bf16, f32 or e4m3");
+  }
+  if (o.cache_format() == Format::kE4m3) {
+    return unsupported(
+        "a KV cache in e4m3 with one scale is not for a model with an indexer; "
+        "choose bf16 or f32");
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate_options(const ModelOptions& o, const ModelConfig& c) {
@@ -121,6 +135,7 @@ Status validate_options(const ModelOptions& o, const ModelConfig& c) {
     return option_error("the KV cache format", format_name(kv), "bf16, f32 or e4m3");
   }
   constexpr int64_t kMaxPageSize = 1024;
+  if (c.has_indexer()) FATHOM_TRY(validate_indexer_options(o));
   if (o.page_size < 1 || o.page_size > kMaxPageSize) {
     return option_error("the page size", o.page_size, "1 to 1024 tokens");
   }

@@ -93,7 +93,7 @@ struct AttentionOptions {
   /// One form, absorbed, for every phase: a token then has the same bits whether it was prefilled,
   /// decoded, verified or computed again after preemption.
   bool always_absorbed = false;
-  /// Decode with the fused preparation kernel.
+  /// Decode with the fused preparation kernel, in models that have no indexer.
   bool fused_rope = false;
   /// Keys per chunk C; a multiple of the page size. A bit of the result depends on C.
   int64_t prefill_chunk = 1024;
@@ -159,12 +159,30 @@ Status mla_attend(Exec& ex,
 
 /// The projections of one step, before rotation.
 struct MlaProjected {
+  View q_a;   ///< [T, Lq], the normalised query latent; absent when Lq is 0
   View q;     ///< [T, Nh, Dq], rotary part last
   View c;     ///< [T, Lkv], normalised
   View k_pe;  ///< [T, Dr]
 };
 
+MlaProjected rows_of(const MlaProjected& p, int64_t begin, int64_t count);
+
+/// Errors: InvalidArgument unless chunks of keys are whole pages of the cache.
+Status check_prefill_chunk(const AttentionOptions& options, const CacheRows& cache);
+
 // The parts of mla_attend.
+
+/// Attention of the tokens of a range of the step, in the form that the table gives it; p and o
+/// [T, Nh, Dv] have all tokens of the step, whose keys are written.
+Status mla_attend_range(Exec& ex,
+                        const MlaContext& m,
+                        const MlaWeights& w,
+                        const AttentionBatch& batch,
+                        const TokenRange& range,
+                        bool decode,
+                        const MlaProjected& p,
+                        const CacheRows& cache,
+                        const View& o);
 Result<MlaProjected> mla_project(Exec& ex, const MlaContext& m, const MlaWeights& w, const View& x);
 Status mla_rotate_and_write(Exec& ex,
                             const MlaContext& m,

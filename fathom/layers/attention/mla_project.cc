@@ -38,42 +38,21 @@ bool has_prefix(const TokenRange& range) {
   return false;
 }
 
-MlaProjected rows_of(const MlaProjected& p, int64_t begin, int64_t count) {
-  return {.q = slice_rows(p.q, begin, count),
-          .c = slice_rows(p.c, begin, count),
-          .k_pe = slice_rows(p.k_pe, begin, count)};
-}
-
 // The cache as tokens [begin, begin + count) of the step write it.
 CacheRows written_by(const CacheRows& cache, int64_t begin, int64_t count) {
   return {.rows = cache.rows, .slots = slice_rows(cache.slots, begin, count)};
 }
 
-Status attend_range(Exec& ex,
-                    const MlaContext& m,
-                    const MlaWeights& w,
-                    const AttentionBatch& batch,
-                    const TokenRange& range,
-                    AttentionForm form,
-                    const MlaProjected& all,
-                    const CacheRows& cache,
-                    const View& o_all) {
-  if (range.num_tokens == 0) return {};
-  ArenaScope arena(*ex.activations);
-  const MlaProjected p = rows_of(all, range.token_begin, range.num_tokens);
-  const View o = slice_rows(o_all, range.token_begin, range.num_tokens);
-  switch (form) {
-    case AttentionForm::kMha:
-      return mla_prefill_mha(ex, m, w, range, p, o);
-    case AttentionForm::kChunked:
-      return mla_prefill_chunked(ex, m, w, range, p, cache.rows, o);
-    case AttentionForm::kAbsorbed:
-    case AttentionForm::kFusedRope:
-      break;
-  }
-  return mla_decode_absorbed(ex, m, w, range, form, p,
-                             slice_rows(batch.positions, range.token_begin, range.num_tokens),
-                             written_by(cache, range.token_begin, range.num_tokens), o);
+AttentionForm form_of(const MlaContext& m,
+                      const TokenRange& range,
+                      bool decode,
+                      const CacheRows& cache,
+                      const View& x) {
+  const AttentionCall call = decode ? AttentionCall{.decode = true}
+                                    : AttentionCall{.has_prefix = has_prefix(range),
+                                                    .exact_cache = cache.rows.format == x.format,
+                                                    .num_tokens = range.num_tokens};
+  return kAttentionRows[choose_attention(call, m.options)].form;
 }
 
 }  // namespace
@@ -110,6 +89,48 @@ std::string explain_attention(const AttentionCall& call, const AttentionOptions&
   return out;
 }
 
+MlaProjected rows_of(const MlaProjected& p, int64_t begin, int64_t count) {
+  return {.q_a = p.q_a.present() ? slice_rows(p.q_a, begin, count) : View{},
+          .q = slice_rows(p.q, begin, count),
+          .c = slice_rows(p.c, begin, count),
+          .k_pe = slice_rows(p.k_pe, begin, count)};
+}
+
+Status check_prefill_chunk(const AttentionOptions& options, const CacheRows& cache) {
+  if (options.prefill_chunk >= 1 && options.prefill_chunk % cache.rows.dim(1) == 0) return {};
+  return invalid_argument(str_cat("prefill chunk is ", options.prefill_chunk,
+                                  " keys, expected a multiple of the page size ",
+                                  cache.rows.dim(1)));
+}
+
+Status mla_attend_range(Exec& ex,
+                        const MlaContext& m,
+                        const MlaWeights& w,
+                        const AttentionBatch& batch,
+                        const TokenRange& range,
+                        bool decode,
+                        const MlaProjected& all,
+                        const CacheRows& cache,
+                        const View& o_all) {
+  if (range.num_tokens == 0) return {};
+  ArenaScope arena(*ex.activations);
+  const MlaProjected p = rows_of(all, range.token_begin, range.num_tokens);
+  const View o = slice_rows(o_all, range.token_begin, range.num_tokens);
+  const AttentionForm form = form_of(m, range, decode, cache, p.q);
+  switch (form) {
+    case AttentionForm::kMha:
+      return mla_prefill_mha(ex, m, w, range, p, o);
+    case AttentionForm::kChunked:
+      return mla_prefill_chunked(ex, m, w, range, p, cache.rows, o);
+    case AttentionForm::kAbsorbed:
+    case AttentionForm::kFusedRope:
+      break;
+  }
+  return mla_decode_absorbed(ex, m, w, range, form, p,
+                             slice_rows(batch.positions, range.token_begin, range.num_tokens),
+                             written_by(cache, range.token_begin, range.num_tokens), o);
+}
+
 // DeepSeek-V2 report, eq. 9 to 15: down to the latents, normalise, up to the queries.
 Result<MlaProjected> mla_project(Exec& ex,
                                  const MlaContext& m,
@@ -129,9 +150,10 @@ Result<MlaProjected> mla_project(Exec& ex,
   FATHOM_TRY(linear_rows_of(ex, "fused_qkv_a_proj_with_mqa", parts, x, w.q_kv_a, a,
                             LinearUse::kLatentDown));
 
+  View q_a;
   View q = slice_cols(a, 0, first, latent_q ? "T,Lq" : "T,Nh*Dq");
   if (latent_q) {
-    FATHOM_ASSIGN(const View q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
+    FATHOM_ASSIGN(q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
     FATHOM_TRY(rms_norm(ex, "q_a_layernorm", q, w.q_a_norm, q_a, kLatentNormEps));
     FATHOM_ASSIGN(q, arena.tensor({T, s.Nh * s.Dq()}, x.format, "T,Nh*Dq"));
     FATHOM_TRY(linear(ex, "q_b_proj", q_a, w.q_b, q));
@@ -141,7 +163,8 @@ Result<MlaProjected> mla_project(Exec& ex,
   const View latent = slice_cols(a, first, s.Lkv, "T,Lkv");
   FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lkv}, x.format, "T,Lkv"));
   FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", latent, w.kv_a_norm, c, kLatentNormEps));
-  return MlaProjected{.q = reshape(q, {T, s.Nh, s.Dq()}, "T,Nh,Dq"),
+  return MlaProjected{.q_a = q_a,
+                      .q = reshape(q, {T, s.Nh, s.Dq()}, "T,Nh,Dq"),
                       .c = c,
                       .k_pe = slice_cols(a, first + s.Lkv, s.Dr, "T,Dr")};
 }
@@ -174,25 +197,12 @@ Status mla_attend(Exec& ex,
                   const View& y) {
   const int64_t T = x.dim(0);
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
-  if (m.options.prefill_chunk < 1 || m.options.prefill_chunk % cache.rows.dim(1) != 0) {
-    return invalid_argument(str_cat("prefill chunk is ", m.options.prefill_chunk,
-                                    " keys, expected a multiple of the page size ",
-                                    cache.rows.dim(1)));
-  }
+  FATHOM_TRY(check_prefill_chunk(m.options, cache));
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);
-  const AttentionForm prefill_form =
-      kAttentionRows[choose_attention({.has_prefix = has_prefix(batch.prefill),
-                                       .exact_cache = cache.rows.format == x.format,
-                                       .num_tokens = batch.prefill.num_tokens},
-                                      m.options)]
-          .form;
-  const AttentionForm decode_form =
-      kAttentionRows[choose_attention({.decode = true}, m.options)].form;
-
   FATHOM_ASSIGN(const MlaProjected p, mla_project(ex, m, w, x));
   // The fused form rotates and writes the decode tokens itself; they follow the prefill tokens.
-  const bool fused = decode_form == AttentionForm::kFusedRope;
+  const bool fused = form_of(m, batch.decode, true, cache, x) == AttentionForm::kFusedRope;
   const int64_t rotated = fused ? batch.prefill.num_tokens : T;
   if (rotated > 0 || !fused) {
     FATHOM_TRY(mla_rotate_and_write(ex, m, rows_of(p, 0, rotated),
@@ -207,11 +217,11 @@ Status mla_attend(Exec& ex,
   const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
   {
     PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kPrefill);
-    FATHOM_TRY(attend_range(ex, m, w, batch, batch.prefill, prefill_form, p, cache, heads));
+    FATHOM_TRY(mla_attend_range(ex, m, w, batch, batch.prefill, false, p, cache, heads));
   }
   {
     PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kDecode);
-    FATHOM_TRY(attend_range(ex, m, w, batch, batch.decode, decode_form, p, cache, heads));
+    FATHOM_TRY(mla_attend_range(ex, m, w, batch, batch.decode, true, p, cache, heads));
   }
   return linear(ex, "o_proj", o, w.o, y);
 }

@@ -18,6 +18,7 @@ constexpr int64_t kMaxHidden = 65'536;
 constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxVocab = 1'048'576;
 constexpr int64_t kMaxHeadDim = 4096;
+constexpr int64_t kMaxIndexHeadDim = 1024;  // a row of the indexer's kernels
 constexpr int64_t kMaxIntermediate = 1'048'576;
 constexpr int64_t kMaxPositions = 1ll << 24;
 constexpr int64_t kMaxRotaryNumbers = 1ll << 28;  // of the table: 1 GiB in float32
@@ -31,7 +32,7 @@ struct KnownType {
 constexpr KnownType kKnownTypes[] = {
     {"deepseek_v2", "DeepseekV2ForCausalLM", true},
     {"deepseek_v3", "DeepseekV3ForCausalLM", true},
-    {"deepseek_v32", "DeepseekV32ForCausalLM", false},
+    {"deepseek_v32", "DeepseekV32ForCausalLM", true},
     {"deepseek_v4", "DeepseekV4ForCausalLM", false},
 };
 
@@ -102,6 +103,13 @@ void read_attention(ConfigReader& in, ModelConfig& c) {
   }
 }
 
+void read_indexer(ConfigReader& in, ModelConfig& c) {
+  if (c.model_type != "deepseek_v32") return;
+  c.index_n_heads = in.integer("index_n_heads", 1, kMaxHeads);
+  c.index_head_dim = in.integer("index_head_dim", 2, kMaxIndexHeadDim);
+  c.index_topk = in.integer("index_topk", 1, kMaxPositions);
+}
+
 TopkMethod read_topk_method(ConfigReader& in, bool is_v3) {
   const std::string name = in.text_or("topk_method", is_v3 ? "noaux_tc" : "greedy");
   if (name == "greedy") return TopkMethod::kGreedy;
@@ -114,7 +122,7 @@ TopkMethod read_topk_method(ConfigReader& in, bool is_v3) {
 }
 
 void read_experts(ConfigReader& in, ModelConfig& c) {
-  const bool is_v3 = c.model_type == "deepseek_v3";
+  const bool is_v3 = c.model_type != "deepseek_v2";
   c.n_routed_experts = in.integer_or("n_routed_experts", 1, kMaxExperts, 0);
   if (c.n_routed_experts == 0) return;
   c.n_shared_experts = in.integer_or("n_shared_experts", 0, kMaxExperts, 0);
@@ -199,6 +207,19 @@ Status contradiction(std::string_view what,
   return corrupt(str_cat(what, ": ", key, " is ", found, ", expected ", expected));
 }
 
+Status validate_indexer(const ModelConfig& c, std::string_view what) {
+  if (c.q_lora_rank == 0) {
+    return contradiction(what, "q_lora_rank", 0,
+                         "the rank of the query latent, which the indexer reads");
+  }
+  if (c.index_head_dim < c.qk_rope_head_dim) {
+    return contradiction(what, "index_head_dim", c.index_head_dim,
+                         str_cat("at least ", c.qk_rope_head_dim,
+                                 " (qk_rope_head_dim), the channels that are rotated"));
+  }
+  return {};
+}
+
 Status validate_experts(const ModelConfig& c, std::string_view what) {
   if (c.num_experts_per_tok > c.n_routed_experts) {
     return contradiction(what, "num_experts_per_tok", c.num_experts_per_tok,
@@ -275,6 +296,10 @@ SymbolTable ModelConfig::symbols() const {
     s.set("Ns", n_shared_experts);
     s.set("G", n_group);
   }
+  if (has_indexer()) {
+    s.set("Hi", index_n_heads);
+    s.set("Di", index_head_dim);
+  }
   s.set("V", vocab_size);
   return s;
 }
@@ -305,6 +330,7 @@ Status validate_config(const ModelConfig& c, std::string_view what) {
     return contradiction(what, "rope_scaling: beta_fast", c.rope_scaling.beta_fast,
                          str_cat("at least ", c.rope_scaling.beta_slow, " (beta_slow)"));
   }
+  if (c.has_indexer()) FATHOM_TRY(validate_indexer(c, what));
   return c.n_routed_experts > 0 ? validate_experts(c, what) : Status{};
 }
 
@@ -320,6 +346,7 @@ Result<ModelConfig> parse_config(const Json& json, std::string_view what) {
   ModelConfig config;
   read_type(in, config);
   read_attention(in, config);
+  read_indexer(in, config);
   read_experts(in, config);
   read_rope(in, config);
   read_rest(in, config);

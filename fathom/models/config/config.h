@@ -6,6 +6,7 @@
 //   Lkv  kv_lora_rank            G     expert groups
 //   Dn   qk_nope_head_dim        Dr    qk_rope_head_dim
 //   Dq   Dn + Dr                 Dv    v_head_dim
+//   Hi   index_n_heads           Di    index_head_dim
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,11 @@ struct ModelConfig {
   bool norm_topk_prob = false;
   double routed_scaling_factor = 1.0;
 
+  // DeepSeek-V3.2: which keys a token attends to.
+  int64_t index_n_heads = 0;
+  int64_t index_head_dim = 0;
+  int64_t index_topk = 0;  ///< 0: no indexer, every key
+
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 0;
   double rope_theta = 10000.0;
@@ -76,6 +82,8 @@ struct ModelConfig {
   int64_t num_nextn_predict_layers = 0;  ///< draft layers, stored after the main ones
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
+
+  bool has_indexer() const { return index_topk > 0; }
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
 

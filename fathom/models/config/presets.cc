@@ -5,7 +5,7 @@
 namespace fathom {
 namespace {
 
-// Sizes: config.json of deepseek-ai/DeepSeek-V2-Lite, -V2, -V3, -R1, -V3.1.
+// Sizes: config.json of deepseek-ai/DeepSeek-V2-Lite, -V2, -V3, -R1, -V3.1, -V3.2.
 ModelConfig base(std::string_view type, std::string_view architecture) {
   ModelConfig c;
   c.model_type = type;
@@ -83,6 +83,16 @@ ModelConfig v3() {
   return c;
 }
 
+ModelConfig v32() {
+  ModelConfig c = v3();
+  c.model_type = "deepseek_v32";
+  c.architecture = "DeepseekV32ForCausalLM";
+  c.index_n_heads = 64;
+  c.index_head_dim = 128;
+  c.index_topk = 2048;
+  return c;
+}
+
 struct PresetRow {
   std::string_view name;
   ModelConfig (*config)();
@@ -114,12 +124,12 @@ constexpr FormatRow kFormats[] = {
     {"w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)},
 };
 
-// V3, R1 and V3.1 are published in FP8; V3.1's scales are powers of two, stored as float32.
+// V3, R1, V3.1 and V3.2 are published in FP8; V3.1's scales are powers of two, stored as float32.
 constexpr PresetRow kPresets[] = {
     {"deepseek-r1-nvfp4", v3, kNvfp4}, {"deepseek-v3-fp8", v3, kFp8},
     {"deepseek-v3", v3, kFp8},         {"deepseek-r1", v3, kFp8},
     {"deepseek-v2", v2, kBf16},        {"deepseek-v2-lite", v2_lite, kBf16},
-    {"deepseek-v3.1", v3, kFp8},
+    {"deepseek-v3.1", v3, kFp8},       {"deepseek-v3.2", v32, kFp8},
 };
 
 Format format_of(const PresetFormats& f, const WeightSpec& spec) {

@@ -8,6 +8,7 @@
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/phase_scope.h"
+#include "fathom/models/deepseek/deepseek_v32.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -153,6 +154,7 @@ Status declare_layer(
   w.is_moe = c.is_moe_layer(index);
   FATHOM_TRY(plan.vector(p + "input_layernorm.weight", "H", WeightRole::kNorm, &w.input_norm));
   FATHOM_TRY(declare_attention(plan, c, o.activations, p + "self_attn.", w.attn));
+  if (c.has_indexer()) FATHOM_TRY(declare_indexer(plan, p + "self_attn.", w.indexer));
   FATHOM_TRY(
       plan.vector(p + "post_attention_layernorm.weight", "H", WeightRole::kNorm, &w.post_norm));
   if (w.is_moe) return declare_moe(plan, c, o.moe, p + "mlp.", w.moe);
@@ -165,6 +167,10 @@ DeepseekV3::DeepseekV3(ModelConfig config, ModelOptions options)
   has_draft_ = options_.draft && config_.num_nextn_predict_layers > 0;
   context_.mla.shape = mla_shape(config_);
   context_.mla.options = options_.attention;
+  if (config_.has_indexer()) {
+    context_.dsa = dsa_context(config_, options_);
+    context_.mla.options.fused_rope = false;  // keys are written before they are chosen
+  }
   context_.moe.shape = moe_shape(config_);
   context_.moe.options = options_.moe;
   context_.eps = static_cast<float>(config_.rms_norm_eps);
@@ -211,18 +217,35 @@ CacheLayout DeepseekV3::cache_layout() const {
                     .rows = options_.page_size,
                     .codec = latent_codec(options_.cache_format(), config_.kv_width())};
   std::iota(latent.layers.begin(), latent.layers.end(), 0);
-  return {.block_tokens = options_.page_size, .groups = {std::move(latent)}};
+  CacheLayout layout{.block_tokens = options_.page_size, .groups = {}};
+  std::vector<int> indexed = config_.has_indexer() ? latent.layers : std::vector<int>{};
+  layout.groups.push_back(std::move(latent));
+  if (!indexed.empty()) layout.groups.push_back(index_group(config_, options_, std::move(indexed)));
+  return layout;
 }
 
 // ---- 2. The layer. DeepSeek-V3 report, section 2.1 and figure 2.
+
+namespace {
+
+Status attend(
+    Exec& ex, const LayerContext& m, const DecoderLayer& w, const Batch& batch, Hidden& h) {
+  const auto layer = static_cast<size_t>(w.index);
+  const CacheRows latents = batch.rows_of(0, layer);
+  if (!w.indexer.present())
+    return mla_attend(ex, m.mla, w.attn, batch.attention, latents, h.normed, h.branch);
+  return dsa_attend(ex, m.mla, m.dsa, w.attn, w.indexer, batch.attention, latents,
+                    index_rows(batch, layer), h.normed, h.branch, batch.probe, w.index);
+}
+
+}  // namespace
 
 Status decoder_layer(
     Exec& ex, const LayerContext& m, const DecoderLayer& w, const Batch& batch, Hidden& h) {
   Scope scope(ex.recorder, "layer", w.index);
   FATHOM_TRY(add_norm(ex, "input_layernorm", h, w.input_norm, m.eps));
   tap(batch.probe, "layer.input", w.index, h.residual);
-  FATHOM_TRY(mla_attend(ex, m.mla, w.attn, batch.attention,
-                        batch.rows_of(0, static_cast<size_t>(w.index)), h.normed, h.branch));
+  FATHOM_TRY(attend(ex, m, w, batch, h));
   h.pending = true;
   FATHOM_TRY(add_norm(ex, "post_attention_layernorm", h, w.post_norm, m.eps));
   Scope mlp_scope(ex.recorder, "mlp");

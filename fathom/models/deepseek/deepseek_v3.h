@@ -1,9 +1,10 @@
-// DeepSeek-V2-Lite, V2, V3, R1 and V3.1: MLA, DeepSeekMoE, and the draft layer of the V3 family.
-// What tells them apart stands in their configuration.
+// DeepSeek-V2-Lite, V2, V3, R1, V3.1 and V3.2: MLA, DeepSeekMoE, the draft layer of the V3 family,
+// and the indexer of V3.2 (deepseek_v32.h). What tells them apart stands in their configuration.
 #pragma once
 
 #include <vector>
 
+#include "fathom/layers/attention/dsa.h"
 #include "fathom/layers/norm.h"
 #include "fathom/models/model.h"
 
@@ -16,13 +17,15 @@ struct DecoderLayer {
   View input_norm;
   View post_norm;
   MlaWeights attn;
-  MlpWeights mlp;  ///< dense layers
-  MoeWeights moe;  ///< expert layers
+  IndexerWeights indexer;  ///< of V3.2, else absent
+  MlpWeights mlp;          ///< dense layers
+  MoeWeights moe;          ///< expert layers
 };
 
 /// What all layers of a model share.
 struct LayerContext {
   MlaContext mla;
+  DsaContext dsa;  ///< of models with an indexer
   MoeContext moe;
   float eps = 1e-6f;
 };

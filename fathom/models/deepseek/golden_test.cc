@@ -21,6 +21,7 @@ std::string model_dir(const std::string& name) {
 ModelOptions f32_options() {
   ModelOptions o;
   o.activations = Format::kF32;
+  o.indexer_format = Format::kF32;  // of models that have one
   return o;
 }
 
@@ -157,9 +158,123 @@ TEST_P(GoldenModel, GreedyDecodingFollowsTheGoldenTokens) {
   }
 }
 
+// ---- DeepSeek-V3.2 ----
+
+/// Prompt 3: 300 tokens, of which 32 are chosen.
+class SparseGolden : public testing::Test {
+ protected:
+  std::string dir_ = model_dir("micro-v32");
+  Golden golden_{dir_ + "/golden.safetensors"};
+  std::vector<int32_t> tokens_ = golden_.ints("p3.input_ids");
+};
+
+TEST_F(SparseGolden, KeysOfEveryTokenAreThoseOfTheReference) {
+  ModelRunner runner(dir_, f32_options());
+  const ModelConfig& config = runner.model().config();
+  const auto topk = static_cast<size_t>(config.index_topk);
+  Taps taps;
+  runner.prefill(tokens_, 0, &taps.probe);
+  for (int l = 0; l < static_cast<int>(config.num_hidden_layers); ++l) {
+    // The runner's pages are in order, so a slot is a position.
+    auto slots = taps.get<int32_t>(str_cat("indexer.slots.", l));
+    auto expected = golden_.ints(str_cat("indexer.layer", l, ".ids"));
+    ASSERT_EQ(slots.size(), tokens_.size() * topk);
+    // Rows with fewer keys than are chosen are filled up by each in its own way.
+    const auto first = static_cast<int64_t>((topk - 1) * topk);
+    slots.erase(slots.begin(), slots.begin() + first);
+    expected.erase(expected.begin(), expected.begin() + first);
+    EXPECT_EQ(slots, expected) << "layer " << l;
+  }
+}
+
+TEST_F(SparseGolden, EveryCutOfThePromptGivesTheSameLogits) {
+  ModelRunner runner(dir_, f32_options());
+  const auto whole = runner.prefill(tokens_).row(static_cast<int64_t>(tokens_.size()) - 1);
+  const auto pages = ModelRunner::page_list(0, ModelRunner::kPages);
+  const std::span all(tokens_);
+  for (size_t cut = 1; cut < tokens_.size(); cut += 7) {
+    runner.poison_pages();
+    runner.step({{.tokens = all.first(cut), .cached = 0, .pages = pages}}, {});
+    const StepResult rest = runner.prefill(tokens_, static_cast<int64_t>(cut));
+    EXPECT_LE(max_difference(rest.row(static_cast<int64_t>(tokens_.size() - cut) - 1), whole),
+              1e-4f)
+        << "cut at " << cut;
+  }
+}
+
+TEST_F(SparseGolden, ATokenAtATimeGivesTheLogitsOfThePrompt) {
+  ModelRunner runner(dir_, f32_options());
+  const StepResult whole = runner.prefill(tokens_);
+  runner.poison_pages();
+  float worst = 0;
+  for (size_t i = 0; i < 80; ++i) {
+    const StepResult one = runner.decode(tokens_[i], static_cast<int64_t>(i));
+    worst = std::max(worst, max_difference(one.row(0), whole.row(static_cast<int64_t>(i))));
+  }
+  EXPECT_LE(worst, 1e-4f);
+}
+
+TEST_F(SparseGolden, BatchInvariantStepsHaveTheSameBitsHoweverTheyAreCut) {
+  ModelOptions options;  // bf16, indexer in e4m3
+  options.attention.always_absorbed = true;
+  ModelRunner runner(dir_, options);
+  const auto last = static_cast<int64_t>(tokens_.size()) - 1;
+  const auto whole = runner.prefill(tokens_).row(last);
+  const auto pages = ModelRunner::page_list(0, ModelRunner::kPages);
+  for (const size_t cut : {1u, 31u, 33u, 64u, 200u, 299u}) {
+    runner.poison_pages();
+    runner.step({{.tokens = std::span(tokens_).first(cut), .cached = 0, .pages = pages}}, {});
+    const StepResult rest = runner.prefill(tokens_, static_cast<int64_t>(cut));
+    EXPECT_EQ(rest.row(last - static_cast<int64_t>(cut)), whole) << "cut at " << cut;
+  }
+}
+
+// One request above index_topk and one below, in either range: each gets the bits that it has
+// alone.
+TEST_F(SparseGolden, NeighboursOfOtherLengthsChangeNothing) {
+  ModelRunner runner(dir_, f32_options());
+  const auto long_pages = ModelRunner::page_list(0, 8);
+  const auto short_pages = ModelRunner::page_list(8, 8);
+  const std::span all(tokens_);
+  const SequenceStep long_prompt{.tokens = all, .cached = 0, .pages = long_pages};
+  const SequenceStep short_prompt{.tokens = all.first(20), .cached = 0, .pages = short_pages};
+  const auto long_alone = runner.step({long_prompt}, {}).row(0);
+  const auto short_alone = runner.step({short_prompt}, {}).row(0);
+  runner.poison_pages();
+  const StepResult both = runner.step({long_prompt, short_prompt}, {});
+  EXPECT_EQ(both.row(0), long_alone);
+  EXPECT_LE(max_difference(both.row(1), short_alone), 1e-5f);
+
+  const int32_t next = tokens_[20];
+  const auto last = static_cast<int64_t>(tokens_.size());
+  const SequenceStep long_next{.tokens = {&next, 1}, .cached = last, .pages = long_pages};
+  const SequenceStep short_next{.tokens = {&next, 1}, .cached = 20, .pages = short_pages};
+  const auto long_decoded = runner.step({}, {long_next}).row(0);
+  const auto short_decoded = runner.step({}, {short_next}).row(0);
+  const StepResult decoded = runner.step({}, {short_next, long_next});
+  EXPECT_EQ(decoded.row(0), short_decoded);
+  EXPECT_EQ(decoded.row(1), long_decoded);
+}
+
+// What the checkpoints were trained with: Hadamard transform and e4m3 in the indexer, bf16
+// elsewhere.
+TEST_F(SparseGolden, QuantisedIndexerKeepsMostFirstChoices) {
+  ModelRunner runner(dir_);
+  const auto ids = golden_.ints("p3.top_ids");
+  const StepResult result = runner.prefill(tokens_);
+  int64_t equal = 0;
+  const auto rows = static_cast<int64_t>(tokens_.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = result.row(r);
+    const auto best = std::max_element(row.begin(), row.end()) - row.begin();
+    equal += best == ids[static_cast<size_t>(16 * r)] ? 1 : 0;
+  }
+  EXPECT_GE(equal, rows * 85 / 100);
+}
+
 INSTANTIATE_TEST_SUITE_P(Micro,
                          GoldenModel,
-                         testing::Values("micro-v2-lite", "micro-v2", "micro-v3"),
+                         testing::Values("micro-v2-lite", "micro-v2", "micro-v3", "micro-v32"),
                          [](const auto& p) {
                            std::string name = p.param;
                            std::replace(name.begin(), name.end(), '-', '_');

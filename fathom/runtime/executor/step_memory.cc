@@ -128,9 +128,18 @@ void take_larger(MemoryNeeds& needs, const MemoryNeeds& pass) {
 Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
   const CacheLayout layout = model.cache_layout();
   const AttentionOptions& attention = model.options().attention;
-  const std::vector<BatchShape> steps =
-      shape.gpu == nullptr ? largest_steps(shape, attention.prefill_chunk)
-                           : largest_gpu_steps(shape, attention, layout.block_tokens);
+  const auto steps_of = [&](const StepShape& s) {
+    return s.gpu == nullptr ? largest_steps(s, attention.prefill_chunk)
+                            : largest_gpu_steps(s, attention, layout.block_tokens);
+  };
+  std::vector<BatchShape> steps = steps_of(shape);
+  // Up to index_topk tokens a sequence is attended to in another form.
+  if (const int64_t topk = model.config().index_topk; topk > 0 && topk < shape.max_model_len) {
+    StepShape dense = shape;
+    dense.max_model_len = topk;
+    const std::vector<BatchShape> more = steps_of(dense);
+    steps.insert(steps.end(), more.begin(), more.end());
+  }
   DryRunOptions options{
       .num_threads = shape.num_threads, .kernels = shape.kernels, .gpu = shape.gpu};
   MemoryNeeds needs;

@@ -1,0 +1,79 @@
+// From what an indexer chose to what attention reads: how many rows of the cache a token sees, and
+// the slots of the rows that were chosen for it.
+#pragma once
+
+#include <array>
+
+#include "fathom/kernels/core/kernel_set/variants.h"
+
+namespace fathom {
+
+/// Rows of a cache group that a token sees, its own among them once it is complete.
+///
+///   rows[t] = floor((positions[t] + 1) / tokens_per_row)
+///
+/// tokens_per_row: 1 for DeepSeek-V3.2, 4 and 128 for the compressed rows of V4.
+/// Errors: InvalidArgument for a position below 0 or tokens_per_row below 1.
+/// Source: DeepSeek-V4, attention: a query sees the rows whose last token is not behind it.
+struct VisibleRows {
+  static constexpr KernelInfo kInfo{
+      .name = "visible_rows",
+      .signature = "positions[T]:i32 -> rows[T]:i32",
+      .limits = "",
+      .equation = "rows = floor((positions + 1) / tokens_per_row)",
+      .source = "DeepSeek-V3.2 and V4, causal mask of the indexer",
+      .flops = "0",
+      .outside = "lengths of what an indexer scores (DeepSeek-V3.2, V4)",
+  };
+
+  struct Args {
+    View positions, rows;
+    int64_t tokens_per_row = 1;
+  };
+
+  static constexpr auto operands(const Args& a) { return std::array{&a.positions, &a.rows}; }
+
+  static Cost cost(const Args&) { return {}; }
+
+  static Status check(const Args& a);
+};
+
+/// Slots of chosen rows in a paged cache.
+///
+///   slots[t,j] = block_table[b, ids[t,j] / S] * S + ids[t,j] % S,  -1 where ids[t,j] is -1
+///
+/// Request b owns tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one belong to no
+/// request and get -1. S = page_rows. ids may be strided in tokens; slots may be ids itself.
+/// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, an id outside
+/// [-1, P*S), and page_rows below 1. Source: DeepSeek-V3.2, page_table of the token selection.
+struct IndexSlots {
+  static constexpr KernelInfo kInfo{
+      .name = "index_slots",
+      .signature = "ids[T,K]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 -> slots[T,K]:i32",
+      .limits = "B1==B+1",
+      .equation = "slots = block_table[b, ids / S] * S + ids % S",
+      .source = "DeepSeek-V3.2, token selection",
+      .flops = "0",
+      .outside = "rows that attention reads, of those an indexer chose (DeepSeek-V3.2, V4)",
+  };
+
+  struct Args {
+    View ids, block_table, q_offsets, slots;
+    int64_t page_rows = 1;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.ids, &a.block_table, &a.q_offsets, &a.slots};
+  }
+
+  static Cost cost(const Args&) { return {}; }
+
+  /// An entry of the table for each id.
+  static void bytes(const Args& a, Cost& cost);
+  static Status check(const Args& a);
+};
+
+extern const VariantTable<VisibleRows> visible_rows_cpu;
+extern const VariantTable<IndexSlots> index_slots_cpu;
+
+}  // namespace fathom

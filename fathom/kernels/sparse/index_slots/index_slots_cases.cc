@@ -1,0 +1,104 @@
+#include <algorithm>
+#include <cmath>
+
+#include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/sparse/index_slots/index_slots.h"
+
+namespace fathom {
+namespace {
+
+void add_visible(CaseList& list, int64_t tokens, int64_t per_row, std::string_view phase = "") {
+  const CaseSpec spec{.name = str_cat("t", tokens, "_r", per_row),
+                      .op = "visible_rows",
+                      .bench = !phase.empty(),
+                      .phase = std::string(phase),
+                      .columns = str_cat("M=", tokens)};
+  add_case<VisibleRows>(list, spec, [=](CaseBuilder<VisibleRows>& c) {
+    c.set_batch(tokens);
+    const RowPlacement own{.row_gap = 0, .rows_per_batch = 1};
+    const Tensor positions = c.input({tokens}, Format::kI32, {}, own);
+    positions.fill([=](int64_t t) { return t * 37 % (5 * per_row + 3); });
+    const Tensor rows = c.output({tokens}, Format::kI32, own);
+    c.bind([=](const Binding& at) {
+      return VisibleRows::Args{
+          .positions = at(positions), .rows = at(rows), .tokens_per_row = per_row};
+    });
+    c.expect_rows(rows, gates::exact(), [=](int64_t t, std::span<double> out) {
+      out[0] = std::floor((positions[t] + 1) / static_cast<double>(per_row));
+    });
+  });
+}
+
+struct Shape {
+  int64_t requests;
+  int64_t queries;  ///< of each request but the first, which has none if there are several
+  int64_t k;
+  int64_t pages;
+  int64_t page_rows;
+  int64_t behind = 0;  ///< tokens of no request
+};
+
+void add_slots(CaseList& list, const Shape& s, std::string_view phase = "") {
+  const int64_t with_queries = s.requests > 1 ? s.requests - 1 : s.requests;
+  const int64_t tokens = with_queries * s.queries + s.behind;
+  const CaseSpec spec{.name = str_cat("b", s.requests, "_q", s.queries, "_k", s.k, "_p", s.pages,
+                                      "x", s.page_rows, s.behind > 0 ? "_padded" : ""),
+                      .op = "index_slots",
+                      .bench = !phase.empty(),
+                      .phase = std::string(phase),
+                      .columns = str_cat("M=", tokens, ";B=", s.requests, ";topk=", s.k)};
+  add_case<IndexSlots>(list, spec, [=](CaseBuilder<IndexSlots>& c) {
+    const Tensor ids = c.input({tokens, s.k}, Format::kI32, {}, {.row_gap = 3});
+    ids.fill([=](int64_t i) {
+      return i % 7 == 5 ? -1 : i * 7919 % std::max<int64_t>(s.pages * s.page_rows, 1);
+    });
+    const Tensor table = c.input({s.requests, s.pages}, Format::kI32, {}, {.row_gap = 2});
+    table.fill([](int64_t i) { return i * 31 % 1009; });
+    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
+    begins.fill(
+        [=](int64_t b) { return s.queries * (s.requests > 1 ? std::max<int64_t>(b - 1, 0) : b); });
+    const Tensor slots = c.output({tokens, s.k}, Format::kI32, {.row_gap = 1});
+    c.bind([=](const Binding& at) {
+      return IndexSlots::Args{.ids = at(ids),
+                              .block_table = at(table),
+                              .q_offsets = at(begins),
+                              .slots = at(slots),
+                              .page_rows = s.page_rows};
+    });
+    c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
+      const int64_t nth = s.queries == 0 ? with_queries : t / s.queries;
+      const int64_t b = s.requests > 1 ? nth + 1 : nth;
+      for (int64_t j = 0; j < s.k; ++j) {
+        const double id = ids.at(t, j);
+        const double page = std::floor(id / static_cast<double>(s.page_rows));
+        out[static_cast<size_t>(j)] = id < 0 || b >= s.requests
+                                          ? -1
+                                          : id + (table.at(b, static_cast<int64_t>(page)) - page) *
+                                                     static_cast<double>(s.page_rows);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void add_index_slots_cases(CaseList& list) {
+  for (int64_t tokens : {0, 1, 9}) {
+    for (int64_t per_row : {1, 4, 128})
+      add_visible(list, tokens, per_row);
+  }
+  add_slots(list, {1, 1, 5, 3, 16});
+  add_slots(list, {1, 7, 64, 5, 1});
+  add_slots(list, {3, 4, 33, 9, 64});
+  add_slots(list, {4, 1, 16, 2, 2, 3});
+  add_slots(list, {1, 0, 4, 1, 8, 2});
+  add_slots(list, {2, 3, 1, 4, 7});
+
+  // DeepSeek-V3.2 and V4: 128 Ki tokens of context.
+  add_visible(list, 128, 1, "decode");
+  add_visible(list, 4096, 4, "prefill");
+  add_slots(list, {129, 1, 2048, 2048, 64}, "decode");
+  add_slots(list, {1, 1024, 512, 512, 64}, "prefill");
+}
+
+}  // namespace fathom

@@ -1,0 +1,310 @@
+#include "fathom/layers/attention/dsa.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "fathom/kernels/attn/mla_concat/mla_concat.h"
+#include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/sparse/index_logits/index_logits.h"
+#include "fathom/kernels/sparse/index_prepare/index_prepare.h"
+#include "fathom/kernels/sparse/index_slots/index_slots.h"
+#include "fathom/kernels/sparse/topk_rows/topk_rows.h"
+#include "fathom/layers/linear.h"
+#include "fathom/layers/phase_scope.h"
+#include "fathom/trace/scope.h"
+
+namespace fathom {
+namespace {
+
+/// Scores of a tile of query tokens: 64 MiB, or one row where contexts are longer than that.
+constexpr int64_t kMostScores = int64_t{16} << 20;
+
+/// The keys' norm. The reference's code leaves it its default (torch.nn.LayerNorm).
+constexpr float kIndexNormEps = 1e-6f;
+
+/// What the indexer knows of a step: queries and weights of their heads, ready to be scored.
+struct IndexQueries {
+  View q;  // [T, Hi, Di]
+  View w;  // [T, Hi] f32
+};
+
+// DeepSeek-V3.2 report, section 2.1. Keys go to the cache whether or not anything is scored.
+Result<IndexQueries> prepare_index(Exec& ex,
+                                   const MlaContext& m,
+                                   const DsaContext& d,
+                                   const IndexerWeights& w,
+                                   const View& q_a,
+                                   const View& x,
+                                   const View& positions,
+                                   const IndexRows& index) {
+  Scope scope(ex.recorder, "indexer");
+  const IndexerShape& s = d.shape;
+  const int64_t T = x.dim(0);
+  const bool quantised = d.options.keys == Format::kE4m3;
+  const IndexTransform transform = quantised ? IndexTransform::kHadamard : IndexTransform::kNone;
+  Arena& arena = *ex.activations;
+
+  FATHOM_ASSIGN(const View q_out, arena.tensor({T, s.Hi, s.Di}, d.options.keys, "T,Hi,Di"));
+  FATHOM_ASSIGN(const View w_out, arena.tensor({T, s.Hi}, Format::kF32, "T,Hi"));
+  ArenaScope temporary(arena);
+  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Hi * s.Di}, x.format, "T,Hi*Di"));
+  FATHOM_ASSIGN(const View k, arena.tensor({T, s.Di}, x.format, "T,Di"));
+  FATHOM_ASSIGN(const View weights, arena.tensor({T, s.Hi}, x.format, "T,Hi"));
+  FATHOM_TRY(linear(ex, "wq_b", q_a, w.wq_b, q));
+  FATHOM_TRY(linear(ex, "wk", x, w.wk, k));
+  FATHOM_TRY(linear(ex, "weights_proj", x, w.weights_proj, weights));
+  FATHOM_TRY(launch<IndexKeyWrite>(ex, "index_key",
+                                   {.k = k,
+                                    .norm_w = w.k_norm,
+                                    .norm_b = w.k_norm_bias,
+                                    .positions = positions,
+                                    .table = m.rope_table,
+                                    .slots = index.slots,
+                                    .values = index.keys,
+                                    .scales = index.scales,
+                                    .eps = kIndexNormEps,
+                                    .style = RopeStyle::kHalfSplit,
+                                    .channels = RopeChannels::kFirst,
+                                    .transform = transform}));
+  const double scale = 1.0 / std::sqrt(static_cast<double>(s.Di) * static_cast<double>(s.Hi));
+  FATHOM_TRY(launch<IndexQuery>(ex, "index_query",
+                                {.q = reshape(q, {T, s.Hi, s.Di}, "T,Hi,Di"),
+                                 .positions = positions,
+                                 .table = m.rope_table,
+                                 .w = weights,
+                                 .q_out = q_out,
+                                 .q_scales = {},
+                                 .w_out = w_out,
+                                 .style = RopeStyle::kHalfSplit,
+                                 .channels = RopeChannels::kFirst,
+                                 .transform = transform,
+                                 .weight_scale = static_cast<float>(scale)}));
+  return IndexQueries{.q = q_out, .w = w_out};
+}
+
+/// Query tokens of one or more requests, and what belongs to them.
+struct Scored {
+  IndexQueries queries;
+  View lengths;      // [T] i32, keys that a token sees
+  View block_table;  // [B, M] i32
+  View q_offsets;    // [B+1] i32
+  int64_t num_keys;  // of the longest request
+};
+
+// slots [T, K] i32 of the keys that each token attends to. `memory` has room for the scores.
+Status choose_keys(
+    Exec& ex, const Scored& s, const IndexRows& index, const View& memory, const View& slots) {
+  const int64_t T = slots.dim(0);
+  const View logits = reshape(slice_rows(memory, 0, T * s.num_keys), {T, s.num_keys}, "T,num_keys");
+  FATHOM_TRY(launch<IndexLogitsPaged>(ex, "index_logits",
+                                      {.q = s.queries.q,
+                                       .q_scales = {},
+                                       .w = s.queries.w,
+                                       .keys = index.keys,
+                                       .key_scales = index.scales,
+                                       .block_table = s.block_table,
+                                       .q_offsets = s.q_offsets,
+                                       .lengths = s.lengths,
+                                       .logits = logits}));
+  FATHOM_TRY(launch<TopkRows>(
+      ex, "index_topk", {.scores = logits, .lengths = s.lengths, .row_starts = {}, .ids = slots}));
+  return launch<IndexSlots>(ex, "index_slots",
+                            {.ids = slots,
+                             .block_table = s.block_table,
+                             .q_offsets = s.q_offsets,
+                             .slots = slots,
+                             .page_rows = index.keys.dim(1)});
+}
+
+Scored rows_of(const Scored& s, int64_t begin, int64_t count) {
+  Scored rows = s;
+  rows.queries = {.q = slice_rows(s.queries.q, begin, count),
+                  .w = slice_rows(s.queries.w, begin, count)};
+  rows.lengths = slice_rows(s.lengths, begin, count);
+  return rows;
+}
+
+// Tiles of one request's tokens, so that their scores fit. A request by itself has offsets (0, n).
+Status choose_in_tiles(Exec& ex,
+                       const MlaContext& m,
+                       const Scored& request,
+                       const IndexRows& index,
+                       const View& memory,
+                       const View& slots) {
+  const int64_t T = slots.dim(0);
+  const int64_t most = m.request_offsets.dim(0) - 1;
+  const int64_t tile = std::clamp<int64_t>(kMostScores / request.num_keys, 1, std::min(T, most));
+  for (int64_t begin = 0; begin < T; begin += tile) {
+    const int64_t count = std::min(tile, T - begin);
+    Scored rows = rows_of(request, begin, count);
+    rows.q_offsets = reshape(slice_rows(m.request_offsets, count, 1), {2}, "2");
+    FATHOM_TRY(choose_keys(ex, rows, index, memory, slice_rows(slots, begin, count)));
+  }
+  return {};
+}
+
+// All tokens of a range: one call where their scores fit at once, as in decode. More tokens and
+// longer contexts never take less memory, as plans of it expect (runtime/executor/step_memory.h).
+Status choose_range(Exec& ex,
+                    const MlaContext& m,
+                    const TokenRange& range,
+                    const Scored& all,
+                    const IndexRows& index,
+                    const View& slots) {
+  const int64_t scores = range.num_tokens * all.num_keys;
+  const int64_t room = std::min(scores, std::max(kMostScores, all.num_keys));
+  ArenaScope arena(*ex.activations);
+  FATHOM_ASSIGN(const View memory, ex.activations->tensor({room}, Format::kF32, "T*num_keys"));
+  if (scores <= room) return choose_keys(ex, all, index, memory, slots);
+  for (int64_t b = 0; b < range.num_requests(); ++b) {
+    const auto i = static_cast<size_t>(b);
+    const int64_t begin = range.query_offsets[i];
+    const int64_t count = range.query_offsets[i + 1] - begin;
+    if (count == 0) continue;
+    Scored request = rows_of(all, begin, count);
+    request.block_table = slice_rows(all.block_table, b, 1);
+    request.num_keys = range.kv_lens[i];
+    FATHOM_TRY(choose_in_tiles(ex, m, request, index, memory, slice_rows(slots, begin, count)));
+  }
+  return {};
+}
+
+// The absorbed form over chosen rows. p, queries and positions are those of the range.
+Status attend_sparse(Exec& ex,
+                     const MlaContext& m,
+                     const DsaContext& d,
+                     const MlaWeights& w,
+                     const TokenRange& range,
+                     const MlaProjected& p,
+                     const IndexQueries& queries,
+                     const View& positions,
+                     const View& latents,
+                     const IndexRows& index,
+                     const Probe* probe,
+                     int layer,
+                     const View& o) {
+  Scope scope(ex.recorder, "sparse");
+  const MlaShape& s = m.shape;
+  const int64_t T = range.num_tokens;
+  const Format format = p.q.format;
+  Arena& arena = *ex.activations;
+  const int64_t num_keys = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
+
+  FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,topk"));
+  FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
+  FATHOM_TRY(launch<VisibleRows>(ex, "visible_rows",
+                                 {.positions = positions, .rows = lengths, .tokens_per_row = 1}));
+  const Scored all{.queries = queries,
+                   .lengths = lengths,
+                   .block_table = range.block_table,
+                   .q_offsets = range.query_offsets_view,
+                   .num_keys = num_keys};
+  FATHOM_TRY(choose_range(ex, m, range, all, index, slots));
+  tap(probe, "indexer.slots", layer, slots);
+
+  FATHOM_ASSIGN(const View q_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
+  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Nh, s.cache_width()}, format, "T,Nh,Lkv+Dr"));
+  FATHOM_TRY(head_linear(ex, "w_kc", slice_cols(p.q, 0, s.Dn, "T,Nh,Dn"), w.w_kc, q_lat));
+  FATHOM_TRY(launch<ConcatAbsorbedQ>(
+      ex, "concat_mla_absorb_q",
+      {.q_lat = q_lat, .q_pe = slice_cols(p.q, s.Dn, s.Dr, "T,Nh,Dr"), .q = q}));
+  FATHOM_ASSIGN(const View o_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
+  FATHOM_TRY(launch<SparseMlaDecode>(ex, "attn_sparse",
+                                     {.q = q,
+                                      .rows = {.values = latents, .slots = slots},
+                                      .o = o_lat,
+                                      .extra = {},
+                                      .sink = {},
+                                      .lse = {},
+                                      .scale = s.softmax_scale}));
+  return head_linear(ex, "w_vc", o_lat, w.w_vc, o);
+}
+
+/// Requests [first, first + count) of a range, as a range of their own whose tokens begin at 0.
+struct Part {
+  TokenRange range;
+  std::array<int32_t, 2> offsets;  // of one request
+};
+
+void part_of(const TokenRange& range, const MlaContext& m, int64_t b, Part& part) {
+  const auto i = static_cast<size_t>(b);
+  const int32_t count = range.query_offsets[i + 1] - range.query_offsets[i];
+  part.offsets = {0, count};
+  part.range = {
+      .token_begin = range.token_begin + range.query_offsets[i],
+      .num_tokens = count,
+      .query_offsets = part.offsets,
+      .kv_lens = range.kv_lens.subspan(i, 1),
+      .query_offsets_view = count < m.request_offsets.dim(0)
+                                ? reshape(slice_rows(m.request_offsets, count, 1), {2}, "2")
+                                : View{},
+      .kv_lens_view = slice_rows(range.kv_lens_view, b, 1),
+      .block_table = slice_rows(range.block_table, b, 1),
+      .request_slots = {}};
+}
+
+}  // namespace
+
+Status dsa_attend(Exec& ex,
+                  const MlaContext& m,
+                  const DsaContext& d,
+                  const MlaWeights& w,
+                  const IndexerWeights& indexer,
+                  const AttentionBatch& batch,
+                  const CacheRows& cache,
+                  const IndexRows& index,
+                  const View& x,
+                  const View& y,
+                  const Probe* probe,
+                  int layer) {
+  const int64_t T = x.dim(0);
+  FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
+  FATHOM_TRY(check_prefill_chunk(m.options, cache));
+  Scope scope(ex.recorder, "self_attn");
+  ArenaScope arena(*ex.activations);
+  FATHOM_ASSIGN(const MlaProjected p, mla_project(ex, m, w, x));
+  if (!p.q_a.present()) return unsupported("the indexer reads the query latent: q_lora_rank is 0");
+  FATHOM_ASSIGN(const IndexQueries queries,
+                prepare_index(ex, m, d, indexer, p.q_a, x, batch.positions, index));
+  FATHOM_TRY(mla_rotate_and_write(ex, m, p, batch.positions, cache));
+
+  FATHOM_ASSIGN(const View o,
+                ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
+  const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
+  const auto is_sparse = [&](int32_t keys) {
+    return m.options.always_absorbed || keys > d.shape.topk;
+  };
+  const auto attend = [&](const TokenRange& range, bool decode, bool sparse) -> Status {
+    if (!sparse) return mla_attend_range(ex, m, w, batch, range, decode, p, cache, heads);
+    ArenaScope range_arena(*ex.activations);
+    const int64_t begin = range.token_begin;
+    const int64_t count = range.num_tokens;
+    return attend_sparse(
+        ex, m, d, w, range, rows_of(p, begin, count),
+        {.q = slice_rows(queries.q, begin, count), .w = slice_rows(queries.w, begin, count)},
+        slice_rows(batch.positions, begin, count), cache.rows, index,
+        slice_rows(heads, begin, count));
+  };
+  const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
+  for (const TokenRange* range : {&batch.prefill, &batch.decode}) {
+    if (range->num_tokens == 0) continue;
+    const bool decode = range == &batch.decode;
+    PhaseScope phase(mixed ? ex.recorder : nullptr, decode ? Phase::kDecode : Phase::kPrefill);
+    const auto scored = std::ranges::count_if(range->kv_lens, is_sparse);
+    if (scored == 0 || scored == range->num_requests()) {
+      FATHOM_TRY(attend(*range, decode, scored > 0));
+      continue;
+    }
+    for (int64_t b = 0; b < range->num_requests(); ++b) {
+      Part part;
+      part_of(*range, m, b, part);
+      if (part.range.num_tokens == 0) continue;
+      FATHOM_TRY(attend(part.range, decode, is_sparse(part.range.kv_lens[0])));
+    }
+  }
+  return linear(ex, "o_proj", o, w.o, y);
+}
+
+}  // namespace fathom
