@@ -5,6 +5,7 @@
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/embed/embedding/embedding.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
+#include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
 #include "fathom/kernels/rope/qnorm_rope_kv_write/qnorm_rope_kv_write.h"
 #include "fathom/kernels/rope/rope/rope.h"
