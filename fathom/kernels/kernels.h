@@ -18,6 +18,7 @@
 #include "fathom/kernels/attn/merge_state/merge_state.h"
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 // gemm
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
