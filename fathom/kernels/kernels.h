@@ -50,6 +50,8 @@
 // sparse
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
+// compress
+#include "fathom/kernels/compress/kv_compress/kv_compress.h"
 // spec
 #include "fathom/kernels/spec/draft_tree/draft_tree.h"
 #include "fathom/kernels/spec/verify_tree/verify_tree.h"
