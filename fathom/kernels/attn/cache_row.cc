@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fathom/formats/block_fp4.h"
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/quant_input.h"
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/core/elements.h"

@@ -11,7 +11,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/attn/cache_row.h"
-#include "fathom/kernels/conformance/operands.h"
+#include "fathom/kernels/conformance/operands/operands.h"
 
 namespace fathom::oracle {
 

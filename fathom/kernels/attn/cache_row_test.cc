@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/formats/block_fp8.h"
-#include "fathom/kernels/core/kernel_set.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/kernels/core/kernel_set/kernel_set.h"
 
 namespace fathom {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "fathom/kernels/attn/cache_row.h"
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 

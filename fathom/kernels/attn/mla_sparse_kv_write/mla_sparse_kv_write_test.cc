@@ -1,6 +1,6 @@
 #include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {

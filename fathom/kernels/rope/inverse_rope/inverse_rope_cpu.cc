@@ -1,4 +1,4 @@
-#include "fathom/formats/block_fp8.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/quant_input.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/core/row_parallel.h"
