@@ -144,6 +144,7 @@ constexpr LinearRow kLinearRows[] = {
     row<Quantised<Int8Gemm, Format::kI8, Format::kF32>>(Format::kInt8Channel),
     row<Quantised<W4a8GemmChannel, Format::kI8, Format::kF16>>(Format::kW4a8Channel),
     row<Quantised<W4a8GemmGroup, Format::kI8, Format::kF16>>(Format::kW4a8Group),
+    row<Plain<Nvfp4Gemm>>(Format::kMxfp4),
 };
 
 bool serves(const LinearRow& r, Format format, LinearUse use) {
@@ -246,7 +247,7 @@ Status group_linear(Exec& ex,
                     const View& y,
                     int64_t top_k) {
   const Format format = w.w.format();
-  if (format == Format::kNvfp4) {
+  if (format == Format::kNvfp4 || format == Format::kMxfp4) {
     return launch<Nvfp4GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
   }
