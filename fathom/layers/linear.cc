@@ -295,6 +295,8 @@ Status group_linear_rows(Exec& ex,
 }
 
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+  if (w.w.format() == Format::kFp8Block || w.w.format() == Format::kFp8BlockUe8m0)
+    return launch<Fp8BlockBmm>(ex, op, {.x = x, .w = w.w, .y = y});
   return launch<Bf16Bmm>(ex, op, {.x = x, .w = w.w, .y = y});
 }
 
