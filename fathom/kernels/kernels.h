@@ -56,6 +56,9 @@
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 // compress
 #include "fathom/kernels/compress/kv_compress/kv_compress.h"
+// mhc
+#include "fathom/kernels/mhc/mhc_post/mhc_post.h"
+#include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 // spec
 #include "fathom/kernels/spec/draft_tree/draft_tree.h"
 #include "fathom/kernels/spec/verify_tree/verify_tree.h"
