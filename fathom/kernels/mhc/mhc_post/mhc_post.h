@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 
 namespace fathom {

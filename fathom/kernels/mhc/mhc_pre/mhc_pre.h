@@ -19,7 +19,7 @@
 
 #include <array>
 
-#include "fathom/kernels/core/variants.h"
+#include "fathom/kernels/core/kernel_set/variants.h"
 
 namespace fathom {
 
