@@ -5,7 +5,9 @@
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/embed/embedding/embedding.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
+#include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
+#include "fathom/kernels/rope/qnorm_rope_kv_write/qnorm_rope_kv_write.h"
 #include "fathom/kernels/rope/rope/rope.h"
 // quant
 #include "fathom/kernels/quant/group_quant/group_quant.h"
@@ -16,6 +18,7 @@
 #include "fathom/kernels/attn/merge_state/merge_state.h"
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 #include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
@@ -52,6 +55,11 @@
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
+// compress
+#include "fathom/kernels/compress/kv_compress/kv_compress.h"
+// mhc
+#include "fathom/kernels/mhc/mhc_post/mhc_post.h"
+#include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 // spec
 #include "fathom/kernels/spec/draft_tree/draft_tree.h"
 #include "fathom/kernels/spec/verify_tree/verify_tree.h"

@@ -144,6 +144,7 @@ constexpr LinearRow kLinearRows[] = {
     row<Quantised<Int8Gemm, Format::kI8, Format::kF32>>(Format::kInt8Channel),
     row<Quantised<W4a8GemmChannel, Format::kI8, Format::kF16>>(Format::kW4a8Channel),
     row<Quantised<W4a8GemmGroup, Format::kI8, Format::kF16>>(Format::kW4a8Group),
+    row<Plain<Nvfp4Gemm>>(Format::kMxfp4),
 };
 
 bool serves(const LinearRow& r, Format format, LinearUse use) {
@@ -246,7 +247,7 @@ Status group_linear(Exec& ex,
                     const View& y,
                     int64_t top_k) {
   const Format format = w.w.format();
-  if (format == Format::kNvfp4) {
+  if (format == Format::kNvfp4 || format == Format::kMxfp4) {
     return launch<Nvfp4GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
   }
@@ -294,6 +295,8 @@ Status group_linear_rows(Exec& ex,
 }
 
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+  if (w.w.format() == Format::kFp8Block || w.w.format() == Format::kFp8BlockUe8m0)
+    return launch<Fp8BlockBmm>(ex, op, {.x = x, .w = w.w, .y = y});
   return launch<Bf16Bmm>(ex, op, {.x = x, .w = w.w, .y = y});
 }
 

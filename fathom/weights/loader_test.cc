@@ -219,6 +219,51 @@ INSTANTIATE_TEST_SUITE_P(All, LoaderFormats, testing::ValuesIn(kLinearFormats), 
   return std::string(format_name(p.param));
 });
 
+/// x.weight [n, k] in mxfp4: codes of 1, one scale byte, and another in row 3.
+void add_mxfp4(TestCheckpoint& files, int64_t n, int64_t k, Format scales, uint8_t in_row_3) {
+  files.codes("x.weight", Format::kI8, {n, k / 2},
+              std::vector<uint8_t>(static_cast<size_t>(n * k / 2), 0x22));
+  std::vector<uint8_t> bytes(static_cast<size_t>(n * k / 32), 120);
+  bytes[static_cast<size_t>(3 * k / 32)] = in_row_3;
+  files.codes("x.weight_scale", scales, {n, k / 32}, bytes);
+}
+
+TEST(Loader, Mxfp4LiesInTilesWithTheStoredValues) {
+  for (Format scales : {Format::kUe8m0, Format::kU8}) {
+    TestCheckpoint files;
+    add_mxfp4(files, 40, 96, scales, 103);
+    const Checkpoint checkpoint = files.open();
+    WeightPlan plan(symbols({{"N", 40}, {"K", 96}}), tensors_of(checkpoint));
+    LinearWeight w;
+    FATHOM_CHECK(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+
+    const WeightStore store = load(plan, checkpoint);
+
+    EXPECT_EQ(w.w.format(), Format::kMxfp4);
+    EXPECT_EQ(w.w.layout, WeightLayout::kRows16);
+    EXPECT_FALSE(w.input_scale.present());
+    for (int64_t row = 0; row < 40; ++row)
+      EXPECT_EQ(loaded_row(w, row), stored_row(checkpoint, "x.weight", row)) << row;
+  }
+}
+
+TEST(Loader, RefusesMxfp4ScalesThatTilesDoNotHold) {
+  const auto error = [](Format scales, uint8_t in_row_3) {
+    TestCheckpoint files;
+    add_mxfp4(files, 40, 96, scales, in_row_3);
+    const Checkpoint checkpoint = files.open();
+    WeightPlan plan(symbols({{"N", 40}, {"K", 96}}), tensors_of(checkpoint));
+    LinearWeight w;
+    FATHOM_CHECK(plan.matrix("x.weight", "N,K", WeightRole::kMlp, &w).ok());
+    return load_error(plan, checkpoint).message();
+  };
+
+  EXPECT_THAT(error(Format::kU8, 102), HasSubstr("x.weight"));
+  EXPECT_THAT(error(Format::kU8, 102), HasSubstr("rows 0 to 15 are 2^-25 to 2^-7"));
+  EXPECT_THAT(error(Format::kU8, 255), HasSubstr("expected a finite number"));
+  EXPECT_THAT(error(Format::kUe8m0, 255), HasSubstr("expected a finite number"));
+}
+
 TEST(Loader, MatricesOfUnequalFormatsStayApart) {
   TestCheckpoint files;
   files.matrix("a.weight", 32, 64, Format::kBf16);

@@ -1,6 +1,7 @@
 #include "fathom/formats/layout/tile_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 
@@ -68,7 +69,72 @@ uint16_t gather_low_nibbles(uint32_t bytes) {
   return static_cast<uint16_t>(x | x >> 8);
 }
 
-void pack_nvfp4_row(const RowMajorMatrix& src, int64_t row, int64_t lane, uint8_t* group) {
+// ---- exponents of mxfp4
+
+constexpr int kLargestE4m3Exponent = 8;  // of the powers of two that E4M3 has
+constexpr int kLeastE4m3Exponent = -9;
+constexpr int kLeastGlobalExponent = -126;  // of a normal float32
+constexpr uint8_t kUe8m0Nan = 255;
+
+uint8_t mxfp4_scale_byte(const RowMajorMatrix& m, int64_t row, int64_t block) {
+  return static_cast<const uint8_t*>(m.scales)[row * ceil_div(m.k, kMxfp4Block) + block];
+}
+
+bool is_zero_block(const RowMajorMatrix& m, int64_t row, int64_t block) {
+  const uint8_t* values = row_values(m, row);
+  const int64_t end = std::min(m.k, (block + 1) * kMxfp4Block);
+  for (int64_t k = block * kMxfp4Block; k < end; ++k) {
+    if ((unpack_e2m1(values, k).bits & 7) != 0) return false;
+  }
+  return true;
+}
+
+/// Exponents of the blocks of a group that are not zero; least > most where there is none.
+struct ExponentRange {
+  int least = 256;
+  int most = -256;
+};
+
+ExponentRange exponents_of(const RowMajorMatrix& m, int64_t group) {
+  ExponentRange range;
+  const int64_t end = std::min(m.n, (group + 1) * kTileRows);
+  for (int64_t row = group * kTileRows; row < end; ++row) {
+    for (int64_t block = 0; block < ceil_div(m.k, kMxfp4Block); ++block) {
+      const int exponent = mxfp4_scale_byte(m, row, block) - 127;
+      if (exponent >= range.least && exponent <= range.most) continue;
+      if (is_zero_block(m, row, block)) continue;
+      range.least = std::min(range.least, exponent);
+      range.most = std::max(range.most, exponent);
+    }
+  }
+  return range;
+}
+
+/// g of a group: its largest scale becomes the largest power of two that E4M3 has.
+int global_exponent(const ExponentRange& range) {
+  if (range.least > range.most) return 0;
+  return std::max(range.most - kLargestE4m3Exponent, kLeastGlobalExponent);
+}
+
+/// The E4M3 byte of 2^e.
+uint8_t e4m3_of_exponent(int e) {
+  FATHOM_CHECK(e >= kLeastE4m3Exponent && e <= kLargestE4m3Exponent, str_cat("2^", e));
+  return static_cast<uint8_t>(e >= -6 ? (e + 7) << 3 : 1 << (e - kLeastE4m3Exponent));
+}
+
+// ---- rows into tiles
+
+/// The E4M3 byte of block `block` of 16 k.
+uint8_t tile_scale_byte(const RowMajorMatrix& src, int64_t row, int64_t block, int exponent) {
+  if (src.format == Format::kNvfp4) return nvfp4_scale_byte(src, row, block);
+  const int64_t wide = block * kTileK / kMxfp4Block;
+  if (is_zero_block(src, row, wide)) return 0;
+  return e4m3_of_exponent(mxfp4_scale_byte(src, row, wide) - 127 - exponent);
+}
+
+/// nvfp4 and mxfp4; 2^exponent is the global scale of mxfp4.
+void pack_fp4_row(
+    const RowMajorMatrix& src, int64_t row, int64_t lane, int exponent, uint8_t* group) {
   const uint8_t* values = row_values(src, row);
   const int64_t bytes = value_bytes_for(src.format, 1, src.k);
   for (int64_t first = 0; first < bytes; first += 4) {  // 8 codes: one vector of one tile
@@ -83,11 +149,11 @@ void pack_nvfp4_row(const RowMajorMatrix& src, int64_t row, int64_t lane, uint8_
   }
   for (int64_t block = 0; block < ceil_div(src.k, kTileK); ++block) {
     group[block / 4 * kSuperTileBytes + kSuperTileScales + block % 4 * 16 + lane] =
-        nvfp4_scale_byte(src, row, block);
+        tile_scale_byte(src, row, block, exponent);
   }
 }
 
-void pack_group(const RowMajorMatrix& src, int64_t group, uint8_t* out) {
+void pack_group(const RowMajorMatrix& src, int64_t group, int exponent, uint8_t* out) {
   const int64_t first = group * kTileRows;
   const int64_t rows = std::min(kTileRows, src.n - first);
   if (rows < kTileRows || src.k % kFp8BlockK != 0) {  // something may stay unwritten
@@ -96,8 +162,8 @@ void pack_group(const RowMajorMatrix& src, int64_t group, uint8_t* out) {
   for (int64_t lane = 0; lane < rows; ++lane) {
     if (src.format == Format::kBf16) {
       pack_bf16_row(row_values(src, first + lane), src.k, lane, out);
-    } else if (src.format == Format::kNvfp4) {
-      pack_nvfp4_row(src, first + lane, lane, out);
+    } else if (rows16_has_global(src.format)) {
+      pack_fp4_row(src, first + lane, lane, exponent, out);
     } else {
       pack_fp8_row(row_values(src, first + lane), src.k, lane, out);
     }
@@ -132,7 +198,7 @@ void decode_fp8_lane(const uint8_t* group,
   }
 }
 
-void decode_nvfp4_lane(const uint8_t* group, float global, int64_t lane, std::span<float> out) {
+void decode_fp4_lane(const uint8_t* group, float global, int64_t lane, std::span<float> out) {
   for (size_t k = 0; k < out.size(); ++k) {
     const uint8_t* super_tile = group + k / kSuperTileK * kSuperTileBytes;
     const size_t tile = k % kSuperTileK / kTileK;
@@ -233,18 +299,44 @@ bool can_decode_rows(Format format) {
 }
 
 bool has_rows16(Format format) {
-  return format == Format::kBf16 || format == Format::kNvfp4 || is_fp8_block(format);
+  return format == Format::kBf16 || rows16_has_global(format) || is_fp8_block(format);
+}
+
+bool rows16_has_global(Format format) {
+  return format == Format::kNvfp4 || format == Format::kMxfp4;
 }
 
 int64_t rows16_group_bytes(Format format, int64_t k) {
   FATHOM_CHECK(has_rows16(format), str_cat(format_name(format), " has no rows16 layout"));
   if (format == Format::kBf16) return ceil_div<int64_t>(k, 2) * kVectorBytes;
-  if (format == Format::kNvfp4) return ceil_div(k, kSuperTileK) * kSuperTileBytes;
+  if (rows16_has_global(format)) return ceil_div(k, kSuperTileK) * kSuperTileBytes;
   return ceil_div<int64_t>(k, 4) * kVectorBytes;
 }
 
 int64_t rows16_group_scales(Format format, int64_t k) {
   return is_fp8_block(format) ? ceil_div(k, kFp8BlockK) : 0;
+}
+
+Status check_mxfp4_tiles(const RowMajorMatrix& src, int64_t first_row) {
+  const int64_t blocks = ceil_div(src.k, kMxfp4Block);
+  for (int64_t row = 0; row < src.n; ++row) {
+    for (int64_t block = 0; block < blocks; ++block) {
+      if (mxfp4_scale_byte(src, row, block) == kUe8m0Nan) {
+        return unsupported(str_cat("the scale of row ", first_row + row, ", block ", block,
+                                   " is NaN (byte 255), expected bytes 0 to 254"));
+      }
+    }
+  }
+  for (int64_t group = 0; group < ceil_div(src.n, kTileRows); ++group) {
+    const ExponentRange range = exponents_of(src, group);
+    if (range.least - global_exponent(range) >= kLeastE4m3Exponent) continue;
+    const int64_t last = std::min(src.n, (group + 1) * kTileRows) - 1;
+    return unsupported(str_cat("the scales of rows ", first_row + group * kTileRows, " to ",
+                               first_row + last, " are 2^", range.least, " to 2^", range.most,
+                               ", but tiles hold exponents up to ",
+                               kLargestE4m3Exponent - kLeastE4m3Exponent, " apart"));
+  }
+  return {};
 }
 
 void pack_rows16(const RowMajorMatrix& src,
@@ -257,9 +349,12 @@ void pack_rows16(const RowMajorMatrix& src,
   const int64_t group_bytes = rows16_group_bytes(src.format, src.k);
   const int64_t group_scales = rows16_group_scales(src.format, src.k);
   for (int64_t group = group_begin; group < group_end; ++group) {
-    pack_group(src, group, static_cast<uint8_t*>(dst.tiles) + group * group_bytes);
+    const bool powers = src.format == Format::kMxfp4;
+    const int exponent = powers ? global_exponent(exponents_of(src, group)) : 0;
+    pack_group(src, group, exponent, static_cast<uint8_t*>(dst.tiles) + group * group_bytes);
     if (group_scales > 0) pack_group_scales(src, group, dst.scales + group * group_scales);
     if (src.format == Format::kNvfp4) dst.global[group] = src.global;
+    if (powers) dst.global[group] = std::ldexp(1.0f, exponent);
   }
 }
 
@@ -272,8 +367,8 @@ void decode_rows16_row(const Rows16Matrix& src, int64_t row, std::span<float> ou
       static_cast<const uint8_t*>(src.tiles) + group * rows16_group_bytes(src.format, src.k);
   if (src.format == Format::kBf16) {
     decode_bf16_lane(tiles, lane, out);
-  } else if (src.format == Format::kNvfp4) {
-    decode_nvfp4_lane(tiles, src.global[group], lane, out);
+  } else if (rows16_has_global(src.format)) {
+    decode_fp4_lane(tiles, src.global[group], lane, out);
   } else {
     decode_fp8_lane(tiles, src.scales + group * rows16_group_scales(src.format, src.k), lane, out);
   }

@@ -16,6 +16,11 @@
 //         scale byte 16i + r = E4M3 scale of row r, tile i
 //         group bytes: ceil(K/64) * 576; global: float32 [groups]
 //
+// mxfp4   the same tiles, so that one loop serves both: of a row's scale per 32 k, 2^e, the two
+//         blocks of 16 k get 2^(e-g) in E4M3 each, and the global scale of the group is 2^g. That
+//         is exact while e-g is -9 to 8, that is while the exponents of 16 rows lie within 17 of
+//         each other (check_mxfp4_tiles). Blocks of zeros get scale 0 and do not count.
+//
 // f32     row-major within the group is not needed: float32 weights stay row-major.
 //
 // A row group has one global scale, so matrices of different per-tensor scales can be stacked.
@@ -24,14 +29,18 @@
 #include <cstdint>
 #include <span>
 
+#include "fathom/base/status.h"
 #include "fathom/formats/format.h"
 
 namespace fathom {
 
 inline constexpr int64_t kTileRows = 16;
 
-/// True for the formats that have a kRows16 form: bf16, fp8_block, fp8_block_ue8m0, nvfp4.
+/// True for the formats that have a kRows16 form: bf16, fp8_block, fp8_block_ue8m0, nvfp4, mxfp4.
 bool has_rows16(Format format);
+
+/// True if a group of 16 rows has a global scale: nvfp4 and mxfp4.
+bool rows16_has_global(Format format);
 
 /// Bytes of the tile stream of one group of 16 rows of k columns.
 int64_t rows16_group_bytes(Format format, int64_t k);
@@ -57,11 +66,17 @@ struct Rows16Matrix {
   int64_t k = 0;
   void* tiles = nullptr;
   float* scales = nullptr;  ///< fp8: [groups][ceil(k/128)]
-  float* global = nullptr;  ///< nvfp4: [groups]
+  float* global = nullptr;  ///< nvfp4, mxfp4: [groups]
 };
 
+/// Whether the scales of an mxfp4 matrix can be written in tiles exactly. Errors: Unsupported for
+/// a scale that is NaN (byte 255), and for a group of 16 rows, counted from row 0, with exponents
+/// too far apart; the message calls row 0 `first_row`.
+Status check_mxfp4_tiles(const RowMajorMatrix& src, int64_t first_row);
+
 /// Packs row groups [group_begin, group_end) of `src` into `dst`. dst.n == src.n, dst.k == src.k.
-/// Rows past n become zero. Thread-safe for disjoint ranges.
+/// Rows past n become zero. mxfp4 must have passed check_mxfp4_tiles. Thread-safe for disjoint
+/// ranges.
 void pack_rows16(const RowMajorMatrix& src,
                  const Rows16Matrix& dst,
                  int64_t group_begin,

@@ -1,5 +1,6 @@
 #include "fathom/formats/layout/tile_layout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -40,6 +41,10 @@ struct Matrix {
       }
     }
     if (f == Format::kNvfp4) global = 0.0371f;
+    if (f == Format::kMxfp4) {
+      for (uint8_t& s : scales)
+        s = static_cast<uint8_t>(110 + rng.next_below(18));  // 17 powers apart
+    }
     tiles.assign(static_cast<size_t>(groups * rows16_group_bytes(f, k)) + 64, kCanary);
     tile_scales.assign(static_cast<size_t>(groups * rows16_group_scales(f, k)), -1.0f);
     tile_global.assign(static_cast<size_t>(groups), -1.0f);
@@ -69,13 +74,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 constexpr Format kTiled[] = {Format::kBf16, Format::kFp8Block, Format::kFp8BlockUe8m0,
-                             Format::kNvfp4};
+                             Format::kNvfp4, Format::kMxfp4};
 
-TEST(TileLayout, ExistsForFourFormats) {
+TEST(TileLayout, ExistsForFiveFormats) {
   for (int f = 0; f < kNumFormats; ++f) {
     const auto format = static_cast<Format>(f);
     const bool expected = format == Format::kBf16 || format == Format::kFp8Block ||
-                          format == Format::kFp8BlockUe8m0 || format == Format::kNvfp4;
+                          format == Format::kFp8BlockUe8m0 || format == Format::kNvfp4 ||
+                          format == Format::kMxfp4;
     EXPECT_EQ(has_rows16(format), expected) << format_name(format);
   }
 }
@@ -192,6 +198,78 @@ TEST(TileLayout, Nvfp4NibblesAndScalesLieAsDrawn) {
       ASSERT_EQ(m.tiles[i], 0) << i;
     }
   }
+}
+
+// ---- mxfp4
+
+/// 32 rows of 64 codes of 1, all scales with the same byte.
+Matrix powers_of_two(uint8_t byte) {
+  Matrix m(Format::kMxfp4, 32, 64, 1);
+  std::fill(m.values.begin(), m.values.end(), 0x22);
+  std::fill(m.scales.begin(), m.scales.end(), byte);
+  return m;
+}
+
+TEST(TileLayoutMxfp4, EveryScaleByteButNanIsExact) {
+  for (int byte = 0; byte < 255; ++byte) {
+    Matrix m = powers_of_two(static_cast<uint8_t>(byte));
+    ASSERT_TRUE(check_mxfp4_tiles(m.row_major(), 0).ok()) << byte;
+
+    pack_rows16(m.row_major(), m.rows16(), 0, m.groups);
+
+    EXPECT_EQ(m.rows16_row(17), std::vector<float>(64, std::ldexp(1.0f, byte - 127))) << byte;
+  }
+}
+
+TEST(TileLayoutMxfp4, SeventeenPowersLieInOneGroupAndEighteenAreRefused) {
+  Matrix m = powers_of_two(120);
+  m.scales[2 * 20 + 1] = 137;
+  EXPECT_TRUE(check_mxfp4_tiles(m.row_major(), 0).ok());
+  pack_rows16(m.row_major(), m.rows16(), 0, m.groups);
+  EXPECT_EQ(m.rows16_row(20)[63], 0x1p10f);
+  EXPECT_EQ(m.rows16_row(20)[0], 0x1p-7f);
+
+  m.scales[2 * 20 + 1] = 138;
+  const Status status = check_mxfp4_tiles(m.row_major(), 160);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("rows 176 to 191 are 2^-7 to 2^11, but tiles hold exponents up "
+                                  "to 17 apart"),
+            std::string::npos)
+      << status.message();
+}
+
+TEST(TileLayoutMxfp4, GroupsMayBeFurtherApart) {
+  Matrix m = powers_of_two(1);
+  for (size_t i = 32; i < 64; ++i)
+    m.scales[i] = 254;
+  ASSERT_TRUE(check_mxfp4_tiles(m.row_major(), 0).ok());
+
+  pack_rows16(m.row_major(), m.rows16(), 0, m.groups);
+
+  EXPECT_EQ(m.rows16_row(0)[0], 0x1p-126f);
+  EXPECT_EQ(m.rows16_row(31)[0], 0x1p127f);
+}
+
+TEST(TileLayoutMxfp4, ScalesOfZerosDoNotCount) {
+  Matrix m = powers_of_two(250);
+  std::fill(m.values.begin(), m.values.begin() + 16, uint8_t{0x80});  // 0 and -0
+  m.scales[0] = 0;
+  ASSERT_TRUE(check_mxfp4_tiles(m.row_major(), 0).ok());
+
+  pack_rows16(m.row_major(), m.rows16(), 0, m.groups);
+
+  EXPECT_TRUE(same_bits(m.rows16_row(0), m.row_major_row(0)));
+}
+
+TEST(TileLayoutMxfp4, RefusesTheScaleThatIsNan) {
+  Matrix m = powers_of_two(120);
+  m.scales[2 * 5 + 1] = 255;
+
+  const Status status = check_mxfp4_tiles(m.row_major(), 32);
+
+  EXPECT_NE(status.message().find("the scale of row 37, block 1 is NaN (byte 255)"),
+            std::string::npos)
+      << status.message();
 }
 
 TEST(TileLayout, EveryCodeDecodesToItsValue) {

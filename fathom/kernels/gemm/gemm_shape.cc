@@ -29,7 +29,7 @@ Status check_rows16(const QuantView& w, int64_t matrices) {
   if (!has_rows16(format)) {
     return invalid_argument(
         str_cat("w is ", format_name(format),
-                " in layout rows16, which exists for bf16, nvfp4 and block fp8"));
+                " in layout rows16, which exists for bf16, nvfp4, mxfp4 and block fp8"));
   }
   if (w.values.rank == 3 && w.rows() % kTileRows != 0) {
     return invalid_argument(str_cat("w is a stack of matrices of ", w.rows(),
@@ -38,7 +38,7 @@ Status check_rows16(const QuantView& w, int64_t matrices) {
   const int64_t groups = matrices * ceil_div(w.rows(), kTileRows);
   const int64_t group_scales = rows16_group_scales(format, w.cols());
   if (group_scales > 0) return check_part("scales", w.scales, Format::kF32, groups * group_scales);
-  if (format == Format::kNvfp4) return check_part("global", w.global, Format::kF32, groups);
+  if (rows16_has_global(format)) return check_part("global", w.global, Format::kF32, groups);
   return {};
 }
 

@@ -38,6 +38,70 @@ TEST(RopeTable, FrequenciesOfV3AreThePublishedOnes) {
   }
 }
 
+// DeepSeek-V4: layers with compressed rows stretch a base of 160000, the others do not stretch.
+RopeParams v4_compressed() {
+  return {.dim = 64, .theta = 160000.0, .yarn = true, .factor = 16.0, .original_positions = 65536};
+}
+
+struct Frequency {
+  size_t pair;
+  double value;
+};
+
+TEST(RopeTable, FrequenciesOfV4WithCompressedRowsAreTheReferenceOnes) {
+  const Frequency expected[] = {
+      {0, 1.0},          {4, 2.236068e-1},  {8, 5e-2},         {12, 1.118034e-2}, {15, 3.635539e-3},
+      {16, 2.265625e-3}, {17, 1.396801e-3}, {18, 8.496897e-4}, {19, 5.080820e-4}, {20, 2.969778e-4},
+      {21, 1.681800e-4}, {22, 9.086784e-5}, {23, 4.544423e-5}, {24, 1.953125e-5}, {25, 5.372313e-6},
+      {28, 1.746928e-6}, {31, 5.680529e-7}};
+  const std::vector<double> w = rope_frequencies(v4_compressed());
+  for (const Frequency& f : expected)
+    EXPECT_NEAR(w[f.pair], f.value, 1e-6 * f.value) << f.pair;
+}
+
+TEST(RopeTable, FrequenciesOfV4WithoutCompressedRowsAreTheReferenceOnes) {
+  const std::vector<double> w = rope_frequencies({.dim = 64, .theta = 10000.0});
+
+  EXPECT_EQ(w[0], 1.0);
+  EXPECT_NEAR(w[16], 1e-2, 1e-12);
+  EXPECT_NEAR(w[31], 1.333521e-4, 1e-10);
+}
+
+TEST(RopeTable, StretchOfASmallDimensionBeginsAtNoNegativePair) {
+  // The bounds before they are clamped: -0.3015 and 2.0123.
+  const std::vector<double> w = rope_frequencies(
+      {.dim = 16, .theta = 160000.0, .yarn = true, .factor = 4.0, .original_positions = 128});
+
+  const double expected[4] = {1, 1.677051e-1, 2.5e-2, 2.795085e-3};
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(w[i], expected[i], 1e-6 * expected[i]) << i;
+}
+
+TEST(RopeTable, EqualBoundsOfTheStretchAreHeldApart) {
+  // Of 8 numbers both bounds are 0: the first pair is whole, the others are stretched.
+  const RopeParams p{.dim = 8,
+                     .theta = 160000.0,
+                     .yarn = true,
+                     .factor = 4.0,
+                     .original_positions = 6,
+                     .beta_fast = 1.0};
+
+  const std::vector<double> w = rope_frequencies(p);
+
+  EXPECT_EQ(w[0], 1.0);
+  for (size_t i = 1; i < 4; ++i)
+    EXPECT_DOUBLE_EQ(w[i], std::pow(160000.0, -static_cast<double>(i) / 4.0) / 4.0) << i;
+}
+
+TEST(RopeTable, OfV4HasCosinesAndSinesAsTheyAre) {
+  const Table table(v4_compressed(), 3);
+  const float* row = table.view.row<float>(2);
+
+  EXPECT_EQ(row[0], static_cast<float>(std::cos(2.0)));
+  EXPECT_EQ(row[32], static_cast<float>(std::sin(2.0)));
+  EXPECT_NEAR(row[32 + 20], 2 * 2.969778e-4, 1e-9) << "no factor stretches them";
+}
+
 TEST(RopeTable, WithoutYarnFrequenciesArePlainPowers) {
   RopeParams p = v3();
   p.yarn = false;

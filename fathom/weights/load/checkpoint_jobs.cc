@@ -79,6 +79,13 @@ FillJob row_major_job(const TensorReader& tensor,
 
 // ---- tiles: one job, whose unit is a group of 16 rows.
 
+// Whether tiles hold the scales of these rows exactly.
+Status check_mxfp4(const TensorReader& tensor, const RowMajorMatrix& rows, int64_t first_row) {
+  Status status = check_mxfp4_tiles(rows, first_row);
+  if (!status.ok()) status.add_context(tensor.place());
+  return status;
+}
+
 // A tensor of an item and the groups that its rows fill.
 struct TiledTensor {
   TensorReader tensor;
@@ -155,6 +162,7 @@ class TiledJob {
                              .values = values.data(),
                              .scales = scales.data(),
                              .global = tensor.tensor_scale()};
+    if (src.format == Format::kMxfp4) FATHOM_TRY(check_mxfp4(tensor, src, row));
     pack_rows16(src, tiles_of(*item_, call, group, rows), 0, count);
     return {};
   }

@@ -29,6 +29,12 @@ float rms_of(const WeightItem& item) {
   return 1.0f / std::sqrt(static_cast<float>(item.k));
 }
 
+// Of the scales of a format whose scales are powers of two.
+int scale_exponent(const WeightItem& item) {
+  if (item.format != Format::kMxfp4) return exponent_for(rms_of(item));
+  return static_cast<int>(std::lround(std::log2(rms_of(item) / kRmsOfE2m1)));
+}
+
 // Root mean square of what random codes of a row-major matrix stand for, before their scale.
 float rms_of_codes(Format format) {
   switch (format) {
@@ -94,27 +100,28 @@ CodeMask code_mask(Format format, float rms) {
 }
 
 constexpr CodeMask kE4m3Scales{0x0707070707070707u, 0x3838383838383838u};  // [1, 2)
+constexpr CodeMask kE4m3One{0, 0x3838383838383838u};
 
 uint64_t word_of(uint64_t stream, uint64_t index, CodeMask mask) {
   return (mix(stream ^ mix(index)) & mask.random) | mask.fixed;
 }
 
-// The words of a part of the store from `first` on. In the tiles of NVFP4 eight of 72 words are
-// scales.
+// The words of a part of the store from `first` on. In the tiles of NVFP4 and MXFP4 eight of 72
+// words are scales.
 struct Words {
   uint64_t stream = 0;
   CodeMask codes = {};
-  bool nvfp4_tiles = false;
+  bool fp4_tiles = false;
+  CodeMask scales = {};
 
   void fill(std::span<std::byte> out, uint64_t first) const {
     constexpr uint64_t kSuperTileWords = 72;
     constexpr uint64_t kCodeWords = 64;
-    uint64_t in_tile = nvfp4_tiles ? first % kSuperTileWords : 0;
+    uint64_t in_tile = fp4_tiles ? first % kSuperTileWords : 0;
     for (size_t i = 0; i < out.size(); i += 8) {
-      const uint64_t word =
-          word_of(stream, first + i / 8, in_tile < kCodeWords ? codes : kE4m3Scales);
+      const uint64_t word = word_of(stream, first + i / 8, in_tile < kCodeWords ? codes : scales);
       std::memcpy(out.data() + i, &word, std::min<size_t>(8, out.size() - i));
-      if (nvfp4_tiles && ++in_tile == kSuperTileWords) in_tile = 0;
+      if (fp4_tiles && ++in_tile == kSuperTileWords) in_tile = 0;
     }
   }
 };
@@ -129,7 +136,7 @@ FillJob words_job(int64_t offset, int64_t bytes, const Words& words) {
   FillJob job;
   job.units = ceil_div(bytes, kUnit);
   job.parts = {{offset, kUnit, bytes}};
-  job.period = words.nvfp4_tiles ? 0 : kPeriodUnits * kUnit;
+  job.period = words.fp4_tiles ? 0 : kPeriodUnits * kUnit;
   job.fill = [words](const FillCall& call) -> Status {
     words.fill(call.parts[0], static_cast<uint64_t>(call.begin * kUnit / 8));
     return {};
@@ -138,7 +145,7 @@ FillJob words_job(int64_t offset, int64_t bytes, const Words& words) {
 }
 
 int64_t columns_per_tile(Format format) {
-  if (format == Format::kNvfp4) return 64;
+  if (rows16_has_global(format)) return 64;
   return format == Format::kBf16 ? 2 : 128;
 }
 
@@ -162,7 +169,7 @@ void draw_padded_group(const WeightItem& item,
     for (int64_t i = 0; i < num_scales; ++i)
       std::memcpy(scales.data() + i * 4, &scale, 4);
   } else if (scale_format == Format::kUe8m0) {
-    std::fill(scales.begin(), scales.end(), static_cast<std::byte>(127 + exponent_for(rms)));
+    std::fill(scales.begin(), scales.end(), static_cast<std::byte>(127 + scale_exponent(item)));
   }
   const RowMajorMatrix src{.format = item.format,
                            .n = rows,
@@ -195,7 +202,7 @@ CodeMask scale_mask(const WeightItem& item) {
     case Format::kE4m3:
       return kE4m3Scales;
     case Format::kUe8m0:
-      return constant(static_cast<uint8_t>(127 + exponent_for(rms_of(item))));
+      return constant(static_cast<uint8_t>(127 + scale_exponent(item)));
     case Format::kF16:
       return constant(f16_from_float(scale));
     case Format::kI8:
@@ -233,12 +240,14 @@ std::vector<FillJob> jobs_of(const WeightItem& item, uint64_t stream) {
   add(item.values_offset, item.value_bytes(), Format::kU8,
       {.stream = stream,
        .codes = code_mask(item.format, rms),
-       .nvfp4_tiles = tiles && item.format == Format::kNvfp4});
+       .fp4_tiles = tiles && rows16_has_global(item.format),
+       .scales = item.format == Format::kNvfp4 ? kE4m3Scales : kE4m3One});
   add(item.scales_offset, item.num_scales(), item.scale_type(),
       {.stream = mix(~stream), .codes = scale_mask(item)});
-  // Scales of blocks are drawn from [1, 2).
+  // Scales of blocks are drawn from [1, 2), or are 1.
   add(item.global_offset, item.num_globals(), Format::kF32,
-      {.codes = constant(rms / (kRmsOfE2m1 * kRmsOfMantissa))});
+      {.codes = constant(item.format == Format::kNvfp4 ? rms / (kRmsOfE2m1 * kRmsOfMantissa)
+                                                       : std::ldexp(1.0f, scale_exponent(item)))});
   if (item.zeros_offset >= 0) {
     const FormatInfo& info = format_info(item.format);
     add(item.zeros_offset, item.num_scales(), info.zero, {.codes = zeros_mask(item)});

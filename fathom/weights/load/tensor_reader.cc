@@ -87,6 +87,10 @@ Status TensorReader::values(int64_t row,
   return {};
 }
 
+std::string TensorReader::place() const {
+  return checkpoint_->describe(*stored_.weight);
+}
+
 Status TensorReader::scales(Format type,
                             int64_t scale_row,
                             int64_t count,
@@ -97,7 +101,9 @@ Status TensorReader::scales(Format type,
     return {};
   }
   const FormatInfo& info = format_info(stored_.format);
-  const Format from = stored_.scale->entry.dtype;
+  const Format dtype = stored_.scale->entry.dtype;
+  // Exponents of mxfp4 may be stored as plain bytes.
+  const Format from = type == Format::kUe8m0 && dtype == Format::kU8 ? type : dtype;
   const int64_t size = element_bytes(from);
   const int64_t row_bytes = scale_count_for(stored_.format, 1, stored_.k) * size;
   const int64_t held_bytes = scale_count_for(stored_.format, 1, columns_) * size;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/checkpoint/linear_format.h"
@@ -36,6 +37,9 @@ class TensorReader {
   static Result<TensorReader> open(const Checkpoint& checkpoint, const WeightSpec& spec);
 
   const StoredLinear& stored() const { return stored_; }
+
+  /// Where the tensor is stored, for messages.
+  std::string place() const;
 
   int64_t rows() const { return rows_; }
 

@@ -92,13 +92,14 @@ Format WeightItem::scale_type() const {
 }
 
 int64_t WeightItem::num_globals() const {
-  if (!is_linear() || !format_info(format).has_global) return 0;
-  return in_tiles() ? groups() : e;
+  if (!is_linear()) return 0;
+  if (in_tiles()) return rows16_has_global(format) ? groups() : 0;
+  return format_info(format).has_global ? e : 0;
 }
 
 int64_t WeightItem::num_input_scales() const {
   if (format == Format::kW4Fp8) return 1;
-  return num_globals() > 0 ? e : 0;
+  return is_linear() && format_info(format).has_global ? e : 0;
 }
 
 void place_item(WeightItem& item, int64_t begin, int64_t alignment) {

@@ -78,7 +78,7 @@ struct WeightItem {
   int64_t num_scales() const;
   Format scale_type() const;
 
-  /// Global scales: of nvfp4 one a matrix, in tiles one a row group.
+  /// Global scales: of nvfp4 one a matrix, in tiles of nvfp4 and mxfp4 one a row group.
   int64_t num_globals() const;
 
   /// input_scale has so many numbers.

@@ -92,9 +92,9 @@ class WeightPlan {
   Status table(std::string name, const char* axes, WeightRole role, View* out);
 
   /// One linear weight. Stored as bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor
-  /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group or nvfp4. Errors: Unsupported
-  /// for another format, for sizes that the format's packing does not take, and for cuts that the
-  /// ranks of the placement cannot make (shard.h).
+  /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group, nvfp4 or mxfp4. Errors:
+  /// Unsupported for another format, for sizes that the format's packing does not take, and for
+  /// cuts that the ranks of the placement cannot make (shard.h).
   Status matrix(std::string name, const char* axes, WeightRole role, LinearWeight* out);
 
   /// Two linear weights with the same input, fused where that is possible and wanted; `fused_axes`

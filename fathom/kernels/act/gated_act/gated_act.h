@@ -14,11 +14,19 @@ namespace fathom {
 /// x holds [gate | up] as the fused gate_up projection writes it. Rows may be strided; leading
 /// dimensions beyond one are folded into T (reshape). I is any number, 0 included. y may lie on the
 /// gate half of x if both have the same row stride and format; no other overlap.
+///
+/// With a limit (0: none), what is multiplied is clamped before: the gate from above alone, the up
+/// half from both sides,
+///
+///   y[t,i] = silu(min(x[t,i], limit)) * max(-limit, min(x[t,I+i], limit))
+///
+/// as DeepSeek-V4's experts do, routed and shared. A NaN stays one. Variants for a GPU take none.
 /// float32 inside, rounded once. Deterministic; elements are independent.
 /// NaN in gate or up gives NaN there and nowhere else. A gate of +inf gives +inf times up, one of
 /// -inf gives NaN (inf / inf), as the equation does in floating point.
-/// Errors: InvalidArgument if the formats of x and y differ.
-/// Source: Shazeer, "GLU Variants Improve Transformer"; DeepSeek-V3 technical report, section 2.1.
+/// Errors: InvalidArgument if the formats of x and y differ, or the limit is negative or NaN.
+/// Source: Shazeer, "GLU Variants Improve Transformer"; DeepSeek-V3 technical report, section 2.1;
+/// limit: DeepSeek-V4, inference/model.py (Expert, swiglu_limit).
 struct SiluMul {
   static constexpr KernelInfo kInfo{
       .name = "silu_mul",
@@ -32,6 +40,7 @@ struct SiluMul {
 
   struct Args {
     View x, y;
+    float limit = 0.0f;
   };
 
   static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.y}; }
@@ -45,10 +54,10 @@ struct SiluMul {
 ///
 ///   y[t,i] = gelu(x[t,i]) * x[t,I+i],   gelu(z) = z/2 * (1 + erf(z / sqrt 2)),   J = 2 I
 ///
-/// Everything else as SiluMul. The bracket is computed as erfc(-z / sqrt 2), which keeps its digits
-/// where 1 + erf cancels (z below -3). Where results have 16 bits, a variant may
-/// be 2^-17 of the value off before the rounding.
-/// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", eq. 1; Shazeer 2020.
+/// Everything else as SiluMul, but that a limit is refused. The bracket is computed as erfc(-z /
+/// sqrt 2), which keeps its digits where 1 + erf cancels (z below -3). Where results have 16 bits,
+/// a variant may be 2^-17 of the value off before the rounding. Source: Hendrycks and Gimpel,
+/// "Gaussian Error Linear Units", eq. 1; Shazeer 2020.
 struct GeluMul {
   static constexpr KernelInfo kInfo{
       .name = "gelu_mul",
@@ -67,7 +76,7 @@ struct GeluMul {
 
   static Cost cost(const Args& a) { return SiluMul::cost(a); }
 
-  static Status check(const Args& a) { return SiluMul::check(a); }
+  static Status check(const Args& a);
 };
 
 /// GEGLU's elementwise part, with the approximation by tanh.
@@ -75,9 +84,9 @@ struct GeluMul {
 ///   y[t,i] = g(x[t,i]) * x[t,I+i],   g(z) = z/2 * (1 + tanh(u)),   J = 2 I
 ///   u = sqrt(2/pi) (z + 0.044715 z^3)
 ///
-/// Everything else as SiluMul. Computed as z / (1 + e^-2u), which is the same number and keeps its
-/// digits where 1 + tanh cancels.
-/// Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", section 2.
+/// Everything else as SiluMul, but that a limit is refused. Computed as z / (1 + e^-2u), which is
+/// the same number and keeps its digits where 1 + tanh cancels. Source: Hendrycks and Gimpel,
+/// "Gaussian Error Linear Units", section 2.
 struct GeluTanhMul {
   static constexpr KernelInfo kInfo{
       .name = "gelu_tanh_mul",
@@ -96,7 +105,7 @@ struct GeluTanhMul {
 
   static Cost cost(const Args& a) { return SiluMul::cost(a); }
 
-  static Status check(const Args& a) { return SiluMul::check(a); }
+  static Status check(const Args& a);
 };
 
 extern const VariantTable<SiluMul> silu_mul_cpu;

@@ -104,6 +104,8 @@ template <class Act, class A>
 void gate_loop(const SiluMul::Args& a, int64_t begin, int64_t end) {
   const int64_t I = a.y.dim(1);
   const int64_t ahead = rows_ahead(I * static_cast<int64_t>(sizeof(A)));
+  const __m512 limit = _mm512_set1_ps(a.limit > 0.0f ? a.limit : __builtin_inff());
+  const __m512 lowest = _mm512_sub_ps(_mm512_setzero_ps(), limit);
   for (int64_t t = begin; t < end; ++t) {
     const A* gate = a.x.row<A>(t);
     const A* up = gate + I;
@@ -115,8 +117,10 @@ void gate_loop(const SiluMul::Args& a, int64_t begin, int64_t end) {
       prefetch_to_read(next_gate + i);
       prefetch_to_read(next_gate + I + i);
       prefetch_to_write(next_y + i);
-      const __m512 activated = Act::template of<A>(load16(gate + i, mask));
-      store16(y + i, mask, _mm512_mul_ps(activated, load16(up + i, mask)));
+      // In this order of operands NaN passes.
+      const __m512 g = _mm512_min_ps(limit, load16(gate + i, mask));
+      const __m512 u = _mm512_max_ps(lowest, _mm512_min_ps(limit, load16(up + i, mask)));
+      store16(y + i, mask, _mm512_mul_ps(Act::template of<A>(g), u));
     });
   }
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "fathom/kernels/act/gated_act/gated_act.h"
@@ -33,6 +34,7 @@ struct GateShape {
   int64_t i;
   Format format = Format::kBf16;
   int64_t row_gap = 0;
+  float limit = 0;
 };
 
 template <class K>
@@ -48,11 +50,16 @@ void add_gate_case(CaseList& list, double (*activation)(double), const GateShape
     const Tensor x =
         c.input({s.t, 2 * s.i}, s.format, fill, {.row_gap = s.row_gap, .rows_per_batch = 1});
     const Tensor y = c.output({s.t, s.i}, s.format, {.row_gap = s.row_gap, .rows_per_batch = 1});
-    c.bind([=](const Binding& at) { return typename K::Args{.x = at(x), .y = at(y)}; });
+    c.bind([=](const Binding& at) {
+      return typename K::Args{.x = at(x), .y = at(y), .limit = s.limit};
+    });
     c.expect_rows(y, gates::row_op(s.format), [=](int64_t row, std::span<double> out) {
       const std::vector<double> both = x.row(row);
-      for (size_t i = 0; i < out.size(); ++i)
-        out[i] = activation(both[i]) * both[i + out.size()];
+      const double limit = s.limit > 0 ? double{s.limit} : HUGE_VAL;
+      for (size_t i = 0; i < out.size(); ++i) {
+        const double up = both[i + out.size()];
+        out[i] = activation(std::min(both[i], limit)) * std::clamp(up, -limit, limit);
+      }
     });
   });
 }
@@ -93,6 +100,29 @@ void add_gated_act_cases(CaseList& list) {
   add_small_cases<SiluMul>(list, oracle::silu);
   add_small_cases<GeluMul>(list, oracle::gelu);
   add_small_cases<GeluTanhMul>(list, oracle::gelu_tanh);
+  for (const Format format : {Format::kBf16, Format::kF16, Format::kF32}) {
+    for (int64_t i : {1, 15, 16, 17, 1409}) {
+      add_gate_case<SiluMul>(
+          list, oracle::silu,
+          {.spec = {.name = str_cat("t7_i", i, "_", format_name(format), "_limit10")},
+           .t = 7,
+           .i = i,
+           .format = format,
+           .row_gap = 2,
+           .limit = 10});
+    }
+  }
+  // DeepSeek-V4: the six experts of 1, 8 and 128 tokens, and the shared one of 8,192.
+  for (int64_t rows : {6, 48, 768, 8192}) {
+    for (const auto& [name, i] : {std::pair("v4_flash", 2048), std::pair("v4_pro", 3072)}) {
+      add_gate_case<SiluMul>(
+          list, oracle::silu,
+          {.spec = timed_spec(name, rows == 8192 ? "shared_experts" : "experts", rows),
+           .t = rows,
+           .i = i,
+           .limit = 10});
+    }
+  }
   for (int64_t t : {1, 8, 64, 128, 512, 1024}) {
     add_bench_case<SiluMul>(list, oracle::silu, "r1_dense", "act_fn", t, 18432);
     add_bench_case<SiluMul>(list, oracle::silu, "r1_shared_expert", "shared_experts", t, 2048);

@@ -117,8 +117,12 @@ Status run_elements(Exec& ex, const SiluMul::Args& a) {
                        tiles);
 }
 
+bool has_no_limit(const SiluMul::Args& a) {
+  return a.limit == 0.0f;
+}
+
 bool is_aligned(const SiluMul::Args& a) {
-  return takes_vectors(a.x) && takes_vectors(a.y);
+  return has_no_limit(a) && takes_vectors(a.x) && takes_vectors(a.y);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -127,7 +131,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 
 constinit const VariantTable<SiluMul> silu_mul_cuda{
     {"vectors", sm(90), "I%8==0", kTraits, run_vectors<Silu>, MathUnit::kF32, is_aligned},
-    {"elements", sm(90), "", kTraits, run_elements<Silu>},
+    {"elements", sm(90), "", kTraits, run_elements<Silu>, MathUnit::kF32, has_no_limit},
 };
 
 constinit const VariantTable<GeluMul> gelu_mul_cuda{

@@ -176,6 +176,54 @@ TYPED_TEST(GatedAct, RefusesAnOutputThatIsNotHalfAsWide) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
 }
 
+TEST(SiluMul, LimitClampsTheGateFromAboveAndTheUpHalfFromBothSides) {
+  TestExec exec;
+  for (const std::string& variant : variants_of<SiluMul>()) {
+    const TestTensor x({1, 12}, Format::kF32, {50, -50, 1, 1, 10, NAN, 1, 1, 50, -50, 2, NAN});
+    const TestTensor y({1, 6}, Format::kF32);
+
+    FATHOM_EXPECT_OK(launch<SiluMul>(exec.with("silu_mul", variant), "test",
+                                     {.x = x.view(), .y = y.view(), .limit = 10}));
+
+    using T = Truth<SiluMul>;
+    EXPECT_NEAR(y[0], T::of(10), 1e-5);
+    EXPECT_NEAR(y[1], T::of(-50), 1e-25) << "not clamped from below";
+    EXPECT_NEAR(y[2], T::of(1) * 10, 1e-5);
+    EXPECT_NEAR(y[3], T::of(1) * -10, 1e-5);
+    EXPECT_NEAR(y[4], T::of(10) * 2, 1e-5);
+    EXPECT_TRUE(std::isnan(y[5]));
+  }
+}
+
+TEST(SiluMul, NanPassesALimitInEitherHalf) {
+  TestExec exec;
+  for (const std::string& variant : variants_of<SiluMul>()) {
+    const TestTensor x({1, 4}, Format::kBf16, {NAN, 1, 1, NAN});
+    const TestTensor y({1, 2}, Format::kBf16);
+
+    FATHOM_EXPECT_OK(launch<SiluMul>(exec.with("silu_mul", variant), "test",
+                                     {.x = x.view(), .y = y.view(), .limit = 10}));
+
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_TRUE(std::isnan(y[1]));
+  }
+}
+
+TEST(SiluMul, RefusesANegativeLimitAndGeluAnyLimit) {
+  TestExec exec;
+  const TestTensor x({1, 4}, Format::kBf16);
+  const TestTensor y({1, 2}, Format::kBf16);
+  const SiluMul::Args negative{.x = x.view(), .y = y.view(), .limit = -1};
+  const SiluMul::Args ten{.x = x.view(), .y = y.view(), .limit = 10};
+
+  EXPECT_NE(launch<SiluMul>(*exec, "test", negative).message().find("limit is -1, expected 0"),
+            std::string::npos);
+  EXPECT_NE(launch<GeluMul>(*exec, "test", ten).message().find("silu_mul alone takes one"),
+            std::string::npos);
+  EXPECT_NE(launch<GeluTanhMul>(*exec, "test", ten).message().find("silu_mul alone takes one"),
+            std::string::npos);
+}
+
 TYPED_TEST(GatedAct, RefusesAnOutputOfAnotherFormat) {
   const TestTensor x({1, 6}, Format::kBf16);
   const TestTensor y({1, 3}, Format::kF16);

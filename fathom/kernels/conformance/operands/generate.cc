@@ -11,6 +11,7 @@
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/pair_layout.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
 
@@ -109,6 +110,10 @@ void quantise_row_major(const CaseWeightSpec& spec, const float* weights, Weight
       FATHOM_CHECK(status.ok(), status.message());
       return;
     }
+    case Format::kMxfp4:
+      mxfp4_quantize(weights, spec.rows, spec.cols, Mxfp4Rule::kCeil,
+                     reinterpret_cast<uint8_t*>(out.values), reinterpret_cast<Ue8m0*>(out.scales));
+      return;
     default:
       FATHOM_CHECK(false, str_cat("no test weights of format ", format_name(spec.format)));
   }
@@ -132,7 +137,7 @@ WeightBytes rows16_bytes(const CaseWeightSpec& spec) {
   WeightBytes bytes;
   bytes.values = groups * rows16_group_bytes(spec.format, spec.cols);
   bytes.scales = groups * rows16_group_scales(spec.format, spec.cols) * 4;
-  bytes.global = spec.format == Format::kNvfp4 ? groups * 4 : 0;
+  bytes.global = rows16_has_global(spec.format) ? groups * 4 : 0;
   return bytes;
 }
 
@@ -234,6 +239,36 @@ void nvfp4_codes(
   }
   for (int64_t i = 0; i < bytes.global / 4; ++i) {
     out.global[i] = static_cast<float>(scale / kNvfp4CodeSize * (1.0 + 0.01 * double(i % 7)));
+  }
+}
+
+constexpr int kMxfp4Exponents = 4;       // of random blocks
+constexpr double kMxfp4CodeSize = 10.0;  // of code times 2^0 .. 2^3, root mean square, rounded
+
+/// Blocks of random codes with scales 2^0 to 2^3 times a power of two that gives the size.
+void mxfp4_codes(
+    const CaseWeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
+  constexpr int kOne = 7;  // exponent of 1 in E4M3
+  const int global = static_cast<int>(std::lround(std::log2(scale / kMxfp4CodeSize)));
+  const auto drawn = [](std::byte random) {
+    return std::to_integer<int>(random & std::byte{kMxfp4Exponents - 1});
+  };
+  random_bytes(rng, out.values, bytes.values);
+  for (int64_t i = 0; i < bytes.global / 4; ++i)
+    out.global[i] = std::ldexp(1.0f, global);
+  if (spec.layout != WeightLayout::kRows16) {
+    random_bytes(rng, out.scales, bytes.scales);
+    for (int64_t i = 0; i < bytes.scales; ++i)
+      out.scales[i] = std::byte(127 + global + drawn(out.scales[i]));
+    return;
+  }
+  constexpr int64_t kTileScales = 16;  // of sixteen rows; two tiles share 32 k
+  for (int64_t tile = 0; tile < bytes.values; tile += kSuperTileBytes) {
+    std::byte* scales = out.values + tile + kSuperTileScales;
+    for (int64_t i = 0; i < kSuperTileK; ++i) {
+      const int64_t first = i / (2 * kTileScales) * (2 * kTileScales) + i % kTileScales;
+      scales[i] = i == first ? std::byte((kOne + drawn(scales[i])) << 3) : scales[first];
+    }
   }
 }
 
@@ -398,6 +433,8 @@ void generate_weight_codes(const CaseWeightSpec& spec,
       return repeat_values<Bf16>(rng, scale, spec.format, out.values, bytes.values);
     case Format::kNvfp4:
       return nvfp4_codes(spec, bytes, scale, rng, out);
+    case Format::kMxfp4:
+      return mxfp4_codes(spec, bytes, scale, rng, out);
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
       return fp8_codes(spec, bytes, scale, rng, out);

@@ -44,7 +44,8 @@ struct Bf16Gemm {
   static Status check(const Args& a) { return check_weight(a.w); }
 };
 
-/// One product a head: the absorbed projections of MLA.
+/// One product a head: the absorbed projections of MLA. Also one a group of heads, as the output
+/// projection of DeepSeek-V4 has it: x[T,g,K], y[T,g,R] packed is [T, g*R].
 ///
 ///   y[t,h,n] = sum_k x[t,h,k] * w[h,n,k]
 ///

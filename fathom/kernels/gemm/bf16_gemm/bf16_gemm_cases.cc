@@ -57,6 +57,11 @@ void add_bf16_bmm_shapes(CaseList& list) {
         {.t = 4, .n = 21, .k = 33, .weight = w, .layout = WeightLayout::kRowMajor, .heads = 3});
   }
   for (int64_t t : {1, 8, 128}) {
+    // The grouped output projection of DeepSeek-V4: 8 or 16 groups of 8 heads of 512.
+    add_product_case<Bf16Bmm>(
+        list, {.t = t, .n = 1024, .k = 4096, .op = "v4_flash_o_a_proj", .heads = 8});
+    add_product_case<Bf16Bmm>(list,
+                              {.t = t, .n = 1024, .k = 4096, .op = "v4_pro_o_a_proj", .heads = 16});
     add_product_case<Bf16Bmm>(list, {.t = t, .n = 512, .k = 128, .op = "r1_w_kc", .heads = 128});
     add_product_case<Bf16Bmm>(list, {.t = t, .n = 128, .k = 512, .op = "r1_w_vc", .heads = 128});
     add_product_case<Bf16Bmm>(list, {.t = t, .n = 512, .k = 128, .op = "v2lite_w_kc", .heads = 16});

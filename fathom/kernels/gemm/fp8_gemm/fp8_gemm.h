@@ -53,6 +53,44 @@ struct Fp8BlockGemm {
   static Status check(const Args& a);
 };
 
+/// One block-scaled product a head or a group of heads: the first half of the output projection of
+/// DeepSeek-V4.
+///
+///   y[t,h,n] = sum_b scale[h,n/128,b] * ( sum_{k in block b} x[t,h,k] * code[h,n,k] )
+///
+/// x and y may be strided in tokens and heads (slices of wider tensors; y[T,H,N] packed is
+/// [T, H*N]); y must not overlap x. Block scales are those of each matrix, [H, ceil(N/128),
+/// ceil(K/128)]: where N is a multiple of 128, a weight [H*N, K] is this stack as it lies. In
+/// layout kRows16, N must be a multiple of 16. Precision, guarantees and errors as Fp8BlockGemm on
+/// plain x, and the same bits as H calls of it.
+/// Source: DeepSeek-V4, inference/model.py (Attention, wo_a); DeepGEMM (fp8_einsum).
+struct Fp8BlockBmm {
+  static constexpr KernelInfo kInfo{
+      .name = "fp8_block_bmm",
+      .signature = "x[T,H,K]:bf16|f32 w[H,N,K]:fp8_block|fp8_block_ue8m0 -> y[T,H,N]:bf16|f32",
+      .equation = "y[:,h] = x[:,h] w[h]^T",
+      .source = "DeepSeek-V4, Attention; DeepGEMM",
+      .flops = "2*T*H*N*K",
+      .outside = "the grouped output projection of DeepSeek-V4",
+  };
+
+  struct Args {
+    View x;
+    QuantView w;
+    View y;
+  };
+
+  static constexpr auto operands(const Args& a) { return std::array{&a.x, &a.w.values, &a.y}; }
+
+  static Cost cost(const Args& a) {
+    return product_cost(a.x.dim(0) * a.x.dim(1), a.w.rows(), a.w.cols());
+  }
+
+  static int64_t workspace(const Args& a, int num_threads);
+
+  static Status check(const Args& a) { return check_weight(a.w); }
+};
+
 /// A linear layer of FP8 activations with a scale per token and FP8 weights with a scale per output
 /// channel.
 ///
@@ -105,6 +143,7 @@ Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, 
 
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu;
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda;
+extern const VariantTable<Fp8BlockBmm> fp8_block_bmm_cpu;
 extern const VariantTable<Fp8Gemm> fp8_gemm_cpu;
 extern const VariantTable<Fp8Gemm> fp8_gemm_cuda;
 

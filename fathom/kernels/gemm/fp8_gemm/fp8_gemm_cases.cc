@@ -207,6 +207,48 @@ void add_plain_x_cases(CaseList& list) {
   }
 }
 
+// ---- fp8_block_bmm ----
+
+void add_bmm_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.y = s.x;
+    add_product_case<Fp8BlockBmm>(list, s);
+  };
+  for (Format w : {Format::kFp8Block, Format::kFp8BlockUe8m0}) {
+    for (int64_t t : {0, 1, 2, 5, 9, 33}) {
+      add({.t = t, .n = 32, .k = 144, .weight = w, .heads = 3});
+      add({.t = t, .n = 144, .k = 260, .weight = w, .x = Format::kF32, .heads = 2});
+    }
+    for (int64_t t : {1, 7, 70}) {
+      add({.t = t, .n = 149, .k = 132, .weight = w, .layout = WeightLayout::kRowMajor, .heads = 3});
+    }
+  }
+  add({.t = 4,
+       .n = 21,
+       .k = 33,
+       .weight = Format::kFp8Block,
+       .layout = WeightLayout::kRowMajor,
+       .heads = 3});
+  add({.t = 14,
+       .n = 48,
+       .k = 384,
+       .weight = Format::kFp8Block,
+       .heads = 2,
+       .dist = Dist::kMixedRows});
+  for (int64_t t : {1, 8, 128}) {
+    const auto timed = [&](const char* op, int64_t groups) {
+      add({.t = t,
+           .n = 1024,
+           .k = 4096,
+           .weight = Format::kFp8BlockUe8m0,
+           .op = op,
+           .heads = groups});
+    };
+    timed("v4_flash_o_a_proj", 8);
+    timed("v4_pro_o_a_proj", 16);
+  }
+}
+
 // ---- fp8_gemm ----
 
 struct Shape {
@@ -333,6 +375,8 @@ void add_fp8_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_block_cases(list);
   add_channel_cases(list);
+  add_bmm_cases(list);
+  list.serve_calls("fp8_block_bmm", add_product_call<Fp8BlockBmm>);
   list.serve_calls("fp8_block_gemm", add_product_call<Fp8BlockGemm>);
 }
 

@@ -116,6 +116,10 @@ Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, 
                      [&](int64_t, int64_t t, std::byte* out) { decode_bf16_row(a, row, t, out); });
 }
 
+int64_t Fp8BlockBmm::workspace(const Args& a, int num_threads) {
+  return product_workspace(a.x.dim(0), align_up<int64_t>(a.w.cols(), 4), num_threads);
+}
+
 int64_t Fp8Gemm::workspace(const Args& a, int num_threads) {
   const int64_t rows = a.x.dim(0);
   const int64_t k = a.w.cols();
@@ -150,6 +154,12 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu = with_rows<Fp8Blo
          is_row_major_bf16<BlockArgs>},
     },
     product_variants<Fp8BlockGemm, fp8_products_amx, fp8_products_avx512, fp8_products_avx2>());
+
+constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cpu = with_rows<Fp8BlockBmm>(
+    {{"avx512_row_major", Isa::kAvx512, "", kTraits,
+      run_product_kernel<Fp8BlockBmm::Args, fp8_row_major_products_avx512>, MathUnit::kBf16,
+      is_row_major_bf16<Fp8BlockBmm::Args>}},
+    product_variants<Fp8BlockBmm, fp8_products_amx, fp8_products_avx512, fp8_products_avx2>());
 
 constinit const VariantTable<Fp8Gemm> fp8_gemm_cpu{
     {"avx512", Isa::kAvx512, "", kTraits,

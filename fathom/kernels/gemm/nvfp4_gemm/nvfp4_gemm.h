@@ -1,4 +1,4 @@
-// Products with NVFP4 weights, of activations in bf16 or in NVFP4 themselves.
+// Products with weights in four bits, NVFP4 or MXFP4, of activations in bf16 or in NVFP4.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ enum class BlockScaleLayout {
   kSwizzled128x4,  ///< padded to [ceil(rows/128)*128, ceil(K/64)*4]; padding is never used
 };
 
-/// A linear layer with NVFP4 weights.
+/// A linear layer with NVFP4 weights, or MXFP4.
 ///
 ///   y[t,n] = global * alpha * sum_b scale[n,b] * ( sum_{k in block b} x[t,k] * code[n,k] )
 ///
@@ -24,6 +24,9 @@ enum class BlockScaleLayout {
 ///   E2M1 codes (W4A4; format nvfp4, low nibble first, K a multiple of 16) with x_scales: then
 ///   x[t,k] = code * x_scale[t, k/16].
 /// x and y may have strided rows (of whole bytes); y must not overlap x.
+/// w in MXFP4 has scale[n,b] = 2^e, b of 32 k, and no global; in layout kRows16 it lies in the
+/// tiles of NVFP4, exactly (formats/tile_layout.h), and the loops are the same. x is then not
+/// quantised. Variants for a GPU take none.
 /// `global` belongs to the matrix; in layout kRows16 every 16 rows have one. alpha is one float32,
 /// for the global scale of the activations. It may be left out (1). Where it is given, row-major
 /// weights may have no global, as in the reference call, which passes alpha alone.
@@ -35,13 +38,15 @@ enum class BlockScaleLayout {
 /// by its two scales first. amx multiplies it by its block scale, and sums even and odd k of 32
 /// apart.) A row's bits depend on that row and on w alone. Deterministic. NaN and infinity in x or
 /// x_scales reach their own row; scales of w are not negative and not NaN.
-/// Errors: InvalidArgument for missing, superfluous or misshapen scales.
-/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block/block_fp4.h; sgl-project/sglang.
+/// Errors: InvalidArgument for missing, superfluous or misshapen scales, or x in NVFP4 with w in
+/// MXFP4.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block/block_fp4.h; sgl-project/sglang; OCP
+/// Microscaling Formats 1.0.
 struct Nvfp4Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_gemm",
       .reference_names = {"cutlass_scaled_fp4_mm"},
-      .signature = "x[T,K]:bf16|f32|nvfp4 w[N,K]:nvfp4 -> y[T,N]:bf16|f16|f32",
+      .signature = "x[T,K]:bf16|f32|nvfp4 w[N,K]:nvfp4|mxfp4 -> y[T,N]:bf16|f16|f32",
       .equation = "y[t,n] = global alpha sum_b scale[n,b] sum_{k in b} x[t,k] code[n,k]",
       .source = "NVIDIA/Model-Optimizer",
       .flops = "2*T*N*K",

@@ -412,11 +412,46 @@ void add_plain_x_cases(CaseList& list) {
   }
 }
 
+/// MXFP4: few and many rows, edges of row groups and of super-tiles, both layouts, both types of x;
+/// and experts and shared experts of DeepSeek-V4, as one matrix.
+void add_mxfp4_cases(CaseList& list) {
+  const auto add = [&](ProductShape s) {
+    s.weight = Format::kMxfp4;
+    add_product_case<K>(list, s);
+  };
+  for (int64_t t : {0, 1, 2, 3, 4, 7, 8, 9, 33, 300})
+    add({.t = t, .n = 48, .k = 160});
+  for (int64_t n : {1, 15, 16, 17, 130})
+    add({.t = 5, .n = n, .k = 128, .y = Format::kF32});
+  for (int64_t k : {32, 64, 96, 256, 544, 4384}) {
+    add({.t = 3, .n = 33, .k = k, .y = Format::kF16});
+    add({.t = 12, .n = 33, .k = k, .y = Format::kF32});
+  }
+  for (Format x : {Format::kBf16, Format::kF32}) {
+    add({.t = 1, .n = 33, .k = 160, .x = x, .layout = WeightLayout::kRowMajor});
+    add({.t = 10, .n = 19, .k = 288, .x = x, .layout = WeightLayout::kRowMajor});
+  }
+  add({.t = 10, .n = 40, .k = 320, .x = Format::kF32, .y = Format::kF32});
+  add({.t = 14, .n = 34, .k = 320, .dist = Dist::kMixedRows});
+  add({.t = 70, .n = 264, .k = 320, .x_gap = 8});
+  add({.t = 2, .n = 2048, .k = 4096});
+  add({.t = 1, .n = 4096, .k = 2048});
+  add({.t = 2, .n = 3072, .k = 7168});
+  add({.t = 1, .n = 7168, .k = 3072});
+  for (int64_t t : {1, 8, 128}) {
+    add({.t = t, .n = 4096, .k = 4096, .op = "v4_flash_expert_gate_up"});
+    add({.t = t, .n = 4096, .k = 2048, .op = "v4_flash_expert_down"});
+    add({.t = t, .n = 6144, .k = 7168, .op = "v4_pro_expert_gate_up"});
+    add({.t = t, .n = 7168, .k = 3072, .op = "v4_pro_expert_down"});
+  }
+}
+
 }  // namespace
 
 void add_nvfp4_gemm_cases(CaseList& list) {
   add_plain_x_cases(list);
   add_quantised_cases(list);
+  add_mxfp4_cases(list);
   // Large ones for GPUs come last: a test makes cases until every CPU variant has had one.
   add_tile_cases(list);
   add_few_row_cases(list);

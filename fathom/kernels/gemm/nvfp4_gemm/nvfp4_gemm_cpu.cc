@@ -139,6 +139,10 @@ int64_t Nvfp4Gemm::workspace(const Args& a, int num_threads) {
 
 Status Nvfp4Gemm::check(const Args& a) {
   if (a.x.format != Format::kNvfp4) return check_plain_x(a);
+  if (a.w.format() != Format::kNvfp4) {
+    return invalid_argument(str_cat("x is nvfp4 but w is ", format_name(a.w.format()),
+                                    ", which takes x in bf16 and f32"));
+  }
   const int64_t k = a.x.dim(1);
   if (k % kNvfp4Block != 0 || a.x.stride(0) % 2 != 0) {
     return invalid_argument(str_cat("x is ", describe(a.x), " with rows ", a.x.stride(0),

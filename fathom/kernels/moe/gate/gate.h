@@ -3,6 +3,8 @@
 //
 //   topk_softmax               V2-Lite      softmax, best K
 //   topk_sigmoid               -            sigmoid + bias for the choice, best K
+//   topk_sqrtsoftplus          V4           sqrt(softplus) + bias for the choice, best K
+//   hash_route                 V4           by token id; weights of sqrt(softplus)
 //   grouped_topk_gate          V3, R1       sigmoid + bias; groups by the sum of their two best
 //   group_limited_softmax_gate V2           softmax; groups by their best
 //
@@ -99,6 +101,84 @@ struct TopkSigmoid {
   static Cost cost(const Args& a) {
     return {.flops = 10.0 * static_cast<double>(a.logits.numel())};
   }
+};
+
+/// The router of DeepSeek-V4.
+///
+///   s = sqrt(softplus(logits)),  softplus(z) = log(1 + e^z);   choice = s + bias
+///   ids = the K largest choice;   w = s[ids];   weights = w / (sum of w) * scaling
+///
+/// bias is for the choice alone. softplus keeps its digits at both ends: it is z above 18, and
+/// below -18 s is e^(z/2). Where all w are 0 (logits below -200) weights are NaN, 0 / 0.
+/// Errors: none beyond the signature.
+/// Source: DeepSeek-V4, inference/model.py (Gate); scaling = routed_scaling_factor.
+struct TopkSqrtsoftplus {
+  static constexpr KernelInfo kInfo{
+      .name = "topk_sqrtsoftplus",
+      .signature = "logits[T,E]:f32|bf16|f16 bias?[E]:f32 -> weights[T,K]:f32 ids[T,K]:i32",
+      .limits = "K>=1, K<=E, E<=2048",
+      .equation =
+          "s = sqrt(softplus(logits)); ids = topk(s + bias); "
+          "weights = s[ids] / sum(s[ids]) * scaling",
+      .source = "DeepSeek-V4, Gate",
+      .flops = "12*T*E",
+      .outside = "the router of DeepSeek-V4",
+  };
+
+  struct Args {
+    View logits, bias{}, weights, ids;
+    float scaling = 1.0f;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.logits, &a.bias, &a.weights, &a.ids};
+  }
+
+  static Cost cost(const Args& a) {
+    return {.flops = 12.0 * static_cast<double>(a.logits.numel())};
+  }
+};
+
+/// The router of DeepSeek-V4's first layers: the experts of a token are those of its id in the
+/// vocabulary; the logits weigh them.
+///
+///   ids[t] = tid2eid[token_ids[t]];   w = s[ids], s as in topk_sqrtsoftplus
+///   weights = w / (sum of w) * scaling
+///
+/// token_ids are those of the tokens whose hidden states made the logits. Rows of tid2eid may be
+/// strided; of it only the rows of these tokens are read.
+/// Errors: InvalidArgument for a token id outside [0, V) or, in a row that is read, an expert
+/// outside [0, E); both are looked at before anything is written.
+/// Source: DeepSeek-V4, inference/model.py (Gate).
+struct HashRoute {
+  static constexpr KernelInfo kInfo{
+      .name = "hash_route",
+      .signature =
+          "logits[T,E]:f32|bf16|f16 token_ids[T]:i32 tid2eid[V,K]:i32|i64 "
+          "-> weights[T,K]:f32 ids[T,K]:i32",
+      .limits = "K>=1, K<=E, E<=2048",
+      .equation =
+          "ids = tid2eid[token_ids]; weights = s[ids] / sum(s[ids]) * scaling, "
+          "s = sqrt(softplus(logits))",
+      .source = "DeepSeek-V4, Gate",
+      .flops = "12*T*K",
+      .outside = "the router of DeepSeek-V4's first layers",
+  };
+
+  struct Args {
+    View logits, token_ids, tid2eid, weights, ids;
+    float scaling = 1.0f;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.logits, &a.token_ids, &a.tid2eid, &a.weights, &a.ids};
+  }
+
+  static Cost cost(const Args& a) { return {.flops = 12.0 * static_cast<double>(a.ids.numel())}; }
+
+  /// Of the table the rows of the tokens, of the logits those of their experts.
+  static void bytes(const Args& a, Cost& cost);
+  static Status check(const Args& a);
 };
 
 /// The router of DeepSeek-V3 and R1 ("noaux_tc").
@@ -199,6 +279,8 @@ extern const VariantTable<TopkSoftmax> topk_softmax_cpu;
 extern const VariantTable<TopkSoftmax> topk_softmax_cuda;
 extern const VariantTable<TopkSigmoid> topk_sigmoid_cpu;
 extern const VariantTable<TopkSigmoid> topk_sigmoid_cuda;
+extern const VariantTable<TopkSqrtsoftplus> topk_sqrtsoftplus_cpu;
+extern const VariantTable<HashRoute> hash_route_cpu;
 extern const VariantTable<GroupedTopkGate> grouped_topk_gate_cpu;
 extern const VariantTable<GroupedTopkGate> grouped_topk_gate_cuda;
 extern const VariantTable<GroupLimitedSoftmaxGate> group_limited_softmax_gate_cpu;

@@ -211,6 +211,129 @@ void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm)
   });
 }
 
+/// sqrt(log(1 + e^z)), with the digits of both ends.
+double sqrt_softplus(double z) {
+  return z > 40 ? std::sqrt(z) : z < -40 ? std::exp(z / 2) : std::sqrt(std::log1p(std::exp(z)));
+}
+
+/// Weights of every logit of the token, in the order of the experts.
+std::vector<double> sqrt_softplus_of(std::vector<double> logits) {
+  for (double& v : logits)
+    v = sqrt_softplus(v);
+  return logits;
+}
+
+void add_sqrtsoftplus_case(CaseList& list, const CaseSpec& spec, const Shape& s) {
+  add_case<TopkSqrtsoftplus>(list, spec, [=](CaseBuilder<TopkSqrtsoftplus>& c) {
+    const RouterOperands o(c, s, spec.bench, s.with_bias);
+    c.bind([=](const Binding& at) {
+      return TopkSqrtsoftplus::Args{.logits = at(o.logits),
+                                    .bias = at(o.bias),
+                                    .weights = at(o.weights),
+                                    .ids = at(o.ids),
+                                    .scaling = 1.5f};
+    });
+    o.expect(c, [=](int64_t t) {
+      const std::vector<double> score = sqrt_softplus_of(o.logits.row(t));
+      return oracle::Rule{.choice = o.in_order(o.biased(score)),
+                          .score = score,
+                          .count = static_cast<int>(s.chosen),
+                          .renormalize = true,
+                          .scaling = 1.5};
+    });
+  });
+}
+
+void add_sqrtsoftplus(CaseList& list, const Shape& s, bool bench) {
+  add_sqrtsoftplus_case(list, spec_of(s, bench), s);
+}
+
+/// Experts of every token id, distinct and in no order.
+int64_t hashed_expert(int64_t token, int64_t k, int64_t num_experts) {
+  return (token * 7 + k * (token % 5 + 1)) % num_experts;
+}
+
+void add_hash_case(
+    CaseList& list, const CaseSpec& spec, const Shape& s, int64_t vocabulary, Format table) {
+  add_case<HashRoute>(list, spec, [=](CaseBuilder<HashRoute>& c) {
+    const RouterOperands o(c, s, spec.bench, false);
+    const Tensor token_ids = c.input({s.tokens}, Format::kI32, {}, {.rows_per_batch = 1});
+    token_ids.fill([&](int64_t t) { return (t * 37 + vocabulary - 1) % vocabulary; });
+    const Tensor tid2eid =
+        c.input({vocabulary, s.chosen}, table, {}, {.row_gap = spec.bench ? 0 : 2});
+    tid2eid.fill([&](int64_t i) { return hashed_expert(i / s.chosen, i % s.chosen, s.experts); });
+    c.bind([=](const Binding& at) {
+      return HashRoute::Args{.logits = at(o.logits),
+                             .token_ids = at(token_ids),
+                             .tid2eid = at(tid2eid),
+                             .weights = at(o.weights),
+                             .ids = at(o.ids),
+                             .scaling = 2.5f};
+    });
+    const auto expert = [=](int64_t t, int64_t k) {
+      return hashed_expert(static_cast<int64_t>(token_ids[t]), k, s.experts);
+    };
+    c.expect_rows(o.weights, gates::router_weights(), [=](int64_t t, std::span<double> out) {
+      double sum = 0;
+      for (size_t k = 0; k < out.size(); ++k) {
+        out[k] = sqrt_softplus(o.logits.at(t, expert(t, static_cast<int64_t>(k))));
+        sum += out[k];
+      }
+      for (double& w : out)
+        w = w / sum * 2.5;
+    });
+    c.expect_rows(o.ids, gates::exact(), [=](int64_t t, std::span<double> out) {
+      for (size_t k = 0; k < out.size(); ++k)
+        out[k] = static_cast<double>(expert(t, static_cast<int64_t>(k)));
+    });
+  });
+}
+
+void add_hash(CaseList& list, const Shape& s, bool bench, int64_t vocabulary, Format table) {
+  CaseSpec spec = spec_of(s, bench);
+  str_append(spec.name, str_cat("_v", vocabulary, "_", format_name(table)));
+  add_hash_case(list, spec, s, vocabulary, table);
+}
+
+/// The routers of DeepSeek-V4: scores of sqrt(softplus), chosen by them or by token id.
+void add_v4_routers(CaseList& list) {
+  const auto shape = [](int64_t t, int64_t e, int64_t k, Format f = Format::kF32,
+                        bool with_bias = true) { return Shape{t, e, k, 1, 1, f, with_bias}; };
+  const auto without_bias = [&](int64_t t, int64_t e, int64_t k, Format f = Format::kF32) {
+    return shape(t, e, k, f, false);
+  };
+  for (int64_t t : {0, 1, 2, 3, 7}) {
+    add_sqrtsoftplus(list, shape(t, 64, 6), false);
+    add_hash(list, without_bias(t, 64, 6), false, 50, Format::kI32);
+  }
+  for (int64_t e : {1, 2, 3, 15, 16, 17, 31, 33, 127, 257}) {
+    add_sqrtsoftplus(list, without_bias(5, e, std::min<int64_t>(e, 3)), false);
+    add_hash(list, without_bias(5, e, std::min<int64_t>(e, 1)), false, 11, Format::kI64);
+  }
+  for (Format f : {Format::kBf16, Format::kF16}) {
+    add_sqrtsoftplus(list, shape(3, 48, 6, f), false);
+    add_hash(list, without_bias(3, 48, 6, f), false, 9, Format::kI64);
+  }
+  add_sqrtsoftplus(list, shape(4, 64, 64), false);
+  add_sqrtsoftplus(list, shape(4, 2048, 8), false);
+  // Equal scores, NaN and infinities.
+  for (int64_t k : {1, 5, 6}) {
+    for (bool with_bias : {false, true}) {
+      add_sqrtsoftplus(
+          list, Shape{kEdgeTokens, 256, k, 1, 1, Format::kF32, with_bias, Logits::kEdges}, false);
+    }
+  }
+  add_hash(list, Shape{kEdgeTokens, 256, 6, 1, 1, Format::kF32, false, Logits::kEdges}, false, 30,
+           Format::kI32);
+  // Flash and Pro.
+  for (int64_t t : {1, 8, 128, 4096}) {
+    for (int64_t e : {256, 384}) {
+      add_sqrtsoftplus(list, shape(t, e, 6), true);
+      add_hash(list, without_bias(t, e, 6), true, 129280, Format::kI32);
+    }
+  }
+}
+
 /// Scores as their format holds them.
 void round_all(Format format, std::vector<double>& values) {
   alignas(8) std::byte element[8];
@@ -327,6 +450,13 @@ void serve_calls(CaseList& list) {
                    [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
                      add_softmax_case(one, spec, shape_of(call), Renormalize::kNo, 0);
                    });
+  list.serve_calls("topk_sqrtsoftplus",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     add_sqrtsoftplus_case(one, spec, shape_of(call));
+                   });
+  list.serve_calls("hash_route", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_hash_case(one, spec, shape_of(call), call.dim("tid2eid", 0), call.format("tid2eid"));
+  });
   list.serve_calls("grouped_topk_gate",
                    [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
                      add_grouped_gate_case(one, spec, shape_of(call), 0, ScorePrecision::kF32);
@@ -434,6 +564,7 @@ void add_gate_cases(CaseList& list) {
     reference([&](CaseList& one) { add_sigmoid(one, {t, 256, 8}, true, Renormalize::kYes); });
     reference([&](CaseList& one) { add_grouped(one, {t, 256, 8, 8, 4}, true, 0); });
   }
+  add_v4_routers(list);
   serve_calls(list);
 }
 

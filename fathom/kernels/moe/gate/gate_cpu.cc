@@ -20,6 +20,18 @@ void sigmoid(const float* z, float* out, int64_t count) {
     out[i] = 1.0f / (1.0f + std::exp(-z[i]));
 }
 
+void sqrt_softplus(const float* z, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (z[i] > kSoftplusIsLinear) {
+      out[i] = std::sqrt(z[i]);
+    } else if (z[i] < kSoftplusIsExponential) {
+      out[i] = std::exp(0.5f * z[i]);
+    } else {
+      out[i] = std::sqrt(std::log1p(std::exp(z[i])));
+    }
+  }
+}
+
 void softmax(const float* z, float* out, int64_t count) {
   float max = kLowest;
   for (int64_t i = 0; i < count; ++i)
@@ -52,9 +64,9 @@ int64_t argmax(const float* values, int64_t count) {
   return best;
 }
 
-constexpr GateRow kPortable{sigmoid, softmax, choice_scores, argmax};
-constexpr GateRow kAvx512{avx512::gate_sigmoid, avx512::gate_softmax, avx512::gate_choice,
-                          avx512::gate_argmax};
+constexpr GateRow kPortable{sigmoid, sqrt_softplus, softmax, choice_scores, argmax};
+constexpr GateRow kAvx512{avx512::gate_sigmoid, avx512::gate_sqrt_softplus, avx512::gate_softmax,
+                          avx512::gate_choice, avx512::gate_argmax};
 
 // ---- the parts that all routers share ----
 
@@ -113,7 +125,18 @@ void keep_best_groups(
   }
 }
 
-/// weights[k] = score[ids[k]], divided by their sum + epsilon if asked, then scaled.
+/// Weights divided by their sum + epsilon if asked, then scaled.
+void scale_weights(
+    float* weights, int64_t count, Renormalize renorm, float epsilon, float scaling) {
+  float sum = 0;
+  for (int64_t k = 0; k < count; ++k)
+    sum += weights[k];
+  const float divisor = renorm == Renormalize::kYes ? sum + epsilon : 1.0f;
+  for (int64_t k = 0; k < count; ++k)
+    weights[k] = weights[k] / divisor * scaling;
+}
+
+/// weights[k] = score[ids[k]], scaled.
 void write_weights(const float* score,
                    const int32_t* ids,
                    int64_t count,
@@ -121,14 +144,9 @@ void write_weights(const float* score,
                    float epsilon,
                    float scaling,
                    float* weights) {
-  float sum = 0;
-  for (int64_t k = 0; k < count; ++k) {
-    weights[k] = score[ids[k]];
-    sum += weights[k];
-  }
-  const float divisor = renorm == Renormalize::kYes ? sum + epsilon : 1.0f;
   for (int64_t k = 0; k < count; ++k)
-    weights[k] = weights[k] / divisor * scaling;
+    weights[k] = score[ids[k]];
+  scale_weights(weights, count, renorm, epsilon, scaling);
 }
 
 /// Calls route(t) for every token. A router is bound by its arithmetic, about eight times what
@@ -281,9 +299,92 @@ Status group_limited_softmax_gate(Exec& ex, const GroupLimitedSoftmaxGate::Args&
   return {};
 }
 
+template <const GateRow& kRow>
+Status topk_sqrtsoftplus(Exec& ex, const TopkSqrtsoftplus::Args& a) {
+  const int64_t num_experts = a.logits.dim(1);
+  const auto count = static_cast<int>(a.ids.dim(1));
+  float beta[kMaxExperts];
+  load_bias(a.bias, num_experts, beta);
+  for_tokens(ex, a.logits, [&](int64_t t) {
+    float s[kMaxExperts];
+    float choice[kMaxExperts];
+    load_row(a.logits, t, choice);
+    kRow.sqrt_softplus(choice, s, num_experts);
+    kRow.choice(s, beta, choice, num_experts);
+    take_best(kRow, choice, num_experts, count, a.ids.row<int32_t>(t));
+    write_weights(s, a.ids.row<int32_t>(t), count, Renormalize::kYes, 0.0f, a.scaling,
+                  a.weights.row<float>(t));
+  });
+  return {};
+}
+
+/// Calls f(T{}) with the type of a table's entries, i32 or i64.
+template <class F>
+auto with_table_type(Format format, F&& f) {
+  return format == Format::kI32 ? f(int32_t{}) : f(int64_t{});
+}
+
+template <const GateRow& kRow>
+void hash_route_token(const HashRoute::Args& a, int64_t t) {
+  const int64_t count = a.ids.dim(1);
+  int32_t* ids = a.ids.row<int32_t>(t);
+  with_table_type(a.tid2eid.format, [&]<class T>(T) {
+    const T* chosen = a.tid2eid.row<const T>(a.token_ids.as<const int32_t>()[t]);
+    for (int64_t k = 0; k < count; ++k)
+      ids[k] = static_cast<int32_t>(chosen[k]);
+  });
+  float z[kMaxExperts];
+  with_float_type(a.logits.format, [&]<class T>(T) {
+    for (int64_t k = 0; k < count; ++k)
+      z[k] = to_float(a.logits.row<const T>(t)[ids[k]]);
+  });
+  float* weights = a.weights.row<float>(t);
+  kRow.sqrt_softplus(z, weights, count);
+  scale_weights(weights, count, Renormalize::kYes, 0.0f, a.scaling);
+}
+
+template <const GateRow& kRow>
+Status hash_route(Exec& ex, const HashRoute::Args& a) {
+  const int64_t count = a.ids.dim(1);
+  for_rows(ex, a.logits.dim(0), 32 * count, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      hash_route_token<kRow>(a, t);
+  });
+  return {};
+}
+
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 
 }  // namespace
+
+void HashRoute::bytes(const Args& a, Cost& cost) {
+  const int64_t per_choice = element_bytes(a.logits.format) + element_bytes(a.tid2eid.format);
+  cost.bytes_read = operand_bytes(a.token_ids) + a.ids.numel() * per_choice;
+  cost.bytes_written = operand_bytes(a.weights) + operand_bytes(a.ids);
+}
+
+Status HashRoute::check(const Args& a) {
+  if (!a.token_ids.readable() || !a.tid2eid.readable()) return {};
+  const int64_t num_tokens = a.tid2eid.dim(0);
+  const int64_t num_experts = a.logits.dim(1);
+  for (int64_t t = 0; t < a.token_ids.dim(0); ++t) {
+    const int32_t id = a.token_ids.as<const int32_t>()[t];
+    if (id < 0 || id >= num_tokens) {
+      return invalid_argument(str_cat("token_ids[", t, "] is ", id, ", expected 0 to ",
+                                      num_tokens - 1, ": tid2eid has V = ", num_tokens, " rows"));
+    }
+    for (int64_t k = 0; k < a.tid2eid.dim(1); ++k) {
+      const int64_t expert = with_table_type(a.tid2eid.format, [&]<class T>(T) {
+        return static_cast<int64_t>(a.tid2eid.row<const T>(id)[k]);
+      });
+      if (expert < 0 || expert >= num_experts) {
+        return invalid_argument(
+            str_cat("tid2eid[", id, ",", k, "] is ", expert, ", expected 0 to ", num_experts - 1));
+      }
+    }
+  }
+  return {};
+}
 
 Status GroupedTopkGate::check(const Args& a) {
   if (a.num_shared < 0 || a.num_shared >= a.ids.dim(1)) {
@@ -306,6 +407,16 @@ constinit const VariantTable<TopkSoftmax> topk_softmax_cpu{
 constinit const VariantTable<TopkSigmoid> topk_sigmoid_cpu{
     {"avx512", Isa::kAvx512, "", kTraits, topk_sigmoid<kAvx512>},
     {"portable", Isa::kPortable, "", kTraits, topk_sigmoid<kPortable>},
+};
+
+constinit const VariantTable<TopkSqrtsoftplus> topk_sqrtsoftplus_cpu{
+    {"avx512", Isa::kAvx512, "", kTraits, topk_sqrtsoftplus<kAvx512>},
+    {"portable", Isa::kPortable, "", kTraits, topk_sqrtsoftplus<kPortable>},
+};
+
+constinit const VariantTable<HashRoute> hash_route_cpu{
+    {"avx512", Isa::kAvx512, "", kTraits, hash_route<kAvx512>},
+    {"portable", Isa::kPortable, "", kTraits, hash_route<kPortable>},
 };
 
 constinit const VariantTable<GroupedTopkGate> grouped_topk_gate_cpu{

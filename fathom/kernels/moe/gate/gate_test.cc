@@ -22,8 +22,8 @@ class GateTest : public testing::TestWithParam<const char*> {
  protected:
   GateTest() {
     const std::string variant = GetParam();
-    for (const char* kernel :
-         {"topk_softmax", "topk_sigmoid", "grouped_topk_gate", "group_limited_softmax_gate"}) {
+    for (const char* kernel : {"topk_softmax", "topk_sigmoid", "topk_sqrtsoftplus", "hash_route",
+                               "grouped_topk_gate", "group_limited_softmax_gate"}) {
       pins_.emplace_back(kernel, variant);
     }
     runner_.exec().pins = &pins_;
@@ -96,12 +96,109 @@ TEST_P(GateTest, V2RuleOnTheToyVector) {
   EXPECT_NEAR(choice.weights[2], 1.194886, 1e-5);
 }
 
+TEST_P(GateTest, V4ScoresAreRootsOfSoftplus) {
+  // Weights of one chosen expert are 1; two experts show the ratio of their scores.
+  const auto score = [&](float logit) {
+    const Choice c = run<TopkSqrtsoftplus>({logit, 0.0f}, 2, no_args<TopkSqrtsoftplus>());
+    const size_t at = c.ids[0] == 0 ? 0 : 1;
+    return double{c.weights[at]} / double{c.weights[1 - at]} * .83255461;
+  };
+
+  EXPECT_NEAR(score(-5), .0819472, 1e-7);
+  EXPECT_NEAR(score(0), .8325546, 1e-6);
+  EXPECT_NEAR(score(2), 1.4583991, 1e-6);
+  EXPECT_NEAR(score(20), 4.4721360, 2e-6);
+}
+
+TEST_P(GateTest, V4ScoresKeepTheirDigitsAtEveryLogit) {
+  std::vector<float> logits;
+  for (int i = -1600; i <= 1600; ++i)
+    logits.push_back(static_cast<float>(i) * 0.1f);
+  for (size_t begin = 0; begin + 2 <= logits.size(); begin += 2) {
+    const Choice c =
+        run<TopkSqrtsoftplus>({logits[begin], logits[begin + 1]}, 2, no_args<TopkSqrtsoftplus>());
+    const auto exact = [](double z) { return std::sqrt(std::log1p(std::exp(z))); };
+    const double low = exact(double{logits[begin]});
+    const double high = exact(double{logits[begin + 1]});
+    ASSERT_EQ(c.ids, (std::vector<int32_t>{1, 0}));
+    ASSERT_NEAR(double{c.weights[1]}, low / (low + high), 4e-7) << logits[begin];
+  }
+}
+
+TEST_P(GateTest, V4BiasChoosesButDoesNotWeigh) {
+  std::vector<float> bias = {0, 5, 0, 0};
+  TopkSqrtsoftplus::Args args = no_args<TopkSqrtsoftplus>();
+  args.bias = make_view(bias.data(), {4}, Format::kF32);
+  args.scaling = 1.5f;
+
+  const Choice choice = run<TopkSqrtsoftplus>({2, 0, -5, 1}, 2, args);
+
+  EXPECT_EQ(choice.ids, (std::vector<int32_t>{1, 0}));
+  EXPECT_NEAR(choice.weights[0], 1.5 * .8325546 / (.8325546 + 1.4583991), 1e-6);
+  EXPECT_NEAR(choice.weights[1], 1.5 * 1.4583991 / (.8325546 + 1.4583991), 1e-6);
+}
+
+/// The table of three tokens of the vocabulary, two experts each.
+class HashTable {
+ public:
+  explicit HashTable(std::vector<int32_t> entries = {3, 0, 1, 2, 2, 1})
+      : entries_(std::move(entries)) {}
+
+  View view() { return make_view(entries_.data(), {3, 2}, Format::kI32); }
+
+ private:
+  std::vector<int32_t> entries_;
+};
+
+TEST_P(GateTest, HashRouteTakesTheExpertsOfTheTokenAndWeighsThemByTheirLogits) {
+  HashTable table;
+  int32_t token = 1;
+  HashRoute::Args args{.logits = {},
+                       .token_ids = make_view(&token, {1}, Format::kI32),
+                       .tid2eid = table.view(),
+                       .weights = {},
+                       .ids = {},
+                       .scaling = 1.5f};
+
+  const Choice choice = run<HashRoute>({99, 2, 0, 99}, 2, args);
+
+  EXPECT_EQ(choice.ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_NEAR(choice.weights[0], 1.5 * 1.4583991 / (.8325546 + 1.4583991), 1e-6);
+  EXPECT_NEAR(choice.weights[1], 1.5 * .8325546 / (.8325546 + 1.4583991), 1e-6);
+}
+
+TEST_P(GateTest, HashRouteRefusesTokensAndExpertsOutOfRange) {
+  const auto error = [&](int32_t token, std::vector<int32_t> entries) {
+    HashTable table(std::move(entries));
+    std::vector<float> logits(4, 0.0f);
+    std::vector<float> weights(2);
+    std::vector<int32_t> ids(2);
+    return launch<HashRoute>(runner_.exec(), "topk",
+                             {.logits = make_view(logits.data(), {1, 4}, Format::kF32),
+                              .token_ids = make_view(&token, {1}, Format::kI32),
+                              .tid2eid = table.view(),
+                              .weights = make_view(weights.data(), {1, 2}, Format::kF32),
+                              .ids = make_view(ids.data(), {1, 2}, Format::kI32)})
+        .message();
+  };
+  const std::vector<int32_t> good = {3, 0, 1, 2, 2, 1};
+
+  EXPECT_NE(error(3, good).find("token_ids[0] is 3, expected 0 to 2: tid2eid has V = 3 rows"),
+            std::string::npos);
+  EXPECT_NE(error(-1, good).find("token_ids[0] is -1"), std::string::npos);
+  EXPECT_NE(error(2, {0, 0, 0, 0, 0, 4}).find("tid2eid[2,1] is 4, expected 0 to 3"),
+            std::string::npos);
+  EXPECT_EQ(error(0, {3, 0, 0, 0, 9, 9}), "");
+}
+
 TEST_P(GateTest, LowerIdWinsAmongEqualScores) {
   const std::vector<float> equal(40, 0.5f);
 
   EXPECT_EQ(run<TopkSoftmax>(equal, 3, no_args<TopkSoftmax>()).ids,
             (std::vector<int32_t>{0, 1, 2}));
   EXPECT_EQ(run<TopkSigmoid>(equal, 3, no_args<TopkSigmoid>()).ids,
+            (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(run<TopkSqrtsoftplus>(equal, 3, no_args<TopkSqrtsoftplus>()).ids,
             (std::vector<int32_t>{0, 1, 2}));
   GroupedTopkGate::Args args = no_args<GroupedTopkGate>();
   args.n_group = 4;
@@ -198,6 +295,7 @@ TEST_P(GateTest, NanAndInfiniteLogitsGiveValidDistinctIds) {
         std::vector<float>(256, kInf)}) {
     expect_valid(run<TopkSoftmax>(logits, 8, no_args<TopkSoftmax>()), 256);
     expect_valid(run<TopkSigmoid>(logits, 8, no_args<TopkSigmoid>()), 256);
+    expect_valid(run<TopkSqrtsoftplus>(logits, 8, no_args<TopkSqrtsoftplus>()), 256);
     expect_valid(run<GroupedTopkGate>(logits, 8, v3), 256);
     expect_valid(run<GroupLimitedSoftmaxGate>(logits, 8, v2), 256);
   }

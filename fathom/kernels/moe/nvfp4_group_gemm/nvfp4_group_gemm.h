@@ -1,4 +1,4 @@
-// Grouped products: each run of rows times the NVFP4 matrix of its expert.
+// Grouped products: each run of rows times the NVFP4 or MXFP4 matrix of its expert.
 #pragma once
 
 #include <array>
@@ -27,18 +27,21 @@ namespace fathom {
 /// have strided rows; y must not overlap x. `top_k`, the number of experts that a token chose, only
 /// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and
 /// offsets do not.
+/// w may be in MXFP4, as there; x is then not quantised.
 /// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
 /// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
 /// expert without rows are not read. Deterministic; independent of other rows and of the number of
 /// threads.
 /// Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that are too
-/// small or no multiples of 128, missing, superfluous or misshapen scales.
+/// small or no multiples of 128, missing, superfluous or misshapen scales, or x in NVFP4 with w in
+/// MXFP4.
 /// Source: NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
 struct Nvfp4GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_group_gemm",
       .reference_names = {"cutlass_fp4_group_mm"},
-      .signature = "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32|f16",
+      .signature =
+          "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4|mxfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32|f16",
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 2.1.2",

@@ -321,11 +321,43 @@ void add_split_k_cases(CaseList& list) {
   add({.counts = many, .n = 160, .k = 1536});
 }
 
+/// MXFP4: experts without rows, rows of no expert, both layouts; and experts of DeepSeek-V4, few of
+/// them, for a token, eight and 128.
+void add_mxfp4_cases(CaseList& list) {
+  const auto add = [&](GroupedShape s) {
+    s.weight = Format::kMxfp4;
+    add_grouped_case<Nvfp4GroupGemm>(list, s);
+  };
+  add({.counts = {0, 0, 0}, .n = 32, .k = 64});
+  add({.counts = {1, 0, 2, 3}, .n = 48, .k = 160, .y = Format::kF32});
+  add({.counts = {5, 17, 0, 9, 1, 33}, .n = 80, .k = 320, .before = 2, .after = 3});
+  add({.counts = {300, 1, 20}, .n = 16, .k = 32});
+  add({.counts = {3, 10, 0, 1}, .n = 33, .k = 160, .layout = WeightLayout::kRowMajor});
+  add({.counts = {3, 10, 0, 1}, .n = 48, .k = 160, .x = Format::kF32, .y = Format::kF32});
+  add({.counts = {2, 0, 1}, .n = 2048, .k = 4096});
+  add({.counts = {2, 0, 1}, .n = 4096, .k = 2048});
+  add({.counts = {1, 2}, .n = 3072, .k = 7168});
+  add({.counts = {1, 2}, .n = 7168, .k = 3072});
+  for (const std::vector<int64_t>& counts :
+       std::initializer_list<std::vector<int64_t>>{{1, 1, 0, 1, 1, 0, 1, 1},
+                                                   {6, 7, 4, 8, 6, 3, 5, 9},
+                                                   {96, 101, 88, 97, 95, 90, 99, 102}}) {
+    const auto timed = [&](const char* op, int64_t n, int64_t k) {
+      add({.counts = counts, .n = n, .k = k, .top_k = 6, .op = op});
+    };
+    timed("v4_flash_experts_gate_up", 4096, 4096);
+    timed("v4_flash_experts_down", 4096, 2048);
+    timed("v4_pro_experts_gate_up", 6144, 7168);
+    timed("v4_pro_experts_down", 7168, 3072);
+  }
+}
+
 }  // namespace
 
 void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   add_expert_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
+  add_mxfp4_cases(list);
   const ExpertLoad few{.counts = {3, 0, 11, 2}};
   for (WeightForm form : {WeightForm::kReference, WeightForm::kRowMajor, WeightForm::kRows16}) {
     for (const ExpertLoad& load : small_loads())

@@ -6,13 +6,15 @@
 // for all heads and for up to 16 tokens; queries are decoded once for many blocks. In registers: 4
 // heads x 64 keys, with 8 loads (4 of them broadcasts) for 16 vfmadd or vdpbf16ps.
 //
-// What bounds it is the rate of these instructions. Zen 4, one of each a clock, GFLOP/s of a core at
-// 64 heads of 128 channels:
+// What bounds it is the rate of these instructions. Zen 4, one of each a clock, GFLOP/s of a core
+// at 64 heads of 128 channels:
 //
-//                          16 tokens a tile   1 token, 32 Ki keys
-//   vdpbf16ps, e4m3 keys        217                 164            packing is a third of the time
-//   vdpbf16ps, e2m1 keys        219                 181            that the products of a token take
-//   vfmadd, float32 keys        109                  79
+//                           16 tokens a tile   1 token, 32 Ki keys
+//   vdpbf16ps, e4m3 keys          217                 164
+//   vdpbf16ps, e2m1 keys          219                 181
+//   vfmadd, float32 keys          109                  79
+//
+// Packing a block takes a third of the time that the products of one token take.
 #include <algorithm>
 #include <limits>
 

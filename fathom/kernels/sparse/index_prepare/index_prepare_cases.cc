@@ -113,7 +113,9 @@ double e2m1_scale(const std::vector<double>& x, int64_t group) {
 /// elsewhere.
 Gate stored_gate(Format in, Format out, bool wide_range) {
   const bool turns = in == Format::kBf16;
-  if (out == Format::kE4m3) return {.abs = turns ? 0.2 : 0x1.05p-10, .rel = 0x1.1p-4};
+  // Half a step is 2^-4 of a code at most, and below 16 less than 0.5.
+  if (out == Format::kE4m3 && turns) return {.abs = 0.5 + 0.18, .rel = 0x1p-4 + 0.18 / 16};
+  if (out == Format::kE4m3) return {.abs = 0x1.05p-10, .rel = 0x1.1p-4};
   if (turns || out == Format::kBf16) return {.abs = 2e-3, .bf16_ulps = 1};
   // float32 sums of 128 terms, whose largest is a few, or some thousand in a row with one huge one.
   return {.abs = wide_range ? 2e-3 : 4e-6, .rel = 2e-6};
@@ -160,10 +162,11 @@ class Difference {
   double size_ = 0;
 };
 
-/// Gate B: e4m3 has 4 bits of a value, which is 3e-4; e2m1 with scales of powers of two is 7e-3.
-double full_precision_limit(Format format) {
-  if (format == Format::kE4m3) return 1e-3;
-  return format == Format::kU8 ? 1.2e-2 : 5e-5;
+/// Gate B: the rounding of a bf16 is 1.3e-6 each of up to four times, e4m3 3e-4, e2m1 7e-3.
+double full_precision_limit(Format in, Format out) {
+  if (out == Format::kE4m3) return 6e-4;
+  if (out == Format::kU8) return 1.4e-2;
+  return in == Format::kF32 && out == Format::kF32 ? 1e-12 : 1e-5;
 }
 
 // ---- queries ----
@@ -262,7 +265,7 @@ void add_query(CaseList& list, const QueryShape& s) {
           difference.add(found, plain[static_cast<size_t>(d)]);
         }
       }
-      return wide_range ? std::string() : difference.over(full_precision_limit(s.out));
+      return wide_range ? std::string() : difference.over(full_precision_limit(s.in, s.out));
     });
   });
 }
@@ -376,7 +379,7 @@ void add_key(CaseList& list, const KeyShape& s) {
           difference.add(found, plain[static_cast<size_t>(d)]);
         }
       }
-      return difference.over(full_precision_limit(s.out));
+      return difference.over(full_precision_limit(s.in, s.out));
     });
   });
 }
