@@ -19,9 +19,10 @@ namespace fathom {
 
 /// How a model runs. What it is comes from its configuration.
 struct ModelOptions {
-  Format activations = Format::kBf16;  ///< bf16 or f32; the residual stream has it too
-  std::optional<Format> kv_format;     ///< bf16, f32 or e4m3; default: as the activations
-  int64_t page_size = 64;              ///< tokens of a KV page
+  Format activations = Format::kBf16;    ///< bf16 or f32; the residual stream has it too
+  std::optional<Format> kv_format;       ///< bf16, f32 or e4m3; default: as the activations
+  std::optional<Format> indexer_format;  ///< of the indexer's keys: bf16, f32 or e4m3
+  int64_t page_size = 64;                ///< tokens of a KV page
   int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
   bool draft = true;          ///< load the draft layer where there is one
   AttentionOptions attention;

@@ -68,7 +68,7 @@ std::string format_si(double value) {
 std::string format_count(int64_t value) {
   std::string digits = str_cat(value < 0 ? -value : value);
   for (auto i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return value < 0 ? "-" + digits : digits;
 }

@@ -284,7 +284,7 @@ Status dsa_attend(Exec& ex,
     return attend_sparse(
         ex, m, d, w, range, rows_of(p, begin, count),
         {.q = slice_rows(queries.q, begin, count), .w = slice_rows(queries.w, begin, count)},
-        slice_rows(batch.positions, begin, count), cache.rows, index,
+        slice_rows(batch.positions, begin, count), cache.rows, index, probe, layer,
         slice_rows(heads, begin, count));
   };
   const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;

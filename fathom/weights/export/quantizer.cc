@@ -54,7 +54,7 @@ std::string pattern_hint(const std::string& pattern, const std::vector<std::stri
   std::unordered_set<std::string> known(modules.begin(), modules.end());
   for (const std::string& module : modules) {
     if (const size_t dot = module.rfind('.'); dot != std::string::npos)
-      known.insert("*" + module.substr(dot));  // "*.o_proj"
+      known.insert(str_cat("*", module.substr(dot)));  // "*.o_proj"
   }
   const auto near = near_names(pattern, {known.begin(), known.end()}, 1);
   if (!near.empty()) return did_you_mean({quoted(near.front())});

@@ -145,7 +145,7 @@ PoolTensors make_pool(CaseData& c, const PoolShape& s) {
   const Fill values{.scale = 1.5};
   const Fill scores{.scale = 2};
   all.u_z = c.input({all.step_tokens, 2 * s.width()}, s.format, values, {.row_gap = 32});
-  const Placement apart{.row_gap = s.width()};
+  const RowPlacement apart{.row_gap = s.width()};
   all.state_u = c.input({sequences, s.ring(), s.width()}, Format::kF32, values, apart);
   all.state_z = c.input({sequences, s.ring(), s.width()}, Format::kF32, scores, apart);
   all.ape = c.input({s.ratio, s.width()}, Format::kF32, {.scale = 0.5});

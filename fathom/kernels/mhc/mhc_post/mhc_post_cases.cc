@@ -27,7 +27,7 @@ CaseSpec spec_of(const Shape& s, std::string_view op) {
 void add_expand(CaseList& list, const Shape& s, const CaseSpec& spec) {
   add_case<MhcExpand>(list, spec, [=](CaseBuilder<MhcExpand>& c) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = spec.bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = spec.bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor x = c.input({s.tokens, s.width}, s.format, s.fill, rows);
     const Tensor streams = c.output({s.tokens, s.streams, s.width}, s.format, rows);
     c.bind([=](const Binding& at) { return MhcExpand::Args{.x = at(x), .streams = at(streams)}; });
@@ -41,7 +41,7 @@ void add_post(CaseList& list, const Shape& s, const CaseSpec& spec) {
   add_case<MhcPost>(list, spec, [=](CaseBuilder<MhcPost>& c) {
     c.set_batch(s.tokens);
     const int64_t n = s.streams;
-    const Placement rows{.row_gap = spec.bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = spec.bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor y = c.input({s.tokens, s.width}, s.format, s.fill, rows);
     const bool in_place = s.where == Where::kInPlace;
     const Tensor streams = in_place ? c.inout({s.tokens, n, s.width}, s.format, s.fill, rows)

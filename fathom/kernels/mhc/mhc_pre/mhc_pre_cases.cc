@@ -176,7 +176,7 @@ void add_pre(CaseList& list, const Shape& s, const CaseSpec& spec) {
   add_case<MhcPre>(list, spec, [=](CaseBuilder<MhcPre>& c) {
     const int64_t n = s.streams;
     const StreamOperands o(c, s, n * (n + 2), 3, spec.bench);
-    const Placement rows{.rows_per_batch = 1};
+    const RowPlacement rows{.rows_per_batch = 1};
     const Tensor x = c.output({s.tokens, s.width}, s.format,
                               {.row_gap = spec.bench ? 0 : 5, .rows_per_batch = 1});
     const Tensor post = c.output({s.tokens, n}, Format::kF32, rows);

@@ -57,7 +57,7 @@ Fill fill_of(const CaseSpec& spec) {
 void add_plain(CaseList& list, const Shape& s) {
   add_case<InverseRope>(list, s.spec, [s](CaseBuilder<InverseRope>& c) {
     c.set_batch(s.t);
-    const Placement placed{.row_gap = s.spec.bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement placed{.row_gap = s.spec.bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor o = c.inout({s.t, s.h, s.d}, s.format, fill_of(s.spec), placed);
     const Rotation by = make_rotation(c, s);
     c.bind([=](const Binding& at) {
@@ -87,7 +87,7 @@ void add_quant(CaseList& list, const Shape& s) {
   add_case<InverseRopeQuant>(list, s.spec, [s](CaseBuilder<InverseRopeQuant>& c) {
     c.set_batch(s.t);
     const int64_t k = s.h * s.d / s.groups;
-    const Placement placed{.row_gap = s.spec.bench ? 0 : 3, .rows_per_batch = 1};
+    const RowPlacement placed{.row_gap = s.spec.bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor o = c.input({s.t, s.h, s.d}, s.format, fill_of(s.spec), placed);
     const Rotation by = make_rotation(c, s);
     const Tensor y = c.output({s.t, s.groups, k}, Format::kE4m3, placed);

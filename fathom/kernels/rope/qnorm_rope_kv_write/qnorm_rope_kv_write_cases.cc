@@ -52,7 +52,7 @@ void add(CaseList& list, const Shape& s) {
     c.set_batch(s.t);
     const bool timed = s.spec.bench;
     const Fill fill{.dist = timed ? Dist::kNormal : Dist::kMixedRows, .scale = 3};
-    const Placement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = 1};
+    const RowPlacement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = 1};
     const bool in_place = s.where == Where::kInPlace;
     const Tensor q = in_place ? c.inout({s.t, s.h, s.d}, s.format, fill, apart)
                               : c.input({s.t, s.h, s.d}, s.format, fill, apart);

@@ -41,7 +41,7 @@ Rows make_rows(Builder& c,
                int64_t width,
                Format format,
                RowScales row_scales,
-               const Placement& placement) {
+               const RowPlacement& placement) {
   Rows r{.width = width};
   int64_t count = 1;
   for (int64_t d : dims)
@@ -142,7 +142,7 @@ Queries make_queries(Builder& c,
                      int64_t heads,
                      int64_t width,
                      Format format,
-                     const Placement& rows) {
+                     const RowPlacement& rows) {
   Queries out{.heads = heads};
   out.q = make_rows(c, {tokens, heads}, width, format, RowScales::kElsewhere, rows);
   out.w = c.input({tokens, heads}, Format::kF32, {}, rows);
@@ -188,8 +188,8 @@ void add_paged(CaseList& list, const PagedShape& s) {
     const int64_t P = ceil_div(s.keys, S) + 1;
     const int64_t M = B * P + 3 + ((B * P + 3) % 5 == 0 ? 1 : 0);  // 5 has no factor with it
     const int64_t per_batch = cut ? 1 : 0;
-    const Placement rows{.row_gap = s.gap, .rows_per_batch = per_batch};
-    const Placement own{.rows_per_batch = per_batch};
+    const RowPlacement rows{.row_gap = s.gap, .rows_per_batch = per_batch};
+    const RowPlacement own{.rows_per_batch = per_batch};
     const Queries queries = make_queries(c, T, s.heads, s.width, s.q, rows);
     const Rows keys = make_rows(c, {M, S}, s.width, s.k, RowScales::kInOperand, {.row_gap = s.gap});
 
@@ -270,7 +270,7 @@ struct RaggedShape {
 void add_ragged(CaseList& list, const RaggedShape& s) {
   add_case<IndexLogitsRagged>(list, s.spec, [s](CaseBuilder<IndexLogitsRagged>& c) {
     c.set_batch(s.tokens);
-    const Placement rows{.row_gap = s.gap, .rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = s.gap, .rows_per_batch = 1};
     const Queries queries = make_queries(c, s.tokens, s.heads, s.width, s.q, rows);
     const Rows keys =
         make_rows(c, {s.keys}, s.width, s.k, RowScales::kInOperand, {.row_gap = s.gap});

@@ -193,8 +193,8 @@ void add_query(CaseList& list, const QueryShape& s) {
     c.set_batch(s.tokens);
     const int64_t T = s.tokens;
     const int64_t H = s.heads;
-    const Placement rows{.row_gap = s.gap, .rows_per_batch = 1};
-    const Placement own{.rows_per_batch = 1};
+    const RowPlacement rows{.row_gap = s.gap, .rows_per_batch = 1};
+    const RowPlacement own{.rows_per_batch = 1};
     const Tensor q = c.input({T, H, s.width}, s.in, {.dist = s.dist}, rows);
     const Tensor positions = c.input({T}, s.positions, {}, own);
     positions.fill([](int64_t t) { return (t * 37 + 5) % kTableRows; });
