@@ -80,12 +80,13 @@ INSTANTIATE_TEST_SUITE_P(
                     RowCase{Format::kF32, LinearUse::kRouter, 1, 3, "bf16_gemm"},
                     RowCase{Format::kFp8Block, LinearUse::kLatentDown, 1, 4, "fp8_block_gemm"},
                     RowCase{Format::kFp8BlockUe8m0, LinearUse::kAny, 300, 5, "fp8_block_gemm"},
-                    RowCase{Format::kNvfp4, LinearUse::kAny, 0, 6, "nvfp4_gemm"}));
+                    RowCase{Format::kNvfp4, LinearUse::kAny, 0, 6, "nvfp4_gemm"},
+                    RowCase{Format::kMxfp4, LinearUse::kAny, 1, 11, "nvfp4_gemm"}));
 
 TEST(Linear, FormatWithoutARowIsUnsupported) {
   TestExec t(Backend::kDry);
   LinearWeight w;
-  w.w.values = make_view(nullptr, {64, 256}, Format::kMxfp4);
+  w.w.values = make_view(nullptr, {64, 256}, Format::kW4Fp8);
   const View x = make_view(nullptr, {1, 256}, Format::kBf16);
   const View y = make_view(nullptr, {1, 64}, Format::kBf16);
 
@@ -93,7 +94,7 @@ TEST(Linear, FormatWithoutARowIsUnsupported) {
 
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_THAT(status.message(),
-              HasSubstr("o_proj: no linear kernel takes weights [64, 256] mxfp4"));
+              HasSubstr("o_proj: no linear kernel takes weights [64, 256] w4_fp8"));
 }
 
 TEST(Linear, WrongShapeNamesTheAxis) {
