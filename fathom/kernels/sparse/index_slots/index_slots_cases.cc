@@ -23,8 +23,10 @@ void add_visible(CaseList& list, int64_t tokens, int64_t per_row, std::string_vi
       return VisibleRows::Args{
           .positions = at(positions), .rows = at(rows), .tokens_per_row = per_row};
     });
-    c.expect_rows(rows, gates::exact(), [=](int64_t t, std::span<double> out) {
-      out[0] = std::floor((positions[t] + 1) / static_cast<double>(per_row));
+    c.expect_rows(rows, gates::exact(), [=](int64_t /*row*/, std::span<double> out) {
+      for (size_t t = 0; t < out.size(); ++t)
+        out[t] =
+            std::floor((positions[static_cast<int64_t>(t)] + 1) / static_cast<double>(per_row));
     });
   });
 }
