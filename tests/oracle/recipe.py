@@ -189,13 +189,13 @@ def as_preview(recipe, line):
 
 
 # Texts of an answer hold no markup, and reasoning and content of the package's own no markers.
-ANSWER_PIECES = [piece for piece in PIECES if not piece.startswith(("<｜", "<tool_calls"))] + ["｜", "<｜", "DSML"]
+ANSWER_PIECES = [piece for piece in PIECES if not piece.startswith(("<｜", "<tool_calls"))] + ["｜", "<｜", "DSM"]
 
 
 def answer_text(maker):
     text = maker.text(0, 8, ANSWER_PIECES)
     # The package drops one line end too few behind what a marker begins with.
-    return text + "." if text.rstrip("\n").endswith(("<", "</", "｜", "DSML")) else text
+    return text + "." if text.rstrip("\n").endswith(("<", "</", "｜", "DSM")) else text
 
 
 def make_answer(maker):

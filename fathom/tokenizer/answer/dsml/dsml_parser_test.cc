@@ -411,7 +411,7 @@ std::vector<std::string> random_pieces(std::string_view text, std::mt19937& rand
 
 TEST(DsmlParser, StreamedEqualsWhole) {
   std::mt19937 random{31};
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 5'000; ++i) {
     const std::string text = random_answer(random);
     for (const AnswerGrammar& grammar : {kContent, kReasoning, grammar_of(true, true)}) {
       const Parsed whole = parse_in(grammar, {text}, tools());
@@ -424,7 +424,7 @@ TEST(DsmlParser, StreamedEqualsWhole) {
 
 TEST(DsmlParser, MarkupNeverReachesContentOrArguments) {
   std::mt19937 random{32};
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 5'000; ++i) {
     const std::string text = random_answer(random);
     const Parsed parsed = parse_in(i % 2 == 0 ? kContent : kReasoning, {text}, tools());
     ASSERT_EQ(parsed.answer.content.find(control::kDsml), std::string::npos) << text;
@@ -437,7 +437,7 @@ TEST(DsmlParser, MarkupNeverReachesContentOrArguments) {
 
 TEST(DsmlParser, FinishedArgumentsAreAnObject) {
   std::mt19937 random{33};
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 5'000; ++i) {
     // An end for whatever may be open.
     const std::string text =
         random_answer(random) + marked("\n</@parameter></@invoke></@tool_calls>");
@@ -453,7 +453,7 @@ TEST(DsmlParser, AcceptsLongRunsOfWhatMayBecomeATag) {
   const std::string begin = marked(call("<@parameter name=\"s\" string=\"true\">"));
   for (const char* unit : {"\n", "<", "</parameter> ", "<tool_calls>\n", "｜", "\""}) {
     std::string text = begin.substr(0, begin.find("true\">") + 6);
-    for (int i = 0; i < 100'000; ++i)
+    for (int i = 0; i < 20'000; ++i)
       text += unit;
     std::vector<std::string> bytes;
     for (const char c : text)
