@@ -10,6 +10,7 @@
 #include "cli/io/chat_input.h"
 #include "cli/io/line_reader.h"
 #include "cli/io/terminal.h"
+#include "fathom/tokenizer/answer/answer_decoder.h"
 
 namespace fathom::cli {
 namespace {
@@ -17,8 +18,7 @@ namespace {
 struct Flags {
   SamplingFlags sampling;
   std::string system;
-  std::string chat_format;
-  std::string thinking = "default";
+  ChatFlags prompt;
 };
 
 constexpr const char* kHelp =
@@ -31,10 +31,16 @@ constexpr const char* kHelp =
 
 class ChatSession {
  public:
-  ChatSession(const Flags& flags, Engine& engine, const ChatFormat& format, SamplingParams params)
-      : flags_(flags), engine_(engine), format_(format), params_(std::move(params)) {
-    if (flags.thinking == "on") options_.thinking = Thinking::kOn;
-    if (flags.thinking == "off") options_.thinking = Thinking::kOff;
+  ChatSession(const Flags& flags,
+              Engine& engine,
+              const ChatFormat& format,
+              const ChatOptions& options,
+              SamplingParams params)
+      : flags_(flags),
+        engine_(engine),
+        format_(format),
+        params_(std::move(params)),
+        options_(options) {
     start_again(flags.system);
   }
 
@@ -103,11 +109,28 @@ class ChatSession {
       return {};
     }
     last_ = std::move(answer).value();
-    ChatMessage assistant;
-    assistant.role = ChatRole::kAssistant;
-    assistant.content = last_.text;
-    conversation_.messages.push_back(std::move(assistant));
+    conversation_.messages.push_back(turn_of_last_answer());
     return {};
+  }
+
+  // Formats of DSML write reasoning and content apart; the others cut the text themselves.
+  ChatMessage turn_of_last_answer() const {
+    ChatMessage turn;
+    turn.role = ChatRole::kAssistant;
+    const AnswerGrammar grammar = format_.answer_grammar(options_);
+    if (grammar.tool_calls != AnswerGrammar::ToolCalls::kDsml) {
+      turn.content = last_.text;
+      return turn;
+    }
+    AnswerDecoder decoder{*engine_.tokenizer(), grammar};
+    const auto add = [&](const AnswerDelta& delta) {
+      turn.reasoning_content += delta.reasoning;
+      turn.content += delta.content;
+    };
+    for (const int32_t id : last_.tokens)
+      add(decoder.push(id));
+    add(decoder.finish());
+    return turn;
   }
 
   const Flags& flags_;
@@ -124,7 +147,8 @@ Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
   const ModelSource& files = model.source.model;
   FATHOM_ASSIGN(const ChatFormat* const format,
                 chat_format_of_model(files.config.model_type, model.options.model,
-                                     *model.source.tokenizer, flags.chat_format));
+                                     *model.source.tokenizer, flags.prompt.chat_format));
+  FATHOM_ASSIGN(const ChatOptions options, chat_options(flags.prompt));
   FATHOM_ASSIGN(SamplingParams params,
                 sampling_params(flags.sampling, sampling_defaults(files.generation)));
   FATHOM_TRY(validate(params, model.source.tokenizer->vocab_size()));
@@ -135,7 +159,7 @@ Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
                 globals.engine.model.c_str(), std::string(format->name()).c_str(),
                 static_cast<long long>(engine->memory_plan().max_model_len));
   }
-  ChatSession session(flags, *engine, *format, std::move(params));
+  ChatSession session(flags, *engine, *format, options, std::move(params));
   FATHOM_TRY(session.loop());
   return kExitOk;
 }
@@ -146,10 +170,7 @@ Command add_chat(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
   sub->add_option("--system", flags->system, "System message");
-  sub->add_option("--chat-format", flags->chat_format,
-                  "v2, v2.5, v3, r1 or v3.1 (default: by model)");
-  sub->add_option("--thinking", flags->thinking, "default, on or off")
-      ->check(CLI::IsMember({"default", "on", "off"}));
+  add_chat_flags(*sub, flags->prompt);
   add_sampling_flags(*sub, flags->sampling);
   add_engine_flags(*sub, globals.engine, kConverse,
                    {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,

@@ -20,9 +20,10 @@ struct Flags {
   std::string text;
   std::string file;
   std::string chat;
-  std::string chat_format;
+  ChatFlags prompt;
+  bool raw_schema = false;
+  bool service = false;
   std::string decode;
-  std::string thinking = "default";
   bool text_given = false;
   bool decode_given = false;
   bool ids_only = false;
@@ -41,16 +42,17 @@ std::string visible(std::string_view bytes) {
 Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
                                          const std::string& directory,
                                          const Flags& flags) {
-  FATHOM_ASSIGN(const ChatConversation conversation, read_conversation(flags.chat));
   std::string model_type;
-  if (flags.chat_format.empty()) {
+  if (flags.prompt.chat_format.empty()) {
     FATHOM_ASSIGN(model_type, model_type_of(directory));
   }
   FATHOM_ASSIGN(const ChatFormat* format,
-                chat_format_of_model(model_type, directory, tokenizer, flags.chat_format));
-  ChatOptions options;
-  if (flags.thinking == "on") options.thinking = Thinking::kOn;
-  if (flags.thinking == "off") options.thinking = Thinking::kOff;
+                chat_format_of_model(model_type, directory, tokenizer, flags.prompt.chat_format));
+  ChatReading reading = format->reading();
+  if (flags.service) reading.author = ChatReading::Author::kService;
+  FATHOM_ASSIGN(const ChatConversation conversation, read_conversation(flags.chat, reading));
+  FATHOM_ASSIGN(ChatOptions options, chat_options(flags.prompt));
+  if (flags.raw_schema) options.tool_schema = ToolSchema::kRaw;
   FATHOM_ASSIGN(const PromptText prompt, format->format(conversation, options));
   return prompt.encode(tokenizer);
 }
@@ -127,11 +129,12 @@ Command add_tokenize(CLI::App& app) {
   file->check(not_empty("a file, or - for standard input"))->excludes(text);
   chat->check(not_empty("a file, or - for standard input"))->excludes(text, file);
   decode->excludes(text, file, chat);
-  sub->add_option("--chat-format", flags->chat_format,
-                  "v2, v2.5, v3, r1 or v3.1 (default: by model)")
+  add_chat_flags(*sub, flags->prompt, chat);
+  sub->add_flag("--raw-schema", flags->raw_schema,
+                "V3.2, V4: print schemas of tools with all keys of the client")
       ->needs(chat);
-  sub->add_option("--thinking", flags->thinking, "With --chat: default, on or off")
-      ->check(CLI::IsMember({"default", "on", "off"}))
+  sub->add_flag("--service", flags->service,
+                "V3.2, V4: developer messages, tasks and tools of single messages count")
       ->needs(chat);
   sub->add_flag("--ids", flags->ids_only, "Print ids alone, as a JSON list")->excludes(decode);
   sub->add_flag("--show", flags->show, "Mark control tokens")->excludes(decode);

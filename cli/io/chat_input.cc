@@ -1,5 +1,7 @@
 #include "cli/io/chat_input.h"
 
+#include <vector>
+
 #include "cli/io/text_input.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
@@ -16,6 +18,33 @@ Result<const ChatFormat*> chat_format_of_model(std::string_view model_type,
   return choose_chat_format_of_directory(model_type, directory, tokenizer.config());
 }
 
+void add_chat_flags(CLI::App& app, ChatFlags& flags, CLI::Option* needed) {
+  std::vector<CLI::Option*> options = {
+      app.add_option("--chat-format", flags.chat_format,
+                     str_cat(chat_format_names(), " (default: by model)")),
+      app.add_option("--thinking", flags.thinking, "default, on or off")
+          ->check(CLI::IsMember({"default", "on", "off"})),
+      app.add_option("--effort", flags.effort, "How long V4 thinks; none: not at all, also V3.2")
+          ->check(CLI::IsMember(
+              {"default", "none", "minimal", "low", "medium", "high", "xhigh", "max"})),
+      app.add_flag("--keep-reasoning", flags.keep_reasoning,
+                   "V4: past turns keep their reasoning")};
+  if (needed == nullptr) return;
+  for (CLI::Option* option : options)
+    option->needs(needed);
+}
+
+Result<ChatOptions> chat_options(const ChatFlags& flags) {
+  ChatOptions options;
+  if (flags.thinking == "on") options.thinking = Thinking::kOn;
+  if (flags.thinking == "off") options.thinking = Thinking::kOff;
+  if (flags.keep_reasoning) options.past_reasoning = PastReasoning::kKeep;
+  if (flags.effort != "default") {
+    FATHOM_ASSIGN(options.effort, parse_reasoning_effort(flags.effort));
+  }
+  return options;
+}
+
 Result<std::string> model_type_of(const std::string& directory) {
   const Result<std::string> text = read_file(directory + "/config.json", JsonLimits{}.max_bytes);
   if (!text.ok()) {
@@ -27,7 +56,7 @@ Result<std::string> model_type_of(const std::string& directory) {
   return type != nullptr && type->is_string() ? type->as_string() : std::string{};
 }
 
-Result<ChatConversation> read_conversation(const std::string& path) {
+Result<ChatConversation> read_conversation(const std::string& path, const ChatReading& reading) {
   FATHOM_ASSIGN(const std::string text, read_text(path));
   FATHOM_ASSIGN(const Json json, parse_json(text, {.max_bytes = kMaxInputBytes}, path));
   const Json* messages = json.is_array() ? &json : json.find("messages");
@@ -35,9 +64,12 @@ Result<ChatConversation> read_conversation(const std::string& path) {
     return corrupt(str_cat(path, ": found ", json.kind_name(),
                            " without messages, expected {\"messages\": [...]} or a list"));
   }
-  Result<ChatConversation> chat = parse_chat(*messages, json.find("tools"));
+  Result<ChatConversation> chat = parse_chat(*messages, json.find("tools"), reading);
   // The reader serves requests too, whose faults are the caller's; here a file is at fault.
   if (!chat.ok()) return corrupt(str_cat(path, ": ", chat.status().message()));
+  Result<ResponseFormat> format = parse_response_format(json.find("response_format"));
+  if (!format.ok()) return corrupt(str_cat(path, ": ", format.status().message()));
+  chat->response_format = *std::move(format);
   return chat;
 }
 

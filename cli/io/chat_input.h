@@ -1,6 +1,7 @@
 // The prompt format of a model and conversations from files.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "fathom/base/status.h"
@@ -16,10 +17,24 @@ Result<const ChatFormat*> chat_format_of_model(std::string_view model_type,
                                                const Tokenizer& tokenizer,
                                                const std::string& name);
 
+/// What the flags about prompts say.
+struct ChatFlags {
+  std::string chat_format;
+  std::string thinking = "default";
+  std::string effort = "default";
+  bool keep_reasoning = false;
+};
+
+/// The options of `flags`, for CLI11 to set and, with `needed`, to refuse without that one.
+void add_chat_flags(CLI::App& app, ChatFlags& flags, CLI::Option* needed = nullptr);
+
+/// The same for a format. Errors: InvalidArgument for an effort that is not known.
+Result<ChatOptions> chat_options(const ChatFlags& flags);
+
 /// model_type of config.json; empty without that file. Errors: Io, Corrupt.
 Result<std::string> model_type_of(const std::string& directory);
 
-/// {"messages": [...], "tools": [...]}, or the list of messages alone.
-Result<ChatConversation> read_conversation(const std::string& path);
+/// {"messages": [...], "tools": [...], "response_format": {...}}, or the list of messages alone.
+Result<ChatConversation> read_conversation(const std::string& path, const ChatReading& reading);
 
 }  // namespace fathom::cli

@@ -471,4 +471,10 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits, std::st
   return builder.take_root();
 }
 
+bool is_json(std::string_view text) {
+  // The library ends at a zero byte and skips a byte order mark.
+  if (text.find('\0') != text.npos || text.starts_with("\xEF\xBB\xBF")) return false;
+  return nlohmann::json::accept(text.begin(), text.end());
+}
+
 }  // namespace fathom

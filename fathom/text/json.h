@@ -111,4 +111,8 @@ class Json {
 /// offset, what was found and what was expected.
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits, std::string_view what);
 
+/// Whether the text is one JSON document by RFC 8259, of any depth; duplicate keys are allowed, and
+/// numbers beyond double are not.
+bool is_json(std::string_view text);
+
 }  // namespace fathom

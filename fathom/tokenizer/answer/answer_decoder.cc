@@ -33,25 +33,48 @@ void append(AnswerDelta& delta, AnswerDelta later) {
 
 }  // namespace
 
-AnswerDecoder::AnswerDecoder(const Tokenizer& tokenizer, AnswerGrammar grammar)
+AnswerDecoder::AnswerDecoder(const Tokenizer& tokenizer,
+                             AnswerGrammar grammar,
+                             std::vector<ToolDefinition> tools)
     : tokenizer_(&tokenizer),
       text_(tokenizer, SpecialTokens::kSkip),
-      parser_(grammar, markers_in_text(tokenizer)) {}
+      parser_(std::in_place_type<AnswerParser>, grammar, markers_in_text(tokenizer)) {
+  if (grammar.tool_calls == AnswerGrammar::ToolCalls::kDsml) {
+    parser_.emplace<DsmlParser>(grammar, std::move(tools), markers_in_text(tokenizer));
+  }
+}
 
 AnswerDelta AnswerDecoder::push(int32_t id) {
-  const bool is_marker = tokenizer_->is_added(id) && !tokenizer_->is_special(id);
-  const auto marker = is_marker ? marker_of(tokenizer_->token_text(id)) : std::nullopt;
-  if (!marker) return parser_.push(text_.push(id));
-  // A character that is cut off by a marker stays incomplete.
-  AnswerDelta delta = parser_.push(text_.flush());
-  append(delta, parser_.push_marker(*marker));
-  return delta;
+  const auto marker =
+      tokenizer_->is_added(id) ? marker_of(tokenizer_->token_text(id)) : std::nullopt;
+  return std::visit(
+      [&](auto& parser) {
+        if (!marker) return parser.push(text_.push(id));
+        // A character that is cut off by a marker stays incomplete.
+        AnswerDelta delta = parser.push(text_.flush());
+        append(delta, parser.push_marker(*marker));
+        return delta;
+      },
+      parser_);
 }
 
 AnswerDelta AnswerDecoder::finish() {
-  AnswerDelta delta = parser_.push(text_.flush());
-  append(delta, parser_.finish());
-  return delta;
+  return std::visit(
+      [&](auto& parser) {
+        AnswerDelta delta = parser.push(text_.flush());
+        append(delta, parser.finish());
+        return delta;
+      },
+      parser_);
+}
+
+bool AnswerDecoder::in_reasoning() const {
+  return std::visit([](const auto& parser) { return parser.in_reasoning(); }, parser_);
+}
+
+const AnswerRepairs& AnswerDecoder::repairs() const {
+  return std::visit([](const auto& parser) -> const AnswerRepairs& { return parser.repairs(); },
+                    parser_);
 }
 
 }  // namespace fathom

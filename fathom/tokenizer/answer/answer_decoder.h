@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
+#include <vector>
 
 #include "fathom/tokenizer/answer/answer_parser.h"
+#include "fathom/tokenizer/answer/dsml/dsml_parser.h"
 #include "fathom/tokenizer/stream_decoder.h"
 #include "fathom/tokenizer/tokenizer.h"
 
@@ -14,20 +17,28 @@ namespace fathom {
 /// markers are found in the text. Special tokens (the end of the answer) give nothing.
 class AnswerDecoder {
  public:
-  /// The tokenizer must outlive the decoder.
-  AnswerDecoder(const Tokenizer& tokenizer, AnswerGrammar grammar);
+  /// The tokenizer must outlive the decoder. `tools`: those the model was told of; DSML reads types
+  /// of parameters from them.
+  AnswerDecoder(const Tokenizer& tokenizer,
+                AnswerGrammar grammar,
+                std::vector<ToolDefinition> tools = {});
 
   AnswerDelta push(int32_t id);
 
   /// Ends the answer. The decoder must not be used afterwards.
   AnswerDelta finish();
 
-  const AnswerParser& parser() const { return parser_; }
+  /// Whether the answer is within its reasoning now.
+  bool in_reasoning() const;
+
+  const AnswerRepairs& repairs() const;
 
  private:
+  using Parser = std::variant<AnswerParser, DsmlParser>;
+
   const Tokenizer* tokenizer_;
   StreamDecoder text_;
-  AnswerParser parser_;
+  Parser parser_;
 };
 
 }  // namespace fathom

@@ -11,7 +11,7 @@ namespace {
 constexpr std::array<std::string_view, kNumAnswerMarkers> kMarkerTexts = {
     control::kThink,        control::kEndThink,      control::kToolCallsBegin,
     control::kToolCallsEnd, control::kToolCallBegin, control::kToolCallEnd,
-    control::kToolSep,
+    control::kToolSep,      control::kDsml,
 };
 
 constexpr std::string_view kBlanks = " \t\r\n";
@@ -34,6 +34,7 @@ std::string_view answer_marker_text(AnswerMarker marker) {
 
 // Whether a marker means anything in this phase. Elsewhere it is text like any other.
 bool AnswerParser::is_live(AnswerMarker marker) const {
+  if (marker == AnswerMarker::kDsml) return false;
   const bool is_thought = marker == AnswerMarker::kThink || marker == AnswerMarker::kEndThink;
   switch (phase_) {
     case Phase::kReasoning:
@@ -283,6 +284,8 @@ void AnswerParser::on_marker_outside_calls(AnswerMarker marker) {
     case AnswerMarker::kSep:
       ++repairs_.stray_marker;
       return;
+    case AnswerMarker::kDsml:
+      return;
   }
 }
 
@@ -314,6 +317,7 @@ void AnswerParser::on_marker_inside_call(AnswerMarker marker, AnswerDelta& delta
       return;
     case AnswerMarker::kThink:
     case AnswerMarker::kEndThink:
+    case AnswerMarker::kDsml:
       return;
   }
 }

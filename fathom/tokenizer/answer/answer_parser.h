@@ -37,13 +37,25 @@ struct AnswerDelta {
   bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
 };
 
-/// How often the text departed from the grammar and was put right.
+/// How often the text departed from the grammar and was put right. The second half is of DSML alone
+/// (dsml_parser.h).
 struct AnswerRepairs {
-  int missing_section = 0;  ///< a call outside of <｜tool▁calls▁begin｜>, or an end left out
-  int other_form = 0;       ///< a call in the form of another version
-  int stray_marker = 0;     ///< a marker where it means nothing; dropped
-  int broken_call = 0;      ///< a call without a name; its text became content
-  int unterminated = 0;     ///< the answer ended within a call
+  int missing_section =
+      0;                 ///< a call outside of its section or in a misspelt one, or an end left out
+  int other_form = 0;    ///< a call in the form of another version
+  int stray_marker = 0;  ///< a marker where it means nothing; dropped
+  int broken_call = 0;   ///< a call without a name; its text became content
+  int unterminated = 0;  ///< the answer ended within a call
+
+  int unclosed_reasoning = 0;   ///< calls began before </think>
+  int missing_marker = 0;       ///< a tag without ｜DSML｜
+  int missing_end = 0;          ///< a parameter or call without its end
+  int missing_type = 0;         ///< a parameter that does not say whether it is a string
+  int not_json = 0;             ///< a parameter that is neither a string nor JSON; became a string
+  int unwrapped = 0;            ///< arguments within one parameter named arguments or input
+  int duplicate_parameter = 0;  ///< dropped
+
+  bool operator==(const AnswerRepairs&) const = default;
 };
 
 /// The markers that the parser knows.
@@ -55,8 +67,9 @@ enum class AnswerMarker {
   kCallBegin,
   kCallEnd,
   kSep,
+  kDsml,  ///< within tags
 };
-inline constexpr int kNumAnswerMarkers = 7;
+inline constexpr int kNumAnswerMarkers = 8;
 using AnswerMarkerSet = std::bitset<kNumAnswerMarkers>;
 
 /// The token of a marker, "<think>".

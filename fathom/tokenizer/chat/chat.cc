@@ -3,6 +3,51 @@
 #include "fathom/tokenizer/chat/control_tokens.h"
 
 namespace fathom {
+namespace {
+
+// What the format has no place for is refused, not left out.
+Status check_features(const ChatMessage& message, size_t i, const ChatFormat& format) {
+  const ChatFeatures has = format.features();
+  const auto refusal = [&](std::string_view what) {
+    return invalid_argument(str_cat("messages[", i, "].", what, ", which the chat format ",
+                                    format.name(), " does not have"));
+  };
+  if (message.role == ChatRole::kLatestReminder && !has.reminders) {
+    return refusal("role is latest_reminder");
+  }
+  if (message.task != ChatTask::kNone && !has.tasks) return refusal("task is set");
+  const bool has_format = message.response_format.kind != ResponseFormat::Kind::kText;
+  if (message.tools.empty() && !has_format) return {};
+  const std::string_view field = has_format ? "response_format" : "tools";
+  if (!has.message_tools) {
+    return refusal(str_cat(field, " is set for one message"));
+  }
+  if (message.role != ChatRole::kSystem && message.role != ChatRole::kDeveloper) {
+    return invalid_argument(str_cat("messages[", i, "].", field,
+                                    " is set, expected it only in system and developer messages"));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view chat_role_name(ChatRole role) {
+  switch (role) {
+    case ChatRole::kSystem:
+      return "system";
+    case ChatRole::kUser:
+      return "user";
+    case ChatRole::kAssistant:
+      return "assistant";
+    case ChatRole::kTool:
+      return "tool";
+    case ChatRole::kDeveloper:
+      return "developer";
+    case ChatRole::kLatestReminder:
+      return "latest_reminder";
+  }
+  return "";
+}
 
 PromptText& PromptText::text(std::string_view text) {
   if (text.empty()) return *this;
@@ -87,15 +132,21 @@ Result<PromptText> ChatFormat::format(const ChatConversation& conversation,
       return invalid_argument(
           str_cat("messages[", i, "] has tool_calls and prefix, expected one of them"));
     }
+    FATHOM_TRY(check_features(message, i, *this));
   }
   return render(conversation, options);
+}
+
+AnswerGrammar ChatFormat::answer_grammar_after(const ChatConversation&,
+                                               const ChatOptions& options) const {
+  return answer_grammar(options);
 }
 
 std::string joined_system_text(const ChatConversation& conversation) {
   std::string joined;
   bool is_first = true;
   for (const ChatMessage& message : conversation.messages) {
-    if (message.role != ChatRole::kSystem) continue;
+    if (message.role != ChatRole::kSystem && message.role != ChatRole::kDeveloper) continue;
     if (!is_first) joined += "\n\n";
     joined += message.content;
     is_first = false;

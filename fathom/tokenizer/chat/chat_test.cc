@@ -1,5 +1,7 @@
 #include "fathom/tokenizer/chat/chat.h"
 
+#include <filesystem>
+#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +10,7 @@
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
 #include "fathom/tokenizer/tokenizer.h"
+#include "tests/support/temp_dir.h"
 
 namespace fathom {
 namespace {
@@ -191,7 +194,8 @@ TEST(ChatSecurity, MessagesForgeNoControlToken) {
     chat.tools.push_back({text, text, Json::string(text), Json::string(text)});
     return chat;
   };
-  for (const ChatFormat* format : {&chat_v25(), &chat_v3(), &chat_r1(), &chat_v31()}) {
+  for (const ChatFormat* format : {&chat_v25(), &chat_v3(), &chat_r1(), &chat_v31(), &chat_v32(),
+                                   &chat_v4(), &chat_v4_0731()}) {
     const auto control_ids = [&](const std::string& text) {
       std::vector<int32_t> ids;
       for (const int32_t id : format->format(make(text), {})->encode(tokenizer)) {
@@ -224,18 +228,20 @@ TEST(PromptText, EncodesAMissingControlTokenAsText) {
 }
 
 TEST(ChatFormats, AreFoundByName) {
-  for (const char* name : {"v2", "v2.5", "v3", "r1", "v3.1"}) {
+  for (const char* name : {"v2", "v2.5", "v3", "r1", "v3.1", "v3.2", "v4", "v4-0731"}) {
     const auto format = find_chat_format(name);
     ASSERT_TRUE(format.ok());
     EXPECT_EQ((*format)->name(), name);
   }
   EXPECT_EQ(find_chat_format("v9").status().message(),
-            "chat format \"v9\" is not known, expected one of v2, v2.5, v3, r1, v3.1");
+            "chat format \"v9\" is not known, expected one of v2, v2.5, v3, r1, v3.1, v3.2, v4, "
+            "v4-0731");
 }
 
 TEST(ChatFormats, AreChosenByTemplateAndFamily) {
   const auto chosen = [](std::string_view model_type, std::string_view chat_template) {
-    const auto format = choose_chat_format(model_type, chat_template);
+    const auto format =
+        choose_chat_format({.model_type = model_type, .chat_template = chat_template});
     return format.ok() ? std::string{(*format)->name()} : "error: " + format.status().message();
   };
   const std::string turns = "{{'<｜User｜>'}}{{'<｜Assistant｜>'}}";
@@ -247,14 +253,40 @@ TEST(ChatFormats, AreChosenByTemplateAndFamily) {
   EXPECT_EQ(chosen("deepseek_v3", turns + "{% if thinking %}<think>{% else %}</think>"), "v3.1");
   EXPECT_EQ(chosen("deepseek_v3", ""),
             "error: the checkpoint has no chat template, so its chat format is not known; name one "
-            "with --chat-format (v2, v2.5, v3, r1, v3.1)");
-  EXPECT_THAT(chosen("deepseek_v32", turns + "｜DSML｜"), HasSubstr("--chat-format"));
+            "with --chat-format (v2, v2.5, v3, r1, v3.1, v3.2, v4, v4-0731)");
+  EXPECT_THAT(chosen("deepseek_v41", turns + "｜DSML｜"), HasSubstr("--chat-format"));
   EXPECT_THAT(chosen("llama", "[INST]"), HasSubstr("the chat template of this llama is none"));
+}
+
+// V3.2 and V4 have no templates; V3.2-Exp has the one of V3.1.
+TEST(ChatFormats, OfDsmlAreChosenByEncoderOrFamily) {
+  const auto chosen = [](const ChatEvidence& evidence) {
+    const auto format = choose_chat_format(evidence);
+    return format.ok() ? std::string{(*format)->name()} : "error: " + format.status().message();
+  };
+  const std::string turns = "{{'<｜User｜>'}}{{'<｜Assistant｜>'}}";
+  const std::string v4 = "dsml_token = '｜DSML｜'; block = 'tool_calls'; 'Absolute maximum'";
+
+  EXPECT_EQ(chosen({.model_type = "deepseek_v32"}), "v3.2");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v32", .chat_template = turns + "｜DSML｜"}), "v3.2");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v32", .chat_template = turns + "thinking</think>"}),
+            "v3.1");
+  EXPECT_EQ(chosen({.encoder = "｜DSML｜ <{dsml_token}function_calls>"}), "v3.2");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4"}), "v4");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .has_dspark = true}), "v4-0731");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .chat_template = turns}), "v4");
+  EXPECT_EQ(chosen({.encoder = v4, .has_dspark = true}), "v4");
+  EXPECT_EQ(chosen({.encoder = v4 + "'Beyond maximum'"}), "v4-0731");
+  EXPECT_THAT(chosen({.encoder = v4 + "'<｜System｜>'"}), HasSubstr("none of the known ones"));
+  EXPECT_THAT(chosen({.model_type = "deepseek_v4", .encoder = "x"}), HasSubstr("--chat-format"));
 }
 
 TEST(ChatFormats, AreChosenFromConfiguration) {
   const auto chosen = [](std::string_view config) {
-    const auto format = choose_chat_format("deepseek_v3", parse(config));
+    const auto chat_template = chat_template_of(parse(config));
+    if (!chat_template.ok()) return std::string{"error"};
+    const auto format =
+        choose_chat_format({.model_type = "deepseek_v3", .chat_template = *chat_template});
     return format.ok() ? std::string{(*format)->name()} : "error";
   };
 
@@ -278,6 +310,28 @@ TEST(ChatFormats, AreChosenFromADirectory) {
   EXPECT_EQ(chosen("deepseek_v3", "tiny-v3"), &chat_v3());
   EXPECT_EQ(chosen("deepseek_v2", "deepseek-v3"), &chat_v25());
   EXPECT_FALSE(choose_chat_format_of_directory("deepseek_v3", dir, Json{}).ok());
+}
+
+TEST(ChatFormats, OfDsmlAreChosenFromADirectory) {
+  const auto write = [](const std::string& path, std::string_view text) {
+    std::ofstream{path} << text;
+  };
+  const TempDir dir;
+  const auto chosen = [&](std::string_view model_type) {
+    const auto format = choose_chat_format_of_directory(model_type, dir.path(), Json{});
+    return format.ok() ? std::string{(*format)->name()} : "error: " + format.status().message();
+  };
+
+  EXPECT_EQ(chosen("deepseek_v4"), "v4");
+  write(dir.file("config.json"), R"({"model_type": "deepseek_v4", "dspark_block_size": 7})");
+  EXPECT_EQ(chosen("deepseek_v4"), "v4-0731");
+  write(dir.file("chat_template.jinja"), "<｜User｜><｜Assistant｜>");
+  EXPECT_EQ(chosen("deepseek_v3"), "v3");
+  std::filesystem::create_directory(dir.file("encoding"));
+  write(dir.file("encoding/encoding_dsv32.py"), "｜DSML｜function_calls");
+  EXPECT_EQ(chosen("deepseek_v4"), "v3.2");
+  write(dir.file("encoding/encoding_dsv4.py"), "｜DSML｜tool_calls Beyond maximum");
+  EXPECT_EQ(chosen("deepseek_v3"), "v4-0731");
 }
 
 TEST(ChatJson, ReadsPartsAndRoles) {

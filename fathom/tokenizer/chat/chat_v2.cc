@@ -28,6 +28,7 @@ class ChatV2 final : public ChatFormat {
       const ChatMessage& message = messages[i];
       switch (message.role) {
         case ChatRole::kSystem:
+        case ChatRole::kDeveloper:
           prompt.text(message.content).text("\n\n");
           break;
         case ChatRole::kUser:
@@ -45,6 +46,8 @@ class ChatV2 final : public ChatFormat {
         case ChatRole::kTool:
           return invalid_argument(
               str_cat("messages[", i, "].role is tool, but the chat format v2 has no tools"));
+        case ChatRole::kLatestReminder:
+          break;  // refused before
       }
     }
     if (options.generation_prompt == GenerationPrompt::kAdd) prompt.text("Assistant:");

@@ -87,6 +87,8 @@ class ChatV31 final : public ChatFormat {
     for (const ChatMessage& message : conversation.messages) {
       switch (message.role) {
         case ChatRole::kSystem:
+        case ChatRole::kDeveloper:
+        case ChatRole::kLatestReminder:  // refused before
           break;
         case ChatRole::kUser:
           prompt.control(control::kUser).text(message.content);

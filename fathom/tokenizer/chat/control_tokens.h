@@ -22,7 +22,17 @@ inline constexpr std::string_view kToolOutputsEnd = "<｜tool▁outputs▁end｜
 inline constexpr std::string_view kToolOutputBegin = "<｜tool▁output▁begin｜>";
 inline constexpr std::string_view kToolOutputEnd = "<｜tool▁output▁end｜>";
 
-inline constexpr std::array<std::string_view, 15> kAll = {
+// V3.2 and V4. The first is a token without brackets of its own: "<", token, "invoke name=...".
+inline constexpr std::string_view kDsml = "｜DSML｜";
+inline constexpr std::string_view kLatestReminder = "<｜latest_reminder｜>";
+inline constexpr std::string_view kAction = "<｜action｜>";
+inline constexpr std::string_view kQuery = "<｜query｜>";
+inline constexpr std::string_view kAuthority = "<｜authority｜>";
+inline constexpr std::string_view kDomain = "<｜domain｜>";
+inline constexpr std::string_view kTitle = "<｜title｜>";
+inline constexpr std::string_view kReadUrl = "<｜read_url｜>";
+
+inline constexpr std::array<std::string_view, 23> kAll = {
     kBos,
     kEos,
     kUser,
@@ -38,6 +48,14 @@ inline constexpr std::array<std::string_view, 15> kAll = {
     kToolOutputsEnd,
     kToolOutputBegin,
     kToolOutputEnd,
+    kDsml,
+    kLatestReminder,
+    kAction,
+    kQuery,
+    kAuthority,
+    kDomain,
+    kTitle,
+    kReadUrl,
 };
 
 }  // namespace fathom::control

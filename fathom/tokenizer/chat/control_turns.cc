@@ -63,6 +63,8 @@ PromptText render_control_turns(const ChatConversation& conversation,
   for (const ChatMessage& message : conversation.messages) {
     switch (message.role) {
       case ChatRole::kSystem:
+      case ChatRole::kDeveloper:
+      case ChatRole::kLatestReminder:  // refused before
         break;
       case ChatRole::kUser:
         close_outputs();
