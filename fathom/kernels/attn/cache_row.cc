@@ -26,7 +26,7 @@ CacheRowFormat format_of(const CacheFields& f) {
   return f.scales.format == Format::kE4m3 ? CacheRowFormat::kNvfp4 : CacheRowFormat::kMxfp4;
 }
 
-Status check_scales(const CacheFields& f, const CacheRows& rows) {
+Status check_scales(const CacheFields& f, const CodedRows& rows) {
   const int64_t found = f.scales.dim(2);
   const bool fp4 = rows.format == CacheRowFormat::kNvfp4 || rows.format == CacheRowFormat::kMxfp4;
   const int64_t block = rows.format == CacheRowFormat::kNvfp4 ? kNvfp4Block : kMxfp4Block;
@@ -71,7 +71,7 @@ float rounded_amax(const float* x, int64_t count) {
   return to_float(bf16_from_float(amax_of(x, count)));  // rounding keeps the order
 }
 
-void store_fp8(const CacheRows& rows, int64_t slot, const float* x) {
+void store_fp8(const CodedRows& rows, int64_t slot, const float* x) {
   E4m3* codes = slot_data<E4m3>(rows.fields.values, slot);
   for (int64_t g = 0; g < rows.num_values / rows.group; ++g) {
     const float* values = x + g * rows.group;
@@ -89,7 +89,7 @@ void store_fp8(const CacheRows& rows, int64_t slot, const float* x) {
   }
 }
 
-void store_fp4(const CacheRows& rows, int64_t slot, const float* x) {
+void store_fp4(const CodedRows& rows, int64_t slot, const float* x) {
   uint8_t* codes = slot_data<uint8_t>(rows.fields.values, slot);
   float rounded[kPiece];
   for (int64_t i = 0; i < rows.num_values; i += kPiece) {
@@ -105,7 +105,7 @@ void store_fp4(const CacheRows& rows, int64_t slot, const float* x) {
   }
 }
 
-void load_fp8(const CacheRows& rows, int64_t slot, float* x) {
+void load_fp8(const CodedRows& rows, int64_t slot, float* x) {
   const E4m3* codes = slot_data<const E4m3>(rows.fields.values, slot);
   const View& scales = rows.fields.scales;
   if (scales.format == Format::kF32) {
@@ -117,7 +117,7 @@ void load_fp8(const CacheRows& rows, int64_t slot, float* x) {
   }
 }
 
-void load_fp4(const CacheRows& rows, int64_t slot, float* x) {
+void load_fp4(const CodedRows& rows, int64_t slot, float* x) {
   const uint8_t* codes = slot_data<const uint8_t>(rows.fields.values, slot);
   const View& scales = rows.fields.scales;
   if (rows.format == CacheRowFormat::kNvfp4) {
@@ -180,8 +180,8 @@ int64_t cache_row_bytes(const CacheFields& f) {
   return bytes;
 }
 
-CacheRows cache_rows(const CacheFields& f, CacheScale scale) {
-  CacheRows rows{.fields = f, .scale = scale, .format = format_of(f)};
+CodedRows cache_rows(const CacheFields& f, CacheScale scale) {
+  CodedRows rows{.fields = f, .scale = scale, .format = format_of(f)};
   rows.num_values = width_of(f.values) * (f.values.format == Format::kU8 ? 2 : 1);
   rows.num_rope = width_of(f.rope);
   const int64_t num_scales = width_of(f.scales);
@@ -189,7 +189,7 @@ CacheRows cache_rows(const CacheFields& f, CacheScale scale) {
   return rows;
 }
 
-void store_cache_row(const CacheRows& rows, int64_t slot, const float* x) {
+void store_cache_row(const CodedRows& rows, int64_t slot, const float* x) {
   const View& values = rows.fields.values;
   switch (rows.format) {
     case CacheRowFormat::kBf16:
@@ -208,7 +208,7 @@ void store_cache_row(const CacheRows& rows, int64_t slot, const float* x) {
   store_values(x + rows.num_values, rows.num_rope, slot_data<Bf16>(rows.fields.rope, slot));
 }
 
-void load_cache_row(const CacheRows& rows, int64_t slot, float* x) {
+void load_cache_row(const CodedRows& rows, int64_t slot, float* x) {
   const View& values = rows.fields.values;
   switch (rows.format) {
     case CacheRowFormat::kBf16:

@@ -70,7 +70,7 @@ int64_t cache_row_bytes(const CacheFields& fields);
 enum class CacheRowFormat : uint8_t { kBf16, kF32, kFp8, kNvfp4, kMxfp4 };
 
 /// The rows of checked fields: their format and where they are.
-struct CacheRows {
+struct CodedRows {
   CacheFields fields;
   CacheScale scale = CacheScale::kPowerOfTwo;
   CacheRowFormat format = CacheRowFormat::kBf16;
@@ -79,18 +79,18 @@ struct CacheRows {
   int64_t group = 0;       ///< channels of a scale
 };
 
-CacheRows cache_rows(const CacheFields& fields, CacheScale scale = CacheScale::kPowerOfTwo);
+CodedRows cache_rows(const CacheFields& fields, CacheScale scale = CacheScale::kPowerOfTwo);
 
 /// Writes the channels x to the row of that slot (page * rows + row). One rounding to bf16 or f32;
 /// quantised rows as above. The AVX-512 form has the same bits.
-void store_cache_row(const CacheRows& rows, int64_t slot, const float* x);
+void store_cache_row(const CodedRows& rows, int64_t slot, const float* x);
 
 /// Reads the row of that slot: x = value, one float32 product a channel.
-void load_cache_row(const CacheRows& rows, int64_t slot, float* x);
+void load_cache_row(const CodedRows& rows, int64_t slot, float* x);
 
 namespace avx512 {
-void store_cache_row(const CacheRows& rows, int64_t slot, const float* x);
-void load_cache_row(const CacheRows& rows, int64_t slot, float* x);
+void store_cache_row(const CodedRows& rows, int64_t slot, const float* x);
+void load_cache_row(const CodedRows& rows, int64_t slot, float* x);
 }  // namespace avx512
 
 }  // namespace fathom

@@ -41,7 +41,7 @@ Fp8Scale fp8_scale_of(float amax, CacheScale rule) {
   return {__builtin_bit_cast(float, byte << 23), byte};
 }
 
-void store_fp8(const CacheRows& rows, int64_t slot, const float* x) {
+void store_fp8(const CodedRows& rows, int64_t slot, const float* x) {
   E4m3* codes = slot_data<E4m3>(rows.fields.values, slot);
   const View& scales = rows.fields.scales;
   const int64_t num_groups = rows.num_values / rows.group;
@@ -106,7 +106,7 @@ float e4m3_value(uint32_t code) {
   return __builtin_bit_cast(float, (code << 20) + ((127u - 7u) << 23));
 }
 
-void store_nvfp4(const CacheRows& rows, int64_t slot, const float* x) {
+void store_nvfp4(const CodedRows& rows, int64_t slot, const float* x) {
   uint8_t* out = slot_data<uint8_t>(rows.fields.values, slot);
   uint8_t* scales = slot_data<uint8_t>(rows.fields.scales, slot);
   for (int64_t i = 0; i < rows.num_values; i += 16) {
@@ -120,7 +120,7 @@ void store_nvfp4(const CacheRows& rows, int64_t slot, const float* x) {
   }
 }
 
-void store_mxfp4(const CacheRows& rows, int64_t slot, const float* x) {
+void store_mxfp4(const CodedRows& rows, int64_t slot, const float* x) {
   uint8_t* out = slot_data<uint8_t>(rows.fields.values, slot);
   uint8_t* scales = slot_data<uint8_t>(rows.fields.scales, slot);
   for (int64_t g = 0; g < rows.num_values / 32; ++g) {
@@ -169,7 +169,7 @@ float ue8m0_value(uint8_t byte) {
   return __builtin_bit_cast(float, uint32_t{byte} << 23);
 }
 
-void load_fp8(const CacheRows& rows, int64_t slot, float* x) {
+void load_fp8(const CodedRows& rows, int64_t slot, float* x) {
   const uint8_t* codes = slot_data<const uint8_t>(rows.fields.values, slot);
   const View& scales = rows.fields.scales;
   for (int64_t g = 0; g < rows.num_values / rows.group; ++g) {
@@ -185,7 +185,7 @@ void load_fp8(const CacheRows& rows, int64_t slot, float* x) {
   }
 }
 
-void load_fp4(const CacheRows& rows, int64_t slot, float* x) {
+void load_fp4(const CodedRows& rows, int64_t slot, float* x) {
   const uint8_t* packed = slot_data<const uint8_t>(rows.fields.values, slot);
   const uint8_t* scales = slot_data<const uint8_t>(rows.fields.scales, slot);
   const __m512 values =
@@ -205,7 +205,7 @@ void load_fp4(const CacheRows& rows, int64_t slot, float* x) {
 
 }  // namespace
 
-void store_cache_row(const CacheRows& rows, int64_t slot, const float* x) {
+void store_cache_row(const CodedRows& rows, int64_t slot, const float* x) {
   const View& values = rows.fields.values;
   switch (rows.format) {
     case CacheRowFormat::kBf16:
@@ -226,7 +226,7 @@ void store_cache_row(const CacheRows& rows, int64_t slot, const float* x) {
   store_values(x + rows.num_values, rows.num_rope, slot_data<Bf16>(rows.fields.rope, slot));
 }
 
-void load_cache_row(const CacheRows& rows, int64_t slot, float* x) {
+void load_cache_row(const CodedRows& rows, int64_t slot, float* x) {
   const View& values = rows.fields.values;
   switch (rows.format) {
     case CacheRowFormat::kBf16:

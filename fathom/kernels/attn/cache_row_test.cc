@@ -29,8 +29,8 @@ View field_at(std::vector<uint8_t>& page,
   return v;
 }
 
-using StoreRow = void (*)(const CacheRows&, int64_t, const float*);
-using LoadRow = void (*)(const CacheRows&, int64_t, float*);
+using StoreRow = void (*)(const CodedRows&, int64_t, const float*);
+using LoadRow = void (*)(const CodedRows&, int64_t, float*);
 
 struct Form {
   const char* name;
@@ -277,7 +277,7 @@ TEST(CacheRow, ReadsWhatTheCodesSay) {
 struct AnyPage {
   const char* name;
   std::vector<uint8_t>* bytes;
-  CacheRows rows;
+  CodedRows rows;
   int64_t channels;
 };
 

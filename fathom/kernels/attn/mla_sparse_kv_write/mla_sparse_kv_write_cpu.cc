@@ -6,7 +6,7 @@
 namespace fathom {
 namespace {
 
-using StoreRow = void (*)(const CacheRows& rows, int64_t slot, const float* x);
+using StoreRow = void (*)(const CodedRows& rows, int64_t slot, const float* x);
 
 int64_t row_room(const MlaSparseKvWrite::Args& a) {
   return align_up<int64_t>(a.c.dim(1) + a.k_pe.dim(1), 16);
@@ -16,7 +16,7 @@ template <StoreRow kStore>
 Status mla_sparse_kv_write(Exec& ex, const MlaSparseKvWrite::Args& a) {
   const int64_t L = a.c.dim(1);
   const int64_t R = a.k_pe.dim(1);
-  const CacheRows rows = cache_rows(a.fields(), a.scale);
+  const CodedRows rows = cache_rows(a.fields(), a.scale);
   auto* workspace = static_cast<float*>(ex.workspace);
   with_activation_type(a.c.format, [&]<class A>(A) {
     const int64_t bytes = (L + R) * element_bytes(a.c.format) + cache_row_bytes(a.fields());

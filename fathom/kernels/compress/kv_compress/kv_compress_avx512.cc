@@ -97,7 +97,7 @@ void pool_channels(const CompressPool::Args& a, int64_t i, int64_t c, int64_t co
   pool<float>(a, i, c, count, x);
 }
 
-void finish_row(const CompressPool::Args& a, const CacheRows& rows, int64_t i, float* x) {
+void finish_row(const CompressPool::Args& a, const CodedRows& rows, int64_t i, float* x) {
   const int64_t D = a.norm.dim(0);
   const int64_t R = a.table.dim(1);
   const bool bf16 = a.activations == Format::kBf16;

@@ -102,7 +102,7 @@ void transform_row(float* x, int64_t D) {
     x[i] *= scale;
 }
 
-void finish_row(const Args& a, const CacheRows& rows, int64_t i, float* x) {
+void finish_row(const Args& a, const CodedRows& rows, int64_t i, float* x) {
   const int64_t D = a.norm.dim(0);
   const int64_t R = a.table.dim(1);
   const bool bf16 = a.activations == Format::kBf16;
@@ -126,7 +126,7 @@ struct Portable {
     with_activation_type(a.u_z.format, [&]<class A>(A) { pool_channels<A>(a, i, c, count, x); });
   }
 
-  static void finish(const Args& a, const CacheRows& rows, int64_t i, float* x) {
+  static void finish(const Args& a, const CodedRows& rows, int64_t i, float* x) {
     finish_row(a, rows, i, x);
   }
 };
@@ -136,7 +136,7 @@ struct Avx512 {
     avx512::pool_channels(a, i, c, count, x);
   }
 
-  static void finish(const Args& a, const CacheRows& rows, int64_t i, float* x) {
+  static void finish(const Args& a, const CodedRows& rows, int64_t i, float* x) {
     avx512::finish_row(a, rows, i, x);
   }
 };
@@ -158,7 +158,7 @@ Status compress_pool(Exec& ex, const Args& a) {
       Loops::pool(a, i, c, std::min(kPoolChannels, D - c), pooled + i * pooled_stride(D) + c);
     }
   });
-  const CacheRows rows = cache_rows(a.fields());
+  const CodedRows rows = cache_rows(a.fields());
   for_rows(ex, num_rows, 8 * D, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (slots[i] >= 0) Loops::finish(a, rows, i, pooled + i * pooled_stride(D));

@@ -47,7 +47,7 @@ namespace avx512 {
 /// x[0 .. count-1] = the pooled channels c .. c+count-1 of row i; count <= kPoolChannels.
 void pool_channels(const CompressPool::Args& a, int64_t i, int64_t c, int64_t count, float* x);
 /// Norm, rotation, transform and store of row i, in place in x: D floats, 64-byte aligned.
-void finish_row(const CompressPool::Args& a, const CacheRows& rows, int64_t i, float* x);
+void finish_row(const CompressPool::Args& a, const CodedRows& rows, int64_t i, float* x);
 }  // namespace avx512
 
 }  // namespace fathom

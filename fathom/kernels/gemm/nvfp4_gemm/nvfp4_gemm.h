@@ -40,8 +40,8 @@ enum class BlockScaleLayout {
 /// x_scales reach their own row; scales of w are not negative and not NaN.
 /// Errors: InvalidArgument for missing, superfluous or misshapen scales, or x in NVFP4 with w in
 /// MXFP4.
-/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block/block_fp4.h; sgl-project/sglang; OCP
-/// Microscaling Formats 1.0.
+/// Source: NVIDIA/Model-Optimizer (nvfp4_tensor.py); formats/block/block_fp4.h; sgl-project/sglang;
+/// OCP Microscaling Formats 1.0.
 struct Nvfp4Gemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_gemm",

@@ -48,7 +48,7 @@ void norm_kv(const A* kv, const W* weight, int64_t D, float eps, float* row) {
 
 template <class A>
 void cache_token(
-    const Args& a, const CacheRows& rows, int64_t t, const float* table_row, float* row) {
+    const Args& a, const CodedRows& rows, int64_t t, const float* table_row, float* row) {
   const int64_t slot = a.slots.as<int64_t>()[t];
   if (slot < 0) return;
   const int64_t R = a.table.dim(1);
@@ -68,7 +68,7 @@ void cache_token(
 template <class A>
 void write_tokens(const Args& a, float* room, int64_t begin, int64_t end) {
   const int64_t H = a.q.dim(1);
-  const CacheRows rows = cache_rows(a.fields());
+  const CodedRows rows = cache_rows(a.fields());
   const auto head_of = [](const View& v, int64_t t, int64_t h) {
     return v.row<A>(t) + h * v.stride(1);
   };

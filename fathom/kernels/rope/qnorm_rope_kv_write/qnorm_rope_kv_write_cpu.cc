@@ -42,7 +42,7 @@ void norm_kv(const A* kv, const W* weight, int64_t D, float eps, float* row) {
 }
 
 template <class A>
-void cache_token(const Args& a, const CacheRows& rows, int64_t t, float* row) {
+void cache_token(const Args& a, const CodedRows& rows, int64_t t, float* row) {
   const int64_t D = a.kv.dim(1);
   const int64_t slot = a.slots.as<int64_t>()[t];
   if (slot < 0) return;
@@ -60,7 +60,7 @@ void cache_token(const Args& a, const CacheRows& rows, int64_t t, float* row) {
 
 struct Portable {
   static void run(const Args& a, float* row, int64_t begin, int64_t end) {
-    const CacheRows rows = cache_rows(a.fields());
+    const CodedRows rows = cache_rows(a.fields());
     with_activation_type(a.kv.format, [&]<class A>(A) {
       for (int64_t t = begin; t < end; ++t) {
         for (int64_t h = 0; h < a.q.dim(1); ++h)
