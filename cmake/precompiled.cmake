@@ -1,9 +1,9 @@
 # Headers that most files of a kind include, compiled once a build: they are a sixth of what a file takes
-# under sanitizers, and more of a test. Ours only
-# where every file of the kind has them: a change in one must not compile everything again.
+# under sanitizers, and more of a test. Ours only where every file of the kind has them: a change in one must
+# not compile everything again.
 #
-# In builds with a sanitizer alone: elsewhere GCC 12 reports false positives within the standard library's
-# headers, which it knows for headers of the system no more when they come from there.
+# In builds with a sanitizer alone: GCC 12 reports false positives within the standard library's headers, which
+# it knows for headers of the system no more when they come from there. Other builds have these warnings.
 #
 # AUTO (the default) is OFF where there is a compiler cache, which keeps no object that was made with
 # precompiled headers.
@@ -30,6 +30,8 @@ function(fathom_precompiled target kind)
   if(NOT FATHOM_WITH_PCH OR NOT FATHOM_SANITIZE)
     return()
   endif()
+  target_compile_options(${target} PRIVATE
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
   get_property(first GLOBAL PROPERTY fathom_pch_of_${kind})
   if(first)
     target_precompile_headers(${target} REUSE_FROM ${first})
