@@ -156,8 +156,9 @@ __device__ __forceinline__ void bring_x_nearer(const ProductCall& c,
   }
 }
 
-/// Whether rows of weights follow each other, as every product here reads them.
+/// Whether rows of weights follow each other, as every product here reads them. None reads MXFP4.
 inline bool has_rows(const QuantView& w) {
+  if (w.format() == Format::kMxfp4) return false;
   return w.layout == WeightLayout::kRowMajor || w.layout == WeightLayout::kPairs;
 }
 
