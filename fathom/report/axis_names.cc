@@ -14,6 +14,7 @@ constexpr StepSymbol kStepSymbols[] = {
     {"Q", "query tokens of a request"},
     {"R", "rows whose logits are wanted"},
     {"S", "keys that are expanded at once"},
+    {"L", "keys of the longest request whose keys are scored"},
     {"M", "pages of the longest request"},
     {"P", "positions of the rotary table"},
     {"pages", "pages of the cache"},

@@ -97,7 +97,7 @@ struct Scored {
 Status choose_keys(
     Exec& ex, const Scored& s, const IndexRows& index, const View& memory, const View& slots) {
   const int64_t T = slots.dim(0);
-  const View logits = reshape(slice_rows(memory, 0, T * s.num_keys), {T, s.num_keys}, "T,num_keys");
+  const View logits = reshape(slice_rows(memory, 0, T * s.num_keys), {T, s.num_keys}, "T,L");
   FATHOM_TRY(launch<IndexLogitsPaged>(ex, "index_logits",
                                       {.q = s.queries.q,
                                        .q_scales = {},
@@ -156,7 +156,7 @@ Status choose_range(Exec& ex,
   const int64_t scores = range.num_tokens * all.num_keys;
   const int64_t room = std::min(scores, std::max(kMostScores, all.num_keys));
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View memory, ex.activations->tensor({room}, Format::kF32, "T*num_keys"));
+  FATHOM_ASSIGN(const View memory, ex.activations->tensor({room}, Format::kF32, "T*L"));
   if (scores <= room) return choose_keys(ex, all, index, memory, slots);
   for (int64_t b = 0; b < range.num_requests(); ++b) {
     const auto i = static_cast<size_t>(b);
@@ -192,7 +192,7 @@ Status attend_sparse(Exec& ex,
   Arena& arena = *ex.activations;
   const int64_t num_keys = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
 
-  FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,topk"));
+  FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,Kt"));
   FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
   FATHOM_TRY(launch<VisibleRows>(ex, "visible_rows",
                                  {.positions = positions, .rows = lengths, .tokens_per_row = 1}));

@@ -299,6 +299,7 @@ SymbolTable ModelConfig::symbols() const {
   if (has_indexer()) {
     s.set("Hi", index_n_heads);
     s.set("Di", index_head_dim);
+    s.set("Kt", index_topk);
   }
   s.set("V", vocab_size);
   return s;

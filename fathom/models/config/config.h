@@ -6,7 +6,7 @@
 //   Lkv  kv_lora_rank            G     expert groups
 //   Dn   qk_nope_head_dim        Dr    qk_rope_head_dim
 //   Dq   Dn + Dr                 Dv    v_head_dim
-//   Hi   index_n_heads           Di    index_head_dim
+//   Hi   index_n_heads           Di    index_head_dim        Kt    index_topk
 #pragma once
 
 #include <cstdint>

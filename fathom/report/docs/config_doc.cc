@@ -47,6 +47,11 @@ std::string parameter_table(const Recording& r) {
   add("q_lora_rank", c.q_lora_rank > 0 ? number(c.q_lora_rank) : "null (plain q_proj)",
       c.q_lora_rank > 0 ? "Lq" : "none");
   add("kv_lora_rank", number(c.kv_lora_rank), "Lkv");
+  if (c.has_indexer()) {
+    add("index_n_heads", number(c.index_n_heads), "Hi");
+    add("index_head_dim", number(c.index_head_dim), "Di");
+    add("index_topk", number(c.index_topk), "Kt");
+  }
   add("qk_nope_head_dim", number(c.qk_nope_head_dim), "Dn");
   add("qk_rope_head_dim", number(c.qk_rope_head_dim), "Dr");
   table.add({"qk_head_dim", number(c.qk_head_dim()), "Dq = Dn+Dr"});

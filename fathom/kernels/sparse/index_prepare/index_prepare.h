@@ -39,7 +39,6 @@ struct IndexQuery {
       .equation = "q_out s = D^-0.5 H rope(q); w_out = w * weight_scale * s",
       .source = "DeepSeek-V3.2 and V4, indexer",
       .flops = "~3 T H R for the rotation, log2(D) T H D for the transform, 3 T H D to quantise",
-      .outside = "queries of the indexer (DeepSeek-V3.2, V4)",
   };
 
   struct Args {
@@ -91,7 +90,6 @@ struct IndexKeyWrite {
       .equation = "values[slot] s = D^-0.5 H rope(layer_norm(k))",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "~8 T D for the norm, 3 T R for the rotation, log2(D) T D for the transform, 3 T D",
-      .outside = "keys of the indexer (DeepSeek-V3.2)",
   };
 
   struct Args {
