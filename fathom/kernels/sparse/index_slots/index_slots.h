@@ -1,5 +1,5 @@
-// From what an indexer chose to what attention reads: how many rows of the cache a token sees, and
-// the slots of the rows that were chosen for it.
+// Where the rows that attention reads lie: how many rows of the cache a token sees, and the slots
+// of those an indexer chose for it, of all it sees, and of its window.
 #pragma once
 
 #include <array>
@@ -73,7 +73,82 @@ struct IndexSlots {
   static Status check(const Args& a);
 };
 
+/// Slots of every row of a cache group that a token sees, first to last.
+///
+///   slots[t,j] = block_table[b, j / S] * S + j % S   for j < (positions[t] + 1) / tokens_per_row,
+///                -1 otherwise (integer divisions)
+///
+/// What a query of V4's layers with ratio 128 attends to, where no indexer chooses. Request b owns
+/// tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one get -1. S = page_rows.
+/// slots may be strided in tokens.
+/// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, a position
+/// below 0, one whose rows exceed K or P*S, and page_rows or tokens_per_row below 1.
+/// Source: DeepSeek-V4, heavily compressed attention.
+struct VisibleSlots {
+  static constexpr KernelInfo kInfo{
+      .name = "visible_slots",
+      .signature = "positions[T]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 -> slots[T,K]:i32",
+      .limits = "B1==B+1",
+      .equation = "slots = block_table[b, j / S] * S + j % S, j < (position + 1) / tokens_per_row",
+      .source = "DeepSeek-V4, heavily compressed attention",
+      .flops = "0",
+      .outside = "rows that attention reads where none are chosen (DeepSeek-V4)",
+  };
+
+  struct Args {
+    View positions, block_table, q_offsets, slots;
+    int64_t page_rows = 1;
+    int64_t tokens_per_row = 1;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.positions, &a.block_table, &a.q_offsets, &a.slots};
+  }
+
+  static Cost cost(const Args&) { return {}; }
+
+  static Status check(const Args& a);
+};
+
+/// Slots of the last W tokens in rings that each hold the newest tokens of one request.
+///
+///   p          = positions[t] - (W - 1) + j
+///   slots[t,j] = request_slots[b] * R + p mod R   for p >= 0, -1 otherwise
+///
+/// The window of V4's attention: the query's own token is the last entry. R = ring_rows >= W; the
+/// rows above W keep the tokens of one step apart. Request b owns tokens q_offsets[b] ..
+/// q_offsets[b+1]-1; tokens behind the last one get -1. slots may be strided in tokens.
+/// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, a position or
+/// a request's slot below 0, and ring_rows below W.
+/// Source: DeepSeek-V4, sliding-window attention.
+struct RingSlots {
+  static constexpr KernelInfo kInfo{
+      .name = "ring_slots",
+      .signature = "positions[T]:i32 request_slots[B]:i32 q_offsets[B1]:i32 -> slots[T,W]:i32",
+      .limits = "B1==B+1",
+      .equation = "slots = request_slots[b] * R + p mod R, p = position - (W - 1) + j >= 0",
+      .source = "DeepSeek-V4, sliding-window attention",
+      .flops = "0",
+      .outside = "rows of the window that attention reads (DeepSeek-V4)",
+  };
+
+  struct Args {
+    View positions, request_slots, q_offsets, slots;
+    int64_t ring_rows = 1;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.positions, &a.request_slots, &a.q_offsets, &a.slots};
+  }
+
+  static Cost cost(const Args&) { return {}; }
+
+  static Status check(const Args& a);
+};
+
 extern const VariantTable<VisibleRows> visible_rows_cpu;
 extern const VariantTable<IndexSlots> index_slots_cpu;
+extern const VariantTable<VisibleSlots> visible_slots_cpu;
+extern const VariantTable<RingSlots> ring_slots_cpu;
 
 }  // namespace fathom

@@ -82,6 +82,104 @@ void add_slots(CaseList& list, const Shape& s, std::string_view phase = "") {
   });
 }
 
+/// Requests that own `queries` tokens each, the first of several none; `behind` tokens of nobody.
+struct Rows {
+  int64_t requests;
+  int64_t queries;
+  int64_t width;      ///< entries of slots a token
+  int64_t page_rows;  ///< of a page, or of a ring
+  int64_t per_row = 1;
+  int64_t behind = 0;
+
+  int64_t owners() const { return requests > 1 ? requests - 1 : requests; }
+
+  int64_t tokens() const { return owners() * queries + behind; }
+
+  /// The request of token t; `requests` for a token of nobody.
+  int64_t request(int64_t t) const {
+    const int64_t nth = queries == 0 ? owners() : std::min(t / queries, owners());
+    return requests > 1 ? nth + 1 : nth;
+  }
+
+  void fill_begins(const Tensor& begins) const {
+    begins.fill([r = *this](int64_t b) {
+      return r.queries * (r.requests > 1 ? std::max<int64_t>(b - 1, 0) : b);
+    });
+  }
+
+  CaseSpec spec(std::string_view op, std::string_view phase) const {
+    return {.name = str_cat("b", requests, "_q", queries, "_k", width, "_s", page_rows, "_r",
+                            per_row, behind > 0 ? "_padded" : ""),
+            .op = std::string(op),
+            .bench = !phase.empty(),
+            .phase = std::string(phase),
+            .columns = str_cat("M=", tokens(), ";B=", requests, ";topk=", width)};
+  }
+};
+
+void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "") {
+  add_case<VisibleSlots>(list, s.spec("visible_slots", phase), [=](CaseBuilder<VisibleSlots>& c) {
+    const int64_t pages = (s.width + s.page_rows - 1) / s.page_rows;
+    const Tensor positions = c.input({s.tokens()}, Format::kI32);
+    positions.fill([=](int64_t t) { return t * 7919 % ((s.width + 1) * s.per_row - 1); });
+    const Tensor table = c.input({s.requests, pages}, Format::kI32, {}, {.row_gap = 2});
+    table.fill([](int64_t i) { return i * 31 % 1009; });
+    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
+    s.fill_begins(begins);
+    const Tensor slots = c.output({s.tokens(), s.width}, Format::kI32, {.row_gap = 1});
+    c.bind([=](const Binding& at) {
+      return VisibleSlots::Args{.positions = at(positions),
+                                .block_table = at(table),
+                                .q_offsets = at(begins),
+                                .slots = at(slots),
+                                .page_rows = s.page_rows,
+                                .tokens_per_row = s.per_row};
+    });
+    c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
+      const int64_t b = s.request(t);
+      const double rows =
+          b < s.requests ? std::floor((positions[t] + 1) / static_cast<double>(s.per_row)) : 0;
+      for (int64_t j = 0; j < s.width; ++j) {
+        out[static_cast<size_t>(j)] =
+            static_cast<double>(j) < rows
+                ? table.at(b, j / s.page_rows) * static_cast<double>(s.page_rows) +
+                      static_cast<double>(j % s.page_rows)
+                : -1;
+      }
+    });
+  });
+}
+
+void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
+  add_case<RingSlots>(list, s.spec("ring_slots", phase), [=](CaseBuilder<RingSlots>& c) {
+    const Tensor positions = c.input({s.tokens()}, Format::kI32);
+    positions.fill([=](int64_t t) { return t * 61 % (3 * s.page_rows); });
+    const Tensor rings = c.input({s.requests}, Format::kI32);
+    rings.fill([](int64_t b) { return b * 5 % 7; });
+    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
+    s.fill_begins(begins);
+    const Tensor slots = c.output({s.tokens(), s.width}, Format::kI32, {.row_gap = 1});
+    c.bind([=](const Binding& at) {
+      return RingSlots::Args{.positions = at(positions),
+                             .request_slots = at(rings),
+                             .q_offsets = at(begins),
+                             .slots = at(slots),
+                             .ring_rows = s.page_rows};
+    });
+    c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
+      const int64_t b = s.request(t);
+      // From the query's own token backwards, as the window is defined.
+      for (int64_t back = 0; back < s.width; ++back) {
+        const double token = positions[t] - static_cast<double>(back);
+        out[static_cast<size_t>(s.width - 1 - back)] =
+            token < 0 || b >= s.requests ? -1
+                                         : rings[b] * static_cast<double>(s.page_rows) +
+                                               std::fmod(token, static_cast<double>(s.page_rows));
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void add_index_slots_cases(CaseList& list) {
@@ -95,12 +193,22 @@ void add_index_slots_cases(CaseList& list) {
   add_slots(list, {4, 1, 16, 2, 2, 3});
   add_slots(list, {1, 0, 4, 1, 8, 2});
   add_slots(list, {2, 3, 1, 4, 7});
+  for (const Rows& rows : {Rows{1, 1, 5, 2, 128}, Rows{3, 4, 33, 2, 128, 2}, Rows{2, 9, 64, 64, 4},
+                           Rows{1, 0, 4, 2, 128, 3}, Rows{4, 2, 7, 1, 1}})
+    add_visible_slots(list, rows);
+  for (const Rows& rows : {Rows{1, 1, 8, 24}, Rows{3, 40, 8, 8}, Rows{2, 9, 128, 256, 1, 2},
+                           Rows{1, 0, 4, 8, 1, 3}, Rows{4, 2, 1, 1}})
+    add_ring(list, rows);
 
   // DeepSeek-V3.2 and V4: 128 Ki tokens of context.
   add_visible(list, 128, 1, "decode");
   add_visible(list, 4096, 4, "prefill");
   add_slots(list, {129, 1, 2048, 2048, 64}, "decode");
   add_slots(list, {1, 1024, 512, 512, 64}, "prefill");
+  add_visible_slots(list, {129, 1, 1024, 2, 128}, "decode");
+  add_visible_slots(list, {1, 512, 1024, 2, 128}, "prefill");
+  add_ring(list, {129, 1, 128, 256}, "decode");
+  add_ring(list, {1, 512, 128, 256}, "prefill");
 }
 
 }  // namespace fathom

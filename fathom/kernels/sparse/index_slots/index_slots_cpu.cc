@@ -42,22 +42,87 @@ Status index_slots(Exec& ex, const IndexSlots::Args& a) {
   return {};
 }
 
+Status visible_slots(Exec& ex, const VisibleSlots::Args& a) {
+  const int64_t k = a.slots.dim(1);
+  const int64_t S = a.page_rows;
+  const auto* positions = a.positions.as<const int32_t>();
+  for_rows(ex, a.slots.dim(0), 4 * k, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      auto* slots = a.slots.row<int32_t>(t);
+      const int64_t b = request_of(a.q_offsets, t);
+      int64_t j = 0;
+      if (b < a.block_table.dim(0)) {
+        const auto* pages = a.block_table.row<const int32_t>(b);
+        const int64_t rows = (int64_t{positions[t]} + 1) / a.tokens_per_row;
+        for (; j < rows; ++j)
+          slots[j] = static_cast<int32_t>(pages[j / S] * S + j % S);
+      }
+      std::fill(slots + j, slots + k, -1);
+    }
+  });
+  return {};
+}
+
+Status ring_slots(Exec& ex, const RingSlots::Args& a) {
+  const int64_t w = a.slots.dim(1);
+  const auto* positions = a.positions.as<const int32_t>();
+  const auto* rings = a.request_slots.as<const int32_t>();
+  for_rows(ex, a.slots.dim(0), 4 * w, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      auto* slots = a.slots.row<int32_t>(t);
+      const int64_t b = request_of(a.q_offsets, t);
+      const bool owned = b < a.request_slots.dim(0);
+      const int64_t first = int64_t{positions[t]} - (w - 1);
+      for (int64_t j = 0; j < w; ++j) {
+        const int64_t p = first + j;
+        slots[j] =
+            owned && p >= 0 ? static_cast<int32_t>(rings[b] * a.ring_rows + p % a.ring_rows) : -1;
+      }
+    }
+  });
+  return {};
+}
+
+/// `begins` must start at 0, never descend and stay within `tokens`.
+Status check_offsets(const View& q_offsets, int64_t tokens) {
+  const auto* begins = q_offsets.as<const int32_t>();
+  for (int64_t b = 0; b < q_offsets.dim(0); ++b) {
+    const int32_t least = b == 0 ? 0 : begins[b - 1];
+    const bool right = begins[b] >= least && begins[b] <= tokens && (b > 0 || begins[b] == 0);
+    if (right) continue;
+    return invalid_argument(str_cat("q_offsets[", b, "] is ", begins[b], ", expected ",
+                                    b == 0 ? "0" : str_cat(least, " to ", tokens)));
+  }
+  return {};
+}
+
+Status check_positions(const View& positions, int64_t tokens) {
+  const auto* at = positions.as<const int32_t>();
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (at[t] < 0)
+      return invalid_argument(str_cat("positions[", t, "] is ", at[t], ", expected 0 or more"));
+  }
+  return {};
+}
+
+Status at_least_one(std::string_view name, int64_t value) {
+  if (value >= 1) return {};
+  return invalid_argument(str_cat(name, " is ", value, ", expected 1 or more"));
+}
+
+/// Tokens that some request owns.
+int64_t owned(const View& q_offsets) {
+  return q_offsets.as<const int32_t>()[q_offsets.dim(0) - 1];
+}
+
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 
 }  // namespace
 
 Status VisibleRows::check(const Args& a) {
-  if (a.tokens_per_row < 1)
-    return invalid_argument(
-        str_cat("tokens_per_row is ", a.tokens_per_row, ", expected 1 or more"));
+  FATHOM_TRY(at_least_one("tokens_per_row", a.tokens_per_row));
   if (!a.positions.readable()) return {};
-  const auto* positions = a.positions.as<const int32_t>();
-  for (int64_t t = 0; t < a.positions.dim(0); ++t) {
-    if (positions[t] < 0)
-      return invalid_argument(
-          str_cat("positions[", t, "] is ", positions[t], ", expected 0 or more"));
-  }
-  return {};
+  return check_positions(a.positions, a.positions.dim(0));
 }
 
 void IndexSlots::bytes(const Args& a, Cost& cost) {
@@ -66,21 +131,11 @@ void IndexSlots::bytes(const Args& a, Cost& cost) {
 }
 
 Status IndexSlots::check(const Args& a) {
-  if (a.page_rows < 1)
-    return invalid_argument(str_cat("page_rows is ", a.page_rows, ", expected 1 or more"));
+  FATHOM_TRY(at_least_one("page_rows", a.page_rows));
   if (!a.ids.readable() || !a.q_offsets.readable()) return {};
-  const int64_t requests = a.block_table.dim(0);
-  const int64_t tokens = a.ids.dim(0);
-  const auto* begins = a.q_offsets.as<const int32_t>();
-  for (int64_t b = 0; b <= requests; ++b) {
-    const int32_t least = b == 0 ? 0 : begins[b - 1];
-    const bool right = begins[b] >= least && begins[b] <= tokens && (b > 0 || begins[b] == 0);
-    if (right) continue;
-    return invalid_argument(str_cat("q_offsets[", b, "] is ", begins[b], ", expected ",
-                                    b == 0 ? "0" : str_cat(least, " to ", tokens)));
-  }
+  FATHOM_TRY(check_offsets(a.q_offsets, a.ids.dim(0)));
   const int64_t rows = a.block_table.dim(1) * a.page_rows;
-  for (int64_t t = 0; t < begins[requests]; ++t) {
+  for (int64_t t = 0; t < owned(a.q_offsets); ++t) {
     const auto* ids = a.ids.row<const int32_t>(t);
     for (int64_t j = 0; j < a.ids.dim(1); ++j) {
       if (ids[j] < -1 || ids[j] >= rows) {
@@ -92,12 +147,56 @@ Status IndexSlots::check(const Args& a) {
   return {};
 }
 
+Status VisibleSlots::check(const Args& a) {
+  FATHOM_TRY(at_least_one("page_rows", a.page_rows));
+  FATHOM_TRY(at_least_one("tokens_per_row", a.tokens_per_row));
+  if (!a.positions.readable() || !a.q_offsets.readable()) return {};
+  FATHOM_TRY(check_offsets(a.q_offsets, a.positions.dim(0)));
+  FATHOM_TRY(check_positions(a.positions, owned(a.q_offsets)));
+  const int64_t most = std::min(a.slots.dim(1), a.block_table.dim(1) * a.page_rows);
+  const auto* positions = a.positions.as<const int32_t>();
+  for (int64_t t = 0; t < owned(a.q_offsets); ++t) {
+    const int64_t rows = (int64_t{positions[t]} + 1) / a.tokens_per_row;
+    if (rows <= most) continue;
+    return invalid_argument(str_cat("positions[", t, "] is ", positions[t], ", which sees ", rows,
+                                    " rows, expected ", most, " at most: ", a.slots.dim(1),
+                                    " in slots and ", a.block_table.dim(1), " pages of ",
+                                    a.page_rows));
+  }
+  return {};
+}
+
+Status RingSlots::check(const Args& a) {
+  if (a.ring_rows < a.slots.dim(1))
+    return invalid_argument(str_cat("ring_rows is ", a.ring_rows, ", expected ", a.slots.dim(1),
+                                    " or more, the rows of the window"));
+  if (!a.positions.readable() || !a.q_offsets.readable()) return {};
+  FATHOM_TRY(check_offsets(a.q_offsets, a.positions.dim(0)));
+  FATHOM_TRY(check_positions(a.positions, owned(a.q_offsets)));
+  if (!a.request_slots.readable()) return {};
+  const auto* rings = a.request_slots.as<const int32_t>();
+  for (int64_t b = 0; b < a.request_slots.dim(0); ++b) {
+    if (rings[b] < 0)
+      return invalid_argument(
+          str_cat("request_slots[", b, "] is ", rings[b], ", expected 0 or more"));
+  }
+  return {};
+}
+
 constinit const VariantTable<VisibleRows> visible_rows_cpu{
     {"portable", Isa::kPortable, "", kTraits, visible_rows},
 };
 
 constinit const VariantTable<IndexSlots> index_slots_cpu{
     {"portable", Isa::kPortable, "", kTraits, index_slots},
+};
+
+constinit const VariantTable<VisibleSlots> visible_slots_cpu{
+    {"portable", Isa::kPortable, "", kTraits, visible_slots},
+};
+
+constinit const VariantTable<RingSlots> ring_slots_cpu{
+    {"portable", Isa::kPortable, "", kTraits, ring_slots},
 };
 
 }  // namespace fathom
