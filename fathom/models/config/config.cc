@@ -6,22 +6,13 @@
 #include <utility>
 
 #include "fathom/kernels/moe/gate/gate.h"
+#include "fathom/models/config/config_limits.h"
 #include "fathom/models/config/config_reader.h"
+#include "fathom/models/config/config_v4.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
 namespace {
-
-// What is refused beyond, so that no size of a matrix overflows.
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxHidden = 65'536;
-constexpr int64_t kMaxHeads = 1024;
-constexpr int64_t kMaxVocab = 1'048'576;
-constexpr int64_t kMaxHeadDim = 4096;
-constexpr int64_t kMaxIndexHeadDim = 1024;  // a row of the indexer's kernels
-constexpr int64_t kMaxIntermediate = 1'048'576;
-constexpr int64_t kMaxPositions = 1ll << 24;
-constexpr int64_t kMaxRotaryNumbers = 1ll << 28;  // of the table: 1 GiB in float32
 
 struct KnownType {
   std::string_view model_type;
@@ -33,7 +24,8 @@ constexpr KnownType kKnownTypes[] = {
     {"deepseek_v2", "DeepseekV2ForCausalLM", true},
     {"deepseek_v3", "DeepseekV3ForCausalLM", true},
     {"deepseek_v32", "DeepseekV32ForCausalLM", true},
-    {"deepseek_v4", "DeepseekV4ForCausalLM", false},
+    {"deepseek_v4", "DeepseekV4ForCausalLM", true},
+    {"deepseek_v41", "DeepseekV41ForCausalLM", false},
 };
 
 std::string join_known() {
@@ -186,7 +178,6 @@ void read_rest(ConfigReader& in, ModelConfig& c) {
   c.vocab_size = in.integer("vocab_size", 1, kMaxVocab);
   c.rms_norm_eps = in.number_or("rms_norm_eps", 1e-12, 1e-2, 1e-6);
   c.tie_word_embeddings = in.boolean_or("tie_word_embeddings", false);
-  c.num_nextn_predict_layers = in.integer_or("num_nextn_predict_layers", 0, 16, 0);
   c.eos_token_ids = in.ids("eos_token_id", c.vocab_size - 1);
   if (in.has("bos_token_id")) c.bos_token_id = in.integer("bos_token_id", 0, c.vocab_size - 1);
   for (std::string_view key : {"attention_bias", "mlp_bias"}) {
@@ -198,13 +189,6 @@ void read_rest(ConfigReader& in, ModelConfig& c) {
     in.fail(unsupported(
         str_cat(in.what(), ": hidden_act is \"", act.substr(0, 64), "\", expected \"silu\"")));
   }
-}
-
-Status contradiction(std::string_view what,
-                     std::string_view key,
-                     auto found,
-                     std::string expected) {
-  return corrupt(str_cat(what, ": ", key, " is ", found, ", expected ", expected));
 }
 
 Status validate_indexer(const ModelConfig& c, std::string_view what) {
@@ -230,7 +214,8 @@ Status validate_experts(const ModelConfig& c, std::string_view what) {
                          str_cat("at most ", c.num_hidden_layers, " (num_hidden_layers)"));
   }
   // The reference's greedy choice looks at no groups.
-  const bool grouped = c.topk_method != TopkMethod::kGreedy;
+  const bool grouped =
+      c.topk_method != TopkMethod::kGreedy && c.topk_method != TopkMethod::kSqrtSoftplus;
   if (grouped && c.n_routed_experts % c.n_group != 0) {
     return contradiction(what, "n_group", c.n_group,
                          str_cat("a divisor of ", c.n_routed_experts, " (n_routed_experts)"));
@@ -283,20 +268,31 @@ SymbolTable ModelConfig::symbols() const {
   s.set("H", hidden_size);
   s.set("Nh", num_attention_heads);
   if (q_lora_rank > 0) s.set("Lq", q_lora_rank);
-  s.set("Lkv", kv_lora_rank);
-  s.set("Dn", qk_nope_head_dim);
-  s.set("Dr", qk_rope_head_dim);
-  s.set("Dq", qk_head_dim());
-  s.set("Dv", v_head_dim);
-  s.set("Id", intermediate_size);
+  if (is_v4()) {
+    s.set("D", head_dim);
+    s.set("Dn", qk_nope_head_dim);
+    s.set("Dr", qk_rope_head_dim);
+    s.set("Go", o_groups);
+    s.set("Hg", num_attention_heads / o_groups);
+    s.set("Lo", o_lora_rank);
+    s.set("W", sliding_window);
+    s.set("n", hc_mult);
+  } else {
+    s.set("Lkv", kv_lora_rank);
+    s.set("Dn", qk_nope_head_dim);
+    s.set("Dr", qk_rope_head_dim);
+    s.set("Dq", qk_head_dim());
+    s.set("Dv", v_head_dim);
+    s.set("Id", intermediate_size);
+  }
   if (n_routed_experts > 0) {
     s.set("E", n_routed_experts);
     s.set("K", num_experts_per_tok);
     s.set("I", moe_intermediate_size);
     s.set("Ns", n_shared_experts);
-    s.set("G", n_group);
+    if (!is_v4()) s.set("G", n_group);
   }
-  if (has_indexer()) {
+  if (index_topk > 0) {
     s.set("Hi", index_n_heads);
     s.set("Di", index_head_dim);
     s.set("Kt", index_topk);
@@ -332,6 +328,7 @@ Status validate_config(const ModelConfig& c, std::string_view what) {
                          str_cat("at least ", c.rope_scaling.beta_slow, " (beta_slow)"));
   }
   if (c.has_indexer()) FATHOM_TRY(validate_indexer(c, what));
+  if (c.is_v4()) FATHOM_TRY(validate_v4(c, what));
   return c.n_routed_experts > 0 ? validate_experts(c, what) : Status{};
 }
 
@@ -346,10 +343,16 @@ Result<ModelConfig> parse_config(const Json& json, std::string_view what) {
   ConfigReader in(json, std::string(what));
   ModelConfig config;
   read_type(in, config);
-  read_attention(in, config);
-  read_indexer(in, config);
-  read_experts(in, config);
-  read_rope(in, config);
+  if (config.model_type == "deepseek_v4") {
+    read_v4(in, config);
+    read_v4_rope(in, config);
+  } else {
+    read_attention(in, config);
+    read_indexer(in, config);
+    read_experts(in, config);
+    read_rope(in, config);
+    config.num_nextn_predict_layers = in.integer_or("num_nextn_predict_layers", 0, 16, 0);
+  }
   read_rest(in, config);
   FATHOM_TRY(in.take_status());
   FATHOM_TRY(validate_config(config, what));

@@ -7,6 +7,11 @@
 //   Dn   qk_nope_head_dim        Dr    qk_rope_head_dim
 //   Dq   Dn + Dr                 Dv    v_head_dim
 //   Hi   index_n_heads           Di    index_head_dim        Kt    index_topk
+//
+// DeepSeek-V4 has a row of D channels a token in place of latents, Dn + Dr of them:
+//
+//   D    head_dim                n     hc_mult               W     sliding_window
+//   Go   o_groups                Lo    o_lora_rank           Hg    Nh / Go
 #pragma once
 
 #include <cstdint>
@@ -16,6 +21,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
+#include "fathom/layers/attention/compress_ratio.h"
 #include "fathom/weights/plan/weight_spec.h"
 
 namespace fathom {
@@ -38,6 +44,7 @@ enum class TopkMethod : uint8_t {
   kGreedy,              ///< V2-Lite: best K of the softmax
   kGroupLimitedGreedy,  ///< V2: best K within the topk_group groups of highest maximum
   kNoauxTc,             ///< V3: sigmoid, correction bias for the choice, groups by their two best
+  kSqrtSoftplus,        ///< V4: sqrt(softplus), correction bias for the choice, no groups
 };
 
 /// Everything the forward pass reads of config.json. Field names are its keys.
@@ -72,6 +79,19 @@ struct ModelConfig {
   int64_t index_head_dim = 0;
   int64_t index_topk = 0;  ///< 0: no indexer, every key
 
+  // DeepSeek-V4.
+  int64_t head_dim = 0;  ///< of the one row of a token that is key and value; 0: another family
+  int64_t o_groups = 0;  ///< of heads, each with a product of its own before o_proj
+  int64_t o_lora_rank = 0;
+  int64_t sliding_window = 0;                  ///< tokens, the query's own among them
+  std::vector<CompressRatio> compress_ratios;  ///< of each layer, draft layers behind the others
+  double compress_rope_theta = 0.0;  ///< of layers with compressed rows, with rope_scaling
+  int64_t num_hash_layers = 0;       ///< the first layers choose experts by token id
+  double swiglu_limit = 0.0;         ///< 0: none
+  int64_t hc_mult = 0;               ///< residual streams
+  int64_t hc_sinkhorn_iters = 0;
+  double hc_eps = 0.0;
+
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 0;
   double rope_theta = 10000.0;
@@ -83,7 +103,14 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
 
-  bool has_indexer() const { return index_topk > 0; }
+  bool is_v4() const { return head_dim > 0; }
+
+  /// Every layer chooses its keys by an indexer: DeepSeek-V3.2.
+  bool has_indexer() const { return index_topk > 0 && !is_v4(); }
+
+  CompressRatio compress_ratio(int64_t layer) const {
+    return compress_ratios[static_cast<size_t>(layer)];
+  }
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
 
@@ -95,7 +122,8 @@ struct ModelConfig {
     return n_routed_experts > 0 && index >= first_k_dense_replace && index % moe_layer_freq == 0;
   }
 
-  /// The factor of the attention scores: Dq^-1/2, times m(factor, mscale_all_dim)^2 with YaRN.
+  /// The factor of the attention scores: Dq^-1/2, times m(factor, mscale_all_dim)^2 with YaRN. V4:
+  /// D^-1/2.
   double softmax_scale() const;
 
   /// What the cos and sin tables are multiplied by: m(factor, mscale) / m(factor, mscale_all_dim).

@@ -1,5 +1,6 @@
 #include "fathom/models/config/config_reader.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace fathom {
@@ -41,6 +42,12 @@ ConfigReader::ConfigReader(const Json& object, std::string what)
 const Json* ConfigReader::find(std::string_view key) const {
   const Json* value = object_.find(key);
   return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+bool ConfigReader::has_prefix(std::string_view prefix) const {
+  if (!object_.is_object()) return false;
+  return std::ranges::any_of(object_.members(),
+                             [&](const JsonMember& m) { return m.first.starts_with(prefix); });
 }
 
 bool ConfigReader::has(std::string_view key) const {

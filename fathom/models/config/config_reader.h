@@ -23,6 +23,9 @@ class ConfigReader {
   bool has(std::string_view key) const;
   const Json* find(std::string_view key) const;
 
+  /// Whether any key begins so.
+  bool has_prefix(std::string_view prefix) const;
+
   /// A required integer in [low, high].
   int64_t integer(std::string_view key, int64_t low, int64_t high);
 

@@ -202,8 +202,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"llama\"",
                   StatusCode::kUnsupported,
                   "model_type is \"llama\", expected one of deepseek_v2, deepseek_v3"},
-        BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v4\"",
-                  StatusCode::kUnsupported, "\"deepseek_v4\" are not supported yet"},
+        BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v41\"",
+                  StatusCode::kUnsupported, "\"deepseek_v41\" are not supported yet"},
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v2\"",
                   StatusCode::kUnsupported, "architectures[0] is \"DeepseekV3ForCausalLM\""}));
 

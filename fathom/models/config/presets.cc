@@ -133,25 +133,33 @@ constexpr PresetRow kPresets[] = {
 };
 
 Format format_of(const PresetFormats& f, const WeightSpec& spec) {
-  if (spec.draft && !f.draft)
-    return spec.role == WeightRole::kRouterBias ? Format::kF32 : Format::kBf16;
+  if (spec.role == WeightRole::kHashTable) return Format::kI64;
+  if (is_kept_in_f32(spec.role)) return Format::kF32;
+  if (spec.draft && !f.draft) return Format::kBf16;
   switch (spec.role) {
     case WeightRole::kAttention:
       return f.attention;
     case WeightRole::kOutput:
       return f.output;
+    case WeightRole::kOutputGroups:  // kernels for these products read bf16 and FP8 blocks
+      return f.attention == Format::kFp8Block || f.attention == Format::kFp8BlockUe8m0
+                 ? f.attention
+                 : Format::kBf16;
     case WeightRole::kMlp:
     case WeightRole::kSharedExpert:
       return f.mlp;
     case WeightRole::kExpert:
       return f.experts;
-    case WeightRole::kRouterBias:
-      return Format::kF32;
     case WeightRole::kEmbedding:
     case WeightRole::kHead:
     case WeightRole::kNorm:
     case WeightRole::kRouter:
+    case WeightRole::kRouterBias:
     case WeightRole::kDraft:
+    case WeightRole::kStream:
+    case WeightRole::kAttentionBias:
+    case WeightRole::kCompressor:
+    case WeightRole::kHashTable:
       break;
   }
   return Format::kBf16;

@@ -21,6 +21,7 @@ std::string_view topk_name(TopkMethod method) {
     case TopkMethod::kGroupLimitedGreedy:
       return "group_limited_greedy";
     case TopkMethod::kNoauxTc:
+    case TopkMethod::kSqrtSoftplus:
       return "noaux_tc";
   }
   return {};
