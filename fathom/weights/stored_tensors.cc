@@ -10,18 +10,24 @@ namespace {
 
 constexpr size_t kNamesInMessage = 5;
 
-// The layer number in "model.layers.61.mlp...", or -1.
-int64_t layer_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return -1;
-  int64_t layer = -1;
-  const char* begin = name.data() + kPrefix.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
-  return error == std::errc{} && end != begin ? layer : -1;
+int64_t number_behind(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return -1;
+  int64_t number = -1;
+  const char* begin = name.data() + prefix.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
+  return error == std::errc{} && end != begin ? number : -1;
+}
+
+// The layer number in "model.layers.61.mlp..." or "layers.42.ffn...", or -1. DeepSeek-V4's draft
+// layers, "mtp.0...", come behind the others.
+int64_t layer_of(std::string_view name, int64_t num_layers) {
+  if (const int64_t draft = number_behind(name, "mtp."); draft >= 0) return num_layers + draft;
+  return std::max(number_behind(name, "model.layers."), number_behind(name, "layers."));
 }
 
 // A draft layer takes the embedding and the hidden state through norms of their own.
-bool is_draft_layer(const Checkpoint& checkpoint, int64_t layer) {
+bool is_draft_layer(const Checkpoint& checkpoint, std::string_view name, int64_t layer) {
+  if (name.starts_with("mtp.")) return true;
   return checkpoint.find(str_cat("model.layers.", layer, ".enorm.weight")) != nullptr;
 }
 
@@ -121,10 +127,10 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
   TensorReport report;
   for (const TensorRef& ref : checkpoint.tensors()) {
     if (used.contains(ref.entry.name) || is_ignored(ref.entry.name)) continue;
-    const int64_t layer = layer_of(ref.entry.name);
+    const int64_t layer = layer_of(ref.entry.name, num_layers);
     if (layer < num_layers) {
       report.surplus.push_back(ref.entry.name);
-    } else if (is_draft_layer(checkpoint, layer)) {
+    } else if (is_draft_layer(checkpoint, ref.entry.name, layer)) {
       ++report.draft_tensors;
     } else {
       return corrupt(str_cat(checkpoint.locate(ref), " belongs to layer ", layer,

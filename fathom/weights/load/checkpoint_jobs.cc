@@ -29,17 +29,48 @@ FillJob write_floats(int64_t offset, std::vector<float> values) {
   return job;
 }
 
-// ---- vectors: as stored, but that a bias in bf16 is kept in float32.
+// ---- vectors and small tables: as stored, but that some in bf16 are kept in float32.
 
-FillJob vector_job(const TensorReader& tensor, const WeightItem& item) {
+FillJob dense_job(const TensorReader& tensor, const WeightItem& item) {
   const Format from = tensor.stored().format;
   const int64_t bytes = item.value_bytes();
+  const int64_t stored_bytes = item.n * item.k * element_bytes(from);
   FillJob job{.units = 1, .parts = {{item.values_offset, bytes, bytes}}};
-  job.fill = [tensor, from, to = item.format](const FillCall& call) -> Status {
+  job.fill = [=, to = item.format](const FillCall& call) -> Status {
     if (from == to) return tensor.values(0, tensor.rows(), call.parts[0], {});
-    const auto [raw, none, rest] = call.staging->take({tensor.rows() * element_bytes(from), 0, 0});
+    const auto [raw, none, rest] = call.staging->take({stored_bytes, 0, 0});
     FATHOM_TRY(tensor.values(0, tensor.rows(), raw, {}));
     return convert_floats(from, to, raw, call.parts[0]);
+  };
+  return job;
+}
+
+// ---- tables of indices: as stored, and each a number that it may be.
+
+int64_t index_at(Format format, const std::byte* data, int64_t i) {
+  if (format == Format::kI64) {
+    int64_t value = 0;
+    std::memcpy(&value, data + i * 8, 8);
+    return value;
+  }
+  int32_t value = 0;
+  std::memcpy(&value, data + i * 4, 4);
+  return value;
+}
+
+FillJob index_job(const TensorReader& tensor, const WeightItem& item) {
+  const int64_t row_bytes = item.k * element_bytes(item.format);
+  FillJob job{.units = item.n, .parts = {{item.values_offset, row_bytes, item.n * row_bytes}}};
+  job.fill = [=, format = item.format, k = item.k,
+              limit = item.index_limit](const FillCall& call) -> Status {
+    FATHOM_TRY(tensor.values(call.begin, call.end - call.begin, call.parts[0], {}));
+    for (int64_t i = 0; i < (call.end - call.begin) * k; ++i) {
+      const int64_t value = index_at(format, call.parts[0].data(), i);
+      if (value >= 0 && value < limit) continue;
+      return corrupt(str_cat(tensor.place(), ": element [", call.begin + i / k, ", ", i % k,
+                             "] is ", value, ", expected 0 to ", limit - 1));
+    }
+    return {};
   };
   return job;
 }
@@ -196,8 +227,13 @@ Result<std::vector<FillJob>> jobs_of(const Checkpoint& checkpoint, const WeightI
     tensors.push_back(std::move(tensor));
   }
   std::vector<FillJob> jobs;
-  if (item.kind == WeightItem::Kind::kVector) {
-    jobs.push_back(vector_job(tensors[0], item));
+  const bool converted = item.kind == WeightItem::Kind::kTable && is_kept_in_f32(item.role);
+  if (item.kind == WeightItem::Kind::kVector || converted) {
+    jobs.push_back(dense_job(tensors[0], item));
+    return jobs;
+  }
+  if (item.index_limit > 0) {
+    jobs.push_back(index_job(tensors[0], item));
     return jobs;
   }
   if (item.input_scale_offset >= 0) {

@@ -218,15 +218,43 @@ CodeMask zeros_mask(const WeightItem& item) {
   return constant(f16_from_float(7.5f * (rms_of(item) / rms_of_codes(item.format))));
 }
 
+// Different numbers in each row, in a random rotation.
+FillJob index_job(const WeightItem& item, uint64_t stream) {
+  const int64_t bytes = item.k * element_bytes(item.format);
+  FillJob job{.units = item.n, .parts = {{item.values_offset, bytes, item.n * bytes}}};
+  job.fill = [stream, format = item.format, k = item.k,
+              limit = item.index_limit](const FillCall& call) -> Status {
+    std::byte* out = call.parts[0].data();
+    for (int64_t row = call.begin; row < call.end; ++row) {
+      const auto first = static_cast<int64_t>(mix(stream + static_cast<uint64_t>(row)) >> 33);
+      for (int64_t j = 0; j < k; ++j, out += element_bytes(format)) {
+        const int64_t value = (first + j) % limit;
+        const auto narrow = static_cast<int32_t>(value);
+        if (format == Format::kI64) {
+          std::memcpy(out, &value, sizeof value);
+        } else {
+          std::memcpy(out, &narrow, sizeof narrow);
+        }
+      }
+    }
+    return {};
+  };
+  return job;
+}
+
 std::vector<FillJob> jobs_of(const WeightItem& item, uint64_t stream) {
   std::vector<FillJob> jobs;
   const auto add = [&](int64_t offset, int64_t count, Format type, const Words& words) {
     if (offset >= 0) jobs.push_back(words_job(offset, count * element_bytes(type), words));
   };
+  if (item.index_limit > 0) {
+    jobs.push_back(index_job(item, stream));
+    return jobs;
+  }
   if (item.kind == WeightItem::Kind::kVector) {
     const CodeMask one =
         item.format == Format::kF32 ? constant(1.0f) : constant(bf16_from_float(1.0f));
-    const bool bias = item.role == WeightRole::kRouterBias;
+    const bool bias = is_kept_in_f32(item.role);
     add(item.values_offset, item.k, item.format, {.codes = bias ? kZeros : one});
     return jobs;
   }

@@ -24,6 +24,11 @@ std::string_view shared_symbol(WeightRole role, const Shard& shard) {
     case WeightRole::kRouter:
     case WeightRole::kRouterBias:
     case WeightRole::kDraft:
+    case WeightRole::kStream:
+    case WeightRole::kAttentionBias:
+    case WeightRole::kCompressor:
+    case WeightRole::kOutputGroups:
+    case WeightRole::kHashTable:
       break;
   }
   return "";

@@ -43,6 +43,7 @@ struct WeightItem {
   int64_t e = 1;
   int64_t n = 1;
   int64_t k = 0;
+  int64_t index_limit = 0;  ///< of a table of indices: they are below it
   const char* axes = "";
   /// Tensors of the checkpoint: matrix by matrix, within one from its first row to its last. Empty
   /// for the absorbed copies, which are made from the item `derived_from`.

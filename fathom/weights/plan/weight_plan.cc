@@ -127,7 +127,7 @@ Status WeightPlan::add_dense(
   WeightItem item;
   item.kind = kind;
   item.role = role;
-  item.format = role == WeightRole::kRouterBias ? Format::kF32 : source.format;
+  item.format = is_kept_in_f32(role) ? Format::kF32 : source.format;
   item.n = vector ? 1 : source.held(0);
   item.k = source.held(vector ? 0 : 1);
   item.axes = axes;
@@ -143,6 +143,25 @@ Status WeightPlan::vector(std::string name, const char* axes, WeightRole role, V
 
 Status WeightPlan::table(std::string name, const char* axes, WeightRole role, View* out) {
   return add_dense(WeightItem::Kind::kTable, std::move(name), axes, role, out);
+}
+
+Status WeightPlan::index_table(std::string name, const char* axes, int64_t limit, View* out) {
+  FATHOM_ASSIGN(WeightSpec source, spec(std::move(name), axes, WeightRole::kHashTable, 2));
+  if (source.format != Format::kI32 && source.format != Format::kI64) {
+    return wrong_format(source, "i32 or i64");
+  }
+  WeightItem item;
+  item.kind = WeightItem::Kind::kTable;
+  item.role = source.role;
+  item.format = source.format;
+  item.n = source.held(0);
+  item.k = source.held(1);
+  item.index_limit = limit;
+  item.axes = axes;
+  item.view_out = out;
+  item.sources.push_back(std::move(source));
+  add(std::move(item));
+  return {};
 }
 
 // Whether a source can lie in its item, among the others.

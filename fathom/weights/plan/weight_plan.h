@@ -85,11 +85,15 @@ class WeightPlan {
   /// Whether the source has a tensor of that name: for those that a model may do without.
   bool is_stored(std::string_view tensor) const;
 
-  /// A vector in bf16 or f32; a router bias becomes f32.
+  /// A vector in bf16 or f32; what is_kept_in_f32 becomes f32.
   Status vector(std::string name, const char* axes, WeightRole role, View* out);
 
-  /// A row-major table in bf16 or f32.
+  /// A row-major table in bf16 or f32, likewise.
   Status table(std::string name, const char* axes, WeightRole role, View* out);
+
+  /// A row-major table of numbers from 0 to limit - 1, in i32 or i64 as it is stored. Other numbers
+  /// are refused when it is loaded.
+  Status index_table(std::string name, const char* axes, int64_t limit, View* out);
 
   /// One linear weight. Stored as bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor
   /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group, nvfp4 or mxfp4. Errors:

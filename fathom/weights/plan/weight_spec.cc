@@ -156,12 +156,27 @@ std::string_view weight_role_name(WeightRole role) {
       return "router_bias";
     case WeightRole::kDraft:
       return "draft";
+    case WeightRole::kStream:
+      return "stream";
+    case WeightRole::kAttentionBias:
+      return "attention_bias";
+    case WeightRole::kCompressor:
+      return "compressor";
+    case WeightRole::kOutputGroups:
+      return "o_a_proj";
+    case WeightRole::kHashTable:
+      return "hash_table";
   }
   return "unknown";
 }
 
 bool must_be_finite(WeightRole role) {
   return role == WeightRole::kRouter || role == WeightRole::kRouterBias;
+}
+
+bool is_kept_in_f32(WeightRole role) {
+  return role == WeightRole::kRouterBias || role == WeightRole::kStream ||
+         role == WeightRole::kAttentionBias;
 }
 
 int64_t WeightSpec::numel() const {

@@ -50,10 +50,15 @@ enum class WeightRole : uint8_t {
   kSharedExpert,
   kRouter,
   kRouterBias,
-  kDraft,  ///< what only the draft layer has: eh_proj
+  kDraft,          ///< what only the draft layer has: eh_proj, or e_proj and h_proj
+  kStream,         ///< V4: how residual streams are read, mixed and written
+  kAttentionBias,  ///< V4: attention sinks, and position biases of compressors
+  kCompressor,     ///< V4: projections of compressors, and of what an indexer keeps
+  kOutputGroups,   ///< V4: o_a_proj, a product for each group of heads
+  kHashTable,      ///< V4: experts by token id
 };
 
-inline constexpr int kNumWeightRoles = static_cast<int>(WeightRole::kDraft) + 1;
+inline constexpr int kNumWeightRoles = static_cast<int>(WeightRole::kHashTable) + 1;
 
 /// "expert", "shared_expert", ...: for plans and messages.
 std::string_view weight_role_name(WeightRole role);
@@ -61,6 +66,9 @@ std::string_view weight_role_name(WeightRole role);
 /// Whether every number of such a weight is checked when it is loaded. NaN in a router reads as the
 /// lowest score, so other experts are chosen and nothing shows; elsewhere it reaches the logits.
 bool must_be_finite(WeightRole role);
+
+/// Small tensors that are float32 in memory however they are stored.
+bool is_kept_in_f32(WeightRole role);
 
 /// The part of a tensor that a rank holds: a run of one axis, the others whole.
 struct TensorPart {
