@@ -15,8 +15,9 @@ struct MlpWeights {
   const char* act_axes = "T,I";
 };
 
-/// y = W_down ( silu(W_gate x) * (W_up x) ). x [T, H], y [T, H] may not overlap x.
+/// y = W_down ( silu(W_gate x) * (W_up x) ). x [T, H], y [T, H] may not overlap x. A limit clamps
+/// gate and up as SiluMul says; 0: none.
 /// Source: Shazeer, "GLU Variants Improve Transformer"; DeepSeek-V3 report, section 2.1.
-Status mlp(Exec& ex, const MlpWeights& w, const View& x, const View& y);
+Status mlp(Exec& ex, const MlpWeights& w, const View& x, const View& y, float limit = 0.0f);
 
 }  // namespace fathom

@@ -17,6 +17,9 @@ bool has_channel_codes(Format format) {
 }
 
 std::string_view why_not_fused(const MoeCall& c) {
+  if (c.rule == RouterRule::kSqrtSoftplus || c.clamped) {
+    return "the fused kernels have neither the router nor the clamp of DeepSeek-V4";
+  }
   if (c.rule == RouterRule::kGroupLimitedSoftmax) {
     return "the fused kernels do not choose experts by group-limited softmax";
   }
@@ -33,6 +36,7 @@ std::string_view why_not_chosen(const MoeCall& c) {
   // More tokens would read matrices again that several chose.
   constexpr int64_t kMostTokens = 2;
   if (!c.in_rows) return "the chosen matrices are read in rows of eight bf16 and eight";
+  if (c.clamped) return "its kernels do not clamp";
   if (c.tokens < 1 || c.tokens > kMostTokens) return "it is for one token or two";
   return c.chosen_fits ? "" : "its kernels have no variant for these matrices";
 }
@@ -140,6 +144,7 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
       .experts = w.down.w.format(),
       .rule = s.rule,
       .renormalize = s.renormalize,
+      .clamped = s.limit > 0.0f,
       .tokens = x.dim(0),
       .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
                  (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down))};
@@ -157,7 +162,8 @@ Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, con
 }
 
 // DeepSeek-V3 report, eq. 13 to 16; all of it in float32.
-Result<RouterChoice> route_tokens(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
+Result<RouterChoice> route_tokens(
+    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& token_ids) {
   const int64_t T = x.dim(0);
   RouterChoice choice;
   FATHOM_ASSIGN(choice.ids, ex.activations->tensor({T, s.K}, Format::kI32, "T,K"));
@@ -195,19 +201,38 @@ Result<RouterChoice> route_tokens(Exec& ex, const MoeShape& s, const MoeWeights&
                                           .scaling = s.scaling,
                                           .renorm = renorm}));
       break;
+    case RouterRule::kSqrtSoftplus:
+      if (w.tid2eid.present()) {
+        FATHOM_TRY(launch<HashRoute>(ex, "hash_route",
+                                     {.logits = logits,
+                                      .token_ids = token_ids,
+                                      .tid2eid = w.tid2eid,
+                                      .weights = choice.weights,
+                                      .ids = choice.ids,
+                                      .scaling = s.scaling}));
+      } else {
+        FATHOM_TRY(launch<TopkSqrtsoftplus>(ex, "topk",
+                                            {.logits = logits,
+                                             .bias = w.bias,
+                                             .weights = choice.weights,
+                                             .ids = choice.ids,
+                                             .scaling = s.scaling}));
+      }
+      break;
   }
   return choice;
 }
 
-Status shared_experts(Exec& ex, const MoeWeights& w, const View& x, const View& y) {
+Status shared_experts(
+    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& y) {
   Scope scope(ex.recorder, "shared_experts");
-  return mlp(ex, w.shared, x, y);
+  return mlp(ex, w.shared, x, y, s.limit);
 }
 
-Result<View> shared_half(Exec& ex, const MoeWeights& w, const View& x) {
+Result<View> shared_half(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x) {
   const int64_t H = x.dim(1);
   FATHOM_ASSIGN(const View both, ex.activations->tensor({x.dim(0), 2 * H}, Format::kF32, "T,2*H"));
-  FATHOM_TRY(shared_experts(ex, w, x, slice_cols(both, H, H, "T,H")));
+  FATHOM_TRY(shared_experts(ex, s, w, x, slice_cols(both, H, H, "T,H")));
   return both;
 }
 
@@ -222,12 +247,13 @@ Status moe(Exec& ex,
            const View& x,
            const View& y,
            int layer,
-           const Probe* probe) {
+           const Probe* probe,
+           const View& token_ids) {
   ArenaScope arena(*ex.activations);
   FATHOM_ASSIGN(const int row, choose_moe(call_of(ex, m.shape, w, x), m.options));
   const MoeStrategy strategy = kMoeRows[row].strategy;
   if (strategy == MoeStrategy::kFused) return moe_fused(ex, m.shape, w, x, y);
-  FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m.shape, w, x));
+  FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m.shape, w, x, token_ids));
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
   if (strategy == MoeStrategy::kChosen) return moe_chosen(ex, m.shape, w, x, choice, y);

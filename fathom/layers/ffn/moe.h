@@ -31,6 +31,7 @@ enum class RouterRule : uint8_t {
   kSoftmax,              ///< V2-Lite: the K largest of the softmax
   kGroupLimitedSoftmax,  ///< V2: within the best groups by their largest
   kGroupedSigmoid,       ///< V3: sigmoid; biased for the choice; groups by their two largest
+  kSqrtSoftplus,         ///< V4: sqrt(softplus); biased for the choice, or by token id
 };
 
 struct MoeShape {
@@ -42,11 +43,13 @@ struct MoeShape {
   int topk_group = 1;
   bool renormalize = false;
   float scaling = 1.0f;  ///< of routed weights, applied once, inside the router
+  float limit = 0.0f;    ///< clamps gate and up of routed and shared experts; 0: does not
 };
 
 struct MoeWeights {
   LinearWeight gate;   ///< [E, H]
-  View bias;           ///< [E] f32, kGroupedSigmoid alone
+  View bias;           ///< [E] f32, kGroupedSigmoid and kSqrtSoftplus
+  View tid2eid;        ///< [V, K] the experts of each token id, of layers that choose by it
   RowsWeight gate_up;  ///< [E, 2*I, H], gate rows first; up rows first for kFused
   LinearWeight down;   ///< [E, H, I]
   MlpWeights shared;   ///< absent (not present()) where a model has none
@@ -63,6 +66,7 @@ struct MoeCall {
   Format experts = Format::kBf16;  ///< of gate_up and down
   RouterRule rule = RouterRule::kSoftmax;
   bool renormalize = false;
+  bool clamped = false;
   int64_t tokens = 0;  ///< 0: any number
   /// All matrices, also of the shared expert, are bf16 in rows of whole vectors, gate above up.
   bool in_rows = false;
@@ -108,19 +112,22 @@ struct RouterChoice {
   View weights;  ///< [T, K] f32
 };
 
-/// y = the whole block of x [T, H]. The router's choices go to the probe as "router.ids" and
-/// "router.weights" of that layer, but for the fused strategy. Errors: those of choose_moe.
+/// y = the whole block of x [T, H]; token_ids [T] where experts are chosen by them. The router's
+/// choices go to the probe as "router.ids" and "router.weights" of that layer, but for the fused
+/// strategy. Errors: those of choose_moe.
 Status moe(Exec& ex,
            const MoeContext& m,
            const MoeWeights& w,
            const View& x,
            const View& y,
            int layer,
-           const Probe* probe);
+           const Probe* probe,
+           const View& token_ids = {});
 
 // The parts of moe().
 Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
-Result<RouterChoice> route_tokens(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
+Result<RouterChoice> route_tokens(
+    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& token_ids);
 Status moe_grouped(Exec& ex,
                    const MoeShape& s,
                    const MoeWeights& w,
@@ -144,7 +151,8 @@ Status moe_sorted(Exec& ex,
 Status moe_fused(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& y);
 
 /// y = the shared experts of x, as one MLP of their summed width.
-Status shared_experts(Exec& ex, const MoeWeights& w, const View& x, const View& y);
+Status shared_experts(
+    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& y);
 
 inline bool has_shared_experts(const MoeWeights& w) {
   return w.shared.down.present();
@@ -152,17 +160,21 @@ inline bool has_shared_experts(const MoeWeights& w) {
 
 /// Float32 [T, 2*H] from the arena, the shared experts of x in its right half; and y = left +
 /// right.
-Result<View> shared_half(Exec& ex, const MoeWeights& w, const View& x);
+Result<View> shared_half(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
 Status add_halves(Exec& ex, const View& both, const View& y);
 
 /// y [T, H] = the routed sum, which routed(out) writes, plus the shared experts if there are any:
 /// both meet in float32, side by side, and are rounded once. `out` has strided rows then.
 template <class Routed>
-Status add_shared_experts(
-    Exec& ex, const MoeWeights& w, const View& x, const View& y, const Routed& routed) {
+Status add_shared_experts(Exec& ex,
+                          const MoeShape& s,
+                          const MoeWeights& w,
+                          const View& x,
+                          const View& y,
+                          const Routed& routed) {
   if (!has_shared_experts(w)) return routed(y);
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View both, shared_half(ex, w, x));
+  FATHOM_ASSIGN(const View both, shared_half(ex, s, w, x));
   FATHOM_TRY(routed(slice_cols(both, 0, x.dim(1), "T,H")));
   return add_halves(ex, both, y);
 }

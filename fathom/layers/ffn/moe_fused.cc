@@ -41,7 +41,7 @@ Status run(Exec& ex,
 Status moe_fused(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& y) {
   ArenaScope arena(*ex.activations);
   FATHOM_ASSIGN(const View logits, router_logits(ex, s, w, x));
-  return add_shared_experts(ex, w, x, y, [&](const View& out) {
+  return add_shared_experts(ex, s, w, x, y, [&](const View& out) {
     switch (w.down.w.format()) {
       case Format::kNvfp4:
         return run<FusedMoeNvfp4>(ex, s, w, logits, x, out);

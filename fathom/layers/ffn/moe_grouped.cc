@@ -40,7 +40,7 @@ Result<ExpertRows> expert_rows(
   const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
   FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, rows, w.gate_up, offsets, gate_up, s.K));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
-  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act}));
+  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act, .limit = s.limit}));
   FATHOM_TRY(group_linear(ex, "down_proj", act, w.down, offsets, out.y, s.K));
   return out;
 }
@@ -65,7 +65,7 @@ Status moe_grouped(Exec& ex,
   const bool shared = has_shared_experts(w);
   SideWork beside(ex, gains_beside(s, x.dim(0)));
   if (shared) {
-    FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, w, x, y); }));
+    FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, s, w, x, y); }));
   }
   FATHOM_ASSIGN(const ExpertRows experts, expert_rows(ex, s, w, x, choice));
   FATHOM_TRY(beside.join());

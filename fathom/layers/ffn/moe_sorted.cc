@@ -88,7 +88,7 @@ Status routed_sum(Exec& ex,
   FATHOM_ASSIGN(args.y, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
   FATHOM_TRY(product(ex, "gate_up_proj", args, w.gate_up.parts[0]));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
-  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = args.y, .y = act}));
+  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = args.y, .y = act, .limit = s.limit}));
   args.x = act;
   args.weights = reshape(choice.weights, {R}, "T*K");
   args.top_k = 1;
@@ -107,7 +107,7 @@ Status moe_sorted(Exec& ex,
                   const View& x,
                   const RouterChoice& choice,
                   const View& y) {
-  return add_shared_experts(ex, w, x, y,
+  return add_shared_experts(ex, s, w, x, y,
                             [&](const View& out) { return routed_sum(ex, s, w, x, choice, out); });
 }
 

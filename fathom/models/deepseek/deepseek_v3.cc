@@ -143,6 +143,8 @@ RouterRule router_rule(TopkMethod method) {
       return RouterRule::kGroupLimitedSoftmax;
     case TopkMethod::kNoauxTc:
       return RouterRule::kGroupedSigmoid;
+    case TopkMethod::kSqrtSoftplus:
+      return RouterRule::kSqrtSoftplus;
   }
   return RouterRule::kSoftmax;
 }
