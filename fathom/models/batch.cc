@@ -23,6 +23,15 @@ void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
   for (auto& slots : slots_)
     slots.reserve(t);
   slot_views_.reserve(slots_.size());
+  pooled_views_.reserve(slots_.size());
+  for (size_t g = 0; g < pooled_.size(); ++g) {
+    const CacheGroup& group = layout_.groups[g];
+    if (group.pool_ring < 0) continue;
+    const size_t rows = t / static_cast<size_t>(group.tokens_per_row) + 2 * r;
+    pooled_[g].gather.reserve(rows * static_cast<size_t>(group.pool_entries));
+    pooled_[g].positions.reserve(rows);
+    pooled_[g].slots.reserve(rows);
+  }
   for (Range* range : {&prefill_, &decode_}) {
     range->query_offsets.reserve(r + 1);
     range->kv_lens.reserve(r);
@@ -46,6 +55,7 @@ void BatchBuffer::add_copies(
       for (auto& slots : slots_)
         slots.push_back(-1);
     }
+    add_pooled({}, 0, queries);
     range.query_offsets.push_back(range.query_offsets.back() + static_cast<int32_t>(queries));
     range.kv_lens.push_back(range.kv_lens[request]);
     range.request_slots.push_back(range.request_slots[request]);
@@ -88,13 +98,66 @@ void BatchBuffer::add_slots(const SequenceStep& r) {
           }
           break;
         case CacheExtent::kWindow:
-          if (n - i <= group.rows) slot = r.slot * group.rows + position % group.rows;
+          if (group.in_pieces || n - i <= group.rows)
+            slot = r.slot * group.rows + position % group.rows;
           break;
         case CacheExtent::kState:
           break;
       }
       slots.push_back(slot);
     }
+  }
+}
+
+// Rows that `count` tokens of a request complete, from token `first_token` of the step on; no row
+// of a request without pages is complete. Their number depends on the shape of the step alone.
+void BatchBuffer::add_pooled(const SequenceStep& r, int64_t first_token, int64_t count) {
+  for (size_t g = 0; g < pooled_.size(); ++g) {
+    const CacheGroup& group = layout_.groups[g];
+    if (group.pool_ring < 0) continue;
+    const CacheGroup& ring = layout_.groups[static_cast<size_t>(group.pool_ring)];
+    Pooled& rows = pooled_[g];
+    const int64_t block = group.tokens_per_row;
+    const int64_t end = r.pages.empty() ? 0 : r.cached + count;
+    for (int64_t i = 0; i < ceil_div(count, block); ++i) {
+      const int64_t first = (r.cached / block + i) * block;
+      const bool complete = first + block <= end;
+      const int64_t page =
+          complete ? r.pages[static_cast<size_t>(first / layout_.block_tokens)] : 0;
+      rows.slots.push_back(complete ? page * group.rows + first % layout_.block_tokens / block
+                                    : -1);
+      rows.positions.push_back(complete ? static_cast<int32_t>(first) : 0);
+      for (int64_t e = 0; e < group.pool_entries; ++e) {
+        const int64_t position = first + block - group.pool_entries + e;
+        int64_t entry = -1;
+        if (complete && position >= r.cached) {
+          entry = first_token + position - r.cached;
+        } else if (complete && position >= 0) {
+          entry = -2 - (r.slot * ring.rows + position % ring.rows);
+        }
+        rows.gather.push_back(entry);
+      }
+    }
+  }
+}
+
+// Slots of rings are counted from behind the tokens of the step.
+void BatchBuffer::finish_pooled() {
+  const auto T = static_cast<int64_t>(token_ids_.size());
+  pooled_views_.clear();
+  for (size_t g = 0; g < pooled_.size(); ++g) {
+    Pooled& rows = pooled_[g];
+    PooledRows views;
+    if (layout_.groups[g].pool_ring >= 0) {
+      for (int64_t& entry : rows.gather)
+        if (entry < -1) entry = T - 2 - entry;
+      const auto count = static_cast<int64_t>(rows.slots.size());
+      views.gather = make_view(rows.gather.data(), {count, layout_.groups[g].pool_entries},
+                               Format::kI64, "rows,entries");
+      views.positions = vector_view(rows.positions, "rows");
+      views.slots = vector_view(rows.slots, "rows");
+    }
+    pooled_views_.push_back(views);
   }
 }
 
@@ -127,6 +190,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
       }
     }
     add_slots(r);
+    add_pooled(r, first, n);
     range.query_offsets.push_back(static_cast<int32_t>(first + n - begin));
     range.kv_lens.push_back(static_cast<int32_t>(r.cached + n));
     range.request_slots.push_back(r.slot);
@@ -158,6 +222,11 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
   logit_rows_.clear();
   for (auto& slots : slots_)
     slots.clear();
+  for (Pooled& rows : pooled_) {
+    rows.gather.clear();
+    rows.positions.clear();
+    rows.slots.clear();
+  }
   Batch batch;
   FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));
   FATHOM_TRY(add_range(decode, padding, decode_, batch.attention.decode));
@@ -168,6 +237,8 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
   for (auto& slots : slots_)
     slot_views_.push_back(vector_view(slots, "T"));
   batch.slots = slot_views_;
+  finish_pooled();
+  batch.pooled = pooled_views_;
   return batch;
 }
 

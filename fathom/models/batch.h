@@ -18,13 +18,22 @@
 
 namespace fathom {
 
+/// The rows of a group that may be complete after a step, as many for each request as its tokens
+/// can complete at most: where the entries of each are, and where it goes (CompressPool).
+struct PooledRows {
+  View gather;     ///< [I, entries] i64
+  View positions;  ///< [I] i32, of the first token of the row's own block
+  View slots;      ///< [I] i64, -1: not complete
+};
+
 struct Batch {
   View token_ids;            ///< [T] i32
   AttentionBatch attention;  ///< positions, and the two ranges with lengths and pages
   /// [R] i32, tokens of the step whose logits are wanted; absent: all of them.
   View logit_rows;
-  std::span<const View> slots;       ///< [T] i64 of each cache group: where a token's row goes
-  std::span<const GroupRows> cache;  ///< of each cache group
+  std::span<const View> slots;         ///< [T] i64 of each cache group: where a token's row goes
+  std::span<const PooledRows> pooled;  ///< of each cache group that pools its rows
+  std::span<const GroupRows> cache;    ///< of each cache group
   /// [T, H] outside the arena: where the state after the final norm goes, so that it outlives the
   /// step. Absent: it lies in the arena.
   View hidden;
@@ -73,7 +82,7 @@ struct DecodePadding {
 class BatchBuffer {
  public:
   explicit BatchBuffer(CacheLayout layout)
-      : layout_(std::move(layout)), slots_(layout_.groups.size()) {}
+      : layout_(std::move(layout)), slots_(layout_.groups.size()), pooled_(layout_.groups.size()) {}
 
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
   void reserve(int64_t tokens, int64_t requests, int64_t pages);
@@ -94,12 +103,20 @@ class BatchBuffer {
     std::vector<int32_t> request_slots;
   };
 
+  struct Pooled {
+    std::vector<int64_t> gather;  // -2 and below: slots of the ring, until the tokens are counted
+    std::vector<int32_t> positions;
+    std::vector<int64_t> slots;
+  };
+
   Status add_range(std::span<const SequenceStep> requests,
                    const DecodePadding& padding,
                    Range& range,
                    TokenRange& out);
   Status check(const SequenceStep& request, int64_t index) const;
   void add_slots(const SequenceStep& request);
+  void add_pooled(const SequenceStep& request, int64_t first_token, int64_t count);
+  void finish_pooled();
   void add_copies(int64_t count, int64_t width, int64_t queries, int64_t first_token, Range& range);
 
   CacheLayout layout_;
@@ -107,6 +124,8 @@ class BatchBuffer {
   std::vector<int32_t> positions_;
   std::vector<std::vector<int64_t>> slots_;  // of each group
   std::vector<View> slot_views_;
+  std::vector<Pooled> pooled_;  // of each group
+  std::vector<PooledRows> pooled_views_;
   std::vector<int32_t> logit_rows_;
   Range prefill_;
   Range decode_;

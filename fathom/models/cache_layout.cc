@@ -181,8 +181,8 @@ std::string CacheLayout::fingerprint() const {
   std::string text = str_cat("block ", block_tokens);
   for (const CacheGroup& g : groups) {
     text += str_cat("; ", g.name, " ", static_cast<int>(g.extent), " ", g.layers.size(), " ",
-                    g.tokens_per_row, " ", g.window, " ", g.rows, " ", g.codec.name, " ",
-                    g.codec.alignment);
+                    g.tokens_per_row, " ", g.window, " ", g.rows, " ", g.pool_entries, " ",
+                    g.codec.name, " ", g.codec.alignment);
     for (const int64_t plane : g.codec.plane_bytes)
       text += str_cat(" ", plane);
     for (const PageField& f : g.codec.fields) {

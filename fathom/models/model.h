@@ -20,8 +20,8 @@ namespace fathom {
 /// How a model runs. What it is comes from its configuration.
 struct ModelOptions {
   Format activations = Format::kBf16;    ///< bf16 or f32; the residual stream has it too
-  std::optional<Format> kv_format;       ///< bf16, f32 or e4m3; default: as the activations
-  std::optional<Format> indexer_format;  ///< of the indexer's keys: bf16, f32 or e4m3
+  std::optional<Format> kv_format;       ///< bf16, f32, e4m3 or nvfp4; default: the activations'
+  std::optional<Format> indexer_format;  ///< of the indexer's keys: bf16, f32, e4m3 or mxfp4
   int64_t page_size = 64;                ///< tokens of a KV page
   int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
   bool draft = true;          ///< load the draft layer where there is one
@@ -30,8 +30,10 @@ struct ModelOptions {
 
   Format cache_format() const { return kv_format.value_or(activations); }
 
-  /// e4m3, which the models were trained with, unless said otherwise.
-  Format index_format() const { return indexer_format.value_or(Format::kE4m3); }
+  /// What the models were trained with, unless said otherwise: e4m3 in V3.2, mxfp4 in V4.
+  Format index_format(const ModelConfig& config) const {
+    return indexer_format.value_or(config.is_v4() ? Format::kMxfp4 : Format::kE4m3);
+  }
 };
 
 /// Errors: InvalidArgument naming option, value and what is expected.
@@ -54,6 +56,9 @@ class Model {
   virtual Status attach(WeightStore store) = 0;
 
   virtual const WeightStore& weights() const = 0;
+
+  /// Numbers of ForwardOut::hidden a token.
+  virtual int64_t state_width() const { return config().hidden_size; }
 
   /// What it keeps of the tokens it has seen. Batches carry slots and rows of its groups in order.
   virtual CacheLayout cache_layout() const = 0;

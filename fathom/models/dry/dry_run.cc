@@ -21,7 +21,7 @@ std::vector<SequenceStep> requests_of(const BatchShape::Requests& r,
   return std::vector<SequenceStep>(static_cast<size_t>(r.count), step);
 }
 
-void drop_data(Batch& batch, std::vector<View>& slots) {
+void drop_data(Batch& batch, std::vector<View>& slots, std::vector<PooledRows>& pooled) {
   AttentionBatch& a = batch.attention;
   for (View* v : {&batch.token_ids, &batch.logit_rows, &a.positions}) {
     v->data = nullptr;
@@ -34,6 +34,12 @@ void drop_data(Batch& batch, std::vector<View>& slots) {
   for (View& v : slots)
     v.data = nullptr;
   batch.slots = slots;
+  pooled.assign(batch.pooled.begin(), batch.pooled.end());
+  for (PooledRows& rows : pooled) {
+    for (View* v : {&rows.gather, &rows.positions, &rows.slots})
+      v->data = nullptr;
+  }
+  batch.pooled = pooled;
 }
 
 }  // namespace
@@ -65,7 +71,8 @@ Result<MemoryNeeds> dry_run(const Model& model,
       Batch batch,
       buffer.build(prefill, requests_of(shape.decode, decoded, tokens, pages), shape.padding));
   std::vector<View> slots;
-  drop_data(batch, slots);
+  std::vector<PooledRows> pooled;
+  drop_data(batch, slots, pooled);
   const std::vector<GroupRows> cache =
       cache_views(layout, nullptr, static_cast<int64_t>(pages.size()) * requests, requests, false);
   batch.cache = cache;
@@ -83,7 +90,7 @@ Result<MemoryNeeds> dry_run(const Model& model,
   ex.device = options.gpu;
   ForwardOut out;
   if (options.pass == DryPass::kDraft) {
-    const View hidden = make_view(nullptr, {batch.num_tokens(), model.config().hidden_size},
+    const View hidden = make_view(nullptr, {batch.num_tokens(), model.state_width()},
                                   model.options().activations, "T,H");
     FATHOM_TRY(model.draft(ex, batch, hidden, out));
   } else {

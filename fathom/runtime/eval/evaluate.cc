@@ -29,7 +29,8 @@ struct Table {
 // What a reader of a table relies on.
 struct TableShape {
   int64_t min_rows = 0;
-  int64_t columns = 0;  // 0: any number but none
+  int64_t columns = 0;   // 0: any number but none
+  bool streams = false;  // [T, n, H]: a row is the residual streams of a token, one after another
 };
 
 template <class T>
@@ -41,8 +42,10 @@ Result<Table<T>> read_table(const Checkpoint& golden,
   const std::vector<int64_t>& shape = ref->entry.shape;
   Table<T> table;
   if (!shape.empty()) table.rows = shape[0];
-  if (shape.size() > 1) table.columns = shape[1];
-  const bool fits = !shape.empty() && shape.size() <= 2 && table.rows >= wanted.min_rows &&
+  for (size_t i = 1; i < shape.size(); ++i)
+    table.columns *= shape[i];
+  const size_t axes = wanted.streams ? 3 : 2;
+  const bool fits = !shape.empty() && shape.size() <= axes && table.rows >= wanted.min_rows &&
                     table.columns >= 1 && (wanted.columns == 0 || table.columns == wanted.columns);
   if (ref->entry.dtype != dtype || !fits) {
     return corrupt(str_cat(golden.locate(*ref), " is ", describe_tensor(ref->entry.dtype, shape),
@@ -181,8 +184,8 @@ class TapComparison {
   }
 
   Status hidden(const std::string& name, const View& v) {
-    FATHOM_ASSIGN(const auto expected,
-                  read_table<float>(golden_, name, Format::kF32, {.columns = v.dim(1)}));
+    FATHOM_ASSIGN(const auto expected, read_table<float>(golden_, name, Format::kF32,
+                                                         {.columns = v.dim(1), .streams = true}));
     for (int64_t t = 0; t < std::min(expected.rows, v.dim(0)); ++t) {
       for (int64_t d = 0; d < expected.columns; ++d) {
         const double error = std::abs(static_cast<double>(element(v, t, d)) -

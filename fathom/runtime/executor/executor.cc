@@ -55,7 +55,7 @@ Status Executor::forward(const Step& step, Batch& batch, ForwardOut& out) {
   batch.cache = cache_.groups();
   batch.probe = step.probe;
   if (hidden_.size() > 0) {
-    batch.hidden = make_view(hidden_.data(), {batch.num_tokens(), model_.config().hidden_size},
+    batch.hidden = make_view(hidden_.data(), {batch.num_tokens(), model_.state_width()},
                              model_.options().activations, "T,H");
     batch.hidden.on_device = hidden_.on_device();
   }

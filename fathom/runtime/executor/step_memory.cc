@@ -156,7 +156,7 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
     FATHOM_ASSIGN(const MemoryNeeds pass, dry_run(model, draft, options));
     take_larger(needs, pass);
   }
-  const int64_t width = model.config().hidden_size * element_bytes(model.options().activations);
+  const int64_t width = model.state_width() * element_bytes(model.options().activations);
   const int64_t tokens = shape.max_num_batched_tokens + shape.padded_seqs() * shape.max_queries;
   needs.hidden_bytes = tokens * width;
   return needs;
