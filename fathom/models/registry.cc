@@ -5,6 +5,7 @@
 #include "fathom/base/log.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/deepseek/deepseek_v3.h"
+#include "fathom/models/deepseek/deepseek_v4.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"
@@ -30,6 +31,7 @@ constexpr Architecture kArchitectures[] = {
     {"DeepseekV2ForCausalLM", make<DeepseekV3>},
     {"DeepseekV3ForCausalLM", make<DeepseekV3>},
     {"DeepseekV32ForCausalLM", make<DeepseekV3>},
+    {"DeepseekV4ForCausalLM", make<DeepseekV4>},
 };
 
 Status option_error(std::string_view name, auto found, std::string_view expected) {
@@ -38,6 +40,7 @@ Status option_error(std::string_view name, auto found, std::string_view expected
 
 // The draft layer may have been left out of an export.
 bool has_draft_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (config.is_v4()) return checkpoint.find("mtp.0.e_proj.weight") != nullptr;
   return checkpoint.find(str_cat("model.layers.", config.num_hidden_layers, ".eh_proj.weight")) !=
          nullptr;
 }
@@ -111,8 +114,36 @@ Status check_memory(const Model& dry, const std::string& title, DeviceKind devic
       " are available", on_gpu ? " on the GPU" : "", "; try a smaller model or `fathom inspect`"));
 }
 
-Status validate_indexer_options(const ModelOptions& o) {
-  const Format keys = o.index_format();
+Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
+  const Format kv = o.cache_format();
+  const int64_t codes = c.qk_nope_head_dim;
+  if (kv == Format::kNvfp4 && codes % 16 != 0) {
+    return option_error("the KV cache format", "nvfp4",
+                        str_cat("bf16, f32 or e4m3 for ", codes,
+                                " channels without rotation: nvfp4 "
+                                "needs a multiple of 16"));
+  }
+  const Format keys = o.index_format(c);
+  if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3 &&
+      keys != Format::kMxfp4) {
+    return option_error("the format of the indexer's keys", format_name(keys),
+                        "mxfp4, e4m3, bf16 or f32");
+  }
+  if (keys == Format::kMxfp4 && c.index_head_dim % 32 != 0) {
+    return option_error("the format of the indexer's keys", "mxfp4",
+                        str_cat("e4m3, bf16 or f32 for keys of ", c.index_head_dim,
+                                " channels: mxfp4 needs a multiple of 32"));
+  }
+  if (o.page_size % 32 != 0) {
+    return option_error("the page size", o.page_size,
+                        "a multiple of 32 rows, so that a page of 4 tokens a row is whole rows of "
+                        "128 tokens");
+  }
+  return {};
+}
+
+Status validate_indexer_options(const ModelOptions& o, const ModelConfig& c) {
+  const Format keys = o.index_format(c);
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3) {
     return option_error("the format of the indexer's keys", format_name(keys), "bf16, f32 or e4m3");
   }
@@ -131,11 +162,14 @@ Status validate_options(const ModelOptions& o, const ModelConfig& c) {
     return option_error("the activation format", format_name(o.activations), "bf16 or f32");
   }
   const Format kv = o.cache_format();
-  if (kv != Format::kBf16 && kv != Format::kF32 && kv != Format::kE4m3) {
-    return option_error("the KV cache format", format_name(kv), "bf16, f32 or e4m3");
+  const bool rows = kv == Format::kNvfp4 && c.is_v4();
+  if (kv != Format::kBf16 && kv != Format::kF32 && kv != Format::kE4m3 && !rows) {
+    return option_error("the KV cache format", format_name(kv),
+                        c.is_v4() ? "bf16, f32, e4m3 or nvfp4" : "bf16, f32 or e4m3");
   }
   constexpr int64_t kMaxPageSize = 1024;
-  if (c.has_indexer()) FATHOM_TRY(validate_indexer_options(o));
+  if (c.has_indexer()) FATHOM_TRY(validate_indexer_options(o, c));
+  if (c.is_v4()) FATHOM_TRY(validate_v4_options(o, c));
   if (o.page_size < 1 || o.page_size > kMaxPageSize) {
     return option_error("the page size", o.page_size, "1 to 1024 tokens");
   }

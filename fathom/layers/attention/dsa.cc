@@ -7,10 +7,9 @@
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 #include "fathom/kernels/core/launch.h"
-#include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
-#include "fathom/kernels/sparse/topk_rows/topk_rows.h"
+#include "fathom/layers/attention/index_choice.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/phase_scope.h"
 #include "fathom/trace/scope.h"
@@ -18,17 +17,8 @@
 namespace fathom {
 namespace {
 
-/// Scores of a tile of query tokens: 64 MiB, or one row where contexts are longer than that.
-constexpr int64_t kMostScores = int64_t{16} << 20;
-
 /// The keys' norm. The reference's code leaves it its default (torch.nn.LayerNorm).
 constexpr float kIndexNormEps = 1e-6f;
-
-/// What the indexer knows of a step: queries and weights of their heads, ready to be scored.
-struct IndexQueries {
-  View q;  // [T, Hi, Di]
-  View w;  // [T, Hi] f32
-};
 
 // DeepSeek-V3.2 report, section 2.1. Keys go to the cache whether or not anything is scored.
 Result<IndexQueries> prepare_index(Exec& ex,
@@ -81,94 +71,7 @@ Result<IndexQueries> prepare_index(Exec& ex,
                                  .channels = RopeChannels::kFirst,
                                  .transform = transform,
                                  .weight_scale = static_cast<float>(scale)}));
-  return IndexQueries{.q = q_out, .w = w_out};
-}
-
-/// Query tokens of one or more requests, and what belongs to them.
-struct Scored {
-  IndexQueries queries;
-  View lengths;      // [T] i32, keys that a token sees
-  View block_table;  // [B, M] i32
-  View q_offsets;    // [B+1] i32
-  int64_t num_keys;  // of the longest request
-};
-
-// slots [T, K] i32 of the keys that each token attends to. `memory` has room for the scores.
-Status choose_keys(
-    Exec& ex, const Scored& s, const IndexRows& index, const View& memory, const View& slots) {
-  const int64_t T = slots.dim(0);
-  const View logits = reshape(slice_rows(memory, 0, T * s.num_keys), {T, s.num_keys}, "T,L");
-  FATHOM_TRY(launch<IndexLogitsPaged>(ex, "index_logits",
-                                      {.q = s.queries.q,
-                                       .q_scales = {},
-                                       .w = s.queries.w,
-                                       .keys = index.keys,
-                                       .key_scales = index.scales,
-                                       .block_table = s.block_table,
-                                       .q_offsets = s.q_offsets,
-                                       .lengths = s.lengths,
-                                       .logits = logits}));
-  FATHOM_TRY(launch<TopkRows>(
-      ex, "index_topk", {.scores = logits, .lengths = s.lengths, .row_starts = {}, .ids = slots}));
-  return launch<IndexSlots>(ex, "index_slots",
-                            {.ids = slots,
-                             .block_table = s.block_table,
-                             .q_offsets = s.q_offsets,
-                             .slots = slots,
-                             .page_rows = index.keys.dim(1)});
-}
-
-Scored rows_of(const Scored& s, int64_t begin, int64_t count) {
-  Scored rows = s;
-  rows.queries = {.q = slice_rows(s.queries.q, begin, count),
-                  .w = slice_rows(s.queries.w, begin, count)};
-  rows.lengths = slice_rows(s.lengths, begin, count);
-  return rows;
-}
-
-// Tiles of one request's tokens, so that their scores fit. A request by itself has offsets (0, n).
-Status choose_in_tiles(Exec& ex,
-                       const MlaContext& m,
-                       const Scored& request,
-                       const IndexRows& index,
-                       const View& memory,
-                       const View& slots) {
-  const int64_t T = slots.dim(0);
-  const int64_t most = m.request_offsets.dim(0) - 1;
-  const int64_t tile = std::clamp<int64_t>(kMostScores / request.num_keys, 1, std::min(T, most));
-  for (int64_t begin = 0; begin < T; begin += tile) {
-    const int64_t count = std::min(tile, T - begin);
-    Scored rows = rows_of(request, begin, count);
-    rows.q_offsets = reshape(slice_rows(m.request_offsets, count, 1), {2}, "2");
-    FATHOM_TRY(choose_keys(ex, rows, index, memory, slice_rows(slots, begin, count)));
-  }
-  return {};
-}
-
-// All tokens of a range: one call where their scores fit at once, as in decode. More tokens and
-// longer contexts never take less memory, as plans of it expect (runtime/executor/step_memory.h).
-Status choose_range(Exec& ex,
-                    const MlaContext& m,
-                    const TokenRange& range,
-                    const Scored& all,
-                    const IndexRows& index,
-                    const View& slots) {
-  const int64_t scores = range.num_tokens * all.num_keys;
-  const int64_t room = std::min(scores, std::max(kMostScores, all.num_keys));
-  ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const View memory, ex.activations->tensor({room}, Format::kF32, "T*L"));
-  if (scores <= room) return choose_keys(ex, all, index, memory, slots);
-  for (int64_t b = 0; b < range.num_requests(); ++b) {
-    const auto i = static_cast<size_t>(b);
-    const int64_t begin = range.query_offsets[i];
-    const int64_t count = range.query_offsets[i + 1] - begin;
-    if (count == 0) continue;
-    Scored request = rows_of(all, begin, count);
-    request.block_table = slice_rows(all.block_table, b, 1);
-    request.num_keys = range.kv_lens[i];
-    FATHOM_TRY(choose_in_tiles(ex, m, request, index, memory, slice_rows(slots, begin, count)));
-  }
-  return {};
+  return IndexQueries{.q = q_out, .q_scales = {}, .w = w_out};
 }
 
 // The absorbed form over chosen rows. p, queries and positions are those of the range.
@@ -196,12 +99,12 @@ Status attend_sparse(Exec& ex,
   FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
   FATHOM_TRY(launch<VisibleRows>(ex, "visible_rows",
                                  {.positions = positions, .rows = lengths, .tokens_per_row = 1}));
-  const Scored all{.queries = queries,
-                   .lengths = lengths,
-                   .block_table = range.block_table,
-                   .q_offsets = range.query_offsets_view,
-                   .num_keys = num_keys};
-  FATHOM_TRY(choose_range(ex, m, range, all, index, slots));
+  const IndexScored all{.queries = queries,
+                        .lengths = lengths,
+                        .block_table = range.block_table,
+                        .q_offsets = range.query_offsets_view,
+                        .num_keys = num_keys};
+  FATHOM_TRY(choose_rows(ex, m.request_offsets, range, all, index, slots));
   tap(probe, "indexer.slots", layer, slots);
 
   FATHOM_ASSIGN(const View q_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
@@ -281,11 +184,9 @@ Status dsa_attend(Exec& ex,
     ArenaScope range_arena(*ex.activations);
     const int64_t begin = range.token_begin;
     const int64_t count = range.num_tokens;
-    return attend_sparse(
-        ex, m, d, w, range, rows_of(p, begin, count),
-        {.q = slice_rows(queries.q, begin, count), .w = slice_rows(queries.w, begin, count)},
-        slice_rows(batch.positions, begin, count), cache.rows, index, probe, layer,
-        slice_rows(heads, begin, count));
+    return attend_sparse(ex, m, d, w, range, rows_of(p, begin, count),
+                         rows_of(queries, begin, count), slice_rows(batch.positions, begin, count),
+                         cache.rows, index, probe, layer, slice_rows(heads, begin, count));
   };
   const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
   for (const TokenRange* range : {&batch.prefill, &batch.decode}) {

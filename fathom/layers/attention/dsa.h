@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "fathom/layers/attention/index_choice.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/probe.h"
 
@@ -42,13 +43,6 @@ struct IndexerWeights {
   LinearWeight weights_proj;  ///< [Hi, H]
 
   bool present() const { return k_norm.present(); }
-};
-
-/// One layer's rows of the indexer's keys.
-struct IndexRows {
-  View keys;    ///< [pages, rows of a page, Di]
-  View scales;  ///< [pages, rows of a page, 1] f32, of e4m3 keys alone
-  View slots;   ///< [T] i64
 };
 
 struct DsaContext {

@@ -6,7 +6,7 @@ namespace fathom {
 
 DsaContext dsa_context(const ModelConfig& c, const ModelOptions& o) {
   return {.shape = {.Hi = c.index_n_heads, .Di = c.index_head_dim, .topk = c.index_topk},
-          .options = {.keys = o.index_format()}};
+          .options = {.keys = o.index_format(c)}};
 }
 
 // DeepSeek-V3.2 report, section 2.1.
@@ -21,7 +21,7 @@ Status declare_indexer(WeightPlan& plan, const std::string& prefix, IndexerWeigh
 }
 
 CacheGroup index_group(const ModelConfig& c, const ModelOptions& o, std::vector<int> layers) {
-  const Format format = o.index_format();
+  const Format format = o.index_format(c);
   const int64_t width = c.index_head_dim;
   PageCodec codec;
   if (format == Format::kE4m3) {

@@ -1,0 +1,95 @@
+// DeepSeek-V4 Flash and Pro: several residual streams (mHC), attention over a window and compressed
+// rows, experts that the first layers choose by token id. What tells the two apart stands in their
+// configuration.
+//
+//   X = the embedding, n times
+//   each layer:   x, post, comb = pre(X);   X = post(attention(norm(x)), X)      mhc_pre, mhc_post
+//                 x, post, comb = pre(X);   X = post(experts(norm(x)), X)
+//   logits = head(norm(read(X)))                                                 mhc_head
+#pragma once
+
+#include <vector>
+
+#include "fathom/layers/attention/compressed_attention.h"
+#include "fathom/models/deepseek/v4_names.h"
+#include "fathom/models/model.h"
+
+namespace fathom {
+
+/// How a sub-layer reads the n streams, and how they are mixed meanwhile: n, n and n^2 rows.
+struct StreamWeights {
+  View fn;     ///< [2*n+n*n, n*H] f32; [n, n*H] before the head
+  View base;   ///< [2*n+n*n] f32; [n]
+  View scale;  ///< [3] f32; [1]
+};
+
+struct V4Layer {
+  int index = 0;
+  StreamWeights hc_attn;
+  StreamWeights hc_ffn;
+  View attn_norm;
+  View ffn_norm;
+  CompressedWeights attn;
+  MoeWeights moe;
+  // Where its rows lie in groups of the cache that not all layers have.
+  size_t rows_place = 0;
+};
+
+/// Indices of the groups in the layout of such a model; those that no layer needs are left out, and
+/// have kNoGroup.
+struct V4Groups {
+  static constexpr size_t kNoGroup = SIZE_MAX;
+  size_t window = kNoGroup;
+  size_t sparse = kNoGroup;  ///< rows of 4 tokens
+  size_t heavy = kNoGroup;   ///< rows of 128 tokens
+  size_t index = kNoGroup;   ///< the indexer's keys
+  size_t sparse_state = kNoGroup;
+  size_t heavy_state = kNoGroup;
+  size_t index_state = kNoGroup;
+};
+
+/// The groups of a model, and their places. deepseek_v4_cache.cc.
+CacheLayout v4_cache_layout(const ModelConfig& config, const ModelOptions& options, V4Groups& at);
+
+/// The part of one layer in a step's cache.
+CompressedRows v4_rows(const Batch& batch, const V4Groups& at, const V4Layer& layer);
+
+class DeepseekV4 final : public Model {
+ public:
+  DeepseekV4(ModelConfig config, ModelOptions options);
+
+  const ModelConfig& config() const override { return config_; }
+
+  const ModelOptions& options() const override { return options_; }
+
+  Status declare_weights(WeightPlan& plan) override;
+  Status attach(WeightStore store) override;
+
+  const WeightStore& weights() const override { return store_; }
+
+  /// All streams of a token.
+  int64_t state_width() const override { return config_.hc_mult * config_.hidden_size; }
+
+  CacheLayout cache_layout() const override;
+  Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
+  Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
+
+ private:
+  Status declare_layer(WeightPlan& plan, const V4Names& name, int index, V4Layer& layer);
+  Status run_layer(Exec& ex, const V4Layer& w, const Batch& batch, const View& streams) const;
+
+  ModelConfig config_;
+  ModelOptions options_;
+  CompressedContext attention_;
+  MoeContext moe_;
+  V4Groups groups_;
+  float eps_ = 1e-6f;
+  View embed_;  // [V, H]
+  std::vector<V4Layer> layers_;
+  StreamWeights hc_head_;
+  View norm_;
+  LinearWeight head_;
+  WeightStore store_;
+};
+
+}  // namespace fathom

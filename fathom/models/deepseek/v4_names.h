@@ -1,0 +1,29 @@
+// Names of DeepSeek-V4's tensors. DeepSeek's own are short ("layers.3.attn.wq_a.weight"); exports
+// of transformers have its module paths ("model.layers.3.self_attn.q_a_proj.weight").
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "fathom/weights/plan/weight_plan.h"
+
+namespace fathom {
+
+/// The name in an export of transformers of a tensor that DeepSeek calls `name`. "{}" stays.
+std::string transformers_name(std::string_view name);
+
+/// Gives names as a checkpoint has them.
+class V4Names {
+ public:
+  /// By what is stored: names of transformers if the embedding has that name there.
+  explicit V4Names(const WeightPlan& plan);
+
+  std::string operator()(std::string_view name) const {
+    return transformers_ ? transformers_name(name) : std::string(name);
+  }
+
+ private:
+  bool transformers_ = false;
+};
+
+}  // namespace fathom
