@@ -34,6 +34,8 @@ struct Flags {
   std::string ids;
   std::string logits_out;
   std::string compare;
+  std::vector<std::string> compare_options;
+  bool by_layer = false;
   std::optional<double> max_kl;    ///< nats
   std::optional<double> min_top1;  ///< share
 };
@@ -237,6 +239,37 @@ Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
   return blocks;
 }
 
+// KEY=VALUE of one option of the other model.
+Status set_reference_options(const std::vector<std::string>& settings, EngineOptions& options) {
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return invalid_argument(str_cat("--compare-options ", setting,
+                                      ": expected OPTION=VALUE, such as kv-cache-dtype=f32"));
+    }
+    FATHOM_TRY(set_option(options, std::string_view(setting).substr(0, equals),
+                          std::string_view(setting).substr(equals + 1)));
+  }
+  return {};
+}
+
+void print_layers(const TapComparison& taps) {
+  MarkdownTable table({"layer", "attention", "feed-forward", "residual stream before it"});
+  const auto cell = [&](int layer, const char* name) {
+    const auto found = taps.results().find({layer, name});
+    return found == taps.results().end() ? std::string("-")
+                                         : format_fixed(found->second.cosine(), 6);
+  };
+  int before = -1;
+  for (const auto& [key, sum] : taps.results()) {
+    if (key.first == before) continue;
+    before = key.first;
+    table.add({str_cat(before), cell(before, "attn.output"), cell(before, "ffn.output"),
+               cell(before, "layer.input")});
+  }
+  std::printf("cosine by layer, errors of earlier layers included\n\n%s\n", table.str().c_str());
+}
+
 Result<int> eval_comparison(const Flags& flags,
                             const OpenedModel& opened,
                             const GlobalFlags& globals,
@@ -244,6 +277,7 @@ Result<int> eval_comparison(const Flags& flags,
   FATHOM_ASSIGN(const auto sequences, comparison_input(flags, opened));
   EngineOptions other = flags.engine;
   other.model = flags.compare;
+  FATHOM_TRY(set_reference_options(flags.compare_options, other));
   FATHOM_ASSIGN(const OpenedModel reference, open_for(other, globals, machine, false));
   const int64_t width = opened.model->config().vocab_size;
   const int64_t other_width = reference.model->config().vocab_size;
@@ -258,12 +292,15 @@ Result<int> eval_comparison(const Flags& flags,
   const auto length = static_cast<int64_t>(longest);
   FATHOM_ASSIGN(const auto found,
                 make_session(*opened.model, machine, flags.engine, length, false));
-  FATHOM_ASSIGN(const auto expected,
-                make_session(*reference.model, machine, flags.engine, length, false));
+  FATHOM_ASSIGN(const auto expected, make_session(*reference.model, machine, other, length, false));
+  TapComparison taps;
   ProgressBar bar("comparing tokens", globals.quiet);
   FATHOM_ASSIGN(const LogitComparison c,
-                compare_logits(*expected, *found, sequences,
-                               [&](int64_t done, int64_t total) { bar.update(done, total); }));
+                compare_logits(
+                    *expected, *found, sequences,
+                    [&](int64_t done, int64_t total) { bar.update(done, total); },
+                    flags.by_layer ? &taps : nullptr));
+  if (flags.by_layer) print_layers(taps);
   std::printf(
       "against %s, %lld positions: mean KL %s nats (largest %s), cosine %s, same first choice %s "
       "%%, max abs logit difference %s\n",
@@ -298,6 +335,10 @@ Status check_flags(const Flags& flags) {
     return invalid_argument(str_cat(flags.max_kl ? "--max-kl" : "--min-top1",
                                     " is a bound of a comparison; name the other model with "
                                     "--compare MODEL, or outputs with --vectors FILE"));
+  }
+  if (!compares && (flags.by_layer || !flags.compare_options.empty())) {
+    return invalid_argument(str_cat(flags.by_layer ? "--by-layer" : "--compare-options",
+                                    " belongs to --compare MODEL"));
   }
   const bool writes = !flags.ids.empty() && !compares;
   if (writes && flags.logits_out.empty()) {
@@ -343,6 +384,11 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--compare", flags->compare,
                   "With --ppl or --ids: hold the logits against those of this model")
       ->check(not_empty("a model directory, or ORG/NAME"));
+  sub->add_option("--compare-options", flags->compare_options,
+                  "With --compare: OPTION=VALUE,... that the other model runs with")
+      ->delimiter(',');
+  sub->add_flag("--by-layer", flags->by_layer,
+                "With --compare: cosines of attention, feed-forward and residual of each layer");
   sub->add_option("--max-kl", flags->max_kl,
                   "With --compare or --vectors: exit 1 above this mean KL, in nats")
       ->check(finite_range(0, 1e6));

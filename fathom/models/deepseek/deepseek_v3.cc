@@ -250,11 +250,13 @@ Status decoder_layer(
   FATHOM_TRY(add_norm(ex, "input_layernorm", h, w.input_norm, m.eps));
   tap(batch.probe, "layer.input", w.index, h.residual);
   FATHOM_TRY(attend(ex, m, w, batch, h));
+  tap(batch.probe, "attn.output", w.index, h.branch);
   h.pending = true;
   FATHOM_TRY(add_norm(ex, "post_attention_layernorm", h, w.post_norm, m.eps));
   Scope mlp_scope(ex.recorder, "mlp");
   FATHOM_TRY(w.is_moe ? moe(ex, m.moe, w.moe, h.normed, h.branch, w.index, batch.probe)
                       : mlp(ex, w.mlp, h.normed, h.branch));
+  tap(batch.probe, "ffn.output", w.index, h.branch);
   h.pending = true;
   return {};
 }

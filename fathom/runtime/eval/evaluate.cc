@@ -159,14 +159,14 @@ Result<Table<int32_t>> read_ids(const Checkpoint& golden,
 }
 
 // Compares tapped tensors of prompt 2 as they come by.
-class TapComparison {
+class GoldenTaps {
  public:
-  TapComparison(const Checkpoint& golden, VectorComparison& out, int64_t num_layers)
+  GoldenTaps(const Checkpoint& golden, VectorComparison& out, int64_t num_layers)
       : golden_(golden), out_(out), num_layers_(num_layers) {}
 
   Probe probe() {
     return {.tap = [](void* self, std::string_view name, int layer,
-                      const View& v) { static_cast<TapComparison*>(self)->take(name, layer, v); },
+                      const View& v) { static_cast<GoldenTaps*>(self)->take(name, layer, v); },
             .self = this};
   }
 
@@ -456,7 +456,7 @@ Result<VectorComparison> compare_vectors(const Model& model,
   FATHOM_ASSIGN(const Checkpoint golden, Checkpoint::open_file(golden_file));
   const int64_t vocabulary = model.config().vocab_size;
   VectorComparison out;
-  TapComparison taps(golden, out, model.config().num_hidden_layers);
+  GoldenTaps taps(golden, out, model.config().num_hidden_layers);
   const Probe probe = taps.probe();
   for (int64_t k = 0; golden.find(str_cat("p", k, ".input_ids")) != nullptr; ++k) {
     const std::string prefix = str_cat("p", k);
