@@ -6,7 +6,7 @@
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/deepseek/deepseek_v3.h"
 #include "fathom/models/deepseek/deepseek_v32.h"
-#include "fathom/models/deepseek/deepseek_v4.h"
+#include "fathom/models/deepseek/v4/deepseek_v4.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"

@@ -1,4 +1,4 @@
-#include "fathom/models/deepseek/v4_names.h"
+#include "fathom/models/deepseek/v4/v4_names.h"
 
 #include <gtest/gtest.h>
 

@@ -6,12 +6,14 @@
 //   each layer:   x, post, comb = pre(X);   X = post(attention(norm(x)), X)      mhc_pre, mhc_post
 //                 x, post, comb = pre(X);   X = post(experts(norm(x)), X)
 //   logits = head(norm(read(X)))                                                 mhc_head
+//
+// v4_nextn.cc has the draft layer, deepseek_v4_cache.cc what is kept of tokens.
 #pragma once
 
 #include <vector>
 
 #include "fathom/layers/attention/compressed_attention.h"
-#include "fathom/models/deepseek/v4_names.h"
+#include "fathom/models/deepseek/v4/v4_names.h"
 #include "fathom/models/model.h"
 
 namespace fathom {
@@ -35,6 +37,17 @@ struct V4Layer {
   size_t rows_place = 0;
 };
 
+/// The draft layer (multi-token prediction): a layer with a window alone, on streams of its own.
+struct V4NextN {
+  View enorm;           ///< [H]
+  View hnorm;           ///< [H], the same for every stream
+  LinearWeight e_proj;  ///< [H, H]
+  LinearWeight h_proj;  ///< [H, H]
+  V4Layer layer;
+  StreamWeights hc_head;
+  View norm;
+};
+
 /// Indices of the groups in the layout of such a model; those that no layer needs are left out, and
 /// have kNoGroup.
 struct V4Groups {
@@ -48,8 +61,15 @@ struct V4Groups {
   size_t index_state = kNoGroup;
 };
 
-/// The groups of a model, and their places. deepseek_v4_cache.cc.
-CacheLayout v4_cache_layout(const ModelConfig& config, const ModelOptions& options, V4Groups& at);
+/// The groups of a model, and their places; `draft`: the draft layer is one of its layers.
+CacheLayout v4_cache_layout(const ModelConfig& config,
+                            const ModelOptions& options,
+                            bool draft,
+                            V4Groups& at);
+
+/// The weights of streams "p...fn", "base" and "scale"; `head`: those that are read a last time.
+Status declare_streams(
+    WeightPlan& plan, const V4Names& name, const std::string& prefix, bool head, StreamWeights& w);
 
 /// The part of one layer in a step's cache.
 CompressedRows v4_rows(const Batch& batch, const V4Groups& at, const V4Layer& layer);
@@ -70,13 +90,26 @@ class DeepseekV4 final : public Model {
   /// All streams of a token.
   int64_t state_width() const override { return config_.hc_mult * config_.hidden_size; }
 
+  bool has_draft() const override { return has_draft_; }
+
   CacheLayout cache_layout() const override;
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
  private:
-  Status declare_layer(WeightPlan& plan, const V4Names& name, int index, V4Layer& layer);
+  Status declare_layer(
+      WeightPlan& plan, const V4Names& name, const std::string& prefix, int index, V4Layer& layer);
+  Status declare_nextn(WeightPlan& plan, const V4Names& name);  // v4_nextn.cc
   Status run_layer(Exec& ex, const V4Layer& w, const Batch& batch, const View& streams) const;
+  Status nextn_streams(Exec& ex, const Batch& batch, const View& hidden, const View& streams) const;
+  /// Reads the streams a last time; norm and head.
+  Status read_out(Exec& ex,
+                  const Batch& batch,
+                  const View& streams,
+                  const StreamWeights& w,
+                  const View& norm,
+                  const View& h,
+                  ForwardOut& out) const;
 
   ModelConfig config_;
   ModelOptions options_;
@@ -89,6 +122,8 @@ class DeepseekV4 final : public Model {
   StreamWeights hc_head_;
   View norm_;
   LinearWeight head_;
+  bool has_draft_ = false;
+  V4NextN nextn_;
   WeightStore store_;
 };
 
