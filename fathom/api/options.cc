@@ -36,13 +36,23 @@ constexpr std::optional<PresetFormatName> kFormats[] = {
 };
 constexpr std::optional<Isa> kIsas[] = {{}, Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 constexpr std::optional<Format> kActivations[] = {{}, Format::kBf16, Format::kF32};
-constexpr std::optional<Format> kCacheFormats[] = {{}, Format::kF32, Format::kBf16, Format::kE4m3};
+constexpr std::optional<Format> kCacheFormats[] = {
+    {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kNvfp4};
+constexpr std::optional<Format> kIndexFormats[] = {
+    {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kMxfp4};
 constexpr KvSizing kPools[] = {KvSizing::kByRequest, KvSizing::kRemaining};
 constexpr std::optional<MoeStrategy> kStrategies[] = {
     {}, MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused};
 constexpr AttentionChoice kForms[] = {AttentionChoice::kByPhase, AttentionChoice::kAbsorbed,
                                       AttentionChoice::kFusedRope};
 constexpr bool kOnOff[] = {true, false};
+
+// fp8_ds_mla: vLLM's and FlashMLA's name of the rows that fp8_e4m3 means where rows have scales.
+struct CacheFormat : Choice<&O::kv_cache_dtype, kCacheFormats> {
+  bool read(O& o, std::string_view text) const {
+    return Choice::read(o, text == "fp8_ds_mla" ? "fp8_e4m3" : text);
+  }
+};
 
 // ---- The table
 
@@ -126,12 +136,14 @@ constexpr OptionInfo kTable[] = {
     option_row<Choice<&O::dtype, kActivations>{}>(
         {kNumbers, kEveryUse, "dtype", "", "",
          "activations; auto is bf16, f32 is for comparisons"}),
-    option_row<Choice<&O::kv_cache_dtype, kCacheFormats>{}>(
+    option_row<CacheFormat{}>(
         {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
-         "KV cache; auto is the type of the activations"}),
-    option_row<Choice<&O::indexer_dtype, kCacheFormats>{}>(
+         "KV cache; auto is the type of the activations; fp8_e4m3 has scales in its rows in V3.2 "
+         "and V4 (also fp8_ds_mla); nvfp4 is for V4"}),
+    option_row<Choice<&O::indexer_dtype, kIndexFormats>{}>(
         {kNumbers, kEveryUse, "indexer-dtype", "", "",
-         "keys and queries of the indexer of V3.2; auto is fp8_e4m3, as it was trained"}),
+         "keys and queries of the indexer; auto is as it was trained: fp8_e4m3 in V3.2, mxfp4 in "
+         "V4"}),
     option_row<Count{&O::block_size, 1, 1024}>({kNumbers, kEveryUse, "block-size",
                                             "page-size tokens-per-block", "N",
                                             "tokens of a KV page and of a prefix hit"}),

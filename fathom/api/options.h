@@ -53,8 +53,8 @@ struct EngineOptions {
 
   // How numbers are kept.
   std::optional<Format> dtype;           ///< of activations: bf16 or f32; absent: bf16
-  std::optional<Format> kv_cache_dtype;  ///< bf16, f32 or e4m3; absent: as the activations
-  std::optional<Format> indexer_dtype;   ///< bf16, f32 or e4m3; absent: e4m3
+  std::optional<Format> kv_cache_dtype;  ///< f32, bf16, e4m3 or nvfp4; absent: as the activations
+  std::optional<Format> indexer_dtype;   ///< f32, bf16, e4m3 or mxfp4; absent: the model's
   int64_t block_size = 64;               ///< tokens of a KV page
 
   // How much there is.
