@@ -1,6 +1,7 @@
 #include "fathom/weights/stored_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <unordered_set>
 #include <utility>
@@ -137,6 +138,31 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
     }
   }
   return report;
+}
+
+Status check_one_format(const WeightPlan& plan,
+                        const Checkpoint& checkpoint,
+                        const QuantConfig& declared) {
+  if (declared.algo == QuantAlgo::kMixed) return {};
+  std::array<const WeightSpec*, 2 * kNumWeightRoles> first{};
+  for (const WeightItem& item : plan.items()) {
+    for (const WeightSpec& spec : item.sources) {
+      const TensorRef* const tensor = checkpoint.find(spec.name);
+      if (!is_quantised(spec.format) || tensor == nullptr) continue;
+      const auto role = 2 * static_cast<size_t>(spec.role) + (spec.draft ? 1 : 0);
+      if (first[role] == nullptr) first[role] = &spec;
+      const WeightSpec& other = *first[role];
+      if (other.format == spec.format) continue;
+      return corrupt(str_cat(
+          checkpoint.locate(*tensor), " is stored as ", format_name(spec.format), ", but ",
+          quoted(other.name), " as ", format_name(other.format), ", and ",
+          declared.source.empty()
+              ? "config.json has no quantization_config"
+              : str_cat(declared.source, " declares ", quant_algo_name(declared.algo), " for both"),
+          "; a checkpoint of several formats says quant_algo MIXED_PRECISION there"));
+    }
+  }
+  return {};
 }
 
 }  // namespace fathom

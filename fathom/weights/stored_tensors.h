@@ -9,6 +9,7 @@
 #include "fathom/base/status.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/checkpoint/linear_format.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
@@ -40,5 +41,12 @@ struct TensorReport {
 Result<TensorReport> verify_tensors(const WeightPlan& plan,
                                     const Checkpoint& checkpoint,
                                     int64_t num_layers);
+
+/// Whether weights of one role, such as experts, have one quantised format, or `declared` says that
+/// several are meant; unquantised ones may lie among them, and draft layers have formats of their
+/// own. Errors: Corrupt naming file, tensor, its format and that of the first one of its role.
+Status check_one_format(const WeightPlan& plan,
+                        const Checkpoint& checkpoint,
+                        const QuantConfig& declared);
 
 }  // namespace fathom
