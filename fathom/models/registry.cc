@@ -247,6 +247,7 @@ Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
     FATHOM_ASSIGN(const TensorReport report,
                   verify_tensors(dry.plan, *source.checkpoint, source.config.num_hidden_layers));
     log_surplus(source.title, report);
+    FATHOM_TRY(check_one_format(dry.plan, *source.checkpoint, source.declared));
   }
   FATHOM_TRY(dry.model->attach(WeightStore::dry(dry.plan)));
   if (options.weights == WeightOrigin::kNone) return std::move(dry.model);

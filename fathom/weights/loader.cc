@@ -26,6 +26,7 @@ Result<WeightStore> load_weights(const WeightPlan& plan,
                                  const Checkpoint& checkpoint,
                                  ThreadPool& pool,
                                  const LoadOptions& options) {
+  FATHOM_TRY(check_index_tables(plan, checkpoint));
   return filled_store(plan, checkpoint_source(checkpoint), pool, options);
 }
 

@@ -13,11 +13,11 @@
 
 namespace fathom {
 
-/// Allocates the store, reads and packs every weight, binds the views of the model. Scales and the
-/// numbers of routers are checked. Peak memory of the host is the store and the staging, of a plan
-/// for a GPU the staging and one kv_b. Errors: OutOfMemory; those of reading; Corrupt for a scale
-/// that is negative or not finite and for a number of a router that is not finite, naming tensor
-/// and index.
+/// Reads the tables of indices, allocates the store, reads and packs every weight, binds the views
+/// of the model. Indices, scales and the numbers of routers are checked. Peak memory of the host is
+/// the store and the staging, of a plan for a GPU the staging and one kv_b. Errors: OutOfMemory;
+/// those of reading; Corrupt for a scale that is negative or not finite and for a number of a
+/// router that is not finite, and for an index that is out of range, naming tensor and index.
 Result<WeightStore> load_weights(const WeightPlan& plan,
                                  const Checkpoint& checkpoint,
                                  ThreadPool& pool,

@@ -1,6 +1,7 @@
 #include "fathom/weights/stored_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <unordered_set>
 #include <utility>
@@ -16,13 +17,6 @@ int64_t number_behind(std::string_view name, std::string_view prefix) {
   const char* begin = name.data() + prefix.size();
   const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
   return error == std::errc{} && end != begin ? number : -1;
-}
-
-// The layer number in "model.layers.61.mlp..." or "layers.42.ffn...", or -1. DeepSeek-V4's draft
-// layers, "mtp.0...", come behind the others.
-int64_t layer_of(std::string_view name, int64_t num_layers) {
-  if (const int64_t draft = number_behind(name, "mtp."); draft >= 0) return num_layers + draft;
-  return std::max(number_behind(name, "model.layers."), number_behind(name, "layers."));
 }
 
 // A draft layer takes the embedding and the hidden state through norms of their own.
@@ -63,6 +57,11 @@ Status note_used(const Checkpoint& checkpoint,
 }
 
 }  // namespace
+
+int64_t layer_number(std::string_view name, int64_t num_layers) {
+  if (const int64_t draft = number_behind(name, "mtp."); draft >= 0) return num_layers + draft;
+  return std::max(number_behind(name, "model.layers."), number_behind(name, "layers."));
+}
 
 Result<StoredLinear> describe_source(const Checkpoint& checkpoint, const WeightSpec& spec) {
   FATHOM_ASSIGN(StoredLinear stored, describe_linear(checkpoint, spec.name));
@@ -127,7 +126,7 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
   TensorReport report;
   for (const TensorRef& ref : checkpoint.tensors()) {
     if (used.contains(ref.entry.name) || is_ignored(ref.entry.name)) continue;
-    const int64_t layer = layer_of(ref.entry.name, num_layers);
+    const int64_t layer = layer_number(ref.entry.name, num_layers);
     if (layer < num_layers) {
       report.surplus.push_back(ref.entry.name);
     } else if (is_draft_layer(checkpoint, ref.entry.name, layer)) {
@@ -139,6 +138,31 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
     }
   }
   return report;
+}
+
+Status check_one_format(const WeightPlan& plan,
+                        const Checkpoint& checkpoint,
+                        const QuantConfig& declared) {
+  if (declared.algo == QuantAlgo::kMixed) return {};
+  std::array<const WeightSpec*, 2 * kNumWeightRoles> first{};
+  for (const WeightItem& item : plan.items()) {
+    for (const WeightSpec& spec : item.sources) {
+      const TensorRef* const tensor = checkpoint.find(spec.name);
+      if (!is_quantised(spec.format) || tensor == nullptr) continue;
+      const auto role = 2 * static_cast<size_t>(spec.role) + (spec.draft ? 1 : 0);
+      if (first[role] == nullptr) first[role] = &spec;
+      const WeightSpec& other = *first[role];
+      if (other.format == spec.format) continue;
+      return corrupt(str_cat(
+          checkpoint.locate(*tensor), " is stored as ", format_name(spec.format), ", but ",
+          quoted(other.name), " as ", format_name(other.format), ", and ",
+          declared.source.empty()
+              ? "config.json has no quantization_config"
+              : str_cat(declared.source, " declares ", quant_algo_name(declared.algo), " for both"),
+          "; a checkpoint of several formats says quant_algo MIXED_PRECISION there"));
+    }
+  }
+  return {};
 }
 
 }  // namespace fathom

@@ -3,14 +3,20 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fathom/base/status.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/checkpoint/linear_format.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
+
+/// The layer in "model.layers.61.mlp..." or "layers.42.ffn...", or -1. Draft layers of DeepSeek-V4,
+/// "mtp.0...", come behind the `num_layers` others.
+int64_t layer_number(std::string_view tensor, int64_t num_layers);
 
 /// How a planned tensor is stored. Errors: Corrupt for a shape that is not the planned one; those
 /// of describe_linear.
@@ -35,5 +41,12 @@ struct TensorReport {
 Result<TensorReport> verify_tensors(const WeightPlan& plan,
                                     const Checkpoint& checkpoint,
                                     int64_t num_layers);
+
+/// Whether weights of one role, such as experts, have one quantised format, or `declared` says that
+/// several are meant; unquantised ones may lie among them, and draft layers have formats of their
+/// own. Errors: Corrupt naming file, tensor, its format and that of the first one of its role.
+Status check_one_format(const WeightPlan& plan,
+                        const Checkpoint& checkpoint,
+                        const QuantConfig& declared);
 
 }  // namespace fathom

@@ -94,13 +94,16 @@ Result<const ChatFormat*> find_chat_format(std::string_view name) {
 Result<const ChatFormat*> choose_chat_format(const ChatEvidence& evidence) {
   if (!evidence.encoder.empty()) return choose_by_encoder(evidence.encoder);
   const std::string_view chat_template = evidence.chat_template;
-  // Templates that others wrote for V3.2 and later say no more than the family does.
-  if (is_v4(evidence.model_type) || holds(chat_template, control::kDsml)) {
-    return choose_by_family(evidence);
-  }
   const bool has_turns =
       holds(chat_template, control::kUser) && holds(chat_template, control::kAssistant);
   const bool has_reasoning = holds(chat_template, control::kEndThink);
+  // Templates that others wrote for V3.2 and later say no more than the family does. A model with
+  // V4's layers that was trained on plain turns has a template without reasoning, which every
+  // prompt of V4 has.
+  const bool plain_turns = has_turns && !has_reasoning;
+  if ((is_v4(evidence.model_type) && !plain_turns) || holds(chat_template, control::kDsml)) {
+    return choose_by_family(evidence);
+  }
   if (has_turns) {
     if (has_reasoning) return holds(chat_template, "thinking") ? &chat_v31() : &chat_r1();
     // The templates of V2.5 and V3 are the same.

@@ -40,9 +40,9 @@ struct ChatEvidence {
 
 /// The format of a checkpoint: by its encoder; else by the features of its template and, where
 /// templates agree or have no known features, by its family. V3.2 and V4 have no template of their
-/// own; the releases of V4 are told apart by the words for the effort in the encoder, else by the
-/// keys of the drafter. Errors: Unsupported for what matches no known one and for nothing at all;
-/// both say to use --chat-format.
+/// own (one of plain turns, without </think>, is V3's, whatever the family); the releases of V4 are
+/// told apart by the words for the effort in the encoder, else by the keys of the drafter. Errors:
+/// Unsupported for what matches no known one and for nothing at all; both say to use --chat-format.
 Result<const ChatFormat*> choose_chat_format(const ChatEvidence& evidence);
 
 /// The same for a directory: with its encoding/encoding_dsv*.py, its chat_template.jinja or else

@@ -274,7 +274,9 @@ TEST(ChatFormats, OfDsmlAreChosenByEncoderOrFamily) {
   EXPECT_EQ(chosen({.encoder = "｜DSML｜ <{dsml_token}function_calls>"}), "v3.2");
   EXPECT_EQ(chosen({.model_type = "deepseek_v4"}), "v4");
   EXPECT_EQ(chosen({.model_type = "deepseek_v4", .has_dspark = true}), "v4-0731");
-  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .chat_template = turns}), "v4");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .chat_template = turns}), "v3");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .chat_template = turns + "</think>"}), "v4");
+  EXPECT_EQ(chosen({.model_type = "deepseek_v4", .chat_template = turns + "｜DSML｜"}), "v4");
   EXPECT_EQ(chosen({.encoder = v4, .has_dspark = true}), "v4");
   EXPECT_EQ(chosen({.encoder = v4 + "'Beyond maximum'"}), "v4-0731");
   EXPECT_THAT(chosen({.encoder = v4 + "'<｜System｜>'"}), HasSubstr("none of the known ones"));

@@ -45,36 +45,6 @@ FillJob dense_job(const TensorReader& tensor, const WeightItem& item) {
   return job;
 }
 
-// ---- tables of indices: as stored, and each a number that it may be.
-
-int64_t index_at(Format format, const std::byte* data, int64_t i) {
-  if (format == Format::kI64) {
-    int64_t value = 0;
-    std::memcpy(&value, data + i * 8, 8);
-    return value;
-  }
-  int32_t value = 0;
-  std::memcpy(&value, data + i * 4, 4);
-  return value;
-}
-
-FillJob index_job(const TensorReader& tensor, const WeightItem& item) {
-  const int64_t row_bytes = item.k * element_bytes(item.format);
-  FillJob job{.units = item.n, .parts = {{item.values_offset, row_bytes, item.n * row_bytes}}};
-  job.fill = [=, format = item.format, k = item.k,
-              limit = item.index_limit](const FillCall& call) -> Status {
-    FATHOM_TRY(tensor.values(call.begin, call.end - call.begin, call.parts[0], {}));
-    for (int64_t i = 0; i < (call.end - call.begin) * k; ++i) {
-      const int64_t value = index_at(format, call.parts[0].data(), i);
-      if (value >= 0 && value < limit) continue;
-      return corrupt(str_cat(tensor.place(), ": element [", call.begin + i / k, ", ", i % k,
-                             "] is ", value, ", expected 0 to ", limit - 1));
-    }
-    return {};
-  };
-  return job;
-}
-
 // ---- rows as stored, or with the codes of NVFP4 in pairs: a job a tensor, whose unit is as many
 // rows as have their scales in common.
 
@@ -232,10 +202,6 @@ Result<std::vector<FillJob>> jobs_of(const Checkpoint& checkpoint, const WeightI
     jobs.push_back(dense_job(tensors[0], item));
     return jobs;
   }
-  if (item.index_limit > 0) {
-    jobs.push_back(index_job(tensors[0], item));
-    return jobs;
-  }
   if (item.input_scale_offset >= 0) {
     FATHOM_ASSIGN(FillJob scales, input_scales_job(item, tensors));
     jobs.push_back(std::move(scales));
@@ -260,7 +226,47 @@ Result<std::vector<FillJob>> jobs_of(const Checkpoint& checkpoint, const WeightI
   return jobs;
 }
 
+// ---- tables of indices: each is a number that it may be.
+
+int64_t index_at(Format format, const std::byte* data, int64_t i) {
+  if (format == Format::kI64) {
+    int64_t value = 0;
+    std::memcpy(&value, data + i * 8, 8);
+    return value;
+  }
+  int32_t value = 0;
+  std::memcpy(&value, data + i * 4, 4);
+  return value;
+}
+
+Status check_index_table(const TensorReader& tensor, const WeightItem& item) {
+  const int64_t row_bytes = item.k * element_bytes(item.format);
+  const int64_t step = std::max<int64_t>(1, (int64_t{1} << 20) / row_bytes);
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(step, item.n) * row_bytes));
+  for (int64_t row = 0; row < item.n; row += step) {
+    const int64_t rows = std::min(step, item.n - row);
+    FATHOM_TRY(tensor.values(row, rows,
+                             std::span(piece).first(static_cast<size_t>(rows * row_bytes)), {}));
+    for (int64_t i = 0; i < rows * item.k; ++i) {
+      const int64_t value = index_at(item.format, piece.data(), i);
+      if (value >= 0 && value < item.index_limit) continue;
+      return corrupt(str_cat(tensor.place(), ": element [", row + i / item.k, ", ", i % item.k,
+                             "] is ", value, ", expected 0 to ", item.index_limit - 1));
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+Status check_index_tables(const WeightPlan& plan, const Checkpoint& checkpoint) {
+  for (const WeightItem& item : plan.items()) {
+    if (item.index_limit == 0) continue;
+    FATHOM_ASSIGN(const TensorReader tensor, TensorReader::open(checkpoint, item.sources[0]));
+    FATHOM_TRY(check_index_table(tensor, item));
+  }
+  return {};
+}
 
 JobSource checkpoint_source(const Checkpoint& checkpoint) {
   return [&checkpoint](const WeightItem& item, size_t) { return jobs_of(checkpoint, item); };

@@ -47,6 +47,12 @@ constexpr Rename kLayer[] = {
 constexpr Rename kExpert[] = {
     {".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}};
 
+// Of names of transformers what its first releases called otherwise.
+constexpr Rename kEarlier[] = {
+    {".self_attn.q_a_norm.", ".self_attn.q_norm."},
+    {".indexer.scorer.weights_proj.", ".indexer.weights_proj."},
+};
+
 }  // namespace
 
 std::string transformers_name(std::string_view name) {
@@ -73,6 +79,19 @@ std::string transformers_name(std::string_view name) {
 }
 
 V4Names::V4Names(const WeightPlan& plan)
-    : transformers_(plan.is_stored(transformers_name("embed.weight"))) {}
+    : plan_(plan), transformers_(plan.is_stored(transformers_name("embed.weight"))) {}
+
+std::string V4Names::operator()(std::string_view name) const {
+  if (!transformers_) return std::string(name);
+  const std::string now = transformers_name(name);
+  for (const Rename& r : kEarlier) {
+    const size_t at = now.find(r.from);
+    if (at == std::string::npos) continue;
+    std::string earlier = now;
+    earlier.replace(at, r.from.size(), r.to);
+    if (!plan_.is_stored(now) && plan_.is_stored(earlier)) return earlier;
+  }
+  return now;
+}
 
 }  // namespace fathom

@@ -15,14 +15,15 @@ std::string transformers_name(std::string_view name);
 /// Gives names as a checkpoint has them.
 class V4Names {
  public:
-  /// By what is stored: names of transformers if the embedding has that name there.
+  /// By what is stored: names of transformers if the embedding has that name there. The plan
+  /// outlives this.
   explicit V4Names(const WeightPlan& plan);
 
-  std::string operator()(std::string_view name) const {
-    return transformers_ ? transformers_name(name) : std::string(name);
-  }
+  /// Of two spellings of transformers the one that is stored; the newer if neither is.
+  std::string operator()(std::string_view name) const;
 
  private:
+  const WeightPlan& plan_;
   bool transformers_ = false;
 };
 
