@@ -29,6 +29,7 @@ constexpr std::optional<PresetFormatName> kFormats[] = {
     PresetFormatName::kBf16,
     PresetFormatName::kFp8Block,
     PresetFormatName::kNvfp4,
+    PresetFormatName::kMxfp4,
     PresetFormatName::kFp8,
     PresetFormatName::kInt8,
     PresetFormatName::kW4a8,
@@ -36,7 +37,10 @@ constexpr std::optional<PresetFormatName> kFormats[] = {
 };
 constexpr std::optional<Isa> kIsas[] = {{}, Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 constexpr std::optional<Format> kActivations[] = {{}, Format::kBf16, Format::kF32};
-constexpr std::optional<Format> kCacheFormats[] = {{}, Format::kF32, Format::kBf16, Format::kE4m3};
+constexpr std::optional<Format> kCacheFormats[] = {
+    {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kNvfp4};
+constexpr std::optional<Format> kIndexFormats[] = {
+    {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kMxfp4};
 constexpr KvSizing kPools[] = {KvSizing::kByRequest, KvSizing::kRemaining};
 constexpr std::optional<MoeStrategy> kStrategies[] = {
     {}, MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused};
@@ -128,10 +132,11 @@ constexpr OptionInfo kTable[] = {
          "activations; auto is bf16, f32 is for comparisons"}),
     option_row<Choice<&O::kv_cache_dtype, kCacheFormats>{}>(
         {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
-         "KV cache; auto is the type of the activations"}),
-    option_row<Choice<&O::indexer_dtype, kCacheFormats>{}>(
+         "KV cache; auto is the type of the activations; nvfp4 is for rows of V4"}),
+    option_row<Choice<&O::indexer_dtype, kIndexFormats>{}>(
         {kNumbers, kEveryUse, "indexer-dtype", "", "",
-         "keys and queries of the indexer of V3.2; auto is fp8_e4m3, as it was trained"}),
+         "keys and queries of the indexer; auto is what it was trained with, fp8_e4m3 in V3.2 and "
+         "mxfp4 in V4"}),
     option_row<Count{&O::block_size, 1, 1024}>({kNumbers, kEveryUse, "block-size",
                                             "page-size tokens-per-block", "N",
                                             "tokens of a KV page and of a prefix hit"}),

@@ -24,8 +24,9 @@ Plan plan_of(std::string_view name, Format format) {
   const Preset preset = find_preset(name).value();
   Plan out;
   out.model = create_model(preset.config, {}).value();
-  out.plan = std::make_unique<WeightPlan>(preset.config.symbols(),
-                                          formats_of(preset_formats(format_name(format)).value()));
+  out.plan = std::make_unique<WeightPlan>(
+      preset.config.symbols(),
+      formats_of(preset_formats(format_name(format), preset.config).value()));
   const Status status = out.model->declare_weights(*out.plan);
   FATHOM_CHECK(status.ok(), status.message());
   return out;
@@ -339,11 +340,11 @@ TEST(ModelOptionsCheck, NamesOptionAndRange) {
 }
 
 TEST(PresetFormats, UnknownNamesListTheKnownOnes) {
-  const Status status = preset_formats("fp5").status();
+  const Status status = preset_formats("fp5", {}).status();
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "--format fp5, expected bf16 fp8_block nvfp4 fp8 int8 w4a8 w4a8_group");
+            "--format fp5, expected bf16 fp8_block nvfp4 mxfp4 fp8 int8 w4a8 w4a8_group");
 }
 
 TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
@@ -351,7 +352,8 @@ TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
     for (const char* name : {"deepseek-v2-lite", "deepseek-v2", "deepseek-r1"}) {
       const Preset preset = find_preset(name).value();
       const auto model = create_model(preset.config, {}).value();
-      WeightPlan plan(preset.config.symbols(), formats_of(preset_formats(format).value()));
+      WeightPlan plan(preset.config.symbols(),
+                      formats_of(preset_formats(format, preset.config).value()));
       const Status status = model->declare_weights(plan);
       EXPECT_TRUE(status.ok()) << name << ", " << format << ": " << status.message();
     }
