@@ -266,8 +266,8 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
     FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);
     FATHOM_TRY(add_variation(flags, large, base, shape, out));
-    // A model with an indexer has fewer forms of attention.
-    if (model.config().has_indexer()) {
+    // A model with an indexer has fewer forms of attention, V4 has one.
+    if (model.config().has_indexer() || model.config().is_v4()) {
       for (const Choice& choice : attention_choices(base)) {
         FATHOM_TRY(
             add_variation(str_cat(flags, " ", choice.flags), large, choice.options, shape, out));
