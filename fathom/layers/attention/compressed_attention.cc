@@ -247,10 +247,13 @@ Status attend_range(Exec& ex,
   for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b)
     longest = std::max<int64_t>(longest, range.query_offsets[b + 1] - range.query_offsets[b]);
   if (longest <= most) return piece(range.token_begin, range.num_tokens);
+  int number = 0;
   for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b) {
     const int64_t end = range.token_begin + range.query_offsets[b + 1];
-    for (int64_t at = range.token_begin + range.query_offsets[b]; at < end; at += most)
+    for (int64_t at = range.token_begin + range.query_offsets[b]; at < end; at += most) {
+      Scope scope(ex.recorder, "piece", number++);
       FATHOM_TRY(piece(at, std::min(most, end - at)));
+    }
   }
   return {};
 }
