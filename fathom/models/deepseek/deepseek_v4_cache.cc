@@ -49,7 +49,7 @@ PageCodec row_codec(Format format, int64_t channels, int64_t rotary, const RowAx
   const int64_t scales = fp4 ? codes / 16 : codes % kGroup == 0 ? codes / kGroup : 1;
   PageCodec codec;
   codec.name = str_cat(fp4 ? "row nvfp4 " : "row fp8_ds_mla ", channels, "/", rotary);
-  codec.plane_bytes = {bytes + 2 * rotary, align_up<int64_t>(scales, fp4 ? 4 : 8)};
+  codec.plane_bytes = {bytes + 2 * rotary, align_up<int64_t>(scales, 8)};
   codec.fields = {{.name = "values",
                    .format = fp4 ? Format::kU8 : Format::kE4m3,
                    .width = bytes,
