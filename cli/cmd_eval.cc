@@ -34,6 +34,8 @@ struct Flags {
   std::string ids;
   std::string logits_out;
   std::string compare;
+  std::vector<std::string> compare_options;
+  bool by_layer = false;
   std::optional<double> max_kl;    ///< nats
   std::optional<double> min_top1;  ///< share
 };
@@ -88,6 +90,17 @@ std::string tensor_file_of(const std::string& vectors) {
   return vectors.substr(0, vectors.size() - kJson.size()) + ".safetensors";
 }
 
+// The formats that a comparison ran with.
+std::string numbers_of(const Model& model) {
+  const ModelOptions& o = model.options();
+  const ModelConfig& c = model.config();
+  std::string out = str_cat("activations ", format_name(o.activations), ", KV cache ",
+                            format_name(o.cache_format()));
+  if (c.is_v4() || c.has_indexer())
+    str_append(out, str_cat(", indexer ", format_name(o.index_format(c))));
+  return out;
+}
+
 Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Machine& machine) {
   const std::string file = tensor_file_of(flags.vectors);
   FATHOM_ASSIGN(const SafetensorsFile header, open_safetensors(file));
@@ -98,7 +111,15 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
   FATHOM_ASSIGN(const auto session,
                 make_session(*opened.model, machine, flags.engine, longest + kGreedyTokens,
                              opened.model->has_draft()));
-  const VectorBudget budget;
+  const bool float32 = runs_in_float32(*opened.model);
+  VectorBudget budget = vector_budget(*opened.model);
+  if (flags.max_kl) budget.max_kl = *flags.max_kl;
+  if (flags.min_top1) budget.min_top1_share = *flags.min_top1;
+  if (float32 && (flags.max_kl || flags.min_top1)) {
+    return invalid_argument(str_cat(flags.max_kl ? "--max-kl" : "--min-top1",
+                                    " is a bound of quantised runs; activations, KV cache and "
+                                    "indexer are float32 here, which logits are held against"));
+  }
   FATHOM_ASSIGN(const VectorComparison result,
                 compare_vectors(*opened.model, *session, file, budget));
   MarkdownTable table({"prompt", "tokens", "max abs logit difference", "worst row's cosine",
@@ -111,19 +132,18 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
   }
   std::printf("%s\n", table.str().c_str());
   std::printf(
-      "activations %s: max abs logit difference %s, cosine %s (worst row %s), same first choice %s "
-      "%%\n",
-      std::string(format_name(opened.model->options().activations)).c_str(),
-      scientific(result.max_abs_logit()).c_str(), format_fixed(result.cosine(), 7).c_str(),
-      format_fixed(result.min_cosine(), 7).c_str(),
-      format_fixed(100 * result.top1_share(), 2).c_str());
+      "%s: max abs logit difference %s, cosine %s (worst row %s), mean KL %s nats, same first "
+      "choice %s %%\n",
+      numbers_of(*opened.model).c_str(), scientific(result.max_abs_logit()).c_str(),
+      format_fixed(result.cosine(), 7).c_str(), format_fixed(result.min_cosine(), 7).c_str(),
+      scientific(result.mean_kl()).c_str(), format_fixed(100 * result.top1_share(), 2).c_str());
   std::printf(
       "hidden states: max abs difference %s; router: %lld of %lld choices equal, weights "
       "within %s\n",
       scientific(result.max_abs_hidden).c_str(), static_cast<long long>(result.router_equal),
       static_cast<long long>(result.router_choices),
       scientific(result.max_abs_router_weight).c_str());
-  const auto missed = check_vectors(result, budget, flags.engine.dtype == Format::kF32);
+  const auto missed = check_vectors(result, budget, float32);
   for (const std::string& line : missed)
     std::printf("missed: %s\n", line.c_str());
   std::printf("%s\n", missed.empty() ? "ok" : "FAILED");
@@ -219,6 +239,37 @@ Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
   return blocks;
 }
 
+// KEY=VALUE of one option of the other model.
+Status set_reference_options(const std::vector<std::string>& settings, EngineOptions& options) {
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return invalid_argument(str_cat("--compare-options ", setting,
+                                      ": expected OPTION=VALUE, such as kv-cache-dtype=f32"));
+    }
+    FATHOM_TRY(set_option(options, std::string_view(setting).substr(0, equals),
+                          std::string_view(setting).substr(equals + 1)));
+  }
+  return {};
+}
+
+void print_layers(const TapComparison& taps) {
+  MarkdownTable table({"layer", "attention", "feed-forward", "residual stream before it"});
+  const auto cell = [&](int layer, const char* name) {
+    const auto found = taps.results().find({layer, name});
+    return found == taps.results().end() ? std::string("-")
+                                         : format_fixed(found->second.cosine(), 6);
+  };
+  int before = -1;
+  for (const auto& [key, sum] : taps.results()) {
+    if (key.first == before) continue;
+    before = key.first;
+    table.add({str_cat(before), cell(before, "attn.output"), cell(before, "ffn.output"),
+               cell(before, "layer.input")});
+  }
+  std::printf("cosine by layer, errors of earlier layers included\n\n%s\n", table.str().c_str());
+}
+
 Result<int> eval_comparison(const Flags& flags,
                             const OpenedModel& opened,
                             const GlobalFlags& globals,
@@ -226,6 +277,7 @@ Result<int> eval_comparison(const Flags& flags,
   FATHOM_ASSIGN(const auto sequences, comparison_input(flags, opened));
   EngineOptions other = flags.engine;
   other.model = flags.compare;
+  FATHOM_TRY(set_reference_options(flags.compare_options, other));
   FATHOM_ASSIGN(const OpenedModel reference, open_for(other, globals, machine, false));
   const int64_t width = opened.model->config().vocab_size;
   const int64_t other_width = reference.model->config().vocab_size;
@@ -240,12 +292,15 @@ Result<int> eval_comparison(const Flags& flags,
   const auto length = static_cast<int64_t>(longest);
   FATHOM_ASSIGN(const auto found,
                 make_session(*opened.model, machine, flags.engine, length, false));
-  FATHOM_ASSIGN(const auto expected,
-                make_session(*reference.model, machine, flags.engine, length, false));
+  FATHOM_ASSIGN(const auto expected, make_session(*reference.model, machine, other, length, false));
+  TapComparison taps;
   ProgressBar bar("comparing tokens", globals.quiet);
   FATHOM_ASSIGN(const LogitComparison c,
-                compare_logits(*expected, *found, sequences,
-                               [&](int64_t done, int64_t total) { bar.update(done, total); }));
+                compare_logits(
+                    *expected, *found, sequences,
+                    [&](int64_t done, int64_t total) { bar.update(done, total); },
+                    flags.by_layer ? &taps : nullptr));
+  if (flags.by_layer) print_layers(taps);
   std::printf(
       "against %s, %lld positions: mean KL %s nats (largest %s), cosine %s, same first choice %s "
       "%%, max abs logit difference %s\n",
@@ -276,10 +331,14 @@ Status check_flags(const Flags& flags) {
   if (compares && !flags.vectors.empty()) {
     return invalid_argument("--compare takes its tokens from --ppl FILE or --ids FILE");
   }
-  if (!compares && (flags.max_kl || flags.min_top1)) {
+  if (!compares && flags.vectors.empty() && (flags.max_kl || flags.min_top1)) {
     return invalid_argument(str_cat(flags.max_kl ? "--max-kl" : "--min-top1",
                                     " is a bound of a comparison; name the other model with "
-                                    "--compare MODEL"));
+                                    "--compare MODEL, or outputs with --vectors FILE"));
+  }
+  if (!compares && (flags.by_layer || !flags.compare_options.empty())) {
+    return invalid_argument(str_cat(flags.by_layer ? "--by-layer" : "--compare-options",
+                                    " belongs to --compare MODEL"));
   }
   const bool writes = !flags.ids.empty() && !compares;
   if (writes && flags.logits_out.empty()) {
@@ -325,10 +384,16 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--compare", flags->compare,
                   "With --ppl or --ids: hold the logits against those of this model")
       ->check(not_empty("a model directory, or ORG/NAME"));
-  sub->add_option("--max-kl", flags->max_kl, "With --compare: exit 1 above this mean KL, in nats")
+  sub->add_option("--compare-options", flags->compare_options,
+                  "With --compare: OPTION=VALUE,... that the other model runs with")
+      ->delimiter(',');
+  sub->add_flag("--by-layer", flags->by_layer,
+                "With --compare: cosines of attention, feed-forward and residual of each layer");
+  sub->add_option("--max-kl", flags->max_kl,
+                  "With --compare or --vectors: exit 1 above this mean KL, in nats")
       ->check(finite_range(0, 1e6));
   sub->add_option("--min-top1", flags->min_top1,
-                  "With --compare: exit 1 below this share of equal first choices")
+                  "With --compare or --vectors: exit 1 below this share of equal first choices")
       ->check(finite_range(0, 1));
   add_engine_flags(
       *sub, globals.engine, kForward,

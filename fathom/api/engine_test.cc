@@ -8,6 +8,7 @@
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "tests/support/cpu_kernels.h"
+#include "tests/support/engine_traces.h"
 
 namespace fathom {
 namespace {
@@ -24,12 +25,6 @@ EngineOptions small_options() {
   o.max_model_len = 256;
   o.max_num_batched_tokens = 128;
   return o;
-}
-
-std::unique_ptr<Engine> load(const EngineOptions& options) {
-  Result<std::unique_ptr<Engine>> engine = Engine::load(options);
-  FATHOM_CHECK(engine.ok(), engine.ok() ? "" : engine.status().message());
-  return std::move(engine).value();
 }
 
 // Tensor of golden.safetensors; T is its element type.
@@ -57,45 +52,6 @@ std::vector<T> golden(const std::string& name) {
 
 std::vector<int32_t> golden_prompt(int k) {
   return golden<int32_t>(str_cat("p", k, ".input_ids"));
-}
-
-SamplingParams greedy(int64_t max_tokens) {
-  SamplingParams p;
-  p.temperature = 0.0f;
-  p.max_tokens = max_tokens;
-  p.ignore_eos = true;
-  p.top_logprobs = 0;
-  return p;
-}
-
-// Tokens with their log-probabilities, which must agree bit by bit where tokens must.
-struct Trace {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  int64_t cached = 0;
-
-  bool operator==(const Trace& o) const { return tokens == o.tokens && logprobs == o.logprobs; }
-};
-
-TokenCallback tracer(Trace& trace) {
-  return [&trace](const TokenEvent& e) {
-    if (e.token >= 0) {
-      trace.tokens.push_back(e.token);
-      trace.logprobs.push_back(e.logprob);
-    }
-    trace.cached = e.cached_tokens;
-  };
-}
-
-Trace run_alone(Engine& engine, std::span<const int32_t> prompt, const SamplingParams& params) {
-  Trace trace;
-  const TokenCallback on_token = tracer(trace);
-  const auto done = engine.generate(prompt, params, [&](const TextDelta& d) {
-    on_token(d);
-    return Flow::kContinue;
-  });
-  EXPECT_TRUE(done.ok()) << done.status().message();
-  return trace;
 }
 
 std::vector<int32_t> some_prompt(int64_t length, int32_t first) {

@@ -48,6 +48,13 @@ constexpr AttentionChoice kForms[] = {AttentionChoice::kByPhase, AttentionChoice
                                       AttentionChoice::kFusedRope};
 constexpr bool kOnOff[] = {true, false};
 
+// fp8_ds_mla: vLLM's and FlashMLA's name of the rows that fp8_e4m3 means where rows have scales.
+struct CacheFormat : Choice<&O::kv_cache_dtype, kCacheFormats> {
+  bool read(O& o, std::string_view text) const {
+    return Choice::read(o, text == "fp8_ds_mla" ? "fp8_e4m3" : text);
+  }
+};
+
 // ---- The table
 
 // What a row says besides its value.
@@ -130,13 +137,14 @@ constexpr OptionInfo kTable[] = {
     option_row<Choice<&O::dtype, kActivations>{}>(
         {kNumbers, kEveryUse, "dtype", "", "",
          "activations; auto is bf16, f32 is for comparisons"}),
-    option_row<Choice<&O::kv_cache_dtype, kCacheFormats>{}>(
+    option_row<CacheFormat{}>(
         {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
-         "KV cache; auto is the type of the activations; nvfp4 is for rows of V4"}),
+         "KV cache; auto is the type of the activations; fp8_e4m3 has scales in its rows in V3.2 "
+         "and V4 (also fp8_ds_mla); nvfp4 is for V4"}),
     option_row<Choice<&O::indexer_dtype, kIndexFormats>{}>(
         {kNumbers, kEveryUse, "indexer-dtype", "", "",
-         "keys and queries of the indexer; auto is what it was trained with, fp8_e4m3 in V3.2 and "
-         "mxfp4 in V4"}),
+         "keys and queries of the indexer; auto is as it was trained: fp8_e4m3 in V3.2, mxfp4 in "
+         "V4"}),
     option_row<Count{&O::block_size, 1, 1024}>({kNumbers, kEveryUse, "block-size",
                                             "page-size tokens-per-block", "N",
                                             "tokens of a KV page and of a prefix hit"}),

@@ -52,11 +52,10 @@ struct EngineOptions {
   std::optional<Isa> isa;   ///< at most this one; absent: the machine's best
 
   // How numbers are kept.
-  std::optional<Format> dtype;  ///< of activations: bf16 or f32; absent: bf16
-  std::optional<Format>
-      kv_cache_dtype;  ///< bf16, f32, e4m3 or nvfp4 (V4); absent: as the activations
-  std::optional<Format> indexer_dtype;  ///< bf16, f32, e4m3 or mxfp4 (V4); absent: as trained
-  int64_t block_size = 64;              ///< tokens of a KV page
+  std::optional<Format> dtype;           ///< of activations: bf16 or f32; absent: bf16
+  std::optional<Format> kv_cache_dtype;  ///< f32, bf16, e4m3 or nvfp4; absent: as the activations
+  std::optional<Format> indexer_dtype;   ///< f32, bf16, e4m3 or mxfp4; absent: the model's
+  int64_t block_size = 64;               ///< tokens of a KV page
 
   // How much there is.
   int64_t max_model_len = 0;             ///< tokens of prompt and answer; 0: the model's, to fit

@@ -1,7 +1,10 @@
 #include "fathom/layers/linear.h"
 
+#include <algorithm>
 #include <type_traits>
 
+#include "fathom/base/checked_math.h"
+#include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
@@ -146,6 +149,79 @@ constexpr LinearRow kLinearRows[] = {
     row<Quantised<W4a8GemmGroup, Format::kI8, Format::kF16>>(Format::kW4a8Group),
     row<Plain<Nvfp4Gemm>>(Format::kMxfp4),
 };
+
+bool has_head_kernel(Format format) {
+  return format == Format::kBf16 || format == Format::kF32 || format == Format::kFp8Block ||
+         format == Format::kFp8BlockUe8m0;
+}
+
+// Bytes of `v` from `bytes` on as a view of those dimensions.
+View view_at(const View& v, int64_t bytes, std::initializer_list<int64_t> dims) {
+  if (!v.present()) return {};
+  void* data = v.data == nullptr ? nullptr : static_cast<std::byte*>(v.data) + bytes;
+  View out = make_view(data, dims, v.format);
+  out.on_device = v.on_device;
+  return out;
+}
+
+// Group g of n rows of a matrix that stays as it lies. Tiles have their scales by row groups.
+LinearWeight rows_of_group(const LinearWeight& w, int64_t g, int64_t n) {
+  const Format format = w.w.format();
+  const int64_t k = w.w.cols();
+  const int64_t row = g * n;
+  LinearWeight out = w;
+  View& scales = out.w.scales;
+  if (w.w.layout == WeightLayout::kRows16) {
+    const int64_t tile = row / kTileRows;
+    const int64_t tiles = n / kTileRows;
+    out.w.values = view_at(w.w.values, tile * rows16_group_bytes(format, k), {n, k});
+    const int64_t per_tile = rows16_group_scales(format, k);
+    scales = view_at(w.w.scales, tile * per_tile * 4, {tiles, per_tile});
+    if (rows16_has_global(format)) out.w.global = view_at(w.w.global, tile * 4, {tiles});
+    return out;
+  }
+  out.w.values = view_at(w.w.values, row * value_bytes_for(format, 1, k), {n, k});
+  if (!scales.present()) return out;
+  const int64_t per_row = scales.rank == 2 ? scales.dim(1) : 1;
+  const int64_t at = row / std::max(format_info(format).block_n, 1);
+  const int64_t count = ceil_div<int64_t>(n, std::max(format_info(format).block_n, 1));
+  const int64_t bytes = at * per_row * element_bytes(scales.format);
+  scales = scales.rank == 2 ? view_at(w.w.scales, bytes, {count, per_row})
+                            : view_at(w.w.scales, bytes, {count});
+  return out;
+}
+
+// A matrix of all groups as one of each.
+LinearWeight as_stack(const LinearWeight& w, int64_t groups, const char* axes) {
+  LinearWeight out = w;
+  const auto part = [&](const View& all) {
+    return reshape(all, {groups, all.dim(0) / groups, all.dim(1)}, axes);
+  };
+  out.w.values = part(w.w.values);
+  if (w.w.layout == WeightLayout::kRowMajor && w.w.scales.present())
+    out.w.scales = part(w.w.scales);
+  return out;
+}
+
+Status check_groups(Op op, const LinearWeight& w, int64_t n) {
+  const bool tiles = w.w.layout == WeightLayout::kRows16;
+  const int64_t step = tiles ? kTileRows : std::max(format_info(w.w.format()).block_n, 1);
+  if (n % step == 0) return {};
+  return unsupported(str_cat(op.name, ": groups of ", n, " rows of ", describe(w.w.values),
+                             ", expected a multiple of ", step, " rows"));
+}
+
+// Head g of [T, G, K] as [T, K].
+View head_of(const View& v, int64_t g) {
+  View out = v;
+  out.rank = 2;
+  out.dims = {v.dim(0), v.dim(2)};
+  out.strides = {v.stride(0), v.stride(2)};
+  if (out.data != nullptr)
+    out.data = static_cast<std::byte*>(v.data) + g * v.stride(1) * element_bytes(v.format);
+  out.axes = nullptr;
+  return out;
+}
 
 bool serves(const LinearRow& r, Format format, LinearUse use) {
   return r.format == format && (r.use == LinearUse::kAny || r.use == use);
@@ -298,6 +374,18 @@ Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const 
   if (w.w.format() == Format::kFp8Block || w.w.format() == Format::kFp8BlockUe8m0)
     return launch<Fp8BlockBmm>(ex, op, {.x = x, .w = w.w, .y = y});
   return launch<Bf16Bmm>(ex, op, {.x = x, .w = w.w, .y = y});
+}
+
+Status group_rows_linear(
+    Exec& ex, Op op, const View& x, const LinearWeight& w, const char* stack_axes, const View& y) {
+  const int64_t groups = x.dim(1);
+  const int64_t n = w.w.rows() / groups;
+  FATHOM_TRY(check_groups(op, w, n));
+  if (has_head_kernel(w.w.format()))
+    return head_linear(ex, op, x, as_stack(w, groups, stack_axes), y);
+  for (int64_t g = 0; g < groups; ++g)
+    FATHOM_TRY(linear(ex, op, head_of(x, g), rows_of_group(w, g, n), head_of(y, g)));
+  return {};
 }
 
 }  // namespace fathom

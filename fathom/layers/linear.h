@@ -94,4 +94,16 @@ Status group_linear_rows(Exec& ex,
 /// One product a head: x [T, Nh, K], w [Nh, N, K], y [T, Nh, N].
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
 
+/// One product a group of rows: x [T, G, K], w [G*N, K], y [T, G, N]; group g of x meets rows g*N
+/// to (g+1)*N - 1 of w. One call of the kernel of heads where it takes the format, else a linear a
+/// group. Errors: those of linear; Unsupported if a group of rows cannot be cut out of w: N is to
+/// be a multiple of 16, on a GPU of the rows of a scale block. `stack_axes` names the shape
+/// [G, N, K].
+Status group_rows_linear(Exec& ex,
+                         Op op,
+                         const View& x,
+                         const LinearWeight& w,
+                         const char* stack_axes,
+                         const View& y);
+
 }  // namespace fathom

@@ -145,5 +145,85 @@ TEST(BatchSlots, FollowTheExtentOfEachGroup) {
   EXPECT_EQ(buffer.build(without, {}).status().code(), StatusCode::kInvalidArgument);
 }
 
+// Rows of four tokens, each pooled from eight entries: its own and those of the row before it.
+CacheLayout pooled_rows() {
+  PageCodec codec = PageCodec::dense("rows", Format::kF32, 1, nullptr);
+  return {.block_tokens = 8,
+          .groups = {{.name = "state",
+                      .layers = {0},
+                      .extent = CacheExtent::kWindow,
+                      .window = 8,
+                      .rows = 12,
+                      .codec = codec},
+                     {.name = "rows",
+                      .layers = {0},
+                      .tokens_per_row = 4,
+                      .rows = 2,
+                      .pool_ring = 0,
+                      .pool_entries = 8,
+                      .codec = codec}}};
+}
+
+std::vector<int64_t> long_numbers(const View& v) {
+  return {v.as<int64_t>(), v.as<int64_t>() + v.numel()};
+}
+
+TEST(BatchPooled, RowsAreGatheredFromTheStepAndFromTheRing) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens(6, 70);
+  const std::vector<int32_t> pages{5, 3};
+
+  // Tokens 6 to 11 complete the rows of tokens 4 to 7 and 8 to 11.
+  const Batch batch =
+      buffer
+          .build(
+              std::vector<SequenceStep>{{.tokens = tokens, .cached = 6, .pages = pages, .slot = 2}},
+              {})
+          .value();
+
+  EXPECT_FALSE(batch.pooled[0].slots.present());
+  const PooledRows& rows = batch.pooled[1];
+  EXPECT_EQ(numbers(rows.positions), (std::vector<int32_t>{4, 8}));
+  // Row 1 of page 5, row 0 of page 3.
+  EXPECT_EQ(long_numbers(rows.slots), (std::vector<int64_t>{11, 6}));
+  // Tokens of the step are 0 to 5; slot s of the ring is 6 + s, and slot 2 has 24 to 35.
+  const auto ring = [](int64_t position) { return 6 + 2 * 12 + position % 12; };
+  EXPECT_EQ(long_numbers(rows.gather),
+            (std::vector<int64_t>{ring(0), ring(1), ring(2), ring(3), ring(4), ring(5), 0, 1,  //
+                                  ring(4), ring(5), 0, 1, 2, 3, 4, 5}));
+}
+
+TEST(BatchPooled, NothingStandsBeforeTheFirstToken) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens(5, 70);
+  const std::vector<int32_t> pages{1};
+
+  const Batch batch =
+      buffer.build(std::vector<SequenceStep>{{.tokens = tokens, .pages = pages, .slot = 0}}, {})
+          .value();
+
+  // The second row that five tokens might complete is not complete.
+  EXPECT_EQ(long_numbers(batch.pooled[1].slots), (std::vector<int64_t>{2, -1}));
+  EXPECT_EQ(long_numbers(batch.pooled[1].gather),
+            (std::vector<int64_t>{-1, -1, -1, -1, 0, 1, 2, 3,  //
+                                  -1, -1, -1, -1, -1, -1, -1, -1}));
+}
+
+// As many rows whatever is complete, so that a captured step serves every position.
+TEST(BatchPooled, CopiesOfARequestCompleteNothing) {
+  BatchBuffer buffer(pooled_rows());
+  const int32_t token = 70;
+  const std::vector<int32_t> pages{1};
+  for (const int64_t cached : {6, 7}) {
+    const std::vector<SequenceStep> decode{
+        {.tokens = {&token, 1}, .cached = cached, .pages = pages, .slot = 0}};
+
+    const Batch batch = buffer.build({}, decode, {.requests = 3, .pages = 1}).value();
+
+    EXPECT_EQ(long_numbers(batch.pooled[1].slots),
+              (std::vector<int64_t>{cached == 7 ? 3 : -1, -1, -1}));
+  }
+}
+
 }  // namespace
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include "fathom/base/log.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/deepseek/deepseek_v3.h"
+#include "fathom/models/deepseek/deepseek_v32.h"
 #include "fathom/models/deepseek/deepseek_v4.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
@@ -147,10 +148,10 @@ Status validate_indexer_options(const ModelOptions& o, const ModelConfig& c) {
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3) {
     return option_error("the format of the indexer's keys", format_name(keys), "bf16, f32 or e4m3");
   }
-  if (o.cache_format() == Format::kE4m3) {
-    return unsupported(
-        "a KV cache in e4m3 with one scale is not for a model with an indexer; "
-        "choose bf16 or f32");
+  if (o.cache_format() == Format::kE4m3 && c.kv_lora_rank % kLatentGroup != 0) {
+    return option_error("the KV cache format", "e4m3",
+                        str_cat("bf16 or f32 for a kv_lora_rank of ", c.kv_lora_rank,
+                                ": rows in e4m3 have a scale for ", kLatentGroup, " channels"));
   }
   return {};
 }

@@ -12,8 +12,8 @@
 #include "fathom/text/json.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/weights/export/checkpoint_writer.h"
+#include "fathom/weights/export/quant_declaration.h"
 #include "fathom/weights/export/quantize_tensor.h"
-#include "fathom/weights/export/quantizer.h"
 
 namespace fathom {
 namespace {
@@ -227,7 +227,7 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
 
   TensorPlan plan;
   std::vector<Output> outputs;
-  std::vector<std::string> excluded;
+  std::vector<ModuleFormat> modules;
   SynthReport report;
   for (const WeightItem& item : weight_plan.items()) {
     for (const WeightSpec& spec : item.sources) {
@@ -237,8 +237,9 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
       if (tensors.size() == 1) {
         tensors[0].name = spec.name;
         tensors[0].shape = spec.dims;
-        if (spec.dims.size() == 2) excluded.push_back(spec.name.substr(0, spec.name.rfind('.')));
       }
+      if (spec.dims.size() == 2)
+        modules.push_back({spec.name.substr(0, spec.name.rfind('.')), spec.format});
       for (size_t part = 0; part < tensors.size(); ++part) {
         plan.push_back({.name = tensors[part].name,
                         .dtype = tensors[part].dtype,
@@ -249,7 +250,7 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
     }
   }
 
-  const QuantDeclaration declared = declare_quantization(options.format, excluded, FATHOM_VERSION);
+  const QuantDeclaration declared = declare_quantization(modules, FATHOM_VERSION);
   FATHOM_ASSIGN(config_text, rewrite_config(config_text, declared.quantization_config, true));
   CheckpointWriterOptions writer;
   writer.source_digest = to_hex(sha256(config_text));

@@ -18,13 +18,6 @@ int64_t number_behind(std::string_view name, std::string_view prefix) {
   return error == std::errc{} && end != begin ? number : -1;
 }
 
-// The layer number in "model.layers.61.mlp..." or "layers.42.ffn...", or -1. DeepSeek-V4's draft
-// layers, "mtp.0...", come behind the others.
-int64_t layer_of(std::string_view name, int64_t num_layers) {
-  if (const int64_t draft = number_behind(name, "mtp."); draft >= 0) return num_layers + draft;
-  return std::max(number_behind(name, "model.layers."), number_behind(name, "layers."));
-}
-
 // A draft layer takes the embedding and the hidden state through norms of their own.
 bool is_draft_layer(const Checkpoint& checkpoint, std::string_view name, int64_t layer) {
   if (name.starts_with("mtp.")) return true;
@@ -63,6 +56,11 @@ Status note_used(const Checkpoint& checkpoint,
 }
 
 }  // namespace
+
+int64_t layer_number(std::string_view name, int64_t num_layers) {
+  if (const int64_t draft = number_behind(name, "mtp."); draft >= 0) return num_layers + draft;
+  return std::max(number_behind(name, "model.layers."), number_behind(name, "layers."));
+}
 
 Result<StoredLinear> describe_source(const Checkpoint& checkpoint, const WeightSpec& spec) {
   FATHOM_ASSIGN(StoredLinear stored, describe_linear(checkpoint, spec.name));
@@ -127,7 +125,7 @@ Result<TensorReport> verify_tensors(const WeightPlan& plan,
   TensorReport report;
   for (const TensorRef& ref : checkpoint.tensors()) {
     if (used.contains(ref.entry.name) || is_ignored(ref.entry.name)) continue;
-    const int64_t layer = layer_of(ref.entry.name, num_layers);
+    const int64_t layer = layer_number(ref.entry.name, num_layers);
     if (layer < num_layers) {
       report.surplus.push_back(ref.entry.name);
     } else if (is_draft_layer(checkpoint, ref.entry.name, layer)) {

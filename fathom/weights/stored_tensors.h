@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fathom/base/status.h"
@@ -11,6 +12,10 @@
 #include "fathom/weights/plan/weight_plan.h"
 
 namespace fathom {
+
+/// The layer in "model.layers.61.mlp..." or "layers.42.ffn...", or -1. Draft layers of DeepSeek-V4,
+/// "mtp.0...", come behind the `num_layers` others.
+int64_t layer_number(std::string_view tensor, int64_t num_layers);
 
 /// How a planned tensor is stored. Errors: Corrupt for a shape that is not the planned one; those
 /// of describe_linear.

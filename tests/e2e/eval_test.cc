@@ -40,6 +40,24 @@ TEST_F(Eval, BoundOfZeroIsABound) {
   EXPECT_EQ(unbound.exit_code, 0) << unbound.err;
 }
 
+TEST_F(Eval, TheOtherModelMayHaveOptionsOfItsOwn) {
+  const std::string model = scene_.model().string();
+
+  const ProgramResult differs =
+      with_ids({"--compare", model, "--compare-options", "dtype=f32,kv-cache-dtype=f32",
+                "--by-layer", "--max-kl", "0"});
+  const ProgramResult wrong = with_ids({"--compare", model, "--compare-options", "dtype=f64"});
+  const ProgramResult shapeless = with_ids({"--compare", model, "--compare-options", "f32"});
+
+  EXPECT_EQ(differs.exit_code, 1) << differs.out << differs.err;
+  EXPECT_THAT(differs.out, HasSubstr("| layer | attention | feed-forward |"));
+  EXPECT_THAT(differs.out, HasSubstr("|     2 |  0.9999"));
+  EXPECT_EQ(wrong.exit_code, 64);
+  EXPECT_THAT(wrong.err, HasSubstr("--dtype is 'f64'"));
+  EXPECT_EQ(shapeless.exit_code, 64);
+  EXPECT_THAT(shapeless.err, HasSubstr("expected OPTION=VALUE"));
+}
+
 TEST_F(Eval, BoundsAreFiniteNumbers) {
   for (const auto& [flag, value] :
        std::vector<std::pair<std::string, std::string>>{{"--max-kl", "nan"},
@@ -76,6 +94,8 @@ TEST_F(Eval, FlagsThatWouldDoNothingAreRefused) {
       {{"--ids", ids, "--compare", model, "--logits-out", logits}, "not those of --compare"},
       {{"--vectors", ids, "--logits-out", logits}, "not those of --vectors"},
       {{"--ids", ids}, "--ids needs --logits-out"},
+      {{"--ppl", text, "--by-layer"}, "--by-layer belongs to --compare"},
+      {{"--ppl", text, "--compare-options", "dtype=f32"}, "--compare-options belongs to"},
       {{"--ids", ids, "--ppl", text}, "eval needs one of"},
   };
 

@@ -258,20 +258,6 @@ Status attend_range(Exec& ex,
   return {};
 }
 
-// A matrix of all groups, one below the other, as one of each.
-LinearWeight of_groups(const LinearWeight& w, int64_t groups) {
-  LinearWeight out = w;
-  const View& v = w.w.values;
-  const auto part = [&](const View& all) {
-    return reshape(all, {groups, all.dim(0) / groups, all.dim(1)}, "Go,Lo,Hg*D");
-  };
-  out.w.values = part(v);
-  if (w.w.layout == WeightLayout::kRowMajor && w.w.scales.present()) {
-    out.w.scales = part(w.w.scales);
-  }
-  return out;
-}
-
 }  // namespace
 
 Status compressed_attend(Exec& ex,
@@ -317,8 +303,8 @@ Status compressed_attend(Exec& ex,
   FATHOM_TRY(launch<InverseRope>(ex, "inverse_rope",
                                  {.o = o, .positions = batch.positions, .table = rope_of(m, w)}));
   FATHOM_ASSIGN(const View o_a, arena.tensor({T, s.Go, s.Lo}, x.format, "T,Go,Lo"));
-  FATHOM_TRY(head_linear(ex, "wo_a", reshape(o, {T, s.Go, s.Nh * s.D / s.Go}, "T,Go,Hg*D"),
-                         of_groups(w.o_a, s.Go), o_a));
+  FATHOM_TRY(group_rows_linear(ex, "wo_a", reshape(o, {T, s.Go, s.Nh * s.D / s.Go}, "T,Go,Hg*D"),
+                               w.o_a, "Go,Lo,Hg*D", o_a));
   return linear(ex, "wo_b", reshape(o_a, {T, s.Go * s.Lo}, "T,Go*Lo"), w.o_b, y);
 }
 

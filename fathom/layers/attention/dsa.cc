@@ -83,7 +83,7 @@ Status attend_sparse(Exec& ex,
                      const MlaProjected& p,
                      const IndexQueries& queries,
                      const View& positions,
-                     const View& latents,
+                     const CacheRows& cache,
                      const IndexRows& index,
                      const Probe* probe,
                      int layer,
@@ -114,14 +114,15 @@ Status attend_sparse(Exec& ex,
       ex, "concat_mla_absorb_q",
       {.q_lat = q_lat, .q_pe = slice_cols(p.q, s.Dn, s.Dr, "T,Nh,Dr"), .q = q}));
   FATHOM_ASSIGN(const View o_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
-  FATHOM_TRY(launch<SparseMlaDecode>(ex, "attn_sparse",
-                                     {.q = q,
-                                      .rows = {.values = latents, .slots = slots},
-                                      .o = o_lat,
-                                      .extra = {},
-                                      .sink = {},
-                                      .lse = {},
-                                      .scale = s.softmax_scale}));
+  FATHOM_TRY(launch<SparseMlaDecode>(
+      ex, "attn_sparse",
+      {.q = q,
+       .rows = {.values = cache.rows, .slots = slots, .rope = cache.rope, .scales = cache.scales},
+       .o = o_lat,
+       .extra = {},
+       .sink = {},
+       .lse = {},
+       .scale = s.softmax_scale}));
   return head_linear(ex, "w_vc", o_lat, w.w_vc, o);
 }
 
@@ -177,7 +178,8 @@ Status dsa_attend(Exec& ex,
                 ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
   const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
   const auto is_sparse = [&](int32_t keys) {
-    return m.options.always_absorbed || keys > d.shape.topk;
+    // The dense forms read rows without scales.
+    return m.options.always_absorbed || cache.scales.present() || keys > d.shape.topk;
   };
   const auto attend = [&](const TokenRange& range, bool decode, bool sparse) -> Status {
     if (!sparse) return mla_attend_range(ex, m, w, batch, range, decode, p, cache, heads);
@@ -186,7 +188,7 @@ Status dsa_attend(Exec& ex,
     const int64_t count = range.num_tokens;
     return attend_sparse(ex, m, d, w, range, rows_of(p, begin, count),
                          rows_of(queries, begin, count), slice_rows(batch.positions, begin, count),
-                         cache.rows, index, probe, layer, slice_rows(heads, begin, count));
+                         cache, index, probe, layer, slice_rows(heads, begin, count));
   };
   const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
   for (const TokenRange* range : {&batch.prefill, &batch.decode}) {

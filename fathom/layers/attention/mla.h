@@ -83,8 +83,10 @@ struct AttentionBatch {
 
 /// One layer's rows of the cache, and where the step writes into them.
 struct CacheRows {
-  View rows;   ///< [pages, rows of a page, width]
-  View slots;  ///< [T] i64, page * rows of a page + row; -1: not written
+  View rows;      ///< [pages, rows of a page, width]; with scales: the latents' codes
+  View slots;     ///< [T] i64, page * rows of a page + row; -1: not written
+  View rope{};    ///< rotated keys beside codes with scales (cache_row.h)
+  View scales{};  ///< of rows that have them
 };
 
 enum class AttentionForm : uint8_t { kMha, kChunked, kAbsorbed, kFusedRope };

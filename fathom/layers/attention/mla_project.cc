@@ -1,6 +1,7 @@
 #include <array>
 
 #include "fathom/kernels/attn/kv_write/kv_write.h"
+#include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
@@ -180,6 +181,15 @@ Status mla_rotate_and_write(Exec& ex,
                                   .positions = positions,
                                   .table = m.rope_table,
                                   .style = m.shape.rope_style}));
+  if (cache.scales.present()) {
+    return launch<MlaSparseKvWrite>(ex, "kv_write",
+                                    {.c = p.c,
+                                     .k_pe = p.k_pe,
+                                     .slots = cache.slots,
+                                     .values = cache.rows,
+                                     .rope = cache.rope,
+                                     .scales = cache.scales});
+  }
   return launch<KvWrite>(ex, "kv_write",
                          {.c = p.c,
                           .k_pe = p.k_pe,

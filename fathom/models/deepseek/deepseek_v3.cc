@@ -124,8 +124,10 @@ RopeParams rope_params(const ModelConfig& c) {
           .attention_factor = c.rope_attention_factor()};
 }
 
-PageCodec latent_codec(Format format, int64_t width) {
-  return PageCodec::dense(str_cat("mla latent ", format_name(format)), format, width,
+PageCodec latent_codec(const ModelConfig& c, const ModelOptions& o) {
+  const Format format = o.cache_format();
+  if (c.has_indexer() && format == Format::kE4m3) return scaled_latent_codec(c);
+  return PageCodec::dense(str_cat("mla latent ", format_name(format)), format, c.kv_width(),
                           "pages,page_size,Lkv+Dr");
 }
 
@@ -217,7 +219,7 @@ CacheLayout DeepseekV3::cache_layout() const {
   CacheGroup latent{.name = "latent",
                     .layers = std::vector<int>(static_cast<size_t>(layers)),
                     .rows = options_.page_size,
-                    .codec = latent_codec(options_.cache_format(), config_.kv_width())};
+                    .codec = latent_codec(config_, options_)};
   std::iota(latent.layers.begin(), latent.layers.end(), 0);
   CacheLayout layout{.block_tokens = options_.page_size, .groups = {}};
   std::vector<int> indexed = config_.has_indexer() ? latent.layers : std::vector<int>{};
@@ -233,7 +235,7 @@ namespace {
 Status attend(
     Exec& ex, const LayerContext& m, const DecoderLayer& w, const Batch& batch, Hidden& h) {
   const auto layer = static_cast<size_t>(w.index);
-  const CacheRows latents = batch.rows_of(0, layer);
+  const CacheRows latents = latent_rows(batch, layer);
   if (!w.indexer.present())
     return mla_attend(ex, m.mla, w.attn, batch.attention, latents, h.normed, h.branch);
   return dsa_attend(ex, m.mla, m.dsa, w.attn, w.indexer, batch.attention, latents,
@@ -248,11 +250,13 @@ Status decoder_layer(
   FATHOM_TRY(add_norm(ex, "input_layernorm", h, w.input_norm, m.eps));
   tap(batch.probe, "layer.input", w.index, h.residual);
   FATHOM_TRY(attend(ex, m, w, batch, h));
+  tap(batch.probe, "attn.output", w.index, h.branch);
   h.pending = true;
   FATHOM_TRY(add_norm(ex, "post_attention_layernorm", h, w.post_norm, m.eps));
   Scope mlp_scope(ex.recorder, "mlp");
   FATHOM_TRY(w.is_moe ? moe(ex, m.moe, w.moe, h.normed, h.branch, w.index, batch.probe)
                       : mlp(ex, w.mlp, h.normed, h.branch));
+  tap(batch.probe, "ffn.output", w.index, h.branch);
   h.pending = true;
   return {};
 }

@@ -42,6 +42,37 @@ CacheGroup index_group(const ModelConfig& c, const ModelOptions& o, std::vector<
       .name = "index", .layers = std::move(layers), .rows = o.page_size, .codec = std::move(codec)};
 }
 
+PageCodec scaled_latent_codec(const ModelConfig& c) {
+  const int64_t codes = c.kv_lora_rank;
+  const int64_t scales = codes / kLatentGroup;
+  const int64_t rotary = c.qk_rope_head_dim;
+  return {.name = "mla latent fp8_ds_mla",
+          .plane_bytes = {codes + 4 * scales + 2 * rotary},
+          .fields = {{.name = "values",
+                      .format = Format::kE4m3,
+                      .width = codes,
+                      .axes = "pages,page_size,Lkv"},
+                     {.name = "rope",
+                      .format = Format::kBf16,
+                      .width = rotary,
+                      .axes = "pages,page_size,Dr",
+                      .offset = codes + 4 * scales},
+                     {.name = "scales",
+                      .format = Format::kF32,
+                      .width = scales,
+                      .axes = "pages,page_size,scales",
+                      .offset = codes}}};
+}
+
+CacheRows latent_rows(const Batch& batch, size_t layer) {
+  CacheRows rows = batch.rows_of(0, layer);
+  if (batch.cache[0].num_fields > 1) {
+    rows.rope = batch.cache[0].at(layer, 1);
+    rows.scales = batch.cache[0].at(layer, 2);
+  }
+  return rows;
+}
+
 IndexRows index_rows(const Batch& batch, size_t layer) {
   const GroupRows& group = batch.cache[kIndexGroup];
   return {.keys = group.at(layer),

@@ -255,6 +255,7 @@ Status DeepseekV4::run_layer(Exec& ex,
     FATHOM_TRY(rms_norm(ex, "attn_norm", mix.x, w.attn_norm, mix.x, eps_));
     FATHOM_TRY(compressed_attend(ex, attention_, w.attn, batch.attention,
                                  v4_rows(batch, groups_, w), mix.x, y, batch.probe, w.index));
+    tap(batch.probe, "attn.output", w.index, y);
     FATHOM_TRY(write_streams(ex, mix, y, streams));
   }
   FATHOM_ASSIGN(const StreamMix mix, read_streams(ex, config_, w.hc_ffn, streams));
@@ -262,6 +263,7 @@ Status DeepseekV4::run_layer(Exec& ex,
   {
     Scope experts(ex.recorder, "ffn");
     FATHOM_TRY(moe(ex, moe_, w.moe, mix.x, y, w.index, batch.probe, batch.token_ids));
+    tap(batch.probe, "ffn.output", w.index, y);
   }
   return write_streams(ex, mix, y, streams);
 }

@@ -281,14 +281,120 @@ TEST_F(SparseGolden, QuantisedIndexerChoosesNearlyTheSameKeys) {
   EXPECT_LT(same, all);
 }
 
-INSTANTIATE_TEST_SUITE_P(Micro,
-                         GoldenModel,
-                         testing::Values("micro-v2-lite", "micro-v2", "micro-v3", "micro-v32"),
-                         [](const auto& p) {
-                           std::string name = p.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+// ---- DeepSeek-V4 ----
+
+/// Prompt 3: 300 tokens, a window of 32, 16 chosen rows of 4 tokens, 2 rows of 128.
+class CompressedGolden : public testing::Test {
+ protected:
+  static SequenceStep part(std::span<const int32_t> tokens,
+                           int64_t cached,
+                           std::span<const int32_t> pages,
+                           int32_t slot = 0) {
+    return {.tokens = tokens, .cached = cached, .pages = pages, .slot = slot};
+  }
+
+  std::string dir_ = model_dir("micro-v4");
+  Golden golden_{dir_ + "/golden.safetensors"};
+  std::vector<int32_t> tokens_ = golden_.ints("p3.input_ids");
+  std::vector<int32_t> pages_ = ModelRunner::page_list(0, ModelRunner::kPages);
+};
+
+TEST_F(CompressedGolden, RowsOfEveryTokenAreThoseOfTheReference) {
+  ModelRunner runner(dir_, f32_options());
+  const ModelConfig& config = runner.model().config();
+  const auto topk = static_cast<size_t>(config.index_topk);
+  Taps taps;
+  runner.prefill(tokens_, 0, &taps.probe);
+  int layers = 0;
+  for (int l = 0; l < static_cast<int>(config.num_hidden_layers); ++l) {
+    if (config.compress_ratio(l) != CompressRatio::kSparse) continue;
+    ++layers;
+    // The runner's pages are in order, so a slot is a row; -1 stands last here, first there.
+    auto slots = taps.get<int32_t>(str_cat("indexer.slots.", l));
+    ASSERT_EQ(slots.size(), tokens_.size() * topk);
+    for (size_t t = 0; t < tokens_.size(); ++t)
+      std::ranges::sort(std::span(slots).subspan(t * topk, topk));
+    EXPECT_EQ(slots, golden_.ints(str_cat("indexer.layer", l, ".ids"))) << "layer " << l;
+  }
+  EXPECT_GT(layers, 0);
+}
+
+// A cut leaves rows of 4 and of 128 tokens half pooled, and the window in the middle of its ring.
+TEST_F(CompressedGolden, EveryCutOfThePromptGivesTheSameLogits) {
+  ModelRunner runner(dir_, f32_options());
+  const auto whole = runner.prefill(tokens_).row(static_cast<int64_t>(tokens_.size()) - 1);
+  const std::span all(tokens_);
+  for (size_t cut = 1; cut < tokens_.size(); ++cut) {
+    runner.poison_pages();
+    runner.step({part(all.first(cut), 0, pages_)}, {});
+    const StepResult rest =
+        runner.step({part(all.subspan(cut), static_cast<int64_t>(cut), pages_)}, {});
+    EXPECT_LE(max_difference(rest.row(0), whole), 1e-4f) << "cut at " << cut;
+  }
+}
+
+TEST_F(CompressedGolden, ATokenAtATimeGivesTheLogitsOfThePrompt) {
+  ModelRunner runner(dir_, f32_options());
+  const StepResult whole = runner.prefill(tokens_);
+  runner.poison_pages();
+  float worst = 0;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    const StepResult one = runner.decode(tokens_[i], static_cast<int64_t>(i));
+    worst = std::max(worst, max_difference(one.row(0), whole.row(static_cast<int64_t>(i))));
+  }
+  EXPECT_LE(worst, 1e-4f);
+}
+
+// Two requests in one step, with pages and rings of their own, prefilled and decoded: each gets
+// what it has alone.
+TEST_F(CompressedGolden, NeighboursOfOtherLengthsChangeNothing) {
+  ModelRunner runner(dir_, f32_options());
+  const auto long_pages = ModelRunner::page_list(0, 4);
+  const auto short_pages = ModelRunner::page_list(4, 4);
+  const std::span all(tokens_);
+  const SequenceStep long_prompt = part(all.first(299), 0, long_pages, 2);
+  const SequenceStep short_prompt = part(all.subspan(100, 21), 0, short_pages, 1);
+  const auto long_alone = runner.step({long_prompt}, {}).row(0);
+  const auto short_alone = runner.step({short_prompt}, {}).row(0);
+  runner.poison_pages();
+  const StepResult both = runner.step({long_prompt, short_prompt}, {});
+  EXPECT_LE(max_difference(both.row(0), long_alone), 1e-5f);
+  EXPECT_LE(max_difference(both.row(1), short_alone), 1e-5f);
+
+  const int32_t next = tokens_[20];
+  const SequenceStep long_next = part({&next, 1}, 299, long_pages, 2);
+  const SequenceStep short_next = part({&next, 1}, 21, short_pages, 1);
+  const auto long_decoded = runner.step({}, {long_next}).row(0);
+  const auto short_decoded = runner.step({}, {short_next}).row(0);
+  const StepResult decoded = runner.step({}, {short_next, long_next});
+  EXPECT_LE(max_difference(decoded.row(0), short_decoded), 1e-5f);
+  EXPECT_LE(max_difference(decoded.row(1), long_decoded), 1e-5f);
+}
+
+// A step that is taken back leaves no trace: the rings still hold what lies behind it.
+TEST_F(CompressedGolden, TokensTakenBackChangeNothing) {
+  ModelRunner runner(dir_, f32_options());
+  const std::span all(tokens_);
+  for (const size_t kept : {63u, 126u, 130u, 255u}) {
+    runner.poison_pages();
+    runner.step({part(all.first(kept), 0, pages_)}, {});
+    const auto right = runner.decode(tokens_[kept], static_cast<int64_t>(kept)).row(0);
+    // Eight wrong tokens, then the right one in place of the first of them.
+    runner.step({part(all.first(8), static_cast<int64_t>(kept), pages_)}, {});
+    const auto again = runner.decode(tokens_[kept], static_cast<int64_t>(kept)).row(0);
+    EXPECT_EQ(again, right) << kept << " tokens kept";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Micro,
+    GoldenModel,
+    testing::Values("micro-v2-lite", "micro-v2", "micro-v3", "micro-v32", "micro-v4"),
+    [](const auto& p) {
+      std::string name = p.param;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 }  // namespace
 }  // namespace fathom

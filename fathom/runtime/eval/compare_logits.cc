@@ -22,17 +22,23 @@ Normaliser normaliser_of(std::span<const float> row) {
 }
 
 /// Runs one sequence and keeps its logits, row after row.
-Status run(ForwardSession& session, std::span<const int32_t> ids, std::vector<float>& rows) {
+Status run(ForwardSession& session,
+           std::span<const int32_t> ids,
+           const Probe* probe,
+           std::vector<float>& rows) {
   rows.clear();
   session.reset();
-  return session.prefill(0, ids, LogitRows::kAll, [&](int64_t first, const StepResults& out) {
-    FATHOM_TRY(check_finite_logits(out.logits, first));
-    for (int64_t r = 0; r < out.logits.dim(0); ++r) {
-      const float* row = out.logits.row<float>(r);
-      rows.insert(rows.end(), row, row + out.logits.dim(1));
-    }
-    return Status{};
-  });
+  return session.prefill(
+      0, ids, LogitRows::kAll,
+      [&](int64_t first, const StepResults& out) {
+        FATHOM_TRY(check_finite_logits(out.logits, first));
+        for (int64_t r = 0; r < out.logits.dim(0); ++r) {
+          const float* row = out.logits.row<float>(r);
+          rows.insert(rows.end(), row, row + out.logits.dim(1));
+        }
+        return Status{};
+      },
+      probe);
 }
 
 }  // namespace
@@ -86,16 +92,20 @@ void add_position(std::span<const float> reference,
 Result<LogitComparison> compare_logits(ForwardSession& reference,
                                        ForwardSession& other,
                                        const std::vector<std::vector<int32_t>>& sequences,
-                                       const std::function<void(int64_t, int64_t)>& progress) {
+                                       const std::function<void(int64_t, int64_t)>& progress,
+                                       TapComparison* taps) {
   int64_t total = 0;
   for (const auto& ids : sequences)
     total += static_cast<int64_t>(ids.size());
   LogitComparison result;
   std::vector<float> expected;
   std::vector<float> found;
+  const Probe expecting = taps != nullptr ? taps->reference_probe() : Probe{};
+  const Probe finding = taps != nullptr ? taps->other_probe() : Probe{};
   for (const auto& ids : sequences) {
-    FATHOM_TRY(run(reference, ids, expected));
-    FATHOM_TRY(run(other, ids, found));
+    if (taps != nullptr) taps->next_sequence();
+    FATHOM_TRY(run(reference, ids, taps != nullptr ? &expecting : nullptr, expected));
+    FATHOM_TRY(run(other, ids, taps != nullptr ? &finding : nullptr, found));
     if (expected.size() != found.size()) {
       return invalid_argument(str_cat("the models have vocabularies of ",
                                       static_cast<int64_t>(expected.size() / ids.size()), " and ",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
+#include "fathom/runtime/eval/compare_taps.h"
 #include "fathom/runtime/forward_session.h"
 
 namespace fathom {
@@ -39,10 +40,11 @@ void add_position(std::span<const float> reference,
 /// Runs both sessions over each sequence from its start and compares every position. Both have room
 /// for the longest sequence and for all logits of a pass; they are reset. `progress(done, total)`
 /// counts tokens. Errors: InvalidArgument for vocabularies of unequal size; Numerical for logits
-/// that are not finite; those of the models.
+/// that are not finite; those of the models. With `taps` the blocks of each layer too.
 Result<LogitComparison> compare_logits(ForwardSession& reference,
                                        ForwardSession& other,
                                        const std::vector<std::vector<int32_t>>& sequences,
-                                       const std::function<void(int64_t, int64_t)>& progress);
+                                       const std::function<void(int64_t, int64_t)>& progress,
+                                       TapComparison* taps = nullptr);
 
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "fathom/formats/minifloat.h"
+#include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 #include "fathom/weights/checkpoint/linear_format.h"
 
@@ -90,6 +91,10 @@ double smaller_cosine(double worst, double cosine) {
 void compare_row(std::span<const float> found,
                  std::span<const float> expected,
                  PromptComparison& out) {
+  LogitComparison row;
+  add_position(expected, found, row);
+  out.kl_sum += std::isnan(row.kl_sum) ? std::numeric_limits<double>::infinity() : row.kl_sum;
+  ++out.rows;
   double dot = 0;
   double found_norm = 0;
   double expected_norm = 0;
@@ -154,14 +159,14 @@ Result<Table<int32_t>> read_ids(const Checkpoint& golden,
 }
 
 // Compares tapped tensors of prompt 2 as they come by.
-class TapComparison {
+class GoldenTaps {
  public:
-  TapComparison(const Checkpoint& golden, VectorComparison& out, int64_t num_layers)
+  GoldenTaps(const Checkpoint& golden, VectorComparison& out, int64_t num_layers)
       : golden_(golden), out_(out), num_layers_(num_layers) {}
 
   Probe probe() {
     return {.tap = [](void* self, std::string_view name, int layer,
-                      const View& v) { static_cast<TapComparison*>(self)->take(name, layer, v); },
+                      const View& v) { static_cast<GoldenTaps*>(self)->take(name, layer, v); },
             .self = this};
   }
 
@@ -366,6 +371,16 @@ double VectorComparison::min_cosine() const {
   return worst;
 }
 
+double VectorComparison::mean_kl() const {
+  double sum = 0;
+  int64_t rows = 0;
+  for (const auto& p : prompts) {
+    sum += p.kl_sum;
+    rows += p.rows;
+  }
+  return rows > 0 ? sum / static_cast<double>(rows) : 0.0;
+}
+
 double VectorComparison::top1_share() const {
   int64_t same = 0;
   int64_t all = 0;
@@ -374,6 +389,23 @@ double VectorComparison::top1_share() const {
     all += p.positions;
   }
   return all > 0 ? static_cast<double>(same) / static_cast<double>(all) : 0.0;
+}
+
+bool runs_in_float32(const Model& model) {
+  const ModelConfig& c = model.config();
+  const ModelOptions& o = model.options();
+  const bool indexer = c.is_v4() || c.has_indexer();
+  return o.activations == Format::kF32 && o.cache_format() == Format::kF32 &&
+         (!indexer || o.index_format(c) == Format::kF32);
+}
+
+VectorBudget vector_budget(const Model& model) {
+  const ModelConfig& c = model.config();
+  if (!c.is_v4() && !c.has_indexer()) return {};
+  // Rows of the cache with four bits a channel: docs/numerics.md.
+  if (model.options().cache_format() == Format::kNvfp4)
+    return {.min_cosine = 0, .max_kl = 2e-2, .min_top1_share = 0.9};
+  return {.min_cosine = 0, .max_kl = 3e-3, .min_top1_share = 0.96};
 }
 
 std::vector<std::string> check_vectors(const VectorComparison& c,
@@ -389,10 +421,14 @@ std::vector<std::string> check_vectors(const VectorComparison& c,
     if (!(c.cosine() >= budget.min_cosine)) {
       missed.push_back(str_cat("cosine ", c.cosine(), " is below ", budget.min_cosine));
     }
+    if (!(c.mean_kl() <= budget.max_kl)) {
+      missed.push_back(
+          str_cat("mean KL ", c.mean_kl(), " nats exceeds ", budget.max_kl, " (--max-kl)"));
+    }
     if (c.top1_share() < budget.min_top1_share) {
       missed.push_back(str_cat("first choices agree in ", 100 * c.top1_share(),
                                " % of the positions, expected ", 100 * budget.min_top1_share,
-                               " %"));
+                               " % (--min-top1)"));
     }
     return missed;
   }
@@ -420,7 +456,7 @@ Result<VectorComparison> compare_vectors(const Model& model,
   FATHOM_ASSIGN(const Checkpoint golden, Checkpoint::open_file(golden_file));
   const int64_t vocabulary = model.config().vocab_size;
   VectorComparison out;
-  TapComparison taps(golden, out, model.config().num_hidden_layers);
+  GoldenTaps taps(golden, out, model.config().num_hidden_layers);
   const Probe probe = taps.probe();
   for (int64_t k = 0; golden.find(str_cat("p", k, ".input_ids")) != nullptr; ++k) {
     const std::string prefix = str_cat("p", k);

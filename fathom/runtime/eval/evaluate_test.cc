@@ -60,10 +60,25 @@ TEST(CompareVectors, NaNOfTheModelIsTheLargestDifferenceThereIs) {
   EXPECT_EQ(c.max_abs_hidden, INFINITY);
   EXPECT_EQ(c.max_abs_logit(), INFINITY);
   EXPECT_EQ(c.min_cosine(), -1.0);
+  EXPECT_EQ(c.mean_kl(), INFINITY);
   EXPECT_THAT(check_vectors(c, {}, true), Contains("the hidden states are not finite"));
   EXPECT_THAT(check_vectors(c, {}, true),
               Contains("p0: largest logit difference inf exceeds 0.002"));
   EXPECT_THAT(check_vectors(c, {}, false), Contains("cosine nan is below 0.9995"));
+}
+
+TEST(CheckVectors, JudgesQuantisedRunsOfSparseModelsByKlAndFirstChoices) {
+  const VectorBudget budget{.min_cosine = 0, .max_kl = 1e-3, .min_top1_share = 0.96};
+  VectorComparison c;
+  c.prompts.push_back({.name = "p0", .kl_sum = 4e-3, .rows = 4, .same_top1 = 96, .positions = 100});
+
+  EXPECT_THAT(check_vectors(c, budget, false), IsEmpty());
+  c.prompts[0].kl_sum = 4.1e-3;
+  c.prompts[0].same_top1 = 95;
+  EXPECT_THAT(check_vectors(c, budget, false),
+              ElementsAre("mean KL 0.001025 nats exceeds 0.001 (--max-kl)",
+                          "first choices agree in 95 % of the positions, expected 96 % "
+                          "(--min-top1)"));
 }
 
 // One token whose logits are not stored may be the one that is wrong.

@@ -30,6 +30,15 @@ std::string stem_of(const std::string& weight_name) {
                                         : weight_name;
 }
 
+// Whether a weight is called as in DeepSeek-V4's release, whose scales are X.scale.
+bool has_release_name(const std::string& weight_name) {
+  return weight_name.starts_with("layers.") || weight_name.starts_with("mtp.");
+}
+
+std::string release_scale(const std::string& weight_name) {
+  return stem_of(weight_name) + ".scale";
+}
+
 QuantError error_of(const std::vector<float>& w, const std::vector<float>& decoded) {
   QuantError e;
   for (size_t i = 0; i < w.size(); ++i) {
@@ -63,32 +72,41 @@ QuantizedMatrix to_mxfp4(const std::vector<float>& w,
                          const std::string& name) {
   std::vector<uint8_t> packed(w.size() / 2);
   std::vector<Ue8m0> scales(static_cast<size_t>(n * (k / kMxfp4Block)));
-  mxfp4_quantize(w.data(), n, k, Mxfp4Rule::kOcpFloor, packed.data(), scales.data());
+  mxfp4_quantize(w.data(), n, k, Mxfp4Rule::kCeil, packed.data(), scales.data());
   std::vector<float> decoded(w.size());
   mxfp4_dequantize(packed.data(), scales.data(), n, k, decoded.data());
   QuantizedMatrix q;
   q.error = error_of(w, decoded);
-  q.tensors.push_back(stored(name, Format::kU8, {n, k / 2}, packed));
-  q.tensors.push_back(stored(name + "_scale", Format::kUe8m0, {n, k / kMxfp4Block}, scales));
+  const bool release = has_release_name(name);
+  q.tensors.push_back(stored(name, release ? Format::kI8 : Format::kU8, {n, k / 2}, packed));
+  q.tensors.push_back(stored(release ? release_scale(name) : name + "_scale", Format::kUe8m0,
+                             {n, k / kMxfp4Block}, scales));
   return q;
 }
 
-Result<QuantizedMatrix> to_fp8_block(const std::vector<float>& w,
-                                     int64_t n,
-                                     int64_t k,
-                                     const std::string& name) {
+Result<QuantizedMatrix> to_fp8_block(
+    const std::vector<float>& w, int64_t n, int64_t k, Format format, const std::string& name) {
+  using Rounding = Fp8QuantOptions::Rounding;
+  const bool powers = format == Format::kFp8BlockUe8m0;
   const int64_t blocks_n = ceil_div(n, kFp8Block);
   const int64_t blocks_k = ceil_div(k, kFp8Block);
   std::vector<E4m3> codes(w.size());
   std::vector<float> scales(static_cast<size_t>(blocks_n * blocks_k));
-  FATHOM_TRY(fp8_quantize_blocks(w.data(), n, k, Fp8QuantOptions::Rounding::kNone, codes.data(),
-                                 scales.data()));
+  FATHOM_TRY(fp8_quantize_blocks(w.data(), n, k, powers ? Rounding::kPowerOfTwoUp : Rounding::kNone,
+                                 codes.data(), scales.data()));
   std::vector<float> decoded(w.size());
   fp8_dequantize_blocks(codes.data(), scales.data(), n, k, decoded.data());
   QuantizedMatrix q;
   q.error = error_of(w, decoded);
   q.tensors.push_back(stored(name, Format::kE4m3, {n, k}, codes));
-  q.tensors.push_back(stored(name + "_scale_inv", Format::kF32, {blocks_n, blocks_k}, scales));
+  if (!powers) {
+    q.tensors.push_back(stored(name + "_scale_inv", Format::kF32, {blocks_n, blocks_k}, scales));
+    return q;
+  }
+  std::vector<Ue8m0> exponents(scales.size());
+  FATHOM_TRY(fp8_scales_to_ue8m0(scales, exponents));
+  q.tensors.push_back(stored(has_release_name(name) ? release_scale(name) : name + "_scale_inv",
+                             Format::kUe8m0, {blocks_n, blocks_k}, exponents));
   return q;
 }
 
@@ -124,6 +142,10 @@ QuantizedMatrix to_bf16(const std::vector<float>& w,
   return q;
 }
 
+bool is_fp8_block(Format format) {
+  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
+}
+
 Status check_block(int64_t k, int64_t block, Format format, const std::string& name) {
   if (k % block == 0) return {};
   return unsupported(str_cat(name, ": ", k, " columns are no multiple of ", block, ", which ",
@@ -144,7 +166,7 @@ void QuantError::add(const QuantError& other) {
 
 bool can_write_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32 || format == Format::kNvfp4 ||
-         format == Format::kMxfp4 || format == Format::kFp8Block || format == Format::kInt8Channel;
+         format == Format::kMxfp4 || is_fp8_block(format) || format == Format::kInt8Channel;
 }
 
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name) {
@@ -176,7 +198,7 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
     FATHOM_TRY(check_block(k, kMxfp4Block, format, weight_name));
     return to_mxfp4(w, n, k, name);
   }
-  if (format == Format::kFp8Block) return to_fp8_block(w, n, k, name);
+  if (is_fp8_block(format)) return to_fp8_block(w, n, k, format, name);
   if (format == Format::kInt8Channel) return to_int8(w, n, k, name);
   if (format == Format::kBf16) return to_bf16(w, n, k, name);
   if (format == Format::kF32) {
@@ -185,7 +207,7 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
     return q;
   }
   return unsupported(str_cat(weight_name, ": cannot write format ", format_name(format),
-                             "; known are nvfp4, mxfp4, fp8_block, int8_channel, bf16 and f32"));
+                             "; known are ", kWritableFormats));
 }
 
 Result<std::vector<StoredTensor>> plan_quantised_matrix(const std::string& weight_name,
@@ -198,7 +220,8 @@ Result<std::vector<StoredTensor>> plan_quantised_matrix(const std::string& weigh
   for (StoredTensor& t : one.tensors) {
     t.bytes.clear();
     if (t.shape.empty()) continue;
-    t.shape[0] = t.name.ends_with("_scale_inv") ? ceil_div(n, kFp8Block) : n;
+    const bool blocks = is_fp8_block(format) && t.dtype != Format::kE4m3;
+    t.shape[0] = blocks ? ceil_div(n, kFp8Block) : n;
   }
   return std::move(one.tensors);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fathom/base/status.h"
@@ -36,8 +37,12 @@ struct QuantizedMatrix {
 };
 
 /// True for the formats that quantize_matrix writes: bf16, f32, nvfp4, mxfp4, fp8_block,
-/// int8_channel.
+/// fp8_block_ue8m0, int8_channel.
 bool can_write_format(Format format);
+
+/// Those formats, for messages.
+inline constexpr std::string_view kWritableFormats =
+    "nvfp4, mxfp4, fp8_block, fp8_block_ue8m0, int8_channel, bf16 and f32";
 
 /// Largest |w|. Errors: Corrupt for NaN and infinities, naming the first index.
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name);
@@ -45,10 +50,15 @@ Result<float> matrix_amax(const std::vector<float>& w, const std::string& name);
 /// Quantises w [n, k] (row-major) and names its tensors as published checkpoints do
 /// (DeepSeek-V3's fp8_block, ModelOpt's nvfp4); `weight_name` ends in ".weight":
 ///
-///   nvfp4      X.weight U8 [N,K/2], X.weight_scale E4M3 [N,K/16], X.weight_scale_2 F32 []
-///   mxfp4      X.weight U8 [N,K/2], X.weight_scale UE8M0 [N,K/32]
-///   fp8_block  X.weight E4M3 [N,K], X.weight_scale_inv F32 [N/128, K/128]
-///   int8       X.weight I8 [N,K], X.weight_scale F32 [N,1]
+///   nvfp4            X.weight U8 [N,K/2], X.weight_scale E4M3 [N,K/16], X.weight_scale_2 F32 []
+///   mxfp4            X.weight U8 [N,K/2], X.weight_scale UE8M0 [N,K/32]
+///   fp8_block        X.weight E4M3 [N,K], X.weight_scale_inv F32 [N/128, K/128]
+///   fp8_block_ue8m0  X.weight E4M3 [N,K], X.weight_scale_inv UE8M0 [N/128, K/128]
+///   int8             X.weight I8 [N,K], X.weight_scale F32 [N,1]
+///
+/// DeepSeek-V4's own names ("layers.3.attn.wq_a.weight") get the layout of its release: mxfp4 is
+/// I8 [N,K/2] with X.scale, fp8_block_ue8m0 has X.scale. Exponents of mxfp4 are the least that clip
+/// nothing (Mxfp4Rule::kCeil).
 ///
 /// `shared_amax` replaces the matrix's own largest value in the NVFP4 global scale: gate and up are
 /// fused by engines and share it. Errors: Unsupported when K is no multiple of the format's block.

@@ -1,7 +1,6 @@
 #include "fathom/weights/export/quantizer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
@@ -11,10 +10,11 @@
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/json.h"
-#include "fathom/text/json_writer.h"
 #include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/checkpoint_writer.h"
+#include "fathom/weights/export/quant_declaration.h"
+#include "fathom/weights/stored_tensors.h"
 
 namespace fathom {
 namespace {
@@ -65,17 +65,6 @@ std::string pattern_hint(const std::string& pattern, const std::vector<std::stri
   return str_cat(", expected a pattern of modules such as ", quoted(example));
 }
 
-// gate_proj for up_proj and the other way round; empty for other weights.
-std::string fused_partner(const std::string& weight) {
-  for (const auto& [own, other] :
-       {std::pair{".gate_proj.", ".up_proj."}, std::pair{".up_proj.", ".gate_proj."}}) {
-    if (const size_t at = weight.find(own); at != std::string::npos) {
-      return weight.substr(0, at) + other + weight.substr(at + std::strlen(own));
-    }
-  }
-  return {};
-}
-
 class Quantizer {
  public:
   Quantizer(const Checkpoint& source, const QuantizeOptions& options)
@@ -119,10 +108,14 @@ class Quantizer {
                              ", expected an integer from 1 to ", kMaxLayers));
     }
     num_layers_ = layers->as_int();
+    const Json* type = config.find("model_type");
+    is_v4_ = type != nullptr && type->is_string() && type->as_string() == "deepseek_v4";
     return {};
   }
 
-  bool is_draft(std::string_view name) const { return layer_of(name) >= num_layers_; }
+  bool is_draft(std::string_view name) const {
+    return layer_number(name, num_layers_) >= num_layers_;
+  }
 
   // A pattern that keeps nothing is a mistake: what was to stay would be quantised.
   Status check_ignore() const {
@@ -158,23 +151,46 @@ class Quantizer {
         if (scale != nullptr) replaced.insert(scale->entry.name);
       }
     }
-    std::vector<std::string> excluded;
+    std::vector<ModuleFormat> modules;
     for (const TensorRef& t : source_.tensors()) {
       const std::string& name = t.entry.name;
       if (replaced.contains(name) || (!options_.keep_draft && is_draft(name))) continue;
       if (selected(name)) {
         FATHOM_TRY(plan_quantised(name));
+        note_module(name, options_.format, modules);
         continue;
       }
       plan_.push_back(t.entry);
       jobs_.push_back({.copy = &t, .weight = {}, .part = 0});
       ++report_.copied_tensors;
       if (name.ends_with(".weight") && t.entry.shape.size() == 2)
-        excluded.push_back(module_of(name));
+        FATHOM_TRY(note_kept(name, modules));
     }
-    declaration_ = declare_quantization(options_.format, excluded, options_.tool_version);
+    declaration_ = declare_quantization(modules, options_.tool_version);
     for (const TensorEntry& t : plan_) {
       total_bytes_ += tensor_bytes(t.dtype, t.shape).value_or(0);
+    }
+    return {};
+  }
+
+  void note_module(const std::string& weight, Format format, std::vector<ModuleFormat>& modules) {
+    modules.push_back({module_of(weight), format});
+    if (in_quant_scope(weight, QuantScope::kExperts)) expert_format_ = format;
+  }
+
+  // A matrix that stays as it is.
+  Status note_kept(const std::string& weight, std::vector<ModuleFormat>& modules) {
+    FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
+    note_module(weight, stored.format, modules);
+    return {};
+  }
+
+  // What V4's config.json calls the experts' format; empty for formats that it has no word for.
+  std::string_view expert_dtype() const {
+    if (!is_v4_) return {};
+    if (expert_format_ == Format::kMxfp4) return "fp4";
+    if (expert_format_ == Format::kFp8Block || expert_format_ == Format::kFp8BlockUe8m0) {
+      return "fp8";
     }
     return {};
   }
@@ -310,7 +326,7 @@ class Quantizer {
 
   Status collect_side_files(CheckpointWriterOptions& writer) const {
     FATHOM_ASSIGN(std::string config, rewrite_config(config_text_, declaration_.quantization_config,
-                                                     options_.keep_draft));
+                                                     options_.keep_draft, expert_dtype()));
     writer.side_files.emplace_back("config.json", std::move(config));
     if (!declaration_.sidecar.empty()) {
       writer.side_files.emplace_back("hf_quant_config.json", declaration_.sidecar);
@@ -331,9 +347,11 @@ class Quantizer {
   const QuantizeOptions& options_;
   std::string config_text_;
   int64_t num_layers_ = 0;
+  bool is_v4_ = false;
   TensorPlan plan_;
   std::vector<Job> jobs_;
   QuantDeclaration declaration_;
+  Format expert_format_ = Format::kNone;
   QuantizedMatrix cached_;
   std::string cached_weight_;
   std::unordered_set<std::string> measured_;  // weights that stand in the report
@@ -344,104 +362,12 @@ class Quantizer {
 
 }  // namespace
 
-Result<QuantScope> parse_quant_scope(std::string_view name) {
-  if (name == "experts") return QuantScope::kExperts;
-  if (name == "mlp-o") return QuantScope::kMlpO;
-  if (name == "all-linear") return QuantScope::kAllLinear;
-  return invalid_argument(
-      str_cat("--scope is '", name, "'; known are experts, mlp-o and all-linear"));
-}
-
-int64_t layer_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return -1;
-  int64_t layer = -1;
-  const char* begin = name.data() + kPrefix.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
-  const bool whole = error == std::errc{} && end != name.data() + name.size() && *end == '.';
-  return whole ? layer : -1;
-}
-
-bool in_quant_scope(std::string_view name, QuantScope scope) {
-  if (layer_of(name) < 0) return false;
-  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  const auto has = [&](std::string_view text) { return name.find(text) != std::string_view::npos; };
-  const bool mlp = has(".mlp.") && (ends(".gate_proj.weight") || ends(".up_proj.weight") ||
-                                    ends(".down_proj.weight"));
-  if (scope == QuantScope::kExperts) return mlp && has(".mlp.experts.");
-  if (mlp || ends(".self_attn.o_proj.weight")) return true;
-  if (scope == QuantScope::kMlpO) return false;
-  return has(".self_attn.") &&
-         (ends(".q_proj.weight") || ends(".q_a_proj.weight") || ends(".q_b_proj.weight") ||
-          ends(".kv_a_proj_with_mqa.weight") || ends(".kv_b_proj.weight"));
-}
-
-QuantDeclaration declare_quantization(Format format,
-                                      const std::vector<std::string>& excluded,
-                                      std::string_view tool_version) {
-  const auto string_list = [](const std::vector<std::string>& names) {
-    std::vector<Json> items;
-    for (const std::string& name : names)
-      items.push_back(Json::string(name));
-    return Json::array(std::move(items));
-  };
-  const auto text = [](std::vector<JsonMember> members) {
-    return dump_json(Json::object(std::move(members)), JsonStyle::kIndented);
-  };
-  QuantDeclaration out;
-  if (format == Format::kNvfp4) {
-    out.quantization_config = text({{"quant_method", Json::string("modelopt")},
-                                    {"quant_algo", Json::string("NVFP4")},
-                                    {"group_size", Json::integer(16)},
-                                    {"ignore", string_list(excluded)}});
-    out.sidecar =
-        text({{"producer", Json::object({{"name", Json::string("fathom")},
-                                         {"version", Json::string(std::string(tool_version))}})},
-              {"quantization", Json::object({{"quant_algo", Json::string("NVFP4")},
-                                             {"kv_cache_quant_algo", Json{}},
-                                             {"group_size", Json::integer(16)},
-                                             {"exclude_modules", string_list(excluded)}})}}) +
-        "\n";
-  } else if (format == Format::kFp8Block) {
-    out.quantization_config =
-        text({{"quant_method", Json::string("fp8")},
-              {"fmt", Json::string("e4m3")},
-              {"activation_scheme", Json::string("dynamic")},
-              {"weight_block_size", Json::array({Json::integer(128), Json::integer(128)})}});
-  } else if (format == Format::kMxfp4) {
-    out.quantization_config = text({{"quant_method", Json::string("mxfp4")},
-                                    {"modules_to_not_convert", string_list(excluded)}});
-  } else if (format == Format::kInt8Channel) {
-    out.quantization_config = text(
-        {{"quant_method", Json::string("w8a8_int8")}, {"ignored_layers", string_list(excluded)}});
-  }
-  return out;
-}
-
-Result<std::string> rewrite_config(std::string_view config_text,
-                                   std::string_view quantization_config,
-                                   bool keep_draft) {
-  FATHOM_ASSIGN(Json config, parse_json(config_text, kConfigLimits, "config.json"));
-  if (!config.is_object()) return corrupt("config.json: expected an object");
-  auto& members = config.members();
-  std::erase_if(members, [](const JsonMember& m) { return m.first == "quantization_config"; });
-  for (JsonMember& m : members) {
-    if (m.first == "num_nextn_predict_layers" && !keep_draft) m.second = Json::integer(0);
-  }
-  if (!quantization_config.empty()) {
-    FATHOM_ASSIGN(Json declared,
-                  parse_json(quantization_config, JsonLimits{}, "quantization_config"));
-    members.emplace_back("quantization_config", std::move(declared));
-  }
-  return dump_json(config, JsonStyle::kIndented) + "\n";
-}
-
 Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options) {
   if (!can_write_format(options.format)) {
     return unsupported(str_cat("quantize cannot write ", format_name(options.format),
-                               "; known are nvfp4, mxfp4, fp8_block, int8_channel, bf16 and f32"));
+                               "; known are ", kWritableFormats));
   }
   return Quantizer(source, options).run(target_directory);
 }

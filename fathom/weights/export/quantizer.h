@@ -11,18 +11,10 @@
 #include "fathom/base/status.h"
 #include "fathom/formats/format.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
+#include "fathom/weights/export/quant_scope.h"
 #include "fathom/weights/export/quantize_tensor.h"
 
 namespace fathom {
-
-/// Which linears are quantised. Embeddings, the head, norms and the router never are.
-enum class QuantScope {
-  kExperts,    ///< routed experts
-  kMlpO,       ///< all MLPs, experts and o_proj, as in R1-NVFP4-v2
-  kAllLinear,  ///< the projections of attention as well
-};
-
-Result<QuantScope> parse_quant_scope(std::string_view name);
 
 struct QuantizeOptions {
   Format format = Format::kNvfp4;
@@ -54,12 +46,6 @@ struct QuantizeReport {
   int64_t reused_shards = 0;  ///< of an earlier run with the same source and options
 };
 
-/// True if the scope takes this weight of a DeepSeek V2 or V3 checkpoint, by its name.
-bool in_quant_scope(std::string_view weight_name, QuantScope scope);
-
-/// The number of the decoder layer in "model.layers.12.mlp...", or -1.
-int64_t layer_of(std::string_view tensor_name);
-
 /// Quantises `source` into `target_directory`. config.json gets the quantization_config of the
 /// format, and hf_quant_config.json beside it for NVFP4; tokenizer and generation config are
 /// copied. An earlier write is resumed if the config, the places of the tensors, and sizes and
@@ -71,22 +57,5 @@ int64_t layer_of(std::string_view tensor_name);
 Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options);
-
-/// The keys that `format` adds to config.json and the text of hf_quant_config.json (empty for
-/// formats that have none). `excluded` lists modules that stay unquantised.
-struct QuantDeclaration {
-  std::string quantization_config;  ///< JSON text, empty for dense formats
-  std::string sidecar;
-};
-
-QuantDeclaration declare_quantization(Format format,
-                                      const std::vector<std::string>& excluded,
-                                      std::string_view tool_version);
-
-/// config.json with its quantization_config replaced (or removed, if empty) and, without draft
-/// layers, num_nextn_predict_layers set to 0. Other keys keep their order.
-Result<std::string> rewrite_config(std::string_view config_text,
-                                   std::string_view quantization_config,
-                                   bool keep_draft);
 
 }  // namespace fathom

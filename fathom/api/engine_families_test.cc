@@ -1,0 +1,143 @@
+// What an engine promises of its requests, for models whose caches are of several kinds.
+#include <algorithm>
+
+#include "tests/support/cpu_kernels.h"
+#include "tests/support/engine_traces.h"
+#include "tests/support/model_runner.h"
+
+namespace fathom {
+namespace {
+
+struct Family {
+  const char* model;
+  int64_t block_size;    ///< rows of a page
+  int64_t block_tokens;  ///< of a prefix hit
+};
+
+class EngineFamilies : public testing::TestWithParam<Family> {
+ protected:
+  const Family& family_ = GetParam();
+  std::string directory_ = str_cat(FATHOM_SOURCE_DIR "/tests/golden/", family_.model);
+  std::vector<int32_t> tokens_ = Golden(directory_ + "/golden.safetensors").ints("p3.input_ids");
+
+  EngineOptions options() const {
+    EngineOptions o;
+    o.model = directory_;
+    o.threads = 2;
+    o.pin_threads = false;
+    o.block_size = family_.block_size;
+    o.attention_key_chunk = 64;
+    o.max_model_len = 512;
+    o.max_num_batched_tokens = 128;
+    o.max_num_seqs = 4;
+    o.batch_invariant = true;
+    return o;
+  }
+
+  std::vector<int32_t> prompt(int64_t length, int64_t first) const {
+    std::vector<int32_t> ids = tokens_;
+    std::rotate(ids.begin(), ids.begin() + first, ids.end());
+    ids.resize(static_cast<size_t>(length));
+    return ids;
+  }
+};
+
+TEST_P(EngineFamilies, ChunksPrefixHitsAndThreadsAreInvisible) {
+  const auto ids = prompt(300, 11);
+  const SamplingParams params = greedy(12);
+  const Trace expected = run_alone(*load(options()), ids, params);
+  for (int64_t chunk : {1, 7, 33, 100}) {
+    EngineOptions o = options();
+    o.prefill_chunk = chunk;
+    EXPECT_EQ(run_alone(*load(o), ids, params), expected) << "chunk " << chunk;
+  }
+  EngineOptions one = options();
+  one.threads = 1;
+  EXPECT_EQ(run_alone(*load(one), ids, params), expected);
+
+  const auto engine = load(options());
+  for (int64_t length : {140, 270, 300}) {
+    (void)run_alone(*engine, std::span(ids).first(static_cast<size_t>(length)), greedy(1));
+    const Trace hit = run_alone(*engine, ids, params);
+    const int64_t blocks = (length - 1) / family_.block_tokens;
+    EXPECT_GE(hit.cached, blocks * family_.block_tokens) << "prefix of " << length;
+    EXPECT_EQ(hit, expected) << "prefix of " << length;
+  }
+  EXPECT_GT(engine->stats().prefix.hit_tokens, 0);
+}
+
+TEST_P(EngineFamilies, NeighboursNeverChangeABit) {
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<SamplingParams> params;
+  for (int32_t i = 0; i < 8; ++i) {
+    prompts.push_back(prompt(1 + 37 * i, 17 * i));
+    params.push_back(greedy(5 + 3 * i));
+    if (i % 2 == 1) {
+      params.back().temperature = 0.8f;
+      params.back().seed = 7;
+    }
+  }
+  const auto together = load(options());
+  std::vector<Trace> traces(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request r;
+    r.prompt = prompts[i];
+    r.sampling = params[i];
+    r.on_token = tracer(traces[i]);
+    ASSERT_TRUE(together->submit(std::move(r)).ok());
+    ASSERT_TRUE(together->step().ok());
+  }
+  while (!together->idle())
+    ASSERT_TRUE(together->step().ok());
+
+  const auto alone = load(options());
+  for (size_t i = 0; i < prompts.size(); ++i)
+    EXPECT_EQ(traces[i], run_alone(*alone, prompts[i], params[i])) << "request " << i;
+}
+
+// A request that is put aside loses its pages, its rings and its states, and comes back the same.
+TEST_P(EngineFamilies, PreemptionLeavesNoTrace) {
+  EngineOptions o = options();
+  o.prefix_cache = false;
+  o.max_model_len = 384;
+  const auto roomy = load(o);
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<Trace> expected;
+  for (int32_t i = 0; i < 4; ++i) {
+    prompts.push_back(prompt(120, 40 * i));
+    expected.push_back(run_alone(*roomy, prompts.back(), greedy(60)));
+  }
+  CoreSettings settings = roomy->core().settings();
+  // Room for two of the four when they have grown.
+  settings.plan.num_blocks = 2 * (180 + family_.block_tokens - 1) / family_.block_tokens + 1;
+  MonotonicClock clock;
+  ThreadPool pool(2, PinThreads::kNo);
+  auto core = EngineCore::create(settings, roomy->model(),
+                                 {.pool = &pool, .cpu_kernels = &cpu_kernels()}, nullptr, clock);
+  ASSERT_TRUE(core.ok()) << core.status().message();
+  std::vector<Trace> traces(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request r;
+    r.prompt = prompts[i];
+    r.sampling = greedy(60);
+    r.on_token = tracer(traces[i]);
+    ASSERT_TRUE((*core)->submit(std::move(r)).ok());
+  }
+  while (!(*core)->idle())
+    ASSERT_TRUE((*core)->step().ok());
+  EXPECT_GT((*core)->stats().scheduler.num_preemptions, 0);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    EXPECT_EQ(traces[i], expected[i]) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Micro,
+                         EngineFamilies,
+                         testing::Values(Family{"micro-v32", 16, 16}, Family{"micro-v4", 32, 128}),
+                         [](const auto& p) {
+                           std::string name = p.param.model;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace fathom
