@@ -53,6 +53,29 @@ Result<Subject> open_subject(const Flags& flags, const EngineOptions& given) {
   return subject;
 }
 
+// "2 of a window alone, 21 with chosen rows of 4 tokens, 20 with every row of 128".
+std::string describe_ratios(const ModelConfig& c) {
+  const auto count = [&](CompressRatio ratio) {
+    return std::count(c.compress_ratios.begin(), c.compress_ratios.begin() + c.num_hidden_layers,
+                      ratio);
+  };
+  return str_cat(count(CompressRatio::kNone), " with a window alone, ",
+                 count(CompressRatio::kSparse), " with chosen rows of 4 tokens, ",
+                 count(CompressRatio::kHeavy), " with every row of 128");
+}
+
+void add_compressed_attention(const ModelConfig& c, MarkdownTable& table) {
+  table.add({"attention", str_cat(c.num_attention_heads, " heads on a row of ", c.qk_nope_head_dim,
+                                  "+", c.qk_rope_head_dim, ", query latent ", c.q_lora_rank,
+                                  ", output in ", c.o_groups, " groups of rank ", c.o_lora_rank,
+                                  ", window ", c.sliding_window)});
+  table.add({"layers by rows", describe_ratios(c)});
+  table.add({"indexer", str_cat(c.index_n_heads, " heads of ", c.index_head_dim, ", best ",
+                                c.index_topk, " rows")});
+  table.add(
+      {"residual streams", str_cat(c.hc_mult, ", ", c.hc_sinkhorn_iters, " Sinkhorn rounds")});
+}
+
 std::string describe_attention(const ModelConfig& c) {
   return str_cat(c.num_attention_heads, " heads of ", c.qk_nope_head_dim, "+", c.qk_rope_head_dim,
                  " (values ", c.v_head_dim, "), query latent ",
@@ -74,12 +97,23 @@ void print_model(const Subject& subject) {
                                    ? str_cat(", and ", c.num_nextn_predict_layers, " draft")
                                    : std::string{})});
   table.add({"hidden size", str_cat(c.hidden_size)});
-  table.add({"attention (MLA)", describe_attention(c)});
-  table.add({"dense MLP", str_cat("width ", c.intermediate_size)});
+  if (c.is_v4()) {
+    add_compressed_attention(c, table);
+  } else {
+    table.add({"attention (MLA)", describe_attention(c)});
+    if (c.has_indexer()) {
+      table.add({"indexer", str_cat(c.index_n_heads, " heads of ", c.index_head_dim, ", best ",
+                                    c.index_topk, " keys")});
+    }
+    table.add({"dense MLP", str_cat("width ", c.intermediate_size)});
+  }
   if (c.n_routed_experts > 0) {
-    table.add({"experts", str_cat(c.n_routed_experts, " of width ", c.moe_intermediate_size, ", ",
-                                  c.num_experts_per_tok, " a token, ", c.n_shared_experts,
-                                  " shared; groups ", c.n_group, ", ", c.topk_group, " kept")});
+    table.add(
+        {"experts",
+         str_cat(c.n_routed_experts, " of width ", c.moe_intermediate_size, ", ",
+                 c.num_experts_per_tok, " a token, ", c.n_shared_experts, " shared; ",
+                 c.is_v4() ? str_cat("layers before ", c.num_hash_layers, " choose by token id")
+                           : str_cat("groups ", c.n_group, ", ", c.topk_group, " kept"))});
   }
   table.add({"vocabulary", str_cat(c.vocab_size)});
   table.add({"context", str_cat(c.max_position_embeddings, " tokens")});

@@ -202,6 +202,69 @@ Result<std::string> weights_table(const Model& model) {
   return table.str();
 }
 
+namespace {
+
+// 4k, 128k, 1M and what is planned for, as far as the model goes.
+std::vector<int64_t> contexts_up_to(int64_t longest) {
+  std::vector<int64_t> out;
+  for (const int64_t length : {int64_t{1} << 12, int64_t{1} << 17, int64_t{1} << 20})
+    if (length < longest) out.push_back(length);
+  out.push_back(longest);
+  return out;
+}
+
+// What the steps of sequences of at most `length` tokens take.
+Result<MemoryNeeds> step_needs(const Model& model,
+                               const PlanOptions& options,
+                               int64_t chunk,
+                               int64_t length) {
+  return step_memory(
+      model, {.max_num_seqs = options.max_num_seqs,
+              .max_num_batched_tokens = std::max(std::min(chunk, length), options.max_num_seqs),
+              .max_model_len = length,
+              .num_ids = model.config().vocab_size,
+              .num_threads = options.threads,
+              .kernels = options.kernels});
+}
+
+// One sequence by its length: each region, and all of them.
+Result<std::string> context_table(const Model& model,
+                                  const PlanOptions& options,
+                                  int64_t chunk,
+                                  const std::vector<int64_t>& lengths) {
+  const CacheLayout cache = model.cache_layout();
+  std::vector<std::string> header{"one sequence of"};
+  std::vector<MemoryNeeds> needs;
+  for (const int64_t length : lengths) {
+    header.push_back(str_cat(length, " tokens"));
+    FATHOM_ASSIGN(needs.emplace_back(), step_needs(model, options, chunk, length));
+  }
+  MarkdownTable table(std::move(header));
+  std::vector<int64_t> sums(lengths.size(), 0);
+  const auto add = [&](std::string name, auto&& bytes) {
+    std::vector<std::string> row{std::move(name)};
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const int64_t value = bytes(i);
+      sums[i] += value;
+      row.push_back(format_bytes(value));
+    }
+    table.add(std::move(row));
+  };
+  add("weights", [&](size_t) { return model.weights().bytes(); });
+  add("activations", [&](size_t i) { return needs[i].activation_bytes; });
+  add("scratch", [&](size_t i) { return needs[i].scratch_bytes; });
+  for (const CacheGroup& group : cache.groups) {
+    add(str_cat("cache of ", group.name), [&](size_t i) {
+      return group.grows() ? cache.blocks_for(lengths[i]) * group.bytes() : group.bytes();
+    });
+  }
+  const std::vector<int64_t> all = sums;
+  add("all", [&](size_t i) { return all[i]; });
+  return table.str();
+}
+
+}  // namespace
+
 Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& options) {
   FATHOM_ASSIGN(const Device device, parse_device(options));
   const ModelConfig& config = model.config();
@@ -210,13 +273,7 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   FATHOM_TRY(check_max_model_len(context, config));
   FATHOM_TRY(check_page_count(model.cache_layout(), options.max_num_seqs, context));
   const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
-  FATHOM_ASSIGN(const MemoryNeeds needs,
-                step_memory(model, {.max_num_seqs = options.max_num_seqs,
-                                    .max_num_batched_tokens = std::max(chunk, options.max_num_seqs),
-                                    .max_model_len = context,
-                                    .num_ids = config.vocab_size,
-                                    .num_threads = options.threads,
-                                    .kernels = options.kernels}));
+  FATHOM_ASSIGN(const MemoryNeeds needs, step_needs(model, options, chunk, context));
   const int64_t step = needs.activation_bytes + needs.scratch_bytes;
   const CacheLayout cache = model.cache_layout();
   const int64_t per_block = cache.bytes_per_block();
@@ -236,7 +293,9 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
              format_bytes(std::max<int64_t>(left, 0)),
              str_cat(format_bytes(device.memory_bytes), " in all")});
   MemoryVerdict out;
-  out.text = table.str() + "\n";
+  FATHOM_ASSIGN(const std::string by_length,
+                context_table(model, options, chunk, contexts_up_to(context)));
+  out.text = str_cat(table.str(), "\n", by_length, "\n");
   MarkdownTable sequences({"sequences", "of tokens", "cache"});
   for (int64_t length :
        {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {

@@ -202,7 +202,7 @@ Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
   dry.model.draft = true;
   ModelSource source;
   if (!options.model.empty() && format) {
-    FATHOM_ASSIGN(source, ModelSource::describe(options.model, preset_formats(*format)));
+    FATHOM_ASSIGN(source, ModelSource::describe(options.model, *format));
   } else {
     options.format = format;
     FATHOM_ASSIGN(source, open_source(options, SourceUse::kShapes));

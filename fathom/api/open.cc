@@ -31,13 +31,9 @@ Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_TRY(check_source(options, use));
   if (options.preset.empty()) return ModelSource::open(options.model);
   FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
-  if (options.format) preset.formats = preset_formats(*options.format);
+  if (options.format) preset.formats = preset_formats(*options.format, preset.config);
   const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;
-  if (cut) {
-    ModelConfig& config = preset.config;
-    config.num_hidden_layers = options.layers;
-    config.first_k_dense_replace = std::min(config.first_k_dense_replace, options.layers);
-  }
+  if (cut) preset.config = first_layers(preset.config, options.layers);
   ModelSource source = ModelSource::describe(preset);
   if (cut) str_append(source.title, str_cat(", ", options.layers, " layers"));
   return source;

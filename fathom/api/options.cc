@@ -29,6 +29,7 @@ constexpr std::optional<PresetFormatName> kFormats[] = {
     PresetFormatName::kBf16,
     PresetFormatName::kFp8Block,
     PresetFormatName::kNvfp4,
+    PresetFormatName::kMxfp4,
     PresetFormatName::kFp8,
     PresetFormatName::kInt8,
     PresetFormatName::kW4a8,

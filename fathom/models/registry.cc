@@ -224,13 +224,12 @@ ModelSource ModelSource::describe(const Preset& preset) {
   return source;
 }
 
-Result<ModelSource> ModelSource::describe(const std::string& directory,
-                                          const PresetFormats& formats) {
+Result<ModelSource> ModelSource::describe(const std::string& directory, PresetFormatName formats) {
   ModelSource source;
   source.title = directory;
-  source.formats = formats;
   Json json;
   FATHOM_ASSIGN(source.config, read_config(directory, source.config_text, json));
+  source.formats = preset_formats(formats, source.config);
   return source;
 }
 

@@ -42,7 +42,7 @@ struct ModelSource {
 
   /// The model of a directory in other formats: of its files, config.json alone is read. Errors:
   /// those of parse_config.
-  static Result<ModelSource> describe(const std::string& directory, const PresetFormats& formats);
+  static Result<ModelSource> describe(const std::string& directory, PresetFormatName formats);
 };
 
 /// Where weights come from.

@@ -220,7 +220,7 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
   const Json config_json = make_config(options);
   std::string config_text = dump_json(config_json, JsonStyle::kIndented) + "\n";
   FATHOM_ASSIGN(const ModelConfig config, parse_config(config_text));
-  FATHOM_ASSIGN(const PresetFormats formats, preset_formats(format_name(options.format)));
+  FATHOM_ASSIGN(const PresetFormats formats, preset_formats(format_name(options.format), config));
   FATHOM_ASSIGN(const std::unique_ptr<Model> model, create_model(config, ModelOptions{}));
   WeightPlan weight_plan(config.symbols(), formats_of(formats));
   FATHOM_TRY(model->declare_weights(weight_plan));

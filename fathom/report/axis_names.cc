@@ -19,6 +19,12 @@ constexpr StepSymbol kStepSymbols[] = {
     {"P", "positions of the rotary table"},
     {"pages", "pages of the cache"},
     {"page_size", "tokens of a page"},
+    {"page_rows", "rows of a page, each of several tokens"},
+    {"rows", "such rows that the step completes"},
+    {"entries", "tokens that one of them is pooled from"},
+    {"seen_rows", "such rows of the longest request, if none are chosen of them"},
+    {"sequences", "sequences with a ring of rows in the cache"},
+    {"ring", "rows of such a ring"},
     {"slots", "places for (token, expert) pairs sorted by expert, padding included"},
     {"blocks", "blocks of such places, each of one expert"},
 };

@@ -303,13 +303,15 @@ TEST(CostTable, DraftProjectionIsThatOfTheTable) {
 
 TEST(CostTable, TrafficAddsUpToTheCostOfTheContract) {
   const TraceShape shape{.batch = 4, .prompt_tokens = 64, .kv_len = 1024};
-  const auto phases = dry_phases(*dry_model("deepseek-r1-nvfp4"), shape);
-  ASSERT_TRUE(phases.ok()) << phases.status().message();
-  for (const TracePhase& p : *phases) {
-    for (const TraceOp& op : p.ops) {
-      EXPECT_EQ(op.traffic.weights + op.traffic.cache + op.traffic.activations, op.cost.bytes())
-          << op.op;
-      EXPECT_GE(op.traffic.activations, 0) << op.op;
+  for (const char* preset : {"deepseek-r1-nvfp4", "deepseek-v3.2", "deepseek-v4-flash"}) {
+    const auto phases = dry_phases(*dry_model(preset), shape);
+    ASSERT_TRUE(phases.ok()) << phases.status().message();
+    for (const TracePhase& p : *phases) {
+      for (const TraceOp& op : p.ops) {
+        EXPECT_EQ(op.traffic.weights + op.traffic.cache + op.traffic.activations, op.cost.bytes())
+            << preset << " " << op.op;
+        EXPECT_GE(op.traffic.activations, 0) << preset << " " << op.op;
+      }
     }
   }
 }

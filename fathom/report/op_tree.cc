@@ -69,14 +69,27 @@ void merge_forms(TreeNode& into, TreeNode& from) {
     merge_forms(into.children[i], from.children[i]);
 }
 
+// Where a scope is folded into: a layer into any before it, others into the one just before.
+TreeNode* fold_target(std::vector<TreeNode>& folded, const TreeNode& child) {
+  if (child.name != kLayer) {
+    const bool fits =
+        !folded.empty() && follows(folded.back(), child) && alike(folded.back(), child, true);
+    return fits ? &folded.back() : nullptr;
+  }
+  const auto same = std::find_if(folded.begin(), folded.end(), [&](const TreeNode& node) {
+    return !node.indexes.empty() && !child.indexes.empty() &&
+           node.indexes.back() < child.indexes.front() && alike(node, child, false);
+  });
+  return same == folded.end() ? nullptr : &*same;
+}
+
 void fold(TreeNode& node) {
   std::vector<TreeNode> folded;
   for (TreeNode& child : node.children) {
     fold(child);
-    if (!folded.empty() && follows(folded.back(), child) &&
-        alike(folded.back(), child, child.name != kLayer)) {
-      merge_forms(folded.back(), child);
-      folded.back().indexes.push_back(child.indexes.front());
+    if (TreeNode* target = fold_target(folded, child)) {
+      merge_forms(*target, child);
+      target->indexes.push_back(child.indexes.front());
     } else {
       folded.push_back(std::move(child));
     }
@@ -101,12 +114,17 @@ std::string ranges_text(std::vector<int> numbers) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   std::string out;
+  constexpr size_t kFewest = 4;  // at one distance, to be more than a list
   for (size_t i = 0; i < numbers.size();) {
+    const int step = i + 1 < numbers.size() ? numbers[i + 1] - numbers[i] : 1;
     size_t end = i;
-    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + 1)
+    while (end + 1 < numbers.size() && numbers[end + 1] == numbers[end] + step)
       ++end;
+    const bool spread = step > 1 && end - i + 1 >= kFewest;
+    if (step > 1 && !spread) end = i;
     str_append(out, str_cat(out.empty() ? "" : ", ", numbers[i]));
-    if (end > i) str_append(out, str_cat("-", numbers[end]));
+    if (spread) str_append(out, str_cat(", ", numbers[i + 1], ", ..."));
+    if (end > i) str_append(out, str_cat(spread ? ", " : "-", numbers[end]));
     i = end + 1;
   }
   return out;

@@ -1,5 +1,6 @@
-// The ops of a pass as a tree of the scopes they ran in, with equal neighbours folded: sixty-one
-// layers become "layers 0-2" and "layers 3-60". What is equal is found by comparing the calls.
+// The ops of a pass as a tree of the scopes they ran in, with equal ones folded: sixty-one layers
+// become "layers 0-2" and "layers 3-60", or "layers 3, 5, ..., 41" where kinds of layers alternate.
+// What is equal is found by comparing the calls.
 #pragma once
 
 #include <span>
@@ -10,7 +11,7 @@
 
 namespace fathom {
 
-/// Numbers as ranges: "0-2, 5".
+/// Numbers as ranges: "0-2, 5"; four and more at one distance as "4, 6, ..., 42".
 std::string ranges_text(std::vector<int> numbers);
 
 struct TreeNode;
@@ -36,8 +37,9 @@ struct TreeNode {
   int64_t calls() const;
 };
 
-/// The tree of one pass; its root has no name. Layers are folded if they have the same ops in the
-/// same scopes, other scopes if every call below is the same. The ops outlive the tree.
+/// The tree of one pass; its root has no name. Layers are folded into the first that has the same
+/// ops in the same scopes, other scopes into the one before if every call below is the same. The
+/// ops outlive the tree.
 TreeNode build_tree(std::span<const TraceOp> ops);
 
 /// The same without folding: a node a scope, a leaf a call.

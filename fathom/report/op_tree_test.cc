@@ -41,6 +41,12 @@ TEST(RangesText, JoinsNeighboursAndDropsRepeats) {
   EXPECT_EQ(ranges_text({2, 0, 1, 1, 5, 7, 8}), "0-2, 5, 7-8");
 }
 
+TEST(RangesText, NamesTheEndsOfFourAndMoreAtOneDistance) {
+  EXPECT_EQ(ranges_text({3, 5, 7}), "3, 5, 7");
+  EXPECT_EQ(ranges_text({4, 6, 8, 10}), "4, 6, ..., 10");
+  EXPECT_EQ(ranges_text({0, 1, 3, 5, 7, 9, 10}), "0-1, 3, 5, ..., 9, 10");
+}
+
 TEST(OpTree, FoldsLayersThatMakeTheSameCalls) {
   const std::vector<TraceOp> ops = {call("a", 0), call("a", 1), call("a", 2)};
 
@@ -52,9 +58,20 @@ TEST(OpTree, FoldsLayersThatMakeTheSameCalls) {
 }
 
 TEST(OpTree, LayersWithOtherOpsStayApart) {
-  const std::vector<TraceOp> ops = {call("a", 0), call("a", 1), call("b", 2), call("a", 3)};
+  const std::vector<TraceOp> ops = {call("a", 0), call("a", 1), call("b", 2), call("c", 3)};
 
   EXPECT_THAT(labels(build_tree(ops).children[0]), ElementsAre("layers 0-1", "layer 2", "layer 3"));
+}
+
+TEST(OpTree, LayersThatAlternateFoldIntoTheFirstOfTheirKind) {
+  std::vector<TraceOp> ops;
+  for (int layer = 0; layer < 9; ++layer)
+    ops.push_back(call(layer % 2 == 0 ? "a" : "b", layer));
+
+  const TreeNode tree = build_tree(ops);
+
+  EXPECT_THAT(labels(tree.children[0]), ElementsAre("layers 0, 2, ..., 8", "layers 1, 3, ..., 7"));
+  EXPECT_EQ(tree.calls(), 9);
 }
 
 TEST(OpTree, FoldedLayersNameTheOnesThatDiffer) {
@@ -88,6 +105,21 @@ TEST(OpTree, UnfoldedTreeHasALeafForEachCall) {
   const std::vector<TraceOp> ops = {call("a", 0), call("a", 1)};
 
   EXPECT_THAT(labels(unfolded_tree(ops).children[0]), ElementsAre("layer 0", "layer 1"));
+}
+
+TEST(OpTree, FlashHasFourKindsOfLayers) {
+  const auto model = dry_model("deepseek-v4-flash");
+  const auto phases = dry_phases(*model, {});
+  ASSERT_TRUE(phases.ok()) << phases.status().message();
+
+  for (const TracePhase& phase : *phases) {
+    if (phase.name == "draft") continue;
+    EXPECT_THAT(
+        labels(build_tree(phase.ops).children[0]),
+        ElementsAre("embed_tokens", "hc_expand", "layers 0-1", "layer 2", "layers 3, 5, ..., 41",
+                    "layers 4, 6, ..., 42", "hc_head", "norm", "select_rows", "lm_head"))
+        << phase.name;
+  }
 }
 
 TEST(OpTree, R1HasThreeDenseLayersAndFiftyEightWithExperts) {

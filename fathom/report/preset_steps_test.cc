@@ -1,4 +1,5 @@
 // The tables of a benchmark and the documents of a trace speak of the same graph.
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include "fathom/bench/preset/steps.h"
@@ -36,10 +37,15 @@ INSTANTIATE_TEST_SUITE_P(Presets,
                          PresetBytes,
                          testing::Values("deepseek-r1-nvfp4",
                                          "deepseek-v3-fp8",
-                                         "deepseek-v2-lite"),
+                                         "deepseek-v2-lite",
+                                         "deepseek-v3.2",
+                                         "deepseek-v4-flash",
+                                         "deepseek-v4-pro-nvfp4"),
                          [](const auto& param) {
                            std::string name(param.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
 

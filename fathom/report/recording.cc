@@ -27,7 +27,7 @@ OperandKind kind_of(const TraceOperand& o) {
     return std::any_of(o.axes.begin(), o.axes.end(),
                        [&](const AxisName& a) { return a.text == symbol; });
   };
-  if (names("page_size")) return OperandKind::kCache;
+  if (names("page_size") || names("page_rows") || names("ring")) return OperandKind::kCache;
   if (names("P")) return OperandKind::kTable;
   if (is_integer(o.format)) return OperandKind::kIndex;
   const bool fixed =

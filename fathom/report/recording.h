@@ -23,7 +23,7 @@ namespace fathom {
 enum class OperandKind : uint8_t {
   kActivation,
   kWeight,  ///< sized by the model alone
-  kCache,   ///< pages of keys
+  kCache,   ///< pages of keys, rings of rows
   kTable,   ///< rotary angles
   kIndex,   ///< ids, offsets, lengths
 };

@@ -39,7 +39,7 @@ inline Preset small_preset() {
   c.topk_group = 1;
   c.vocab_size = 256;
   c.max_position_embeddings = 512;
-  preset.formats = preset_formats("bf16").value();
+  preset.formats = preset_formats("bf16", c).value();
   return preset;
 }
 

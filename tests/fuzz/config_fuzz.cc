@@ -170,8 +170,8 @@ void check_plan(const ModelConfig& c, Format format) {
   const auto created = fathom::create_model(c, options);
   require(created.ok(), "no model", created.ok() ? "" : created.status().message());
   fathom::Model& model = **created;
-  fathom::WeightPlan plan(c.symbols(),
-                          fathom::formats_of(*fathom::preset_formats(fathom::format_name(format))));
+  fathom::WeightPlan plan(
+      c.symbols(), fathom::formats_of(*fathom::preset_formats(fathom::format_name(format), c)));
   if (const Status status = model.declare_weights(plan); !status.ok()) {
     require(status.code() == StatusCode::kUnsupported, "no plan", status.message());
     return;

@@ -422,7 +422,7 @@ TEST(Limits, WeightsBeyondTheGpuAreRefusedBeforeTheyAreMade) {
 
 TEST(Limits, FormatsWithoutKernelsAreRefusedByName) {
   Preset preset = must(find_preset("deepseek-v2-lite"));
-  preset.formats = must(preset_formats("int8"));
+  preset.formats = must(preset_formats("int8", preset.config));
   OpenOptions open;
   open.weights = WeightOrigin::kNone;
   const auto model =

@@ -166,7 +166,7 @@ Preset small(std::string_view of, std::string_view format) {
   c.topk_group = c.n_group > 1 ? 2 : c.topk_group;
   c.vocab_size = 256;
   c.max_position_embeddings = 4096;
-  preset.formats = preset_formats(format).value();
+  preset.formats = preset_formats(format, preset.config).value();
   return preset;
 }
 

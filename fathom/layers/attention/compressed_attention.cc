@@ -35,7 +35,7 @@ Status compress(Exec& ex,
   ArenaScope arena(*ex.activations);
   const std::array<Op, 2> parts = {Op("wkv"), Op("wgate")};
   FATHOM_ASSIGN(const View u_z,
-                ex.activations->tensor({x.dim(0), w.kv_gate.rows()}, Format::kF32, "T,2*C"));
+                ex.activations->tensor({x.dim(0), w.kv_gate.rows()}, Format::kF32, w.u_z_axes));
   FATHOM_TRY(linear_rows_of(ex, "wkv_gate", parts, x, w.kv_gate, u_z));
   FATHOM_TRY(launch<CompressPool>(ex, "compress",
                                   {.u_z = u_z,
@@ -129,8 +129,8 @@ Result<View> compressed_slots(Exec& ex,
   if (rows == 0) return View{};
   const bool chosen = w.ratio == CompressRatio::kSparse && rows > m.shape.topk;
   Arena& arena = *ex.activations;
-  FATHOM_ASSIGN(const View slots,
-                arena.tensor({T, chosen ? m.shape.topk : rows}, Format::kI32, "T,Kt"));
+  FATHOM_ASSIGN(const View slots, arena.tensor({T, chosen ? m.shape.topk : rows}, Format::kI32,
+                                               chosen ? "T,Kt" : "T,seen_rows"));
   if (!chosen) {
     FATHOM_TRY(launch<VisibleSlots>(ex, "visible_slots",
                                     {.positions = positions,
@@ -247,10 +247,13 @@ Status attend_range(Exec& ex,
   for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b)
     longest = std::max<int64_t>(longest, range.query_offsets[b + 1] - range.query_offsets[b]);
   if (longest <= most) return piece(range.token_begin, range.num_tokens);
+  int number = 0;
   for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b) {
     const int64_t end = range.token_begin + range.query_offsets[b + 1];
-    for (int64_t at = range.token_begin + range.query_offsets[b]; at < end; at += most)
+    for (int64_t at = range.token_begin + range.query_offsets[b]; at < end; at += most) {
+      Scope scope(ex.recorder, "piece", number++);
       FATHOM_TRY(piece(at, std::min(most, end - at)));
+    }
   }
   return {};
 }

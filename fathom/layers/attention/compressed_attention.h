@@ -46,6 +46,7 @@ struct CompressorWeights {
   RowsWeight kv_gate;
   View ape;   ///< [ratio, C] f32; C is 2 D or 2 Di where rows overlap (ratio 4), else D
   View norm;  ///< [D] or [Di]
+  const char* u_z_axes = "";  ///< of its products, [T, 2*C]: static text, "T,4*D"
 };
 
 struct CompressedIndexerWeights {

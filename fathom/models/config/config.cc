@@ -332,6 +332,18 @@ Status validate_config(const ModelConfig& c, std::string_view what) {
   return c.n_routed_experts > 0 ? validate_experts(c, what) : Status{};
 }
 
+ModelConfig first_layers(ModelConfig c, int64_t layers) {
+  FATHOM_CHECK(layers >= 1 && layers <= c.num_hidden_layers, str_cat(layers, " layers"));
+  if (c.is_v4()) {
+    c.compress_ratios.erase(c.compress_ratios.begin() + layers,
+                            c.compress_ratios.begin() + c.num_hidden_layers);
+  }
+  c.num_hidden_layers = layers;
+  c.first_k_dense_replace = std::min(c.first_k_dense_replace, layers);
+  c.num_hash_layers = std::min(c.num_hash_layers, layers);
+  return c;
+}
+
 Result<ModelConfig> parse_config(std::string_view text, std::string_view what) {
   JsonLimits limits;
   limits.big_integer = JsonLimits::BigInteger::kRound;

@@ -135,6 +135,10 @@ struct ModelConfig {
 /// m(F, a) = 0.1 a ln F + 1, or 1 for F <= 1. Source: YaRN, arXiv 2309.00071, eq. 22.
 double yarn_mscale(double factor, double mscale);
 
+/// The first `layers` layers of a model (1 to num_hidden_layers), and its draft layers: what is
+/// listed by layer is cut with them.
+ModelConfig first_layers(ModelConfig config, int64_t layers);
+
 /// The model types of config.json that this build runs.
 std::vector<std::string_view> known_model_types();
 

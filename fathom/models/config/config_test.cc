@@ -265,5 +265,18 @@ TEST(GenerationConfigFile, RefusesValuesOutOfRange) {
   EXPECT_THAT(g.status().message(), HasSubstr("top_p is 1.5, expected a number from 1e-06 to 1"));
 }
 
+TEST(FirstLayers, CutWhatIsListedByLayerAndKeepTheDraftLayers) {
+  const ModelConfig flash = first_layers(find_preset("deepseek-v4-flash")->config, 3);
+  const ModelConfig v3 = first_layers(find_preset("deepseek-v3")->config, 2);
+
+  EXPECT_EQ(flash.num_hidden_layers, 3);
+  EXPECT_EQ(flash.num_hash_layers, 3);
+  EXPECT_THAT(flash.compress_ratios,
+              testing::ElementsAre(CompressRatio::kNone, CompressRatio::kNone,
+                                   CompressRatio::kSparse, CompressRatio::kNone));
+  EXPECT_TRUE(validate_config(flash, "flash").ok());
+  EXPECT_EQ(v3.first_k_dense_replace, 2);
+}
+
 }  // namespace
 }  // namespace fathom

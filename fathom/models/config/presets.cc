@@ -93,6 +93,77 @@ ModelConfig v32() {
   return c;
 }
 
+// Sizes: config.json of deepseek-ai/DeepSeek-V4-Flash and -V4-Pro (commit 60d8d70 of Flash). What
+// only the layers' list tells, by layer: 0 has a window alone, 4 chosen rows, 128 every row; behind
+// the last layer stands the draft layer, with a window alone.
+ModelConfig v4(int64_t layers, CompressRatio first_two) {
+  ModelConfig c;
+  c.model_type = "deepseek_v4";
+  c.architecture = "DeepseekV4ForCausalLM";
+  c.num_hidden_layers = layers;
+  c.num_nextn_predict_layers = 1;
+  for (int64_t i = 0; i < layers; ++i) {
+    c.compress_ratios.push_back(i < 2        ? first_two
+                                : i % 2 == 0 ? CompressRatio::kSparse
+                                             : CompressRatio::kHeavy);
+  }
+  c.compress_ratios.push_back(CompressRatio::kNone);
+  c.head_dim = 512;
+  c.qk_rope_head_dim = 64;
+  c.qk_nope_head_dim = 448;
+  c.o_lora_rank = 1024;
+  c.sliding_window = 128;
+  c.index_n_heads = 64;
+  c.index_head_dim = 128;
+  c.n_shared_experts = 1;
+  c.num_experts_per_tok = 6;
+  c.num_hash_layers = 3;
+  c.topk_method = TopkMethod::kSqrtSoftplus;
+  c.norm_topk_prob = true;
+  c.swiglu_limit = 10.0;
+  c.hc_mult = 4;
+  c.hc_sinkhorn_iters = 20;
+  c.hc_eps = 1e-6;
+  c.vocab_size = 129280;
+  c.bos_token_id = 0;
+  c.eos_token_ids = {1};
+  c.max_position_embeddings = 1048576;
+  c.compress_rope_theta = 160000.0;
+  c.rope_scaling.yarn = true;
+  c.rope_scaling.factor = 16.0;
+  c.rope_scaling.original_max_position_embeddings = 65536;
+  c.rope_scaling.mscale = 0.0;
+  return c;
+}
+
+ModelConfig v4_flash() {
+  ModelConfig c = v4(43, CompressRatio::kNone);
+  c.hidden_size = 4096;
+  c.num_attention_heads = 64;
+  c.q_lora_rank = 1024;
+  c.o_groups = 8;
+  c.index_topk = 512;
+  c.n_routed_experts = 256;
+  c.moe_intermediate_size = 2048;
+  c.intermediate_size = 2048;
+  c.routed_scaling_factor = 1.5;
+  return c;
+}
+
+ModelConfig v4_pro() {
+  ModelConfig c = v4(61, CompressRatio::kHeavy);
+  c.hidden_size = 7168;
+  c.num_attention_heads = 128;
+  c.q_lora_rank = 1536;
+  c.o_groups = 16;
+  c.index_topk = 1024;
+  c.n_routed_experts = 384;
+  c.moe_intermediate_size = 3072;
+  c.intermediate_size = 3072;
+  c.routed_scaling_factor = 2.5;
+  return c;
+}
+
 struct PresetRow {
   std::string_view name;
   ModelConfig (*config)();
@@ -103,33 +174,65 @@ constexpr PresetFormats all_linear(Format format, Format experts) {
   return {.attention = format, .output = format, .mlp = format, .experts = experts, .draft = true};
 }
 
+// V4's draft layer is stored like the others, with projections of its input besides.
+constexpr PresetFormats v4_formats(Format experts, Format draft_experts) {
+  PresetFormats f = all_linear(Format::kFp8BlockUe8m0, experts);
+  f.draft_experts = draft_experts;
+  f.draft_input = Format::kFp8BlockUe8m0;
+  return f;
+}
+
 constexpr PresetFormats kBf16{};
 constexpr PresetFormats kFp8 = all_linear(Format::kFp8Block, Format::kFp8Block);
 constexpr PresetFormats kNvfp4{
     .output = Format::kNvfp4, .mlp = Format::kNvfp4, .experts = Format::kNvfp4};
+constexpr PresetFormats kMxfp4 = all_linear(Format::kFp8Block, Format::kMxfp4);
+constexpr PresetFormats kV4Fp8 = v4_formats(Format::kFp8BlockUe8m0, Format::kFp8BlockUe8m0);
+constexpr PresetFormats kV4Mxfp4 = v4_formats(Format::kMxfp4, Format::kMxfp4);
+constexpr PresetFormats kV4Nvfp4 = v4_formats(Format::kNvfp4, Format::kMxfp4);
 
 struct FormatRow {
   std::string_view name;
   PresetFormats formats;
+  PresetFormats of_v4;
 };
+
+constexpr FormatRow same_for_all(std::string_view name, const PresetFormats& formats) {
+  return {.name = name, .formats = formats, .of_v4 = formats};
+}
 
 // In the order of PresetFormatName.
 constexpr FormatRow kFormats[] = {
-    {"bf16", kBf16},
-    {"fp8_block", kFp8},
-    {"nvfp4", kNvfp4},
-    {"fp8", all_linear(Format::kFp8Channel, Format::kFp8Channel)},
-    {"int8", all_linear(Format::kInt8Channel, Format::kInt8Channel)},
-    {"w4a8", all_linear(Format::kW4a8Channel, Format::kW4Fp8)},
-    {"w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)},
+    same_for_all("bf16", kBf16),
+    {"fp8_block", kFp8, kV4Fp8},
+    {"nvfp4", kNvfp4, kV4Nvfp4},
+    {"mxfp4", kMxfp4, kV4Mxfp4},
+    same_for_all("fp8", all_linear(Format::kFp8Channel, Format::kFp8Channel)),
+    same_for_all("int8", all_linear(Format::kInt8Channel, Format::kInt8Channel)),
+    same_for_all("w4a8", all_linear(Format::kW4a8Channel, Format::kW4Fp8)),
+    same_for_all("w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)),
 };
 
+const PresetFormats& formats_in(const FormatRow& row, const ModelConfig& config) {
+  return config.is_v4() ? row.of_v4 : row.formats;
+}
+
 // V3, R1, V3.1 and V3.2 are published in FP8; V3.1's scales are powers of two, stored as float32.
+// V4: deepseek-ai/DeepSeek-V4-Flash and -Pro have experts in MXFP4, the draft layer's among them;
+// nvidia/DeepSeek-V4-Flash-NVFP4 and -Pro-NVFP4 differ in the experts of the main layers alone.
 constexpr PresetRow kPresets[] = {
-    {"deepseek-r1-nvfp4", v3, kNvfp4}, {"deepseek-v3-fp8", v3, kFp8},
-    {"deepseek-v3", v3, kFp8},         {"deepseek-r1", v3, kFp8},
-    {"deepseek-v2", v2, kBf16},        {"deepseek-v2-lite", v2_lite, kBf16},
-    {"deepseek-v3.1", v3, kFp8},       {"deepseek-v3.2", v32, kFp8},
+    {"deepseek-r1-nvfp4", v3, kNvfp4},
+    {"deepseek-v3-fp8", v3, kFp8},
+    {"deepseek-v3", v3, kFp8},
+    {"deepseek-r1", v3, kFp8},
+    {"deepseek-v2", v2, kBf16},
+    {"deepseek-v2-lite", v2_lite, kBf16},
+    {"deepseek-v3.1", v3, kFp8},
+    {"deepseek-v3.2", v32, kFp8},
+    {"deepseek-v4-flash", v4_flash, kV4Mxfp4},
+    {"deepseek-v4-pro", v4_pro, kV4Mxfp4},
+    {"deepseek-v4-flash-nvfp4", v4_flash, kV4Nvfp4},
+    {"deepseek-v4-pro-nvfp4", v4_pro, kV4Nvfp4},
 };
 
 Format format_of(const PresetFormats& f, const WeightSpec& spec) {
@@ -149,13 +252,14 @@ Format format_of(const PresetFormats& f, const WeightSpec& spec) {
     case WeightRole::kSharedExpert:
       return f.mlp;
     case WeightRole::kExpert:
-      return f.experts;
+      return spec.draft && f.draft_experts != Format::kNone ? f.draft_experts : f.experts;
+    case WeightRole::kDraft:
+      return f.draft_input;
     case WeightRole::kEmbedding:
     case WeightRole::kHead:
     case WeightRole::kNorm:
     case WeightRole::kRouter:
     case WeightRole::kRouterBias:
-    case WeightRole::kDraft:
     case WeightRole::kStream:
     case WeightRole::kAttentionBias:
     case WeightRole::kCompressor:
@@ -190,13 +294,13 @@ std::string_view preset_format_name(PresetFormatName name) {
   return kFormats[static_cast<size_t>(name)].name;
 }
 
-PresetFormats preset_formats(PresetFormatName name) {
-  return kFormats[static_cast<size_t>(name)].formats;
+PresetFormats preset_formats(PresetFormatName name, const ModelConfig& config) {
+  return formats_in(kFormats[static_cast<size_t>(name)], config);
 }
 
-Result<PresetFormats> preset_formats(std::string_view name) {
+Result<PresetFormats> preset_formats(std::string_view name, const ModelConfig& config) {
   for (const FormatRow& row : kFormats) {
-    if (row.name == name) return row.formats;
+    if (row.name == name) return formats_in(row, config);
   }
   std::string message = str_cat("--format ", name, ", expected");
   for (const FormatRow& row : kFormats)

@@ -1,5 +1,6 @@
 #include "fathom/models/config/presets.h"
 
+#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
@@ -24,8 +25,9 @@ Plan plan_of(std::string_view name, Format format) {
   const Preset preset = find_preset(name).value();
   Plan out;
   out.model = create_model(preset.config, {}).value();
-  out.plan = std::make_unique<WeightPlan>(preset.config.symbols(),
-                                          formats_of(preset_formats(format_name(format)).value()));
+  out.plan = std::make_unique<WeightPlan>(
+      preset.config.symbols(),
+      formats_of(preset_formats(format_name(format), preset.config).value()));
   const Status status = out.model->declare_weights(*out.plan);
   FATHOM_CHECK(status.ok(), status.message());
   return out;
@@ -66,6 +68,80 @@ TEST(Presets, CheckpointSizesAreThePublishedOnes) {
               0.01);
   EXPECT_NEAR(checkpoint_gigabytes(*plan_of("deepseek-v3", Format::kNvfp4).plan, false), 386.38,
               0.01);
+}
+
+// Tensors of the main layers as they are stored: a weight, and its scales.
+int64_t checkpoint_tensors(const WeightPlan& plan) {
+  int64_t count = 0;
+  for (const WeightItem& item : plan.items()) {
+    if (item.draft) continue;
+    for (const WeightSpec& s : item.sources)
+      count += is_quantised(s.format) ? 2 : 1;
+  }
+  return count;
+}
+
+// deepseek-ai/DeepSeek-V4-Pro has 145,116 tensors of 805.3 GiB. Its draft layer has 2,343 of them,
+// 13.957 GB.
+TEST(Presets, V4HasThePublishedParametersTensorsAndBytes) {
+  const Plan flash = plan_of("deepseek-v4-flash", Format::kMxfp4);
+  const Plan pro = plan_of("deepseek-v4-pro", Format::kMxfp4);
+
+  EXPECT_EQ(flash.plan->parameters(false), 284'334'567'511);
+  EXPECT_EQ(pro.plan->parameters(false), 1'572'999'528'803);
+  EXPECT_EQ(checkpoint_tensors(*flash.plan), 67'612);
+  EXPECT_EQ(checkpoint_tensors(*pro.plan), 145'116 - 2'343);
+  EXPECT_NEAR(checkpoint_gigabytes(*flash.plan, false), 156.015698140, 1e-8);
+  EXPECT_NEAR(checkpoint_gigabytes(*pro.plan, false), 805.319093816 * 1.073741824 - 13.956587692,
+              1e-6);
+}
+
+TEST(Presets, V4LayersAreThoseOfTheSchedule) {
+  using enum CompressRatio;
+  const ModelConfig flash = find_preset("deepseek-v4-flash")->config;
+  const ModelConfig pro = find_preset("deepseek-v4-pro")->config;
+  const auto count = [](const ModelConfig& c, CompressRatio ratio) {
+    return std::count(c.compress_ratios.begin(), c.compress_ratios.end() - 1, ratio);
+  };
+
+  EXPECT_EQ(flash.compress_ratios.size(), 44u);
+  EXPECT_EQ(pro.compress_ratios.size(), 62u);
+  EXPECT_EQ(flash.compress_ratios.back(), kNone);
+  EXPECT_EQ(pro.compress_ratios.back(), kNone);
+  EXPECT_EQ(flash.compress_ratio(1), kNone);
+  EXPECT_EQ(pro.compress_ratio(1), kHeavy);
+  EXPECT_EQ(flash.compress_ratio(42), kSparse);
+  EXPECT_EQ(pro.compress_ratio(60), kSparse);
+  EXPECT_EQ(count(flash, kNone), 2);
+  EXPECT_EQ(count(flash, kSparse), 21);
+  EXPECT_EQ(count(flash, kHeavy), 20);
+  EXPECT_EQ(count(pro, kNone), 0);
+  EXPECT_EQ(count(pro, kSparse), 30);
+  EXPECT_EQ(count(pro, kHeavy), 31);
+}
+
+TEST(Presets, NvfpPresetsOfV4DifferInTheExpertsOfMainLayersAlone) {
+  for (const char* size : {"flash", "pro"}) {
+    const FormatSource own = formats_of(find_preset(str_cat("deepseek-v4-", size))->formats);
+    const FormatSource nvfp4 =
+        formats_of(find_preset(str_cat("deepseek-v4-", size, "-nvfp4"))->formats);
+    for (int role = 0; role < kNumWeightRoles; ++role) {
+      for (const bool draft : {false, true}) {
+        WeightSpec spec;
+        spec.role = static_cast<WeightRole>(role);
+        spec.draft = draft;
+        const bool differs = spec.role == WeightRole::kExpert && !draft;
+        EXPECT_EQ(own(spec).value() != nvfp4(spec).value(), differs) << weight_role_name(spec.role);
+        if (spec.role == WeightRole::kDraft) {
+          EXPECT_EQ(nvfp4(spec).value(), Format::kFp8BlockUe8m0);
+        }
+        if (differs) {
+          EXPECT_EQ(own(spec).value(), Format::kMxfp4);
+          EXPECT_EQ(nvfp4(spec).value(), Format::kNvfp4);
+        }
+      }
+    }
+  }
 }
 
 TEST(Presets, SummaryAddsUpToTheStore) {
@@ -339,19 +415,20 @@ TEST(ModelOptionsCheck, NamesOptionAndRange) {
 }
 
 TEST(PresetFormats, UnknownNamesListTheKnownOnes) {
-  const Status status = preset_formats("fp5").status();
+  const Status status = preset_formats("fp5", {}).status();
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "--format fp5, expected bf16 fp8_block nvfp4 fp8 int8 w4a8 w4a8_group");
+            "--format fp5, expected bf16 fp8_block nvfp4 mxfp4 fp8 int8 w4a8 w4a8_group");
 }
 
 TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
-  for (const char* format : {"fp8", "int8", "w4a8"}) {
-    for (const char* name : {"deepseek-v2-lite", "deepseek-v2", "deepseek-r1"}) {
+  for (const char* format : {"mxfp4", "fp8", "int8", "w4a8"}) {
+    for (const char* name : {"deepseek-v2-lite", "deepseek-v2", "deepseek-r1", "deepseek-v4-pro"}) {
       const Preset preset = find_preset(name).value();
       const auto model = create_model(preset.config, {}).value();
-      WeightPlan plan(preset.config.symbols(), formats_of(preset_formats(format).value()));
+      WeightPlan plan(preset.config.symbols(),
+                      formats_of(preset_formats(format, preset.config).value()));
       const Status status = model->declare_weights(plan);
       EXPECT_TRUE(status.ok()) << name << ", " << format << ": " << status.message();
     }

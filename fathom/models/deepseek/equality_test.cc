@@ -327,7 +327,7 @@ TEST(Forward, RandomWeightsGiveFiniteLogits) {
   ThreadPool pool(2, PinThreads::kNo);
   for (const char* format : {"bf16", "fp8_block", "nvfp4", "fp8", "int8", "w4a8"}) {
     Preset preset = find_preset("deepseek-v3").value();
-    preset.formats = preset_formats(format).value();
+    preset.formats = preset_formats(format, preset.config).value();
     ModelConfig& c = preset.config;
     c.hidden_size = 256;
     c.num_hidden_layers = 4;

@@ -34,56 +34,116 @@ std::string settings_table(const Recording& r) {
   return table.str();
 }
 
+std::string number(int64_t value) {
+  return str_cat(value);
+}
+
+// Rows "key, value, symbol"; keys without a symbol have "none".
+class ParameterTable {
+ public:
+  void add(std::string_view key, const std::string& value, std::string_view symbol = "none") {
+    table_.add({in_code(key), value, std::string(symbol)});
+  }
+
+  // A size that is no key.
+  void add_size(std::string name, int64_t value, std::string symbol) {
+    table_.add({std::move(name), number(value), std::move(symbol)});
+  }
+
+  std::string str() const { return table_.str(); }
+
+ private:
+  MarkdownTable table_{{"parameter", "value", "symbol"}};
+};
+
+void add_indexer(const ModelConfig& c, ParameterTable& table) {
+  table.add("index_n_heads", number(c.index_n_heads), "Hi");
+  table.add("index_head_dim", number(c.index_head_dim), "Di");
+  table.add("index_topk", number(c.index_topk), "Kt");
+}
+
+void add_mla(const ModelConfig& c, ParameterTable& table) {
+  table.add("kv_lora_rank", number(c.kv_lora_rank), "Lkv");
+  if (c.has_indexer()) add_indexer(c, table);
+  table.add("qk_nope_head_dim", number(c.qk_nope_head_dim), "Dn");
+  table.add("qk_rope_head_dim", number(c.qk_rope_head_dim), "Dr");
+  table.add_size("qk_head_dim", c.qk_head_dim(), "Dq = Dn+Dr");
+  table.add("v_head_dim", number(c.v_head_dim), "Dv");
+  table.add("intermediate_size", number(c.intermediate_size), "Id");
+}
+
+std::string layers_of_ratio(const ModelConfig& c, CompressRatio ratio) {
+  std::vector<int> layers;
+  for (int i = 0; i < c.num_hidden_layers; ++i)
+    if (c.compress_ratio(i) == ratio) layers.push_back(i);
+  return layers.empty() ? "no layer" : str_cat("layers ", ranges_text(std::move(layers)));
+}
+
+void add_compressed_attention(const ModelConfig& c, ParameterTable& table) {
+  table.add("head_dim", number(c.head_dim), "D = Dn+Dr");
+  table.add_size("channels without rotation", c.qk_nope_head_dim, "Dn");
+  table.add("qk_rope_head_dim", number(c.qk_rope_head_dim), "Dr");
+  table.add("o_groups", number(c.o_groups), "Go");
+  table.add_size("heads of a group", c.num_attention_heads / c.o_groups, "Hg = Nh/Go");
+  table.add("o_lora_rank", number(c.o_lora_rank), "Lo");
+  table.add("sliding_window", number(c.sliding_window), "W");
+  table.add("compress_ratios",
+            str_cat("0 (window alone): ", layers_of_ratio(c, CompressRatio::kNone),
+                    "; 4 (chosen rows): ", layers_of_ratio(c, CompressRatio::kSparse),
+                    "; 128 (every row): ", layers_of_ratio(c, CompressRatio::kHeavy)));
+  table.add("compress_rope_theta", str_cat(c.compress_rope_theta));
+  add_indexer(c, table);
+  table.add("hc_mult", number(c.hc_mult), "n");
+  table.add("hc_sinkhorn_iters", number(c.hc_sinkhorn_iters));
+  table.add("hc_eps", str_cat(c.hc_eps));
+}
+
+void add_experts(const ModelConfig& c, ParameterTable& table) {
+  table.add("moe_intermediate_size", number(c.moe_intermediate_size), "I");
+  table.add("n_routed_experts", number(c.n_routed_experts), "E");
+  table.add("num_experts_per_tok", number(c.num_experts_per_tok), "K");
+  table.add("n_shared_experts", number(c.n_shared_experts), "Ns");
+  if (c.is_v4()) {
+    table.add("scoring_func", "sqrtsoftplus");
+    table.add("num_hash_layers", number(c.num_hash_layers));
+    table.add("swiglu_limit", str_cat(c.swiglu_limit));
+  } else {
+    table.add("n_group", number(c.n_group), "G");
+    table.add("topk_group", number(c.topk_group));
+  }
+  table.add("topk_method", std::string(topk_name(c.topk_method)));
+  table.add("norm_topk_prob", c.norm_topk_prob ? "true" : "false");
+  table.add("routed_scaling_factor", str_cat(c.routed_scaling_factor));
+  if (c.is_v4()) return;
+  table.add("first_k_dense_replace", number(c.first_k_dense_replace));
+  table.add("moe_layer_freq", number(c.moe_layer_freq));
+}
+
 // The keys of config.json, those with a symbol first.
 std::string parameter_table(const Recording& r) {
   const ModelConfig& c = r.config;
-  const std::string none = "none";
-  MarkdownTable table({"parameter", "value", "symbol"});
-  const auto add = [&](std::string_view key, const std::string& value, std::string_view symbol) {
-    table.add({in_code(key), value, std::string(symbol)});
-  };
-  const auto number = [](int64_t value) { return str_cat(value); };
-  add("hidden_size", number(c.hidden_size), "H");
-  add("num_attention_heads", number(c.num_attention_heads), "Nh");
-  add("q_lora_rank", c.q_lora_rank > 0 ? number(c.q_lora_rank) : "null (plain q_proj)",
-      c.q_lora_rank > 0 ? "Lq" : "none");
-  add("kv_lora_rank", number(c.kv_lora_rank), "Lkv");
-  if (c.has_indexer()) {
-    add("index_n_heads", number(c.index_n_heads), "Hi");
-    add("index_head_dim", number(c.index_head_dim), "Di");
-    add("index_topk", number(c.index_topk), "Kt");
+  ParameterTable table;
+  table.add("hidden_size", number(c.hidden_size), "H");
+  table.add("num_attention_heads", number(c.num_attention_heads), "Nh");
+  table.add("q_lora_rank", c.q_lora_rank > 0 ? number(c.q_lora_rank) : "null (plain q_proj)",
+            c.q_lora_rank > 0 ? "Lq" : "none");
+  if (c.is_v4()) {
+    add_compressed_attention(c, table);
+  } else {
+    add_mla(c, table);
   }
-  add("qk_nope_head_dim", number(c.qk_nope_head_dim), "Dn");
-  add("qk_rope_head_dim", number(c.qk_rope_head_dim), "Dr");
-  table.add({"qk_head_dim", number(c.qk_head_dim()), "Dq = Dn+Dr"});
-  add("v_head_dim", number(c.v_head_dim), "Dv");
-  add("intermediate_size", number(c.intermediate_size), "Id");
-  if (c.n_routed_experts > 0) {
-    add("moe_intermediate_size", number(c.moe_intermediate_size), "I");
-    add("n_routed_experts", number(c.n_routed_experts), "E");
-    add("num_experts_per_tok", number(c.num_experts_per_tok), "K");
-    add("n_shared_experts", number(c.n_shared_experts), "Ns");
-    add("n_group", number(c.n_group), "G");
-    add("topk_group", number(c.topk_group), none);
-    add("topk_method", std::string(topk_name(c.topk_method)), none);
-    add("norm_topk_prob", c.norm_topk_prob ? "true" : "false", none);
-    add("routed_scaling_factor", str_cat(c.routed_scaling_factor), none);
-    add("first_k_dense_replace", number(c.first_k_dense_replace), none);
-    add("moe_layer_freq", number(c.moe_layer_freq), none);
-  }
-  add("vocab_size", number(c.vocab_size), "V");
-  add("num_hidden_layers", number(c.num_hidden_layers), none);
-  add("num_nextn_predict_layers", number(c.num_nextn_predict_layers), none);
-  add("max_position_embeddings", number(c.max_position_embeddings), none);
-  add("rms_norm_eps", str_cat(c.rms_norm_eps), none);
-  add("rope_theta", str_cat(c.rope_theta), none);
+  if (c.n_routed_experts > 0) add_experts(c, table);
+  table.add("vocab_size", number(c.vocab_size), "V");
+  table.add("num_hidden_layers", number(c.num_hidden_layers));
+  table.add("num_nextn_predict_layers", number(c.num_nextn_predict_layers));
+  table.add("max_position_embeddings", number(c.max_position_embeddings));
+  table.add("rms_norm_eps", str_cat(c.rms_norm_eps));
+  table.add("rope_theta", str_cat(c.rope_theta));
   if (c.rope_scaling.yarn) {
-    add("rope_scaling",
-        str_cat("yarn, factor ", c.rope_scaling.factor, ", original context ",
-                c.rope_scaling.original_max_position_embeddings),
-        none);
+    table.add("rope_scaling", str_cat("yarn, factor ", c.rope_scaling.factor, ", original context ",
+                                      c.rope_scaling.original_max_position_embeddings));
   }
-  add("tie_word_embeddings", c.tie_word_embeddings ? "true" : "false", none);
+  table.add("tie_word_embeddings", c.tie_word_embeddings ? "true" : "false");
   return table.str();
 }
 
@@ -132,6 +192,18 @@ std::string step_table(const Recording& r) {
   return table.str();
 }
 
+// "MoE"; of V4 also what it attends to and how it routes.
+std::string kind_of_layer(const ModelConfig& c, const TreeNode& node) {
+  const std::string kind = has_experts(node) ? "MoE" : "dense";
+  const int layer = node.indexes.front();
+  if (!c.is_v4() || layer >= c.num_hidden_layers) return kind;
+  const CompressRatio ratio = c.compress_ratio(layer);
+  return str_cat(kind, layer < c.num_hash_layers ? " by token id" : "", ", window",
+                 ratio == CompressRatio::kNone
+                     ? std::string{}
+                     : str_cat(" and rows of ", static_cast<int>(ratio), " tokens"));
+}
+
 std::string layer_table(const Recording& r) {
   MarkdownTable table({"phase", "layers", "kind", "calls of kernels in each"});
   for (const TracePhase& phase : r.phases) {
@@ -139,7 +211,7 @@ std::string layer_table(const Recording& r) {
     for (const TreeNode& top : tree.children) {
       for (const TreeNode& node : top.children) {
         if (node.name != "layer") continue;
-        table.add({phase.name, ranges_text(node.indexes), has_experts(node) ? "MoE" : "dense",
+        table.add({phase.name, ranges_text(node.indexes), kind_of_layer(r.config, node),
                    str_cat(node.calls() / static_cast<int64_t>(node.indexes.size()))});
       }
     }

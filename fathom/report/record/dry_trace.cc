@@ -1,6 +1,8 @@
 #include "fathom/report/record/dry_trace.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
@@ -61,13 +63,20 @@ Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const Tr
   return make_phase(plan.name, title_of(plan), records, {}, model.config().symbols());
 }
 
+// What tells layers of a model apart.
+std::tuple<bool, bool, int> kind_of_layer(const ModelConfig& c, int64_t layer) {
+  return {c.is_moe_layer(layer), layer < c.num_hash_layers,
+          c.is_v4() ? static_cast<int>(c.compress_ratio(layer)) : 0};
+}
+
 // The first layers that have one of each kind, two at least: the first one has no residual to add.
-ModelConfig few_layers(ModelConfig config) {
+ModelConfig few_layers(const ModelConfig& config) {
+  std::set<std::tuple<bool, bool, int>> kinds;
   int64_t layers = 1;
-  while (layers < config.num_hidden_layers && !config.is_moe_layer(layers - 1))
-    ++layers;
-  config.num_hidden_layers = std::min(std::max<int64_t>(layers, 2), config.num_hidden_layers);
-  return config;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (kinds.insert(kind_of_layer(config, layer)).second) layers = layer + 1;
+  }
+  return first_layers(config, std::min(std::max<int64_t>(layers, 2), config.num_hidden_layers));
 }
 
 bool has_expert_layers(const ModelConfig& config) {
@@ -230,7 +239,7 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
   base.draft = true;
   Preset preset{.name = "", .config = model.config(), .formats = {}};
   for (std::string_view format : preset_format_names()) {
-    FATHOM_ASSIGN(preset.formats, preset_formats(format));
+    FATHOM_ASSIGN(preset.formats, preset_formats(format, preset.config));
     const std::string flags = str_cat("--format ", format);
     FATHOM_TRY(add_variation(flags, preset, base, shape, out));
     for (const MoeRow& row : moe_rows()) {
@@ -254,11 +263,11 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
   constexpr std::string_view kLarge = "deepseek-v3";
   FATHOM_ASSIGN(Preset large, find_preset(kLarge));
   for (std::string_view format : preset_format_names()) {
-    FATHOM_ASSIGN(large.formats, preset_formats(format));
+    FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);
     FATHOM_TRY(add_variation(flags, large, base, shape, out));
-    // A model with an indexer has fewer forms of attention.
-    if (model.config().has_indexer()) {
+    // A model with an indexer has fewer forms of attention, V4 has one.
+    if (model.config().has_indexer() || model.config().is_v4()) {
       for (const Choice& choice : attention_choices(base)) {
         FATHOM_TRY(
             add_variation(str_cat(flags, " ", choice.flags), large, choice.options, shape, out));

@@ -54,7 +54,7 @@ DeviceInfo hopper() {
 Result<std::unique_ptr<Model>> dry_model(std::string_view preset_name, std::string_view format) {
   FATHOM_ASSIGN(Preset preset, find_preset(preset_name));
   if (!format.empty()) {
-    FATHOM_ASSIGN(preset.formats, preset_formats(format));
+    FATHOM_ASSIGN(preset.formats, preset_formats(format, preset.config));
   }
   OpenOptions open;
   open.weights = WeightOrigin::kNone;

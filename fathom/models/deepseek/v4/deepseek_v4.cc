@@ -33,11 +33,12 @@ struct CompressorAxes {
   const char* both;
   const char* ape;
   const char* norm;
+  const char* u_z;
 };
 
-constexpr CompressorAxes kSparseAxes{"2*D,H", "4*D,H", "4,2*D", "D"};
-constexpr CompressorAxes kHeavyAxes{"D,H", "2*D,H", "128,D", "D"};
-constexpr CompressorAxes kIndexAxes{"2*Di,H", "4*Di,H", "4,2*Di", "Di"};
+constexpr CompressorAxes kSparseAxes{"2*D,H", "4*D,H", "4,2*D", "D", "T,4*D"};
+constexpr CompressorAxes kHeavyAxes{"D,H", "2*D,H", "128,D", "D", "T,2*D"};
+constexpr CompressorAxes kIndexAxes{"2*Di,H", "4*Di,H", "4,2*Di", "Di", "T,4*Di"};
 
 Status declare_compressor(WeightPlan& plan,
                           const V4Names& name,
@@ -45,6 +46,7 @@ Status declare_compressor(WeightPlan& plan,
                           const CompressorAxes& axes,
                           CompressorWeights& w) {
   using enum WeightRole;
+  w.u_z_axes = axes.u_z;
   FATHOM_TRY(plan.rows({name(p + "wkv.weight"), axes.half}, {name(p + "wgate.weight"), axes.half},
                        axes.both, kCompressor, &w.kv_gate));
   FATHOM_TRY(plan.table(name(p + "ape"), axes.ape, kAttentionBias, &w.ape));

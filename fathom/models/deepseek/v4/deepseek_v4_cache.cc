@@ -18,12 +18,29 @@ constexpr int64_t kHeavy = static_cast<int64_t>(CompressRatio::kHeavy);
 constexpr int64_t kWindowSlack = 128;
 constexpr int64_t kStateSlack = 16;
 
+// How the axes of a group's rows are called: pages of rows, or a ring a sequence.
+struct RowAxes {
+  const char* row;
+  const char* codes;
+  const char* fp4_codes;
+  const char* rope;
+  const char* scales;
+  const char* fp4_scales;
+  const char* one_scale;
+};
+
+constexpr RowAxes kPageAxes{"pages,page_rows,D",  "pages,page_rows,Dn",    "pages,page_rows,Dn/2",
+                            "pages,page_rows,Dr", "pages,page_rows,Dn/64", "pages,page_rows,Dn/16",
+                            "pages,page_rows,1"};
+constexpr RowAxes kRingAxes{"sequences,ring,D",  "sequences,ring,Dn",    "sequences,ring,Dn/2",
+                            "sequences,ring,Dr", "sequences,ring,Dn/64", "sequences,ring,Dn/16",
+                            "sequences,ring,1"};
+
 // e4m3: FlashMLA's rows, 584 bytes for 448 + 64 channels; nvfp4: 384. A page is the rows, then
 // their scales.
-PageCodec row_codec(Format format, int64_t channels, int64_t rotary) {
-  constexpr const char* kAxes = "pages,page_size,D";
+PageCodec row_codec(Format format, int64_t channels, int64_t rotary, const RowAxes& axes) {
   if (format != Format::kE4m3 && format != Format::kNvfp4) {
-    return PageCodec::dense(str_cat("row ", format_name(format)), format, channels, kAxes);
+    return PageCodec::dense(str_cat("row ", format_name(format)), format, channels, axes.row);
   }
   const bool fp4 = format == Format::kNvfp4;
   constexpr int64_t kGroup = 64;
@@ -32,20 +49,22 @@ PageCodec row_codec(Format format, int64_t channels, int64_t rotary) {
   const int64_t scales = fp4 ? codes / 16 : codes % kGroup == 0 ? codes / kGroup : 1;
   PageCodec codec;
   codec.name = str_cat(fp4 ? "row nvfp4 " : "row fp8_ds_mla ", channels, "/", rotary);
-  codec.plane_bytes = {bytes + 2 * rotary, align_up<int64_t>(scales, fp4 ? 4 : 8)};
+  codec.plane_bytes = {bytes + 2 * rotary, align_up<int64_t>(scales, 8)};
   codec.fields = {{.name = "values",
                    .format = fp4 ? Format::kU8 : Format::kE4m3,
                    .width = bytes,
-                   .axes = fp4 ? "pages,page_size,Dn/2" : "pages,page_size,Dn"},
+                   .axes = fp4 ? axes.fp4_codes : axes.codes},
                   {.name = "rope",
                    .format = Format::kBf16,
                    .width = rotary,
-                   .axes = "pages,page_size,Dr",
+                   .axes = axes.rope,
                    .offset = bytes},
                   {.name = "scales",
                    .format = fp4 ? Format::kE4m3 : Format::kUe8m0,
                    .width = scales,
-                   .axes = "pages,page_size,scales",
+                   .axes = fp4           ? axes.fp4_scales
+                           : scales == 1 ? axes.one_scale
+                                         : axes.scales,
                    .plane = 1}};
   codec.alignment = fp4 ? 2 : codec.plane_bytes[0];
   return codec;
@@ -54,7 +73,7 @@ PageCodec row_codec(Format format, int64_t channels, int64_t rotary) {
 PageCodec key_codec(Format format, int64_t width) {
   if (format != Format::kE4m3 && format != Format::kMxfp4) {
     return PageCodec::dense(str_cat("indexer key ", format_name(format)), format, width,
-                            "pages,page_size,Di");
+                            "pages,page_rows,Di");
   }
   const bool fp4 = format == Format::kMxfp4;
   PageCodec codec;
@@ -63,25 +82,23 @@ PageCodec key_codec(Format format, int64_t width) {
   codec.fields = {{.name = "keys",
                    .format = fp4 ? Format::kU8 : format,
                    .width = codec.plane_bytes[0],
-                   .axes = fp4 ? "pages,page_size,Di/2" : "pages,page_size,Di"},
+                   .axes = fp4 ? "pages,page_rows,Di/2" : "pages,page_rows,Di"},
                   {.name = "scales",
                    .format = fp4 ? Format::kUe8m0 : Format::kF32,
                    .width = fp4 ? width / 32 : 1,
-                   .axes = "pages,page_size,scales",
+                   .axes = fp4 ? "pages,page_rows,Di/32" : "pages,page_rows,1",
                    .plane = 1}};
   return codec;
 }
 
-CacheGroup state_group(std::string name, std::vector<int> layers, int64_t entries, int64_t width) {
+CacheGroup state_group(
+    std::string name, std::vector<int> layers, int64_t entries, int64_t width, const char* axes) {
   PageCodec codec;
   codec.name = str_cat("compressor state f32 x ", 2 * width);
   codec.plane_bytes = {8 * width};
-  codec.fields = {{.name = "u", .format = Format::kF32, .width = width, .axes = "slots,ring,C"},
-                  {.name = "z",
-                   .format = Format::kF32,
-                   .width = width,
-                   .axes = "slots,ring,C",
-                   .offset = 4 * width}};
+  codec.fields = {
+      {.name = "u", .format = Format::kF32, .width = width, .axes = axes},
+      {.name = "z", .format = Format::kF32, .width = width, .axes = axes, .offset = 4 * width}};
   return {.name = std::move(name),
           .layers = std::move(layers),
           .extent = CacheExtent::kWindow,
@@ -148,20 +165,21 @@ CacheLayout v4_cache_layout(const ModelConfig& c, const ModelOptions& o, bool dr
                    .window = c.sliding_window,
                    .rows = c.sliding_window + kWindowSlack,
                    .in_pieces = true,
-                   .codec = row_codec(format, D, c.qk_rope_head_dim)});
+                   .codec = row_codec(format, D, c.qk_rope_head_dim, kRingAxes)});
   if (!sparse.empty()) {
     const int64_t entries = 2 * kSparse;
-    at.sparse_state = add(state_group("csa state", sparse, entries, 2 * D));
-    at.index_state = add(state_group("index state", sparse, entries, 2 * c.index_head_dim));
+    at.sparse_state = add(state_group("csa state", sparse, entries, 2 * D, "sequences,ring,2*D"));
+    at.index_state = add(
+        state_group("index state", sparse, entries, 2 * c.index_head_dim, "sequences,ring,2*Di"));
     at.sparse = add(pooled_group("csa", sparse, kSparse, layout.block_tokens, at.sparse_state,
-                                 entries, row_codec(format, D, c.qk_rope_head_dim)));
+                                 entries, row_codec(format, D, c.qk_rope_head_dim, kPageAxes)));
     at.index = add(pooled_group("index", sparse, kSparse, layout.block_tokens, at.index_state,
                                 entries, key_codec(o.index_format(c), c.index_head_dim)));
   }
   if (!heavy.empty()) {
-    at.heavy_state = add(state_group("hca state", heavy, kHeavy, D));
+    at.heavy_state = add(state_group("hca state", heavy, kHeavy, D, "sequences,ring,D"));
     at.heavy = add(pooled_group("hca", heavy, kHeavy, layout.block_tokens, at.heavy_state, kHeavy,
-                                row_codec(format, D, c.qk_rope_head_dim)));
+                                row_codec(format, D, c.qk_rope_head_dim, kPageAxes)));
   }
   return layout;
 }

@@ -1,0 +1,50 @@
+// `fathom inspect` of models that are not here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/e2e/program.h"
+
+namespace fathom::e2e {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+// Weights, caches by group and scratch of one sequence at 4k, 128k and 1M tokens. 4 MB of rows at
+// 4k: 30 layers x 1024 rows x 1024 bytes, and 32 rows of 31 layers.
+TEST(Inspect, PlansAV4ProAtThreeLengthsOfContext) {
+  const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-v4-pro"});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, ContainsRegex("one sequence of +\\| +4096 tokens \\| +131072 tokens \\| +"
+                                   "1048576 tokens"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of csa +\\| +31.5 MB \\| +1.01 GB \\| +8.05 GB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of hca +\\| +1.02 MB \\| +32.5 MB \\| +260 MB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of index +\\| +2.09 MB \\| +66.8 MB \\| +535 MB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of hca state +\\| +18.3 MB \\| +18.3 MB \\| +18.3 MB"));
+  EXPECT_THAT(r.out, ContainsRegex("scratch +\\|"));
+}
+
+TEST(Inspect, CacheFormatsOfV4AreAskedForByName) {
+  const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-v4-flash", "--kv-cache-dtype",
+                                      "nvfp4", "--indexer-dtype", "fp8_e4m3"});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("row nvfp4 512/64, 21 layers x"));
+  EXPECT_THAT(r.out, HasSubstr("indexer key e4m3, 21 layers x"));
+}
+
+TEST(Inspect, CacheFormatsOfV4AreRefusedForOtherModels) {
+  const ProgramResult rows =
+      run_fathom({"inspect", "--as", "deepseek-v3", "--kv-cache-dtype", "nvfp4"});
+  const ProgramResult keys =
+      run_fathom({"inspect", "--as", "deepseek-v3.2", "--indexer-dtype", "mxfp4"});
+
+  EXPECT_NE(rows.exit_code, 0);
+  EXPECT_THAT(rows.err, HasSubstr("the KV cache format is nvfp4, expected bf16, f32 or e4m3"));
+  EXPECT_NE(keys.exit_code, 0);
+  EXPECT_THAT(keys.err, HasSubstr("the format of the indexer's keys is mxfp4, expected"));
+}
+
+}  // namespace
+}  // namespace fathom::e2e
