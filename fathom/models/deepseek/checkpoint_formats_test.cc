@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/base/rng.h"
-#include "fathom/models/deepseek/v4_names.h"
+#include "fathom/models/deepseek/v4/v4_names.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/relayout.h"
 #include "tests/support/temp_dir.h"
