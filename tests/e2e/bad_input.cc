@@ -65,10 +65,12 @@ void Scene::put(const std::string& name, const std::string& content) const {
   std::ofstream(file(name), std::ios::binary) << content;
 }
 
-void Scene::quantize(const std::string& format) const {
+void Scene::quantize(const std::string& format, const std::vector<std::string>& more) const {
   const auto target = folder_ / "quantised";
-  const ProgramResult r =
-      fathom({"quantize", model().string(), target.string(), "--format", format, "-q"});
+  std::vector<std::string> args{"quantize", model().string(), target.string(),
+                                "--format", format,           "-q"};
+  args.insert(args.end(), more.begin(), more.end());
+  const ProgramResult r = fathom(args);
   if (r.exit_code != 0) std::abort();
   fs::remove_all(model());
   fs::rename(target, model());

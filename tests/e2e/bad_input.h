@@ -42,8 +42,8 @@ class Scene {
 
   void put(const std::string& name, const std::string& content) const;
 
-  /// Replaces the model by itself in another format.
-  void quantize(const std::string& format) const;
+  /// Replaces the model by itself in another format; `more` are further arguments of quantize.
+  void quantize(const std::string& format, const std::vector<std::string>& more = {}) const;
 
   /// fathom run MODEL, two tokens.
   ProgramResult run(const ProcessLimits& limits = {}) const;
@@ -68,11 +68,13 @@ struct BadCase {
   int exit_code;
   std::function<ProgramResult(Scene&)> run;
   bool only_warns = false;  ///< the program goes on, and says so
+  std::string fixture = "micro-v3";
 };
 
 std::vector<BadCase> bad_weight_cases();
 std::vector<BadCase> bad_shard_cases();
 std::vector<BadCase> bad_scale_cases();
+std::vector<BadCase> bad_v4_cases();
 std::vector<BadCase> bad_config_cases();
 std::vector<BadCase> bad_tokenizer_cases();
 std::vector<BadCase> bad_prompt_cases();

@@ -26,8 +26,8 @@ const std::vector<std::string>& document() {
 const std::vector<BadCase>& all_cases() {
   static const auto cases = [] {
     std::vector<BadCase> all;
-    for (auto group : {bad_weight_cases, bad_shard_cases, bad_scale_cases, bad_config_cases,
-                       bad_tokenizer_cases, bad_prompt_cases, bad_output_cases}) {
+    for (auto group : {bad_weight_cases, bad_shard_cases, bad_scale_cases, bad_v4_cases,
+                       bad_config_cases, bad_tokenizer_cases, bad_prompt_cases, bad_output_cases}) {
       for (BadCase& c : group())
         all.push_back(std::move(c));
     }
@@ -49,7 +49,7 @@ class BadInput : public testing::TestWithParam<size_t> {};
 
 TEST_P(BadInput, EndsAsTheDocumentSays) {
   const BadCase& c = all_cases()[GetParam()];
-  Scene scene;
+  Scene scene(c.fixture);
 
   const ProgramResult r = c.run(scene);
 
@@ -87,14 +87,19 @@ TEST(BadInputDocument, HasNoRowWithoutACase) {
 }
 
 TEST(BadInputDocument, GoodInputOfEveryFixtureEndsWell) {
-  for (const char* format : {"", "fp8_block", "nvfp4"}) {
-    const Scene scene;
+  const std::pair<const char*, const char*> inputs[] = {
+      {"micro-v3", ""},      {"micro-v3", "fp8_block"}, {"micro-v3", "nvfp4"},
+      {"micro-v4", ""},      {"micro-v4", "mxfp4"},     {"micro-v4", "fp8_block_ue8m0"},
+      {"micro-v4", "nvfp4"},
+  };
+  for (const auto& [fixture, format] : inputs) {
+    const Scene scene(fixture);
     if (*format != 0) scene.quantize(format);
 
     const ProgramResult r = scene.run();
 
-    EXPECT_EQ(r.exit_code, 0) << format << r.err;
-    EXPECT_THAT(r.err, testing::Not(testing::ContainsRegex("error|warning"))) << format;
+    EXPECT_EQ(r.exit_code, 0) << fixture << format << r.err;
+    EXPECT_THAT(r.err, testing::Not(testing::ContainsRegex("error|warning"))) << fixture << format;
   }
 }
 

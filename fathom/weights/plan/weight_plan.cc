@@ -147,6 +147,8 @@ Status WeightPlan::table(std::string name, const char* axes, WeightRole role, Vi
 
 Status WeightPlan::index_table(std::string name, const char* axes, int64_t limit, View* out) {
   FATHOM_ASSIGN(WeightSpec source, spec(std::move(name), axes, WeightRole::kHashTable, 2));
+  // One that is missing is named with all the others that are.
+  if (tensors_.stored && !is_stored(source.name)) source.format = Format::kI64;
   if (source.format != Format::kI32 && source.format != Format::kI64) {
     return wrong_format(source, "i32 or i64");
   }
