@@ -29,18 +29,31 @@ Result<int> synth(const Flags& flags, const GlobalFlags& globals) {
   return kExitOk;
 }
 
+std::string listed(std::span<const std::string_view> words) {
+  std::string out;
+  for (size_t i = 0; i < words.size(); ++i)
+    str_append(out, str_cat(i == 0 ? "" : i + 1 == words.size() ? " or " : ", ", words[i]));
+  return out;
+}
+
 }  // namespace
 
 Command add_synth(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("synth", "Write a small checkpoint with random weights");
   sub->add_option("DST", flags->directory, "Directory to write")->required();
-  sub->add_option("--version", flags->options.version, "v2-lite, v2, v3 or r1")
+  sub->add_option("--version", flags->options.version, listed(synth_versions()))
       ->capture_default_str();
-  sub->add_option("--layers", flags->options.layers, "Decoder layers")->capture_default_str();
+  sub->add_option("--layers", flags->options.layers, "Decoder layers; of v4 at least 3")
+      ->capture_default_str();
   sub->add_option("--hidden", flags->options.hidden, "Hidden size")->capture_default_str();
   sub->add_option("--experts", flags->options.experts, "Routed experts")->capture_default_str();
-  sub->add_option("--format", flags->format, "bf16, fp8_block or nvfp4")->capture_default_str();
+  sub->add_option("--format", flags->format,
+                  str_cat(listed(synth_formats()),
+                          ", as published: nvfp4 has experts, MLPs and o_proj (v4: experts, the "
+                          "rest fp8_block), mxfp4 the experts of v4, whose fp8_block has UE8M0 "
+                          "scales"))
+      ->capture_default_str();
   sub->add_option("--seed", flags->options.seed, "Same seed, same bytes")->capture_default_str();
   return {sub, [flags](const GlobalFlags& globals) { return synth(*flags, globals); }};
 }

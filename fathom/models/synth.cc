@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "fathom/base/rng.h"
 #include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
+#include "fathom/models/synth_config.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/byte_level.h"
 #include "fathom/text/json.h"
@@ -18,66 +23,13 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kVocab = 320;  // bytes, control tokens, and some ids without a token
 constexpr int64_t kFirstByteId = 3;
+
+constexpr std::string_view kVersions[] = {"v2-lite", "v2", "v3", "r1", "v3.2", "v4"};
+constexpr std::string_view kFormats[] = {"bf16", "fp8_block", "nvfp4", "mxfp4"};
 
 Json integer(int64_t value) {
   return Json::integer(value);
-}
-
-// What distinguishes the families, for a model of these sizes.
-Json make_config(const SynthOptions& o) {
-  const bool v2 = o.version == "v2" || o.version == "v2-lite";
-  const bool lite = o.version == "v2-lite";
-  std::vector<JsonMember> m{
-      {"architectures",
-       Json::array({Json::string(v2 ? "DeepseekV2ForCausalLM" : "DeepseekV3ForCausalLM")})},
-      {"model_type", Json::string(v2 ? "deepseek_v2" : "deepseek_v3")},
-      {"hidden_size", integer(o.hidden)},
-      {"num_hidden_layers", integer(o.layers)},
-      {"num_attention_heads", integer(4)},
-      {"num_key_value_heads", integer(4)},
-      {"q_lora_rank", lite ? Json{} : integer(128)},
-      {"kv_lora_rank", integer(64)},
-      {"qk_nope_head_dim", integer(32)},
-      {"qk_rope_head_dim", integer(32)},
-      {"v_head_dim", integer(32)},
-      {"intermediate_size", integer(2 * o.hidden)},
-      {"moe_intermediate_size", integer(128)},
-      {"first_k_dense_replace", integer(1)},
-      {"moe_layer_freq", integer(1)},
-      {"n_routed_experts", integer(o.experts)},
-      {"n_shared_experts", integer(v2 ? 2 : 1)},
-      {"num_experts_per_tok", integer(std::min<int64_t>(o.experts / 2, 4))},
-      {"n_group", integer(lite ? 1 : 4)},
-      {"topk_group", integer(lite ? 1 : 2)},
-      {"topk_method", Json::string(lite ? "greedy"
-                                   : v2 ? "group_limited_greedy"
-                                        : "noaux_tc")},
-      {"scoring_func", Json::string(v2 ? "softmax" : "sigmoid")},
-      {"norm_topk_prob", Json::boolean(!v2)},
-      {"routed_scaling_factor", Json::number(lite ? 1.0
-                                             : v2 ? 16.0
-                                                  : 2.5)},
-      {"vocab_size", integer(kVocab)},
-      {"bos_token_id", integer(0)},
-      {"eos_token_id", integer(1)},
-      {"max_position_embeddings", integer(4096)},
-      {"rope_theta", integer(10000)},
-      {"rope_scaling", Json::object({{"type", Json::string("yarn")},
-                                     {"factor", integer(4)},
-                                     {"original_max_position_embeddings", integer(1024)},
-                                     {"beta_fast", integer(32)},
-                                     {"beta_slow", integer(1)},
-                                     {"mscale", Json::number(v2 ? 0.707 : 1.0)},
-                                     {"mscale_all_dim", Json::number(v2 ? 0.707 : 1.0)}})},
-      {"rms_norm_eps", Json::number(1e-6)},
-      {"hidden_act", Json::string("silu")},
-      {"attention_bias", Json::boolean(false)},
-      {"tie_word_embeddings", Json::boolean(false)},
-      {"torch_dtype", Json::string("bfloat16")},
-  };
-  return Json::object(std::move(m));
 }
 
 Json added_token(int64_t id, const char* content, bool special) {
@@ -98,7 +50,7 @@ Json split(const char* pattern) {
 }
 
 // Every byte is a token of its own; there are no merges.
-Json make_tokenizer() {
+Json make_tokenizer(const SynthOptions& options) {
   constexpr const char* kMain =
       "[!\"#$%&'()*+,\\-./"
       ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
@@ -119,6 +71,9 @@ Json make_tokenizer() {
         "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>",
         "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"}) {
     added.push_back(added_token(next++, text, false));
+  }
+  if (options.version == "v3.2" || options.version == "v4") {
+    added.push_back(added_token(next++, "｜DSML｜", false));
   }
   return Json::object(
       {{"version", Json::string("1.0")},
@@ -148,25 +103,63 @@ Json make_tokenizer_config() {
                        {"tokenizer_class", Json::string("LlamaTokenizerFast")}});
 }
 
+// Every tensor has a stream of its own, by its name.
+Rng rng_of(const std::string& name, uint64_t seed) {
+  const auto digest = sha256(str_cat(seed, " ", name));
+  uint64_t key = 0;
+  std::memcpy(&key, digest.data(), sizeof key);
+  return Rng(key);
+}
+
+double deviation_of(const WeightSpec& spec) {
+  if (spec.role == WeightRole::kNorm) return 0.1;
+  if (spec.role == WeightRole::kRouterBias) return 0.05;
+  if (spec.role == WeightRole::kEmbedding) return 1.0;
+  return 1.0 / std::sqrt(spec.dims.size() > 1 ? static_cast<double>(spec.dims.back()) : 1.0);
+}
+
 // Weights of unit gain: activations keep their size through a layer. Norms are near 1; biases and
 // the router spread enough that experts differ.
 std::vector<float> random_tensor(const WeightSpec& spec, uint64_t seed) {
-  const auto digest = sha256(str_cat(seed, " ", spec.name));
-  uint64_t key = 0;
-  std::memcpy(&key, digest.data(), sizeof key);
-  const int64_t count = spec.numel();
-  const bool norm = spec.role == WeightRole::kNorm;
-  const double columns = spec.dims.size() > 1 ? static_cast<double>(spec.dims.back()) : 1.0;
-  const double deviation = norm                                   ? 0.1
-                           : spec.role == WeightRole::kRouterBias ? 0.05
-                           : spec.role == WeightRole::kEmbedding  ? 1.0
-                                                                  : 1.0 / std::sqrt(columns);
-  Rng rng(key);
-  std::vector<float> w(static_cast<size_t>(count));
+  const bool near_one = spec.role == WeightRole::kNorm && !spec.name.ends_with(".bias");
+  const double deviation = deviation_of(spec);
+  Rng rng = rng_of(spec.name, seed);
+  std::vector<float> w(static_cast<size_t>(spec.numel()));
   for (float& x : w) {
-    x = static_cast<float>((norm ? 1.0 : 0.0) + deviation * static_cast<double>(rng.next_normal()));
+    x = static_cast<float>((near_one ? 1.0 : 0.0) +
+                           deviation * static_cast<double>(rng.next_normal()));
   }
   return w;
+}
+
+// [V, K] i64: each token's experts, no two of them equal.
+StoredTensor random_routes(const WeightSpec& spec, int64_t num_experts, uint64_t seed) {
+  Rng rng = rng_of(spec.name, seed);
+  std::vector<int64_t> experts(static_cast<size_t>(num_experts));
+  std::iota(experts.begin(), experts.end(), int64_t{0});
+  const int64_t chosen = spec.dims[1];
+  StoredTensor t{.name = spec.name, .dtype = Format::kI64, .shape = spec.dims, .bytes = {}};
+  t.bytes.resize(static_cast<size_t>(spec.numel()) * sizeof(int64_t));
+  for (int64_t row = 0; row < spec.dims[0]; ++row) {
+    for (int64_t i = 0; i < chosen; ++i) {
+      const auto rest = static_cast<uint32_t>(num_experts - i);
+      std::swap(experts[static_cast<size_t>(i)],
+                experts[static_cast<size_t>(i) + rng.next_below(rest)]);
+    }
+    std::memcpy(t.bytes.data() + row * chosen * 8, experts.data(),
+                static_cast<size_t>(chosen) * sizeof(int64_t));
+  }
+  return t;
+}
+
+// V4's w1 and w3, which engines fuse: w3 for w1 and the other way round; empty for other weights.
+std::string fused_with(const std::string& weight) {
+  for (const auto& [own, other] :
+       {std::pair{".w1.weight", ".w3.weight"}, std::pair{".w3.weight", ".w1.weight"}}) {
+    const std::string_view end(own);
+    if (weight.ends_with(end)) return weight.substr(0, weight.size() - end.size()) + other;
+  }
+  return {};
 }
 
 struct Output {
@@ -174,10 +167,24 @@ struct Output {
   size_t part = 0;
 };
 
-Result<std::vector<StoredTensor>> make_tensors(const WeightSpec& spec, uint64_t seed) {
-  const std::vector<float> w = random_tensor(spec, seed);
+Result<std::vector<StoredTensor>> make_tensors(const WeightSpec& spec,
+                                               const SynthOptions& options) {
+  if (spec.format == Format::kI64) {
+    return std::vector<StoredTensor>{random_routes(spec, options.experts, options.seed)};
+  }
+  const std::vector<float> w = random_tensor(spec, options.seed);
   const int64_t k = spec.dims.back();
-  FATHOM_ASSIGN(QuantizedMatrix q, quantize_matrix(w, spec.numel() / k, k, spec.format, spec.name));
+  std::optional<float> amax;
+  if (const std::string other = fused_with(spec.name);
+      spec.format == Format::kNvfp4 && !other.empty()) {
+    WeightSpec partner = spec;
+    partner.name = other;
+    FATHOM_ASSIGN(const float own, matrix_amax(w, spec.name));
+    FATHOM_ASSIGN(const float of_other, matrix_amax(random_tensor(partner, options.seed), other));
+    amax = std::max(own, of_other);
+  }
+  FATHOM_ASSIGN(QuantizedMatrix q,
+                quantize_matrix(w, spec.numel() / k, k, spec.format, spec.name, amax));
   if (q.tensors.size() == 1) {
     q.tensors[0].name = spec.name;  // biases do not end in ".weight"
     q.tensors[0].shape = spec.dims;
@@ -185,11 +192,46 @@ Result<std::vector<StoredTensor>> make_tensors(const WeightSpec& spec, uint64_t 
   return std::move(q.tensors);
 }
 
+// Names, dtypes and shapes of what make_tensors would give.
+Result<std::vector<StoredTensor>> plan_tensors(const WeightSpec& spec) {
+  if (spec.format == Format::kI64) {
+    return std::vector<StoredTensor>{
+        {.name = spec.name, .dtype = Format::kI64, .shape = spec.dims, .bytes = {}}};
+  }
+  const int64_t k = spec.dims.back();
+  FATHOM_ASSIGN(auto tensors, plan_quantised_matrix(spec.name, spec.numel() / k, k, spec.format));
+  if (tensors.size() == 1) {
+    tensors[0].name = spec.name;
+    tensors[0].shape = spec.dims;
+  }
+  return tensors;
+}
+
+std::string joined(std::span<const std::string_view> words) {
+  std::string out;
+  for (const std::string_view word : words)
+    str_append(out, str_cat(out.empty() ? "" : ", ", word));
+  return out;
+}
+
+Status check_format(const SynthOptions& o) {
+  if (std::none_of(std::begin(kFormats), std::end(kFormats),
+                   [&](std::string_view name) { return name == format_name(o.format); })) {
+    return invalid_argument(str_cat("--format is ", format_name(o.format), ", expected ",
+                                    joined(kFormats),
+                                    "; fathom quantize makes others from a checkpoint"));
+  }
+  if (o.format == Format::kMxfp4 && o.version != "v4") {
+    return invalid_argument(str_cat("--format is mxfp4, expected bf16, fp8_block or nvfp4 for ",
+                                    "--version ", o.version, "; only v4 has experts in mxfp4"));
+  }
+  return {};
+}
+
 Status check_options(const SynthOptions& o) {
-  const auto versions = synth_versions();
-  if (std::find(versions.begin(), versions.end(), o.version) == versions.end()) {
+  if (std::find(std::begin(kVersions), std::end(kVersions), o.version) == std::end(kVersions)) {
     return invalid_argument(
-        str_cat("--version is '", o.version, "'; known are v2-lite, v2, v3, r1"));
+        str_cat("--version is '", o.version, "'; known are ", joined(kVersions)));
   }
   const auto range = [](const char* flag, int64_t value, int64_t low, int64_t high,
                         int64_t multiple) -> Status {
@@ -197,27 +239,33 @@ Status check_options(const SynthOptions& o) {
     return invalid_argument(str_cat(flag, " is ", value, ", expected a multiple of ", multiple,
                                     " from ", low, " to ", high));
   };
-  FATHOM_TRY(range("--layers", o.layers, 1, 128, 1));
+  // V4 has three kinds of attention, and one layer at least of each.
+  FATHOM_TRY(range("--layers", o.layers, o.version == "v4" ? 3 : 1, 128, 1));
   FATHOM_TRY(range("--hidden", o.hidden, 64, 16384, 64));
   FATHOM_TRY(range("--experts", o.experts, 8, 1024, 4));
-  for (const Format format : {Format::kBf16, Format::kFp8Block, Format::kNvfp4}) {
-    if (o.format == format) return {};
-  }
-  return invalid_argument(str_cat("--format is ", format_name(o.format),
-                                  ", expected bf16, fp8_block or nvfp4; fathom quantize makes "
-                                  "others from a checkpoint"));
+  return check_format(o);
+}
+
+// What config.json of V4 says of its experts beside quantization_config.
+std::string_view expert_dtype(const SynthOptions& o) {
+  if (o.version != "v4" || o.format == Format::kBf16) return {};
+  return o.format == Format::kFp8Block ? "fp8" : "fp4";
 }
 
 }  // namespace
 
-std::vector<std::string> synth_versions() {
-  return {"v2-lite", "v2", "v3", "r1"};
+std::span<const std::string_view> synth_versions() {
+  return kVersions;
+}
+
+std::span<const std::string_view> synth_formats() {
+  return kFormats;
 }
 
 Result<SynthReport> synthesize_checkpoint(const std::string& directory,
                                           const SynthOptions& options) {
   FATHOM_TRY(check_options(options));
-  const Json config_json = make_config(options);
+  const Json config_json = synth_config(options);
   std::string config_text = dump_json(config_json, JsonStyle::kIndented) + "\n";
   FATHOM_ASSIGN(const ModelConfig config, parse_config(config_text));
   FATHOM_ASSIGN(const PresetFormats formats, preset_formats(format_name(options.format), config));
@@ -231,14 +279,8 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
   SynthReport report;
   for (const WeightItem& item : weight_plan.items()) {
     for (const WeightSpec& spec : item.sources) {
-      const int64_t k = spec.dims.back();
-      FATHOM_ASSIGN(auto tensors,
-                    plan_quantised_matrix(spec.name, spec.numel() / k, k, spec.format));
-      if (tensors.size() == 1) {
-        tensors[0].name = spec.name;
-        tensors[0].shape = spec.dims;
-      }
-      if (spec.dims.size() == 2)
+      FATHOM_ASSIGN(const auto tensors, plan_tensors(spec));
+      if (spec.dims.size() == 2 && spec.name.ends_with(".weight"))
         modules.push_back({spec.name.substr(0, spec.name.rfind('.')), spec.format});
       for (size_t part = 0; part < tensors.size(); ++part) {
         plan.push_back({.name = tensors[part].name,
@@ -251,14 +293,15 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
   }
 
   const QuantDeclaration declared = declare_quantization(modules, FATHOM_VERSION);
-  FATHOM_ASSIGN(config_text, rewrite_config(config_text, declared.quantization_config, true));
+  FATHOM_ASSIGN(config_text, rewrite_config(config_text, declared.quantization_config, true,
+                                            expert_dtype(options)));
   CheckpointWriterOptions writer;
   writer.source_digest = to_hex(sha256(config_text));
   writer.options = str_cat("synth seed=", options.seed);
   writer.side_files = {
       {"config.json", config_text},
       {"generation_config.json", "{\"bos_token_id\": 0, \"eos_token_id\": 1}\n"},
-      {"tokenizer.json", dump_json(make_tokenizer()) + "\n"},
+      {"tokenizer.json", dump_json(make_tokenizer(options)) + "\n"},
       {"tokenizer_config.json", dump_json(make_tokenizer_config(), JsonStyle::kIndented) + "\n"}};
   if (!declared.sidecar.empty()) {
     writer.side_files.emplace_back("hf_quant_config.json", declared.sidecar);
@@ -270,7 +313,7 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
       write_checkpoint(directory, plan, writer, [&](size_t tensor, TensorSink& sink) -> Status {
         const Output& out = outputs[tensor];
         if (cached_name != out.spec.name) {
-          FATHOM_ASSIGN(cached, make_tensors(out.spec, options.seed));
+          FATHOM_ASSIGN(cached, make_tensors(out.spec, options));
           cached_name = out.spec.name;
         }
         return sink.append(cached[out.part].bytes);

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "fathom/base/status.h"
 #include "fathom/formats/format.h"
@@ -12,11 +13,11 @@
 namespace fathom {
 
 struct SynthOptions {
-  std::string version = "v3";  ///< v2-lite, v2, v3 or r1
-  int64_t layers = 4;
+  std::string version = "v3";  ///< one of synth_versions()
+  int64_t layers = 4;          ///< of v4 at least 3, one of each kind of attention
   int64_t hidden = 256;
   int64_t experts = 8;
-  Format format = Format::kBf16;  ///< bf16, fp8_block or nvfp4, applied as published checkpoints do
+  Format format = Format::kBf16;  ///< one of synth_formats(), as checkpoints of the version have it
   uint64_t seed = 1;
 };
 
@@ -25,10 +26,16 @@ struct SynthReport {
   int64_t bytes = 0;
 };
 
-std::vector<std::string> synth_versions();
+/// v2-lite, v2, v3, r1, v3.2, v4.
+std::span<const std::string_view> synth_versions();
+
+/// bf16, fp8_block, nvfp4, mxfp4: formats of the linear layers, as PresetFormatName says. mxfp4 is
+/// of v4 alone.
+std::span<const std::string_view> synth_formats();
 
 /// Writes a checkpoint directory: config.json, generation_config.json, tokenizer.json (256 bytes
-/// and the control tokens), tokenizer_config.json and the weights. The same options give the same
+/// and the control tokens), tokenizer_config.json and the weights, those of V4 under DeepSeek's own
+/// names. The same options give the same
 /// bytes. Errors: InvalidArgument for options out of range, naming option, value and range; Io.
 Result<SynthReport> synthesize_checkpoint(const std::string& directory,
                                           const SynthOptions& options);

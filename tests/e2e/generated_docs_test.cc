@@ -41,10 +41,15 @@ INSTANTIATE_TEST_SUITE_P(Presets,
                          GeneratedDocs,
                          testing::Values("deepseek-r1-nvfp4",
                                          "deepseek-v3-fp8",
-                                         "deepseek-v2-lite"),
+                                         "deepseek-v2-lite",
+                                         "deepseek-v3.2",
+                                         "deepseek-v4-flash",
+                                         "deepseek-v4-pro"),
                          [](const auto& p) {
                            std::string name(p.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
 

@@ -60,7 +60,7 @@ PageCodec scaled_latent_codec(const ModelConfig& c) {
                      {.name = "scales",
                       .format = Format::kF32,
                       .width = scales,
-                      .axes = "pages,page_size,scales",
+                      .axes = "pages,page_size,Lkv/128",
                       .offset = codes}}};
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "fathom/base/checked_math.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/models/dry/dry_records.h"
@@ -85,13 +86,21 @@ bool has_expert_layers(const ModelConfig& config) {
   return false;
 }
 
-// A prefill that every form of attention may serve, after a prefix of a key chunk.
+// Tokens up to which an indexer keeps every row; 0 without one.
+int64_t index_topk_tokens(const ModelConfig& c) {
+  if (c.is_v4()) return c.index_topk * static_cast<int64_t>(CompressRatio::kSparse);
+  return c.index_topk;
+}
+
+// A prefill that every form of attention may serve, after a prefix of key chunks.
 TraceShape few_tokens(const Model& model, const TraceShape& shape) {
   const int64_t half = model.config().max_position_embeddings / 2;
   const int64_t chunk = std::min(model.options().attention.prefill_chunk, half);
+  // An indexer chooses where it has more rows than it may keep.
+  const int64_t choosing = index_topk_tokens(model.config());
   return {.batch = 1,
           .prompt_tokens = std::min(chunk, shape.prompt_tokens),
-          .kv_len = chunk,
+          .kv_len = std::min(std::max(chunk, align_up(choosing + 1, chunk)), std::max(half, chunk)),
           .num_threads = shape.num_threads,
           .kernels = shape.kernels,
           .gpu = shape.gpu};
@@ -256,6 +265,11 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
   for (std::string_view name : preset_names()) {
     FATHOM_ASSIGN(const Preset other, find_preset(name));
     FATHOM_TRY(add_variation(str_cat("--as ", name), other, base, shape, out));
+    if (other.config.index_topk == 0) continue;
+    ModelOptions scaled_rows = base;
+    scaled_rows.kv_format = Format::kE4m3;
+    FATHOM_TRY(add_variation(str_cat("--as ", name, " --kv-cache-dtype fp8_e4m3"), other,
+                             scaled_rows, shape, out));
   }
   // What this model refuses may run in a larger one with another router; of a model that was cut to
   // its dense layers nothing is known of experts.

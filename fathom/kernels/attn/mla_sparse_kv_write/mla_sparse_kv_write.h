@@ -32,7 +32,6 @@ struct MlaSparseKvWrite {
       .equation = "values[slot] = e4m3(c / scale), scale = amax / 448 per 128; rope[slot] = k_pe",
       .source = "vLLM; FlashMLA",
       .flops = "3*T*L",
-      .outside = "latent rows of sparse attention in DeepSeek-V3.2",
   };
 
   struct Args {

@@ -79,7 +79,6 @@ struct SparseMlaDecode {
           "o = sum_j e^(l_j - m) row_j / (sum_j e^(l_j - m) + e^(sink - m)), l = scale q.row",
       .source = "DeepSeek-V3.2, DeepSeek-V4; FlashMLA",
       .flops = "~2 N (D + L) for each row of a token",
-      .outside = "attention of DeepSeek-V3.2 and DeepSeek-V4",
   };
 
   static constexpr int64_t kRowBlock = 64;
@@ -133,7 +132,7 @@ struct SparseMlaPrefill {
       .equation = "o = sum_j e^(l_j - m) kv_j / (sum_j e^(l_j - m) + e^(sink - m)), l = scale q.kv",
       .source = "DeepSeek-V3.2, DeepSeek-V4; FlashMLA",
       .flops = "~2 N (D + L) for each row of a token",
-      .outside = "sparse attention over gathered rows (DeepSeek-V3.2, DeepSeek-V4)",
+      .outside = "sparse attention over gathered rows; the layers read rows in the cache",
   };
 
   struct Args {

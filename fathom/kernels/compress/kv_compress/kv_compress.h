@@ -46,7 +46,6 @@ struct CompressStateWrite {
       .equation = "state_u[slot] = u; state_z[slot] = z + ape[position mod A]",
       .source = "DeepSeek-V4; vLLM",
       .flops = "T*W",
-      .outside = "state of the compressors of DeepSeek-V4",
   };
 
   struct Args {
@@ -107,7 +106,6 @@ struct CompressPool {
       .equation = "x = sum_e softmax_e(z) u per channel; cache[slot] = row(H(rope(rmsnorm(x))))",
       .source = "DeepSeek-V4; vLLM",
       .flops = "I*(D*(6*E+4)+3*R)",
-      .outside = "compressed rows and index keys of DeepSeek-V4",
   };
 
   struct Args {

@@ -71,7 +71,6 @@ struct Fp8BlockBmm {
       .equation = "y[:,h] = x[:,h] w[h]^T",
       .source = "DeepSeek-V4, Attention; DeepGEMM",
       .flops = "2*T*H*N*K",
-      .outside = "the grouped output projection of DeepSeek-V4",
   };
 
   struct Args {

@@ -24,7 +24,6 @@ struct MhcExpand {
       .equation = "streams[j] = x",
       .source = "DeepSeek-V4, Transformer.forward",
       .flops = "0",
-      .outside = "the residual streams of DeepSeek-V4",
   };
 
   struct Args {
@@ -58,7 +57,6 @@ struct MhcPost {
       .equation = "out[k] = post[k] y + sum_j comb[j][k] streams[j]",
       .source = "DeepSeek-V4, hc_post",
       .flops = "T*n*D*(2*n+1)",
-      .outside = "the residual streams of DeepSeek-V4",
   };
 
   struct Args {

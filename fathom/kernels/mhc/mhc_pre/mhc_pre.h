@@ -56,7 +56,6 @@ struct MhcPre {
           "post = 2 sigmoid(m); comb = sinkhorn(softmax(m))",
       .source = "DeepSeek-V4, hc_pre",
       .flops = "2*T*n*D*(Q+2)",
-      .outside = "the residual streams of DeepSeek-V4",
   };
 
   struct Args {
@@ -98,7 +97,6 @@ struct MhcHead {
       .equation = "m = (fn v) / rms(v); h = sum_j (sigmoid(m_j) + eps) streams_j",
       .source = "DeepSeek-V4, hc_head",
       .flops = "2*T*n*D*(n+2)",
-      .outside = "the residual streams of DeepSeek-V4",
   };
 
   struct Args {

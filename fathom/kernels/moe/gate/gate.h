@@ -122,7 +122,6 @@ struct TopkSqrtsoftplus {
           "weights = s[ids] / sum(s[ids]) * scaling",
       .source = "DeepSeek-V4, Gate",
       .flops = "12*T*E",
-      .outside = "the router of DeepSeek-V4",
   };
 
   struct Args {
@@ -162,7 +161,6 @@ struct HashRoute {
           "s = sqrt(softplus(logits))",
       .source = "DeepSeek-V4, Gate",
       .flops = "12*T*K",
-      .outside = "the router of DeepSeek-V4's first layers",
   };
 
   struct Args {

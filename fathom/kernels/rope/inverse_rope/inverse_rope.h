@@ -29,7 +29,6 @@ struct InverseRope {
       .equation = "(a, b) -> (a c + b s, b c - a s), last R channels",
       .source = "DeepSeek-V4",
       .flops = "3*T*H*R",
-      .outside = "output of attention in DeepSeek-V4",
   };
 
   struct Args {

@@ -39,7 +39,6 @@ struct QnormRopeKvWrite {
       .equation = "q_out = rope(q / rms(q)); cache[slot] = row(rope(norm(kv)))",
       .source = "DeepSeek-V4; vLLM",
       .flops = "T*(H+1)*(3*D+3*R)",
-      .outside = "queries and window rows of attention in DeepSeek-V4",
   };
 
   struct Args {

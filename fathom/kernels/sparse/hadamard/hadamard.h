@@ -33,7 +33,7 @@ struct Hadamard {
       .equation = "y = scale * H x, H[i,j] = (-1)^popcount(i & j)",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "~N D log2(D), D rounded up to a power of two in the logarithm",
-      .outside = "rotation of the indexer of DeepSeek-V3.2",
+      .outside = "rotation of its own; index_query and index_key_write do it themselves",
   };
 
   struct Args {

@@ -54,7 +54,6 @@ struct IndexLogitsPaged {
       .equation = "logits = s_j sum_h w_h relu(q_h . k_j)",
       .source = "DeepSeek-V3.2 report, eq. 1; DeepGEMM",
       .flops = "~2 H D for each key that a token sees",
-      .outside = "scores of the indexer over its cache (DeepSeek-V3.2, V4)",
   };
 
   struct Args {
@@ -93,7 +92,7 @@ struct IndexLogitsRagged {
       .equation = "logits = s_j sum_h w_h relu(q_h . k_j), starts <= j < ends",
       .source = "DeepSeek-V3.2 report, eq. 1; DeepGEMM",
       .flops = "~2 H D for each key that a token sees",
-      .outside = "scores of the indexer over keys of one tensor (DeepSeek-V3.2, V4)",
+      .outside = "scores over keys of one tensor; the indexer's are in its cache",
   };
 
   struct Args {

@@ -23,7 +23,6 @@ struct VisibleRows {
       .equation = "rows = floor((positions + 1) / tokens_per_row)",
       .source = "DeepSeek-V3.2 and V4, causal mask of the indexer",
       .flops = "0",
-      .outside = "lengths of what an indexer scores (DeepSeek-V3.2, V4)",
   };
 
   struct Args {
@@ -54,7 +53,6 @@ struct IndexSlots {
       .equation = "slots = block_table[b, ids / S] * S + ids % S",
       .source = "DeepSeek-V3.2, token selection",
       .flops = "0",
-      .outside = "rows that attention reads, of those an indexer chose (DeepSeek-V3.2, V4)",
   };
 
   struct Args {
@@ -92,7 +90,6 @@ struct VisibleSlots {
       .equation = "slots = block_table[b, j / S] * S + j % S, j < (position + 1) / tokens_per_row",
       .source = "DeepSeek-V4, heavily compressed attention",
       .flops = "0",
-      .outside = "rows that attention reads where none are chosen (DeepSeek-V4)",
   };
 
   struct Args {
@@ -129,7 +126,6 @@ struct RingSlots {
       .equation = "slots = request_slots[b] * R + p mod R, p = position - (W - 1) + j >= 0",
       .source = "DeepSeek-V4, sliding-window attention",
       .flops = "0",
-      .outside = "rows of the window that attention reads (DeepSeek-V4)",
   };
 
   struct Args {

@@ -36,7 +36,6 @@ struct TopkRows {
       .equation = "ids = positions of the K largest scores",
       .source = "DeepSeek-V3.2, indexer",
       .flops = "0",
-      .outside = "the keys that an indexer chooses (DeepSeek-V3.2)",
   };
 
   struct Args {
