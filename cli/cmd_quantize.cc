@@ -90,8 +90,7 @@ Command add_quantize(CLI::App& app) {
   sub->add_option("SRC", flags->source, "Model directory, or ORG/NAME in the local cache")
       ->required();
   sub->add_option("DST", flags->target, "Directory to write")->required();
-  sub->add_option("--format", flags->format,
-                  "nvfp4, fp8_block, int8 or bf16; mxfp4 for other programs")
+  sub->add_option("--format", flags->format, "nvfp4, mxfp4, mxfp8, fp8_block, int8 or bf16")
       ->capture_default_str();
   sub->add_option("--scope", flags->scope,
                   "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well")

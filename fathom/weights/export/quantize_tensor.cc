@@ -73,6 +73,22 @@ QuantizedMatrix to_mxfp4(const std::vector<float>& w,
   return q;
 }
 
+QuantizedMatrix to_mxfp8(const std::vector<float>& w,
+                         int64_t n,
+                         int64_t k,
+                         const std::string& name) {
+  std::vector<E4m3> codes(w.size());
+  std::vector<Ue8m0> scales(static_cast<size_t>(n * (k / kMxfp8Block)));
+  mxfp8_quantize(w.data(), n, k, codes.data(), scales.data());
+  std::vector<float> decoded(w.size());
+  fp8_dequantize_groups(codes.data(), scales.data(), n, k, kMxfp8Block, decoded.data());
+  QuantizedMatrix q;
+  q.error = error_of(w, decoded);
+  q.tensors.push_back(stored(name, Format::kE4m3, {n, k}, codes));
+  q.tensors.push_back(stored(name + "_scale", Format::kU8, {n, k / kMxfp8Block}, scales));
+  return q;
+}
+
 Result<QuantizedMatrix> to_fp8_block(const std::vector<float>& w,
                                      int64_t n,
                                      int64_t k,
@@ -144,7 +160,8 @@ void QuantError::add(const QuantError& other) {
 
 bool can_write_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32 || format == Format::kNvfp4 ||
-         format == Format::kMxfp4 || format == Format::kFp8Block || format == Format::kInt8Channel;
+         format == Format::kMxfp4 || format == Format::kMxfp8 || format == Format::kFp8Block ||
+         format == Format::kInt8Channel;
 }
 
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name) {
@@ -176,6 +193,10 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
     FATHOM_TRY(check_block(k, kMxfp4Block, format, weight_name));
     return to_mxfp4(w, n, k, name);
   }
+  if (format == Format::kMxfp8) {
+    FATHOM_TRY(check_block(k, kMxfp8Block, format, weight_name));
+    return to_mxfp8(w, n, k, name);
+  }
   if (format == Format::kFp8Block) return to_fp8_block(w, n, k, name);
   if (format == Format::kInt8Channel) return to_int8(w, n, k, name);
   if (format == Format::kBf16) return to_bf16(w, n, k, name);
@@ -184,8 +205,9 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
     q.tensors.push_back(stored(name, Format::kF32, {n, k}, w));
     return q;
   }
-  return unsupported(str_cat(weight_name, ": cannot write format ", format_name(format),
-                             "; known are nvfp4, mxfp4, fp8_block, int8_channel, bf16 and f32"));
+  return unsupported(
+      str_cat(weight_name, ": cannot write format ", format_name(format),
+              "; known are nvfp4, mxfp4, mxfp8, fp8_block, int8_channel, bf16 and f32"));
 }
 
 Result<std::vector<StoredTensor>> plan_quantised_matrix(const std::string& weight_name,

@@ -389,17 +389,19 @@ QuantDeclaration declare_quantization(Format format,
     return dump_json(Json::object(std::move(members)), JsonStyle::kIndented);
   };
   QuantDeclaration out;
-  if (format == Format::kNvfp4) {
+  if (format == Format::kNvfp4 || format == Format::kMxfp8) {
+    const Json algorithm = Json::string(format == Format::kNvfp4 ? "NVFP4" : "MXFP8");
+    const Json group = Json::integer(format_info(format).block_k);
     out.quantization_config = text({{"quant_method", Json::string("modelopt")},
-                                    {"quant_algo", Json::string("NVFP4")},
-                                    {"group_size", Json::integer(16)},
+                                    {"quant_algo", algorithm},
+                                    {"group_size", group},
                                     {"ignore", string_list(excluded)}});
     out.sidecar =
         text({{"producer", Json::object({{"name", Json::string("fathom")},
                                          {"version", Json::string(std::string(tool_version))}})},
-              {"quantization", Json::object({{"quant_algo", Json::string("NVFP4")},
+              {"quantization", Json::object({{"quant_algo", algorithm},
                                              {"kv_cache_quant_algo", Json{}},
-                                             {"group_size", Json::integer(16)},
+                                             {"group_size", group},
                                              {"exclude_modules", string_list(excluded)}})}}) +
         "\n";
   } else if (format == Format::kFp8Block) {
@@ -440,8 +442,9 @@ Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options) {
   if (!can_write_format(options.format)) {
-    return unsupported(str_cat("quantize cannot write ", format_name(options.format),
-                               "; known are nvfp4, mxfp4, fp8_block, int8_channel, bf16 and f32"));
+    return unsupported(
+        str_cat("quantize cannot write ", format_name(options.format),
+                "; known are nvfp4, mxfp4, mxfp8, fp8_block, int8_channel, bf16 and f32"));
   }
   return Quantizer(source, options).run(target_directory);
 }
