@@ -1,4 +1,6 @@
 // MXFP8 from weights through a file to memory.
+#include "fathom/weights/checkpoint/quant_config.h"  // in front of kFp8Block, which it would shadow
+
 #include <cmath>
 #include <cstring>
 #include <gmock/gmock.h>
@@ -7,7 +9,6 @@
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/file.h"
-#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/quantizer.h"
 #include "fathom/weights/loader.h"
 #include "tests/support/test_checkpoint.h"
@@ -70,7 +71,7 @@ Result<WeightStore> load(const WeightPlan& plan, const Checkpoint& checkpoint) {
 
 TEST(Mxfp8, LiesInTilesWithTheStoredValues) {
   for (Format scale_type : {Format::kUe8m0, Format::kU8}) {
-    for (uint8_t byte : {0, 103, 246}) {
+    for (const uint8_t byte : {uint8_t{0}, uint8_t{103}, uint8_t{246}}) {
       const StoredMatrix stored(40, 160, byte);
       TestCheckpoint files;
       stored.add_to(files, scale_type);

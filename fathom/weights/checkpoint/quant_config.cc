@@ -204,9 +204,9 @@ Result<QuantAlgo> parse_groups(const Declaration& d) {
   if (type == "float" && bits == 8 && strategy == "channel") return QuantAlgo::kFp8Channel;
   if (type == "float" && bits == 8 && strategy == "tensor") return QuantAlgo::kFp8Tensor;
   if (type == "float" && bits == 8 && strategy == "group") {
-    FATHOM_ASSIGN(const int64_t group, w.size("group_size"));
-    if (group == 32) return QuantAlgo::kMxfp8;
-    return unsupported(str_cat(where, ": group_size is ", group, ", expected 32 for mxfp8"));
+    FATHOM_ASSIGN(const int64_t size, w.size("group_size"));
+    if (size == 32) return QuantAlgo::kMxfp8;
+    return unsupported(str_cat(where, ": group_size is ", size, ", expected 32 for mxfp8"));
   }
   if (type == "int" && bits == 8 && strategy == "channel") return QuantAlgo::kInt8Channel;
   return unsupported(str_cat(where, ": ", bits, " bits of type ", quoted(type), " by ",

@@ -77,7 +77,7 @@ TEST(Mxfp8Gemm, EveryCodeTimesItsScaleIsExact) {
 
 /// A block of zeros may have any scale.
 TEST(Mxfp8Gemm, ZerosStayZeroAtTheEndsOfTheScales) {
-  for (uint8_t byte : {0, 254}) {
+  for (const uint8_t byte : {uint8_t{0}, uint8_t{254}}) {
     Mxfp8Matrix m(20, 40, 0x80, byte);
     std::vector<Bf16> x(static_cast<size_t>(3 * 40), bf16_from_float(2.5f));
     std::vector<float> y(static_cast<size_t>(3 * 20), kNan);
