@@ -1,6 +1,4 @@
 // MXFP8 from weights through a file to memory.
-#include "fathom/weights/checkpoint/quant_config.h"  // in front of kFp8Block, which it would shadow
-
 #include <cmath>
 #include <cstring>
 #include <gmock/gmock.h>
@@ -8,7 +6,6 @@
 
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/tile_layout.h"
-#include "fathom/os/file.h"
 #include "fathom/weights/export/quantizer.h"
 #include "fathom/weights/loader.h"
 #include "tests/support/test_checkpoint.h"
@@ -146,8 +143,8 @@ TEST(Mxfp8, RandomWeightsHaveUnitGain) {
   }
 }
 
-/// quantize writes what ModelOpt would, declares it, and the loader has the weights within half a
-/// step of the original.
+/// The loader has what quantize wrote: the plain loops' weights, within half a step of the
+/// original.
 TEST(Mxfp8, QuantisedCheckpointsLoadAgain) {
   TestCheckpoint files;
   files.matrix("model.layers.0.mlp.down_proj.weight", 48, 96, Format::kF32);
@@ -163,15 +160,6 @@ TEST(Mxfp8, QuantisedCheckpointsLoadAgain) {
   QuantizeOptions options;
   options.format = Format::kMxfp8;
   ASSERT_TRUE(quantize_checkpoint(source, dir.file("out"), options).ok());
-
-  const QuantConfig declared = read_quant_config(dir.file("out")).value();
-  EXPECT_EQ(declared.algo, QuantAlgo::kMxfp8);
-  EXPECT_EQ(declared.group_size, 32);
-  EXPECT_EQ(declared.source, "config.json and hf_quant_config.json");
-  EXPECT_TRUE(declared.excludes("lm_head"));
-  EXPECT_FALSE(declared.excludes("model.layers.0.mlp.down_proj"));
-  EXPECT_THAT(read_file(dir.file("out/hf_quant_config.json"), 1 << 20).value(),
-              HasSubstr("\"quant_algo\": \"MXFP8\""));
 
   const Checkpoint written = Checkpoint::open(dir.file("out")).value();
   WeightPlan plan(symbols({{"N", 48}, {"K", 96}}), tensors_of(written));
