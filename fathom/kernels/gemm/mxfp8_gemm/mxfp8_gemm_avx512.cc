@@ -6,17 +6,32 @@
 namespace fathom {
 namespace {
 
+/// Few rows of x take groups side by side, so that a row of x is read for all of them; more rows
+/// have sums for one group in registers.
 struct Mxfp8Tiles : PairTiles {
   static constexpr bool kHasGlobal = false;
-  static constexpr int kGroups = 1;
+  static constexpr int kGroups = 4;
   static constexpr int kRows = 8;
+  static constexpr int kFewRows = 4;
   static constexpr int64_t kBlockRows = 32;
-  static constexpr int64_t kPassK = 8192;  // weights: 132 KiB
+  static constexpr int64_t kPassK = 4096;  // weights of four groups: 264 KiB
   static constexpr int64_t kUnit = 32;
-  static constexpr int64_t kAhead = 4096;
+  static constexpr int64_t kAhead = 2048;
 
   template <int G, int T>
   static void pass(const Pass& a) {
+    constexpr int kSide = T <= kFewRows ? G : 1;
+    for (int g = 0; g < G; g += kSide) {
+      Pass part = a;
+      part.group += g;
+      part.acc += g * 16;
+      add_groups<kSide, T>(part);
+    }
+  }
+
+ private:
+  template <int G, int T>
+  static inline __attribute__((always_inline)) void add_groups(const Pass& a) {
     const E4m3Decoder decoder;
     const uint8_t* w = a.p.tiles + a.group * a.p.group_bytes;
     const int64_t ahead = a.index == 0 ? kAhead : 0;
@@ -37,7 +52,6 @@ struct Mxfp8Tiles : PairTiles {
     store_sums(a, total);
   }
 
- private:
   /// 2^e of sixteen rows. The byte is the exponent of a float32, but for 0, which is 2^-127.
   static inline __attribute__((always_inline)) F32 load_scales(const uint8_t* bytes) {
     const __m512i wide =
