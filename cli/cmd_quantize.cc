@@ -91,7 +91,7 @@ Command add_quantize(CLI::App& app) {
       ->required();
   sub->add_option("DST", flags->target, "Directory to write")->required();
   sub->add_option("--format", flags->format,
-                  "nvfp4, mxfp4, fp8_block, fp8_block_ue8m0, int8 or bf16")
+                  "nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8 or bf16")
       ->capture_default_str();
   sub->add_option("--scope", flags->scope,
                   "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well")

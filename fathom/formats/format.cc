@@ -26,6 +26,7 @@ constexpr std::array<FormatInfo, kNumFormats> kFormats = {{
     {Format::kF64,           "f64",              64, Format::kNone,   0,   0, false, true,  Format::kNone, Format::kNone},
     {Format::kNvfp4,         "nvfp4",            4,  Format::kE4m3,   1,  16, true,  true,  Format::kNone, Format::kNone},
     {Format::kMxfp4,         "mxfp4",            4,  Format::kUe8m0,  1,  32, false, true,  Format::kNone, Format::kNone},
+    {Format::kMxfp8,         "mxfp8",            8,  Format::kUe8m0,  1,  32, false, true,  Format::kNone, Format::kNone},
     {Format::kFp8Block,      "fp8_block",        8,  Format::kF32,  128, 128, false, true,  Format::kNone, Format::kNone},
     {Format::kFp8BlockUe8m0, "fp8_block_ue8m0",  8,  Format::kUe8m0,128, 128, false, true,  Format::kNone, Format::kNone},
     {Format::kFp8Group,      "fp8_group",        8,  Format::kF32,    1, 128, false, true,  Format::kNone, Format::kNone},

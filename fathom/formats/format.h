@@ -30,6 +30,7 @@ enum class Format : uint8_t {
   // quantised: values with scales (QuantView)
   kNvfp4,          ///< E2M1, E4M3 scale per 16 along K, float32 global scale
   kMxfp4,          ///< E2M1, UE8M0 scale per 32 along K
+  kMxfp8,          ///< E4M3, UE8M0 scale per row and 32 along K
   kFp8Block,       ///< E4M3, float32 scale per 128x128 block
   kFp8BlockUe8m0,  ///< E4M3, UE8M0 scale per 128x128 block
   kFp8Group,       ///< E4M3, float32 scale per row and 128 along K (activations)

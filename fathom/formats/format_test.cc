@@ -74,6 +74,7 @@ TEST(Format, CountsBytesOfQuantisedMatricesByTheFormulaOfEachFormat) {
   constexpr int64_t n = 2048, k = 7168;
   EXPECT_EQ(bytes_for(Format::kNvfp4, n, k), n * k * 9 / 16 + 4);
   EXPECT_EQ(bytes_for(Format::kMxfp4, n, k), n * k * 17 / 32);
+  EXPECT_EQ(bytes_for(Format::kMxfp8, n, k), n * k * 33 / 32);
   EXPECT_EQ(bytes_for(Format::kFp8Block, n, k), n * k + 4 * (n / 128) * (k / 128));
   EXPECT_EQ(bytes_for(Format::kFp8BlockUe8m0, n, k), n * k + (n / 128) * (k / 128));
   EXPECT_EQ(bytes_for(Format::kFp8Group, n, k), n * k + 4 * n * (k / 128));

@@ -9,11 +9,13 @@
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 #include "fathom/kernels/gemm/int8_gemm/int8_gemm.h"
+#include "fathom/kernels/gemm/mxfp8_gemm/mxfp8_gemm.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
 #include "fathom/kernels/gemm/skinny_gemm/skinny_gemm.h"
 #include "fathom/kernels/gemm/w4a8_gemm/w4a8_gemm.h"
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
+#include "fathom/kernels/moe/mxfp8_group_gemm/mxfp8_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
@@ -148,6 +150,7 @@ constexpr LinearRow kLinearRows[] = {
     row<Quantised<W4a8GemmChannel, Format::kI8, Format::kF16>>(Format::kW4a8Channel),
     row<Quantised<W4a8GemmGroup, Format::kI8, Format::kF16>>(Format::kW4a8Group),
     row<Plain<Nvfp4Gemm>>(Format::kMxfp4),
+    row<Plain<Mxfp8Gemm>>(Format::kMxfp8),
 };
 
 bool has_head_kernel(Format format) {
@@ -325,6 +328,10 @@ Status group_linear(Exec& ex,
   const Format format = w.w.format();
   if (format == Format::kNvfp4 || format == Format::kMxfp4) {
     return launch<Nvfp4GroupGemm>(ex, op,
+                                  {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
+  }
+  if (format == Format::kMxfp8) {
+    return launch<Mxfp8GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
   }
   if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {

@@ -81,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                     RowCase{Format::kFp8Block, LinearUse::kLatentDown, 1, 4, "fp8_block_gemm"},
                     RowCase{Format::kFp8BlockUe8m0, LinearUse::kAny, 300, 5, "fp8_block_gemm"},
                     RowCase{Format::kNvfp4, LinearUse::kAny, 0, 6, "nvfp4_gemm"},
-                    RowCase{Format::kMxfp4, LinearUse::kAny, 1, 11, "nvfp4_gemm"}));
+                    RowCase{Format::kMxfp4, LinearUse::kAny, 1, 11, "nvfp4_gemm"},
+                    RowCase{Format::kMxfp8, LinearUse::kAny, 33, 12, "mxfp8_gemm"}));
 
 TEST(Linear, FormatWithoutARowIsUnsupported) {
   TestExec t(Backend::kDry);

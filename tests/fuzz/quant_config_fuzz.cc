@@ -52,7 +52,7 @@ void check_globs(const QuantConfig& quant) {
 void check_promises(const QuantConfig& quant) {
   int64_t group = 0;
   if (quant.algo == QuantAlgo::kNvfp4) group = 16;
-  if (quant.algo == QuantAlgo::kMxfp4) group = 32;
+  if (quant.algo == QuantAlgo::kMxfp4 || quant.algo == QuantAlgo::kMxfp8) group = 32;
   if (quant.algo == QuantAlgo::kW4Fp8) group = 128;
   require(group == 0 || quant.group_size == group, "group size");
   require(quant.group_size >= 0 && quant.group_size <= 65'536, "range of the group size");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/quant_input.h"
@@ -113,6 +114,14 @@ void fp8_dequantize_groups(
 void fp8_dequantize_groups(
     const E4m3* codes, const Ue8m0* scales, int64_t m, int64_t k, int64_t group, float* out) {
   dequantize(codes, scales, m, k, 1, group, out);
+}
+
+void mxfp8_quantize(const float* x, int64_t n, int64_t k, E4m3* codes, Ue8m0* scales) {
+  constexpr Options kRule{.rounding = Options::Rounding::kPowerOfTwoUp};
+  std::vector<float> powers(static_cast<size_t>(n * ceil_div(k, kMxfp8Block)));
+  fp8_quantize_groups(x, n, k, kMxfp8Block, kRule, codes, powers.data());
+  const Status exact = fp8_scales_to_ue8m0(powers, {scales, powers.size()});
+  FATHOM_CHECK(exact.ok(), exact.message());
 }
 
 Status fp8_quantize_blocks(const float* weights,

@@ -1,6 +1,6 @@
 // FP8 (E4M3) with scales: 128x128 blocks of weights, groups of 128 along K of activations, rows,
-// whole tensors, and the latent cache row of sparse attention. A stored scale multiplies, also
-// where a checkpoint calls it weight_scale_inv: value = code * scale.
+// whole tensors, blocks of 32 (MXFP8), and the latent cache row of sparse attention. A stored scale
+// multiplies, also where a checkpoint calls it weight_scale_inv: value = code * scale.
 //
 //   fp8_block, [N, K] = [576, 7168]:           fp8_group, [M, K]:
 //
@@ -18,8 +18,11 @@
 // asked to, and fp8_scales_to_ue8m0 then stores them in a byte each. No scale is ever below the
 // smallest normal float, so a block of zeros has a scale and codes 0, never 0/0.
 //
+// MXFP8 is a group of 32 along K of a row with a scale in UE8M0; a weight is code * 2^e.
+//
 // Sources: deepseek-ai/DeepSeek-V3 and DeepSeek-V3.2-Exp (inference/kernel.py), sgl-project/sglang
-// (fp8_kernel.py, per_token_group_quant_8bit.cu), deepseek-ai/DeepGEMM, deepseek-ai/FlashMLA.
+// (fp8_kernel.py, per_token_group_quant_8bit.cu), deepseek-ai/DeepGEMM, deepseek-ai/FlashMLA, OCP
+// Microscaling Formats 1.0, NVIDIA/Model-Optimizer (mxfp8_tensor.py).
 #pragma once
 
 #include <cstdint>
@@ -32,6 +35,7 @@
 namespace fathom {
 
 inline constexpr int64_t kFp8Block = 128;
+inline constexpr int64_t kMxfp8Block = 32;
 
 /// How a dynamic quantiser turns the largest magnitude of a group into scale and codes:
 ///
@@ -102,6 +106,13 @@ void fp8_dequantize_groups(
     const E4m3* codes, const float* scales, int64_t m, int64_t k, int64_t group, float* out);
 void fp8_dequantize_groups(
     const E4m3* codes, const Ue8m0* scales, int64_t m, int64_t k, int64_t group, float* out);
+
+/// MXFP8 as ModelOpt writes it: 2^e is the power of two not below amax / 448, so that nothing
+/// saturates, and code = e4m3(x / 2^e). codes: [n, k]; scales: [n, ceil(k/32)], bytes 1 to 254 (a
+/// block of zeros has byte 1). NaN does not enter amax; its code is NaN. fp8_dequantize_groups with
+/// groups of kMxfp8Block decodes it: a weight has E4M3's significant bits, so it is exact in bf16
+/// as well while it lies within its normal range, 2^-126 to 2^128.
+void mxfp8_quantize(const float* x, int64_t n, int64_t k, E4m3* codes, Ue8m0* scales);
 
 /// Quantises weights [n, k], row-major, in blocks of 128x128; scale = amax_block / 448, rounded up
 /// to a power of two if asked; code = e4m3(w / scale). codes: [n, k]; scales: [ceil(n/128),

@@ -305,6 +305,60 @@ TEST(Fp8Groups, WithUe8m0BytesDecodeAsWithFloats) {
   EXPECT_EQ(from_float, from_bytes);
 }
 
+// ---- mxfp8 ----
+
+TEST(Mxfp8, TakesTheLeastPowerOfTwoThatDoesNotSaturate) {
+  struct Case {
+    float amax;
+    int exponent;
+  };
+
+  for (const Case c : {Case{448.0f, 0}, Case{449.0f, 1}, Case{1.0f, -8}, Case{1.75f, -8},
+                       Case{1.76f, -7}, Case{0x1.cp100f, 92}, Case{0x1.fp127f, 120}}) {
+    const float x[3] = {c.amax, -c.amax, c.amax / 3};
+    E4m3 codes[3];
+    Ue8m0 scale{};
+    mxfp8_quantize(x, 1, 3, codes, &scale);
+    EXPECT_EQ(int{scale.bits} - 127, c.exponent) << c.amax;
+    EXPECT_LE(std::fabs(to_float(codes[0])), kE4m3Max);
+    EXPECT_EQ(to_float(codes[1]), -to_float(codes[0]));
+    EXPECT_NEAR(to_float(codes[2]) * to_float(scale), x[2], c.amax / 48) << c.amax;
+  }
+}
+
+TEST(Mxfp8, EveryRowHasAScaleForEachPartOf32Columns) {
+  const int64_t n = 3, k = 70;
+  auto x = test_matrix(n, k, 8);
+  std::fill(x.begin() + k + 32, x.begin() + k + 64, 0.0f);
+  std::vector<E4m3> codes(x.size());
+  std::vector<Ue8m0> scales(9);
+  std::vector<float> decoded(x.size());
+  mxfp8_quantize(x.data(), n, k, codes.data(), scales.data());
+  fp8_dequantize_groups(codes.data(), scales.data(), n, k, kMxfp8Block, decoded.data());
+  EXPECT_EQ(scales[4].bits, 1);  // zeros
+  for (int64_t i = 0; i < n * k; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const double scale = to_float(scales[static_cast<size_t>(i / k * 3 + i % k / 32)]);
+    EXPECT_LE(std::fabs(double{decoded[at]} - x[at]), scale * half_step(std::fabs(x[at]) / scale))
+        << i;
+  }
+}
+
+/// All codes and all scales whose product lies within the normal range of bf16.
+TEST(Mxfp8, WeightsAreExactInBf16) {
+  int exact = 0;
+  for (int byte = 0; byte < 255; ++byte) {
+    for (int code = 0; code < 256; ++code) {
+      const E4m3 value{static_cast<uint8_t>(code)};
+      const double weight = std::ldexp(double{to_float(value)}, byte - 127);
+      if (!(std::fabs(weight) >= 0x1p-126 && std::fabs(weight) < 0x1p128)) continue;
+      ASSERT_EQ(double{to_float(bf16_from_float(static_cast<float>(weight)))}, weight);
+      ++exact;
+    }
+  }
+  EXPECT_EQ(exact, 63132);
+}
+
 // ---- static scale ----
 
 TEST(Fp8Static, MatchesThePublishedVectors) {

@@ -9,6 +9,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/super_tile.h"
 #include "fathom/formats/minifloat.h"
 
@@ -59,6 +60,26 @@ void pack_fp8_row(const uint8_t* values, int64_t k, int64_t lane, uint8_t* group
   uint8_t* out = group + lane / 4 * 16 + lane % 4 * 2;
   for (int64_t i = 0; i < k; ++i) {
     out[i / 4 * kVectorBytes + i % 4 / 2 * 8 + i % 2] = values[i];
+  }
+}
+
+/// Where mxfp8 has the scale of a row's block of 32 k; its codes begin kMxfp8BlockBytes apart.
+int64_t mxfp8_scale_offset(int64_t block, int64_t lane) {
+  return block / 4 * kMxfp8TileBytes + kMxfp8Scales + block % 4 * 16 + lane;
+}
+
+int64_t mxfp8_code_offset(int64_t block) {
+  return block / 4 * kMxfp8TileBytes + block % 4 * kMxfp8BlockBytes;
+}
+
+void pack_mxfp8_row(const RowMajorMatrix& src, int64_t row, int64_t lane, uint8_t* group) {
+  const int64_t blocks = ceil_div(src.k, kMxfp8Block);
+  const auto* scales = static_cast<const uint8_t*>(src.scales) + row * blocks;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t first = b * kMxfp8Block;
+    pack_fp8_row(row_values(src, row) + first, std::min(kMxfp8Block, src.k - first), lane,
+                 group + mxfp8_code_offset(b));
+    group[mxfp8_scale_offset(b, lane)] = scales[b];
   }
 }
 
@@ -164,6 +185,8 @@ void pack_group(const RowMajorMatrix& src, int64_t group, int exponent, uint8_t*
       pack_bf16_row(row_values(src, first + lane), src.k, lane, out);
     } else if (rows16_has_global(src.format)) {
       pack_fp4_row(src, first + lane, lane, exponent, out);
+    } else if (src.format == Format::kMxfp8) {
+      pack_mxfp8_row(src, first + lane, lane, out);
     } else {
       pack_fp8_row(row_values(src, first + lane), src.k, lane, out);
     }
@@ -195,6 +218,16 @@ void decode_fp8_lane(const uint8_t* group,
   for (size_t k = 0; k < out.size(); ++k) {
     const uint8_t code = codes[k / 4 * kVectorBytes + k % 4 / 2 * 8 + k % 2];
     out[k] = to_float(E4m3{code}) * scales[k / kFp8BlockK];
+  }
+}
+
+void decode_mxfp8_lane(const uint8_t* group, int64_t lane, std::span<float> out) {
+  constexpr auto kBlock = static_cast<size_t>(kMxfp8Block);
+  for (size_t k = 0; k < out.size(); k += kBlock) {
+    const auto block = static_cast<int64_t>(k / kBlock);
+    const float scale = to_float(Ue8m0{group[mxfp8_scale_offset(block, lane)]});
+    decode_fp8_lane(group + mxfp8_code_offset(block), &scale, lane,
+                    out.subspan(k, std::min(kBlock, out.size() - k)));
   }
 }
 
@@ -245,6 +278,7 @@ void decode_codes(Format format, const uint8_t* values, std::span<float> out) {
     case Format::kFp8GroupUe8m0:
     case Format::kFp8Channel:
     case Format::kFp8Tensor:
+    case Format::kMxfp8:
       return decode_dense<E4m3>(values, out);
     case Format::kNvfp4:
     case Format::kMxfp4:
@@ -276,6 +310,7 @@ bool can_decode_rows(Format format) {
     case Format::kI8:
     case Format::kNvfp4:
     case Format::kMxfp4:
+    case Format::kMxfp8:
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
     case Format::kFp8Group:
@@ -299,7 +334,8 @@ bool can_decode_rows(Format format) {
 }
 
 bool has_rows16(Format format) {
-  return format == Format::kBf16 || rows16_has_global(format) || is_fp8_block(format);
+  return format == Format::kBf16 || format == Format::kMxfp8 || rows16_has_global(format) ||
+         is_fp8_block(format);
 }
 
 bool rows16_has_global(Format format) {
@@ -310,6 +346,7 @@ int64_t rows16_group_bytes(Format format, int64_t k) {
   FATHOM_CHECK(has_rows16(format), str_cat(format_name(format), " has no rows16 layout"));
   if (format == Format::kBf16) return ceil_div<int64_t>(k, 2) * kVectorBytes;
   if (rows16_has_global(format)) return ceil_div(k, kSuperTileK) * kSuperTileBytes;
+  if (format == Format::kMxfp8) return ceil_div(k, kMxfp8TileK) * kMxfp8TileBytes;
   return ceil_div<int64_t>(k, 4) * kVectorBytes;
 }
 
@@ -369,6 +406,8 @@ void decode_rows16_row(const Rows16Matrix& src, int64_t row, std::span<float> ou
     decode_bf16_lane(tiles, lane, out);
   } else if (rows16_has_global(src.format)) {
     decode_fp4_lane(tiles, src.global[group], lane, out);
+  } else if (src.format == Format::kMxfp8) {
+    decode_mxfp8_lane(tiles, lane, out);
   } else {
     decode_fp8_lane(tiles, src.scales + group * rows16_group_scales(src.format, src.k), lane, out);
   }

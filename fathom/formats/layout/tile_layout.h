@@ -21,6 +21,11 @@
 //         is exact while e-g is -9 to 8, that is while the exponents of 16 rows lie within 17 of
 //         each other (check_mxfp4_tiles). Blocks of zeros get scale 0 and do not count.
 //
+// mxfp8   group g, super-tile s = k/128:  2112 bytes = 32 quads as those of fp8, then 64 scale
+// bytes
+//         scale byte 16i + r = UE8M0 scale of row r, k = 128s+32i .. +31
+//         group bytes: ceil(K/128) * 2112; scales: none, global: none
+//
 // f32     row-major within the group is not needed: float32 weights stay row-major.
 //
 // A row group has one global scale, so matrices of different per-tensor scales can be stacked.
@@ -36,7 +41,8 @@ namespace fathom {
 
 inline constexpr int64_t kTileRows = 16;
 
-/// True for the formats that have a kRows16 form: bf16, fp8_block, fp8_block_ue8m0, nvfp4, mxfp4.
+/// True for the formats that have a kRows16 form: bf16, fp8_block, fp8_block_ue8m0, nvfp4, mxfp4,
+/// mxfp8.
 bool has_rows16(Format format);
 
 /// True if a group of 16 rows has a global scale: nvfp4 and mxfp4.
@@ -45,7 +51,7 @@ bool rows16_has_global(Format format);
 /// Bytes of the tile stream of one group of 16 rows of k columns.
 int64_t rows16_group_bytes(Format format, int64_t k);
 
-/// float32 scales per group of 16 rows: ceil(k/128) for fp8 formats, 0 otherwise.
+/// float32 scales per group of 16 rows: ceil(k/128) for fp8_block and fp8_block_ue8m0, 0 otherwise.
 int64_t rows16_group_scales(Format format, int64_t k);
 
 /// One matrix in checkpoint layout (row-major, weights/checkpoint/linear_format.h): values packed

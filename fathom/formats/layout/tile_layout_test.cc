@@ -73,15 +73,15 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-constexpr Format kTiled[] = {Format::kBf16, Format::kFp8Block, Format::kFp8BlockUe8m0,
-                             Format::kNvfp4, Format::kMxfp4};
+constexpr Format kTiled[] = {Format::kBf16,  Format::kFp8Block, Format::kFp8BlockUe8m0,
+                             Format::kNvfp4, Format::kMxfp4,    Format::kMxfp8};
 
-TEST(TileLayout, ExistsForFiveFormats) {
+TEST(TileLayout, ExistsForSixFormats) {
   for (int f = 0; f < kNumFormats; ++f) {
     const auto format = static_cast<Format>(f);
     const bool expected = format == Format::kBf16 || format == Format::kFp8Block ||
                           format == Format::kFp8BlockUe8m0 || format == Format::kNvfp4 ||
-                          format == Format::kMxfp4;
+                          format == Format::kMxfp4 || format == Format::kMxfp8;
     EXPECT_EQ(has_rows16(format), expected) << format_name(format);
   }
 }
@@ -93,6 +93,9 @@ TEST(TileLayout, GroupSizesAreThoseOfTheDiagram) {
   EXPECT_EQ(rows16_group_bytes(Format::kNvfp4, 64), 576);
   EXPECT_EQ(rows16_group_bytes(Format::kNvfp4, 80), 1152);
   EXPECT_EQ(rows16_group_bytes(Format::kNvfp4, 0), 0);
+  EXPECT_EQ(rows16_group_bytes(Format::kMxfp8, 128), 2112);
+  EXPECT_EQ(rows16_group_bytes(Format::kMxfp8, 160), 4224);
+  EXPECT_EQ(rows16_group_scales(Format::kMxfp8, 129), 0);
   EXPECT_EQ(rows16_group_scales(Format::kFp8Block, 129), 2);
   EXPECT_EQ(rows16_group_scales(Format::kNvfp4, 129), 0);
 }
@@ -195,6 +198,25 @@ TEST(TileLayout, Nvfp4NibblesAndScalesLieAsDrawn) {
   EXPECT_EQ(m.tiles[576 + 512 + 16 + 5], 0x3A);
   for (size_t i = 0; i < 1152; ++i) {
     if (i != at && i != 576 + 512 + 16 + 5) {
+      ASSERT_EQ(m.tiles[i], 0) << i;
+    }
+  }
+}
+
+TEST(TileLayout, Mxfp8QuadsAndScalesLieAsDrawn) {
+  Matrix m(Format::kMxfp8, 16, 256, 1);
+  m.values.assign(m.values.size(), 0);
+  m.scales.assign(m.scales.size(), 0);
+  // Row 6, k = 128 + 2*32 + 5: super-tile 1, block 2, quad 1, second of its first pair.
+  m.values[6 * 256 + 197] = 0x3A;
+  m.scales[6 * 8 + 6] = 130;
+  pack_rows16(m.row_major(), m.rows16(), 0, 1);
+  const size_t at = 2112 + 2 * 512 + 64 + 16 + 2 * 2 + 1;
+  const size_t scale_at = 2112 + 2048 + 2 * 16 + 6;
+  EXPECT_EQ(m.tiles[at], 0x3A);
+  EXPECT_EQ(m.tiles[scale_at], 130);
+  for (size_t i = 0; i < 4224; ++i) {
+    if (i != at && i != scale_at) {
       ASSERT_EQ(m.tiles[i], 0) << i;
     }
   }

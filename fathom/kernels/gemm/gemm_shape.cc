@@ -29,7 +29,7 @@ Status check_rows16(const QuantView& w, int64_t matrices) {
   if (!has_rows16(format)) {
     return invalid_argument(
         str_cat("w is ", format_name(format),
-                " in layout rows16, which exists for bf16, nvfp4, mxfp4 and block fp8"));
+                " in layout rows16, which exists for bf16, nvfp4, mxfp4, mxfp8 and block fp8"));
   }
   if (w.values.rank == 3 && w.rows() % kTileRows != 0) {
     return invalid_argument(str_cat("w is a stack of matrices of ", w.rows(),

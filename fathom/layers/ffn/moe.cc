@@ -47,6 +47,7 @@ std::string_view why_not_grouped(const MoeCall& c) {
 
 std::string_view why_not_sorted(const MoeCall& c) {
   if (c.experts == Format::kMxfp4) return "the gathering product takes no mxfp4";
+  if (c.experts == Format::kMxfp8) return "the gathering product takes no mxfp8";
   return c.experts == Format::kW4Fp8 ? "the gathering product takes no w4_fp8" : "";
 }
 

@@ -120,6 +120,13 @@ Result<StoredLinear> describe_dense(const Found& found) {
   return out;
 }
 
+// UE8M0 scales of 32 columns of k. U8 stands for E8M0 in files of writers that do not know the
+// dtype, ModelOpt among them.
+bool has_mx_scale(const Found& found, const TensorRef& scale, int64_t k) {
+  return (scale.entry.dtype == Format::kUe8m0 || scale.entry.dtype == Format::kU8) && k % 32 == 0 &&
+         scale.entry.shape == Shape{found.rows(), k / 32};
+}
+
 Result<StoredLinear> describe_fp8(const Found& found) {
   FATHOM_TRY(found.refuse_global());
   FATHOM_ASSIGN(const TensorRef* scale, found.only_scale());
@@ -134,6 +141,11 @@ Result<StoredLinear> describe_fp8(const Found& found) {
   }
   if (entry.dtype == Format::kUe8m0 && is_block_grid(entry.shape, n, k)) {
     return found.stored(Format::kFp8BlockUe8m0, k, scale);
+  }
+  if (has_mx_scale(found, *scale, k)) return found.stored(Format::kMxfp8, k, scale);
+  if (entry.dtype == Format::kU8) {
+    return found.error(*scale, k % 32 == 0 ? str_cat("U8 [", n, ", ", k / 32, "], as for MXFP8,")
+                                           : str_cat("rows of a multiple of 32, as for MXFP8,"));
   }
   const std::string grid = str_cat("[", ceil_div(n, kBlock), ", ", ceil_div(k, kBlock), "]");
   return found.error(*scale, is_plain ? str_cat("F32 or F8_E8M0 ", grid, ", or F32 [], [1], [", n,
@@ -159,16 +171,10 @@ Result<StoredLinear> describe_nvfp4(const Found& found) {
   return out;
 }
 
-bool is_mxfp4_scale(const Found& found, const TensorRef& scale) {
-  const int64_t k = 2 * found.columns();
-  return (scale.entry.dtype == Format::kUe8m0 || scale.entry.dtype == Format::kU8) && k % 32 == 0 &&
-         scale.entry.shape == Shape{found.rows(), k / 32};
-}
-
 Result<StoredLinear> describe_u8(const Found& found) {
   if (found.weight_scale_2 != nullptr) return describe_nvfp4(found);
   FATHOM_ASSIGN(const TensorRef* scale, found.only_scale());
-  if (is_mxfp4_scale(found, *scale)) {
+  if (has_mx_scale(found, *scale, 2 * found.columns())) {
     return found.stored(Format::kMxfp4, 2 * found.columns(), scale);
   }
   if (scale->entry.dtype == Format::kE4m3) {
@@ -199,7 +205,9 @@ Result<StoredLinear> describe_i8(const Found& found) {
     }
     return found.error(*scale, str_cat("F32 or BF16 [", n, ", ", ceil_div(k, kBlock), "]"));
   }
-  if (is_mxfp4_scale(found, *scale)) return found.stored(Format::kMxfp4, 2 * columns, scale);
+  if (has_mx_scale(found, *scale, 2 * columns)) {
+    return found.stored(Format::kMxfp4, 2 * columns, scale);
+  }
   if (scale == found.weight_scale && entry.dtype == Format::kF32 && is_per_row(entry.shape, n)) {
     return found.stored(Format::kInt8Channel, columns, scale);
   }
@@ -209,7 +217,6 @@ Result<StoredLinear> describe_i8(const Found& found) {
                          : str_cat("F8_E8M0 [", n, ", ", ceil_div<int64_t>(2 * columns, 32), "]"));
 }
 
-// U8 stands for E8M0 in files of writers that do not know the dtype.
 float stored_value(Format dtype, const std::byte* values, int64_t index) {
   const std::byte* at = values + index * element_bytes(dtype);
   if (dtype == Format::kE4m3) return to_float(E4m3{static_cast<uint8_t>(*at)});

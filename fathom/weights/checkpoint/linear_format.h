@@ -11,11 +11,13 @@
 //   nvfp4            U8 [N, K/2]     X.weight_scale E4M3 [N, K/16], X.weight_scale_2 F32 [] or [1]
 //   mxfp4            U8 or I8        X.weight_scale or X.scale, E8M0 (or U8) [N, K/32]
 //                    [N, K/2]
+//   mxfp8            E4M3 [N, K]     X.weight_scale, X.weight_scale_inv or X.scale, U8 or E8M0
+//                                    [N, K/32]
 //   int8_channel     I8 [N, K]       X.weight_scale F32 [N, 1] or [N]
 //   w4_fp8           I8 [N, K/2]     X.weight_scale_inv F32 or BF16 [N, K/128]
 //
 // X.input_scale, F32 [] or [1], may stand beside any quantised weight. Names and shapes
-// are those of published checkpoints: DeepSeek-V3 (fp8_block), ModelOpt (nvfp4).
+// are those of published checkpoints: DeepSeek-V3 (fp8_block), ModelOpt (nvfp4, mxfp8).
 #pragma once
 
 #include <cstddef>

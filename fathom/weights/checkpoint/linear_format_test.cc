@@ -145,6 +145,16 @@ TEST(LinearFormat, EachFormatIsRecognisedByItsTensors) {
        Format::kMxfp4,
        6,
        64},
+      {"mxfp8 of ModelOpt",
+       {{"weight", Format::kE4m3, {6, 64}}, {"weight_scale", Format::kU8, {6, 2}}},
+       Format::kMxfp8,
+       6,
+       64},
+      {"mxfp8 with E8M0 scales",
+       {{"weight", Format::kE4m3, {6, 64}}, {"weight_scale_inv", Format::kUe8m0, {6, 2}}},
+       Format::kMxfp8,
+       6,
+       64},
       {"int8 channel",
        {{"weight", Format::kI8, {6, 10}}, {"weight_scale", Format::kF32, {6, 1}}},
        Format::kInt8Channel,
@@ -230,6 +240,14 @@ TEST(LinearFormat, ScaleOfTheWrongShapeOrTypeIsNamedWithWhatWasExpected) {
       OneLayer({{"weight", Format::kU8, {6, 32}}, {"weight_scale", Format::kUe8m0, {6, 4}}})
           .error(),
       "F: tensor \"x.weight_scale\" is F8_E8M0 [6, 4], expected F8_E8M0 [6, 2] for U8 [6, 32]");
+  EXPECT_EQ(
+      OneLayer({{"weight", Format::kE4m3, {6, 64}}, {"weight_scale", Format::kU8, {6, 4}}}).error(),
+      "F: tensor \"x.weight_scale\" is U8 [6, 4], expected U8 [6, 2], as for MXFP8, for F8_E4M3 "
+      "[6, 64]");
+  EXPECT_EQ(
+      OneLayer({{"weight", Format::kE4m3, {6, 48}}, {"weight_scale", Format::kU8, {6, 2}}}).error(),
+      "F: tensor \"x.weight_scale\" is U8 [6, 2], expected rows of a multiple of 32, as for MXFP8, "
+      "for F8_E4M3 [6, 48]");
   EXPECT_EQ(
       OneLayer({{"weight", Format::kI8, {6, 10}}, {"weight_scale", Format::kF32, {1}}}).error(),
       "F: tensor \"x.weight_scale\" is F32 [1], expected F32 [6, 1] or [6] for I8 [6, 10]");

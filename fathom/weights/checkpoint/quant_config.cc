@@ -17,9 +17,9 @@ constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kSidecarName = "hf_quant_config.json";
 constexpr int64_t kMaxConfigBytes = 4ll << 20;
 
-constexpr std::array<std::string_view, 10> kAlgoNames = {
-    "none",  "fp8_block",    "fp8_channel", "fp8_tensor", "nvfp4",
-    "mxfp4", "int8_channel", "int8_block",  "w4fp8",      "mixed"};
+constexpr std::array<std::string_view, 11> kAlgoNames = {
+    "none",  "fp8_block",    "fp8_channel", "fp8_tensor", "nvfp4", "mxfp4",
+    "mxfp8", "int8_channel", "int8_block",  "w4fp8",      "mixed"};
 constexpr std::array<std::string_view, 4> kKvNames = {"none", "fp8", "int8", "nvfp4"};
 
 struct Spelling {
@@ -28,25 +28,27 @@ struct Spelling {
 };
 
 // quant_method of config.json. kNone: the algorithm stands in other keys.
-constexpr std::array<Spelling, 11> kMethods = {{{"fp8", QuantAlgo::kFp8Block},
+constexpr std::array<Spelling, 12> kMethods = {{{"fp8", QuantAlgo::kFp8Block},
                                                 {"modelopt", QuantAlgo::kNone},
                                                 {"modelopt_fp4", QuantAlgo::kNone},
                                                 {"modelopt_fp8", QuantAlgo::kNone},
                                                 {"modelopt_mixed", QuantAlgo::kNone},
                                                 {"compressed-tensors", QuantAlgo::kNone},
                                                 {"mxfp4", QuantAlgo::kMxfp4},
+                                                {"mxfp8", QuantAlgo::kMxfp8},
                                                 {"w8a8_int8", QuantAlgo::kInt8Channel},
                                                 {"blockwise_int8", QuantAlgo::kInt8Block},
                                                 {"w8a8_fp8", QuantAlgo::kFp8Channel},
                                                 {"w4afp8", QuantAlgo::kW4Fp8}}};
 
 // quant_algo of ModelOpt.
-constexpr std::array<Spelling, 7> kAlgorithms = {
+constexpr std::array<Spelling, 8> kAlgorithms = {
     {{"nvfp4", QuantAlgo::kNvfp4},
      {"fp8", QuantAlgo::kFp8Tensor},
      {"fp8_per_channel_per_token", QuantAlgo::kFp8Channel},
      {"fp8_pb_wo", QuantAlgo::kFp8Block},
      {"mxfp4", QuantAlgo::kMxfp4},
+     {"mxfp8", QuantAlgo::kMxfp8},
      {"w4a8_fp8", QuantAlgo::kW4Fp8},
      {"mixed_precision", QuantAlgo::kMixed}}};
 
@@ -201,11 +203,16 @@ Result<QuantAlgo> parse_groups(const Declaration& d) {
   if (type == "float" && bits == 8 && strategy == "block") return QuantAlgo::kFp8Block;
   if (type == "float" && bits == 8 && strategy == "channel") return QuantAlgo::kFp8Channel;
   if (type == "float" && bits == 8 && strategy == "tensor") return QuantAlgo::kFp8Tensor;
+  if (type == "float" && bits == 8 && strategy == "group") {
+    FATHOM_ASSIGN(const int64_t size, w.size("group_size"));
+    if (size == 32) return QuantAlgo::kMxfp8;
+    return unsupported(str_cat(where, ": group_size is ", size, ", expected 32 for mxfp8"));
+  }
   if (type == "int" && bits == 8 && strategy == "channel") return QuantAlgo::kInt8Channel;
   return unsupported(str_cat(where, ": ", bits, " bits of type ", quoted(type), " by ",
                              quoted(strategy),
-                             ", expected 8 bits of float by block, channel or tensor, or of int by "
-                             "channel"));
+                             ", expected 8 bits of float by block, channel, tensor or group, or of "
+                             "int by channel"));
 }
 
 // Sizes that follow from the algorithm, where the declaration is silent; another size is none of
@@ -216,7 +223,7 @@ Status settle_sizes(const Declaration& d, QuantConfig& out) {
   if (has_blocks && out.block_n == 0) out.block_n = out.block_k = 128;
   int64_t group = 0;
   if (out.algo == QuantAlgo::kNvfp4) group = 16;
-  if (out.algo == QuantAlgo::kMxfp4) group = 32;
+  if (out.algo == QuantAlgo::kMxfp4 || out.algo == QuantAlgo::kMxfp8) group = 32;
   if (out.algo == QuantAlgo::kW4Fp8) group = 128;
   if (group == 0) return {};  // the key may be there and mean nothing
   if (out.group_size == 0) out.group_size = group;

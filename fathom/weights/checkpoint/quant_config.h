@@ -22,6 +22,7 @@ enum class QuantAlgo : uint8_t {
   kFp8Tensor,   ///< E4M3 with one scale
   kNvfp4,
   kMxfp4,
+  kMxfp8,
   kInt8Channel,  ///< int8 with a scale per output channel
   kInt8Block,    ///< int8 with a scale per block; known, and not supported by any format
   kW4Fp8,        ///< W4AFP8: int4 experts, FP8 blocks elsewhere

@@ -149,6 +149,11 @@ TEST(QuantConfig, KnowsTheMethodsOfPublishedCheckpoints) {
       {R"({"quant_method":"fp8"})", QuantAlgo::kFp8Tensor},
       {R"({"quant_method":"FP8","weight_block_size":[128,128]})", QuantAlgo::kFp8Block},
       {R"({"quant_method":"mxfp4","modules_to_not_convert":["lm_head"]})", QuantAlgo::kMxfp4},
+      {R"({"quant_method":"modelopt","quant_algo":"MXFP8","group_size":32})", QuantAlgo::kMxfp8},
+      {R"({"quant_method":"mxfp8"})", QuantAlgo::kMxfp8},
+      {R"({"quant_method":"compressed-tensors","config_groups":{"group_0":{"weights":)"
+       R"({"num_bits":8,"type":"float","strategy":"group","group_size":32}}}})",
+       QuantAlgo::kMxfp8},
       {R"({"quant_method":"w8a8_int8"})", QuantAlgo::kInt8Channel},
       {R"({"quant_method":"blockwise_int8","weight_block_size":[128,128]})", QuantAlgo::kInt8Block},
       {R"({"quant_method":"w8a8_fp8"})", QuantAlgo::kFp8Channel},
@@ -183,16 +188,18 @@ TEST(QuantConfig, WhatIsUnknownIsUnsupportedByName) {
       error_of(parse_declared(R"({"quant_method":"awq"})")),
       "config.json: quantization_config: quant_method \"awq\" is unknown, expected one of fp8, "
       "modelopt, modelopt_fp4, modelopt_fp8, modelopt_mixed, compressed-tensors, mxfp4, "
-      "w8a8_int8, blockwise_int8, w8a8_fp8, w4afp8");
+      "mxfp8, w8a8_int8, blockwise_int8, w8a8_fp8, w4afp8");
   EXPECT_EQ(error_of(parse("", R"({"quantization":{"quant_algo":"W4A16_AWQ"}})")),
             "hf_quant_config.json: quantization: quant_algo \"W4A16_AWQ\" is unknown, expected one "
-            "of nvfp4, fp8, fp8_per_channel_per_token, fp8_pb_wo, mxfp4, w4a8_fp8, "
+            "of nvfp4, fp8, fp8_per_channel_per_token, fp8_pb_wo, mxfp4, mxfp8, w4a8_fp8, "
             "mixed_precision");
   EXPECT_EQ(
       error_of(parse_declared(R"({"quant_method":"fp8","weight_block_size":[64,128]})")),
       "config.json: quantization_config: weight_block_size is [64, 128], expected [128, 128]");
   EXPECT_EQ(error_of(parse("", R"({"quantization":{"quant_algo":"NVFP4","group_size":32}})")),
             "hf_quant_config.json: quantization: group_size is 32, expected 16 for nvfp4");
+  EXPECT_EQ(error_of(parse("", R"({"quantization":{"quant_algo":"MXFP8","group_size":16}})")),
+            "hf_quant_config.json: quantization: group_size is 16, expected 32 for mxfp8");
   EXPECT_EQ(error_of(parse_declared(R"({"quant_method":"fp8","fmt":"e5m2"})")),
             "config.json: quantization_config: fmt \"e5m2\", expected \"e4m3\"");
   EXPECT_EQ(

@@ -21,8 +21,9 @@ std::string indented(std::vector<JsonMember> members) {
   return dump_json(Json::object(std::move(members)), JsonStyle::kIndented);
 }
 
-// ModelOpt's own file, for formats with groups of 16.
+// ModelOpt's own file.
 std::string modelopt_file(std::string_view algo,
+                          int64_t group_size,
                           const std::vector<std::string>& excluded,
                           std::string_view tool_version) {
   return indented(
@@ -30,7 +31,7 @@ std::string modelopt_file(std::string_view algo,
                                          {"version", Json::string(std::string(tool_version))}})},
               {"quantization", Json::object({{"quant_algo", Json::string(std::string(algo))},
                                              {"kv_cache_quant_algo", Json{}},
-                                             {"group_size", Json::integer(16)},
+                                             {"group_size", Json::integer(group_size)},
                                              {"exclude_modules", string_list(excluded)}})}}) +
          "\n";
 }
@@ -47,12 +48,14 @@ std::vector<JsonMember> fp8_members(bool ue8m0) {
 QuantDeclaration declare_one(Format format,
                              const std::vector<std::string>& excluded,
                              std::string_view tool_version) {
-  if (format == Format::kNvfp4) {
+  if (format == Format::kNvfp4 || format == Format::kMxfp8) {
+    const std::string algo = format == Format::kNvfp4 ? "NVFP4" : "MXFP8";
+    const int64_t group = format_info(format).block_k;
     return {.quantization_config = indented({{"quant_method", Json::string("modelopt")},
-                                             {"quant_algo", Json::string("NVFP4")},
-                                             {"group_size", Json::integer(16)},
+                                             {"quant_algo", Json::string(algo)},
+                                             {"group_size", Json::integer(group)},
                                              {"ignore", string_list(excluded)}}),
-            .sidecar = modelopt_file("NVFP4", excluded, tool_version)};
+            .sidecar = modelopt_file(algo, group, excluded, tool_version)};
   }
   QuantDeclaration out;
   if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {
@@ -108,7 +111,7 @@ QuantDeclaration declare_quantization(const std::vector<ModuleFormat>& modules,
     members.emplace_back("group_size", Json::integer(16));
     members.emplace_back("ignore", string_list(excluded));
     return {.quantization_config = indented(std::move(members)),
-            .sidecar = modelopt_file("MIXED_PRECISION", excluded, tool_version)};
+            .sidecar = modelopt_file("MIXED_PRECISION", 16, excluded, tool_version)};
   }
   return {.quantization_config = indented({{"quant_method", Json::string("modelopt")},
                                            {"quant_algo", Json::string("MIXED_PRECISION")}}),

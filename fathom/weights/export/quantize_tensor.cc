@@ -84,6 +84,22 @@ QuantizedMatrix to_mxfp4(const std::vector<float>& w,
   return q;
 }
 
+QuantizedMatrix to_mxfp8(const std::vector<float>& w,
+                         int64_t n,
+                         int64_t k,
+                         const std::string& name) {
+  std::vector<E4m3> codes(w.size());
+  std::vector<Ue8m0> scales(static_cast<size_t>(n * (k / kMxfp8Block)));
+  mxfp8_quantize(w.data(), n, k, codes.data(), scales.data());
+  std::vector<float> decoded(w.size());
+  fp8_dequantize_groups(codes.data(), scales.data(), n, k, kMxfp8Block, decoded.data());
+  QuantizedMatrix q;
+  q.error = error_of(w, decoded);
+  q.tensors.push_back(stored(name, Format::kE4m3, {n, k}, codes));
+  q.tensors.push_back(stored(name + "_scale", Format::kU8, {n, k / kMxfp8Block}, scales));
+  return q;
+}
+
 Result<QuantizedMatrix> to_fp8_block(
     const std::vector<float>& w, int64_t n, int64_t k, Format format, const std::string& name) {
   using Rounding = Fp8QuantOptions::Rounding;
@@ -166,7 +182,8 @@ void QuantError::add(const QuantError& other) {
 
 bool can_write_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32 || format == Format::kNvfp4 ||
-         format == Format::kMxfp4 || is_fp8_block(format) || format == Format::kInt8Channel;
+         format == Format::kMxfp4 || format == Format::kMxfp8 || is_fp8_block(format) ||
+         format == Format::kInt8Channel;
 }
 
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name) {
@@ -197,6 +214,10 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
   if (format == Format::kMxfp4) {
     FATHOM_TRY(check_block(k, kMxfp4Block, format, weight_name));
     return to_mxfp4(w, n, k, name);
+  }
+  if (format == Format::kMxfp8) {
+    FATHOM_TRY(check_block(k, kMxfp8Block, format, weight_name));
+    return to_mxfp8(w, n, k, name);
   }
   if (is_fp8_block(format)) return to_fp8_block(w, n, k, format, name);
   if (format == Format::kInt8Channel) return to_int8(w, n, k, name);

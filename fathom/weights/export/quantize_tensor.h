@@ -36,22 +36,23 @@ struct QuantizedMatrix {
   QuantError error;
 };
 
-/// True for the formats that quantize_matrix writes: bf16, f32, nvfp4, mxfp4, fp8_block,
+/// True for the formats that quantize_matrix writes: bf16, f32, nvfp4, mxfp4, mxfp8, fp8_block,
 /// fp8_block_ue8m0, int8_channel.
 bool can_write_format(Format format);
 
 /// Those formats, for messages.
 inline constexpr std::string_view kWritableFormats =
-    "nvfp4, mxfp4, fp8_block, fp8_block_ue8m0, int8_channel, bf16 and f32";
+    "nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8_channel, bf16 and f32";
 
 /// Largest |w|. Errors: Corrupt for NaN and infinities, naming the first index.
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name);
 
 /// Quantises w [n, k] (row-major) and names its tensors as published checkpoints do
-/// (DeepSeek-V3's fp8_block, ModelOpt's nvfp4); `weight_name` ends in ".weight":
+/// (DeepSeek-V3's fp8_block, ModelOpt's nvfp4 and mxfp8); `weight_name` ends in ".weight":
 ///
 ///   nvfp4            X.weight U8 [N,K/2], X.weight_scale E4M3 [N,K/16], X.weight_scale_2 F32 []
 ///   mxfp4            X.weight U8 [N,K/2], X.weight_scale UE8M0 [N,K/32]
+///   mxfp8            X.weight E4M3 [N,K], X.weight_scale U8 (UE8M0) [N,K/32]
 ///   fp8_block        X.weight E4M3 [N,K], X.weight_scale_inv F32 [N/128, K/128]
 ///   fp8_block_ue8m0  X.weight E4M3 [N,K], X.weight_scale_inv UE8M0 [N/128, K/128]
 ///   int8             X.weight I8 [N,K], X.weight_scale F32 [N,1]

@@ -27,6 +27,19 @@ TEST(QuantizeTensor, NamesNvfp4TensorsAsModelOptDoes) {
   EXPECT_TRUE(q.tensors[2].shape.empty());
 }
 
+TEST(QuantizeTensor, NamesMxfp8TensorsAsModelOptDoes) {
+  const auto w = ramp(4, 64);
+  const auto q = quantize_matrix(w, 4, 64, Format::kMxfp8, "a.up_proj.weight").value();
+
+  ASSERT_EQ(q.tensors.size(), 2u);
+  EXPECT_EQ(q.tensors[0].name, "a.up_proj.weight");
+  EXPECT_EQ(q.tensors[0].dtype, Format::kE4m3);
+  EXPECT_EQ(q.tensors[0].shape, (std::vector<int64_t>{4, 64}));
+  EXPECT_EQ(q.tensors[1].name, "a.up_proj.weight_scale");
+  EXPECT_EQ(q.tensors[1].dtype, Format::kU8);
+  EXPECT_EQ(q.tensors[1].shape, (std::vector<int64_t>{4, 2}));
+}
+
 TEST(QuantizeTensor, KeepsTheErrorOfEachFormatWithinItsStep) {
   const auto w = ramp(8, 64);
   auto relative = [&](Format f) {
@@ -37,6 +50,7 @@ TEST(QuantizeTensor, KeepsTheErrorOfEachFormatWithinItsStep) {
   EXPECT_LT(relative(Format::kBf16), 1.0 / 256);
   EXPECT_LT(relative(Format::kInt8Channel), 0.01);
   EXPECT_LT(relative(Format::kFp8Block), 0.04);
+  EXPECT_LT(relative(Format::kMxfp8), 0.04);
   EXPECT_LT(relative(Format::kNvfp4), 0.13);
   EXPECT_LT(relative(Format::kMxfp4), 0.20);
 }

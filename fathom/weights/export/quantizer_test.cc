@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/journal.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_checkpoint.h"
@@ -96,6 +97,24 @@ TEST(QuantizeCheckpoint, DoesNotResumeOverASourceThatChanged) {
               EndsWith("out: holds a write of another source, or of this one before its files "
                        "changed; choose another directory or delete this one"));
   EXPECT_EQ(digests_of(dir.file("out")), before);
+}
+
+TEST(QuantizeCheckpoint, DeclaresMxfp8AsModelOptDoes) {
+  const Source source;
+  const TempDir dir;
+  QuantizeOptions options;
+  options.format = Format::kMxfp8;
+  ASSERT_TRUE(quantize_checkpoint(source.open(), dir.file("out"), options).ok());
+
+  const QuantConfig declared = read_quant_config(dir.file("out")).value();
+
+  EXPECT_EQ(declared.source, "config.json and hf_quant_config.json");
+  EXPECT_EQ(declared.algo, QuantAlgo::kMxfp8);
+  EXPECT_EQ(declared.group_size, 32);
+  EXPECT_TRUE(declared.excludes("lm_head"));
+  EXPECT_FALSE(declared.excludes("model.layers.0.mlp.down_proj"));
+  EXPECT_THAT(read_file(dir.file("out/hf_quant_config.json"), 1 << 20).value(),
+              HasSubstr("\"quant_algo\": \"MXFP8\""));
 }
 
 TEST(QuantizeCheckpoint, KeepsWhatAPatternMatches) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/layout/super_tile.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/tensor/view.h"
@@ -93,6 +94,7 @@ CodeMask code_mask(Format format, float rms) {
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
     case Format::kFp8Channel:
+    case Format::kMxfp8:
       return {repeat(0x87u, 8), repeat(0x38u, 8)};  // [1, 2)
     default:
       return {};  // any code is a number
@@ -106,22 +108,21 @@ uint64_t word_of(uint64_t stream, uint64_t index, CodeMask mask) {
   return (mix(stream ^ mix(index)) & mask.random) | mask.fixed;
 }
 
-// The words of a part of the store from `first` on. In the tiles of NVFP4 and MXFP4 eight of 72
-// words are scales.
+// The words of a part of the store from `first` on. In super-tiles the last eight words are scales.
 struct Words {
   uint64_t stream = 0;
   CodeMask codes = {};
-  bool fp4_tiles = false;
+  uint64_t tile_words = 0;  // of a super-tile, where there are any
   CodeMask scales = {};
 
   void fill(std::span<std::byte> out, uint64_t first) const {
-    constexpr uint64_t kSuperTileWords = 72;
-    constexpr uint64_t kCodeWords = 64;
-    uint64_t in_tile = fp4_tiles ? first % kSuperTileWords : 0;
+    constexpr uint64_t kScaleWords = 8;
+    uint64_t in_tile = tile_words > 0 ? first % tile_words : 0;
     for (size_t i = 0; i < out.size(); i += 8) {
-      const uint64_t word = word_of(stream, first + i / 8, in_tile < kCodeWords ? codes : scales);
+      const bool is_code = tile_words == 0 || in_tile < tile_words - kScaleWords;
+      const uint64_t word = word_of(stream, first + i / 8, is_code ? codes : scales);
       std::memcpy(out.data() + i, &word, std::min<size_t>(8, out.size() - i));
-      if (fp4_tiles && ++in_tile == kSuperTileWords) in_tile = 0;
+      if (tile_words > 0 && ++in_tile == tile_words) in_tile = 0;
     }
   }
 };
@@ -136,7 +137,7 @@ FillJob words_job(int64_t offset, int64_t bytes, const Words& words) {
   FillJob job;
   job.units = ceil_div(bytes, kUnit);
   job.parts = {{offset, kUnit, bytes}};
-  job.period = words.fp4_tiles ? 0 : kPeriodUnits * kUnit;
+  job.period = words.tile_words > 0 ? 0 : kPeriodUnits * kUnit;
   job.fill = [words](const FillCall& call) -> Status {
     words.fill(call.parts[0], static_cast<uint64_t>(call.begin * kUnit / 8));
     return {};
@@ -145,7 +146,7 @@ FillJob words_job(int64_t offset, int64_t bytes, const Words& words) {
 }
 
 int64_t columns_per_tile(Format format) {
-  if (rows16_has_global(format)) return 64;
+  if (rows16_has_global(format)) return kSuperTileK;
   return format == Format::kBf16 ? 2 : 128;
 }
 
@@ -193,6 +194,18 @@ FillJob padded_job(const WeightItem& item, uint64_t stream) {
     return {};
   };
   return job;
+}
+
+uint64_t words_per_super_tile(Format format) {
+  if (rows16_has_global(format)) return kSuperTileBytes / 8;
+  return format == Format::kMxfp8 ? kMxfp8TileBytes / 8 : 0;
+}
+
+// What the scales in super-tiles are filled with.
+CodeMask scales_in_tiles(const WeightItem& item) {
+  if (item.format == Format::kMxfp8)
+    return constant(static_cast<uint8_t>(127 + scale_exponent(item)));
+  return item.format == Format::kNvfp4 ? kE4m3Scales : kE4m3One;
 }
 
 // What scales of row-major codes are filled with, in their own type.
@@ -268,8 +281,8 @@ std::vector<FillJob> jobs_of(const WeightItem& item, uint64_t stream) {
   add(item.values_offset, item.value_bytes(), Format::kU8,
       {.stream = stream,
        .codes = code_mask(item.format, rms),
-       .fp4_tiles = tiles && rows16_has_global(item.format),
-       .scales = item.format == Format::kNvfp4 ? kE4m3Scales : kE4m3One});
+       .tile_words = tiles ? words_per_super_tile(item.format) : 0,
+       .scales = scales_in_tiles(item)});
   add(item.scales_offset, item.num_scales(), item.scale_type(),
       {.stream = mix(~stream), .codes = scale_mask(item)});
   // Scales of blocks are drawn from [1, 2), or are 1.

@@ -33,9 +33,10 @@ bool is_linear_format(Format format, bool stacked) {
 
 const char* linear_formats(bool stacked) {
   return stacked ? "bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor, int8_channel, "
-                   "w4_fp8, nvfp4 or mxfp4"
+                   "w4_fp8, nvfp4, mxfp4 or mxfp8"
                  : "bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor, int8_channel, "
-                   "w4a8_channel, w4a8_group, nvfp4 or mxfp4";
+                   "w4a8_channel, w4a8_group, nvfp4, mxfp4 or "
+                   "mxfp8";
 }
 
 // Columns that a matrix needs a multiple of, beyond what its kernel's limits say.

@@ -96,7 +96,8 @@ class WeightPlan {
   Status index_table(std::string name, const char* axes, int64_t limit, View* out);
 
   /// One linear weight. Stored as bf16, f32, fp8_block, fp8_block_ue8m0, fp8_channel, fp8_tensor
-  /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group, nvfp4 or mxfp4. Errors:
+  /// (in memory fp8_channel), int8_channel, w4a8_channel, w4a8_group, nvfp4, mxfp4 or mxfp8.
+  /// Errors:
   /// Unsupported for another format, for sizes that the format's packing does not take, and for
   /// cuts that the ranks of the placement cannot make (shard.h).
   Status matrix(std::string name, const char* axes, WeightRole role, LinearWeight* out);

@@ -161,6 +161,7 @@ Gate full_precision(Format weight) {
       return {.diff = 1e-2};  // 6.7e-3 for normal weights; their heavy-tailed rows lose more
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
+    case Format::kMxfp8:
       return {.diff = 1e-3};
     default:
       return {.diff = 1e-5};  // bf16 weights: two roundings of 2^-9 each, squared and halved

@@ -114,6 +114,9 @@ void quantise_row_major(const CaseWeightSpec& spec, const float* weights, Weight
       mxfp4_quantize(weights, spec.rows, spec.cols, Mxfp4Rule::kCeil,
                      reinterpret_cast<uint8_t*>(out.values), reinterpret_cast<Ue8m0*>(out.scales));
       return;
+    case Format::kMxfp8:
+      return mxfp8_quantize(weights, spec.rows, spec.cols, reinterpret_cast<E4m3*>(out.values),
+                            reinterpret_cast<Ue8m0*>(out.scales));
     default:
       FATHOM_CHECK(false, str_cat("no test weights of format ", format_name(spec.format)));
   }
@@ -272,19 +275,43 @@ void mxfp4_codes(
   }
 }
 
+constexpr double kE4m3CodeSize = 128.0;  // of uniform E4M3 codes, root mean square, rounded
+
+/// Random E4M3 codes: 7F and FF are NaN.
+void e4m3_codes(Rng& rng, std::byte* out, int64_t count) {
+  random_bytes(rng, out, count);
+  for (int64_t i = 0; i < count; ++i) {
+    if ((out[i] & std::byte{0x7F}) == std::byte{0x7F}) out[i] ^= std::byte{0x04};
+  }
+}
+
+/// Blocks of random codes with scales 2^0 to 2^3 times a power of two that gives the size.
+void mxfp8_codes(
+    const CaseWeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
+  constexpr double kScaleSize = 4.6;  // of 2^0 .. 2^3
+  const auto least =
+      static_cast<int>(std::lround(std::log2(scale / (kE4m3CodeSize * kScaleSize)))) + 127;
+  e4m3_codes(rng, out.values, bytes.values);
+  const auto draw_scales = [&](std::byte* scales, int64_t count) {
+    for (int64_t i = 0; i < count; ++i)
+      scales[i] = std::byte(least + std::to_integer<int>(scales[i] & std::byte{3}));
+  };
+  if (spec.layout != WeightLayout::kRows16) {
+    random_bytes(rng, out.scales, bytes.scales);
+    return draw_scales(out.scales, bytes.scales);
+  }
+  for (int64_t tile = 0; tile < bytes.values; tile += kMxfp8TileBytes)
+    draw_scales(out.values + tile + kMxfp8Scales, kMxfp8TileBytes - kMxfp8Scales);
+}
+
 void fp8_codes(
     const CaseWeightSpec& spec, const WeightBytes& bytes, double scale, Rng& rng, WeightParts out) {
-  constexpr double kCodeSize = 128.0;  // of uniform E4M3 codes, root mean square, rounded
-  random_bytes(rng, out.values, bytes.values);
-  for (int64_t i = 0; i < bytes.values; ++i) {
-    // 7F and FF are NaN.
-    if ((out.values[i] & std::byte{0x7F}) == std::byte{0x7F}) out.values[i] ^= std::byte{0x04};
-  }
+  e4m3_codes(rng, out.values, bytes.values);
   const bool bytes_of_exponent =
       spec.layout == WeightLayout::kRowMajor && spec.format == Format::kFp8BlockUe8m0;
   const int64_t count = bytes_of_exponent ? bytes.scales : bytes.scales / 4;
   for (int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<float>(scale / kCodeSize * (1.0 + double(i % 3)));
+    const auto value = static_cast<float>(scale / kE4m3CodeSize * (1.0 + double(i % 3)));
     const Ue8m0 rounded = ue8m0_round_up(value);
     if (bytes_of_exponent) {
       reinterpret_cast<Ue8m0*>(out.scales)[i] = rounded;
@@ -435,6 +462,8 @@ void generate_weight_codes(const CaseWeightSpec& spec,
       return nvfp4_codes(spec, bytes, scale, rng, out);
     case Format::kMxfp4:
       return mxfp4_codes(spec, bytes, scale, rng, out);
+    case Format::kMxfp8:
+      return mxfp8_codes(spec, bytes, scale, rng, out);
     case Format::kFp8Block:
     case Format::kFp8BlockUe8m0:
       return fp8_codes(spec, bytes, scale, rng, out);

@@ -213,31 +213,20 @@ struct LimitList {
 
 // Format names again, because format_info() is not constexpr; format_test.cc of this folder checks
 // that both agree.
-inline constexpr std::array<std::string_view, kNumFormats> kFormatNames = {"none",
-                                                                           "f32",
-                                                                           "f16",
-                                                                           "bf16",
-                                                                           "e4m3",
-                                                                           "e5m2",
-                                                                           "ue8m0",
-                                                                           "i8",
-                                                                           "u8",
-                                                                           "i32",
-                                                                           "i64",
-                                                                           "bool",
-                                                                           "f64",
-                                                                           "nvfp4",
-                                                                           "mxfp4",
-                                                                           "fp8_block",
-                                                                           "fp8_block_ue8m0",
-                                                                           "fp8_group",
-                                                                           "fp8_group_ue8m0",
-                                                                           "fp8_channel",
-                                                                           "fp8_tensor",
-                                                                           "int8_channel",
-                                                                           "w4a8_channel",
-                                                                           "w4a8_group",
-                                                                           "w4_fp8"};
+inline constexpr std::array<std::string_view, kNumFormats> kFormatNames = {
+    "none",         "f32",
+    "f16",          "bf16",
+    "e4m3",         "e5m2",
+    "ue8m0",        "i8",
+    "u8",           "i32",
+    "i64",          "bool",
+    "f64",          "nvfp4",
+    "mxfp4",        "mxfp8",
+    "fp8_block",    "fp8_block_ue8m0",
+    "fp8_group",    "fp8_group_ue8m0",
+    "fp8_channel",  "fp8_tensor",
+    "int8_channel", "w4a8_channel",
+    "w4a8_group",   "w4_fp8"};
 
 class Parser {
  public:

@@ -11,7 +11,7 @@
 namespace fathom {
 
 inline constexpr Format kFormats[] = {Format::kBf16, Format::kFp8Block, Format::kFp8BlockUe8m0,
-                                      Format::kNvfp4};
+                                      Format::kNvfp4, Format::kMxfp8};
 
 /// A weight and the memory it lies in.
 struct Stored {

@@ -134,12 +134,15 @@ int64_t product_scratch_bytes(int64_t rows, int64_t k);
 void bf16_products_amx(const Products& p, const WorkItem& item, void* scratch);
 void fp8_products_amx(const Products& p, const WorkItem& item, void* scratch);
 void nvfp4_products_amx(const Products& p, const WorkItem& item, void* scratch);
+void mxfp8_products_amx(const Products& p, const WorkItem& item, void* scratch);
 void bf16_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void fp8_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void nvfp4_products_avx512(const Products& p, const WorkItem& item, void* scratch);
+void mxfp8_products_avx512(const Products& p, const WorkItem& item, void* scratch);
 void bf16_products_avx2(const Products& p, const WorkItem& item, void* scratch);
 void fp8_products_avx2(const Products& p, const WorkItem& item, void* scratch);
 void nvfp4_products_avx2(const Products& p, const WorkItem& item, void* scratch);
+void mxfp8_products_avx2(const Products& p, const WorkItem& item, void* scratch);
 
 // The same for x decoded from E4M3 with a scale per 128 k (x_scales_at).
 void fp8_scaled_x_products_avx512(const Products& p, const WorkItem& item, void* scratch);

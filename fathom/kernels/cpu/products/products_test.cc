@@ -42,6 +42,8 @@ struct Caller {
         return launch<Bf16Gemm>(ex, "product", {.x = x, .w = w, .y = y});
       case Format::kNvfp4:
         return launch<Nvfp4Gemm>(ex, "product", {.x = x, .w = w, .y = y});
+      case Format::kMxfp8:
+        return launch<Mxfp8Gemm>(ex, "product", {.x = x, .w = w, .y = y});
       default:
         return launch<Fp8BlockGemm>(ex, "product", {.x = x, .w = w, .y = y});
     }
@@ -53,6 +55,8 @@ struct Caller {
         return launch<Bf16GroupGemm>(ex, "product", {.x = x, .w = w, .offsets = offsets, .y = y});
       case Format::kNvfp4:
         return launch<Nvfp4GroupGemm>(ex, "product", {.x = x, .w = w, .offsets = offsets, .y = y});
+      case Format::kMxfp8:
+        return launch<Mxfp8GroupGemm>(ex, "product", {.x = x, .w = w, .offsets = offsets, .y = y});
       default:
         return launch<Fp8GroupGemm>(ex, "product", {.x = x, .w = w, .offsets = offsets, .y = y});
     }

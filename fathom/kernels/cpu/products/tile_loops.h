@@ -18,6 +18,7 @@
 //            step = even + odd
 //   bf16     acc = acc + step, from zero
 //   nvfp4    the same with w = code * block scale, which bf16 holds exactly
+//   mxfp8    likewise, w = code * 2^e
 //   fp8      s = s + step over the four steps of a block of 128, from zero; then
 //            acc = fma(s, scale, acc)
 //

@@ -193,6 +193,8 @@ ProductLoop plain_loop(Format format) {
       return TileLoops<PlainTiles, Bf16TileWeights>::run;
     case Format::kNvfp4:
       return TileLoops<PlainTiles, Nvfp4TileWeights>::run;
+    case Format::kMxfp8:
+      return TileLoops<PlainTiles, Mxfp8TileWeights>::run;
     default:
       return TileLoops<PlainTiles, Fp8TileWeights>::run;
   }
@@ -204,6 +206,8 @@ ProductLoop amx_loop(Format format) {
       return bf16_products_amx;
     case Format::kNvfp4:
       return nvfp4_products_amx;
+    case Format::kMxfp8:
+      return mxfp8_products_amx;
     default:
       return fp8_products_amx;
   }
@@ -275,7 +279,7 @@ void expect_stated_sums(ProductLoop (*loop_of)(Format)) {
       expect_stated(f, s, loop_of(f));
   }
   // Lengths of k that fill no pair or no quad.
-  for (Format f : {Format::kBf16, Format::kFp8Block}) {
+  for (Format f : {Format::kBf16, Format::kFp8Block, Format::kMxfp8}) {
     for (const Shape& s : {Shape{1, 17, 1}, {2, 17, 3}, {20, 17, 33}, {18, 5, 255}, {3, 16, 131}}) {
       Stored w({.rows = s.n, .cols = s.k, .format = f}, 3);
       const std::vector<Bf16> x = random_x(s.t, s.k, 4);
@@ -315,6 +319,7 @@ void few_rows_only(const Products& p, const WorkItem& item, void* scratch) {
 }
 
 ProductLoop few_rows_loop(Format format) {
+  if (format == Format::kMxfp8) return few_rows_only<mxfp8_few_rows_amx>;
   return format == Format::kNvfp4 ? few_rows_only<nvfp4_few_rows_amx>
                                   : few_rows_only<fp8_few_rows_amx>;
 }
@@ -326,8 +331,10 @@ bool takes_few_rows(Format format, const std::vector<Bf16>& x, int64_t rows, con
   const Buffer scratch =
       Buffer::allocate(DeviceKind::kCpu, product_scratch_bytes(rows, p.k), "few rows").value();
   const WorkItem item{0, 0, p.groups, 0, rows};
-  const bool taken = format == Format::kNvfp4 ? nvfp4_few_rows_amx(p, item, scratch.data())
-                                              : fp8_few_rows_amx(p, item, scratch.data());
+  const auto few_rows = format == Format::kMxfp8   ? mxfp8_few_rows_amx
+                        : format == Format::kNvfp4 ? nvfp4_few_rows_amx
+                                                   : fp8_few_rows_amx;
+  const bool taken = few_rows(p, item, scratch.data());
   const bool written = std::any_of(y.begin(), y.end(), [](float v) { return v != 7.0f; });
   EXPECT_EQ(written, taken);
   return taken;
@@ -421,7 +428,7 @@ TEST(TileProducts, FewRowsInVectorsFlushAsTilesDo) {
 
 TEST(TileProducts, FewRowsInVectorsLeaveFloatingPointAsItWas) {
   if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "the vector form needs AVX-512";
-  for (Format f : {Format::kFp8Block, Format::kNvfp4}) {
+  for (Format f : {Format::kFp8Block, Format::kNvfp4, Format::kMxfp8}) {
     Stored w({.rows = 32, .cols = 64, .format = f}, 10);
     EXPECT_TRUE(takes_few_rows(f, random_x(1, 64, 11), 1, w.view()));
     volatile float smallest = std::numeric_limits<float>::min();
@@ -431,7 +438,7 @@ TEST(TileProducts, FewRowsInVectorsLeaveFloatingPointAsItWas) {
 
 TEST(TileProducts, VectorsLeaveManyRowsAndWhatTheyCannotRepeatToTiles) {
   if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "the vector form needs AVX-512";
-  for (Format f : {Format::kFp8Block, Format::kNvfp4}) {
+  for (Format f : {Format::kFp8Block, Format::kNvfp4, Format::kMxfp8}) {
     Stored w({.rows = 32, .cols = 64, .format = f}, 12),
         tail({.rows = 32, .cols = 80, .format = f}, 13);
     const int64_t most = few_rows_of(f);
@@ -467,6 +474,44 @@ TEST(TileProducts, EveryE4m3CodeDecodesExactly) {
         EXPECT_TRUE(std::isnan(found));
       } else {
         EXPECT_EQ(found, expected) << "row " << n << " k " << i;
+      }
+    }
+  }
+}
+
+/// What bf16 does not hold becomes zero, which subnormals count as, or infinite.
+TEST(TileProducts, EveryE4m3CodeTimesEveryPowerDecodesExactly) {
+  if (best_isa() < Isa::kAvx512) GTEST_SKIP() << "decoding into tiles needs AVX-512";
+  // Row n has scale byte 64 s + 4 n + b/2 in block b; the 8 blocks of 32 k hold all codes.
+  const int64_t k = 256;
+  for (int s = 0; s < 4; ++s) {
+    std::vector<uint8_t> codes(static_cast<size_t>(16 * k)), scales(static_cast<size_t>(16 * 8));
+    for (size_t i = 0; i < codes.size(); ++i)
+      codes[i] = static_cast<uint8_t>(i);
+    for (size_t i = 0; i < scales.size(); ++i)
+      scales[i] = static_cast<uint8_t>(std::min<size_t>(64 * static_cast<size_t>(s) + i / 2, 254));
+    std::vector<uint8_t> tiles(2 * 2112), out(2 * 4096);
+    pack_rows16({Format::kMxfp8, 16, k, codes.data(), scales.data()},
+                {Format::kMxfp8, 16, k, tiles.data()}, 0, 1);
+
+    decode_mxfp8_tiles_amx(tiles.data(), 2, tiles.data(), out.data());
+
+    for (int64_t n = 0; n < 16; ++n) {
+      for (int64_t i = 0; i < k; ++i) {
+        const uint8_t scale = scales[static_cast<size_t>(n * 8 + i / 32)];
+        const double weight =
+            std::ldexp(double{to_float(E4m3{static_cast<uint8_t>(i)})}, int{scale} - 127);
+        const double found = PlainTiles::bf16_at(out.data() + i / 2 * 64, 2 * n + i % 2);
+        const std::string what = str_cat("scale ", int{scale}, " code ", i);
+        if (std::isnan(weight)) {
+          ASSERT_TRUE(std::isnan(found)) << what;
+        } else if (std::fabs(weight) < 0x1p-126) {
+          ASSERT_LT(std::fabs(found), 0x1p-126) << what;
+        } else if (std::fabs(weight) >= 0x1p128) {
+          ASSERT_EQ(found, std::copysign(HUGE_VAL, weight)) << what;
+        } else {
+          ASSERT_EQ(found, weight) << what;
+        }
       }
     }
   }

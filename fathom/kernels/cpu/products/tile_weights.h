@@ -31,10 +31,18 @@ void decode_nvfp4_tiles_amx(const uint8_t* super_tiles,
                             const uint8_t* next,
                             uint8_t* out);
 
+/// E4M3 codes times 2^e, exactly where bf16 has it; what is below 2^-126 becomes subnormal, what is
+/// 2^128 or more infinite. Writes 4 KiB for each super-tile of 128 k.
+void decode_mxfp8_tiles_amx(const uint8_t* super_tiles,
+                            int64_t count,
+                            const uint8_t* next,
+                            uint8_t* out);
+
 /// Does an item of few rows in vectors, to the bits of tiles (few_row_loops.h). False, and nothing
 /// done, where the item is one for tiles.
 bool fp8_few_rows_amx(const Products& p, const WorkItem& item, void* scratch);
 bool nvfp4_few_rows_amx(const Products& p, const WorkItem& item, void* scratch);
+bool mxfp8_few_rows_amx(const Products& p, const WorkItem& item, void* scratch);
 
 struct Bf16TileWeights {
   static constexpr bool kInPlace = true;
@@ -98,6 +106,25 @@ struct Nvfp4TileWeights {
                                             const uint8_t* next,
                                             uint8_t* out) {
     decode_nvfp4_tiles_amx(at(p, group, k0), (columns + 63) / 64, next, out);
+  }
+};
+
+struct Mxfp8TileWeights {
+  static constexpr bool kInPlace = false;
+  static constexpr bool kBlockScales = false;
+  static constexpr bool kHasGlobal = false;
+
+  [[gnu::always_inline]] static const uint8_t* at(const Products& p, int64_t group, int64_t k) {
+    return p.tiles + group * p.group_bytes + k / kMxfp8TileK * kMxfp8TileBytes;
+  }
+
+  [[gnu::always_inline]] static void decode(const Products& p,
+                                            int64_t group,
+                                            int64_t k0,
+                                            int64_t columns,
+                                            const uint8_t* next,
+                                            uint8_t* out) {
+    decode_mxfp8_tiles_amx(at(p, group, k0), (columns + 127) / 128, next, out);
   }
 };
 

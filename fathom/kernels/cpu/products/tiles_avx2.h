@@ -4,6 +4,7 @@
 //   bf16    acc = fma(w, x, acc) for every k, in order
 //   fp8     s = 0; s = fma(code, x, s) over the 128 k of a block; acc = fma(s, scale, acc)
 //   nvfp4   the same over 16 k
+//   mxfp8   as bf16, with w = code * 2^e
 //
 // Activations may be bf16 or float32.
 #pragma once
@@ -47,6 +48,24 @@ struct FloatTiles {
         sum[0][t] = V::fma(low, value, sum[0][t]);
         sum[1][t] = V::fma(high, value, sum[1][t]);
       }
+    }
+  }
+
+  /// The same with sums in memory, acc[t].
+  template <int T>
+  static inline __attribute__((always_inline)) void add_to_sums(
+      const float* w, const float* x, int64_t x_stride, int64_t columns, float* acc) {
+    F32 sum[2][T];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      sum[0][t] = V::load(acc + t * 16);
+      sum[1][t] = V::load(acc + t * 16 + 8);
+    }
+    add_columns(w, x, x_stride, columns, sum);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+      V::store(acc + t * 16, sum[0][t]);
+      V::store(acc + t * 16 + 8, sum[1][t]);
     }
   }
 

@@ -4,6 +4,7 @@
 //   bf16    acc = dot_pairs(w, x, acc) for every pair of k, in order
 //   fp8     s = 0; s = dot_pairs(code, x, s) over the 128 k of a block; acc = fma(s, scale, acc)
 //   nvfp4   the same over 16 k
+//   mxfp8   the same over 32 k
 //
 // so that every size of block gives the same bits.
 #pragma once

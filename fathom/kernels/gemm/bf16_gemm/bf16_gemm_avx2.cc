@@ -31,18 +31,7 @@ struct Bf16Tiles : FloatTiles {
 
   template <int T>
   static void dot(const Panel& panel, const float* x, int64_t x_stride, float* acc) {
-    F32 sum[2][T];
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      sum[0][t] = V::load(acc + t * 16);
-      sum[1][t] = V::load(acc + t * 16 + 8);
-    }
-    add_columns(panel.w, x, x_stride, panel.columns, sum);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-      V::store(acc + t * 16, sum[0][t]);
-      V::store(acc + t * 16 + 8, sum[1][t]);
-    }
+    add_to_sums<T>(panel.w, x, x_stride, panel.columns, acc);
   }
 };
 

@@ -83,18 +83,6 @@ struct Fp8FewRows {
       for (int t = 0; t < T; ++t)
         sum[g][t] = _mm512_add_ps(sum[g][t], _mm512_add_ps(even[g][t], odd[g][t]));
   }
-
-  template <int T>
-  static inline __attribute__((always_inline)) void add_pairs(
-      __m512i pairs, const float* x, int64_t x_stride, __m512 (&even)[T], __m512 (&odd)[T]) {
-    const __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    const __m512 w1 = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(~0xFFFF)));
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      even[t] = _mm512_fmadd_ps(_mm512_set1_ps(x[t * x_stride]), w0, even[t]);
-      odd[t] = _mm512_fmadd_ps(_mm512_set1_ps(x[t * x_stride + 1]), w1, odd[t]);
-    }
-  }
 };
 
 }  // namespace
