@@ -99,11 +99,7 @@ Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const 
 /// group. Errors: those of linear; Unsupported if a group of rows cannot be cut out of w: N is to
 /// be a multiple of 16, on a GPU of the rows of a scale block. `stack_axes` names the shape
 /// [G, N, K].
-Status group_rows_linear(Exec& ex,
-                         Op op,
-                         const View& x,
-                         const LinearWeight& w,
-                         const char* stack_axes,
-                         const View& y);
+Status group_rows_linear(
+    Exec& ex, Op op, const View& x, const LinearWeight& w, const char* stack_axes, const View& y);
 
 }  // namespace fathom
