@@ -28,8 +28,9 @@ struct MemoryVerdict {
 Result<std::string> weights_table(const Model& model);
 
 /// Weights, step memory, and the cache as bytes per sequence and per token; the same for a sequence
-/// of 4k, 128k, 1M tokens and of the context; how many sequences of three lengths fit. Errors: InvalidArgument for a length beyond the model's context and for more
-/// sequences of it than a dry run has room for.
+/// of 4k, 128k, 1M tokens and of the context; how many sequences of three lengths fit. Errors:
+/// InvalidArgument for a length beyond the model's context and for more sequences of it than a dry
+/// run has room for.
 Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& options);
 
 /// Every distinct op of a decode step and of a prefill chunk: shape, kernel, variant, the time that
