@@ -15,7 +15,6 @@
 #include "fathom/trace/scope.h"
 
 namespace fathom {
-namespace {
 
 // ---- 1. Weights, by DeepSeek's names.
 
@@ -26,6 +25,8 @@ Status declare_streams(
   FATHOM_TRY(plan.vector(name(p + "base"), head ? "n" : "2*n+n*n", kStream, &w.base));
   return plan.vector(name(p + "scale"), head ? "1" : "3", kStream, &w.scale);
 }
+
+namespace {
 
 struct CompressorAxes {
   const char* half;
@@ -148,15 +149,16 @@ DeepseekV4::DeepseekV4(ModelConfig config, ModelOptions options)
                 .scaling = static_cast<float>(c.routed_scaling_factor),
                 .limit = static_cast<float>(c.swiglu_limit)};
   moe_.options = options_.moe;
-  v4_cache_layout(c, options_, groups_);
+  has_draft_ = options_.draft && c.num_nextn_predict_layers > 0;
+  v4_cache_layout(c, options_, has_draft_, groups_);
 }
 
-Status DeepseekV4::declare_layer(WeightPlan& plan, const V4Names& name, int index, V4Layer& w) {
+Status DeepseekV4::declare_layer(
+    WeightPlan& plan, const V4Names& name, const std::string& p, int index, V4Layer& w) {
   using enum WeightRole;
-  const std::string p = str_cat("layers.", index, ".");
   w.index = index;
-  for (const V4Layer& earlier : layers_)
-    if (&earlier < &w && earlier.attn.ratio == config_.compress_ratio(index)) ++w.rows_place;
+  for (int earlier = 0; earlier < index; ++earlier)
+    if (config_.compress_ratio(earlier) == config_.compress_ratio(index)) ++w.rows_place;
   FATHOM_TRY(declare_streams(plan, name, p + "hc_attn_", false, w.hc_attn));
   FATHOM_TRY(plan.vector(name(p + "attn_norm.weight"), "H", kNorm, &w.attn_norm));
   FATHOM_TRY(declare_attention(plan, name, p + "attn.", config_.compress_ratio(index), w.attn));
@@ -170,11 +172,13 @@ Status DeepseekV4::declare_weights(WeightPlan& plan) {
   FATHOM_TRY(plan.table(name("embed.weight"), "V,H", WeightRole::kEmbedding, &embed_));
   layers_.assign(static_cast<size_t>(config_.num_hidden_layers), {});
   for (int i = 0; i < config_.num_hidden_layers; ++i) {
-    FATHOM_TRY(declare_layer(plan, name, i, layers_[static_cast<size_t>(i)]));
+    FATHOM_TRY(
+        declare_layer(plan, name, str_cat("layers.", i, "."), i, layers_[static_cast<size_t>(i)]));
   }
   FATHOM_TRY(declare_streams(plan, name, "hc_head_", true, hc_head_));
   FATHOM_TRY(plan.vector(name("norm.weight"), "H", WeightRole::kNorm, &norm_));
-  return plan.matrix(name("head.weight"), "V,H", WeightRole::kHead, &head_);
+  FATHOM_TRY(plan.matrix(name("head.weight"), "V,H", WeightRole::kHead, &head_));
+  return has_draft_ ? declare_nextn(plan, name) : Status{};
 }
 
 Status DeepseekV4::attach(WeightStore store) {
@@ -190,7 +194,7 @@ Status DeepseekV4::attach(WeightStore store) {
 
 CacheLayout DeepseekV4::cache_layout() const {
   V4Groups at;
-  return v4_cache_layout(config_, options_, at);
+  return v4_cache_layout(config_, options_, has_draft_, at);
 }
 
 // ---- 2. The layer.
@@ -266,6 +270,19 @@ Status DeepseekV4::run_layer(Exec& ex,
 
 // ---- 3. The forward pass: embed, layers, read the streams, final norm, head.
 
+Status DeepseekV4::final_state(
+    Exec& ex, const View& streams, const StreamWeights& w, const View& norm, const View& h) const {
+  FATHOM_TRY(launch<MhcHead>(ex, "hc_head",
+                             {.streams = streams,
+                              .fn = w.fn,
+                              .base = w.base,
+                              .scale = w.scale,
+                              .h = h,
+                              .eps = eps_,
+                              .hc_eps = static_cast<float>(config_.hc_eps)}));
+  return rms_norm(ex, "norm", h, norm, h, eps_);
+}
+
 Status DeepseekV4::forward(Exec& ex, const Batch& batch, ForwardOut& out) const {
   const bool named = ex.recorder != nullptr && ex.recorder->phase() != Phase::kNone;
   PhaseScope phase(named ? nullptr : ex.recorder, phase_of(batch));
@@ -285,25 +302,10 @@ Status DeepseekV4::forward(Exec& ex, const Batch& batch, ForwardOut& out) const 
   for (const V4Layer& layer : layers_)
     FATHOM_TRY(run_layer(ex, layer, batch, streams));
   tap(batch.probe, "final.input", static_cast<int>(layers_.size()), state);
-  FATHOM_TRY(launch<MhcHead>(ex, "hc_head",
-                             {.streams = streams,
-                              .fn = hc_head_.fn,
-                              .base = hc_head_.base,
-                              .scale = hc_head_.scale,
-                              .h = h,
-                              .eps = eps_,
-                              .hc_eps = static_cast<float>(config_.hc_eps)}));
-  FATHOM_TRY(rms_norm(ex, "norm", h, norm_, h, eps_));
+  FATHOM_TRY(final_state(ex, streams, hc_head_, norm_, h));
   tap(batch.probe, "final.norm", static_cast<int>(layers_.size()), h);
   out.hidden = state;
   return head_logits(ex, batch, h, head_, out);
-}
-
-Status DeepseekV4::draft(Exec& /*ex*/,
-                         const Batch& /*batch*/,
-                         const View& /*hidden*/,
-                         ForwardOut& /*out*/) const {
-  return unsupported("this model has no draft layer");
 }
 
 }  // namespace fathom

@@ -6,6 +6,9 @@
 //   each layer:   x, post, comb = pre(X);   X = post(attention(norm(x)), X)      mhc_pre, mhc_post
 //                 x, post, comb = pre(X);   X = post(experts(norm(x)), X)
 //   logits = head(norm(read(X)))                                                 mhc_head
+//
+// The draft layer ("multi-token prediction") is one more layer with streams of its own:
+// v4_nextn.cc.
 #pragma once
 
 #include <vector>
@@ -35,6 +38,20 @@ struct V4Layer {
   size_t rows_place = 0;
 };
 
+/// The draft layer: reads the streams of a token and the embedding of the next one.
+struct V4NextN {
+  View enorm;
+  View hnorm;           ///< of each stream
+  LinearWeight e_proj;  ///< [H, H]
+  LinearWeight h_proj;  ///< [H, H], of each stream
+  V4Layer layer;        ///< a window alone, experts by score
+  StreamWeights hc_head;
+  View norm;
+};
+
+Status declare_streams(
+    WeightPlan& plan, const V4Names& name, const std::string& p, bool head, StreamWeights& w);
+
 /// Indices of the groups in the layout of such a model; those that no layer needs are left out, and
 /// have kNoGroup.
 struct V4Groups {
@@ -48,8 +65,12 @@ struct V4Groups {
   size_t index_state = kNoGroup;
 };
 
-/// The groups of a model, and their places. deepseek_v4_cache.cc.
-CacheLayout v4_cache_layout(const ModelConfig& config, const ModelOptions& options, V4Groups& at);
+/// The groups of a model, and their places; with `draft` also those of the draft layer, which is
+/// the last one. deepseek_v4_cache.cc.
+CacheLayout v4_cache_layout(const ModelConfig& config,
+                            const ModelOptions& options,
+                            bool draft,
+                            V4Groups& at);
 
 /// The part of one layer in a step's cache.
 CompressedRows v4_rows(const Batch& batch, const V4Groups& at, const V4Layer& layer);
@@ -72,14 +93,25 @@ class DeepseekV4 final : public Model {
 
   CacheLayout cache_layout() const override;
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
+
+  bool has_draft() const override { return has_draft_; }
+
+  /// `hidden` [T, n*H]: the streams behind the last layer, or out.hidden of an earlier draft step.
+  /// Errors: InvalidArgument for another width; Unsupported without a draft layer.
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
  private:
-  Status declare_layer(WeightPlan& plan, const V4Names& name, int index, V4Layer& layer);
+  Status declare_layer(
+      WeightPlan& plan, const V4Names& name, const std::string& p, int index, V4Layer& layer);
+  Status declare_nextn(WeightPlan& plan, const V4Names& name);
   Status run_layer(Exec& ex, const V4Layer& w, const Batch& batch, const View& streams) const;
+  Status nextn_input(Exec& ex, const Batch& batch, const View& hidden, const View& streams) const;
+  Status final_state(
+      Exec& ex, const View& streams, const StreamWeights& w, const View& norm, const View& h) const;
 
   ModelConfig config_;
   ModelOptions options_;
+  bool has_draft_ = false;
   CompressedContext attention_;
   MoeContext moe_;
   V4Groups groups_;
@@ -89,6 +121,7 @@ class DeepseekV4 final : public Model {
   StreamWeights hc_head_;
   View norm_;
   LinearWeight head_;
+  V4NextN nextn_;
   WeightStore store_;
 };
 

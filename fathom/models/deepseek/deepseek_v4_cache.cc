@@ -125,10 +125,10 @@ CompressorRows compressor_rows(const Batch& batch, size_t rows, size_t state, si
 
 }  // namespace
 
-CacheLayout v4_cache_layout(const ModelConfig& c, const ModelOptions& o, V4Groups& at) {
+CacheLayout v4_cache_layout(const ModelConfig& c, const ModelOptions& o, bool draft, V4Groups& at) {
   const Format format = o.cache_format();
   const int64_t D = c.head_dim;
-  std::vector<int> all(static_cast<size_t>(c.num_hidden_layers));
+  std::vector<int> all(static_cast<size_t>(c.num_hidden_layers + (draft ? 1 : 0)));
   std::iota(all.begin(), all.end(), 0);
   std::vector<int> sparse;
   std::vector<int> heavy;

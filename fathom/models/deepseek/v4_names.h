@@ -9,7 +9,8 @@
 
 namespace fathom {
 
-/// The name in an export of transformers of a tensor that DeepSeek calls `name`. "{}" stays.
+/// The name in an export of transformers of a tensor that DeepSeek calls `name`. "{}" stays. The
+/// draft layer has modules as other layers have, and keeps its "mtp.0.".
 std::string transformers_name(std::string_view name);
 
 /// Gives names as a checkpoint has them.
@@ -19,11 +20,14 @@ class V4Names {
   explicit V4Names(const WeightPlan& plan);
 
   std::string operator()(std::string_view name) const {
-    return transformers_ ? transformers_name(name) : std::string(name);
+    const bool renamed = name.starts_with("mtp.") ? draft_transformers_ : transformers_;
+    return renamed ? transformers_name(name) : std::string(name);
   }
 
  private:
   bool transformers_ = false;
+  bool draft_transformers_ =
+      false;  // transformers drops the draft layer: it may be copied as it is
 };
 
 }  // namespace fathom
