@@ -32,6 +32,7 @@ struct StepResult {
 class ModelRunner {
  public:
   static constexpr int64_t kPages = 64;
+  static constexpr int64_t kSlots = 4;  // of models with rings
   static constexpr int64_t kArenaBytes = 512ll << 20;  // reserved, not touched
 
   explicit ModelRunner(const std::string& directory, ModelOptions options = {}, int threads = 2)
@@ -44,8 +45,8 @@ class ModelRunner {
     model_ = std::move(model).value();
     const CacheLayout layout = model_->cache_layout();
     buffer_ = std::make_unique<BatchBuffer>(layout);
-    cache_memory_.resize(static_cast<size_t>(cache_bytes(layout, kPages, 1).value()));
-    cache_ = cache_views(layout, cache_memory_.data(), kPages, 1, false);
+    cache_memory_.resize(static_cast<size_t>(cache_bytes(layout, kPages, kSlots).value()));
+    cache_ = cache_views(layout, cache_memory_.data(), kPages, kSlots, false);
     poison_pages();
     activations_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
     scratch_ = Arena(Buffer::allocate(DeviceKind::kCpu, kArenaBytes, "test").value());
@@ -100,6 +101,7 @@ class ModelRunner {
     return step({{.tokens = std::span(tokens).subspan(static_cast<size_t>(cached)),
                   .cached = cached,
                   .pages = pages,
+                  .slot = 0,
                   .logits = LogitRows::kAll}},
                 {}, probe);
   }
@@ -107,7 +109,7 @@ class ModelRunner {
   /// One token after `cached` others.
   StepResult decode(int32_t token, int64_t cached) {
     const auto pages = page_list(0, kPages);
-    return step({}, {{.tokens = {&token, 1}, .cached = cached, .pages = pages}});
+    return step({}, {{.tokens = {&token, 1}, .cached = cached, .pages = pages, .slot = 0}});
   }
 
  private:
