@@ -32,7 +32,7 @@ struct StepResult {
 class ModelRunner {
  public:
   static constexpr int64_t kPages = 64;
-  static constexpr int64_t kSlots = 4;  // of models with rings
+  static constexpr int64_t kSlots = 4;                 // of models with rings
   static constexpr int64_t kArenaBytes = 512ll << 20;  // reserved, not touched
 
   explicit ModelRunner(const std::string& directory, ModelOptions options = {}, int threads = 2)
