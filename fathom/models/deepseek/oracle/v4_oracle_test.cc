@@ -354,7 +354,6 @@ TEST(V4Draft, SeveralRequestsGiveWhatEachGivesAlone) {
   EXPECT_LE(difference(together.logits, expected), 1e-5);
 }
 
-// The rounding of bf16 and of the keys moves logits, whose spread is about 1.5.
 TEST(V4Draft, Bf16IsNearF32) {
   const V4Checkpoint checkpoint;
   ModelRunner exact(checkpoint.path(), f32_options());
