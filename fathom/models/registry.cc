@@ -39,9 +39,14 @@ Status option_error(std::string_view name, auto found, std::string_view expected
   return invalid_argument(str_cat(name, " is ", found, ", expected ", expected));
 }
 
-// The draft layer may have been left out of an export.
+// The draft layer may have been left out of an export. Of V4's any tensor counts: a part of them is
+// refused by the names of the others.
 bool has_draft_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (config.is_v4()) return checkpoint.find("mtp.0.e_proj.weight") != nullptr;
+  if (config.is_v4()) {
+    const auto& tensors = checkpoint.tensors();
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [](const TensorRef& ref) { return ref.entry.name.starts_with("mtp.0."); });
+  }
   return checkpoint.find(str_cat("model.layers.", config.num_hidden_layers, ".eh_proj.weight")) !=
          nullptr;
 }

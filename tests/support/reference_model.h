@@ -4,47 +4,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
 #include <numbers>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "fathom/formats/layout/tile_layout.h"
-#include "fathom/models/config/config.h"
-#include "fathom/weights/checkpoint/checkpoint.h"
-#include "fathom/weights/checkpoint/linear_format.h"
-#include "fathom/weights/loader.h"
+#include "tests/support/reference_weights.h"
 
 namespace fathom::oracle {
 
-/// [rows, columns], row-major.
-struct Matrix {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  std::vector<double> v;
-
-  Matrix() = default;
-
-  Matrix(int64_t r, int64_t c) : rows(r), cols(c), v(static_cast<size_t>(r * c)) {}
-
-  double& at(int64_t r, int64_t c) { return v[static_cast<size_t>(r * cols + c)]; }
-
-  double at(int64_t r, int64_t c) const { return v[static_cast<size_t>(r * cols + c)]; }
-};
-
-class ReferenceModel {
+class ReferenceModel : public ReferenceWeights {
  public:
-  explicit ReferenceModel(const std::string& directory)
-      : checkpoint_(Checkpoint::open(directory).value()),
-        config_(parse_config(read_model_text(directory, "config.json").value()).value()) {}
-
-  const ModelConfig& config() const { return config_; }
+  using ReferenceWeights::ReferenceWeights;
 
   /// States after the final norm, [T, H].
   Matrix hidden(const std::vector<int32_t>& tokens) {
-    Matrix h = embed(tokens);
+    Matrix h = embed(tokens, kEmbedding);
     for (int l = 0; l < config_.num_hidden_layers; ++l)
       layer(l, h);
     return norm(h, "model.norm.weight");
@@ -53,14 +28,14 @@ class ReferenceModel {
   // The head of the file; the embedding where there is none.
   Matrix logits(const Matrix& hidden) {
     const char* head = "lm_head.weight";
-    return linear(hidden, checkpoint_.find(head) != nullptr ? head : "model.embed_tokens.weight");
+    return linear(hidden, checkpoint_.find(head) != nullptr ? head : kEmbedding);
   }
 
   /// The draft layer's normed state of next tokens and states, [T, H].
   Matrix draft(const std::vector<int32_t>& next, const Matrix& hidden) {
     const auto index = static_cast<int>(config_.num_hidden_layers);
     const std::string p = str_cat("model.layers.", index, ".");
-    const Matrix e = norm(embed(next), p + "enorm.weight");
+    const Matrix e = norm(embed(next, kEmbedding), p + "enorm.weight");
     const Matrix s = norm(hidden, p + "hnorm.weight");
     Matrix both(e.rows, 2 * e.cols);
     for (int64_t t = 0; t < e.rows; ++t) {
@@ -75,94 +50,10 @@ class ReferenceModel {
   }
 
  private:
-  const Matrix& weight(const std::string& name) {
-    const auto known = weights_.find(name);
-    if (known != weights_.end()) return known->second;
-    const StoredLinear s = describe_linear(checkpoint_, name).value();
-    const auto read = [&](const TensorRef* ref) {
-      std::vector<std::byte> bytes(ref == nullptr ? 0 : static_cast<size_t>(ref->entry.bytes()));
-      if (ref != nullptr) FATHOM_CHECK(checkpoint_.read(*ref, bytes).ok());
-      return bytes;
-    };
-    const auto values = read(s.weight);
-    const auto scales = read(s.scale);
-    const auto global = read(s.global_scale);
-    const bool vector = s.weight->entry.shape.size() == 1;
-    RowMajorMatrix m{.format = s.format,
-                     .n = vector ? 1 : s.n,
-                     .k = vector ? s.n : s.k,
-                     .values = values.data(),
-                     .scales = scales.data()};
-    if (!global.empty()) std::memcpy(&m.global, global.data(), 4);
-    Matrix out(m.n, m.k);
-    std::vector<float> row(static_cast<size_t>(m.k));
-    for (int64_t r = 0; r < m.n; ++r) {
-      decode_row_major_row(m, r, row);
-      std::copy(row.begin(), row.end(), out.v.begin() + r * m.k);
-    }
-    return weights_.emplace(name, std::move(out)).first->second;
-  }
-
-  Matrix embed(const std::vector<int32_t>& tokens) {
-    const Matrix& table = weight("model.embed_tokens.weight");
-    Matrix out(static_cast<int64_t>(tokens.size()), table.cols);
-    for (int64_t t = 0; t < out.rows; ++t) {
-      for (int64_t i = 0; i < out.cols; ++i) {
-        out.at(t, i) = table.at(tokens[static_cast<size_t>(t)], i);
-      }
-    }
-    return out;
-  }
-
-  Matrix norm(const Matrix& x, const std::string& name) {
-    return norm(x, name, config_.rms_norm_eps);
-  }
+  static constexpr const char* kEmbedding = "model.embed_tokens.weight";
 
   // The norms of latents have an epsilon of their own in the reference.
   Matrix latent_norm(const Matrix& x, const std::string& name) { return norm(x, name, 1e-6); }
-
-  Matrix norm(const Matrix& x, const std::string& name, double epsilon) {
-    const Matrix& w = weight(name);
-    Matrix out(x.rows, x.cols);
-    for (int64_t t = 0; t < x.rows; ++t) {
-      double sum = 0;
-      for (int64_t i = 0; i < x.cols; ++i)
-        sum += x.at(t, i) * x.at(t, i);
-      const double r = 1.0 / std::sqrt(sum / static_cast<double>(x.cols) + epsilon);
-      for (int64_t i = 0; i < x.cols; ++i)
-        out.at(t, i) = x.at(t, i) * r * w.at(0, i);
-    }
-    return out;
-  }
-
-  Matrix linear(const Matrix& x, const std::string& name) {
-    const Matrix& w = weight(name);
-    FATHOM_CHECK(w.cols == x.cols, name);
-    Matrix out(x.rows, w.rows);
-    for (int64_t t = 0; t < x.rows; ++t) {
-      for (int64_t n = 0; n < w.rows; ++n) {
-        double sum = 0;
-        for (int64_t k = 0; k < x.cols; ++k)
-          sum += x.at(t, k) * w.at(n, k);
-        out.at(t, n) = sum;
-      }
-    }
-    return out;
-  }
-
-  static Matrix columns(const Matrix& x, int64_t begin, int64_t count) {
-    Matrix out(x.rows, count);
-    for (int64_t t = 0; t < x.rows; ++t) {
-      for (int64_t i = 0; i < count; ++i)
-        out.at(t, i) = x.at(t, begin + i);
-    }
-    return out;
-  }
-
-  static void add(Matrix& h, const Matrix& y) {
-    for (size_t i = 0; i < h.v.size(); ++i)
-      h.v[i] += y.v[i];
-  }
 
   void layer(int index, Matrix& h) {
     const std::string p = str_cat("model.layers.", index, ".");
@@ -240,15 +131,6 @@ class ReferenceModel {
       }
     }
     return linear(o, p + "o_proj.weight");
-  }
-
-  static void softmax(std::vector<double>& v) {
-    const double top = *std::max_element(v.begin(), v.end());
-    double sum = 0;
-    for (double& x : v)
-      sum += x = std::exp(x - top);
-    for (double& x : v)
-      x /= sum;
   }
 
   Matrix mlp(const Matrix& x, const std::string& p) {
@@ -331,10 +213,6 @@ class ReferenceModel {
     }
     return y;
   }
-
-  Checkpoint checkpoint_;
-  ModelConfig config_;
-  std::map<std::string, Matrix> weights_;
 };
 
 }  // namespace fathom::oracle

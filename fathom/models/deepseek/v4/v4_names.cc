@@ -15,7 +15,7 @@ constexpr Rename kModel[] = {
     {"hc_head_base", "model.hc_head.hc_base"},     {"hc_head_scale", "model.hc_head.hc_scale"},
 };
 
-// Of what follows "layers.N."; the first that fits is taken, what follows it stays.
+// Of what follows "layers.N." or "mtp.N."; the first that fits is taken, what follows it stays.
 constexpr Rename kLayer[] = {
     {"attn_norm.", "input_layernorm."},
     {"ffn_norm.", "post_attention_layernorm."},
@@ -39,6 +39,7 @@ constexpr Rename kLayer[] = {
     {"attn.indexer.compressor.wgate.", "self_attn.compressor.indexer.gate_proj."},
     {"attn.indexer.compressor.norm.", "self_attn.compressor.indexer.kv_norm."},
     {"attn.indexer.compressor.ape", "self_attn.compressor.indexer.position_bias"},
+    {"hc_head_", "hc_head.hc_"},
     {"ffn.gate.bias", "mlp.gate.e_score_correction_bias"},
     {"ffn.", "mlp."},
 };
@@ -59,11 +60,11 @@ std::string transformers_name(std::string_view name) {
   for (const Rename& r : kModel) {
     if (name == r.from) return std::string(r.to);
   }
-  constexpr std::string_view kLayers = "layers.";
-  if (!name.starts_with(kLayers)) return std::string(name);
-  const size_t dot = name.find('.', kLayers.size());
+  const bool draft = name.starts_with("mtp.");
+  if (!draft && !name.starts_with("layers.")) return std::string(name);
+  const size_t dot = name.find('.', name.find('.') + 1);
   if (dot == std::string_view::npos) return std::string(name);
-  std::string out = str_cat("model.", name.substr(0, dot + 1));
+  std::string out = str_cat(draft ? "" : "model.", name.substr(0, dot + 1));
   const std::string_view rest = name.substr(dot + 1);
   std::string layer(rest);
   for (const Rename& r : kLayer) {
@@ -79,10 +80,12 @@ std::string transformers_name(std::string_view name) {
 }
 
 V4Names::V4Names(const WeightPlan& plan)
-    : plan_(plan), transformers_(plan.is_stored(transformers_name("embed.weight"))) {}
+    : plan_(plan),
+      transformers_(plan.is_stored(transformers_name("embed.weight"))),
+      draft_transformers_(plan.is_stored(transformers_name("mtp.0.attn_norm.weight"))) {}
 
 std::string V4Names::operator()(std::string_view name) const {
-  if (!transformers_) return std::string(name);
+  if (name.starts_with("mtp.") ? !draft_transformers_ : !transformers_) return std::string(name);
   const std::string now = transformers_name(name);
   for (const Rename& r : kEarlier) {
     const size_t at = now.find(r.from);

@@ -9,7 +9,8 @@
 
 namespace fathom {
 
-/// The name in an export of transformers of a tensor that DeepSeek calls `name`. "{}" stays.
+/// The name in an export of transformers of a tensor that DeepSeek calls `name`. "{}" stays. The
+/// draft layer has modules as other layers have, and keeps its "mtp.0.".
 std::string transformers_name(std::string_view name);
 
 /// Gives names as a checkpoint has them.
@@ -25,6 +26,7 @@ class V4Names {
  private:
   const WeightPlan& plan_;
   bool transformers_ = false;
+  bool draft_transformers_ = false;  // transformers drops it: it may be there as it was
 };
 
 }  // namespace fathom

@@ -65,6 +65,11 @@ Status DeepseekV4::nextn_streams(Exec& ex,
 
 Status DeepseekV4::draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const {
   if (!has_draft_) return unsupported("this model has no draft layer");
+  if (hidden.rank != 2 || hidden.dim(0) != batch.num_tokens() || hidden.dim(1) != state_width()) {
+    return invalid_argument(str_cat("the draft layer is given hidden states ", describe(hidden),
+                                    ", expected the streams [", batch.num_tokens(), ", ",
+                                    state_width(), "]"));
+  }
   PhaseScope phase(ex.recorder, Phase::kDraft);
   Scope scope(ex.recorder, "nextn");
   const int64_t T = batch.num_tokens();
