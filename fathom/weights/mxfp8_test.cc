@@ -4,7 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+// An enumerator of quant_config.h would be shadowed by kFp8Block.
+// clang-format off
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/formats/block/block_fp8.h"
+// clang-format on
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/weights/export/quantizer.h"
 #include "fathom/weights/loader.h"

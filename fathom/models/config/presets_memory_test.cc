@@ -13,6 +13,7 @@ CacheLayout layout_of(std::string_view preset, Format rows, Format keys) {
   ModelOptions options;
   options.kv_format = rows;
   options.indexer_format = keys;
+  options.draft = false;  // the published figures are those of the main model
   return create_model(find_preset(preset).value().config, options).value()->cache_layout();
 }
 
