@@ -13,5 +13,6 @@ for preset in deepseek-r1-nvfp4 deepseek-v3-fp8 deepseek-v2-lite deepseek-v3.2 d
   deepseek-v4-pro; do
   "$program" trace --dry --as "$preset" --isa avx512 --source-links ../../.. --quiet \
     --out-dir "docs/generated/$preset" --force >/dev/null
+  rm "docs/generated/$preset"/*.csv
   echo "docs: docs/generated/$preset"
 done

@@ -86,11 +86,15 @@ std::string MarkdownTable::str() const {
       if (r > 0 && !looks_like_number(line[c])) right[c] = false;
     }
   }
+  // A column of prose would be mostly blanks.
+  for (size_t& w : width)
+    if (w > kWidestAligned) w = 3;
   std::string out;
   for (size_t r = 0; r < cells.size(); ++r) {
     out += '|';
     for (size_t c = 0; c < columns; ++c) {
-      const std::string padding(width[c] - width_of(cells[r][c]), ' ');
+      const size_t filled = width_of(cells[r][c]);
+      const std::string padding(filled < width[c] ? width[c] - filled : 0, ' ');
       str_append(out,
                  str_cat(" ", right[c] ? padding : "", cells[r][c], right[c] ? "" : padding, " |"));
     }

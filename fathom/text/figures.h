@@ -21,9 +21,11 @@ std::string format_count(int64_t value);
 /// Fixed number of decimals.
 std::string format_fixed(double value, int decimals);
 
-/// A table of text cells as Markdown, columns aligned.
+/// A table of text cells as Markdown, columns aligned but for those wider than kWidestAligned.
 class MarkdownTable {
  public:
+  static constexpr size_t kWidestAligned = 40;
+
   explicit MarkdownTable(std::vector<std::string> header) : rows_{std::move(header)} {}
 
   /// One cell for each column of the header.

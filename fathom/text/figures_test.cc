@@ -47,6 +47,21 @@ TEST(MarkdownTable, AlignsColumnsAndPutsNumbersRight) {
             "| é\\|b |  20 |\n");
 }
 
+TEST(MarkdownTable, LeavesWideColumnsAsTheyAre) {
+  const std::string prose(MarkdownTable::kWidestAligned + 1, 'x');
+  MarkdownTable table({"what", "n"});
+  table.add({prose, "1"});
+  table.add({"a", "20"});
+
+  EXPECT_EQ(table.str(),
+            "| what |   n |\n"
+            "|-----|----:|\n"
+            "| " +
+                prose +
+                " |   1 |\n"
+                "| a   |  20 |\n");
+}
+
 TEST(MarkdownTable, IsEmptyWithAHeaderAlone) {
   MarkdownTable table({"a"});
   EXPECT_TRUE(table.empty());

@@ -5,6 +5,7 @@
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/stream_decoder.h"
 #include "fathom/tokenizer/tokenizer.h"
+#include "tests/support/golden_tokenizer.h"
 
 namespace fathom {
 namespace {
@@ -19,7 +20,7 @@ struct Reference {
 class GoldenTokens : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const std::string dir = str_cat(FATHOM_SOURCE_DIR, "/tests/golden/tokenizer/", GetParam());
+    const std::string dir = golden_tokenizer(GetParam());
     auto tokenizer = Tokenizer::load(dir);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
     tokenizer_ = *std::move(tokenizer);

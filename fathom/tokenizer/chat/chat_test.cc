@@ -10,6 +10,7 @@
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
 #include "fathom/tokenizer/tokenizer.h"
+#include "tests/support/golden_tokenizer.h"
 #include "tests/support/temp_dir.h"
 
 namespace fathom {
@@ -38,7 +39,7 @@ std::string prompt(const ChatFormat& format,
 }
 
 Tokenizer load(const char* name) {
-  auto tokenizer = Tokenizer::load(str_cat(FATHOM_SOURCE_DIR, "/tests/golden/tokenizer/", name));
+  auto tokenizer = Tokenizer::load(golden_tokenizer(name));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   return *std::move(tokenizer);
 }
@@ -302,16 +303,16 @@ TEST(ChatFormats, AreChosenFromConfiguration) {
 }
 
 TEST(ChatFormats, AreChosenFromADirectory) {
-  const std::string dir = FATHOM_SOURCE_DIR "/tests/golden/tokenizer/";
-
   const auto chosen = [&](std::string_view model_type, const std::string& name) {
-    const Json config = Tokenizer::load(dir + name).value().config();
-    return choose_chat_format_of_directory(model_type, dir + name, config).value();
+    const Json config = Tokenizer::load(golden_tokenizer(name)).value().config();
+    return choose_chat_format_of_directory(model_type, golden_tokenizer(name), config).value();
   };
 
   EXPECT_EQ(chosen("deepseek_v3", "tiny-v3"), &chat_v3());
   EXPECT_EQ(chosen("deepseek_v2", "deepseek-v3"), &chat_v25());
-  EXPECT_FALSE(choose_chat_format_of_directory("deepseek_v3", dir, Json{}).ok());
+  EXPECT_FALSE(choose_chat_format_of_directory("deepseek_v3",
+                                               FATHOM_SOURCE_DIR "/tests/golden/tokenizer", Json{})
+                   .ok());
 }
 
 TEST(ChatFormats, OfDsmlAreChosenFromADirectory) {
