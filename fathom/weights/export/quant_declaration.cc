@@ -87,6 +87,19 @@ std::vector<std::string> modules_without(const std::vector<ModuleFormat>& module
   return out;
 }
 
+// Of V4 the list of ratios has entries of draft layers, too.
+void leave_draft_out(Json& config) {
+  const Json* const layers = config.find("num_hidden_layers");
+  for (JsonMember& m : config.members()) {
+    if (m.first == "num_nextn_predict_layers") m.second = Json::integer(0);
+    if (m.first != "compress_ratios" || !m.second.is_array() || layers == nullptr) continue;
+    std::vector<Json>& ratios = m.second.items();
+    const auto kept = static_cast<size_t>(layers->is_int() ? layers->as_int() : 0);
+    if (ratios.size() > kept)
+      ratios.erase(ratios.begin() + static_cast<int64_t>(kept), ratios.end());
+  }
+}
+
 }  // namespace
 
 QuantDeclaration declare_quantization(const std::vector<ModuleFormat>& modules,
@@ -130,9 +143,7 @@ Result<std::string> rewrite_config(std::string_view config_text,
     std::erase_if(members, [](const JsonMember& m) { return m.first == "expert_dtype"; });
     members.emplace_back("expert_dtype", Json::string(std::string(expert_dtype)));
   }
-  for (JsonMember& m : members) {
-    if (m.first == "num_nextn_predict_layers" && !keep_draft) m.second = Json::integer(0);
-  }
+  if (!keep_draft) leave_draft_out(config);
   if (!quantization_config.empty()) {
     FATHOM_ASSIGN(Json declared,
                   parse_json(quantization_config, JsonLimits{}, "quantization_config"));

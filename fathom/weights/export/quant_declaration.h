@@ -30,8 +30,8 @@ QuantDeclaration declare_quantization(const std::vector<ModuleFormat>& modules,
                                       std::string_view tool_version);
 
 /// config.json with its quantization_config replaced (or removed, if empty), expert_dtype replaced
-/// (V4; empty leaves it) and, without draft layers, num_nextn_predict_layers set to 0. Other keys
-/// keep their order.
+/// (V4; empty leaves it) and, without draft layers, num_nextn_predict_layers set to 0 and
+/// compress_ratios cut to the layers of the main model. Other keys keep their order.
 Result<std::string> rewrite_config(std::string_view config_text,
                                    std::string_view quantization_config,
                                    bool keep_draft,

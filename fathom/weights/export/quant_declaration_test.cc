@@ -70,6 +70,20 @@ TEST(QuantDeclaration, OfDenseWeightsIsEmpty) {
   EXPECT_EQ(d.sidecar, "");
 }
 
+TEST(RewriteConfig, LeavesNoTraceOfADraftLayer) {
+  constexpr std::string_view kConfig =
+      R"({"num_hidden_layers": 2, "num_nextn_predict_layers": 1, "compress_ratios": [0, 4, 0]})";
+
+  const Json with = parse_json(rewrite_config(kConfig, "", true).value(), {}, "c").value();
+  const Json without = parse_json(rewrite_config(kConfig, "", false).value(), {}, "c").value();
+
+  EXPECT_EQ(with.find("num_nextn_predict_layers")->as_int(), 1);
+  EXPECT_EQ(with.find("compress_ratios")->items().size(), 3u);
+  EXPECT_EQ(without.find("num_nextn_predict_layers")->as_int(), 0);
+  EXPECT_EQ(without.find("compress_ratios")->items().size(), 2u);
+  EXPECT_EQ(without.find("compress_ratios")->items()[1].as_int(), 4);
+}
+
 TEST(RewriteConfig, NamesTheFormatOfExperts) {
   const std::string config =
       rewrite_config(R"({"a": 1, "expert_dtype": "fp8", "b": 2})", "", true, "fp4").value();
