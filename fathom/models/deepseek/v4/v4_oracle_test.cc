@@ -9,6 +9,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/models/deepseek/v4/v4_names.h"
+#include "fathom/weights/export/quantizer.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/reference_v4.h"
 #include "tests/support/temp_dir.h"
@@ -253,6 +254,33 @@ TEST(V4Oracle, DraftMatches) {
   const oracle::Matrix expected = reference.draft_streams(p.next, states);
   EXPECT_LE(difference(as_floats(p.draft.hidden), expected.v), 1e-4);
   EXPECT_LE(difference(p.draft.logits, reference.draft_logits(expected).v), 1e-4);
+}
+
+// What quantize writes of both, against the oracle on the values that its codes and scales have.
+TEST(V4Oracle, QuantisedMainModelAndDraftMatch) {
+  const V4Checkpoint checkpoint;
+  for (const Format format : {Format::kNvfp4, Format::kMxfp4, Format::kFp8BlockUe8m0}) {
+    const TempDir target;
+    QuantizeOptions options;
+    options.format = format;
+    options.scope = QuantScope::kAllLinear;
+    const Checkpoint source = Checkpoint::open(checkpoint.path()).value();
+    const auto report = quantize_checkpoint(source, target.file("q"), options);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    oracle::ReferenceV4 reference(target.file("q"));
+    ModelRunner runner(target.file("q"), f32_options());
+    ASSERT_TRUE(runner.model().has_draft());
+
+    const Prompt p = run_prompt(runner, 40, 2);
+
+    oracle::Matrix states = reference.streams(p.tokens);
+    EXPECT_LE(difference(as_floats(p.states), states.v), 1e-4) << format_name(format);
+    states.rows = static_cast<int64_t>(p.next.size());
+    states.v.resize(static_cast<size_t>(states.rows * states.cols));
+    const oracle::Matrix expected = reference.draft_streams(p.next, states);
+    EXPECT_LE(difference(p.draft.logits, reference.draft_logits(expected).v), 1e-4)
+        << format_name(format);
+  }
 }
 
 // The draft's own streams go in again, with the token that was drafted.
