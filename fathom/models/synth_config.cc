@@ -28,7 +28,7 @@ Json mla_config(const SynthOptions& o) {
       {"num_attention_heads", integer(4)},
       {"num_key_value_heads", integer(4)},
       {"q_lora_rank", lite ? Json{} : integer(128)},
-      {"kv_lora_rank", integer(64)},
+      {"kv_lora_rank", integer(v32 ? 128 : 64)},  // rows in FP8 have a scale for 128 channels
       {"qk_nope_head_dim", integer(32)},
       {"qk_rope_head_dim", integer(32)},
       {"v_head_dim", integer(32)},

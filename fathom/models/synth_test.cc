@@ -104,6 +104,39 @@ TEST_P(SynthRuns, LogitsAreFiniteAndTheSameTwice) {
 }
 
 // By the same seed a weight of any format is that of bf16, rounded.
+// DeepSeek-V3.2's rows of codes with scales: every token attends in the absorbed form, so however
+// the prompt is cut it has the same bits, and they are near those of a cache that rounds nothing.
+TEST(SynthV32, RowsInFp8GiveNearlyWhatFloatsGive) {
+  const TempDir dir;
+  synthesize(dir, options_of("v3.2", Format::kBf16));
+  const auto tokens = some_tokens(60);
+  // Of the last of `count` tokens, the first `cut` of them in a step of their own.
+  const auto logits = [&](Format cache, size_t count, size_t cut) {
+    ModelOptions options;
+    options.activations = Format::kF32;
+    options.kv_format = cache;
+    options.indexer_format = Format::kF32;
+    options.attention.always_absorbed = true;
+    ModelRunner runner(dir.path(), options);
+    const auto pages = ModelRunner::page_list(0, 4);
+    const auto all = std::span(tokens).first(count);
+    if (cut > 0) runner.step({{.tokens = all.first(cut), .pages = pages}}, {});
+    return runner
+        .step({{.tokens = all.subspan(cut), .cached = static_cast<int64_t>(cut), .pages = pages}},
+              {})
+        .row(0);
+  };
+
+  const std::vector<float> whole = logits(Format::kE4m3, 60, 0);
+
+  EXPECT_EQ(logits(Format::kE4m3, 60, 1), whole);
+  EXPECT_EQ(logits(Format::kE4m3, 60, 37), whole);
+  // 16 keys: all of them are chosen. Beyond that random weights make rounding choose others.
+  const double error = relative_error(logits(Format::kE4m3, 16, 0), logits(Format::kF32, 16, 0));
+  EXPECT_LT(error, 0.1);
+  EXPECT_GT(error, 1e-4);
+}
+
 TEST_P(SynthRuns, WeightsAreThoseOfBf16Rounded) {
   const TempDir dir;
   const TempDir dense_dir;
