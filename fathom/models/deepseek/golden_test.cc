@@ -324,7 +324,12 @@ TEST_F(CompressedGolden, EveryCutOfThePromptGivesTheSameLogits) {
   ModelRunner runner(dir_, f32_options());
   const auto whole = runner.prefill(tokens_).row(static_cast<int64_t>(tokens_.size()) - 1);
   const std::span all(tokens_);
-  for (size_t cut = 1; cut < tokens_.size(); ++cut) {
+#ifdef FATHOM_SANITIZED
+  constexpr size_t kStep = 7;  // every cut takes a minute there
+#else
+  constexpr size_t kStep = 1;
+#endif
+  for (size_t cut = 1; cut < tokens_.size(); cut += kStep) {
     runner.poison_pages();
     runner.step({part(all.first(cut), 0, pages_)}, {});
     const StepResult rest =
