@@ -8,6 +8,7 @@
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_logits/index_logits_call.h"
+#include "fathom/kernels/sparse/request_offsets.h"
 
 namespace fathom {
 namespace {
@@ -99,11 +100,8 @@ void logits_of_token(const IndexLogitsCall& call, int64_t b, int64_t t, const fl
   }
 }
 
-/// The request of token t: the last one that begins at or before it and is not empty.
 int64_t request_of(const IndexLogitsCall& call, int64_t t) {
-  if (call.q_offsets == nullptr) return 0;
-  const int32_t* end = call.q_offsets + call.num_requests + 1;
-  return std::upper_bound(call.q_offsets, end, t) - call.q_offsets - 1;
+  return call.q_offsets == nullptr ? 0 : request_at(call.q_offsets, call.num_requests, t);
 }
 
 int64_t query_floats(const IndexLogitsCall& call) {
@@ -190,19 +188,6 @@ Status check_rows(const Args& a) {
   }
   FATHOM_TRY(check_row_scales("q", a.q, "q_scales", a.q_scales, Format::kNone));
   return check_row_scales("keys", a.keys, "key_scales", a.key_scales, Format::kF32);
-}
-
-Status check_offsets(const View& q_offsets, int64_t tokens) {
-  const auto* offsets = q_offsets.as<const int32_t>();
-  const int64_t last = q_offsets.dim(0) - 1;
-  for (int64_t b = 0; b <= last; ++b) {
-    const int64_t least = b == 0 ? 0 : offsets[b - 1];
-    const int64_t most = b == 0 ? 0 : tokens;
-    if (offsets[b] >= least && offsets[b] <= most) continue;
-    return invalid_argument(
-        str_cat("q_offsets[", b, "] is ", offsets[b], ", expected ", least, " to ", most));
-  }
-  return {};
 }
 
 /// Visible keys of all tokens.
@@ -294,7 +279,7 @@ int64_t IndexLogitsRagged::workspace(const Args& a, int num_threads) {
 Status IndexLogitsPaged::check(const Args& a) {
   FATHOM_TRY(check_rows(a));
   if (!has_data(a)) return {};
-  FATHOM_TRY(check_offsets(a.q_offsets, a.q.dim(0)));
+  FATHOM_TRY(check_request_offsets(a.q_offsets, a.q.dim(0)));
   const IndexLogitsCall call = call_of(a);
   const int64_t S = a.keys.dim(1);
   int64_t b = 0;

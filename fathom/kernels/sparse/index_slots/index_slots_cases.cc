@@ -31,64 +31,10 @@ void add_visible(CaseList& list, int64_t tokens, int64_t per_row, std::string_vi
   });
 }
 
-struct Shape {
-  int64_t requests;
-  int64_t queries;  ///< of each request but the first, which has none if there are several
-  int64_t k;
-  int64_t pages;
-  int64_t page_rows;
-  int64_t behind = 0;  ///< tokens of no request
-};
-
-void add_slots(CaseList& list, const Shape& s, std::string_view phase = "") {
-  const int64_t with_queries = s.requests > 1 ? s.requests - 1 : s.requests;
-  const int64_t tokens = with_queries * s.queries + s.behind;
-  const CaseSpec spec{.name = str_cat("b", s.requests, "_q", s.queries, "_k", s.k, "_p", s.pages,
-                                      "x", s.page_rows, s.behind > 0 ? "_padded" : ""),
-                      .op = "index_slots",
-                      .bench = !phase.empty(),
-                      .phase = std::string(phase),
-                      .columns = str_cat("M=", tokens, ";B=", s.requests, ";topk=", s.k)};
-  add_case<IndexSlots>(list, spec, [=](CaseBuilder<IndexSlots>& c) {
-    const Tensor ids = c.input({tokens, s.k}, Format::kI32, {}, {.row_gap = 3});
-    ids.fill([=](int64_t i) {
-      return i % 7 == 5 ? -1 : i * 7919 % std::max<int64_t>(s.pages * s.page_rows, 1);
-    });
-    const Tensor table = c.input({s.requests, s.pages}, Format::kI32, {}, {.row_gap = 2});
-    table.fill([](int64_t i) { return i * 31 % 1009; });
-    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
-    begins.fill(
-        [=](int64_t b) { return s.queries * (s.requests > 1 ? std::max<int64_t>(b - 1, 0) : b); });
-    const Tensor slots = c.output({tokens, s.k}, Format::kI32, {.row_gap = 1});
-    c.bind([=](const Binding& at) {
-      return IndexSlots::Args{.ids = at(ids),
-                              .block_table = at(table),
-                              .q_offsets = at(begins),
-                              .slots = at(slots),
-                              .page_rows = s.page_rows};
-    });
-    c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
-      const int64_t nth = s.queries == 0 ? with_queries : t / s.queries;
-      const int64_t b = s.requests > 1 ? nth + 1 : nth;
-      for (int64_t j = 0; j < s.k; ++j) {
-        const double id = ids.at(t, j);
-        const double page = std::floor(id / static_cast<double>(s.page_rows));
-        out[static_cast<size_t>(j)] = id < 0 || b >= s.requests
-                                          ? -1
-                                          : id + (table.at(b, static_cast<int64_t>(page)) - page) *
-                                                     static_cast<double>(s.page_rows);
-      }
-    });
-  });
-}
-
 /// Requests that own `queries` tokens each, the first of several none; `behind` tokens of nobody.
-struct Rows {
+struct Owners {
   int64_t requests;
   int64_t queries;
-  int64_t width;      ///< entries of slots a token
-  int64_t page_rows;  ///< of a page, or of a ring
-  int64_t per_row = 1;
   int64_t behind = 0;
 
   int64_t owners() const { return requests > 1 ? requests - 1 : requests; }
@@ -107,9 +53,13 @@ struct Rows {
     });
   }
 
-  CaseSpec spec(std::string_view op, std::string_view phase) const {
-    return {.name = str_cat("b", requests, "_q", queries, "_k", width, "_s", page_rows, "_r",
-                            per_row, behind > 0 ? "_padded" : ""),
+  /// A case of slots of `width` entries a token; `sizes` are the rest of its name.
+  CaseSpec spec(std::string_view op,
+                std::string_view sizes,
+                int64_t width,
+                std::string_view phase) const {
+    return {.name = str_cat("b", requests, "_q", queries, "_k", width, sizes,
+                            behind > 0 ? "_padded" : ""),
             .op = std::string(op),
             .bench = !phase.empty(),
             .phase = std::string(phase),
@@ -117,16 +67,72 @@ struct Rows {
   }
 };
 
+void fill_table(const Tensor& table) {
+  table.fill([](int64_t i) { return i * 31 % 1009; });
+}
+
+struct Chosen {
+  Owners of;
+  int64_t k;
+  int64_t pages;
+  int64_t page_rows;
+};
+
+void add_slots(CaseList& list, const Chosen& s, std::string_view phase = "") {
+  const CaseSpec spec =
+      s.of.spec("index_slots", str_cat("_p", s.pages, "x", s.page_rows), s.k, phase);
+  add_case<IndexSlots>(list, spec, [=](CaseBuilder<IndexSlots>& c) {
+    const Tensor ids = c.input({s.of.tokens(), s.k}, Format::kI32, {}, {.row_gap = 3});
+    ids.fill([=](int64_t i) {
+      return i % 7 == 5 ? -1 : i * 7919 % std::max<int64_t>(s.pages * s.page_rows, 1);
+    });
+    const Tensor table = c.input({s.of.requests, s.pages}, Format::kI32, {}, {.row_gap = 2});
+    fill_table(table);
+    const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
+    s.of.fill_begins(begins);
+    const Tensor slots = c.output({s.of.tokens(), s.k}, Format::kI32, {.row_gap = 1});
+    c.bind([=](const Binding& at) {
+      return IndexSlots::Args{.ids = at(ids),
+                              .block_table = at(table),
+                              .q_offsets = at(begins),
+                              .slots = at(slots),
+                              .page_rows = s.page_rows};
+    });
+    c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
+      const int64_t b = s.of.request(t);
+      for (int64_t j = 0; j < s.k; ++j) {
+        const double id = ids.at(t, j);
+        const double page = std::floor(id / static_cast<double>(s.page_rows));
+        out[static_cast<size_t>(j)] = id < 0 || b >= s.of.requests
+                                          ? -1
+                                          : id + (table.at(b, static_cast<int64_t>(page)) - page) *
+                                                     static_cast<double>(s.page_rows);
+      }
+    });
+  });
+}
+
+struct Rows {
+  Owners of;
+  int64_t width;      ///< entries of slots a token
+  int64_t page_rows;  ///< of a page, or of a ring
+  int64_t per_row = 1;
+
+  CaseSpec spec(std::string_view op, std::string_view phase) const {
+    return of.spec(op, str_cat("_s", page_rows, "_r", per_row), width, phase);
+  }
+};
+
 void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "") {
   add_case<VisibleSlots>(list, s.spec("visible_slots", phase), [=](CaseBuilder<VisibleSlots>& c) {
     const int64_t pages = (s.width + s.page_rows - 1) / s.page_rows;
-    const Tensor positions = c.input({s.tokens()}, Format::kI32);
+    const Tensor positions = c.input({s.of.tokens()}, Format::kI32);
     positions.fill([=](int64_t t) { return t * 7919 % ((s.width + 1) * s.per_row - 1); });
-    const Tensor table = c.input({s.requests, pages}, Format::kI32, {}, {.row_gap = 2});
-    table.fill([](int64_t i) { return i * 31 % 1009; });
-    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
-    s.fill_begins(begins);
-    const Tensor slots = c.output({s.tokens(), s.width}, Format::kI32, {.row_gap = 1});
+    const Tensor table = c.input({s.of.requests, pages}, Format::kI32, {}, {.row_gap = 2});
+    fill_table(table);
+    const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
+    s.of.fill_begins(begins);
+    const Tensor slots = c.output({s.of.tokens(), s.width}, Format::kI32, {.row_gap = 1});
     c.bind([=](const Binding& at) {
       return VisibleSlots::Args{.positions = at(positions),
                                 .block_table = at(table),
@@ -136,9 +142,9 @@ void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "
                                 .tokens_per_row = s.per_row};
     });
     c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
-      const int64_t b = s.request(t);
+      const int64_t b = s.of.request(t);
       const double rows =
-          b < s.requests ? std::floor((positions[t] + 1) / static_cast<double>(s.per_row)) : 0;
+          b < s.of.requests ? std::floor((positions[t] + 1) / static_cast<double>(s.per_row)) : 0;
       for (int64_t j = 0; j < s.width; ++j) {
         out[static_cast<size_t>(j)] =
             static_cast<double>(j) < rows
@@ -152,13 +158,13 @@ void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "
 
 void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
   add_case<RingSlots>(list, s.spec("ring_slots", phase), [=](CaseBuilder<RingSlots>& c) {
-    const Tensor positions = c.input({s.tokens()}, Format::kI32);
+    const Tensor positions = c.input({s.of.tokens()}, Format::kI32);
     positions.fill([=](int64_t t) { return t * 61 % (3 * s.page_rows); });
-    const Tensor rings = c.input({s.requests}, Format::kI32);
+    const Tensor rings = c.input({s.of.requests}, Format::kI32);
     rings.fill([](int64_t b) { return b * 5 % 7; });
-    const Tensor begins = c.input({s.requests + 1}, Format::kI32);
-    s.fill_begins(begins);
-    const Tensor slots = c.output({s.tokens(), s.width}, Format::kI32, {.row_gap = 1});
+    const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
+    s.of.fill_begins(begins);
+    const Tensor slots = c.output({s.of.tokens(), s.width}, Format::kI32, {.row_gap = 1});
     c.bind([=](const Binding& at) {
       return RingSlots::Args{.positions = at(positions),
                              .request_slots = at(rings),
@@ -167,14 +173,15 @@ void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
                              .ring_rows = s.page_rows};
     });
     c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
-      const int64_t b = s.request(t);
+      const int64_t b = s.of.request(t);
       // From the query's own token backwards, as the window is defined.
       for (int64_t back = 0; back < s.width; ++back) {
         const double token = positions[t] - static_cast<double>(back);
         out[static_cast<size_t>(s.width - 1 - back)] =
-            token < 0 || b >= s.requests ? -1
-                                         : rings[b] * static_cast<double>(s.page_rows) +
-                                               std::fmod(token, static_cast<double>(s.page_rows));
+            token < 0 || b >= s.of.requests
+                ? -1
+                : rings[b] * static_cast<double>(s.page_rows) +
+                      std::fmod(token, static_cast<double>(s.page_rows));
       }
     });
   });
@@ -187,28 +194,27 @@ void add_index_slots_cases(CaseList& list) {
     for (int64_t per_row : {1, 4, 128})
       add_visible(list, tokens, per_row);
   }
-  add_slots(list, {1, 1, 5, 3, 16});
-  add_slots(list, {1, 7, 64, 5, 1});
-  add_slots(list, {3, 4, 33, 9, 64});
-  add_slots(list, {4, 1, 16, 2, 2, 3});
-  add_slots(list, {1, 0, 4, 1, 8, 2});
-  add_slots(list, {2, 3, 1, 4, 7});
-  for (const Rows& rows : {Rows{1, 1, 5, 2, 128}, Rows{3, 4, 33, 2, 128, 2}, Rows{2, 9, 64, 64, 4},
-                           Rows{1, 0, 4, 2, 128, 3}, Rows{4, 2, 7, 1, 1}})
+  for (const Chosen& chosen :
+       {Chosen{{1, 1}, 5, 3, 16}, Chosen{{1, 7}, 64, 5, 1}, Chosen{{3, 4}, 33, 9, 64},
+        Chosen{{4, 1, 3}, 16, 2, 2}, Chosen{{1, 0, 2}, 4, 1, 8}, Chosen{{2, 3}, 1, 4, 7}})
+    add_slots(list, chosen);
+  for (const Rows& rows :
+       {Rows{{1, 1}, 5, 2, 128}, Rows{{3, 4, 2}, 33, 2, 128}, Rows{{2, 9}, 64, 64, 4},
+        Rows{{1, 0, 3}, 4, 2, 128}, Rows{{4, 2}, 7, 1, 1}})
     add_visible_slots(list, rows);
-  for (const Rows& rows : {Rows{1, 1, 8, 24}, Rows{3, 40, 8, 8}, Rows{2, 9, 128, 256, 1, 2},
-                           Rows{1, 0, 4, 8, 1, 3}, Rows{4, 2, 1, 1}})
+  for (const Rows& rows : {Rows{{1, 1}, 8, 24}, Rows{{3, 40}, 8, 8}, Rows{{2, 9, 2}, 128, 256, 1},
+                           Rows{{1, 0, 3}, 4, 8, 1}, Rows{{4, 2}, 1, 1}})
     add_ring(list, rows);
 
   // DeepSeek-V3.2 and V4: 128 Ki tokens of context.
   add_visible(list, 128, 1, "decode");
   add_visible(list, 4096, 4, "prefill");
-  add_slots(list, {129, 1, 2048, 2048, 64}, "decode");
-  add_slots(list, {1, 1024, 512, 512, 64}, "prefill");
-  add_visible_slots(list, {129, 1, 1024, 2, 128}, "decode");
-  add_visible_slots(list, {1, 512, 1024, 2, 128}, "prefill");
-  add_ring(list, {129, 1, 128, 256}, "decode");
-  add_ring(list, {1, 512, 128, 256}, "prefill");
+  add_slots(list, {{129, 1}, 2048, 2048, 64}, "decode");
+  add_slots(list, {{1, 1024}, 512, 512, 64}, "prefill");
+  add_visible_slots(list, {{129, 1}, 1024, 2, 128}, "decode");
+  add_visible_slots(list, {{1, 512}, 1024, 2, 128}, "prefill");
+  add_ring(list, {{129, 1}, 128, 256}, "decode");
+  add_ring(list, {{1, 512}, 128, 256}, "prefill");
 }
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
+#include "fathom/kernels/sparse/request_offsets.h"
 
 namespace fathom {
 namespace {
@@ -14,10 +15,8 @@ Status visible_rows(Exec&, const VisibleRows::Args& a) {
   return {};
 }
 
-/// The request of token t; as many as there are if it has none.
 int64_t request_of(const View& q_offsets, int64_t t) {
-  const auto* begins = q_offsets.as<const int32_t>();
-  return std::upper_bound(begins, begins + q_offsets.dim(0), t) - begins - 1;
+  return request_at(q_offsets.as<const int32_t>(), q_offsets.dim(0) - 1, t);
 }
 
 Status index_slots(Exec& ex, const IndexSlots::Args& a) {
@@ -83,19 +82,6 @@ Status ring_slots(Exec& ex, const RingSlots::Args& a) {
   return {};
 }
 
-/// `begins` must start at 0, never descend and stay within `tokens`.
-Status check_offsets(const View& q_offsets, int64_t tokens) {
-  const auto* begins = q_offsets.as<const int32_t>();
-  for (int64_t b = 0; b < q_offsets.dim(0); ++b) {
-    const int32_t least = b == 0 ? 0 : begins[b - 1];
-    const bool right = begins[b] >= least && begins[b] <= tokens && (b > 0 || begins[b] == 0);
-    if (right) continue;
-    return invalid_argument(str_cat("q_offsets[", b, "] is ", begins[b], ", expected ",
-                                    b == 0 ? "0" : str_cat(least, " to ", tokens)));
-  }
-  return {};
-}
-
 Status check_positions(const View& positions, int64_t tokens) {
   const auto* at = positions.as<const int32_t>();
   for (int64_t t = 0; t < tokens; ++t) {
@@ -133,7 +119,7 @@ void IndexSlots::bytes(const Args& a, Cost& cost) {
 Status IndexSlots::check(const Args& a) {
   FATHOM_TRY(at_least_one("page_rows", a.page_rows));
   if (!a.ids.readable() || !a.q_offsets.readable()) return {};
-  FATHOM_TRY(check_offsets(a.q_offsets, a.ids.dim(0)));
+  FATHOM_TRY(check_request_offsets(a.q_offsets, a.ids.dim(0)));
   const int64_t rows = a.block_table.dim(1) * a.page_rows;
   for (int64_t t = 0; t < owned(a.q_offsets); ++t) {
     const auto* ids = a.ids.row<const int32_t>(t);
@@ -151,7 +137,7 @@ Status VisibleSlots::check(const Args& a) {
   FATHOM_TRY(at_least_one("page_rows", a.page_rows));
   FATHOM_TRY(at_least_one("tokens_per_row", a.tokens_per_row));
   if (!a.positions.readable() || !a.q_offsets.readable()) return {};
-  FATHOM_TRY(check_offsets(a.q_offsets, a.positions.dim(0)));
+  FATHOM_TRY(check_request_offsets(a.q_offsets, a.positions.dim(0)));
   FATHOM_TRY(check_positions(a.positions, owned(a.q_offsets)));
   const int64_t most = std::min(a.slots.dim(1), a.block_table.dim(1) * a.page_rows);
   const auto* positions = a.positions.as<const int32_t>();
@@ -171,7 +157,7 @@ Status RingSlots::check(const Args& a) {
     return invalid_argument(str_cat("ring_rows is ", a.ring_rows, ", expected ", a.slots.dim(1),
                                     " or more, the rows of the window"));
   if (!a.positions.readable() || !a.q_offsets.readable()) return {};
-  FATHOM_TRY(check_offsets(a.q_offsets, a.positions.dim(0)));
+  FATHOM_TRY(check_request_offsets(a.q_offsets, a.positions.dim(0)));
   FATHOM_TRY(check_positions(a.positions, owned(a.q_offsets)));
   if (!a.request_slots.readable()) return {};
   const auto* rings = a.request_slots.as<const int32_t>();

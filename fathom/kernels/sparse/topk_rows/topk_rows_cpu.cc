@@ -2,6 +2,7 @@
 
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/core/row_parallel.h"
+#include "fathom/kernels/sparse/request_offsets.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 #include "fathom/kernels/sparse/topk_rows/topk_select.h"
 
@@ -87,9 +88,7 @@ bool row_is_request(const TopkRowsPaged::Args& a) {
 /// The request of row b, at least as many as there are if it has none.
 int64_t request_of(const TopkRowsPaged::Args& a, int64_t b) {
   if (row_is_request(a)) return b;
-  const auto* begins = a.cu_seqlens_q.as<const int32_t>();
-  const auto* end = begins + a.cu_seqlens_q.dim(0);
-  return std::upper_bound(begins, end, b) - begins - 1;
+  return request_at(a.cu_seqlens_q.as<const int32_t>(), a.cu_seqlens_q.dim(0) - 1, b);
 }
 
 template <SelectRow kSelect>
