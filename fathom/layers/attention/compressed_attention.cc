@@ -11,9 +11,9 @@
 #include "fathom/kernels/rope/qnorm_rope_kv_write/qnorm_rope_kv_write.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
+#include "fathom/layers/attention/each_range.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/norm.h"
-#include "fathom/layers/phase_scope.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -293,13 +293,9 @@ Status compressed_attend(Exec& ex,
     FATHOM_ASSIGN(queries, prepare_index(ex, m, w.indexer, cache.keys, c, x, batch.positions));
   }
   FATHOM_ASSIGN(const View o, arena.tensor({T, s.Nh, s.D}, x.format, "T,Nh,D"));
-  const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
-  for (const TokenRange* range : {&batch.prefill, &batch.decode}) {
-    if (range->num_tokens == 0) continue;
-    const bool decode = range == &batch.decode;
-    PhaseScope phase(mixed ? ex.recorder : nullptr, decode ? Phase::kDecode : Phase::kPrefill);
-    FATHOM_TRY(attend_range(ex, m, w, cache, *range, p, queries, batch.positions, probe, layer, o));
-  }
+  FATHOM_TRY(each_range(ex, batch, [&](const TokenRange& range, bool /*decode*/) {
+    return attend_range(ex, m, w, cache, range, p, queries, batch.positions, probe, layer, o);
+  }));
   FATHOM_TRY(launch<InverseRope>(ex, "inverse_rope",
                                  {.o = o, .positions = batch.positions, .table = rope_of(m, w)}));
   FATHOM_ASSIGN(const View o_a, arena.tensor({T, s.Go, s.Lo}, x.format, "T,Go,Lo"));

@@ -9,9 +9,9 @@
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
+#include "fathom/layers/attention/each_range.h"
 #include "fathom/layers/attention/index_choice.h"
 #include "fathom/layers/linear.h"
-#include "fathom/layers/phase_scope.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -190,23 +190,18 @@ Status dsa_attend(Exec& ex,
                          rows_of(queries, begin, count), slice_rows(batch.positions, begin, count),
                          cache, index, probe, layer, slice_rows(heads, begin, count));
   };
-  const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
-  for (const TokenRange* range : {&batch.prefill, &batch.decode}) {
-    if (range->num_tokens == 0) continue;
-    const bool decode = range == &batch.decode;
-    PhaseScope phase(mixed ? ex.recorder : nullptr, decode ? Phase::kDecode : Phase::kPrefill);
-    const auto scored = std::ranges::count_if(range->kv_lens, is_sparse);
-    if (scored == 0 || scored == range->num_requests()) {
-      FATHOM_TRY(attend(*range, decode, scored > 0));
-      continue;
-    }
-    for (int64_t b = 0; b < range->num_requests(); ++b) {
+  const auto attend_phase = [&](const TokenRange& range, bool decode) -> Status {
+    const auto scored = std::ranges::count_if(range.kv_lens, is_sparse);
+    if (scored == 0 || scored == range.num_requests()) return attend(range, decode, scored > 0);
+    for (int64_t b = 0; b < range.num_requests(); ++b) {
       Part part;
-      part_of(*range, m, b, part);
+      part_of(range, m, b, part);
       if (part.range.num_tokens == 0) continue;
       FATHOM_TRY(attend(part.range, decode, is_sparse(part.range.kv_lens[0])));
     }
-  }
+    return {};
+  };
+  FATHOM_TRY(each_range(ex, batch, attend_phase));
   return linear(ex, "o_proj", o, w.o, y);
 }
 

@@ -3,10 +3,10 @@
 #include "fathom/kernels/attn/kv_write/kv_write.h"
 #include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 #include "fathom/kernels/core/launch.h"
+#include "fathom/layers/attention/each_range.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/norm.h"
-#include "fathom/layers/phase_scope.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -223,16 +223,9 @@ Status mla_attend(Exec& ex,
   FATHOM_ASSIGN(const View o,
                 ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
   const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
-  // In a step with both phases, records of a range carry its own phase.
-  const bool mixed = batch.prefill.num_tokens > 0 && batch.decode.num_tokens > 0;
-  {
-    PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kPrefill);
-    FATHOM_TRY(mla_attend_range(ex, m, w, batch, batch.prefill, false, p, cache, heads));
-  }
-  {
-    PhaseScope phase(mixed ? ex.recorder : nullptr, Phase::kDecode);
-    FATHOM_TRY(mla_attend_range(ex, m, w, batch, batch.decode, true, p, cache, heads));
-  }
+  FATHOM_TRY(each_range(ex, batch, [&](const TokenRange& range, bool decode) {
+    return mla_attend_range(ex, m, w, batch, range, decode, p, cache, heads);
+  }));
   return linear(ex, "o_proj", o, w.o, y);
 }
 
