@@ -29,6 +29,13 @@ struct StepResult {
   }
 };
 
+/// The numbers of float32 bytes, as in StepResult::hidden of a model that runs in it.
+inline std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
+  std::vector<float> out(bytes.size() / sizeof(float));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
 class ModelRunner {
  public:
   static constexpr int64_t kPages = 64;

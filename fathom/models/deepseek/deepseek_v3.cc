@@ -131,10 +131,6 @@ PageCodec latent_codec(const ModelConfig& c, const ModelOptions& o) {
                           "pages,page_size,Lkv+Dr");
 }
 
-Phase phase_of(const Batch& batch) {
-  return batch.attention.prefill.num_tokens > 0 ? Phase::kPrefill : Phase::kDecode;
-}
-
 }  // namespace
 
 RouterRule router_rule(TopkMethod method) {
@@ -262,6 +258,10 @@ Status decoder_layer(
 }
 
 // ---- 3. The forward pass: embed, layers, final norm, head.
+
+Phase phase_of(const Batch& batch) {
+  return batch.attention.prefill.num_tokens > 0 ? Phase::kPrefill : Phase::kDecode;
+}
 
 Status head_logits(
     Exec& ex, const Batch& batch, const View& hidden, const LinearWeight& head, ForwardOut& out) {

@@ -69,6 +69,9 @@ Status nextn_forward(Exec& ex,
                      const View& hidden,
                      ForwardOut& out);
 
+/// What the calls of a whole pass are, for records that do not say.
+Phase phase_of(const Batch& batch);
+
 /// Takes rows [R, V] of logits from the arena and fills them.
 Status head_logits(
     Exec& ex, const Batch& batch, const View& hidden, const LinearWeight& head, ForwardOut& out);

@@ -35,12 +35,6 @@ double relative_difference(const std::vector<float>& a, const std::vector<double
   return std::sqrt(error / size);
 }
 
-std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
-  std::vector<float> out(bytes.size() / 4);
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
 ModelOptions f32_options() {
   ModelOptions o;
   o.activations = Format::kF32;

@@ -121,10 +121,6 @@ RopeParams compressed_rope(const ModelConfig& c) {
           .beta_slow = s.beta_slow};
 }
 
-Phase phase_of(const Batch& batch) {
-  return batch.attention.prefill.num_tokens > 0 ? Phase::kPrefill : Phase::kDecode;
-}
-
 }  // namespace
 
 DeepseekV4::DeepseekV4(ModelConfig config, ModelOptions options)
@@ -152,15 +148,15 @@ DeepseekV4::DeepseekV4(ModelConfig config, ModelOptions options)
                 .limit = static_cast<float>(c.swiglu_limit)};
   moe_.options = options_.moe;
   has_draft_ = options_.draft && c.num_nextn_predict_layers > 0;
-  v4_cache_layout(c, options_, has_draft_, groups_);
+  layout_ = v4_cache_layout(c, options_, has_draft_, groups_);
 }
 
 Status DeepseekV4::declare_layer(
     WeightPlan& plan, const V4Names& name, const std::string& p, int index, V4Layer& w) {
   using enum WeightRole;
   w.index = index;
-  for (const V4Layer& earlier : layers_)
-    if (&earlier < &w && earlier.attn.ratio == config_.compress_ratio(index)) ++w.rows_place;
+  for (int earlier = 0; earlier < index; ++earlier)
+    if (config_.compress_ratio(earlier) == config_.compress_ratio(index)) ++w.rows_place;
   FATHOM_TRY(declare_streams(plan, name, p + "hc_attn_", false, w.hc_attn));
   FATHOM_TRY(plan.vector(name(p + "attn_norm.weight"), "H", kNorm, &w.attn_norm));
   FATHOM_TRY(declare_attention(plan, name, p + "attn.", config_.compress_ratio(index), w.attn));
@@ -192,11 +188,6 @@ Status DeepseekV4::attach(WeightStore store) {
                 rope_table(store_, compressed_rope(config_), positions));
   FATHOM_ASSIGN(attention_.request_offsets, request_offsets(store_, options_.attention));
   return {};
-}
-
-CacheLayout DeepseekV4::cache_layout() const {
-  V4Groups at;
-  return v4_cache_layout(config_, options_, has_draft_, at);
 }
 
 // ---- 2. The layer.

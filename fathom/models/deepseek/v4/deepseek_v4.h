@@ -92,7 +92,8 @@ class DeepseekV4 final : public Model {
 
   bool has_draft() const override { return has_draft_; }
 
-  CacheLayout cache_layout() const override;
+  CacheLayout cache_layout() const override { return layout_; }
+
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
   Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const override;
 
@@ -115,6 +116,7 @@ class DeepseekV4 final : public Model {
   ModelOptions options_;
   CompressedContext attention_;
   MoeContext moe_;
+  CacheLayout layout_;
   V4Groups groups_;
   float eps_ = 1e-6f;
   View embed_;  // [V, H]

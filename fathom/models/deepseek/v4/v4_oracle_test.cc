@@ -179,12 +179,6 @@ ModelOptions f32_options() {
   return o;
 }
 
-std::vector<float> as_floats(const std::vector<std::byte>& bytes) {
-  std::vector<float> out(bytes.size() / sizeof(float));
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
 // The largest |a - b|.
 template <class A, class B>
 double difference(const std::vector<A>& a, const std::vector<B>& b) {
