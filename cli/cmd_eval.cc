@@ -96,8 +96,7 @@ std::string numbers_of(const Model& model) {
   const ModelConfig& c = model.config();
   std::string out = str_cat("activations ", format_name(o.activations), ", KV cache ",
                             format_name(o.cache_format()));
-  if (c.is_v4() || c.has_indexer())
-    str_append(out, str_cat(", indexer ", format_name(o.index_format(c))));
+  if (chooses_rows(c)) str_append(out, str_cat(", indexer ", format_name(o.index_format(c))));
   return out;
 }
 

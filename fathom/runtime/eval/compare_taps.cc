@@ -17,18 +17,20 @@ bool is_compared(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
-// Rows may lie in a wider tensor.
 template <class Take>
 void for_elements(const View& v, const Take& take) {
   for (int64_t t = 0; t < v.dim(0); ++t) {
-    for (int64_t d = 0; d < v.dim(1); ++d) {
-      const int64_t at = t * v.stride(0) + d;
-      take(v.format == Format::kBf16 ? to_float(v.as<Bf16>()[at]) : v.as<float>()[at]);
-    }
+    for (int64_t d = 0; d < v.dim(1); ++d)
+      take(tapped_element(v, t, d));
   }
 }
 
 }  // namespace
+
+float tapped_element(const View& v, int64_t row, int64_t column) {
+  const int64_t at = row * v.stride(0) + column;
+  return v.format == Format::kBf16 ? to_float(v.as<Bf16>()[at]) : v.as<float>()[at];
+}
 
 double TapCosine::cosine() const {
   if (reference_norm == 0 && other_norm == 0) return 1;

@@ -12,6 +12,9 @@
 
 namespace fathom {
 
+/// An element of a tapped tensor in bf16 or f32, whose rows may lie in a wider one.
+float tapped_element(const View& v, int64_t row, int64_t column);
+
 /// A tensor of one layer over all tokens, as one vector.
 struct TapCosine {
   double dot = 0;  ///< reference . other, and their squares

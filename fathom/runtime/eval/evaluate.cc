@@ -62,11 +62,6 @@ Result<Table<T>> read_table(const Checkpoint& golden,
   return table;
 }
 
-float element(const View& v, int64_t row, int64_t column) {
-  const int64_t at = row * v.stride(0) + column;
-  return v.format == Format::kBf16 ? to_float(v.as<Bf16>()[at]) : v.as<float>()[at];
-}
-
 int32_t argmax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
@@ -95,21 +90,14 @@ void compare_row(std::span<const float> found,
   add_position(expected, found, row);
   out.kl_sum += std::isnan(row.kl_sum) ? std::numeric_limits<double>::infinity() : row.kl_sum;
   ++out.rows;
-  double dot = 0;
-  double found_norm = 0;
-  double expected_norm = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double a = found[i];
-    const double b = expected[i];
-    out.max_abs_logit = larger_error(out.max_abs_logit, std::abs(a - b));
-    dot += a * b;
-    found_norm += a * a;
-    expected_norm += b * b;
+    const double error = std::abs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
+    out.max_abs_logit = larger_error(out.max_abs_logit, error);
   }
-  out.dot += dot;
-  out.found_norm += found_norm;
-  out.expected_norm += expected_norm;
-  out.min_cosine = smaller_cosine(out.min_cosine, cosine_of(dot, found_norm, expected_norm));
+  out.dot += row.dot;
+  out.found_norm += row.other_norm;
+  out.expected_norm += row.reference_norm;
+  out.min_cosine = smaller_cosine(out.min_cosine, row.cosine());
 }
 
 // Stored logits of some rows and first choices of all of them, against logits of positions
@@ -193,7 +181,7 @@ class GoldenTaps {
                                                          {.columns = v.dim(1), .streams = true}));
     for (int64_t t = 0; t < std::min(expected.rows, v.dim(0)); ++t) {
       for (int64_t d = 0; d < expected.columns; ++d) {
-        const double error = std::abs(static_cast<double>(element(v, t, d)) -
+        const double error = std::abs(static_cast<double>(tapped_element(v, t, d)) -
                                       static_cast<double>(expected.row(t)[static_cast<size_t>(d)]));
         out_.max_abs_hidden = larger_error(out_.max_abs_hidden, error);
       }
@@ -391,17 +379,19 @@ double VectorComparison::top1_share() const {
   return all > 0 ? static_cast<double>(same) / static_cast<double>(all) : 0.0;
 }
 
+bool chooses_rows(const ModelConfig& config) {
+  return config.is_v4() || config.has_indexer();
+}
+
 bool runs_in_float32(const Model& model) {
   const ModelConfig& c = model.config();
   const ModelOptions& o = model.options();
-  const bool indexer = c.is_v4() || c.has_indexer();
   return o.activations == Format::kF32 && o.cache_format() == Format::kF32 &&
-         (!indexer || o.index_format(c) == Format::kF32);
+         (!chooses_rows(c) || o.index_format(c) == Format::kF32);
 }
 
 VectorBudget vector_budget(const Model& model) {
-  const ModelConfig& c = model.config();
-  if (!c.is_v4() && !c.has_indexer()) return {};
+  if (!chooses_rows(model.config())) return {};
   // Rows of the cache with four bits a channel: docs/numerics.md.
   if (model.options().cache_format() == Format::kNvfp4)
     return {.min_cosine = 0, .max_kl = 2e-2, .min_top1_share = 0.9};

@@ -77,6 +77,9 @@ struct VectorBudget {
   double greedy_gap = 1e-3;  ///< greedy runs may part where the stored gap is smaller
 };
 
+/// True of models with an indexer: V3.2 and V4.
+bool chooses_rows(const ModelConfig& config);
+
 /// True where activations, KV cache and indexer are float32, as the reference outputs were made.
 bool runs_in_float32(const Model& model);
 
