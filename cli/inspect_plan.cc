@@ -228,17 +228,13 @@ Result<MemoryNeeds> step_needs(const Model& model,
 }
 
 // One sequence by its length: each region, and all of them.
-Result<std::string> context_table(const Model& model,
-                                  const PlanOptions& options,
-                                  int64_t chunk,
-                                  const std::vector<int64_t>& lengths) {
+std::string context_table(const Model& model,
+                          const std::vector<int64_t>& lengths,
+                          const std::vector<MemoryNeeds>& needs) {
   const CacheLayout cache = model.cache_layout();
   std::vector<std::string> header{"one sequence of"};
-  std::vector<MemoryNeeds> needs;
-  for (const int64_t length : lengths) {
+  for (const int64_t length : lengths)
     header.push_back(str_cat(length, " tokens"));
-    FATHOM_ASSIGN(needs.emplace_back(), step_needs(model, options, chunk, length));
-  }
   MarkdownTable table(std::move(header));
   std::vector<int64_t> sums(lengths.size(), 0);
   const auto add = [&](std::string name, auto&& bytes) {
@@ -273,7 +269,12 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   FATHOM_TRY(check_max_model_len(context, config));
   FATHOM_TRY(check_page_count(model.cache_layout(), options.max_num_seqs, context));
   const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
-  FATHOM_ASSIGN(const MemoryNeeds needs, step_needs(model, options, chunk, context));
+  const std::vector<int64_t> lengths = contexts_up_to(context);
+  std::vector<MemoryNeeds> by_length;
+  for (const int64_t length : lengths) {
+    FATHOM_ASSIGN(by_length.emplace_back(), step_needs(model, options, chunk, length));
+  }
+  const MemoryNeeds& needs = by_length.back();
   const int64_t step = needs.activation_bytes + needs.scratch_bytes;
   const CacheLayout cache = model.cache_layout();
   const int64_t per_block = cache.bytes_per_block();
@@ -293,9 +294,7 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
              format_bytes(std::max<int64_t>(left, 0)),
              str_cat(format_bytes(device.memory_bytes), " in all")});
   MemoryVerdict out;
-  FATHOM_ASSIGN(const std::string by_length,
-                context_table(model, options, chunk, contexts_up_to(context)));
-  out.text = str_cat(table.str(), "\n", by_length, "\n");
+  out.text = str_cat(table.str(), "\n", context_table(model, lengths, by_length), "\n");
   MarkdownTable sequences({"sequences", "of tokens", "cache"});
   for (int64_t length :
        {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {
