@@ -1,7 +1,6 @@
 // What an engine promises of its requests, for models whose caches are of several kinds.
 #include <algorithm>
 
-#include "tests/support/cpu_kernels.h"
 #include "tests/support/engine_traces.h"
 #include "tests/support/model_runner.h"
 
@@ -78,17 +77,7 @@ TEST_P(EngineFamilies, NeighboursNeverChangeABit) {
     }
   }
   const auto together = load(options());
-  std::vector<Trace> traces(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request r;
-    r.prompt = prompts[i];
-    r.sampling = params[i];
-    r.on_token = tracer(traces[i]);
-    ASSERT_TRUE(together->submit(std::move(r)).ok());
-    ASSERT_TRUE(together->step().ok());
-  }
-  while (!together->idle())
-    ASSERT_TRUE(together->step().ok());
+  const auto traces = run_together(*together, prompts, params, Arrival::kOneAStep);
 
   const auto alone = load(options());
   for (size_t i = 0; i < prompts.size(); ++i)
@@ -107,25 +96,9 @@ TEST_P(EngineFamilies, PreemptionLeavesNoTrace) {
     prompts.push_back(prompt(120, 40 * i));
     expected.push_back(run_alone(*roomy, prompts.back(), greedy(60)));
   }
-  CoreSettings settings = roomy->core().settings();
   // Room for two of the four when they have grown.
-  settings.plan.num_blocks = 2 * (180 + family_.block_tokens - 1) / family_.block_tokens + 1;
-  MonotonicClock clock;
-  ThreadPool pool(2, PinThreads::kNo);
-  auto core = EngineCore::create(settings, roomy->model(),
-                                 {.pool = &pool, .cpu_kernels = &cpu_kernels()}, nullptr, clock);
-  ASSERT_TRUE(core.ok()) << core.status().message();
-  std::vector<Trace> traces(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request r;
-    r.prompt = prompts[i];
-    r.sampling = greedy(60);
-    r.on_token = tracer(traces[i]);
-    ASSERT_TRUE((*core)->submit(std::move(r)).ok());
-  }
-  while (!(*core)->idle())
-    ASSERT_TRUE((*core)->step().ok());
-  EXPECT_GT((*core)->stats().scheduler.num_preemptions, 0);
+  const int64_t blocks = 2 * (180 + family_.block_tokens - 1) / family_.block_tokens + 1;
+  const auto traces = run_in_blocks(*roomy, blocks, prompts, greedy(60));
   for (size_t i = 0; i < prompts.size(); ++i)
     EXPECT_EQ(traces[i], expected[i]) << i;
 }

@@ -181,17 +181,7 @@ TEST(EngineApi, NeighboursNeverChangeABit) {
     }
   }
   const auto together = load(small_options());
-  std::vector<Trace> traces(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request r;
-    r.prompt = prompts[i];
-    r.sampling = params[i];
-    r.on_token = tracer(traces[i]);
-    ASSERT_TRUE(together->submit(std::move(r)).ok());
-    ASSERT_TRUE(together->step().ok());
-  }
-  while (!together->idle())
-    ASSERT_TRUE(together->step().ok());
+  const auto traces = run_together(*together, prompts, params, Arrival::kOneAStep);
 
   const auto alone = load(small_options());
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -225,24 +215,7 @@ TEST(EngineApi, BatchInvariantModeHidesPreemptionAndDecodedPages) {
   tight.max_model_len = 96;
   tight.max_num_seqs = 4;
   const auto reference = load(tight);
-  CoreSettings settings = reference->core().settings();
-  settings.plan.num_blocks = 12;
-  MonotonicClock clock;
-  ThreadPool pool(2, PinThreads::kNo);
-  auto core = EngineCore::create(settings, reference->model(),
-                                 {.pool = &pool, .cpu_kernels = &cpu_kernels()}, nullptr, clock);
-  ASSERT_TRUE(core.ok()) << core.status().message();
-  std::vector<Trace> traces(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Request r;
-    r.prompt = prompts[i];
-    r.sampling = greedy(60);
-    r.on_token = tracer(traces[i]);
-    ASSERT_TRUE((*core)->submit(std::move(r)).ok());
-  }
-  while (!(*core)->idle())
-    ASSERT_TRUE((*core)->step().ok());
-  EXPECT_GT((*core)->stats().scheduler.num_preemptions, 0);
+  const auto traces = run_in_blocks(*reference, 12, prompts, greedy(60));
   for (size_t i = 0; i < prompts.size(); ++i)
     EXPECT_EQ(traces[i], expected[i]) << i;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fathom/api/engine.h"
+#include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 
@@ -55,6 +56,51 @@ inline Trace run_alone(Engine& engine,
   });
   EXPECT_TRUE(done.ok()) << done.status().message();
   return trace;
+}
+
+enum class Arrival { kAtOnce, kOneAStep };
+
+/// All requests to their ends in one engine (Engine or EngineCore), prompts[i] with params[i].
+template <class AnyEngine>
+std::vector<Trace> run_together(AnyEngine& engine,
+                                const std::vector<std::vector<int32_t>>& prompts,
+                                const std::vector<SamplingParams>& params,
+                                Arrival arrival) {
+  std::vector<Trace> traces(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request r;
+    r.prompt = prompts[i];
+    r.sampling = params[i];
+    r.on_token = tracer(traces[i]);
+    EXPECT_TRUE(engine.submit(std::move(r)).ok());
+    if (arrival == Arrival::kAtOnce) continue;
+    EXPECT_TRUE(engine.step().ok());
+  }
+  bool stepped = true;
+  while (stepped && !engine.idle()) {
+    stepped = engine.step().ok();
+    EXPECT_TRUE(stepped);
+  }
+  return traces;
+}
+
+/// The requests of another engine in a pool of so many blocks, too few for all of them: the traces,
+/// and that some were put aside.
+inline std::vector<Trace> run_in_blocks(Engine& engine,
+                                        int64_t num_blocks,
+                                        const std::vector<std::vector<int32_t>>& prompts,
+                                        const SamplingParams& params) {
+  CoreSettings settings = engine.core().settings();
+  settings.plan.num_blocks = num_blocks;
+  MonotonicClock clock;
+  ThreadPool pool(2, PinThreads::kNo);
+  auto core = EngineCore::create(settings, engine.model(),
+                                 {.pool = &pool, .cpu_kernels = &cpu_kernels()}, nullptr, clock);
+  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
+  auto traces =
+      run_together(**core, prompts, std::vector(prompts.size(), params), Arrival::kAtOnce);
+  EXPECT_GT((*core)->stats().scheduler.num_preemptions, 0);
+  return traces;
 }
 
 }  // namespace fathom
