@@ -35,7 +35,8 @@ ALLOWED["runtime"] = ALLOWED["models"] | {"models", "tokenizer"}
 ALLOWED["bench"] = ALLOWED["runtime"] | {"runtime", "api"}
 ALLOWED["report"] = ALLOWED["bench"] | {"bench"}
 ALLOWED["api"] = ALLOWED["runtime"] | {"runtime"}
-ALLOWED["serve"] = {"api", "tokenizer", "text", "os", "base"}
+ALLOWED["grammar"] = {"runtime", "tokenizer", "text", "os", "base"}
+ALLOWED["serve"] = {"api", "runtime", "grammar", "tokenizer", "text", "os", "base"}
 
 # A header of a library, and the only files that may include it.
 LIBRARIES = {
@@ -44,6 +45,9 @@ LIBRARIES = {
     r"yaml-cpp/": r"cli/",
     r"(fmt|spdlog)/": r".*\.cc",
     r"editline/|histedit": r"cli/",
+    r"(boost|openssl)/|zlib\.h|zstd\.h": r"fathom/serve/http/",
+    r"prometheus/": r"fathom/serve/metrics/",
+    r"xgrammar/": r"fathom/grammar/",
     r"(cuda|cublas|nvtx|nccl)": r".*(\.cu|\.cuh|_cuda\.cc)|fathom/device/.*|fathom/kernels/cuda/.*",
 }
 BANNED_NAMES = {"util", "utils", "common", "misc", "helpers", "helper", "manager", "stuff"}

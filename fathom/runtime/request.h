@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "fathom/runtime/kv/prefix_cache.h"
 #include "fathom/runtime/kv/sequence_cache.h"
 #include "fathom/runtime/sample/params.h"
+#include "fathom/runtime/sample/token_constraint.h"
 
 namespace fathom {
 
@@ -45,6 +47,14 @@ struct TokenLogprob {
   float logprob = 0.0f;
 };
 
+/// Log-probabilities at one place of a prompt: of the token that stands there, after those before
+/// it, and of the best ones there.
+struct PromptLogprobs {
+  TokenLogprob token;
+  int32_t rank = 0;  ///< of the token, 1 for the most probable
+  std::vector<TokenLogprob> top;
+};
+
 /// One piece of news about a request. Views live during the call only.
 struct TokenEvent {
   RequestId id = 0;
@@ -56,6 +66,9 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;  ///< set in the last event of a request
   std::string_view stop_text{};               ///< the stop string that ended it
   int64_t cached_tokens = 0;                  ///< of the prompt, found in the prefix cache
+  int64_t started_ns = 0;  ///< clock of the engine: when the first token of the prompt was computed
+  /// With the first token, if asked for: of each token of the prompt but the first.
+  const std::vector<PromptLogprobs>* prompt_logprobs = nullptr;
 };
 
 using TokenCallback = std::function<void(const TokenEvent&)>;
@@ -67,6 +80,11 @@ struct Request {
   std::string cache_salt;          ///< prefixes are shared between equal salts only
   int64_t queue_timeout_ns = 0;    ///< 0: may wait for ever
   int64_t request_timeout_ns = 0;  ///< 0: may take for ever
+  /// What the answer may hold; null: anything.
+  std::shared_ptr<TokenConstraint> constraint;
+  /// Log-probabilities of the prompt and this many best ones at each place; -1: none. Its prompt is
+  /// computed whole, without the prefix cache, few tokens a step.
+  int prompt_logprobs = -1;  ///< -1 to 20
   TokenCallback on_token;          ///< called on the engine thread; may cancel and submit
 };
 

@@ -1,0 +1,74 @@
+// What a protocol writes: an answer of one or more choices as it grows, to a client that streams or
+// waits for the whole. Chat completions, completions, messages and responses have a writer each.
+//
+// Calls come on the event loop, in this order:
+//   begin()                       once, with the first event of any choice
+//   delta() ... finish()          for each choice, choices mixed
+//   end()  or  fail()             once and last
+// fail() may come first, and in place of everything else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fathom/runtime/request.h"
+#include "fathom/serve/api_error.h"
+#include "fathom/serve/service/engine_service.h"
+#include "fathom/tokenizer/answer/answer_parser.h"
+
+namespace fathom::serve {
+
+/// A token with what was asked for of its probability.
+struct TokenNews {
+  int32_t token = -1;
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top_logprobs;
+};
+
+/// What one event adds to a choice.
+struct ChoiceDelta {
+  int choice = 0;
+  AnswerDelta parts;              ///< of an answer that is parsed; else its content is the text
+  std::vector<TokenNews> tokens;  ///< of this delta; empty unless logprobs were asked for
+  int64_t completion_tokens = 0;  ///< of all choices so far
+};
+
+/// How a choice ended.
+struct ChoiceEnd {
+  int choice = 0;
+  FinishReason finish = FinishReason::kStop;  ///< kStop or kLength
+  bool called_tools = false;                  ///< finish_reason is "tool_calls" then
+  std::string stop_text;                      ///< the stop string that was found; may be empty
+  bool context_full = false;                  ///< kLength because the context ended
+};
+
+struct AnswerUsage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;  ///< of all choices
+  int64_t reasoning_tokens = 0;
+  int64_t accepted_draft_tokens = 0;
+  int64_t drafted_tokens = 0;
+};
+
+struct AnswerTimings {
+  double queue_s = 0;
+  double prompt_s = 0;
+  double predicted_s = 0;
+};
+
+class ReplyWriter {
+ public:
+  virtual ~ReplyWriter() = default;
+
+  /// `prompt_logprobs`: null unless asked for.
+  virtual void begin(const AnswerUsage& so_far,
+                     const std::vector<PromptLogprobs>* prompt_logprobs) = 0;
+  virtual void delta(const ChoiceDelta& delta) = 0;
+  virtual void finish(const ChoiceEnd& end) = 0;
+  virtual void end(const AnswerUsage& usage, const AnswerTimings& timings) = 0;
+  virtual void fail(const ApiError& error) = 0;
+};
+
+}  // namespace fathom::serve
