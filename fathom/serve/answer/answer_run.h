@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fathom/grammar/grammar.h"
 #include "fathom/serve/answer/reply_writer.h"
 #include "fathom/serve/service/engine_service.h"
 #include "fathom/tokenizer/answer/answer_decoder.h"
@@ -16,28 +17,35 @@ namespace fathom::serve {
 
 /// What a protocol makes of a request body. Complete: nothing else decides what is computed.
 struct AnswerSpec {
-  Request request;  ///< prompt, sampling, salt, timeouts, constraint; of each choice
+  Request request;  ///< prompt, sampling, salt, timeouts; of each choice
   int num_choices = 1;
+  /// What each choice may hold; null: anything.
+  std::shared_ptr<const CompiledGrammar> constraint;
   /// How the answer is cut into parts; absent: it is plain text (/v1/completions).
   std::optional<AnswerGrammar> grammar;
   std::vector<ToolDefinition> tools;  ///< the model was told of
-  /// Text that stands before the answer of every choice (`echo`).
-  std::string echo;
+  std::string client;                 ///< digest of the key, for its limit of waiting requests
 };
 
-/// Runs in the life of a server.
+/// Lives as long as the server.
 struct AnswerHost {
-  EngineService& service;
-  /// Counts what parsers put right; may be empty.
+  EngineService* service = nullptr;
+  Post post;
+  /// Counts what parsers put right, at the end of each choice; may be empty.
   std::function<void(const AnswerRepairs&)> on_repairs;
+  /// Counts errors by code; may be empty.
+  std::function<void(const ApiError&)> on_error;
 };
 
-/// Starts an answer on the event loop or on a worker. The writer's calls come on the event loop.
-/// A refusal of the engine is a fail() of the writer. When the exchange's client goes, all choices
-/// are cancelled and the writer hears nothing more.
-void run_answer(AnswerHost host,
+/// Starts an answer, from any thread. Choices are numbered through the specs: those of the first,
+/// then those of the second. Choices of one prompt share it: the others start when the first has
+/// its first token, and find the prompt in the prefix cache. The writer's calls come on the event
+/// loop. A refusal of the engine is a fail() of the writer, as is an end that is an error; the
+/// other choices end with it. When the exchange's client goes, all are cancelled and the writer
+/// hears nothing more.
+void run_answer(const AnswerHost& host,
                 ExchangePtr exchange,
-                AnswerSpec spec,
+                std::vector<AnswerSpec> specs,
                 std::unique_ptr<ReplyWriter> writer);
 
 }  // namespace fathom::serve

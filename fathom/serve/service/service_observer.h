@@ -44,12 +44,8 @@ class ServiceObserver {
   virtual void on_end(const RequestRecord& request) = 0;
 };
 
-/// Whether the engine goes forward.
-enum class EngineHealth { kHealthy, kStalled, kFaulted };
-
 struct ServiceStats {
   CoreStats core;
-  int64_t queued = 0;         ///< handed in, not yet seen by the engine
   int64_t last_step_ns = 0;   ///< monotonic: end of the last step; 0: none
   int64_t busy_since_ns = 0;  ///< a step runs since then; 0: none
   bool faulted = false;

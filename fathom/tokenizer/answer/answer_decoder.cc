@@ -58,6 +58,10 @@ AnswerDelta AnswerDecoder::push(int32_t id) {
       parser_);
 }
 
+AnswerDelta AnswerDecoder::push_text(std::string_view text) {
+  return std::visit([&](auto& parser) { return parser.push(text); }, parser_);
+}
+
 AnswerDelta AnswerDecoder::finish() {
   return std::visit(
       [&](auto& parser) {

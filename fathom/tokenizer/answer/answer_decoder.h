@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -24,6 +25,9 @@ class AnswerDecoder {
                 std::vector<ToolDefinition> tools = {});
 
   AnswerDelta push(int32_t id);
+
+  /// Takes text that is no whole token: what a stop string left of the last one.
+  AnswerDelta push_text(std::string_view text);
 
   /// Ends the answer. The decoder must not be used afterwards.
   AnswerDelta finish();

@@ -1,0 +1,208 @@
+#include "fathom/serve/answer/answer_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fathom/serve/answer/choice_reader.h"
+
+namespace fathom::serve {
+namespace {
+
+double seconds_between(int64_t from_ns, int64_t to_ns) {
+  return from_ns == 0 || to_ns < from_ns ? 0.0 : static_cast<double>(to_ns - from_ns) * 1e-9;
+}
+
+// Lives on the event loop; the sinks of its requests keep it alive.
+class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
+ public:
+  AnswerRun(const AnswerHost& host,
+            ExchangePtr exchange,
+            std::vector<AnswerSpec> specs,
+            std::unique_ptr<ReplyWriter> writer)
+      : host_(host),
+        exchange_(std::move(exchange)),
+        specs_(std::move(specs)),
+        writer_(std::move(writer)) {
+    const Tokenizer& tokenizer = *host_.service->engine().tokenizer();
+    for (size_t s = 0; s < specs_.size(); ++s) {
+      const AnswerSpec& spec = specs_[s];
+      usage_.prompt_tokens += static_cast<int64_t>(spec.request.prompt.size());
+      for (int i = 0; i < spec.num_choices; ++i) {
+        choices_.push_back({.spec = s,
+                            .reader = ChoiceReader(tokenizer, spec.grammar, spec.tools,
+                                                   !spec.request.sampling.stop.empty())});
+      }
+    }
+  }
+
+  void start() {
+    exchange_->on_gone([run = weak_from_this()] {
+      if (const auto alive = run.lock()) alive->leave();
+    });
+    for (size_t c = 0; c < choices_.size() && !done_; ++c) {
+      const bool first = c == 0 || choices_[c - 1].spec != choices_[c].spec;
+      if (first || !shares_prompt(choices_[c].spec)) submit(c);
+    }
+  }
+
+ private:
+  struct Choice {
+    size_t spec = 0;
+    ChoiceReader reader;
+    Ticket ticket = 0;
+    bool submitted = false;
+    bool ended = false;
+    int64_t tokens = 0;
+    int64_t cached_tokens = 0;
+    RequestTimes times{};
+  };
+
+  // Whether choices after the first find a block of the prompt in the cache.
+  bool shares_prompt(size_t spec) const {
+    const Engine& engine = host_.service->engine();
+    const auto length = static_cast<int64_t>(specs_[spec].request.prompt.size());
+    return engine.options().prefix_cache && specs_[spec].request.prompt_logprobs < 0 &&
+           length > engine.options().block_size;
+  }
+
+  void submit(size_t c) {
+    Choice& choice = choices_[c];
+    const AnswerSpec& spec = specs_[choice.spec];
+    choice.submitted = true;
+    Request request = spec.request;
+    // Choices of one seed would all be the same.
+    if (request.sampling.seed) *request.sampling.seed += index_in_spec(c);
+    if (spec.constraint) request.constraint = spec.constraint->start();
+    Result<Ticket> ticket = host_.service->submit(
+        std::move(request),
+        [run = shared_from_this(), c](const ServiceEvent& event) { run->on_event(c, event); },
+        spec.client);
+    if (ticket.ok()) {
+      choice.ticket = *ticket;
+    } else {
+      fail(api_error(ticket.status()));
+    }
+  }
+
+  size_t index_in_spec(size_t c) const {
+    size_t index = 0;
+    while (index < c && choices_[c - index - 1].spec == choices_[c].spec)
+      ++index;
+    return index;
+  }
+
+  void on_event(size_t c, const ServiceEvent& event) {
+    if (done_) return;
+    Choice& choice = choices_[c];
+    if (event.refusal) {
+      fail(api_error(*event.refusal));
+      return;
+    }
+    const bool last = event.finish != FinishReason::kNone;
+    if (last && !finish_status(event.finish).ok()) {
+      fail(api_error(event.finish));
+      return;
+    }
+    choice.times = event.times;
+    if (event.token >= 0) {
+      ++choice.tokens;
+      ++usage_.completion_tokens;
+    }
+    choice.cached_tokens = event.cached_tokens;
+    if (!begun_) {
+      begun_ = true;
+      usage_.cached_tokens = event.cached_tokens;
+      writer_->begin(usage_, event.prompt_logprobs.get());
+    }
+    tell_delta(c, event);
+    if (choice.tokens == 1 && event.token >= 0) submit_siblings(c);
+    if (last) end_choice(c, event);
+  }
+
+  void tell_delta(size_t c, const ServiceEvent& event) {
+    Choice& choice = choices_[c];
+    ChoiceDelta delta;
+    delta.choice = static_cast<int>(c);
+    delta.parts = choice.reader.read(event);
+    delta.completion_tokens = usage_.completion_tokens;
+    if (event.token >= 0 && specs_[choice.spec].request.sampling.top_logprobs >= 0) {
+      delta.tokens.push_back({event.token, event.logprob, event.top_logprobs});
+    }
+    if (!delta.parts.empty() || !delta.tokens.empty()) writer_->delta(delta);
+  }
+
+  void submit_siblings(size_t c) {
+    for (size_t i = c + 1; i < choices_.size() && choices_[i].spec == choices_[c].spec; ++i) {
+      if (!choices_[i].submitted && !done_) submit(i);
+    }
+  }
+
+  void end_choice(size_t c, const ServiceEvent& event) {
+    Choice& choice = choices_[c];
+    const AnswerSpec& spec = specs_[choice.spec];
+    choice.ended = true;
+    usage_.reasoning_tokens += choice.reader.reasoning_tokens();
+    const AnswerRepairs* repairs = choice.reader.repairs();
+    if (repairs != nullptr && host_.on_repairs) host_.on_repairs(*repairs);
+    const int64_t length = static_cast<int64_t>(spec.request.prompt.size()) + choice.tokens;
+    writer_->finish({.choice = static_cast<int>(c),
+                     .finish = event.finish,
+                     .called_tools = choice.reader.called_tools(),
+                     .stop_text = event.stop_text,
+                     .context_full = event.finish == FinishReason::kLength &&
+                                     length >= host_.service->engine().options().max_model_len});
+    if (std::ranges::all_of(choices_, &Choice::ended)) end();
+  }
+
+  void end() {
+    done_ = true;
+    usage_.cached_tokens = 0;  // of each prompt once, however many choices it has
+    for (size_t c = 0; c < choices_.size(); ++c) {
+      if (index_in_spec(c) == 0) usage_.cached_tokens += choices_[c].cached_tokens;
+    }
+    const RequestTimes& t = choices_.front().times;
+    writer_->end(usage_, {.queue_s = seconds_between(t.submitted_ns, t.started_ns),
+                          .prompt_s = seconds_between(t.started_ns, t.first_token_ns),
+                          .predicted_s = seconds_between(t.first_token_ns, t.last_token_ns)});
+  }
+
+  void cancel_rest() {
+    for (const Choice& choice : choices_) {
+      if (choice.ticket != 0 && !choice.ended) host_.service->cancel(choice.ticket);
+    }
+  }
+
+  void fail(const ApiError& error) {
+    if (std::exchange(done_, true)) return;
+    cancel_rest();
+    if (host_.on_error) host_.on_error(error);
+    writer_->fail(error);
+  }
+
+  void leave() {
+    if (std::exchange(done_, true)) return;
+    cancel_rest();
+  }
+
+  AnswerHost host_;
+  ExchangePtr exchange_;
+  std::vector<AnswerSpec> specs_;
+  std::unique_ptr<ReplyWriter> writer_;
+  std::vector<Choice> choices_;
+  AnswerUsage usage_;
+  bool begun_ = false;
+  bool done_ = false;
+};
+
+}  // namespace
+
+void run_answer(const AnswerHost& host,
+                ExchangePtr exchange,
+                std::vector<AnswerSpec> specs,
+                std::unique_ptr<ReplyWriter> writer) {
+  auto run =
+      std::make_shared<AnswerRun>(host, std::move(exchange), std::move(specs), std::move(writer));
+  host.post([run] { run->start(); });
+}
+
+}  // namespace fathom::serve
