@@ -112,9 +112,9 @@ class EngineService {
     Ticket ticket = 0;
     FinishReason reason = FinishReason::kNone;
     Request request{};
-    std::shared_ptr<Entry> entry;
-    std::function<void(Engine&)> call;
-    std::function<void(bool done)> called;
+    std::shared_ptr<Entry> entry{};
+    std::function<void(Engine&)> call{};
+    std::function<void(bool done)> called{};
   };
 
   void run(const EngineLoader& load);

@@ -1,0 +1,195 @@
+#include "fathom/serve/answer/answer_run.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/served_engine.h"
+
+namespace fathom::serve {
+namespace {
+
+struct Written {
+  struct Choice {
+    std::string reasoning, content;
+    int64_t tokens = 0;
+    int ends = 0;
+    ChoiceEnd end;
+  };
+
+  std::vector<Choice> choices = std::vector<Choice>(8);
+  int begins = 0, ends = 0;
+  AnswerUsage usage;
+  AnswerTimings timings;
+  std::vector<ApiError> errors;
+};
+
+class Recorder final : public ReplyWriter {
+ public:
+  explicit Recorder(Written& out) : out_(out) {}
+
+  void begin(const AnswerUsage&, const std::vector<PromptLogprobs>*) override { ++out_.begins; }
+
+  void delta(const ChoiceDelta& d) override {
+    Written::Choice& c = out_.choices[static_cast<size_t>(d.choice)];
+    c.reasoning += d.parts.reasoning;
+    c.content += d.parts.content;
+    c.tokens += static_cast<int64_t>(d.tokens.size());
+  }
+
+  void finish(const ChoiceEnd& end) override {
+    Written::Choice& c = out_.choices[static_cast<size_t>(end.choice)];
+    c.end = end;
+    ++c.ends;
+  }
+
+  void end(const AnswerUsage& usage, const AnswerTimings& timings) override {
+    out_.usage = usage;
+    out_.timings = timings;
+    ++out_.ends;
+  }
+
+  void fail(const ApiError& error) override { out_.errors.push_back(error); }
+
+ private:
+  Written& out_;
+};
+
+class AnswerRunTest : public testing::Test {
+ protected:
+  AnswerSpec spec(const std::string& text, int64_t max_tokens) {
+    AnswerSpec s;
+    s.request = served.request(text, max_tokens);
+    return s;
+  }
+
+  std::shared_ptr<FakeExchange> run(std::vector<AnswerSpec> specs) {
+    auto exchange = FakeExchange::post("/v1/completions", "{}");
+    run_answer(
+        {.service = &served.service, .post = served.loop.post(), .on_repairs = {}, .on_error = {}},
+        exchange, std::move(specs), std::make_unique<Recorder>(out));
+    return exchange;
+  }
+
+  bool wait() {
+    return served.turn_until([&] { return out.ends > 0 || !out.errors.empty(); });
+  }
+
+  ServedEngine served;
+  Written out;
+};
+
+TEST_F(AnswerRunTest, OneChoiceOfPlainText) {
+  AnswerSpec s = spec("Once upon a time", 12);
+  s.request.sampling.top_logprobs = 2;
+  run({s});
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.begins, 1);
+  EXPECT_EQ(out.ends, 1);
+  EXPECT_EQ(out.choices[0].ends, 1);
+  EXPECT_FALSE(out.choices[0].content.empty());
+  EXPECT_EQ(out.choices[0].tokens, 12);
+  EXPECT_EQ(out.usage.completion_tokens, 12);
+  EXPECT_EQ(out.choices[0].end.finish, FinishReason::kLength);
+  EXPECT_FALSE(out.choices[0].end.context_full);
+}
+
+TEST_F(AnswerRunTest, ChoicesShareTheirPrompt) {
+  std::string text;
+  for (int i = 0; i < 100; ++i)
+    text += "once upon a time there was ";
+  AnswerSpec s = spec(text, 4);
+  s.num_choices = 4;
+  s.request.sampling.temperature = 1;
+  s.request.sampling.seed = 7;
+  const auto length = static_cast<int64_t>(s.request.prompt.size());
+  run({s});
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.usage.prompt_tokens, length);
+  EXPECT_EQ(out.usage.completion_tokens, 16);
+  EXPECT_EQ(out.usage.cached_tokens, 0);
+  // The prompt was computed once, and of each other choice what the cache has no whole block for.
+  const int64_t computed = served.service.stats().core.prompt_tokens;
+  EXPECT_LT(computed, length + 3 * 2 * 64);
+  EXPECT_NE(out.choices[0].content, out.choices[1].content);
+}
+
+TEST_F(AnswerRunTest, SpecsAreNumberedThrough) {
+  AnswerSpec a = spec("Once upon a time", 6);
+  AnswerSpec b = spec("The dog", 5);
+  a.num_choices = 2;
+  run({a, b});
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.choices[0].content, out.choices[1].content);  // greedy
+  EXPECT_NE(out.choices[0].content, out.choices[2].content);
+  EXPECT_EQ(out.usage.completion_tokens, 17);
+  EXPECT_EQ(out.choices[3].ends, 0);
+}
+
+TEST_F(AnswerRunTest, AStopStringCutsParsedText) {
+  run({spec("Once upon a time", 40)});
+  ASSERT_TRUE(wait());
+  const std::string whole = out.choices[0].content;
+  ASSERT_GT(whole.size(), 20u);
+  // Stops in the middle of tokens too: every place of three bytes.
+  for (size_t at = 3; at + 3 < whole.size(); at += 5) {
+    const std::string stop = whole.substr(at, 3);
+    out = {};
+    AnswerSpec s = spec("Once upon a time", 40);
+    s.request.sampling.stop = {stop};
+    s.grammar =
+        AnswerGrammar{.tool_calls = AnswerGrammar::ToolCalls::kFencedJson, .knows_thinking = true};
+    run({s});
+    ASSERT_TRUE(wait());
+    EXPECT_EQ(out.choices[0].content, whole.substr(0, whole.find(stop))) << "stop: " << stop;
+    EXPECT_EQ(out.choices[0].end.stop_text, stop);
+  }
+}
+
+TEST_F(AnswerRunTest, WhatIsHeldBackComesAtTheEnd) {
+  run({spec("Once upon a time", 20)});
+  ASSERT_TRUE(wait());
+  const std::string whole = out.choices[0].content;
+  out = {};
+  AnswerSpec s = spec("Once upon a time", 20);
+  s.request.sampling.stop = {whole.substr(whole.size() - 4) + "never"};
+  s.grammar = AnswerGrammar{};
+  run({s});
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.choices[0].content, whole);
+}
+
+TEST_F(AnswerRunTest, ARefusalFails) {
+  run({spec("x", 100'000)});
+  ASSERT_TRUE(wait());
+  ASSERT_EQ(out.errors.size(), 1u);
+  EXPECT_EQ(out.errors[0].status, 400);
+  EXPECT_EQ(out.errors[0].code, "context_length_exceeded");
+  EXPECT_EQ(out.begins + out.ends, 0);
+}
+
+TEST_F(AnswerRunTest, NothingIsWrittenForWhoIsGone) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  s.num_choices = 3;
+  const auto exchange = run({s});
+  ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  exchange->leave();
+  ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
+  served.loop.turn();
+  EXPECT_EQ(out.ends, 0);
+  EXPECT_TRUE(out.errors.empty());
+}
+
+TEST_F(AnswerRunTest, AnEndedServiceFailsWhatRuns) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  run({s});
+  ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  served.service.end_all(FinishReason::kAborted);
+  ASSERT_TRUE(wait());
+  ASSERT_EQ(out.errors.size(), 1u);
+  EXPECT_EQ(out.errors[0].code, "draining");
+  EXPECT_EQ(out.errors[0].status, 503);
+}
+
+}  // namespace
+}  // namespace fathom::serve
