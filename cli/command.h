@@ -39,6 +39,7 @@ struct GlobalFlags {
   std::string config_file;
   std::string print_config;  ///< yaml or json: print what counts, and where it comes from
   EngineOptions engine;
+  std::string effective_config;  ///< every flag with its value and source, as JSON
 };
 
 using Action = std::function<Result<int>(const GlobalFlags&)>;
@@ -61,5 +62,8 @@ Command add_quantize(CLI::App& app);
 Command add_bench(CLI::App& app, GlobalFlags& flags);
 Command add_trace(CLI::App& app, GlobalFlags& flags);
 Command add_roofline(CLI::App& app);
+#if FATHOM_WITH_SERVER
+Command add_serve(CLI::App& app, GlobalFlags& flags);
+#endif
 
 }  // namespace fathom::cli

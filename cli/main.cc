@@ -132,6 +132,9 @@ int run_program(int argc, char** argv) {
       add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
       add_synth(app),          add_quantize(app),      add_bench(app, globals),
       add_trace(app, globals), add_roofline(app)};
+#if FATHOM_WITH_SERVER
+  commands.push_back(add_serve(app, globals));
+#endif
   app.add_subcommand("version", "Print the version")->callback([] {
     std::printf("fathom %s\n", FATHOM_VERSION);
   });
@@ -162,6 +165,7 @@ int run_program(int argc, char** argv) {
       std::printf("%s", text.c_str());
       return kExitOk;
     }
+    globals.effective_config = print_config(app, *command.app, *sources, ConfigStyle::kJson);
     Result<int> result = command.action(globals);
     return result.ok() ? result.value() : report(result.status());
   }

@@ -26,6 +26,7 @@ bool is_switch(const CLI::Option& option) {
 // A flag that was given twice, such as -vv, counts.
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::vector<std::string> given = option.results();
+  if (option.check_lname("api-key")) return {};  // what is printed may be shown to others
   if (is_switch(option) && given.size() > 1) return {str_cat(given.size())};
   if (!given.empty()) return given;
   const std::string usual = option.get_default_str();

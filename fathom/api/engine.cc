@@ -35,7 +35,7 @@ std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
 Status check_vocabulary(const EngineSource& source) {
   const int64_t width = source.model.config.vocab_size;
   if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
-  return corrupt(str_cat(source.model.title, "/tokenizer.json: the largest id is ",
+  return corrupt(str_cat("tokenizer.json of ", source.model.title, ": the largest id is ",
                          source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
                          " (vocab_size of config.json)"));
 }
@@ -119,8 +119,9 @@ SamplingParams sampling_defaults(const GenerationConfig& g) {
 Result<EngineSource> EngineSource::open(const EngineOptions& options) {
   FATHOM_ASSIGN(ModelSource model, open_source(options));
   EngineSource source{.model = std::move(model), .tokenizer = {}};
-  if (source.model.checkpoint) {
-    FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(options.model));
+  if (source.model.checkpoint || !options.tokenizer.empty()) {
+    const std::string& dir = options.tokenizer.empty() ? options.model : options.tokenizer;
+    FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(dir));
   }
   return source;
 }

@@ -121,6 +121,9 @@ class Engine {
 
   ThreadPool& threads() { return *machine_.pool; }
 
+  /// Where the model runs.
+  const Machine& machine() const { return machine_; }
+
   /// Null for a preset.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 

@@ -104,6 +104,9 @@ constexpr OptionInfo kTable[] = {
     option_row<Text{&O::model}>(
         {kModel, kEveryUse, "model", "", "MODEL",
          "checkpoint directory in the Hugging Face layout, or ORG/NAME in the local cache"}),
+    option_row<Text{&O::tokenizer}>(
+        {kModel, kServe, "tokenizer", "", "DIR",
+         "tokenizer.json of this directory in place of the model's; --as has none of its own"}),
 
     option_row<PresetName{{&O::preset}}>(
         {kBuiltIn, kWithoutFiles, "as", "", "PRESET",

@@ -38,6 +38,7 @@ struct DeviceChoice {
 struct EngineOptions {
   // What is loaded.
   std::string model;                       ///< directory of a checkpoint
+  std::string tokenizer;                   ///< directory of another tokenizer; empty: the model's
   std::string preset;                      ///< built-in description in place of one (`--as`)
   std::optional<PresetFormatName> format;  ///< weights of a preset; absent: its own
   int64_t layers = 0;                      ///< of a preset: its first layers only; 0: all

@@ -6,6 +6,30 @@
 #include "fathom/serve/answer/choice_reader.h"
 
 namespace fathom::serve {
+
+void OpenAnswers::add(const std::string& id, const void* run, Abort abort) {
+  answers_.emplace(id, std::pair(run, std::move(abort)));
+}
+
+void OpenAnswers::remove(const std::string& id, const void* run) {
+  const auto [begin, end] = answers_.equal_range(id);
+  for (auto it = begin; it != end; ++it) {
+    if (it->second.first != run) continue;
+    answers_.erase(it);
+    return;
+  }
+}
+
+int64_t OpenAnswers::abort(const std::string& id) {
+  std::vector<Abort> aborts;  // each removes itself
+  const auto [begin, end] = answers_.equal_range(id);
+  for (auto it = begin; it != end; ++it)
+    aborts.push_back(it->second.second);
+  for (const Abort& abort : aborts)
+    abort();
+  return static_cast<int64_t>(aborts.size());
+}
+
 namespace {
 
 double seconds_between(int64_t from_ns, int64_t to_ns) {
@@ -23,7 +47,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
         exchange_(std::move(exchange)),
         specs_(std::move(specs)),
         writer_(std::move(writer)) {
-    const Tokenizer& tokenizer = *host_.service->engine().tokenizer();
+    const Tokenizer* const tokenizer = host_.service->engine().tokenizer();
     for (size_t s = 0; s < specs_.size(); ++s) {
       const AnswerSpec& spec = specs_[s];
       usage_.prompt_tokens += static_cast<int64_t>(spec.request.prompt.size());
@@ -39,6 +63,11 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     exchange_->on_gone([run = weak_from_this()] {
       if (const auto alive = run.lock()) alive->leave();
     });
+    if (host_.open != nullptr) {
+      host_.open->add(exchange_->id(), this, [run = weak_from_this()] {
+        if (const auto alive = run.lock()) alive->abort();
+      });
+    }
     for (size_t c = 0; c < choices_.size() && !done_; ++c) {
       const bool first = c == 0 || choices_[c - 1].spec != choices_[c].spec;
       if (first || !shares_prompt(choices_[c].spec)) submit(c);
@@ -55,6 +84,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     int64_t tokens = 0;
     int64_t cached_tokens = 0;
     RequestTimes times{};
+    TracedAnswer::Choice traced{};
   };
 
   // Whether choices after the first find a block of the prompt in the cache.
@@ -104,6 +134,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
       return;
     }
     choice.times = event.times;
+    if (host_.trace != nullptr) keep_for_trace(choice, event);
     if (event.token >= 0) {
       ++choice.tokens;
       ++usage_.completion_tokens;
@@ -155,7 +186,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
   }
 
   void end() {
-    done_ = true;
+    close();
     usage_.cached_tokens = 0;  // of each prompt once, however many choices it has
     for (size_t c = 0; c < choices_.size(); ++c) {
       if (index_in_spec(c) == 0) usage_.cached_tokens += choices_[c].cached_tokens;
@@ -166,6 +197,46 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
                           .predicted_s = seconds_between(t.first_token_ns, t.last_token_ns)});
   }
 
+  // False if it was closed before.
+  bool close() {
+    if (std::exchange(done_, true)) return false;
+    if (host_.trace != nullptr) trace();
+    if (host_.open != nullptr) host_.open->remove(exchange_->id(), this);
+    return true;
+  }
+
+  static void keep_for_trace(Choice& choice, const ServiceEvent& event) {
+    if (event.token >= 0) choice.traced.tokens.push_back(event.token);
+    choice.traced.text += event.text;
+    choice.traced.cached_tokens = event.cached_tokens;
+    choice.traced.finish = finish_reason_name(event.finish);
+  }
+
+  void trace() {
+    TracedAnswer out;
+    out.id = exchange_->id();
+    out.path = exchange_->request().path;
+    out.error = error_code_;
+    const Tokenizer* const tokenizer = host_.service->engine().tokenizer();
+    for (const AnswerSpec& spec : specs_) {
+      const std::vector<int32_t>& ids = spec.request.prompt;
+      out.specs.push_back({tokenizer != nullptr ? tokenizer->decode(ids) : std::string{}, ids});
+    }
+    for (Choice& choice : choices_) {
+      choice.traced.spec = choice.spec;
+      if (const AnswerRepairs* r = choice.reader.repairs()) choice.traced.repairs = *r;
+      out.choices.push_back(std::move(choice.traced));
+    }
+    host_.trace->add(out);
+  }
+
+  void abort() {
+    fail({.status = 503,
+          .code = "aborted",
+          .message = "the request was ended by the operator of the server",
+          .param = {}});
+  }
+
   void cancel_rest() {
     for (const Choice& choice : choices_) {
       if (choice.ticket != 0 && !choice.ended) host_.service->cancel(choice.ticket);
@@ -173,15 +244,16 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
   }
 
   void fail(const ApiError& error) {
-    if (std::exchange(done_, true)) return;
+    error_code_ = error.code;
+    if (!close()) return;
     cancel_rest();
     if (host_.on_error) host_.on_error(error);
     writer_->fail(error);
   }
 
   void leave() {
-    if (std::exchange(done_, true)) return;
-    cancel_rest();
+    error_code_ = "client_gone";
+    if (close()) cancel_rest();
   }
 
   AnswerHost host_;
@@ -190,6 +262,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
   std::unique_ptr<ReplyWriter> writer_;
   std::vector<Choice> choices_;
   AnswerUsage usage_;
+  std::string error_code_;
   bool begun_ = false;
   bool done_ = false;
 };

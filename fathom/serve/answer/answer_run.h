@@ -2,14 +2,18 @@
 // and tells the writer. Cancels when the client goes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fathom/grammar/grammar.h"
 #include "fathom/serve/answer/reply_writer.h"
+#include "fathom/serve/answer/request_trace.h"
 #include "fathom/serve/service/engine_service.h"
 #include "fathom/tokenizer/answer/answer_decoder.h"
 
@@ -27,6 +31,24 @@ struct AnswerSpec {
   std::string client;                 ///< digest of the key, for its limit of waiting requests
 };
 
+/// Answers that run, by the id of their exchange. Of the event loop alone.
+class OpenAnswers {
+ public:
+  using Abort = std::function<void()>;
+
+  /// Ids may repeat: clients choose them.
+  void add(const std::string& id, const void* run, Abort abort);
+  void remove(const std::string& id, const void* run);
+
+  /// Ends the answers of that id; how many there were.
+  int64_t abort(const std::string& id);
+
+  size_t size() const { return answers_.size(); }
+
+ private:
+  std::multimap<std::string, std::pair<const void*, Abort>> answers_;
+};
+
 /// Lives as long as the server.
 struct AnswerHost {
   EngineService* service = nullptr;
@@ -35,6 +57,8 @@ struct AnswerHost {
   std::function<void(const AnswerRepairs&)> on_repairs;
   /// Counts errors by code; may be empty.
   std::function<void(const ApiError&)> on_error;
+  OpenAnswers* open = nullptr;    ///< may be null
+  RequestTrace* trace = nullptr;  ///< may be null
 };
 
 /// Starts an answer, from any thread. Choices are numbered through the specs: those of the first,

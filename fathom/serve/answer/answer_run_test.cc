@@ -1,8 +1,12 @@
 #include "fathom/serve/answer/answer_run.h"
 
+#include <fstream>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include "fathom/text/json.h"
 #include "tests/support/served_engine.h"
+#include "tests/support/temp_dir.h"
 
 namespace fathom::serve {
 namespace {
@@ -63,9 +67,13 @@ class AnswerRunTest : public testing::Test {
 
   std::shared_ptr<FakeExchange> run(std::vector<AnswerSpec> specs) {
     auto exchange = FakeExchange::post("/v1/completions", "{}");
-    run_answer(
-        {.service = &served.service, .post = served.loop.post(), .on_repairs = {}, .on_error = {}},
-        exchange, std::move(specs), std::make_unique<Recorder>(out));
+    run_answer({.service = &served.service,
+                .post = served.loop.post(),
+                .on_repairs = {},
+                .on_error = {},
+                .open = &open,
+                .trace = trace.get()},
+               exchange, std::move(specs), std::make_unique<Recorder>(out));
     return exchange;
   }
 
@@ -73,6 +81,8 @@ class AnswerRunTest : public testing::Test {
     return served.turn_until([&] { return out.ends > 0 || !out.errors.empty(); });
   }
 
+  OpenAnswers open;
+  std::unique_ptr<RequestTrace> trace;
   ServedEngine served;
   Written out;
 };
@@ -177,6 +187,55 @@ TEST_F(AnswerRunTest, NothingIsWrittenForWhoIsGone) {
   served.loop.turn();
   EXPECT_EQ(out.ends, 0);
   EXPECT_TRUE(out.errors.empty());
+}
+
+TEST_F(AnswerRunTest, WhatWasAskedAndAnsweredIsTraced) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/trace.jsonl";
+  Result<std::unique_ptr<RequestTrace>> opened = RequestTrace::open(path);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  trace = std::move(opened).value();
+  run({spec("Once upon a time", 4)});
+  ASSERT_TRUE(wait());
+  const std::string content = out.choices[0].content;
+  out = {};
+  run({spec("x", 100'000)});
+  ASSERT_TRUE(wait());
+  trace.reset();
+  std::ifstream in(path);
+  std::string line;
+  ASSERT_TRUE(std::getline(in, line));
+  Result<Json> json = parse_json(line, {}, "line");
+  ASSERT_TRUE(json.ok()) << line;
+  EXPECT_EQ(json->find("id")->as_string(), "req-test");
+  EXPECT_NE(json->find("specs")->items()[0].find("prompt")->as_string().find("Once upon"),
+            std::string::npos);
+  const Json& choice = json->find("choices")->items()[0];
+  EXPECT_EQ(choice.find("text")->as_string(), content);
+  EXPECT_EQ(choice.find("tokens")->items().size(), 4u);
+  EXPECT_EQ(choice.find("finish")->as_string(), "length");
+  ASSERT_TRUE(std::getline(in, line));
+  json = parse_json(line, {}, "line");
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ(json->find("error")->as_string(), "context_length_exceeded");
+
+  struct stat info {};
+
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(AnswerRunTest, AnOperatorEndsARequestByItsId) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  run({s});
+  ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  EXPECT_EQ(open.abort("nobody"), 0);
+  EXPECT_EQ(open.abort("req-test"), 1);
+  EXPECT_EQ(open.size(), 0u);
+  ASSERT_EQ(out.errors.size(), 1u);
+  EXPECT_EQ(out.errors[0].code, "aborted");
+  ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
 }
 
 TEST_F(AnswerRunTest, AnEndedServiceFailsWhatRuns) {

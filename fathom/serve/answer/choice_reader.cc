@@ -4,12 +4,14 @@
 
 namespace fathom::serve {
 
-ChoiceReader::ChoiceReader(const Tokenizer& tokenizer,
+ChoiceReader::ChoiceReader(const Tokenizer* tokenizer,
                            const std::optional<AnswerGrammar>& grammar,
                            const std::vector<ToolDefinition>& tools,
                            bool holds_back)
-    : holds_back_(holds_back), text_(tokenizer, SpecialTokens::kSkip) {
-  if (grammar) decoder_ = std::make_unique<AnswerDecoder>(tokenizer, *grammar, tools);
+    : holds_back_(holds_back) {
+  if (!grammar) return;
+  decoder_ = std::make_unique<AnswerDecoder>(*tokenizer, *grammar, tools);
+  if (holds_back) text_.emplace(*tokenizer, SpecialTokens::kSkip);
 }
 
 void ChoiceReader::add(AnswerDelta news, AnswerDelta& out) {
@@ -41,7 +43,7 @@ AnswerDelta ChoiceReader::read(const ServiceEvent& event) {
 }
 
 void ChoiceReader::read_held(const ServiceEvent& event, AnswerDelta& out) {
-  if (event.token >= 0) held_.push_back({event.token, text_.push(event.token)});
+  if (event.token >= 0) held_.push_back({event.token, text_->push(event.token)});
   certain_ += event.text;
   while (!held_.empty() && held_.front().text.size() <= certain_.size()) {
     // A token without text of its own is parsed when the text before it is.

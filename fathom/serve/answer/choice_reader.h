@@ -24,8 +24,8 @@ namespace fathom::serve {
 class ChoiceReader {
  public:
   /// `grammar` absent: all text is content. `holds_back`: the request has stop strings. The
-  /// tokenizer outlives the reader.
-  ChoiceReader(const Tokenizer& tokenizer,
+  /// tokenizer outlives the reader; null is for plain text alone.
+  ChoiceReader(const Tokenizer* tokenizer,
                const std::optional<AnswerGrammar>& grammar,
                const std::vector<ToolDefinition>& tools,
                bool holds_back);
@@ -52,9 +52,9 @@ class ChoiceReader {
 
   std::unique_ptr<AnswerDecoder> decoder_;  // null: plain text
   bool holds_back_;
-  StreamDecoder text_;     // as the engine decodes, to know what a token adds
-  std::deque<Held> held_;  // tokens whose text is not certain yet
-  std::string certain_;    // text that was handed out and belongs to held tokens
+  std::optional<StreamDecoder> text_;  // as the engine decodes, to know what a token adds
+  std::deque<Held> held_;              // tokens whose text is not certain yet
+  std::string certain_;                // text that was handed out and belongs to held tokens
   bool called_tools_ = false;
   int64_t reasoning_tokens_ = 0;
 };

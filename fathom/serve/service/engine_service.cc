@@ -229,6 +229,7 @@ void EngineService::step() {
     faulted_.store(true);
   }
   publish_stats(false);
+  if (settings_.after_step) settings_.after_step(*engine_);
   if (settings_.observer == nullptr) return;
   const CoreStats after = engine_->stats();
   settings_.observer->on_step({.prompt_tokens = after.prompt_tokens - before.prompt_tokens,

@@ -58,6 +58,23 @@ struct AnswerRepairs {
   bool operator==(const AnswerRepairs&) const = default;
 };
 
+/// Calls f(kind, count) for each kind of repair, "missing_section" and so on.
+template <class F>
+void for_each_repair(const AnswerRepairs& r, F&& f) {
+  f("missing_section", r.missing_section);
+  f("other_form", r.other_form);
+  f("stray_marker", r.stray_marker);
+  f("broken_call", r.broken_call);
+  f("unterminated", r.unterminated);
+  f("unclosed_reasoning", r.unclosed_reasoning);
+  f("missing_marker", r.missing_marker);
+  f("missing_end", r.missing_end);
+  f("missing_type", r.missing_type);
+  f("not_json", r.not_json);
+  f("unwrapped", r.unwrapped);
+  f("duplicate_parameter", r.duplicate_parameter);
+}
+
 /// The markers that the parser knows.
 enum class AnswerMarker {
   kThink,

@@ -1,0 +1,385 @@
+// serve: a model behind HTTP. Puts engine, routes, sockets and metrics together, and takes them
+// apart again.
+//
+//   main thread     starts everything, waits for a signal, drains
+//   event loop      sockets, replies                     fathom/serve/http
+//   engine thread   loads and steps the engine           fathom/serve/service
+//   workers         read requests, encode prompts        fathom/serve/server
+//   watchdog        looks whether the engine goes on
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <unistd.h>
+
+#include "cli/command.h"
+#include "cli/config/engine_flags.h"
+#include "cli/engine/model_setup.h"
+#include "cli/flags.h"
+#include "cli/io/chat_input.h"
+#include "cli/serve/serve_flags.h"
+#include "cli/serve/server_info.h"
+#include "cli/serve/step_profiler.h"
+#include "cli/serve/step_table.h"
+#include "fathom/base/log.h"
+#include "fathom/os/sha256.h"
+#include "fathom/serve/http/http_server.h"
+#include "fathom/serve/server/server.h"
+#include "fathom/serve/server/watchdog.h"
+
+namespace fathom::cli {
+namespace {
+
+using serve::EngineService;
+using serve::HttpServer;
+using serve::ServedModel;
+using serve::Server;
+using serve::ServerState;
+
+// ---- Signals: a handler writes one byte, and the main thread reads it.
+
+int g_signal_pipe[2] = {-1, -1};
+std::atomic<bool> g_serving{false};
+
+void on_signal(int) {
+  if (!g_serving.load(std::memory_order_relaxed)) _exit(kExitInterrupted);  // nothing to drain
+  const char byte = 's';
+  [[maybe_unused]] const ssize_t written = ::write(g_signal_pipe[1], &byte, 1);
+}
+
+Status install_signals() {
+  if (::pipe(g_signal_pipe) != 0) return io_error("cannot make a pipe for signals");
+
+  struct sigaction action {};
+
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  return {};
+}
+
+void wait_for_signal() {
+  char byte = 0;
+  while (::read(g_signal_pipe[0], &byte, 1) < 0 && errno == EINTR) {
+  }
+}
+
+// A second signal while the server drains ends the process at once.
+void exit_at_second_signal() {
+  std::thread([] {
+    wait_for_signal();
+    _exit(kExitInterrupted);
+  }).detach();
+}
+
+// ---- Parts
+
+class PhaseClock {
+ public:
+  void end(const std::string& name, int64_t bytes) {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    begin_ = now;
+    phases_.push_back({name, seconds, bytes});
+    log_info(name, ": ", format_seconds(seconds), bytes > 0 ? ", " : "",
+             bytes > 0 ? format_memory(bytes) : "");
+  }
+
+  const std::vector<StartPhase>& phases() const { return phases_; }
+
+ private:
+  static std::string format_seconds(double s) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3f s", s);
+    return text;
+  }
+
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::vector<StartPhase> phases_;
+};
+
+// Defaults of a server, where nobody gave another value.
+Result<EngineOptions> serving_options(const CLI::App& app, const EngineOptions& given) {
+  EngineOptions o = given;
+  const auto silent = [&](const char* flag) { return app.get_option(flag)->results().empty(); };
+  const bool gpu = o.device.kind == DeviceKind::kCuda;
+  if (gpu && silent("--max-num-seqs")) o.max_num_seqs = 64;
+  if (gpu && silent("--max-num-batched-tokens")) o.max_num_batched_tokens = 8192;
+  if (silent("--kv-pool")) o.kv_pool = KvSizing::kRemaining;
+  return checked_options(o);
+}
+
+std::string last_part(const std::string& path) {
+  const size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return path;
+  const size_t slash = path.find_last_of('/', end);
+  return path.substr(slash == std::string::npos ? 0 : slash + 1,
+                     end - (slash == std::string::npos ? 0 : slash + 1) + 1);
+}
+
+std::string fingerprint(const Engine& engine) {
+  Sha256 hash;
+  hash.update(version_json()).update(engine.core().settings().model_fingerprint);
+  for (const auto& [name, value] : effective_mode(engine))
+    hash.update(name).update(value);
+  return str_cat("fp_", to_hex(hash.finish()).substr(0, 12));
+}
+
+ChatOptions default_chat_options(const ServeFlags& flags) {
+  ChatOptions options;
+  if (flags.default_thinking == "on") options.thinking = Thinking::kOn;
+  if (flags.default_thinking == "off") options.thinking = Thinking::kOff;
+  if (flags.tool_schema == "raw") options.tool_schema = ToolSchema::kRaw;
+  return options;
+}
+
+// The format of prompts: what the flags name, else what the checkpoint says.
+Status choose_chat(const ServeFlags& flags, const Engine& engine, ServedModel& out) {
+  std::string name = flags.chat_format;
+  if (name.empty()) {
+    FATHOM_ASSIGN(name, chat_format_of_parser("--tool-call-parser", flags.tool_call_parser));
+  }
+  if (name.empty()) {
+    FATHOM_ASSIGN(name, chat_format_of_parser("--reasoning-parser", flags.reasoning_parser));
+  }
+  if (engine.tokenizer() == nullptr) {
+    out.no_chat = "this server has no tokenizer: /v1/completions takes token ids";
+    return {};
+  }
+  Result<const ChatFormat*> format = chat_format_of_model(
+      engine.model().config().model_type, engine.options().model, *engine.tokenizer(), name);
+  if (format.ok()) {
+    out.chat_format = *format;
+    return {};
+  }
+  if (!name.empty()) return std::move(format).status();
+  out.no_chat = format.status().message();
+  log_warn("chat routes are refused: ", out.no_chat);
+  return {};
+}
+
+Result<ServedModel> served_model(const ServeFlags& flags, const Engine& engine) {
+  const EngineOptions& o = engine.options();
+  ServedModel m;
+  m.names = flags.served_model_names;
+  if (m.names.empty()) m.names = {last_part(o.model.empty() ? o.preset : o.model)};
+  m.any_name = flags.allow_any_model;
+  m.tokenizer = engine.tokenizer();
+  FATHOM_TRY(choose_chat(flags, engine, m));
+  m.chat_options = default_chat_options(flags);
+  m.sampling = engine.default_sampling();
+  m.recipe_defaults =
+      flags.recipe_defaults && m.chat_format != nullptr && m.chat_format->name().starts_with("v4");
+  m.tool_grammar = flags.tool_grammar == "off"    ? ToolGrammar::kOff
+                   : flags.tool_grammar == "full" ? ToolGrammar::kFull
+                                                  : ToolGrammar::kLight;
+  m.reasoning_field = flags.reasoning_field == "reasoning" ? serve::ReasoningField::kReasoning
+                      : flags.reasoning_field == "both"    ? serve::ReasoningField::kBoth
+                                                        : serve::ReasoningField::kReasoningContent;
+  m.strict_api = flags.strict_api;
+  m.max_model_len = o.max_model_len;
+  m.vocab_size = engine.memory_plan().shape.num_ids;
+  m.created_s = std::chrono::duration_cast<std::chrono::seconds>(
+                    std::chrono::system_clock::now().time_since_epoch())
+                    .count();
+  m.system_fingerprint = fingerprint(engine);
+  return m;
+}
+
+serve::HttpSettings http_settings(const ServeFlags& f) {
+  serve::HttpSettings s;
+  s.host = f.host;
+  s.port = f.port;
+  s.uds_path = f.uds;
+  s.tls_key_file = f.tls_key;
+  s.tls_certificate_file = f.tls_certificate;
+  s.root_path = f.root_path;
+  s.cors_origins = f.cors_origins;
+  s.allowed_hosts = f.allowed_hosts;
+  s.max_connections = f.max_connections;
+  s.max_body_bytes = f.max_body_mb << 20;
+  s.idle_timeout_s = f.idle_timeout_s;
+  s.ping_interval_s = f.sse_ping_interval_s;
+  return s;
+}
+
+// Everything that lives as long as the server, in the order in which it is taken apart.
+class Running {
+ public:
+  Running(const ServeFlags& flags, const GlobalFlags& globals) : flags_(flags), globals_(globals) {}
+
+  ~Running() {
+    watchdog_.reset();
+    service_.reset();  // its last events go to an event loop that still turns
+    http_.reset();
+    server_.reset();
+  }
+
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  Status start(EngineOptions options);
+
+  /// Until a signal; then drains.
+  void serve();
+
+ private:
+  Status open_access();
+  Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
+  Status make_ready();
+  Status warm_up();
+  void start_watchdog();
+
+  const ServeFlags& flags_;
+  const GlobalFlags& globals_;
+  serve::Access access_;
+  serve::LifeCycle life_;
+  StepTable step_table_;
+  std::unique_ptr<TraceProfiler> profiler_;
+  std::unique_ptr<GrammarCompiler> grammars_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<EngineService> service_;
+  std::unique_ptr<serve::Watchdog> watchdog_;
+  PhaseClock clock_;
+};
+
+Status Running::open_access() {
+  serve::KeySources keys{.file = flags_.api_key_file,
+                         .argument = flags_.api_key,
+                         .environment = environment("FATHOM_API_KEY")};
+  FATHOM_ASSIGN(access_, serve::Access::load(keys));
+  return serve::check_bind(flags_.host, !access_.open(), flags_.insecure_no_auth);
+}
+
+Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
+  FATHOM_ASSIGN(EngineSource source, EngineSource::open(options));
+  clock_.end("open", 0);
+  FATHOM_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, std::move(source)));
+  clock_.end("load", engine->memory_plan().total_bytes());
+  return engine;
+}
+
+Status Running::start(EngineOptions options) {
+  FATHOM_TRY(open_access());
+  profiler_ = std::make_unique<TraceProfiler>(flags_.profile_dir);
+  const serve::Post post = [this](std::function<void()> f) { http_->post()(std::move(f)); };
+  serve::ServerParts parts;
+  parts.post = post;
+  parts.life = &life_;
+  parts.version_json = version_json();
+  parts.measure_step = [this](Engine& engine, std::string_view phase) {
+    return step_table_.measure(engine, phase);
+  };
+  parts.profiler = profiler_.get();
+  server_ =
+      std::make_unique<Server>(serve::ServerSettings{.access = access_,
+                                                     .metrics = flags_.metrics,
+                                                     .metrics_without_key = flags_.metrics_no_auth,
+                                                     .admin = flags_.admin,
+                                                     .stall_timeout_s = flags_.stall_timeout_s},
+                               std::move(parts));
+  FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
+                                         [this](serve::ExchangePtr e) { server_->handle(e); }));
+  log_info("listening on ", http_->address(), ", loading ", options.model);
+  service_ = std::make_unique<EngineService>(
+      [this, options] { return load(options); },
+      serve::ServiceSettings{
+          .post = post, .after_step = [this](Engine& engine) { profiler_->after_step(engine); }});
+  server_->set_service(*service_);
+  FATHOM_TRY(service_->wait_until_loaded());
+  return make_ready();
+}
+
+// One token through everything: memory is touched, graphs are captured.
+Status Running::warm_up() {
+  Status result;
+  service_->with_engine([&](Engine& engine) {
+    const int32_t token = engine.tokenizer() != nullptr && engine.tokenizer()->bos_id()
+                              ? *engine.tokenizer()->bos_id()
+                              : 0;
+    const std::vector<int32_t> prompt{token};
+    SamplingParams params = greedy_sampling();
+    params.max_tokens = 2;
+    params.ignore_eos = true;
+    const Result<Completion> answer = engine.generate(prompt, params);
+    if (!answer.ok()) result = internal_error(answer.status().message());
+  });
+  clock_.end("warm-up", 0);
+  return result;
+}
+
+Status Running::make_ready() {
+  FATHOM_TRY(warm_up());
+  const Engine& engine = service_->engine();
+  FATHOM_ASSIGN(ServedModel model, served_model(flags_, engine));
+  if (grammar_available() && engine.tokenizer() != nullptr) {
+    FATHOM_ASSIGN(grammars_,
+                  GrammarCompiler::create(*engine.tokenizer(), engine.model().config().vocab_size,
+                                          engine.core().settings().end_ids));
+    model.grammars = grammars_.get();
+    clock_.end("grammar", 0);
+  }
+  const std::string info =
+      server_info_json(engine, model, clock_.phases(), globals_.effective_config);
+  start_metrics(model);
+  server_->set_ready(std::move(model), info);
+  start_watchdog();
+  return {};
+}
+
+void Running::start_watchdog() {
+  watchdog_ = std::make_unique<serve::Watchdog>(
+      serve::WatchdogSettings{.stats = [this] { return service_->stats(); },
+                              .life = &life_,
+                              .stall_timeout_s = flags_.stall_timeout_s,
+                              .exit = [](int code) { _exit(code); }});
+}
+
+void Running::serve() {
+  std::printf("ready %s\n", http_->address().c_str());
+  std::fflush(stdout);
+  g_serving.store(true);
+  wait_for_signal();
+  exit_at_second_signal();
+  log_info("shutting down: running requests have ", flags_.drain_timeout_s, " s to end");
+  constexpr double kTeardownS = 5;
+  watchdog_->end_by(monotonic_ns() +
+                    static_cast<int64_t>((flags_.drain_timeout_s + kTeardownS) * 1e9));
+  http_->stop_accepting();
+  server_->drain(flags_.drain_timeout_s);
+  http_->flush();
+}
+
+Result<int> serve_model(const CLI::App& app, ServeFlags flags, const GlobalFlags& globals) {
+  FATHOM_TRY(check_serve_flags(flags));
+  FATHOM_ASSIGN(EngineOptions options, serving_options(app, globals.engine));
+  if (flags.stall_timeout_s == 0) {
+    flags.stall_timeout_s = options.device.kind == DeviceKind::kCuda ? 60 : 600;
+  }
+  FATHOM_TRY(install_signals());
+  Running running(flags, globals);
+  FATHOM_TRY(running.start(std::move(options)));
+  running.serve();
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_serve(CLI::App& app, GlobalFlags& globals) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* sub = app.add_subcommand(
+      "serve", "Serve a model over HTTP: the OpenAI and Anthropic APIs, and a page");
+  add_serve_flags(*sub, *flags);
+  add_engine_flags(
+      *sub, globals.engine, kServe,
+      {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice, OptionGroup::kNumbers,
+       OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+  return {sub, [flags, sub](const GlobalFlags& given) { return serve_model(*sub, *flags, given); }};
+}
+
+}  // namespace fathom::cli

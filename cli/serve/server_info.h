@@ -1,0 +1,35 @@
+// What GET /server_info and GET /version say.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fathom/api/engine.h"
+#include "fathom/serve/served_model.h"
+
+namespace fathom::cli {
+
+struct StartPhase {
+  std::string name;  ///< "open", "load", "warm-up"
+  double seconds = 0;
+  int64_t bytes = 0;
+};
+
+/// Names and bytes of the regions of memory that the engine holds: weights, activations, KV cache.
+std::vector<std::pair<std::string, int64_t>> memory_regions(const MemoryPlan& plan);
+
+/// The formats and ways that are in effect: graphs or eager, types of numbers, attention, threads.
+std::vector<std::pair<std::string, std::string>> effective_mode(const Engine& engine);
+
+/// {"version","commit","build","cuda","archs"}
+std::string version_json();
+
+/// {"version","commit","model":{..},"mode":{..},"memory":[..],"startup":[..],"config":{..}}; the
+/// configuration is JSON as --print-config has it.
+std::string server_info_json(const Engine& engine,
+                             const serve::ServedModel& model,
+                             const std::vector<StartPhase>& startup,
+                             const std::string& config_json);
+
+}  // namespace fathom::cli

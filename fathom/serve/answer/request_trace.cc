@@ -1,0 +1,130 @@
+#include "fathom/serve/answer/request_trace.h"
+
+#include <cerrno>
+#include <ctime>
+#include <fcntl.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "fathom/base/log.h"
+#include "fathom/text/json_writer.h"
+
+namespace fathom::serve {
+namespace {
+
+constexpr int64_t kMostWaitingBytes = 64ll << 20;
+
+void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
+  w.begin_array();
+  for (const int32_t id : ids)
+    w.integer(id);
+  w.end_array();
+}
+
+void write_repairs(JsonWriter& w, const AnswerRepairs& r) {
+  w.begin_object();
+  for_each_repair(r, [&](std::string_view kind, int count) {
+    if (count > 0) w.key(kind).integer(count);
+  });
+  w.end_object();
+}
+
+std::string utc(int64_t unix_seconds) {
+  const auto time = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+std::string traced_line(const TracedAnswer& a, int64_t unix_seconds) {
+  JsonWriter w;
+  w.begin_object();
+  w.key("time").string(utc(unix_seconds)).key("id").string(a.id).key("path").string(a.path);
+  w.key("specs").begin_array();
+  for (const TracedAnswer::Spec& spec : a.specs) {
+    w.begin_object().key("prompt").string(spec.prompt).key("prompt_tokens");
+    write_ids(w, spec.prompt_tokens);
+    w.end_object();
+  }
+  w.end_array().key("choices").begin_array();
+  for (const TracedAnswer::Choice& c : a.choices) {
+    w.begin_object();
+    w.key("spec").integer(static_cast<int64_t>(c.spec)).key("tokens");
+    write_ids(w, c.tokens);
+    w.key("text").string(c.text).key("finish").string(c.finish);
+    w.key("cached_tokens").integer(c.cached_tokens).key("repairs");
+    write_repairs(w, c.repairs);
+    w.end_object();
+  }
+  w.end_array().key("error");
+  a.error.empty() ? w.null() : w.string(a.error);
+  w.end_object();
+  return w.take();
+}
+
+Result<std::unique_ptr<RequestTrace>> RequestTrace::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    return io_error(
+        str_cat("--trace-requests ", path, ": ", std::generic_category().message(errno)));
+  }
+  return std::unique_ptr<RequestTrace>(new RequestTrace(fd));
+}
+
+RequestTrace::~RequestTrace() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  filled_.notify_all();
+  thread_.join();
+  ::close(fd_);
+}
+
+void RequestTrace::add(const TracedAnswer& answer) {
+  std::string line = traced_line(answer, std::time(nullptr)) + "\n";
+  const std::lock_guard lock(mutex_);
+  if (waiting_bytes_ + static_cast<int64_t>(line.size()) > kMostWaitingBytes) {
+    ++dropped_;
+    return;
+  }
+  waiting_bytes_ += static_cast<int64_t>(line.size());
+  lines_.push_back(std::move(line));
+  filled_.notify_one();
+}
+
+int64_t RequestTrace::dropped() const {
+  const std::lock_guard lock(mutex_);
+  return dropped_;
+}
+
+void RequestTrace::write() {
+  bool failed = false;
+  for (;;) {
+    std::string line;
+    {
+      std::unique_lock lock(mutex_);
+      filled_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+      if (lines_.empty()) return;
+      line = std::move(lines_.front());
+      lines_.pop_front();
+      waiting_bytes_ -= static_cast<int64_t>(line.size());
+    }
+    for (size_t done = 0; done < line.size();) {
+      const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        if (!failed) log_error("--trace-requests: ", std::generic_category().message(errno));
+        failed = true;
+        break;
+      }
+      done += static_cast<size_t>(n);
+    }
+  }
+}
+
+}  // namespace fathom::serve

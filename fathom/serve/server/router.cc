@@ -1,0 +1,59 @@
+#include "fathom/serve/server/router.h"
+
+namespace fathom::serve {
+namespace {
+
+// The fixed part of "/v1/models/{id}"; the whole path where nothing is in braces.
+std::string_view fixed_part(std::string_view pattern) {
+  return pattern.substr(0, pattern.find('{'));
+}
+
+bool matches(std::string_view pattern, std::string_view path) {
+  const std::string_view fixed = fixed_part(pattern);
+  if (fixed.size() == pattern.size()) return path == pattern;
+  return path.size() > fixed.size() && path.starts_with(fixed);
+}
+
+}  // namespace
+
+bool has_anthropic_errors(std::string_view path) {
+  return path.starts_with("/v1/messages");
+}
+
+HttpReply error_reply(const Exchange& exchange, const ApiError& error) {
+  return has_anthropic_errors(exchange.request().path) ? anthropic_error_reply(error, exchange.id())
+                                                       : openai_error_reply(error);
+}
+
+std::string_view path_parameter(const Route& route, std::string_view path) {
+  return path.substr(fixed_part(route.path).size());
+}
+
+Router::Found Router::find(std::string_view method, std::string_view path) const {
+  Found out;
+  for (const Route& route : routes_) {
+    if (!matches(route.path, path)) continue;
+    if (route.method == method || (method == "HEAD" && route.method == "GET")) {
+      out.route = &route;
+      return out;
+    }
+    out.allow += (out.allow.empty() ? "" : ", ") + std::string(route.method);
+  }
+  const std::string shown(path.substr(0, 128));
+  if (out.allow.empty()) {
+    out.error = ApiError{
+        .status = 404,
+        .code = "route_not_found",
+        .message = str_cat("there is no route ", shown, "; /openapi.json lists those there are"),
+        .param = {}};
+  } else {
+    out.error = ApiError{.status = 405,
+                         .code = "method_not_allowed",
+                         .message = str_cat(shown, ": found method ", method.substr(0, 16),
+                                            ", expected ", out.allow),
+                         .param = {}};
+  }
+  return out;
+}
+
+}  // namespace fathom::serve

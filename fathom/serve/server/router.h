@@ -1,0 +1,79 @@
+// Which route a request goes to, and who may use it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/serve/api_error.h"
+#include "fathom/serve/exchange.h"
+
+namespace fathom::serve {
+
+/// Who asks.
+struct Caller {
+  std::string key;  ///< digest of the API key in hex; empty without keys
+};
+
+using RouteHandler = std::function<void(const ExchangePtr&, const Caller&)>;
+
+struct Route {
+  enum class Access : uint8_t {
+    kOpen,     ///< answers without a key
+    kMetrics,  ///< without a key if --metrics-no-auth
+    kKey,
+    kAdmin,  ///< exists with --admin alone
+  };
+
+  enum class Needs : uint8_t {
+    kNothing,
+    kModel,  ///< 503 loading until it is there
+    kReady,  ///< and 503 draining when the server shuts down
+  };
+
+  enum class Thread : uint8_t {
+    kLoop,    ///< quick: on the event loop
+    kWorker,  ///< parses, encodes or waits
+  };
+
+  std::string_view method;
+  std::string_view path;  ///< "/v1/models/{id}": a last segment in braces is any
+  std::string_view does;  ///< one line, for docs and /openapi.json
+  Access access = Access::kKey;
+  Needs needs = Needs::kReady;
+  Thread thread = Thread::kWorker;
+  RouteHandler handler;
+};
+
+/// Errors of the Anthropic API go to paths below /v1/messages.
+bool has_anthropic_errors(std::string_view path);
+
+/// The error in the shape that clients of the path expect.
+HttpReply error_reply(const Exchange& exchange, const ApiError& error);
+
+class Router {
+ public:
+  void add(Route route) { routes_.push_back(std::move(route)); }
+
+  const std::vector<Route>& routes() const { return routes_; }
+
+  /// The route of a request, HEAD counting as GET. Errors: 404 route_not_found; 405
+  /// method_not_allowed, naming the methods there are.
+  struct Found {
+    const Route* route = nullptr;
+    std::optional<ApiError> error;
+    std::string allow;  ///< with 405: the header Allow
+  };
+
+  Found find(std::string_view method, std::string_view path) const;
+
+ private:
+  std::vector<Route> routes_;
+};
+
+/// What "{id}" of a route's path is in a request's.
+std::string_view path_parameter(const Route& route, std::string_view path);
+
+}  // namespace fathom::serve

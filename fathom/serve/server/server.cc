@@ -1,0 +1,154 @@
+#include "fathom/serve/server/server.h"
+
+#include <chrono>
+#include <thread>
+
+#include "fathom/base/log.h"
+#include "fathom/os/clock.h"
+#include "fathom/serve/server/routes.h"
+
+namespace fathom::serve {
+
+Server::Server(ServerSettings settings, ServerParts parts)
+    : settings_(std::move(settings)),
+      parts_(std::move(parts)),
+      workers_(settings_.num_workers, settings_.max_waiting_tasks) {
+  add_small_routes(*this, router_);
+  add_model_routes(*this, router_);
+}
+
+Server::~Server() = default;
+
+void Server::set_ready(ServedModel model, std::string info_json) {
+  model_ = std::move(model);
+  info_json_ = std::move(info_json);
+  has_model_.store(true, std::memory_order_release);
+  life().advance(ServerState::kReady);
+}
+
+AnswerHost Server::answer_host() {
+  return {.service = parts_.service,
+          .post = parts_.post,
+          .on_repairs = parts_.count_repairs,
+          .on_error = parts_.count_error,
+          .open = &open_answers_,
+          .trace = parts_.trace};
+}
+
+void Server::fail(const ExchangePtr& exchange, const ApiError& error, const std::string& allow) {
+  if (parts_.count_error) parts_.count_error(error);
+  HttpReply reply = error_reply(*exchange, error);
+  if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
+  exchange->reply(std::move(reply));
+}
+
+// Whether the state of the server lets a route be used.
+std::optional<ApiError> Server::refuse(const Route& route) const {
+  if (route.needs == Route::Needs::kNothing) return {};
+  const auto unavailable = [](std::string code, std::string message) {
+    return ApiError{.status = 503,
+                    .code = std::move(code),
+                    .message = std::move(message),
+                    .param = {},
+                    .retry_after_s = 1};
+  };
+  if (!has_model_.load(std::memory_order_acquire)) {
+    return unavailable("loading", "the model is being loaded");
+  }
+  if (route.needs == Route::Needs::kModel) return {};
+  switch (parts_.life->state()) {
+    case ServerState::kReady:
+      return {};
+    case ServerState::kFaulted:
+      return unavailable("engine_stalled", "the engine does not answer; the server goes down");
+    default:
+      return unavailable("draining", "the server shuts down");
+  }
+}
+
+void Server::handle(const ExchangePtr& exchange) {
+  const HttpRequest& request = exchange->request();
+  const Router::Found found = router_.find(request.method, request.path);
+  // What a route is is told only to those who may use it.
+  const bool open =
+      found.route != nullptr &&
+      (found.route->access == Route::Access::kOpen ||
+       (found.route->access == Route::Access::kMetrics && settings_.metrics_without_key));
+  Caller caller;
+  const std::optional<std::string> key = settings_.access.check(request);
+  if (key) {
+    caller.key = *key;
+  } else if (!open) {
+    fail(exchange, settings_.access.refusal(request));
+    return;
+  }
+  if (found.route == nullptr) {
+    fail(exchange, *found.error, found.allow);
+    return;
+  }
+  if (found.route->access == Route::Access::kAdmin && !settings_.admin) {
+    fail(exchange, {.status = 403,
+                    .code = "admin_disabled",
+                    .message = "admin routes are off; start the server with --admin",
+                    .param = {}});
+    return;
+  }
+  if (const auto error = refuse(*found.route)) {
+    fail(exchange, *error);
+    return;
+  }
+  run(*found.route, exchange, caller);
+}
+
+void Server::run(const Route& route, const ExchangePtr& exchange, const Caller& caller) {
+  if (route.thread == Route::Thread::kLoop) {
+    route.handler(exchange, caller);
+    return;
+  }
+  const bool taken = workers_.run([&route, exchange, caller] { route.handler(exchange, caller); });
+  if (!taken) {
+    fail(exchange, {.status = 503,
+                    .code = "overloaded",
+                    .message = "too many requests wait to be read",
+                    .param = {},
+                    .retry_after_s = 1});
+  }
+}
+
+HttpReply Server::health() const {
+  HttpReply reply;
+  const ServerState state = parts_.life->state();
+  std::string_view word = server_state_name(state);
+  if (state == ServerState::kStarting) word = "loading";
+  if (state == ServerState::kReady) {
+    const auto stall_ns = static_cast<int64_t>(settings_.stall_timeout_s * 1e9);
+    const Progress progress = progress_of(parts_.service->stats(), monotonic_ns(), stall_ns);
+    word = progress == Progress::kGoing ? "ready" : "stalled";
+  }
+  reply.status = word == "ready" ? 200 : 503;
+  if (reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  reply.body = str_cat("{\"status\":\"", word, "\"}");
+  return reply;
+}
+
+void Server::drain(double timeout_s) {
+  life().advance(ServerState::kDraining);
+  EngineService& service = *parts_.service;
+  service.drain();
+  const auto wait_until = [&](std::chrono::steady_clock::time_point end) {
+    while (!service.idle() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return service.idle();
+  };
+  const auto seconds = [](double s) {
+    return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+        std::chrono::duration<double>(s));
+  };
+  if (wait_until(std::chrono::steady_clock::now() + seconds(timeout_s))) return;
+  log_warn("--drain-timeout of ", timeout_s, " s is over; what still runs is ended");
+  service.end_all(FinishReason::kAborted);
+  constexpr double kEndS = 2;  // a step may be running
+  wait_until(std::chrono::steady_clock::now() + seconds(kEndS));
+}
+
+}  // namespace fathom::serve

@@ -1,0 +1,228 @@
+// Routes that are not about answers.
+#include <mutex>
+
+#include "fathom/base/log.h"
+#include "fathom/runtime/request.h"
+#include "fathom/serve/fields.h"
+#include "fathom/serve/page/page.h"
+#include "fathom/serve/server/routes.h"
+#include "fathom/serve/server/server.h"
+#include "fathom/text/json_writer.h"
+
+namespace fathom::serve {
+namespace {
+
+using enum Route::Access;
+using enum Route::Needs;
+using enum Route::Thread;
+
+HttpReply json_reply(std::string body) {
+  HttpReply reply;
+  reply.body = std::move(body);
+  return reply;
+}
+
+// A route that answers at once, from the request alone.
+RouteHandler answers(std::function<HttpReply(const ExchangePtr&)> f) {
+  return [f = std::move(f)](const ExchangePtr& exchange, const Caller&) {
+    exchange->reply(f(exchange));
+  };
+}
+
+// The body of a POST that may be empty.
+Result<Json> optional_body(const HttpRequest& request) {
+  if (request.body.empty()) return Json::object();
+  ParsedBody body = parse_body(request.body);
+  if (body.error) return invalid_argument(body.error->message);
+  return std::move(body.json);
+}
+
+void add_health(Server& server, Router& router) {
+  for (const std::string_view path : {"/health/live", "/live"}) {
+    router.add({.method = "GET",
+                .path = path,
+                .does = "200 while the process answers",
+                .access = kOpen,
+                .needs = kNothing,
+                .thread = kLoop,
+                .handler = answers(
+                    [](const ExchangePtr&) { return json_reply("{\"status\":\"live\"}"); })});
+  }
+  for (const std::string_view path : {"/health/ready", "/ready", "/health", "/ping"}) {
+    router.add({.method = "GET",
+                .path = path,
+                .does = "200 when loaded, not draining, and the engine goes forward",
+                .access = kOpen,
+                .needs = kNothing,
+                .thread = kLoop,
+                .handler = answers([&server](const ExchangePtr&) { return server.health(); })});
+  }
+  // One token through the whole engine.
+  router.add({.method = "GET",
+              .path = "/health_generate",
+              .does = "200 when the engine has generated a token",
+              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
+                Request request;
+                request.prompt = {0};
+                request.sampling = greedy_sampling();
+                request.sampling.max_tokens = 1;
+                const auto end = [exchange](const ServiceEvent& e) {
+                  if (e.finish == FinishReason::kNone) return;
+                  if (const Status s = finish_status(e.finish); s.ok()) {
+                    exchange->reply(json_reply("{\"status\":\"ok\"}"));
+                  } else {
+                    exchange->reply(openai_error_reply(e.refusal ? api_error(*e.refusal)
+                                                                 : api_error(e.finish)));
+                  }
+                };
+                const auto ticket =
+                    server.parts().service->submit(std::move(request), end, caller.key);
+                if (!ticket.ok()) exchange->reply(openai_error_reply(api_error(ticket.status())));
+              }});
+}
+
+void add_figures(Server& server, Router& router) {
+  router.add({.method = "GET",
+              .path = "/version",
+              .does = "version, commit, build",
+              .needs = kNothing,
+              .thread = kLoop,
+              .handler = answers([&server](const ExchangePtr&) {
+                return json_reply(server.parts().version_json);
+              })});
+  router.add({.method = "GET",
+              .path = "/load",
+              .does = "requests that run and wait",
+              .needs = kModel,
+              .thread = kLoop,
+              .handler = answers([&server](const ExchangePtr&) {
+                const SchedulerStats s = server.parts().service->stats().core.scheduler;
+                return json_reply(str_cat("{\"server_load\":", s.num_running + s.num_waiting, "}"));
+              })});
+  for (const std::string_view path : {"/server_info", "/get_server_info", "/get_model_info"}) {
+    router.add({.method = "GET",
+                .path = path,
+                .does = "configuration with its sources, memory and kernel plan, mode",
+                .needs = kModel,
+                .thread = kLoop,
+                .handler = answers(
+                    [&server](const ExchangePtr&) { return json_reply(server.info_json()); })});
+  }
+  router.add({.method = "GET",
+              .path = "/server_info/step",
+              .does = "the ops of one step, measured, with their share of the roof",
+              .handler = [&server](const ExchangePtr& exchange, const Caller&) {
+                std::string phase = exchange->request().query_value("phase");
+                if (phase.empty()) phase = "decode";
+                if (phase != "decode" && phase != "prefill") {
+                  exchange->reply(openai_error_reply(
+                      bad_value("phase", str_cat("phase: found \"", phase.substr(0, 32),
+                                                 "\", expected decode or prefill"))));
+                  return;
+                }
+                Result<std::string> table = internal_error("the engine ended");
+                server.parts().service->with_engine(
+                    [&](Engine& engine) { table = server.parts().measure_step(engine, phase); });
+                exchange->reply(table.ok() ? json_reply(std::move(table).value())
+                                           : openai_error_reply(api_error(table.status())));
+              }});
+  if (!server.settings().metrics) return;
+  router.add({.method = "GET",
+              .path = "/metrics",
+              .does = "Prometheus text 0.0.4",
+              .access = kMetrics,
+              .needs = kModel,
+              .thread = kWorker,
+              .handler = answers([&server](const ExchangePtr&) {
+                HttpReply reply;
+                reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+                reply.body = server.parts().metrics_text();
+                return reply;
+              })});
+}
+
+void add_admin(Server& server, Router& router) {
+  for (const std::string_view path : {"/reset_prefix_cache", "/flush_cache"}) {
+    router.add({.method = "POST",
+                .path = path,
+                .does = "forgets all cached prefixes",
+                .access = kAdmin,
+                .handler = answers([&server](const ExchangePtr&) {
+                  server.parts().service->with_engine(
+                      [](Engine& engine) { engine.core().drop_prefix_cache(); });
+                  return json_reply("{}");
+                })});
+  }
+  router.add(
+      {.method = "POST",
+       .path = "/log_level",
+       .does = "{level}: error, warn, info, debug or trace",
+       .access = kAdmin,
+       .handler = answers([](const ExchangePtr& exchange) {
+         const ParsedBody body = parse_body(exchange->request().body);
+         if (body.error) return openai_error_reply(*body.error);
+         Fields fields(body.json);
+         constexpr LogLevel kLevels[] = {LogLevel::kError, LogLevel::kWarn, LogLevel::kInfo,
+                                         LogLevel::kDebug, LogLevel::kTrace};
+         const auto level = fields.word("level", {"error", "warn", "info", "debug", "trace"});
+         if (fields.ok() && !level) {
+           fields.fail(bad_value("level",
+                                 "level: is absent, expected one of error, warn, "
+                                 "info, debug, trace"));
+         }
+         if (!fields.ok()) return openai_error_reply(*fields.error());
+         set_log_level(kLevels[*level]);
+         return json_reply("{}");
+       })});
+  router.add({.method = "POST",
+              .path = "/abort_request",
+              .does = "{request_id}: ends the request of that X-Request-Id",
+              .access = kAdmin,
+              .thread = kLoop,
+              .handler = answers([&server](const ExchangePtr& exchange) {
+                const ParsedBody body = parse_body(exchange->request().body);
+                if (body.error) return openai_error_reply(*body.error);
+                Fields fields(body.json);
+                const auto id = fields.text("request_id", 256);
+                if (!fields.ok()) return openai_error_reply(*fields.error());
+                const int64_t ended = id ? server.abort_request(*id) : 0;
+                return json_reply(str_cat("{\"aborted\":", ended, "}"));
+              })});
+  for (const std::string_view path : {"/start_profile", "/stop_profile"}) {
+    router.add({.method = "POST",
+                .path = path,
+                .does = path == "/start_profile"
+                            ? "{steps, output}: records steps, then writes a trace"
+                            : "ends a recording early and writes its trace",
+                .access = kAdmin,
+                .handler = answers([&server, path](const ExchangePtr& exchange) {
+                  Result<Json> body = optional_body(exchange->request());
+                  if (!body.ok()) return openai_error_reply(api_error(body.status()));
+                  Result<std::string> done = internal_error("the engine ended");
+                  server.parts().service->with_engine([&](Engine& engine) {
+                    done = path == "/start_profile" ? server.parts().profile->start(engine, *body)
+                                                    : server.parts().profile->stop(engine);
+                  });
+                  return done.ok() ? json_reply(std::move(done).value())
+                                   : openai_error_reply(api_error(done.status()));
+                })});
+  }
+}
+
+}  // namespace
+
+void add_small_routes(Server& server, Router& router) {
+  add_health(server, router);
+  add_figures(server, router);
+  add_admin(server, router);
+  router.add({.method = "GET",
+              .path = "/",
+              .does = "the page: chat and live figures",
+              .access = kOpen,
+              .needs = kNothing,
+              .thread = kLoop,
+              .handler = answers(
+                  [](const ExchangePtr& exchange) { return page_reply(exchange->request()); })});
+}
+
+}  // namespace fathom::serve
