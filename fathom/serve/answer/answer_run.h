@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fathom/grammar/grammar.h"
 #include "fathom/serve/answer/reply_writer.h"
 #include "fathom/serve/service/engine_service.h"
 #include "fathom/tokenizer/answer/answer_decoder.h"
@@ -16,7 +17,9 @@ namespace fathom::serve {
 
 /// What a protocol makes of a request body. Complete: nothing else decides what is computed.
 struct AnswerSpec {
-  Request request;  ///< prompt, sampling, salt, timeouts, constraint; of each choice
+  Request request;  ///< prompt, sampling, salt, timeouts; of each choice
+  /// What each choice must keep to: started anew for each, as Request::constraint has a state.
+  std::shared_ptr<const CompiledGrammar> constraint;
   int num_choices = 1;
   /// How the answer is cut into parts; absent: it is plain text (/v1/completions).
   std::optional<AnswerGrammar> grammar;
