@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fathom/grammar/grammar.h"
@@ -33,6 +34,10 @@ struct ToolUse {
   ToolChoice choice;
   bool parallel = true;  ///< more than one call
 };
+
+/// Checks size and depth of a schema, of a shape or of a tool. Errors: InvalidArgument
+/// `invalid_schema: FIELD: ...`, `grammar_too_complex: FIELD: ...`.
+Status check_schema(const Json& schema, std::string_view field);
 
 /// Reads `response_format` (text, json_object, json_schema, structural_tag), `structured_outputs`
 /// {json | regex | choice | grammar | structural_tag} and guided_json, guided_regex, guided_choice,

@@ -23,10 +23,8 @@
 
 namespace fathom::serve {
 
+// Messages, parts and tools are limited by chat_json.h.
 inline constexpr int64_t kMaxPrompts = 64;
-inline constexpr int64_t kMaxMessages = 4'096;
-inline constexpr int64_t kMaxContentParts = 8'192;  ///< of all messages
-inline constexpr int64_t kMaxTools = 128;
 inline constexpr int64_t kMaxChoices = 16;
 inline constexpr int64_t kMaxIdBytes = 256;  ///< user, salts, ids, each value of metadata
 inline constexpr int64_t kMaxDefaultTokens = 32'768;

@@ -22,8 +22,9 @@ struct ThinkingAsk {
 ThinkingAsk read_thinking(Fields& fields);
 
 /// The server's options changed by what is asked for. An effort alone decides whether the model
-/// thinks, where the format has a choice: none turns it off, any other on. Thinking that is turned
-/// off has no effort. With recipe_defaults a silent request has high effort.
+/// thinks: none turns it off; any other undoes a server's --default-thinking off and turns it on
+/// where the format goes by efforts (V3.2, V4). With recipe_defaults a silent request has high
+/// effort.
 ChatOptions chat_options(const ServedModel& model, const ThinkingAsk& ask);
 
 }  // namespace fathom::serve
