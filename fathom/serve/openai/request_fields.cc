@@ -80,6 +80,25 @@ CacheScope read_cache_scope(Fields& fields, std::string_view key_digest) {
   return scope;
 }
 
+std::vector<int32_t> read_token_ids(Fields& fields,
+                                    const Json& array,
+                                    const std::string& where,
+                                    int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < array.items().size(); ++i) {
+    const Json& id = array.items()[i];
+    if (!id.is_int() || id.as_int() < 0 || id.as_int() >= vocab_size) {
+      const std::string place = str_cat(where, "[", i, "]");
+      const std::string found = id.is_number() ? dump_json(id) : std::string(id.kind_name());
+      fields.fail(bad_value(place, str_cat(place, ": found ", found,
+                                           ", expected a token id from 0 to ", vocab_size - 1)));
+      return {};
+    }
+    ids.push_back(static_cast<int32_t>(id.as_int()));
+  }
+  return ids;
+}
+
 void read_idle_fields(Fields& fields) {
   for (const std::string_view name : {"user", "safety_identifier", "request_id"})
     fields.text(name, kMaxIdBytes);

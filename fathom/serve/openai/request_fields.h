@@ -1,10 +1,11 @@
 // Fields that chat completions and completions read alike.
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "fathom/serve/fields.h"
 #include "fathom/serve/openai/reply_parts.h"
@@ -32,6 +33,12 @@ int read_prompt_logprobs(Fields& fields);
 
 /// Reads `cache_salt` and `prompt_cache_key`.
 CacheScope read_cache_scope(Fields& fields, std::string_view key_digest);
+
+/// The token ids of an array that stands at `where`; the first that is none fails, by its index.
+std::vector<int32_t> read_token_ids(Fields& fields,
+                                    const Json& array,
+                                    const std::string& where,
+                                    int64_t vocab_size);
 
 /// Reads what is accepted and does nothing (`user`, `metadata`, ...) within its limits, and refuses
 /// what is known and not supported, by name.
