@@ -15,6 +15,8 @@
 
 namespace fathom::serve {
 
+class ReplayStore;
+
 /// Where the reasoning of an answer stands in chat completions.
 enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth };
 
@@ -30,12 +32,16 @@ struct ServedModel {
   bool recipe_defaults = false;         ///< V4: serving.md 4.8's defaults where a request is silent
   GrammarCompiler* grammars = nullptr;  ///< null: constrained decoding is refused
   ToolGrammar tool_grammar = ToolGrammar::kLight;
+  ReplayStore* replay = nullptr;  ///< null: calls in history are always rendered anew
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
   bool strict_api = false;
   int64_t max_model_len = 0;
-  int64_t vocab_size = 0;          ///< ids of requests are below
-  int64_t created_s = 0;           ///< Unix time of the start
-  std::string system_fingerprint;  ///< "fp_" and 12 hex digits of build, weights and kernel plan
+  int64_t vocab_size = 0;  ///< ids of requests are below
+  int64_t num_params = 0;
+  int64_t weight_bytes = 0;
+  std::vector<std::string> formats;  ///< of its tensors: "nvfp4"
+  int64_t created_s = 0;             ///< Unix time of the start
+  std::string system_fingerprint;    ///< "fp_" and 12 hex digits of build, weights and kernel plan
 
   const std::string& name() const { return names.front(); }
 

@@ -22,9 +22,9 @@ namespace fathom::serve {
 /// What a protocol makes of a request body. Complete: nothing else decides what is computed.
 struct AnswerSpec {
   Request request;  ///< prompt, sampling, salt, timeouts; of each choice
-  int num_choices = 1;
-  /// What each choice may hold; null: anything.
+  /// What each choice must keep to: started anew for each, as Request::constraint has a state.
   std::shared_ptr<const CompiledGrammar> constraint;
+  int num_choices = 1;
   /// How the answer is cut into parts; absent: it is plain text (/v1/completions).
   std::optional<AnswerGrammar> grammar;
   std::vector<ToolDefinition> tools;  ///< the model was told of

@@ -64,6 +64,11 @@ PromptText& PromptText::control(std::string_view token) {
   return *this;
 }
 
+PromptText& PromptText::sampled(const SampledCalls& calls) {
+  segments_.push_back({Kind::kIds, calls.text, calls.ids});
+  return *this;
+}
+
 PromptText& PromptText::marked(std::string_view text) {
   while (!text.empty()) {
     size_t begin = text.size();
@@ -99,6 +104,11 @@ std::vector<int32_t> PromptText::encode(const Tokenizer& tokenizer) const {
     pending.clear();
   };
   for (const Segment& segment : segments_) {
+    if (segment.kind == Kind::kIds) {
+      flush();
+      ids.insert(ids.end(), segment.ids.begin(), segment.ids.end());
+      continue;
+    }
     const auto id =
         segment.kind == Kind::kControl ? tokenizer.token_to_id(segment.text) : std::nullopt;
     if (!id || !tokenizer.is_added(*id)) {

@@ -58,6 +58,13 @@ struct ResponseFormat {
   Json schema{};  ///< of kJsonSchema
 };
 
+/// The calls of a turn as the model wrote them: the ids from the first marker of their section to
+/// its end, and their text.
+struct SampledCalls {
+  std::vector<int32_t> ids{};
+  std::string text{};
+};
+
 // Members have initialisers so that designated ones may leave any of them out.
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
@@ -69,6 +76,8 @@ struct ChatMessage {
   ChatTask task = ChatTask::kNone;
   std::vector<ToolDefinition> tools{};  ///< of a system or developer message: its own ones
   ResponseFormat response_format{};     ///< of a system or developer message
+  /// Printed in place of tool_calls, unless empty; says the same.
+  SampledCalls sampled_calls{};
 };
 
 struct ChatConversation {
@@ -107,11 +116,12 @@ struct ChatOptions {
 /// A prompt under construction. Neighbouring texts become one, as merges cross their border.
 class PromptText {
  public:
-  enum class Kind { kText, kControl };
+  enum class Kind { kText, kControl, kIds };
 
   struct Segment {
     Kind kind;
     std::string text;
+    std::vector<int32_t> ids{};  ///< of kIds
   };
 
   PromptText& text(std::string_view text);
@@ -121,6 +131,9 @@ class PromptText {
 
   /// A text of ours in which control tokens are spelled out; each becomes one.
   PromptText& marked(std::string_view text);
+
+  /// Ids that were sampled, which stand as they are.
+  PromptText& sampled(const SampledCalls& calls);
 
   const std::vector<Segment>& segments() const { return segments_; }
 

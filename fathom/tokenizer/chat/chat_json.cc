@@ -9,10 +9,6 @@
 namespace fathom {
 namespace {
 
-// What is refused beyond.
-constexpr size_t kMaxMessages = 4'096;
-constexpr size_t kMaxTools = 128;
-
 Status wrong(std::string_view place, const Json* found, std::string_view expected) {
   return invalid_argument(str_cat(place, " is ", found == nullptr ? "missing" : found->kind_name(),
                                   ", expected ", expected));
@@ -102,7 +98,25 @@ Result<std::string> parse_part(const Json& part,
       reading.other_parts_of_results == ChatReading::OtherParts::kNamed) {
     return str_cat("[Unsupported ", type, "]");
   }
-  return invalid_argument(str_cat(place, ".type is \"", type.substr(0, 40), "\", expected text"));
+  return unsupported(str_cat(place, ".type is \"", type.substr(0, 40), "\", expected text"));
+}
+
+// An id that a client made up or got from us.
+Result<std::string> optional_id(const Json& object, std::string_view key, std::string_view place) {
+  FATHOM_ASSIGN(std::string id, optional_string(object, key, place));
+  if (id.size() > kMaxCallIdBytes) {
+    return invalid_argument(str_cat(place, ".", key, " is ", id.size(),
+                                    " bytes long, expected at most ", kMaxCallIdBytes));
+  }
+  return id;
+}
+
+// The reasoning of a turn, under either name.
+Result<std::string> parse_reasoning(const Json& message, std::string_view place) {
+  const Json* other = message.find("reasoning");
+  const Json* usual = message.find("reasoning_content");
+  if (is_absent(usual) && other != nullptr && other->is_string()) return other->as_string();
+  return optional_string(message, "reasoning_content", place);
 }
 
 // A string, null, or a list of parts.
@@ -129,7 +143,7 @@ Result<std::string> parse_content(const Json* content,
 Result<ToolCall> parse_tool_call(const Json& json, const std::string& place) {
   if (!json.is_object()) return wrong(place, &json, "an object");
   ToolCall call;
-  FATHOM_ASSIGN(call.id, optional_string(json, "id", place));
+  FATHOM_ASSIGN(call.id, optional_id(json, "id", place));
   const Json* function = json.find("function");
   const std::string function_place = place + ".function";
   if (function == nullptr || !function->is_object())
@@ -171,9 +185,9 @@ Result<std::vector<ToolDefinition>> parse_tools(const Json* json, const std::str
   std::vector<ToolDefinition> tools;
   if (is_absent(json)) return tools;
   if (!json->is_array()) return wrong(place, json, "an array");
-  if (json->items().size() > kMaxTools) {
+  if (json->items().size() > kMaxChatTools) {
     return invalid_argument(str_cat(place, " has ", json->items().size(),
-                                    " entries, more than the limit of ", kMaxTools));
+                                    " entries, more than the limit of ", kMaxChatTools));
   }
   for (size_t i = 0; i < json->items().size(); ++i) {
     FATHOM_ASSIGN(ToolDefinition tool, parse_tool(json->items()[i], str_cat(place, "[", i, "]")));
@@ -203,8 +217,8 @@ Result<ChatMessage> parse_message(const Json& json,
   FATHOM_ASSIGN(message.role, parse_role(json, place, reading));
   FATHOM_ASSIGN(message.content,
                 parse_content(json.find("content"), message.role, place + ".content", reading));
-  FATHOM_ASSIGN(message.reasoning_content, optional_string(json, "reasoning_content", place));
-  FATHOM_ASSIGN(message.tool_call_id, optional_string(json, "tool_call_id", place));
+  FATHOM_ASSIGN(message.reasoning_content, parse_reasoning(json, place));
+  FATHOM_ASSIGN(message.tool_call_id, optional_id(json, "tool_call_id", place));
   if (const Json* calls = json.find("tool_calls"); !is_absent(calls)) {
     if (!calls->is_array()) return wrong(place + ".tool_calls", calls, "an array");
     for (size_t i = 0; i < calls->items().size(); ++i) {
@@ -229,12 +243,20 @@ Result<ChatConversation> parse_chat(const Json& messages,
                                     const Json* tools,
                                     const ChatReading& reading) {
   if (!messages.is_array()) return wrong("messages", &messages, "an array");
-  if (messages.items().size() > kMaxMessages) {
+  if (messages.items().size() > kMaxChatMessages) {
     return invalid_argument(str_cat("messages has ", messages.items().size(),
-                                    " entries, more than the limit of ", kMaxMessages));
+                                    " entries, more than the limit of ", kMaxChatMessages));
   }
   ChatConversation conversation;
+  size_t num_parts = 0;
   for (size_t i = 0; i < messages.items().size(); ++i) {
+    const Json* content = messages.items()[i].find("content");
+    if (content != nullptr && content->is_array()) num_parts += content->items().size();
+    if (num_parts > kMaxContentParts) {
+      return invalid_argument(str_cat("messages[", i, "].content is part ", kMaxContentParts + 1,
+                                      " of the request and on, expected at most ", kMaxContentParts,
+                                      " parts"));
+    }
     FATHOM_ASSIGN(ChatMessage message,
                   parse_message(messages.items()[i], str_cat("messages[", i, "]"), reading));
     conversation.messages.push_back(std::move(message));

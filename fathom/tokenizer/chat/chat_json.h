@@ -2,6 +2,7 @@
 // API.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "fathom/base/status.h"
@@ -10,11 +11,17 @@
 
 namespace fathom {
 
+// What is refused beyond.
+inline constexpr size_t kMaxChatMessages = 4'096;
+inline constexpr size_t kMaxContentParts = 8'192;  ///< of all messages
+inline constexpr size_t kMaxChatTools = 128;
+inline constexpr size_t kMaxCallIdBytes = 256;
+
 /// Reads `messages` (roles system, developer, user, assistant, tool, latest_reminder; content a
-/// string, null or parts of type text; reasoning_content, tool_calls, tool_call_id, prefix) and
-/// `tools` (may be null). Fields that are not known are ignored. `developer` counts as system
-/// unless `reading` says otherwise. Errors: InvalidArgument, beginning with the place
-/// ("messages[3].content").
+/// string, null or parts of type text; reasoning_content or reasoning, tool_calls, tool_call_id,
+/// prefix) and `tools` (may be null). Fields that are not known are ignored. `developer` counts as
+/// system unless `reading` says otherwise. Errors: InvalidArgument, and Unsupported for parts that
+/// are no text, beginning with the place ("messages[3].content").
 Result<ChatConversation> parse_chat(const Json& messages,
                                     const Json* tools,
                                     const ChatReading& reading = {});

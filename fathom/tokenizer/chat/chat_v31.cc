@@ -37,9 +37,14 @@ void append_tools(PromptText& prompt, const std::vector<ToolDefinition>& tools) 
       "- For multiple tool calls, chain them directly without separators or spaces\n");
 }
 
-void append_tool_calls(PromptText& prompt, const std::vector<ToolCall>& calls) {
+void append_tool_calls(PromptText& prompt, const ChatMessage& message) {
+  if (message.tool_calls.empty()) return;
+  if (!message.sampled_calls.ids.empty()) {
+    prompt.sampled(message.sampled_calls);
+    return;
+  }
   prompt.control(control::kToolCallsBegin);
-  for (const ToolCall& call : calls) {
+  for (const ToolCall& call : message.tool_calls) {
     prompt.control(control::kToolCallBegin).text(call.name).control(control::kToolSep);
     prompt.text(call.arguments).control(control::kToolCallEnd);
   }
@@ -103,7 +108,7 @@ class ChatV31 final : public ChatFormat {
           if (after_user) prompt.control(control::kEndThink);
           after_user = false;
           prompt.text(after_reasoning(message.content));
-          if (!message.tool_calls.empty()) append_tool_calls(prompt, message.tool_calls);
+          append_tool_calls(prompt, message);
           prompt.control(control::kEos);
           break;
         case ChatRole::kTool:

@@ -5,10 +5,15 @@
 namespace fathom {
 namespace {
 
-void append_tool_calls(PromptText& prompt, const std::vector<ToolCall>& calls) {
+void append_tool_calls(PromptText& prompt, const ChatMessage& message) {
+  if (message.tool_calls.empty()) return;
+  if (!message.sampled_calls.ids.empty()) {
+    prompt.sampled(message.sampled_calls);
+    return;
+  }
   prompt.control(control::kToolCallsBegin);
   bool is_first = true;
-  for (const ToolCall& call : calls) {
+  for (const ToolCall& call : message.tool_calls) {
     if (!is_first) prompt.text("\n");
     is_first = false;
     prompt.control(control::kToolCallBegin).text("function").control(control::kToolSep);
@@ -82,7 +87,7 @@ PromptText render_control_turns(const ChatConversation& conversation,
         prompt.text(style.history == ControlTurnStyle::History::kAfterReasoning
                         ? after_reasoning(message.content)
                         : std::string_view{message.content});
-        if (!message.tool_calls.empty()) append_tool_calls(prompt, message.tool_calls);
+        append_tool_calls(prompt, message);
         prompt.control(control::kEos);
         break;
       case ChatRole::kTool:

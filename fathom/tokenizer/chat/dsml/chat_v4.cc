@@ -181,7 +181,7 @@ class Rendering {
       if (!is_open || !message.content.empty()) prompt_.control(control::kEndThink);
     }
     prompt_.text(message.content);
-    append_dsml_calls(prompt_, message.tool_calls, kSection);
+    append_dsml_calls(prompt_, message, kSection);
     if (!is_open) prompt_.control(control::kEos);
     has_header_ = is_open;
   }

@@ -40,12 +40,15 @@ Json raw_schema(const ToolDefinition& tool) {
 
 }  // namespace
 
-void append_dsml_calls(PromptText& prompt,
-                       const std::vector<ToolCall>& calls,
-                       std::string_view section) {
-  if (calls.empty()) return;
-  prompt.text("\n\n<").control(control::kDsml).text(section).text(">\n");
-  for (const ToolCall& call : calls)
+void append_dsml_calls(PromptText& prompt, const ChatMessage& message, std::string_view section) {
+  if (message.tool_calls.empty()) return;
+  prompt.text("\n\n<");
+  if (!message.sampled_calls.ids.empty()) {
+    prompt.sampled(message.sampled_calls);
+    return;
+  }
+  prompt.control(control::kDsml).text(section).text(">\n");
+  for (const ToolCall& call : message.tool_calls)
     append_call(prompt, call);
   prompt.text("</").control(control::kDsml).text(section).text(">");
 }

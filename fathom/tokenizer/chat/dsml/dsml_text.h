@@ -21,10 +21,9 @@
 namespace fathom {
 
 /// Appends the calls of a turn of the assistant; nothing if there are none. `section` is the name
-/// of the outer tag: "function_calls" in V3.2, "tool_calls" in V4.
-void append_dsml_calls(PromptText& prompt,
-                       const std::vector<ToolCall>& calls,
-                       std::string_view section);
+/// of the outer tag: "function_calls" in V3.2, "tool_calls" in V4. Sampled calls begin with the
+/// ｜DSML｜ of that tag.
+void append_dsml_calls(PromptText& prompt, const ChatMessage& message, std::string_view section);
 
 /// Appends the schemas, one a line, without a line end behind the last.
 void append_tool_schemas(PromptText& prompt,

@@ -1,0 +1,58 @@
+// Writes the answers to one or more prompts as completions do: whole, or in chunks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fathom/serve/answer/reply_writer.h"
+#include "fathom/serve/openai/completions/completion_request.h"
+
+namespace fathom::serve {
+
+class CompletionWriter final : public ReplyWriter {
+ public:
+  CompletionWriter(ExchangePtr exchange, CompletionStyle style);
+
+  void begin(const AnswerUsage& so_far,
+             const std::vector<PromptLogprobs>* prompt_logprobs) override;
+  void delta(const ChoiceDelta& delta) override;
+  void finish(const ChoiceEnd& end) override;
+  void end(const AnswerUsage& usage, const AnswerTimings& timings) override;
+  void fail(const ApiError& error) override;
+
+ private:
+  // A token with its place in the text, in characters.
+  struct Place {
+    TokenNews news;
+    int64_t offset = 0;
+    bool is_first = false;  // of a prompt: it has no probability
+  };
+
+  struct Choice {
+    std::string text;           // of a stream: what no chunk has shown yet
+    std::vector<Place> places;  // the same of tokens
+    int64_t num_chars = 0;      // of all tokens so far
+    bool started = false;
+    std::vector<PromptLogprobs> prompt_logprobs;
+    std::optional<ChoiceEnd> end;
+  };
+
+  // Puts what is echoed before the choice.
+  void start(size_t index, const std::vector<PromptLogprobs>* prompt_logprobs);
+  void add_echoed_tokens(Choice& choice, const EchoedPrompt& prompt);
+  void add_place(Choice& choice, TokenNews news, bool counts);
+  void write_choice(JsonWriter& w, size_t index, bool shows_end);
+  void write_logprobs(JsonWriter& w, const std::vector<Place>& places) const;
+  void send_chunk(size_t index, bool shows_end);
+
+  ExchangePtr exchange_;
+  CompletionStyle style_;
+  bool begun_ = false;
+  int64_t prompt_tokens_ = 0;
+  int64_t completion_tokens_ = 0;
+  std::vector<Choice> choices_;
+  std::vector<PromptLogprobs> prompt_logprobs_;
+};
+
+}  // namespace fathom::serve

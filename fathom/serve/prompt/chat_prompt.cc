@@ -1,0 +1,127 @@
+#include "fathom/serve/prompt/chat_prompt.h"
+
+#include <algorithm>
+
+#include "fathom/tokenizer/chat/chat_json.h"
+
+namespace fathom::serve {
+namespace {
+
+// What the official recipe of V4 has where a request is silent (serving.md, 4.8).
+constexpr float kRecipeTopP = 0.95f;
+constexpr int64_t kRecipeTokens = 8'192;
+constexpr int64_t kRecipeThinkingTokens = 65'536;
+constexpr int64_t kRecipeHighestEffortTokens = 131'072;
+
+int64_t default_tokens(const ServedModel& model, const ChatPrompt& prompt) {
+  if (!model.recipe_defaults) return kMaxDefaultTokens;
+  if (!prompt.answer.starts_in_reasoning) return kRecipeTokens;
+  return prompt.options.effort == ReasoningEffort::kMax ? kRecipeHighestEffortTokens
+                                                        : kRecipeThinkingTokens;
+}
+
+Status check_tools(const std::vector<ToolDefinition>& tools) {
+  if (tools.size() > kMaxChatTools) {
+    return invalid_argument(
+        str_cat("tools: ", tools.size(), " entries, expected at most ", kMaxChatTools));
+  }
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (tools[i].parameters.is_null()) continue;
+    FATHOM_TRY(check_schema(tools[i].parameters, str_cat("tools[", i, "].function.parameters")));
+  }
+  return {};
+}
+
+// A text that a grammar describes from its first character on cannot be gone on with.
+Status check_shape(const ChatAsk& ask) {
+  const auto& messages = ask.conversation.messages;
+  if (!ask.shape || messages.empty()) return {};
+  const ChatMessage& last = messages.back();
+  if (last.end != TurnEnd::kContinue || last.content.empty()) return {};
+  return unsupported(str_cat("unsupported_parameter: ", ask.shape->field,
+                             ": not together with a message that is to be continued"));
+}
+
+}  // namespace
+
+std::string salt_of(const CacheScope& scope) {
+  if (scope.key_digest.empty() && scope.cache_salt.empty() && scope.prompt_cache_key.empty()) {
+    return {};
+  }
+  std::string salt;
+  for (const std::string* part : {&scope.key_digest, &scope.cache_salt, &scope.prompt_cache_key})
+    str_append(salt, str_cat(part->size(), ":", *part));
+  return salt;
+}
+
+SamplingParams chat_sampling(const ServedModel& model) {
+  SamplingParams sampling = model.sampling;
+  if (model.recipe_defaults && sampling.top_p == 1.0f) sampling.top_p = kRecipeTopP;
+  return sampling;
+}
+
+Result<ChatPrompt> make_chat_prompt(const ServedModel& model, const ChatAsk& ask) {
+  if (model.chat_format == nullptr) return unsupported(model.no_chat);
+  FATHOM_TRY(check_tools(ask.conversation.tools));
+  ChatPrompt prompt;
+  prompt.options = chat_options(model, ask.thinking);
+  prompt.options.generation_prompt = ask.generation_prompt;
+
+  const ChatConversation* conversation = &ask.conversation;
+  ChatConversation without_tools;
+  if (ask.tool_use.choice.kind == ToolChoice::Kind::kNone && !conversation->tools.empty()) {
+    without_tools = *conversation;
+    without_tools.tools.clear();
+    conversation = &without_tools;
+  }
+  prompt.tools = conversation->tools;
+  FATHOM_ASSIGN(const PromptText text, model.chat_format->format(*conversation, prompt.options));
+  prompt.tokens = text.encode(*model.tokenizer);
+  prompt.answer = model.chat_format->answer_grammar_after(*conversation, prompt.options);
+  return prompt;
+}
+
+Status limit_tokens(const ServedModel& model,
+                    int64_t prompt_tokens,
+                    int64_t otherwise,
+                    std::string_view field,
+                    SamplingParams& sampling) {
+  const int64_t rest = model.max_model_len - prompt_tokens;
+  if (rest < 1) {
+    return invalid_argument(str_cat("context_length_exceeded: prompt of ", prompt_tokens,
+                                    " tokens leaves no room for an answer in max_model_len ",
+                                    model.max_model_len));
+  }
+  if (!sampling.max_tokens) sampling.max_tokens = std::min(rest, otherwise);
+  if (*sampling.max_tokens > rest) {
+    return invalid_argument(str_cat("context_length_exceeded: ", field, ": ", *sampling.max_tokens,
+                                    " + prompt ", prompt_tokens, " tokens exceeds max_model_len ",
+                                    model.max_model_len));
+  }
+  if (sampling.min_tokens > *sampling.max_tokens) {
+    return invalid_argument(str_cat("min_tokens: found ", sampling.min_tokens,
+                                    ", expected at most ", field, ", which is ",
+                                    *sampling.max_tokens));
+  }
+  return {};
+}
+
+Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask) {
+  FATHOM_TRY(check_shape(ask));
+  FATHOM_ASSIGN(ChatPrompt prompt, make_chat_prompt(model, ask));
+  FATHOM_TRY(limit_tokens(model, static_cast<int64_t>(prompt.tokens.size()),
+                          default_tokens(model, prompt), ask.max_tokens_field, ask.sampling));
+  AnswerSpec spec;
+  FATHOM_ASSIGN(spec.constraint,
+                compile_answer(model, ask.shape, prompt.tools, ask.tool_use, prompt.answer));
+  spec.request.prompt = std::move(prompt.tokens);
+  spec.request.sampling = std::move(ask.sampling);
+  spec.request.cache_salt = salt_of(ask.scope);
+  spec.request.prompt_logprobs = ask.prompt_logprobs;
+  spec.num_choices = ask.num_choices;
+  spec.grammar = prompt.answer;
+  spec.tools = std::move(prompt.tools);
+  return spec;
+}
+
+}  // namespace fathom::serve
