@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fathom/serve/answer/choice_reader.h"
+#include "fathom/serve/replay/call_tokens.h"
 
 namespace fathom::serve {
 
@@ -48,13 +49,18 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
         specs_(std::move(specs)),
         writer_(std::move(writer)) {
     const Tokenizer* const tokenizer = host_.service->engine().tokenizer();
+    has_text_ = tokenizer != nullptr;
+    prompt_logprobs_.resize(specs_.size());
     for (size_t s = 0; s < specs_.size(); ++s) {
       const AnswerSpec& spec = specs_[s];
       usage_.prompt_tokens += static_cast<int64_t>(spec.request.prompt.size());
       for (int i = 0; i < spec.num_choices; ++i) {
-        choices_.push_back({.spec = s,
-                            .reader = ChoiceReader(tokenizer, spec.grammar, spec.tools,
-                                                   !spec.request.sampling.stop.empty())});
+        const bool may_call = spec.grammar && !spec.tools.empty();
+        choices_.push_back(
+            {.spec = s,
+             .calls = may_call ? std::make_unique<CallTokens>(*tokenizer, *spec.grammar) : nullptr,
+             .reader = ChoiceReader(tokenizer, spec.grammar, spec.tools,
+                                    !spec.request.sampling.stop.empty())});
       }
     }
   }
@@ -69,14 +75,14 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
       });
     }
     for (size_t c = 0; c < choices_.size() && !done_; ++c) {
-      const bool first = c == 0 || choices_[c - 1].spec != choices_[c].spec;
-      if (first || !shares_prompt(choices_[c].spec)) submit(c);
+      if (is_first_of_spec(c) || !waits_for_first(choices_[c].spec)) submit(c);
     }
   }
 
  private:
   struct Choice {
     size_t spec = 0;
+    std::unique_ptr<CallTokens> calls;  // null where there are no tools
     ChoiceReader reader;
     Ticket ticket = 0;
     bool submitted = false;
@@ -84,15 +90,21 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     int64_t tokens = 0;
     int64_t cached_tokens = 0;
     RequestTimes times{};
+    bool told = false;  // it had a delta
     TracedAnswer::Choice traced{};
   };
 
-  // Whether choices after the first find a block of the prompt in the cache.
-  bool shares_prompt(size_t spec) const {
+  bool is_first_of_spec(size_t c) const {
+    return c == 0 || choices_[c - 1].spec != choices_[c].spec;
+  }
+
+  // Whether choices after the first have something of it: a block of the prompt in the cache, or
+  // the log-probabilities of the prompt.
+  bool waits_for_first(size_t spec) const {
     const Engine& engine = host_.service->engine();
     const auto length = static_cast<int64_t>(specs_[spec].request.prompt.size());
-    return engine.options().prefix_cache && specs_[spec].request.prompt_logprobs < 0 &&
-           length > engine.options().block_size;
+    return specs_[spec].request.prompt_logprobs >= 0 ||
+           (engine.options().prefix_cache && length > engine.options().block_size);
   }
 
   void submit(size_t c) {
@@ -103,6 +115,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     // Choices of one seed would all be the same.
     if (request.sampling.seed) *request.sampling.seed += index_in_spec(c);
     if (spec.constraint) request.constraint = spec.constraint->start();
+    if (!is_first_of_spec(c)) request.prompt_logprobs = -1;  // those of the first are theirs
     Result<Ticket> ticket = host_.service->submit(
         std::move(request),
         [run = shared_from_this(), c](const ServiceEvent& event) { run->on_event(c, event); },
@@ -143,8 +156,9 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     if (!begun_) {
       begun_ = true;
       usage_.cached_tokens = event.cached_tokens;
-      writer_->begin(usage_, event.prompt_logprobs.get());
+      writer_->begin(usage_, specs_.size() == 1 ? event.prompt_logprobs.get() : nullptr);
     }
+    if (event.prompt_logprobs) prompt_logprobs_[choice.spec] = event.prompt_logprobs;
     tell_delta(c, event);
     if (choice.tokens == 1 && event.token >= 0) submit_siblings(c);
     if (last) end_choice(c, event);
@@ -159,7 +173,13 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     if (event.token >= 0 && specs_[choice.spec].request.sampling.top_logprobs >= 0) {
       delta.tokens.push_back({event.token, event.logprob, event.top_logprobs});
     }
-    if (!delta.parts.empty() || !delta.tokens.empty()) writer_->delta(delta);
+    if (!std::exchange(choice.told, true)) {
+      delta.prompt_logprobs = prompt_logprobs_[choice.spec].get();
+    }
+    if (event.token >= 0 && choice.calls) choice.calls->push(event.token);
+    // Without a tokenizer there is no text, and clients count pieces.
+    const bool silent = delta.parts.empty() && delta.tokens.empty() && has_text_;
+    if (!silent || delta.prompt_logprobs != nullptr) writer_->delta(delta);
   }
 
   void submit_siblings(size_t c) {
@@ -176,12 +196,15 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     const AnswerRepairs* repairs = choice.reader.repairs();
     if (repairs != nullptr && host_.on_repairs) host_.on_repairs(*repairs);
     const int64_t length = static_cast<int64_t>(spec.request.prompt.size()) + choice.tokens;
+    std::vector<int32_t> call_tokens;
+    if (choice.calls && choice.reader.called_tools()) call_tokens = choice.calls->take();
     writer_->finish({.choice = static_cast<int>(c),
                      .finish = event.finish,
                      .called_tools = choice.reader.called_tools(),
                      .stop_text = event.stop_text,
                      .context_full = event.finish == FinishReason::kLength &&
-                                     length >= host_.service->engine().options().max_model_len});
+                                     length >= host_.service->engine().options().max_model_len,
+                     .call_tokens = std::move(call_tokens)});
     if (std::ranges::all_of(choices_, &Choice::ended)) end();
   }
 
@@ -262,7 +285,9 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
   std::unique_ptr<ReplyWriter> writer_;
   std::vector<Choice> choices_;
   AnswerUsage usage_;
+  std::vector<std::shared_ptr<const std::vector<PromptLogprobs>>> prompt_logprobs_;  // by spec
   std::string error_code_;
+  bool has_text_ = false;
   bool begun_ = false;
   bool done_ = false;
 };

@@ -24,6 +24,7 @@ struct ServerSettings {
   Access access;
   bool metrics = true;
   bool metrics_without_key = false;
+  bool shared_prefix_cache = false;  ///< between keys
   bool admin = false;
   double stall_timeout_s = 600;
   int num_workers = 2;

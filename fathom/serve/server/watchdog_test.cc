@@ -53,10 +53,11 @@ WatchdogSettings settings_of(LifeCycle& life, Ended& ended) {
           .stall_grace_s = 0.1,
           .fault_grace_s = 0.02,
           .poll_s = 0.005,
-          .exit = [&ended](int code) {
-            if (ended.code < 0) ended.at_ns = monotonic_ns();
-            ended.code = code;
-          }};
+          .exit =
+              [&ended](int code) {
+                if (ended.code < 0) ended.at_ns = monotonic_ns();
+                ended.code = code;
+              }};
 }
 
 TEST(Watchdog, EndsAStalledProcessAfterItsGrace) {
