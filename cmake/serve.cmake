@@ -27,6 +27,7 @@ function(fathom_serve_modules)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   add_library(fathom_serve STATIC ${sources})
+  fathom_embed_page(fathom_serve)
   target_link_libraries(fathom_serve PUBLIC fathom_api fathom_grammar fathom_options PRIVATE fathom_warnings)
   fathom_precompiled(fathom_serve LIBRARIES)
   if(FATHOM_TESTS AND tests)
@@ -48,4 +49,26 @@ function(fathom_serve_modules)
   set(FATHOM_WITH_SERVER ON PARENT_SCOPE)
   fathom_serve_part(serve_http http LIBS Boost::headers OpenSSL::SSL OpenSSL::Crypto ZLIB::ZLIB ${FATHOM_ZSTD})
   fathom_serve_part(serve_metrics metrics LIBS ${FATHOM_PROMETHEUS})
+endfunction()
+
+# fathom_embed_page(TARGET): the bytes of the web page as a source of TARGET.
+function(fathom_embed_page target)
+  set(page ${PROJECT_SOURCE_DIR}/fathom/serve/page/page.html)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page})
+  file(READ ${page} hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(REPLACE "0x0a," "0x0a,\n" bytes "${bytes}")  # a line of the page is a line
+  set(source ${PROJECT_BINARY_DIR}/page/page_bytes.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT [[
+#include "fathom/serve/page/page_bytes.h"
+
+namespace fathom::serve {
+
+const unsigned char kPageBytes[] = {
+@bytes@};
+const size_t kPageSize = sizeof(kPageBytes);
+
+}  // namespace fathom::serve
+]] @ONLY)
+  target_sources(${target} PRIVATE ${source})
 endfunction()
