@@ -7,11 +7,13 @@
 //   workers         read requests, encode prompts        fathom/serve/server
 //   watchdog        looks whether the engine goes on
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <thread>
 #include <unistd.h>
 
 #include "cli/command.h"
@@ -25,7 +27,9 @@
 #include "cli/serve/step_table.h"
 #include "fathom/base/log.h"
 #include "fathom/os/sha256.h"
+#include "fathom/serve/answer/request_trace.h"
 #include "fathom/serve/http/http_server.h"
+#include "fathom/serve/replay/replay_store.h"
 #include "fathom/serve/server/server.h"
 #include "fathom/serve/server/watchdog.h"
 
@@ -181,6 +185,13 @@ Result<ServedModel> served_model(const ServeFlags& flags, const Engine& engine) 
                       : flags.reasoning_field == "both"    ? serve::ReasoningField::kBoth
                                                         : serve::ReasoningField::kReasoningContent;
   m.strict_api = flags.strict_api;
+  for (const WeightSummary& w : engine.model().weights().summary()) {
+    if (w.draft) continue;
+    m.num_params += w.parameters;
+    m.weight_bytes += w.bytes;
+    const std::string format(format_name(w.format));
+    if (std::ranges::find(m.formats, format) == m.formats.end()) m.formats.push_back(format);
+  }
   m.max_model_len = o.max_model_len;
   m.vocab_size = engine.memory_plan().shape.num_ids;
   m.created_s = std::chrono::duration_cast<std::chrono::seconds>(
@@ -196,14 +207,14 @@ serve::HttpSettings http_settings(const ServeFlags& f) {
   s.port = f.port;
   s.uds_path = f.uds;
   s.tls_key_file = f.tls_key;
-  s.tls_certificate_file = f.tls_certificate;
+  s.tls_cert_file = f.tls_certificate;
   s.root_path = f.root_path;
   s.cors_origins = f.cors_origins;
   s.allowed_hosts = f.allowed_hosts;
   s.max_connections = f.max_connections;
   s.max_body_bytes = f.max_body_mb << 20;
-  s.idle_timeout_s = f.idle_timeout_s;
-  s.ping_interval_s = f.sse_ping_interval_s;
+  s.idle_timeout_ms = static_cast<int64_t>(f.idle_timeout_s * 1e3);
+  s.ping_interval_ms = static_cast<int64_t>(f.sse_ping_interval_s * 1e3);
   return s;
 }
 
@@ -241,6 +252,8 @@ class Running {
   StepTable step_table_;
   std::unique_ptr<TraceProfiler> profiler_;
   std::unique_ptr<GrammarCompiler> grammars_;
+  std::unique_ptr<serve::ReplayStore> replay_;
+  std::unique_ptr<serve::RequestTrace> trace_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<EngineService> service_;
@@ -253,7 +266,9 @@ Status Running::open_access() {
                          .argument = flags_.api_key,
                          .environment = environment("FATHOM_API_KEY")};
   FATHOM_ASSIGN(access_, serve::Access::load(keys));
-  return serve::check_bind(flags_.host, !access_.open(), flags_.insecure_no_auth);
+  return serve::check_bind(http_settings(flags_), !access_.open(),
+                           flags_.insecure_no_auth ? serve::NoAuth::kInsecure
+                                                   : serve::NoAuth::kRefused);
 }
 
 Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
@@ -267,6 +282,10 @@ Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
 Status Running::start(EngineOptions options) {
   FATHOM_TRY(open_access());
   profiler_ = std::make_unique<TraceProfiler>(flags_.profile_dir);
+  if (!flags_.trace_requests.empty()) {
+    FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));
+    log_warn("--trace-requests writes what users write to ", flags_.trace_requests);
+  }
   const serve::Post post = [this](std::function<void()> f) { http_->post()(std::move(f)); };
   serve::ServerParts parts;
   parts.post = post;
@@ -276,11 +295,13 @@ Status Running::start(EngineOptions options) {
     return step_table_.measure(engine, phase);
   };
   parts.profiler = profiler_.get();
+  parts.trace = trace_.get();
   server_ =
       std::make_unique<Server>(serve::ServerSettings{.access = access_,
                                                      .metrics = flags_.metrics,
                                                      .metrics_without_key = flags_.metrics_no_auth,
                                                      .admin = flags_.admin,
+                            .shared_prefix_cache = flags_.shared_prefix_cache,
                                                      .stall_timeout_s = flags_.stall_timeout_s},
                                std::move(parts));
   FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
@@ -326,6 +347,11 @@ Status Running::make_ready() {
   }
   const std::string info =
       server_info_json(engine, model, clock_.phases(), globals_.effective_config);
+  if (model.chat_format != nullptr) {
+    replay_ = std::make_unique<serve::ReplayStore>(
+        *engine.tokenizer(), model.chat_format->answer_grammar(model.chat_options));
+    model.replay = replay_.get();
+  }
   start_metrics(model);
   server_->set_ready(std::move(model), info);
   start_watchdog();
@@ -352,7 +378,7 @@ void Running::serve() {
                     static_cast<int64_t>((flags_.drain_timeout_s + kTeardownS) * 1e9));
   http_->stop_accepting();
   server_->drain(flags_.drain_timeout_s);
-  http_->flush();
+  if (!http_->wait_idle(2000)) log_warn("some clients did not take their last bytes");
 }
 
 Result<int> serve_model(const CLI::App& app, ServeFlags flags, const GlobalFlags& globals) {

@@ -25,8 +25,8 @@ std::vector<std::pair<std::string, std::string>> effective_mode(const Engine& en
 /// {"version","commit","build","cuda","archs"}
 std::string version_json();
 
-/// {"version","commit","model":{..},"mode":{..},"memory":[..],"startup":[..],"config":{..}}; the
-/// configuration is JSON as --print-config has it.
+/// What the page reads (its head lists the fields), the phases of the start, and the configuration,
+/// which is JSON as --print-config has it.
 std::string server_info_json(const Engine& engine,
                              const serve::ServedModel& model,
                              const std::vector<StartPhase>& startup,

@@ -19,6 +19,10 @@ std::string padded(int64_t value, size_t width) {
 
 }  // namespace
 
+std::string_view build_commit() {
+  return kCommit;
+}
+
 std::string utc_timestamp(int64_t unix_seconds) {
   const auto seconds = static_cast<time_t>(unix_seconds);
   tm date{};

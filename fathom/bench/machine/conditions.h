@@ -1,6 +1,9 @@
 // What a benchmark must say about the machine and the build it ran on.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "fathom/bench/row.h"
 #include "fathom/device/device.h"
 #include "fathom/os/cpu_info.h"
@@ -12,6 +15,9 @@ BenchConditions bench_conditions(Isa isa, int num_threads);
 
 /// The same on a GPU.
 BenchConditions bench_conditions(Isa isa, int num_threads, const DeviceInfo& gpu);
+
+/// The commit that this program was built from: "354fd5b0a1c2", with "+changes" or "unknown".
+std::string_view build_commit();
 
 /// "2026-01-31T12:00:00Z" of a Unix time in seconds.
 std::string utc_timestamp(int64_t unix_seconds);

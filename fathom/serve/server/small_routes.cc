@@ -200,8 +200,8 @@ void add_admin(Server& server, Router& router) {
                   if (!body.ok()) return openai_error_reply(api_error(body.status()));
                   Result<std::string> done = internal_error("the engine ended");
                   server.parts().service->with_engine([&](Engine& engine) {
-                    done = path == "/start_profile" ? server.parts().profile->start(engine, *body)
-                                                    : server.parts().profile->stop(engine);
+                    done = path == "/start_profile" ? server.parts().profiler->start(engine, *body)
+                                                    : server.parts().profiler->stop(engine);
                   });
                   return done.ok() ? json_reply(std::move(done).value())
                                    : openai_error_reply(api_error(done.status()));

@@ -55,7 +55,7 @@ struct ServiceSettings {
   Post post;                            ///< where sinks are called
   ServiceObserver* observer = nullptr;  ///< outlives the service; may be null
   int64_t max_waiting_per_client = 256;
-  std::function<void(Engine&)> after_step;  ///< on the engine thread; may be empty
+  std::function<void(Engine&)> after_step{};  ///< on the engine thread; may be empty
 };
 
 class EngineService {
