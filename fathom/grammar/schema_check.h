@@ -1,0 +1,40 @@
+// What a JSON schema may say here. The grammar library ignores keywords that it does not enforce; a
+// client that asks for a schema counts on it, so such a schema is refused by name.
+//
+// Enforced: type, properties, required, additionalProperties, unevaluatedProperties, minProperties,
+// maxProperties, propertyNames, patternProperties (one, without properties), items, prefixItems,
+// unevaluatedItems, minItems, maxItems, minLength, maxLength, pattern, format (those that the
+// library knows), minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (integers),
+// const, enum, anyOf, oneOf (branches that exclude each other), allOf (one branch), $ref within
+// the schema. Properties come in the order of the schema; an object is closed where the schema says
+// so, not before.
+//
+// Refused: not, if, then, else, dependentRequired, dependentSchemas, dependencies, contains,
+// minContains, maxContains, uniqueItems, additionalItems, $dynamicRef, $recursiveRef; allOf with
+// more branches; what stands beside $ref, anyOf, oneOf, allOf, const or enum and would be
+// ignored; and keywords of a type that is not said.
+//
+// Other members say nothing of values (title, description, default, examples, unknown formats and
+// keywords) and are left out.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "fathom/base/status.h"
+#include "fathom/text/json.h"
+
+namespace fathom {
+
+struct SchemaLimits {
+  int64_t max_bytes;          ///< of the schema as text
+  int64_t max_depth;          ///< of schemas within schemas
+  int64_t max_pattern_bytes;  ///< of one pattern
+};
+
+/// The schema without annotations, and with additionalProperties and items wherever they are
+/// implied. `what` stands before paths in messages. Errors: InvalidArgument `invalid_schema: ...`
+/// and `grammar_too_complex: ...`.
+Result<Json> checked_schema(const Json& schema, const SchemaLimits& limits, std::string_view what);
+
+}  // namespace fathom
