@@ -30,7 +30,7 @@ struct AgentOptions {
   double tool_result_len = 300;      ///< median of a lognormal
   double tool_result_sigma = 1.2;    ///< its sigma: 95 % lie within a factor of 10.5
   int64_t tool_result_max = 8000;
-  double output_len = 150;  ///< median of a lognormal of sigma 0.6, at most 8 times that
+  double output_len = 128;  ///< median of a lognormal of sigma 0.6, at most 8 times that
   double think_time_s = 1;  ///< before every turn but the first, mean of an exponential
   double tokens_per_word = 1.1;
   std::string salt{};  ///< begins each system prompt: another salt, nothing cached

@@ -66,7 +66,7 @@ TEST(AgentTrace, HasTheShapeThatIsAsked) {
     for (size_t t = 1; t < 20; ++t) {
       think += static_cast<double>(session.turns[t].think_ns) * 1e-9;
       results.push_back(blanks(session.turns[t].text) + 1);
-      outputs += session.turns[t].output_len < 150;
+      outputs += session.turns[t].output_len < 128;
     }
   }
   const double n = static_cast<double>(results.size());

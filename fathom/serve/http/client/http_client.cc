@@ -77,6 +77,7 @@ class LoopClient final : public HttpClient {
     // Handlers that still wait hold calls, which point here.
     idle_.clear();
     calls_.clear();
+    timers_.clear();
   }
 
   Status set_up_tls() {
@@ -109,12 +110,18 @@ class LoopClient final : public HttpClient {
     });
   }
 
-  void after(int64_t delay_ns, std::function<void()> then) override {
-    auto timer = std::make_shared<steady_timer>(io_, std::chrono::nanoseconds(delay_ns));
-    timer->async_wait([timer, then = std::move(then)](const Error& error) {
-      if (!error) then();
+  TimerId after(int64_t delay_ns, std::function<void()> then) override {
+    const TimerId id = ++last_id_;
+    auto timer = std::make_unique<steady_timer>(io_, std::chrono::nanoseconds(delay_ns));
+    timer->async_wait([this, id, then = std::move(then)](const Error& error) {
+      if (error || timers_.erase(id) == 0) return;  // one that was dropped is gone already
+      then();
     });
+    timers_.emplace(id, std::move(timer));
+    return id;
   }
+
+  void drop(TimerId id) override { timers_.erase(id); }
 
   void run() override {
     io_.restart();
@@ -130,6 +137,7 @@ class LoopClient final : public HttpClient {
   std::vector<Tcp::endpoint> endpoints_;  // of the host, once it was found
   std::vector<std::shared_ptr<Connection>> idle_;
   std::map<CallId, std::shared_ptr<Call>> calls_;
+  std::map<TimerId, std::unique_ptr<steady_timer>> timers_;
   CallId last_id_ = 0;
 };
 

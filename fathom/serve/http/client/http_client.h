@@ -79,6 +79,7 @@ struct ClientReply {
 };
 
 using CallId = uint64_t;
+using TimerId = uint64_t;
 
 /// Not thread-safe: all calls come from the thread of the loop.
 class HttpClient {
@@ -95,8 +96,9 @@ class HttpClient {
   /// Closes the connection of a call, which ends with kCancelled. One that ended is no error.
   virtual void cancel(CallId id) = 0;
 
-  /// Calls a function on the loop, after that time.
-  virtual void after(int64_t delay_ns, std::function<void()> then) = 0;
+  /// Calls a function on the loop, after that time, unless it is dropped before.
+  virtual TimerId after(int64_t delay_ns, std::function<void()> then) = 0;
+  virtual void drop(TimerId id) = 0;
 
   /// Runs the loop until no call and no timer is left.
   virtual void run() = 0;

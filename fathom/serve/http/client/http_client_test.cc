@@ -313,6 +313,22 @@ TEST(HttpClient, ListenersMayStartCalls) {
   EXPECT_EQ(order, (std::vector<std::string>{"3", "2", "1"}));
 }
 
+TEST(HttpClient, TimersThatAreDroppedDoNotHoldTheLoop) {
+  const auto client = client_of({.base_url = "http://127.0.0.1:1"});
+  int calls = 0;
+  const int64_t begin = monotonic_ns();
+
+  const TimerId far = client->after(60'000'000'000, [&] { calls += 100; });
+  client->after(1'000'000, [&] {
+    ++calls;
+    client->drop(far);
+  });
+  client->run();
+
+  EXPECT_EQ(calls, 1);
+  EXPECT_LT(monotonic_ns() - begin, 10'000'000'000);
+}
+
 TEST(HttpClient, ClientsThatAreDroppedLeaveTheirCalls) {
   ScriptedServer server([&](const ScriptedExchange&) { return Then::kKeep; });
   Seen seen;
