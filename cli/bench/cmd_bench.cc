@@ -1,5 +1,5 @@
 // bench kernel: cases of kernels, checked and timed. bench model: prefill and decode of a whole
-// model. bench compare: two runs of bench kernel.
+// model. bench serve: requests to a server. bench compare: two runs of bench kernel.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "cli/bench/bench_model.h"
+#include "cli/bench/bench_progress.h"
+#include "cli/bench/bench_serve.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
@@ -77,38 +79,6 @@ bool print_coverage(const BenchReport& report) {
   std::fprintf(stderr, "%s\n", reference_coverage_line(homes).c_str());
   return std::all_of(homes.begin(), homes.end(), [](const ReferenceHome& h) { return h.covered; });
 }
-
-/// Says on stderr where a run is: on a terminal in one line that is redrawn, elsewhere in a line
-/// every ten seconds.
-class BenchProgress {
- public:
-  explicit BenchProgress(bool quiet) : quiet_(quiet), terminal_(stderr_is_terminal()) {}
-
-  void begin(int64_t index, int64_t count, const std::string& name) {
-    if (quiet_) return;
-    if (terminal_) {
-      std::fprintf(stderr, "\r[%lld/%lld] %s\033[K", static_cast<long long>(index + 1),
-                   static_cast<long long>(count), name.c_str());
-      return;
-    }
-    const int64_t now = monotonic_ns();
-    if (now - last_ns_ < 10'000'000'000) return;
-    last_ns_ = now;
-    std::fprintf(stderr, "fathom: case %lld of %lld after %lld s: %s\n",
-                 static_cast<long long>(index + 1), static_cast<long long>(count),
-                 static_cast<long long>((now - begin_ns_) / 1'000'000'000), name.c_str());
-  }
-
-  void end() const {
-    if (!quiet_ && terminal_) std::fprintf(stderr, "\r\033[K");
-  }
-
- private:
-  bool quiet_;
-  bool terminal_;
-  int64_t begin_ns_ = monotonic_ns();
-  int64_t last_ns_ = begin_ns_;
-};
 
 Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlags& globals) {
   BenchKernelOptions options = flags.options;
@@ -210,7 +180,7 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   }
   if (!flags.out_file.empty()) FATHOM_TRY(check_writable(flags.out_file));
   FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
-  BenchProgress progress(globals.quiet);
+  BenchProgress progress("case", globals.quiet);
   options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
     progress.begin(index, count, name);
   };
@@ -317,14 +287,17 @@ Command add_bench(CLI::App& app, GlobalFlags& globals) {
   auto kernel_flags = std::make_shared<KernelFlags>();
   auto compare_flags = std::make_shared<CompareFlags>();
   auto model_flags = std::make_shared<BenchModelFlags>();
-  CLI::App* sub = app.add_subcommand("bench", "Measure kernels or a whole model");
+  auto serve_flags = std::make_shared<BenchServeFlags>();
+  CLI::App* sub = app.add_subcommand("bench", "Measure kernels, a whole model or a server");
   sub->require_subcommand(1);
   add_kernel(*sub, kernel_flags);
   add_bench_model(*sub, *model_flags, globals);
+  add_bench_serve(*sub, *serve_flags);
   add_compare(*sub, *compare_flags);
   return {sub, [=](const GlobalFlags& given) {
             if (sub->got_subcommand("compare")) return bench_compare(*compare_flags);
             if (sub->got_subcommand("kernel")) return bench_kernel(*kernel_flags, given);
+            if (sub->got_subcommand("serve")) return bench_serve(*serve_flags, given);
             model_flags->engine = given.engine;
             return bench_model(*model_flags, given);
           }};

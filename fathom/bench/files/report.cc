@@ -184,7 +184,9 @@ std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   return out;
 }
 
-Status check_bench_directory(const std::string& directory, Overwrite overwrite) {
+Status check_output_directory(const std::string& directory,
+                              Overwrite overwrite,
+                              std::initializer_list<std::string_view> files) {
   const PathKind kind = path_kind(directory);
   if (kind == PathKind::kMissing) return check_make_directories(directory);
   if (kind != PathKind::kDirectory) {
@@ -195,10 +197,15 @@ Status check_bench_directory(const std::string& directory, Overwrite overwrite) 
     return invalid_argument(str_cat("--out-dir ", directory, " holds ", names.size(),
                                     " files already; --force overwrites those of a benchmark"));
   }
-  for (const char* name : {"all_kernels.csv", "all_kernels.json", "peaks.json", "roofline.md",
-                           "roofline.svg", "benchmark_summary.md"})
+  for (const std::string_view name : files)
     FATHOM_TRY(check_writable(join_path(directory, name)));
   return {};
+}
+
+Status check_bench_directory(const std::string& directory, Overwrite overwrite) {
+  return check_output_directory(directory, overwrite,
+                                {"all_kernels.csv", "all_kernels.json", "peaks.json", "roofline.md",
+                                 "roofline.svg", "benchmark_summary.md"});
 }
 
 Status write_bench_directory(const BenchReport& report, const std::string& directory) {

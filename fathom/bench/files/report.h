@@ -1,6 +1,7 @@
 // A benchmark report as text: tables for people, CSV and JSON for programs, a directory with all.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "fathom/bench/harness.h"
@@ -30,7 +31,13 @@ std::string three_digits(double value);
 enum class Overwrite { kNo, kYes };
 
 /// Errors: InvalidArgument if something is at `directory` already and must not be overwritten; Io
-/// if its files cannot be written. To be asked before a run of minutes; leaves nothing behind.
+/// if these files in it cannot be written. To be asked before a run of minutes; leaves nothing
+/// behind.
+Status check_output_directory(const std::string& directory,
+                              Overwrite overwrite,
+                              std::initializer_list<std::string_view> files);
+
+/// The same for the files of write_bench_directory.
 Status check_bench_directory(const std::string& directory, Overwrite overwrite);
 
 /// Writes all_kernels.csv, one CSV a kernel, all_kernels.json, peaks.json and benchmark_summary.md
