@@ -300,8 +300,8 @@ Status Running::start(EngineOptions options) {
       std::make_unique<Server>(serve::ServerSettings{.access = access_,
                                                      .metrics = flags_.metrics,
                                                      .metrics_without_key = flags_.metrics_no_auth,
-                                                     .admin = flags_.admin,
                             .shared_prefix_cache = flags_.shared_prefix_cache,
+                            .admin = flags_.admin,
                                                      .stall_timeout_s = flags_.stall_timeout_s},
                                std::move(parts));
   FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
@@ -352,7 +352,6 @@ Status Running::make_ready() {
         *engine.tokenizer(), model.chat_format->answer_grammar(model.chat_options));
     model.replay = replay_.get();
   }
-  start_metrics(model);
   server_->set_ready(std::move(model), info);
   start_watchdog();
   return {};

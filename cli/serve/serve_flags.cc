@@ -102,8 +102,8 @@ void add_answers(CLI::App& app, ServeFlags& f) {
       ->capture_default_str()
       ->group(group);
   app.add_flag("--strict-api", f.strict_api, "Refuse fields that are not known")->group(group);
-  app.add_flag("--enable-auto-tool-choice", "Always on; accepted")->group(group);
-  app.add_flag("--trust-remote-code", "Accepted; nothing of a checkpoint is ever run")
+  app.add_flag("--enable-auto-tool-choice", f.accepted, "Always on; accepted")->group(group);
+  app.add_flag("--trust-remote-code", f.accepted, "Accepted; nothing of a checkpoint is ever run")
       ->group(group);
 }
 

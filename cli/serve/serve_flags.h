@@ -38,6 +38,7 @@ struct ServeFlags {
   std::string tool_schema = "normal";
   bool recipe_defaults = true;
   bool strict_api = false;
+  bool accepted = false;  ///< flags of other servers that change nothing here
 
   // Limits of connections.
   double idle_timeout_s = 120;

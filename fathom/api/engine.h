@@ -140,6 +140,8 @@ class Engine {
   /// The step loop itself.
   EngineCore& core() { return *core_; }
 
+  const EngineCore& core() const { return *core_; }
+
  private:
   Engine() = default;
 
