@@ -16,7 +16,8 @@ struct Outcome {
   std::string rest;
 };
 
-Outcome read(std::string_view bytes, size_t piece_bytes = std::string::npos,
+Outcome read(std::string_view bytes,
+             size_t piece_bytes = std::string::npos,
              FramingLimits limits = {}) {
   RequestReader reader(limits);
   Outcome out;
@@ -50,8 +51,8 @@ std::string chunked(std::string_view body) {
 }
 
 TEST(Framing, ReadsARequestAndLeavesTheNext) {
-  const Outcome r = read(
-      "POST /v1/x?y HTTP/1.1\r\nHost: a:1\r\nX-A:  b \t\r\nContent-Length: 3\r\n\r\nabcGET /");
+  const Outcome r =
+      read("POST /v1/x?y HTTP/1.1\r\nHost: a:1\r\nX-A:  b \t\r\nContent-Length: 3\r\n\r\nabcGET /");
 
   EXPECT_TRUE(r.done);
   EXPECT_EQ(r.head.method, "POST");
@@ -177,7 +178,10 @@ TEST(Framing, RefusesTransferEncodings) {
   EXPECT_EQ(coding("gzip, chunked").status, 400);
   EXPECT_EQ(coding("chunked, chunked").status, 400);
   EXPECT_EQ(coding("chunked;q=1").status, 400);
-  EXPECT_EQ(coding("\x0b" "chunked").status, 400);
+  EXPECT_EQ(coding("\x0b"
+                   "chunked")
+                .status,
+            400);
   EXPECT_EQ(coding("xchunked").status, 400);
   EXPECT_EQ(coding("chunked\r\nTransfer-Encoding: chunked").status, 400);
   EXPECT_EQ(read("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").status, 400);

@@ -40,10 +40,12 @@ std::string zstd(const std::string& text, int window_log = 0) {
   return out;
 }
 
-std::string request(const std::string& headers, const std::string& body,
+std::string request(const std::string& headers,
+                    const std::string& body,
                     const std::string& path = "/v1/x") {
-  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body;
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         headers + "\r\n" + body;
 }
 
 std::string json(const std::string& body, const std::string& coding = {}) {
@@ -56,8 +58,8 @@ class Incoming : public testing::Test {
  protected:
   // The status of the refusal; 0: ready; -1: more is needed.
   int read(std::string_view bytes, size_t piece_bytes = std::string::npos) {
-    incoming_ = std::make_unique<IncomingRequest>(settings_, RequestOrigin{.loopback_bind = true},
-                                                  budget_);
+    incoming_ =
+        std::make_unique<IncomingRequest>(settings_, RequestOrigin{.loopback_bind = true}, budget_);
     while (!bytes.empty() && !incoming_->done()) {
       std::string_view piece = bytes.substr(0, piece_bytes);
       bytes.remove_prefix(piece.size());
@@ -181,9 +183,9 @@ TEST_F(Incoming, KnowsItsHosts) {
        {"localhost", "LOCALHOST:80", "localhost.", "127.0.0.1", "127.9.9.9:8000", "[::1]",
         "[::1]:8000", "box.lan", "Box.Lan:8000"})
     EXPECT_EQ(host(good), 0) << good;
-  for (const std::string bad : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
-                                "box.lan.evil", "", "128.0.0.1", "[::2]", "[::1", "localhost:x",
-                                "127.1", "localhost:80:80"}) {
+  for (const std::string bad :
+       {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "box.lan.evil", "",
+        "128.0.0.1", "[::2]", "[::1", "localhost:x", "127.1", "localhost:80:80"}) {
     EXPECT_EQ(host(bad), 403) << bad;
     EXPECT_EQ(code(), "host_not_allowed");
   }
@@ -225,11 +227,12 @@ TEST_F(Incoming, AnswersPreflightsOfKnownOrigins) {
   EXPECT_EQ(ask("https://a.example"), "Allow=GET, POST, OPTIONS;") << "off by default";
 
   settings_.cors_origins = {"https://a.example"};
-  EXPECT_THAT(ask("https://a.example"),
-              testing::AllOf(HasSubstr("Access-Control-Allow-Origin=https://a.example;"),
-                             HasSubstr("Access-Control-Allow-Methods=GET, POST, OPTIONS;"),
-                             HasSubstr("Access-Control-Allow-Headers=authorization,x-stainless-os;"),
-                             HasSubstr("Vary=Origin;")));
+  EXPECT_THAT(
+      ask("https://a.example"),
+      testing::AllOf(HasSubstr("Access-Control-Allow-Origin=https://a.example;"),
+                     HasSubstr("Access-Control-Allow-Methods=GET, POST, OPTIONS;"),
+                     HasSubstr("Access-Control-Allow-Headers=authorization,x-stainless-os;"),
+                     HasSubstr("Vary=Origin;")));
   for (const std::string other : {"https://b.example", "http://a.example", "https://a.example:1",
                                   "https://a.example.evil", "null"})
     EXPECT_EQ(ask(other), "Vary=Origin;Allow=GET, POST, OPTIONS;") << other;
