@@ -29,9 +29,9 @@ struct TokenNews {
 /// What one event adds to a choice.
 struct ChoiceDelta {
   int choice = 0;
-  AnswerDelta parts;              ///< of an answer that is parsed; else its content is the text
-  std::vector<TokenNews> tokens;  ///< of this delta; empty unless logprobs were asked for
-  int64_t completion_tokens = 0;  ///< of all choices so far
+  AnswerDelta parts{};              ///< of an answer that is parsed; else its content is the text
+  std::vector<TokenNews> tokens{};  ///< of this delta; empty unless logprobs were asked for
+  int64_t completion_tokens = 0;    ///< of all choices so far
   /// In the first delta of a choice, if asked for: of each token of its prompt but the first. Where
   /// a request has several prompts, begin() has none.
   const std::vector<PromptLogprobs>* prompt_logprobs = nullptr;
@@ -42,10 +42,10 @@ struct ChoiceEnd {
   int choice = 0;
   FinishReason finish = FinishReason::kStop;  ///< kStop or kLength
   bool called_tools = false;                  ///< finish_reason is "tool_calls" then
-  std::string stop_text;                      ///< the stop string that was found; may be empty
+  std::string stop_text{};                    ///< the stop string that was found; may be empty
   bool context_full = false;                  ///< kLength because the context ended
   /// Of an answer with calls: the ids as they were sampled (replay/call_tokens.h); else empty.
-  std::vector<int32_t> call_tokens;
+  std::vector<int32_t> call_tokens{};
 };
 
 struct AnswerUsage {

@@ -11,9 +11,9 @@ namespace fathom::serve {
 
 /// What a request asks for; what it does not say is absent and follows the server.
 struct ThinkingAsk {
-  std::optional<Thinking> thinking;
-  std::optional<ReasoningEffort> effort;
-  std::optional<PastReasoning> past;
+  std::optional<Thinking> thinking{};
+  std::optional<ReasoningEffort> effort{};
+  std::optional<PastReasoning> past{};
 };
 
 /// Reads `thinking` {"type": "enabled"|"disabled"|"adaptive"}, `reasoning_effort` and
