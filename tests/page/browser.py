@@ -102,7 +102,7 @@ class Browser:
     def wait(self, expression, seconds=15):
         end = time.time() + seconds
         while time.time() < end:
-            if self.eval(expression):
+            if self.eval(f"!!({expression})"):
                 return
             time.sleep(0.03)
         raise AssertionError(f"still false after {seconds} s: {expression}\npage: {self.eval('document.body.innerText')[:3000]}")

@@ -14,6 +14,7 @@ import argparse
 import base64
 import hashlib
 import json
+import math
 import re
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -124,7 +125,7 @@ def metrics_text(state):
     add("num_requests_waiting", "gauge", [("", {}, 1)])
     add("kv_cache_usage_perc", "gauge", [("", {}, 0.37)])
     add("prompt_tokens_total", "counter", [("", {}, state.prompts + int(age * 410))])
-    add("generation_tokens_total", "counter", [("", {}, state.generated + int(age * 96 + 40 * (age % 7)))])
+    add("generation_tokens_total", "counter", [("", {}, state.generated + int(96 * age + 60 * math.sin(age)))])
     add("prefix_cache_queries_total", "counter", [("", {}, 20000 + state.prompts)])
     add("prefix_cache_hits_total", "counter", [("", {}, 14200)])
     add("num_preemptions_total", "counter", [("", {}, 2)])
