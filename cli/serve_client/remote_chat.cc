@@ -8,7 +8,7 @@
 #include "cli/serve_client/server_facts.h"
 #include "fathom/os/clock.h"
 #include "fathom/serve/client/request_body.h"
-#include "fathom/serve/load/request_record.h"
+#include "fathom/serve/load/load_record.h"
 #include "fathom/serve/sse.h"
 
 namespace fathom::cli {
@@ -197,7 +197,7 @@ class RemoteChat {
   void note_stats(const serve::TokenTimes& times,
                   const serve::ReceivedAnswer& answer,
                   bool stopped) {
-    serve::RequestRecord record;
+    serve::LoadRecord record;
     fill_record(times, answer, 0, record);
     const double decode_s = static_cast<double>(record.latency_ns - record.ttft_ns) * 1e-9;
     stats_ = str_cat(record.prompt_tokens, " prompt tokens");
