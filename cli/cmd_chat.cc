@@ -2,15 +2,20 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
-#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
+#include "cli/config/server_flags.h"
 #include "cli/engine/text_engine.h"
+#include "cli/io/chat_commands.h"
 #include "cli/io/chat_input.h"
-#include "cli/io/line_reader.h"
 #include "cli/io/terminal.h"
+#include "cli/not_empty.h"
+#include "fathom/os/file.h"
 #include "fathom/tokenizer/answer/answer_decoder.h"
+#ifdef FATHOM_WITH_SERVER
+#include "cli/serve_client/remote_chat.h"
+#endif
 
 namespace fathom::cli {
 namespace {
@@ -19,15 +24,9 @@ struct Flags {
   SamplingFlags sampling;
   std::string system;
   ChatFlags prompt;
+  std::string url;
+  ServerFlags server;
 };
-
-constexpr const char* kHelp =
-    "  /clear   forget the conversation\n"
-    "  /system TEXT   set the system message and start again\n"
-    "  /stats   figures of the last answer\n"
-    "  /help    this list\n"
-    "  /exit    leave (or Ctrl-D)\n"
-    "  Ctrl-C stops the answer.\n";
 
 class ChatSession {
  public:
@@ -40,24 +39,14 @@ class ChatSession {
         engine_(engine),
         format_(format),
         params_(std::move(params)),
-        options_(options) {
-    start_again(flags.system);
-  }
+        options_(options) {}
 
   Status loop() {
-    LineReader reader(isatty(STDIN_FILENO) == 1 ? "> " : "");
-    for (;;) {
-      FATHOM_ASSIGN(const std::optional<std::string> line, reader.next());
-      (void)take_interrupt();  // what was pressed while a line was typed
-      if (!line) break;
-      if (line->empty()) continue;
-      if (line->front() == '/') {
-        if (!command(*line)) break;
-        continue;
-      }
-      FATHOM_TRY(say(*line));
-    }
-    return {};
+    return run_chat_lines(
+        flags_.system,
+        {.start_again = [this](const std::string& system) { start_again(system); },
+         .stats = [this] { return last_.tokens.empty() ? std::string{} : summary_of(last_); },
+         .say = [this](const std::string& text) { return say(text); }});
   }
 
  private:
@@ -68,22 +57,6 @@ class ChatSession {
     message.role = ChatRole::kSystem;
     message.content = system;
     conversation_.messages.push_back(std::move(message));
-  }
-
-  // False to leave.
-  bool command(const std::string& line) {
-    constexpr std::string_view kSystem = "/system ";
-    if (line == "/exit" || line == "/quit") return false;
-    if (line == "/clear") {
-      start_again(flags_.system);
-    } else if (line.starts_with(kSystem)) {
-      start_again(line.substr(kSystem.size()));
-    } else if (line == "/stats") {
-      std::printf("%s\n", last_.tokens.empty() ? "no answer yet" : summary_of(last_).c_str());
-    } else {
-      std::printf("%s", kHelp);
-    }
-    return true;
   }
 
   Status say(const std::string& text) {
@@ -104,8 +77,7 @@ class ChatSession {
       // The conversation goes on without the message that could not be answered.
       conversation_.messages.pop_back();
       if (answer.status().code() != StatusCode::kInvalidArgument) return std::move(answer).status();
-      std::fprintf(stderr, "fathom: %s\nfathom: /clear starts again\n",
-                   answer.status().message().c_str());
+      print_chat_problem(answer.status().message());
       return {};
     }
     last_ = std::move(answer).value();
@@ -164,18 +136,70 @@ Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
   return kExitOk;
 }
 
+// A server has its model and its engine already.
+Status check_remote_flags(const Flags& flags, const GlobalFlags& globals) {
+  const EngineOptions defaults;
+  if (path_kind(globals.engine.model) != PathKind::kMissing && !globals.engine.model.empty()) {
+    return invalid_argument(str_cat("MODEL is '", globals.engine.model, "', and --url ", flags.url,
+                                    " talks to a model that a server has loaded; --model NAME "
+                                    "takes one of the names it serves"));
+  }
+  for (const OptionInfo& row : option_table()) {
+    const bool machine = row.group == OptionGroup::kMachine || row.flag == "model";
+    if (machine || row.get(globals.engine) == row.get(defaults)) continue;
+    return invalid_argument(str_cat("--", row.flag, " is ", row.get(globals.engine),
+                                    ", which changes nothing with --url: the server decides"));
+  }
+  if (!flags.prompt.chat_format.empty()) {
+    return invalid_argument(str_cat("--chat-format is '", flags.prompt.chat_format,
+                                    "', which changes nothing with --url: the server decides"));
+  }
+  return {};
+}
+
+Status check_local_flags(const Flags& flags) {
+  const ServerFlags defaults;
+  const bool given = !flags.server.api_key_file.empty() || flags.server.insecure ||
+                     flags.server.timeout_s != defaults.timeout_s;
+  if (!given) return {};
+  return invalid_argument("--api-key-file, --insecure and --timeout are for --url");
+}
+
+Result<int> chat_by_flags(const Flags& flags, const GlobalFlags& globals) {
+  if (flags.url.empty()) {
+    FATHOM_TRY(check_local_flags(flags));
+    return chat(flags, globals);
+  }
+  FATHOM_TRY(check_remote_flags(flags, globals));
+#ifdef FATHOM_WITH_SERVER
+  return chat_with_server({.url = flags.url,
+                           .model = globals.engine.model,
+                           .system = flags.system,
+                           .server = flags.server,
+                           .sampling = flags.sampling,
+                           .prompt = flags.prompt},
+                          globals);
+#else
+  return no_http("chat --url");
+#endif
+}
+
 }  // namespace
 
 Command add_chat(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
   sub->add_option("--system", flags->system, "System message");
+  sub->add_option("--url", flags->url,
+                  "Talk to the server at http://HOST:PORT; --model NAME picks one of its models")
+      ->check(not_empty("an address"));
+  add_server_flags(*sub, flags->server);
   add_chat_flags(*sub, flags->prompt);
   add_sampling_flags(*sub, flags->sampling);
   add_engine_flags(*sub, globals.engine, kConverse,
                    {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
                     OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
-  return {sub, [flags](const GlobalFlags& given) { return chat(*flags, given); }};
+  return {sub, [flags](const GlobalFlags& given) { return chat_by_flags(*flags, given); }};
 }
 
 }  // namespace fathom::cli

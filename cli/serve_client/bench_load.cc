@@ -51,7 +51,7 @@ Status warm_up(serve::HttpClient& client, const LoadSource& source, int64_t coun
   for (int64_t i = 0; i < count; ++i) {
     const LoadOutcome outcome = LoadRun(client, plan, {}, {}).run();
     if (outcome.interrupted) return cancelled("interrupted while warming up");
-    const serve::RequestRecord& record = outcome.records.front();
+    const serve::LoadRecord& record = outcome.records.front();
     if (record.ok) continue;
     return unavailable(str_cat("the request that warms up failed: ", text_route_path(plan.route),
                                " at ", client.url().str(), ": ", record.error_code, ": ",
@@ -195,7 +195,7 @@ Result<int> run_bench_load(const BenchServeFlags& flags, const GlobalFlags& glob
   FATHOM_TRY(write_outputs(flags, report));
   if (outcome.interrupted) return kExitInterrupted;
   if (report.metrics.completed > 0) return kExitOk;
-  for (const serve::RequestRecord& record : report.records) {
+  for (const serve::LoadRecord& record : report.records) {
     log_error("no request was answered: ", record.error_code, ": ", record.error);
     break;
   }

@@ -139,7 +139,7 @@ void LoadRun::pump() {
 }
 
 void LoadRun::launch(const Due& due) {
-  serve::RequestRecord record;
+  serve::LoadRecord record;
   std::string body;
   int64_t planned = 0;
   if (agent()) {
@@ -205,7 +205,7 @@ void LoadRun::take_events(Flight& flight, std::string_view bytes) {
 
 // Whether the request counts, and if not, why.
 void LoadRun::judge(Flight& flight, CallFault fault, const Status& status) {
-  serve::RequestRecord& record = outcome_.records[flight.place];
+  serve::LoadRecord& record = outcome_.records[flight.place];
   const auto fail = [&](std::string code, std::string message) {
     record.error_code = std::move(code);
     record.error = std::move(message);
@@ -238,7 +238,7 @@ void LoadRun::end(Flight& flight, CallFault fault, const Status& status) {
   flights_.erase(self);
   judge(flight, fault, status);
   last_end_ns_ = monotonic_ns();
-  const serve::RequestRecord& record = outcome_.records[flight.place];
+  const serve::LoadRecord& record = outcome_.records[flight.place];
   failed_ += record.ok ? 0 : 1;
   if (agent() && record.ok && !stopping_) go_on(flight.index, flight.reader.answer());
   pump();

@@ -13,7 +13,7 @@
 #include "fathom/serve/client/request_body.h"
 #include "fathom/serve/http/client/http_client.h"
 #include "fathom/serve/load/agent_trace.h"
-#include "fathom/serve/load/request_record.h"
+#include "fathom/serve/load/load_record.h"
 
 namespace fathom::cli {
 
@@ -43,9 +43,9 @@ struct LoadLimits {
 };
 
 struct LoadOutcome {
-  std::vector<serve::RequestRecord> records;  ///< in the order of sending
-  double duration_s = 0;                      ///< to the end of the last answer
-  int64_t left_out = 0;                       ///< never sent, or cut by Ctrl-C
+  std::vector<serve::LoadRecord> records;  ///< in the order of sending
+  double duration_s = 0;                   ///< to the end of the last answer
+  int64_t left_out = 0;                    ///< never sent, or cut by Ctrl-C
   bool interrupted = false;
 };
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -104,6 +105,8 @@ class ScriptedServer {
     while (!stopped_) {
       const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
       if (socket < 0) return;
+      const int now = 1;  // pieces go out as they are written
+      ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &now, sizeof now);
       const int number = num_connections_++;
       const std::lock_guard lock(mutex_);
       sockets_.push_back(socket);

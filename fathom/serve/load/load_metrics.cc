@@ -23,12 +23,12 @@ double percentile(const std::vector<double>& sorted, double percent) {
   return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
 }
 
-double tpot_ms(const RequestRecord& r) {
+double tpot_ms(const LoadRecord& r) {
   if (r.output_tokens < 2) return 0;
   return ms(r.latency_ns - r.ttft_ns) / static_cast<double>(r.output_tokens - 1);
 }
 
-bool is_good(const RequestRecord& r, const GoodputTargets& targets) {
+bool is_good(const LoadRecord& r, const GoodputTargets& targets) {
   const auto within = [](double value, const std::optional<double>& limit) {
     return !limit || value <= *limit;
   };
@@ -52,10 +52,10 @@ void add_counted(const CountedTokens& counted, CountedSums& sums) {
 }
 
 // The fullest second, and the most requests at once.
-void measure_peaks(std::span<const RequestRecord> records, LoadMetrics& out) {
+void measure_peaks(std::span<const LoadRecord> records, LoadMetrics& out) {
   std::vector<int64_t> token_ns;
   std::vector<std::pair<int64_t, int>> changes;
-  for (const RequestRecord& r : records) {
+  for (const LoadRecord& r : records) {
     if (!r.ok) continue;
     int64_t at = r.start_ns + r.ttft_ns;
     token_ns.push_back(at);
@@ -80,7 +80,7 @@ void measure_peaks(std::span<const RequestRecord> records, LoadMetrics& out) {
         std::max(out.max_output_tokens_per_s, static_cast<double>(tokens));
 }
 
-void measure_turns(std::span<const RequestRecord> records,
+void measure_turns(std::span<const LoadRecord> records,
                    int64_t turns_per_session,
                    LoadMetrics& out) {
   struct Session {
@@ -94,7 +94,7 @@ void measure_turns(std::span<const RequestRecord> records,
     std::vector<double> ttfts;
     CountedSums sums;
     int64_t prompt = 0, output = 0;
-    for (const RequestRecord& r : records) {
+    for (const LoadRecord& r : records) {
       if (!r.ok || r.turn != turn) continue;
       ttfts.push_back(ms(r.ttft_ns));
       add_counted(r.counted, sums);
@@ -171,7 +171,7 @@ Result<GoodputTargets> parse_goodput(const std::vector<std::string>& words) {
   return targets;
 }
 
-LoadMetrics measure_load(std::span<const RequestRecord> records,
+LoadMetrics measure_load(std::span<const LoadRecord> records,
                          double duration_s,
                          const GoodputTargets& targets,
                          int64_t turns_per_session) {
@@ -179,7 +179,7 @@ LoadMetrics measure_load(std::span<const RequestRecord> records,
   out.duration_s = duration_s;
   std::vector<double> ttfts, tpots, itls, e2els, queues;
   int64_t good = 0;
-  for (const RequestRecord& r : records) {
+  for (const LoadRecord& r : records) {
     if (!r.ok) {
       ++out.failed;
       ++out.errors[r.error_code];

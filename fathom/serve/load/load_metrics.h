@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/serve/load/request_record.h"
+#include "fathom/serve/load/load_record.h"
 
 namespace fathom::serve {
 
@@ -76,7 +76,7 @@ struct LoadMetrics {
 };
 
 /// `turns_per_session` of the agent scenario; 0 elsewhere.
-LoadMetrics measure_load(std::span<const RequestRecord> records,
+LoadMetrics measure_load(std::span<const LoadRecord> records,
                          double duration_s,
                          const GoodputTargets& targets,
                          int64_t turns_per_session = 0);

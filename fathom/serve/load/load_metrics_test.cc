@@ -42,7 +42,7 @@ TEST(FillRecord, TakesTheCountsOfTheServerBeforeItsOwn) {
   t.note(Kind::kTokens, 2 * kMs);
   t.note(Kind::kTokens, 3 * kMs);
   ReceivedAnswer answer;
-  RequestRecord own, counted;
+  LoadRecord own, counted;
 
   fill_record(t, answer, 77, own);
   answer.counted.prompt = 80;
@@ -69,8 +69,8 @@ TEST(Spread, InterpolatesBetweenNeighbours) {
   EXPECT_DOUBLE_EQ(spread_of({}).mean, 0);
 }
 
-RequestRecord request(int64_t start_ms, int64_t ttft_ms, std::vector<int64_t> itl_ms) {
-  RequestRecord r;
+LoadRecord request(int64_t start_ms, int64_t ttft_ms, std::vector<int64_t> itl_ms) {
+  LoadRecord r;
   r.ok = true;
   r.start_ns = start_ms * kMs;
   r.ttft_ns = ttft_ms * kMs;
@@ -85,10 +85,10 @@ RequestRecord request(int64_t start_ms, int64_t ttft_ms, std::vector<int64_t> it
 }
 
 TEST(LoadMetrics, OfAHandMadeTimeline) {
-  RequestRecord failed;
+  LoadRecord failed;
   failed.error_code = "429 queue_full";
   failed.start_ns = 1 * kMs;
-  std::vector<RequestRecord> records = {
+  std::vector<LoadRecord> records = {
       request(0, 100, {10, 20}),  // ends at 130
       request(50, 200, {30}),     // ends at 280
       request(280, 300, {}),      // begins where the second ends; one token
@@ -119,8 +119,8 @@ TEST(LoadMetrics, OfAHandMadeTimeline) {
 }
 
 TEST(LoadMetrics, GoodRequestsMeetAllTargets) {
-  const std::vector<RequestRecord> records = {request(0, 100, {10, 20}), request(0, 200, {10}),
-                                              request(0, 50, {40}), request(0, 90, {})};
+  const std::vector<LoadRecord> records = {request(0, 100, {10, 20}), request(0, 200, {10}),
+                                           request(0, 50, {40}), request(0, 90, {})};
 
   const auto goodput = [&](const GoodputTargets& targets) {
     return measure_load(records, 1.0, targets).request_goodput;
@@ -142,10 +142,10 @@ TEST(LoadMetrics, OfNothingAreZero) {
 }
 
 TEST(LoadMetrics, TurnsHaveTheirOwnTimesAndShares) {
-  std::vector<RequestRecord> records;
+  std::vector<LoadRecord> records;
   for (int64_t session = 0; session < 2; ++session) {
     for (int64_t turn = 0; turn < 2; ++turn) {
-      RequestRecord r = request(1000 * turn, 100 - 50 * turn + 10 * session, {10});
+      LoadRecord r = request(1000 * turn, 100 - 50 * turn + 10 * session, {10});
       r.session = session;
       r.turn = turn;
       r.counted.prompt = 100;

@@ -47,35 +47,34 @@ void write_spread(JsonWriter& out, const NamedSpread& s) {
 template <class Write>
 void write_list(JsonWriter& out,
                 std::string_view key,
-                const std::vector<RequestRecord>& records,
+                const std::vector<LoadRecord>& records,
                 const Write& write) {
   out.key(key).begin_array();
-  for (const RequestRecord& r : records)
+  for (const LoadRecord& r : records)
     write(r);
   out.end_array();
 }
 
-void write_requests(JsonWriter& out, const std::vector<RequestRecord>& records) {
+void write_requests(JsonWriter& out, const std::vector<LoadRecord>& records) {
   write_list(out, "input_lens", records,
-             [&](const RequestRecord& r) { out.integer(r.prompt_tokens); });
+             [&](const LoadRecord& r) { out.integer(r.prompt_tokens); });
   write_list(out, "output_lens", records,
-             [&](const RequestRecord& r) { out.integer(r.output_tokens); });
-  write_list(out, "ttfts", records,
-             [&](const RequestRecord& r) { out.number(seconds(r.ttft_ns)); });
-  write_list(out, "itls", records, [&](const RequestRecord& r) {
+             [&](const LoadRecord& r) { out.integer(r.output_tokens); });
+  write_list(out, "ttfts", records, [&](const LoadRecord& r) { out.number(seconds(r.ttft_ns)); });
+  write_list(out, "itls", records, [&](const LoadRecord& r) {
     out.begin_array();
     for (const int64_t gap : r.itl_ns)
       out.number(seconds(gap));
     out.end_array();
   });
   write_list(out, "latencies", records,
-             [&](const RequestRecord& r) { out.number(seconds(r.latency_ns)); });
+             [&](const LoadRecord& r) { out.number(seconds(r.latency_ns)); });
   write_list(out, "start_times", records,
-             [&](const RequestRecord& r) { out.number(seconds(r.start_ns)); });
+             [&](const LoadRecord& r) { out.number(seconds(r.start_ns)); });
   write_list(out, "queue_times", records,
-             [&](const RequestRecord& r) { out.number(seconds(r.queued_ns)); });
-  write_list(out, "generated_texts", records, [&](const RequestRecord& r) { out.string(r.text); });
-  write_list(out, "errors", records, [&](const RequestRecord& r) { out.string(r.error); });
+             [&](const LoadRecord& r) { out.number(seconds(r.queued_ns)); });
+  write_list(out, "generated_texts", records, [&](const LoadRecord& r) { out.string(r.text); });
+  write_list(out, "errors", records, [&](const LoadRecord& r) { out.string(r.error); });
 }
 
 // Names as vllm writes them; drafts that the server names in its usage alone give fewer of them.
@@ -293,7 +292,7 @@ std::string load_report_csv(const LoadReport& report) {
   const auto optional = [](const std::optional<int64_t>& v) {
     return v ? str_cat(*v) : std::string{};
   };
-  for (const RequestRecord& r : report.records) {
+  for (const LoadRecord& r : report.records) {
     const auto turn = [](int64_t v) { return v < 0 ? std::string{} : str_cat(v); };
     str_append(
         out, str_cat(number++, ",", r.ok ? 1 : 0, ",", r.error_code, ",", turn(r.session), ",",

@@ -26,7 +26,7 @@ struct LoadReport {
   std::optional<int64_t> max_concurrency{};
   bool has_goodput = false;
   LoadMetrics metrics{};
-  std::vector<RequestRecord> records{};
+  std::vector<LoadRecord> records{};
   std::optional<DraftCounters> drafts{};  ///< of the run, from /metrics
   std::vector<JsonMember> own{};          ///< members of the key "fathom"
   std::vector<std::string> notes{};       ///< for people, and in "fathom"

@@ -19,7 +19,7 @@ LoadReport small_report() {
   r.num_prompts = 2;
   r.request_rate = std::numeric_limits<double>::infinity();
   r.dataset = "random";
-  RequestRecord good;
+  LoadRecord good;
   good.ok = true;
   good.ttft_ns = 100'000'000;
   good.latency_ns = 130'000'000;
@@ -30,7 +30,7 @@ LoadReport small_report() {
   good.counted.completion = 3;
   good.counted.cached = 4;
   good.text = "a \"b\"";
-  RequestRecord bad;
+  LoadRecord bad;
   bad.error_code = "429 queue_full";
   bad.error = "full";
   bad.prompt_tokens = 10;

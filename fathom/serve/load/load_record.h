@@ -36,7 +36,7 @@ class TokenTimes {
   std::vector<int64_t> gaps_ns_;
 };
 
-struct RequestRecord {
+struct LoadRecord {
   bool ok = false;
   std::string error_code{};  ///< "timeout", "429 queue_full"; empty if ok
   std::string error{};
@@ -57,6 +57,6 @@ struct RequestRecord {
 void fill_record(const TokenTimes& times,
                  const ReceivedAnswer& answer,
                  int64_t planned_prompt,
-                 RequestRecord& record);
+                 LoadRecord& record);
 
 }  // namespace fathom::serve

@@ -1,4 +1,4 @@
-#include "fathom/serve/load/request_record.h"
+#include "fathom/serve/load/load_record.h"
 
 namespace fathom::serve {
 
@@ -21,7 +21,7 @@ void TokenTimes::note(AnswerPiece::Kind kind, int64_t now_ns) {
 void fill_record(const TokenTimes& times,
                  const ReceivedAnswer& answer,
                  int64_t planned_prompt,
-                 RequestRecord& record) {
+                 LoadRecord& record) {
   record.ttft_ns = times.any() ? times.first_ns() : 0;
   record.latency_ns = times.last_ns();
   record.itl_ns = times.gaps_ns();
