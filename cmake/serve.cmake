@@ -24,7 +24,7 @@ function(fathom_xgrammar)
     return()
   endif()
   file(GLOB_RECURSE sources ${root}/cpp/*.cc)
-  list(FILTER sources EXCLUDE REGEX "/(tvm_ffi/.*|lark_converter|testing|logging)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/(tvm_ffi/.*|lark_converter|logging)\\.cc$")
   add_library(xgrammar STATIC ${sources})
   target_include_directories(xgrammar SYSTEM PUBLIC
     ${root}/include ${root}/3rdparty/picojson ${root}/3rdparty/dlpack/include)

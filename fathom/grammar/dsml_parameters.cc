@@ -132,12 +132,13 @@ class ParameterFormatter {
 
   // Text by the keywords of strings.
   Json text_of(const Json& schema) const {
-    if (const Json* pattern = schema.find("pattern")) return format::regex(pattern->as_string());
-    const Json* min = schema.find("minLength");
-    const Json* max = schema.find("maxLength");
-    if (min == nullptr && max == nullptr) return any_text();
-    std::string count = str_cat("{", min != nullptr && min->is_int() ? min->as_int() : 0, ",");
-    if (max != nullptr && max->is_int()) count += str_cat(max->as_int());
+    const Json* min = schema.find(kCheckedMinLength);
+    const Json* max = schema.find(kCheckedMaxLength);
+    const Json* pattern = schema.find("pattern");
+    if (min == nullptr && max == nullptr)
+      return pattern != nullptr ? format::regex(pattern->as_string()) : any_text();
+    std::string count = str_cat("{", min != nullptr ? min->as_int() : 0, ",");
+    if (max != nullptr) count += str_cat(max->as_int());
     return format::regex(str_cat("[\\s\\S]", count, "}"));
   }
 

@@ -63,6 +63,9 @@ constexpr std::string_view kEnforcedFormats[] = {"email",         "date",
                                                  "uri-reference", "uri-template",
                                                  "json-pointer",  "relative-json-pointer"};
 
+// Longest string that may be counted: a state of the automaton for each character.
+constexpr int64_t kMaxLength = 10'000;
+
 bool is_keyword(std::string_view key) {
   return is_one_of(key, kOfStrings) || is_one_of(key, kOfNumbers) || is_one_of(key, kOfObjects) ||
          is_one_of(key, kOfArrays);
@@ -113,6 +116,7 @@ class SchemaChecker {
                      const std::string& path) const;
   Status check_strings(const Json& schema, const std::string& path) const;
   Status check_objects(const Json& schema, const std::string& path) const;
+  static Status write_lengths(Json& schema, const std::string& path);
   Result<JsonMember> copied(const JsonMember& member, const std::string& path, int64_t depth);
 
   SchemaLimits limits_;
@@ -149,6 +153,8 @@ Result<Json> SchemaChecker::check(const Json& schema, const std::string& path, i
     out.members().push_back(*std::move(copy));
   }
   if (!whole.empty()) return out;
+  if (std::find(types->begin(), types->end(), "string") != types->end())
+    FATHOM_TRY(write_lengths(out, path));
   const bool is_object = out.find("properties") != nullptr ||
                          std::find(types->begin(), types->end(), "object") != types->end();
   // Without these the library would close what the schema leaves open. An object whose keys follow
@@ -345,6 +351,33 @@ Status SchemaChecker::check_objects(const Json& schema, const std::string& path)
   const bool is_closed = additional != nullptr && additional->is_bool() && !additional->as_bool();
   if (schema.find("propertyNames") != nullptr && is_closed)
     return invalid(path, "'propertyNames' beside 'additionalProperties': false is not supported");
+  return {};
+}
+
+// Lengths as a pattern: by its own rule for lengths the library lets control characters into
+// strings.
+Status SchemaChecker::write_lengths(Json& schema, const std::string& path) {
+  const Json* const lengths[] = {schema.find("minLength"), schema.find("maxLength")};
+  if (lengths[0] == nullptr && lengths[1] == nullptr) return {};
+  int64_t bounds[] = {0, kMaxLength};
+  for (int i = 0; i < 2; ++i) {
+    if (lengths[i] == nullptr) continue;
+    if (!lengths[i]->is_int() || lengths[i]->as_int() < 0)
+      return invalid(path, "'minLength' and 'maxLength' need an integer that is not negative");
+    bounds[i] = lengths[i]->as_int();
+    if (bounds[i] > kMaxLength) {
+      return invalid_argument(str_cat("grammar_too_complex: ", path, ": a length of ", bounds[i],
+                                      ", at most ", kMaxLength));
+    }
+  }
+  if (bounds[0] > bounds[1]) return invalid(path, "'minLength' is greater than 'maxLength'");
+  const std::string last = lengths[1] != nullptr ? str_cat(bounds[1]) : std::string{};
+  for (JsonMember& member : schema.members()) {
+    if (member.first == "minLength") member.first = kCheckedMinLength;
+    if (member.first == "maxLength") member.first = kCheckedMaxLength;
+  }
+  schema.members().emplace_back("pattern",
+                                Json::string(str_cat("^[^\\n]{", bounds[0], ",", last, "}$")));
   return {};
 }
 

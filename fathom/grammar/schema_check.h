@@ -32,6 +32,11 @@ struct SchemaLimits {
   int64_t max_pattern_bytes;  ///< of one pattern
 };
 
+/// Lengths of strings in a checked schema, which has a pattern in their place. The library does not
+/// know these words.
+inline constexpr std::string_view kCheckedMinLength = "fathom_minLength";
+inline constexpr std::string_view kCheckedMaxLength = "fathom_maxLength";
+
 /// The schema without annotations, and with additionalProperties and items wherever they are
 /// implied. `what` stands before paths in messages. Errors: InvalidArgument `invalid_schema: ...`
 /// and `grammar_too_complex: ...`.
