@@ -82,7 +82,14 @@ class EngineCore {
   int64_t default_max_tokens(int64_t prompt_length) const;
 
   /// Forgets all cached prefixes.
-  void drop_prefix_cache() { pools_.blocks.drop_cached(); }
+  void drop_prefix_cache() {
+    if (cache_ != nullptr) cache_->clear();
+  }
+
+  /// Told what the prefix cache can find; null: nobody. It outlives the engine.
+  void set_prefix_observer(PrefixObserver* observer) {
+    if (cache_ != nullptr) cache_->set_observer(observer);
+  }
 
   CoreStats stats() const;
 

@@ -27,6 +27,8 @@ void add_field(Sha256& hash, Tag tag, std::string_view text) {
   add_field(hash, tag, std::as_bytes(std::span(text)));
 }
 
+constexpr uint64_t kRootBit = uint64_t{1} << 63;
+
 PrefixKey first_128_bits(const Sha256Digest& digest) {
   PrefixKey key;
   std::memcpy(key.data(), digest.data(), sizeof key);
@@ -63,7 +65,9 @@ PrefixKey PrefixCache::root(std::string_view salt) const {
   add_field(hash, Tag::kLayout, domain_.layout);
   add_field(hash, Tag::kCompute, domain_.compute);
   add_field(hash, Tag::kSalt, salt);
-  return first_128_bits(hash.finish());
+  PrefixKey key = first_128_bits(hash.finish());
+  key[1] |= kRootBit;
+  return key;
 }
 
 PrefixKey PrefixCache::extend(const PrefixKey& parent, std::span<const int32_t> tokens) const {
@@ -73,7 +77,9 @@ PrefixKey PrefixCache::extend(const PrefixKey& parent, std::span<const int32_t> 
   add_field(hash, Tag::kPurpose, std::string_view("page"));
   add_field(hash, Tag::kParent, std::as_bytes(std::span(parent)));
   add_field(hash, Tag::kTokens, std::as_bytes(tokens));
-  return first_128_bits(hash.finish());
+  PrefixKey key = first_128_bits(hash.finish());
+  key[1] &= ~kRootBit;
+  return key;
 }
 
 const PrefixKey& PrefixCache::key_of(const PrefixKey& root,
@@ -135,6 +141,7 @@ bool PrefixCache::publish(const PrefixKey& key,
   at(block) = {.key = key, .parent = parent};
   std::ranges::copy(tokens, tokens_of(block).begin());
   pools_.blocks.publish(block);
+  if (observer_ != nullptr) observer_->on_stored(key, parent, tokens);
   return true;
 }
 
@@ -152,12 +159,23 @@ void PrefixCache::add_snapshot(const PrefixKey& key, PageId slot) {
   pools_.slots.release(slot);  // nobody's, and found by its block
 }
 
+void PrefixCache::clear() {
+  // Blocks that requests own stay: then each of the others is told by itself.
+  const bool all = pools_.blocks.num_cached() == size();
+  PrefixObserver* const observer = observer_;
+  if (all) observer_ = nullptr;
+  pools_.blocks.drop_cached();
+  observer_ = observer;
+  if (all && observer != nullptr) observer->on_cleared();
+}
+
 void PrefixCache::forget_block(PageId block) {
   Named& named = at(block);
   const auto known = block_of_key_.find(named.key);
   FATHOM_CHECK(known != block_of_key_.end() && known->second == block,
                "an evicted block is in the prefix cache");
   block_of_key_.erase(known);
+  if (observer_ != nullptr) observer_->on_removed(named.key);
   // Its snapshot is found by nobody any more, and goes when its turn comes.
   if (named.snapshot != kNoPage) block_of_slot_[static_cast<size_t>(named.snapshot)] = kNoPage;
   named.snapshot = kNoPage;

@@ -12,7 +12,8 @@
 // Every field goes in as a one-byte tag, its length as 8 bytes and its bytes, so that no two lists
 // of fields give the same message. What shapes the content of a page is in the root; requests with
 // different salts never share. A hit also compares the token ids of the page and its parent's key,
-// so a collision of 128 bits gives a miss and never a wrong page.
+// so a collision of 128 bits gives a miss and never a wrong page. One of the bits tells roots from
+// pages, so that who is told of a page knows whether it begins a prompt.
 #pragma once
 
 #include <array>
@@ -30,6 +31,28 @@ namespace fathom {
 
 /// 128 bits of a chained digest.
 using PrefixKey = std::array<uint64_t, 2>;
+
+/// Whether a key is where a chain begins, and of no block.
+inline bool is_root(const PrefixKey& key) {
+  return key[1] >> 63 != 0;
+}
+
+/// Told what the prefix cache can find, in order. Called on the engine thread; must be quick.
+class PrefixObserver {
+ public:
+  virtual ~PrefixObserver() = default;
+
+  /// The block of `key` can be found from now on. `parent` is the block before it, or a root.
+  virtual void on_stored(const PrefixKey& key,
+                         const PrefixKey& parent,
+                         std::span<const int32_t> tokens) = 0;
+
+  /// The block of `key` cannot be found any more; its memory has not been given to others yet.
+  virtual void on_removed(const PrefixKey& key) = 0;
+
+  /// No block can be found any more.
+  virtual void on_cleared() = 0;
+};
 
 /// All that shapes the content of a page besides the tokens.
 struct PrefixDomain {
@@ -103,6 +126,12 @@ class PrefixCache {
   /// on. The caller has asked wants_snapshot().
   void add_snapshot(const PrefixKey& key, PageId slot);
 
+  /// At most one; it must outlive the cache or be removed with null.
+  void set_observer(PrefixObserver* observer) { observer_ = observer; }
+
+  /// Forgets all blocks that nobody owns.
+  void clear();
+
   const PrefixCacheStats& stats() const { return stats_; }
 
   int64_t size() const { return static_cast<int64_t>(block_of_key_.size()); }
@@ -146,6 +175,7 @@ class PrefixCache {
   std::vector<int32_t> tokens_;        // [num_blocks, block_tokens]
   std::vector<PageId> block_of_slot_;  // [num_slots], of snapshots
   PrefixCacheStats stats_;
+  PrefixObserver* observer_ = nullptr;
 };
 
 }  // namespace fathom

@@ -1,6 +1,7 @@
 #include "fathom/runtime/kv/prefix_cache.h"
 
 #include <gtest/gtest.h>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -249,6 +250,68 @@ TEST(PrefixCache, SnapshotGoesWithItsSlotAndWithItsBlock) {
 
   EXPECT_EQ(f.cache.size(), 2);
   EXPECT_TRUE(f.pools.slots.check_invariants().ok());
+}
+
+// Writes what it is told as "+N" (stored), "-N" (removed), "clear", where N is the first token.
+struct Told final : PrefixObserver {
+  void on_stored(const PrefixKey& key,
+                 const PrefixKey& parent,
+                 std::span<const int32_t> tokens) override {
+    EXPECT_EQ(is_root(parent), tokens[0] == 0);
+    EXPECT_FALSE(is_root(key));
+    EXPECT_TRUE(is_root(parent) || first.contains(parent));
+    first[key] = tokens[0];
+    events.push_back(str_cat("+", tokens[0]));
+  }
+
+  void on_removed(const PrefixKey& key) override { events.push_back(str_cat("-", first.at(key))); }
+
+  void on_cleared() override { events.push_back("clear"); }
+
+  std::map<PrefixKey, int32_t> first;
+  std::vector<std::string> events;
+};
+
+TEST(PrefixCache, TellsOfBlocksStoredOnceAndRemoved) {
+  Fixture f(6);
+  Told told;
+  f.cache.set_observer(&told);
+  f.store(iota(9));
+  f.store(iota(12));
+
+  // One more than is free: the end of the first chain was let go before its beginning.
+  std::vector<PageId> pages;
+  ASSERT_TRUE(f.pools.blocks.take(4, pages));
+
+  EXPECT_EQ(told.events, (std::vector<std::string>{"+0", "+4", "+8", "-4"}));
+}
+
+TEST(PrefixCache, TellsOfAClearingAsOneOnlyWhenNothingStays) {
+  Fixture f;
+  Told told;
+  f.cache.set_observer(&told);
+  f.store(iota(8));
+  SequenceCache owned;
+  std::vector<PrefixKey> keys;
+  ASSERT_EQ(f.cache.match(f.cache.root(""), iota(8), 4, owned, keys).tokens, 4);
+
+  f.cache.clear();
+  EXPECT_EQ(told.events, (std::vector<std::string>{"+0", "+4", "-4"}));
+  owned.release_all(f.pools);
+  f.cache.clear();
+
+  EXPECT_EQ(told.events, (std::vector<std::string>{"+0", "+4", "-4", "clear"}));
+  EXPECT_EQ(f.cache.size(), 0);
+}
+
+TEST(PrefixCache, TellsRootsFromBlocks) {
+  const Fixture f;
+
+  for (int i = 0; i < 64; ++i) {
+    const PrefixKey root = f.cache.root(str_cat("salt", i));
+    EXPECT_TRUE(is_root(root));
+    EXPECT_FALSE(is_root(f.cache.extend(root, iota(kBlock, i))));
+  }
 }
 
 }  // namespace
