@@ -51,6 +51,7 @@
 #include "fathom/kernels/sample/from_logits/from_logits.h"
 #include "fathom/kernels/sample/penalty/penalty.h"
 #include "fathom/kernels/sample/renorm/renorm.h"
+#include "fathom/kernels/sample/token_mask/token_mask.h"
 // sparse
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"

@@ -36,6 +36,17 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   return settings;
 }
 
+// Whether a mask has a bit for a token that is not among these.
+bool allows_other_than(std::span<const uint32_t> mask, std::span<const int32_t> banned) {
+  for (size_t i = 0; i < mask.size(); ++i) {
+    uint32_t word = mask[i];
+    for (const int32_t token : banned)
+      if (static_cast<size_t>(token) / 32 == i) word &= ~(1u << (token % 32));
+    if (word != 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 // A sequence with what only the engine knows of it.
@@ -53,11 +64,15 @@ struct EngineCore::ActiveRequest : Sequence {
   uint64_t seed = 0;
   uint64_t stream = 0;
   bool ended = false;  // its last event was sent
+  std::shared_ptr<TokenConstraint> constraint;
+  bool nothing_allowed = false;  // its last mask left no token
   TokenCallback on_token;
 
   // Rows of drafted tokens are independent: what may come at one place is not changed by the token
   // before it.
-  bool takes_drafts() const { return !params.has_penalties() && stop.banned().empty(); }
+  bool takes_drafts() const {
+    return !params.has_penalties() && stop.banned().empty() && constraint == nullptr;
+  }
 };
 
 // While one exists, callbacks may be running or the plan may be in use: ended requests stay.
@@ -97,6 +112,7 @@ EngineCore::EngineCore(CoreSettings settings,
   drafted_.reserve(static_cast<size_t>(shape.max_samples()));
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
+  masks_.resize(seqs * static_cast<size_t>(mask_words(shape.num_ids)));
 }
 
 EngineCore::~EngineCore() = default;
@@ -155,6 +171,8 @@ Result<RequestId> EngineCore::submit(Request request) {
                                     " tokens and max_tokens ", max_tokens, ", expected at most ",
                                     settings_.scheduler.max_model_len, " together"));
   }
+  // A grammar that has come to its end allows nothing behind it.
+  if (request.constraint != nullptr) request.sampling.ignore_eos = false;
   auto r = std::make_unique<ActiveRequest>(std::move(request.sampling), max_tokens, settings_,
                                            tokenizer_);
   r->id = next_id_;
@@ -165,6 +183,7 @@ Result<RequestId> EngineCore::submit(Request request) {
   r->cache_salt = std::move(request.cache_salt);
   r->seed = r->params.seed.value_or(settings_.seed);
   r->stream = r->params.seed ? 0 : r->id;
+  r->constraint = std::move(request.constraint);
   r->on_token = std::move(request.on_token);
   const int64_t now = clock_.now_ns();
   if (request.queue_timeout_ns > 0) r->queue_deadline_ns = now + request.queue_timeout_ns;
@@ -184,6 +203,24 @@ SampleRow EngineCore::sample_row(const Sequence& sequence) const {
           .seed = r.seed,
           .stream = r.stream,
           .position = r.num_tokens()};
+}
+
+// Asks what may come next. The state of a constraint follows the tokens that were accepted, so it
+// does not matter how often a preempted sequence is computed.
+void EngineCore::constrain(SampleRow& row, Sequence& sequence) {
+  auto& r = static_cast<ActiveRequest&>(sequence);
+  if (r.constraint == nullptr) return;
+  const auto words = static_cast<size_t>(mask_words(settings_.plan.shape.num_ids));
+  FATHOM_CHECK((num_masks_ + 1) * words <= masks_.size(), "a mask for each sequence of a step");
+  const auto mask = std::span(masks_).subspan(num_masks_ * words, words);
+  const ConstraintPlace place = r.constraint->next(mask);
+  if (place == ConstraintPlace::kFree) return;
+  ++num_masks_;
+  row.mask = mask;
+  row.most_probable = place == ConstraintPlace::kStructure;
+  r.nothing_allowed = !allows_other_than(mask, {});
+  // Where nothing but the end is left the answer ends, min_tokens or not.
+  if (!allows_other_than(mask, row.banned)) row.banned = {};
 }
 
 Status EngineCore::step() {
@@ -228,7 +265,7 @@ void EngineCore::propose() {
 
 // What an item computes, and with what each of its rows of logits is sampled.
 void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps) {
-  const Sequence& s = *item.sequence;
+  Sequence& s = *item.sequence;
   const int64_t drafts = item.num_drafts();
   SequenceStep step{.cached = item.begin,
                     .pages = s.cache.blocks(),
@@ -247,6 +284,7 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
   steps.push_back(step);
   if (!item.yields_token) return;
   SampleRow row = sample_row(s);
+  constrain(row, s);
   for (int64_t i = 0; i <= drafts; ++i, ++row.position)
     rows_.push_back(row);
 }
@@ -256,6 +294,7 @@ Status EngineCore::compute(const StepPlan& plan) {
   decode_.clear();
   rows_.clear();
   drafted_.clear();
+  num_masks_ = 0;
   for (const StepItem& item : plan.prefill)
     add_item(item, prefill_);
   for (const StepItem& item : plan.decode)
@@ -302,6 +341,7 @@ int64_t EngineCore::accept(ActiveRequest& r,
     a.outcome = r.stop.push(result.token);
     r.counts.add(result.token);
     accepted_ids_.push_back(result.token);
+    if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
     const bool more = a.outcome.finish == FinishReason::kNone && i + 1 < results.size() &&
                       result.token == item.sequence->drafts[i];
     if (!more) break;
@@ -309,6 +349,29 @@ int64_t EngineCore::accept(ActiveRequest& r,
     a.outcome.text = a.text;
   }
   return static_cast<int64_t>(accepted_ids_.size());
+}
+
+// The grammar did not allow a token that its own mask let through, which only an error in one of
+// the two can do; an end token ends the answer all the same.
+void EngineCore::refused(const ActiveRequest& r, Accepted& a) {
+  if (a.outcome.finish != FinishReason::kNone) return;
+  log_error("request ", r.id, ": its constraint does not accept token ", a.token, " at ",
+            r.num_generated(), ", though its mask allowed it");
+  a.outcome.finish = FinishReason::kAborted;
+}
+
+// A row without a token.
+void EngineCore::fail(ActiveRequest& r, const StepItem& item) {
+  const FinishReason reason =
+      r.nothing_allowed ? FinishReason::kAborted : FinishReason::kNumericalError;
+  if (r.nothing_allowed) {
+    log_error("request ", r.id, ": its constraint allows no token at ", r.num_generated());
+  } else {
+    ++numerical_errors_;
+    log_warn("request ", r.id, ": logits are not finite at token ", r.num_tokens());
+  }
+  scheduler_.commit_failed(item, reason);
+  end(r, reason);
 }
 
 void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResult> results) {
@@ -319,10 +382,7 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   const int64_t count = accept(r, item, results);
   drafted_tokens_ += drafts;
   if (count == 0) {
-    ++numerical_errors_;
-    log_warn("request ", r.id, ": logits are not finite at token ", r.num_tokens());
-    scheduler_.commit_failed(item);
-    end(r, FinishReason::kNumericalError);
+    fail(r, item);
     return;
   }
   generated_tokens_ += count;

@@ -118,6 +118,7 @@ class EngineCore {
 
   Status check(const Request& request) const;
   SampleRow sample_row(const Sequence& sequence) const;
+  void constrain(SampleRow& row, Sequence& sequence);
   void expire();
   void propose();
   Status compute(const StepPlan& plan);
@@ -127,6 +128,8 @@ class EngineCore {
   int64_t accept(ActiveRequest& request,
                  const StepItem& item,
                  std::span<const SampleResult> results);
+  static void refused(const ActiveRequest& request, Accepted& accepted);
+  void fail(ActiveRequest& request, const StepItem& item);
   void fault(const Status& status);
   void end(ActiveRequest& request, FinishReason reason);
   void tell(ActiveRequest& request, const TokenEvent& event);
@@ -145,6 +148,8 @@ class EngineCore {
   std::vector<SequenceStep> decode_;
   std::vector<SampleRow> rows_;
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
+  std::vector<uint32_t> masks_;   // a mask for each sequence of a step
+  size_t num_masks_ = 0;          // of the step so far
   std::span<const SampleResult> results_;
   std::vector<Accepted> accepted_;
   std::vector<int32_t> accepted_ids_;

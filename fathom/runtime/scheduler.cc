@@ -307,10 +307,10 @@ void Scheduler::drop_snapshot(Sequence& s) {
   s.snapshot = kNoPage;
 }
 
-void Scheduler::commit_failed(const StepItem& item) {
+void Scheduler::commit_failed(const StepItem& item, FinishReason reason) {
   Sequence& s = *item.sequence;
   if (s.abort_reason != FinishReason::kNone) return;
-  finish(s, FinishReason::kNumericalError);
+  finish(s, reason);
 }
 
 // Called when the logits behind these tokens were finite. A NaN in the keys of any token would have

@@ -92,9 +92,9 @@ class Scheduler {
   /// releases what ended. An item of a sequence that was aborted meanwhile is ignored.
   void commit(const StepItem& item, std::span<const int32_t> tokens, FinishReason finish);
 
-  /// The item's logits were not finite: the sequence ends, none of its blocks is shared from now
-  /// on.
-  void commit_failed(const StepItem& item);
+  /// The item gave no token, as its logits were not finite or nothing was allowed: the sequence
+  /// ends, none of its blocks is shared from now on.
+  void commit_failed(const StepItem& item, FinishReason reason = FinishReason::kNumericalError);
 
   /// Ends the step: sequences aborted during it give back their pages now.
   void finish_step();

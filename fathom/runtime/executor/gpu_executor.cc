@@ -83,7 +83,11 @@ Status GpuExecutor::allocate_transfers() {
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
-  FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(), .listed = 4096, .biased = 1024}));
+  // A mask for every sequence: those that have one take no drafts.
+  FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(),
+                               .listed = 4096,
+                               .biased = 1024,
+                               .words = shape.max_num_seqs * mask_words(shape.num_ids)}));
   shape.reserve(batch_, model_.cache_layout());
   graphs_.reserve(kMostGraphs);
   return {};
@@ -133,6 +137,7 @@ Status GpuExecutor::grow_sample_room(const SampleRoom& needed) {
   sample_room_.rows = std::max(sample_room_.rows, needed.rows);
   sample_room_.listed = grown(sample_room_.listed, needed.listed);
   sample_room_.biased = grown(sample_room_.biased, needed.biased);
+  sample_room_.words = std::max(sample_room_.words, needed.words);
   FATHOM_ASSIGN(sample_block_, Buffer::allocate_pinned(sample_room_.bytes(), "samples of a step"));
   FATHOM_ASSIGN(sample_metadata_,
                 Buffer::allocate(DeviceKind::kCuda, sample_room_.bytes(), "samples of a step"));
@@ -149,9 +154,10 @@ Status GpuExecutor::place_samples(int64_t num_rows) {
   const SampleBatch packed = pack_samples(sample_block_.data(), sample_room_, step_.samples,
                                           num_rows, settings_.shape.num_ids);
   sampling_ = packed.altered || packed.drawn ? Sampling::kAny : Sampling::kLargest;
+  if (packed.masked) sampling_ = Sampling::kMasked;
   sample_batch_ = packed.in_copy(sample_block_.data(), sample_metadata_.data(), true);
   // A captured step serves rows of either kind.
-  sample_batch_.altered = sample_batch_.drawn = sampling_ == Sampling::kAny;
+  sample_batch_.altered = sample_batch_.drawn = sampling_ != Sampling::kLargest;
   if (sampling_ == Sampling::kLargest) return {};
   for (const SampleBatch::Range& range : packed.used(sample_block_.data())) {
     if (range.bytes == 0) continue;

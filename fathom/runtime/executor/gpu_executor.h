@@ -36,8 +36,8 @@ class GpuExecutor final : public Executor {
 
  private:
   // What follows the pass of a step: nothing, the largest logit of each row, or whatever a row asks
-  // for, which is two kernels for all rows.
-  enum class Sampling : uint8_t { kNone, kLargest, kAny };
+  // for, which is two kernels for all rows, and one more where a row has a mask.
+  enum class Sampling : uint8_t { kNone, kLargest, kAny, kMasked };
 
   // What tells captured steps apart.
   struct GraphKey {

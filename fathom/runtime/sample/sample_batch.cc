@@ -20,7 +20,8 @@ constexpr View SampleBatch::*kViews[] = {
     &SampleBatch::min_p,        &SampleBatch::uniform,     &SampleBatch::presence,
     &SampleBatch::frequency,    &SampleBatch::repetition,  &SampleBatch::token_offsets,
     &SampleBatch::bias_offsets, &SampleBatch::bias_tokens, &SampleBatch::bias_values,
-    &SampleBatch::tokens,       &SampleBatch::counts,
+    &SampleBatch::tokens,       &SampleBatch::counts,      &SampleBatch::mask_of_row,
+    &SampleBatch::mask,
 };
 
 int64_t array_bytes(int64_t count) {
@@ -45,9 +46,9 @@ class Cutter {
 
 void pack_row(const SampleBatch& batch, size_t i, const SampleRow& row) {
   const SamplingParams& p = *row.params;
-  const bool greedy = p.greedy();
+  const bool greedy = row.greedy();
   const bool limited = !greedy && p.top_k > 0 && p.top_k < batch.num_ids;
-  batch.temperature.as<float>()[i] = p.temperature;
+  batch.temperature.as<float>()[i] = greedy ? 0.0f : p.temperature;
   batch.top_k.as<int32_t>()[i] = static_cast<int32_t>(limited ? p.top_k : batch.num_ids);
   batch.top_p.as<float>()[i] = greedy ? 1.0f : p.top_p;
   batch.min_p.as<float>()[i] = greedy ? 0.0f : p.min_p;
@@ -83,11 +84,22 @@ void pack_lists(const SampleBatch& batch, size_t i, const SampleRow& row) {
   bias_offsets[i + 1] = biased;
 }
 
+/// The mask of row i behind the `masked` of the rows before it. How many there are then.
+int32_t pack_mask(const SampleBatch& batch, size_t i, const SampleRow& row, int32_t masked) {
+  const bool has_mask = !row.mask.empty();
+  batch.mask_of_row.as<int32_t>()[i] = has_mask ? masked : -1;
+  if (!has_mask) return masked;
+  FATHOM_CHECK(static_cast<int64_t>(row.mask.size()) == batch.mask.dim(1),
+               "a mask has a bit for each id");
+  std::ranges::copy(row.mask, batch.mask.row<uint32_t>(masked));
+  return masked + 1;
+}
+
 }  // namespace
 
 int64_t SampleRoom::bytes() const {
-  return 8 * array_bytes(rows) + 2 * array_bytes(rows + 1) + 2 * array_bytes(biased) +
-         2 * array_bytes(listed);
+  return 9 * array_bytes(rows) + 2 * array_bytes(rows + 1) + 2 * array_bytes(biased) +
+         2 * array_bytes(listed) + array_bytes(words);
 }
 
 SampleRoom room_of(std::span<const SampleRow> rows) {
@@ -97,6 +109,7 @@ SampleRoom room_of(std::span<const SampleRow> rows) {
       room.listed += static_cast<int64_t>(row.counts->tokens().size());
     }
     room.biased += static_cast<int64_t>(row.params->logit_bias.size() + row.banned.size());
+    room.words += static_cast<int64_t>(row.mask.size());
   }
   return room;
 }
@@ -112,8 +125,9 @@ SampleBatch pack_samples(std::byte* block,
   SampleBatch batch{.num_ids = num_ids};
   Cutter cut(block);
   for (View* v : {&batch.temperature, &batch.top_k, &batch.top_p, &batch.min_p, &batch.uniform,
-                  &batch.presence, &batch.frequency, &batch.repetition}) {
-    *v = cut.array(num_rows, room.rows, v == &batch.top_k ? Format::kI32 : Format::kF32);
+                  &batch.presence, &batch.frequency, &batch.repetition, &batch.mask_of_row}) {
+    const bool is_float = v != &batch.top_k && v != &batch.mask_of_row;
+    *v = cut.array(num_rows, room.rows, is_float ? Format::kF32 : Format::kI32);
   }
   batch.token_offsets = cut.array(num_rows + 1, room.rows + 1, Format::kI32);
   batch.bias_offsets = cut.array(num_rows + 1, room.rows + 1, Format::kI32);
@@ -121,6 +135,9 @@ SampleBatch pack_samples(std::byte* block,
   batch.bias_values = cut.array(needed.biased, room.biased, Format::kF32);
   batch.tokens = cut.array(needed.listed, room.listed, Format::kI32);
   batch.counts = cut.array(needed.listed, room.listed, Format::kI32);
+  const int64_t words = mask_words(num_ids);
+  batch.mask =
+      reshape(cut.array(needed.words, room.words, Format::kI32), {needed.words / words, words});
 
   static const SamplingParams greedy = [] {
     SamplingParams p;
@@ -130,13 +147,16 @@ SampleBatch pack_samples(std::byte* block,
   const SampleRow padding{.params = &greedy};
   batch.token_offsets.as<int32_t>()[0] = 0;
   batch.bias_offsets.as<int32_t>()[0] = 0;
+  int32_t masked = 0;
   for (size_t i = 0; i < static_cast<size_t>(num_rows); ++i) {
     const SampleRow& row = i < rows.size() ? rows[i] : padding;
     pack_row(batch, i, row);
     pack_lists(batch, i, row);
+    masked = pack_mask(batch, i, row, masked);
     batch.altered |= is_altered(row);
-    batch.drawn |= !row.params->greedy();
+    batch.drawn |= !row.greedy();
   }
+  batch.masked = masked > 0;
   return batch;
 }
 
@@ -150,12 +170,13 @@ SampleBatch SampleBatch::in_copy(const std::byte* block, std::byte* base, bool o
   return copy;
 }
 
-std::array<SampleBatch::Range, 5> SampleBatch::used(const std::byte* block) const {
+std::array<SampleBatch::Range, 6> SampleBatch::used(const std::byte* block) const {
   const auto range = [&](const View& list) -> Range {
     return {list.as<const std::byte>() - block, list.numel() * 4};
   };
   const Range of_rows{0, range(bias_tokens).offset};
-  return {of_rows, range(bias_tokens), range(bias_values), range(tokens), range(counts)};
+  return {of_rows,       range(bias_tokens), range(bias_values),
+          range(tokens), range(counts),      range(mask)};
 }
 
 }  // namespace fathom

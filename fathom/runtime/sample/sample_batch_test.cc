@@ -128,6 +128,27 @@ TEST(SampleBatch, ACopyOfWhatIsUsedIsTheBatch) {
   EXPECT_EQ(b.in_copy(block.data(), nullptr, true).counts.data, nullptr);
 }
 
+TEST(SampleBatch, MasksLieOneBehindTheOther) {
+  Requests r;
+  const std::vector<uint32_t> first = {1, 2};
+  const std::vector<uint32_t> second = {3, 4};
+  r.rows[0].mask = first;
+  r.rows[0].most_probable = true;
+  r.rows[2].mask = second;
+  const SampleRoom room = room_of(r.rows);
+  std::vector<std::byte> block = block_of(room);
+
+  const SampleBatch b = pack_samples(block.data(), room, r.rows, 3, kIds);
+
+  EXPECT_EQ(room.words, 4);
+  EXPECT_TRUE(b.masked);
+  EXPECT_EQ(values<int32_t>(b.mask_of_row), (std::vector<int32_t>{0, -1, 1}));
+  EXPECT_EQ(values<int32_t>(b.mask), (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(values<float>(b.temperature), (std::vector<float>{0, 0, 1}));
+  EXPECT_EQ(values<int32_t>(b.top_k)[0], kIds);
+  EXPECT_EQ(b.used(block.data())[5].bytes, 16);
+}
+
 TEST(SampleBatch, WithoutListsOneRangeIsUsed) {
   const Requests r;
   const SampleRoom room{.rows = 8, .listed = 100, .biased = 20};
@@ -144,7 +165,7 @@ TEST(SampleBatch, WithoutListsOneRangeIsUsed) {
 
 TEST(SampleRoom, BytesArePlainToCount) {
   EXPECT_EQ((SampleRoom{.rows = 64, .listed = 1000, .biased = 100}.bytes()),
-            8 * 64 * 4 + 2 * 272 + 2 * 400 + 2 * 4000);
+            9 * 64 * 4 + 2 * 272 + 2 * 400 + 2 * 4000);
 }
 
 }  // namespace

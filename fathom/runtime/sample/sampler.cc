@@ -7,6 +7,7 @@
 #include "fathom/kernels/sample/argmax/argmax.h"
 #include "fathom/kernels/sample/from_logits/from_logits.h"
 #include "fathom/kernels/sample/penalty/penalty.h"
+#include "fathom/kernels/sample/token_mask/token_mask.h"
 
 namespace fathom {
 
@@ -25,6 +26,11 @@ Status sample(
                                 .bias_tokens = batch.bias_tokens,
                                 .bias_values = batch.bias_values,
                                 .bias_offsets = batch.bias_offsets}));
+  }
+  if (batch.masked) {
+    FATHOM_TRY(launch<ApplyTokenMask>(
+        ex, "sample_mask",
+        {.logits = logits, .mask = batch.mask, .mask_of_row = batch.mask_of_row}));
   }
   if (!batch.drawn) {
     return launch<Argmax>(ex, "sample_argmax", {.logits = logits, .ids = ids, .bad = bad});
@@ -51,7 +57,9 @@ void take_results(std::span<const int32_t> ids,
 }
 
 Sampler::Sampler(int64_t num_ids, int64_t max_rows)
-    : num_ids_(num_ids), room_{.rows = max_rows}, logprobs_(max_rows) {
+    : num_ids_(num_ids),
+      room_{.rows = max_rows, .words = max_rows * mask_words(num_ids)},
+      logprobs_(max_rows) {
   FATHOM_CHECK(num_ids > 0 && max_rows >= 0, "a sampler needs ids");
   const auto rows = static_cast<size_t>(max_rows);
   block_.resize(static_cast<size_t>(room_.bytes()));
@@ -76,8 +84,8 @@ SampleRow Sampler::largest_row() {
 bool Sampler::only_largest(std::span<const SampleRow> rows) {
   return std::ranges::none_of(rows, [](const SampleRow& row) {
     const SamplingParams& p = *row.params;
-    return p.has_penalties() || !p.logit_bias.empty() || !row.banned.empty() || !p.greedy() ||
-           asks_for_logprobs(row);
+    return p.has_penalties() || !p.logit_bias.empty() || !row.banned.empty() || !row.mask.empty() ||
+           !row.greedy() || asks_for_logprobs(row);
   });
 }
 
@@ -115,13 +123,14 @@ Status Sampler::sample(Exec& ex,
   return {};
 }
 
-// Raw logits stay where they are unless penalties or biases will change them.
+// Raw logits stay where they are unless penalties, biases or masks will change them.
 Status Sampler::keep_raw(Exec& ex,
                          const View& logits,
                          const SampleBatch& batch,
                          std::span<const SampleRow> rows) {
   View kept;
-  if (batch.altered) {
+  const bool changed = batch.altered || batch.masked;
+  if (changed) {
     const auto count = std::ranges::count_if(rows, asks_for_logprobs);
     FATHOM_ASSIGN(kept, ex.activations->tensor({count, num_ids_}, Format::kF32, "R,V"));
   }
@@ -132,7 +141,7 @@ Status Sampler::keep_raw(Exec& ex,
     if (!asks_for_logprobs(rows[i])) continue;
     const auto* row = logits.row<const float>(static_cast<int64_t>(i));
     raw_[i] = row;
-    if (!batch.altered) continue;
+    if (!changed) continue;
     auto* copy = kept.row<float>(next++);
     std::memcpy(copy, row, static_cast<size_t>(num_ids_) * sizeof(float));
     raw_[i] = copy;

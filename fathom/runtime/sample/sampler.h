@@ -1,11 +1,11 @@
 // The sampler: rows of logits to one token each.
 //
-//   raw logits -> penalties, bias -> finite? -> / temperature -> softmax (float32)
+//   raw logits -> penalties, bias -> mask -> finite? -> / temperature -> softmax (float32)
 //              -> top-k, renormalise -> top-p, renormalise -> min-p -> one draw by inverse CDF
 //
-// Greedy rows take the argmax behind penalties and bias. The random number of a row comes from a
-// Philox stream named by (seed, stream) at the position of the token, so a token depends neither on
-// its neighbours nor on the step in which it is computed.
+// Greedy rows take the argmax behind penalties, bias and mask. The random number of a row comes
+// from a Philox stream named by (seed, stream) at the position of the token, so a token depends
+// neither on its neighbours nor on the step in which it is computed.
 //
 // A step packs its rows (sample_batch.h), launches sample() where the logits are, and reads back
 // eight bytes a row. A device that is not the host copies the block there first, and the raw logits
@@ -26,13 +26,14 @@
 namespace fathom {
 
 /// Launches what the batch asks for on logits [R, V] f32, R = batch.num_rows(), V >= num_ids: at
-/// most two kernels, on the device of `ex`. Logits are changed where penalties and biases apply.
+/// most three kernels, on the device of `ex`. Logits are changed where penalties, biases and masks
+/// apply.
 ///
 ///   ids[i] i32: the token of row i;   bad[i] i32: 1 if the row has none (SampleResult::finite)
 ///
 /// A row is found unusable as well behind its penalties: what was NaN, +inf or nothing but -inf
-/// still is. A graph that serves any batch is captured with `altered` and `drawn` set: rows that
-/// ask for nothing leave the kernels at once. Errors: those of the kernels.
+/// still is. A graph that serves any batch is captured with `altered`, `masked` and `drawn` set:
+/// rows that ask for nothing leave the kernels at once. Errors: those of the kernels.
 Status sample(
     Exec& ex, const View& logits, const SampleBatch& batch, const View& ids, const View& bad);
 
@@ -49,8 +50,8 @@ class Sampler {
   Sampler(int64_t num_ids, int64_t max_rows);
 
   /// Samples row i of logits [R, V] f32 with rows[i] into results[i]; R <= max_rows, V >= num_ids.
-  /// Logits are changed where penalties and biases apply. A dry run counts memory. Errors: those of
-  /// the kernels.
+  /// Logits are changed where penalties, biases and masks apply. A dry run counts memory. Errors:
+  /// those of the kernels.
   Status sample(Exec& ex,
                 const View& logits,
                 std::span<const SampleRow> rows,
