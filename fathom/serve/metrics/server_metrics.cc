@@ -291,7 +291,7 @@ void ServerMetrics::State::put_engine(std::vector<MetricFamily>& out,
                                       const MetricsFigures& now) const {
   const CoreStats& core = now.service.core;
   put(out, "num_requests_running", counted(core.scheduler.num_running));
-  put(out, "num_requests_waiting", counted(core.scheduler.num_waiting + now.service.queued));
+  put(out, "num_requests_waiting", counted(core.scheduler.num_waiting));
   put(out, "kv_cache_usage_perc",
       core.num_pages > 0
           ? static_cast<double>(core.owned_pages) / static_cast<double>(core.num_pages)
@@ -316,7 +316,7 @@ void ServerMetrics::State::put_figures(std::vector<MetricFamily>& out,
                                        const MetricsFigures& now) const {
   const ServiceStats& service = now.service;
   put_engine(out, now);
-  put(out, "engine_healthy", now.health == EngineHealth::kHealthy && !service.faulted ? 1.0 : 0.0);
+  put(out, "engine_healthy", now.healthy && !service.faulted ? 1.0 : 0.0);
   put(out, "engine_draining", service.draining ? 1.0 : 0.0);
   put(out, "engine_last_step_age_seconds",
       service.last_step_ns > 0 ? seconds_between(service.last_step_ns, now.now_ns) : 0.0);

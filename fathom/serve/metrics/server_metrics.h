@@ -62,7 +62,7 @@ struct MetricsFacts {
 /// What is read at the moment of a scrape.
 struct MetricsFigures {
   ServiceStats service{};
-  EngineHealth health = EngineHealth::kHealthy;
+  bool healthy = true;  ///< the engine goes forward
   int64_t now_ns = 0;  ///< monotonic, the clock of ServiceStats
   int64_t connections = 0;
   GrammarStats grammar{};

@@ -186,8 +186,7 @@ TEST(ServerMetrics, AnswersRoutersOfVllmUnderItsPrefix) {
   f.prefix = "vllm";
   const auto m = metrics(f);
   MetricsFigures now;
-  now.service.queued = 1;
-  now.service.core.scheduler.num_waiting = 2;
+  now.service.core.scheduler.num_waiting = 3;
   now.service.core.scheduler.num_running = 3;
   now.service.core.num_pages = 200;
   now.service.core.owned_pages = 50;
@@ -408,10 +407,10 @@ TEST(ServerMetrics, TellsWhetherTheEngineGoesForward) {
   EXPECT_EQ(Page(*m, now).value("engine_draining"), 1);
   EXPECT_EQ(Page(*m, now).value("engine_last_step_age_seconds"), 1.5);
 
-  now.health = EngineHealth::kStalled;
+  now.healthy = false;
   EXPECT_EQ(Page(*m, now).value("engine_healthy"), 0);
 
-  now.health = EngineHealth::kHealthy;
+  now.healthy = true;
   now.service.faulted = true;
   EXPECT_EQ(Page(*m, now).value("engine_healthy"), 0);
 }
