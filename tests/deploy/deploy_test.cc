@@ -20,8 +20,8 @@ namespace {
 constexpr int kDrainSeconds = 30;  // --drain-timeout
 constexpr int kGiveUpSeconds = 5;  // the process ends so long after it
 
-std::string read(const std::string& path) {
-  std::ifstream file(str_cat(FATHOM_SOURCE_DIR, "/deploy/", path));
+std::string read(const std::string& path, const char* folder = "deploy") {
+  std::ifstream file(str_cat(FATHOM_SOURCE_DIR, "/", folder, "/", path));
   EXPECT_TRUE(file.good()) << path;
   std::ostringstream text;
   text << file.rdbuf();
@@ -256,6 +256,83 @@ TEST(Deploy, ReadmeNamesEveryFile) {
     if (!entry.is_regular_file() || name == "README.md" || name.ends_with("ignore")) continue;
     EXPECT_NE(readme.find(name), std::string::npos) << name;
   }
+}
+
+TEST(Deploy, DocumentNamesEveryMetric) {
+  const std::string text = read("serving.md", "docs");
+  for (const MetricInfo& metric : metric_catalogue()) {
+    const std::string labels = metric.labels.empty() ? "" : str_cat("{", metric.labels, "}");
+    EXPECT_NE(text.find(str_cat("`", metric.name, labels, "`")), std::string::npos)
+        << metric.name << labels;
+  }
+}
+
+// The words that begin with "--" of a text, "--[no-]x" as "--x" and "--no-x".
+std::set<std::string> flags_of(std::string_view text) {
+  std::set<std::string> flags;
+  for (size_t at = text.find("--"); at != std::string_view::npos; at = text.find("--", at + 2)) {
+    if (at > 0 && (is_word_char(text[at - 1]) || text[at - 1] == '-')) continue;
+    size_t begin = at + 2;
+    const bool both = text.substr(begin).starts_with("[no-]");
+    if (both) begin += 5;
+    size_t end = begin;
+    while (end < text.size() && (is_word_char(text[end]) || text[end] == '-'))
+      ++end;
+    if (end == begin) continue;
+    flags.insert("--" + std::string(text.substr(begin, end - begin)));
+  }
+  return flags;
+}
+
+// Those of every command and of the engine, as the program prints them, and those of serve alone.
+std::set<std::string> known_flags() {
+  std::set<std::string> flags = flags_of(read("flags.md", "docs/generated"));
+  flags.merge(flags_of(read("serve_flags.cc", "cli/serve")));
+  return flags;
+}
+
+// Flags of the program that a text gives it; those of podman, curl and others are not meant.
+TEST(Deploy, GivesFlagsThatTheProgramHas) {
+  const std::set<std::string> known = known_flags();
+  std::set<std::string> given;
+  for (const YAML::Node& document : YAML::LoadAll(read("kubernetes/fathom.yaml"))) {
+    if (document["kind"].as<std::string>() != "Deployment") continue;
+    for (const YAML::Node& arg : document["spec"]["template"]["spec"]["containers"][0]["args"])
+      given.merge(flags_of(arg.as<std::string>()));
+  }
+  const YAML::Node set = YAML::Load(read("kubernetes/leaderworkerset.yaml"));
+  for (const YAML::Node& arg :
+       set["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["args"])
+    given.merge(flags_of(arg.as<std::string>()));
+  given.merge(flags_of(unit_values(read("systemd/fathom.service"), "ExecStart").at(0)));
+  const std::string image = read("container/Containerfile");
+  given.merge(flags_of(image.substr(image.rfind("\nCMD"))));
+
+  EXPECT_TRUE(given.contains("--api-key-file") && given.contains("--drain-timeout") &&
+              given.contains("--host"));
+  for (const std::string& flag : given)
+    EXPECT_TRUE(known.contains(flag)) << flag;
+}
+
+// The tables of flags of docs/serving.md.
+TEST(Deploy, DocumentNamesFlagsThatTheProgramHas) {
+  const std::set<std::string> known = known_flags();
+  const std::string text = read("serving.md", "docs");
+  const size_t begin = text.find("\n## Flags\n");
+  const size_t end = text.find("\n## Routes\n");
+  ASSERT_LT(begin, end);
+  std::istringstream lines(text.substr(begin, end - begin));
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `-")) continue;
+    const size_t second = line.find(" | ", 2);
+    const size_t third = line.find(" | ", second + 3);
+    for (const std::string& flag : flags_of(line.substr(0, third))) {
+      EXPECT_TRUE(known.contains(flag)) << flag << " in " << line;
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 60);
 }
 
 }  // namespace

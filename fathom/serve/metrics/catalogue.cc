@@ -58,12 +58,12 @@ constexpr MetricInfo kCatalogue[] = {
 
 constexpr std::string_view kErrorCodes[] = {
     "invalid_json", "invalid_value", "unsupported_parameter", "context_length_exceeded",
-    "too_large_for_pool", "invalid_schema", "grammar_too_complex", "invalid_request",
+    "too_large_for_pool", "invalid_schema", "grammar_too_complex", "bad_request",
     "invalid_api_key", "host_not_allowed", "admin_disabled", "model_not_found", "route_not_found",
-    "method_not_allowed", "client_timeout", "body_too_large", "uri_too_long",
+    "method_not_allowed", "body_too_large", "uri_too_long",
     "headers_too_large", "unsupported_media_type", "queue_full", "rate_limit_exceeded",
     "internal_error", "numerical_error", "engine_fault", "loading", "draining", "overloaded",
-    "queue_timeout", "engine_stalled", "request_timeout", "other",
+    "queue_timeout", "engine_stalled", "request_timeout", "aborted", "other",
 };
 // clang-format on
 

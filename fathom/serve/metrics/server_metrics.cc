@@ -122,7 +122,7 @@ double counted(int64_t value) {
 }  // namespace
 
 struct ServerMetrics::State {
-  explicit State(MetricsFacts f);
+  State(std::string metric_prefix, MetricsFacts f);
 
   const MetricInfo& info(std::string_view name) const {
     const MetricInfo* found = find_metric(name);
@@ -130,7 +130,7 @@ struct ServerMetrics::State {
     return *found;
   }
 
-  std::string full_name(std::string_view name) const { return str_cat(facts.prefix, ":", name); }
+  std::string full_name(std::string_view name) const { return str_cat(prefix, ":", name); }
 
   Histogram& histogram(std::string_view name,
                        const std::vector<double>& buckets,
@@ -146,8 +146,9 @@ struct ServerMetrics::State {
   void put_engine(std::vector<MetricFamily>& out, const MetricsFigures& now) const;
   void put_figures(std::vector<MetricFamily>& out, const MetricsFigures& now) const;
 
-  MetricsFacts facts;
-  Labels constant;
+  const std::string prefix;
+  const MetricsFacts facts;
+  const Labels constant;
   prometheus::Registry registry;
   std::map<std::string, size_t, std::less<>> order;  // of full names in the catalogue
 
@@ -171,8 +172,10 @@ struct ServerMetrics::State {
   std::array<Counter*, std::size(kRepairs)> repairs{};
 };
 
-ServerMetrics::State::State(MetricsFacts f)
-    : facts(std::move(f)), constant{{"model_name", facts.model_name}, {"engine", facts.engine}} {
+ServerMetrics::State::State(std::string metric_prefix, MetricsFacts f)
+    : prefix(std::move(metric_prefix)),
+      facts(std::move(f)),
+      constant{{"model_name", facts.model_name}, {"engine", facts.engine}} {
   const auto catalogue = metric_catalogue();
   for (size_t i = 0; i < catalogue.size(); ++i)
     order.emplace(full_name(catalogue[i].name), i);
@@ -329,82 +332,103 @@ void ServerMetrics::State::put_figures(std::vector<MetricFamily>& out,
   put(out, "kv_events_dropped_total", counted(now.kv_batches_dropped));
 }
 
-ServerMetrics::ServerMetrics(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ServerMetrics::ServerMetrics(std::string prefix) : prefix_(std::move(prefix)) {}
 
 ServerMetrics::~ServerMetrics() = default;
 
-Result<std::unique_ptr<ServerMetrics>> ServerMetrics::create(MetricsFacts facts) {
-  if (!is_metric_prefix(facts.prefix)) {
-    return invalid_argument(str_cat("--metrics-prefix is \"", facts.prefix,
-                                    "\", expected letters, digits and _, no digit first, at most "
+Result<std::unique_ptr<ServerMetrics>> ServerMetrics::create(std::string prefix) {
+  if (!is_metric_prefix(prefix)) {
+    return invalid_argument(str_cat("--metrics-prefix is '", prefix,
+                                    "', expected letters, digits and _, no digit first, at most "
                                     "64 of them"));
   }
+  return std::unique_ptr<ServerMetrics>(new ServerMetrics(std::move(prefix)));
+}
+
+Status ServerMetrics::open(MetricsFacts facts) {
+  FATHOM_CHECK(state_ == nullptr, "metrics are opened once");
   try {
-    return std::unique_ptr<ServerMetrics>(
-        new ServerMetrics(std::make_unique<State>(std::move(facts))));
+    state_ = std::make_unique<State>(prefix_, std::move(facts));
   } catch (const std::exception& e) {
     return internal_error(str_cat("the metrics library refused a metric: ", e.what()));
   }
+  opened_.store(state_.get(), std::memory_order_release);
+  return {};
 }
 
 void ServerMetrics::on_step(const StepRecord& step) {
-  state_->iteration_tokens->Observe(counted(step.prompt_tokens) + counted(step.generated_tokens));
-  (step.prompt_tokens > 0 ? state_->prefill_step : state_->decode_step)->Observe(step.seconds);
+  State* const s = state();
+  if (s == nullptr) return;
+  s->iteration_tokens->Observe(counted(step.prompt_tokens) + counted(step.generated_tokens));
+  (step.prompt_tokens > 0 ? s->prefill_step : s->decode_step)->Observe(step.seconds);
 }
 
 void ServerMetrics::on_token(double seconds_since_last) {
-  state_->inter_token->Observe(seconds_since_last);
+  State* const s = state();
+  if (s == nullptr) return;
+  s->inter_token->Observe(seconds_since_last);
 }
 
 void ServerMetrics::on_first_token(double seconds_since_submit) {
-  state_->first_token->Observe(seconds_since_submit);
+  State* const s = state();
+  if (s == nullptr) return;
+  s->first_token->Observe(seconds_since_submit);
 }
 
 void ServerMetrics::on_end(const RequestRecord& r) {
+  State* const s = state();
+  if (s == nullptr) return;
   const RequestTimes& t = r.times;
-  state_->ends[reason_index(r.finish)]->Increment();
-  state_->whole->Observe(seconds_between(t.submitted_ns, r.ended_ns));
-  state_->prompt_tokens->Observe(counted(r.prompt_tokens));
-  state_->generation_tokens->Observe(counted(r.generated_tokens));
-  state_->max_tokens->Observe(counted(r.max_tokens));
+  s->ends[reason_index(r.finish)]->Increment();
+  s->whole->Observe(seconds_between(t.submitted_ns, r.ended_ns));
+  s->prompt_tokens->Observe(counted(r.prompt_tokens));
+  s->generation_tokens->Observe(counted(r.generated_tokens));
+  s->max_tokens->Observe(counted(r.max_tokens));
   // A request that never ran has waited until its end, and has no other times.
-  state_->queue->Observe(
-      seconds_between(t.submitted_ns, t.started_ns > 0 ? t.started_ns : r.ended_ns));
+  s->queue->Observe(seconds_between(t.submitted_ns, t.started_ns > 0 ? t.started_ns : r.ended_ns));
   if (t.started_ns == 0 || t.first_token_ns == 0) return;
   const double decode_s = seconds_between(t.first_token_ns, t.last_token_ns);
-  state_->prefill->Observe(seconds_between(t.started_ns, t.first_token_ns));
-  state_->decode->Observe(decode_s);
-  state_->inference->Observe(seconds_between(t.started_ns, t.last_token_ns));
+  s->prefill->Observe(seconds_between(t.started_ns, t.first_token_ns));
+  s->decode->Observe(decode_s);
+  s->inference->Observe(seconds_between(t.started_ns, t.last_token_ns));
   if (r.generated_tokens > 1) {
-    state_->per_token->Observe(decode_s / static_cast<double>(r.generated_tokens - 1));
+    s->per_token->Observe(decode_s / static_cast<double>(r.generated_tokens - 1));
   }
 }
 
 void ServerMetrics::on_answer(int64_t num_choices) {
-  state_->choices->Observe(counted(num_choices));
+  State* const s = state();
+  if (s == nullptr) return;
+  s->choices->Observe(counted(num_choices));
 }
 
 void ServerMetrics::on_error(std::string_view code) {
+  State* const s = state();
+  if (s == nullptr) return;
   const auto codes = error_codes();
   const auto found = std::ranges::find(codes, code);
   const auto index =
       found == codes.end() ? codes.size() - 1 : static_cast<size_t>(found - codes.begin());
-  state_->errors[index]->Increment();
+  s->errors[index]->Increment();
 }
 
 void ServerMetrics::on_repairs(const AnswerRepairs& repairs) {
+  State* const s = state();
+  if (s == nullptr) return;
   for (size_t i = 0; i < std::size(kRepairs); ++i) {
     if (const int count = repairs.*kRepairs[i].second; count > 0) {
-      state_->repairs[i]->Increment(count);
+      s->repairs[i]->Increment(count);
     }
   }
 }
 
 std::string ServerMetrics::text(const MetricsFigures& now) const {
-  std::vector<MetricFamily> families = state_->registry.Collect();
-  state_->put_facts(families);
-  state_->put_figures(families, now);
-  std::ranges::sort(families, {}, [&](const MetricFamily& f) { return state_->order.at(f.name); });
+  const State* const s = state();
+  if (s == nullptr) return {};
+  std::vector<MetricFamily> families = s->registry.Collect();
+  s->put_facts(families);
+  s->put_figures(families, now);
+  std::ranges::sort(families, {}, [&](const MetricFamily& f) { return s->order.at(f.name); });
   for (MetricFamily& family : families)
     std::ranges::sort(family.metric, {}, &prometheus::ClientMetric::label);
   std::ostringstream out;

@@ -8,6 +8,7 @@
 // of series is fixed at the start, below 600 (kMostSeries). catalogue.h lists the families.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,9 +41,8 @@ struct MetricsFacts {
     double seconds = 0;
   };
 
-  std::string prefix = "fathom";  ///< --metrics-prefix: letters, digits and _, no digit first
-  std::string model_name;         ///< the canonical served name
-  std::string engine = "0";       ///< rank of data parallelism
+  std::string model_name;    ///< the canonical served name
+  std::string engine = "0";  ///< rank of data parallelism
   std::string version;
   std::string commit;
   std::string arch;  ///< "x86-64/avx512", "sm_90a"
@@ -76,9 +76,14 @@ class ServerMetrics final : public ServiceObserver {
   /// Series at most, buckets counted one by one. Rows of facts beyond it are summed up in one.
   static constexpr int64_t kMostSeries = 600;
 
-  /// Errors: InvalidArgument for a prefix that is no name of a metric.
-  static Result<std::unique_ptr<ServerMetrics>> create(MetricsFacts facts);
+  /// `prefix` is of --metrics-prefix. Errors: InvalidArgument if it is no name: letters, digits and
+  /// _, no digit first.
+  static Result<std::unique_ptr<ServerMetrics>> create(std::string prefix);
   ~ServerMetrics() override;
+
+  /// The model is loaded. Once; what is counted before is lost, and the page is empty. Errors:
+  /// Internal.
+  Status open(MetricsFacts facts);
 
   void on_step(const StepRecord& step) override;
   void on_token(double seconds_since_last) override;
@@ -101,9 +106,13 @@ class ServerMetrics final : public ServiceObserver {
 
  private:
   struct State;
-  explicit ServerMetrics(std::unique_ptr<State> state);
+  explicit ServerMetrics(std::string prefix);
 
+  State* state() const { return opened_.load(std::memory_order_acquire); }
+
+  const std::string prefix_;
   std::unique_ptr<State> state_;
+  std::atomic<State*> opened_{nullptr};  // state_, once it is complete
 };
 
 }  // namespace fathom::serve

@@ -32,9 +32,12 @@ MetricsFacts facts() {
           .bytes_per_token = 10};
 }
 
-std::unique_ptr<ServerMetrics> metrics(MetricsFacts f = facts()) {
-  auto made = ServerMetrics::create(std::move(f));
+std::unique_ptr<ServerMetrics> metrics(MetricsFacts f = facts(),
+                                       const std::string& prefix = "fathom") {
+  auto made = ServerMetrics::create(prefix);
   EXPECT_TRUE(made.ok()) << made.status().message();
+  const Status opened = (*made)->open(std::move(f));
+  EXPECT_TRUE(opened.ok()) << opened.message();
   return std::move(made).value();
 }
 
@@ -182,9 +185,7 @@ TEST(ServerMetrics, HasTheNamesOfTheContract) {
 }
 
 TEST(ServerMetrics, AnswersRoutersOfVllmUnderItsPrefix) {
-  MetricsFacts f = facts();
-  f.prefix = "vllm";
-  const auto m = metrics(f);
+  const auto m = metrics(facts(), "vllm");
   MetricsFigures now;
   now.service.core.scheduler.num_waiting = 3;
   now.service.core.scheduler.num_running = 3;
@@ -211,12 +212,29 @@ TEST(ServerMetrics, AnswersRoutersOfVllmUnderItsPrefix) {
 
 TEST(ServerMetrics, RefusesAPrefixThatIsNoName) {
   for (const std::string prefix : {"", "9a", "a:b", "a b", "ä", "a\n"}) {
-    MetricsFacts f = facts();
-    f.prefix = prefix;
-    const auto made = ServerMetrics::create(f);
+    const auto made = ServerMetrics::create(prefix);
     ASSERT_FALSE(made.ok()) << prefix;
     EXPECT_NE(made.status().message().find("--metrics-prefix"), std::string::npos);
   }
+}
+
+TEST(ServerMetrics, AreEmptyUntilTheModelIsLoaded) {
+  const auto made = ServerMetrics::create("fathom");
+  ASSERT_TRUE(made.ok());
+  ServerMetrics& m = **made;
+  m.on_token(1);
+  m.on_first_token(1);
+  m.on_step({});
+  m.on_end({});
+  m.on_answer(1);
+  m.on_error("loading");
+  m.on_repairs({});
+  EXPECT_EQ(m.text({}), "");
+
+  ASSERT_TRUE(m.open(facts()).ok());
+  m.on_error("loading");
+
+  EXPECT_EQ(Page(m).value("request_errors_total", {{"code", "loading"}}), 1);
 }
 
 TEST(ServerMetrics, ReadsTheCountersOfTheEngine) {
