@@ -290,6 +290,7 @@ Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
 
 Status Running::start(EngineOptions options) {
   FATHOM_TRY(open_access());
+  FATHOM_ASSIGN(metrics_, serve::ServerMetrics::create(flags_.metrics_prefix));
   profiler_ = std::make_unique<TraceProfiler>(flags_.profile_dir);
   if (!flags_.trace_requests.empty()) {
     FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));
@@ -304,9 +305,8 @@ Status Running::start(EngineOptions options) {
     return step_table_.measure(engine, phase);
   };
   parts.metrics_text = [this] { return metrics_text(); };
-  parts.count_error = [this](const serve::ApiError& error) {
-    if (metrics_) metrics_->on_error(error.code);
-  };
+  parts.count_answer = [this](int64_t num_choices) { metrics_->on_answer(num_choices); };
+  parts.count_error = [this](const serve::ApiError& error) { metrics_->on_error(error.code); };
   parts.count_repairs = [this](const AnswerRepairs& repairs) { metrics_->on_repairs(repairs); };
   parts.profiler = profiler_.get();
   parts.trace = trace_.get();
@@ -335,7 +335,6 @@ Status Running::start_metrics(const ServedModel& model) {
   const MemoryPlan& plan = engine.memory_plan();
   const bool gpu = engine.machine().gpu != nullptr;
   serve::MetricsFacts facts;
-  facts.prefix = flags_.metrics_prefix;
   facts.model_name = model.name();
   facts.version = FATHOM_VERSION;
   facts.commit = build_commit();
@@ -353,9 +352,7 @@ Status Running::start_metrics(const ServedModel& model) {
   facts.flops_per_token = cost.flops;
   facts.bytes_per_step = cost.bytes_per_step;
   facts.bytes_per_token = cost.bytes_per_token;
-  FATHOM_ASSIGN(metrics_, serve::ServerMetrics::create(std::move(facts)));
-  service_->with_engine([this](Engine&) { service_->set_observer(metrics_.get()); });
-  return {};
+  return metrics_->open(std::move(facts));
 }
 
 Status Running::start_kv_events(const ServedModel& model) {

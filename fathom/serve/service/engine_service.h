@@ -95,9 +95,6 @@ class EngineService {
   /// A copy that was made after the last step.
   ServiceStats stats() const;
 
-  /// Who counts; on the engine thread (with_engine), or before the first request.
-  void set_observer(ServiceObserver* observer) { settings_.observer = observer; }
-
   /// No request is taken from now on.
   void drain() { draining_.store(true); }
 
