@@ -73,8 +73,6 @@ class EngineCore {
   /// Overloaded `queue_full`; DeviceLost after an engine fault.
   Result<RequestId> submit(Request request);
 
-  Status admissible(const Request& request) const { return check(request); }
-
   /// One step: expires, plans, computes, samples, tells. Does nothing when idle. Errors: an engine
   /// fault; all requests have ended with it, and the engine refuses further work.
   Status step();
