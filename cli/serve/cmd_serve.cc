@@ -324,7 +324,9 @@ Status Running::start(EngineOptions options) {
   service_ = std::make_unique<EngineService>(
       [this, options] { return load(options); },
       serve::ServiceSettings{
-          .post = post, .after_step = [this](Engine& engine) { profiler_->after_step(engine); }});
+          .post = post, .observer = metrics_.get(), .after_step = [this](Engine& engine) {
+            profiler_->after_step(engine);
+          }});
   server_->set_service(*service_);
   FATHOM_TRY(service_->wait_until_loaded());
   return make_ready();
