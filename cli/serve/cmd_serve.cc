@@ -227,11 +227,10 @@ class Running {
   Running(const ServeFlags& flags, const GlobalFlags& globals) : flags_(flags), globals_(globals) {}
 
   ~Running() {
-    watchdog_.reset();
-    // The engine tells nobody from here on.
     service_.reset();  // its last events go to an event loop that still turns
     http_.reset();
     server_.reset();
+    watchdog_.reset();  // until here it ends what hangs
   }
 
   Running(const Running&) = delete;
@@ -326,6 +325,7 @@ Status Running::start(EngineOptions options) {
       serve::ServiceSettings{
           .post = post, .observer = metrics_.get(), .after_step = [this](Engine& engine) {
             profiler_->after_step(engine);
+            if (kv_events_) kv_events_->end_step();
           }});
   server_->set_service(*service_);
   FATHOM_TRY(service_->wait_until_loaded());
@@ -369,9 +369,13 @@ Status Running::start_kv_events(const ServedModel& model) {
   settings.frame.block_size = engine.memory_plan().cache.block_tokens;
   settings.frame.medium = engine.machine().gpu ? "GPU" : "CPU";
   if (flags_.kv_events_form == "array") settings.frame.form = serve::KvEventForm::kArray;
-  FATHOM_ASSIGN(kv_events_, serve::KvPublisher::create(std::move(settings)));
-  service_->with_engine([this](Engine& e) { e.core().set_prefix_observer(kv_events_.get()); });
-  log_info("KV events on ", kv_events_->endpoint(), ", topic ", kv_events_->topic());
+  FATHOM_ASSIGN(std::unique_ptr<serve::KvPublisher> publisher,
+                serve::KvPublisher::create(std::move(settings)));
+  log_info("KV events on ", publisher->endpoint(), ", topic ", publisher->topic());
+  service_->with_engine([&](Engine& e) {
+    e.core().set_prefix_observer(publisher.get());
+    kv_events_ = std::move(publisher);
+  });
   return {};
 }
 

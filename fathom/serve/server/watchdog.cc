@@ -79,9 +79,15 @@ void Watchdog::watch() {
   }
 }
 
+void Watchdog::end_by(int64_t deadline_ns) {
+  const std::lock_guard lock(looking_);
+  deadline_ns_ = deadline_ns;
+}
+
 void Watchdog::look(int64_t now_ns) {
-  const int64_t deadline = deadline_ns_.load();
-  if (deadline != 0 && now_ns >= deadline) {
+  const std::lock_guard lock(looking_);
+  if (deadline_ns_ != 0) {
+    if (now_ns < deadline_ns_) return;
     log_error("the shutdown did not end in time; the process ends now");
     settings_.exit(kExitEngineFault);
     return;

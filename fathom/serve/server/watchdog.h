@@ -5,7 +5,6 @@
 //   shutdown   a deadline after which the process ends even if its teardown hangs
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -35,14 +34,16 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// The process ends with 70 at this time of the monotonic clock unless this object ends before.
-  void end_by(int64_t deadline_ns) { deadline_ns_.store(deadline_ns); }
+  /// The engine is not looked at any more.
+  void end_by(int64_t deadline_ns);
 
  private:
   void watch();
   void look(int64_t now_ns);
 
   WatchdogSettings settings_;
-  std::atomic<int64_t> deadline_ns_{0};
+  std::mutex looking_;  // held while the engine is looked at
+  int64_t deadline_ns_ = 0;
   int64_t exit_at_ns_ = 0;
   std::mutex mutex_;
   std::condition_variable woken_;

@@ -1,0 +1,193 @@
+#include "fathom/serve/server/server.h"
+
+#include <gtest/gtest.h>
+
+#include "fathom/text/json.h"
+#include "tests/support/served_engine.h"
+
+namespace fathom::serve {
+namespace {
+
+// A server of the small model, without sockets.
+class ServerTest : public testing::Test {
+ protected:
+  void start(ServerSettings settings = {}, bool ready = true) {
+    ServerParts parts;
+    parts.post = engine.loop.post();
+    parts.service = &engine.service;
+    parts.life = &life;
+    parts.version_json = "{\"version\":\"test\"}";
+    parts.metrics_text = [] { return std::string("# metrics\n"); };
+    parts.count_error = [this](const ApiError& error) { errors.push_back(error.code); };
+    parts.measure_step = [](Engine&, std::string_view phase) -> Result<std::string> {
+      return str_cat("{\"phase\":\"", phase, "\"}");
+    };
+    server = std::make_unique<Server>(std::move(settings), std::move(parts));
+    if (!ready) return;
+    ServedModel model;
+    model.names = {"tiny"};
+    model.tokenizer = engine.service.engine().tokenizer();
+    model.chat_format = &chat_v3();
+    model.sampling = greedy_sampling();
+    model.max_model_len = 2048;
+    model.vocab_size = 4096;
+    server->set_ready(std::move(model), "{\"info\":1}");
+  }
+
+  // What a request is answered.
+  std::shared_ptr<FakeExchange> ask(std::shared_ptr<FakeExchange> exchange) {
+    server->handle(exchange);
+    EXPECT_TRUE(engine.turn_until([&] { return exchange->ended() || exchange->gone(); }));
+    return exchange;
+  }
+
+  std::shared_ptr<FakeExchange> with_key(std::shared_ptr<FakeExchange> exchange,
+                                         const std::string& key) {
+    HttpRequest request = exchange->request();
+    request.headers.emplace_back("Authorization", "Bearer " + key);
+    return std::make_shared<FakeExchange>(std::move(request));
+  }
+
+  static ServerSettings keyed(bool admin = false, bool open_metrics = false) {
+    ServerSettings settings;
+    settings.access = *Access::load({.file = {}, .argument = {}, .environment = "secret"});
+    settings.admin = admin;
+    settings.metrics_without_key = open_metrics;
+    return settings;
+  }
+
+  ServedEngine engine;
+  LifeCycle life;
+  std::vector<std::string> errors;
+  std::unique_ptr<Server> server;
+};
+
+TEST_F(ServerTest, AnswersChatsAndCompletions) {
+  start();
+  auto chat = ask(FakeExchange::post(
+      "/v1/chat/completions",
+      R"({"model":"tiny","messages":[{"role":"user","content":"Hi"}],"max_tokens":4})"));
+  EXPECT_EQ(chat->head.status, 200) << chat->body;
+  const Result<Json> json = parse_json(chat->body, {}, "reply");
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ(json->find("object")->as_string(), "chat.completion");
+  auto stream = ask(FakeExchange::post("/v1/completions",
+                                       R"({"prompt":"Once upon","max_tokens":4,"stream":true})"));
+  EXPECT_TRUE(stream->streamed);
+  EXPECT_TRUE(stream->body.ends_with("data: [DONE]\n\n")) << stream->body;
+}
+
+TEST_F(ServerTest, RefusesBeforeTheModelIsThere) {
+  start({}, false);
+  EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
+  EXPECT_EQ(ask(FakeExchange::get("/health"))->body, R"({"status":"loading"})");
+  const auto reply = ask(FakeExchange::get("/v1/models"));
+  EXPECT_EQ(reply->head.status, 503);
+  EXPECT_NE(reply->body.find("\"loading\""), std::string::npos);
+}
+
+TEST_F(ServerTest, TheKeyGuardsAllButHealthAndThePage) {
+  start(keyed());
+  for (const char* open : {"/health", "/health/live", "/live", "/ready", "/ping", "/"})
+    EXPECT_EQ(ask(FakeExchange::get(open))->head.status, 200) << open;
+  for (const Route& route : server->router().routes()) {
+    if (route.access == Route::Access::kOpen) continue;
+    auto exchange = std::make_shared<FakeExchange>([&] {
+      HttpRequest r;
+      r.method = route.method;
+      r.path = std::string(route.path.substr(0, route.path.find('{'))) +
+               (route.path.ends_with('}') ? "x" : "");
+      return r;
+    }());
+    EXPECT_EQ(ask(exchange)->head.status, 401) << route.path;
+  }
+  EXPECT_EQ(ask(FakeExchange::get("/nothing"))->head.status, 401);  // says nothing of routes
+  EXPECT_EQ(ask(with_key(FakeExchange::get("/nothing"), "secret"))->head.status, 404);
+  EXPECT_EQ(ask(with_key(FakeExchange::get("/v1/models"), "secret"))->head.status, 200);
+  EXPECT_EQ(ask(with_key(FakeExchange::get("/v1/models"), "secre"))->head.status, 401);
+}
+
+TEST_F(ServerTest, MetricsMayBeOpen) {
+  start(keyed(false, true));
+  EXPECT_EQ(ask(FakeExchange::get("/metrics"))->body, "# metrics\n");
+}
+
+TEST_F(ServerTest, AdminRoutesNeedTheFlag) {
+  start(keyed());
+  auto reply = ask(with_key(FakeExchange::post("/reset_prefix_cache", ""), "secret"));
+  EXPECT_EQ(reply->head.status, 403);
+  EXPECT_NE(reply->body.find("admin_disabled"), std::string::npos);
+}
+
+TEST_F(ServerTest, AdminRoutesWork) {
+  start(keyed(true));
+  std::string text;
+  for (int i = 0; i < 40; ++i)
+    text += "once upon a time ";
+  const std::string body = str_cat(R"({"prompt":")", text, R"(","max_tokens":1})");
+  ask(with_key(FakeExchange::post("/v1/completions", body), "secret"));
+  EXPECT_GT(engine.service.stats().core.cached_pages, 0);
+  EXPECT_EQ(ask(with_key(FakeExchange::post("/reset_prefix_cache", ""), "secret"))->head.status,
+            200);
+  EXPECT_EQ(engine.service.stats().core.cached_pages, 0);
+  auto level = ask(with_key(FakeExchange::post("/log_level", R"({"level":"loud"})"), "secret"));
+  EXPECT_EQ(level->head.status, 400);
+  EXPECT_EQ(
+      ask(with_key(FakeExchange::post("/log_level", R"({"level":"info"})"), "secret"))->head.status,
+      200);
+  auto none =
+      ask(with_key(FakeExchange::post("/abort_request", R"({"request_id":"x"})"), "secret"));
+  EXPECT_EQ(none->body, R"({"aborted":0})");
+}
+
+TEST_F(ServerTest, PrefixesAreOfTheirKey) {
+  ServerSettings settings;
+  settings.access = *Access::load({.file = {}, .argument = "one", .environment = "two"});
+  start(std::move(settings));
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += "once upon a time ";
+  const std::string body = str_cat(R"({"prompt":")", text, R"(","max_tokens":1})");
+  const auto cached = [&](const std::string& key) {
+    const auto reply = ask(with_key(FakeExchange::post("/v1/completions", body), key));
+    const Result<Json> json = parse_json(reply->body, {}, "reply");
+    return json->find("usage")->find("prompt_tokens_details")->find("cached_tokens")->as_int();
+  };
+  EXPECT_EQ(cached("one"), 0);
+  EXPECT_GT(cached("one"), 0);
+  EXPECT_EQ(cached("two"), 0);
+}
+
+TEST_F(ServerTest, DrainsAndEndsWhatIsLeft) {
+  start();
+  auto running = FakeExchange::post(
+      "/v1/completions", R"({"prompt":"x","max_tokens":1800,"ignore_eos":true,"stream":true})");
+  server->handle(running);
+  ASSERT_TRUE(engine.turn_until([&] { return running->pieces.size() > 2; }));
+  std::thread drain([&] { server->drain(0.05); });
+  ASSERT_TRUE(engine.turn_until([&] { return running->ended(); }));
+  drain.join();
+  EXPECT_NE(running->body.find("\"draining\""), std::string::npos);
+  EXPECT_EQ(ask(FakeExchange::get("/health"))->head.status, 503);
+  EXPECT_EQ(ask(FakeExchange::post("/v1/completions", "{}"))->head.status, 503);
+  EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
+}
+
+TEST_F(ServerTest, ErrorsAreCountedByCode) {
+  start();
+  ask(FakeExchange::post("/v1/completions", "{\"prompt\":5}"));
+  ask(FakeExchange::post("/v1/completions", "no json"));
+  ask(FakeExchange::post("/v1/completions", R"({"prompt":"x","max_tokens":99999})"));
+  EXPECT_EQ(errors,
+            (std::vector<std::string>{"invalid_value", "invalid_json", "context_length_exceeded"}));
+}
+
+TEST_F(ServerTest, AStepIsMeasured) {
+  start();
+  EXPECT_EQ(ask(FakeExchange::get("/server_info/step"))->body, R"({"phase":"decode"})");
+  EXPECT_EQ(ask(FakeExchange::get("/server_info"))->body, R"({"info":1})");
+  EXPECT_EQ(ask(FakeExchange::get("/health_generate"))->body, R"({"status":"ok"})");
+}
+
+}  // namespace
+}  // namespace fathom::serve
