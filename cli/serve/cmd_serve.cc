@@ -26,9 +26,12 @@
 #include "cli/serve/step_profiler.h"
 #include "cli/serve/step_table.h"
 #include "fathom/base/log.h"
+#include "fathom/bench/machine/conditions.h"
 #include "fathom/os/sha256.h"
 #include "fathom/serve/answer/request_trace.h"
 #include "fathom/serve/http/http_server.h"
+#include "fathom/serve/kv_events/kv_publisher.h"
+#include "fathom/serve/metrics/server_metrics.h"
 #include "fathom/serve/replay/replay_store.h"
 #include "fathom/serve/server/server.h"
 #include "fathom/serve/server/watchdog.h"
@@ -225,6 +228,7 @@ class Running {
 
   ~Running() {
     watchdog_.reset();
+    // The engine tells nobody from here on.
     service_.reset();  // its last events go to an event loop that still turns
     http_.reset();
     server_.reset();
@@ -240,6 +244,9 @@ class Running {
 
  private:
   Status open_access();
+  Status start_metrics(const ServedModel& model);
+  Status start_kv_events(const ServedModel& model);
+  std::string metrics_text() const;
   Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
   Status make_ready();
   Status warm_up();
@@ -254,6 +261,8 @@ class Running {
   std::unique_ptr<GrammarCompiler> grammars_;
   std::unique_ptr<serve::ReplayStore> replay_;
   std::unique_ptr<serve::RequestTrace> trace_;
+  std::unique_ptr<serve::ServerMetrics> metrics_;
+  std::unique_ptr<serve::KvPublisher> kv_events_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<EngineService> service_;
@@ -266,21 +275,22 @@ Status Running::open_access() {
                          .argument = flags_.api_key,
                          .environment = environment("FATHOM_API_KEY")};
   FATHOM_ASSIGN(access_, serve::Access::load(keys));
-  return serve::check_bind(http_settings(flags_), !access_.open(),
-                           flags_.insecure_no_auth ? serve::NoAuth::kInsecure
-                                                   : serve::NoAuth::kRefused);
+  return serve::check_bind(
+      http_settings(flags_), !access_.open(),
+      flags_.insecure_no_auth ? serve::NoAuth::kInsecure : serve::NoAuth::kRefused);
 }
 
 Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
   FATHOM_ASSIGN(EngineSource source, EngineSource::open(options));
   clock_.end("open", 0);
   FATHOM_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, std::move(source)));
-  clock_.end("load", engine->memory_plan().total_bytes());
+  clock_.end("load", engine->memory_plan().weight_bytes);
   return engine;
 }
 
 Status Running::start(EngineOptions options) {
   FATHOM_TRY(open_access());
+  FATHOM_ASSIGN(metrics_, serve::ServerMetrics::create(flags_.metrics_prefix));
   profiler_ = std::make_unique<TraceProfiler>(flags_.profile_dir);
   if (!flags_.trace_requests.empty()) {
     FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));
@@ -294,26 +304,91 @@ Status Running::start(EngineOptions options) {
   parts.measure_step = [this](Engine& engine, std::string_view phase) {
     return step_table_.measure(engine, phase);
   };
+  parts.metrics_text = [this] { return metrics_text(); };
+  parts.count_answer = [this](int64_t num_choices) { metrics_->on_answer(num_choices); };
+  parts.count_error = [this](const serve::ApiError& error) { metrics_->on_error(error.code); };
+  parts.count_repairs = [this](const AnswerRepairs& repairs) { metrics_->on_repairs(repairs); };
   parts.profiler = profiler_.get();
   parts.trace = trace_.get();
-  server_ =
-      std::make_unique<Server>(serve::ServerSettings{.access = access_,
-                                                     .metrics = flags_.metrics,
-                                                     .metrics_without_key = flags_.metrics_no_auth,
+  server_ = std::make_unique<Server>(
+      serve::ServerSettings{.access = access_,
+                            .metrics = flags_.metrics,
+                            .metrics_without_key = flags_.metrics_no_auth,
                             .shared_prefix_cache = flags_.shared_prefix_cache,
                             .admin = flags_.admin,
-                                                     .stall_timeout_s = flags_.stall_timeout_s},
-                               std::move(parts));
+                            .stall_timeout_s = flags_.stall_timeout_s},
+      std::move(parts));
   FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
                                          [this](serve::ExchangePtr e) { server_->handle(e); }));
   log_info("listening on ", http_->address(), ", loading ", options.model);
   service_ = std::make_unique<EngineService>(
       [this, options] { return load(options); },
       serve::ServiceSettings{
-          .post = post, .after_step = [this](Engine& engine) { profiler_->after_step(engine); }});
+          .post = post, .observer = metrics_.get(), .after_step = [this](Engine& engine) {
+            profiler_->after_step(engine);
+          }});
   server_->set_service(*service_);
   FATHOM_TRY(service_->wait_until_loaded());
   return make_ready();
+}
+
+Status Running::start_metrics(const ServedModel& model) {
+  const Engine& engine = service_->engine();
+  const MemoryPlan& plan = engine.memory_plan();
+  const bool gpu = engine.machine().gpu != nullptr;
+  serve::MetricsFacts facts;
+  facts.model_name = model.name();
+  facts.version = FATHOM_VERSION;
+  facts.commit = build_commit();
+  facts.arch = gpu ? str_cat("sm_", engine.machine().gpu->info().sm)
+                   : str_cat("x86-64/", isa_name(engine.machine().isa));
+  facts.block_size = plan.cache.block_tokens;
+  (gpu ? facts.num_gpu_blocks : facts.num_cpu_blocks) = plan.num_blocks;
+  facts.cache_dtype = format_name(engine.model().options().cache_format());
+  facts.max_model_len = model.max_model_len;
+  for (const auto& [kind, bytes] : memory_regions(plan))
+    facts.memory.push_back({find_option("device")->get(engine.options()), kind, bytes});
+  for (const StartPhase& phase : clock_.phases())
+    facts.startup.push_back({phase.name, phase.seconds});
+  const TokenCost cost = token_cost(engine.model());
+  facts.flops_per_token = cost.flops;
+  facts.bytes_per_step = cost.bytes_per_step;
+  facts.bytes_per_token = cost.bytes_per_token;
+  return metrics_->open(std::move(facts));
+}
+
+Status Running::start_kv_events(const ServedModel& model) {
+  const Engine& engine = service_->engine();
+  serve::KvPublisherSettings settings;
+  settings.endpoint = flags_.kv_events;
+  settings.replay_endpoint = flags_.kv_events_replay;
+  settings.pod_id = flags_.pod_id;
+  if (settings.pod_id.empty()) settings.pod_id = environment("POD_IP");
+  if (settings.pod_id.empty()) settings.pod_id = environment("POD_NAME");
+  settings.model_name = model.name();
+  settings.frame.block_size = engine.memory_plan().cache.block_tokens;
+  settings.frame.medium = engine.machine().gpu ? "GPU" : "CPU";
+  if (flags_.kv_events_form == "array") settings.frame.form = serve::KvEventForm::kArray;
+  FATHOM_ASSIGN(kv_events_, serve::KvPublisher::create(std::move(settings)));
+  service_->with_engine([this](Engine& e) { e.core().set_prefix_observer(kv_events_.get()); });
+  log_info("KV events on ", kv_events_->endpoint(), ", topic ", kv_events_->topic());
+  return {};
+}
+
+std::string Running::metrics_text() const {
+  serve::MetricsFigures now;
+  now.service = service_->stats();
+  now.now_ns = monotonic_ns();
+  const auto stall_ns = static_cast<int64_t>(flags_.stall_timeout_s * 1e9);
+  now.healthy = life_.state() != ServerState::kFaulted &&
+                serve::progress_of(now.service, now.now_ns, stall_ns) == serve::Progress::kGoing;
+  now.connections = http_->counts().connections;
+  if (grammars_) now.grammar = grammars_->stats();
+  if (kv_events_) {
+    now.kv_batches_published = kv_events_->num_published();
+    now.kv_batches_dropped = kv_events_->num_dropped();
+  }
+  return metrics_->text(now);
 }
 
 // One token through everything: memory is touched, graphs are captured.
@@ -345,6 +420,8 @@ Status Running::make_ready() {
     model.grammars = grammars_.get();
     clock_.end("grammar", 0);
   }
+  FATHOM_TRY(start_metrics(model));
+  if (!flags_.kv_events.empty()) FATHOM_TRY(start_kv_events(model));
   const std::string info =
       server_info_json(engine, model, clock_.phases(), globals_.effective_config);
   if (model.chat_format != nullptr) {

@@ -136,6 +136,10 @@ void add_operation(CLI::App& app, ServeFlags& f) {
       ->group(group);
   app.add_option("--kv-events-replay", f.kv_events_replay, "Socket that repeats them: tcp://*:5558")
       ->group(group);
+  app.add_option("--kv-events-form", f.kv_events_form, "Events as maps, or as the older arrays")
+      ->check(CLI::IsMember({"map", "array"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--pod-id", f.pod_id, "Name in their topic (default: POD_IP, POD_NAME)")
       ->group(group);
   app.add_option("--trace-requests", f.trace_requests,

@@ -55,6 +55,7 @@ struct ServeFlags {
   std::string metrics_prefix = "fathom";
   std::string kv_events;
   std::string kv_events_replay;
+  std::string kv_events_form = "map";
   std::string pod_id;
   std::string trace_requests;
   std::string profile_dir = ".";

@@ -37,6 +37,21 @@ std::vector<std::pair<std::string, std::string>> effective_mode(const Engine& en
   return mode;
 }
 
+TokenCost token_cost(const Model& model) {
+  const ModelConfig& c = model.config();
+  TokenCost cost;
+  for (const WeightSummary& w : model.weights().summary()) {
+    if (w.draft || w.role == WeightRole::kEmbedding || w.role == WeightRole::kHashTable) continue;
+    const bool routed = w.role == WeightRole::kExpert && c.n_routed_experts > 0;
+    const double share = routed ? static_cast<double>(c.num_experts_per_tok) /
+                                      static_cast<double>(c.n_routed_experts)
+                                : 1.0;
+    cost.flops += 2.0 * share * static_cast<double>(w.parameters);
+    (routed ? cost.bytes_per_token : cost.bytes_per_step) += share * static_cast<double>(w.bytes);
+  }
+  return cost;
+}
+
 std::string version_json() {
   JsonWriter w;
   w.begin_object();
@@ -59,8 +74,8 @@ namespace {
 void write_thinking(JsonWriter& w, const serve::ServedModel& model) {
   const ChatFormat& format = *model.chat_format;
   w.key("thinking").begin_object();
-  w.key("default").string(
-      format.answer_grammar(model.chat_options).starts_in_reasoning ? "on" : "off");
+  w.key("default").string(format.answer_grammar(model.chat_options).starts_in_reasoning ? "on"
+                                                                                        : "off");
   w.key("efforts").begin_array();
   if (format.name().starts_with("v4")) {
     for (const std::string_view effort : {"low", "medium", "high", "max"})
@@ -100,8 +115,8 @@ void write_memory(JsonWriter& w, const Engine& engine) {
     w.begin_object().key("kind").string(kind).key("device").string(device);
     w.key("bytes").integer(bytes);
     if (kind == "kv_cache") {
-      w.key("note").string(str_cat(plan.num_blocks, " pages of ", plan.cache.block_tokens,
-                                   " tokens"));
+      w.key("note").string(
+          str_cat(plan.num_blocks, " pages of ", plan.cache.block_tokens, " tokens"));
     }
     w.end_object();
   }

@@ -22,6 +22,16 @@ std::vector<std::pair<std::string, int64_t>> memory_regions(const MemoryPlan& pl
 /// The formats and ways that are in effect: graphs or eager, types of numbers, attention, threads.
 std::vector<std::pair<std::string, std::string>> effective_mode(const Engine& engine);
 
+/// What a token costs, from the sizes of the weights: routed experts by the share that a token
+/// takes, the embedding not at all. Attention itself, which grows with the context, is left out.
+struct TokenCost {
+  double flops = 0;            ///< two a parameter
+  double bytes_per_step = 0;   ///< of weights that every step reads
+  double bytes_per_token = 0;  ///< of experts that a token adds while experts are not shared
+};
+
+TokenCost token_cost(const Model& model);
+
 /// {"version","commit","build","cuda","archs"}
 std::string version_json();
 

@@ -28,11 +28,9 @@ struct Row {
   double roof_us = 0;
 };
 
+// "layer 3 / moe" is of kind moe; what stands outside of layers, of its own scope.
 std::string layer_kind(const TraceOp& op) {
-  for (const ScopeName& scope : op.scopes) {
-    if (scope.name != std::string_view("layer")) return std::string(scope.name);
-  }
-  return {};
+  return op.scopes.empty() ? std::string{} : std::string(op.scopes.back().name);
 }
 
 // The operand with most bytes says what the op works on.

@@ -86,6 +86,7 @@ CoreSettings core_settings(const EngineSource& source,
   s.scheduler.max_prefill_chunk = o.prefill_chunk;
   s.scheduler.max_queue = o.max_queue;
   s.scheduler.max_waiting_tokens = o.max_waiting_tokens;
+  s.step_target_ns = o.step_target_ms * 1'000'000;
   s.plan = plan;
   s.prefix_cache = o.prefix_cache;
   s.model_fingerprint = fingerprint_of(source.model, o);

@@ -405,5 +405,32 @@ TEST(EngineApi, ReportsProgress) {
   EXPECT_EQ(last, of);
 }
 
+TEST(EngineApi, LogprobsOfAPromptAreThoseOfItsScore) {
+  auto engine = Engine::load(small_options()).value();
+  const std::vector<int32_t> ids = golden_prompt(3);
+  const std::vector<double> nll = engine->token_nll(ids).value();
+  std::vector<PromptLogprobs> found;
+  Request request;
+  request.prompt = ids;
+  request.sampling = greedy_sampling();
+  request.sampling.max_tokens = 1;
+  request.prompt_logprobs = 2;
+  request.on_token = [&](const TokenEvent& e) {
+    if (e.prompt_logprobs != nullptr) found = *e.prompt_logprobs;
+  };
+
+  ASSERT_TRUE(engine->submit(std::move(request)).ok());
+  while (!engine->idle())
+    ASSERT_TRUE(engine->step().ok());
+
+  ASSERT_EQ(found.size(), nll.size());
+  for (size_t i = 0; i < nll.size(); ++i) {
+    EXPECT_EQ(found[i].token.token, ids[i + 1]);
+    EXPECT_NEAR(found[i].token.logprob, -nll[i], 1e-4) << i;
+    EXPECT_GE(found[i].top[0].logprob, found[i].token.logprob);
+    EXPECT_EQ(found[i].rank == 1, found[i].top[0].token == ids[i + 1]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace fathom

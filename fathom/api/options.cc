@@ -165,6 +165,9 @@ constexpr OptionInfo kTable[] = {
     option_row<Count{&O::prefill_chunk, 0, kMostTokens}>(
         {kMemory, kGenerate, "prefill-chunk", "", "N",
          "prompt tokens of one request in a step; 0: the whole budget"}),
+    option_row<Count{&O::step_target_ms, 0, 60'000}>(
+        {kMemory, kServe, "step-target-ms", "", "MS",
+         "what a step may take while answers are written: prompts are cut so; 0: no limit"}),
     option_row<Real{&O::memory_fraction, 1, true}>({kMemory, kGenerate, "memory-fraction",
                                                 "gpu-memory-utilization mem-fraction-static", "F",
                                                 "share of the free memory to use"}),

@@ -63,6 +63,7 @@ struct EngineOptions {
   int64_t max_num_seqs = 8;              ///< sequences that run at once
   int64_t max_num_batched_tokens = 512;  ///< tokens of a step
   int64_t prefill_chunk = 0;             ///< prompt tokens of one request in a step; 0: no limit
+  int64_t step_target_ms = 250;          ///< of a step beside decodes: cuts prompts; 0: no limit
   double memory_fraction = 0.9;          ///< of the memory that is free at start
   KvSizing kv_pool = KvSizing::kByRequest;
 

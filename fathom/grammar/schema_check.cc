@@ -63,8 +63,24 @@ constexpr std::string_view kEnforcedFormats[] = {"email",         "date",
                                                  "uri-reference", "uri-template",
                                                  "json-pointer",  "relative-json-pointer"};
 
-// Longest string that may be counted: a state of the automaton for each character.
-constexpr int64_t kMaxLength = 10'000;
+// How far the library counts with states of their own. What counts further it works out for every
+// mask anew, at 30 ms each.
+constexpr int64_t kMaxCount = 128;
+
+// The largest number of repetitions in an expression, "{3,40}".
+int64_t largest_repetition(std::string_view pattern) {
+  int64_t largest = 0;
+  for (size_t at = pattern.find('{'); at != pattern.npos; at = pattern.find('{', at + 1)) {
+    int64_t count = 0;
+    for (size_t i = at + 1; i < pattern.size() && pattern[i] != '}'; ++i) {
+      const char c = pattern[i];
+      if (c != ',' && (c < '0' || c > '9')) break;
+      count = c == ',' ? 0 : std::min<int64_t>(count * 10 + (c - '0'), 1'000'000);
+      largest = std::max(largest, count);
+    }
+  }
+  return largest;
+}
 
 bool is_keyword(std::string_view key) {
   return is_one_of(key, kOfStrings) || is_one_of(key, kOfNumbers) || is_one_of(key, kOfObjects) ||
@@ -302,6 +318,7 @@ Status SchemaChecker::check_strings(const Json& schema, const std::string& path)
       return invalid_argument(str_cat("grammar_too_complex: ", path, ": 'pattern' has ", size,
                                       " bytes, at most ", limits_.max_pattern_bytes));
     }
+    FATHOM_TRY(check_repetitions(pattern->as_string(), path));
     if (is_enforced) return invalid(path, "'pattern' beside 'format' is not supported");
   }
   if (has_length && (pattern != nullptr || is_enforced)) {
@@ -342,6 +359,7 @@ Status SchemaChecker::check_objects(const Json& schema, const std::string& path)
       }
     }
     const std::string& pattern = patterns->members()[0].first;
+    FATHOM_TRY(check_repetitions(pattern, path));
     if (static_cast<int64_t>(pattern.size()) > limits_.max_pattern_bytes) {
       return invalid_argument(str_cat("grammar_too_complex: ", path, ": a pattern has ",
                                       pattern.size(), " bytes, at most ",
@@ -359,15 +377,15 @@ Status SchemaChecker::check_objects(const Json& schema, const std::string& path)
 Status SchemaChecker::write_lengths(Json& schema, const std::string& path) {
   const Json* const lengths[] = {schema.find("minLength"), schema.find("maxLength")};
   if (lengths[0] == nullptr && lengths[1] == nullptr) return {};
-  int64_t bounds[] = {0, kMaxLength};
+  int64_t bounds[] = {0, kMaxCount};
   for (int i = 0; i < 2; ++i) {
     if (lengths[i] == nullptr) continue;
     if (!lengths[i]->is_int() || lengths[i]->as_int() < 0)
       return invalid(path, "'minLength' and 'maxLength' need an integer that is not negative");
     bounds[i] = lengths[i]->as_int();
-    if (bounds[i] > kMaxLength) {
+    if (bounds[i] > kMaxCount) {
       return invalid_argument(str_cat("grammar_too_complex: ", path, ": a length of ", bounds[i],
-                                      ", at most ", kMaxLength));
+                                      ", at most ", kMaxCount));
     }
   }
   if (bounds[0] > bounds[1]) return invalid(path, "'minLength' is greater than 'maxLength'");
@@ -418,6 +436,13 @@ Result<JsonMember> SchemaChecker::copied(const JsonMember& member,
 }
 
 }  // namespace
+
+Status check_repetitions(std::string_view pattern, std::string_view what) {
+  const int64_t largest = largest_repetition(pattern);
+  if (largest <= kMaxCount) return {};
+  return invalid_argument(str_cat("grammar_too_complex: ", what, ": ", largest,
+                                  " repetitions in an expression, at most ", kMaxCount));
+}
 
 Result<Json> checked_schema(const Json& schema, const SchemaLimits& limits, std::string_view what) {
   const auto size = static_cast<int64_t>(dump_json(schema).size());

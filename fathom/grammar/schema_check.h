@@ -32,6 +32,10 @@ struct SchemaLimits {
   int64_t max_pattern_bytes;  ///< of one pattern
 };
 
+/// Refuses an expression, or a grammar, that counts further than the library can quickly. Errors:
+/// InvalidArgument `grammar_too_complex: ...`.
+Status check_repetitions(std::string_view pattern, std::string_view what);
+
 /// Lengths of strings in a checked schema, which has a pattern in their place. The library does not
 /// know these words.
 inline constexpr std::string_view kCheckedMinLength = "fathom_minLength";

@@ -115,6 +115,8 @@ class ClientTag {
     Json out = Json::object();
     for (const auto& [key, member] : value.members()) {
       const std::string inner = str_cat(path, ".", key);
+      const bool is_expression = (key == "pattern" || key == "grammar") && member.is_string();
+      if (is_expression) FATHOM_TRY(check_repetitions(member.as_string(), inner));
       if (key == "pattern" && member.is_string()) {
         FATHOM_TRY(check_size(inner, static_cast<int64_t>(member.as_string().size()),
                               limits_.max_pattern_bytes));
@@ -151,11 +153,13 @@ Result<Json> content_format(const GrammarSpec& spec,
     }
     case Kind::kRegex:
       FATHOM_TRY(check_text("the expression", spec.text, limits.max_pattern_bytes));
+      FATHOM_TRY(check_repetitions(spec.text, "the expression"));
       return format::regex(spec.text);
     case Kind::kChoice:
       return choice_format(spec.choices, limits.max_schema_bytes);
     case Kind::kEbnf:
       FATHOM_TRY(check_text("the grammar", spec.text, limits.max_schema_bytes));
+      FATHOM_TRY(check_repetitions(spec.text, "the grammar"));
       return format::ebnf(spec.text);
     case Kind::kStructuralTag: {
       auto document = parsed("the structural tag", spec.text, limits);

@@ -64,6 +64,9 @@ struct EngineCore::ActiveRequest : Sequence {
   uint64_t seed = 0;
   uint64_t stream = 0;
   bool ended = false;  // its last event was sent
+  int64_t started_ns = 0;
+  SamplingParams scoring;  // of the rows of its prompt, if that is scored
+  std::vector<PromptLogprobs> prompt_logprobs;
   std::shared_ptr<TokenConstraint> constraint;
   bool nothing_allowed = false;  // its last mask left no token
   TokenCallback on_token;
@@ -142,7 +145,12 @@ int64_t EngineCore::default_max_tokens(int64_t prompt_length) const {
   return std::clamp<int64_t>(std::min(context, pages) - prompt_length, 1, kMostDefaultTokens);
 }
 
-Status EngineCore::check(const Request& request) const {
+int64_t EngineCore::max_tokens_of(const Request& request) const {
+  return request.sampling.max_tokens.value_or(
+      default_max_tokens(static_cast<int64_t>(request.prompt.size())));
+}
+
+Status EngineCore::admissible(const Request& request) const {
   const int64_t num_ids = settings_.plan.shape.num_ids;
   if (request.prompt.empty()) {
     return invalid_argument("the prompt is empty, expected at least one token");
@@ -155,22 +163,20 @@ Status EngineCore::check(const Request& request) const {
   if (tokenizer_ == nullptr && !request.sampling.stop.empty()) {
     return invalid_argument("stop strings need a tokenizer, and this engine has none");
   }
-  return validate(request.sampling, num_ids);
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
+    return invalid_argument(str_cat("prompt_logprobs is ", request.prompt_logprobs,
+                                    ", expected 0 to ", kMaxTopLogprobs));
+  }
+  FATHOM_TRY(validate(request.sampling, num_ids));
+  return scheduler_.admissible(static_cast<int64_t>(request.prompt.size()), max_tokens_of(request));
 }
 
 Result<RequestId> EngineCore::submit(Request request) {
   Busy busy(*this);
   if (faulted_) return device_lost("the engine had a fault and takes no more requests");
-  FATHOM_TRY(check(request));
+  FATHOM_TRY(admissible(request));
   const auto prompt_length = static_cast<int64_t>(request.prompt.size());
-  const int64_t max_tokens =
-      request.sampling.max_tokens.value_or(default_max_tokens(prompt_length));
-  // Before anything is sized by max_tokens: the sum must be meaningful.
-  if (max_tokens > settings_.scheduler.max_model_len - prompt_length) {
-    return invalid_argument(str_cat("context_length_exceeded: prompt of ", prompt_length,
-                                    " tokens and max_tokens ", max_tokens, ", expected at most ",
-                                    settings_.scheduler.max_model_len, " together"));
-  }
+  const int64_t max_tokens = max_tokens_of(request);
   // A grammar that has come to its end allows nothing behind it.
   if (request.constraint != nullptr) request.sampling.ignore_eos = false;
   auto r = std::make_unique<ActiveRequest>(std::move(request.sampling), max_tokens, settings_,
@@ -183,6 +189,12 @@ Result<RequestId> EngineCore::submit(Request request) {
   r->cache_salt = std::move(request.cache_salt);
   r->seed = r->params.seed.value_or(settings_.seed);
   r->stream = r->params.seed ? 0 : r->id;
+  r->scores_prompt = request.prompt_logprobs >= 0;
+  if (r->scores_prompt) {
+    r->scoring = greedy_sampling();
+    r->scoring.top_logprobs = request.prompt_logprobs;
+    r->prompt_logprobs.reserve(static_cast<size_t>(prompt_length - 1));
+  }
   r->constraint = std::move(request.constraint);
   r->on_token = std::move(request.on_token);
   const int64_t now = clock_.now_ns();
@@ -228,17 +240,48 @@ Status EngineCore::step() {
   if (faulted_) return device_lost("the engine had a fault and takes no more requests");
   expire();
   propose();
-  const StepPlan& plan = scheduler_.plan();
+  const StepPlan& plan = scheduler_.plan(prefill_limit());
   if (plan.empty()) return {};
   ++num_steps_;
+  const int64_t begin_ns = clock_.now_ns();
   if (Status s = compute(plan); !s.ok()) {
     scheduler_.finish_step();
     fault(s);
     return std::move(s).add_context("while computing a step");
   }
+  measure(plan, clock_.now_ns() - begin_ns);
   commit(plan);
   scheduler_.finish_step();
   return {};
+}
+
+// Prompt tokens for which a step beside decodes takes about as long as it should.
+int64_t EngineCore::prefill_limit() const {
+  if (settings_.step_target_ns <= 0 || prompt_token_ns_ <= 0) return INT64_MAX;
+  constexpr int64_t kUnit = Scheduler::kLeastPrefill;
+  const double left = static_cast<double>(settings_.step_target_ns) - decode_step_ns_;
+  const double most = static_cast<double>(settings_.scheduler.max_num_batched_tokens);
+  const auto tokens = static_cast<int64_t>(std::clamp(left / prompt_token_ns_, 0.0, most));
+  return std::max(tokens / kUnit * kUnit, kUnit);
+}
+
+// Steps with few prompt tokens say little of what one takes.
+void EngineCore::measure(const StepPlan& plan, int64_t step_ns) {
+  constexpr double kWeight = 0.25;  // of the newest step: the last dozen count
+  const auto add = [](double& mean, double value) {
+    mean = mean == 0 ? value : mean + kWeight * (value - mean);
+  };
+  int64_t prompts = 0;
+  for (const StepItem& item : plan.prefill)
+    prompts += item.count;
+  const auto taken = static_cast<double>(step_ns);
+  if (prompts == 0) {
+    add(decode_step_ns_, taken);
+  } else if (prompts >= Scheduler::kLeastPrefill) {
+    // The part of a step that does not grow with its prompts is that of the decodes.
+    const double beside = plan.decode.empty() ? 0 : std::min(decode_step_ns_, 0.9 * taken);
+    add(prompt_token_ns_, (taken - beside) / static_cast<double>(prompts));
+  }
 }
 
 void EngineCore::expire() {
@@ -265,7 +308,8 @@ void EngineCore::propose() {
 
 // What an item computes, and with what each of its rows of logits is sampled.
 void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps) {
-  Sequence& s = *item.sequence;
+  auto& s = static_cast<ActiveRequest&>(*item.sequence);
+  if (s.started_ns == 0) s.started_ns = clock_.now_ns();
   const int64_t drafts = item.num_drafts();
   SequenceStep step{.cached = item.begin,
                     .pages = s.cache.blocks(),
@@ -274,6 +318,10 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
   const auto known = std::span(s.tokens).subspan(static_cast<size_t>(item.begin),
                                                  static_cast<size_t>(item.count - drafts));
   step.tokens = known;
+  if (item.all_logits) {
+    step.logits = LogitRows::kAll;
+    add_scored_rows(item);
+  }
   if (drafts > 0) {
     const size_t begin = drafted_.size();
     drafted_.insert(drafted_.end(), known.begin(), known.end());
@@ -287,6 +335,32 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
   constrain(row, s);
   for (int64_t i = 0; i <= drafts; ++i, ++row.position)
     rows_.push_back(row);
+}
+
+// A row for each token of a prompt that is scored but the one that gives a token.
+void EngineCore::add_scored_rows(const StepItem& item) {
+  const auto& r = static_cast<const ActiveRequest&>(*item.sequence);
+  const int64_t count = item.count - (item.yields_token ? 1 : 0);
+  for (int64_t p = item.begin; p < item.begin + count; ++p) {
+    const bool wanted = p < r.num_to_score();
+    rows_.push_back({.params = &r.scoring,
+                     .position = p + 1,
+                     .scored = wanted ? r.tokens[static_cast<size_t>(p + 1)] : -1});
+  }
+}
+
+// What came of them. False: there were logits that are not finite.
+bool EngineCore::take_scores(const StepItem& item, std::span<const SampleResult> results) {
+  auto& r = static_cast<ActiveRequest&>(*item.sequence);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].finite) return false;
+    if (item.begin + static_cast<int64_t>(i) >= r.num_to_score()) break;
+    const SampleResult& result = results[i];
+    r.prompt_logprobs.push_back({.token = {result.token, result.logprob},
+                                 .rank = result.rank,
+                                 .top = {result.top_logprobs.begin(), result.top_logprobs.end()}});
+  }
+  return true;
 }
 
 Status EngineCore::compute(const StepPlan& plan) {
@@ -314,6 +388,17 @@ void EngineCore::commit(const StepPlan& plan) {
   for (const auto* items : {&plan.prefill, &plan.decode}) {
     for (const StepItem& item : *items) {
       if (items == &plan.prefill) prompt_tokens_ += item.count;
+      if (item.all_logits) {
+        const auto scored = static_cast<size_t>(item.count - (item.yields_token ? 1 : 0));
+        const auto results = results_.subspan(row, scored);
+        row += scored;
+        auto& r = static_cast<ActiveRequest&>(*item.sequence);
+        if (r.abort_reason == FinishReason::kNone && !take_scores(item, results)) {
+          fail(r, item);
+          row += item.yields_token ? 1 : 0;
+          continue;
+        }
+      }
       if (!item.yields_token) {
         scheduler_.commit(item, {}, FinishReason::kNone);
         continue;
@@ -338,7 +423,10 @@ int64_t EngineCore::accept(ActiveRequest& r,
     a.token = result.token;
     a.logprob = result.logprob;
     a.top_logprobs = result.top_logprobs;
+    // Banned until min_tokens, and drawn all the same: nothing else was allowed (constrain).
+    const bool ends_early = std::ranges::count(r.stop.banned(), result.token) > 0;
     a.outcome = r.stop.push(result.token);
+    if (ends_early) a.outcome.finish = FinishReason::kStop;
     r.counts.add(result.token);
     accepted_ids_.push_back(result.token);
     if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
@@ -399,7 +487,9 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
              .top_logprobs = a.top_logprobs,
              .finish = a.outcome.finish,
              .stop_text = a.outcome.stop_text,
-             .cached_tokens = r.cached_tokens});
+             .cached_tokens = r.cached_tokens,
+             .started_ns = r.started_ns,
+             .prompt_logprobs = r.scores_prompt && first + i == 0 ? &r.prompt_logprobs : nullptr});
   }
 }
 
@@ -427,8 +517,11 @@ void EngineCore::fault(const Status& status) {
 
 // An end without a token: what was held back of its text is certain now.
 void EngineCore::end(ActiveRequest& r, FinishReason reason) {
-  tell(r,
-       {.id = r.id, .text = r.stop.release(), .finish = reason, .cached_tokens = r.cached_tokens});
+  tell(r, {.id = r.id,
+           .text = r.stop.release(),
+           .finish = reason,
+           .cached_tokens = r.cached_tokens,
+           .started_ns = r.started_ns});
 }
 
 void EngineCore::tell(ActiveRequest& r, const TokenEvent& event) {

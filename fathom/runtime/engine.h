@@ -27,6 +27,8 @@ struct CoreSettings {
   std::string model_fingerprint;  ///< digest of configuration and weights
   uint64_t seed = 0;              ///< of requests without one
   std::vector<int32_t> end_ids;   ///< the model's end tokens
+  /// What a step should take while sequences decode: prompts are cut so. 0: as long as it takes.
+  int64_t step_target_ns = 0;
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
   Proposer* proposer = nullptr;  ///< guesses tokens to come; null: none. Outlives the engine
   SpecialTokens special_tokens = SpecialTokens::kSkip;
@@ -61,12 +63,15 @@ class EngineCore {
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 
-  /// Checks a request and queues it. Its callback gets every token and, exactly once and last, an
-  /// event with a finish reason. Errors, after which no callback comes: InvalidArgument for
-  /// parameters and lengths out of range; Overloaded; DeviceLost after an engine fault.
-  Result<RequestId> submit(Request request);
+  /// Everything that submit() refuses a request for but a full queue and a fault. Reads only what
+  /// never changes, so any thread may ask. Errors: InvalidArgument for an empty prompt, ids and
+  /// parameters out of range, `context_length_exceeded` and `too_large_for_pool`.
+  Status admissible(const Request& request) const;
 
-  Status admissible(const Request& request) const { return check(request); }
+  /// Checks a request and queues it. Its callback gets every token and, exactly once and last, an
+  /// event with a finish reason. Errors, after which no callback comes: those of admissible();
+  /// Overloaded `queue_full`; DeviceLost after an engine fault.
+  Result<RequestId> submit(Request request);
 
   /// One step: expires, plans, computes, samples, tells. Does nothing when idle. Errors: an engine
   /// fault; all requests have ended with it, and the engine refuses further work.
@@ -78,7 +83,8 @@ class EngineCore {
 
   bool idle() const { return scheduler_.idle(); }
 
-  /// Tokens that a prompt of that length may be followed by when its request does not say.
+  /// Tokens that a prompt of that length may be followed by when its request does not say. Any
+  /// thread may ask.
   int64_t default_max_tokens(int64_t prompt_length) const;
 
   /// Forgets all cached prefixes.
@@ -116,9 +122,13 @@ class EngineCore {
              const Tokenizer* tokenizer,
              const Clock& clock);
 
-  Status check(const Request& request) const;
+  int64_t max_tokens_of(const Request& request) const;
   SampleRow sample_row(const Sequence& sequence) const;
+  void add_scored_rows(const StepItem& item);
+  bool take_scores(const StepItem& item, std::span<const SampleResult> results);
   void constrain(SampleRow& row, Sequence& sequence);
+  int64_t prefill_limit() const;
+  void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
   void propose();
   Status compute(const StepPlan& plan);
@@ -160,6 +170,9 @@ class EngineCore {
   RequestId next_id_ = 1;
   int busy_ = 0;
   bool faulted_ = false;
+  // Exponential means: of steps that only decode, and of a prompt token in the others.
+  double decode_step_ns_ = 0;
+  double prompt_token_ns_ = 0;
   int64_t num_steps_ = 0;
   int64_t prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;

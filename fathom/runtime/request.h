@@ -85,7 +85,7 @@ struct Request {
   /// Log-probabilities of the prompt and this many best ones at each place; -1: none. Its prompt is
   /// computed whole, without the prefix cache, few tokens a step.
   int prompt_logprobs = -1;  ///< -1 to 20
-  TokenCallback on_token;          ///< called on the engine thread; may cancel and submit
+  TokenCallback on_token;    ///< called on the engine thread; may cancel and submit
 };
 
 enum class SequenceState : uint8_t { kNew, kWaiting, kRunning, kFinished };
@@ -103,6 +103,7 @@ struct Sequence {
   /// A guess at the tokens to come: the next step of a decoding sequence computes as many of them
   /// as there is room for, and commits those that turn out right. Dropped after each step.
   std::vector<int32_t> drafts;
+  bool scores_prompt = false;  ///< the logits of its whole prompt are wanted, each once
   // ----
   SequenceState state = SequenceState::kNew;
   uint64_t order = 0;        ///< of arrival
@@ -111,6 +112,7 @@ struct Sequence {
   /// Leading tokens whose keys were made by prefill, now or when their page was cached.
   int64_t num_prefilled = 0;
   bool prefilling = true;          ///< until the last known token has been computed
+  int64_t num_scored = 0;          ///< leading tokens whose logits were handed out
   int64_t num_offered_blocks = 0;  ///< leading blocks that were offered to the prefix cache
   PageId snapshot = kNoPage;       ///< of rings and states, until its block may be shared
   int64_t snapshot_block = 0;      ///< which block it lies behind
@@ -125,6 +127,9 @@ struct Sequence {
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
   int64_t num_generated() const { return num_tokens() - prompt_length; }
+
+  /// Tokens from 0 on whose logits are wanted: all of the prompt but the last, which gives a token.
+  int64_t num_to_score() const { return scores_prompt ? prompt_length - 1 : 0; }
 };
 
 }  // namespace fathom

@@ -46,24 +46,30 @@ Scheduler::Scheduler(const SchedulerOptions& options, CachePools& pools, PrefixC
   resumed_snapshots_.reserve(seqs);
 }
 
-Status Scheduler::submit(Sequence& s) {
-  FATHOM_CHECK(s.state == SequenceState::kNew, "a sequence is submitted once");
-  const int64_t total = s.prompt_length + s.max_tokens;
-  if (s.prompt_length < 1)
+Status Scheduler::admissible(int64_t prompt_length, int64_t max_tokens) const {
+  if (prompt_length < 1) {
     return invalid_argument("the prompt is empty, expected at least one token");
-  if (total > options_.max_model_len) {
-    return invalid_argument(str_cat("context_length_exceeded: prompt of ", s.prompt_length,
-                                    " tokens and max_tokens ", s.max_tokens, " make ", total,
-                                    ", expected at most ", options_.max_model_len,
-                                    " (--max-model-len)"));
   }
-  if (const int64_t blocks = blocks_needed(s.prompt_length, s.max_tokens);
+  // As a difference: the sum of numbers from outside may be none.
+  if (max_tokens > options_.max_model_len - prompt_length) {
+    return invalid_argument(str_cat("context_length_exceeded: prompt of ", prompt_length,
+                                    " tokens and max_tokens ", max_tokens, ", expected at most ",
+                                    options_.max_model_len, " together (--max-model-len)"));
+  }
+  if (const int64_t blocks = blocks_needed(prompt_length, max_tokens);
       blocks > pools_.blocks.num_pages()) {
-    return invalid_argument(str_cat("too_large_for_pool: prompt of ", s.prompt_length,
-                                    " tokens and max_tokens ", s.max_tokens, " need ", blocks,
+    return invalid_argument(str_cat("too_large_for_pool: prompt of ", prompt_length,
+                                    " tokens and max_tokens ", max_tokens, " need ", blocks,
                                     " pages of ", pools_.block_tokens,
                                     " tokens, the whole KV cache has ", pools_.blocks.num_pages()));
   }
+  return {};
+}
+
+Status Scheduler::submit(Sequence& s) {
+  FATHOM_CHECK(s.state == SequenceState::kNew, "a sequence is submitted once");
+  FATHOM_TRY(admissible(s.prompt_length, s.max_tokens));
+  const int64_t total = s.prompt_length + s.max_tokens;
   if (static_cast<int64_t>(waiting_.size()) >= options_.max_queue) {
     return overloaded(str_cat("queue_full: ", waiting_.size(), " requests are waiting, at most ",
                               options_.max_queue, " may (--max-queue)"));
@@ -89,18 +95,17 @@ void Scheduler::enqueue(Sequence& s) {
   insert_by_order(waiting_, s);
 }
 
-const StepPlan& Scheduler::plan() {
+const StepPlan& Scheduler::plan(int64_t prefill_limit) {
   FATHOM_CHECK(!in_step_, "a step is planned when the one before is finished");
   plan_.prefill.clear();
   plan_.decode.clear();
   plan_.slot_copies.assign(next_copies_.begin(), next_copies_.end());
   next_copies_.clear();
   preempted_ = false;
-  const auto decoding =
-      std::ranges::count_if(running_, [](const Sequence* s) { return !s->prefilling; });
-  prefill_budget_ = options_.max_num_batched_tokens - static_cast<int64_t>(decoding);
+  set_prefill_budget(prefill_limit);
   plan_running();
   if (!preempted_) admit();
+  fill_up();
 
   plan_.num_tokens = 0;
   for (const auto* items : {&plan_.prefill, &plan_.decode}) {
@@ -113,6 +118,39 @@ const StepPlan& Scheduler::plan() {
   if (!in_step_) next_copies_.swap(plan_.slot_copies);  // nothing runs that could make them
   FATHOM_CHECK(in_step_ || idle(), "sequences are waiting, but the step is empty");
   return plan_;
+}
+
+void Scheduler::set_prefill_budget(int64_t prefill_limit) {
+  const auto decoding = static_cast<int64_t>(
+      std::ranges::count_if(running_, [](const Sequence* s) { return !s->prefilling; }));
+  token_budget_ = options_.max_num_batched_tokens - decoding;
+  prefill_budget_ = token_budget_;
+  if (decoding > 0)
+    prefill_budget_ = std::min(token_budget_, std::max(prefill_limit, kLeastPrefill));
+  const auto known = static_cast<int64_t>(running_.size() + waiting_.size());
+  spare_rows_ = std::max<int64_t>(options_.max_num_seqs - known, 0);
+  short_room_ = prefill_budget_ / 2;
+  set_aside_ = 0;
+  held_back_ = nullptr;
+  // What the prompts that pass will take. Of those that wait, the first ones as long as they do;
+  // how much of them is cached is not known yet.
+  int64_t room = short_room_;
+  for (const Sequence* s : running_) {
+    const int64_t left = s->num_tokens() - s->num_computed;
+    if (s->prefilling && passes(left, room)) set_aside_ += left;
+  }
+  const auto seats = static_cast<size_t>(options_.max_num_seqs) - running_.size();
+  for (size_t i = 0; i < std::min(seats, waiting_.size()); ++i) {
+    if (!passes(waiting_[i]->num_tokens(), room)) break;
+    set_aside_ += waiting_[i]->num_tokens();
+  }
+}
+
+// Whether a prompt with so much left is a short one in this step; takes its part of the room then.
+bool Scheduler::passes(int64_t left, int64_t& room) const {
+  if (left > room) return false;
+  room -= left;
+  return true;
 }
 
 // Oldest first, so that room is made for the old at the cost of the new.
@@ -129,16 +167,47 @@ void Scheduler::plan_running() {
   }
 }
 
-void Scheduler::plan_prefill(Sequence& s) {
+// Tokens of a prompt that go into a step with so much room.
+int64_t Scheduler::chunk_of(const Sequence& s, int64_t budget) const {
   const int64_t left = s.num_tokens() - s.num_computed;
   const int64_t chunk = options_.max_prefill_chunk > 0 ? options_.max_prefill_chunk : left;
-  int64_t count = std::min({left, chunk, prefill_budget_});
-  if (count <= 0) return;
+  int64_t count = std::min({left, chunk, budget, scored_chunk(s)});
   if (const int64_t end = snapshot_end(s); s.num_computed < end) {
     count = std::min(count, end - s.num_computed);
   }
+  return count;
+}
+
+void Scheduler::plan_prefill(Sequence& s) {
+  const int64_t left = s.num_tokens() - s.num_computed;
+  const int64_t budget = std::min(prefill_budget_, token_budget_);
+  const bool is_short = passes(left, short_room_);
+  if (is_short) set_aside_ = std::max<int64_t>(set_aside_ - left, 0);
+  const int64_t count = chunk_of(s, is_short ? budget : budget - set_aside_);
+  if (!is_short && held_back_ == nullptr && set_aside_ > 0) held_back_ = &s;
+  if (count <= 0) return;
   prefill_budget_ -= count;
-  plan_.prefill.push_back({&s, s.num_computed, count, count == left});
+  token_budget_ -= count;
+  const bool scored = s.num_computed >= s.num_scored && s.num_scored < s.num_to_score();
+  if (scored) spare_rows_ -= count - 1;
+  plan_.prefill.push_back({&s, s.num_computed, count, count == left, scored});
+}
+
+// Gives what was set aside and not taken to the first prompt that made room.
+void Scheduler::fill_up() {
+  const auto item = std::ranges::find(plan_.prefill, held_back_, &StepItem::sequence);
+  if (held_back_ == nullptr || item == plan_.prefill.end() || item->all_logits) return;
+  const int64_t more = std::max<int64_t>(std::min(prefill_budget_, token_budget_), 0);
+  item->count = chunk_of(*held_back_, item->count + more);
+  item->yields_token = item->count == held_back_->num_tokens() - held_back_->num_computed;
+}
+
+// Tokens from num_computed on that may go into one step for the sake of their logits. Those that
+// have been scored before come first, without logits; nothing behind the prompt is scored.
+int64_t Scheduler::scored_chunk(const Sequence& s) const {
+  if (s.num_scored >= s.num_to_score()) return s.num_tokens();
+  if (s.num_computed < s.num_scored) return s.num_scored - s.num_computed;
+  return std::min(1 + spare_rows_, s.prompt_length - s.num_computed);
 }
 
 // Where the last whole block before the last token ends, if a snapshot is to be taken there: the
@@ -151,7 +220,7 @@ int64_t Scheduler::snapshot_end(const Sequence& s) const {
 void Scheduler::plan_decode(Sequence& s) {
   const int64_t drafts = drafts_with_room(s);
   s.drafts.resize(static_cast<size_t>(drafts));
-  prefill_budget_ -= drafts;
+  token_budget_ -= drafts;
   const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
   FATHOM_CHECK(grown, "room was asked for before");
   plan_.decode.push_back({&s, s.num_computed, 1 + drafts, true});
@@ -162,7 +231,7 @@ void Scheduler::plan_decode(Sequence& s) {
 int64_t Scheduler::drafts_with_room(const Sequence& s) const {
   const int64_t left = s.prompt_length + s.max_tokens - s.num_tokens();
   int64_t drafts =
-      std::min({static_cast<int64_t>(s.drafts.size()), prefill_budget_, left - 1, pools_.slack});
+      std::min({static_cast<int64_t>(s.drafts.size()), token_budget_, left - 1, pools_.slack});
   drafts = std::max<int64_t>(drafts, 0);
   while (drafts > 0 && (!s.cache.has_room(pools_, s.num_computed + 1 + drafts) ||
                         s.cache.missing(pools_, s.num_computed + 1 + drafts) >
@@ -219,7 +288,7 @@ void Scheduler::drop_planned(const Sequence& s) {
 }
 
 void Scheduler::admit() {
-  while (!waiting_.empty() && prefill_budget_ > 0 &&
+  while (!waiting_.empty() && std::min(prefill_budget_, token_budget_) > 0 &&
          static_cast<int64_t>(running_.size()) < options_.max_num_seqs) {
     Sequence& s = *waiting_.front();
     if (!try_admit(s)) return;
@@ -238,7 +307,9 @@ bool Scheduler::try_admit(Sequence& s) {
   PrefixMatch known;
   if (cache_ != nullptr) {
     // The last token is always computed: its logits are wanted.
-    known = cache_->match(s.root, s.tokens, s.num_tokens() - 1, s.cache, s.keys);
+    const bool scoring = s.num_scored < s.num_to_score();
+    const int64_t most = scoring ? s.num_scored : s.num_tokens() - 1;
+    known = cache_->match(s.root, s.tokens, most, s.cache, s.keys);
   }
   const int64_t reserve = running_.empty() ? 0 : reserve_blocks_;
   const int64_t missing = s.cache.missing(pools_, s.num_tokens() + 1);
@@ -272,6 +343,7 @@ void Scheduler::commit(const StepItem& item, std::span<const int32_t> tokens, Fi
   s.num_computed += item.count - drafts + right;
   if (right < drafts) s.cache.truncate(pools_, s.num_computed);
   if (s.prefilling) s.num_prefilled = s.num_computed;
+  if (item.all_logits) s.num_scored = s.num_computed;
   s.drafts.clear();
   if (s.prefilling && s.num_computed == snapshot_end(s)) take_snapshot(s);
   if (!item.yields_token) return;

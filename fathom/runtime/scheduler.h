@@ -4,6 +4,12 @@
 // A step holds the next tokens of every running sequence that decodes (one, and those of its drafts
 // that fit), and chunks of prompts within the rest of the token budget, oldest first.
 //
+//   fairness     Decodes and prompts wait for each other by a step at most. While sequences decode,
+//                the caller limits the prompt tokens of a step by what it measured them to take
+//                (EngineCore: --step-target-ms), and never to fewer than 16, so prompts go on.
+//                Without decodes the whole budget is theirs. Prompts whose rest fits half of what a
+//                step has for prompts pass the long ones before them; these have the other half, so
+//                none waits for ever. Admission keeps the order of arrival.
 //   admission    in order of arrival; needs blocks for all tokens so far and one step more, above a
 //                reserve of 2 % of the pool (no reserve when nothing runs). Its blocks are taken at
 //                once, so a prompt never stops half way.
@@ -14,6 +20,10 @@
 //   snapshots    a model that keeps rings or states besides has them copied where the last whole
 //                block of a prompt ends, so that its prefix can be found again; the chunk ends
 //                there
+//   scores       a sequence whose prompt is scored is computed without the prefix cache up to the
+//                last token that was not scored yet, in chunks of at most the rows of logits that a
+//                step has room for: one for every sequence that runs or waits, and what is left
+//                of max_num_seqs for the first that is scored
 //   refusal      a request that does not fit the empty pool is refused at once.
 //
 // So the oldest sequence always progresses, every sequence becomes the oldest, and each ends.
@@ -49,6 +59,7 @@ struct StepItem {
   int64_t begin = 0;
   int64_t count = 0;
   bool yields_token = false;  ///< the step reaches the last token, so its logits are wanted
+  bool all_logits = false;    ///< the logits of all its tokens are wanted: the prompt is scored
 
   /// Tokens behind the last known one: drafts, to be verified.
   int64_t num_drafts() const;
@@ -78,13 +89,22 @@ class Scheduler {
   /// `cache` may be null: no prefix is reused. Options are checked by the caller.
   Scheduler(const SchedulerOptions& options, CachePools& pools, PrefixCache* cache);
 
+  /// Whether a request of these lengths can ever run. Reads only what never changes, so any thread
+  /// may ask. Errors: InvalidArgument for an empty prompt, `context_length_exceeded` and
+  /// `too_large_for_pool`.
+  Status admissible(int64_t prompt_length, int64_t max_tokens) const;
+
   /// Queues a new sequence (tokens, prompt_length, max_tokens set). Errors, none of which changes
-  /// anything: InvalidArgument `context_length_exceeded` and `too_large_for_pool`; Overloaded
-  /// `queue_full`.
+  /// anything: those of admissible(); Overloaded `queue_full`.
   Status submit(Sequence& sequence);
 
+  /// The fewest prompt tokens that plan() may be limited to.
+  static constexpr int64_t kLeastPrefill = 16;
+
   /// Plans the next step. Valid until finish_step(). Empty only when there is nothing to do.
-  const StepPlan& plan();
+  /// `prefill_limit`: prompt tokens of the step at most, if any sequence decodes in it; at least
+  /// kLeastPrefill.
+  const StepPlan& plan(int64_t prefill_limit = INT64_MAX);
 
   /// The item was computed and, where it yields any, gave these tokens: drafts that were right, in
   /// order, and one more. `finish` says whether the sequence ends with the last of them. Appends
@@ -128,6 +148,10 @@ class Scheduler {
  private:
   void plan_running();
   void plan_prefill(Sequence& sequence);
+  int64_t chunk_of(const Sequence& sequence, int64_t budget) const;
+  void set_prefill_budget(int64_t prefill_limit);
+  bool passes(int64_t left, int64_t& room) const;
+  void fill_up();
   void plan_decode(Sequence& sequence);
   void admit();
   bool try_admit(Sequence& sequence);
@@ -136,6 +160,7 @@ class Scheduler {
   void preempt(size_t index);
   void drop_planned(const Sequence& sequence);
   int64_t drafts_with_room(const Sequence& sequence) const;
+  int64_t scored_chunk(const Sequence& sequence) const;
   int64_t snapshot_end(const Sequence& sequence) const;
   void offer_blocks(Sequence& sequence);
   void take_snapshot(Sequence& sequence);
@@ -155,8 +180,15 @@ class Scheduler {
   StepPlan plan_;
   std::vector<SlotCopy> next_copies_;      // for the next plan
   std::vector<PageId> resumed_snapshots_;  // owned until the step that copies them has ended
-  int64_t prefill_budget_ = 0;             // what is left of it while planning
-  bool preempted_ = false;                 // in the plan being made
+  // What is left while planning: of the step's tokens behind one for each decode; of them, for
+  // prompts; of that, for short prompts that pass long ones, and what of it was set aside.
+  int64_t token_budget_ = 0;
+  int64_t prefill_budget_ = 0;
+  int64_t short_room_ = 0;
+  int64_t set_aside_ = 0;
+  int64_t spare_rows_ = 0;         // of logits, behind one for each sequence
+  Sequence* held_back_ = nullptr;  // the first prompt that left room for them
+  bool preempted_ = false;         // in the plan being made
   bool in_step_ = false;
   int64_t num_admissions_ = 0;
   int64_t num_preemptions_ = 0;

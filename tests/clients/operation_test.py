@@ -72,7 +72,7 @@ class AccessTest(unittest.TestCase):
     def test_no_key_no_foreign_address(self):
         done = subprocess.run([PROGRAM, "serve", MODEL, "--host", "0.0.0.0", "--port", "0"],
                               capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 78 if done.returncode == 78 else 64)
+        self.assertEqual(done.returncode, 64)
         self.assertIn("--api-key-file", done.stderr)
 
     def test_foreign_host_header(self):
@@ -105,7 +105,8 @@ class DrainTest(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         thread.join(60)
         self.assertIn("data: [DONE]\n", lines)
-        self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.process.wait(30), 0)
+        server.stop()
 
     def test_deadline_ends_the_rest(self):
         server = Server("--drain-timeout", "0.2")

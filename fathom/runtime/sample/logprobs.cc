@@ -37,14 +37,27 @@ size_t largest(std::span<const float> x, size_t count, TokenLogprob* out) {
   return size;
 }
 
+// How many come before a token, lower ids first on ties, and itself.
+int32_t rank_of(std::span<const float> x, int32_t token) {
+  const auto place = static_cast<size_t>(token);
+  const auto before = std::ranges::count_if(x, [&](const float& other) {
+    return other > x[place] || (other == x[place] && &other < &x[place]);
+  });
+  return static_cast<int32_t>(before) + 1;
+}
+
 void add_to_row(std::span<const float> x,
-                int top_logprobs,
+                const SampleRow& row,
                 TokenLogprob* top,
                 SampleResult& result) {
   const double norm = log_sum_exp(x);
-  const size_t count = largest(x, static_cast<size_t>(top_logprobs), top);
+  const size_t count = largest(x, static_cast<size_t>(row.params->top_logprobs), top);
   for (size_t j = 0; j < count; ++j)
     top[j].logprob = static_cast<float>(static_cast<double>(top[j].logprob) - norm);
+  if (row.scored >= 0) {
+    result.token = row.scored;
+    result.rank = rank_of(x, row.scored);
+  }
   result.logprob =
       static_cast<float>(static_cast<double>(x[static_cast<size_t>(result.token)]) - norm);
   result.top_logprobs = {top, count};
@@ -65,8 +78,8 @@ void Logprobs::add(ThreadPool& pool,
   pool.for_blocks(static_cast<int64_t>(rows.size()), [&](int64_t block) {
     const auto i = static_cast<size_t>(block);
     if (!asks_for_logprobs(rows[i]) || !results[i].finite) return;
-    add_to_row({raw[i], static_cast<size_t>(num_ids)}, rows[i].params->top_logprobs,
-               &top_[i * kMaxTopLogprobs], results[i]);
+    add_to_row({raw[i], static_cast<size_t>(num_ids)}, rows[i], &top_[i * kMaxTopLogprobs],
+               results[i]);
   });
 }
 

@@ -17,6 +17,7 @@ struct SampleResult {
   /// False: the row held NaN or +inf, or nothing but -inf. No token is drawn then.
   bool finite = false;
   float logprob = 0.0f;  ///< of the token, log-softmax of the raw logits, if asked for
+  int32_t rank = 0;  ///< of a token that was scored (SampleRow::scored), 1 for the most probable
   std::span<const TokenLogprob> top_logprobs;  ///< best first; valid until the next call
 };
 

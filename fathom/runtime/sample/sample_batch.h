@@ -36,6 +36,8 @@ struct SampleRow {
   uint64_t seed = 0;
   uint64_t stream = 0;
   int64_t position = 0;  ///< of the new token in its sequence
+  /// Log-probabilities are those of this token instead of the one that is chosen; -1: not.
+  int32_t scored = -1;
 
   bool greedy() const { return most_probable || params->greedy(); }
 };

@@ -69,6 +69,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     exchange_->on_gone([run = weak_from_this()] {
       if (const auto alive = run.lock()) alive->leave();
     });
+    if (host_.on_answer) host_.on_answer(static_cast<int64_t>(choices_.size()));
     if (host_.open != nullptr) {
       host_.open->add(exchange_->id(), this, [run = weak_from_this()] {
         if (const auto alive = run.lock()) alive->abort();

@@ -53,10 +53,12 @@ class OpenAnswers {
 struct AnswerHost {
   EngineService* service = nullptr;
   Post post;
+  /// Counts answers, with how many choices each has; may be empty.
+  std::function<void(int64_t num_choices)> on_answer{};
   /// Counts what parsers put right, at the end of each choice; may be empty.
-  std::function<void(const AnswerRepairs&)> on_repairs;
+  std::function<void(const AnswerRepairs&)> on_repairs{};
   /// Counts errors by code; may be empty.
-  std::function<void(const ApiError&)> on_error;
+  std::function<void(const ApiError&)> on_error{};
   OpenAnswers* open = nullptr;    ///< may be null
   RequestTrace* trace = nullptr;  ///< may be null
 };

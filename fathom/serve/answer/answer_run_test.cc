@@ -69,8 +69,6 @@ class AnswerRunTest : public testing::Test {
     auto exchange = FakeExchange::post("/v1/completions", "{}");
     run_answer({.service = &served.service,
                 .post = served.loop.post(),
-                .on_repairs = {},
-                .on_error = {},
                 .open = &open,
                 .trace = trace.get()},
                exchange, std::move(specs), std::make_unique<Recorder>(out));

@@ -11,6 +11,7 @@ namespace fathom::serve {
 namespace {
 
 constexpr size_t kStepBytes = 16 << 10;
+constexpr size_t kZstdHeaderBytes = 5;
 constexpr int kZstdWindowLog = 23;  // 8 MiB, what RFC 8878 asks decoders to have
 
 // Appends what a step gave. OutOfMemory beyond the limit.
@@ -51,9 +52,10 @@ class Gunzip final : public BodyUnpacker {
       stream_.avail_out = kStepBytes;
       const int result = inflate(&stream_, Z_NO_FLUSH);
       if (result == Z_MEM_ERROR) return out_of_memory("gzip has no memory");
+      // What came before a fault counts first, as it does when the body comes in small pieces.
+      FATHOM_TRY(append_step(step.data(), kStepBytes - stream_.avail_out, body, max_bytes));
       if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
         return corrupt("the body is no gzip, though Content-Encoding says so");
-      FATHOM_TRY(append_step(step.data(), kStepBytes - stream_.avail_out, body, max_bytes));
       at_end_ = result == Z_STREAM_END;
       full_step = stream_.avail_out == 0 && !at_end_;
     }
@@ -85,9 +87,11 @@ class Unzstd final : public BodyUnpacker {
 
   Status unpack(std::string_view packed, std::string& body, int64_t max_bytes) override {
     std::array<char, kStepBytes> step;
-    ZSTD_inBuffer in{packed.data(), packed.size(), 0};
+    ZSTD_inBuffer in{packed.data(), 0, 0};
     bool full_step = false;
-    while (in.pos < in.size || full_step) {
+    while (in.pos < packed.size() || full_step) {
+      // No more than a block at a time, so that what is before a fault is unpacked in every case.
+      if (!full_step) in.size = in.pos + std::min(wanted_, packed.size() - in.pos);
       ZSTD_outBuffer out{step.data(), step.size(), 0};
       const size_t result = ZSTD_decompressStream(context_, &out, &in);
       if (ZSTD_isError(result) != 0) {
@@ -96,6 +100,7 @@ class Unzstd final : public BodyUnpacker {
       }
       FATHOM_TRY(append_step(step.data(), out.pos, body, max_bytes));
       at_end_ = result == 0;
+      wanted_ = at_end_ ? kZstdHeaderBytes : result;
       full_step = out.pos == out.size && !at_end_;
     }
     return {};
@@ -109,6 +114,7 @@ class Unzstd final : public BodyUnpacker {
 
  private:
   ZSTD_DCtx* context_ = nullptr;
+  size_t wanted_ = kZstdHeaderBytes;
   bool at_end_ = false;
 };
 

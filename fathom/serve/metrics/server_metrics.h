@@ -62,8 +62,8 @@ struct MetricsFacts {
 /// What is read at the moment of a scrape.
 struct MetricsFigures {
   ServiceStats service{};
-  bool healthy = true;  ///< neither stalled nor faulted
-  int64_t now_ns = 0;   ///< monotonic, the clock of ServiceStats
+  bool healthy = true;  ///< the engine goes forward
+  int64_t now_ns = 0;  ///< monotonic, the clock of ServiceStats
   int64_t connections = 0;
   GrammarStats grammar{};
   int64_t kv_batches_published = 0;

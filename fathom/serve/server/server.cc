@@ -29,6 +29,7 @@ void Server::set_ready(ServedModel model, std::string info_json) {
 AnswerHost Server::answer_host() {
   return {.service = parts_.service,
           .post = parts_.post,
+          .on_answer = parts_.count_answer,
           .on_repairs = parts_.count_repairs,
           .on_error = parts_.count_error,
           .open = &open_answers_,

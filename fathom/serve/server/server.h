@@ -49,6 +49,7 @@ struct ServerParts {
   EngineService* service = nullptr;
   LifeCycle* life = nullptr;
   std::function<std::string()> metrics_text;  ///< Prometheus text; null: no metrics
+  std::function<void(int64_t num_choices)> count_answer;
   std::function<void(const ApiError&)> count_error;
   std::function<void(const AnswerRepairs&)> count_repairs;
   std::string version_json;  ///< of GET /version

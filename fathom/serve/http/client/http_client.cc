@@ -10,7 +10,7 @@
 #include <map>
 
 #include "fathom/base/str_cat.h"
-#include "fathom/serve/http/client/connection.h"
+#include "fathom/serve/http/client/outbound_connection.h"
 #include "fathom/serve/http/client/reply_parser.h"
 
 namespace fathom::serve {
@@ -56,7 +56,7 @@ class Call : public std::enable_shared_from_this<Call> {
   ClientCall call_;
   CallListener listener_;
   std::string request_;
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<OutboundConnection> connection_;
   std::unique_ptr<ReplyParser> parser_;
   steady_timer timer_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
@@ -135,7 +135,7 @@ class LoopClient final : public HttpClient {
   boost::asio::io_context io_{1};
   boost::asio::ssl::context tls_{boost::asio::ssl::context::tls_client};
   std::vector<Tcp::endpoint> endpoints_;  // of the host, once it was found
-  std::vector<std::shared_ptr<Connection>> idle_;
+  std::vector<std::shared_ptr<OutboundConnection>> idle_;
   std::map<CallId, std::shared_ptr<Call>> calls_;
   std::map<TimerId, std::unique_ptr<steady_timer>> timers_;
   CallId last_id_ = 0;
@@ -186,7 +186,7 @@ void Call::take_connection() {
     exchange();
     return;
   }
-  connection_ = std::make_shared<Connection>(client_.io_);
+  connection_ = std::make_shared<OutboundConnection>(client_.io_);
   limit(client_.options_.connect_timeout_s, "no connection");
   if (!client_.endpoints_.empty()) {
     connect(client_.endpoints_);

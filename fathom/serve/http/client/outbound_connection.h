@@ -11,13 +11,13 @@
 namespace fathom::serve {
 
 /// Operations take Asio's completion handlers. Move-free; shared by the operations in flight.
-class Connection {
+class OutboundConnection {
  public:
   using Tcp = boost::asio::ip::tcp;
   using Error = boost::system::error_code;
   using Secure = boost::asio::ssl::stream<Tcp::socket&>;
 
-  explicit Connection(boost::asio::io_context& io) : socket_(io) {}
+  explicit OutboundConnection(boost::asio::io_context& io) : socket_(io) {}
 
   Tcp::socket& socket() { return socket_; }
 
