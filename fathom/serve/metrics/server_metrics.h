@@ -63,7 +63,7 @@ struct MetricsFacts {
 struct MetricsFigures {
   ServiceStats service{};
   bool healthy = true;  ///< the engine goes forward
-  int64_t now_ns = 0;  ///< monotonic, the clock of ServiceStats
+  int64_t now_ns = 0;   ///< monotonic, the clock of ServiceStats
   int64_t connections = 0;
   GrammarStats grammar{};
   int64_t kv_batches_published = 0;
