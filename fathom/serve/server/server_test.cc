@@ -1,7 +1,9 @@
 #include "fathom/serve/server/server.h"
 
 #include <gtest/gtest.h>
+#include <set>
 
+#include "fathom/serve/openai/openapi.h"
 #include "fathom/text/json.h"
 #include "tests/support/served_engine.h"
 
@@ -180,6 +182,17 @@ TEST_F(ServerTest, ErrorsAreCountedByCode) {
   ask(FakeExchange::post("/v1/completions", R"({"prompt":"x","max_tokens":99999})"));
   EXPECT_EQ(errors,
             (std::vector<std::string>{"invalid_value", "invalid_json", "context_length_exceeded"}));
+}
+
+TEST_F(ServerTest, EveryRouteIsDescribedAndNoOther) {
+  start();
+  std::set<std::string> routes;
+  for (const Route& route : server->router().routes())
+    routes.insert(str_cat(route.method, " ", route.path));
+  std::set<std::string> described;
+  for (const ApiRoute& route : api_routes())
+    described.insert(str_cat(route.method, " ", route.path));
+  EXPECT_EQ(routes, described);
 }
 
 TEST_F(ServerTest, AStepIsMeasured) {

@@ -4,6 +4,7 @@
 #include "fathom/base/log.h"
 #include "fathom/runtime/request.h"
 #include "fathom/serve/fields.h"
+#include "fathom/serve/openai/openapi.h"
 #include "fathom/serve/page/page.h"
 #include "fathom/serve/server/routes.h"
 #include "fathom/serve/server/server.h"
@@ -215,6 +216,14 @@ void add_small_routes(Server& server, Router& router) {
   add_health(server, router);
   add_figures(server, router);
   add_admin(server, router);
+  router.add({.method = "GET",
+              .path = "/openapi.json",
+              .does = "this description",
+              .needs = kNothing,
+              .thread = kLoop,
+              .handler = answers([](const ExchangePtr&) {
+                return json_reply(openapi_document(FATHOM_VERSION));
+              })});
   router.add({.method = "GET",
               .path = "/",
               .does = "the page: chat and live figures",
