@@ -32,6 +32,7 @@
 #include "fathom/serve/http/http_server.h"
 #include "fathom/serve/kv_events/kv_publisher.h"
 #include "fathom/serve/metrics/server_metrics.h"
+#include "fathom/serve/prompt/thinking.h"
 #include "fathom/serve/replay/replay_store.h"
 #include "fathom/serve/server/server.h"
 #include "fathom/serve/server/watchdog.h"
@@ -136,8 +137,21 @@ std::string fingerprint(const Engine& engine) {
   return str_cat("fp_", to_hex(hash.finish()).substr(0, 12));
 }
 
-ChatOptions default_chat_options(const ServeFlags& flags) {
-  ChatOptions options;
+// What requests change: --chat-template-kwargs, and the flags over them.
+Result<ChatOptions> default_chat_options(const ServeFlags& flags) {
+  ServedModel silent;
+  if (!flags.chat_template_kwargs.empty()) {
+    FATHOM_ASSIGN(Json kwargs,
+                  parse_json(flags.chat_template_kwargs, {}, "--chat-template-kwargs"));
+    const Json request = Json::object({{"chat_template_kwargs", std::move(kwargs)}});
+    serve::Fields fields(request);
+    const serve::ThinkingAsk ask = serve::read_thinking(fields);
+    if (!fields.ok()) {
+      return invalid_argument(str_cat("--chat-template-kwargs: ", fields.error()->message));
+    }
+    silent.chat_options = serve::chat_options(silent, ask);
+  }
+  ChatOptions options = silent.chat_options;
   if (flags.default_thinking == "on") options.thinking = Thinking::kOn;
   if (flags.default_thinking == "off") options.thinking = Thinking::kOff;
   if (flags.tool_schema == "raw") options.tool_schema = ToolSchema::kRaw;
@@ -177,7 +191,7 @@ Result<ServedModel> served_model(const ServeFlags& flags, const Engine& engine) 
   m.any_name = flags.allow_any_model;
   m.tokenizer = engine.tokenizer();
   FATHOM_TRY(choose_chat(flags, engine, m));
-  m.chat_options = default_chat_options(flags);
+  FATHOM_ASSIGN(m.chat_options, default_chat_options(flags));
   m.sampling = engine.default_sampling();
   m.recipe_defaults =
       flags.recipe_defaults && m.chat_format != nullptr && m.chat_format->name().starts_with("v4");

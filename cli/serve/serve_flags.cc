@@ -12,6 +12,33 @@ namespace {
 
 constexpr double kDay = 86'400;
 
+// Flags that people bring from other servers. `harmless`: the value that says what is the case
+// here.
+struct ElsewhereFlag {
+  const char* names;
+  std::string_view harmless;
+  std::string_view instead;
+};
+
+constexpr ElsewhereFlag kElsewhere[] = {
+    {"--tensor-parallel-size,--tp,--tp-size", "1",
+     "one GPU a process here; run a server a GPU behind a router"},
+    {"--pipeline-parallel-size,--pp,--pp-size", "1", "one GPU a process here"},
+    {"--data-parallel-size,--dp,--dp-size", "1", "run a server a GPU behind a router"},
+    {"--expert-parallel-size,--ep,--ep-size", "1", "one GPU a process here"},
+    {"--nnodes", "1", "one machine a server here"},
+    {"--node-rank", "0", "one machine a server here"},
+    {"--dist-init-addr", "", "one machine a server here"},
+    {"--speculative,--speculative-algorithm,--spec-type", "off", "nothing is drafted here"},
+    {"--kv-offload-dir,--kv-offload-gb", "", "cached pages stay where the model is"},
+    {"--chat-template", "", "no template is run; --chat-format names a built-in encoder"},
+    {"--quantization", "auto", "the checkpoint says it; `fathom quantize` writes another"},
+    {"--load-format", "auto", "safetensors are read, whatever their formats"},
+    {"--revision", "", "name it in MODEL: ORG/NAME@REV"},
+    {"--swap-space", "0", "preempted requests are computed again"},
+    {"--n-gpu-layers,--ngl", "", "the whole model is on one --device"},
+};
+
 void add_listening(CLI::App& app, ServeFlags& f) {
   const char* const group = "Listening";
   app.add_option("--host", f.host, "Address to listen on; others than loopback need a key")
@@ -88,6 +115,9 @@ void add_answers(CLI::App& app, ServeFlags& f) {
       ->check(CLI::IsMember({"model", "on", "off"}))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--chat-template-kwargs", f.chat_template_kwargs,
+                 "Defaults of requests, JSON: {\"thinking\": true, \"reasoning_effort\": \"high\"}")
+      ->group(group);
   app.add_option("--tool-grammar", f.tool_grammar,
                  "How much of a tool call is prescribed: its frame and names, or arguments too")
       ->check(CLI::IsMember({"off", "light", "full"}))
@@ -105,6 +135,34 @@ void add_answers(CLI::App& app, ServeFlags& f) {
   app.add_flag("--enable-auto-tool-choice", f.accepted, "Always on; accepted")->group(group);
   app.add_flag("--trust-remote-code", f.accepted, "Accepted; nothing of a checkpoint is ever run")
       ->group(group);
+}
+
+// Not in the help: they are known so that they can be answered.
+void add_elsewhere(CLI::App& app, ServeFlags& f) {
+  for (const ElsewhereFlag& flag : kElsewhere) {
+    const std::string names = flag.names;
+    const std::string name = names.substr(0, names.find(','));
+    app.add_option_function<std::string>(names,
+                                         [&f, name](const std::string& value) {
+                                           f.elsewhere.push_back(str_cat(name, "=", value));
+                                         })
+        ->configurable(false)
+        ->group("");
+  }
+}
+
+Status check_elsewhere(const ServeFlags& f) {
+  for (const std::string& given : f.elsewhere) {
+    const std::string name = given.substr(0, given.find('='));
+    const std::string value = given.substr(name.size() + 1);
+    for (const ElsewhereFlag& flag : kElsewhere) {
+      const std::string_view names = flag.names;
+      if (names.substr(0, names.find(',')) != name || value == flag.harmless) continue;
+      return invalid_argument(str_cat(name, " ", value.substr(0, 64),
+                                      ": known from other servers, not here: ", flag.instead));
+    }
+  }
+  return {};
 }
 
 void add_operation(CLI::App& app, ServeFlags& f) {
@@ -158,9 +216,11 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_access(app, flags);
   add_answers(app, flags);
   add_operation(app, flags);
+  add_elsewhere(app, flags);
 }
 
 Status check_serve_flags(const ServeFlags& f) {
+  FATHOM_TRY(check_elsewhere(f));
   if (f.tls_key.empty() != f.tls_certificate.empty()) {
     return invalid_argument(str_cat(f.tls_key.empty() ? "--ssl-keyfile" : "--ssl-certfile",
                                     " is missing: TLS needs a key and a certificate"));

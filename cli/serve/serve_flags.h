@@ -40,6 +40,9 @@ struct ServeFlags {
   bool strict_api = false;
   bool accepted = false;  ///< flags of other servers that change nothing here
 
+  std::string chat_template_kwargs;
+  std::vector<std::string> elsewhere;  ///< values of flags that other servers have, "FLAG=VALUE"
+
   // Limits of connections.
   double idle_timeout_s = 120;
   double drain_timeout_s = 30;
@@ -63,7 +66,8 @@ struct ServeFlags {
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags);
 
-/// Errors: InvalidArgument for values that contradict each other or mean nothing here.
+/// Errors: InvalidArgument for values that contradict each other or mean nothing here, and for
+/// flags of other servers that would change something, with what is here instead.
 Status check_serve_flags(const ServeFlags& flags);
 
 /// The chat format of --tool-call-parser or --reasoning-parser, which other servers call

@@ -2,11 +2,15 @@
 #include <memory>
 #include <variant>
 
+#include "fathom/serve/anthropic/messages_request.h"
+#include "fathom/serve/anthropic/messages_writer.h"
 #include "fathom/serve/openai/chat/chat_request.h"
 #include "fathom/serve/openai/chat/chat_writer.h"
 #include "fathom/serve/openai/completions/completion_request.h"
 #include "fathom/serve/openai/completions/completion_writer.h"
 #include "fathom/serve/openai/small_routes.h"
+#include "fathom/serve/responses/responses_request.h"
+#include "fathom/serve/responses/responses_writer.h"
 #include "fathom/serve/server/routes.h"
 #include "fathom/serve/server/server.h"
 
@@ -36,7 +40,6 @@ void add_chat(Server& server, Router& router) {
   router.add(
       {.method = "POST",
        .path = "/v1/chat/completions",
-       .does = "a turn of a conversation",
        .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
          answer_or_refuse(
              exchange,
@@ -49,7 +52,6 @@ void add_chat(Server& server, Router& router) {
        }});
   router.add({.method = "POST",
               .path = "/v1/completions",
-              .does = "texts that go on from prompts",
               .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
                 answer_or_refuse(
                     exchange,
@@ -65,33 +67,67 @@ void add_chat(Server& server, Router& router) {
               }});
 }
 
+void add_messages(Server& server, Router& router) {
+  router.add({.method = "POST",
+              .path = "/v1/messages",
+              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
+                answer_or_refuse(
+                    exchange,
+                    parse_messages_request(exchange->request(), server.model(),
+                                           scope_of(server, caller), server.signer()),
+                    server, [&](MessagesRequest request) {
+                      request.answer.client = caller.key;
+                      run_answer(
+                          server.answer_host(), exchange, {std::move(request.answer)},
+                          std::make_unique<MessagesWriter>(exchange, std::move(request.style)));
+                    });
+              }});
+  router.add({.method = "POST",
+              .path = "/v1/messages/count_tokens",
+              .handler = [&server](const ExchangePtr& exchange, const Caller&) {
+                exchange->reply(count_message_tokens(exchange->request(), server.model(),
+                                                     server.signer(), exchange->id()));
+              }});
+}
+
+void add_responses(Server& server, Router& router) {
+  router.add({.method = "POST",
+              .path = "/v1/responses",
+              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
+                answer_or_refuse(
+                    exchange,
+                    parse_responses_request(exchange->request(), server.model(),
+                                            scope_of(server, caller)),
+                    server, [&](ResponsesRequest request) {
+                      request.answer.client = caller.key;
+                      run_answer(
+                          server.answer_host(), exchange, {std::move(request.answer)},
+                          std::make_unique<ResponsesWriter>(exchange, std::move(request.style)));
+                    });
+              }});
+}
+
 using Reply = HttpReply (*)(const HttpRequest&, const ServedModel&);
 
-void add_reply(
-    Server& server, Router& router, std::string_view path, std::string_view does, Reply reply) {
+void add_reply(Server& server, Router& router, std::string_view path, Reply reply) {
   router.add({.method = "POST",
               .path = path,
-              .does = does,
               .handler = [&server, reply](const ExchangePtr& exchange, const Caller&) {
                 exchange->reply(reply(exchange->request(), server.model()));
               }});
 }
 
 void add_texts(Server& server, Router& router) {
-  add_reply(server, router, "/tokenize", "token ids of a text or of messages", tokenize);
-  add_reply(server, router, "/detokenize", "the text of token ids", detokenize);
-  add_reply(server, router, "/v1/completions/render", "the token ids that a request would run",
-            render_completion);
-  add_reply(server, router, "/v1/chat/completions/render",
-            "the token ids that a conversation would run", render_chat);
-  add_reply(server, router, "/v1/chat/completions/input_tokens", "how many they are",
-            count_chat_tokens);
+  add_reply(server, router, "/tokenize", tokenize);
+  add_reply(server, router, "/detokenize", detokenize);
+  add_reply(server, router, "/v1/completions/render", render_completion);
+  add_reply(server, router, "/v1/chat/completions/render", render_chat);
+  add_reply(server, router, "/v1/chat/completions/input_tokens", count_chat_tokens);
 }
 
 void add_models(Server& server, Router& router) {
   router.add({.method = "GET",
               .path = "/v1/models",
-              .does = "the model",
               .needs = Route::Needs::kModel,
               .thread = Route::Thread::kLoop,
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
@@ -99,7 +135,6 @@ void add_models(Server& server, Router& router) {
               }});
   router.add({.method = "GET",
               .path = "/v1/models/{id}",
-              .does = "the model of that name",
               .needs = Route::Needs::kModel,
               .thread = Route::Thread::kLoop,
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
@@ -109,12 +144,29 @@ void add_models(Server& server, Router& router) {
               }});
 }
 
+// Known, and not there: a client should hear why, not that the path is wrong.
+void add_unsupported(Server& server, Router& router) {
+  router.add({.method = "POST",
+              .path = "/v1/embeddings",
+              .thread = Route::Thread::kLoop,
+              .handler = [&server](const ExchangePtr& exchange, const Caller&) {
+                const ApiError error =
+                    bad_value("", "embeddings are not supported; this server generates text",
+                              "unsupported_parameter");
+                if (server.parts().count_error) server.parts().count_error(error);
+                exchange->reply(error_reply(*exchange, error));
+              }});
+}
+
 }  // namespace
 
 void add_model_routes(Server& server, Router& router) {
   add_chat(server, router);
+  add_messages(server, router);
+  add_responses(server, router);
   add_texts(server, router);
   add_models(server, router);
+  add_unsupported(server, router);
 }
 
 }  // namespace fathom::serve

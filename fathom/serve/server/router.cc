@@ -29,6 +29,16 @@ std::string_view path_parameter(const Route& route, std::string_view path) {
   return path.substr(fixed_part(route.path).size());
 }
 
+void Router::add(Route route) {
+  for (const ApiRoute& described : api_routes()) {
+    if (described.method != route.method || described.path != route.path) continue;
+    route.access = described.access;
+    routes_.push_back(std::move(route));
+    return;
+  }
+  FATHOM_CHECK(false, str_cat("no description of ", route.method, " ", route.path));
+}
+
 Router::Found Router::find(std::string_view method, std::string_view path) const {
   Found out;
   for (const Route& route : routes_) {

@@ -9,6 +9,7 @@
 
 #include "fathom/serve/api_error.h"
 #include "fathom/serve/exchange.h"
+#include "fathom/serve/openai/openapi.h"
 
 namespace fathom::serve {
 
@@ -19,14 +20,9 @@ struct Caller {
 
 using RouteHandler = std::function<void(const ExchangePtr&, const Caller&)>;
 
+/// A route of api_routes() (openai/openapi.h), which says what it does and who may use it, with
+/// what answers it.
 struct Route {
-  enum class Access : uint8_t {
-    kOpen,     ///< answers without a key
-    kMetrics,  ///< without a key if --metrics-no-auth
-    kKey,
-    kAdmin,  ///< exists with --admin alone
-  };
-
   enum class Needs : uint8_t {
     kNothing,
     kModel,  ///< 503 loading until it is there
@@ -40,11 +36,10 @@ struct Route {
 
   std::string_view method;
   std::string_view path;  ///< "/v1/models/{id}": a last segment in braces is any
-  std::string_view does;  ///< one line, for docs and /openapi.json
-  Access access = Access::kKey;
   Needs needs = Needs::kReady;
   Thread thread = Thread::kWorker;
   RouteHandler handler;
+  RouteAccess access = RouteAccess::kKeyed;  ///< set by Router::add
 };
 
 /// Errors of the Anthropic API go to paths below /v1/messages.
@@ -55,7 +50,8 @@ HttpReply error_reply(const Exchange& exchange, const ApiError& error);
 
 class Router {
  public:
-  void add(Route route) { routes_.push_back(std::move(route)); }
+  /// The route must be one of api_routes().
+  void add(Route route);
 
   const std::vector<Route>& routes() const { return routes_; }
 

@@ -9,10 +9,9 @@ namespace {
 
 Router small_router() {
   Router router;
-  router.add({.method = "GET", .path = "/v1/models", .does = "", .handler = {}});
-  router.add({.method = "GET", .path = "/v1/models/{id}", .does = "", .handler = {}});
-  router.add({.method = "POST", .path = "/v1/messages", .does = "", .handler = {}});
-  router.add({.method = "GET", .path = "/v1/messages", .does = "", .handler = {}});
+  router.add({.method = "GET", .path = "/v1/models", .handler = {}});
+  router.add({.method = "GET", .path = "/v1/models/{id}", .handler = {}});
+  router.add({.method = "POST", .path = "/v1/messages", .handler = {}});
   return router;
 }
 
@@ -36,7 +35,7 @@ TEST(Router, RefusesWhatIsNotThere) {
   found = router.find("POST", "/v1/models");
   EXPECT_EQ(found.error->status, 405);
   EXPECT_EQ(found.allow, "GET");
-  EXPECT_EQ(router.find("DELETE", "/v1/messages").allow, "POST, GET");
+  EXPECT_EQ(router.find("DELETE", "/v1/messages").allow, "POST");
 }
 
 TEST(Router, ErrorsHaveTheShapeOfTheirApi) {

@@ -73,8 +73,8 @@ void Server::handle(const ExchangePtr& exchange) {
   // What a route is is told only to those who may use it.
   const bool open =
       found.route != nullptr &&
-      (found.route->access == Route::Access::kOpen ||
-       (found.route->access == Route::Access::kMetrics && settings_.metrics_without_key));
+      (found.route->access == RouteAccess::kOpen ||
+       (found.route->access == RouteAccess::kMetrics && settings_.metrics_without_key));
   Caller caller;
   const std::optional<std::string> key = settings_.access.check(request);
   if (key) {
@@ -87,7 +87,7 @@ void Server::handle(const ExchangePtr& exchange) {
     fail(exchange, *found.error, found.allow);
     return;
   }
-  if (found.route->access == Route::Access::kAdmin && !settings_.admin) {
+  if (found.route->access == RouteAccess::kAdmin && !settings_.admin) {
     fail(exchange, {.status = 403,
                     .code = "admin_disabled",
                     .message = "admin routes are off; start the server with --admin",

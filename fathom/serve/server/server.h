@@ -12,6 +12,7 @@
 
 #include "fathom/serve/access.h"
 #include "fathom/serve/answer/answer_run.h"
+#include "fathom/serve/anthropic/thinking_signer.h"
 #include "fathom/serve/served_model.h"
 #include "fathom/serve/server/life_cycle.h"
 #include "fathom/serve/server/router.h"
@@ -95,6 +96,9 @@ class Server {
   /// What run_answer needs.
   AnswerHost answer_host();
 
+  /// Of thinking blocks, by a key of this process.
+  const ThinkingSigner& signer() const { return signer_; }
+
   /// Ends the answers with that X-Request-Id; how many. On the event loop.
   int64_t abort_request(const std::string& id) { return open_answers_.abort(id); }
 
@@ -112,6 +116,7 @@ class Server {
   std::string info_json_;
   std::atomic<bool> has_model_{false};
   OpenAnswers open_answers_;
+  ThinkingSigner signer_;
   Workers workers_;
 };
 

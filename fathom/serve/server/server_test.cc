@@ -93,7 +93,7 @@ TEST_F(ServerTest, TheKeyGuardsAllButHealthAndThePage) {
   for (const char* open : {"/health", "/health/live", "/live", "/ready", "/ping", "/"})
     EXPECT_EQ(ask(FakeExchange::get(open))->head.status, 200) << open;
   for (const Route& route : server->router().routes()) {
-    if (route.access == Route::Access::kOpen) continue;
+    if (route.access == RouteAccess::kOpen) continue;
     auto exchange = std::make_shared<FakeExchange>([&] {
       HttpRequest r;
       r.method = route.method;

@@ -13,7 +13,6 @@
 namespace fathom::serve {
 namespace {
 
-using enum Route::Access;
 using enum Route::Needs;
 using enum Route::Thread;
 
@@ -42,8 +41,6 @@ void add_health(Server& server, Router& router) {
   for (const std::string_view path : {"/health/live", "/live"}) {
     router.add({.method = "GET",
                 .path = path,
-                .does = "200 while the process answers",
-                .access = kOpen,
                 .needs = kNothing,
                 .thread = kLoop,
                 .handler = answers(
@@ -52,8 +49,6 @@ void add_health(Server& server, Router& router) {
   for (const std::string_view path : {"/health/ready", "/ready", "/health", "/ping"}) {
     router.add({.method = "GET",
                 .path = path,
-                .does = "200 when loaded, not draining, and the engine goes forward",
-                .access = kOpen,
                 .needs = kNothing,
                 .thread = kLoop,
                 .handler = answers([&server](const ExchangePtr&) { return server.health(); })});
@@ -61,7 +56,6 @@ void add_health(Server& server, Router& router) {
   // One token through the whole engine.
   router.add({.method = "GET",
               .path = "/health_generate",
-              .does = "200 when the engine has generated a token",
               .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
                 Request request;
                 request.prompt = {0};
@@ -85,7 +79,6 @@ void add_health(Server& server, Router& router) {
 void add_figures(Server& server, Router& router) {
   router.add({.method = "GET",
               .path = "/version",
-              .does = "version, commit, build",
               .needs = kNothing,
               .thread = kLoop,
               .handler = answers([&server](const ExchangePtr&) {
@@ -93,7 +86,6 @@ void add_figures(Server& server, Router& router) {
               })});
   router.add({.method = "GET",
               .path = "/load",
-              .does = "requests that run and wait",
               .needs = kModel,
               .thread = kLoop,
               .handler = answers([&server](const ExchangePtr&) {
@@ -103,7 +95,6 @@ void add_figures(Server& server, Router& router) {
   for (const std::string_view path : {"/server_info", "/get_server_info", "/get_model_info"}) {
     router.add({.method = "GET",
                 .path = path,
-                .does = "configuration with its sources, memory and kernel plan, mode",
                 .needs = kModel,
                 .thread = kLoop,
                 .handler = answers(
@@ -111,7 +102,6 @@ void add_figures(Server& server, Router& router) {
   }
   router.add({.method = "GET",
               .path = "/server_info/step",
-              .does = "the ops of one step, measured, with their share of the roof",
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
                 std::string phase = exchange->request().query_value("phase");
                 if (phase.empty()) phase = "decode";
@@ -130,8 +120,6 @@ void add_figures(Server& server, Router& router) {
   if (!server.settings().metrics) return;
   router.add({.method = "GET",
               .path = "/metrics",
-              .does = "Prometheus text 0.0.4",
-              .access = kMetrics,
               .needs = kModel,
               .thread = kWorker,
               .handler = answers([&server](const ExchangePtr&) {
@@ -144,21 +132,17 @@ void add_figures(Server& server, Router& router) {
 
 void add_admin(Server& server, Router& router) {
   for (const std::string_view path : {"/reset_prefix_cache", "/flush_cache"}) {
-    router.add({.method = "POST",
-                .path = path,
-                .does = "forgets all cached prefixes",
-                .access = kAdmin,
-                .handler = answers([&server](const ExchangePtr&) {
-                  server.parts().service->with_engine(
-                      [](Engine& engine) { engine.core().drop_prefix_cache(); });
-                  return json_reply("{}");
-                })});
+    router.add({.method = "POST", .path = path, .handler = answers([&server](const ExchangePtr&) {
+                                                  server.parts().service->with_engine(
+                                                      [](Engine& engine) {
+                                                        engine.core().drop_prefix_cache();
+                                                      });
+                                                  return json_reply("{}");
+                                                })});
   }
   router.add(
       {.method = "POST",
        .path = "/log_level",
-       .does = "{level}: error, warn, info, debug or trace",
-       .access = kAdmin,
        .handler = answers([](const ExchangePtr& exchange) {
          const ParsedBody body = parse_body(exchange->request().body);
          if (body.error) return openai_error_reply(*body.error);
@@ -177,8 +161,6 @@ void add_admin(Server& server, Router& router) {
        })});
   router.add({.method = "POST",
               .path = "/abort_request",
-              .does = "{request_id}: ends the request of that X-Request-Id",
-              .access = kAdmin,
               .thread = kLoop,
               .handler = answers([&server](const ExchangePtr& exchange) {
                 const ParsedBody body = parse_body(exchange->request().body);
@@ -192,10 +174,6 @@ void add_admin(Server& server, Router& router) {
   for (const std::string_view path : {"/start_profile", "/stop_profile"}) {
     router.add({.method = "POST",
                 .path = path,
-                .does = path == "/start_profile"
-                            ? "{steps, output}: records steps, then writes a trace"
-                            : "ends a recording early and writes its trace",
-                .access = kAdmin,
                 .handler = answers([&server, path](const ExchangePtr& exchange) {
                   Result<Json> body = optional_body(exchange->request());
                   if (!body.ok()) return openai_error_reply(api_error(body.status()));
@@ -218,7 +196,6 @@ void add_small_routes(Server& server, Router& router) {
   add_admin(server, router);
   router.add({.method = "GET",
               .path = "/openapi.json",
-              .does = "this description",
               .needs = kNothing,
               .thread = kLoop,
               .handler = answers([](const ExchangePtr&) {
@@ -226,8 +203,6 @@ void add_small_routes(Server& server, Router& router) {
               })});
   router.add({.method = "GET",
               .path = "/",
-              .does = "the page: chat and live figures",
-              .access = kOpen,
               .needs = kNothing,
               .thread = kLoop,
               .handler = answers(
