@@ -129,6 +129,14 @@ std::optional<std::string> Fields::text(std::string_view name, int64_t max_bytes
   return value->as_string();
 }
 
+std::string Fields::required_text(std::string_view name, int64_t max_bytes) {
+  std::optional<std::string> found = text(name, max_bytes);
+  if (found) return std::move(*found);
+  const std::string where = at(name);
+  fail(bad_value(where, str_cat(where, ": missing, expected a string")));
+  return {};
+}
+
 const Json* Fields::array(std::string_view name, int64_t max_items) {
   const Json* value = find(name);
   if (value == nullptr) return nullptr;
@@ -196,9 +204,12 @@ void read_float(Fields& fields, std::string_view name, double low, double high, 
   if (const auto value = fields.number(name, low, high)) out = static_cast<float>(*value);
 }
 
-void read_stop(Fields& fields, SamplingParams& params) {
-  const Json* stop = fields.value("stop");
+}  // namespace
+
+void read_stop(Fields& fields, std::string_view name, SamplingParams& params) {
+  const Json* stop = fields.value(name);
   if (stop == nullptr) return;
+  const std::string place = fields.at(name);
   std::vector<const Json*> texts;
   if (stop->is_array()) {
     for (const Json& item : stop->items())
@@ -208,12 +219,12 @@ void read_stop(Fields& fields, SamplingParams& params) {
   }
   if (static_cast<int64_t>(texts.size()) > kMaxStopStrings) {
     fields.fail(bad_value(
-        "stop", str_cat("stop: ", texts.size(), " strings, expected at most ", kMaxStopStrings)));
+        place, str_cat(place, ": ", texts.size(), " strings, expected at most ", kMaxStopStrings)));
     return;
   }
   params.stop.clear();
   for (size_t i = 0; i < texts.size(); ++i) {
-    const std::string where = stop->is_array() ? str_cat("stop[", i, "]") : std::string("stop");
+    const std::string where = stop->is_array() ? str_cat(place, "[", i, "]") : place;
     if (!texts[i]->is_string()) {
       fields.fail(bad_value(
           where, str_cat(where, ": found ", texts[i]->kind_name(), ", expected a string")));
@@ -228,6 +239,8 @@ void read_stop(Fields& fields, SamplingParams& params) {
     params.stop.push_back(text);
   }
 }
+
+namespace {
 
 void read_stop_ids(Fields& fields, int64_t vocab_size, SamplingParams& params) {
   const Json* ids = fields.array("stop_token_ids", kMostStopIds);
@@ -295,7 +308,7 @@ void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& params) {
   }
   if (const auto least = fields.integer("min_tokens", 0, INT64_MAX)) params.min_tokens = *least;
   if (const auto ignore = fields.boolean("ignore_eos")) params.ignore_eos = *ignore;
-  read_stop(fields, params);
+  read_stop(fields, "stop", params);
   read_stop_ids(fields, vocab_size, params);
   read_logit_bias(fields, vocab_size, params);
 }

@@ -43,6 +43,9 @@ class Fields {
                                bool above_low = false);
   std::optional<bool> boolean(std::string_view name);
   std::optional<std::string> text(std::string_view name, int64_t max_bytes);
+
+  /// A text that must be there; empty after an error.
+  std::string required_text(std::string_view name, int64_t max_bytes);
   const Json* array(std::string_view name, int64_t max_items);
   const Json* object(std::string_view name);
 
@@ -84,5 +87,8 @@ class Fields {
 /// stop_token_ids and ignore_eos over the values in `params`, which are the server's defaults.
 /// max_tokens, n and log-probabilities differ by route and are the caller's.
 void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& params);
+
+/// Reads stop strings, one text or an array of them, under the name that a protocol gives them.
+void read_stop(Fields& fields, std::string_view name, SamplingParams& params);
 
 }  // namespace fathom::serve

@@ -30,4 +30,8 @@ std::string data_event(std::string_view json) {
   return str_cat("data: ", json, "\n\n");
 }
 
+std::string named_event(std::string_view name, std::string_view json) {
+  return str_cat("event: ", name, "\n", data_event(json));
+}
+
 }  // namespace fathom::serve

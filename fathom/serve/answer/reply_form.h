@@ -17,6 +17,9 @@ HttpReply event_stream_head();
 /// "data: JSON\n\n". JSON holds no line ends.
 std::string data_event(std::string_view json);
 
+/// "event: NAME\ndata: JSON\n\n".
+std::string named_event(std::string_view name, std::string_view json);
+
 /// The last event of OpenAI's streams.
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 

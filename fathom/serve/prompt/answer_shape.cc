@@ -220,6 +220,27 @@ std::optional<ContentShape> read_content_shape(Fields& fields, ResponseFormat* f
   return reader.take();
 }
 
+std::optional<ContentShape> read_schema_shape(Fields& fields,
+                                              std::string_view name,
+                                              ResponseFormat* for_prompt) {
+  const Json* schema = fields.object(name);
+  const std::string where = fields.at(name);
+  if (!fields.ok()) return {};
+  if (schema == nullptr) {
+    fields.fail(
+        bad_value(where, str_cat(where, ": missing, expected a JSON schema"), "invalid_schema"));
+    return {};
+  }
+  if (const Status status = check_schema(*schema, where); !status.ok()) {
+    fields.fail(api_error(status));
+    return {};
+  }
+  if (for_prompt != nullptr) {
+    *for_prompt = {.kind = ResponseFormat::Kind::kJsonSchema, .schema = *schema};
+  }
+  return ContentShape{.kind = Kind::kJsonSchema, .text = dump_json(*schema), .field = where};
+}
+
 ToolUse read_tool_use(Fields& fields) {
   ToolUse use;
   if (const auto parallel = fields.boolean("parallel_tool_calls")) use.parallel = *parallel;

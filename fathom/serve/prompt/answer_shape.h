@@ -17,8 +17,8 @@ namespace fathom::serve {
 /// What the content of an answer must be.
 struct ContentShape {
   GrammarSpec::Kind kind = GrammarSpec::Kind::kJson;  ///< not kTools
-  std::string text;                                   ///< as in GrammarSpec
-  std::vector<std::string> choices;
+  std::string text{};                                 ///< as in GrammarSpec
+  std::vector<std::string> choices{};
   std::string field = "response_format";  ///< that asked for it; messages of errors begin with it
 };
 
@@ -43,6 +43,11 @@ Status check_schema(const Json& schema, std::string_view field);
 /// {json | regex | choice | grammar | structural_tag} and guided_json, guided_regex, guided_choice,
 /// guided_grammar; at most one of them. `for_prompt`, if not null, gets what the prompt says of it.
 std::optional<ContentShape> read_content_shape(Fields& fields, ResponseFormat* for_prompt);
+
+/// The shape that the JSON schema in `name` asks for, which must be there.
+std::optional<ContentShape> read_schema_shape(Fields& fields,
+                                              std::string_view name,
+                                              ResponseFormat* for_prompt);
 
 /// Reads `tool_choice` (none, auto, required, {"type":"function","function":{"name"}}) and
 /// `parallel_tool_calls`.

@@ -85,7 +85,8 @@ Status limit_tokens(const ServedModel& model,
                     int64_t prompt_tokens,
                     int64_t otherwise,
                     std::string_view field,
-                    SamplingParams& sampling) {
+                    SamplingParams& sampling,
+                    OverContext over_context) {
   const int64_t rest = model.max_model_len - prompt_tokens;
   if (rest < 1) {
     return invalid_argument(str_cat("context_length_exceeded: prompt of ", prompt_tokens,
@@ -93,6 +94,9 @@ Status limit_tokens(const ServedModel& model,
                                     model.max_model_len));
   }
   if (!sampling.max_tokens) sampling.max_tokens = std::min(rest, otherwise);
+  if (over_context == OverContext::kEndWithContext) {
+    sampling.max_tokens = std::min(rest, *sampling.max_tokens);
+  }
   if (*sampling.max_tokens > rest) {
     return invalid_argument(str_cat("context_length_exceeded: ", field, ": ", *sampling.max_tokens,
                                     " + prompt ", prompt_tokens, " tokens exceeds max_model_len ",
@@ -110,7 +114,8 @@ Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask) {
   FATHOM_TRY(check_shape(ask));
   FATHOM_ASSIGN(ChatPrompt prompt, make_chat_prompt(model, ask));
   FATHOM_TRY(limit_tokens(model, static_cast<int64_t>(prompt.tokens.size()),
-                          default_tokens(model, prompt), ask.max_tokens_field, ask.sampling));
+                          default_tokens(model, prompt), ask.max_tokens_field, ask.sampling,
+                          ask.over_context));
   AnswerSpec spec;
   FATHOM_ASSIGN(spec.constraint,
                 compile_answer(model, ask.shape, prompt.tools, ask.tool_use, prompt.answer));

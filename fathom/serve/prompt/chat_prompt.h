@@ -39,6 +39,12 @@ struct CacheScope {
 /// One text of the three, such that different ones never meet; empty if all are.
 std::string salt_of(const CacheScope& scope);
 
+/// What becomes of an answer that is allowed more tokens than the context has left.
+enum class OverContext {
+  kRefuse,
+  kEndWithContext,  ///< it gets what is left; ChoiceEnd::context_full says so
+};
+
 /// What a protocol has read.
 struct ChatAsk {
   ChatConversation conversation;  ///< with its tools; `response_format` is what the prompt says
@@ -48,6 +54,7 @@ struct ChatAsk {
   std::optional<ContentShape> shape;
   SamplingParams sampling;  ///< chat_sampling() changed by the request; max_tokens may be absent
   std::string max_tokens_field = "max_tokens";  ///< its name in messages
+  OverContext over_context = OverContext::kRefuse;
   int num_choices = 1;
   int prompt_logprobs = -1;
   CacheScope scope;
@@ -71,12 +78,14 @@ Result<ChatPrompt> make_chat_prompt(const ServedModel& model, const ChatAsk& ask
 /// `context_length_exceeded`.
 Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask);
 
-/// Sets max_tokens where it is absent (what the context leaves, at most `otherwise`) and checks it.
+/// Sets max_tokens where it is absent (what the context leaves, at most `otherwise`), lowers it
+/// where that is asked for, and checks it.
 /// Errors: InvalidArgument `context_length_exceeded`; min_tokens above max_tokens.
 Status limit_tokens(const ServedModel& model,
                     int64_t prompt_tokens,
                     int64_t otherwise,
                     std::string_view field,
-                    SamplingParams& sampling);
+                    SamplingParams& sampling,
+                    OverContext over_context = OverContext::kRefuse);
 
 }  // namespace fathom::serve

@@ -7,18 +7,6 @@ namespace {
 
 constexpr int64_t kMaxEffortBytes = 64;
 
-std::optional<ReasoningEffort> read_effort(Fields& fields) {
-  const auto name = fields.text("reasoning_effort", kMaxEffortBytes);
-  if (!name) return {};
-  const Result<ReasoningEffort> effort = parse_reasoning_effort(*name);
-  if (effort.ok()) return *effort;
-  const std::string where = fields.at("reasoning_effort");
-  const std::string message = effort.status().message();
-  fields.fail(bad_value(
-      where, str_cat(where, message.substr(std::string_view("reasoning_effort").size()))));
-  return {};
-}
-
 std::optional<Thinking> read_switch(Fields& fields) {
   const Json* thinking = fields.object("thinking");
   if (thinking == nullptr) return {};
@@ -39,7 +27,7 @@ void read_kwargs(Fields& fields, ThinkingAsk& ask) {
   Fields kwargs(*json, fields.at("chat_template_kwargs"));
   std::optional<bool> on = kwargs.boolean("enable_thinking");
   if (const auto thinking = kwargs.boolean("thinking")) on = thinking;
-  const auto effort = read_effort(kwargs);
+  const auto effort = read_effort(kwargs, "reasoning_effort");
   const auto drops = kwargs.boolean("drop_thinking");
   for (const auto& [name, value] : json->members()) {
     if (name == "thinking" || name == "enable_thinking" || name == "reasoning_effort" ||
@@ -64,9 +52,21 @@ void read_kwargs(Fields& fields, ThinkingAsk& ask) {
 ThinkingAsk read_thinking(Fields& fields) {
   ThinkingAsk ask;
   ask.thinking = read_switch(fields);
-  ask.effort = read_effort(fields);
+  ask.effort = read_effort(fields, "reasoning_effort");
   read_kwargs(fields, ask);
   return ask;
+}
+
+std::optional<ReasoningEffort> read_effort(Fields& fields, std::string_view name) {
+  const auto word = fields.text(name, kMaxEffortBytes);
+  if (!word) return {};
+  const Result<ReasoningEffort> effort = parse_reasoning_effort(*word);
+  if (effort.ok()) return *effort;
+  const std::string where = fields.at(name);
+  const std::string message = effort.status().message();
+  fields.fail(bad_value(
+      where, str_cat(where, message.substr(std::string_view("reasoning_effort").size()))));
+  return {};
 }
 
 ChatOptions chat_options(const ServedModel& model, const ThinkingAsk& ask) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "fathom/serve/fields.h"
 #include "fathom/serve/served_model.h"
@@ -20,6 +21,9 @@ struct ThinkingAsk {
 /// `chat_template_kwargs` {thinking, enable_thinking, reasoning_effort, drop_thinking}. The fields
 /// win over those of the kwargs; other kwargs are refused with `unsupported_parameter`.
 ThinkingAsk read_thinking(Fields& fields);
+
+/// Reads an effort by its name, "low", from a field.
+std::optional<ReasoningEffort> read_effort(Fields& fields, std::string_view name);
 
 /// The server's options changed by what is asked for. An effort alone decides whether the model
 /// thinks: none turns it off; any other undoes a server's --default-thinking off and turns it on
