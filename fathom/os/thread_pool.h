@@ -1,5 +1,5 @@
-// A fixed set of threads for data-parallel regions. A region is one function that every thread
-// runs once with its own number; work is divided by arithmetic on that number alone, so a result
+// A fixed set of threads for data-parallel regions. A region is one function that is called once
+// with the number of each thread; work is divided by arithmetic on that number alone, so a result
 // never depends on timing. Regions do not nest.
 //
 //   ThreadPool pool(8, PinThreads::kYes);
@@ -8,6 +8,12 @@
 // Between regions the workers spin for some tens of microseconds and then sleep, so that regions
 // that follow each other start within a fraction of a microsecond and an idle process costs
 // nothing. Starting a region allocates nothing.
+//
+// On a machine that has other work to do, a worker may lack its CPU for milliseconds while the
+// region that waits for it takes microseconds. So a part belongs to who claims it first: its
+// worker, or the caller when it has waited kLateNs (thread_pool.cc) in vain. A worker that was late
+// is left out for some milliseconds, longer each time, and sleeps; the caller does its part at
+// once. docs/performance.md has figures.
 #pragma once
 
 #include <algorithm>
@@ -59,10 +65,11 @@ class ThreadPool {
 
   int size() const { return num_threads_; }
 
-  /// Calls f(thread_id, num_threads) once on every thread; the caller is thread 0. Returns when all
-  /// calls have returned, and what they wrote is then visible. An exception of the standard library
-  /// (bad_alloc) ends the call it comes from, and run() passes it on when all others have returned.
-  /// A region inside a region, or two at once, is a broken invariant.
+  /// Calls f(thread_id, num_threads) once for every thread, on that thread unless it is late; the
+  /// caller is thread 0. No call may wait for another. Returns when all calls have returned, and
+  /// what they wrote is then visible. An exception of the standard library (bad_alloc) ends the
+  /// call it comes from, and run() passes it on when all others have returned. A region inside a
+  /// region, or two at once, is a broken invariant.
   template <class F>
   void run(F&& f) {
     using Callable = std::remove_reference_t<F>;
@@ -103,10 +110,17 @@ class ThreadPool {
  private:
   using Task = void (*)(void* callable, int thread_id, int num_threads);
 
-  // A line of its own (two, for the adjacent-line prefetcher) per worker: what it writes at the
-  // end of a region is read by the caller only.
-  struct alignas(128) DoneSlot {
-    std::atomic<uint32_t> region{0};
+  // What a worker and the caller tell each other, each in a line of its own (two, for the
+  // adjacent-line prefetcher): the caller reads `done` while it waits, and `claimed` only when the
+  // worker is late.
+  struct Worker {
+    alignas(128) std::atomic<uint32_t> done{0};      // newest region whose part the worker finished
+    alignas(128) std::atomic<uint32_t> claimed{0};   // newest region whose part somebody took
+    alignas(128) std::atomic<uint32_t> left_out{0};  // 1: sleeps until it is 0
+    // Of the caller alone.
+    int64_t left_out_until_ns = 0;
+    int64_t left_out_ns = 0;  // how long the last time
+    int64_t taken_back_ns = 0;
   };
 
   // From the beginning of a region to its end, however it ends.
@@ -130,18 +144,23 @@ class ThreadPool {
   void run_and_keep_exception(int thread_id);
   void run_on_all(Task task, void* callable);
   void work(int thread_id);
-  void wait_for_region(uint32_t seen);
-  void wait_until_done(int worker, uint32_t region) const;
+  uint32_t wait_for_region(uint32_t seen);
+  void wait_until_done(int thread_id, uint32_t region, int64_t own_ns);
+  void leave_out(Worker& worker, int64_t now_ns);
+  void take_back(int64_t now_ns);
 
   int num_threads_;
   bool oversubscribed_ = false;  // more threads than CPUs: waiting must give the CPU away
   std::atomic<bool> in_region_{false};
-  bool stopping_ = false;  // published by region_
-  Task task_ = nullptr;    // published by region_
+  std::atomic<bool> stopping_{false};
+  Task task_ = nullptr;  // published by region_
   void* callable_ = nullptr;
   alignas(128) std::atomic<uint32_t> region_{0};  // number of the newest region
   alignas(128) std::atomic<int> num_sleepers_{0};
-  std::unique_ptr<DoneSlot[]> done_;  // [num_threads - 1]
+  std::unique_ptr<Worker[]> slots_;  // [num_threads], of thread 0 unused
+  int num_left_out_ = 0;
+  bool watching_ = false;  // a worker was late not long ago: regions are timed
+  int64_t last_late_ns_ = 0;
   std::mutex exception_mutex_;
   std::exception_ptr exception_;  // the first of the region, if any
   std::vector<std::thread> workers_;

@@ -1,11 +1,15 @@
 #include "fathom/os/thread_pool.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <ctime>
 #include <gtest/gtest.h>
 #include <numeric>
+#include <pthread.h>
+#include <sched.h>
 #include <set>
+#include <signal.h>
 #include <stdexcept>
 #include <vector>
 
@@ -14,6 +18,22 @@
 
 namespace fathom {
 namespace {
+
+/// Holds the caller until all workers have begun, so that it does the part of none.
+class Start {
+ public:
+  void begin(int thread_id, int num_threads) {
+    if (thread_id > 0) {
+      num_begun_.fetch_add(1);
+      return;
+    }
+    while (num_begun_.load() < num_threads - 1)
+      std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int> num_begun_{0};
+};
 
 class ThreadPoolTest : public testing::TestWithParam<int> {};
 
@@ -38,7 +58,9 @@ TEST_P(ThreadPoolTest, CallerIsThreadZero) {
   ThreadPool pool(GetParam());
   std::vector<std::thread::id> ids(static_cast<size_t>(GetParam()));
 
-  pool.run([&](int thread_id, int) {
+  Start start;
+  pool.run([&](int thread_id, int num_threads) {
+    start.begin(thread_id, num_threads);
     ids[static_cast<size_t>(thread_id)] = std::this_thread::get_id();
   });
 
@@ -104,16 +126,15 @@ TEST_P(ThreadPoolTest, ForBlocksTakesEachBlockOnceAtEverySize) {
   }
 }
 
-TEST_P(ThreadPoolTest, RowsOfAThreadDoNotDependOnTiming) {
+TEST_P(ThreadPoolTest, RowsOfAPartDoNotDependOnTiming) {
   ThreadPool pool(GetParam());
   const auto owners = [&] {
-    std::vector<std::thread::id> owner(1009);
+    std::vector<int64_t> first_of_part(1009);
     pool.for_rows(1009, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        owner[static_cast<size_t>(row)] = std::this_thread::get_id();
-      }
+      for (int64_t row = begin; row < end; ++row)
+        first_of_part[static_cast<size_t>(row)] = begin;
     });
-    return owner;
+    return first_of_part;
   };
 
   const auto first = owners();
@@ -199,7 +220,11 @@ TEST_P(ThreadPoolTest, PinnedThreadsStayOnTheirCpu) {
   ThreadPool pool(GetParam(), PinThreads::kYes);
   std::vector<std::vector<int>> masks(static_cast<size_t>(GetParam()));
 
-  pool.run([&](int thread_id, int) { masks[static_cast<size_t>(thread_id)] = thread_affinity(); });
+  Start start;
+  pool.run([&](int thread_id, int num_threads) {
+    start.begin(thread_id, num_threads);
+    masks[static_cast<size_t>(thread_id)] = thread_affinity();
+  });
 
   const std::vector<int>& cpus = cpu_info().allowed_cpus;
   for (size_t i = 0; i < masks.size() && GetParam() > 1; ++i) {
@@ -216,6 +241,50 @@ TEST(ThreadPool, UnpinnedThreadsKeepTheWholeMask) {
 
   for (const auto& mask : masks)
     EXPECT_EQ(mask, allowed);
+}
+
+std::atomic<bool> g_held{false};  // read by a signal handler
+
+void hold(int) {
+  while (g_held.load())
+    sched_yield();
+}
+
+TEST(ThreadPool, CallerDoesThePartOfAWorkerThatGetsNoCpuAndTakesItBackLater) {
+  ThreadPool pool(2, PinThreads::kYes);
+  pthread_t worker{};
+  Start start;
+  pool.run([&](int thread_id, int num_threads) {
+    start.begin(thread_id, num_threads);
+    if (thread_id == 1) worker = pthread_self();
+  });
+
+  struct sigaction action {};
+
+  action.sa_handler = hold;
+
+  struct sigaction before {};
+
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  g_held = true;
+  ASSERT_EQ(pthread_kill(worker, SIGUSR1), 0);
+
+  std::vector<pthread_t> ids(2);
+  const auto run = [&] {
+    pool.run([&](int thread_id, int) { ids[static_cast<size_t>(thread_id)] = pthread_self(); });
+  };
+  for (int region = 0; region < 100; ++region) {
+    ids.assign(2, pthread_t{});
+    run();
+    EXPECT_EQ(ids[1], pthread_self());
+  }
+  g_held = false;
+  int64_t regions = 0;
+  while (ids[1] != worker && ++regions < 100'000'000)
+    run();
+
+  EXPECT_EQ(ids[1], worker);
+  sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST(ThreadPool, MoveOnlyAndConstCallablesWork) {

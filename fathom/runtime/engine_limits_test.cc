@@ -37,6 +37,38 @@ TEST(Engine, CancellationFreesPagesWithinTwoSteps) {
   EXPECT_TRUE(bench.core->idle());
 }
 
+// A step takes 1 ms and 0.1 ms a token here.
+TEST(Engine, StepsBesideDecodesTakeWhatTheyShould) {
+  const auto longest_gap = [](int64_t target_ns) {
+    EngineBench bench({.max_num_batched_tokens = 128, .step_target_ns = target_ns});
+    bench.model.on_forward = [&](int64_t tokens) {
+      bench.clock.advance_ns(1'000'000 + 100'000 * tokens);
+    };
+    SamplingParams p = greedy(60);
+    p.ignore_eos = true;
+    int64_t last = 0;
+    int64_t longest = 0;
+    Request stream;
+    stream.prompt = prompt_of(20, 1);
+    stream.sampling = p;
+    stream.on_token = [&](const TokenEvent&) {
+      if (last > 0) longest = std::max(longest, bench.clock.now_ns() - last);
+      last = bench.clock.now_ns();
+    };
+    EXPECT_TRUE(bench.core->submit(std::move(stream)).ok());
+    for (int i = 0; i < 4; ++i)
+      EXPECT_TRUE(bench.core->step().ok());
+    auto late = bench.submit(prompt_of(200, 2), greedy(3));
+    bench.run();
+    EXPECT_EQ(late->tokens, expected_greedy(prompt_of(200, 2), 3));
+    return longest;
+  };
+
+  EXPECT_GT(longest_gap(0), 13'000'000);
+  EXPECT_LE(longest_gap(6'000'000), 6'100'000);
+  EXPECT_LE(longest_gap(1), 1'100'000 + Scheduler::kLeastPrefill * 100'000);
+}
+
 TEST(Engine, CancelsOfUnknownRequestsAreDropped) {
   EngineBench bench;
   const CollectedAnswer done = bench.alone(prompt_of(3, 1), greedy(2));

@@ -36,6 +36,7 @@ struct EngineLimits {
   int64_t vocab = 40;
   int64_t num_ids = 40;
   uint64_t seed = 0;
+  int64_t step_target_ns = 0;
   const Tokenizer* tokenizer = nullptr;
   Pins pins = {};
 };
@@ -61,6 +62,7 @@ class EngineBench {
     settings.prefix_cache = limits.prefix_cache;
     settings.model_fingerprint = "fake";
     settings.seed = limits.seed;
+    settings.step_target_ns = limits.step_target_ns;
     settings.end_ids = {kEnd};
     settings.pins = limits.pins;
     auto created = EngineCore::create(

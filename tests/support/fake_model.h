@@ -2,6 +2,7 @@
 // that is wrong, stale or somebody else's changes the tokens.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -51,6 +52,7 @@ class FakeModel final : public Model {
                                                      Format::kF32, "R,V"));
     if (ex.dry()) return {};
     ++num_forwards;
+    if (on_forward) on_forward(batch.num_tokens());
     if (fail_at > 0 && num_forwards >= fail_at) return Status::error(fail_with, "injected");
     int64_t row = 0;
     for (const TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
@@ -68,6 +70,7 @@ class FakeModel final : public Model {
   }
 
   mutable int64_t num_forwards = 0;
+  std::function<void(int64_t num_tokens)> on_forward;  ///< may move a clock
   int64_t fail_at = 0;  ///< this forward pass and later ones fail; 0: none
   StatusCode fail_with = StatusCode::kInternal;
 

@@ -23,6 +23,7 @@ struct ApplyTokenMask {
       .signature = "logits[T,V]:f32 mask[M,W]:i32 mask_of_row[T]:i32 -> logits",
       .equation = "z = bit v of mask[mask_of_row[t]] ? z : -inf",
       .source = "arXiv 2411.15100, section 3",
+      .flops = "0",
       .outside = "answers that a grammar limits",
   };
 
