@@ -461,9 +461,9 @@ void Running::start_watchdog() {
 }
 
 void Running::serve() {
+  g_serving.store(true);
   std::printf("ready %s\n", http_->address().c_str());
   std::fflush(stdout);
-  g_serving.store(true);
   wait_for_signal();
   exit_at_second_signal();
   log_info("shutting down: running requests have ", flags_.drain_timeout_s, " s to end");

@@ -123,6 +123,7 @@ void add_texts(Server& server, Router& router) {
   add_reply(server, router, "/v1/completions/render", render_completion);
   add_reply(server, router, "/v1/chat/completions/render", render_chat);
   add_reply(server, router, "/v1/chat/completions/input_tokens", count_chat_tokens);
+  add_reply(server, router, "/v1/responses/input_tokens", count_response_tokens);
 }
 
 void add_models(Server& server, Router& router) {
