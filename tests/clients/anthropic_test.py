@@ -53,7 +53,7 @@ class AnthropicTest(unittest.TestCase):
         self.assertEqual((reply.stop_reason, reply.stop_sequence), ("stop_sequence", stop))
 
     def test_tool(self):
-        reply = self.ask(tools=TOOLS, tool_choice={"type": "any"}, max_tokens=600,
+        reply = self.ask(tools=TOOLS, tool_choice={"type": "any", "disable_parallel_tool_use": True}, max_tokens=600,
                          messages=[{"role": "user", "content": "What is the weather in Paris?"}])
         self.assertEqual(reply.stop_reason, "tool_use")
         call = next(block for block in reply.content if block.type == "tool_use")

@@ -104,7 +104,7 @@ class OpenAITest(unittest.TestCase):
         self.assertIn(reply.choices[0].message.content, ("yes", "no", "perhaps"))
 
     def test_required_tool(self):
-        reply = self.ask("What is the weather in Paris?", tools=TOOLS, tool_choice="required",
+        reply = self.ask("What is the weather in Paris?", tools=TOOLS, tool_choice="required", parallel_tool_calls=False,
                          max_tokens=600)
         choice = reply.choices[0]
         self.assertEqual(choice.finish_reason, "tool_calls")
@@ -198,7 +198,8 @@ class OpenAITest(unittest.TestCase):
         tool = {"type": "function", "strict": True, **TOOLS[0]["function"]}
         reply = self.client.responses.create(
             model=self.model, input="What is the weather in Paris?", tools=[tool],
-            tool_choice="required", max_output_tokens=600)
+            tool_choice="required", parallel_tool_calls=False,
+            max_output_tokens=600)
         call = next(item for item in reply.output if item.type == "function_call")
         self.assertEqual(call.name, "get_weather")
         self.assertIn(json.loads(call.arguments)["city"], ("Paris", "London"))
