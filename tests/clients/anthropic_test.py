@@ -8,7 +8,7 @@ from served import KEY, Server
 
 TOOLS = [{"name": "get_weather", "description": "The weather of a city",
           "input_schema": {"type": "object", "properties": {"city": {"enum": ["Paris", "London"]}},
-                           "required": ["city"]}}]
+                           "required": ["city"], "additionalProperties": False}}]
 
 
 class AnthropicTest(unittest.TestCase):
