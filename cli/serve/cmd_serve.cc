@@ -457,6 +457,7 @@ void Running::start_watchdog() {
       serve::WatchdogSettings{.stats = [this] { return service_->stats(); },
                               .life = &life_,
                               .stall_timeout_s = flags_.stall_timeout_s,
+                              .stall_grace_s = std::min(30.0, flags_.stall_timeout_s),
                               .exit = [](int code) { _exit(code); }});
 }
 

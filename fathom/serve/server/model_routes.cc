@@ -91,20 +91,19 @@ void add_messages(Server& server, Router& router) {
 }
 
 void add_responses(Server& server, Router& router) {
-  router.add({.method = "POST",
-              .path = "/v1/responses",
-              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
-                answer_or_refuse(
-                    exchange,
-                    parse_responses_request(exchange->request(), server.model(),
-                                            scope_of(server, caller)),
-                    server, [&](ResponsesRequest request) {
-                      request.answer.client = caller.key;
-                      run_answer(
-                          server.answer_host(), exchange, {std::move(request.answer)},
+  router.add(
+      {.method = "POST",
+       .path = "/v1/responses",
+       .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
+         answer_or_refuse(
+             exchange,
+             parse_responses_request(exchange->request(), server.model(), scope_of(server, caller)),
+             server, [&](ResponsesRequest request) {
+               request.answer.client = caller.key;
+               run_answer(server.answer_host(), exchange, {std::move(request.answer)},
                           std::make_unique<ResponsesWriter>(exchange, std::move(request.style)));
-                    });
-              }});
+             });
+       }});
 }
 
 using Reply = HttpReply (*)(const HttpRequest&, const ServedModel&);

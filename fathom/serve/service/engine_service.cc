@@ -1,10 +1,21 @@
 #include "fathom/serve/service/engine_service.h"
 
+#include <chrono>
 #include <utility>
 
+#include "fathom/base/fail_point.h"
 #include "fathom/base/log.h"
 
 namespace fathom::serve {
+namespace {
+
+// A step that never ends, for tests of the watchdog.
+[[noreturn]] void stall() {
+  for (;;)
+    std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+}  // namespace
 
 // A request from submit() to its last event.
 struct EngineService::Entry {
@@ -224,8 +235,14 @@ void EngineService::step() {
   const CoreStats before = engine_->stats();
   const int64_t begin = clock_.now_ns();
   publish_stats(true);
-  if (const Status s = engine_->step(); !s.ok()) {
-    log_error("the engine stopped: ", s.message());
+  if (FATHOM_FAIL_POINT("serve.stall")) stall();
+  Status status = engine_->step();
+  if (FATHOM_FAIL_POINT("serve.fault")) {
+    status = device_lost("a fault was asked for");
+    end_all_now(FinishReason::kEngineFault);
+  }
+  if (!status.ok()) {
+    log_error("the engine stopped: ", status.message());
     faulted_.store(true);
   }
   publish_stats(false);

@@ -1,0 +1,181 @@
+// `fathom serve` as a supervisor sees it: it starts, answers, drains, and ends with 70 when its
+// engine does not go on. What clients do with it is in tests/clients.
+#include <csignal>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/program.h"
+#include "tests/support/raw_http_client.h"
+
+#if FATHOM_WITH_SERVER
+
+namespace fathom::e2e {
+namespace {
+
+// A server of the small model that runs until it is told to end.
+class RunningServer {
+ public:
+  explicit RunningServer(const std::vector<std::string>& flags, const std::string& faults = {}) {
+    int out[2] = {-1, -1};
+    if (pipe(out) != 0) std::abort();
+    std::vector<std::string> words{FATHOM_PROGRAM, "serve", shipped_model(), "--port", "0",
+                                   "--threads",    "1"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& word : words)
+      argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const std::string log = (folder_ / "log").string();
+    process_ = fork();
+    if (process_ == 0) {
+      dup2(out[1], STDOUT_FILENO);
+      const int err = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (err < 0 || dup2(err, STDERR_FILENO) < 0) _exit(127);
+      if (!faults.empty()) setenv("FATHOM_FAIL", faults.c_str(), 1);
+      execv(FATHOM_PROGRAM, argv.data());
+      _exit(127);
+    }
+    close(out[1]);
+    std::string line;
+    char c = 0;
+    while (::read(out[0], &c, 1) == 1 && c != '\n')
+      line += c;
+    close(out[0]);
+    constexpr std::string_view kReady = "ready ";
+    if (line.starts_with(kReady)) address_ = line.substr(kReady.size());
+  }
+
+  ~RunningServer() {
+    if (process_ > 0) kill(process_, SIGKILL);
+    if (process_ > 0) waitpid(process_, nullptr, 0);
+  }
+
+  const std::string& address() const { return address_; }
+
+  std::string log() const { return read_all(folder_ / "log"); }
+
+  RawReply ask(const std::string& method, const std::string& path, const std::string& body = {}) {
+    RawHttpClient client(address_);
+    client.send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" +
+                (body.empty() ? "" : "Content-Type: application/json\r\n") +
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.reply();
+  }
+
+  void tell(int signal) const { kill(process_, signal); }
+
+  int wait() {
+    int status = 0;
+    waitpid(process_, &status, 0);
+    process_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  TempFolder folder_;
+  pid_t process_ = -1;
+  std::string address_;
+};
+
+TEST(Serve, StartsAnswersAndEnds) {
+  RunningServer server({});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  EXPECT_EQ(server.ask("GET", "/health").body, R"({"status":"ready"})");
+  const RawReply reply =
+      server.ask("POST", "/v1/completions", R"({"prompt":"Once upon a time","max_tokens":4})");
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_NE(reply.body.find("text_completion"), std::string::npos);
+  server.tell(SIGTERM);
+  EXPECT_EQ(server.wait(), 0) << server.log();
+}
+
+TEST(Serve, ASecondSignalEndsItAtOnce) {
+  RunningServer server({});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient client(server.address());
+  const std::string body = R"({"prompt":"x","max_tokens":1900,"ignore_eos":true,"stream":true})";
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  ASSERT_TRUE(client.read_until("data: "));
+  server.tell(SIGTERM);
+  while (server.log().find("shutting down") == std::string::npos)
+    usleep(1000);
+  server.tell(SIGTERM);
+  EXPECT_EQ(server.wait(), 130);
+}
+
+TEST(Serve, RefusesWhatIsOpenToOthers) {
+  const ProgramResult r = run_fathom({"serve", shipped_model(), "--host", "0.0.0.0"});
+  EXPECT_EQ(r.exit_code, 64);
+  EXPECT_NE(r.err.find("--api-key-file"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("--insecure-no-auth"), std::string::npos) << r.err;
+}
+
+TEST(Serve, AnswersFlagsOfOtherServers) {
+  ProgramResult r = run_fathom({"serve", shipped_model(), "--tensor-parallel-size", "2"});
+  EXPECT_EQ(r.exit_code, 64);
+  EXPECT_NE(r.err.find("one GPU a process"), std::string::npos) << r.err;
+  r = run_fathom({"serve", shipped_model(), "--tp", "1", "--print-config"});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+}
+
+TEST(Serve, TheConfigurationHidesKeys) {
+  const ProgramResult r =
+      run_fathom({"serve", shipped_model(), "--api-key", "hush", "--print-config"});
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_EQ(r.out.find("hush"), std::string::npos);
+  EXPECT_NE(r.out.find("drain-timeout"), std::string::npos);
+}
+
+#if FATHOM_FAILPOINTS
+TEST(Serve, AFaultEndsItWith70) {
+  RunningServer server({}, "serve.fault:fail_nth:8:1");
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  const RawReply reply =
+      server.ask("POST", "/v1/completions", R"({"prompt":"Once","max_tokens":400})");
+  EXPECT_EQ(reply.status, 500) << reply.body;
+  EXPECT_NE(reply.body.find("engine_fault"), std::string::npos) << reply.body;
+  EXPECT_EQ(server.ask("GET", "/health").status, 503);
+  EXPECT_EQ(server.wait(), 70) << server.log();
+}
+
+TEST(Serve, AStallEndsItWith70) {
+  RunningServer server({"--stall-timeout", "1"}, "serve.stall:fail_nth:8:1");
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient client(server.address());
+  const std::string body = R"({"prompt":"Once","max_tokens":400,"stream":true})";
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  while (server.log().find("state dump") == std::string::npos)
+    usleep(10'000);
+  EXPECT_EQ(server.ask("GET", "/health").status, 503);
+  EXPECT_EQ(server.ask("GET", "/health/live").status, 200);
+  EXPECT_EQ(server.wait(), 70);
+  EXPECT_NE(server.log().find("requests running"), std::string::npos) << server.log();
+}
+
+TEST(Serve, AHungTeardownIsEnded) {
+  RunningServer server({"--drain-timeout", "0.2"}, "serve.stall:fail_nth:8:1");
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient client(server.address());
+  const std::string body = R"({"prompt":"Once","max_tokens":400,"stream":true})";
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  ASSERT_TRUE(client.read_until("data: "));
+  usleep(300'000);
+  server.tell(SIGTERM);
+  EXPECT_EQ(server.wait(), 70);
+}
+#endif
+
+}  // namespace
+}  // namespace fathom::e2e
+
+#endif
