@@ -149,6 +149,7 @@ void TurnReader::read_user_block(Fields& block,
   ChatMessage& result = out_.add(ChatRole::kTool, at);
   result.tool_call_id = block.required_text("tool_use_id", kMaxCallId);
   if (block.boolean("is_error").value_or(false)) result.content = "Error: ";
+  content_.take_error(block);
   if (const Json* content = block.value("content")) {
     result.content +=
         content_.text(content, block.at("content"), kText, ContentReader::Of::kToolResult);

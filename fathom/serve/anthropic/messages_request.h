@@ -21,7 +21,7 @@ struct MessagesStyle {
   ReplayStore* replay = nullptr;           ///< where the calls of the answer are kept
   const ThinkingSigner* signer = nullptr;  ///< outlives the answer
   /// Makes the id of a call; empty: "toolu_" and 24 digits.
-  std::function<std::string()> new_call_id;
+  std::function<std::string()> new_call_id{};
 };
 
 /// What the fields say; nothing is tokenised yet.

@@ -146,6 +146,7 @@ void InputReader::read_call(Fields& item, std::string_view type, const std::stri
 void InputReader::read_result(Fields& item, const std::string& place) {
   close_turn();
   std::string id = item.required_text("call_id", kMaxCallId);
+  content_.take_error(item);
   std::string text = content_.text(item.value("output"), item.at("output"), kTexts,
                                    ContentReader::Of::kToolResult);
   ChatMessage& result = out_.add(ChatRole::kTool, place);

@@ -22,11 +22,11 @@ struct ResponsesStyle {
   int64_t created_s = 0;
   bool stream = false;
   bool seal_reasoning = false;  ///< reasoning items have encrypted_content (sealed_reasoning.h)
-  std::set<std::string> custom_tools;  ///< names whose calls are custom_tool_call items
-  ReplayStore* replay = nullptr;       ///< where the calls of the answer are kept
-  Json echo;                           ///< the members of a response that repeat the request
+  std::set<std::string> custom_tools{};  ///< names whose calls are custom_tool_call items
+  ReplayStore* replay = nullptr;         ///< where the calls of the answer are kept
+  Json echo{};                           ///< the members of a response that repeat the request
   /// Makes an id with a prefix ("rs_", "msg_", "fc_", "ctc_", "call_"); empty: unguessable ones.
-  std::function<std::string(std::string_view prefix)> new_id;
+  std::function<std::string(std::string_view prefix)> new_id{};
 };
 
 /// What the fields say; nothing is tokenised yet.
