@@ -54,7 +54,7 @@ void add(CaseList& list, int64_t tokens, int64_t V, int64_t masks, bool bench = 
 
 }  // namespace
 
-void add_apply_token_mask_cases(CaseList& list) {
+void add_token_mask_cases(CaseList& list) {
   for (int64_t v : {1, 31, 32, 33, 101})
     add(list, 2, v, 2);
   for (int64_t t : {0, 1, 2, 3, 7})
