@@ -407,7 +407,7 @@ TEST(EngineApi, ReportsProgress) {
 
 TEST(EngineApi, LogprobsOfAPromptAreThoseOfItsScore) {
   auto engine = Engine::load(small_options()).value();
-  const std::vector<int32_t> ids = golden_prompt(3);
+  const std::vector<int32_t> ids = some_prompt(100, 3);
   const std::vector<double> nll = engine->token_nll(ids).value();
   std::vector<PromptLogprobs> found;
   Request request;
