@@ -1,9 +1,9 @@
-// F7: bodies of chat completions, completions and tokenize. The first byte picks the route, the
-// chat format and the server's flags; the rest is the body.
-// Oracles: a body is refused with a status of the client's, a message and valid JSON, or it becomes
-// a request that the engine would take: ids in the vocabulary, sampling in its ranges, room in the
-// context. Read again from its own printing, it becomes the same request. What render answers is
-// what the real route runs.
+// F7: bodies of chat completions, completions, tokenize, messages and responses. The first byte
+// picks the route (the last three share one), the chat format and the server's flags; the rest is
+// the body. Oracles: a body is refused with a status of the client's, a message and valid JSON, or
+// it becomes a request that the engine would take: ids in the vocabulary, sampling in its ranges,
+// room in the context. Read again from its own printing, it becomes the same request. What render
+// answers is what the real route runs.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -11,9 +11,11 @@
 #include <string>
 #include <string_view>
 
+#include "fathom/serve/anthropic/messages_request.h"
 #include "fathom/serve/openai/chat/chat_request.h"
 #include "fathom/serve/openai/completions/completion_request.h"
 #include "fathom/serve/openai/small_routes.h"
+#include "fathom/serve/responses/responses_request.h"
 #include "fathom/text/utf8.h"
 #include "tests/support/test_server.h"
 
@@ -110,6 +112,36 @@ void fuzz_small(const HttpRequest& request, const ServedModel& model) {
   }
 }
 
+void fuzz_messages(const HttpRequest& request, const ServedModel& model) {
+  static const fathom::serve::ThinkingSigner signer("key");
+  const auto first = parse_messages_request(request, model, "digest", signer);
+  const auto second = parse_messages_request(fathom::serve::post_of(printed(request.body)), model,
+                                             "digest", signer);
+  require(first.index() == second.index(), "another verdict after printing");
+  const HttpReply counted = count_message_tokens(request, model, signer, "req");
+  if (const auto* error = std::get_if<ApiError>(&first)) return check_error(*error);
+  const AnswerSpec& spec = std::get<fathom::serve::MessagesRequest>(first).answer;
+  check_spec(spec, model);
+  check_same(spec, std::get<fathom::serve::MessagesRequest>(second).answer);
+  require(counted.body == fathom::str_cat("{\"input_tokens\":", spec.request.prompt.size(), "}"),
+          "another count");
+}
+
+void fuzz_responses(const HttpRequest& request, const ServedModel& model) {
+  const auto first = parse_responses_request(request, model, "digest");
+  const auto second =
+      parse_responses_request(fathom::serve::post_of(printed(request.body)), model, "digest");
+  require(first.index() == second.index(), "another verdict after printing");
+  const HttpReply counted = count_response_tokens(request, model);
+  if (const auto* error = std::get_if<ApiError>(&first)) return check_error(*error);
+  const AnswerSpec& spec = std::get<fathom::serve::ResponsesRequest>(first).answer;
+  check_spec(spec, model);
+  check_same(spec, std::get<fathom::serve::ResponsesRequest>(second).answer);
+  require(counted.body == fathom::str_cat("{\"object\":\"response.input_tokens\",\"input_tokens\":",
+                                          spec.request.prompt.size(), "}"),
+          "another count");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -134,6 +166,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     default:
       fuzz_small(request, model);
+      fuzz_messages(request, model);
+      fuzz_responses(request, model);
   }
   return 0;
 }
