@@ -41,6 +41,13 @@ TEST(Access, KeysOfAllSourcesCount) {
   EXPECT_FALSE(access->check({}).has_value());
 }
 
+TEST(Access, NoPartOfADigestIsEnough) {
+  const Result<Access> access = Access::load({.file = {}, .argument = "a", .environment = "b"});
+  ASSERT_TRUE(access.ok());
+  for (int i = 0; i < 4000; ++i)
+    EXPECT_FALSE(access->check(with("x-api-key", "guess-" + std::to_string(i))).has_value()) << i;
+}
+
 TEST(Access, RefusalsSayWhatToSend) {
   const Result<Access> access = Access::load({.file = {}, .argument = {}, .environment = "k"});
   ASSERT_TRUE(access.ok());
