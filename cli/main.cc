@@ -1,8 +1,10 @@
 // fathom: finds the subcommand, maps Status to an exit code.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <fcntl.h>
 #include <new>
 #include <system_error>
@@ -120,6 +122,19 @@ int report(const Status& status) {
   return exit_code_of(status.code());
 }
 
+// A key of the command line shows in the list of processes; from here on it does not.
+void hide_keys(int argc, char** argv) {
+  constexpr std::string_view kFlag = "--api-key";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == kFlag && i + 1 < argc) {
+      std::fill_n(argv[i + 1], std::strlen(argv[i + 1]), '*');
+    } else if (word.starts_with(str_cat(kFlag, "="))) {
+      std::fill_n(argv[i] + kFlag.size() + 1, word.size() - kFlag.size() - 1, '*');
+    }
+  }
+}
+
 int run_program(int argc, char** argv) {
   CLI::App app{"fathom: inference for the DeepSeek family, native, on this machine", "fathom"};
   app.set_version_flag("--version", "fathom " FATHOM_VERSION)->configurable(false);
@@ -152,6 +167,7 @@ int run_program(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error);
   }
+  hide_keys(argc, argv);
   for (Command& command : commands) {
     if (!command.app->parsed()) continue;
     const Result<ValueSources> sources =

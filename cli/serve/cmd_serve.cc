@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 
@@ -241,8 +242,10 @@ class Running {
   Running(const ServeFlags& flags, const GlobalFlags& globals) : flags_(flags), globals_(globals) {}
 
   ~Running() {
-    service_.reset();  // its last events go to an event loop that still turns
-    http_.reset();
+    if (watchdog_) watchdog_->stop_looking();
+    if (server_) server_->stop_workers();
+    http_.reset();     // clients that are left go, while the service still hears it
+    service_.reset();  // what it posts to the loop from here on is dropped
     server_.reset();
     watchdog_.reset();  // until here it ends what hangs
   }
@@ -278,6 +281,7 @@ class Running {
   std::unique_ptr<serve::KvPublisher> kv_events_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<HttpServer> http_;
+  serve::Post post_;  // of the event loop, also when that has ended
   std::unique_ptr<EngineService> service_;
   std::unique_ptr<serve::Watchdog> watchdog_;
   PhaseClock clock_;
@@ -309,7 +313,7 @@ Status Running::start(EngineOptions options) {
     FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));
     log_warn("--trace-requests writes what users write to ", flags_.trace_requests);
   }
-  const serve::Post post = [this](std::function<void()> f) { http_->post()(std::move(f)); };
+  const serve::Post post = [this](std::function<void()> f) { post_(std::move(f)); };
   serve::ServerParts parts;
   parts.post = post;
   parts.life = &life_;
@@ -333,6 +337,7 @@ Status Running::start(EngineOptions options) {
       std::move(parts));
   FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
                                          [this](serve::ExchangePtr e) { server_->handle(e); }));
+  post_ = http_->post();
   log_info("listening on ", http_->address(), ", loading ", options.model);
   service_ = std::make_unique<EngineService>(
       [this, options] { return load(options); },
@@ -473,6 +478,8 @@ void Running::serve() {
                     static_cast<int64_t>((flags_.drain_timeout_s + kTeardownS) * 1e9));
   http_->stop_accepting();
   server_->drain(flags_.drain_timeout_s);
+  // No orderly teardown after a fault.
+  if (life_.state() == ServerState::kFaulted || service_->stats().faulted) _exit(kExitEngineFault);
   if (!http_->wait_idle(2000)) log_warn("some clients did not take their last bytes");
 }
 
@@ -483,6 +490,9 @@ Result<int> serve_model(const CLI::App& app, ServeFlags flags, const GlobalFlags
     flags.stall_timeout_s = options.device.kind == DeviceKind::kCuda ? 60 : 600;
   }
   FATHOM_TRY(install_signals());
+  // Prompts and keys would be in it.
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
   Running running(flags, globals);
   FATHOM_TRY(running.start(std::move(options)));
   running.serve();

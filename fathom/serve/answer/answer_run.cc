@@ -69,6 +69,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     exchange_->on_gone([run = weak_from_this()] {
       if (const auto alive = run.lock()) alive->leave();
     });
+    if (done_) return;  // it left before
     if (host_.on_answer) host_.on_answer(static_cast<int64_t>(choices_.size()));
     if (host_.open != nullptr) {
       host_.open->add(exchange_->id(), this, [run = weak_from_this()] {
@@ -144,7 +145,9 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     }
     const bool last = event.finish != FinishReason::kNone;
     if (last && !finish_status(event.finish).ok()) {
-      fail(api_error(event.finish));
+      // An end that nobody asked for is a fault of ours: a token that a grammar refused.
+      const bool ours = event.finish == FinishReason::kAborted && !host_.service->stats().draining;
+      fail(ours ? api_error(internal_error("aborted")) : api_error(event.finish));
       return;
     }
     choice.times = event.times;
@@ -162,7 +165,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     if (event.prompt_logprobs) prompt_logprobs_[choice.spec] = event.prompt_logprobs;
     tell_delta(c, event);
     if (choice.tokens == 1 && event.token >= 0) submit_siblings(c);
-    if (last) end_choice(c, event);
+    if (last && !done_) end_choice(c, event);
   }
 
   void tell_delta(size_t c, const ServiceEvent& event) {

@@ -242,6 +242,7 @@ TEST_F(AnswerRunTest, AnEndedServiceFailsWhatRuns) {
   s.request.sampling.ignore_eos = true;
   run({s});
   ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  served.service.drain();
   served.service.end_all(FinishReason::kAborted);
   ASSERT_TRUE(wait());
   ASSERT_EQ(out.errors.size(), 1u);

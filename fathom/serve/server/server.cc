@@ -87,10 +87,10 @@ void Server::handle(const ExchangePtr& exchange) {
     fail(exchange, *found.error, found.allow);
     return;
   }
-  if (found.route->access == RouteAccess::kAdmin && !settings_.admin) {
+  if (found.route->access == RouteAccess::kAdmin && (!settings_.admin || settings_.access.open())) {
     fail(exchange, {.status = 403,
                     .code = "admin_disabled",
-                    .message = "admin routes are off; start the server with --admin",
+                    .message = "admin routes are off; start the server with --admin and an API key",
                     .param = {}});
     return;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,6 +81,9 @@ class Server {
   /// New ones are refused from now on.
   void drain(double timeout_s);
 
+  /// Forgets requests that wait to be read and waits for those that are. Before the service ends.
+  void stop_workers() { workers_.stop(); }
+
   const Router& router() const { return router_; }
 
   const ServedModel& model() const { return *model_; }
@@ -95,6 +99,11 @@ class Server {
 
   /// What run_answer needs.
   AnswerHost answer_host();
+
+  /// Held by who measures a step; fails where somebody else does.
+  std::unique_lock<std::mutex> measure_alone() {
+    return std::unique_lock(measuring_, std::try_to_lock);
+  }
 
   /// Of thinking blocks, by a key of this process.
   const ThinkingSigner& signer() const { return signer_; }
@@ -117,6 +126,7 @@ class Server {
   std::atomic<bool> has_model_{false};
   OpenAnswers open_answers_;
   ThinkingSigner signer_;
+  std::mutex measuring_;
   Workers workers_;
 };
 

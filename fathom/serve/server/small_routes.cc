@@ -103,6 +103,24 @@ void add_figures(Server& server, Router& router) {
   router.add({.method = "GET",
               .path = "/server_info/step",
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
+                // A page of somebody else could ask by an image.
+                if (exchange->request().header("sec-fetch-site") == "cross-site") {
+                  exchange->reply(openai_error_reply({.status = 403,
+                                                      .code = "host_not_allowed",
+                                                      .message = "a step is not measured for pages "
+                                                                 "of other sites",
+                                                      .param = {}}));
+                  return;
+                }
+                const auto measuring = server.measure_alone();
+                if (!measuring) {
+                  exchange->reply(openai_error_reply({.status = 503,
+                                                      .code = "overloaded",
+                                                      .message = "a step is being measured",
+                                                      .param = {},
+                                                      .retry_after_s = 1}));
+                  return;
+                }
                 std::string phase = exchange->request().query_value("phase");
                 if (phase.empty()) phase = "decode";
                 if (phase != "decode" && phase != "prefill") {
@@ -121,7 +139,7 @@ void add_figures(Server& server, Router& router) {
   router.add({.method = "GET",
               .path = "/metrics",
               .needs = kModel,
-              .thread = kWorker,
+              .thread = kLoop,
               .handler = answers([&server](const ExchangePtr&) {
                 HttpReply reply;
                 reply.content_type = "text/plain; version=0.0.4; charset=utf-8";

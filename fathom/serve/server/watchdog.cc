@@ -12,6 +12,7 @@ namespace fathom::serve {
 namespace {
 
 constexpr int kExitEngineFault = 70;
+constexpr double kLogSeconds = 2;  // that a line of the log may take
 
 int64_t to_ns(double seconds) {
   return static_cast<int64_t>(seconds * 1e9);
@@ -66,6 +67,7 @@ Watchdog::~Watchdog() {
   }
   woken_.notify_all();
   thread_.join();
+  alive_->store(false);
 }
 
 void Watchdog::watch() {
@@ -84,10 +86,23 @@ void Watchdog::end_by(int64_t deadline_ns) {
   deadline_ns_ = deadline_ns;
 }
 
+void Watchdog::stop_looking() {
+  const std::lock_guard lock(looking_);
+  blind_ = true;
+}
+
+// Whatever the log does: a full pipe may hold up who writes to it.
+void Watchdog::exit_after(double seconds) const {
+  std::thread([exit = settings_.exit, seconds, alive = alive_] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    if (alive->load()) exit(kExitEngineFault);
+  }).detach();
+}
+
 void Watchdog::look(int64_t now_ns) {
   const std::lock_guard lock(looking_);
-  if (deadline_ns_ != 0) {
-    if (now_ns < deadline_ns_) return;
+  if (deadline_ns_ != 0 && now_ns >= deadline_ns_) {
+    exit_after(kLogSeconds);
     log_error("the shutdown did not end in time; the process ends now");
     settings_.exit(kExitEngineFault);
     return;
@@ -96,12 +111,15 @@ void Watchdog::look(int64_t now_ns) {
     if (now_ns >= exit_at_ns_) settings_.exit(kExitEngineFault);
     return;
   }
+  if (blind_) return;
   const ServiceStats stats = settings_.stats();
   const Progress progress = progress_of(stats, now_ns, to_ns(settings_.stall_timeout_s));
   if (progress == Progress::kGoing) return;
   settings_.life->advance(ServerState::kFaulted);
   const bool stalled = progress == Progress::kStalled;
   const double grace = stalled ? settings_.stall_grace_s : settings_.fault_grace_s;
+  exit_at_ns_ = now_ns + to_ns(grace);
+  exit_after(grace + kLogSeconds);
   if (stalled) {
     log_error("no step ended for ", settings_.stall_timeout_s,
               " s (--stall-timeout); the process ends with 70 in ", grace, " s. ",
@@ -109,7 +127,6 @@ void Watchdog::look(int64_t now_ns) {
   } else {
     log_error("the engine had a fault; the process ends with 70 in ", grace, " s");
   }
-  exit_at_ns_ = now_ns + to_ns(grace);
 }
 
 }  // namespace fathom::serve

@@ -5,9 +5,11 @@
 //   shutdown   a deadline after which the process ends even if its teardown hangs
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -34,20 +36,25 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// The process ends with 70 at this time of the monotonic clock unless this object ends before.
-  /// The engine is not looked at any more.
   void end_by(int64_t deadline_ns);
+
+  /// The engine is not looked at any more: it is about to be taken apart.
+  void stop_looking();
 
  private:
   void watch();
   void look(int64_t now_ns);
+  void exit_after(double seconds) const;
 
   WatchdogSettings settings_;
   std::mutex looking_;  // held while the engine is looked at
   int64_t deadline_ns_ = 0;
+  bool blind_ = false;
   int64_t exit_at_ns_ = 0;
   std::mutex mutex_;
   std::condition_variable woken_;
   bool stopping_ = false;
+  std::shared_ptr<std::atomic<bool>> alive_ = std::make_shared<std::atomic<bool>>(true);
   std::thread thread_;
 };
 

@@ -1,5 +1,10 @@
 #include "fathom/serve/server/workers.h"
 
+#include <exception>
+#include <utility>
+
+#include "fathom/base/log.h"
+
 namespace fathom::serve {
 
 Workers::Workers(int num_threads, int64_t max_waiting) : max_waiting_(max_waiting) {
@@ -8,6 +13,19 @@ Workers::Workers(int num_threads, int64_t max_waiting) : max_waiting_(max_waitin
 }
 
 Workers::~Workers() {
+  end();
+}
+
+void Workers::stop() {
+  std::deque<std::function<void()>> forgotten;
+  {
+    const std::lock_guard lock(mutex_);
+    forgotten.swap(tasks_);
+  }
+  end();
+}
+
+void Workers::end() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -15,6 +33,7 @@ Workers::~Workers() {
   filled_.notify_all();
   for (std::thread& thread : threads_)
     thread.join();
+  threads_.clear();
 }
 
 bool Workers::run(std::function<void()> task) {
@@ -37,7 +56,12 @@ void Workers::work() {
       task = std::move(tasks_.front());
       tasks_.pop_front();
     }
-    task();
+    // Memory that is not there: the exchange of the task answers 500 when it is let go.
+    try {
+      task();
+    } catch (const std::exception& e) {
+      log_error("a worker caught: ", e.what());
+    }
   }
 }
 

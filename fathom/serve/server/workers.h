@@ -22,11 +22,15 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// False if too many wait. Thread-safe.
+  /// False if too many wait, or after stop(). Thread-safe.
   bool run(std::function<void()> task);
+
+  /// Forgets the tasks that wait, and waits for those that run. Not from a task.
+  void stop();
 
  private:
   void work();
+  void end();
 
   std::mutex mutex_;
   std::condition_variable filled_;

@@ -1,6 +1,7 @@
 #include "fathom/serve/service/engine_service.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "fathom/base/fail_point.h"
@@ -48,9 +49,26 @@ Status EngineService::wait_until_loaded() {
 void EngineService::push(Command command) {
   {
     const std::lock_guard lock(inbox_mutex_);
-    inbox_.push_back(std::move(command));
+    if (!closed_) {
+      inbox_.push_back(std::move(command));
+      inbox_filled_.notify_one();
+      return;
+    }
   }
-  inbox_filled_.notify_one();
+  if (command.called) command.called(false);
+}
+
+// What came too late: callers of with_engine() hear that nothing ran.
+void EngineService::close_inbox() {
+  std::vector<Command> late;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    closed_ = true;
+    late.swap(inbox_);
+  }
+  for (const Command& c : late) {
+    if (c.called) c.called(false);
+  }
 }
 
 Status EngineService::reserve_place(const std::string& client) {
@@ -167,6 +185,7 @@ void EngineService::run(const EngineLoader& load) {
       deliver();
     }
   }
+  close_inbox();
   if (engine_) {
     end_all_now(FinishReason::kAborted);
     deliver();
@@ -196,7 +215,11 @@ void EngineService::obey() {
         end_all_now(c.reason);
         break;
       case Command::Kind::kCall:
-        if (engine_) c.call(*engine_);
+        if (engine_) {
+          publish_stats(true);  // the watchdog looks at it as at a step
+          c.call(*engine_);
+          publish_stats(false);
+        }
         c.called(engine_ != nullptr);
         break;
     }
@@ -245,8 +268,8 @@ void EngineService::step() {
     log_error("the engine stopped: ", status.message());
     faulted_.store(true);
   }
-  publish_stats(false);
   if (settings_.after_step) settings_.after_step(*engine_);
+  publish_stats(false);
   if (settings_.observer == nullptr) return;
   const CoreStats after = engine_->stats();
   settings_.observer->on_step({.prompt_tokens = after.prompt_tokens - before.prompt_tokens,
@@ -302,8 +325,14 @@ void EngineService::close(Entry& entry, const ServiceEvent& event) {
 void EngineService::deliver() {
   if (events_.empty()) return;
   settings_.post([events = std::exchange(events_, {})] {
-    for (const auto& [entry, event] : events)
-      entry->sink(event);
+    for (const auto& [entry, event] : events) {
+      // Memory that is not there for one answer: the others still get theirs.
+      try {
+        entry->sink(event);
+      } catch (const std::exception& e) {
+        log_error("an answer was lost: ", e.what());
+      }
+    }
   });
 }
 

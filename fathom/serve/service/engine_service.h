@@ -129,6 +129,7 @@ class EngineService {
   void deliver();
   void publish_stats(bool in_step);
   void push(Command command);
+  void close_inbox();
   Status reserve_place(const std::string& client);
   void leave_place(Entry& entry);
 
@@ -141,6 +142,7 @@ class EngineService {
   std::condition_variable inbox_filled_;
   std::vector<Command> inbox_;
   bool stopping_ = false;
+  bool closed_ = false;  // nobody looks into it any more
 
   std::mutex load_mutex_;
   std::condition_variable load_ended_;
