@@ -6,6 +6,8 @@
 // Without free_until an answer begins with content, and where content is not free with the grammar.
 #pragma once
 
+#if FATHOM_WITH_GRAMMAR
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,3 +65,5 @@ class GrammarState final : public TokenConstraint {
 };
 
 }  // namespace fathom
+
+#endif

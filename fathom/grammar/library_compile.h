@@ -1,6 +1,8 @@
 // One format through the grammar library.
 #pragma once
 
+#if FATHOM_WITH_GRAMMAR
+
 #include <cstdint>
 #include <string>
 #include <xgrammar/compiler.h>
@@ -20,3 +22,5 @@ Result<xgrammar::CompiledGrammar> compile_format(xgrammar::GrammarCompiler& comp
 int64_t num_states(const xgrammar::CompiledGrammar& grammar);
 
 }  // namespace fathom
+
+#endif

@@ -5,6 +5,8 @@
 // matches: a byte that is not UTF-8, and its number.
 #pragma once
 
+#if FATHOM_WITH_GRAMMAR
+
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -64,3 +66,5 @@ class VocabularyMasks {
 };
 
 }  // namespace fathom
+
+#endif
