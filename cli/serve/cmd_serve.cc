@@ -438,7 +438,7 @@ Status Running::make_ready() {
   FATHOM_ASSIGN(ServedModel model, served_model(flags_, engine));
   if (grammar_available() && engine.tokenizer() != nullptr) {
     FATHOM_ASSIGN(grammars_,
-                  GrammarCompiler::create(*engine.tokenizer(), engine.model().config().vocab_size,
+                  GrammarCompiler::create(*engine.tokenizer(), engine.memory_plan().shape.num_ids,
                                           engine.core().settings().end_ids));
     model.grammars = grammars_.get();
     clock_.end("grammar", 0);

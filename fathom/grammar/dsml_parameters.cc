@@ -7,6 +7,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/grammar/format_parts.h"
+#include "fathom/text/json_writer.h"
 #include "fathom/text/utf8.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
 
@@ -14,6 +15,8 @@ namespace fathom {
 namespace {
 
 constexpr int64_t kMaxNameBytes = 256;
+constexpr int64_t kMaxForms = 1'000;          // schemas that are looked at for one parameter
+constexpr int64_t kMaxCopiedBytes = 1 << 20;  // of schemas that references need beside them
 
 // Where the schema of one parameter is put within that of the tool, so that its references hold.
 constexpr std::string_view kValueKey = "fathom_value";
@@ -22,6 +25,7 @@ constexpr std::string_view kValueKey = "fathom_value";
 struct ValueForms {
   std::vector<Json> texts;  // formats
   bool is_json = false;
+  int64_t steps = 0;
 };
 
 bool is_type(const Json& schema, std::string_view type) {
@@ -67,6 +71,9 @@ class ParameterFormatter {
     return format::sequence({format::text("false\">"), format::json_of(std::move(schema))});
   }
 
+  /// Whether values_of() met more than it may.
+  bool too_complex() const { return too_complex_; }
+
   // The values of a checked schema.
   std::vector<Json> values_of(const Json& schema) const {
     ValueForms forms;
@@ -80,19 +87,27 @@ class ParameterFormatter {
  private:
   Json marker() const { return dsml_ ? format::token(*dsml_) : format::text(control::kDsml); }
 
+  // The schema of "#", "#/$defs/NAME" or "#/definitions/NAME"; null for other places, which need
+  // not hold schemas.
   const Json* referred(const Json& schema) const {
     const std::string_view uri = schema.find("$ref")->as_string();
-    const Json* found = &root_;
-    for (size_t at = 1; found != nullptr && at < uri.size();) {
-      const size_t end = std::min(uri.find('/', at + 1), uri.size());
-      found = found->find(uri.substr(at + 1, end - at - 1));
-      at = end;
+    if (uri == "#") return &root_;
+    for (const std::string_view place : {"$defs", "definitions"}) {
+      const std::string prefix = str_cat("#/", place, "/");
+      if (!uri.starts_with(prefix)) continue;
+      const Json* schemas = root_.find(place);
+      const Json* found = schemas == nullptr ? nullptr : schemas->find(uri.substr(prefix.size()));
+      return found != nullptr && (found->is_object() || found->is_bool()) ? found : nullptr;
     }
-    return found;
+    return nullptr;
   }
 
   void add_forms(const Json& schema, int depth, ValueForms& forms) const {
     constexpr int kMaxReferences = 16;
+    if (++forms.steps > kMaxForms) {  // branches may refer to each other
+      too_complex_ = true;
+      return;
+    }
     if (schema.is_bool() || schema.members().empty()) {
       forms.texts.push_back(any_text());
       forms.is_json = true;
@@ -144,6 +159,12 @@ class ParameterFormatter {
 
   Json with_references(const Json& schema) const {
     if (!holds_reference(schema)) return schema;
+    if (root_bytes_ == 0) root_bytes_ = static_cast<int64_t>(dump_json(root_).size());
+    copied_bytes_ += root_bytes_;
+    if (copied_bytes_ > kMaxCopiedBytes) {
+      too_complex_ = true;
+      return schema;
+    }
     Json out = Json::object(
         {{"$ref", Json::string(str_cat("#/", kValueKey))}, {std::string{kValueKey}, schema}});
     for (const JsonMember& member : root_.members()) {
@@ -154,6 +175,9 @@ class ParameterFormatter {
 
   const Json& root_;
   std::optional<int32_t> dsml_;
+  mutable int64_t root_bytes_ = 0;
+  mutable int64_t copied_bytes_ = 0;
+  mutable bool too_complex_ = false;
 };
 
 Status not_parameters(const ToolDefinition& tool, std::string_view what) {
@@ -259,7 +283,12 @@ Result<Json> dsml_parameters_format(const ToolDefinition& tool,
   const bool has_names = schema->is_bool() || schema->members().empty() || is_open;
   if (schema->is_bool() && !schema->as_bool()) return not_parameters(tool, "'false' has no value");
   if (schema->is_object() && !schema->members().empty()) {
-    auto parameters = full_parameters(tool, *schema, {*schema, dsml});
+    const ParameterFormatter formatter{*schema, dsml};
+    auto parameters = full_parameters(tool, *schema, formatter);
+    if (formatter.too_complex()) {
+      return invalid_argument(str_cat("grammar_too_complex: tool '", tool.name,
+                                      "': its parameters refer to too many schemas"));
+    }
     if (!parameters.ok() || !has_names) return parameters;
   }
   // An object whose names are free.

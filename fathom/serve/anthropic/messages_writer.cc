@@ -1,5 +1,7 @@
 #include "fathom/serve/anthropic/messages_writer.h"
 
+#include <algorithm>
+
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/anthropic/tool_input.h"
 #include "fathom/serve/replay/replay_store.h"
@@ -73,10 +75,15 @@ void MessagesWriter::begin(const AnswerUsage& so_far, const std::vector<PromptLo
 }
 
 void MessagesWriter::delta(const ChoiceDelta& delta) {
+  // What belongs to a call that is open comes before text behind it.
+  const std::vector<ToolCallDelta>& calls = delta.parts.tool_calls;
+  const auto opened = std::ranges::find_if(calls, [](const auto& c) { return !c.name.empty(); });
+  for (auto call = calls.begin(); call != opened; ++call)
+    add_call(*call);
   add(Block::Kind::kThinking, delta.parts.reasoning);
   add(Block::Kind::kText, delta.parts.content);
-  for (const ToolCallDelta& call : delta.parts.tool_calls)
-    add_call(call);
+  for (auto call = opened; call != calls.end(); ++call)
+    add_call(*call);
 }
 
 void MessagesWriter::add(Block::Kind kind, std::string_view text) {

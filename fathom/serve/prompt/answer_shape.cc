@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fathom/base/log.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
@@ -311,6 +312,12 @@ Result<std::shared_ptr<const CompiledGrammar>> compile_answer(
     }
   }
   auto compiled = model.grammars->compile(spec);
+  // A light grammar is a help and nobody's wish: without it calls are parsed as they come.
+  if (!compiled.ok() && spec.kind == GrammarSpec::Kind::kTools &&
+      spec.level == ToolGrammar::kLight) {
+    log_warn("tools of a request have no grammar: ", compiled.status().message());
+    return nothing;
+  }
   if (!compiled.ok()) return with_field(compiled.status(), field);
   return std::move(compiled).value();
 }

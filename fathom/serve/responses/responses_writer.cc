@@ -1,5 +1,7 @@
 #include "fathom/serve/responses/responses_writer.h"
 
+#include <algorithm>
+
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/replay/replay_store.h"
 #include "fathom/serve/responses/sealed_reasoning.h"
@@ -40,10 +42,15 @@ void ResponsesWriter::begin(const AnswerUsage&, const std::vector<PromptLogprobs
 }
 
 void ResponsesWriter::delta(const ChoiceDelta& delta) {
+  // What belongs to a call that is open comes before text behind it.
+  const std::vector<ToolCallDelta>& calls = delta.parts.tool_calls;
+  const auto opened = std::ranges::find_if(calls, [](const auto& c) { return !c.name.empty(); });
+  for (auto call = calls.begin(); call != opened; ++call)
+    add_call(*call);
   add(Item::Kind::kReasoning, delta.parts.reasoning);
   add(Item::Kind::kMessage, delta.parts.content);
-  for (const ToolCallDelta& call : delta.parts.tool_calls)
-    add_call(call);
+  for (auto call = opened; call != calls.end(); ++call)
+    add_call(*call);
 }
 
 void ResponsesWriter::add(Item::Kind kind, std::string_view text) {
