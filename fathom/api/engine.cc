@@ -32,10 +32,11 @@ std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
   return to_hex(hash.finish());
 }
 
-Status check_vocabulary(const EngineSource& source) {
+Status check_vocabulary(const EngineSource& source, const EngineOptions& options) {
   const int64_t width = source.model.config.vocab_size;
   if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
-  return corrupt(str_cat("tokenizer.json of ", source.model.title, ": the largest id is ",
+  const std::string& dir = options.tokenizer.empty() ? source.model.title : options.tokenizer;
+  return corrupt(str_cat(dir, "/tokenizer.json: the largest id is ",
                          source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
                          " (vocab_size of config.json)"));
 }
@@ -132,7 +133,7 @@ Engine::~Engine() = default;
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const EngineSource source, EngineSource::open(options));
-  FATHOM_TRY(check_vocabulary(source));
+  FATHOM_TRY(check_vocabulary(source, options));
   FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
   FATHOM_ASSIGN(const std::unique_ptr<Model> dry,
                 open_model(source.model, options.placement(),
@@ -151,7 +152,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              EngineSource source,
                                              const LoadProgress& progress) {
   FATHOM_TRY(validate(options));
-  FATHOM_TRY(check_vocabulary(source));
+  FATHOM_TRY(check_vocabulary(source, options));
   std::unique_ptr<Engine> engine(new Engine);
   engine->options_ = options;
   if (!options.seed) engine->options_.seed = random_seed();

@@ -54,7 +54,7 @@ TEST(Usage, CommandLikeNoOtherListsThemAll) {
 TEST(Usage, MissingCommandListsThem) {
   EXPECT_EQ(run_fathom({}).exit_code, 64);
   EXPECT_THAT(run_fathom({"bench"}).err,
-              HasSubstr("`fathom bench` needs a command: kernel, model, compare"));
+              HasSubstr("`fathom bench` needs a command: kernel, model, serve, compare"));
 }
 
 TEST(Usage, HintNamesTheWholeCommand) {
