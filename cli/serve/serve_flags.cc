@@ -5,6 +5,7 @@
 
 #include "cli/flags.h"
 #include "cli/integers.h"
+#include "fathom/base/ascii.h"
 #include "fathom/base/near_names.h"
 
 namespace fathom::cli {
@@ -250,9 +251,7 @@ Result<std::string> chat_format_of_parser(const std::string& flag, const std::st
   // "deepseek_v3", "deepseek-v3", "deepseekv3" and "v3" are one.
   std::string plain;
   for (char c : name) {
-    if (c != '_' && c != '-' && c != '.') {
-      plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    }
+    if (c != '_' && c != '-' && c != '.') plain += ascii_lower(c);
   }
   if (plain.starts_with("deepseek")) plain.erase(0, 8);
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {

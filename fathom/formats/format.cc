@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/checked_math.h"
 
 namespace fathom {
@@ -82,10 +83,7 @@ const FormatInfo& format_info(Format format) {
 }
 
 Result<Format> parse_format(std::string_view name) {
-  std::string lower(name);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string lower = ascii_lower(name);
   for (const FormatInfo& info : kFormats) {
     if (info.format != Format::kNone && info.name == lower) return info.format;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sys/stat.h>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/log.h"
 #include "fathom/os/file.h"
 #include "fathom/os/sha256.h"
@@ -12,13 +13,6 @@ namespace {
 
 constexpr int64_t kMostKeyFileBytes = 1 << 20;
 
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
-
 bool is_header_text(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7f; });
 }
@@ -27,11 +21,8 @@ bool is_header_text(std::string_view text) {
 std::string_view key_of(const HttpRequest& request) {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view value = request.header("authorization");
-  const auto lower = [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
   if (value.size() > kScheme.size() &&
-      std::ranges::equal(value.substr(0, kScheme.size()), kScheme, {}, lower)) {
+      equal_without_case(value.substr(0, kScheme.size()), kScheme)) {
     return trimmed(value.substr(kScheme.size()));
   }
   return trimmed(request.header("x-api-key"));

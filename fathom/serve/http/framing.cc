@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom::serve {
@@ -26,28 +27,13 @@ bool is_value_char(char c) {
   return byte >= 0x20 ? byte != 0x7f : byte == '\t';
 }
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t'))
-    text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t'))
-    text.remove_suffix(1);
-  return text;
-}
-
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return 99;
-}
-
 // Digits and nothing else.
 std::optional<int64_t> plain_number(std::string_view text, int base) {
   if (text.empty()) return std::nullopt;
   int64_t value = 0;
   for (const char c : text) {
-    const int digit = digit_of(c);
-    if (digit >= base) return std::nullopt;
+    const int digit = hex_value(c);
+    if (digit < 0 || digit >= base) return std::nullopt;
     if (value > (std::numeric_limits<int64_t>::max() - digit) / base) return std::nullopt;
     value = value * base + digit;
   }
@@ -58,23 +44,18 @@ std::optional<int64_t> plain_number(std::string_view text, int base) {
 constexpr std::array<std::string_view, 6> kSingle = {
     "Host", "Content-Length", "Transfer-Encoding", "Content-Type", "Authorization", "Expect"};
 
+constexpr std::string_view kSpaces = " \t";  // what a header may have around its value
 constexpr std::string_view kBad = "bad_request";
 constexpr std::string_view kHeadersTooLarge = "headers_too_large";
 
 }  // namespace
 
-bool same_word(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
-
 std::vector<std::string_view> list_items(std::string_view value) {
   std::vector<std::string_view> items;
   while (!value.empty()) {
     const size_t comma = std::min(value.find(','), value.size());
-    if (const auto item = trimmed(value.substr(0, comma)); !item.empty()) items.push_back(item);
+    if (const auto item = trimmed(value.substr(0, comma), kSpaces); !item.empty())
+      items.push_back(item);
     value.remove_prefix(std::min(value.size(), comma + 1));
   }
   return items;
@@ -82,14 +63,14 @@ std::vector<std::string_view> list_items(std::string_view value) {
 
 std::string_view RequestHead::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
-    if (same_word(key, name)) return value;
+    if (equal_without_case(key, name)) return value;
   }
   return {};
 }
 
 int RequestHead::count(std::string_view name) const {
   return static_cast<int>(std::ranges::count_if(
-      headers, [&](const HttpHeader& h) { return same_word(h.first, name); }));
+      headers, [&](const HttpHeader& h) { return equal_without_case(h.first, name); }));
 }
 
 RequestReader::Event RequestReader::fail(int status, std::string_view code, std::string message) {
@@ -286,7 +267,7 @@ bool RequestReader::on_header(bool trailer) {
     fail(400, kBad, "a header is not NAME: VALUE, with no space before the colon");
     return false;
   }
-  const std::string_view value = trimmed(line.substr(colon + 1));
+  const std::string_view value = trimmed(line.substr(colon + 1), kSpaces);
   if (!std::ranges::all_of(value, is_value_char)) {
     fail(400, kBad, str_cat("the header ", line.substr(0, colon), " holds a control character"));
     return false;
@@ -310,13 +291,13 @@ bool RequestReader::on_head_end() {
   if (!read_lengths()) return false;
   head_.keep_alive = head_.minor == 1;
   for (const auto& [name, value] : head_.headers) {
-    if (!same_word(name, "Connection")) continue;
+    if (!equal_without_case(name, "Connection")) continue;
     for (const std::string_view word : list_items(value)) {
-      if (same_word(word, "close")) head_.keep_alive = false;
+      if (equal_without_case(word, "close")) head_.keep_alive = false;
     }
   }
   const std::string_view expect = head_.header("Expect");
-  if (!expect.empty() && !same_word(expect, "100-continue")) {
+  if (!expect.empty() && !equal_without_case(expect, "100-continue")) {
     fail(417, "expectation_failed", "Expect is known with 100-continue only");
     return false;
   }
@@ -331,7 +312,7 @@ bool RequestReader::read_lengths() {
       fail(400, kBad, "Content-Length and Transfer-Encoding together");
       return false;
     }
-    if (head_.minor == 0 || !same_word(head_.header("Transfer-Encoding"), "chunked")) {
+    if (head_.minor == 0 || !equal_without_case(head_.header("Transfer-Encoding"), "chunked")) {
       fail(400, kBad, "Transfer-Encoding is known as chunked in HTTP/1.1 only");
       return false;
     }

@@ -122,7 +122,4 @@ class RequestReader {
 /// "a", "b" of "a , b": items of a header that is a list, without spaces around them.
 std::vector<std::string_view> list_items(std::string_view value);
 
-/// Whether two names are the same but for the case of ASCII letters.
-bool same_word(std::string_view a, std::string_view b);
-
 }  // namespace fathom::serve

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <arpa/inet.h>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom::serve {
@@ -30,7 +31,7 @@ bool is_exact_origin(std::string_view origin) {
 bool is_loopback_name(std::string_view host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')
     host = host.substr(1, host.size() - 2);
-  if (same_word(host, "localhost") || same_word(host, "localhost.")) return true;
+  if (equal_without_case(host, "localhost") || equal_without_case(host, "localhost.")) return true;
   const std::string text(host);
   in6_addr six{};
   if (inet_pton(AF_INET6, text.c_str(), &six) == 1) return IN6_IS_ADDR_LOOPBACK(&six);

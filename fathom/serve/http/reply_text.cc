@@ -5,6 +5,7 @@
 #include <charconv>
 #include <time.h>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/serve/http/framing.h"
 
@@ -116,7 +117,7 @@ void append_head(std::string& out, const HttpReply& reply, const ReplyFrame& fra
   for (const auto& [name, value] : frame.cors)
     append_header(out, name, value);
   for (const auto& [name, value] : reply.headers) {
-    const auto same = [&](std::string_view other) { return same_word(name, other); };
+    const auto same = [&](std::string_view other) { return equal_without_case(name, other); };
     if (good_name(name) && good_value(value) && std::ranges::none_of(kOfFrame, same))
       append_header(out, name, value);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom::serve {
@@ -9,13 +10,6 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 256;
 constexpr std::string_view kMethods = "GET, POST, OPTIONS";
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 // "%41" is "A". Nothing for an escape that is none, and for one of a control character.
 std::optional<std::string> decoded_path(std::string_view text) {
@@ -26,8 +20,8 @@ std::optional<std::string> decoded_path(std::string_view text) {
       continue;
     }
     if (i + 2 >= text.size()) return std::nullopt;
-    const int high = hex_digit(text[i + 1]);
-    const int low = hex_digit(text[i + 2]);
+    const int high = hex_value(text[i + 1]);
+    const int low = hex_value(text[i + 2]);
     if (high < 0 || low < 0) return std::nullopt;
     const int byte = high * 16 + low;
     if (byte < 0x20 || byte == 0x7f) return std::nullopt;
@@ -46,7 +40,7 @@ struct Target {
 std::optional<Target> split_target(std::string_view target) {
   Target t;
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!same_word(target.substr(0, scheme.size()), scheme)) continue;
+    if (!equal_without_case(target.substr(0, scheme.size()), scheme)) continue;
     target.remove_prefix(scheme.size());
     const size_t end = std::min(target.find_first_of("/?"), target.size());
     t.authority = target.substr(0, end);
@@ -82,7 +76,8 @@ std::optional<ApiError> check_host(std::string_view host, const HttpSettings& se
   const auto name = host_name(host);
   if (name && is_loopback_name(*name)) return std::nullopt;
   for (const std::string& allowed : settings.allowed_hosts) {
-    if (same_word(host, allowed) || (name && same_word(*name, allowed))) return std::nullopt;
+    if (equal_without_case(host, allowed) || (name && equal_without_case(*name, allowed)))
+      return std::nullopt;
   }
   return refusal(403, "host_not_allowed",
                  str_cat("the Host \"", host,
@@ -96,11 +91,8 @@ bool is_json_type(std::string_view type) {
   std::string_view name = type.substr(0, semicolon);
   while (name.ends_with(' ') || name.ends_with('\t'))
     name.remove_suffix(1);
-  if (!same_word(name, "application/json")) return false;
-  std::string parameters(type.substr(semicolon));
-  std::ranges::transform(parameters, parameters.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
+  if (!equal_without_case(name, "application/json")) return false;
+  std::string parameters = ascii_lower(type.substr(semicolon));
   std::erase_if(parameters, [](char c) { return c == '"' || c == ' ' || c == '\t'; });
   const size_t charset = parameters.find(";charset=");
   if (charset == std::string::npos) return true;
@@ -110,11 +102,11 @@ bool is_json_type(std::string_view type) {
 
 std::optional<ApiError> check_body(const RequestHead& head, RequestPlan& plan) {
   for (const auto& [name, value] : head.headers) {
-    if (!same_word(name, "Content-Encoding")) continue;
+    if (!equal_without_case(name, "Content-Encoding")) continue;
     for (const std::string_view coding : list_items(value)) {
-      if (same_word(coding, "identity")) continue;
-      const bool gzip = same_word(coding, "gzip") || same_word(coding, "x-gzip");
-      if (plan.coding != BodyCoding::kNone || (!gzip && !same_word(coding, "zstd"))) {
+      if (equal_without_case(coding, "identity")) continue;
+      const bool gzip = equal_without_case(coding, "gzip") || equal_without_case(coding, "x-gzip");
+      if (plan.coding != BodyCoding::kNone || (!gzip && !equal_without_case(coding, "zstd"))) {
         return refusal(415, "unsupported_media_type",
                        str_cat("Content-Encoding \"", value, "\", expected gzip or zstd or none"));
       }

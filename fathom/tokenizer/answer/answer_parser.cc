@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "fathom/base/ascii.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
 
 namespace fathom {
@@ -14,16 +15,8 @@ constexpr std::array<std::string_view, kNumAnswerMarkers> kMarkerTexts = {
     control::kToolSep,      control::kDsml,
 };
 
-constexpr std::string_view kBlanks = " \t\r\n";
-
 bool is_blank(char c) {
-  return kBlanks.find(c) != kBlanks.npos;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+  return kAsciiBlanks.find(c) != kAsciiBlanks.npos;
 }
 
 }  // namespace
@@ -150,7 +143,7 @@ void AnswerParser::add_part_text(std::string_view text, std::string& part) {
 // Text between calls is white space, or content that the model could not keep to itself.
 void AnswerParser::on_between_text(std::string_view text, AnswerDelta& delta) {
   if (!part_has_text_) {
-    const size_t first = text.find_first_not_of(kBlanks);
+    const size_t first = text.find_first_not_of(kAsciiBlanks);
     if (first == text.npos) return;
     text.remove_prefix(first);
   }
@@ -163,7 +156,7 @@ void AnswerParser::on_name_text(std::string_view text, AnswerDelta& delta) {
   const size_t end = text.find('\n');
   const bool is_blank_so_far = trimmed(name_).empty();
   if (is_blank_so_far) {
-    const size_t first = text.find_first_not_of(kBlanks);
+    const size_t first = text.find_first_not_of(kAsciiBlanks);
     if (first != text.npos && text[first] == '{') {
       if (trimmed(header_).empty()) {
         // Nothing names the call; its text waits in the header for the end.

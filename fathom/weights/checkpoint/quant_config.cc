@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
 #include "fathom/weights/checkpoint/safetensors.h"
@@ -52,15 +53,8 @@ constexpr std::array<Spelling, 8> kAlgorithms = {
      {"w4a8_fp8", QuantAlgo::kW4Fp8},
      {"mixed_precision", QuantAlgo::kMixed}}};
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out)
-    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return out;
-}
-
 std::optional<QuantAlgo> find_spelling(std::span<const Spelling> table, std::string_view name) {
-  const std::string wanted = lower(name);
+  const std::string wanted = ascii_lower(name);
   for (const Spelling& spelling : table) {
     if (spelling.name == wanted) return spelling.algo;
   }
@@ -153,7 +147,7 @@ Status parse_block(const Declaration& d, QuantConfig& out) {
 Status parse_kv(const Declaration& d, QuantConfig& out) {
   FATHOM_ASSIGN(const std::string algo, d.text("kv_cache_quant_algo"));
   if (!algo.empty()) {
-    const auto* found = std::find(kKvNames.begin(), kKvNames.end(), lower(algo));
+    const auto* found = std::find(kKvNames.begin(), kKvNames.end(), ascii_lower(algo));
     if (found == kKvNames.end()) {
       return unsupported(str_cat(d.where(), ": kv_cache_quant_algo ", quoted(algo),
                                  " is unknown, expected FP8, INT8, NVFP4 or null"));
@@ -242,12 +236,13 @@ Status parse_lists(const Declaration& d, QuantConfig& out) {
 
 Status parse_scale_format(const Declaration& d, QuantConfig& out) {
   FATHOM_ASSIGN(const std::string element, d.text("fmt"));
-  if (!element.empty() && lower(element) != "e4m3") {
+  if (!element.empty() && ascii_lower(element) != "e4m3") {
     return unsupported(str_cat(d.where(), ": fmt ", quoted(element), ", expected \"e4m3\""));
   }
   FATHOM_ASSIGN(const std::string scale, d.text("scale_fmt"));
-  out.ue8m0_scales = lower(scale) == "ue8m0";
-  if (scale.empty() || out.ue8m0_scales || lower(scale) == "float32" || lower(scale) == "float") {
+  out.ue8m0_scales = ascii_lower(scale) == "ue8m0";
+  if (scale.empty() || out.ue8m0_scales || ascii_lower(scale) == "float32" ||
+      ascii_lower(scale) == "float") {
     return {};
   }
   return unsupported(
@@ -303,9 +298,9 @@ Result<QuantConfig> parse_config(const Json& json) {
   if (!algorithm.empty()) {
     // Also beside quant_method "fp8": FP8 checkpoints with NVFP4 experts say so here.
     FATHOM_ASSIGN(out.algo, parse_algorithm(d, algorithm));
-  } else if (lower(out.method) == "fp8" && out.block_n == 0) {
+  } else if (ascii_lower(out.method) == "fp8" && out.block_n == 0) {
     out.algo = QuantAlgo::kFp8Tensor;
-  } else if (lower(out.method) == "compressed-tensors") {
+  } else if (ascii_lower(out.method) == "compressed-tensors") {
     FATHOM_ASSIGN(out.algo, parse_groups(d));
   } else {
     out.algo = *method;

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 
+#include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/serve/http/client/outbound_connection.h"
 #include "fathom/serve/http/client/reply_parser.h"
@@ -371,11 +372,8 @@ std::string_view call_fault_name(CallFault fault) {
 }
 
 std::string_view ReplyHead::header(std::string_view name) const {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; };
   for (const auto& [key, value] : headers) {
-    const bool same = std::equal(key.begin(), key.end(), name.begin(), name.end(),
-                                 [&](char a, char b) { return lower(a) == lower(b); });
-    if (same) return value;
+    if (equal_without_case(key, name)) return value;
   }
   return {};
 }

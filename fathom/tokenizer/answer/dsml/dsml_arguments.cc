@@ -2,18 +2,11 @@
 
 #include <utility>
 
+#include "fathom/base/ascii.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom {
 namespace {
-
-constexpr std::string_view kBlanks = " \t\r\n";
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 // As append_json_string, for text that may be cut within a character.
 void append_escaped(std::string& out, std::string_view text) {

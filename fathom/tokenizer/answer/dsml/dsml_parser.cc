@@ -3,24 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "fathom/base/ascii.h"
+
 namespace fathom {
 namespace {
 
 using Kind = DsmlTag::Kind;
 using State = DsmlTagMatch::State;
 
-constexpr std::string_view kBlanks = " \t\r\n";
 constexpr size_t kMaxBlanksBetweenTags = 64;
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 // The tag behind some blanks; kNo for anything else.
 DsmlTagMatch match_next_tag(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
+  const size_t begin = text.find_first_not_of(kAsciiBlanks);
   if (std::min(begin, text.size()) > kMaxBlanksBetweenTags) return {State::kNo};
   if (begin == text.npos) return {State::kMore};
   if (text[begin] != '<') return {State::kNo};
@@ -385,7 +380,8 @@ void DsmlParser::add_part_text(std::string_view text, std::string& part) {
 
 // Text between calls is white space, or content that the model could not keep to itself.
 void DsmlParser::add_text_between(std::string_view text, AnswerDelta& delta) {
-  if (!part_has_text_) text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  if (!part_has_text_)
+    text.remove_prefix(std::min(text.find_first_not_of(kAsciiBlanks), text.size()));
   if (!text.empty()) add_part_text(text, delta.content);
 }
 
