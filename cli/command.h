@@ -39,7 +39,7 @@ struct GlobalFlags {
   std::string config_file;
   std::string print_config;  ///< yaml or json: print what counts, and where it comes from
   EngineOptions engine;
-  std::string effective_config;  ///< every flag with its value and source, as JSON
+  std::function<std::string()> effective_config;  ///< every flag, its value and source, as JSON
 };
 
 using Action = std::function<Result<int>(const GlobalFlags&)>;

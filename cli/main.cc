@@ -181,7 +181,9 @@ int run_program(int argc, char** argv) {
       std::printf("%s", text.c_str());
       return kExitOk;
     }
-    globals.effective_config = print_config(app, *command.app, *sources, ConfigStyle::kJson);
+    globals.effective_config = [&] {
+      return print_config(app, *command.app, *sources, ConfigStyle::kJson);
+    };
     Result<int> result = command.action(globals);
     return result.ok() ? result.value() : report(result.status());
   }

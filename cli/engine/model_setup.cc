@@ -14,6 +14,13 @@ Result<EngineOptions> checked_options(const EngineOptions& options, SourceUse us
   return checked;
 }
 
+std::string short_name(const EngineOptions& options) {
+  std::string_view path = options.preset.empty() ? options.model : options.preset;
+  while (path.size() > 1 && path.ends_with('/'))
+    path.remove_suffix(1);
+  return std::string(path.substr(path.find_last_of('/') + 1));
+}
+
 Status check_max_model_len(int64_t length, const ModelConfig& config) {
   if (length <= config.max_position_embeddings) return {};
   return invalid_argument(str_cat("--max-model-len is ", length, ", expected 1 to ",

@@ -15,6 +15,9 @@ namespace fathom::cli {
 Result<EngineOptions> checked_options(const EngineOptions& options,
                                       SourceUse use = SourceUse::kWeights);
 
+/// "tiny-v3", the last part of a directory; the name of a description.
+std::string short_name(const EngineOptions& options);
+
 /// Refuses a --max-model-len beyond the context of the model. Errors: InvalidArgument.
 Status check_max_model_len(int64_t length, const ModelConfig& config);
 

@@ -122,14 +122,6 @@ Result<EngineOptions> serving_options(const CLI::App& app, const EngineOptions& 
   return checked_options(o);
 }
 
-std::string last_part(const std::string& path) {
-  const size_t end = path.find_last_not_of('/');
-  if (end == std::string::npos) return path;
-  const size_t slash = path.find_last_of('/', end);
-  return path.substr(slash == std::string::npos ? 0 : slash + 1,
-                     end - (slash == std::string::npos ? 0 : slash + 1) + 1);
-}
-
 std::string fingerprint(const Engine& engine) {
   Sha256 hash;
   hash.update(version_json()).update(engine.core().settings().model_fingerprint);
@@ -188,7 +180,7 @@ Result<ServedModel> served_model(const ServeFlags& flags, const Engine& engine) 
   const EngineOptions& o = engine.options();
   ServedModel m;
   m.names = flags.served_model_names;
-  if (m.names.empty()) m.names = {last_part(o.model.empty() ? o.preset : o.model)};
+  if (m.names.empty()) m.names = {short_name(o)};
   m.any_name = flags.allow_any_model;
   m.tokenizer = engine.tokenizer();
   FATHOM_TRY(choose_chat(flags, engine, m));
@@ -446,7 +438,7 @@ Status Running::make_ready() {
   FATHOM_TRY(start_metrics(model));
   if (!flags_.kv_events.empty()) FATHOM_TRY(start_kv_events(model));
   const std::string info =
-      server_info_json(engine, model, clock_.phases(), globals_.effective_config);
+      server_info_json(engine, model, clock_.phases(), globals_.effective_config());
   if (model.chat_format != nullptr) {
     replay_ = std::make_unique<serve::ReplayStore>(
         *engine.tokenizer(), model.chat_format->answer_grammar(model.chat_options));

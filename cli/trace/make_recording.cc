@@ -178,12 +178,6 @@ Result<EngineOptions> engine_options(const TraceFlags& flags) {
   return options;
 }
 
-// "tiny-v3", the last part of a directory; the name of a description.
-std::string short_name(const EngineOptions& options) {
-  const std::string& path = options.preset.empty() ? options.model : options.preset;
-  return path.substr(path.find_last_of('/', path.size() - 2) + 1);
-}
-
 Result<std::unique_ptr<Model>> open_dry(const TraceFlags& flags,
                                         const PlannedDevice& device,
                                         Recording& r) {

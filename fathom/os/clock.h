@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <time.h>
 
 namespace fathom {
@@ -13,6 +14,9 @@ inline int64_t monotonic_ns() {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
+
+/// "2026-01-31T12:00:00Z" of a Unix time in seconds.
+std::string utc_timestamp(int64_t unix_seconds);
 
 /// What code that waits or measures takes instead of calling monotonic_ns() itself.
 class Clock {

@@ -24,6 +24,12 @@ std::string decoded(std::string_view text) {
 
 }  // namespace
 
+HttpReply json_reply(std::string body) {
+  HttpReply reply;
+  reply.body = std::move(body);
+  return reply;
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
     if (equal_without_case(key, name)) return value;

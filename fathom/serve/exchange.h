@@ -46,6 +46,9 @@ struct HttpReply {
   std::string body;
 };
 
+/// 200 with a body of JSON.
+HttpReply json_reply(std::string body);
+
 /// How a stream is kept alive and ended.
 struct StreamRules {
   /// Sent when nothing else was for --sse-ping-interval: ": ping\n\n"; empty: nothing.

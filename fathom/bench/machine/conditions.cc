@@ -4,6 +4,7 @@
 #include <fstream>
 #include <time.h>
 
+#include "fathom/os/clock.h"
 #include "fathom/os/memory.h"
 #include "fathom_commit.h"
 
@@ -12,24 +13,10 @@ namespace {
 
 constexpr std::string_view kCommit = FATHOM_COMMIT;
 
-std::string padded(int64_t value, size_t width) {
-  std::string text = str_cat(value);
-  return text.size() < width ? std::string(width - text.size(), '0') + text : text;
-}
-
 }  // namespace
 
 std::string_view build_commit() {
   return kCommit;
-}
-
-std::string utc_timestamp(int64_t unix_seconds) {
-  const auto seconds = static_cast<time_t>(unix_seconds);
-  tm date{};
-  gmtime_r(&seconds, &date);
-  return str_cat(padded(date.tm_year + 1900, 4), "-", padded(date.tm_mon + 1, 2), "-",
-                 padded(date.tm_mday, 2), "T", padded(date.tm_hour, 2), ":", padded(date.tm_min, 2),
-                 ":", padded(date.tm_sec, 2), "Z");
 }
 
 Figure cpu_clock_mhz() {

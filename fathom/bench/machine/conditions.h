@@ -19,9 +19,6 @@ BenchConditions bench_conditions(Isa isa, int num_threads, const DeviceInfo& gpu
 /// The commit that this program was built from: "354fd5b0a1c2", with "+changes" or "unknown".
 std::string_view build_commit();
 
-/// "2026-01-31T12:00:00Z" of a Unix time in seconds.
-std::string utc_timestamp(int64_t unix_seconds);
-
 /// Clock of the processor as the system states it, where it does.
 Figure cpu_clock_mhz();
 

@@ -33,10 +33,6 @@ int64_t OpenAnswers::abort(const std::string& id) {
 
 namespace {
 
-double seconds_between(int64_t from_ns, int64_t to_ns) {
-  return from_ns == 0 || to_ns < from_ns ? 0.0 : static_cast<double>(to_ns - from_ns) * 1e-9;
-}
-
 // Lives on the event loop; the sinks of its requests keep it alive.
 class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
  public:

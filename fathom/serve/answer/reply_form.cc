@@ -34,4 +34,11 @@ std::string named_event(std::string_view name, std::string_view json) {
   return str_cat("event: ", name, "\n", data_event(json));
 }
 
+void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
+  w.begin_array();
+  for (const int32_t id : ids)
+    w.integer(id);
+  w.end_array();
+}
+
 }  // namespace fathom::serve

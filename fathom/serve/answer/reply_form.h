@@ -1,10 +1,13 @@
 // Small forms that the writers of all protocols share: ids, the head of a stream, its events.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fathom/serve/exchange.h"
+#include "fathom/text/json_writer.h"
 
 namespace fathom::serve {
 
@@ -19,6 +22,9 @@ std::string data_event(std::string_view json);
 
 /// "event: NAME\ndata: JSON\n\n".
 std::string named_event(std::string_view name, std::string_view json);
+
+/// [1,2,3]: token ids.
+void write_ids(JsonWriter& w, const std::vector<int32_t>& ids);
 
 /// The last event of OpenAI's streams.
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";

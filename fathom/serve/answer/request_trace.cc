@@ -7,19 +7,14 @@
 #include <unistd.h>
 
 #include "fathom/base/log.h"
+#include "fathom/os/clock.h"
+#include "fathom/serve/answer/reply_form.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::serve {
 namespace {
 
 constexpr int64_t kMostWaitingBytes = 64ll << 20;
-
-void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
-  w.begin_array();
-  for (const int32_t id : ids)
-    w.integer(id);
-  w.end_array();
-}
 
 void write_repairs(JsonWriter& w, const AnswerRepairs& r) {
   w.begin_object();
@@ -29,21 +24,17 @@ void write_repairs(JsonWriter& w, const AnswerRepairs& r) {
   w.end_object();
 }
 
-std::string utc(int64_t unix_seconds) {
-  const auto time = static_cast<std::time_t>(unix_seconds);
-  std::tm parts{};
-  gmtime_r(&time, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
 }  // namespace
 
 std::string traced_line(const TracedAnswer& a, int64_t unix_seconds) {
   JsonWriter w;
   w.begin_object();
-  w.key("time").string(utc(unix_seconds)).key("id").string(a.id).key("path").string(a.path);
+  w.key("time")
+      .string(utc_timestamp(unix_seconds))
+      .key("id")
+      .string(a.id)
+      .key("path")
+      .string(a.path);
   w.key("specs").begin_array();
   for (const TracedAnswer::Spec& spec : a.specs) {
     w.begin_object().key("prompt").string(spec.prompt).key("prompt_tokens");

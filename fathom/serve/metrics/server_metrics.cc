@@ -98,10 +98,6 @@ bool is_metric_prefix(std::string_view text) {
   return std::ranges::all_of(text, [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
-double seconds_between(int64_t from_ns, int64_t to_ns) {
-  return static_cast<double>(std::max<int64_t>(to_ns - from_ns, 0)) * 1e-9;
-}
-
 MetricType type_of(MetricKind kind) {
   switch (kind) {
     case MetricKind::kCounter:

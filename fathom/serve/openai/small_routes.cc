@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/openai/chat/chat_request.h"
 #include "fathom/serve/openai/completions/completion_request.h"
 #include "fathom/text/json_writer.h"
@@ -11,19 +12,6 @@ namespace fathom::serve {
 namespace {
 
 constexpr int64_t kMaxTokens = 16ll << 20;  // of detokenize
-
-HttpReply json_reply(JsonWriter& w) {
-  HttpReply reply;
-  reply.body = w.take();
-  return reply;
-}
-
-void write_ids(JsonWriter& w, const std::vector<int32_t>& ids) {
-  w.begin_array();
-  for (const int32_t id : ids)
-    w.integer(id);
-  w.end_array();
-}
 
 void write_model(JsonWriter& w, const ServedModel& model, std::string_view name) {
   w.begin_object().key("id").string(name).key("object").string("model");
@@ -81,7 +69,7 @@ HttpReply tokens_reply(const ServedModel& model, const std::vector<int32_t>& ids
     w.end_array();
   }
   w.end_object();
-  return json_reply(w);
+  return json_reply(w.take());
 }
 
 }  // namespace
@@ -98,7 +86,7 @@ HttpReply list_models(const ServedModel& model) {
     w.end_object();
   }
   w.end_array().end_object();
-  return json_reply(w);
+  return json_reply(w.take());
 }
 
 HttpReply show_model(const ServedModel& model, std::string_view id) {
@@ -112,7 +100,7 @@ HttpReply show_model(const ServedModel& model, std::string_view id) {
   }
   JsonWriter w;
   write_model(w, model, id);
-  return json_reply(w);
+  return json_reply(w.take());
 }
 
 HttpReply tokenize(const HttpRequest& request, const ServedModel& model) {
@@ -149,7 +137,7 @@ HttpReply detokenize(const HttpRequest& request, const ServedModel& model) {
     if (fields.error()) return openai_error_reply(*fields.error());
     JsonWriter w;
     w.begin_object().key("prompt").string(model.tokenizer->decode(ids)).end_object();
-    return json_reply(w);
+    return json_reply(w.take());
   });
 }
 
@@ -164,7 +152,7 @@ HttpReply render_completion(const HttpRequest& request, const ServedModel& model
     w.end_object();
   }
   w.end_array();
-  return json_reply(w);
+  return json_reply(w.take());
 }
 
 HttpReply render_chat(const HttpRequest& request, const ServedModel& model) {
@@ -173,7 +161,7 @@ HttpReply render_chat(const HttpRequest& request, const ServedModel& model) {
     w.begin_object().key("token_ids");
     write_ids(w, prompt.tokens);
     w.end_object();
-    return json_reply(w);
+    return json_reply(w.take());
   });
 }
 
@@ -182,7 +170,7 @@ HttpReply count_chat_tokens(const HttpRequest& request, const ServedModel& model
     JsonWriter w;
     w.begin_object().key("object").string("chat.completion.input_tokens");
     w.key("input_tokens").integer(static_cast<int64_t>(prompt.tokens.size())).end_object();
-    return json_reply(w);
+    return json_reply(w.take());
   });
 }
 

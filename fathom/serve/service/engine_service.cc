@@ -255,9 +255,8 @@ void EngineService::end_all_now(FinishReason reason) {
 }
 
 void EngineService::step() {
-  const CoreStats before = engine_->stats();
   const int64_t begin = clock_.now_ns();
-  publish_stats(true);
+  const CoreStats before = publish_stats(true);
   if (FATHOM_FAIL_POINT("serve.stall")) stall();
   Status status = engine_->step();
   if (FATHOM_FAIL_POINT("serve.fault")) {
@@ -269,9 +268,8 @@ void EngineService::step() {
     faulted_.store(true);
   }
   if (settings_.after_step) settings_.after_step(*engine_);
-  publish_stats(false);
+  const CoreStats after = publish_stats(false);
   if (settings_.observer == nullptr) return;
-  const CoreStats after = engine_->stats();
   settings_.observer->on_step({.prompt_tokens = after.prompt_tokens - before.prompt_tokens,
                                .generated_tokens = after.generated_tokens - before.generated_tokens,
                                .running = before.scheduler.num_running,
@@ -336,17 +334,18 @@ void EngineService::deliver() {
   });
 }
 
-void EngineService::publish_stats(bool in_step) {
+CoreStats EngineService::publish_stats(bool in_step) {
   const CoreStats core = engine_->stats();
   const int64_t now = clock_.now_ns();
   const std::lock_guard lock(stats_mutex_);
   stats_.core = core;
   if (in_step) {
     stats_.busy_since_ns = now;
-    return;
+    return core;
   }
   if (stats_.busy_since_ns != 0) stats_.last_step_ns = now;
   stats_.busy_since_ns = 0;
+  return core;
 }
 
 }  // namespace fathom::serve

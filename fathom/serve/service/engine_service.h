@@ -127,7 +127,7 @@ class EngineService {
   void on_token(const std::shared_ptr<Entry>& entry, const TokenEvent& event);
   void close(Entry& entry, const ServiceEvent& event);
   void deliver();
-  void publish_stats(bool in_step);
+  CoreStats publish_stats(bool in_step);
   void push(Command command);
   void close_inbox();
   Status reserve_place(const std::string& client);

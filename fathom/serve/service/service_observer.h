@@ -15,6 +15,11 @@ struct RequestTimes {
   int64_t last_token_ns = 0;
 };
 
+/// Seconds between two of them; 0 if one has not come.
+inline double seconds_between(int64_t from_ns, int64_t to_ns) {
+  return from_ns == 0 || to_ns < from_ns ? 0.0 : static_cast<double>(to_ns - from_ns) * 1e-9;
+}
+
 /// A request at its end.
 struct RequestRecord {
   int64_t prompt_tokens = 0;
