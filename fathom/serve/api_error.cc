@@ -228,4 +228,9 @@ HttpReply anthropic_error_reply(const ApiError& error, std::string_view request_
   return reply_of(error, anthropic_error_json(error, request_id));
 }
 
+HttpReply error_reply(const ApiError& error, std::string_view path, std::string_view request_id) {
+  return path.starts_with("/v1/messages") ? anthropic_error_reply(error, request_id)
+                                          : openai_error_reply(error);
+}
+
 }  // namespace fathom::serve

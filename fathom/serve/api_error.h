@@ -48,4 +48,7 @@ std::string anthropic_error_json(const ApiError& error, std::string_view request
 HttpReply openai_error_reply(const ApiError& error);
 HttpReply anthropic_error_reply(const ApiError& error, std::string_view request_id);
 
+/// In the shape that clients of a path expect: Anthropic's below /v1/messages, else OpenAI's.
+HttpReply error_reply(const ApiError& error, std::string_view path, std::string_view request_id);
+
 }  // namespace fathom::serve

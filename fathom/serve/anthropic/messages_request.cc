@@ -202,11 +202,9 @@ HttpReply count_message_tokens(const HttpRequest& request,
   if (!prompt.ok()) {
     return anthropic_error_reply(placed_error(prompt.status(), read.places), request_id);
   }
-  HttpReply reply;
   JsonWriter w;
   w.begin_object().key("input_tokens").integer(static_cast<int64_t>(prompt->tokens.size()));
-  reply.body = w.end_object().take();
-  return reply;
+  return json_reply(w.end_object().take());
 }
 
 }  // namespace fathom::serve

@@ -174,9 +174,7 @@ void MessagesWriter::finish(const ChoiceEnd& end) {
 
 void MessagesWriter::end(const AnswerUsage& usage, const AnswerTimings&) {
   if (!style_.stream) {
-    HttpReply reply;
-    reply.body = whole_reply(usage);
-    exchange_->reply(with_request_id(std::move(reply), *exchange_));
+    exchange_->reply(with_request_id(json_reply(whole_reply(usage)), *exchange_));
     return;
   }
   JsonWriter w;

@@ -59,14 +59,15 @@ void Connection::reject() {
   Active facts;
   facts.id = context_.next_request_id();
   facts.keep_alive = false;
-  write_reply(error_reply({.status = 503,
-                           .code = "overloaded",
-                           .message = str_cat("the server has ", context_.settings.max_connections,
-                                              " connections, its limit (--max-connections)"),
-                           .param = {},
-                           .retry_after_s = 1},
-                          "", facts.id),
-              facts, false);
+  write_reply(
+      refusal_reply({.status = 503,
+                     .code = "overloaded",
+                     .message = str_cat("the server has ", context_.settings.max_connections,
+                                        " connections, its limit (--max-connections)"),
+                     .param = {},
+                     .retry_after_s = 1},
+                    "", facts.id),
+      facts, false);
   write_output();
 }
 
@@ -269,7 +270,7 @@ void Connection::dispatch() {
   since_ns_ = monotonic_ns();
   if (incoming->stage() == IncomingRequest::Stage::kRefused) {
     ++context_.refused;
-    write_reply(error_reply(incoming->error(), incoming->plan().path, facts->id), *facts,
+    write_reply(refusal_reply(incoming->error(), incoming->plan().path, facts->id), *facts,
                 head.method == "HEAD");
     return write_output();
   }

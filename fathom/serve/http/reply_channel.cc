@@ -159,11 +159,11 @@ SocketExchange::SocketExchange(HttpRequest request,
 
 SocketExchange::~SocketExchange() {
   if (!channel_->let_go()) return;
-  channel_->reply(error_reply({.status = 500,
-                               .code = "internal_error",
-                               .message = "the server had an internal error; its log says more",
-                               .param = {}},
-                              request_.path, id_));
+  channel_->reply(refusal_reply({.status = 500,
+                                 .code = "internal_error",
+                                 .message = "the server had an internal error; its log says more",
+                                 .param = {}},
+                                request_.path, id_));
 }
 
 }  // namespace fathom::serve

@@ -186,9 +186,8 @@ RequestPlan plan_request(const RequestHead& head,
   return plan;
 }
 
-HttpReply error_reply(const ApiError& error, std::string_view path, std::string_view request_id) {
-  HttpReply reply = path.starts_with("/v1/messages") ? anthropic_error_reply(error, request_id)
-                                                     : openai_error_reply(error);
+HttpReply refusal_reply(const ApiError& error, std::string_view path, std::string_view request_id) {
+  HttpReply reply = error_reply(error, path, request_id);
   if (error.status == 405) reply.headers.emplace_back("Allow", kMethods);
   return reply;
 }

@@ -37,7 +37,7 @@ RequestPlan plan_request(const RequestHead& head,
                          const HttpSettings& settings,
                          const RequestOrigin& origin);
 
-/// OpenAI's shape, or Anthropic's for paths below /v1/messages.
-HttpReply error_reply(const ApiError& error, std::string_view path, std::string_view request_id);
+/// error_reply, with the methods there are where the method was wrong.
+HttpReply refusal_reply(const ApiError& error, std::string_view path, std::string_view request_id);
 
 }  // namespace fathom::serve

@@ -197,12 +197,10 @@ HttpReply count_response_tokens(const HttpRequest& request, const ServedModel& m
   if (!prompt.ok()) {
     return openai_error_reply(placed_error(prompt.status(), read.places));
   }
-  HttpReply reply;
   JsonWriter w;
   w.begin_object().key("object").string("response.input_tokens");
   w.key("input_tokens").integer(static_cast<int64_t>(prompt->tokens.size()));
-  reply.body = w.end_object().take();
-  return reply;
+  return json_reply(w.end_object().take());
 }
 
 }  // namespace fathom::serve

@@ -204,9 +204,7 @@ void ResponsesWriter::end(const AnswerUsage& usage, const AnswerTimings&) {
   if (!style_.stream) {
     JsonWriter w;
     write_response(w, state);
-    HttpReply reply;
-    reply.body = w.take();
-    exchange_->reply(std::move(reply));
+    exchange_->reply(json_reply(w.take()));
     return;
   }
   send_response(is_cut ? "response.incomplete" : "response.completed", state);

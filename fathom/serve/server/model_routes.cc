@@ -1,6 +1,7 @@
 // Routes that ask the model: bodies are read on workers, answers run, writers write.
 #include <memory>
 #include <variant>
+#include <vector>
 
 #include "fathom/serve/anthropic/messages_request.h"
 #include "fathom/serve/anthropic/messages_writer.h"
@@ -17,93 +18,51 @@
 namespace fathom::serve {
 namespace {
 
-// Answers over HTTP with a body that was read, or with why it was not.
-template <class Request, class Run>
-void answer_or_refuse(const ExchangePtr& exchange,
-                      std::variant<Request, ApiError> read,
-                      const Server& server,
-                      Run&& run) {
-  if (auto* error = std::get_if<ApiError>(&read)) {
-    if (server.parts().count_error) server.parts().count_error(*error);
-    exchange->reply(error_reply(*exchange, *error));
-    return;
-  }
-  run(std::get<Request>(std::move(read)));
-}
-
 // Tenants share prefixes only where the operator says so.
 std::string scope_of(const Server& server, const Caller& caller) {
   return server.settings().shared_prefix_cache ? std::string() : caller.key;
 }
 
-void add_chat(Server& server, Router& router) {
-  router.add(
-      {.method = "POST",
-       .path = "/v1/chat/completions",
-       .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
-         answer_or_refuse(
-             exchange,
-             parse_chat_request(exchange->request(), server.model(), scope_of(server, caller)),
-             server, [&](ChatRequest request) {
-               request.answer.client = caller.key;
-               run_answer(server.answer_host(), exchange, {std::move(request.answer)},
-                          std::make_unique<ChatWriter>(exchange, std::move(request.style)));
-             });
-       }});
+// A route whose body `read` makes a request of, whose answer `Writer` writes.
+template <class Writer, class Read>
+void add_answer(Server& server, Router& router, std::string_view path, Read read) {
   router.add({.method = "POST",
-              .path = "/v1/completions",
-              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
-                answer_or_refuse(
-                    exchange,
-                    parse_completion_request(exchange->request(), server.model(),
-                                             scope_of(server, caller)),
-                    server, [&](CompletionRequest request) {
-                      for (AnswerSpec& spec : request.answers)
-                        spec.client = caller.key;
-                      run_answer(
-                          server.answer_host(), exchange, std::move(request.answers),
-                          std::make_unique<CompletionWriter>(exchange, std::move(request.style)));
-                    });
+              .path = path,
+              .handler = [&server, read](const ExchangePtr& exchange, const Caller& caller) {
+                auto asked = read(exchange->request(), server.model(), scope_of(server, caller));
+                if (const auto* error = std::get_if<ApiError>(&asked)) {
+                  server.fail(exchange, *error);
+                  return;
+                }
+                auto& request = std::get<0>(asked);
+                std::vector<AnswerSpec> specs;
+                if constexpr (requires { request.answers; }) {
+                  specs = std::move(request.answers);
+                } else {
+                  specs.push_back(std::move(request.answer));
+                }
+                for (AnswerSpec& spec : specs)
+                  spec.client = caller.key;
+                run_answer(server.answer_host(), exchange, std::move(specs),
+                           std::make_unique<Writer>(exchange, std::move(request.style)));
               }});
 }
 
-void add_messages(Server& server, Router& router) {
-  router.add({.method = "POST",
-              .path = "/v1/messages",
-              .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
-                answer_or_refuse(
-                    exchange,
-                    parse_messages_request(exchange->request(), server.model(),
-                                           scope_of(server, caller), server.signer()),
-                    server, [&](MessagesRequest request) {
-                      request.answer.client = caller.key;
-                      run_answer(
-                          server.answer_host(), exchange, {std::move(request.answer)},
-                          std::make_unique<MessagesWriter>(exchange, std::move(request.style)));
-                    });
-              }});
+void add_answers(Server& server, Router& router) {
+  add_answer<ChatWriter>(server, router, "/v1/chat/completions", parse_chat_request);
+  add_answer<CompletionWriter>(server, router, "/v1/completions", parse_completion_request);
+  add_answer<ResponsesWriter>(server, router, "/v1/responses", parse_responses_request);
+  add_answer<MessagesWriter>(
+      server, router, "/v1/messages",
+      [&server](const HttpRequest& request, const ServedModel& model, std::string_view scope) {
+        return parse_messages_request(request, model, scope, server.signer());
+      });
   router.add({.method = "POST",
               .path = "/v1/messages/count_tokens",
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
                 exchange->reply(count_message_tokens(exchange->request(), server.model(),
                                                      server.signer(), exchange->id()));
               }});
-}
-
-void add_responses(Server& server, Router& router) {
-  router.add(
-      {.method = "POST",
-       .path = "/v1/responses",
-       .handler = [&server](const ExchangePtr& exchange, const Caller& caller) {
-         answer_or_refuse(
-             exchange,
-             parse_responses_request(exchange->request(), server.model(), scope_of(server, caller)),
-             server, [&](ResponsesRequest request) {
-               request.answer.client = caller.key;
-               run_answer(server.answer_host(), exchange, {std::move(request.answer)},
-                          std::make_unique<ResponsesWriter>(exchange, std::move(request.style)));
-             });
-       }});
 }
 
 using Reply = HttpReply (*)(const HttpRequest&, const ServedModel&);
@@ -150,20 +109,17 @@ void add_unsupported(Server& server, Router& router) {
               .path = "/v1/embeddings",
               .thread = Route::Thread::kLoop,
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
-                const ApiError error =
+                server.fail(
+                    exchange,
                     bad_value("", "embeddings are not supported; this server generates text",
-                              "unsupported_parameter");
-                if (server.parts().count_error) server.parts().count_error(error);
-                exchange->reply(error_reply(*exchange, error));
+                              "unsupported_parameter"));
               }});
 }
 
 }  // namespace
 
 void add_model_routes(Server& server, Router& router) {
-  add_chat(server, router);
-  add_messages(server, router);
-  add_responses(server, router);
+  add_answers(server, router);
   add_texts(server, router);
   add_models(server, router);
   add_unsupported(server, router);

@@ -16,15 +16,6 @@ bool matches(std::string_view pattern, std::string_view path) {
 
 }  // namespace
 
-bool has_anthropic_errors(std::string_view path) {
-  return path.starts_with("/v1/messages");
-}
-
-HttpReply error_reply(const Exchange& exchange, const ApiError& error) {
-  return has_anthropic_errors(exchange.request().path) ? anthropic_error_reply(error, exchange.id())
-                                                       : openai_error_reply(error);
-}
-
 std::string_view path_parameter(const Route& route, std::string_view path) {
   return path.substr(fixed_part(route.path).size());
 }

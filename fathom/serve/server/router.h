@@ -42,12 +42,6 @@ struct Route {
   RouteAccess access = RouteAccess::kKeyed;  ///< set by Router::add
 };
 
-/// Errors of the Anthropic API go to paths below /v1/messages.
-bool has_anthropic_errors(std::string_view path);
-
-/// The error in the shape that clients of the path expect.
-HttpReply error_reply(const Exchange& exchange, const ApiError& error);
-
 class Router {
  public:
   /// The route must be one of api_routes().

@@ -41,11 +41,11 @@ TEST(Router, RefusesWhatIsNotThere) {
 TEST(Router, ErrorsHaveTheShapeOfTheirApi) {
   const ApiError error = bad_value("top_p", "top_p: found 2, expected at most 1");
   const auto openai = FakeExchange::post("/v1/completions", "{}");
-  EXPECT_EQ(error_reply(*openai, error).body,
+  EXPECT_EQ(error_reply(error, openai->request().path, openai->id()).body,
             R"({"error":{"message":"top_p: found 2, expected at most 1",)"
             R"("type":"invalid_request_error","param":"top_p","code":"invalid_value"}})");
   const auto anthropic = FakeExchange::post("/v1/messages/count_tokens", "{}");
-  EXPECT_EQ(error_reply(*anthropic, error).body,
+  EXPECT_EQ(error_reply(error, anthropic->request().path, anthropic->id()).body,
             R"({"type":"error","error":{"type":"invalid_request_error",)"
             R"("message":"top_p: found 2, expected at most 1"},"request_id":"req-test"})");
 }

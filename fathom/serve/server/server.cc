@@ -38,7 +38,7 @@ AnswerHost Server::answer_host() {
 
 void Server::fail(const ExchangePtr& exchange, const ApiError& error, const std::string& allow) {
   if (parts_.count_error) parts_.count_error(error);
-  HttpReply reply = error_reply(*exchange, error);
+  HttpReply reply = error_reply(error, exchange->request().path, exchange->id());
   if (!allow.empty()) reply.headers.emplace_back("Allow", allow);
   exchange->reply(std::move(reply));
 }

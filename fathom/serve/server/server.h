@@ -97,6 +97,9 @@ class Server {
   /// {"status":..} of the health routes, 200 or 503.
   HttpReply health() const;
 
+  /// Answers with an error and counts it. `allow`: the header of that name, with 405.
+  void fail(const ExchangePtr& exchange, const ApiError& error, const std::string& allow = {});
+
   /// What run_answer needs.
   AnswerHost answer_host();
 
@@ -116,7 +119,6 @@ class Server {
  private:
   std::optional<ApiError> refuse(const Route& route) const;
   void run(const Route& route, const ExchangePtr& exchange, const Caller& caller);
-  void fail(const ExchangePtr& exchange, const ApiError& error, const std::string& allow = {});
 
   ServerSettings settings_;
   ServerParts parts_;

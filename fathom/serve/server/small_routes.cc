@@ -16,12 +16,6 @@ namespace {
 using enum Route::Needs;
 using enum Route::Thread;
 
-HttpReply json_reply(std::string body) {
-  HttpReply reply;
-  reply.body = std::move(body);
-  return reply;
-}
-
 // A route that answers at once, from the request alone.
 RouteHandler answers(std::function<HttpReply(const ExchangePtr&)> f) {
   return [f = std::move(f)](const ExchangePtr& exchange, const Caller&) {

@@ -80,9 +80,7 @@ void ChatWriter::finish(const ChoiceEnd& end) {
 
 void ChatWriter::end(const AnswerUsage& usage, const AnswerTimings& timings) {
   if (!style_.reply.stream) {
-    HttpReply reply;
-    reply.body = whole_reply(usage, timings);
-    exchange_->reply(std::move(reply));
+    exchange_->reply(json_reply(whole_reply(usage, timings)));
     return;
   }
   if (style_.reply.include_usage || style_.reply.timings) send_last_chunk(usage, timings);

@@ -104,9 +104,7 @@ void CompletionWriter::end(const AnswerUsage& usage, const AnswerTimings& timing
   }
   w.end_object();
   if (!style.stream) {
-    HttpReply reply;
-    reply.body = w.take();
-    exchange_->reply(std::move(reply));
+    exchange_->reply(json_reply(w.take()));
     return;
   }
   if (style.include_usage || style.timings) exchange_->send(data_event(w.take()));
