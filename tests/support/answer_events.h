@@ -18,8 +18,8 @@ inline ChoiceDelta reasoning_delta(std::string text) {
   return delta;
 }
 
-inline ChoiceDelta content_delta(std::string text) {
-  ChoiceDelta delta;
+inline ChoiceDelta content_delta(std::string text, int choice = 0) {
+  ChoiceDelta delta{.choice = choice};
   delta.parts.content = std::move(text);
   return delta;
 }
@@ -36,6 +36,17 @@ inline constexpr AnswerUsage kTestUsage{.prompt_tokens = 10,
                                         .reasoning_tokens = 2,
                                         .accepted_draft_tokens = 1,
                                         .drafted_tokens = 3};
+
+/// What a writer hears of an answer of one choice.
+inline void write_answer(ReplyWriter& writer,
+                         const std::vector<ChoiceDelta>& deltas,
+                         const ChoiceEnd& end) {
+  writer.begin({.prompt_tokens = 10, .cached_tokens = 4}, nullptr);
+  for (const ChoiceDelta& delta : deltas)
+    writer.delta(delta);
+  writer.finish(end);
+  writer.end(kTestUsage, {});
+}
 
 /// An answer in whole.
 struct TestAnswer {

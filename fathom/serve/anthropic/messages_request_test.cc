@@ -18,15 +18,6 @@ const ThinkingSigner& signer() {
   return made;
 }
 
-TestServer& server() {
-  static TestServer* const made = [] {
-    auto* const one = new TestServer;
-    one->model.max_model_len = 8'000;  // room for the most tools
-    return one;
-  }();
-  return *made;
-}
-
 constexpr std::string_view kMessages = R"("messages":[{"role":"user","content":"hi"}])";
 
 std::string body_with(std::string_view fields) {
@@ -39,32 +30,21 @@ std::string body_with(std::string_view fields) {
 }
 
 Parsed<MessagesRequest> parsed(std::string_view fields) {
-  return parse_messages_request(post_of(body_with(fields)), server().model, "", signer());
+  return parse_messages_request(post_of(body_with(fields)), roomy_server().model, "", signer());
 }
 
-// The field that a request is refused for; empty: it is taken.
 std::string refused(std::string_view fields) {
-  const auto result = parsed(fields);
-  const auto* error = std::get_if<ApiError>(&result);
-  if (error == nullptr) return "";
-  EXPECT_EQ(error->status, 400) << fields;
-  EXPECT_TRUE(error->message.starts_with(error->param)) << error->message;
-  return error->param.empty() ? error->message : error->param;
+  return refused_field(parsed(fields), fields);
 }
 
 AnswerSpec answer(std::string_view fields) {
-  auto result = parsed(fields);
-  const auto* error = std::get_if<ApiError>(&result);
-  EXPECT_EQ(error, nullptr) << fields << ": " << error->message;
-  return error == nullptr ? std::get<MessagesRequest>(std::move(result)).answer : AnswerSpec{};
+  return taken(parsed(fields), fields).answer;
 }
 
 ChatAsk ask(std::string_view fields) {
   const Json body = *parse_json(body_with(fields), {}, "body");
-  auto result = read_messages(body, server().model, "", signer(), MessagesPurpose::kAnswer);
-  const auto* error = std::get_if<ApiError>(&result);
-  EXPECT_EQ(error, nullptr) << fields << ": " << error->message;
-  return error == nullptr ? std::get<MessagesFields>(std::move(result)).ask : ChatAsk{};
+  auto result = read_messages(body, roomy_server().model, "", signer(), MessagesPurpose::kAnswer);
+  return taken(std::move(result), fields).ask;
 }
 
 std::vector<std::string> list(size_t count, std::string_view item) {
@@ -105,8 +85,8 @@ TEST(MessagesRequest, NumbersAreTakenUpToTheirBorders) {
     const bool is_required = range.field == "max_tokens";
     EXPECT_EQ(refused(str_cat("\"", range.field, "\":null")), is_required ? range.field : "");
   }
-  const auto missing =
-      parse_messages_request(post_of(str_cat("{", kMessages, "}")), server().model, "", signer());
+  const auto missing = parse_messages_request(post_of(str_cat("{", kMessages, "}")),
+                                              roomy_server().model, "", signer());
   EXPECT_EQ(std::get<ApiError>(missing).param, "max_tokens");
 }
 
@@ -208,7 +188,7 @@ TEST(MessagesRequest, AnotherModelIsNotFound) {
 
 TEST(MessagesRequest, UnknownFieldsAreRefusedOnlyWhereAskedFor) {
   EXPECT_EQ(refused(R"("unheard_of":1)"), "");
-  ServedModel strict = server().model;
+  ServedModel strict = roomy_server().model;
   strict.strict_api = true;
   const auto all = body_with(
       R"("model":"deep","system":"s","temperature":1,"top_p":1,"top_k":1,"stop_sequences":[],)"
@@ -239,7 +219,7 @@ TEST(MessagesRequest, AnAnswerEndsWithTheContext) {
   const AnswerSpec spec = answer(R"("max_tokens":1000000)");
 
   EXPECT_EQ(*spec.request.sampling.max_tokens,
-            server().model.max_model_len - static_cast<int64_t>(spec.request.prompt.size()));
+            roomy_server().model.max_model_len - static_cast<int64_t>(spec.request.prompt.size()));
 }
 
 TEST(MessagesRequest, APromptThatIsTooLongIsSaidInTheWordsOfClients) {
@@ -313,21 +293,21 @@ TEST(MessagesRequest, ToolChoiceDecidesHowToolsAreCalled) {
 }
 
 TEST(MessagesRequest, AFormatBecomesAGrammar) {
-  server().grammars.specs.clear();
+  roomy_server().grammars.specs.clear();
   const AnswerSpec spec =
       answer(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}})");
 
   EXPECT_NE(spec.constraint, nullptr);
-  ASSERT_EQ(server().grammars.specs.size(), 1u);
-  EXPECT_EQ(server().grammars.specs[0].kind, GrammarSpec::Kind::kJsonSchema);
-  EXPECT_EQ(server().grammars.specs[0].text, R"({"type":"object"})");
+  ASSERT_EQ(roomy_server().grammars.specs.size(), 1u);
+  EXPECT_EQ(roomy_server().grammars.specs[0].kind, GrammarSpec::Kind::kJsonSchema);
+  EXPECT_EQ(roomy_server().grammars.specs[0].text, R"({"type":"object"})");
 }
 
 TEST(MessagesRequest, CountsThePromptThatWouldRun) {
   const std::string fields = R"("system":"s","tools":[{"name":"f","input_schema":{}}])";
   const AnswerSpec spec = answer(fields);
   const HttpReply reply = count_message_tokens(post_of(str_cat("{", kMessages, ",", fields, "}")),
-                                               server().model, signer(), "req-1");
+                                               roomy_server().model, signer(), "req-1");
 
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.body, str_cat("{\"input_tokens\":", spec.request.prompt.size(), "}"));
@@ -335,7 +315,7 @@ TEST(MessagesRequest, CountsThePromptThatWouldRun) {
 
 TEST(MessagesRequest, CountingRefusesInTheSameShape) {
   const HttpReply reply =
-      count_message_tokens(post_of("{\"messages\":1}"), server().model, signer(), "req-1");
+      count_message_tokens(post_of("{\"messages\":1}"), roomy_server().model, signer(), "req-1");
 
   EXPECT_EQ(reply.status, 400);
   EXPECT_EQ(reply.body,
@@ -344,7 +324,7 @@ TEST(MessagesRequest, CountingRefusesInTheSameShape) {
 }
 
 TEST(MessagesRequest, WithoutAChatFormatItIsRefused) {
-  ServedModel model = server().model;
+  ServedModel model = roomy_server().model;
   model.chat_format = nullptr;
   const auto result = parse_messages_request(post_of(body_with("")), model, "", signer());
 
@@ -353,7 +333,7 @@ TEST(MessagesRequest, WithoutAChatFormatItIsRefused) {
 
 TEST(MessagesRequest, TheKeyIsTheSalt) {
   const auto one =
-      parse_messages_request(post_of(body_with("")), server().model, "digest", signer());
+      parse_messages_request(post_of(body_with("")), roomy_server().model, "digest", signer());
 
   EXPECT_FALSE(std::get<MessagesRequest>(one).answer.request.cache_salt.empty());
   EXPECT_TRUE(answer("").request.cache_salt.empty());

@@ -13,15 +13,6 @@ namespace {
 
 using testing::ElementsAre;
 
-TestServer& server() {
-  static TestServer* const made = [] {
-    auto* const one = new TestServer;
-    one->model.max_model_len = 8'000;  // room for the most tools
-    return one;
-  }();
-  return *made;
-}
-
 std::string body_with(std::string_view fields) {
   std::string body = "{";
   if (fields.find("\"input\"") == fields.npos) body += "\"input\":\"hi\",";
@@ -31,31 +22,21 @@ std::string body_with(std::string_view fields) {
 }
 
 Parsed<ResponsesRequest> parsed(std::string_view fields) {
-  return parse_responses_request(post_of(body_with(fields)), server().model, "");
+  return parse_responses_request(post_of(body_with(fields)), roomy_server().model, "");
 }
 
 std::string refused(std::string_view fields) {
-  const auto result = parsed(fields);
-  const auto* error = std::get_if<ApiError>(&result);
-  if (error == nullptr) return "";
-  EXPECT_EQ(error->status, 400) << fields;
-  EXPECT_TRUE(error->message.starts_with(error->param)) << error->message;
-  return error->param.empty() ? error->message : error->param;
+  return refused_field(parsed(fields), fields);
 }
 
 AnswerSpec answer(std::string_view fields) {
-  auto result = parsed(fields);
-  const auto* error = std::get_if<ApiError>(&result);
-  EXPECT_EQ(error, nullptr) << fields << ": " << error->message;
-  return error == nullptr ? std::get<ResponsesRequest>(std::move(result)).answer : AnswerSpec{};
+  return taken(parsed(fields), fields).answer;
 }
 
 ResponsesFields read(std::string_view fields) {
   const Json body = *parse_json(body_with(fields), {.max_bytes = 64 << 20}, "body");
-  auto result = read_responses(body, server().model, "");
-  const auto* error = std::get_if<ApiError>(&result);
-  EXPECT_EQ(error, nullptr) << fields << ": " << error->message;
-  return error == nullptr ? std::get<ResponsesFields>(std::move(result)) : ResponsesFields{};
+  auto result = read_responses(body, roomy_server().model, "");
+  return taken(std::move(result), fields);
 }
 
 std::string turns(std::string_view fields) {
@@ -328,14 +309,14 @@ TEST(ResponsesRequest, ToolChoiceDecidesHowToolsAreCalled) {
 }
 
 TEST(ResponsesRequest, FormatsBecomeGrammars) {
-  server().grammars.specs.clear();
+  roomy_server().grammars.specs.clear();
   answer(R"("text":{"format":{"type":"json_object"}})");
   answer(R"("text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"}}})");
 
-  ASSERT_EQ(server().grammars.specs.size(), 2u);
-  EXPECT_EQ(server().grammars.specs[0].kind, GrammarSpec::Kind::kJson);
-  EXPECT_EQ(server().grammars.specs[1].kind, GrammarSpec::Kind::kJsonSchema);
-  EXPECT_EQ(server().grammars.specs[1].text, R"({"type":"object"})");
+  ASSERT_EQ(roomy_server().grammars.specs.size(), 2u);
+  EXPECT_EQ(roomy_server().grammars.specs[0].kind, GrammarSpec::Kind::kJson);
+  EXPECT_EQ(roomy_server().grammars.specs[1].kind, GrammarSpec::Kind::kJsonSchema);
+  EXPECT_EQ(roomy_server().grammars.specs[1].text, R"({"type":"object"})");
 }
 
 TEST(ResponsesRequest, EffortReachesThePrompt) {
@@ -368,12 +349,12 @@ TEST(ResponsesRequest, TheReplyRepeatsTheRequest) {
 
 TEST(ResponsesRequest, CountsThePromptThatWouldRun) {
   const std::string fields = R"("instructions":"s","tools":[{"type":"function","name":"f"}])";
-  const HttpReply reply = count_response_tokens(post_of(body_with(fields)), server().model);
+  const HttpReply reply = count_response_tokens(post_of(body_with(fields)), roomy_server().model);
 
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.body, str_cat(R"({"object":"response.input_tokens","input_tokens":)",
                                 answer(fields).request.prompt.size(), "}"));
-  EXPECT_EQ(count_response_tokens(post_of("{}"), server().model).status, 400);
+  EXPECT_EQ(count_response_tokens(post_of("{}"), roomy_server().model).status, 400);
 }
 
 }  // namespace

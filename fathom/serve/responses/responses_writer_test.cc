@@ -26,11 +26,7 @@ struct Bench {
   }
 
   void run(const std::vector<ChoiceDelta>& deltas, const ChoiceEnd& end) {
-    writer.begin({.prompt_tokens = 10, .cached_tokens = 4}, nullptr);
-    for (const ChoiceDelta& delta : deltas)
-      writer.delta(delta);
-    writer.finish(end);
-    writer.end(kTestUsage, {});
+    write_answer(writer, deltas, end);
   }
 
   std::shared_ptr<FakeExchange> exchange;

@@ -6,6 +6,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/serve/replay/replay_store.h"
 #include "fathom/text/json.h"
+#include "tests/support/answer_events.h"
 #include "tests/support/fake_exchange.h"
 #include "tests/support/test_server.h"
 
@@ -32,31 +33,6 @@ ChatStyle style_of(bool stream) {
   return style;
 }
 
-ChoiceDelta reasoning(std::string text) {
-  ChoiceDelta delta;
-  delta.parts.reasoning = std::move(text);
-  return delta;
-}
-
-ChoiceDelta content(std::string text, int choice = 0) {
-  ChoiceDelta delta{.choice = choice};
-  delta.parts.content = std::move(text);
-  return delta;
-}
-
-ChoiceDelta call(int index, std::string name, std::string arguments) {
-  ChoiceDelta delta;
-  delta.parts.tool_calls.push_back({index, std::move(name), std::move(arguments)});
-  return delta;
-}
-
-constexpr AnswerUsage kUsage{.prompt_tokens = 10,
-                             .cached_tokens = 4,
-                             .completion_tokens = 5,
-                             .reasoning_tokens = 2,
-                             .accepted_draft_tokens = 1,
-                             .drafted_tokens = 3};
-
 struct Bench {
   explicit Bench(ChatStyle style)
       : exchange(FakeExchange::post("/v1/chat/completions", "{}")), writer(exchange, style) {}
@@ -74,12 +50,12 @@ constexpr std::string_view kUsageJson =
 TEST(ChatWriter, RepliesWholeByteForByte) {
   Bench bench(style_of(false));
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(reasoning("hm"));
-  bench.writer.delta(reasoning("m"));
-  bench.writer.delta(content("Hi \"you\"\n"));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(reasoning_delta("hm"));
+  bench.writer.delta(reasoning_delta("m"));
+  bench.writer.delta(content_delta("Hi \"you\"\n"));
   bench.writer.finish({});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_EQ(bench.exchange->head.status, 200);
   EXPECT_EQ(bench.exchange->head.content_type, "application/json");
@@ -96,13 +72,13 @@ TEST(ChatWriter, StreamsByteForByte) {
   style.reply.include_usage = true;
   Bench bench(style);
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(reasoning("hmm"));
-  bench.writer.delta(content("Hi"));
-  bench.writer.delta(call(0, "f", "{\"x\":"));
-  bench.writer.delta(call(0, "", "1}"));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(reasoning_delta("hmm"));
+  bench.writer.delta(content_delta("Hi"));
+  bench.writer.delta(call_delta(0, "f", "{\"x\":"));
+  bench.writer.delta(call_delta(0, "", "1}"));
   bench.writer.finish({.called_tools = true});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_EQ(bench.exchange->head.content_type, "text/event-stream; charset=utf-8");
   EXPECT_THAT(bench.exchange->head.headers, ElementsAre(HttpHeader("Cache-Control", "no-cache"),
@@ -129,11 +105,11 @@ TEST(ChatWriter, StreamsByteForByte) {
 TEST(ChatWriter, ContentIsNullBesideCallsAlone) {
   Bench bench(style_of(false));
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(call(0, "f", "{}"));
-  bench.writer.delta(call(1, "g", "[]"));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(call_delta(0, "f", "{}"));
+  bench.writer.delta(call_delta(1, "g", "[]"));
   bench.writer.finish({.called_tools = true});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_THAT(bench.exchange->body,
               HasSubstr(R"("message":{"role":"assistant","content":null,"tool_calls":[)"
@@ -145,9 +121,9 @@ TEST(ChatWriter, ContentIsNullBesideCallsAlone) {
 TEST(ChatWriter, AnEmptyAnswerIsAnEmptyText) {
   Bench bench(style_of(false));
 
-  bench.writer.begin(kUsage, nullptr);
+  bench.writer.begin(kTestUsage, nullptr);
   bench.writer.finish({.finish = FinishReason::kLength});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_THAT(bench.exchange->body, HasSubstr(R"("content":""},"finish_reason":"length"})"));
 }
@@ -163,9 +139,9 @@ TEST(ChatWriter, NamesTheStopString) {
   for (const bool stream : {false, true}) {
     Bench bench(style_of(stream));
 
-    bench.writer.begin(kUsage, nullptr);
+    bench.writer.begin(kTestUsage, nullptr);
     bench.writer.finish({.stop_text = "END"});
-    bench.writer.end(kUsage, {});
+    bench.writer.end(kTestUsage, {});
 
     EXPECT_THAT(bench.exchange->body, HasSubstr(R"("finish_reason":"stop","stop_reason":"END")"));
   }
@@ -180,10 +156,10 @@ TEST(ChatWriter, PutsReasoningWhereTheServerSays) {
     Bench other(style);
 
     for (Bench* bench : {&both, &other}) {
-      bench->writer.begin(kUsage, nullptr);
-      bench->writer.delta(reasoning("hm"));
+      bench->writer.begin(kTestUsage, nullptr);
+      bench->writer.delta(reasoning_delta("hm"));
       bench->writer.finish({});
-      bench->writer.end(kUsage, {});
+      bench->writer.end(kTestUsage, {});
     }
 
     EXPECT_THAT(both.exchange->body, HasSubstr(R"("reasoning_content":"hm","reasoning":"hm")"));
@@ -209,8 +185,8 @@ TEST(ChatWriter, ErrorsBeforeTheAnswerAreReplies) {
 TEST(ChatWriter, ErrorsWithinAStreamAreEvents) {
   Bench bench(style_of(true));
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(content("Hi"));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(content_delta("Hi"));
   bench.writer.fail(api_error(FinishReason::kNumericalError));
 
   ASSERT_EQ(bench.exchange->pieces.size(), 4u);
@@ -224,8 +200,8 @@ TEST(ChatWriter, ErrorsWithinAStreamAreEvents) {
 TEST(ChatWriter, AWholeReplyThatFailsIsAnErrorAlone) {
   Bench bench(style_of(false));
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(content("Hi"));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(content_delta("Hi"));
   bench.writer.fail(api_error(FinishReason::kRequestTimeout));
 
   EXPECT_EQ(bench.exchange->head.status, 504);
@@ -237,14 +213,14 @@ TEST(ChatWriter, ChoicesAreInOrderHoweverTheyCome) {
   style.num_choices = 3;
   Bench bench(style);
 
-  bench.writer.begin(kUsage, nullptr);
-  bench.writer.delta(content("c", 2));
-  bench.writer.delta(content("a", 0));
+  bench.writer.begin(kTestUsage, nullptr);
+  bench.writer.delta(content_delta("c", 2));
+  bench.writer.delta(content_delta("a", 0));
   bench.writer.finish({.choice = 2});
-  bench.writer.delta(content("b", 1));
+  bench.writer.delta(content_delta("b", 1));
   bench.writer.finish({.choice = 1, .finish = FinishReason::kLength});
   bench.writer.finish({.choice = 0});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   const std::string& body = bench.exchange->body;
   const size_t a = body.find(R"({"index":0,"message":{"role":"assistant","content":"a"})");
@@ -261,7 +237,7 @@ TEST(ChatWriter, EachChoiceOfAStreamHasItsRole) {
   style.num_choices = 2;
   Bench bench(style);
 
-  bench.writer.begin(kUsage, nullptr);
+  bench.writer.begin(kTestUsage, nullptr);
 
   ASSERT_EQ(bench.exchange->pieces.size(), 2u);
   EXPECT_THAT(bench.exchange->pieces[1],
@@ -274,10 +250,10 @@ TEST(ChatWriter, EchoStandsBeforeTheContent) {
     style.echo = "Once ";
     Bench bench(style);
 
-    bench.writer.begin(kUsage, nullptr);
-    bench.writer.delta(content("upon"));
+    bench.writer.begin(kTestUsage, nullptr);
+    bench.writer.delta(content_delta("upon"));
     bench.writer.finish({});
-    bench.writer.end(kUsage, {});
+    bench.writer.end(kTestUsage, {});
 
     EXPECT_THAT(bench.exchange->body,
                 HasSubstr(stream ? R"("delta":{"content":"Once "})" : R"("content":"Once upon")"));
@@ -289,8 +265,8 @@ TEST(ChatWriter, ContinuousUsageIsInEachChunk) {
   style.reply.continuous_usage = true;
   Bench bench(style);
 
-  bench.writer.begin(kUsage, nullptr);
-  ChoiceDelta delta = content("Hi");
+  bench.writer.begin(kTestUsage, nullptr);
+  ChoiceDelta delta = content_delta("Hi");
   delta.completion_tokens = 2;
   bench.writer.delta(delta);
 
@@ -310,9 +286,9 @@ TEST(ChatWriter, TimingsComeWhenAskedFor) {
     style.reply.timings = true;
     Bench bench(style);
 
-    bench.writer.begin(kUsage, nullptr);
+    bench.writer.begin(kTestUsage, nullptr);
     bench.writer.finish({});
-    bench.writer.end(kUsage, {.queue_s = 0.25, .prompt_s = 0.5, .predicted_s = 2.0});
+    bench.writer.end(kTestUsage, {.queue_s = 0.25, .prompt_s = 0.5, .predicted_s = 2.0});
 
     EXPECT_THAT(bench.exchange->body, HasSubstr(kTimings));
   }
@@ -325,12 +301,12 @@ TEST(ChatWriter, LogprobsNameTokensAndBytes) {
   const int32_t a = tokenizer().encode("a").front();
   const int32_t b = tokenizer().encode("b").front();
 
-  bench.writer.begin(kUsage, nullptr);
-  ChoiceDelta delta = content("a");
+  bench.writer.begin(kTestUsage, nullptr);
+  ChoiceDelta delta = content_delta("a");
   delta.tokens = {{.token = a, .logprob = -0.5f, .top_logprobs = {{a, -0.5f}, {b, -INFINITY}}}};
   bench.writer.delta(delta);
   bench.writer.finish({});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_THAT(bench.exchange->body,
               HasSubstr(R"("logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],)"
@@ -347,9 +323,9 @@ TEST(ChatWriter, PromptLogprobsStandInTheReply) {
   const std::vector<PromptLogprobs> prompt = {
       {.token = {a, -2.0f}, .rank = 3, .top = {{b, -0.5f}, {a, -2.0f}}}};
 
-  bench.writer.begin(kUsage, &prompt);
+  bench.writer.begin(kTestUsage, &prompt);
   bench.writer.finish({});
-  bench.writer.end(kUsage, {});
+  bench.writer.end(kTestUsage, {});
 
   EXPECT_THAT(bench.exchange->body,
               HasSubstr(str_cat(R"("prompt_logprobs":[null,{")", a,
@@ -363,10 +339,10 @@ TEST(ChatWriter, IdsOfCallsCannotBeGuessed) {
   std::vector<std::string> ids;
   for (int i = 0; i < 2; ++i) {
     Bench bench(style);
-    bench.writer.begin(kUsage, nullptr);
-    bench.writer.delta(call(0, "f", "{}"));
+    bench.writer.begin(kTestUsage, nullptr);
+    bench.writer.delta(call_delta(0, "f", "{}"));
     bench.writer.finish({.called_tools = true});
-    bench.writer.end(kUsage, {});
+    bench.writer.end(kTestUsage, {});
     const size_t at = bench.exchange->body.find("call_");
     ids.push_back(bench.exchange->body.substr(at, 29));
   }
@@ -444,16 +420,16 @@ std::vector<ChoiceDelta> random_deltas(uint64_t seed, uint64_t cut, int num_choi
     const std::string thought = random_text();
     const std::string said = random_text();
     pieces(thought, [&](std::string piece) {
-      out.push_back(reasoning(std::move(piece)));
+      out.push_back(reasoning_delta(std::move(piece)));
       out.back().choice = c;
     });
-    pieces(said, [&](std::string piece) { out.push_back(content(std::move(piece), c)); });
+    pieces(said, [&](std::string piece) { out.push_back(content_delta(std::move(piece), c)); });
     const auto num_calls = static_cast<int>(text_rng.next_below(3));
     for (int i = 0; i < num_calls; ++i) {
-      out.push_back(call(i, str_cat("f", i), ""));
+      out.push_back(call_delta(i, str_cat("f", i), ""));
       out.back().choice = c;
       pieces(random_text(), [&](std::string piece) {
-        out.push_back(call(i, "", std::move(piece)));
+        out.push_back(call_delta(i, "", std::move(piece)));
         out.back().choice = c;
       });
     }
@@ -486,12 +462,12 @@ TEST(ChatWriter, AStreamAddsUpToTheWholeHoweverItIsCut) {
     style.reply.stream = true;
     Bench stream(style);
     const auto run = [&](Bench& r, uint64_t cut) {
-      r.writer.begin(kUsage, nullptr);
+      r.writer.begin(kTestUsage, nullptr);
       for (const ChoiceDelta& delta : random_deltas(seed, cut, kChoices))
         r.writer.delta(delta);
       for (int c = 0; c < kChoices; ++c)
         r.writer.finish({.choice = c, .finish = FinishReason::kLength});
-      r.writer.end(kUsage, {});
+      r.writer.end(kTestUsage, {});
     };
     run(whole, 2 * seed);
     run(stream, 2 * seed + 1);
