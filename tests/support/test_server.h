@@ -2,17 +2,13 @@
 // remember what they were asked for.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "fathom/base/check.h"
 #include "fathom/os/file.h"
-#include "fathom/serve/api_error.h"
 #include "fathom/serve/exchange.h"
 #include "fathom/serve/served_model.h"
 #include "fathom/text/json_writer.h"
@@ -106,24 +102,6 @@ inline TestServer& roomy_server() {
     return one;
   }();
   return *made;
-}
-
-/// The field that a request is refused for; empty: it is taken.
-template <class Request>
-std::string refused_field(const std::variant<Request, ApiError>& read, std::string_view fields) {
-  const auto* error = std::get_if<ApiError>(&read);
-  if (error == nullptr) return "";
-  EXPECT_EQ(error->status, 400) << fields;
-  EXPECT_TRUE(error->message.starts_with(error->param)) << error->message;
-  return error->param.empty() ? error->message : error->param;
-}
-
-/// What was read, which must not be refused.
-template <class Request>
-Request taken(std::variant<Request, ApiError> read, std::string_view fields) {
-  const auto* error = std::get_if<ApiError>(&read);
-  EXPECT_EQ(error, nullptr) << fields << ": " << error->message;
-  return error == nullptr ? std::get<Request>(std::move(read)) : Request{};
 }
 
 inline HttpRequest post_of(std::string body) {

@@ -74,6 +74,7 @@ RequestTrace::~RequestTrace() {
   filled_.notify_all();
   thread_.join();
   ::close(fd_);
+  if (dropped_ > 0) log_warn("--trace-requests: ", dropped_, " lines were dropped: a slow disk");
 }
 
 void RequestTrace::add(const TracedAnswer& answer) {
@@ -86,11 +87,6 @@ void RequestTrace::add(const TracedAnswer& answer) {
   waiting_bytes_ += static_cast<int64_t>(line.size());
   lines_.push_back(std::move(line));
   filled_.notify_one();
-}
-
-int64_t RequestTrace::dropped() const {
-  const std::lock_guard lock(mutex_);
-  return dropped_;
 }
 
 void RequestTrace::write() {

@@ -54,7 +54,7 @@ class RequestTrace {
   /// Appends to a file. Errors: Io.
   static Result<std::unique_ptr<RequestTrace>> open(const std::string& path);
 
-  /// Writes the lines that wait.
+  /// Writes the lines that wait; says how many were dropped.
   ~RequestTrace();
   RequestTrace(const RequestTrace&) = delete;
   RequestTrace& operator=(const RequestTrace&) = delete;
@@ -62,15 +62,13 @@ class RequestTrace {
   /// Thread-safe; does not wait for the disk.
   void add(const TracedAnswer& answer);
 
-  int64_t dropped() const;
-
  private:
   explicit RequestTrace(int fd) : fd_(fd), thread_([this] { write(); }) {}
 
   void write();
 
   int fd_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable filled_;
   std::deque<std::string> lines_;
   int64_t waiting_bytes_ = 0;

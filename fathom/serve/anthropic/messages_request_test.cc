@@ -5,6 +5,7 @@
 
 #include "fathom/base/log.h"
 #include "fathom/tokenizer/chat/chat_json.h"
+#include "tests/support/read_requests.h"
 #include "tests/support/test_server.h"
 
 namespace fathom::serve {

@@ -6,6 +6,7 @@
 #include "fathom/base/log.h"
 #include "fathom/serve/responses/sealed_reasoning.h"
 #include "fathom/tokenizer/chat/chat_json.h"
+#include "tests/support/read_requests.h"
 #include "tests/support/test_server.h"
 
 namespace fathom::serve {

@@ -85,6 +85,7 @@ void add_texts(Server& server, Router& router) {
 }
 
 void add_models(Server& server, Router& router) {
+  static constexpr std::string_view kOneModel = "/v1/models/{id}";
   router.add({.method = "GET",
               .path = "/v1/models",
               .needs = Route::Needs::kModel,
@@ -93,13 +94,12 @@ void add_models(Server& server, Router& router) {
                 exchange->reply(list_models(server.model()));
               }});
   router.add({.method = "GET",
-              .path = "/v1/models/{id}",
+              .path = kOneModel,
               .needs = Route::Needs::kModel,
               .thread = Route::Thread::kLoop,
               .handler = [&server](const ExchangePtr& exchange, const Caller&) {
-                constexpr std::string_view kPrefix = "/v1/models/";
-                const std::string_view path = exchange->request().path;
-                exchange->reply(show_model(server.model(), path.substr(kPrefix.size())));
+                const std::string_view id = path_parameter(kOneModel, exchange->request().path);
+                exchange->reply(show_model(server.model(), id));
               }});
 }
 

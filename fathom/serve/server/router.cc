@@ -16,8 +16,8 @@ bool matches(std::string_view pattern, std::string_view path) {
 
 }  // namespace
 
-std::string_view path_parameter(const Route& route, std::string_view path) {
-  return path.substr(fixed_part(route.path).size());
+std::string_view path_parameter(std::string_view pattern, std::string_view path) {
+  return path.substr(fixed_part(pattern).size());
 }
 
 void Router::add(Route route) {

@@ -63,7 +63,7 @@ class Router {
   std::vector<Route> routes_;
 };
 
-/// What "{id}" of a route's path is in a request's.
-std::string_view path_parameter(const Route& route, std::string_view path);
+/// What "{id}" of the pattern is in the path of a request.
+std::string_view path_parameter(std::string_view pattern, std::string_view path);
 
 }  // namespace fathom::serve

@@ -21,7 +21,7 @@ TEST(Router, FindsByMethodAndPath) {
   EXPECT_EQ(router.find("HEAD", "/v1/models").route->path, "/v1/models");
   const Router::Found found = router.find("GET", "/v1/models/org/name");
   ASSERT_NE(found.route, nullptr);
-  EXPECT_EQ(path_parameter(*found.route, "/v1/models/org/name"), "org/name");
+  EXPECT_EQ(path_parameter(found.route->path, "/v1/models/org/name"), "org/name");
 }
 
 TEST(Router, RefusesWhatIsNotThere) {
