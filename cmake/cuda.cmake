@@ -6,6 +6,8 @@
 set(FATHOM_CUDA OFF CACHE STRING "The CUDA backend: OFF, ON or AUTO")
 set(FATHOM_CUDA_ARCHS 90a CACHE STRING "GPU architectures that kernels are compiled for")
 set_property(CACHE FATHOM_CUDA PROPERTY STRINGS OFF ON AUTO)
+# To see that device code compiles, in half the time: nothing that anyone would run.
+option(FATHOM_CUDA_FAST_COMPILE "Compile Hopper's kernels without optimising" OFF)
 # For compute-sanitizer racecheck: every lane arrives at barriers, lines are known.
 set(FATHOM_RACECHECK OFF CACHE STRING "Compile kernels for racecheck: OFF, ON, or a regular expression of the files that are")
 

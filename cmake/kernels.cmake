@@ -58,6 +58,9 @@ function(fathom_kernels_module)
     file(GLOB_RECURSE device_code CONFIGURE_DEPENDS
       ${PROJECT_SOURCE_DIR}/fathom/kernels/*_cuda.cu ${PROJECT_SOURCE_DIR}/fathom/kernels/*_sm90.cu)
     fathom_cuda_objects(fathom_kernels_cuda ${device_code})
+    if(FATHOM_CUDA_FAST_COMPILE)  # Blackwell's, of CUTLASS, do not compile so: their stacks have no fixed size
+      target_compile_options(fathom_kernels_cuda PRIVATE --Ofast-compile=max)
+    endif()
     target_sources(fathom_kernels PRIVATE $<TARGET_OBJECTS:fathom_kernels_cuda>)
     fathom_blackwell_kernels()
   endif()
