@@ -1,6 +1,7 @@
 #include "fathom/runtime/engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/base/log.h"
 
@@ -63,13 +64,12 @@ struct EngineCore::ActiveRequest : Sequence {
   TokenCounts counts;
   uint64_t seed = 0;
   uint64_t stream = 0;
-  bool ended = false;  // its last event was sent
+  bool ended = false;  // its last event was made
   int64_t started_ns = 0;
   SamplingParams scoring;  // of the rows of its prompt, if that is scored
-  std::vector<PromptLogprobs> prompt_logprobs;
   std::shared_ptr<TokenConstraint> constraint;
   bool nothing_allowed = false;  // its last mask left no token
-  TokenCallback on_token;
+  std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();
 
   // Rows of drafted tokens are independent: what may come at one place is not changed by the token
   // before it.
@@ -78,13 +78,14 @@ struct EngineCore::ActiveRequest : Sequence {
   }
 };
 
-// While one exists, callbacks may be running or the plan may be in use: ended requests stay.
+// While one exists, callbacks may be running: ended requests stay, as they do while a plan is in
+// use.
 class EngineCore::Busy {
  public:
   explicit Busy(EngineCore& core) : core_(core) { ++core_.busy_; }
 
   ~Busy() {
-    if (--core_.busy_ == 0) core_.graveyard_.clear();
+    if (--core_.busy_ == 0 && core_.plan_ == nullptr) core_.graveyard_.clear();
   }
 
   Busy(const Busy&) = delete;
@@ -193,10 +194,10 @@ Result<RequestId> EngineCore::submit(Request request) {
   if (r->scores_prompt) {
     r->scoring = greedy_sampling();
     r->scoring.top_logprobs = request.prompt_logprobs;
-    r->prompt_logprobs.reserve(static_cast<size_t>(prompt_length - 1));
+    r->listener->prompt_logprobs.reserve(static_cast<size_t>(prompt_length - 1));
   }
   r->constraint = std::move(request.constraint);
-  r->on_token = std::move(request.on_token);
+  r->listener->on_token = std::move(request.on_token);
   const int64_t now = clock_.now_ns();
   if (request.queue_timeout_ns > 0) r->queue_deadline_ns = now + request.queue_timeout_ns;
   if (request.request_timeout_ns > 0) r->deadline_ns = now + request.request_timeout_ns;
@@ -236,6 +237,12 @@ void EngineCore::constrain(SampleRow& row, Sequence& sequence) {
 }
 
 Status EngineCore::step() {
+  FATHOM_TRY(start_step());
+  return finish_step();
+}
+
+Status EngineCore::start_step() {
+  FATHOM_CHECK(plan_ == nullptr, "a step is finished before the next one starts");
   Busy busy(*this);
   if (faulted_) return device_lost("the engine had a fault and takes no more requests");
   expire();
@@ -243,16 +250,29 @@ Status EngineCore::step() {
   const StepPlan& plan = scheduler_.plan(prefill_limit());
   if (plan.empty()) return {};
   ++num_steps_;
-  const int64_t begin_ns = clock_.now_ns();
-  if (Status s = compute(plan); !s.ok()) {
-    scheduler_.finish_step();
-    fault(s);
-    return std::move(s).add_context("while computing a step");
-  }
-  measure(plan, clock_.now_ns() - begin_ns);
-  commit(plan);
-  scheduler_.finish_step();
+  step_begin_ns_ = clock_.now_ns();
+  plan_ = &plan;
+  if (Status s = start(plan); !s.ok()) return fault(std::move(s));
+  held_.tell_all();
   return {};
+}
+
+Status EngineCore::finish_step() {
+  if (plan_ == nullptr) return {};
+  Busy busy(*this);
+  Result<StepResults> results = executor_->finish();
+  if (!results.ok()) return fault(std::move(results).status());
+  results_ = results->samples;
+  measure(*plan_, clock_.now_ns() - step_begin_ns_);
+  commit(*plan_);
+  end_plan();
+  if (scheduler_.idle()) held_.tell_all();
+  return {};
+}
+
+void EngineCore::end_plan() {
+  scheduler_.finish_step();
+  plan_ = nullptr;
 }
 
 // Prompt tokens for which a step beside decodes takes about as long as it should.
@@ -356,14 +376,15 @@ bool EngineCore::take_scores(const StepItem& item, std::span<const SampleResult>
     if (!results[i].finite) return false;
     if (item.begin + static_cast<int64_t>(i) >= r.num_to_score()) break;
     const SampleResult& result = results[i];
-    r.prompt_logprobs.push_back({.token = {result.token, result.logprob},
-                                 .rank = result.rank,
-                                 .top = {result.top_logprobs.begin(), result.top_logprobs.end()}});
+    r.listener->prompt_logprobs.push_back(
+        {.token = {result.token, result.logprob},
+         .rank = result.rank,
+         .top = {result.top_logprobs.begin(), result.top_logprobs.end()}});
   }
   return true;
 }
 
-Status EngineCore::compute(const StepPlan& plan) {
+Status EngineCore::start(const StepPlan& plan) {
   prefill_.clear();
   decode_.clear();
   rows_.clear();
@@ -373,14 +394,11 @@ Status EngineCore::compute(const StepPlan& plan) {
     add_item(item, prefill_);
   for (const StepItem& item : plan.decode)
     add_item(item, decode_);
-  FATHOM_ASSIGN(const StepResults results,
-                executor_->run({.prefill = prefill_,
-                                .decode = decode_,
-                                .wants = rows_.empty() ? StepWants::kNothing : StepWants::kTokens,
-                                .samples = rows_,
-                                .slot_copies = plan.slot_copies}));
-  results_ = results.samples;
-  return {};
+  return executor_->start({.prefill = prefill_,
+                           .decode = decode_,
+                           .wants = rows_.empty() ? StepWants::kNothing : StepWants::kTokens,
+                           .samples = rows_,
+                           .slot_copies = plan.slot_copies});
 }
 
 void EngineCore::commit(const StepPlan& plan) {
@@ -479,6 +497,7 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   // The callback of a token may end the request; nothing is told behind its end.
   for (int64_t i = 0; i < count; ++i) {
     const Accepted& a = accepted_[static_cast<size_t>(i)];
+    const bool scored = r.scores_prompt && first + i == 0;
     tell(r, {.id = r.id,
              .token = a.token,
              .index = first + i,
@@ -489,12 +508,13 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
              .stop_text = a.outcome.stop_text,
              .cached_tokens = r.cached_tokens,
              .started_ns = r.started_ns,
-             .prompt_logprobs = r.scores_prompt && first + i == 0 ? &r.prompt_logprobs : nullptr});
+             .prompt_logprobs = scored ? &r.listener->prompt_logprobs : nullptr});
   }
 }
 
 bool EngineCore::cancel(RequestId id, FinishReason reason) {
   Busy busy(*this);
+  held_.tell_all();  // what came before its end
   const auto found = requests_.find(id);
   if (found == requests_.end()) return false;
   ActiveRequest& r = *found->second;
@@ -503,7 +523,8 @@ bool EngineCore::cancel(RequestId id, FinishReason reason) {
   return true;
 }
 
-void EngineCore::fault(const Status& status) {
+Status EngineCore::fault(Status status) {
+  end_plan();
   faulted_ = true;
   // Unsupported is a pin that the step cannot obey (step_fault): the caller's choice and no fault.
   if (status.code() != StatusCode::kUnsupported) log_error("engine fault: ", status.message());
@@ -513,22 +534,30 @@ void EngineCore::fault(const Status& status) {
   std::ranges::sort(ids);
   for (RequestId id : ids)
     cancel(id, FinishReason::kEngineFault);
+  return std::move(status).add_context("while computing a step");
 }
 
-// An end without a token: what was held back of its text is certain now.
+// An end without a token: what was held back of its text is certain now. It is told at once.
 void EngineCore::end(ActiveRequest& r, FinishReason reason) {
-  tell(r, {.id = r.id,
-           .text = r.stop.release(),
-           .finish = reason,
-           .cached_tokens = r.cached_tokens,
-           .started_ns = r.started_ns});
+  if (std::exchange(r.ended, true)) return;
+  const TokenEvent event{.id = r.id,
+                         .text = r.stop.release(),
+                         .finish = reason,
+                         .cached_tokens = r.cached_tokens,
+                         .started_ns = r.started_ns};
+  bury(r);
+  r.listener->tell(event);
 }
 
 void EngineCore::tell(ActiveRequest& r, const TokenEvent& event) {
   if (r.ended) return;
   r.ended = event.finish != FinishReason::kNone;
   if (r.ended) bury(r);
-  if (r.on_token) r.on_token(event);
+  if (executor_->works_apart()) {
+    held_.add(r.listener, event);
+  } else {
+    r.listener->tell(event);
+  }
 }
 
 void EngineCore::bury(ActiveRequest& r) {

@@ -11,6 +11,7 @@
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
 #include "fathom/runtime/executor/executor.h"
+#include "fathom/runtime/held_events.h"
 #include "fathom/runtime/memory_plan.h"
 #include "fathom/runtime/proposer.h"
 #include "fathom/runtime/request.h"
@@ -77,6 +78,14 @@ class EngineCore {
   /// fault; all requests have ended with it, and the engine refuses further work.
   Status step();
 
+  /// The two halves of step(), for those who have work of their own while a GPU computes: they may
+  /// submit() and cancel() between them, and nothing else. Where the device works by itself, the
+  /// tokens of a step are told in the first half of the next one, behind its launch, or at the end
+  /// of the step if no other follows. finish_step() does nothing where start_step() began nothing
+  /// or failed.
+  Status start_step();
+  Status finish_step();
+
   /// Ends a request; its callback gets the reason before this returns. Its pages are free at once,
   /// or at the end of the running step. False for an id that is not (or no longer) known.
   bool cancel(RequestId id, FinishReason reason = FinishReason::kAborted);
@@ -131,7 +140,7 @@ class EngineCore {
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
   void propose();
-  Status compute(const StepPlan& plan);
+  Status start(const StepPlan& plan);
   void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
   void commit(const StepPlan& plan);
   void commit_tokens(const StepItem& item, std::span<const SampleResult> results);
@@ -140,7 +149,8 @@ class EngineCore {
                  std::span<const SampleResult> results);
   static void refused(const ActiveRequest& request, Accepted& accepted);
   void fail(ActiveRequest& request, const StepItem& item);
-  void fault(const Status& status);
+  void end_plan();
+  Status fault(Status status);
   void end(ActiveRequest& request, FinishReason reason);
   void tell(ActiveRequest& request, const TokenEvent& event);
   void bury(ActiveRequest& request);
@@ -153,7 +163,10 @@ class EngineCore {
   std::unique_ptr<PrefixCache> cache_;
   Scheduler scheduler_;
   std::unique_ptr<Executor> executor_;
+  HeldEvents held_;
   // The step that is being computed.
+  const StepPlan* plan_ = nullptr;  // null between steps
+  int64_t step_begin_ns_ = 0;
   std::vector<SequenceStep> prefill_;
   std::vector<SequenceStep> decode_;
   std::vector<SampleRow> rows_;

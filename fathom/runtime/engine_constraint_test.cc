@@ -1,55 +1,17 @@
 // Answers that a constraint limits: what is drawn, how they end, and that nothing is lost when a
 // sequence is preempted.
 #include <algorithm>
-#include <functional>
 #include <gtest/gtest.h>
 #include <memory>
 
 #include "fathom/runtime/engine.h"
+#include "tests/support/fake_constraint.h"
 #include "tests/support/fake_engine.h"
 
 namespace fathom {
 namespace {
 
-/// Allows what a function of the accepted tokens says.
-struct FakeConstraint final : TokenConstraint {
-  struct Next {
-    ConstraintPlace place = ConstraintPlace::kPayload;
-    std::vector<int32_t> allowed;
-  };
-
-  ConstraintPlace next(std::span<uint32_t> mask) override {
-    ++asked;
-    const Next n = rule(accepted);
-    if (n.place == ConstraintPlace::kFree) return n.place;
-    words = mask.size();
-    std::ranges::fill(mask, 0u);
-    for (const int32_t token : n.allowed)
-      mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-    return n.place;
-  }
-
-  bool accept(int32_t token) override {
-    accepted.push_back(token);
-    return token != refuses;
-  }
-
-  void rollback(int64_t) override { FAIL() << "nothing was drafted"; }
-
-  std::function<Next(const std::vector<int32_t>&)> rule;
-  std::vector<int32_t> accepted;
-  int32_t refuses = -1;
-  int asked = 0;
-  size_t words = 0;
-};
-
 using Next = FakeConstraint::Next;
-
-std::shared_ptr<FakeConstraint> constraint_of(decltype(FakeConstraint::rule) rule) {
-  auto made = std::make_shared<FakeConstraint>();
-  made->rule = std::move(rule);
-  return made;
-}
 
 struct Outcome {
   RequestId id = 0;

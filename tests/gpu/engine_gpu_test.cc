@@ -20,20 +20,19 @@
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/forward_session.h"
+#include "tests/gpu/gpu_test_tree.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {
 namespace {
 
-std::string g_root = ".";  // NOLINT: set once, by main
-
 std::string micro(const std::string& name) {
-  return str_cat(g_root, "/tests/golden/", name);
+  return str_cat(gpu_test_tree(), "/tests/golden/", name);
 }
 
 std::string shipped() {
-  return g_root + "/models/tiny-v3-nvfp4";
+  return gpu_test_tree() + "/models/tiny-v3-nvfp4";
 }
 
 template <class T>
@@ -452,7 +451,7 @@ TEST(Shapes, BucketsCoverEveryCountAndFewMore) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   for (int i = 1; i + 1 < argc; ++i) {
-    if (std::string_view(argv[i]) == "--root") fathom::g_root = argv[i + 1];
+    if (std::string_view(argv[i]) == "--root") fathom::gpu_test_tree() = argv[i + 1];
   }
   if (const auto devices = fathom::cuda_devices(); !devices.ok()) {
     std::fprintf(stderr, "engine_gpu_test: %s\n", devices.status().message().c_str());

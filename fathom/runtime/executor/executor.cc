@@ -45,7 +45,7 @@ Status Executor::allocate() {
   exec_.num_threads = compute_.pool->size();
   exec_.activations = &activations_;
   exec_.scratch = &scratch_;
-  exec_.pins = settings_.pins.empty() ? nullptr : &settings_.pins;
+  exec_.pins = pins();
   return {};
 }
 
@@ -64,10 +64,17 @@ Status Executor::forward(const Step& step, Batch& batch, ForwardOut& out) {
 }
 
 Result<StepResults> Executor::run(const Step& step) {
-  const Pins* const pins = settings_.pins.empty() ? nullptr : &settings_.pins;
-  FATHOM_TRY(step_fault(submit(step), pins));
+  FATHOM_TRY(start(step));
+  return finish();
+}
+
+Status Executor::start(const Step& step) {
+  return step_fault(submit(step), pins());
+}
+
+Result<StepResults> Executor::finish() {
   Result<StepResults> results = collect();
-  if (!results.ok()) return step_fault(std::move(results).status(), pins);
+  if (!results.ok()) return step_fault(std::move(results).status(), pins());
   return results;
 }
 

@@ -6,7 +6,8 @@
 //   run(step)   tokens, pages, what to sample with -> one sampled token a row, or the logits;
 //               8 bytes a row come back from a GPU unless somebody asks for more
 //
-// It returns when the step is done. Why it is one call: docs/decisions/0006-a-step-is-one-call.md.
+// run() returns when the step is done. It is start() and finish(), between which the host is free
+// while a GPU works: docs/decisions/0006-the-host-beside-the-gpu.md.
 #pragma once
 
 #include <cstdint>
@@ -85,10 +86,20 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Runs a step and waits for it. Errors: those of the passes and of the device as step_fault()
-  /// has them: what is refused within a step is a fault of the engine. The step has no results
-  /// then.
+  /// Runs a step and waits for it: start() and finish(). Errors: those of the passes and of the
+  /// device as step_fault() has them: what is refused within a step is a fault of the engine. The
+  /// step has no results then.
   Result<StepResults> run(const Step& step);
+
+  /// Gives a step to the device. What it refers to must live, and nothing else of this executor be
+  /// called, until finish(), which follows unless this fails.
+  Status start(const Step& step);
+
+  /// Waits for it.
+  Result<StepResults> finish();
+
+  /// Whether the step goes on by itself behind start(): the host may work meanwhile.
+  virtual bool works_apart() const { return false; }
 
   /// Runs a step `repetitions` times by itself and as often with times of each op; the recorder
   /// gets its records once. Sequences must not mind being computed again: nothing is sampled.
@@ -114,13 +125,14 @@ class Executor {
  protected:
   Executor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
-  /// The two halves of run(). Gives a step to the device; what it reads lives until collect().
+  /// What start() and finish() do, with the errors as they come.
   virtual Status submit(const Step& step) = 0;
-
-  /// Waits for it.
   virtual Result<StepResults> collect() = 0;
 
   Status allocate();
+
+  /// Null without any.
+  const Pins* pins() const { return settings_.pins.empty() ? nullptr : &settings_.pins; }
 
   /// Resets the arenas and runs the pass of a step on `batch`.
   Status forward(const Step& step, Batch& batch, ForwardOut& out);

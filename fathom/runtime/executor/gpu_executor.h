@@ -28,6 +28,8 @@ class GpuExecutor final : public Executor {
 
   Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
 
+  bool works_apart() const override { return true; }
+
   int64_t num_graphs() const override { return static_cast<int64_t>(graphs_.size()); }
 
  protected:
