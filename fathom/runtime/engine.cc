@@ -445,13 +445,13 @@ void EngineCore::refused(const ActiveRequest& r, Accepted& a) {
   if (a.outcome.finish != FinishReason::kNone) return;
   log_error("request ", r.id, ": its constraint does not accept token ", a.token, " at ",
             r.num_generated(), ", though its mask allowed it");
-  a.outcome.finish = FinishReason::kAborted;
+  a.outcome.finish = FinishReason::kConstraintFault;
 }
 
 // A row without a token.
 void EngineCore::fail(ActiveRequest& r, const StepItem& item) {
   const FinishReason reason =
-      r.nothing_allowed ? FinishReason::kAborted : FinishReason::kNumericalError;
+      r.nothing_allowed ? FinishReason::kConstraintFault : FinishReason::kNumericalError;
   if (r.nothing_allowed) {
     log_error("request ", r.id, ": its constraint allows no token at ", r.num_generated());
   } else {

@@ -182,7 +182,7 @@ TEST(Constraint, TheEndComesWhereTheGrammarEndsWhateverElseIsAskedFor) {
   EXPECT_EQ(out->finish, FinishReason::kStop);
 }
 
-TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
+TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllIsAFaultOfItsOwn) {
   EngineBench bench;
   auto refusing = constraint_of([](const auto&) { return Next{.allowed = {20}}; });
   refusing->refuses = 20;
@@ -195,13 +195,15 @@ TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
   auto other = bench.submit(prompt_of(9, 3), greedy(9));
   bench.run();
 
-  EXPECT_EQ(a->finish, FinishReason::kAborted);
+  EXPECT_EQ(a->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(a->tokens, std::vector<int32_t>{20});
-  EXPECT_EQ(b->finish, FinishReason::kAborted);
+  EXPECT_EQ(b->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(b->tokens, (std::vector<int32_t>{21, 21}));
   EXPECT_EQ(other->tokens, expected_greedy(prompt_of(9, 3), 9));
   EXPECT_EQ(bench.core->stats().numerical_errors, 0);
   EXPECT_EQ(bench.core->stats().owned_pages, 0);
+  EXPECT_EQ(finish_reason_name(a->finish), "constraint_fault");
+  EXPECT_EQ(finish_status(a->finish).code(), StatusCode::kInternal);
 }
 
 TEST(Constraint, PreemptionKeepsItsState) {
