@@ -342,6 +342,33 @@ TEST(RequestLimits, PromptsOfCompletions) {
   EXPECT_EQ(refused_completion(str_cat("\"prompt\":", texts(65, 1))), "prompt");
 }
 
+TEST(RequestLimits, LogprobsOfPromptsAreBoundedInAll) {
+  // 64 prompts with 1,024 places each, in 16 choices: the most.
+  std::string prompts;
+  for (int i = 0; i < 64; ++i)
+    prompts += str_cat(i == 0 ? "" : ",", numbers(1'025, 0));
+  const auto with = [&](std::string_view fields) {
+    return refused_completion(str_cat("\"prompt\":[", prompts, "],\"max_tokens\":1,", fields));
+  };
+  EXPECT_EQ(with(R"("n":16,"prompt_logprobs":0)"), "");
+  EXPECT_EQ(with(R"("n":16,"prompt_logprobs":1)"), "prompt_logprobs");
+  EXPECT_EQ(with(R"("n":8,"prompt_logprobs":1)"), "");
+  EXPECT_EQ(with(R"("n":16,"echo":true,"logprobs":0)"), "");
+  EXPECT_EQ(with(R"("n":16,"echo":true,"logprobs":1)"), "logprobs");
+  EXPECT_EQ(with(R"("n":16,"logprobs":20)"), "");
+  EXPECT_EQ(limit_prompt_logprobs(65'536, 1, 16).message(),
+            "prompt_logprobs: found 1, for 65536 tokens of prompts in 16 choices these are 2097152 "
+            "log-probabilities, expected at most 1048576");
+
+  // The reply of a chat has them once.
+  std::string words;
+  for (int i = 0; i < 60'000; ++i)
+    words += "a b ";
+  const std::string chat = messages(1, str_cat("\"", words, "\""));
+  EXPECT_EQ(refused(str_cat(chat, R"(,"n":16,"prompt_logprobs":1)"), wide_model()), "");
+  EXPECT_EQ(refused(str_cat(chat, R"(,"prompt_logprobs":20)"), wide_model()), "prompt_logprobs");
+}
+
 TEST(RequestLimits, FieldsOfCompletions) {
   const auto with = [](std::string_view fields) {
     return refused_completion(str_cat(R"("prompt":"a",)", fields));

@@ -110,12 +110,24 @@ Status limit_tokens(const ServedModel& model,
   return {};
 }
 
+Status limit_prompt_logprobs(int64_t places, int top, int num_choices, std::string_view field) {
+  const int64_t count = places * (top + 1) * num_choices;
+  if (count <= kMaxPromptLogprobs) return {};
+  return invalid_argument(str_cat(field, ": found ", top, ", for ", places,
+                                  " tokens of prompts in ", num_choices, " choices these are ",
+                                  count, " log-probabilities, expected at most ",
+                                  kMaxPromptLogprobs));
+}
+
 Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask) {
   FATHOM_TRY(check_shape(ask));
   FATHOM_ASSIGN(ChatPrompt prompt, make_chat_prompt(model, ask));
   FATHOM_TRY(limit_tokens(model, static_cast<int64_t>(prompt.tokens.size()),
                           default_tokens(model, prompt), ask.max_tokens_field, ask.sampling,
                           ask.over_context));
+  // The reply has them once, whatever n is.
+  FATHOM_TRY(limit_prompt_logprobs(static_cast<int64_t>(prompt.tokens.size()) - 1,
+                                   ask.prompt_logprobs, 1));
   AnswerSpec spec;
   FATHOM_ASSIGN(spec.constraint,
                 compile_answer(model, ask.shape, prompt.tools, ask.tool_use, prompt.answer));

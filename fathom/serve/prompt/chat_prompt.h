@@ -28,6 +28,7 @@ inline constexpr int64_t kMaxPrompts = 64;
 inline constexpr int64_t kMaxChoices = 16;
 inline constexpr int64_t kMaxIdBytes = 256;  ///< user, salts, ids, each value of metadata
 inline constexpr int64_t kMaxDefaultTokens = 32'768;
+inline constexpr int64_t kMaxPromptLogprobs = 1'048'576;  ///< that a reply holds of its prompts
 
 /// What decides which requests share a prefix cache. All three joined are the salt.
 struct CacheScope {
@@ -87,5 +88,13 @@ Status limit_tokens(const ServedModel& model,
                     std::string_view field,
                     SamplingParams& sampling,
                     OverContext over_context = OverContext::kRefuse);
+
+/// Checks how many log-probabilities a reply holds of its prompts, of which each place has its token
+/// and `top` others: top + 1 for each of `places`, in each of `num_choices`. Errors:
+/// InvalidArgument naming `field`, which asked for them.
+Status limit_prompt_logprobs(int64_t places,
+                             int top,
+                             int num_choices,
+                             std::string_view field = "prompt_logprobs");
 
 }  // namespace fathom::serve
