@@ -54,7 +54,9 @@ struct GrammarSpec {
 
 struct GrammarLimits {
   int64_t max_schema_bytes = 64 << 10;
-  int64_t max_schema_depth = 32;
+  int64_t max_schema_depth = 32;  ///< of schemas within schemas
+  /// Of a schema or a structural tag as JSON, where one schema within another takes two levels.
+  int64_t max_json_depth = 96;
   int64_t max_pattern_bytes = 4 << 10;
   double compile_seconds = 1.0;
   int64_t max_states = 100'000;

@@ -347,6 +347,21 @@ TEST_F(Grammar, LimitsHoldAtTheirValue) {
   EXPECT_THAT(refusal(of(Kind::kEbnf, grammar + " ")), HasSubstr("has 101 bytes, at most 100"));
 }
 
+TEST_F(Grammar, TheDeepestSchemaIsFollowed) {
+  std::string schema = R"({"type":"object","additionalProperties":false})";
+  std::string text = "{}";
+  for (int i = 1; i < limits_.max_schema_depth; ++i) {
+    schema = str_cat(R"({"type":"object","properties":{"a":)", schema,
+                     R"(},"required":["a"],"additionalProperties":false})");
+    text = str_cat(R"({"a": )", text, "}");
+  }
+  EXPECT_TRUE(takes(of(Kind::kJsonSchema, schema), text));
+  EXPECT_FALSE(takes(of(Kind::kJsonSchema, schema), str_cat(R"({"a": )", text, "}")));
+  EXPECT_THAT(refusal(of(Kind::kJsonSchema, str_cat(R"({"items":)", schema, "}"))),
+              HasSubstr("is nested deeper than 32 schemas"));
+  EXPECT_THAT(refusal(of(Kind::kJsonSchema, std::string(97, '['))), HasSubstr("97"));
+}
+
 TEST_F(Grammar, StatesAreLimited) {
   limits_.max_states = 40;
   make();

@@ -32,9 +32,8 @@ Status check_text(std::string_view what, const std::string& text, int64_t limit)
 
 Result<Json> parsed(std::string_view what, const std::string& text, const GrammarLimits& limits) {
   FATHOM_TRY(check_text(what, text, limits.max_schema_bytes));
-  // Each schema takes two levels of the document, "properties" and itself; the rest is theirs.
   JsonLimits json;
-  json.max_depth = static_cast<int>(4 * limits.max_schema_depth + 16);
+  json.max_depth = static_cast<int>(limits.max_json_depth);
   auto document = parse_json(text, json, what);
   if (!document.ok())
     return invalid_argument(str_cat("invalid_schema: ", document.status().message()));

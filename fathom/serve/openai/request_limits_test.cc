@@ -253,6 +253,22 @@ std::string deep_schema(int levels) {
   return schema;
 }
 
+// Objects in objects, each closed: two levels of JSON for each.
+std::string deep_objects(int levels) {
+  std::string schema = R"({"type":"object","additionalProperties":false})";
+  for (int i = 1; i < levels; ++i) {
+    schema = str_cat(R"({"type":"object","properties":{"a":)", schema,
+                     R"(},"required":["a"],"additionalProperties":false})");
+  }
+  return schema;
+}
+
+// One schema whose example is so many lists in each other.
+std::string deep_example(int levels) {
+  return str_cat(R"({"default":)", std::string(static_cast<size_t>(levels), '['),
+                 std::string(static_cast<size_t>(levels), ']'), "}");
+}
+
 std::string long_schema(size_t bytes) {  // printed without blanks
   return str_cat(R"({"title":")", std::string(bytes - 12, 'x'), "\"}");
 }
@@ -267,6 +283,11 @@ TEST(RequestLimits, ToolsAndTheirSchemasAreBounded) {
   EXPECT_THAT(refused(tools(kMaxChatTools + 1), model), StartsWith("tools"));
   EXPECT_EQ(refused(tools(2, deep_schema(32)), model), "");
   EXPECT_EQ(refused(tools(2, deep_schema(33)), model), "tools[0].function.parameters");
+  EXPECT_EQ(refused(tools(2, deep_objects(32)), model), "");
+  EXPECT_EQ(refused(tools(2, deep_objects(33)), model), "tools[0].function.parameters");
+  EXPECT_EQ(refused(tools(1, deep_example(95)), model), "");
+  EXPECT_EQ(refused(tools(1, deep_example(96)), model), "tools[0].function.parameters");
+  EXPECT_THAT(refused(tools(1, deep_example(128)), model), StartsWith("request body"));
   EXPECT_EQ(refused(tools(1, long_schema(65'536)), model), "");
   EXPECT_EQ(refused(tools(1, long_schema(65'537)), model), "tools[0].function.parameters");
   EXPECT_EQ(refused("\"tools\":{}"), "tools");
@@ -282,6 +303,14 @@ TEST(RequestLimits, ShapesAreBounded) {
   EXPECT_EQ(refused(format("{}")), "");
   EXPECT_EQ(refused(format(deep_schema(32)), model), "");
   EXPECT_EQ(refused(format(deep_schema(33)), model), "response_format");
+  EXPECT_EQ(refused(format(deep_objects(32)), model), "");
+  EXPECT_EQ(refused(format(deep_objects(33)), model), "response_format");
+  EXPECT_EQ(refused(format(deep_example(96)), model), "response_format");
+  const auto as_text = [](const std::string& schema) {
+    return str_cat("\"guided_json\":", dump_json(Json::string(schema)));
+  };
+  EXPECT_EQ(refused(as_text(deep_objects(32)), model), "");
+  EXPECT_EQ(refused(as_text(deep_objects(33)), model), "guided_json");
   EXPECT_EQ(refused(format(long_schema(65'536)), model), "");
   EXPECT_EQ(refused(format(long_schema(65'537)), model), "response_format");
   const auto regex = [](size_t bytes) {

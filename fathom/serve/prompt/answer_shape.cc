@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
+#include "fathom/grammar/schema_check.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
@@ -15,6 +16,7 @@ using Kind = GrammarSpec::Kind;
 constexpr int64_t kMaxToolNameBytes = 256;
 constexpr int64_t kMaxWords = 1'024;  // of a choice
 
+// Of the document, whatever it means.
 int64_t depth_of(const Json& json) {
   int64_t deepest = 0;
   if (json.is_array()) {
@@ -57,7 +59,8 @@ class ShapeReader {
     const Json* value = from.value(name);
     if (value == nullptr) return;
     if (!value->is_string()) return schema(from, name, *value);
-    const Result<Json> parsed = parse_json(value->as_string(), {}, from.at(name));
+    const JsonLimits json{.max_depth = static_cast<int>(GrammarLimits{}.max_json_depth)};
+    const Result<Json> parsed = parse_json(value->as_string(), json, from.at(name));
     if (parsed.ok()) return schema(from, name, *parsed);
     from.fail(bad_value(from.at(name), parsed.status().message(), "invalid_schema"));
   }
@@ -197,9 +200,14 @@ Status check_schema(const Json& schema, std::string_view field) {
     return invalid_argument(str_cat("invalid_schema: ", field, ": found ", schema.kind_name(),
                                     ", expected a JSON schema (an object)"));
   }
-  if (const int64_t depth = depth_of(schema); depth > limits.max_schema_depth) {
+  if (const int64_t depth = schema_depth(schema); depth > limits.max_schema_depth) {
     return invalid_argument(str_cat("grammar_too_complex: ", field, ": ", depth,
-                                    " levels deep, expected at most ", limits.max_schema_depth));
+                                    " schemas within each other, expected at most ",
+                                    limits.max_schema_depth));
+  }
+  if (const int64_t depth = depth_of(schema); depth > limits.max_json_depth) {
+    return invalid_argument(str_cat("grammar_too_complex: ", field, ": ", depth,
+                                    " levels of JSON, expected at most ", limits.max_json_depth));
   }
   if (const auto size = static_cast<int64_t>(dump_json(schema).size());
       size > limits.max_schema_bytes) {
