@@ -290,6 +290,12 @@ TEST(RequestLimits, ToolsAndTheirSchemasAreBounded) {
   EXPECT_THAT(refused(tools(1, deep_example(128)), model), StartsWith("request body"));
   EXPECT_EQ(refused(tools(1, long_schema(65'536)), model), "");
   EXPECT_EQ(refused(tools(1, long_schema(65'537)), model), "tools[0].function.parameters");
+  const auto named = [](size_t bytes) {
+    return str_cat(R"("tools":[{"type":"function","function":{"name":")", std::string(bytes, 'f'),
+                   R"("}}])");
+  };
+  EXPECT_EQ(refused(named(256)), "");
+  EXPECT_EQ(refused(named(257)), "tools[0].function.name");
   EXPECT_EQ(refused("\"tools\":{}"), "tools");
   EXPECT_EQ(refused(R"("tools":[{"type":"web_search"}])"), "tools[0].type");
 }

@@ -64,7 +64,8 @@ struct ChatAsk {
 struct ChatPrompt {
   std::vector<int32_t> tokens;
   AnswerGrammar answer;               ///< how the answer is cut into parts
-  std::vector<ToolDefinition> tools;  ///< the model is told of; none with tool_choice none
+  /// The model is told of, those of single messages too; none with tool_choice none.
+  std::vector<ToolDefinition> tools;
   ChatOptions options;                ///< as resolved
 };
 
@@ -72,7 +73,8 @@ struct ChatPrompt {
 SamplingParams chat_sampling(const ServedModel& model);
 
 /// The prompt alone: for render and counting routes too. Errors: Unsupported where the model has no
-/// chat format; what the format cannot express; more tools than the limit.
+/// chat format; what the format cannot express; tools, of single messages too, beyond the limits of
+/// their number, names and schemas.
 Result<ChatPrompt> make_chat_prompt(const ServedModel& model, const ChatAsk& ask);
 
 /// Everything. Errors: those of make_chat_prompt and compile_answer, and
