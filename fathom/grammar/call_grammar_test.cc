@@ -296,6 +296,18 @@ TEST_F(CallGrammar, AnAnswerWithoutCallsMayEndAnywhere) {
   EXPECT_TRUE(constraint->accept(kEnd));
 }
 
+TEST_F(CallGrammar, ReasoningMayBeAllWhereNothingMustFollow) {
+  make(true);
+  auto spec = calls(Form::kDsml, ToolGrammar::kLight);
+  spec.must_call = false;
+  spec.free_until = *tokenizer_.token_to_id("</think>");
+  const auto constraint = start(spec);
+  std::vector<uint32_t> mask((kWidth + 31) / 32);
+  for (const int32_t id : ids_of("I think"))
+    ASSERT_TRUE(constraint->next(mask) == ConstraintPlace::kFree && constraint->accept(id));
+  EXPECT_TRUE(constraint->accept(kEnd));
+}
+
 TEST_F(CallGrammar, ACallComesFirstBehindTheReasoning) {
   make(true);
   auto spec = calls(Form::kDsml, ToolGrammar::kFull);
@@ -304,7 +316,9 @@ TEST_F(CallGrammar, ACallComesFirstBehindTheReasoning) {
   std::vector<uint32_t> mask((kWidth + 31) / 32);
   // Markers in the reasoning open nothing.
   for (const int32_t id : ids_of("I think <｜DSML｜tool_calls> so</think>")) {
-    ASSERT_EQ(constraint->next(mask), ConstraintPlace::kFree);
+    ASSERT_EQ(constraint->next(mask), ConstraintPlace::kPayload);
+    EXPECT_EQ(mask[0] >> kEnd & 1, 0u);
+    EXPECT_FALSE(constraint->accept(kEnd));
     ASSERT_TRUE(constraint->accept(id));
   }
   EXPECT_EQ(constraint->next(mask), ConstraintPlace::kStructure);

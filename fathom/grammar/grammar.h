@@ -48,7 +48,8 @@ struct GrammarSpec {
   bool must_call = false;                  ///< tool_choice required or a name: a call comes first
   bool parallel_calls = true;              ///< more than one call
 
-  /// The answer begins with reasoning, which is free up to this token (</think>).
+  /// The answer begins with reasoning, which is free up to this token (</think>), but that the
+  /// answer does not end in it where something must follow.
   std::optional<int32_t> free_until;
 };
 
