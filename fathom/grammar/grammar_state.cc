@@ -23,8 +23,10 @@ GrammarState::GrammarState(std::shared_ptr<const GrammarPlan> plan)
       matcher_(plan_->library) {
   const Phase behind_reasoning = plan_->has_free_content ? Phase::kContent : Phase::kGrammar;
   steps_.reserve(kMaxSteps);
-  steps_.push_back(
-      {.phase = plan_->free_until ? Phase::kReasoning : behind_reasoning, .place = {}});
+  const auto begin =
+      plan_->calls_or_content ? CallPlace::Phase::kContent : CallPlace::Phase::kFrame;
+  steps_.push_back({.phase = plan_->free_until ? Phase::kReasoning : behind_reasoning,
+                    .place = {.phase = begin}});
 }
 
 AnswerMarker GrammarState::trigger() const {

@@ -29,8 +29,9 @@ struct GrammarPlan {
   xgrammar::CompiledGrammar library;
   std::shared_ptr<const VocabularyMasks> vocabulary;  ///< shared by all grammars of a compiler
   std::optional<int32_t> free_until;
-  AnswerGrammar::ToolCalls calls = AnswerGrammar::ToolCalls::kNone;  ///< of kTools
-  bool has_free_content = false;  ///< kTools: content is free until calls begin
+  AnswerGrammar::ToolCalls calls = AnswerGrammar::ToolCalls::kNone;  ///< where there may be some
+  bool has_free_content = false;  ///< content is free until calls begin
+  bool calls_or_content = false;  ///< the grammar gives calls, or content in place of them
 };
 
 class GrammarState final : public TokenConstraint {

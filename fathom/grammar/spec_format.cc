@@ -135,11 +135,10 @@ class ClientTag {
   const GrammarLimits& limits_;
 };
 
+// What the content of an answer without calls is.
 Result<Json> content_format(const GrammarSpec& spec,
-                            const CallMarkers& markers,
+                            const SchemaLimits& schema_limits,
                             const GrammarLimits& limits) {
-  const SchemaLimits schema_limits{limits.max_schema_bytes, limits.max_schema_depth,
-                                   limits.max_pattern_bytes};
   switch (spec.kind) {
     case Kind::kJson:
       return format::json_of(Json::object(
@@ -166,9 +165,7 @@ Result<Json> content_format(const GrammarSpec& spec,
       return ClientTag{limits}.format_of(*document);
     }
     case Kind::kTools:
-      return call_section_format(
-          spec, markers, schema_limits,
-          spec.must_call ? SectionStart::kWhole : SectionStart::kBehindTrigger);
+      break;
   }
   return internal_error("a grammar of no known kind");
 }
@@ -183,11 +180,22 @@ void append_part(std::string& key, std::string_view part) {
 Result<Json> spec_format(const GrammarSpec& spec,
                          const CallMarkers& markers,
                          const GrammarLimits& limits) {
-  auto format = content_format(spec, markers, limits);
+  const SchemaLimits schema_limits{limits.max_schema_bytes, limits.max_schema_depth,
+                                   limits.max_pattern_bytes};
+  auto format = spec.kind == Kind::kTools
+                    ? call_section_format(
+                          spec, markers, schema_limits,
+                          spec.must_call ? SectionStart::kWhole : SectionStart::kBehindTrigger)
+                    : content_format(spec, schema_limits, limits);
   if (!format.ok()) return format;
   if (spec.free_until && spec.kind != Kind::kTools) {
     format = format::sequence({format::optional(format::text("\n")),
                                format::optional(format::text("\n")), *std::move(format)});
+  }
+  if (spec.kind != Kind::kTools && spec.has_calls()) {
+    auto calls = call_section_format(spec, markers, schema_limits, SectionStart::kWhole);
+    if (!calls.ok()) return calls;
+    format = format::one_of({*std::move(calls), *std::move(format)});
   }
   return format::typed("structural_tag", {{"format", *std::move(format)}});
 }

@@ -11,7 +11,8 @@
 namespace fathom {
 
 /// The structural tag of a spec. Behind reasoning, up to two line ends may come first. Errors:
-/// InvalidArgument `invalid_schema: ...` and `grammar_too_complex: ...`.
+/// InvalidArgument `invalid_schema: ...` and `grammar_too_complex: ...`, behind that `tool 'NAME': `
+/// where a tool is to blame.
 Result<Json> spec_format(const GrammarSpec& spec,
                          const CallMarkers& markers,
                          const GrammarLimits& limits);
