@@ -36,8 +36,7 @@ class CallPlaces {
   CallPlaces(AnswerGrammar::ToolCalls form, const CallMarkers& markers)
       : form_(form),
         markers_(markers),
-        border_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml
-                                                        : AnswerMarker::kSep),
+        border_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml : AnswerMarker::kSep),
         opening_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml
                                                          : AnswerMarker::kCallsBegin) {}
 

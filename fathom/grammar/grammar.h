@@ -27,8 +27,8 @@ enum class ToolGrammar : uint8_t {
   kFull,   ///< and the arguments follow the schemas
 };
 
-/// What is asked of an answer: one of the kinds. Beside a kind other than kTools, calls of `tools` may
-/// come in place of it.
+/// What is asked of an answer: one of the kinds. Beside a kind other than kTools, calls of `tools`
+/// may come in place of it.
 struct GrammarSpec {
   enum class Kind : uint8_t {
     kJson,           ///< any JSON object

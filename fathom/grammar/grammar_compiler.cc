@@ -202,13 +202,13 @@ class CachingCompiler final : public GrammarCompiler {
              const Json& format,
              const std::shared_ptr<Flight>& flight) {
     const bool is_shape = spec.kind != GrammarSpec::Kind::kTools;
-    GrammarPlan plan{.library = xgrammar::CompiledGrammar{xgrammar::NullObj{}},
-                     .vocabulary = shared_->vocabulary,
-                     .free_until = spec.free_until,
-                     .calls = spec.has_calls() ? spec.answer.tool_calls
-                                               : AnswerGrammar::ToolCalls::kNone,
-                     .has_free_content = !is_shape && !spec.must_call,
-                     .calls_or_content = is_shape && spec.has_calls()};
+    GrammarPlan plan{
+        .library = xgrammar::CompiledGrammar{xgrammar::NullObj{}},
+        .vocabulary = shared_->vocabulary,
+        .free_until = spec.free_until,
+        .calls = spec.has_calls() ? spec.answer.tool_calls : AnswerGrammar::ToolCalls::kNone,
+        .has_free_content = !is_shape && !spec.must_call,
+        .calls_or_content = is_shape && spec.has_calls()};
     try {
       std::thread{fly, shared_, flight, key, dump_json(format), std::move(plan)}.detach();
     } catch (const std::exception& error) {

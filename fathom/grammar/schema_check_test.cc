@@ -98,9 +98,10 @@ TEST(SchemaCheck, LimitsHoldAtTheirValue) {
   EXPECT_THAT(checked(R"({"anyOf":[{"anyOf":[{"anyOf":[{"anyOf":[{}]}]}]}]})"),
               HasSubstr("is nested deeper than 4 schemas"));
   // What closes an object is no schema of its own.
-  EXPECT_EQ(checked(R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object",)"
-                    R"("additionalProperties":false}]}]}]})"),
-            R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object","additionalProperties":false}]}]}]})");
+  EXPECT_EQ(
+      checked(R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object",)"
+              R"("additionalProperties":false}]}]}]})"),
+      R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object","additionalProperties":false}]}]}]})");
 }
 
 }  // namespace

@@ -434,8 +434,8 @@ int64_t EngineCore::accept(ActiveRequest& r,
     // Banned until min_tokens or to be ignored, and drawn all the same: nothing else was allowed
     // (constrain).
     const bool ends = r.only_end_left || std::ranges::count(r.stop.banned(), result.token) > 0;
-    a.outcome = ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}}
-                     : r.stop.push(result.token);
+    a.outcome =
+        ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}} : r.stop.push(result.token);
     r.counts.add(result.token);
     accepted_ids_.push_back(result.token);
     if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);

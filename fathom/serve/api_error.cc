@@ -188,8 +188,9 @@ ApiError api_error(FinishReason reason) {
     case FinishReason::kConstraintFault:
       return {.status = 500,
               .code = "constraint_fault",
-              .message = "the constraint of the answer contradicts itself, which is an error of the "
-                         "server; the request was ended",
+              .message =
+                  "the constraint of the answer contradicts itself, which is an error of the "
+                  "server; the request was ended",
               .param = {}};
     case FinishReason::kEngineFault:
       return {.status = 500,

@@ -98,7 +98,8 @@ TEST(SmallRoutes, StrictServersKnowTheFieldsOfTokenizing) {
   const std::string_view known =
       R"("model":"deep","return_token_strs":true,"add_special_tokens":false)";
 
-  for (const std::string_view begin : {std::string_view(chat), std::string_view(R"({"prompt":"a")")}) {
+  for (const std::string_view begin :
+       {std::string_view(chat), std::string_view(R"({"prompt":"a")")}) {
     EXPECT_THAT(body_of(begin, known), HasSubstr(R"("token_strs":[)")) << begin;
     EXPECT_THAT(body_of(begin, R"("unheard_of":1)"), HasSubstr(R"("param":"unheard_of")"));
     EXPECT_THAT(body_of(begin, R"("add_special_tokens":1)"),

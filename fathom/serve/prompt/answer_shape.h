@@ -55,9 +55,9 @@ ToolUse read_tool_use(Fields& fields);
 
 /// Compiles what an answer must keep to: a call that must come, `shape` or calls of tools that may
 /// be called in its place, tools that are strict, or the server's light frame of calls. Null where
-/// nothing is prescribed. `tools` are those of the prompt. Runs on a worker. Errors: InvalidArgument
-/// `invalid_schema`, `grammar_too_complex`, a choice without such a tool; Unsupported where the
-/// server has no grammars, or for a shape beside calls that have no form.
+/// nothing is prescribed. `tools` are those of the prompt. Runs on a worker. Errors:
+/// InvalidArgument `invalid_schema`, `grammar_too_complex`, a choice without such a tool;
+/// Unsupported where the server has no grammars, or for a shape beside calls that have no form.
 Result<std::shared_ptr<const CompiledGrammar>> compile_answer(
     const ServedModel& model,
     const std::optional<ContentShape>& shape,

@@ -249,9 +249,10 @@ TEST_F(Compiling, ACallWithoutItsToolIsRefused) {
 
 TEST_F(Compiling, AShapeBesideToolsIsForAnswersWithoutCalls) {
   using Level = ToolGrammar;
-  for (const auto& [strict, level, expected] :
-       {std::tuple{false, Level::kLight, Level::kLight}, std::tuple{false, Level::kOff, Level::kLight},
-        std::tuple{false, Level::kFull, Level::kFull}, std::tuple{true, Level::kOff, Level::kFull}}) {
+  for (const auto& [strict, level, expected] : {std::tuple{false, Level::kLight, Level::kLight},
+                                                std::tuple{false, Level::kOff, Level::kLight},
+                                                std::tuple{false, Level::kFull, Level::kFull},
+                                                std::tuple{true, Level::kOff, Level::kFull}}) {
     server.model.tool_grammar = level;
     ASSERT_TRUE(compile(json, {tool_of("f", strict)}, automatic).ok());
     const GrammarSpec& spec = server.grammars.specs.back();

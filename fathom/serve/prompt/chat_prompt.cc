@@ -137,10 +137,9 @@ Status limit_tokens(const ServedModel& model,
 Status limit_prompt_logprobs(int64_t places, int top, int num_choices, std::string_view field) {
   const int64_t count = places * (top + 1) * num_choices;
   if (count <= kMaxPromptLogprobs) return {};
-  return invalid_argument(str_cat(field, ": found ", top, ", for ", places,
-                                  " tokens of prompts in ", num_choices, " choices these are ",
-                                  count, " log-probabilities, expected at most ",
-                                  kMaxPromptLogprobs));
+  return invalid_argument(str_cat(
+      field, ": found ", top, ", for ", places, " tokens of prompts in ", num_choices,
+      " choices these are ", count, " log-probabilities, expected at most ", kMaxPromptLogprobs));
 }
 
 Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask) {

@@ -63,10 +63,10 @@ struct ChatAsk {
 
 struct ChatPrompt {
   std::vector<int32_t> tokens;
-  AnswerGrammar answer;               ///< how the answer is cut into parts
+  AnswerGrammar answer;  ///< how the answer is cut into parts
   /// The model is told of, those of single messages too; none with tool_choice none.
   std::vector<ToolDefinition> tools;
-  ChatOptions options;                ///< as resolved
+  ChatOptions options;  ///< as resolved
 };
 
 /// The defaults of a chat request: the server's, and with recipe_defaults top_p 0.95.
@@ -91,8 +91,8 @@ Status limit_tokens(const ServedModel& model,
                     SamplingParams& sampling,
                     OverContext over_context = OverContext::kRefuse);
 
-/// Checks how many log-probabilities a reply holds of its prompts, of which each place has its token
-/// and `top` others: top + 1 for each of `places`, in each of `num_choices`. Errors:
+/// Checks how many log-probabilities a reply holds of its prompts, of which each place has its
+/// token and `top` others: top + 1 for each of `places`, in each of `num_choices`. Errors:
 /// InvalidArgument naming `field`, which asked for them.
 Status limit_prompt_logprobs(int64_t places,
                              int top,

@@ -59,8 +59,8 @@ Result<std::vector<AnswerSpec>> make_answers(const ServedModel& model,
     FATHOM_TRY(limit_prompt_logprobs(places, read.prompt_logprobs, style.num_choices));
   }
   if (read.echo) {
-    FATHOM_TRY(limit_prompt_logprobs(places, read.sampling.top_logprobs, style.num_choices,
-                                     "logprobs"));
+    FATHOM_TRY(
+        limit_prompt_logprobs(places, read.sampling.top_logprobs, style.num_choices, "logprobs"));
   }
   FATHOM_ASSIGN(const auto constraint, compile_answer(model, read.shape, {}, {}, {}));
   std::vector<AnswerSpec> answers;
