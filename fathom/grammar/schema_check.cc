@@ -20,10 +20,6 @@ bool is_one_of(std::string_view word, Words words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 constexpr std::string_view kRefused[] = {"not",
                                          "if",
                                          "then",
