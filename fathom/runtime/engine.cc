@@ -37,6 +37,11 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   return settings;
 }
 
+void forbid(std::span<uint32_t> mask, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens)
+    mask[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
+}
+
 // Whether a mask has a bit for a token that is not among these.
 bool allows_other_than(std::span<const uint32_t> mask, std::span<const int32_t> banned) {
   for (size_t i = 0; i < mask.size(); ++i) {
@@ -69,6 +74,7 @@ struct EngineCore::ActiveRequest : Sequence {
   SamplingParams scoring;  // of the rows of its prompt, if that is scored
   std::shared_ptr<TokenConstraint> constraint;
   bool nothing_allowed = false;  // its last mask left no token
+  bool only_end_left = false;    // or none but the model's end tokens
   std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();
 
   // Rows of drafted tokens are independent: what may come at one place is not changed by the token
@@ -178,8 +184,6 @@ Result<RequestId> EngineCore::submit(Request request) {
   FATHOM_TRY(admissible(request));
   const auto prompt_length = static_cast<int64_t>(request.prompt.size());
   const int64_t max_tokens = max_tokens_of(request);
-  // A grammar that has come to its end allows nothing behind it.
-  if (request.constraint != nullptr) request.sampling.ignore_eos = false;
   auto r = std::make_unique<ActiveRequest>(std::move(request.sampling), max_tokens, settings_,
                                            tokenizer_);
   r->id = next_id_;
@@ -226,9 +230,13 @@ void EngineCore::constrain(SampleRow& row, Sequence& sequence) {
   const auto words = static_cast<size_t>(mask_words(settings_.plan.shape.num_ids));
   FATHOM_CHECK((num_masks_ + 1) * words <= masks_.size(), "a mask for each sequence of a step");
   const auto mask = std::span(masks_).subspan(num_masks_ * words, words);
+  r.only_end_left = false;
   const ConstraintPlace place = r.constraint->next(mask);
   if (place == ConstraintPlace::kFree) return;
   ++num_masks_;
+  r.only_end_left = !allows_other_than(mask, settings_.end_ids);
+  // What is prescribed goes on while it may, and ends where nothing else is left.
+  if (r.params.ignore_eos && !r.only_end_left) forbid(mask, settings_.end_ids);
   row.mask = mask;
   row.most_probable = place == ConstraintPlace::kStructure;
   r.nothing_allowed = !allows_other_than(mask, {});
@@ -441,10 +449,11 @@ int64_t EngineCore::accept(ActiveRequest& r,
     a.token = result.token;
     a.logprob = result.logprob;
     a.top_logprobs = result.top_logprobs;
-    // Banned until min_tokens, and drawn all the same: nothing else was allowed (constrain).
-    const bool ends_early = std::ranges::count(r.stop.banned(), result.token) > 0;
-    a.outcome = r.stop.push(result.token);
-    if (ends_early) a.outcome.finish = FinishReason::kStop;
+    // Banned until min_tokens or to be ignored, and drawn all the same: nothing else was allowed
+    // (constrain).
+    const bool ends = r.only_end_left || std::ranges::count(r.stop.banned(), result.token) > 0;
+    a.outcome =
+        ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}} : r.stop.push(result.token);
     r.counts.add(result.token);
     accepted_ids_.push_back(result.token);
     if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
@@ -463,13 +472,13 @@ void EngineCore::refused(const ActiveRequest& r, Accepted& a) {
   if (a.outcome.finish != FinishReason::kNone) return;
   log_error("request ", r.id, ": its constraint does not accept token ", a.token, " at ",
             r.num_generated(), ", though its mask allowed it");
-  a.outcome.finish = FinishReason::kAborted;
+  a.outcome.finish = FinishReason::kConstraintFault;
 }
 
 // A row without a token.
 void EngineCore::fail(ActiveRequest& r, const StepItem& item) {
   const FinishReason reason =
-      r.nothing_allowed ? FinishReason::kAborted : FinishReason::kNumericalError;
+      r.nothing_allowed ? FinishReason::kConstraintFault : FinishReason::kNumericalError;
   if (r.nothing_allowed) {
     log_error("request ", r.id, ": its constraint allows no token at ", r.num_generated());
   } else {

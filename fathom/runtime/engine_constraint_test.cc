@@ -144,7 +144,29 @@ TEST(Constraint, TheEndComesWhereTheGrammarEndsWhateverElseIsAskedFor) {
   EXPECT_EQ(out->finish, FinishReason::kStop);
 }
 
-TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
+TEST(Constraint, IgnoredEndsAreTokensWhereItIsFreeAndNotDrawnWhereItIsNot) {
+  EngineBench bench;
+  // Free text that likes the end, then a part that may end from its second token on and goes no
+  // further than its fourth.
+  const auto rule = [](const std::vector<int32_t>& accepted) {
+    if (accepted.size() < 3) return Next{ConstraintPlace::kFree, {}};
+    if (accepted.size() == 3) return Next{.allowed = {20}};
+    return accepted.size() < 7 ? Next{.allowed = {20, kEnd}} : Next{.allowed = {kEnd}};
+  };
+  SamplingParams p = greedy(50);
+  p.ignore_eos = true;
+  p.logit_bias = {{kEnd, 100.0f}};
+  auto c = constraint_of(rule);
+
+  auto out = submit(bench, prompt_of(9, 1), p, c);
+  bench.run();
+
+  EXPECT_EQ(out->tokens, (std::vector<int32_t>{kEnd, kEnd, kEnd, 20, 20, 20, 20, kEnd}));
+  EXPECT_EQ(out->finish, FinishReason::kStop);
+  EXPECT_EQ(c->accepted, out->tokens);
+}
+
+TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllIsAFaultOfItsOwn) {
   EngineBench bench;
   auto refusing = constraint_of([](const auto&) { return Next{.allowed = {20}}; });
   refusing->refuses = 20;
@@ -157,13 +179,15 @@ TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
   auto other = bench.submit(prompt_of(9, 3), greedy(9));
   bench.run();
 
-  EXPECT_EQ(a->finish, FinishReason::kAborted);
+  EXPECT_EQ(a->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(a->tokens, std::vector<int32_t>{20});
-  EXPECT_EQ(b->finish, FinishReason::kAborted);
+  EXPECT_EQ(b->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(b->tokens, (std::vector<int32_t>{21, 21}));
   EXPECT_EQ(other->tokens, expected_greedy(prompt_of(9, 3), 9));
   EXPECT_EQ(bench.core->stats().numerical_errors, 0);
   EXPECT_EQ(bench.core->stats().owned_pages, 0);
+  EXPECT_EQ(finish_reason_name(a->finish), "constraint_fault");
+  EXPECT_EQ(finish_status(a->finish).code(), StatusCode::kInternal);
 }
 
 TEST(Constraint, PreemptionKeepsItsState) {

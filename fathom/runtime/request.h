@@ -32,11 +32,13 @@ enum class FinishReason : uint8_t {
   kQueueTimeout,    ///< waited too long
   kRequestTimeout,  ///< took too long in all
   kNumericalError,  ///< its logits held NaN or infinity
-  kEngineFault,     ///< the engine cannot go on
+  /// Its constraint refused a token that its own mask allowed, or allowed none: a fault of ours.
+  kConstraintFault,
+  kEngineFault,  ///< the engine cannot go on
 };
 
 /// "stop", "length", "aborted", "queue_timeout", "request_timeout", "numerical_error",
-/// "engine_fault"; "none" while running.
+/// "constraint_fault", "engine_fault"; "none" while running.
 std::string_view finish_reason_name(FinishReason reason);
 
 /// The opposite of finish_reason_name for reasons that are errors: Ok for stop and length.

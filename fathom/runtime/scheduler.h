@@ -9,7 +9,9 @@
 //                (EngineCore: --step-target-ms), and never to fewer than 16, so prompts go on.
 //                Without decodes the whole budget is theirs. Prompts whose rest fits half of what a
 //                step has for prompts pass the long ones before them; these have the other half, so
-//                none waits for ever. Admission keeps the order of arrival.
+//                none waits for ever. Admission keeps the order of arrival. Measured: while a
+//                prompt of 32k tokens is computed in 1.9 s, 16 streams of eight layers of R1 get a
+//                token every 97 ms instead of 5 (docs/performance.md, Serving).
 //   admission    in order of arrival; needs blocks for all tokens so far and one step more, above a
 //                reserve of 2 % of the pool (no reserve when nothing runs). Its blocks are taken at
 //                once, so a prompt never stops half way.

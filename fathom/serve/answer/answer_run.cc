@@ -141,9 +141,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     }
     const bool last = event.finish != FinishReason::kNone;
     if (last && !finish_status(event.finish).ok()) {
-      // An end that nobody asked for is a fault of ours: a token that a grammar refused.
-      const bool ours = event.finish == FinishReason::kAborted && !host_.service->stats().draining;
-      fail(ours ? api_error(internal_error("aborted")) : api_error(event.finish));
+      fail(api_error(event.finish));
       return;
     }
     choice.times = event.times;

@@ -237,6 +237,48 @@ TEST_F(AnswerRunTest, AnOperatorEndsARequestByItsId) {
   ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
 }
 
+/// Allows no token at all.
+struct DeadEnd final : TokenConstraint {
+  ConstraintPlace next(std::span<uint32_t> mask) override {
+    std::ranges::fill(mask, 0u);
+    return ConstraintPlace::kPayload;
+  }
+
+  bool accept(int32_t) override { return false; }
+
+  void rollback(int64_t) override {}
+};
+
+struct DeadEnds final : CompiledGrammar {
+  std::unique_ptr<TokenConstraint> start() const override { return std::make_unique<DeadEnd>(); }
+};
+
+TEST_F(AnswerRunTest, AFaultOfAConstraintIsToldAsOneAlsoWhileDraining) {
+  AnswerSpec s = spec("Once", 20);
+  s.constraint = std::make_shared<DeadEnds>();
+  for (const bool drains : {false, true}) {
+    out = {};
+    run({s});
+    ASSERT_TRUE(served.loop.turn());  // it submits; its end is told in a later turn
+    if (drains) served.service.drain();
+    ASSERT_TRUE(wait());
+    ASSERT_EQ(out.errors.size(), 1u);
+    EXPECT_EQ(out.errors[0].code, "constraint_fault") << drains;
+    EXPECT_EQ(out.errors[0].status, 500) << drains;
+  }
+}
+
+TEST_F(AnswerRunTest, AnEndThatTheServiceAskedForIsNoFault) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  run({s});
+  ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  served.service.end_all(FinishReason::kAborted);
+  ASSERT_TRUE(wait());
+  ASSERT_EQ(out.errors.size(), 1u);
+  EXPECT_EQ(out.errors[0].code, "draining");
+}
+
 TEST_F(AnswerRunTest, AnEndedServiceFailsWhatRuns) {
   AnswerSpec s = spec("Once", 1500);
   s.request.sampling.ignore_eos = true;

@@ -62,8 +62,8 @@ constexpr std::string_view kErrorCodes[] = {
     "invalid_api_key", "host_not_allowed", "admin_disabled", "model_not_found", "route_not_found",
     "method_not_allowed", "body_too_large", "uri_too_long",
     "headers_too_large", "unsupported_media_type", "queue_full", "rate_limit_exceeded",
-    "internal_error", "numerical_error", "engine_fault", "loading", "draining", "overloaded",
-    "queue_timeout", "engine_stalled", "request_timeout", "aborted", "other",
+    "internal_error", "numerical_error", "constraint_fault", "engine_fault", "loading", "draining",
+    "overloaded", "queue_timeout", "engine_stalled", "request_timeout", "aborted", "other",
 };
 // clang-format on
 

@@ -64,6 +64,7 @@ size_t reason_index(FinishReason reason) {
     case FinishReason::kQueueTimeout:
     case FinishReason::kRequestTimeout:
     case FinishReason::kNumericalError:
+    case FinishReason::kConstraintFault:
     case FinishReason::kEngineFault:
       break;
   }

@@ -313,7 +313,8 @@ TEST(ServerMetrics, NamesReasonsAsVllmDoes) {
   const auto m = metrics();
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kLength, FinishReason::kAborted,
-        FinishReason::kNumericalError, FinishReason::kEngineFault, FinishReason::kRequestTimeout}) {
+        FinishReason::kNumericalError, FinishReason::kConstraintFault, FinishReason::kEngineFault,
+        FinishReason::kRequestTimeout}) {
     RequestRecord r = answered();
     r.finish = reason;
     m->on_end(r);
@@ -323,7 +324,7 @@ TEST(ServerMetrics, NamesReasonsAsVllmDoes) {
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "stop"}}), 1);
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "length"}}), 2);
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "abort"}}), 1);
-  EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "error"}}), 3);
+  EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "error"}}), 4);
 }
 
 TEST(ServerMetrics, PutsTimesIntoTheBucketsOfTheContract) {
