@@ -12,6 +12,9 @@ namespace fathom::cuda {
 /// Pairs of a unit.
 inline constexpr int kPairs = kVector / 2;
 
+/// By the angle of the position, or by that of the other sign.
+enum class Turn : uint8_t { kForth, kBack };
+
 /// A rotary table [P,R], and the position of each token: its row there.
 struct RotaryTable {
   const void* data;
@@ -170,6 +173,12 @@ struct Angles {
     load4(table_row + R / 2 + kPairs * unit, s);
   }
 
+  __device__ __forceinline__ void change_sign() {
+#pragma unroll
+    for (float& sine : s)
+      sine = -sine;
+  }
+
   template <class Term>
   __device__ __forceinline__ void rotate(Pairs& pairs) const {
 #pragma unroll
@@ -195,6 +204,7 @@ template <class Term,
           class Table,
           RopeStyle kStyle,
           int kHeads,
+          Turn kTurn,
           class From,
           class FindTarget,
           class Scaling>
@@ -213,6 +223,7 @@ __device__ __forceinline__ void rotate_unit_of_style(const RotaryTable& table,
   if (row == nullptr) return;
   Angles angles;
   angles.load(row, unit, table.R);
+  if constexpr (kTurn == Turn::kBack) angles.change_sign();
   const auto to = find_target();
   if (to.first == nullptr) return;
 #pragma unroll
@@ -231,7 +242,13 @@ __device__ __forceinline__ void rotate_unit_of_style(const RotaryTable& table,
   }
 }
 
-template <class Term, class Table, int kHeads, class From, class FindTarget, class Scaling>
+template <class Term,
+          class Table,
+          int kHeads,
+          Turn kTurn = Turn::kForth,
+          class From,
+          class FindTarget,
+          class Scaling>
 __device__ __forceinline__ void rotate_unit(const RotaryTable& table,
                                             int64_t t,
                                             int unit,
@@ -239,11 +256,11 @@ __device__ __forceinline__ void rotate_unit(const RotaryTable& table,
                                             const FindTarget& find_target,
                                             const Scaling& scaling) {
   if (table.style == RopeStyle::kInterleaved) {
-    rotate_unit_of_style<Term, Table, RopeStyle::kInterleaved, kHeads>(table, t, unit, from,
-                                                                       find_target, scaling);
+    rotate_unit_of_style<Term, Table, RopeStyle::kInterleaved, kHeads, kTurn>(table, t, unit, from,
+                                                                              find_target, scaling);
   } else {
-    rotate_unit_of_style<Term, Table, RopeStyle::kHalfSplit, kHeads>(table, t, unit, from,
-                                                                     find_target, scaling);
+    rotate_unit_of_style<Term, Table, RopeStyle::kHalfSplit, kHeads, kTurn>(table, t, unit, from,
+                                                                            find_target, scaling);
   }
 }
 
