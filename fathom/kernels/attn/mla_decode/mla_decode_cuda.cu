@@ -7,6 +7,7 @@
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_paged.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/rows.cuh"
 
 namespace fathom {
 namespace {
@@ -128,15 +129,6 @@ Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensor
                         .cluster = in_cluster ? cuts.splits : 1,
                         .alone = call.B * cuts.row_tiles >= 32},
                        call, cuts, map);
-}
-
-/// True if addresses and strides, but that of the last axis, are multiples of `bytes`.
-bool is_aligned(const View& v, int64_t bytes) {
-  if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
-  for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
-  }
-  return true;
 }
 
 Status run_tiles(Exec& ex, const MlaDecode::Args& args) {

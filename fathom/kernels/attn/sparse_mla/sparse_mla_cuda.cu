@@ -2,6 +2,7 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_heads.cuh"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_lists.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 
@@ -41,14 +42,19 @@ Status run_heads(Exec& ex, const Args& a) {
 /// 227 KB of shared memory hold a query, its sums and a row of so many channels.
 constexpr const char* kHeadsLimits = "D<=16384";
 constexpr uint32_t kHeadsTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+constexpr const char* kListsLimits = "L==512";
+constexpr uint32_t kListsTraits = kDeterministic | kGraphSafe;
 
 }  // namespace
 
 constinit const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda{
+    {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists,
+     lists_workspace},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaDecode::Args>},
 };
 
 constinit const VariantTable<SparseMlaPrefill> sparse_mla_prefill_cuda{
+    {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaPrefill::Args>},
 };
 
