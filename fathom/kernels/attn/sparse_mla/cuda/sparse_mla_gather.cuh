@@ -34,7 +34,9 @@ struct Entries {
   const int32_t* second;  ///< entry i of the others
   int of_first;
   int count;
-  int named;  ///< entries that name a row
+  int named;       ///< entries that name a row
+  int first_tile;  ///< of the piece that this block has
+  int num_tiles;
 
   __device__ __forceinline__ int32_t slot(int i) const {
     return i < of_first ? first[i] : second[i];
@@ -44,11 +46,14 @@ struct Entries {
     return c.sources[i < of_first ? 0 : 1].names(slot);
   }
 
+  /// The row that entry i names with this slot.
+  __device__ __forceinline__ RowName name(const DeviceCall& c, int i, int32_t slot) const {
+    if (!names(c, i, slot)) return kNoRow;
+    return slot | static_cast<int32_t>(i < of_first ? 0u : 0x80000000u);
+  }
+
   __device__ __forceinline__ RowName name(const DeviceCall& c, int i) const {
-    if (i >= count) return kNoRow;
-    const int32_t found = slot(i);
-    if (!names(c, i, found)) return kNoRow;
-    return found | static_cast<int32_t>(i < of_first ? 0u : 0x80000000u);
+    return i < count ? name(c, i, slot(i)) : kNoRow;
   }
 };
 
@@ -91,13 +96,12 @@ struct Found {
   }
 };
 
-/// Looks through the lists of token t. All threads of the block; `all` is clear and a barrier has
-/// made that known. Integers alone are added, so their order does not matter. `entries` and `all`
-/// are in shared memory; all threads may read `entries` behind it.
-__device__ __forceinline__ void find_entries(const DeviceCall& c,
-                                             int64_t t,
-                                             Findings& all,
-                                             Entries& entries) {
+/// Looks through the lists of token t, and finds piece `split` of them: pieces are of equal length.
+/// All threads of the block; `all` is clear and a barrier has made that known. Integers alone are
+/// added, so their order does not matter. `entries` and `all` are in shared memory; all threads may
+/// read `entries` behind it.
+__device__ __forceinline__ void find_entries(
+    const DeviceCall& c, int64_t t, int split, int splits, Findings& all, Entries& entries) {
   constexpr int kAtOnce = 6;
   const int of_first = c.list_length(0, t);
   const int count = of_first + (c.num_sources > 1 ? c.sources[1].width : 0);
@@ -129,22 +133,27 @@ __device__ __forceinline__ void find_entries(const DeviceCall& c,
     int lengths[2];
     for (int i = 0; i < 2; ++i)
       lengths[i] = all.named[i] == 0 ? 0 : all.last[i] - all.first[i] + 1;
+    const int total = lengths[0] + lengths[1];
+    const int tiles = ceil_div(total, kTileKeys);
+    const int each = ceil_div(tiles, splits);
+    const int first_tile = min(split * each, tiles);
     entries = {.first = lists[0] + (lengths[0] > 0 ? all.first[0] : 0),
                .second = lists[1] + (lengths[1] > 0 ? all.first[1] : 0) - lengths[0],
                .of_first = lengths[0],
-               .count = lengths[0] + lengths[1],
-               .named = all.named[0] + all.named[1]};
+               .count = total,
+               .named = all.named[0] + all.named[1],
+               .first_tile = first_tile,
+               .num_tiles = min(each, tiles - first_tile)};
   }
   __syncthreads();
 }
 
 // ---- rows ----
 
-/// Where the fields of a row lie; null where there is no row.
+/// Where the codes and scales of a row lie; null where there is no row.
 struct RowAddress {
   const unsigned char* values;
   const unsigned char* scales;
-  const unsigned char* rope;
 
   __device__ __forceinline__ bool exists() const { return values != nullptr; }
 };
@@ -157,7 +166,14 @@ __device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName na
   if (name == kNoRow) return {};
   const Source& source = source_of(c, name);
   const PageRow place = source.place(name & INT32_MAX);
-  return {source.values.at(place), source.scales.at(place), source.rope.at(place)};
+  return {source.values.at(place), source.scales.at(place)};
+}
+
+/// Where its rotary channels lie, or null.
+__device__ __forceinline__ const unsigned char* rope_of(const DeviceCall& c, RowName name) {
+  if (name == kNoRow) return nullptr;
+  const Source& source = source_of(c, name);
+  return source.rope.at(source.place(name & INT32_MAX));
 }
 
 /// Where a row of bf16 lies, or null.
@@ -181,14 +197,15 @@ template <class Rows>
 struct Steps {
   static constexpr int kCodePanels = Rows::kCodes / kPanelColumns;
   static constexpr int kCodes = 2 * kCodePanels;
-  static constexpr int kCount = kCodes + 4;
-  static constexpr int kAhead = kCount % 6 == 0 ? 6 : 5;  ///< steps whose loads are under way
+  static constexpr int kUsed = kCodes + 4;
+  static constexpr int kAhead = 5;  ///< steps whose loads are under way
+  static constexpr int kCount = ceil_div(kUsed, kAhead) * kAhead;  ///< the last ones do nothing
   static_assert(kCount % kAhead == 0, "a step finds its registers at the same place in every tile");
   static_assert(Rows::kCodes % kPanelColumns == 0 && kRopeWidth == kPanelColumns);
 
   /// Whether a step is the last of its group of panels.
   __device__ static constexpr bool ends(int step, int group) {
-    if (group + 1 == kGroups) return step + 1 == kCount;
+    if (group + 1 == kGroups) return step + 1 == kUsed;
     return step == 2 * first_panel(group + 1) - 1;
   }
 };
@@ -199,22 +216,50 @@ struct CodeGatherer {
 
   const DeviceCall& c;
   const Entries& entries;
-  const Piece& p;
-  int row;  ///< the first of two; the other one lies 32 below
-  int quarter;
 
-  __device__ __forceinline__ void look_up(int tile, RowName (&names)[2]) const {
+  /// The first of the thread's two rows; the other one lies 32 below.
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x & (kWarpgroup - 1)) / 4;
+  }
+
+  __device__ __forceinline__ static int quarter() { return static_cast<int>(threadIdx.x & 3); }
+
+  /// The rows of a tile that is being loaded. Their rotary channels come last: where they lie is
+  /// found when nothing else of the rows is needed any more, for want of registers.
+  struct Loaded {
+    RowName names[2];
+    RowAddress rows[2];
+  };
+
+  /// Entries of the thread's rows in a tile.
+  __device__ __forceinline__ int entry_of(int tile, int h) const {
+    return (entries.first_tile + tile) * kTileKeys + row() + 32 * h;
+  }
+
+  /// Starts to load their slots. Nothing is asked of them yet: a thread would wait for it.
+  __device__ __forceinline__ void look_up(int tile, int32_t (&slots)[2]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int entry = (p.first_tile + tile) * kTileKeys + row + 32 * h;
-      names[h] = tile < p.num_tiles ? entries.name(c, entry) : kNoRow;
+      const int entry = entry_of(tile, h);
+      const bool exists = tile < entries.num_tiles && entry < entries.count;
+      slots[h] = exists ? entries.slot(entry) : -1;
     }
   }
 
-  __device__ __forceinline__ void find(const RowName (&names)[2], RowAddress (&rows)[2]) const {
+  __device__ __forceinline__ void name(int tile,
+                                       const int32_t (&slots)[2],
+                                       RowName (&names)[2]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      rows[h] = address_of(c, names[h]);
+      names[h] = entries.name(c, entry_of(tile, h), slots[h]);
+  }
+
+  __device__ __forceinline__ void find(const RowName (&names)[2], Loaded& tile) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      tile.names[h] = names[h];
+      tile.rows[h] = address_of(c, names[h]);
+    }
   }
 
   /// Brings the lines of rows into the last cache. Four lanes have a row: its values begin in at
@@ -225,36 +270,40 @@ struct CodeGatherer {
     for (int h = 0; h < 2; ++h) {
       const RowAddress at = address_of(c, names[h]);
       if (!at.exists()) continue;
-      prefetch_line(at.values + min(128 * quarter, kLast));
-      const unsigned char* others[4] = {at.rope, at.rope + 2 * kRopeWidth - 1, at.scales,
+      prefetch_line(at.values + min(128 * quarter(), kLast));
+      const unsigned char* rope = rope_of(c, names[h]);
+      const unsigned char* others[4] = {rope, rope + 2 * kRopeWidth - 1, at.scales,
                                         at.values + kLast};
       const unsigned char* other = others[0];
 #pragma unroll
       for (int i = 1; i < 4; ++i)
-        other = quarter == i ? others[i] : other;
+        other = quarter() == i ? others[i] : other;
       prefetch_line(other);
     }
   }
 
-  __device__ __forceinline__ Unit load(int step, const RowAddress (&rows)[2]) const {
-    const RowAddress& at = rows[step & 1];
-    if (step < S::kCodes)
-      return Rows::load(at.values, at.scales, 4 * (step / 2) + quarter, at.exists());
-    const int chunk = quarter + (step < S::kCodes + 2 ? 0 : 4);
-    return {load_16_if(at.rope + 16 * chunk, at.exists()), 0};
+  __device__ __forceinline__ Unit load(int step, const Loaded& tile) const {
+    if (step >= S::kUsed) return {};
+    if (step < S::kCodes) {
+      const RowAddress& at = tile.rows[step & 1];
+      return Rows::load(at.values, at.scales, 4 * (step / 2) + quarter(), at.exists());
+    }
+    const unsigned char* rope = rope_of(c, tile.names[step & 1]);
+    const int chunk = quarter() + (step < S::kCodes + 2 ? 0 : 4);
+    return {load_16_if(rope + 16 * chunk, rope != nullptr), 0};
   }
 
   __device__ __forceinline__ void store(int step, const Unit& unit, uint32_t tile) const {
-    const int at = row + 32 * (step & 1);
+    const int at = row() + 32 * (step & 1);
     if (step < S::kCodes) {
       uint4 wide[2];
       Rows::decode(unit, wide);
       const uint32_t panel = tile + static_cast<uint32_t>(step / 2) * kPanelBytes;
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        store_shared_16(panel + panel_offset(at, 2 * quarter + h), wide[h]);
-    } else {
-      const int chunk = quarter + (step < S::kCodes + 2 ? 0 : 4);
+        store_shared_16(panel + panel_offset(at, 2 * quarter() + h), wide[h]);
+    } else if (step < S::kUsed) {
+      const int chunk = quarter() + (step < S::kCodes + 2 ? 0 : 4);
       const uint32_t panel = tile + static_cast<uint32_t>(S::kCodePanels) * kPanelBytes;
       store_shared_16(panel + panel_offset(at, chunk), unit.words);
     }
@@ -263,20 +312,25 @@ struct CodeGatherer {
   /// Fills the tiles of the block. Loads run half a tile ahead of stores; rows two tiles ahead are
   /// on their way to the last cache, and the entries of three are known.
   __device__ __forceinline__ void run(uint32_t tiles, Barriers bars) const {
-    RowName next[2];
-    RowName after[2];
-    RowAddress rows[2];
+    RowName next[2];   // rows of the next tile
+    int32_t after[2];  // slots of the one behind it
+    Loaded rows;
     Unit held[S::kAhead];
-    look_up(0, after);
-    look_up(1, next);
-    find(after, rows);
-    look_up(2, after);
+    {
+      int32_t slots[2][2];
+      look_up(0, slots[0]);
+      look_up(1, slots[1]);
+      look_up(2, after);
+      name(0, slots[0], next);
+      find(next, rows);
+      name(1, slots[1], next);
+    }
 #pragma unroll
     for (int i = 0; i < S::kAhead; ++i)
       held[i] = load(i, rows);
     prefetch(next);
 #pragma unroll 1
-    for (int tile = 0; tile < p.num_tiles; ++tile) {
+    for (int tile = 0; tile < entries.num_tiles; ++tile) {
       const int buffer = tile & 1;
       const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
       const uint32_t to = tiles + static_cast<uint32_t>(buffer) * kTileBytes;
@@ -287,8 +341,7 @@ struct CodeGatherer {
         store(step, held[step % S::kAhead], to);
         if (step + S::kAhead == S::kCount) {
           find(next, rows);
-          next[0] = after[0];
-          next[1] = after[1];
+          name(tile + 2, after, next);
           prefetch(next);
           look_up(tile + 3, after);
         }
@@ -312,11 +365,8 @@ inline constexpr int kFillers = Rows::kCodes > 0 ? kWarpgroup / 32 * kWarpArriva
 template <class Rows>
 __device__ __forceinline__ void gather(
     const DeviceCall& c, const Entries& entries, const Piece& p, uint32_t tiles, Barriers bars) {
-  const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
   if constexpr (Rows::kCodes > 0) {
-    const CodeGatherer<Rows> gatherer{
-        .c = c, .entries = entries, .p = p, .row = tid / 4, .quarter = tid & 3};
-    gatherer.run(tiles, bars);
+    CodeGatherer<Rows>{.c = c, .entries = entries}.run(tiles, bars);
   } else {
     mla_decode::bring_rows<kWidthOf<Rows> / kPanelColumns>(
         p, 0, tiles, bars, reinterpret_cast<const Bf16*>(c.sources[0].values.data),

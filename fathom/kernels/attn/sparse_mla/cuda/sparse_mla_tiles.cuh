@@ -92,16 +92,12 @@ __device__ __forceinline__ Piece heads_of_block(const mla_decode::Call& c,
   return p;
 }
 
-/// Gives the block its tiles of the entries: pieces are of equal length.
-__device__ __forceinline__ void cut_entries(const Entries& entries, const Cuts& cuts, Piece& p) {
-  const int tiles = entries.count / kTileKeys + (entries.count % kTileKeys != 0 ? 1 : 0);
-  const auto splits = static_cast<uint32_t>(cuts.splits);
-  const auto each = static_cast<int>((static_cast<uint32_t>(tiles) + splits - 1) / splits);
+/// What the entries say of the block.
+__device__ __forceinline__ void take_piece(const Entries& entries, Piece& p) {
   p.length = entries.named;
   p.num_keys = entries.count;
-  p.first_tile = p.split * each;
-  const int end = p.first_tile + each < tiles ? p.first_tile + each : tiles;
-  p.num_tiles = end > p.first_tile ? end - p.first_tile : 0;
+  p.first_tile = entries.first_tile;
+  p.num_tiles = entries.num_tiles;
 }
 
 // ---- the rests of large weights ----
@@ -128,14 +124,16 @@ __device__ __forceinline__ void bring_rest_rows(const DeviceCall& c,
 #pragma unroll
     for (int i = 0; i < kRestsAtOnce / 2; ++i) {
       const int key = 2 * i + lane_id() / 16;
-      const RowAddress at = address_of(c, __shfl_sync(0xFFFFFFFFu, name, key));
+      const RowName of_key = __shfl_sync(0xFFFFFFFFu, name, key);
       uint4 wide[2];
       if (column < Rows::kCodes) {
+        const RowAddress at = address_of(c, of_key);
         Rows::decode(Rows::load(at.values, at.scales, column / kUnit, at.exists()), wide);
       } else {
-        const unsigned char* rope = at.rope + 2 * (column - Rows::kCodes);
-        wide[0] = load_16_if(rope, at.exists());
-        wide[1] = load_16_if(rope + 16, at.exists());
+        const unsigned char* rope = rope_of(c, of_key);
+        const unsigned char* from = rope + 2 * (column - Rows::kCodes);
+        wide[0] = load_16_if(from, rope != nullptr);
+        wide[1] = load_16_if(from + 16, rope != nullptr);
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h)
@@ -167,12 +165,15 @@ __device__ __forceinline__ void store_largest(const DeviceCall& c,
 
 // ---- the kernel ----
 
-/// Rows of codes pass through registers, and the largest scores are of rows of bf16 alone. Together
-/// they are the 512 that two and one warpgroups share.
+/// Registers of a thread that computes and of one that gathers. Rows of codes pass through
+/// registers, and the largest scores are of rows of bf16 alone.
 template <class Rows>
 inline constexpr int kComputeRegisters = Rows::kCodes > 0 ? 216 : 224;
 template <class Rows>
-inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 80 : 56;
+inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 72 : 56;
+
+/// What a thread is launched with: a third of 64 K registers to a warpgroup, in steps of eight.
+inline constexpr int kLaunchRegisters = (64 << 10) / kTileThreads / 8 * 8;
 
 template <class Rows>
 __global__ void __launch_bounds__(kTileThreads, 1)
@@ -180,6 +181,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                  const __grid_constant__ DeviceCall lists,
                  const __grid_constant__ Cuts cuts) {
   constexpr int kScored = kWidthOf<Rows> / kPanelColumns;
+  static_assert(2 * kComputeRegisters<Rows> + kGatherRegisters<Rows> <= 3 * kLaunchRegisters,
+                "warps would wait for registers for ever");
   extern __shared__ unsigned char raw_shared[];
   const uint32_t raw = shared_address(raw_shared);
   const uint32_t shared = (raw + 1023) & ~1023u;
@@ -198,8 +201,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   wait_for_previous();
   Piece p = heads_of_block(c, cuts, blockIdx.x);
   if (wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
-  find_entries(lists, p.b, findings, entries);
-  cut_entries(entries, cuts, p);
+  find_entries(lists, p.b, p.split, cuts.splits, findings, entries);
+  take_piece(entries, p);
   // Blocks of the next kernel wait where those of this one still have to run.
   constexpr int kShort = 8;
   if (p.num_tiles <= kShort) let_next_start();
@@ -226,7 +229,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     if (has_largest) lay_out_largest(largest, wg, state);
     // Found again: there are no registers to keep it in while tiles are computed.
     Piece done = heads_of_block(c, cuts, kept(blockIdx.x));
-    cut_entries(entries, cuts, done);
+    take_piece(entries, done);
     mla_decode::finish_rows(c, done, cuts, base, shared, wg, o, state,
                             [&](const uint2* rests, int left, uint32_t values) {
                               bring_rest_rows<Rows>(lists, entries, wg * (kTileL / 2), rests, left,
