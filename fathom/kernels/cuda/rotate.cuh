@@ -33,6 +33,13 @@ struct RotaryTable {
     if (position < 0 || position >= num_rows) return nullptr;
     return static_cast<const Table*>(data) + position * stride;
   }
+
+  /// The same, null where nothing turns. False if the position of the token is no row: it is left
+  /// out then.
+  __device__ bool find(int64_t t, const float** angles) const {
+    *angles = R == 0 ? nullptr : row<float>(t);
+    return R == 0 || *angles != nullptr;
+  }
 };
 
 inline RotaryTable rotary_table(const View& positions, const View& table, RopeStyle style) {
