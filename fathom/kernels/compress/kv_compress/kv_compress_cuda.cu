@@ -265,11 +265,7 @@ struct Four {
   float x[4];
 
   __device__ void load(const void* p, int channel) {
-    const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(p) + channel);
-    x[0] = v.x;
-    x[1] = v.y;
-    x[2] = v.z;
-    x[3] = v.w;
+    load4(static_cast<const float*>(p) + channel, x);
   }
 
   __device__ void set(float value) { x[0] = x[1] = x[2] = x[3] = value; }
