@@ -10,6 +10,55 @@
 
 namespace fathom::cuda {
 
+/// Shared memory of a block with a row:  row[D] | result[D] | weights[D] | angles[R]
+struct RowMemory {
+  float* row;
+  float* result;
+  float* weights;
+  float* angles;
+
+  __device__ RowMemory(float* memory, int D)
+      : row(memory), result(memory + D), weights(memory + 2 * D), angles(memory + 3 * D) {}
+
+  static constexpr int64_t bytes(int64_t D, int64_t R) {
+    return (3 * D + R) * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+/// `count` elements on their way to shared memory, by all threads of the block: loads of narrow
+/// rows are under way from here on, and nothing waits before store().
+template <class T>
+class RowOnItsWay {
+ public:
+  __device__ RowOnItsWay(const T* from, int count) : from_(from), count_(count) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (place(i) < count) held_[i] = from[place(i)];
+    }
+  }
+
+  __device__ void store(float* to) const {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (place(i) < count_) to[place(i)] = load(&held_[i]);
+    }
+#pragma unroll 1
+    for (int i = place(kHeld); i < count_; i += static_cast<int>(blockDim.x))
+      to[i] = load(from_ + i);
+  }
+
+ private:
+  static constexpr int kHeld = 2;
+
+  __device__ static int place(int i) {
+    return static_cast<int>(threadIdx.x) + i * static_cast<int>(blockDim.x);
+  }
+
+  const T* from_;
+  int count_;
+  T held_[kHeld];
+};
+
 /// Weights of a norm, in bf16 or f32; none without data.
 struct ChannelWeights {
   const void* data = nullptr;

@@ -69,12 +69,6 @@ struct QuantisedHeads {
   __device__ const A* head(int64_t t, uint32_t h) const {
     return static_cast<const A*>(o) + t * o_token + h * o_head;
   }
-
-  /// The angles of token t. False if its position is no row of the table: it is left out.
-  __device__ bool find_angles(int64_t t, const float** angles) const {
-    *angles = table.R == 0 ? nullptr : table.row<float>(t);
-    return table.R == 0 || *angles != nullptr;
-  }
 };
 
 /// Where head h of a token goes.
@@ -132,7 +126,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     if (at.exists) held[i] = load_packed(q.head<A>(piece.row, at.head) + kVector * at.place);
   }
   const float* angles = nullptr;
-  if (!q.find_angles(piece.row, &angles)) return;
+  if (!q.table.find(piece.row, &angles)) return;
   const int first_turned = (q.D - q.table.R) / kVector;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -166,7 +160,7 @@ __global__ void __launch_bounds__(kFlatThreads)
   const ItemPlace group = groups.place(int64_t{blockIdx.x} * (kFlatThreads / 32) + warp_id());
   if (!group.exists) return;
   const float* angles = nullptr;
-  if (!q.find_angles(group.row, &angles)) return;
+  if (!q.table.find(group.row, &angles)) return;
   const uint32_t h = groups_of_head.of(static_cast<uint32_t>(group.item));
   const int number = group.item - static_cast<int>(h * groups_of_head.divisor);
   const int channel = static_cast<int>(kRopeQuantGroup) * number + kPairs * lane_id();

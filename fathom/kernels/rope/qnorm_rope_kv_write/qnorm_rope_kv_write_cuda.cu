@@ -28,12 +28,6 @@ struct Preparation {
   StoredRows cache;
   int D;
   float eps;
-
-  /// The angles of token t. False if its position is no row of the table: it is left out.
-  __device__ bool find_angles(int64_t t, const float** angles) const {
-    *angles = table.R == 0 ? nullptr : table.row<float>(t);
-    return table.R == 0 || *angles != nullptr;
-  }
 };
 
 Preparation preparation_of(const Args& a) {
@@ -51,21 +45,6 @@ Preparation preparation_of(const Args& a) {
 
 // ---- a row by a block ----
 
-/// Shared memory of a block with a row:  row[D] | result[D] | weights[D] | angles[R]
-struct RowMemory {
-  float* row;
-  float* result;
-  float* weights;
-  float* angles;
-
-  __device__ RowMemory(float* memory, int D)
-      : row(memory), result(memory + D), weights(memory + 2 * D), angles(memory + 3 * D) {}
-
-  static int64_t bytes(const Args& a) {
-    return (3 * a.kv.dim(1) + a.table.dim(1)) * static_cast<int64_t>(sizeof(float));
-  }
-};
-
 enum class Norm : uint8_t { kNone, kRms };
 
 /// Norms and turns a row of token t in shared memory, which all threads see then. False, for the
@@ -78,14 +57,12 @@ __device__ __forceinline__ bool prepare_row(const Preparation& p,
                                             Norm norm,
                                             const float* weights) {
   const int R = p.table.R;
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < p.D; i += static_cast<int>(blockDim.x))
-    m.row[i] = load(x + i);
-  const float* angles = nullptr;
-  if (!p.find_angles(t, &angles)) return false;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < R; i += static_cast<int>(blockDim.x))
-    m.angles[i] = angles[i];
+  const RowOnItsWay<A> values(x, p.D);
+  const float* turn = nullptr;
+  if (!p.table.find(t, &turn)) return false;
+  const RowOnItsWay<float> angles(turn, R);
+  values.store(m.row);
+  angles.store(m.angles);
   __syncthreads();
   const float r = norm == Norm::kRms ? inverse_rms_of_row(m.row, p.D, p.eps) : 1.0f;
   scale_and_turn(m.row, p.D, R, r, weights, m.angles, m.result);
@@ -134,7 +111,7 @@ __device__ __forceinline__ void prepare_heads(const Preparation& p, int64_t t, i
     }
   }
   const float* angles = nullptr;
-  if (!p.find_angles(t, &angles)) return;
+  if (!p.table.find(t, &angles)) return;
   Angles of_vector[kEach] = {};
   bool turns[kEach];
 #pragma unroll
@@ -209,10 +186,11 @@ template <class A, int kHeads>
 Status launch_vectors(Exec& ex, const Args& a) {
   const int64_t of_heads = ceil_div<int64_t>(a.q.dim(1), kWarps * kHeads);
   const FlatItems blocks = flat_items(a.kv.dim(0), 1 + of_heads);
-  return launch_kernel(
-      ex, prepare_vectors<A, kHeads>,
-      {.blocks = blocks.total, .threads = kThreads, .shared_bytes = RowMemory::bytes(a)},
-      preparation_of(a), blocks);
+  return launch_kernel(ex, prepare_vectors<A, kHeads>,
+                       {.blocks = blocks.total,
+                        .threads = kThreads,
+                        .shared_bytes = RowMemory::bytes(a.kv.dim(1), a.table.dim(1))},
+                       preparation_of(a), blocks);
 }
 
 /// A head a warp while all of them have room at once, else as many as keep memory busy.
@@ -227,10 +205,11 @@ Status run_vectors(Exec& ex, const Args& a) {
 Status run_rows(Exec& ex, const Args& a) {
   const FlatItems blocks = flat_items(a.kv.dim(0), 1 + a.q.dim(1));
   return with_activation_type(a.kv.format, [&]<class A>(A) {
-    return launch_kernel(
-        ex, prepare_rows<A>,
-        {.blocks = blocks.total, .threads = kThreads, .shared_bytes = RowMemory::bytes(a)},
-        preparation_of(a), blocks);
+    return launch_kernel(ex, prepare_rows<A>,
+                         {.blocks = blocks.total,
+                          .threads = kThreads,
+                          .shared_bytes = RowMemory::bytes(a.kv.dim(1), a.table.dim(1))},
+                         preparation_of(a), blocks);
   });
 }
 
