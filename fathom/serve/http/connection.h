@@ -66,7 +66,6 @@ class Connection final : public FdListener, public ReplySink {
   void advance(std::string_view& input);
   void advance_unread();
   void dispatch();
-  void dispatch_refused(const IncomingRequest& incoming, const Active& facts);
   void hand_on(IncomingRequest& incoming, std::unique_ptr<Active> facts);
   void write_reply(const HttpReply& reply, const Active& facts, bool head_only);
   bool append_output(const ReplyChannel::Output& output);
