@@ -107,6 +107,19 @@ TEST(Serve, ASecondSignalEndsItAtOnce) {
   EXPECT_EQ(server.wait(), 130);
 }
 
+TEST(Serve, TheKeyIsAskedForBeforeTheBody) {
+  RunningServer server({"--api-key", "hush"});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient client(server.address());
+  const RawReply reply = client.ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 30000000\r\n\r\n");
+  EXPECT_EQ(reply.status, 401) << reply.body;
+  EXPECT_EQ(reply.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(server.ask("GET", "/health").status, 200);
+}
+
 TEST(Serve, RefusesWhatIsOpenToOthers) {
   const ProgramResult r = run_fathom({"serve", shipped_model(), "--host", "0.0.0.0"});
   EXPECT_EQ(r.exit_code, 64);

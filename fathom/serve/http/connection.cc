@@ -201,9 +201,12 @@ void Connection::advance(std::string_view& input) {
       dispatch();
       continue;
     }
+    // Nothing follows a request that ends its connection; what comes may be a body that is not
+    // read.
+    if (active_ && !active_->keep_alive) break;
     if (!incoming_ && !input.empty()) {
       incoming_ =
-          std::make_unique<IncomingRequest>(context_.settings, context_.origin, context_.budget);
+          std::make_unique<IncomingRequest>(context_.settings, context_.rules, context_.budget);
       head_since_ns_ = monotonic_ns();
       body_since_ns_ = 0;
     }

@@ -150,6 +150,44 @@ TEST(HttpServer, KeepsTheConnectionAfterARefusalWithoutABody) {
   EXPECT_EQ(server->counts().refused_total, 2);
 }
 
+TEST(HttpServer, AnswersWhomTheGateRefusesBeforeTheirBodyComes) {
+  TestServer server({}, [](const HttpRequest& head) -> std::optional<ApiError> {
+    if (!head.header("x-api-key").empty()) return {};
+    return ApiError{.status = 401, .code = "invalid_api_key", .message = "no key", .param = {}};
+  });
+  RawHttpClient client(server.address());
+
+  const RawReply r = client.ask(
+      "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Expect: 100-continue\r\nContent-Length: 30000000\r\n\r\n");
+
+  EXPECT_EQ(r.status, 401);
+  EXPECT_THAT(r.body, HasSubstr("\"type\":\"authentication_error\""));
+  EXPECT_EQ(r.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(server->counts().input_bytes, 0);
+  RawHttpClient other(server.address());
+  EXPECT_EQ(other.ask(get("/echo")).status, 401);
+  EXPECT_EQ(other.ask(get("/echo", "X-Api-Key: k\r\n")).status, 200) << "no body, no end";
+}
+
+TEST(HttpServer, DropsABodyThatNobodyReads) {
+  TestServer server;
+  RawHttpClient client(server.address());
+  client.send("GET /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n");
+  client.send(get("/echo?smuggled") + std::string(2'000'000, 'x'));
+  server.wait_for_held(1);
+  const int64_t held = server->counts().input_bytes;
+  server.release_held("slow");
+
+  const RawReply r = client.reply();
+  EXPECT_EQ(r.body, "slow");
+  EXPECT_EQ(r.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_LT(held, 10'000);
+  EXPECT_EQ(server->counts().requests_total, 1);
+}
+
 TEST(HttpServer, AnswersHeadWithoutABody) {
   TestServer server;
   RawHttpClient client(server.address());

@@ -109,6 +109,29 @@ TEST_F(ServerTest, TheKeyGuardsAllButHealthAndThePage) {
   EXPECT_EQ(ask(with_key(FakeExchange::get("/v1/models"), "secre"))->head.status, 401);
 }
 
+TEST_F(ServerTest, HeadsAreJudgedAsRequestsAre) {
+  start(keyed(false, true));
+  const auto judged = [&](const std::shared_ptr<FakeExchange>& exchange) {
+    const auto error = server->refuse_head(exchange->request());
+    return error ? error->status : 0;
+  };
+  for (const char* open : {"/health", "/health/live", "/live", "/ready", "/ping", "/", "/metrics"})
+    EXPECT_EQ(judged(FakeExchange::get(open)), 0) << open;
+  EXPECT_EQ(judged(FakeExchange::get("/nothing")), 401);
+  for (const Route& route : server->router().routes()) {
+    if (route.method != "POST") continue;
+    const auto exchange = FakeExchange::post(std::string(route.path), {});
+    EXPECT_EQ(judged(exchange), 401) << route.path;
+    EXPECT_EQ(judged(with_key(exchange, "secret")), route.access == RouteAccess::kAdmin ? 403 : 0)
+        << route.path;
+  }
+  EXPECT_EQ(judged(with_key(FakeExchange::get("/nothing"), "secret")), 0) << "404 can wait";
+  EXPECT_EQ(
+      std::ranges::count(errors, "invalid_api_key") + std::ranges::count(errors, "admin_disabled"),
+      static_cast<std::ptrdiff_t>(errors.size()));
+  EXPECT_FALSE(errors.empty());
+}
+
 TEST_F(ServerTest, MetricsMayBeOpen) {
   start(keyed(false, true));
   EXPECT_EQ(ask(FakeExchange::get("/metrics"))->body, "# metrics\n");
