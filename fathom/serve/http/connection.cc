@@ -78,8 +78,7 @@ void Connection::close() {
   transport_.reset();
   watch_.reset();
   incoming_.reset();
-  out_ = {};
-  sent_ = 0;
+  drop_output();
   update_busy();
   if (const auto active = std::move(active_)) {
     ++context_.gone;
@@ -405,15 +404,18 @@ void Connection::write_output() {
   update_busy();
 }
 
+// With its memory, which an assignment would keep.
+void Connection::drop_output() {
+  std::string().swap(out_);
+  sent_ = 0;
+}
+
 // Everything is with the kernel.
 void Connection::after_output() {
   if (phase_ != Phase::kOpen || !unsent().empty()) return;
+  if (out_.capacity() > kKeptOutput || !active_) drop_output();
+  out_.clear();
   sent_ = 0;
-  if (out_.capacity() > kKeptOutput || !active_) {
-    out_ = {};
-  } else {
-    out_.clear();
-  }
   if (close_after_output_ && !active_) {
     begin_linger();
   } else if (incoming_ && incoming_->done() && !active_) {
@@ -432,7 +434,7 @@ void Connection::begin_linger() {
   phase_ = Phase::kLinger;
   since_ns_ = monotonic_ns();
   incoming_.reset();
-  unread_ = {};
+  unread_.clear();
   arm_input();
 }
 

@@ -72,6 +72,7 @@ class Connection final : public FdListener, public ReplySink {
   void finish_active();
   void on_peer_end();
   void write_output();
+  void drop_output();
   void after_output();
   void begin_linger();
   void give_up(std::string_view reason);

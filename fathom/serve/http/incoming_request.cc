@@ -24,7 +24,7 @@ IncomingRequest::IncomingRequest(const HttpSettings& settings,
 void IncomingRequest::refuse(ApiError error) {
   stage_ = Stage::kRefused;
   error_ = std::move(error);
-  body_ = {};
+  std::string().swap(body_);  // an assignment would keep the memory
   unpacker_.reset();
   charge_.resize(0);
 }
