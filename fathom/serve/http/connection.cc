@@ -245,13 +245,17 @@ void Connection::on_peer_end() {
     close_after_output_ = true;
     return after_output();
   }
-  // It may still read, or be gone for good: only writing tells. Clients of HTTP/1.1 skip what says
-  // "go on"; those of streams skip comments.
+  // In HTTP/1.0 it is gone: "the closing of the connection by either or both parties always
+  // terminates the current request" (RFC 1945, 1.3), and no request needs its end to be shown so
+  // (RFC 9112, 6.3). Nor is there a way to ask: its clients know no interim reply.
+  if (!active_->http_1_1) return close();
+  // In HTTP/1.1 it may still read, or be gone for good: only writing tells. Its clients skip what
+  // says "go on"; those of streams skip comments.
   if (!unsent().empty()) return;
   begin_output();
   if (active_->streaming) {
-    if (active_->form == BodyForm::kChunked) append_chunk(out_, active_->keep_alive_piece);
-  } else if (active_->http_1_1) {
+    append_chunk(out_, active_->keep_alive_piece);
+  } else {
     out_ += kContinue;
   }
   write_output();

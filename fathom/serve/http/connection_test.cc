@@ -97,6 +97,27 @@ TEST(Connection, HearsOfAClientThatClosesMidStream) {
   EXPECT_TRUE(hears_of_leaving(Leave::kClose, true));
 }
 
+TEST(Connection, HearsOfAnOldClientThatCloses) {
+  const std::string request = "GET /hold HTTP/1.0\r\nHost: localhost\r\n\r\n";
+  EXPECT_TRUE(hears_of_leaving(Leave::kClose, false, request));
+  EXPECT_TRUE(hears_of_leaving(Leave::kClose, true, request));
+}
+
+// Its end of output is the end of its request (RFC 1945, 1.3).
+TEST(Connection, TakesAnOldClientForGoneThatClosesItsDirection) {
+  TestServer server;
+  RawHttpClient client(server.address());
+  client.send("GET /slow HTTP/1.0\r\nHost: localhost\r\n\r\n");
+  const ExchangePtr x = server.wait_for_held(1);
+  std::promise<void> gone;
+  x->on_gone([&] { gone.set_value(); });
+
+  client.end_output();
+
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(gone.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+}
+
 TEST(Connection, AnswersAClientThatClosedItsDirectionOnly) {
   TestServer server;
   RawHttpClient client(server.address());
