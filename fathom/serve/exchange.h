@@ -82,6 +82,11 @@ class Exchange {
   /// ended: at once if it has. One listener; a later one replaces it.
   virtual void on_gone(std::function<void()> listener) = 0;
 
+  /// Calls once, on the event loop, when nothing was answered for --sse-ping-interval, unless that
+  /// is off: whoever answers with a stream may begin it then, so that proxies see it live. Not
+  /// after the reply began. One listener; a later one replaces it.
+  virtual void on_silence(std::function<void()> listener) = 0;
+
   virtual bool gone() const = 0;
 };
 

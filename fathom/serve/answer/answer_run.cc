@@ -75,6 +75,11 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     for (size_t c = 0; c < choices_.size() && !done_; ++c) {
       if (is_first_of_spec(c) || !waits_for_first(choices_[c].spec)) submit(c);
     }
+    if (done_) return;  // it was refused, and a status of HTTP says so
+    exchange_->on_silence([run = weak_from_this()] {
+      const auto alive = run.lock();
+      if (alive && !alive->done_ && !alive->begun_) alive->writer_->open();
+    });
   }
 
  private:

@@ -478,20 +478,25 @@ void Connection::tick_open(int64_t now_ns) {
       give_up(str_cat("it took nothing for ", s.write_stall_ms, " ms"));
     return;
   }
-  if (active_) {
-    const bool pings =
-        active_->streaming && s.ping_interval_ms > 0 && !active_->keep_alive_piece.empty();
-    if (!pings || now_ns - output_ns_ < ns(s.ping_interval_ms)) return;
-    begin_output();
-    if (active_->form == BodyForm::kChunked) {
-      append_chunk(out_, active_->keep_alive_piece);
-    } else {
-      out_ += active_->keep_alive_piece;
-    }
-    return write_output();
-  }
+  if (active_) return tick_active(now_ns);
   if (incoming_ && incoming_->begun()) return tick_incoming(now_ns);
   if (now_ns - since_ns_ > ns(s.idle_timeout_ms)) begin_linger();
+}
+
+// A request that waits for its answer: proxies would cut a connection that shows nothing.
+void Connection::tick_active(int64_t now_ns) {
+  const int64_t interval_ns = ns(context_.settings.ping_interval_ms);
+  const int64_t silent_ns = now_ns - (active_->streaming ? output_ns_ : since_ns_);
+  if (interval_ns == 0 || silent_ns < interval_ns) return;
+  if (!active_->streaming) return active_->channel->silent();
+  if (active_->keep_alive_piece.empty()) return;
+  begin_output();
+  if (active_->form == BodyForm::kChunked) {
+    append_chunk(out_, active_->keep_alive_piece);
+  } else {
+    out_ += active_->keep_alive_piece;
+  }
+  write_output();
 }
 
 // The clock of a request that was read ahead starts when its turn comes.

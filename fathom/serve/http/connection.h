@@ -77,6 +77,7 @@ class Connection final : public FdListener, public ReplySink {
   void begin_linger();
   void give_up(std::string_view reason);
   void tick_open(int64_t now_ns);
+  void tick_active(int64_t now_ns);
   void tick_incoming(int64_t now_ns);
   void time_out(std::string message);
   void update_busy();
@@ -107,7 +108,7 @@ class Connection final : public FdListener, public ReplySink {
   std::string out_;
   size_t sent_ = 0;  // of out_
 
-  int64_t since_ns_ = 0;       // of the phase, or of the end of the last request
+  int64_t since_ns_ = 0;       // of the phase, of the request that is answered, or of its end
   int64_t head_since_ns_ = 0;  // first byte of incoming_
   int64_t body_since_ns_ = 0;  // its head was whole
   int64_t output_ns_ = 0;      // output last moved, or began to wait

@@ -32,6 +32,52 @@ TEST(Connection, PingsAStreamThatIsSilent) {
   EXPECT_TRUE(client.read_until("0\r\n\r\n"));
 }
 
+TEST(Connection, TellsOnceThatNothingIsAnswered) {
+  HttpSettings settings;
+  settings.ping_interval_ms = 50;
+  TestServer server(settings);
+  RawHttpClient client(server.address());
+  client.send(get("/hold"));
+  const ExchangePtr x = server.wait_for_held(1);
+  std::atomic<int> told{0};
+  x->on_silence([&] { FAIL() << "this listener was replaced"; });
+  x->on_silence([&, weak = std::weak_ptr(x)] {
+    ++told;
+    weak.lock()->begin_stream(TestServer::text(""), {});
+  });
+
+  // The head comes by itself, then what keeps the stream alive.
+  ASSERT_TRUE(client.read_until("HTTP/1.1 200 OK\r\n"));
+  EXPECT_TRUE(client.read_until("\r\n\r\n"));
+  EXPECT_TRUE(client.read_until(": ping\n\n"));
+  EXPECT_TRUE(client.read_until(": ping\n\n"));
+  x->send("at last");
+  x->end_stream();
+  EXPECT_TRUE(client.read_until("at last\r\n0\r\n\r\n"));
+  EXPECT_EQ(told, 1);
+}
+
+TEST(Connection, TellsOfNoSilenceBehindAReplyOrWithoutPings) {
+  for (const int64_t interval : {int64_t{0}, int64_t{20}}) {
+    HttpSettings settings;
+    settings.ping_interval_ms = interval;
+    TestServer server(settings);
+    RawHttpClient client(server.address());
+    client.send(get("/hold"));
+    const ExchangePtr x = server.wait_for_held(1);
+    std::atomic<bool> told{false};
+    if (interval > 0) x->begin_stream(TestServer::text("data"), {});
+    x->on_silence([&] { told = true; });
+
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+
+    EXPECT_FALSE(told) << "interval " << interval;
+    x->reply(TestServer::text("reply"));
+    x->end_stream();
+    EXPECT_EQ(client.reply().status, 200) << "interval " << interval;
+  }
+}
+
 TEST(Connection, KeepsNoMemoryOfAReplyThatWentOut) {
   TestServer server;
   RawHttpClient client(server.address());
