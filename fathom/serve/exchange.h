@@ -66,6 +66,10 @@ class Exchange {
   /// X-Request-Id: the client's, if it is printable and at most 256 bytes, else ours.
   virtual const std::string& id() const = 0;
 
+  /// The body was read: it goes, with the memory that it stood for, while the answer is computed.
+  /// request().body is empty from here on. Not while somebody looks at it.
+  virtual void release_body() = 0;
+
   /// The whole reply.
   virtual void reply(HttpReply reply) = 0;
 

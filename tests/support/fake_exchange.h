@@ -35,6 +35,8 @@ class FakeExchange final : public Exchange {
 
   const std::string& id() const override { return id_; }
 
+  void release_body() override { std::string().swap(request_.body); }
+
   void reply(HttpReply r) override {
     if (ended_ || gone_) return;
     ended_ = true;

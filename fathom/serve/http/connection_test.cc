@@ -78,6 +78,28 @@ TEST(Connection, TellsOfNoSilenceBehindAReplyOrWithoutPings) {
   }
 }
 
+TEST(Connection, LetsABodyGoWhileItsAnswerIsComputed) {
+  HttpSettings settings;
+  settings.max_buffered_input_bytes = 1 << 20;
+  TestServer server(settings);
+  RawHttpClient holder(server.address());
+  holder.send(post("/hold", std::string(700'000, ' ')));
+  const ExchangePtr x = server.wait_for_held(1);
+  const int64_t with_body = server->counts().input_bytes;
+
+  x->release_body();
+  x->release_body();
+
+  EXPECT_EQ(x->request().body, "");
+  EXPECT_GE(with_body, 700'000);
+  EXPECT_GT(server->counts().input_bytes, 0) << "the head is still held";
+  EXPECT_LT(server->counts().input_bytes, 10'000);
+  RawHttpClient client(server.address());
+  EXPECT_EQ(client.ask(post("/echo", std::string(700'000, ' '))).status, 200);
+  server.release_held("done");
+  EXPECT_EQ(holder.reply().body, "done");
+}
+
 TEST(Connection, KeepsNoMemoryOfAReplyThatWentOut) {
   TestServer server;
   RawHttpClient client(server.address());

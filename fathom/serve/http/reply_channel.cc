@@ -175,6 +175,13 @@ SocketExchange::SocketExchange(HttpRequest request,
       charge_(std::move(charge)),
       channel_(std::move(channel)) {}
 
+void SocketExchange::release_body() {
+  if (request_.body.empty()) return;
+  const auto bytes = static_cast<int64_t>(request_.body.capacity());
+  std::string().swap(request_.body);  // an assignment would keep the memory
+  charge_.resize(charge_.bytes() - bytes);
+}
+
 SocketExchange::~SocketExchange() {
   if (!channel_->let_go()) return;
   channel_->reply(refusal_reply({.status = 500,

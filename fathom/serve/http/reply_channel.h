@@ -49,6 +49,8 @@ class InputCharge {
   /// Makes the part `bytes` large. False, and as before, when the budget has not so much.
   bool resize(int64_t bytes);
 
+  int64_t bytes() const { return bytes_; }
+
  private:
   std::shared_ptr<InputBudget> budget_;
   int64_t bytes_ = 0;
@@ -137,6 +139,8 @@ class SocketExchange final : public Exchange {
   const HttpRequest& request() const override { return request_; }
 
   const std::string& id() const override { return id_; }
+
+  void release_body() override;
 
   void reply(HttpReply r) override { channel_->reply(std::move(r)); }
 

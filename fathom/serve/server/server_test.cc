@@ -166,6 +166,17 @@ TEST_F(ServerTest, AnswersThatDoNotStreamStaySilent) {
   EXPECT_EQ(exchange->head.status, 200);
 }
 
+TEST_F(ServerTest, BodiesGoOnceTheyWereRead) {
+  start();
+  for (const StreamOfApi& api : kStreams) {
+    const auto exchange = FakeExchange::post(api.path, api.body);
+    server->handle(exchange);
+    ASSERT_TRUE(engine.turn_until([&] { return exchange->awaits_silence(); })) << api.path;
+    EXPECT_EQ(exchange->request().body, "") << api.path;
+    ASSERT_TRUE(engine.turn_until([&] { return exchange->ended(); })) << api.path;
+  }
+}
+
 TEST_F(ServerTest, RefusesBeforeTheModelIsThere) {
   start({}, false);
   EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
