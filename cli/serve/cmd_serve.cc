@@ -341,6 +341,7 @@ Status Running::start(EngineOptions options) {
             if (kv_events_) kv_events_->end_step();
           }});
   server_->set_service(*service_);
+  start_watchdog();
   FATHOM_TRY(service_->wait_until_loaded());
   return make_ready();
 }
@@ -447,7 +448,6 @@ Status Running::make_ready() {
     model.replay = replay_.get();
   }
   server_->set_ready(std::move(model), info);
-  start_watchdog();
   return {};
 }
 
