@@ -155,11 +155,14 @@ void Server::drain(double timeout_s) {
     return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
         std::chrono::duration<double>(s));
   };
-  if (wait_until(std::chrono::steady_clock::now() + seconds(timeout_s))) return;
-  log_warn("--drain-timeout of ", timeout_s, " s is over; what still runs is ended");
-  service.end_all(FinishReason::kAborted);
-  constexpr double kEndS = 2;  // a step may be running
-  wait_until(std::chrono::steady_clock::now() + seconds(kEndS));
+  bool ended = wait_until(std::chrono::steady_clock::now() + seconds(timeout_s));
+  if (!ended) {
+    log_warn("--drain-timeout of ", timeout_s, " s is over; what still runs is ended");
+    service.end_all(FinishReason::kAborted);
+    constexpr double kEndS = 2;  // a step may be running
+    ended = wait_until(std::chrono::steady_clock::now() + seconds(kEndS));
+  }
+  if (ended) life().advance(ServerState::kStopped);
 }
 
 }  // namespace fathom::serve

@@ -83,7 +83,7 @@ class Server {
   void set_ready(ServedModel model, std::string info_json);
 
   /// Waits until running requests have ended, at most `timeout_s`; then ends those that are left.
-  /// New ones are refused from now on.
+  /// New ones are refused from now on. The state is stopped once none is left.
   void drain(double timeout_s);
 
   /// Forgets requests that wait to be read and waits for those that are. Before the service ends.

@@ -291,7 +291,10 @@ TEST_F(ServerTest, DrainsAndEndsWhatIsLeft) {
   ASSERT_TRUE(engine.turn_until([&] { return running->ended(); }));
   drain.join();
   EXPECT_NE(running->body.find("\"draining\""), std::string::npos);
-  EXPECT_EQ(ask(FakeExchange::get("/health"))->head.status, 503);
+  EXPECT_EQ(life.state(), ServerState::kStopped);
+  const auto health = ask(FakeExchange::get("/health"));
+  EXPECT_EQ(health->head.status, 503);
+  EXPECT_EQ(health->body, R"({"status":"stopped"})");
   EXPECT_EQ(ask(FakeExchange::post("/v1/completions", "{}"))->head.status, 503);
   EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
 }
