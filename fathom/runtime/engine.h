@@ -10,10 +10,10 @@
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
+#include "fathom/runtime/draft/proposer.h"
 #include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/held_events.h"
 #include "fathom/runtime/memory_plan.h"
-#include "fathom/runtime/proposer.h"
 #include "fathom/runtime/request.h"
 #include "fathom/runtime/sample/stop.h"
 #include "fathom/runtime/scheduler.h"
@@ -31,7 +31,9 @@ struct CoreSettings {
   /// What a step should take while sequences decode: prompts are cut so. 0: as long as it takes.
   int64_t step_target_ns = 0;
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
-  Proposer* proposer = nullptr;  ///< guesses tokens to come; null: none. Outlives the engine
+  /// Guesses tokens to come, as many as the plan has room for (StepShape::max_queries); null: none.
+  /// It outlives the engine.
+  Proposer* proposer = nullptr;
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };
@@ -132,14 +134,15 @@ class EngineCore {
              const Clock& clock);
 
   int64_t max_tokens_of(const Request& request) const;
-  SampleRow sample_row(const Sequence& sequence) const;
+  SampleRow sample_row(const ActiveRequest& request, int64_t ahead) const;
   void add_scored_rows(const StepItem& item);
   bool take_scores(const StepItem& item, std::span<const SampleResult> results);
-  void constrain(SampleRow& row, Sequence& sequence);
+  void constrain(SampleRow& row, ActiveRequest& request);
   int64_t prefill_limit() const;
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
-  void propose();
+  Status propose();
+  void keep_useful_drafts(ActiveRequest& request) const;
   Status start(const StepPlan& plan);
   void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
   void commit(const StepPlan& plan);
@@ -170,6 +173,7 @@ class EngineCore {
   std::vector<SequenceStep> prefill_;
   std::vector<SequenceStep> decode_;
   std::vector<SampleRow> rows_;
+  std::vector<DraftPlace> draft_places_;
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
   std::vector<uint32_t> masks_;   // a mask for each sequence of a step
   size_t num_masks_ = 0;          // of the step so far

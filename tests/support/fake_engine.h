@@ -38,6 +38,8 @@ struct EngineLimits {
   uint64_t seed = 0;
   int64_t step_target_ns = 0;
   const Tokenizer* tokenizer = nullptr;
+  int64_t max_queries = 1;
+  Proposer* proposer = nullptr;
   Pins pins = {};
 };
 
@@ -49,6 +51,7 @@ class EngineBench {
         plan_memory(model, {.max_num_seqs = limits.max_num_seqs,
                             .max_num_batched_tokens = limits.max_num_batched_tokens,
                             .num_ids = limits.num_ids,
+                            .max_queries = limits.max_queries,
                             .num_threads = pool_.size(),
                             .kernels = &cpu_kernels()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
@@ -65,6 +68,7 @@ class EngineBench {
     settings.step_target_ns = limits.step_target_ns;
     settings.end_ids = {kEnd};
     settings.pins = limits.pins;
+    settings.proposer = limits.proposer;
     auto created = EngineCore::create(
         settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());

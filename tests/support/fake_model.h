@@ -12,7 +12,7 @@
 
 namespace fathom {
 
-class FakeModel final : public Model {
+class FakeModel : public Model {
  public:
   static constexpr int64_t kPageSize = 4;
   static constexpr int32_t kNanToken = 13;  ///< once in a prompt, logits are NaN; never generated

@@ -1,0 +1,223 @@
+// That drafts change nothing but the number of steps: the fake model's tokens are digests of all
+// tokens before them, read back from its pages, so a row that is wrong or stale changes them.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <map>
+#include <memory>
+
+#include "fathom/runtime/draft/ngram_proposer.h"
+#include "tests/support/fake_engine.h"
+
+namespace fathom {
+namespace {
+
+// Guesses of every kind: right ones (of greedy requests), wrong ones, nonsense, more than there is
+// room for.
+class MixedProposer final : public Proposer {
+ public:
+  explicit MixedProposer(uint64_t seed, double right = 0.6) : rng_(seed), right_(right) {}
+
+  Status propose(Executor&, std::span<const DraftPlace> places) override {
+    for (const DraftPlace& place : places) {
+      EXPECT_GE(place.most, 1);
+      EXPECT_TRUE(place.sequence->drafts.empty());
+      std::vector<int32_t> tokens = place.sequence->tokens;
+      const int64_t count = rng_.next_below(static_cast<uint32_t>(place.most) + 1);
+      for (int64_t i = 0; i < count; ++i) {
+        const auto logits = FakeModel::logits_after(tokens, 40);
+        auto token = static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+        if (rng_.next_uniform() > right_) token = static_cast<int32_t>(rng_.next_below(44)) - 2;
+        place.sequence->drafts.push_back(token);
+        tokens.push_back(token);
+      }
+      known_[place.sequence->id] = true;
+    }
+    return {};
+  }
+
+  void forget(RequestId id) override { known_.erase(id); }
+
+  size_t num_known() const { return known_.size(); }
+
+ private:
+  Rng rng_;
+  double right_;
+  std::map<RequestId, bool> known_;
+};
+
+// A prompt that says the same again and again, as far as a digest can be led to.
+std::vector<int32_t> looping_prompt(int64_t length, int32_t first) {
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < length; ++i)
+    prompt.push_back(14 + (first + static_cast<int32_t>(i % 5)) % 12);
+  return prompt;
+}
+
+TEST(Drafting, RightGuessesSaveSteps) {
+  MixedProposer right(1, 1.1);
+  EngineBench plain;
+  EngineBench drafted({.max_queries = 5, .proposer = &right});
+  SamplingParams p = greedy(60);
+  p.ignore_eos = true;
+
+  const CollectedAnswer expected = plain.alone(prompt_of(9, 1), p);
+  const CollectedAnswer answer = drafted.alone(prompt_of(9, 1), p);
+
+  EXPECT_EQ(answer.tokens, expected.tokens);
+  const CoreStats stats = drafted.core->stats();
+  EXPECT_EQ(stats.accepted_tokens, stats.drafted_tokens);
+  EXPECT_EQ(stats.num_steps + stats.accepted_tokens, plain.core->stats().num_steps);
+  EXPECT_GT(stats.accepted_tokens, 30);
+  EXPECT_EQ(right.num_known(), 0u);
+}
+
+// Requests of every kind together, in pools so small that they preempt, with every number of
+// drafts.
+TEST(Drafting, GuessesNeverChangeTokens) {
+  int64_t accepted = 0;
+  int64_t preemptions = 0;
+  int64_t hits = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(str_cat("seed ", seed));
+    Rng rng(seed);
+    EngineLimits limits;
+    limits.num_pages = 24 + rng.next_below(60);
+    limits.max_num_batched_tokens = 8 + rng.next_below(60);
+    limits.max_prefill_chunk = rng.next_below(9);
+    limits.prefix_cache = rng.next_below(4) != 0;
+    limits.share_decoded_pages = rng.next_below(2) == 0;
+    limits.max_queries = 2 + static_cast<int64_t>(seed % 5);
+    MixedProposer mixed(seed);
+    NgramProposer ngram;
+    limits.proposer = seed % 2 == 0 ? static_cast<Proposer*>(&mixed) : &ngram;
+    std::vector<std::vector<int32_t>> prompts;
+    std::vector<SamplingParams> params;
+    for (int i = 0; i < 12; ++i) {
+      const auto first = static_cast<int32_t>(rng.next_below(3));
+      const int64_t length = 1 + rng.next_below(40);
+      prompts.push_back(i % 2 == 0 ? prompt_of(length, first) : looping_prompt(length, first));
+      const int64_t n = 1 + rng.next_below(40);
+      params.push_back(i % 3 != 2 ? greedy(n) : drawn(n, seed));
+      if (i % 5 == 4) params.back().repetition_penalty = 1.3f;
+      if (i % 4 == 1) params.back().ignore_eos = true;
+      if (i % 4 == 2) params.back().min_tokens = n / 2;
+      if (i % 6 == 3) params.back().stop_token_ids = {20, 21};
+    }
+    EngineBench together(limits);
+    std::vector<std::shared_ptr<CollectedAnswer>> answers;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      answers.push_back(together.submit(prompts[i], params[i]));
+      for (uint32_t n = rng.next_below(4); n > 0; --n)
+        ASSERT_TRUE(together.core->step().ok());
+    }
+    together.run();
+
+    EngineBench alone({.prefix_cache = false});
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const CollectedAnswer expected = alone.alone(prompts[i], params[i]);
+      EXPECT_EQ(answers[i]->tokens, expected.tokens) << "request " << i;
+      EXPECT_EQ(answers[i]->finish, expected.finish);
+      EXPECT_EQ(answers[i]->events_after_end, 0);
+      hits += answers[i]->cached > 0 ? 1 : 0;
+    }
+    const CoreStats stats = together.core->stats();
+    EXPECT_EQ(stats.owned_pages, 0);
+    EXPECT_LE(stats.accepted_tokens, stats.drafted_tokens);
+    EXPECT_EQ(mixed.num_known(), 0u);
+    accepted += stats.accepted_tokens;
+    preemptions += stats.scheduler.num_preemptions;
+  }
+  EXPECT_GT(accepted, 500);
+  EXPECT_GT(preemptions, 20);
+  EXPECT_GT(hits, 20);
+}
+
+TEST(Drafting, LogprobsAreThoseOfTheSamePlaces) {
+  const auto run = [](Proposer* proposer) {
+    EngineBench bench({.max_queries = proposer == nullptr ? 1 : 4, .proposer = proposer});
+    std::vector<float> numbers;
+    Request request;
+    request.prompt = prompt_of(7, 2);
+    request.sampling = greedy(30);
+    request.sampling.ignore_eos = true;
+    request.sampling.top_logprobs = 3;
+    request.on_token = [&](const TokenEvent& e) {
+      numbers.push_back(e.logprob);
+      for (const TokenLogprob& top : e.top_logprobs) {
+        numbers.push_back(static_cast<float>(top.token));
+        numbers.push_back(top.logprob);
+      }
+    };
+    EXPECT_TRUE(bench.core->submit(std::move(request)).ok());
+    bench.run();
+    return numbers;
+  };
+  MixedProposer mixed(3);
+
+  const std::vector<float> numbers = run(&mixed);
+
+  EXPECT_EQ(numbers.size(), 30u * 7);
+  EXPECT_EQ(numbers, run(nullptr));
+}
+
+TEST(Drafting, StopStringsEndTheTextAmidDrafts) {
+  auto tokenizer = Tokenizer::load(FATHOM_SOURCE_DIR "/tests/golden/micro-v3");
+  ASSERT_TRUE(tokenizer.ok());
+  const EngineLimits plain{
+      .vocab = 4200, .num_ids = tokenizer->vocab_size(), .tokenizer = &*tokenizer};
+  SamplingParams p = greedy(40);
+  p.ignore_eos = true;
+  const CollectedAnswer whole = EngineBench(plain).alone(prompt_of(5, 1), p);
+  for (size_t cut = 1; cut + 3 < whole.text.size(); cut += 7) {
+    p.stop = {whole.text.substr(cut, 3)};
+    const CollectedAnswer expected = EngineBench(plain).alone(prompt_of(5, 1), p);
+
+    // The answer itself, as a proposer that knows it would have it.
+    struct Known final : Proposer {
+      Status propose(Executor&, std::span<const DraftPlace> places) override {
+        for (const DraftPlace& place : places) {
+          const auto at = static_cast<size_t>(place.sequence->num_generated());
+          for (size_t i = at; i < std::min(at + size_t(place.most), answer.size()); ++i)
+            place.sequence->drafts.push_back(answer[i]);
+        }
+        return {};
+      }
+
+      std::vector<int32_t> answer;
+    } known;
+
+    known.answer = whole.tokens;
+    EngineLimits drafted = plain;
+    drafted.max_queries = 6;
+    drafted.proposer = &known;
+    EngineBench bench(drafted);
+
+    const CollectedAnswer answer = bench.alone(prompt_of(5, 1), p);
+
+    EXPECT_EQ(answer.tokens, expected.tokens) << p.stop[0];
+    EXPECT_EQ(answer.text, expected.text);
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+    EXPECT_EQ(answer.events_after_end, 0);
+  }
+}
+
+TEST(Drafting, AnErrorOfTheProposerIsAnEngineFault) {
+  struct Broken final : Proposer {
+    Status propose(Executor&, std::span<const DraftPlace>) override {
+      return internal_error("injected");
+    }
+  } broken;
+
+  EngineBench bench({.max_queries = 3, .proposer = &broken});
+  auto answer = bench.submit(prompt_of(5, 1), greedy(5));
+  ASSERT_TRUE(bench.core->step().ok());
+
+  const Status s = bench.core->step();
+
+  EXPECT_FALSE(s.ok());
+  EXPECT_EQ(answer->finish, FinishReason::kEngineFault);
+  EXPECT_EQ(bench.core->stats().owned_pages, 0);
+}
+
+}  // namespace
+}  // namespace fathom

@@ -1,0 +1,36 @@
+#include "fathom/runtime/draft/speculative.h"
+
+#include "fathom/runtime/draft/ngram_proposer.h"
+
+namespace fathom {
+
+std::string_view speculative_name(Speculative method) {
+  constexpr std::string_view kNames[] = {"off", "ngram"};
+  return kNames[static_cast<size_t>(method)];
+}
+
+Status check_speculative(Speculative method, int64_t tokens, const Model& model) {
+  if (method == Speculative::kOff) return {};
+  const int64_t slack = model.cache_layout().slack();
+  if (slack >= tokens) return {};
+  const std::string_view name = speculative_name(method);
+  if (slack <= 0) {
+    return unsupported(str_cat("--speculative ", name, ": the caches of this model cannot be cut ",
+                               "back, so no draft can be taken back; expected --speculative off"));
+  }
+  return unsupported(str_cat("--speculative-tokens is ", tokens,
+                             ", but the caches of this model can be cut back by ", slack,
+                             " tokens, expected at most so many"));
+}
+
+std::unique_ptr<Proposer> make_proposer(Speculative method) {
+  switch (method) {
+    case Speculative::kOff:
+      return nullptr;
+    case Speculative::kNgram:
+      return std::make_unique<NgramProposer>();
+  }
+  return nullptr;
+}
+
+}  // namespace fathom

@@ -1,0 +1,40 @@
+// What the engine keeps of a request while it lives. For the sources of EngineCore alone.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "fathom/runtime/engine.h"
+
+namespace fathom {
+
+// A sequence with what only the engine knows of it.
+struct EngineCore::ActiveRequest : Sequence {
+  ActiveRequest(SamplingParams sampling,
+                int64_t max,
+                const CoreSettings& settings,
+                const Tokenizer* tokenizer)
+      : params(std::move(sampling)),
+        stop(params, max, settings.end_ids, tokenizer, settings.special_tokens) {}
+
+  SamplingParams params;
+  StopChecker stop;
+  TokenCounts counts;
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  bool ended = false;  // its last event was made
+  int64_t started_ns = 0;
+  SamplingParams scoring;  // of the rows of its prompt, if that is scored
+  std::shared_ptr<TokenConstraint> constraint;
+  bool nothing_allowed = false;  // its last mask left no token
+  bool only_end_left = false;    // or none but the model's end tokens
+  int64_t num_drafted = 0;       // computed as drafts
+  int64_t num_accepted = 0;      // of them, those that were right
+  std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();
+
+  // Places of drafted tokens are sampled side by side: what may come at one must not be changed by
+  // the token before it.
+  bool takes_drafts() const { return !params.has_penalties() && constraint == nullptr; }
+};
+
+}  // namespace fathom
