@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_drafts.h"
 #include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
@@ -155,6 +156,9 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   }
   print_ops("decode op (kernel, variant)", decode_ops, peaks, flags.ops);
   if (flags.engine_rate) print_engine_overhead(rates.back(), decode.rate.step_seconds);
+  if (flags.engine.speculative != Speculative::kOff) {
+    FATHOM_TRY(print_drafts(model, machine.compute(), flags));
+  }
   std::printf(
       "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
       "buffers of the benchmark\n",
@@ -194,7 +198,7 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
       ->capture_default_str();
   add_engine_flags(*sub, globals.engine, kForward,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,
-                    OptionGroup::kNumbers, OptionGroup::kKernels},
+                    OptionGroup::kNumbers, OptionGroup::kDrafts, OptionGroup::kKernels},
                    {"pin"});
 }
 

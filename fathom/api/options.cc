@@ -192,11 +192,11 @@ constexpr OptionInfo kTable[] = {
                                   "base of the random numbers of requests without a seed"}),
 
     option_row<Choice<&O::speculative, kDraftings>{}>(
-        {kDrafts, kGenerate, "speculative", "speculative-algorithm spec-type", "",
+        {kDrafts, kRuns, "speculative", "speculative-algorithm spec-type", "",
          "guess tokens and verify several in a step; the answer is the same. ngram: what followed "
          "the same words before, in prompt and answer"}),
     option_row<Count{&O::speculative_tokens, 1, kMostDrafts}>(
-        {kDrafts, kGenerate, "speculative-tokens", "num-speculative-tokens draft-max", "N",
+        {kDrafts, kRuns, "speculative-tokens", "num-speculative-tokens draft-max", "N",
          "with --speculative: tokens that are guessed at once, at most"}),
 
     option_row<Choice<&O::moe, kStrategies>{}>(

@@ -71,6 +71,7 @@ EngineCore::EngineCore(CoreSettings settings,
                  : nullptr),
       scheduler_(settings_.scheduler, pools_, cache_.get()) {
   const StepShape& shape = settings_.plan.shape;
+  FATHOM_CHECK(shape.max_queries <= 1 + kMostDrafts, "a step has room for so many drafts");
   const auto seqs = static_cast<size_t>(shape.max_num_seqs);
   prefill_.reserve(seqs);
   decode_.reserve(seqs);
@@ -230,6 +231,7 @@ void EngineCore::measure(const StepPlan& plan, int64_t step_ns) {
   const auto taken = static_cast<double>(step_ns);
   if (prompts == 0) {
     add(decode_step_ns_, taken);
+    if (settings_.proposer != nullptr) balance_.add_step(plan.num_tokens, step_ns);
   } else if (prompts >= Scheduler::kLeastPrefill) {
     // The part of a step that does not grow with its prompts is that of the decodes.
     const double beside = plan.decode.empty() ? 0 : std::min(decode_step_ns_, 0.9 * taken);
@@ -302,15 +304,12 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   const int64_t drafts = item.num_drafts();
   const int64_t first = r.num_generated();
   const int64_t count = accept(r, item, results);
-  drafted_tokens_ += drafts;
-  r.num_drafted += drafts;
+  count_drafts(r, drafts, std::max<int64_t>(count - 1, 0));
   if (count == 0) {
     fail(r, item);
     return;
   }
   generated_tokens_ += count;
-  accepted_tokens_ += count - 1;
-  r.num_accepted += count - 1;
   scheduler_.commit(item, accepted_ids_, accepted_[static_cast<size_t>(count - 1)].outcome.finish);
   // The callback of a token may end the request; nothing is told behind its end.
   for (int64_t i = 0; i < count; ++i) {
@@ -402,6 +401,11 @@ CoreStats EngineCore::stats() const {
           .generated_tokens = generated_tokens_,
           .drafted_tokens = drafted_tokens_,
           .accepted_tokens = accepted_tokens_,
+          .most_drafts = settings_.proposer == nullptr ? 0 : settings_.plan.shape.max_queries - 1,
+          .num_drafts = num_drafts_,
+          .accepted_at = accepted_at_,
+          .draft_pauses = draft_pauses_,
+          .draft_batch_limit = draft_batch_limit(),
           .numerical_errors = numerical_errors_};
 }
 

@@ -2,6 +2,7 @@
 // request from submit() to its last event. One thread calls everything here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
+#include "fathom/runtime/draft/draft_balance.h"
 #include "fathom/runtime/draft/proposer.h"
 #include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/held_events.h"
@@ -34,6 +36,7 @@ struct CoreSettings {
   /// Guesses tokens to come, as many as the plan has room for (StepShape::max_queries); null: none.
   /// It outlives the engine.
   Proposer* proposer = nullptr;
+  bool adaptive_drafts = true;  ///< guess only where measured times and counts say that it gains
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };
@@ -48,8 +51,14 @@ struct CoreStats {
   int64_t num_steps = 0;
   int64_t prompt_tokens = 0;  ///< computed, repeated ones included
   int64_t generated_tokens = 0;
-  int64_t drafted_tokens = 0;    ///< computed as drafts
-  int64_t accepted_tokens = 0;   ///< of them, those that were right
+  int64_t drafted_tokens = 0;   ///< computed as drafts
+  int64_t accepted_tokens = 0;  ///< of them, those that were right
+  int64_t most_drafts = 0;      ///< of a sequence in a step; 0: nothing is drafted
+  int64_t num_drafts = 0;       ///< times that a sequence had drafts in a step
+  std::array<int64_t, kMostDrafts> accepted_at{};  ///< of the drafts of each place, those right
+  int64_t draft_pauses = 0;  ///< times that a request paused drafting because it lost time by it
+  /// Beside more sequences nothing gains by drafts, as measured; -1: by any number, or not known.
+  int64_t draft_batch_limit = -1;
   int64_t numerical_errors = 0;  ///< requests that ended for logits that are not finite
 };
 
@@ -142,6 +151,9 @@ class EngineCore {
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
   Status propose();
+  bool gains_by_drafts(ActiveRequest& request, int64_t batch);
+  int64_t draft_batch_limit() const;
+  void count_drafts(ActiveRequest& request, int64_t drafts, int64_t accepted);
   void keep_useful_drafts(ActiveRequest& request) const;
   Status start(const StepPlan& plan);
   void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
@@ -195,6 +207,11 @@ class EngineCore {
   int64_t generated_tokens_ = 0;
   int64_t drafted_tokens_ = 0;
   int64_t accepted_tokens_ = 0;
+  DraftBalance balance_;
+  DraftGain mean_gain_;  // of all requests
+  int64_t num_drafts_ = 0;
+  std::array<int64_t, kMostDrafts> accepted_at_{};
+  int64_t draft_pauses_ = 0;
   int64_t numerical_errors_ = 0;
 };
 

@@ -9,19 +9,68 @@ namespace fathom {
 Status EngineCore::propose() {
   const int64_t most = settings_.plan.shape.max_queries - 1;
   if (settings_.proposer == nullptr || most == 0) return {};
+  const std::vector<Sequence*>& running = scheduler_.running();
+  const int64_t batch = std::ranges::count_if(running, [](Sequence* s) { return !s->prefilling; });
+  const bool plain = settings_.adaptive_drafts && balance_.wants_plain_step();
   draft_places_.clear();
-  for (Sequence* s : scheduler_.running()) {
+  for (Sequence* s : running) {
     auto& r = static_cast<ActiveRequest&>(*s);
     r.drafts.clear();
-    if (r.prefilling || !r.takes_drafts()) continue;
+    if (r.prefilling || plain || !r.takes_drafts() || !gains_by_drafts(r, batch)) continue;
     const int64_t room = scheduler_.make_draft_room(r, most);
     if (room > 0) draft_places_.push_back({&r, room, sample_row(r, 0)});
   }
-  if (draft_places_.empty()) return {};
+  if (draft_places_.empty()) {
+    if (batch > 0) balance_.count_step(true);
+    return {};
+  }
+  const int64_t begin = clock_.now_ns();
   FATHOM_TRY(settings_.proposer->propose(*executor_, draft_places_));
-  for (const DraftPlace& place : draft_places_)
+  int64_t guessed = 0;
+  for (const DraftPlace& place : draft_places_) {
     keep_useful_drafts(static_cast<ActiveRequest&>(*place.sequence));
+    guessed += place.sequence->drafts.empty() ? 0 : 1;
+  }
+  if (guessed > 0) balance_.add_guessing(guessed, clock_.now_ns() - begin);
+  balance_.count_step(guessed == 0);
   return {};
+}
+
+// A request that loses pauses, each time twice as long: its text may become another. That the batch
+// is too large for those that gain alone says nothing of a request.
+bool EngineCore::gains_by_drafts(ActiveRequest& r, int64_t batch) {
+  constexpr int64_t kFirstPause = 32;
+  constexpr int64_t kLongestPause = 4096;
+  if (!settings_.adaptive_drafts) return true;
+  if (r.num_generated() < r.paused_until) return false;
+  const auto gain = [&](const DraftGain& g, int64_t beside) {
+    return balance_.gains(g.accepted(), g.drafted(), beside);
+  };
+  if (mean_gain_.is_known() && gain(mean_gain_, 1) && !gain(mean_gain_, batch)) return false;
+  if (!r.gain.is_known() || gain(r.gain, batch)) return true;
+  r.pause = r.pause == 0 ? kFirstPause : std::min(2 * r.pause, kLongestPause);
+  r.paused_until = r.num_generated() + r.pause;
+  r.gain.start_again();
+  ++draft_pauses_;
+  return false;
+}
+
+int64_t EngineCore::draft_batch_limit() const {
+  if (!mean_gain_.is_known()) return -1;
+  return balance_.largest_batch(mean_gain_.accepted(), mean_gain_.drafted()).value_or(-1);
+}
+
+void EngineCore::count_drafts(ActiveRequest& r, int64_t drafts, int64_t accepted) {
+  if (drafts == 0) return;
+  ++num_drafts_;
+  drafted_tokens_ += drafts;
+  accepted_tokens_ += accepted;
+  for (int64_t i = 0; i < accepted; ++i)
+    ++accepted_at_[static_cast<size_t>(i)];
+  r.num_drafted += drafts;
+  r.num_accepted += accepted;
+  r.gain.add(drafts, accepted);
+  mean_gain_.add(drafts, accepted);
 }
 
 // Up to the first that no sampler draws, or behind which nothing comes.

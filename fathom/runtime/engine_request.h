@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "fathom/runtime/draft/draft_balance.h"
 #include "fathom/runtime/engine.h"
 
 namespace fathom {
@@ -30,6 +31,9 @@ struct EngineCore::ActiveRequest : Sequence {
   bool only_end_left = false;    // or none but the model's end tokens
   int64_t num_drafted = 0;       // computed as drafts
   int64_t num_accepted = 0;      // of them, those that were right
+  DraftGain gain;
+  int64_t paused_until = 0;  // it drafts again when it has so many generated tokens
+  int64_t pause = 0;         // tokens of its last pause
   std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();
 
   // Places of drafted tokens are sampled side by side: what may come at one must not be changed by

@@ -40,6 +40,7 @@ struct EngineLimits {
   const Tokenizer* tokenizer = nullptr;
   int64_t max_queries = 1;
   Proposer* proposer = nullptr;
+  bool adaptive_drafts = false;
   Pins pins = {};
 };
 
@@ -69,6 +70,7 @@ class EngineBench {
     settings.end_ids = {kEnd};
     settings.pins = limits.pins;
     settings.proposer = limits.proposer;
+    settings.adaptive_drafts = limits.adaptive_drafts;
     auto created = EngineCore::create(
         settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());

@@ -201,6 +201,72 @@ TEST(Drafting, StopStringsEndTheTextAmidDrafts) {
   }
 }
 
+TEST(Drafting, CountsDraftsByTheirPlace) {
+  MixedProposer mixed(5);
+  EngineBench bench({.max_queries = 4, .proposer = &mixed});
+  SamplingParams p = greedy(80);
+  p.ignore_eos = true;
+  int64_t drafted = 0;
+  int64_t accepted = 0;
+  Request request;
+  request.prompt = prompt_of(6, 2);
+  request.sampling = p;
+  request.on_token = [&](const TokenEvent& e) {
+    drafted = e.drafted_tokens;
+    accepted = e.accepted_tokens;
+  };
+  ASSERT_TRUE(bench.core->submit(std::move(request)).ok());
+  bench.run();
+
+  const CoreStats stats = bench.core->stats();
+
+  EXPECT_EQ(stats.most_drafts, 3);
+  EXPECT_GT(stats.num_drafts, 10);
+  EXPECT_EQ(stats.drafted_tokens, drafted);
+  EXPECT_EQ(stats.accepted_tokens, accepted);
+  int64_t sum = 0;
+  for (const int64_t count : stats.accepted_at)
+    sum += count;
+  EXPECT_EQ(sum, accepted);
+  EXPECT_GE(stats.accepted_at[0], stats.accepted_at[1]);
+  EXPECT_GT(stats.accepted_at[2], 0);
+  EXPECT_EQ(stats.accepted_at[3], 0);
+}
+
+// Time passes with the tokens of each step: guesses that are right one time in ten lose, and stop;
+// right ones go on.
+TEST(Drafting, StopsWhereItLosesTime) {
+  const auto run = [](double right, int64_t batch) {
+    MixedProposer mixed(5, right);
+    EngineBench bench({.max_queries = 5, .proposer = &mixed, .adaptive_drafts = true});
+    bench.model.on_forward = [&](int64_t tokens) { bench.clock.advance_ns(1000 + 400 * tokens); };
+    SamplingParams p = greedy(200);
+    p.ignore_eos = true;
+    std::vector<std::shared_ptr<CollectedAnswer>> answers;
+    for (int32_t i = 0; i < batch; ++i)
+      answers.push_back(bench.submit(prompt_of(6, i), p));
+    bench.run();
+    for (int32_t i = 0; i < batch; ++i)
+      EXPECT_EQ(answers[size_t(i)]->tokens, EngineBench().alone(prompt_of(6, i), p).tokens);
+    return bench.core->stats();
+  };
+  const CoreStats bad = run(0.1, 1);
+  EXPECT_GT(bad.draft_pauses, 1);
+  EXPECT_LT(bad.num_drafts, 60);
+
+  const CoreStats good = run(1.1, 1);
+  EXPECT_EQ(good.draft_pauses, 0);
+  EXPECT_GT(good.accepted_tokens, 100);
+  EXPECT_EQ(good.draft_batch_limit, -1);
+
+  const CoreStats middling = run(0.6, 1);
+  EXPECT_GE(middling.draft_batch_limit, 1);
+  const CoreStats many = run(0.6, 8);
+  EXPECT_LT(static_cast<double>(many.num_drafts) / 8,
+            0.7 * static_cast<double>(middling.num_drafts))
+      << "beside so many others little is drafted";
+}
+
 TEST(Drafting, AnErrorOfTheProposerIsAnEngineFault) {
   struct Broken final : Proposer {
     Status propose(Executor&, std::span<const DraftPlace>) override {

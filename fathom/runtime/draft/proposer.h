@@ -16,6 +16,9 @@
 
 namespace fathom {
 
+/// Drafts of a sequence in a step at most (`--speculative-tokens`).
+inline constexpr int64_t kMostDrafts = 16;
+
 /// A sequence that decodes in the next step. Its cache has room for `most` tokens behind the last
 /// known one.
 struct DraftPlace {

@@ -19,10 +19,8 @@ enum class Speculative : uint8_t {
 /// "off", "ngram".
 std::string_view speculative_name(Speculative method);
 
-/// `--speculative-tokens`: drafts of a sequence in a step at most.
-inline constexpr int64_t kMostDrafts = 16;
-
-/// Tokens of a decoding sequence that a step computes at most: MemoryRequest::max_queries.
+/// Tokens of a decoding sequence that a step with so many drafts computes at most:
+/// MemoryRequest::max_queries.
 inline int64_t most_queries(Speculative method, int64_t tokens) {
   return method == Speculative::kOff ? 1 : 1 + tokens;
 }
