@@ -80,7 +80,7 @@ EngineCore::EngineCore(CoreSettings settings,
   drafted_.reserve(static_cast<size_t>(shape.max_samples()));
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
-  masks_.resize(seqs * static_cast<size_t>(mask_words(shape.num_ids)));
+  masks_.resize(static_cast<size_t>(shape.max_samples() * mask_words(shape.num_ids)));
 }
 
 EngineCore::~EngineCore() = default;

@@ -146,7 +146,8 @@ class EngineCore {
   SampleRow sample_row(const ActiveRequest& request, int64_t ahead) const;
   void add_scored_rows(const StepItem& item);
   bool take_scores(const StepItem& item, std::span<const SampleResult> results);
-  void constrain(SampleRow& row, ActiveRequest& request);
+  void constrain(SampleRow& row, ActiveRequest& request, int64_t ahead);
+  void add_sampled_rows(ActiveRequest& request, int64_t drafts);
   int64_t prefill_limit() const;
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
@@ -187,7 +188,7 @@ class EngineCore {
   std::vector<SampleRow> rows_;
   std::vector<DraftPlace> draft_places_;
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
-  std::vector<uint32_t> masks_;   // a mask for each sequence of a step
+  std::vector<uint32_t> masks_;   // a mask for each row of a step
   size_t num_masks_ = 0;          // of the step so far
   std::span<const SampleResult> results_;
   std::vector<Accepted> accepted_;

@@ -73,12 +73,22 @@ void EngineCore::count_drafts(ActiveRequest& r, int64_t drafts, int64_t accepted
   mean_gain_.add(drafts, accepted);
 }
 
-// Up to the first that no sampler draws, or behind which nothing comes.
+// Up to the first that no sampler draws, that its constraint refuses, or behind which nothing
+// comes.
 void EngineCore::keep_useful_drafts(ActiveRequest& r) const {
   const auto useless = [&](int32_t id) {
-    return id < 0 || id >= settings_.plan.shape.num_ids || r.stop.is_end(id);
+    const bool ends = r.constraint != nullptr && std::ranges::count(settings_.end_ids, id) > 0;
+    return id < 0 || id >= settings_.plan.shape.num_ids || ends || r.stop.is_end(id);
   };
   r.drafts.erase(std::ranges::find_if(r.drafts, useless), r.drafts.end());
+  if (r.constraint == nullptr || r.drafts.empty()) return;
+  int64_t taken = 0;
+  for (const int32_t id : r.drafts) {
+    if (!r.constraint->accept(id)) break;
+    ++taken;
+  }
+  if (taken > 0) r.constraint->rollback(taken);
+  r.drafts.resize(static_cast<size_t>(taken));
 }
 
 // The tokens that an item's rows gave, up to the first that was not drafted, that ends the request
@@ -96,7 +106,8 @@ int64_t EngineCore::accept(ActiveRequest& r,
     a.top_logprobs = result.top_logprobs;
     // Banned until min_tokens or to be ignored, and drawn all the same: nothing else was allowed
     // (constrain).
-    const bool ends = r.only_end_left || std::ranges::count(r.stop.banned(), result.token) > 0;
+    const bool only_end = i < r.only_end_left.size() && r.only_end_left[i];
+    const bool ends = only_end || std::ranges::count(r.stop.banned(), result.token) > 0;
     a.outcome =
         ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}} : r.stop.push(result.token);
     r.counts.add(result.token);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "fathom/runtime/draft/draft_balance.h"
 #include "fathom/runtime/engine.h"
@@ -27,18 +28,17 @@ struct EngineCore::ActiveRequest : Sequence {
   int64_t started_ns = 0;
   SamplingParams scoring;  // of the rows of its prompt, if that is scored
   std::shared_ptr<TokenConstraint> constraint;
-  bool nothing_allowed = false;  // its last mask left no token
-  bool only_end_left = false;    // or none but the model's end tokens
-  int64_t num_drafted = 0;       // computed as drafts
-  int64_t num_accepted = 0;      // of them, those that were right
+  bool nothing_allowed = false;     // at the first place of its last step, by its mask
+  std::vector<bool> only_end_left;  // at each place of it: none but the model's end tokens
+  int64_t num_drafted = 0;          // computed as drafts
+  int64_t num_accepted = 0;         // of them, those that were right
   DraftGain gain;
   int64_t paused_until = 0;  // it drafts again when it has so many generated tokens
   int64_t pause = 0;         // tokens of its last pause
   std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();
 
-  // Places of drafted tokens are sampled side by side: what may come at one must not be changed by
-  // the token before it.
-  bool takes_drafts() const { return !params.has_penalties() && constraint == nullptr; }
+  // Places of drafted tokens are sampled side by side, and counts of tokens are not kept by place.
+  bool takes_drafts() const { return !params.has_penalties(); }
 };
 
 }  // namespace fathom

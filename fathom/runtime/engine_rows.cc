@@ -35,23 +35,24 @@ SampleRow EngineCore::sample_row(const ActiveRequest& r, int64_t ahead) const {
           .position = r.num_tokens() + ahead};
 }
 
-// Asks what may come next. The state of a constraint follows the tokens that were accepted, so it
-// does not matter how often a preempted sequence is computed.
-void EngineCore::constrain(SampleRow& row, ActiveRequest& r) {
-  if (r.constraint == nullptr) return;
+// Asks what may come at the next place of a step, `ahead` behind its first one. The state of a
+// constraint follows the tokens that were accepted, so it does not matter how often a preempted
+// sequence is computed.
+void EngineCore::constrain(SampleRow& row, ActiveRequest& r, int64_t ahead) {
   const auto words = static_cast<size_t>(mask_words(settings_.plan.shape.num_ids));
-  FATHOM_CHECK((num_masks_ + 1) * words <= masks_.size(), "a mask for each sequence of a step");
+  FATHOM_CHECK((num_masks_ + 1) * words <= masks_.size(), "a mask for each row of a step");
   const auto mask = std::span(masks_).subspan(num_masks_ * words, words);
-  r.only_end_left = false;
+  r.only_end_left.push_back(false);
   const ConstraintPlace place = r.constraint->next(mask);
   if (place == ConstraintPlace::kFree) return;
   ++num_masks_;
-  r.only_end_left = !allows_other_than(mask, settings_.end_ids);
+  const bool only_end = !allows_other_than(mask, settings_.end_ids);
+  r.only_end_left.back() = only_end;
   // What is prescribed goes on while it may, and ends where nothing else is left.
-  if (r.params.ignore_eos && !r.only_end_left) forbid(mask, settings_.end_ids);
+  if (r.params.ignore_eos && !only_end) forbid(mask, settings_.end_ids);
   row.mask = mask;
   row.most_probable = place == ConstraintPlace::kStructure;
-  r.nothing_allowed = !allows_other_than(mask, {});
+  if (ahead == 0) r.nothing_allowed = !allows_other_than(mask, {});
   // Where nothing but the end is left the answer ends, min_tokens or not.
   if (!allows_other_than(mask, row.banned)) row.banned = {};
 }
@@ -81,9 +82,21 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
   }
   steps.push_back(step);
   if (!item.yields_token) return;
-  for (int64_t i = 0; i <= drafts; ++i)
-    rows_.push_back(sample_row(s, i));
-  constrain(rows_.back(), s);
+  add_sampled_rows(s, drafts);
+}
+
+// A row for the next token and for each behind a draft. A constraint follows the drafts for the
+// masks behind them, and is taken back to where it was.
+void EngineCore::add_sampled_rows(ActiveRequest& r, int64_t drafts) {
+  r.only_end_left.clear();
+  int64_t taken = 0;
+  for (int64_t i = 0; i <= drafts; ++i) {
+    rows_.push_back(sample_row(r, i));
+    if (r.constraint == nullptr) continue;
+    constrain(rows_.back(), r, i);
+    if (i < drafts && r.constraint->accept(r.drafts[static_cast<size_t>(i)])) ++taken;
+  }
+  if (taken > 0) r.constraint->rollback(taken);
 }
 
 // A row for each token of a prompt that is scored but the one that gives a token.

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fathom/runtime/draft/ngram_proposer.h"
+#include "tests/support/fake_constraint.h"
 #include "tests/support/fake_engine.h"
 
 namespace fathom {
@@ -265,6 +266,76 @@ TEST(Drafting, StopsWhereItLosesTime) {
   EXPECT_LT(static_cast<double>(many.num_drafts) / 8,
             0.7 * static_cast<double>(middling.num_drafts))
       << "beside so many others little is drafted";
+}
+
+// Guesses among a few tokens, whatever is allowed.
+class FewTokensProposer final : public Proposer {
+ public:
+  Status propose(Executor&, std::span<const DraftPlace> places) override {
+    constexpr int32_t kTokens[] = {20, 21, 30, 31, kEnd};
+    for (const DraftPlace& place : places) {
+      for (int64_t i = 0; i < place.most; ++i)
+        place.sequence->drafts.push_back(kTokens[rng_.next_below(5)]);
+    }
+    return {};
+  }
+
+ private:
+  Rng rng_{9};
+};
+
+// Every third token is of another kind, in the middle it is free, and the end comes by itself.
+FakeConstraint::Next kinds_of_places(const std::vector<int32_t>& accepted) {
+  using Next = FakeConstraint::Next;
+  if (accepted.size() >= 40) return Next{.allowed = {kEnd}};
+  if (accepted.size() / 10 == 1) return Next{ConstraintPlace::kFree, {}};
+  if (accepted.size() % 3 == 2) return Next{ConstraintPlace::kStructure, {30, 31}};
+  return Next{.allowed = {20, 21, kEnd}};
+}
+
+TEST(Drafting, ConstraintsMaskEachPlace) {
+  int64_t accepted = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const auto run = [&](Proposer* proposer) {
+      EngineBench bench({.num_pages = 30,
+                         .prefix_cache = false,
+                         .max_queries = proposer == nullptr ? 1 : 4,
+                         .proposer = proposer});
+      std::vector<std::vector<int32_t>> answers(5);
+      std::vector<FinishReason> finishes(5);
+      std::vector<std::shared_ptr<FakeConstraint>> constraints;
+      for (size_t i = 0; i < answers.size(); ++i) {
+        constraints.push_back(constraint_of(kinds_of_places));
+        Request request;
+        request.prompt = prompt_of(8, static_cast<int32_t>(seed + i));
+        request.sampling = i % 2 == 0 ? greedy(60) : drawn(60, seed + i);
+        request.sampling.min_tokens = i % 3 == 2 ? 30 : 0;
+        request.sampling.ignore_eos = i % 3 == 1;
+        request.constraint = constraints.back();
+        request.on_token = [&answers, &finishes, i](const TokenEvent& e) {
+          if (e.token >= 0) answers[i].push_back(e.token);
+          finishes[i] = e.finish;
+        };
+        EXPECT_TRUE(bench.core->submit(std::move(request)).ok());
+      }
+      bench.run();
+      for (size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_EQ(finishes[i], FinishReason::kStop);
+        std::vector<int32_t> taken = constraints[i]->accepted;
+        taken.resize(std::min(taken.size(), answers[i].size()));
+        EXPECT_EQ(taken, answers[i]) << "what was followed as a draft is taken back";
+        if (proposer != nullptr) EXPECT_GT(constraints[i]->rolled_back, 0);
+      }
+      accepted += bench.core->stats().accepted_tokens;
+      return answers;
+    };
+    FewTokensProposer few;
+
+    const auto answers = run(&few);
+
+    EXPECT_EQ(answers, run(nullptr)) << "seed " << seed;
+  }
+  EXPECT_GT(accepted, 100);
 }
 
 TEST(Drafting, AnErrorOfTheProposerIsAnEngineFault) {
