@@ -33,6 +33,7 @@ Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
                    .num_ids = model.config().vocab_size,
                    .max_queries =
                        proposer == nullptr ? 1 : most_queries(o.speculative, o.speculative_tokens),
+                   .drafts = proposer != nullptr && proposer->follows(),
                    .num_threads = compute.pool->size(),
                    .kernels = &compute.kernels(),
                    .gpu = compute.device()}));

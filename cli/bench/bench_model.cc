@@ -86,7 +86,8 @@ Result<OpTotals> record_pass(ForwardSession& session, const std::function<Status
 Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   ThreadPool& pool = *machine.pool;
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine,
+                                                   flags.engine.speculative == Speculative::kMtp));
   if (machine.gpu != nullptr) return bench_model_on_gpu(flags, machine, opened);
   const Model& model = *opened.model;
   const int64_t vocabulary = model.config().vocab_size;

@@ -22,7 +22,8 @@ std::string compute_name(const ModelOptions& o) {
 PrefixDomain domain_of(const CoreSettings& settings, const Model& model) {
   return {.model_fingerprint = settings.model_fingerprint,
           .layout = model.cache_layout().fingerprint(),
-          .compute = compute_name(model.options())};
+          .compute = compute_name(model.options()),
+          .following = settings.proposer != nullptr && settings.proposer->follows() ? 1 : 0};
 }
 
 // What the scheduler may fill a step with is what memory was planned for.
@@ -77,6 +78,11 @@ EngineCore::EngineCore(CoreSettings settings,
   decode_.reserve(seqs);
   rows_.reserve(static_cast<size_t>(shape.max_samples()));
   draft_places_.reserve(seqs);
+  if (settings_.proposer != nullptr && settings_.proposer->follows()) {
+    FATHOM_CHECK(shape.drafts, "the plan has room for the passes of a proposer");
+    computed_.reserve(seqs);
+    next_tokens_.reserve(static_cast<size_t>(shape.max_num_batched_tokens + shape.max_samples()));
+  }
   drafted_.reserve(static_cast<size_t>(shape.max_samples()));
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
@@ -198,6 +204,7 @@ Status EngineCore::finish_step() {
   if (!results.ok()) return fault(std::move(results).status());
   results_ = results->samples;
   measure(*plan_, clock_.now_ns() - step_begin_ns_);
+  if (Status s = follow(results->hidden); !s.ok()) return fault(std::move(s));
   commit(*plan_);
   end_plan();
   if (scheduler_.idle()) held_.tell_all();

@@ -152,6 +152,12 @@ class EngineCore {
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
   Status propose();
+  SampleRow guess_row(const ActiveRequest& request, int64_t ahead) const;
+  Status follow(const View& hidden);
+  void keep_results();
+  void add_computed(const StepItem& item,
+                    std::span<const SampleResult> results,
+                    int64_t hidden_row);
   bool gains_by_drafts(ActiveRequest& request, int64_t batch);
   int64_t draft_batch_limit() const;
   void count_drafts(ActiveRequest& request, int64_t drafts, int64_t accepted);
@@ -187,6 +193,12 @@ class EngineCore {
   std::vector<SequenceStep> decode_;
   std::vector<SampleRow> rows_;
   std::vector<DraftPlace> draft_places_;
+  // What the proposer follows: the step, and its results, whose place its passes take.
+  std::vector<ComputedTokens> computed_;
+  std::vector<int32_t> next_tokens_;
+  std::vector<SampleResult> kept_results_;
+  std::vector<TokenLogprob> kept_logprobs_;
+  int64_t follow_ns_ = 0;         // of the last step that only decoded
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
   std::vector<uint32_t> masks_;   // a mask for each row of a step
   size_t num_masks_ = 0;          // of the step so far
@@ -213,6 +225,7 @@ class EngineCore {
   int64_t num_drafts_ = 0;
   std::array<int64_t, kMostDrafts> accepted_at_{};
   int64_t draft_pauses_ = 0;
+  int64_t num_held_back_ = 0;  // times that a request did not draft for the size of the batch
   int64_t numerical_errors_ = 0;
 };
 

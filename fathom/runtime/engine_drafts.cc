@@ -16,9 +16,11 @@ Status EngineCore::propose() {
   for (Sequence* s : running) {
     auto& r = static_cast<ActiveRequest&>(*s);
     r.drafts.clear();
-    if (r.prefilling || plain || !r.takes_drafts() || !gains_by_drafts(r, batch)) continue;
+    if (r.prefilling || !r.takes_drafts()) continue;
+    r.gains = gains_by_drafts(r, batch);
+    if (plain || !r.gains) continue;
     const int64_t room = scheduler_.make_draft_room(r, most);
-    if (room > 0) draft_places_.push_back({&r, room, sample_row(r, 0)});
+    if (room > 0) draft_places_.push_back({&r, room, guess_row(r, 0)});
   }
   if (draft_places_.empty()) {
     if (batch > 0) balance_.count_step(true);
@@ -31,28 +33,113 @@ Status EngineCore::propose() {
     keep_useful_drafts(static_cast<ActiveRequest&>(*place.sequence));
     guessed += place.sequence->drafts.empty() ? 0 : 1;
   }
-  if (guessed > 0) balance_.add_guessing(guessed, clock_.now_ns() - begin);
+  if (guessed > 0) balance_.add_guessing(guessed, follow_ns_ + clock_.now_ns() - begin);
   balance_.count_step(guessed == 0);
   return {};
 }
 
 // A request that loses pauses, each time twice as long: its text may become another. That the batch
-// is too large for those that gain alone says nothing of a request.
+// is too large for those that gain alone says nothing of a request; now and then the mean of all is
+// measured again, for requests change.
 bool EngineCore::gains_by_drafts(ActiveRequest& r, int64_t batch) {
   constexpr int64_t kFirstPause = 32;
   constexpr int64_t kLongestPause = 4096;
+  constexpr int64_t kHeldBack = 256;  // steps
   if (!settings_.adaptive_drafts) return true;
   if (r.num_generated() < r.paused_until) return false;
   const auto gain = [&](const DraftGain& g, int64_t beside) {
     return balance_.gains(g.accepted(), g.drafted(), beside);
   };
-  if (mean_gain_.is_known() && gain(mean_gain_, 1) && !gain(mean_gain_, batch)) return false;
+  if (mean_gain_.is_known() && gain(mean_gain_, 1) && !gain(mean_gain_, batch)) {
+    if (++num_held_back_ < kHeldBack * batch) return false;
+    num_held_back_ = 0;
+    mean_gain_.start_again();
+  }
   if (!r.gain.is_known() || gain(r.gain, batch)) return true;
   r.pause = r.pause == 0 ? kFirstPause : std::min(2 * r.pause, kLongestPause);
-  r.paused_until = r.num_generated() + r.pause;
+  // A proposer that stops to follow knows too little to begin again.
+  r.paused_until = settings_.proposer->follows() ? INT64_MAX : r.num_generated() + r.pause;
   r.gain.start_again();
   ++draft_pauses_;
   return false;
+}
+
+SampleRow EngineCore::guess_row(const ActiveRequest& r, int64_t ahead) const {
+  SampleRow row = sample_row(r, ahead);
+  row.params = &r.guessing;
+  return row;
+}
+
+// Shows the proposer what was computed, before pages are shared and given back.
+Status EngineCore::follow(const View& hidden) {
+  if (settings_.proposer == nullptr || !settings_.proposer->follows()) return {};
+  const int64_t begin = clock_.now_ns();
+  keep_results();
+  computed_.clear();
+  next_tokens_.clear();
+  size_t row = 0;
+  int64_t hidden_row = 0;
+  for (const auto* items : {&plan_->prefill, &plan_->decode}) {
+    for (const StepItem& item : *items) {
+      const int64_t sampled = item.yields_token ? 1 + item.num_drafts() : 0;
+      if (item.all_logits) row += static_cast<size_t>(item.count - sampled);
+      add_computed(item, results_.subspan(row, static_cast<size_t>(sampled)), hidden_row);
+      row += static_cast<size_t>(sampled);
+      hidden_row += item.count;
+    }
+  }
+  if (computed_.empty()) return {};
+  FATHOM_TRY(settings_.proposer->follow(*executor_, computed_, hidden));
+  follow_ns_ = plan_->prefill.empty() ? clock_.now_ns() - begin : 0;
+  return {};
+}
+
+// The passes of a proposer are steps of the same executor, whose results are gone with the next.
+void EngineCore::keep_results() {
+  kept_results_.assign(results_.begin(), results_.end());
+  size_t count = 0;
+  for (const SampleResult& result : kept_results_)
+    count += result.top_logprobs.size();
+  kept_logprobs_.clear();
+  kept_logprobs_.reserve(count);
+  for (SampleResult& result : kept_results_) {
+    const size_t first = kept_logprobs_.size();
+    kept_logprobs_.insert(kept_logprobs_.end(), result.top_logprobs.begin(),
+                          result.top_logprobs.end());
+    result.top_logprobs = std::span(kept_logprobs_).subspan(first);
+  }
+  results_ = kept_results_;
+}
+
+void EngineCore::add_computed(const StepItem& item,
+                              std::span<const SampleResult> results,
+                              int64_t hidden_row) {
+  auto& r = static_cast<ActiveRequest&>(*item.sequence);
+  if (r.abort_reason != FinishReason::kNone || (item.yields_token && !results[0].finite)) return;
+  if (r.paused_until == INT64_MAX) {  // it has stopped drafting for good
+    r.num_shareable = std::min(r.num_shareable, item.begin);
+    return;
+  }
+  const auto drafts = static_cast<size_t>(item.num_drafts());
+  size_t right = 0;
+  while (right < drafts && results[right].token == r.drafts[right] && results[right + 1].finite)
+    ++right;
+  const int64_t known = item.count - static_cast<int64_t>(drafts);
+  const size_t first = next_tokens_.size();
+  const auto begin = r.tokens.begin() + item.begin + 1;
+  next_tokens_.insert(next_tokens_.end(), begin, begin + known - (item.yields_token ? 1 : 0));
+  for (size_t i = 0; item.yields_token && i <= right; ++i)
+    next_tokens_.push_back(results[i].token);
+  const auto ahead = static_cast<int64_t>(right) + 1;
+  const bool goes_on = item.yields_token && r.takes_drafts() && r.gains &&
+                       r.num_generated() + ahead + 1 < r.max_tokens;
+  computed_.push_back({.sequence = &r,
+                       .begin = item.begin,
+                       .hidden_row = hidden_row,
+                       .prefill = r.prefilling,
+                       .next = std::span(next_tokens_).subspan(first),
+                       .goes_on = goes_on,
+                       .row = guess_row(r, ahead)});
 }
 
 int64_t EngineCore::draft_batch_limit() const {

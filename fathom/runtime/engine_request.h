@@ -17,9 +17,13 @@ struct EngineCore::ActiveRequest : Sequence {
                 const CoreSettings& settings,
                 const Tokenizer* tokenizer)
       : params(std::move(sampling)),
-        stop(params, max, settings.end_ids, tokenizer, settings.special_tokens) {}
+        guessing(params),
+        stop(params, max, settings.end_ids, tokenizer, settings.special_tokens) {
+    guessing.top_logprobs = -1;
+  }
 
   SamplingParams params;
+  SamplingParams guessing;  // of its drafts
   StopChecker stop;
   TokenCounts counts;
   uint64_t seed = 0;
@@ -33,6 +37,7 @@ struct EngineCore::ActiveRequest : Sequence {
   int64_t num_drafted = 0;          // computed as drafts
   int64_t num_accepted = 0;         // of them, those that were right
   DraftGain gain;
+  bool gains = true;         // by drafts, as it looked before the last step
   int64_t paused_until = 0;  // it drafts again when it has so many generated tokens
   int64_t pause = 0;         // tokens of its last pause
   std::shared_ptr<EventListener> listener = std::make_shared<EventListener>();

@@ -107,6 +107,8 @@ struct Sequence {
   /// A guess at the tokens to come: the next step of a decoding sequence computes as many of them
   /// as there is room for, and commits those that turn out right. Dropped after each step.
   std::vector<int32_t> drafts;
+  /// The tokens from here on lack rows of the draft layer: their blocks are shared with nobody.
+  int64_t num_shareable = INT64_MAX;
   bool scores_prompt = false;  ///< the logits of its whole prompt are wanted, each once
   // ----
   SequenceState state = SequenceState::kNew;

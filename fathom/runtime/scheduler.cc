@@ -400,7 +400,8 @@ void Scheduler::commit_failed(const StepItem& item, FinishReason reason) {
 void Scheduler::offer_blocks(Sequence& s) {
   if (cache_ == nullptr) return;
   const int64_t size = pools_.block_tokens;
-  const int64_t usable = options_.share_decoded_pages ? s.num_computed : s.num_prefilled;
+  const int64_t right = options_.share_decoded_pages ? s.num_computed : s.num_prefilled;
+  const int64_t usable = std::min(right, s.num_shareable);
   for (; (s.num_offered_blocks + 1) * size <= usable; ++s.num_offered_blocks) {
     const int64_t i = s.num_offered_blocks;
     const PrefixKey key = cache_->key_of(s.root, s.tokens, i, s.keys);

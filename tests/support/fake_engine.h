@@ -44,15 +44,18 @@ struct EngineLimits {
   Pins pins = {};
 };
 
-class EngineBench {
+/// An engine around a fake model.
+template <class AnyModel>
+class BenchOf {
  public:
-  explicit EngineBench(const EngineLimits& limits = {}) : model(limits.vocab) {
+  explicit BenchOf(const EngineLimits& limits = {}) : model(limits.vocab) {
     CoreSettings settings;
     Result<MemoryPlan> plan =
         plan_memory(model, {.max_num_seqs = limits.max_num_seqs,
                             .max_num_batched_tokens = limits.max_num_batched_tokens,
                             .num_ids = limits.num_ids,
                             .max_queries = limits.max_queries,
+                            .drafts = limits.proposer != nullptr && limits.proposer->follows(),
                             .num_threads = pool_.size(),
                             .kernels = &cpu_kernels()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
@@ -116,13 +119,15 @@ class EngineBench {
     return *answer;
   }
 
-  FakeModel model;
+  AnyModel model;
   ManualClock clock{1};
   std::unique_ptr<EngineCore> core;
 
  private:
   ThreadPool pool_{2, PinThreads::kNo};
 };
+
+using EngineBench = BenchOf<FakeModel>;
 
 inline SamplingParams greedy(int64_t max_tokens) {
   SamplingParams p;

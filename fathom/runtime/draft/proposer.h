@@ -1,6 +1,7 @@
 // Proposer: guesses how sequences go on, so that one step may verify several tokens of each.
 //
 //   propose()   before a step: drafts of the sequences that decode in it
+//   follow()    behind a step, for those that keep rows of their own: what was computed in it
 //   forget()    a sequence has ended
 //
 // A guess never changes what comes out: the sampler draws a token at each place from the logits
@@ -27,6 +28,18 @@ struct DraftPlace {
   SampleRow row;     ///< what its next token is drawn with; the positions of others follow
 };
 
+/// Tokens [begin, begin + tokens.size()) of a sequence that were computed and are right.
+struct ComputedTokens {
+  const Sequence* sequence = nullptr;
+  int64_t begin = 0;
+  int64_t hidden_row = 0;  ///< of the first one in the states of the step
+  bool prefill = false;    ///< in the prefill range of the step
+  /// The token after each of them. The last is new, unless the step ended within a prompt.
+  std::span<const int32_t> next;
+  bool goes_on = false;  ///< drafts behind the last token may be asked for
+  SampleRow row;         ///< if it goes on: what the token after that is drawn with
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
@@ -34,6 +47,18 @@ class Proposer {
   /// Appends at most `most` tokens that may follow to the drafts of each sequence. Between steps.
   /// Errors: those of the executor.
   virtual Status propose(Executor& executor, std::span<const DraftPlace> places) = 0;
+
+  /// Whether follow() wants to be called, with hidden states.
+  virtual bool follows() const { return false; }
+
+  /// What a step computed, in the order of the step, before anything of it is given back. `hidden`:
+  /// StepResults::hidden. Errors: those of the executor.
+  virtual Status follow(Executor& executor,
+                        std::span<const ComputedTokens> computed,
+                        const View& hidden) {
+    (void)executor, (void)computed, (void)hidden;
+    return {};
+  }
 
   /// The sequence has ended.
   virtual void forget(RequestId id) { (void)id; }

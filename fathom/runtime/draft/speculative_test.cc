@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/fake_model.h"
+#include "tests/support/fake_draft_model.h"
 
 namespace fathom {
 namespace {
@@ -52,7 +52,27 @@ TEST(Speculative, CachesThatCannotBeCutBackAreRefused) {
   }
 }
 
+TEST(Speculative, AModelWithoutADraftLayerIsRefused) {
+  EXPECT_TRUE(check_speculative(Speculative::kMtp, 4, FakeDraftModel()).ok());
+
+  const Status none = check_speculative(Speculative::kMtp, 4, FakeModel());
+  FakeModel left_out;
+  left_out.set_nextn_layers(1);
+  const Status missing = check_speculative(Speculative::kMtp, 4, left_out);
+
+  EXPECT_EQ(none.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(none.message(),
+            "--speculative mtp: this model has no draft layer; expected one that has it, or "
+            "--speculative ngram");
+  EXPECT_EQ(
+      missing.message(),
+      "--speculative mtp: the draft layer of this model is not in the checkpoint (config.json "
+      "says num_nextn_predict_layers 1); expected one that has it, or --speculative ngram");
+}
+
 TEST(Speculative, EachMethodHasItsProposer) {
+  EXPECT_FALSE(make_proposer(Speculative::kNgram)->follows());
+  EXPECT_TRUE(make_proposer(Speculative::kMtp)->follows());
   EXPECT_EQ(make_proposer(Speculative::kOff), nullptr);
   EXPECT_NE(make_proposer(Speculative::kNgram), nullptr);
   EXPECT_EQ(most_queries(Speculative::kOff, 5), 1);
