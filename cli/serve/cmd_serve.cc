@@ -503,7 +503,7 @@ Command add_serve(CLI::App& app, GlobalFlags& globals) {
   add_engine_flags(
       *sub, globals.engine, kServe,
       {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice, OptionGroup::kNumbers,
-       OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+       OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
   return {sub, [flags, sub](const GlobalFlags& given) { return serve_model(*sub, *flags, given); }};
 }
 

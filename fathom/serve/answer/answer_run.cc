@@ -198,6 +198,8 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     Choice& choice = choices_[c];
     const AnswerSpec& spec = specs_[choice.spec];
     choice.ended = true;
+    usage_.drafted_tokens += event.drafted_tokens;
+    usage_.accepted_draft_tokens += event.accepted_tokens;
     usage_.reasoning_tokens += choice.reader.reasoning_tokens();
     const AnswerRepairs* repairs = choice.reader.repairs();
     if (repairs != nullptr && host_.on_repairs) host_.on_repairs(*repairs);
