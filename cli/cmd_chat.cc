@@ -196,9 +196,10 @@ Command add_chat(CLI::App& app, GlobalFlags& globals) {
   add_server_flags(*sub, flags->server);
   add_chat_flags(*sub, flags->prompt);
   add_sampling_flags(*sub, flags->sampling);
-  add_engine_flags(*sub, globals.engine, kConverse,
-                   {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
-                    OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+  add_engine_flags(
+      *sub, globals.engine, kConverse,
+      {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers, OptionGroup::kMemory,
+       OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
   return {sub, [flags](const GlobalFlags& given) { return chat_by_flags(*flags, given); }};
 }
 

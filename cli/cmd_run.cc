@@ -90,7 +90,7 @@ Command add_run(CLI::App& app, GlobalFlags& globals) {
   add_sampling_flags(*sub, flags->sampling);
   add_engine_flags(*sub, globals.engine, kComplete,
                    {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
-                    OptionGroup::kMemory, OptionGroup::kKernels});
+                    OptionGroup::kMemory, OptionGroup::kDrafts, OptionGroup::kKernels});
   return {sub, [flags, prompt](const GlobalFlags& given) {
             flags->prompt_given = prompt->count() > 0;
             return run(*flags, given);

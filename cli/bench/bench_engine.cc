@@ -14,27 +14,36 @@ namespace {
 
 constexpr int64_t kStepTokens = 512;
 
-Result<std::unique_ptr<EngineCore>> open_core(const Model& model,
-                                              const Compute& compute,
-                                              const BenchModelFlags& flags,
-                                              int64_t length,
-                                              const Clock& clock) {
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
+                                                    const Compute& compute,
+                                                    const BenchModelFlags& flags,
+                                                    int64_t length,
+                                                    const Clock& clock,
+                                                    Proposer* proposer) {
+  const EngineOptions& o = flags.engine;
   CoreSettings settings;
-  FATHOM_ASSIGN(settings.plan,
-                plan_memory(model, {.max_model_len = length,
-                                    .max_num_seqs = flags.batch,
-                                    .max_num_batched_tokens = std::max(kStepTokens, flags.batch),
-                                    .num_ids = model.config().vocab_size,
-                                    .num_threads = compute.pool->size(),
-                                    .kernels = &compute.kernels(),
-                                    .gpu = compute.device()}));
-  settings.cuda_graphs = flags.engine.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
-  settings.pins = flags.engine.pins;
+  FATHOM_ASSIGN(
+      settings.plan,
+      plan_memory(model,
+                  {.max_model_len = length,
+                   .max_num_seqs = flags.batch,
+                   .max_num_batched_tokens = std::max(kStepTokens, flags.batch),
+                   .num_ids = model.config().vocab_size,
+                   .max_queries =
+                       proposer == nullptr ? 1 : most_queries(o.speculative, o.speculative_tokens),
+                   .drafts = proposer != nullptr && proposer->follows(),
+                   .num_threads = compute.pool->size(),
+                   .kernels = &compute.kernels(),
+                   .gpu = compute.device()}));
+  settings.cuda_graphs = o.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
+  settings.pins = o.pins;
   settings.model_fingerprint = "bench";
+  settings.proposer = proposer;
+  settings.adaptive_drafts = false;
   return EngineCore::create(std::move(settings), model, compute, nullptr, clock);
 }
-
-}  // namespace
 
 Result<Rate> time_engine(const Model& model, const Compute& compute, const BenchModelFlags& flags) {
   const MonotonicClock clock;
@@ -42,7 +51,8 @@ Result<Rate> time_engine(const Model& model, const Compute& compute, const Bench
   // The first requests decode while the prompts of the last are computed.
   const int64_t budget = std::max(kStepTokens, flags.batch);
   const int64_t tokens = flags.generate + 2 * ceil_div(flags.batch * prompt, budget) + 2;
-  FATHOM_ASSIGN(const auto core, open_core(model, compute, flags, prompt + tokens, clock));
+  FATHOM_ASSIGN(const auto core,
+                open_bench_core(model, compute, flags, prompt + tokens, clock, nullptr));
   std::vector<double> seconds;
   for (int r = -1; r < flags.repetitions; ++r) {  // the first captures and warms up
     int64_t started = 0;

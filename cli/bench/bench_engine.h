@@ -3,9 +3,21 @@
 #pragma once
 
 #include "cli/bench/bench_model_rates.h"
+#include "fathom/os/clock.h"
+#include "fathom/runtime/engine.h"
 #include "fathom/runtime/executor/compute.h"
 
 namespace fathom::cli {
+
+/// An engine without a tokenizer for flags.batch sequences of `length` tokens; it drafts if there
+/// is a proposer, always, so that what is measured does not change on the way. Errors: those of
+/// plan_memory and EngineCore::create.
+Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
+                                                    const Compute& compute,
+                                                    const BenchModelFlags& flags,
+                                                    int64_t length,
+                                                    const Clock& clock,
+                                                    Proposer* proposer);
 
 /// Decodes flags.batch requests of flags.generate tokens behind prompts of flags.depth tokens (one
 /// at least), and times the steps in which all of them decode. Errors: those of plan_memory and the

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_drafts.h"
 #include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
@@ -85,7 +86,8 @@ Result<OpTotals> record_pass(ForwardSession& session, const std::function<Status
 Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   ThreadPool& pool = *machine.pool;
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine,
+                                                   flags.engine.speculative == Speculative::kMtp));
   if (machine.gpu != nullptr) return bench_model_on_gpu(flags, machine, opened);
   const Model& model = *opened.model;
   const int64_t vocabulary = model.config().vocab_size;
@@ -155,6 +157,9 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   }
   print_ops("decode op (kernel, variant)", decode_ops, peaks, flags.ops);
   if (flags.engine_rate) print_engine_overhead(rates.back(), decode.rate.step_seconds);
+  if (flags.engine.speculative != Speculative::kOff) {
+    FATHOM_TRY(print_drafts(model, machine.compute(), flags));
+  }
   std::printf(
       "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
       "buffers of the benchmark\n",
@@ -194,7 +199,7 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
       ->capture_default_str();
   add_engine_flags(*sub, globals.engine, kForward,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,
-                    OptionGroup::kNumbers, OptionGroup::kKernels},
+                    OptionGroup::kNumbers, OptionGroup::kDrafts, OptionGroup::kKernels},
                    {"pin"});
 }
 

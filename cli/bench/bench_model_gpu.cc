@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_drafts.h"
 #include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/io/terminal.h"
@@ -141,6 +142,9 @@ Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
   }
   print_ops("decode op (kernel, variant)", decode_ops.totals, peaks, flags.ops);
   if (flags.engine_rate) print_engine_overhead(rates.back(), decode_seconds);
+  if (flags.engine.speculative != Speculative::kOff) {
+    FATHOM_TRY(print_drafts(model, machine.compute(), flags));
+  }
   std::printf("\nmemory of the GPU: weights %s, cache %s, steps %s\n",
               format_bytes(model.weights().bytes()).c_str(),
               format_bytes(session->executor().cache().bytes()).c_str(),

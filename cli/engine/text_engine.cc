@@ -137,6 +137,10 @@ std::string summary_of(const Completion& answer) {
     const double rate = static_cast<double>(count - 1) / decode;
     str_append(out, str_cat(", ", format_fixed(rate, 1), " tokens/s"));
   }
+  if (answer.drafted_tokens > 0) {
+    str_append(out, str_cat(", ", answer.accepted_tokens, " of ", answer.drafted_tokens,
+                            " drafts were right"));
+  }
   return str_cat(out, " (", finish_reason_name(answer.finish), ")");
 }
 

@@ -30,7 +30,6 @@ constexpr ElsewhereFlag kElsewhere[] = {
     {"--nnodes", "1", "one machine a server here"},
     {"--node-rank", "0", "one machine a server here"},
     {"--dist-init-addr", "", "one machine a server here"},
-    {"--speculative,--speculative-algorithm,--spec-type", "off", "nothing is drafted here"},
     {"--kv-offload-dir,--kv-offload-gb", "", "cached pages stay where the model is"},
     {"--chat-template", "", "no template is run; --chat-format names a built-in encoder"},
     {"--quantization", "auto", "the checkpoint says it; `fathom quantize` writes another"},

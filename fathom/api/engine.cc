@@ -56,10 +56,13 @@ Result<MemoryPlan> plan_source(const Model& dry,
   } else {
     FATHOM_ASSIGN(available, cuda_free_bytes());
   }
+  FATHOM_TRY(check_speculative(o.speculative, o.speculative_tokens, dry));
   return plan_memory(dry, {.max_model_len = o.max_model_len,
                            .max_num_seqs = o.max_num_seqs,
                            .max_num_batched_tokens = o.max_num_batched_tokens,
                            .num_ids = num_ids_of(source),
+                           .max_queries = most_queries(o.speculative, o.speculative_tokens),
+                           .drafts = o.speculative == Speculative::kMtp,
                            .num_threads = compute.pool->size(),
                            .kernels = &compute.kernels(),
                            .gpu = compute.device(),
@@ -172,6 +175,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   engine->default_sampling_ = sampling_defaults(source.model.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
   settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
+  engine->proposer_ = make_proposer(options.speculative);
+  settings.proposer = engine->proposer_.get();
   engine->tokenizer_ = std::move(source.tokenizer);
   FATHOM_ASSIGN(engine->core_,
                 EngineCore::create(std::move(settings), *engine->model_, machine.compute(),
@@ -214,6 +219,8 @@ Result<Completion> Engine::generate(std::span<const int32_t> prompt,
     out.text += e.text;
     out.finish = e.finish;
     out.cached_tokens = e.cached_tokens;
+    out.drafted_tokens = e.drafted_tokens;
+    out.accepted_tokens = e.accepted_tokens;
     const bool last = e.finish != FinishReason::kNone;
     if (on_text && on_text(e) == Flow::kStop && !last) core_->cancel(e.id);
   };

@@ -46,6 +46,7 @@ constexpr std::optional<MoeStrategy> kStrategies[] = {
     {}, MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused};
 constexpr AttentionChoice kForms[] = {AttentionChoice::kByPhase, AttentionChoice::kAbsorbed,
                                       AttentionChoice::kFusedRope};
+constexpr Speculative kDraftings[] = {Speculative::kOff, Speculative::kNgram, Speculative::kMtp};
 constexpr bool kOnOff[] = {true, false};
 
 // fp8_ds_mla: vLLM's and FlashMLA's name of the rows that fp8_e4m3 means where rows have scales.
@@ -190,6 +191,14 @@ constexpr OptionInfo kTable[] = {
     option_row<Seed<&O::seed>{}>({kRequests, kServe, "seed", "", "N|random",
                                   "base of the random numbers of requests without a seed"}),
 
+    option_row<Choice<&O::speculative, kDraftings>{}>(
+        {kDrafts, kRuns, "speculative", "speculative-algorithm spec-type", "",
+         "guess tokens and verify several in a step; the answer is the same. ngram: what followed "
+         "the same words before, in prompt and answer; mtp: by the model's draft layer"}),
+    option_row<Count{&O::speculative_tokens, 1, kMostDrafts}>(
+        {kDrafts, kRuns, "speculative-tokens", "num-speculative-tokens draft-max", "N",
+         "with --speculative: tokens that are guessed at once, at most"}),
+
     option_row<Choice<&O::moe, kStrategies>{}>(
         {kKernels, kEveryUse, "moe", "", "", "how experts run; auto: by call"}),
     option_row<Choice<&O::attention, kForms>{}>(
@@ -245,9 +254,11 @@ Status refuse(const OptionInfo& row, std::string_view found) {
 }  // namespace
 
 std::string_view group_heading(OptionGroup group) {
-  constexpr std::string_view kHeadings[] = {
-      "Model",  "Model without files", "Machine", "Device", "Numbers", "Memory", "Requests",
-      "Kernels"};
+  constexpr std::string_view kHeadings[] = {"Model",    "Model without files",
+                                            "Machine",  "Device",
+                                            "Numbers",  "Memory",
+                                            "Requests", "Drafts",
+                                            "Kernels"};
   return kHeadings[static_cast<size_t>(group)];
 }
 

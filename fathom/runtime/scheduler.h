@@ -100,6 +100,11 @@ class Scheduler {
   /// anything: those of admissible(); Overloaded `queue_full`.
   Status submit(Sequence& sequence);
 
+  /// Takes room for drafts of a sequence that decodes: how many of `most` fit, behind its next
+  /// token, without taking a block that another sequence may need for its own next token. What the
+  /// next step does not use goes back with it. Between steps.
+  int64_t make_draft_room(Sequence& sequence, int64_t most);
+
   /// The fewest prompt tokens that plan() may be limited to.
   static constexpr int64_t kLeastPrefill = 16;
 
@@ -161,7 +166,7 @@ class Scheduler {
   size_t choose_victim() const;
   void preempt(size_t index);
   void drop_planned(const Sequence& sequence);
-  int64_t drafts_with_room(const Sequence& sequence) const;
+  int64_t drafts_with_room(const Sequence& sequence, int64_t most) const;
   int64_t scored_chunk(const Sequence& sequence) const;
   int64_t snapshot_end(const Sequence& sequence) const;
   void offer_blocks(Sequence& sequence);

@@ -108,6 +108,14 @@ std::vector<BadCase> bad_prompt_cases() {
       {"answer longer than the context", 64, prompted({"-p", "x", "--max-tokens", "100000"})},
       {"bias of a token outside the vocabulary", 64,
        prompted({"-p", "x", "--logit-bias", "4096=1"})},
+      {"drafts by a layer that the model lacks", 78,
+       prompted({"-p", "x", "--max-tokens", "2", "--speculative", "mtp"})},
+      {"drafts by a layer that was left out", 78,
+       [](Scene& scene) {
+         scene.edit("config.json", "\"num_nextn_predict_layers\": 0",
+                    "\"num_nextn_predict_layers\": 1");
+         return prompted({"-p", "x", "--max-tokens", "2", "--speculative", "mtp"})(scene);
+       }},
       {"id beyond the vocabulary", 65, ids("{\"prompts\": [[1, 2], [3, 4096]]}")},
       {"negative id", 65, ids("{\"prompts\": [[-1]]}")},
       {"id beyond 64 bits", 65, ids("{\"prompts\": [[18446744073709551616]]}")},

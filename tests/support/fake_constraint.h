@@ -32,16 +32,25 @@ struct FakeConstraint final : TokenConstraint {
   }
 
   bool accept(int32_t token) override {
+    const Next n = rule(accepted);
+    const bool allowed =
+        n.place == ConstraintPlace::kFree || std::ranges::count(n.allowed, token) > 0;
+    if (token == refuses || !allowed) return false;
     accepted.push_back(token);
-    return token != refuses;
+    return true;
   }
 
-  void rollback(int64_t) override { FAIL() << "nothing was drafted"; }
+  void rollback(int64_t count) override {
+    ASSERT_LE(count, static_cast<int64_t>(accepted.size()));
+    accepted.resize(accepted.size() - static_cast<size_t>(count));
+    rolled_back += count;
+  }
 
   std::function<Next(const std::vector<int32_t>&)> rule;
   std::vector<int32_t> accepted;
   int32_t refuses = -1;
   int asked = 0;
+  int64_t rolled_back = 0;
   size_t words = 0;
 };
 

@@ -46,7 +46,11 @@ struct Step {
   std::span<const SampleRow> samples = {};     ///< kTokens: one for each row of logits, in order
   std::span<const SlotCopy> slot_copies = {};  ///< made before anything else
   Pass pass = Pass::kForward;
-  View draft_input = {};         ///< [T, H] where the model runs: rows of StepResults::hidden
+  View draft_input = {};  ///< [T, H] where the model runs: rows of StepResults::hidden
+  /// Row of draft_input that each token of a draft pass reads, in the order of the step; empty: its
+  /// own. They ascend, and a pass that reads some has room for drafts (StepShape::drafts). The rows
+  /// that a forward pass left are gone then.
+  std::span<const int32_t> draft_rows = {};
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
 
@@ -136,6 +140,12 @@ class Executor {
 
   /// Resets the arenas and runs the pass of a step on `batch`.
   Status forward(const Step& step, Batch& batch, ForwardOut& out);
+
+  /// The memory of states that outlive their step, as rows.
+  View kept_states(int64_t num_tokens);
+
+  /// The rows of hidden states that a draft pass over so many tokens reads, one behind the other.
+  Result<View> gather_states(const Step& step, int64_t num_tokens);
 
   const Model& model_;
   const Compute compute_;

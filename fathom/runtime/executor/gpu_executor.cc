@@ -90,11 +90,10 @@ Status GpuExecutor::allocate_transfers() {
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
-  // A mask for every sequence: those that have one take no drafts.
   FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(),
                                .listed = 4096,
                                .biased = 1024,
-                               .words = shape.max_num_seqs * mask_words(shape.num_ids)}));
+                               .words = shape.max_samples() * mask_words(shape.num_ids)}));
   shape.reserve(batch_, model_.cache_layout());
   graphs_.reserve(kMostGraphs);
   return {};

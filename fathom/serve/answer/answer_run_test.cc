@@ -20,7 +20,7 @@ struct Written {
   };
 
   std::vector<Choice> choices = std::vector<Choice>(8);
-  int begins = 0, ends = 0;
+  int opens = 0, begins = 0, ends = 0;
   AnswerUsage usage;
   AnswerTimings timings;
   std::vector<ApiError> errors;
@@ -29,6 +29,8 @@ struct Written {
 class Recorder final : public ReplyWriter {
  public:
   explicit Recorder(Written& out) : out_(out) {}
+
+  void open() override { ++out_.opens; }
 
   void begin(const AnswerUsage&, const std::vector<PromptLogprobs>*) override { ++out_.begins; }
 
@@ -172,6 +174,35 @@ TEST_F(AnswerRunTest, ARefusalFails) {
   EXPECT_EQ(out.errors[0].status, 400);
   EXPECT_EQ(out.errors[0].code, "context_length_exceeded");
   EXPECT_EQ(out.begins + out.ends, 0);
+}
+
+TEST_F(AnswerRunTest, ASilentAnswerIsOpenedBeforeItBegins) {
+  const auto exchange = run({spec("Once upon a time", 4)});
+  ASSERT_TRUE(served.turn_until([&] { return exchange->awaits_silence(); }));
+  EXPECT_EQ(out.opens + out.begins, 0);
+  exchange->stay_silent();
+  EXPECT_EQ(out.opens, 1);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.opens, 1);
+  EXPECT_EQ(out.begins, 1);
+}
+
+TEST_F(AnswerRunTest, WhatIsRefusedIsNotOpened) {
+  const auto exchange = run({spec("x", 100'000)});
+  ASSERT_TRUE(wait());
+  EXPECT_FALSE(exchange->awaits_silence());
+  EXPECT_EQ(out.opens, 0);
+}
+
+TEST_F(AnswerRunTest, WhatEndedIsNotOpened) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  const auto exchange = run({s});
+  ASSERT_TRUE(served.turn_until([&] { return exchange->awaits_silence(); }));
+  EXPECT_EQ(open.abort("req-test"), 1);
+  exchange->stay_silent();
+  EXPECT_EQ(out.opens, 0);
+  ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
 }
 
 TEST_F(AnswerRunTest, NothingIsWrittenForWhoIsGone) {

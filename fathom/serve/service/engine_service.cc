@@ -326,6 +326,8 @@ void EngineService::on_token(const std::shared_ptr<Entry>& entry, const TokenEve
   event.finish = e.finish;
   event.stop_text = e.stop_text;
   event.cached_tokens = e.cached_tokens;
+  event.drafted_tokens = e.drafted_tokens;
+  event.accepted_tokens = e.accepted_tokens;
   if (e.prompt_logprobs != nullptr) {
     event.prompt_logprobs = std::make_shared<const std::vector<PromptLogprobs>>(*e.prompt_logprobs);
   }

@@ -42,6 +42,8 @@ struct ServiceEvent {
   FinishReason finish = FinishReason::kNone;
   std::string stop_text;
   int64_t cached_tokens = 0;
+  int64_t drafted_tokens = 0;   ///< so far
+  int64_t accepted_tokens = 0;  ///< of them, those that were right
   /// With the first event, if they were asked for: of each token of the prompt but the first.
   std::shared_ptr<const std::vector<PromptLogprobs>> prompt_logprobs;
   RequestTimes times;  ///< so far

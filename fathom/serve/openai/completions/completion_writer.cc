@@ -1,6 +1,7 @@
 #include "fathom/serve/openai/completions/completion_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/text/utf8.h"
@@ -20,12 +21,16 @@ CompletionWriter::CompletionWriter(ExchangePtr exchange, CompletionStyle style)
       choices_(static_cast<size_t>(style_.num_choices) * static_cast<size_t>(style_.num_prompts)),
       prompt_logprobs_(static_cast<size_t>(style_.num_prompts)) {}
 
+void CompletionWriter::open() {
+  if (!style_.reply.stream || std::exchange(streaming_, true)) return;
+  exchange_->begin_stream(event_stream_head(), {});
+}
+
 void CompletionWriter::begin(const AnswerUsage& so_far,
                              const std::vector<PromptLogprobs>* prompt_logprobs) {
-  begun_ = true;
   prompt_tokens_ = so_far.prompt_tokens;
   if (prompt_logprobs != nullptr) prompt_logprobs_.front() = *prompt_logprobs;
-  if (style_.reply.stream) exchange_->begin_stream(event_stream_head(), {});
+  open();
 }
 
 void CompletionWriter::start(size_t index, const std::vector<PromptLogprobs>* prompt_logprobs) {
@@ -124,7 +129,7 @@ void CompletionWriter::end(const AnswerUsage& usage, const AnswerTimings& timing
 }
 
 void CompletionWriter::fail(const ApiError& error) {
-  if (!begun_ || !style_.reply.stream) {
+  if (!streaming_) {
     exchange_->reply(openai_error_reply(error));
     return;
   }

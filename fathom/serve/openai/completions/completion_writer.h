@@ -14,6 +14,7 @@ class CompletionWriter final : public ReplyWriter {
  public:
   CompletionWriter(ExchangePtr exchange, CompletionStyle style);
 
+  void open() override;
   void begin(const AnswerUsage& so_far,
              const std::vector<PromptLogprobs>* prompt_logprobs) override;
   void delta(const ChoiceDelta& delta) override;
@@ -54,7 +55,7 @@ class CompletionWriter final : public ReplyWriter {
 
   ExchangePtr exchange_;
   CompletionStyle style_;
-  bool begun_ = false;
+  bool streaming_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   std::vector<Choice> choices_;
