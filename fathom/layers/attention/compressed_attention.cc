@@ -124,8 +124,7 @@ Result<View> compressed_slots(Exec& ex,
   if (w.ratio == CompressRatio::kNone) return View{};
   const auto ratio = static_cast<int64_t>(w.ratio);
   const int64_t T = range.num_tokens;
-  const int64_t longest = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
-  const int64_t rows = longest / ratio;
+  const int64_t rows = range.most_keys() / ratio;
   if (rows == 0) return View{};
   const bool chosen = w.ratio == CompressRatio::kSparse && rows > m.shape.topk;
   Arena& arena = *ex.activations;

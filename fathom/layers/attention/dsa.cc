@@ -93,7 +93,7 @@ Status attend_sparse(Exec& ex,
   const int64_t T = range.num_tokens;
   const Format format = p.q.format;
   Arena& arena = *ex.activations;
-  const int64_t num_keys = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
+  const int64_t num_keys = range.most_keys();
 
   FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,Kt"));
   FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
@@ -177,7 +177,7 @@ Status dsa_attend(Exec& ex,
   FATHOM_ASSIGN(const View o,
                 ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
   const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
-  const auto is_sparse = [&](int32_t keys) {
+  const auto is_sparse = [&](int64_t keys) {
     // The dense forms read rows without scales.
     return m.options.always_absorbed || cache.scales.present() || keys > d.shape.topk;
   };
@@ -191,7 +191,9 @@ Status dsa_attend(Exec& ex,
                          cache, index, probe, layer, slice_rows(heads, begin, count));
   };
   const auto attend_phase = [&](const TokenRange& range, bool decode) -> Status {
-    const auto scored = std::ranges::count_if(range.kv_lens, is_sparse);
+    int64_t scored = 0;
+    for (int64_t b = 0; b < range.num_requests(); ++b)
+      scored += is_sparse(range.keys_of(b)) ? 1 : 0;
     if (scored == 0 || scored == range.num_requests()) return attend(range, decode, scored > 0);
     for (int64_t b = 0; b < range.num_requests(); ++b) {
       Part part;

@@ -93,7 +93,7 @@ Status choose_rows(Exec& ex,
     if (count == 0) continue;
     IndexScored request = tokens_of(all, begin, count);
     request.block_table = slice_rows(all.block_table, b, 1);
-    request.num_keys = range.kv_lens[i] / all.tokens_per_key;
+    request.num_keys = range.keys_of(b) / all.tokens_per_key;
     if (request.num_keys == 0) request.num_keys = 1;
     FATHOM_TRY(choose_in_tiles(ex, request_offsets, request, index, memory,
                                slice_rows(slots, begin, count)));

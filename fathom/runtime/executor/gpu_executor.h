@@ -95,6 +95,7 @@ class GpuExecutor final : public Executor {
   Logprobs logprobs_;
   std::vector<std::unique_ptr<DecodeGraph>> graphs_;
   std::vector<View> slots_;  // of the batch on the GPU
+  std::vector<PooledRows> pooled_;
   // The step between submit and collect.
   Step step_;
   Batch current_;
