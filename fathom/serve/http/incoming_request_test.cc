@@ -140,6 +140,20 @@ TEST_F(Incoming, RefusesALargeZstdWindow) {
   EXPECT_THAT(incoming_->error().message, HasSubstr("8 MiB"));
 }
 
+// The library may read formats of before RFC 8878, whole ones otherwise than those in pieces.
+TEST_F(Incoming, TakesZstdOfTheStandardAlone) {
+  const std::string skipped("\x5F\x2A\x4D\x18\x03\0\0\0abc", 11);
+  EXPECT_EQ(read(json(skipped + zstd("{}") + skipped + zstd(" "), "zstd")), 0);
+  EXPECT_EQ(body(), "{} ");
+  for (const char version : {'\x1E', '\x22', '\x25', '\x27'}) {
+    std::string old = zstd("{}");
+    old[0] = version;
+    EXPECT_EQ(read(json(old, "zstd")), 400);
+    EXPECT_THAT(incoming_->error().message, HasSubstr("RFC 8878"));
+    EXPECT_EQ(read(json(zstd("{}") + old, "zstd")), 400);
+  }
+}
+
 TEST_F(Incoming, RefusesOtherCodings) {
   for (const std::string coding : {"br", "deflate", "gzip, gzip", "gzip, zstd", "compress"}) {
     EXPECT_EQ(read(json("x", coding)), 415) << coding;
