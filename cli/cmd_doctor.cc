@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "cli/about/build_facts.h"
 #include "cli/command.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/open.h"
@@ -62,23 +63,6 @@ std::string verdict(const KernelEntry& kernel, const KernelSet& here) {
   return variants.front().needs == Isa::kPortable ? "portable" : "yes";
 }
 
-// "portable, avx2, avx512, amx"
-std::string built_for() {
-  const KernelSet all = KernelSet::planned_for_cpu(Isa::kAmx);
-  std::string out;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    const auto is_of_isa = [&](const VariantEntry& v) { return v.needs == isa; };
-    const auto has_one = [&](const KernelEntry& k) {
-      const auto built = k.variants(all);
-      return std::any_of(built.begin(), built.end(), is_of_isa);
-    };
-    const auto kernels = all_kernels();
-    if (std::any_of(kernels.begin(), kernels.end(), has_one))
-      str_append(out, str_cat(out.empty() ? "" : ", ", isa_name(isa)));
-  }
-  return out;
-}
-
 // The GPUs, or why there is none.
 std::string gpu_text() {
   const auto devices = cuda_devices();
@@ -105,7 +89,8 @@ void print_text(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
   machine.add({"memory", str_cat(format_bytes(memory.total_bytes), ", available ",
                                  format_bytes(memory.available_bytes))});
   machine.add({"instruction sets", feature_list(cpu.features)});
-  machine.add({"kernels built for", str_cat(built_for(), "; used here: up to ", isa_name(isa))});
+  machine.add(
+      {"kernels built for", str_cat(cpu_kernels_built(), "; used here: up to ", isa_name(isa))});
   machine.add({"GPU", gpu_text()});
   machine.add({"build", str_cat("fathom ", std::string_view(FATHOM_VERSION),
 #ifdef FATHOM_TRACE

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
 #include "cli/engine/model_setup.h"
+#include "cli/inspect_json.h"
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
@@ -19,11 +20,13 @@ namespace {
 struct Flags {
   std::string explain;
   std::string device;
+  bool json = false;
 };
 
 // A model without weights and where its description came from.
 struct Subject {
   std::string title;
+  std::string name;  // directory, or name of the description
   std::unique_ptr<Model> model;
   std::vector<std::string> notes;
   bool is_preset = false;
@@ -35,6 +38,7 @@ Result<Subject> open_subject(const Flags& flags, const EngineOptions& given) {
   OpenOptions dry{.model = model_options(options), .weights = WeightOrigin::kNone};
   dry.model.draft = !flags.explain.empty();
   Subject subject;
+  subject.name = source.title;
   FATHOM_ASSIGN(subject.model, open_model(source, options.placement(), dry));
   if (!source.checkpoint) {
     subject.title = str_cat(source.title, " (built-in description, no files)");
@@ -146,6 +150,12 @@ Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
   if (!flags.explain.empty()) {
     return explain(*subject.model, flags.explain, kernels);
   }
+  if (flags.json) {
+    FATHOM_ASSIGN(const std::string text,
+                  inspection_json(subject.name, subject.notes, *subject.model, plan));
+    std::printf("%s", text.c_str());
+    return kExitOk;
+  }
   // What cannot be planned is refused before anything is printed.
   FATHOM_ASSIGN(const std::string weights, weights_table(*subject.model));
   FATHOM_ASSIGN(const MemoryVerdict memory, memory_plan_text(*subject.model, plan));
@@ -164,9 +174,12 @@ Command add_inspect(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub =
       app.add_subcommand("inspect", "Configuration, formats, memory plan and kernel plan");
-  sub->add_option("--device", flags->device,
-                  "Plan for cpu, h200, h100, b200 or gb200, with a count: 8xh200");
+  sub->add_option(
+      "--device", flags->device,
+      "Plan for cpu, h200, h100, b200 or gb200, with a count: 8xh200 (default: cpu, with "
+      "--as 8xh200)");
   sub->add_option("--explain", flags->explain, "Why an op gets its kernel, such as q_b_proj");
+  sub->add_flag("--json", flags->json, "Print JSON (fathom.inspect/1)")->excludes("--explain");
   add_engine_flags(*sub, globals.engine, kDryPlan,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers,
                     OptionGroup::kMemory, OptionGroup::kKernels});

@@ -27,6 +27,7 @@ struct Flags {
   bool text_given = false;
   bool decode_given = false;
   bool ids_only = false;
+  bool json = false;
   bool show = false;
   bool bos = false;
   bool plain = false;
@@ -57,7 +58,27 @@ Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
   return prompt.encode(tokenizer);
 }
 
+// Bytes that are no text alone, as parts of a character are, become U+FFFD.
+std::string tokens_json(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  JsonWriter out(JsonStyle::kIndented);
+  out.begin_object().key("schema").string("fathom.tokenize/1");
+  out.key("count").integer(static_cast<int64_t>(ids.size())).key("tokens").begin_array();
+  for (const int32_t id : ids) {
+    const bool added = tokenizer.is_added(id);
+    out.begin_object().key("id").integer(id);
+    out.key("text").string(added ? tokenizer.token_text(id) : tokenizer.token_bytes(id));
+    out.key("control").boolean(added).key("special").boolean(tokenizer.is_special(id));
+    out.end_object();
+  }
+  out.end_array().end_object();
+  return out.take();
+}
+
 void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const Flags& flags) {
+  if (flags.json) {
+    std::printf("%s\n", tokens_json(tokenizer, ids).c_str());
+    return;
+  }
   if (flags.ids_only) {
     std::printf("%s\n", format_ids(ids).c_str());
     return;
@@ -100,7 +121,7 @@ Result<int> tokenize(const Flags& flags) {
     std::string text = flags.text;
     if (!flags.file.empty()) {
       FATHOM_ASSIGN(text, read_text(flags.file));
-    } else if (!flags.text_given) {
+    } else if (!flags.text_given || flags.text == "-") {
       FATHOM_ASSIGN(text, read_standard_input());
     }
     ids = tokenizer.encode(
@@ -118,8 +139,9 @@ Command add_tokenize(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("tokenize", "Text or chat to token ids, and back");
   sub->add_option("MODEL", flags->model, "Directory with tokenizer.json")->required();
   // One of four texts; flags that say how another of them is read would do nothing.
-  CLI::Option* text = sub->add_option("-p,--prompt", flags->text,
-                                      "Text; standard input without -p, -f, --chat and --decode");
+  CLI::Option* text =
+      sub->add_option("-p,--prompt", flags->text,
+                      "Text; standard input for -, and without -f, --chat and --decode");
   CLI::Option* file =
       sub->add_option("-f,--file", flags->file, "File with the text, - for standard input");
   CLI::Option* chat = sub->add_option("--chat", flags->chat,
@@ -137,6 +159,8 @@ Command add_tokenize(CLI::App& app) {
                 "V3.2, V4: developer messages, tasks and tools of single messages count")
       ->needs(chat);
   sub->add_flag("--ids", flags->ids_only, "Print ids alone, as a JSON list")->excludes(decode);
+  sub->add_flag("--json", flags->json, "Print every token as JSON (fathom.tokenize/1)")
+      ->excludes(decode, sub->get_option("--ids"));
   sub->add_flag("--show", flags->show, "Mark control tokens")->excludes(decode);
   sub->add_flag("--bos", flags->bos, "Begin with the token of the beginning")
       ->excludes(chat, decode);

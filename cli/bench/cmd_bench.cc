@@ -206,17 +206,23 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
          "The calls of this preset's own graph instead of a suite; --phase, --batch, --seq "
          "and --kv-len say of which steps")
       ->excludes("--suite");
-  sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");
-  sub->add_option("--filter", flags->options.filter, "Pattern over kernel/case: text, or with * ?");
-  sub->add_option("--phase", flags->options.phase, "decode, prefill or verify; of --as also draft");
+  sub->add_option("--kernels", flags->kernels,
+                  "Our names or reference names, with commas (default: all)");
+  sub->add_option("--filter", flags->options.filter,
+                  "Pattern over kernel/case: text, or with * ? (default: all)");
+  sub->add_option("--phase", flags->options.phase,
+                  "decode, prefill or verify; of --as also draft (default: all)");
   const CLI::Validator size = integer_range(int64_t{0}, int64_t{1} << 40);
-  sub->add_option("--batch", flags->options.batch, "Rows of these batches or tokens, with commas")
+  sub->add_option("--batch", flags->options.batch,
+                  "Rows of these batches or tokens, with commas (default: all)")
       ->delimiter(',')
       ->check(size);
-  sub->add_option("--seq", flags->options.seq, "Rows of these sequence lengths, with commas")
+  sub->add_option("--seq", flags->options.seq,
+                  "Rows of these sequence lengths, with commas (default: all)")
       ->delimiter(',')
       ->check(size);
-  sub->add_option("--kv-len", flags->options.kv_len, "Rows of these cached lengths, with commas")
+  sub->add_option("--kv-len", flags->options.kv_len,
+                  "Rows of these cached lengths, with commas (default: all)")
       ->delimiter(',')
       ->check(size);
   sub->add_option("--backend,--device", flags->backend, "cpu or cuda")->capture_default_str();
@@ -229,16 +235,21 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_flag("--in-process", flags->in_process, "No child process a kernel, for a debugger");
   sub->add_flag("--warm", flags->warm, "One set of data again and again; rows say so");
   sub->add_option("--min-time", flags->min_time_s,
-                  "Seconds a row, after warming up: 0.2, or 0.1 in reference23 and --as")
+                  "Seconds a row, after warming up (default: 0.2, or 0.1 in reference23 and --as)")
       ->check(finite_range(0, 3600));
-  sub->add_option("--reps", flags->min_reps,
-                  "Least repetitions of a row, time permitting: 50, or 20 in reference23 and --as")
+  sub->add_option(
+         "--reps", flags->min_reps,
+         "Least repetitions of a row, time permitting (default: 50, or 20 in reference23 and --as)")
       ->check(integer_range<int64_t>(1, 1'000'000));
-  sub->add_option("--budget", flags->budget_s,
-                  "Seconds after which no further row begins; the summary names those left out")
+  sub->add_option(
+         "--budget", flags->budget_s,
+         "Seconds after which no further row begins; the summary names those left out (default: "
+         "no limit)")
       ->check(finite_range(0, 1e6));
   sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
-  sub->add_option("--out-file", flags->out_file, "Write to this file");
+  sub->add_flag_callback(
+      "--json", [flags] { flags->output = "json"; }, "The same as --output json");
+  sub->add_option("--out-file", flags->out_file, "Write to this file (default: standard output)");
   sub->add_option("--out-dir", flags->out_dir,
                   "Write the rows, a CSV a kernel, the summary and the roofline here");
   sub->add_flag("--force", flags->force, "Overwrite the files of an earlier run in --out-dir");
@@ -276,9 +287,11 @@ void add_compare(CLI::App& bench, CompareFlags& flags) {
       "compare", "Two runs of `bench kernel`, row by row; exit 1 if a row fails in the second");
   sub->add_option("BEFORE", flags.before, "all_kernels.csv of the first run")->required();
   sub->add_option("AFTER", flags.after, "all_kernels.csv of the second run")->required();
-  sub->add_option("--fail-slower", flags.fail_slower,
-                  "Exit 1 if a row is slower by more than this, such as 5%");
-  sub->add_option("--out-file", flags.out_file, "Write to this file");
+  sub->add_option(
+      "--fail-slower", flags.fail_slower,
+      "Exit 1 if a row is slower by more than this, such as 5% (default: rows are marked at 5%, "
+      "and none fails)");
+  sub->add_option("--out-file", flags.out_file, "Write to this file (default: standard output)");
 }
 
 }  // namespace

@@ -112,13 +112,18 @@ Command add_roofline(CLI::App& app) {
   sub->add_option("INPUT", flags->input,
                   "all_kernels.csv of a benchmark, or the directory of a trace")
       ->required();
-  sub->add_option("--peaks", flags->peaks,
-                  "measured (with the rows; default), nominal (a data sheet), or a peaks.json");
-  sub->add_option("--device", flags->device, "h200, h100, b200, gb200, cpu, or a peaks.json");
+  sub->add_option(
+      "--peaks", flags->peaks,
+      "measured (with the rows), nominal (a data sheet), or a peaks.json (default: measured, "
+      "or the data sheet of --device)");
+  sub->add_option("--device", flags->device,
+                  "h200, h100, b200, gb200, cpu, or a peaks.json (default: that of the rows)");
   sub->add_option("-o,--output", flags->output, "svg, csv, json or md")
-      ->check(CLI::IsMember({"svg", "csv", "json", "md"}))
+      ->check(one_of({"svg", "csv", "json", "md"}))
       ->capture_default_str();
-  sub->add_option("--out-file", flags->out_file, "Write to this file");
+  sub->add_flag_callback(
+      "--json", [flags] { flags->output = "json"; }, "The same as --output json");
+  sub->add_option("--out-file", flags->out_file, "Write to this file (default: standard output)");
   sub->add_option("--png", flags->png, "Draw this picture as well, with rsvg-convert");
   sub->add_flag("--all", flags->all, "Every row, not only those of the published tables");
   return {sub, [flags](const GlobalFlags& globals) { return roofline(*flags, globals); }};

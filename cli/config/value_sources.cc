@@ -64,7 +64,9 @@ Result<Config> read_config_file(const std::string& path) {
       }
     }
   } catch (const YAML::Exception& error) {
-    return corrupt(str_cat(path, ": ", std::string_view(error.what())));
+    const YAML::Mark& at = error.mark;
+    return corrupt(str_cat(path, ": line ", at.line + 1, ", column ", at.column + 1, ": ",
+                           std::string_view(error.msg)));
   }
   return out;
 }

@@ -103,11 +103,12 @@ using enum OptionGroup;
 // clang-format off
 constexpr OptionInfo kTable[] = {
     option_row<Text{&O::model}>(
-        {kModel, kEveryUse, "model", "", "MODEL",
-         "checkpoint directory in the Hugging Face layout, or ORG/NAME in the local cache"}),
+        {kModel, kEveryUse, "model", "m", "MODEL",
+         "checkpoint directory in the Hugging Face layout, the name of a shipped model, or "
+         "ORG/NAME in the local cache"}),
     option_row<Text{&O::tokenizer}>(
         {kModel, kServe, "tokenizer", "", "DIR",
-         "tokenizer.json of this directory in place of the model's; --as has none of its own"}),
+         "directory whose tokenizer.json counts in place of the model's; --as has none"}),
 
     option_row<PresetName{{&O::preset}}>(
         {kBuiltIn, kWithoutFiles, "as", "", "PRESET",
@@ -125,7 +126,7 @@ constexpr OptionInfo kTable[] = {
         {kBuiltIn, kForward | kServe, "dummy-seed", "", "N", "seed of dummy weights"}),
 
     option_row<Count{&O::threads, 0, ThreadPool::kMaxThreads}>(
-        {kMachine, kEveryUse, "threads", "", "N", "CPU threads; 0: one a physical core"}),
+        {kMachine, kEveryUse, "threads", "t", "N", "CPU threads; 0: one a physical core"}),
     option_row<Choice<&O::isa, kIsas>{}>(
         {kMachine, kEveryUse, "isa", "", "",
          "use at most this instruction set; auto: all that the machine has"}),
@@ -142,7 +143,7 @@ constexpr OptionInfo kTable[] = {
         {kNumbers, kEveryUse, "dtype", "", "",
          "activations; auto is bf16, f32 is for comparisons"}),
     option_row<CacheFormat{}>(
-        {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
+        {kNumbers, kEveryUse, "kv-cache-dtype", "cache-type-k ctk", "",
          "KV cache; auto is the type of the activations; fp8_e4m3 has scales in its rows in V3.2 "
          "and V4 (also fp8_ds_mla); nvfp4 is for V4"}),
     option_row<Choice<&O::indexer_dtype, kIndexFormats>{}>(
@@ -154,7 +155,7 @@ constexpr OptionInfo kTable[] = {
                                             "tokens of a KV page and of a prefix hit"}),
 
     option_row<Count{&O::max_model_len, 0, kMostTokens}>(
-        {kMemory, kGenerate | kDryPlan, "max-model-len", "context-length ctx-size c", "N",
+        {kMemory, kGenerate | kDryPlan, "max-model-len", "context-length ctx-size num-ctx c", "N",
          "tokens of prompt and answer to make room for; 0: the model's, or what is needed and "
          "fits"}),
     option_row<Count{&O::max_num_seqs, 1, 65'536}>({kMemory, kServe | kDryPlan, "max-num-seqs",
@@ -180,15 +181,16 @@ constexpr OptionInfo kTable[] = {
         {kRequests, kServe, "max-queue", "", "N", "waiting requests, more are refused"}),
     option_row<Count{&O::max_waiting_tokens, 1}>(
         {kRequests, kServe, "max-waiting-tokens", "", "N", "prompt tokens of waiting requests"}),
-    option_row<Real{&O::queue_timeout_s, 86'400}>({kRequests, kServe, "queue-timeout", "", "S",
-                                               "seconds a served request may wait; 0: no limit"}),
+    option_row<Real{&O::queue_timeout_s, 86'400}>(
+        {kRequests, kServe, "queue-timeout", "", "SECONDS",
+         "seconds a served request may wait; 0: no limit"}),
     option_row<Real{&O::request_timeout_s, 864'000}>(
-        {kRequests, kServe, "request-timeout", "timeout to", "S",
+        {kRequests, kServe, "request-timeout", "timeout to", "SECONDS",
          "seconds a served request may take; 0: no limit"}),
     option_row<Switch{&O::prefix_cache}>({kRequests, kConverse | kServe, "prefix-cache",
                                       "enable-prefix-caching", "",
                                       "reuse pages of equal prefixes"}),
-    option_row<Seed<&O::seed>{}>({kRequests, kServe, "seed", "", "N|random",
+    option_row<Seed<&O::seed>{}>({kRequests, kServe, "seed", "s", "N|random",
                                   "base of the random numbers of requests without a seed"}),
 
     option_row<Choice<&O::speculative, kDraftings>{}>(
@@ -203,7 +205,8 @@ constexpr OptionInfo kTable[] = {
         {kKernels, kEveryUse, "moe", "", "", "how experts run; auto: by call"}),
     option_row<Choice<&O::attention, kForms>{}>(
         {kKernels, kEveryUse, "attention", "", "",
-         "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation"}),
+         "form of attention; auto: by phase; absorbed: one for all; fused_rope: fused decode "
+         "preparation"}),
     option_row<Count{&O::attention_key_chunk, 1, 1 << 20}>(
         {kKernels, kEveryUse, "attention-key-chunk", "", "N",
          "keys expanded at once in prefill; a multiple of the block size"}),

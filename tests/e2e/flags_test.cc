@@ -150,18 +150,18 @@ TEST(Flags, TextComesFromOnePlace) {
   const std::string model = shipped_model();
 
   expect_refused({
-      {{"tokenize", model, "-p", "a", "-f", file}, "excludes"},
-      {{"tokenize", model, "-p", "a", "--chat", file}, "excludes"},
-      {{"tokenize", model, "-f", file, "--chat", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "-p", "a"}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "-f", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--chat", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--bos"}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--ids"}, "excludes"},
-      {{"tokenize", model, "--chat", file, "--plain"}, "excludes"},
+      {{"tokenize", model, "-p", "a", "-f", file}, "exclude each other"},
+      {{"tokenize", model, "-p", "a", "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "-f", file, "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "-p", "a"}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "-f", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--bos"}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--ids"}, "exclude each other"},
+      {{"tokenize", model, "--chat", file, "--plain"}, "exclude each other"},
       {{"tokenize", model, "-p", "a", "--thinking", "on"}, "--chat"},
       {{"tokenize", model, "-p", "a", "--chat-format", "v3"}, "--chat"},
-      {run_with({"-f", file}), "excludes"},
+      {run_with({"-f", file}), "exclude each other"},
   });
 }
 

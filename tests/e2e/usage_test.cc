@@ -39,9 +39,9 @@ TEST(Usage, UnknownCommandIsNamedWithNearOnes) {
   const ProgramResult r = run_fathom({"runn", "/nowhere/model", "-p", "x"});
 
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_THAT(r.err, HasSubstr("'runn' is no command of `fathom`; did you mean run"));
+  EXPECT_THAT(r.err, HasSubstr("'runn' is no command of `fathom`\nhint: did you mean run"));
   EXPECT_THAT(run_fathom({"bench", "kernl"}).err,
-              HasSubstr("'kernl' is no command of `fathom bench`; did you mean kernel"));
+              HasSubstr("'kernl' is no command of `fathom bench`\nhint: did you mean kernel"));
 }
 
 TEST(Usage, CommandLikeNoOtherListsThemAll) {

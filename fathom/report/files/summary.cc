@@ -7,6 +7,7 @@
 #include "fathom/bench/timing/timer.h"
 #include "fathom/text/csv_records.h"
 #include "fathom/text/figures.h"
+#include "fathom/text/json_writer.h"
 
 namespace fathom {
 namespace {
@@ -168,6 +169,41 @@ std::string write_summary_csv(const std::vector<SummaryRow>& rows, const Recordi
                             text_of(r.gap_us)});
   }
   return out;
+}
+
+std::string write_summary_json(const std::vector<SummaryRow>& rows, const Recording& recording) {
+  JsonWriter out(JsonStyle::kIndented);
+  const auto figure = [&](std::string_view key, const std::optional<double>& value) {
+    out.key(key);
+    if (value) {
+      out.number(*value);
+    } else {
+      out.null();
+    }
+  };
+  out.begin_object().key("schema").string(kSummarySchema).key("model").string(recording.model);
+  out.key("level").string(recording.timed ? "timed" : "dry").key("rows").begin_array();
+  for (const SummaryRow& r : rows) {
+    out.begin_object().key("phase").string(r.phase).key("kind").string(kind_name(r.kind));
+    out.key("name").string(r.name).key("kernel").string(r.kernel).key("variant").string(r.variant);
+    out.key("calls").integer(r.calls).key("flops").number(r.flops);
+    out.key("bytes_read").number(r.bytes_read).key("bytes_written").number(r.bytes_written);
+    out.key("weight_bytes").number(r.weight_bytes).key("cache_bytes").number(r.cache_bytes);
+    out.key("activation_bytes").number(r.activation_bytes);
+    out.key("share_of_bytes").number(r.share_of_bytes);
+    figure("total_us", r.total_us);
+    figure("share_of_time", r.share_of_time);
+    figure("avg_us", r.avg_us);
+    figure("p50_us", r.p50_us);
+    figure("p99_us", r.p99_us);
+    figure("pct_of_roof", r.pct_of_roof);
+    figure("steps", r.steps);
+    figure("wall_us", r.wall_us);
+    figure("gap_us", r.gap_us);
+    out.end_object();
+  }
+  out.end_array().end_object();
+  return out.take() + "\n";
 }
 
 std::string summary_lines(const std::vector<SummaryRow>& rows) {
