@@ -83,7 +83,7 @@ constexpr ElsewhereFlag kFlags[] = {
     {"--kv-offload-dir --kv-offload-gb", kServers, "", "cached pages stay where the model is"},
     {"--schedule-policy --scheduling-policy", kServers, "fcfs", "requests run as they come"},
     {"--speculative-config", kVllm, "", "--speculative mtp or ngram, and --speculative-tokens N"},
-    {"--model-draft -md", kLlama, "", "nothing is drafted here"},
+    {"--model-draft -md", kLlama, "", "--speculative mtp drafts by the model's own layer"},
 
     // What is asked for.
     {"--reverse-prompt -r", kLlama, "", "--stop TEXT"},
