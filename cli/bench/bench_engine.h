@@ -7,12 +7,15 @@
 
 namespace fathom::cli {
 
-/// Decodes flags.batch requests of flags.generate tokens behind prompts of flags.depth tokens (one
-/// at least), and times the steps in which all of them decode. Errors: those of plan_memory and the
+/// Decodes `batch` requests of flags.generate tokens behind prompts of flags.depth tokens (one at
+/// least), and times the steps in which all of them decode. Errors: those of plan_memory and the
 /// engine.
-Result<Rate> time_engine(const Model& model, const Compute& compute, const BenchModelFlags& flags);
+Result<Rate> time_engine(const Model& model,
+                         const Compute& compute,
+                         const BenchModelFlags& flags,
+                         int64_t batch);
 
-/// What a step of the engine takes beyond a step of the executor by itself.
-void print_engine_overhead(const Rate& engine, double executor_seconds);
+/// What a step of the engine takes beyond a step of the executor by itself: a line.
+std::string engine_overhead_text(const Rate& engine, double executor_seconds);
 
 }  // namespace fathom::cli
