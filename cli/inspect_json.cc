@@ -91,9 +91,10 @@ Status write_ops(JsonWriter& out, const Model& model, const PlanOptions& options
   const int64_t context = std::min(length, model.config().max_position_embeddings);
   BatchShape shape;
   shape.decode = {.count = 1, .new_tokens = 1, .cached = context - 1};
-  FATHOM_ASSIGN(
-      const std::vector<OpRecord> records,
-      dry_records(model, shape, {.num_threads = options.threads, .kernels = options.kernels}));
+  FATHOM_ASSIGN(const std::vector<OpRecord> records, dry_records(model, shape,
+                                                                 {.num_threads = options.threads,
+                                                                  .kernels = options.kernels,
+                                                                  .gpu = options.gpu}));
   out.key("decode").begin_object().key("context").integer(context).key("ops").begin_array();
   for (const OpSum& sum : sums_of(records)) {
     out.begin_object().key("op").string(sum.op).key("kernel").string(sum.kernel);

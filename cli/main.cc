@@ -198,6 +198,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::Error& error) {
     std::fprintf(stderr, "fathom: error: %s\n", error.what());
     code = fathom::cli::kExitUsage;
+  } catch (const std::system_error& error) {  // of std::thread
+    const bool thread = error.code() == std::errc::resource_unavailable_try_again;
+    std::fprintf(stderr, "fathom: error: %s%s\n",
+                 thread ? "cannot start a thread; raise the limit of processes (ulimit -u): " : "",
+                 error.what());
+    code = thread ? fathom::cli::kExitConfig : fathom::cli::kExitEngineFault;
   }
   return fathom::cli::finish_output(code);
 }

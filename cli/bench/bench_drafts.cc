@@ -1,7 +1,6 @@
 #include "cli/bench/bench_drafts.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <vector>
 
@@ -17,13 +16,14 @@ using Answers = std::vector<std::vector<int32_t>>;
 // Seconds from the first token of all answers to the last one.
 Result<double> time_answers(EngineCore& core,
                             const BenchModelFlags& flags,
+                            int64_t batch,
                             int64_t vocabulary,
                             uint64_t seed,
                             Answers& answers) {
-  answers.assign(static_cast<size_t>(flags.batch), {});
+  answers.assign(static_cast<size_t>(batch), {});
   int64_t begin = 0;
   int64_t started = 0;
-  for (int64_t s = 0; s < flags.batch; ++s) {
+  for (int64_t s = 0; s < batch; ++s) {
     Request request;
     request.prompt = random_tokens(std::max<int64_t>(flags.depth, 1), vocabulary,
                                    seed * 100'003 + static_cast<uint64_t>(s));
@@ -32,7 +32,7 @@ Result<double> time_answers(EngineCore& core,
     request.sampling.seed = seed;
     request.on_token = [&, s](const TokenEvent& e) {
       if (e.token >= 0) answers[static_cast<size_t>(s)].push_back(e.token);
-      if (e.index == 0 && ++started == flags.batch) begin = monotonic_ns();
+      if (e.index == 0 && ++started == batch) begin = monotonic_ns();
     };
     FATHOM_TRY(core.submit(std::move(request)).status());
   }
@@ -41,7 +41,7 @@ Result<double> time_answers(EngineCore& core,
   return static_cast<double>(monotonic_ns() - begin) * 1e-9;
 }
 
-void print_acceptance(const CoreStats& stats, const BenchModelFlags& flags) {
+std::string acceptance_text(const CoreStats& stats, const BenchModelFlags& flags) {
   const auto drafts = static_cast<double>(stats.num_drafts);
   std::string places;
   for (int64_t i = 0; i < stats.most_drafts; ++i) {
@@ -49,28 +49,29 @@ void print_acceptance(const CoreStats& stats, const BenchModelFlags& flags) {
     str_append(places, str_cat(i == 0 ? "" : ", ", i + 1, ": ",
                                format_fixed(100 * right / std::max(drafts, 1.0), 1), " %"));
   }
-  std::printf("drafts (%s, at most %s): of %s times, accepted at place %s\n",
-              std::string(speculative_name(flags.engine.speculative)).c_str(),
-              str_cat(flags.engine.speculative_tokens).c_str(), str_cat(stats.num_drafts).c_str(),
-              places.c_str());
-  std::printf(
-      "accepted length: %s tokens of such a step; %s of %s drafts\n",
-      format_fixed(1 + static_cast<double>(stats.accepted_tokens) / std::max(drafts, 1.0), 2)
-          .c_str(),
-      str_cat(stats.accepted_tokens).c_str(), str_cat(stats.drafted_tokens).c_str());
+  return str_cat(
+      "drafts (", speculative_name(flags.engine.speculative), ", at most ",
+      flags.engine.speculative_tokens, "): of ", stats.num_drafts, " times, accepted at place ",
+      places, "\naccepted length: ",
+      format_fixed(1 + static_cast<double>(stats.accepted_tokens) / std::max(drafts, 1.0), 2),
+      " tokens of such a step; ", stats.accepted_tokens, " of ", stats.drafted_tokens, " drafts\n");
 }
 
 }  // namespace
 
-Status print_drafts(const Model& model, const Compute& compute, const BenchModelFlags& flags) {
+Result<std::string> drafts_text(const Model& model,
+                                const Compute& compute,
+                                const BenchModelFlags& flags,
+                                int64_t batch) {
   const EngineOptions& o = flags.engine;
   FATHOM_TRY(check_speculative(o.speculative, o.speculative_tokens, model));
   const MonotonicClock clock;
   const int64_t length = std::max<int64_t>(flags.depth, 1) + flags.generate + 1;
   const std::unique_ptr<Proposer> proposer = make_proposer(o.speculative);
-  FATHOM_ASSIGN(const auto plain, open_bench_core(model, compute, flags, length, clock, nullptr));
+  FATHOM_ASSIGN(const auto plain,
+                open_bench_core(model, compute, flags, batch, length, clock, nullptr));
   FATHOM_ASSIGN(const auto drafting,
-                open_bench_core(model, compute, flags, length, clock, proposer.get()));
+                open_bench_core(model, compute, flags, batch, length, clock, proposer.get()));
   std::vector<double> plain_s;
   std::vector<double> drafting_s;
   for (int r = -1; r < flags.repetitions; ++r) {  // the first captures and warms up
@@ -78,9 +79,9 @@ Status print_drafts(const Model& model, const Compute& compute, const BenchModel
     Answers expected;
     Answers answers;
     FATHOM_ASSIGN(const double without,
-                  time_answers(*plain, flags, model.config().vocab_size, seed, expected));
+                  time_answers(*plain, flags, batch, model.config().vocab_size, seed, expected));
     FATHOM_ASSIGN(const double with,
-                  time_answers(*drafting, flags, model.config().vocab_size, seed, answers));
+                  time_answers(*drafting, flags, batch, model.config().vocab_size, seed, answers));
     if (compute.gpu == nullptr && answers != expected) {
       return internal_error("drafts changed an answer");
     }
@@ -88,15 +89,12 @@ Status print_drafts(const Model& model, const Compute& compute, const BenchModel
     plain_s.push_back(without);
     drafting_s.push_back(with);
   }
-  const auto tokens = static_cast<double>(flags.generate * flags.batch);
+  const auto tokens = static_cast<double>(flags.generate * batch);
   const double rate = tokens / median_of(drafting_s);
   const double plain_rate = tokens / median_of(plain_s);
-  std::printf("\n");
-  print_acceptance(drafting->stats(), flags);
-  std::printf("speed: %s tokens/s with drafts, %s without in the same run: %s x\n",
-              format_fixed(rate, 1).c_str(), format_fixed(plain_rate, 1).c_str(),
-              format_fixed(rate / plain_rate, 2).c_str());
-  return {};
+  return str_cat("\n", acceptance_text(drafting->stats(), flags), "speed: ", format_fixed(rate, 1),
+                 " tokens/s with drafts, ", format_fixed(plain_rate, 1),
+                 " without in the same run: ", format_fixed(rate / plain_rate, 2), " x\n");
 }
 
 }  // namespace fathom::cli

@@ -10,9 +10,10 @@
 #include "cli/bench/bench_progress.h"
 #include "cli/bench/bench_serve.h"
 #include "cli/command.h"
+#include "cli/engine/text_engine.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
-#include "cli/io/terminal.h"
+#include "cli/io/text_output.h"
 #include "cli/trace/planned_device.h"
 #include "fathom/api/open.h"
 #include "fathom/base/log.h"
@@ -37,11 +38,12 @@ struct KernelFlags {
   std::string output = "md";
   std::string out_file;
   std::string out_dir;
-  double budget_s = 0;
+  std::optional<double> budget_s;
   bool list = false;
   bool reference = false;
   bool catalogue = false;
   bool check = false;
+  bool slow = false;
   bool warm = false;
   bool in_process = false;
   std::optional<double> min_time_s;
@@ -49,6 +51,8 @@ struct KernelFlags {
   bool force = false;
   std::string backend = "cpu";
 };
+
+constexpr double kMostCallSeconds = 2;
 
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names;
@@ -58,12 +62,6 @@ std::vector<std::string> split_names(const std::string& text) {
     at = comma + 1;
   }
   return names;
-}
-
-Status emit(const std::string& text, const std::string& file) {
-  if (!file.empty()) return write_file(file, text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return {};
 }
 
 /// True where nothing but the suite "all" says which rows there are.
@@ -91,16 +89,16 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
     return invalid_argument(str_cat("--backend ", flags.backend, ": expected cpu or cuda"));
   }
   if (options.suite == kReferenceSuite || !options.preset.empty()) {
-    // Hundreds of rows, some of them seconds long: less of each, and none that takes minutes.
+    // Hundreds of rows, some of them seconds long: less of each.
     options.timer.min_reps = 20;
     options.timer.min_time_s = 0.1;
     options.timer.max_time_s = 1.0;
-    options.max_call_s = 2.0;
   }
+  if (!flags.slow) options.max_call_s = kMostCallSeconds;
   options.timer.min_time_s = flags.min_time_s.value_or(options.timer.min_time_s);
   options.timer.min_reps = flags.min_reps.value_or(options.timer.min_reps);
-  if (flags.budget_s > 0)
-    options.deadline_ns = monotonic_ns() + static_cast<int64_t>(flags.budget_s * 1e9);
+  if (flags.budget_s)
+    options.deadline_ns = monotonic_ns() + static_cast<int64_t>(*flags.budget_s * 1e9);
   options.kernels = split_names(flags.kernels);
   options.check_only = false;
   options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
@@ -149,26 +147,22 @@ std::string command_of(const KernelFlags& flags) {
   add_switch("--warm", flags.warm);
   add("--min-time", flags.min_time_s ? str_cat(*flags.min_time_s) : "");
   add("--reps", flags.min_reps ? str_cat(*flags.min_reps) : "");
-  add("--budget", flags.budget_s > 0 ? str_cat(flags.budget_s) : "");
+  add_switch("--slow", flags.slow);
+  add("--budget", flags.budget_s ? str_cat(*flags.budget_s) : "");
   add("--out-dir", flags.out_dir);
   return out;
 }
 
-/// What was printed is right, and the directory is complete.
+/// Writes the directory, and says whether every row that was measured is right.
 Result<int> finish(const KernelFlags& flags,
                    const GlobalFlags& globals,
                    const BenchKernelOptions& options,
                    const BenchReport& report) {
-  bool complete = true;
-  if (!flags.out_dir.empty()) {
-    Status written = write_bench_directory(report, flags.out_dir);
-    complete = written.code() != StatusCode::kNotFound;
-    if (!written.ok() && complete) return written;
-    if (!complete) log_error(flags.out_dir, ": ", written.message());
-  }
+  if (!flags.out_dir.empty()) FATHOM_TRY(write_bench_directory(report, flags.out_dir));
   if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", bench_verdict_line(report).c_str());
+  if (options.interrupted()) return kExitInterrupted;
   const bool covered = !flags.check || !is_everything(options) || print_coverage(report);
-  return all_rows_ok(report) && covered && complete ? kExitOk : kExitCheckFailed;
+  return all_rows_ok(report) && covered ? kExitOk : kExitCheckFailed;
 }
 
 Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
@@ -184,6 +178,10 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
     progress.begin(index, count, name);
   };
+  // The first ends the run with the rows that there are; a second at once ends the program.
+  install_interrupt_handler();
+  bool interrupted = false;
+  options.interrupted = [&interrupted] { return interrupted = take_interrupt() || interrupted; };
   FATHOM_ASSIGN(BenchReport report, run_kernel_bench(options));
   progress.end();
   report.command = command_of(flags);
@@ -245,7 +243,9 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
          "--budget", flags->budget_s,
          "Seconds after which no further row begins; the summary names those left out (default: "
          "no limit)")
-      ->check(finite_range(0, 1e6));
+      ->check(finite_range(1e-3, 1e6));
+  sub->add_flag("--slow", flags->slow,
+                "Rows too of which one call takes more than 2 s on this machine");
   sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
   sub->add_flag_callback(
       "--json", [flags] { flags->output = "json"; }, "The same as --output json");
@@ -261,7 +261,8 @@ struct CompareFlags {
   std::string out_file;
 };
 
-Result<std::vector<BenchRow>> read_rows(const std::string& path) {
+Result<std::vector<BenchRow>> read_rows(const std::string& given) {
+  const std::string path = bench_rows_path(given);
   FATHOM_ASSIGN(const std::string text, read_file(path, int64_t{256} << 20));
   return read_bench_csv(text, path);
 }
@@ -285,8 +286,10 @@ Result<int> bench_compare(const CompareFlags& flags) {
 void add_compare(CLI::App& bench, CompareFlags& flags) {
   CLI::App* sub = bench.add_subcommand(
       "compare", "Two runs of `bench kernel`, row by row; exit 1 if a row fails in the second");
-  sub->add_option("BEFORE", flags.before, "all_kernels.csv of the first run")->required();
-  sub->add_option("AFTER", flags.after, "all_kernels.csv of the second run")->required();
+  sub->add_option("BEFORE", flags.before, "Directory of the first run, or its all_kernels.csv")
+      ->required();
+  sub->add_option("AFTER", flags.after, "Directory of the second run, or its all_kernels.csv")
+      ->required();
   sub->add_option(
       "--fail-slower", flags.fail_slower,
       "Exit 1 if a row is slower by more than this, such as 5% (default: rows are marked at 5%, "

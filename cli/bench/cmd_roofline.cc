@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/png.h"
+#include "cli/io/text_output.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/bench/roofline/analysis.h"
@@ -67,12 +68,6 @@ Result<Peaks> chosen_peaks(const Flags& flags,
   return nominal_peaks(flags.device);
 }
 
-Status emit(const std::string& text, const std::string& file) {
-  if (!file.empty()) return write_file(file, text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return {};
-}
-
 /// Rows that cannot be drawn stay what they are: failed.
 std::string failed_section(const RooflineSource& source) {
   if (source.failed.empty()) return {};
@@ -110,7 +105,7 @@ Command add_roofline(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("roofline", "Draw what was measured under a machine's roof");
   sub->add_option("INPUT", flags->input,
-                  "all_kernels.csv of a benchmark, or the directory of a trace")
+                  "The directory of a benchmark or of a trace, or rows as all_kernels.csv")
       ->required();
   sub->add_option(
       "--peaks", flags->peaks,

@@ -66,25 +66,46 @@ Result<std::string> read_prompt_text(const std::string& path) {
 }
 
 Result<std::vector<int32_t>> parse_ids(std::string_view text) {
-  std::vector<int32_t> ids;
   size_t at = 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (std::isspace(static_cast<unsigned char>(c)) || c == ',' || c == '[' || c == ']') {
+  const auto skip = [&] {
+    while (at < text.size() && std::isspace(static_cast<unsigned char>(text[at])))
       ++at;
-      continue;
-    }
+    return at < text.size();
+  };
+  const auto refused = [&](std::string_view expected) {
+    const std::string found = at < text.size()
+                                  ? str_cat("byte ", at, " is '", text.substr(at, 12), "'")
+                                  : str_cat("the list ends at byte ", at);
+    return invalid_argument(str_cat("ids: ", found, ", expected ", expected));
+  };
+  constexpr std::string_view kId = "a token id such as 42";
+
+  std::vector<int32_t> ids;
+  const bool bracket = skip() && text[at] == '[';
+  if (bracket) ++at;
+  bool more = skip() && !(bracket && text[at] == ']');
+  while (more) {
     int32_t id = 0;
     const char* begin = text.data() + at;
     const auto [end, error] = std::from_chars(begin, text.data() + text.size(), id);
-    if (error != std::errc{}) {
-      return invalid_argument(str_cat("ids: byte ", at, " is '", text.substr(at, 12),
-                                      "', expected a token id such as 42"));
-    }
+    if (error != std::errc{}) return refused(kId);
     ids.push_back(id);
     at += static_cast<size_t>(end - begin);
+    const size_t behind = at;
+    const bool comma = skip() && text[at] == ',';
+    if (comma) {
+      ++at;
+      if (!skip()) return refused(kId);
+    }
+    const bool ends = at == text.size() || text[at] == ']';
+    if (!comma && !ends && at == behind) return refused("a comma or a space behind an id");
+    more = comma || !ends;
   }
-  return ids;
+  if (bracket) {
+    if (at == text.size()) return refused("]");
+    ++at;
+  }
+  return skip() ? Result<std::vector<int32_t>>(refused("nothing behind the ids")) : ids;
 }
 
 std::string format_ids(const std::vector<int32_t>& ids) {

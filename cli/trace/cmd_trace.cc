@@ -10,6 +10,7 @@
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "cli/trace/make_recording.h"
+#include "fathom/base/log.h"
 #include "fathom/os/file.h"
 #include "fathom/report/docs/graph_doc.h"
 #include "fathom/report/files/trace_diff.h"
@@ -58,13 +59,12 @@ SourceLinks links_of(const OutputFlags& flags) {
   return links;
 }
 
-void print_failures(const std::vector<std::string>& failures) {
+// What the documents lack is said; it is no reason to keep them from whoever asked for them.
+void warn_of_gaps(const std::vector<std::string>& failures) {
   constexpr size_t kShown = 20;
   for (size_t i = 0; i < std::min(kShown, failures.size()); ++i)
-    std::fprintf(stderr, "fathom: trace failed: %s\n", failures[i].c_str());
-  if (failures.size() > kShown) {
-    std::fprintf(stderr, "fathom: and %zu more\n", failures.size() - kShown);
-  }
+    log_warn(failures[i]);
+  if (failures.size() > kShown) log_warn("and ", failures.size() - kShown, " more");
 }
 
 Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags& globals) {
@@ -77,21 +77,20 @@ Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags
   const TraceDetail detail = output.level == "op" ? TraceDetail::kOps : TraceDetail::kKernels;
   const TraceFiles made = make_trace_files(run.recording, run.variations, links,
                                            run.recording.timed ? &run.peaks : nullptr, detail);
-  if (!made.failures.empty()) {
-    print_failures(made.failures);
-    return kExitCheckFailed;
-  }
   const std::string summary =
       output.json ? write_summary_json(made.summary, run.recording) : summary_lines(made.summary);
   if (to_screen && output.json) {
+    warn_of_gaps(made.failures);
     std::printf("%s", summary.c_str());
     return kExitOk;
   }
   if (to_screen) {
     std::printf("%s", write_graph_doc(run.recording, links).c_str());
+    warn_of_gaps(made.failures);
     return kExitOk;
   }
   FATHOM_TRY(write_trace_directory(made.files, output.directory, replace));
+  warn_of_gaps(made.failures);
   if (!run.answer.empty() && !globals.quiet && !output.json)
     std::printf("%s\n", run.answer.c_str());
   std::printf("%s", summary.c_str());

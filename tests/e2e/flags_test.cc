@@ -127,17 +127,15 @@ TEST(Flags, LengthBeyondTheContextNamesTheFlagThatAskedForIt) {
 
 TEST(Flags, PlanIsRefusedBeforeAnythingIsPrinted) {
   expect_refused({
-      {{"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536"},
-       "--max-num-seqs is 65536, expected 1 to 26214 sequences of 163840 tokens"},
       {{"inspect", "--as", "deepseek-r1", "--max-model-len", "16777216"},
        "--max-model-len is 16777216"},
       {{"inspect", shipped_model(), "--device", "h2000"}, "--device is 'h2000'"},
   });
 }
 
-TEST(Flags, PlanOfManyShortSequencesIsMade) {
-  const ProgramResult r = run_fathom(
-      {"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536", "--max-model-len", "64"});
+// Of as many tokens as the context holds, too: a plan writes down none of them.
+TEST(Flags, PlanOfManySequencesIsMade) {
+  const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536"});
 
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.out, HasSubstr("65536 sequences"));
@@ -162,6 +160,30 @@ TEST(Flags, TextComesFromOnePlace) {
       {{"tokenize", model, "-p", "a", "--thinking", "on"}, "--chat"},
       {{"tokenize", model, "-p", "a", "--chat-format", "v3"}, "--chat"},
       {run_with({"-f", file}), "exclude each other"},
+  });
+}
+
+TEST(Flags, IdsToDecodeAreAListWithoutHoles) {
+  const std::string model = shipped_model();
+  const auto decode = [&](const std::string& ids) {
+    return std::vector<std::string>{"tokenize", model, "--decode", ids};
+  };
+
+  for (const char* ids : {"1 2", "1,2", "[1, 2]", " [ 1 2 ] ", "1 , 2"}) {
+    const ProgramResult r = run_fathom(decode(ids));
+    EXPECT_EQ(r.exit_code, 0) << ids << ": " << r.err;
+    EXPECT_EQ(r.out, run_fathom(decode("1 2")).out) << ids;
+  }
+  EXPECT_EQ(run_fathom(decode("[]")).out, "\n");
+  expect_refused({
+      {decode("1,,2"), "ids: byte 2 is ',2', expected a token id such as 42"},
+      {decode("[[1]]"), "ids: byte 1 is '[1]]', expected a token id such as 42"},
+      {decode("1,2,"), "ids: the list ends at byte 4, expected a token id such as 42"},
+      {decode("[1,2"), "ids: the list ends at byte 4, expected ]"},
+      {decode("[1]2"), "ids: byte 3 is '2', expected nothing behind the ids"},
+      {decode("1]"), "ids: byte 1 is ']', expected nothing behind the ids"},
+      {decode("1-2"), "ids: byte 1 is '-2', expected a comma or a space behind an id"},
+      {decode(","), "ids: byte 0 is ',', expected a token id such as 42"},
   });
 }
 

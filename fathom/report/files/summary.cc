@@ -19,13 +19,14 @@ struct Sum {
   double roof_us = 0;
 
   void add(const TraceOp& op, bool timed, const Peaks* peaks) {
-    ++row.calls;
-    row.flops += op.cost.flops;
-    row.bytes_read += static_cast<double>(op.cost.bytes_read);
-    row.bytes_written += static_cast<double>(op.cost.bytes_written);
-    row.weight_bytes += static_cast<double>(op.traffic.weights);
-    row.cache_bytes += static_cast<double>(op.traffic.cache);
-    row.activation_bytes += static_cast<double>(op.traffic.activations);
+    row.calls += op.calls;
+    const auto calls = static_cast<double>(op.calls);
+    row.flops += calls * op.cost.flops;
+    row.bytes_read += calls * static_cast<double>(op.cost.bytes_read);
+    row.bytes_written += calls * static_cast<double>(op.cost.bytes_written);
+    row.weight_bytes += calls * static_cast<double>(op.traffic.weights);
+    row.cache_bytes += calls * static_cast<double>(op.traffic.cache);
+    row.activation_bytes += calls * static_cast<double>(op.traffic.activations);
     if (timed) us.push_back(static_cast<double>(op.end_ns - op.start_ns) * 1e-3);
     if (peaks != nullptr) roof_us += fathom::roof_us(op.cost, *peaks);
   }

@@ -74,6 +74,7 @@ class Quantizer {
     FATHOM_TRY(read_config());
     FATHOM_TRY(check_ignore());
     FATHOM_TRY(make_plan());
+    if (report_.num_weights == 0) return nothing_to_quantise();
     CheckpointWriterOptions writer;
     writer.max_shard_bytes = options_.max_shard_bytes;
     writer.source_directory = source_.directory();
@@ -140,6 +141,22 @@ class Quantizer {
 
   bool selected(std::string_view name) const {
     return in_quant_scope(name, options_.scope) && !is_draft(name) && !ignored(name);
+  }
+
+  // A copy that calls itself quantised would not be.
+  Status nothing_to_quantise() const {
+    const auto tensors = source_.tensors();
+    const auto in_scope = std::count_if(tensors.begin(), tensors.end(), [&](const TensorRef& t) {
+      return in_quant_scope(t.entry.name, options_.scope) && !is_draft(t.entry.name);
+    });
+    if (in_scope > 0) {
+      return unsupported(str_cat("nothing to quantise: --ignore leaves out all ", in_scope,
+                                 " weights of --scope"));
+    }
+    return unsupported(str_cat("nothing to quantise: of the ", tensors.size(), " tensors of ",
+                               source_.directory(),
+                               " none is a weight of --scope, expected the layers of a DeepSeek "
+                               "model; all-linear is the widest scope"));
   }
 
   Status make_plan() {
