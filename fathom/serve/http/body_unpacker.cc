@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kStepBytes = 16 << 10;
 constexpr size_t kZstdHeaderBytes = 5;
+// One text: whether the library finds a fault or waits for more depends on how a body was cut.
+constexpr const char* kNoZstd = "the body is no whole zstd with a window of at most 8 MiB";
 constexpr int kZstdWindowLog = 23;  // 8 MiB, what RFC 8878 asks decoders to have
 
 // Appends what a step gave. OutOfMemory beyond the limit.
@@ -136,8 +138,7 @@ class Unzstd final : public BodyUnpacker {
       const size_t begin = in.pos;
       const size_t result = ZSTD_decompressStream(context_, &out, &in);
       if (ZSTD_isError(result) != 0) {
-        return corrupt(str_cat("the body is no zstd with a window of at most 8 MiB: ",
-                               ZSTD_getErrorName(result)));
+        return corrupt(kNoZstd);
       }
       FATHOM_TRY(append_step(step.data(), out.pos, body, max_bytes));
       magic_.take(packed.substr(begin, in.pos - begin));
@@ -150,7 +151,7 @@ class Unzstd final : public BodyUnpacker {
   }
 
   Status finish() const override {
-    return at_end_ ? Status() : corrupt("the zstd body ends too early");
+    return at_end_ ? Status() : corrupt(kNoZstd);
   }
 
   int64_t held_bytes() const override { return static_cast<int64_t>(ZSTD_sizeof_DCtx(context_)); }
