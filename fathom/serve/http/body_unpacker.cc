@@ -144,19 +144,24 @@ class Unzstd final : public BodyUnpacker {
       magic_.take(packed.substr(begin, in.pos - begin));
       at_end_ = result == 0;
       if (at_end_) magic_.restart();
-      wanted_ = at_end_ ? kZstdHeaderBytes : result;
+      wanted_ = at_end_ ? kZstdHeaderBytes : without_next_header(result);
       full_step = out.pos == out.size && !at_end_;
     }
     return {};
   }
 
-  Status finish() const override {
-    return at_end_ ? Status() : corrupt(kNoZstd);
-  }
+  Status finish() const override { return at_end_ ? Status() : corrupt(kNoZstd); }
 
   int64_t held_bytes() const override { return static_cast<int64_t>(ZSTD_sizeof_DCtx(context_)); }
 
  private:
+  // What the library wants next is a block and the header behind it. A fault there would take what
+  // the block gave with it.
+  static size_t without_next_header(size_t wanted) {
+    constexpr size_t kBlockHeader = 3;
+    return wanted > kBlockHeader ? wanted - kBlockHeader : wanted;
+  }
+
   ZSTD_DCtx* context_ = nullptr;
   FrameMagic magic_;
   size_t wanted_ = kZstdHeaderBytes;
