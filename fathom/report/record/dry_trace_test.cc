@@ -34,8 +34,8 @@ TEST_P(ManyRequests, AreRecordedInNoMoreCallsThanAFew) {
     EXPECT_EQ(phase.ops.size(), few.at(name).ops.size()) << name;
 }
 
-// Calls that are made request by request count as many times; those of a whole step once. (Scores of
-// sixteen requests and more are made request by request.)
+// Calls that are made request by request count as many times; those of a whole step once. (Scores
+// of sixteen requests and more are made request by request.)
 TEST_P(ManyRequests, CountInSumsAsOftenAsTheyAre) {
   const auto few = phases_of(GetParam(), 16);
   const auto many = phases_of(GetParam(), 64);
