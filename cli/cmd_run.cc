@@ -58,11 +58,11 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
     model.options.max_model_len = length;
   }
   FATHOM_ASSIGN(const auto engine, load_engine(std::move(model), globals, prompt_length));
-  if (flags.echo) std::printf("%s", text.c_str());
+  if (flags.echo) write_text(text);
   install_interrupt_handler();
   bool interrupted = false;
   FATHOM_ASSIGN(const Completion answer, engine->generate(prompt, params, [&](const TextDelta& d) {
-    std::fwrite(d.text.data(), 1, d.text.size(), stdout);
+    write_text(d.text);
     std::fflush(stdout);
     interrupted |= take_interrupt();  // the event of the end comes here too
     return interrupted ? Flow::kStop : Flow::kContinue;
@@ -81,7 +81,8 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
 Command add_run(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("run", "Complete a prompt");
-  CLI::Option* prompt = sub->add_option("-p,--prompt", flags->prompt, "The prompt");
+  CLI::Option* prompt =
+      sub->add_option("-p,--prompt", flags->prompt, "The prompt")->check(empty_is_a_value());
   sub->add_option("-f,--file", flags->file, "File with the prompt, - for standard input")
       ->check(not_empty("a file, or - for standard input"))
       ->excludes(prompt);

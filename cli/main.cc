@@ -15,6 +15,7 @@
 #include "cli/config/print_config.h"
 #include "cli/config/value_sources.h"
 #include "cli/flags.h"
+#include "cli/not_empty.h"
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 
@@ -143,18 +144,19 @@ int run_program(int argc, char** argv) {
   add_global_flags(app, globals);
   app.fallthrough();
   std::vector<Command> commands{
-      add_run(app, globals),   add_chat(app, globals), add_inspect(app, globals),
-      add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
-      add_synth(app),          add_quantize(app),      add_bench(app, globals),
-      add_trace(app, globals), add_roofline(app)};
+      add_run(app, globals),   add_chat(app, globals),  add_inspect(app, globals),
+      add_doctor(app),         add_tokenize(app),       add_eval(app, globals),
+      add_synth(app),          add_quantize(app),       add_verify(app),
+      add_bench(app, globals), add_trace(app, globals), add_roofline(app)};
 #if FATHOM_WITH_SERVER
   commands.push_back(add_serve(app, globals));
 #endif
   app.add_subcommand("version", "Print the version")->callback([] {
     std::printf("fathom %s\n", FATHOM_VERSION);
   });
+  refuse_empty_values(app);
   try {
-    app.parse(argc, argv);
+    app.parse(words_of_arguments(argc, argv));
   } catch (const CLI::CallForHelp&) {
     std::printf("%s", innermost(app).help().c_str());
     return kExitOk;
