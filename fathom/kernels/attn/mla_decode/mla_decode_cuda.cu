@@ -7,6 +7,7 @@
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/rows.cuh"
 
 namespace fathom {
 namespace {
@@ -151,15 +152,6 @@ Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensor
                        call, cuts, map);
 }
 
-/// True if addresses and strides, but that of the last axis, are multiples of `bytes`.
-bool is_aligned(const View& v, int64_t bytes) {
-  if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
-  for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
-  }
-  return true;
-}
-
 Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
   if (a.o.numel() == 0) return {};
@@ -171,8 +163,8 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
             .sums = nullptr,
             .states = nullptr,
             .by_engine = tiles_lie_in_pages(a),
-            .copy_queries = a.q.format == Format::kBf16 && is_aligned(a.q, 16) &&
-                            (!a.q_pe.present() || is_aligned(a.q_pe, 16))};
+            .copy_queries = a.q.format == Format::kBf16 && cuda::is_aligned_to(a.q, 16) &&
+                            (!a.q_pe.present() || cuda::is_aligned_to(a.q_pe, 16))};
   CUtensorMap map{};
   if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
   if (cuts.merge == Merge::kKernel) {
@@ -194,8 +186,8 @@ bool takes_tiles(const MlaDecode::Args& args) {
          a.o.format == Format::kBf16 && a.cache.dim(2) == kTileD && a.o.dim(3) == kTileL &&
          first_width(a) % 8 == 0 && a.scale > 0.0f &&
          a.q.dim(1) * a.q.dim(2) < (int64_t{1} << 31) &&
-         a.block_table.dim(1) * keys_per_entry(a) < (int64_t{1} << 31) && is_aligned(a.cache, 16) &&
-         is_aligned(a.o, 8);
+         a.block_table.dim(1) * keys_per_entry(a) < (int64_t{1} << 31) &&
+         cuda::is_aligned_to(a.cache, 16) && cuda::is_aligned_to(a.o, 8);
 }
 
 // ---- few rows and keys ----
@@ -246,9 +238,9 @@ bool takes_few_rows(const MlaDecode::Args& args) {
   const int64_t clusters = few_rows_clusters(a);
   const int64_t room = a.block_table.dim(1) * keys_per_entry(a);
   return takes_tiles(args) && a.q.format == Format::kBf16 && a.cache.format == Format::kBf16 &&
-         a.table == KeyTable::kPages && first_width(a) % kPanelColumns == 0 && is_aligned(a.q, 4) &&
-         (!a.q_pe.present() || is_aligned(a.q_pe, 4)) && clusters <= kMostClusters &&
-         room <= kMostKeys && clusters * room <= kMostTileKeys;
+         a.table == KeyTable::kPages && first_width(a) % kPanelColumns == 0 &&
+         cuda::is_aligned_to(a.q, 4) && (!a.q_pe.present() || cuda::is_aligned_to(a.q_pe, 4)) &&
+         clusters <= kMostClusters && room <= kMostKeys && clusters * room <= kMostTileKeys;
 }
 
 // ---- any formats and widths ----
