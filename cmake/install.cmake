@@ -9,7 +9,9 @@ function(fathom_install)
 
   # Written by the program when it is installed: pages cannot be older than it is.
   set(pages ${PROJECT_BINARY_DIR}/pages)
+  # Of two installations at once from one build, one waits.
   install(CODE "
+    file(LOCK \"${pages}.lock\" GUARD PROCESS TIMEOUT 300)
     file(REMOVE_RECURSE \"${pages}\")
     execute_process(COMMAND \"$<TARGET_FILE:fathom>\" help --out-dir \"${pages}\" COMMAND_ERROR_IS_FATAL ANY)")
   install(DIRECTORY ${pages}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR})
