@@ -238,7 +238,7 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
   sub->add_option("--out-file", flags.out_file, "Write to this file");
   add_engine_flags(*sub, globals.engine, kForward,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,
-                    OptionGroup::kNumbers, OptionGroup::kKernels},
+                    OptionGroup::kNumbers, OptionGroup::kDrafts, OptionGroup::kKernels},
                    {"pin"});
 }
 

@@ -29,6 +29,21 @@ std::vector<std::string> texts_of(const Json& rows, const char* key) {
   return out;
 }
 
+TEST(BenchModel, SaysOfEachBatchWhatDraftsGive) {
+  const ProgramResult r =
+      bench_micro({"-b", "1,2", "--speculative", "ngram", "--speculative-tokens", "2"});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  const std::string first = "drafts (ngram, at most 2): of ";
+  const size_t at = r.out.find(first);
+  ASSERT_NE(at, std::string::npos) << r.out;
+  EXPECT_NE(r.out.find(first, at + 1), std::string::npos) << r.out;
+  EXPECT_THAT(r.out, HasSubstr("accepted length: "));
+  EXPECT_THAT(r.out, HasSubstr(" without in the same run: "));
+  EXPECT_EQ(bench_micro({"--speculative-tokens", "0"}).exit_code, 64);
+  EXPECT_THAT(bench_micro({"--speculative", "mtp"}).err, HasSubstr("no draft layer"));
+}
+
 TEST(BenchModel, AListOfBatchesIsOneTableWithABlockForEach) {
   const ProgramResult r = bench_micro({"-b", "1,2,3", "--engine"});
 
