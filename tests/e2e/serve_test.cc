@@ -117,7 +117,7 @@ TEST(Serve, RefusesWhatIsOpenToOthers) {
 TEST(Serve, AnswersFlagsOfOtherServers) {
   ProgramResult r = run_fathom({"serve", shipped_model(), "--tensor-parallel-size", "2"});
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_NE(r.err.find("one GPU a process"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("a process has one GPU"), std::string::npos) << r.err;
   r = run_fathom({"serve", shipped_model(), "--tp", "1", "--print-config"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
 }
