@@ -147,11 +147,11 @@ std::string_view completion_script(std::string_view shell) {
   if (shell == "bash") {
     return R"(# bash completion of fathom
 _fathom() {
-  local IFS=$'\n' line
+  local IFS=$'\n' line program=${COMP_WORDS[0]/#\~/$HOME}
   COMPREPLY=()
   while IFS=$'\t' read -r line _; do
     COMPREPLY+=("$line")
-  done < <("${COMP_WORDS[0]}" completion --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+  done < <("$program" completion --words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -F _fathom fathom
 )";
