@@ -58,11 +58,11 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
     model.options.max_model_len = length;
   }
   FATHOM_ASSIGN(const auto engine, load_engine(std::move(model), globals, prompt_length));
-  if (flags.echo) std::printf("%s", text.c_str());
+  if (flags.echo) write_text(text);
   install_interrupt_handler();
   bool interrupted = false;
   FATHOM_ASSIGN(const Completion answer, engine->generate(prompt, params, [&](const TextDelta& d) {
-    std::fwrite(d.text.data(), 1, d.text.size(), stdout);
+    write_text(d.text);
     std::fflush(stdout);
     interrupted |= take_interrupt();  // the event of the end comes here too
     return interrupted ? Flow::kStop : Flow::kContinue;

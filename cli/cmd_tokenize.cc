@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/chat_input.h"
+#include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
 #include "fathom/text/json_writer.h"
@@ -65,9 +66,11 @@ void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, cons
   for (int32_t id : ids) {
     const bool control = tokenizer.is_added(id);
     const std::string_view bytes = control ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
-    std::printf(
-        "%7d  %s%s\n", id, visible(bytes).c_str(),
-        flags.show && control ? (tokenizer.is_special(id) ? "  special" : "  control") : "");
+    std::printf("%7d  ", id);
+    write_text(visible(bytes));
+    std::printf("%s\n", !flags.show || !control    ? ""
+                        : tokenizer.is_special(id) ? "  special"
+                                                   : "  control");
   }
   std::printf("%zu tokens\n", ids.size());
 }
@@ -85,7 +88,7 @@ Result<int> tokenize(const Flags& flags) {
             str_cat("id ", i, " is ", ids[i], ", expected 0 to ", tokenizer.vocab_size() - 1));
       }
     }
-    std::printf("%s\n", tokenizer.decode(ids).c_str());
+    write_text(tokenizer.decode(ids) + "\n");
     return kExitOk;
   }
   if (flags.bos && !tokenizer.bos_id()) {

@@ -85,7 +85,7 @@ Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags
     return kExitOk;
   }
   FATHOM_TRY(write_trace_directory(made.files, output.directory, replace));
-  if (!run.answer.empty() && !globals.quiet) std::printf("%s\n", run.answer.c_str());
+  if (!run.answer.empty() && !globals.quiet) write_text(run.answer + "\n");
   std::printf("%s", summary_lines(made.summary).c_str());
   if (!run.overhead.empty()) std::printf("%s\n", run.overhead.c_str());
   if (!globals.quiet) {
