@@ -6,6 +6,7 @@
 
 #include "cli/config/engine_flags.h"
 #include "fathom/base/log.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 #include "fathom/weights/checkpoint/model_path.h"
 
 namespace fathom::cli {
@@ -78,9 +79,8 @@ Result<std::string> resolve_model_argument(const std::string& argument) {
   } else if (const std::string user = environment("HOME"); !user.empty()) {
     roots.push_back(user + "/.cache/huggingface/hub");
   }
-  Result<std::string> directory = resolve_model(argument, roots);
-  const bool is_path = argument.starts_with('/') || argument.starts_with('.');
-  if (!directory.ok() && is_path) return not_found(directory.status().message());
+  FATHOM_ASSIGN(std::string directory, resolve_model(argument, roots));
+  FATHOM_TRY(check_model_folder(directory));
   return directory;
 }
 

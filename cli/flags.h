@@ -25,6 +25,7 @@ std::string environment(const std::string& name);
 Status apply_log_flags(const GlobalFlags& flags);
 
 /// The model folder of a MODEL argument: a directory, or ORG/NAME in the local Hugging Face cache.
+/// Errors: those of resolve_model and check_model_folder.
 Result<std::string> resolve_model_argument(const std::string& argument);
 
 }  // namespace fathom::cli

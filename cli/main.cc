@@ -143,10 +143,10 @@ int run_program(int argc, char** argv) {
   add_global_flags(app, globals);
   app.fallthrough();
   std::vector<Command> commands{
-      add_run(app, globals),   add_chat(app, globals), add_inspect(app, globals),
-      add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
-      add_synth(app),          add_quantize(app),      add_bench(app, globals),
-      add_trace(app, globals), add_roofline(app)};
+      add_run(app, globals),   add_chat(app, globals),  add_inspect(app, globals),
+      add_doctor(app),         add_tokenize(app),       add_eval(app, globals),
+      add_synth(app),          add_quantize(app),       add_verify(app),
+      add_bench(app, globals), add_trace(app, globals), add_roofline(app)};
 #if FATHOM_WITH_SERVER
   commands.push_back(add_serve(app, globals));
 #endif

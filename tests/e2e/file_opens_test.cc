@@ -66,7 +66,7 @@ std::vector<std::string> with(std::vector<std::string> names,
 
 TEST(FileOpens, EachFileOfACheckpointIsOpenedOnce) {
   const Scene scene;
-  scene.quantize("nvfp4");  // has an hf_quant_config.json
+  scene.quantize_with_journal();  // has an hf_quant_config.json
   const std::string model = scene.model().string();
   const std::string ids = scene.beside("ids.json").string();
   std::ofstream(ids) << "{\"prompts\": [[1, 2, 3]]}";

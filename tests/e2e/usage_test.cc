@@ -19,8 +19,8 @@ TEST(Usage, VersionIsOneLineOnStandardOutput) {
 }
 
 TEST(Usage, EveryCommandHasHelp) {
-  for (const char* command :
-       {"run", "chat", "inspect", "doctor", "tokenize", "eval", "synth", "quantize", "bench"}) {
+  for (const char* command : {"run", "chat", "inspect", "doctor", "tokenize", "eval", "synth",
+                              "quantize", "verify", "bench"}) {
     const ProgramResult r = run_fathom({command, "--help"});
 
     EXPECT_EQ(r.exit_code, 0) << command;
