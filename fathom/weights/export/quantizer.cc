@@ -367,8 +367,8 @@ Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options) {
   if (!can_write_format(options.format)) {
-    return unsupported(str_cat("quantize cannot write ", format_name(options.format),
-                               "; known are ", kWritableFormats));
+    return unsupported(str_cat("quantize cannot write ", format_name(options.format), ", expected ",
+                               format_names(writable_formats())));
   }
   return Quantizer(source, options).run(target_directory);
 }
