@@ -203,7 +203,7 @@ Result<int> chat_by_flags(const Flags& flags, const GlobalFlags& globals) {
 Command add_chat(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
-  sub->add_option("--system", flags->system, "System message");
+  sub->add_option("--system", flags->system, "System message")->check(empty_is_a_value());
   sub->add_option("--url", flags->url,
                   "Talk to the server at http://HOST:PORT; --model NAME picks one of its models")
       ->check(not_empty("an address"));

@@ -81,7 +81,8 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
 Command add_run(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("run", "Complete a prompt");
-  CLI::Option* prompt = sub->add_option("-p,--prompt", flags->prompt, "The prompt");
+  CLI::Option* prompt =
+      sub->add_option("-p,--prompt", flags->prompt, "The prompt")->check(empty_is_a_value());
   sub->add_option("-f,--file", flags->file, "File with the prompt, - for standard input")
       ->check(not_empty("a file, or - for standard input"))
       ->excludes(prompt);

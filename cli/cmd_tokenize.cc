@@ -131,7 +131,8 @@ Command add_tokenize(CLI::App& app) {
                                         "Ids to turn into text, such as \"1, 2, 3\"; - reads them");
   file->check(not_empty("a file, or - for standard input"))->excludes(text);
   chat->check(not_empty("a file, or - for standard input"))->excludes(text, file);
-  decode->excludes(text, file, chat);
+  text->check(empty_is_a_value());
+  decode->check(empty_is_a_value())->excludes(text, file, chat);
   add_chat_flags(*sub, flags->prompt, chat);
   sub->add_flag("--raw-schema", flags->raw_schema,
                 "V3.2, V4: print schemas of tools with all keys of the client")

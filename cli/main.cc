@@ -15,6 +15,7 @@
 #include "cli/config/print_config.h"
 #include "cli/config/value_sources.h"
 #include "cli/flags.h"
+#include "cli/not_empty.h"
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 
@@ -153,8 +154,9 @@ int run_program(int argc, char** argv) {
   app.add_subcommand("version", "Print the version")->callback([] {
     std::printf("fathom %s\n", FATHOM_VERSION);
   });
+  refuse_empty_values(app);
   try {
-    app.parse(argc, argv);
+    app.parse(words_of_arguments(argc, argv));
   } catch (const CLI::CallForHelp&) {
     std::printf("%s", innermost(app).help().c_str());
     return kExitOk;
