@@ -119,5 +119,20 @@ TEST(FileOpens, ChatTemplateComesFromFilesThatAreOpenAnyway) {
   EXPECT_EQ(found, once({"config.json", "tokenizer.json", "tokenizer_config.json"}));
 }
 
+// Whether reference outputs are compared in float32 depends on what the model declares.
+TEST(FileOpens, ComparisonWithVectorsReadsTheDeclarationOnce) {
+  const Scene scene;
+  OpenCounter opens(scene.model());
+  if (!opens.works()) GTEST_SKIP() << "no inotify here: " << strerror(errno);
+
+  const ProgramResult r =
+      scene.fathom({"eval", scene.model().string(), "--vectors",
+                    FATHOM_SOURCE_DIR "/tests/golden/micro-v3/golden.safetensors"});
+  const Counts found = opens.take();
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(found, once({"config.json", "generation_config.json", "model.safetensors"}));
+}
+
 }  // namespace
 }  // namespace fathom::e2e

@@ -123,6 +123,17 @@ TEST(Usage, ConfigFileKeysThatNobodyKnowsAreNamed) {
   EXPECT_THAT(r.err, HasSubstr("temprature"));
 }
 
+TEST(Usage, DoctorTellsTheCudaOfTheBuildFromThatOfTheMachine) {
+  const ProgramResult text = run_fathom({"doctor", "--no-measure"});
+  const ProgramResult json = run_fathom({"doctor", "--no-measure", "--json"});
+
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, testing::ContainsRegex("CUDA of this build +\\| (none|runtime)"));
+  EXPECT_THAT(text.out, testing::ContainsRegex("CUDA of this machine +\\| (no )?NVIDIA driver"));
+  EXPECT_THAT(json.out, HasSubstr("\"cuda\": {"));
+  EXPECT_THAT(json.out, HasSubstr("\"driver_runs_up_to\": "));
+}
+
 // In the process that becomes the program: standard output is the device that is always full.
 void fill_the_disk() {
   const int fd = ::open("/dev/full", O_WRONLY);
