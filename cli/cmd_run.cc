@@ -67,11 +67,11 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
   // Told, so that the same text can be had again.
   if (!params.seed) params.seed = engine->options().seed;
   log_debug("seed ", params.seed.value_or(0));
-  if (flags.echo && !flags.json) std::printf("%s", text.c_str());
+  if (flags.echo && !flags.json) write_text(text);
   install_interrupt_handler();
   bool interrupted = false;
   FATHOM_ASSIGN(const Completion answer, engine->generate(prompt, params, [&](const TextDelta& d) {
-    if (!flags.json) std::fwrite(d.text.data(), 1, d.text.size(), stdout);
+    if (!flags.json) write_text(d.text);
     std::fflush(stdout);
     interrupted |= take_interrupt();  // the event of the end comes here too
     return interrupted ? Flow::kStop : Flow::kContinue;
@@ -119,8 +119,9 @@ void add_batch_flags(CLI::App& sub, BatchFlags& flags) {
 Command add_run(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("run", "Complete a prompt");
-  CLI::Option* prompt = sub->add_option(
-      "-p,--prompt", flags->prompt, "The prompt, every character of it; - reads standard input");
+  CLI::Option* prompt = sub->add_option("-p,--prompt", flags->prompt,
+                                        "The prompt, every character of it; - reads standard input")
+                            ->check(empty_is_a_value());
   sub->add_option(
          "-f,--file", flags->file,
          "File or pipe with the prompt, - for standard input; one newline at its end is cut")

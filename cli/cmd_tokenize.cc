@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/chat_input.h"
+#include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
 #include "fathom/text/json_writer.h"
@@ -86,9 +87,11 @@ void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, cons
   for (int32_t id : ids) {
     const bool control = tokenizer.is_added(id);
     const std::string_view bytes = control ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
-    std::printf(
-        "%7d  %s%s\n", id, visible(bytes).c_str(),
-        flags.show && control ? (tokenizer.is_special(id) ? "  special" : "  control") : "");
+    std::printf("%7d  ", id);
+    write_text(visible(bytes));
+    std::printf("%s\n", !flags.show || !control    ? ""
+                        : tokenizer.is_special(id) ? "  special"
+                                                   : "  control");
   }
   std::printf("%zu tokens\n", ids.size());
 }
@@ -106,7 +109,7 @@ Result<int> tokenize(const Flags& flags) {
             str_cat("id ", i, " is ", ids[i], ", expected 0 to ", tokenizer.vocab_size() - 1));
       }
     }
-    std::printf("%s\n", tokenizer.decode(ids).c_str());
+    write_text(tokenizer.decode(ids) + "\n");
     return kExitOk;
   }
   if (flags.bos && !tokenizer.bos_id()) {
@@ -150,7 +153,8 @@ Command add_tokenize(CLI::App& app) {
                                         "Ids to turn into text, such as \"1, 2, 3\"; - reads them");
   file->check(not_empty("a file, or - for standard input"))->excludes(text);
   chat->check(not_empty("a file, or - for standard input"))->excludes(text, file);
-  decode->excludes(text, file, chat);
+  text->check(empty_is_a_value());
+  decode->check(empty_is_a_value())->excludes(text, file, chat);
   add_chat_flags(*sub, flags->prompt, chat);
   sub->add_flag("--raw-schema", flags->raw_schema,
                 "V3.2, V4: print schemas of tools with all keys of the client")

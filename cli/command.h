@@ -59,6 +59,7 @@ Command add_tokenize(CLI::App& app);
 Command add_eval(CLI::App& app, GlobalFlags& flags);
 Command add_synth(CLI::App& app);
 Command add_quantize(CLI::App& app);
+Command add_verify(CLI::App& app);
 Command add_bench(CLI::App& app, GlobalFlags& flags);
 Command add_trace(CLI::App& app, GlobalFlags& flags);
 Command add_roofline(CLI::App& app);

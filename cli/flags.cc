@@ -10,6 +10,7 @@
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 #include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 #include "fathom/weights/checkpoint/model_path.h"
 
 namespace fathom::cli {
@@ -112,12 +113,12 @@ Result<std::string> resolve_model_argument(const std::string& argument) {
     }
   }
   Result<std::string> directory = resolve_model(argument, hub_cache_roots());
-  if (directory.ok()) return directory;
-  const bool is_path = argument.starts_with('/') || argument.starts_with('.');
-  if (is_path) return not_found(directory.status().message());
-  if (is_name && directory.status().code() == StatusCode::kInvalidArgument) {
-    return invalid_argument(
-        str_cat(directory.status().message(), did_you_mean(models_like(argument))));
+  if (directory.ok()) {
+    FATHOM_TRY(check_model_folder(*directory));
+    return directory;
+  }
+  if (is_name && directory.status().code() == StatusCode::kNotFound) {
+    return not_found(str_cat(directory.status().message(), did_you_mean(models_like(argument))));
   }
   return directory;
 }

@@ -29,7 +29,8 @@ std::string environment(const std::string& name);
 Status apply_log_flags(const GlobalFlags& flags);
 
 /// The model folder of a MODEL argument: a directory, the name of a model that came with the
-/// program, or ORG/NAME in the local Hugging Face cache.
+/// program, or ORG/NAME in the local Hugging Face cache. Errors: those of resolve_model and
+/// check_model_folder.
 Result<std::string> resolve_model_argument(const std::string& argument);
 
 }  // namespace fathom::cli

@@ -20,6 +20,7 @@
 #include "cli/config/usage_error.h"
 #include "cli/config/value_sources.h"
 #include "cli/flags.h"
+#include "cli/not_empty.h"
 #include "fathom/base/log.h"
 
 namespace fathom::cli {
@@ -109,10 +110,10 @@ int run_program(int argc, char** argv) {
       ->configurable(false);
   app.fallthrough();
   std::vector<Command> commands{
-      add_run(app, globals),   add_chat(app, globals), add_inspect(app, globals),
-      add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
-      add_synth(app),          add_quantize(app),      add_bench(app, globals),
-      add_trace(app, globals), add_roofline(app)};
+      add_run(app, globals),   add_chat(app, globals),  add_inspect(app, globals),
+      add_doctor(app),         add_tokenize(app),       add_eval(app, globals),
+      add_synth(app),          add_quantize(app),       add_verify(app),
+      add_bench(app, globals), add_trace(app, globals), add_roofline(app)};
 #if FATHOM_WITH_SERVER
   commands.push_back(add_serve(app, globals));
 #endif
@@ -121,6 +122,7 @@ int run_program(int argc, char** argv) {
   commands.push_back(add_help(app));
   commands.push_back(add_completion(app));
   let_last_count(app);
+  refuse_empty_values(app);
   SpelledWords spelled = spell_words(app, {argv + std::min(argc, 1), argv + argc});
   if (spelled.refusal) return refuse(*spelled.refusal);
   try {

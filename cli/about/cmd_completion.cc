@@ -7,6 +7,7 @@
 #include "cli/about/completion.h"
 #include "cli/command.h"
 #include "cli/config/model_places.h"
+#include "cli/not_empty.h"
 #include "fathom/base/near_names.h"
 #include "fathom/models/config/presets.h"
 
@@ -45,7 +46,9 @@ Result<int> completion(const CLI::App& app, const Flags& flags) {
 Command add_completion(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("completion", "The completion of a shell, as its script");
-  sub->add_option("SHELL", flags->words, "bash, zsh or fish")->type_name("bash|zsh|fish");
+  sub->add_option("SHELL", flags->words, "bash, zsh or fish")
+      ->type_name("bash|zsh|fish")
+      ->check(empty_is_a_value());
   // What the scripts call: the words of a line up to the cursor follow behind `--`.
   sub->add_flag("--words", flags->complete, "Print what the last of the words may become")
       ->configurable(false)

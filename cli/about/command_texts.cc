@@ -206,6 +206,16 @@ constexpr Example kQuantizeExamples[] = {
     {"fathom quantize SRC DST --format fp8_block --scope all-linear", "attention as well"},
 };
 
+constexpr Usage kVerifyUsage[] = {"fathom verify MODEL [OPTIONS]"};
+constexpr std::string_view kVerifyDetails =
+    "Reads every byte of a model once: hashes where some are recorded, the index against the "
+    "shards, shapes, the tokenizer, and numbers that are not finite. Ends with 0, or with 65 and "
+    "what was found.";
+constexpr Example kVerifyExamples[] = {
+    {"fathom verify tiny-v3-nvfp4", "whether the model is as it was written"},
+    {"fathom verify DIR --json", "for programs"},
+};
+
 constexpr Usage kSynthUsage[] = {"fathom synth DST [OPTIONS]"};
 constexpr std::string_view kSynthDetails =
     "The checkpoint has a tokenizer and runs in every command; its text is noise.";
@@ -266,6 +276,7 @@ constexpr CommandText kTexts[] = {
     {"roofline", kRooflineUsage, kRooflineDetails, kRooflineExamples},
     {"eval", kEvalUsage, kEvalDetails, kEvalExamples},
     {"quantize", kQuantizeUsage, kQuantizeDetails, kQuantizeExamples},
+    {"verify", kVerifyUsage, kVerifyDetails, kVerifyExamples},
     {"synth", kSynthUsage, kSynthDetails, kSynthExamples},
     {"version", kVersionUsage, kVersionDetails, kVersionExamples},
     {"help", kHelpUsage, kHelpDetails, kHelpExamples},

@@ -9,6 +9,7 @@
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/config/engine_flags.h"
+#include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_output.h"
@@ -227,7 +228,7 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
       ->capture_default_str();
   sub->add_option("--temperature", flags.temperature,
                   "Decode with draws at this temperature in place of the largest logits")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(finite_range(0, 100))
       ->capture_default_str();
   sub->add_flag("--engine", flags.engine_rate,
                 "Time decoding through scheduler and requests too, and what they add to a step");

@@ -10,6 +10,7 @@
 #include "cli/bench/bench_progress.h"
 #include "cli/bench/bench_serve.h"
 #include "cli/command.h"
+#include "cli/config/lists.h"
 #include "cli/engine/text_engine.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
@@ -54,16 +55,6 @@ struct KernelFlags {
 
 constexpr double kMostCallSeconds = 2;
 
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
 /// True where nothing but the suite "all" says which rows there are.
 bool is_everything(const BenchKernelOptions& o) {
   return o.suite == "all" && o.preset.empty() && o.kernels.empty() && o.filter.empty() &&
@@ -99,7 +90,7 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   options.timer.min_reps = flags.min_reps.value_or(options.timer.min_reps);
   if (flags.budget_s)
     options.deadline_ns = monotonic_ns() + static_cast<int64_t>(*flags.budget_s * 1e9);
-  options.kernels = split_names(flags.kernels);
+  if (!flags.kernels.empty()) options.kernels = parts_of_list(flags.kernels);
   options.check_only = false;
   options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
   options.isolation =
@@ -205,24 +196,19 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
          "and --kv-len say of which steps")
       ->excludes("--suite");
   sub->add_option("--kernels", flags->kernels,
-                  "Our names or reference names, with commas (default: all)");
+                  "Our names or reference names, with commas (default: all)")
+      ->check(list_of());
   sub->add_option("--filter", flags->options.filter,
                   "Pattern over kernel/case: text, or with * ? (default: all)");
   sub->add_option("--phase", flags->options.phase,
                   "decode, prefill or verify; of --as also draft (default: all)");
   const CLI::Validator size = integer_range(int64_t{0}, int64_t{1} << 40);
-  sub->add_option("--batch", flags->options.batch,
-                  "Rows of these batches or tokens, with commas (default: all)")
-      ->delimiter(',')
-      ->check(size);
-  sub->add_option("--seq", flags->options.seq,
-                  "Rows of these sequence lengths, with commas (default: all)")
-      ->delimiter(',')
-      ->check(size);
-  sub->add_option("--kv-len", flags->options.kv_len,
-                  "Rows of these cached lengths, with commas (default: all)")
-      ->delimiter(',')
-      ->check(size);
+  add_list(*sub, "--batch", flags->options.batch,
+           "Rows of these batches or tokens, with commas (default: all)", size);
+  add_list(*sub, "--seq", flags->options.seq,
+           "Rows of these sequence lengths, with commas (default: all)", size);
+  add_list(*sub, "--kv-len", flags->options.kv_len,
+           "Rows of these cached lengths, with commas (default: all)", size);
   sub->add_option("--backend,--device", flags->backend, "cpu or cuda")->capture_default_str();
   sub->add_flag("--variants", flags->options.all_variants,
                 "Every variant, not only the chosen one");

@@ -9,17 +9,20 @@
 
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
+#include "cli/config/lists.h"
 #include "cli/engine/model_setup.h"
 #include "cli/eval/eval_output.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
+#include "fathom/base/log.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/tokenizer.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom::cli {
@@ -313,11 +316,29 @@ Status check_flags(const Flags& flags) {
   return {};
 }
 
-Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
+// Reference outputs are those of float32, which tells a fault from rounding. Not for a model whose
+// weights are quantised, nor where a bound or a format says that another run is asked for.
+bool takes_float32(const Flags& flags, const QuantConfig& declared) {
+  const EngineOptions& o = flags.engine;
+  return !flags.vectors.empty() && !o.dtype && !o.kv_cache_dtype && !o.indexer_dtype &&
+         !flags.max_kl && !flags.min_top1 && o.device.kind == DeviceKind::kCpu &&
+         declared.algo == QuantAlgo::kNone;
+}
+
+Result<int> eval(Flags flags, const GlobalFlags& globals) {
   FATHOM_TRY(check_flags(flags));
+  FATHOM_ASSIGN(flags.engine, checked_options(flags.engine));
+  FATHOM_ASSIGN(const ModelSource source, open_source(flags.engine));
+  if (takes_float32(flags, source.declared)) {
+    EngineOptions& o = flags.engine;
+    o.dtype = o.kv_cache_dtype = o.indexer_dtype = Format::kF32;
+    log_info(
+        "--vectors: float32 for activations, KV cache and indexer, as the reference has it; "
+        "--dtype bf16 compares what other commands run");
+  }
   FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   FATHOM_ASSIGN(const OpenedModel opened,
-                open_for(flags.engine, globals, machine, !flags.vectors.empty()));
+                open_from(source, flags.engine, globals, machine, !flags.vectors.empty()));
   if (!flags.compare.empty()) {
     return eval_comparison(flags, opened, globals, machine);
   }
@@ -335,7 +356,8 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--ppl", flags->text, "Perplexity of this text file, in blocks of 511 tokens")
       ->check(not_empty("a file"));
   sub->add_option("--vectors", flags->vectors,
-                  "Compare with golden.json / golden.safetensors; exit 1 when a budget is missed")
+                  "Compare with golden.json / golden.safetensors, in float32 unless --dtype says "
+                  "otherwise; exit 1 when a budget is missed")
       ->check(not_empty("a file"));
   sub->add_option("--ids", flags->ids, "JSON file {\"prompts\": [[id, ...], ...]}")
       ->check(not_empty("a file"));
@@ -344,9 +366,8 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--compare", flags->compare,
                   "With --ppl or --ids: hold the logits against those of this model")
       ->check(not_empty("a model directory, or ORG/NAME"));
-  sub->add_option("--compare-options", flags->compare_options,
-                  "With --compare: OPTION=VALUE,... that the other model runs with")
-      ->delimiter(',');
+  add_list(*sub, "--compare-options", flags->compare_options,
+           "With --compare: OPTION=VALUE,... that the other model runs with");
   sub->add_flag("--by-layer", flags->by_layer,
                 "With --compare: cosines of attention, feed-forward and residual of each layer");
   sub->add_option("--max-kl", flags->max_kl,

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/config/lists.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
 #include "fathom/base/ascii.h"
@@ -69,9 +70,8 @@ void add_access(CLI::App& app, ServeFlags& f) {
 
 void add_answers(CLI::App& app, ServeFlags& f) {
   const char* const group = "Answers";
-  app.add_option("--served-model-name,--alias,-a", f.served_model_names,
-                 "Names of the model, A,B; the first is shown (default: the directory's)")
-      ->delimiter(',')
+  add_list(app, "--served-model-name,--alias,-a", f.served_model_names,
+           "Names of the model, A,B; the first is shown (default: the directory's)")
       ->group(group);
   app.add_flag("--allow-any-model", f.allow_any_model, "Requests may name any model")->group(group);
   app.add_option("--chat-format", f.chat_format, "Prompt format (default: the checkpoint's)")

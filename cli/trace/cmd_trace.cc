@@ -91,8 +91,7 @@ Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags
   }
   FATHOM_TRY(write_trace_directory(made.files, output.directory, replace));
   warn_of_gaps(made.failures);
-  if (!run.answer.empty() && !globals.quiet && !output.json)
-    std::printf("%s\n", run.answer.c_str());
+  if (!run.answer.empty() && !globals.quiet && !output.json) write_text(run.answer + "\n");
   std::printf("%s", summary.c_str());
   if (!run.overhead.empty() && !output.json) std::printf("%s\n", run.overhead.c_str());
   if (!globals.quiet) {

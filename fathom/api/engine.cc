@@ -32,15 +32,6 @@ std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
   return to_hex(hash.finish());
 }
 
-Status check_vocabulary(const EngineSource& source, const EngineOptions& options) {
-  const int64_t width = source.model.config.vocab_size;
-  if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
-  const std::string& dir = options.tokenizer.empty() ? source.model.title : options.tokenizer;
-  return corrupt(str_cat(dir, "/tokenizer.json: the largest id is ",
-                         source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
-                         " (vocab_size of config.json)"));
-}
-
 int64_t num_ids_of(const EngineSource& source) {
   const int64_t width = source.model.config.vocab_size;
   return source.tokenizer ? std::min<int64_t>(width, source.tokenizer->vocab_size()) : width;
@@ -132,6 +123,15 @@ Result<EngineSource> EngineSource::open(const EngineOptions& options) {
 }
 
 Engine::~Engine() = default;
+
+Status check_vocabulary(const EngineSource& source, const EngineOptions& options) {
+  const int64_t width = source.model.config.vocab_size;
+  if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
+  const std::string& dir = options.tokenizer.empty() ? source.model.title : options.tokenizer;
+  return corrupt(str_cat(dir, "/tokenizer.json: the largest id is ",
+                         source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
+                         " (vocab_size of config.json)"));
+}
 
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));

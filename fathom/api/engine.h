@@ -66,6 +66,9 @@ struct EngineSource {
   static Result<EngineSource> open(const EngineOptions& options);
 };
 
+/// Refuses a tokenizer with ids beyond the vocabulary of the model. Errors: Corrupt with both.
+Status check_vocabulary(const EngineSource& source, const EngineOptions& options);
+
 class Engine {
  public:
   /// Checks the options, plans the memory and refuses what does not fit before any weight is read,

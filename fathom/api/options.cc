@@ -346,6 +346,13 @@ Status validate(const EngineOptions& o, SourceUse use) {
                                     ": each running sequence needs a token of a step"));
   }
   if (o.attention_key_chunk % o.block_size != 0) {
+    // Named is the one that was changed: the other is as it was without a word of the user.
+    if (o.attention_key_chunk == EngineOptions{}.attention_key_chunk) {
+      return invalid_argument(str_cat("--block-size is ", o.block_size, ", expected a divisor of ",
+                                      o.attention_key_chunk,
+                                      ", such as 16, 32, 64 or 128 (or give --attention-key-chunk "
+                                      "a multiple of it)"));
+    }
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
   }

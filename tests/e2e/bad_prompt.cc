@@ -194,6 +194,8 @@ std::vector<BadCase> bad_prompt_cases() {
       {"flag twice", 65, flags("seed: 1\nseed: 2")},
       {"flag that no command has", 64, flags("temprature: 1")},
       {"flag with a value out of range", 64, flags("threads: -1")},
+      {"page size that does not divide the keys of a chunk", 64,
+       prompted({"-p", "x", "--block-size", "3"})},
       {"benchmark of a suite that does not exist", 64, bench({"--suite", "x"})},
       {"benchmark of a phase that does not exist", 64, bench({"--phase", "xyz"})},
       {"benchmark of a filter that leaves nothing", 64, bench({"--filter", "zzzz"})},

@@ -181,8 +181,8 @@ TEST(Config, FileTakesEverySpellingOfAFlagOnce) {
 TEST(Config, WhatIsPrintedCanBeFedBack) {
   const TempFolder folder;
   const std::string file = (folder / "flags.yaml").string();
-  const Words given{"run", shipped_model(),   "--stop", "a, b: #c", "--stop", "",        "--pin",
-                    "a=b", "--pin",           "c=d",    "-c",       "1k",     "--dtype", "f32",
+  const Words given{"run", shipped_model(),   "--stop", "a, b: #c", "--prompt", "",        "--pin",
+                    "a=b", "--pin",           "c=d",    "-c",       "1k",       "--dtype", "f32",
                     "-vv", "--no-pin-threads"};
   Words yaml = given;
   yaml.push_back("--print-config");
@@ -241,7 +241,7 @@ TEST(Config, OptionsOfTheTableChangeWhatCommandsDo) {
   EXPECT_THAT(run_fathom({"inspect", "--as", "deepseek-r1", "--layers", "2"}).out,
               HasSubstr("2: 2 dense, 0 with experts"));
   EXPECT_THAT(run_fathom({"run", shipped_model(), "-p", "x", "-n", "1", "--page-size", "48"}).err,
-              HasSubstr("--attention-key-chunk is 1024, expected a multiple of --block-size, 48"));
+              HasSubstr("--block-size is 48, expected a divisor of 1024"));
 }
 
 TEST(Config, DevicesByNumberAreLookedFor) {

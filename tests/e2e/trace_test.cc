@@ -238,7 +238,7 @@ TEST(Trace, UnknownNamesAreAnsweredWithNearOnes) {
     const char* says;
   } cases[] = {
       {{"trace", "--dry", "--as", "deepseek-r1-nvfp"}, 64, "did you mean deepseek-r1-nvfp4"},
-      {{"trace", "--dry", "deepseek-v2-lit"}, 64, "--as deepseek-v2-lite"},
+      {{"trace", "--dry", "deepseek-v2-lit"}, 65, "--as deepseek-v2-lite"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--device", "h20"}, 64, "did you mean"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--format", "nvfp5"}, 64, "nvfp4"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--isa", "avx1024"}, 64, "avx512"},

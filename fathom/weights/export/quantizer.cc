@@ -9,6 +9,7 @@
 #include "fathom/base/near_names.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/json.h"
 #include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/checkpoint/quant_config.h"
@@ -97,7 +98,7 @@ class Quantizer {
     FATHOM_ASSIGN(config_text_,
                   read_file(source_.directory() + "/config.json", JsonLimits{}.max_bytes));
     const std::string path = join_path(source_.directory(), "config.json");
-    FATHOM_ASSIGN(const Json config, parse_json(config_text_, kConfigLimits, path));
+    FATHOM_ASSIGN(const Json config, parse_json_file(config_text_, kConfigLimits, path));
     constexpr int64_t kMaxLayers = 1024;
     const Json* layers = config.find("num_hidden_layers");
     if (layers == nullptr || !layers->is_int() || layers->as_int() < 1 ||
@@ -383,8 +384,8 @@ Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options) {
   if (!can_write_format(options.format)) {
-    return unsupported(str_cat("quantize cannot write ", format_name(options.format),
-                               "; known are ", kWritableFormats));
+    return unsupported(str_cat("quantize cannot write ", format_name(options.format), ", expected ",
+                               format_names(writable_formats())));
   }
   return Quantizer(source, options).run(target_directory);
 }
