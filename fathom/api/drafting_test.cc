@@ -219,7 +219,9 @@ TEST_F(TrainedDraftLayer, GuessesTalesAndChangesNoToken) {
       const CoreStats stats = core->stats();
       const double first =
           static_cast<double>(stats.accepted_at[0]) / static_cast<double>(stats.num_drafts);
-      if (temperature == 0) EXPECT_GE(first, 0.52) << n << " drafts";
+      if (temperature == 0) {
+        EXPECT_GE(first, 0.52) << n << " drafts";
+      }
     }
   }
 }

@@ -53,7 +53,9 @@ TEST_P(ManyRequests, CountInSumsAsOftenAsTheyAre) {
       EXPECT_EQ(op.cost.flops, other.cost.flops) << name << " " << op.op << ": of one call";
     }
     EXPECT_EQ(phase.calls() - few.at(name).calls(), alone * 48) << name;
-    if (name == "prefill_chunked") EXPECT_GT(alone, 0);
+    if (name == "prefill_chunked") {
+      EXPECT_GT(alone, 0);
+    }
     Recording r;
     r.phases = {phase};
     EXPECT_EQ(summarise(r, nullptr).front().calls, phase.calls()) << name;
