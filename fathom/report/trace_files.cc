@@ -90,10 +90,11 @@ TraceFiles make_trace_files(const Recording& r,
   }
   if (r.timed) out.files.push_back({"trace.json", write_chrome_trace(r, detail)});
   if (peaks != nullptr) out.files.push_back({"peaks.json", write_peaks(*peaks)});
-  for (const TraceFile& file : out.files) {
+  for (TraceFile& file : out.files) {
     if (!file.name.ends_with(".md")) continue;
     for (const std::string& cell : blank_cells(file.text))
       out.failures.push_back(str_cat(file.name, ": ", cell, ": no figure"));
+    file.text = with_shared_links(file.text);
   }
   return out;
 }
