@@ -51,6 +51,16 @@ std::vector<std::string> variants_of() {
   return names;
 }
 
+/// The variant that a Hopper would run for a call; empty in a build without the CUDA backend.
+template <Contract K>
+std::string gpu_variant_for(const typename K::Args& args) {
+  static const KernelSet kernels = KernelSet::for_cuda(90);
+  Exec exec;
+  exec.kernels = &kernels;
+  const auto call = choose_if_taken<K>(exec, "op", args);
+  return call ? std::string(call->variant->name) : "";
+}
+
 /// Owns the memory of a contiguous view and reads and writes it as float.
 class TestTensor {
  public:

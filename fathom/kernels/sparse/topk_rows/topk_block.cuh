@@ -16,7 +16,7 @@
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 
-namespace fathom::topk {
+namespace fathom::topk_rows {
 
 inline constexpr int kThreads = 512;
 inline constexpr int kWarps = kThreads / 32;
@@ -290,4 +290,4 @@ __device__ __forceinline__ uint32_t taken_by(Threads& threads,
   return taken;
 }
 
-}  // namespace fathom::topk
+}  // namespace fathom::topk_rows

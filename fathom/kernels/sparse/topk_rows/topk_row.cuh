@@ -3,7 +3,7 @@
 
 #include "fathom/kernels/sparse/topk_rows/topk_block.cuh"
 
-namespace fathom::topk {
+namespace fathom::topk_rows {
 
 /// Scores in units of four on addresses that sixteen divides; the row begins within the first one.
 /// A unit that holds a score of the row is memory that may be read.
@@ -93,4 +93,4 @@ struct EarlyRow {
   }
 };
 
-}  // namespace fathom::topk
+}  // namespace fathom::topk_rows

@@ -22,7 +22,7 @@
 namespace fathom {
 namespace {
 
-using namespace topk;  // the parts of this kernel
+using namespace topk_rows;  // the parts of this kernel
 
 constexpr int kMostBlocks = 8;  // of a cluster
 /// Fewer scores of a block are not worth a larger cluster.
@@ -296,7 +296,7 @@ struct ReadAgain {
   }
 };
 
-/// Any row, by one block: five passes at most, and one that writes.
+/// Any row, by one block: four passes at most, and one that writes.
 template <class Row>
 __device__ void select_in_passes(
     Shared& s, Threads& threads, const RowUnits& units, int k, const Row& row, int32_t* out) {
@@ -447,15 +447,15 @@ Status launch_selection(Exec& ex, const Args& a, const View& out, const Translat
                        c, translation);
 }
 
-Status topk_rows(Exec& ex, const TopkRows::Args& a) {
+Status run_plain(Exec& ex, const TopkRows::Args& a) {
   return launch_selection(ex, a, a.ids, Positions{});
 }
 
-Status topk_rows_ragged(Exec& ex, const TopkRowsRagged::Args& a) {
+Status run_ragged(Exec& ex, const TopkRowsRagged::Args& a) {
   return launch_selection(ex, a, a.ids, Offsets{a.offsets.as<const int32_t>()});
 }
 
-Status topk_rows_paged(Exec& ex, const TopkRowsPaged::Args& a) {
+Status run_paged(Exec& ex, const TopkRowsPaged::Args& a) {
   const bool row_is_request = !a.row_starts.present() && a.page_table.dim(0) == a.scores.dim(0);
   return launch_selection(
       ex, a, a.slots,
@@ -470,15 +470,15 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<TopkRows> topk_rows_cuda{
-    {"in_registers", sm(90), "", kTraits, topk_rows},
+    {"in_registers", sm(90), "", kTraits, run_plain},
 };
 
 constinit const VariantTable<TopkRowsPaged> topk_rows_paged_cuda{
-    {"in_registers", sm(90), "", kTraits, topk_rows_paged},
+    {"in_registers", sm(90), "", kTraits, run_paged},
 };
 
 constinit const VariantTable<TopkRowsRagged> topk_rows_ragged_cuda{
-    {"in_registers", sm(90), "", kTraits, topk_rows_ragged},
+    {"in_registers", sm(90), "", kTraits, run_ragged},
 };
 
 }  // namespace fathom
