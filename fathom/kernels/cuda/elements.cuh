@@ -263,6 +263,28 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
   store_packed(p, packed);
 }
 
+/// Four elements on an address that is a multiple of their bytes.
+inline constexpr int kHalfVector = kVector / 2;
+
+template <class T>
+struct alignas(sizeof(T) * kHalfVector) PackedHalf {
+  uint32_t words[sizeof(T)];
+};
+
+template <class T>
+__device__ __forceinline__ void load4(const T* p, float (&out)[kHalfVector]) {
+  const auto half = *reinterpret_cast<const PackedHalf<T>*>(p);
+  Packed<T> whole{};
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T)); ++i)
+    whole.words[i] = half.words[i];
+  float values[kVector];
+  unpack(whole, values);
+#pragma unroll
+  for (int i = 0; i < kHalfVector; ++i)
+    out[i] = values[i];
+}
+
 // ---- the last cache ----
 
 /// How the last cache keeps what is read or written: the words that createpolicy makes of a
@@ -285,6 +307,31 @@ __device__ __forceinline__ uint4 load_16(const void* p, uint64_t policy) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(__cvta_generic_to_global(p)), "l"(policy)
                : "memory");
+  return v;
+}
+
+/// Sixteen bytes and eight, past the first cache; zeros unless `exists`, by a predicate and not by
+/// a branch. PTX ISA, ld.global.
+__device__ __forceinline__ uint4 load_16_if(const void* p, bool exists) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(exists))
+      : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_8_if(const void* p, bool exists) {
+  uint2 v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+      "@p ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}\n"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(exists))
+      : "memory");
   return v;
 }
 

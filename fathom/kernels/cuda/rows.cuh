@@ -43,7 +43,7 @@ inline AnyRows any_rows(const View& v) {
 }
 
 /// True if the address, and every stride but the last, are multiples of `bytes`.
-inline bool is_aligned_to(const View& v, int64_t bytes) {
+inline bool is_aligned(const View& v, int64_t bytes) {
   if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
   for (int i = 0; i + 1 < v.rank; ++i) {
     if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
@@ -51,12 +51,12 @@ inline bool is_aligned_to(const View& v, int64_t bytes) {
   return true;
 }
 
-/// True if groups of eight elements can be loaded at once: the view is aligned to the bytes that
-/// one load takes (16, or 8 for one-byte elements).
+/// True if groups of eight elements can be loaded at once: aligned to the bytes that one load takes
+/// (16, or 8 for one-byte elements).
 inline bool takes_vectors(const View& v) {
   if (!v.present()) return true;
   const int64_t bytes = element_bytes(v.format) * kVector;
-  return is_aligned_to(v, bytes > 16 ? 16 : bytes);
+  return is_aligned(v, bytes > 16 ? 16 : bytes);
 }
 
 }  // namespace fathom::cuda

@@ -4,7 +4,7 @@
 #include "fathom/kernels/attn/attend_row.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_few_rows.cuh"
-#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_paged.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -15,27 +15,6 @@ namespace {
 using namespace mla_decode;  // the parts of this kernel
 
 // ---- the tensor cores' variant ----
-
-constexpr int kMergeThreads = kTileL / 4;
-
-/// Adds the pieces of a row in order, its sink, divides and writes. One block a row, four columns a
-/// thread. Eight blocks leave the registers that eight loads at once need.
-__global__ void __launch_bounds__(kMergeThreads, 8)
-    merge_pieces(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
-  cuda::let_next_start();
-  const auto rows = static_cast<uint32_t>(c.Q * c.N);
-  const int64_t b = blockIdx.x / rows;
-  const int64_t row = blockIdx.x - b * rows;
-  const int64_t first = b * cuts.splits * rows + row;
-  const auto column = static_cast<int>(4 * threadIdx.x);
-  cuda::wait_for_previous();
-  const Shares shares = shares_of(cuts.splits, sink_of(c, row),
-                                  [&](int s) { return cuts.states[first + int64_t{s} * rows]; });
-  const PieceOrder order{.pieces = cuts.splits, .first = 0, .spare = 0};
-  write_merged<1>(c, b, row, column, order, shares, [&](int s, int) {
-    return cuts.sums + (first + int64_t{s} * rows) * kTileL + column;
-  });
-}
 
 int64_t row_tiles(const MlaDecode::Args& a) {
   return ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kTileRows);
@@ -163,8 +142,8 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
             .sums = nullptr,
             .states = nullptr,
             .by_engine = tiles_lie_in_pages(a),
-            .copy_queries = a.q.format == Format::kBf16 && cuda::is_aligned_to(a.q, 16) &&
-                            (!a.q_pe.present() || cuda::is_aligned_to(a.q_pe, 16))};
+            .copy_queries = a.q.format == Format::kBf16 && is_aligned(a.q, 16) &&
+                            (!a.q_pe.present() || is_aligned(a.q_pe, 16))};
   CUtensorMap map{};
   if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
   if (cuts.merge == Merge::kKernel) {
@@ -186,8 +165,8 @@ bool takes_tiles(const MlaDecode::Args& args) {
          a.o.format == Format::kBf16 && a.cache.dim(2) == kTileD && a.o.dim(3) == kTileL &&
          first_width(a) % 8 == 0 && a.scale > 0.0f &&
          a.q.dim(1) * a.q.dim(2) < (int64_t{1} << 31) &&
-         a.block_table.dim(1) * keys_per_entry(a) < (int64_t{1} << 31) &&
-         cuda::is_aligned_to(a.cache, 16) && cuda::is_aligned_to(a.o, 8);
+         a.block_table.dim(1) * keys_per_entry(a) < (int64_t{1} << 31) && is_aligned(a.cache, 16) &&
+         is_aligned(a.o, 8);
 }
 
 // ---- few rows and keys ----
@@ -238,9 +217,9 @@ bool takes_few_rows(const MlaDecode::Args& args) {
   const int64_t clusters = few_rows_clusters(a);
   const int64_t room = a.block_table.dim(1) * keys_per_entry(a);
   return takes_tiles(args) && a.q.format == Format::kBf16 && a.cache.format == Format::kBf16 &&
-         a.table == KeyTable::kPages && first_width(a) % kPanelColumns == 0 &&
-         cuda::is_aligned_to(a.q, 4) && (!a.q_pe.present() || cuda::is_aligned_to(a.q_pe, 4)) &&
-         clusters <= kMostClusters && room <= kMostKeys && clusters * room <= kMostTileKeys;
+         a.table == KeyTable::kPages && first_width(a) % kPanelColumns == 0 && is_aligned(a.q, 4) &&
+         (!a.q_pe.present() || is_aligned(a.q_pe, 4)) && clusters <= kMostClusters &&
+         room <= kMostKeys && clusters * room <= kMostTileKeys;
 }
 
 // ---- any formats and widths ----

@@ -214,9 +214,11 @@ Status ring_slots(Exec& ex, const RingSlots::Args& a) {
                             });
 }
 
-/// True if rows are whole units of four that can be loaded at once.
+/// True if four neighbours of a row are sixteen bytes on their own boundary.
 bool is_aligned(const View& v) {
-  return v.dim(1) % 4 == 0 && takes_vectors(v);
+  constexpr int64_t kUnit = 4;
+  return v.dim(1) % kUnit == 0 && reinterpret_cast<uintptr_t>(v.data) % 16 == 0 &&
+         (v.dim(0) < 2 || v.stride(0) % kUnit == 0);
 }
 
 bool chosen_are_aligned(const IndexSlots::Args& a) {
