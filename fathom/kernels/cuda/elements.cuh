@@ -299,9 +299,8 @@ __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
   return read_once ? kEvictFirst : kEvictNormal;
 }
 
-/// Sixteen bytes, or eight, past the first cache. A load of weights through the read-only path
-/// would be no faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA,
-/// ld.global.
+/// Sixteen bytes, past the first cache. A load of weights through the read-only path would be no
+/// faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA, ld.global.
 __device__ __forceinline__ uint4 load_16(const void* p, uint64_t policy) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
@@ -311,12 +310,28 @@ __device__ __forceinline__ uint4 load_16(const void* p, uint64_t policy) {
   return v;
 }
 
-__device__ __forceinline__ uint2 load_8(const void* p, uint64_t policy) {
+/// Sixteen bytes and eight, past the first cache; zeros unless `exists`, by a predicate and not by
+/// a branch. PTX ISA, ld.global.
+__device__ __forceinline__ uint4 load_16_if(const void* p, bool exists) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(exists))
+      : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint2 load_8_if(const void* p, bool exists) {
   uint2 v;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(__cvta_generic_to_global(p)), "l"(policy)
-               : "memory");
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+      "@p ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];\n}\n"
+      : "=&r"(v.x), "=&r"(v.y)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(exists))
+      : "memory");
   return v;
 }
 

@@ -42,17 +42,21 @@ inline AnyRows any_rows(const View& v) {
   return {v.data, v.rank > 1 ? v.stride(0) : 0, v.format};
 }
 
-/// True if groups of eight elements can be loaded at once: the address, and every stride but the
-/// last, are multiples of the bytes that one load takes (16, or 8 for one-byte elements).
-inline bool takes_vectors(const View& v) {
-  if (!v.present()) return true;
-  const int64_t element = element_bytes(v.format);
-  const int64_t vector = element * kVector > 16 ? 16 : element * kVector;
-  if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(vector) != 0) return false;
+/// True if the address, and every stride but the last, are multiples of `bytes`.
+inline bool is_aligned(const View& v, int64_t bytes) {
+  if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
   for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && v.stride(i) * element % vector != 0) return false;
+    if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
   }
   return true;
+}
+
+/// True if groups of eight elements can be loaded at once: aligned to the bytes that one load takes
+/// (16, or 8 for one-byte elements).
+inline bool takes_vectors(const View& v) {
+  if (!v.present()) return true;
+  const int64_t bytes = element_bytes(v.format) * kVector;
+  return is_aligned(v, bytes > 16 ? 16 : bytes);
 }
 
 }  // namespace fathom::cuda

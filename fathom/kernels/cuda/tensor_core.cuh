@@ -134,12 +134,24 @@ __device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Sixteen bytes of shared memory, eight and two; four to store. PTX ISA, ld.shared, st.shared.
+/// Sixteen bytes of shared memory, eight and two; sixteen and four to store. PTX ISA, ld.shared,
+/// st.shared. Stores are never moved over other accesses, loads but for load_shared_16_now() may
+/// be.
 __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(at));
+  return v;
+}
+
+/// The same behind all stores that precede it in the program.
+__device__ __forceinline__ uint4 load_shared_16_now(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
   return v;
 }
 
@@ -157,6 +169,16 @@ __device__ __forceinline__ uint16_t load_shared_2(uint32_t at) {
 
 __device__ __forceinline__ void store_shared_4(uint32_t at, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_4(uint32_t at, uint32_t v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_16(uint32_t at, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
 }
 
 /// Brings the 128 bytes around an address into the last cache.

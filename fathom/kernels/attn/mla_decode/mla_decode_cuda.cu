@@ -4,9 +4,10 @@
 #include "fathom/kernels/attn/attend_row.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_few_rows.cuh"
-#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_paged.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/rows.cuh"
 
 namespace fathom {
 namespace {
@@ -14,27 +15,6 @@ namespace {
 using namespace mla_decode;  // the parts of this kernel
 
 // ---- the tensor cores' variant ----
-
-constexpr int kMergeThreads = kTileL / 4;
-
-/// Adds the pieces of a row in order, its sink, divides and writes. One block a row, four columns a
-/// thread. Eight blocks leave the registers that eight loads at once need.
-__global__ void __launch_bounds__(kMergeThreads, 8)
-    merge_pieces(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
-  cuda::let_next_start();
-  const auto rows = static_cast<uint32_t>(c.Q * c.N);
-  const int64_t b = blockIdx.x / rows;
-  const int64_t row = blockIdx.x - b * rows;
-  const int64_t first = b * cuts.splits * rows + row;
-  const auto column = static_cast<int>(4 * threadIdx.x);
-  cuda::wait_for_previous();
-  const Shares shares = shares_of(cuts.splits, sink_of(c, row),
-                                  [&](int s) { return cuts.states[first + int64_t{s} * rows]; });
-  const PieceOrder order{.pieces = cuts.splits, .first = 0, .spare = 0};
-  write_merged<1>(c, b, row, column, order, shares, [&](int s, int) {
-    return cuts.sums + (first + int64_t{s} * rows) * kTileL + column;
-  });
-}
 
 int64_t row_tiles(const MlaDecode::Args& a) {
   return ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kTileRows);
@@ -149,15 +129,6 @@ Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensor
                         .cluster = in_cluster ? cuts.splits : 1,
                         .alone = call.B * cuts.row_tiles >= 32},
                        call, cuts, map);
-}
-
-/// True if addresses and strides, but that of the last axis, are multiples of `bytes`.
-bool is_aligned(const View& v, int64_t bytes) {
-  if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
-  for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
-  }
-  return true;
 }
 
 Status run_tiles(Exec& ex, const MlaDecode::Args& args) {

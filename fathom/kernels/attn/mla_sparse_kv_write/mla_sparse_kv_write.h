@@ -57,5 +57,6 @@ struct MlaSparseKvWrite {
 };
 
 extern const VariantTable<MlaSparseKvWrite> mla_sparse_kv_write_cpu;
+extern const VariantTable<MlaSparseKvWrite> mla_sparse_kv_write_cuda;
 
 }  // namespace fathom

@@ -153,6 +153,8 @@ struct SparseMlaPrefill {
 };
 
 extern const VariantTable<SparseMlaDecode> sparse_mla_decode_cpu;
+extern const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda;
 extern const VariantTable<SparseMlaPrefill> sparse_mla_prefill_cpu;
+extern const VariantTable<SparseMlaPrefill> sparse_mla_prefill_cuda;
 
 }  // namespace fathom

@@ -424,6 +424,21 @@ void add_model_width_cases(CaseList& list) {
                        .rows = {.form = form, .k = 260, .page_size = 64}});
     }
   }
+  // Lists of more rows than weights enter of in two terms on a GPU, drawn from so many rows that
+  // few come twice; heads of more than one block; queries that copies of sixteen bytes take.
+  for (const RowForm& form : {kV4, kV4Nvfp4, kV32, resized(kDenseBf16, 512, 0)}) {
+    const bool two = form.w + form.r == 512;
+    add_decode_case(list,
+                    {.spec = {.name = str_cat("many_rows_", form.name)},
+                     .t = 2,
+                     .n = 66,
+                     .l = 512,
+                     .rows = {.form = form, .k = two ? 128 : 830, .pages = 60, .page_size = 64},
+                     .extra = {.form = form, .k = two ? 710 : 0, .pages = 90, .page_size = 64},
+                     .sink = two ? Sink::kInfinite : Sink::kNone,
+                     .empty_token = false,
+                     .q_gap = 0});
+  }
 }
 
 struct TimedShape {

@@ -25,6 +25,7 @@ struct PrefillShape {
   Sink sink = Sink::kNone;
   LseBase base = LseBase::kE;
   bool stray_ids = true;  ///< some are none, some beyond the rows
+  int64_t kv_gap = 3;     ///< numbers between rows
 };
 
 struct PrefillTensors {
@@ -68,7 +69,7 @@ PrefillRow exact_prefill_row(const PrefillShape& s,
 PrefillTensors make_prefill(const PrefillShape& s, CaseData& c) {
   PrefillTensors x;
   x.q = c.input({s.t, s.n, s.d}, s.q, {}, {.row_gap = 2, .rows_per_batch = 1});
-  x.kv = c.input({s.p, s.d}, s.kv == Format::kNone ? s.q : s.kv, {}, {.row_gap = 3});
+  x.kv = c.input({s.p, s.d}, s.kv == Format::kNone ? s.q : s.kv, {}, {.row_gap = s.kv_gap});
   x.ids = c.input({s.t, s.k}, Format::kI32, {}, {.rows_per_batch = 1});
   x.ids.fill([&](int64_t i) {
     if (s.p == 0 || (s.stray_ids && i % 5 == 1)) return -1.0 - double(i % 3);
@@ -155,6 +156,22 @@ void add_sparse_mla_prefill_cases(CaseList& list) {
   }
   for (int64_t n : {1, 8, 9, 130}) {
     add_prefill_case(list, {.spec = {.name = str_cat("n", n)}, .n = n, .d = 33, .l = 31});
+  }
+  // Rows that copies of sixteen bytes take: few and many of them, heads of more than one block.
+  for (int64_t d : {512, 576}) {
+    for (int64_t k : {0, 3, 64, 260, 700}) {
+      add_prefill_case(list, {.spec = {.name = str_cat("d", d, "_k", k)},
+                              .t = 2,
+                              .n = k == 260 ? 130 : 17,
+                              .d = d,
+                              .l = 512,
+                              .p = 2000,
+                              .k = k,
+                              .lengths = k == 64,
+                              .sink = k == 700 ? Sink::kInfinite : Sink::kNormal,
+                              .base = k == 3 ? LseBase::k2 : LseBase::kE,
+                              .kv_gap = 8});
+    }
   }
   add_prefill_case(list, {.spec = {.name = "no_tokens"}, .t = 0});
   const auto timed = [&](std::string_view name, int64_t n, int64_t d, int64_t p, int64_t k) {

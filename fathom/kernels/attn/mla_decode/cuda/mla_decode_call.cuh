@@ -72,6 +72,8 @@ struct Call {
   int first_width;    ///< numbers of a query that lie in q
   float score_scale;  ///< scale and kv_scale
   float out_scale;    ///< kv_scale and o_scale
+  float lse_factor;   ///< 1; log2(e) for a log-sum-exp of base 2
+  bool lse_has_sink;
 
   __device__ int64_t length(int64_t b) const {
     const int64_t keys_of_b = kv_lens[b];
@@ -117,6 +119,8 @@ inline Call call_of(const MlaDecode::Args& a) {
       .first_width = static_cast<int>(first_width(a)),
       .score_scale = a.scale * a.kv_scale,
       .out_scale = a.kv_scale * a.o_scale,
+      .lse_factor = 1.0f,
+      .lse_has_sink = true,
   };
 }
 

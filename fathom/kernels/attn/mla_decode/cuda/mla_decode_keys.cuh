@@ -57,17 +57,19 @@ enum class Merge {
 struct Cuts {
   int splits;
   Merge merge;
-  int row_tiles;      ///< blocks that the rows of a request take
-  float* sums;        ///< [B, splits, Q * N, 512], not normalised; of Merge::kKernel alone
-  float2* states;     ///< [B, splits, Q * N]: base (base 2) and sum of the weights
-  bool by_engine;     ///< the copy engine brings whole tiles: each lies within a page
-  bool copy_queries;  ///< queries are bf16 whose chunks of sixteen bytes can be copied
+  int row_tiles;              ///< blocks that the rows of a request take
+  float* sums;                ///< [B, splits, Q * N, 512], not normalised; of Merge::kKernel alone
+  float2* states;             ///< [B, splits, Q * N]: base (base 2) and sum of the weights
+  bool by_engine;             ///< the copy engine brings whole tiles: each lies within a page
+  bool copy_queries;          ///< queries are bf16 whose chunks of sixteen bytes can be copied
+  int rows_each = kTileRows;  ///< query rows of a block, at most 64
 };
 
 /// The tiles of one block.
 struct Piece {
   int64_t b;
   int64_t first_row;
+  int64_t end_row;  ///< behind the last row of the block
   int split;
   int first_tile;
   int num_tiles;
@@ -98,8 +100,8 @@ __device__ inline Piece piece_of(const Call& c, const Cuts& cuts) {
   p.first_row = int64_t{pieces_inside ? second : first} * kTileRows;
   p.length = static_cast<int>(c.length(p.b));
   const int64_t rows = c.Q * c.N;
-  const int64_t last_row = p.first_row + kTileRows < rows ? p.first_row + kTileRows - 1 : rows - 1;
-  p.num_keys = static_cast<int>(c.visible(p.length, query_of(c, last_row)));
+  p.end_row = p.first_row + kTileRows < rows ? p.first_row + kTileRows : rows;
+  p.num_keys = static_cast<int>(c.visible(p.length, query_of(c, p.end_row - 1)));
   const auto tiles_of = [](int keys) { return keys / kTileKeys + (keys % kTileKeys != 0); };
   int each = static_cast<int>((static_cast<uint32_t>(tiles_of(p.length)) + splits - 1) / splits);
   if (splits > 1 && each > 1) each = (each + 1) / 2 * 2;
@@ -124,10 +126,11 @@ struct Barriers {
     return base + 8 * static_cast<uint32_t>(2 * kGroups + 2 * buffer + part);
   }
 
-  __device__ void init() const {
+  /// `arrivals`: of those that fill a group.
+  __device__ void init(int arrivals) const {
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int group = 0; group < kGroups; ++group)
-        barrier_init(full(buffer, group), kWarpgroup);
+        barrier_init(full(buffer, group), arrivals);
       barrier_init(free(buffer, 0), 4 * kWarpArrivals);  // warps that use it
       barrier_init(free(buffer, 1), 8 * kWarpArrivals);
     }
@@ -192,24 +195,26 @@ __device__ inline void bring_whole_tiles(
 }
 
 /// bf16 keys of any pages and slots, from tile `first` on: sixteen-byte copies, eight threads a row
-/// of a panel. Keys that no query sees arrive as zeros.
-__device__ inline void bring_rows(
-    const Call& c, const Piece& p, int first, uint32_t keys_at, Barriers bars) {
+/// of a panel. row_of(key) says where a key of kScored panels lies; it is null where there is none.
+/// Such keys, and those that no query sees, arrive as zeros. `some` is any address of the cache: a
+/// copy of nothing has one too.
+template <int kScored, class RowOf>
+__device__ __forceinline__ void bring_rows(
+    const Piece& p, int first, uint32_t keys_at, Barriers bars, const Bf16* some, RowOf row_of) {
   if (first == p.num_tiles) return;
   const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
   const int chunk = tid & 7;
   constexpr int kRowsEach = kTileKeys / 16;
-  const auto* data = static_cast<const Bf16*>(c.keys.data);
-  const auto look_up = [&](int tile, int64_t(&places)[kRowsEach]) {
+  const auto look_up = [&](int tile, const Bf16*(&places)[kRowsEach]) {
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       const int key = (p.first_tile + tile) * kTileKeys + tid / 8 + 16 * i;
       const bool exists = tile < p.num_tiles && key < p.num_keys;
-      places[i] = exists ? c.keys.place(p.b, static_cast<uint32_t>(key)) : -1;
+      places[i] = exists ? row_of(key) : nullptr;
     }
   };
-  int64_t places[kRowsEach];
-  int64_t next[kRowsEach];
+  const Bf16* places[kRowsEach];
+  const Bf16* next[kRowsEach];
   look_up(first, places);
   look_up(first + 1, next);
   for (int tile = first; tile < p.num_tiles; ++tile) {
@@ -220,13 +225,14 @@ __device__ inline void bring_rows(
       if (group % 2 == 0) barrier_wait(bars.free(buffer, group / 2), parity);
 #pragma unroll
       for (int i = 0; i < kRowsEach; ++i) {
-        const Bf16* from = data + (places[i] < 0 ? 0 : places[i]) + 8 * chunk;
+        const Bf16* from = (places[i] == nullptr ? some : places[i]) + 8 * chunk;
         const uint32_t to = keys_at + static_cast<uint32_t>(buffer) * kTileBytes +
                             panel_offset(tid / 8 + 16 * i, chunk);
 #pragma unroll
         for (int panel = first_panel(group); panel < first_panel(group + 1); ++panel) {
+          if (panel >= kScored) continue;
           copy_chunk(to + static_cast<uint32_t>(panel) * kPanelBytes, from + panel * kPanelColumns,
-                     places[i] >= 0);
+                     places[i] != nullptr);
         }
       }
       arrive_after_copies(bars.full(buffer, group));
@@ -237,9 +243,9 @@ __device__ inline void bring_rows(
     look_up(tile + 2, next);
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
-      if (next[i] < 0) continue;
-      prefetch_line(data + next[i] + chunk * kPanelColumns);
-      if (chunk == 0) prefetch_line(data + next[i] + 8 * kPanelColumns);
+      if (next[i] == nullptr) continue;
+      prefetch_line(next[i] + chunk * kPanelColumns);
+      if (kScored > 8 && chunk == 0) prefetch_line(next[i] + 8 * kPanelColumns);
     }
   }
   // A block must not end before its copies.
@@ -255,7 +261,11 @@ __device__ inline void bring_keys(
     __syncwarp();
     named_sync(kWholeTiles, kWarpgroup);
   }
-  bring_rows(c, p, p.whole_tiles, keys_at, bars);
+  const auto* data = static_cast<const Bf16*>(c.keys.data);
+  bring_rows<kPanels>(p, p.whole_tiles, keys_at, bars, data, [&](int key) {
+    const int64_t place = c.keys.place(p.b, static_cast<uint32_t>(key));
+    return place < 0 ? nullptr : data + place;
+  });
 }
 
 /// Sixteen e4m3 codes as bf16, which holds them all.
@@ -305,9 +315,7 @@ __device__ inline void bring_keys(
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const uint32_t at = to + panel_offset(tid / 4 + 32 * i, 2 * quarter + h);
-          asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(wide[h].x),
-                       "r"(wide[h].y), "r"(wide[h].z), "r"(wide[h].w)
-                       : "memory");
+          store_shared_16(at, wide[h]);
         }
       }
     }

@@ -65,21 +65,15 @@ struct LargeWeights {
 };
 
 __device__ __forceinline__ LargeWeights read_list(uint32_t at) {
-  uint32_t words[4];
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(at)
-               : "memory");
-  return {{words[0], words[1]},
-          {__uint_as_float(words[2] << 16), __uint_as_float(words[2] & 0xFFFF0000u)},
-          __uint_as_float(words[3])};
+  const uint4 words = load_shared_16_now(at);
+  return {{words.x, words.y},
+          {__uint_as_float(words.z << 16), __uint_as_float(words.z & 0xFFFF0000u)},
+          __uint_as_float(words.w)};
 }
 
 __device__ __forceinline__ void write_list(uint32_t at, const LargeWeights& list) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(list.keys[0]),
-               "r"(list.keys[1]), "r"(pack_bf16(list.rests[0], list.rests[1])),
-               "r"(__float_as_uint(list.base))
-               : "memory");
+  store_shared_16(at, {list.keys[0], list.keys[1], pack_bf16(list.rests[0], list.rests[1]),
+                       __float_as_uint(list.base)});
 }
 
 /// Empties the lane's lists, of the tiles that its warpgroup weighs.
@@ -233,10 +227,7 @@ __device__ __forceinline__ void bring_values(const E4m3* mine, uint32_t exists, 
     widen(codes[i], wide);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t at = value_place(values, 2 * i + lane_id() / 16, 2 * chunk + h);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(wide[h].x),
-                   "r"(wide[h].y), "r"(wide[h].z), "r"(wide[h].w)
-                   : "memory");
+      store_shared_16(value_place(values, 2 * i + lane_id() / 16, 2 * chunk + h), wide[h]);
     }
   }
 }
@@ -270,34 +261,24 @@ __device__ __forceinline__ void multiply_rests(float (&o)[kSums],
   }
 }
 
-/// Adds the rests that count to the sums of warpgroup `wg`. All products of the block are done;
-/// queries and keys are written over.
-template <class C>
-__device__ __forceinline__ void add_rests(const Call& c,
-                                          const Piece& p,
-                                          unsigned char* base,
-                                          uint32_t lists,
-                                          int wg,
-                                          float (&o)[kSums],
-                                          const RowPair& state) {
+/// Adds the rests that count to the sums of a warpgroup. All products of the block are done;
+/// queries and keys are written over. bring(rests, left, values) starts to bring the warpgroup's
+/// 256 columns of the keys of sixteen rests, of which `left` exist; the others arrive as zeros.
+template <class Bring>
+__device__ __forceinline__ void add_rests(
+    unsigned char* base, uint32_t lists, float (&o)[kSums], const RowPair& state, Bring bring) {
   auto& memory = *reinterpret_cast<RestMemory*>(base);
   uint2* rests = memory.rests[warp_id()];
   const uint32_t values = shared_address(memory.values[warp_id()]);
   const auto stage = [&](int first) {
     return values + static_cast<uint32_t>(first / kRestsAtOnce & 1) * sizeof(memory.values[0][0]);
   };
-  const C* data = static_cast<const C*>(c.keys.data) + wg * (kTileL / 2);
   const int count = gather_rests(lists, state, rests);
   // The next ones are under way while sixteen are multiplied.
 #pragma unroll 1
   for (int first = -kRestsAtOnce; first < count; first += kRestsAtOnce) {
     const int next = first + kRestsAtOnce;
-    if (next < count) {
-      const int mine = next + (lane_id() & (kRestsAtOnce - 1));
-      const int64_t place = mine < count ? c.keys.place(p.b, rests[mine].x) : -1;
-      bring_values(data + (place < 0 ? 0 : place), __ballot_sync(0xFFFFFFFFu, place >= 0),
-                   stage(next));
-    }
+    if (next < count) bring(rests + next, count - next, stage(next));
     commit_copies();
     if (first < 0) continue;
     wait_copies<1>();

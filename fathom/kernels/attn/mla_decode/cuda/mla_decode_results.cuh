@@ -4,8 +4,9 @@
 // A piece has for each row a base, the sum of its weights relative to 2^base, and its weighted sums
 // of values, not normalised. With a sink t (a logit without a value):
 //
-//   most = max(bases, t);  sum = 2^(t - most) + sum_s 2^(base_s - most) sum_s
-//   o = (sum_s 2^(base_s - most) o_s) / sum
+//   base = max_s base_s;      sum = sum_s 2^(base_s - base) sum_s
+//   most = max(base, t);      all = 2^(base - most) sum + 2^(t - most)
+//   o = 2^(base - most) (sum_s 2^(base_s - base) o_s) / all
 #pragma once
 
 #include <cmath>
@@ -18,6 +19,7 @@
 namespace fathom::mla_decode {
 
 inline constexpr float kNoBase = -1e30f;      ///< of a row that saw no key yet
+inline constexpr float kMostSink = 1e30f;     ///< what an infinite sink counts as
 inline constexpr float kLog2E = 1.44269504f;  ///< natural logits to base 2
 inline constexpr float kLn2 = 0.693147181f;   ///< and back
 inline constexpr int kSums = 128;             ///< of a thread: 2 rows of 256 columns a quad
@@ -30,42 +32,57 @@ inline constexpr int kWarpColumns = 128;      ///< of a row, that a warp writes 
 /// base 2: the highest score so far, or one that is a little below it.
 struct RowPair {
   float base[2] = {kNoBase, kNoBase};
-  float sum[2] = {0.0f, 0.0f};  ///< of this warpgroup's tiles and this lane's columns
+  float sum[2] = {0.0f, 0.0f};                ///< of this warpgroup's tiles and this lane's columns
+  float largest[2] = {-INFINITY, -INFINITY};  ///< score of this warpgroup's tiles, not scaled
 };
+
+/// What a row is without and with its sink t, given base and sum of its weights:
+///
+///   most = max(base, t);   all = sum 2^(base - most) + 2^(t - most)
+struct Sunk {
+  float factor;  ///< of sums of values relative to `base`; 0 for a row without weights
+  float lse;
+};
+
+/// Sink of head n, in base 2; -inf if there is none.
+__device__ __forceinline__ float sink_of(const Call& c, int64_t n) {
+  if (c.sinks == nullptr) return -INFINITY;
+  const float sink = c.sinks[n] * kLog2E;
+  return sink > kMostSink ? kMostSink : sink;
+}
+
+__device__ __forceinline__ Sunk sink_row(const Call& c, float sink, float base, float sum) {
+  const float most = fmaxf(base, sink);
+  const float shrink = exp2_approx(base - most);
+  const float all = sum * shrink + exp2_approx(sink - most);
+  const float logged = c.lse_has_sink ? all : sum;
+  const float lse = (c.lse_has_sink ? most : base) * kLn2 + logf(logged);
+  return {.factor = all == 0.0f ? 0.0f : c.out_scale * shrink / all,
+          .lse = logged == 0.0f ? -INFINITY : lse * c.lse_factor};
+}
 
 // ---- one piece ----
 
 /// Adds the sink, divides and writes the rows of a request that is not cut.
 __device__ __forceinline__ void store_rows(
-    const Call& c, const Piece& p, int wg, const float (&o)[kSums], RowPair state) {
+    const Call& c, const Piece& p, int wg, const float (&o)[kSums], const RowPair& state) {
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t at = p.first_row + row + 8 * h;
-    if (at >= c.Q * c.N) continue;
+    if (at >= p.end_row) continue;
     const int64_t j = query_of(c, at);
     const int64_t n = at - j * c.N;
-    float shrink = 1.0f;
-    if (c.sinks != nullptr && c.sinks[n] != -INFINITY) {
-      const float sink = c.sinks[n] * kLog2E;
-      const float most = fmaxf(state.base[h], sink);
-      shrink = exp2_approx(state.base[h] - most);
-      state.sum[h] = state.sum[h] * shrink + exp2_approx(sink - most);
-      state.base[h] = most;
-    }
-    const bool empty = state.sum[h] == 0.0f;
-    const float factor = empty ? 0.0f : c.out_scale * shrink / state.sum[h];
+    const Sunk sunk = sink_row(c, sink_of(c, n), state.base[h], state.sum[h]);
     Bf16* out =
         static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256 + 2 * (lane_id() & 3);
 #pragma unroll
     for (int i = 0; i < kSums / 4; ++i) {
       *reinterpret_cast<uint32_t*>(out + 8 * i) =
-          pack_bf16(o[4 * i + 2 * h] * factor, o[4 * i + 2 * h + 1] * factor);
+          pack_bf16(o[4 * i + 2 * h] * sunk.factor, o[4 * i + 2 * h + 1] * sunk.factor);
     }
-    if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0) {
-      static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] =
-          empty ? -INFINITY : state.base[h] * kLn2 + logf(state.sum[h]);
-    }
+    if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0)
+      static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] = sunk.lse;
   }
 }
 
@@ -74,13 +91,13 @@ __device__ __forceinline__ void store_rows(
 /// What a warp knows of the pieces of one row. Lane l has the pieces l and 32 + l.
 struct Shares {
   float share[2];  ///< what a piece's sums are multiplied by; 0 if they are not to be read
-  float most;
-  float sum;
+  Sunk sunk;
 };
 
-/// `sink` is in base 2, -inf if there is none; state_of(s) gives base and sum of piece s.
+/// Of row `row`. state_of(s) gives base and sum of piece s.
 template <class StateOf>
-__device__ __forceinline__ Shares shares_of(int pieces, float sink, StateOf state_of) {
+__device__ __forceinline__ Shares
+shares_of(const Call& c, int64_t row, int pieces, StateOf state_of) {
   float2 states[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -88,12 +105,12 @@ __device__ __forceinline__ Shares shares_of(int pieces, float sink, StateOf stat
     states[h] = s < pieces ? state_of(s) : float2{kNoBase, 0.0f};
   }
   Shares out;
-  out.most = fmaxf(sink, combine_lanes(fmaxf(states[0].x, states[1].x), Max{}));
+  const float most = combine_lanes(fmaxf(states[0].x, states[1].x), Max{});
 #pragma unroll
   for (int h = 0; h < 2; ++h)
-    out.share[h] = states[h].y == 0.0f ? 0.0f : exp2_approx(states[h].x - out.most);
-  out.sum = exp2_approx(sink - out.most) +
-            combine_lanes(out.share[0] * states[0].y + out.share[1] * states[1].y, Add{});
+    out.share[h] = states[h].y == 0.0f ? 0.0f : exp2_approx(states[h].x - most);
+  const float sum = combine_lanes(out.share[0] * states[0].y + out.share[1] * states[1].y, Add{});
+  out.sunk = sink_row(c, sink_of(c, row - query_of(c, row) * c.N), most, sum);
   return out;
 }
 
@@ -161,7 +178,7 @@ __device__ __forceinline__ void write_merged(const Call& c,
   }
   const int64_t j = query_of(c, row);
   const int64_t n = row - j * c.N;
-  const float factor = shares.sum == 0.0f ? 0.0f : c.out_scale / shares.sum;
+  const float factor = shares.sunk.factor;
   Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(b, j, n) + column;
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
@@ -169,15 +186,8 @@ __device__ __forceinline__ void write_merged(const Call& c,
         pack_bf16(total[k].x * factor, total[k].y * factor),
         pack_bf16(total[k].z * factor, total[k].w * factor)};
   }
-  if (c.lse.data != nullptr && column == 0) {
-    static_cast<float*>(c.lse.data)[c.lse.offset(b, j, n)] =
-        shares.sum == 0.0f ? -INFINITY : shares.most * kLn2 + logf(shares.sum);
-  }
-}
-
-/// Sink of a row, in base 2.
-__device__ __forceinline__ float sink_of(const Call& c, int64_t row) {
-  return c.sinks == nullptr ? -INFINITY : c.sinks[row - query_of(c, row) * c.N] * kLog2E;
+  if (c.lse.data != nullptr && column == 0)
+    static_cast<float*>(c.lse.data)[c.lse.offset(b, j, n)] = shares.sunk.lse;
 }
 
 // ---- in a cluster ----
@@ -221,7 +231,7 @@ __device__ __forceinline__ void lay_out_piece(const Call& c,
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if (p.first_row + row + 8 * h >= c.Q * c.N) continue;
+    if (p.first_row + row + 8 * h >= p.end_row) continue;
     if (wg == 0 && (lane_id() & 3) == 0)
       piece_states(base)[row + 8 * h] = {state.base[h], state.sum[h]};
     if (p.num_tiles == 0) continue;
@@ -242,12 +252,11 @@ __device__ __forceinline__ void merge_in_cluster(const Call& c,
   constexpr int kWarps = kBoth / kWarp;
   constexpr int kChunks = kTileL / 2 / kWarpColumns;
   auto* memory = reinterpret_cast<PieceMemory*>(base);
-  const int64_t left = c.Q * c.N - p.first_row;
-  const int rows = left < kTileRows ? static_cast<int>(left) : kTileRows;
+  const auto rows = static_cast<int>(p.end_row - p.first_row);
   for (int half = p.split * kWarps + warp_id(); half < 2 * rows; half += cuts.splits * kWarps) {
     const int row = half / 2;
     const int column = half % 2 * (kTileL / 2) + 4 * lane_id();
-    const Shares shares = shares_of(cuts.splits, sink_of(c, p.first_row + row), [&](int s) {
+    const Shares shares = shares_of(c, p.first_row + row, cuts.splits, [&](int s) {
       return *in_block(piece_states(base) + row, static_cast<unsigned>(s));
     });
     const PieceOrder order{.pieces = cuts.splits, .first = half % cuts.splits, .spare = p.split};
@@ -270,7 +279,7 @@ __device__ __forceinline__ void store_piece(const Call& c,
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t at = p.first_row + row + 8 * h;
-    if (at >= c.Q * c.N) continue;
+    if (at >= p.end_row) continue;
     const int64_t place = (p.b * cuts.splits + p.split) * (c.Q * c.N) + at;
     if (wg == 0 && (lane_id() & 3) == 0) cuts.states[place] = {state.base[h], state.sum[h]};
     if (p.num_tiles == 0) continue;
@@ -279,6 +288,27 @@ __device__ __forceinline__ void store_piece(const Call& c,
     for (int i = 0; i < kSums / 4; ++i)
       *reinterpret_cast<float2*>(out + 8 * i) = {o[4 * i + 2 * h], o[4 * i + 2 * h + 1]};
   }
+}
+
+inline constexpr int kMergeThreads = kTileL / 4;
+
+/// Adds the pieces of a row in order, its sink, divides and writes. One block a row, four columns a
+/// thread. Eight blocks leave the registers that eight loads at once need.
+static __global__ void __launch_bounds__(kMergeThreads, 8)
+    merge_pieces(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
+  let_next_start();
+  const auto rows = static_cast<uint32_t>(c.Q * c.N);
+  const int64_t b = blockIdx.x / rows;
+  const int64_t row = blockIdx.x - b * rows;
+  const int64_t first = b * cuts.splits * rows + row;
+  const auto column = static_cast<int>(4 * threadIdx.x);
+  wait_for_previous();
+  const Shares shares =
+      shares_of(c, row, cuts.splits, [&](int s) { return cuts.states[first + int64_t{s} * rows]; });
+  const PieceOrder order{.pieces = cuts.splits, .first = 0, .spare = 0};
+  write_merged<1>(c, b, row, column, order, shares, [&](int s, int) {
+    return cuts.sums + (first + int64_t{s} * rows) * kTileL + column;
+  });
 }
 
 }  // namespace fathom::mla_decode

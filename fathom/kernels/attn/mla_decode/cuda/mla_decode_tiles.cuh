@@ -1,4 +1,5 @@
-// Decode on the tensor cores of Hopper: keys of 576 numbers, values of 512.
+// Latent attention on the tensor cores of Hopper: keys of 576 or 512 numbers, values of 512. What
+// computes; the kernels that include this differ in how keys reach their tiles.
 //
 // A block takes 64 of the Q * N query rows of a request over one piece of its keys. Two warpgroups
 // compute, a third brings keys. Shared memory holds the queries (72 KB) and two tiles of 64 keys
@@ -13,8 +14,8 @@
 //   columns += weights 1 * values 1   |          columns += weights 1 * values 1
 //
 // Weights of a tile are written over its last panel, the rotary columns, which no value product
-// needs. A tile is brought in two parts, so that it can be refilled as soon as its values were
-// used.
+// needs, and which keys of 512 numbers do not have. A tile is brought in two parts, so that it can
+// be refilled as soon as its values were used.
 #pragma once
 
 #include <cmath>
@@ -25,14 +26,15 @@ namespace fathom::mla_decode {
 
 /// bf16 queries to shared memory, sixteen bytes at a time, eight threads a row of a panel: all
 /// copies of a thread are under way at once. Rows past the last arrive as zeros.
-__device__ inline void copy_queries(const Call& c, const Piece& p, uint32_t to) {
+template <int kScored>
+__device__ __forceinline__ void copy_queries(const Call& c, const Piece& p, uint32_t to) {
   const auto tid = static_cast<int>(threadIdx.x);
   const int chunk = tid & 7;
   constexpr int kRowsAtOnce = kBoth / 8;
 #pragma unroll
   for (int i = 0; i < kTileRows / kRowsAtOnce; ++i) {
     const int row = tid / 8 + kRowsAtOnce * i;
-    const bool exists = p.first_row + row < c.Q * c.N;
+    const bool exists = p.first_row + row < p.end_row;
     const int64_t at = exists ? p.first_row + row : 0;
     const int64_t j = query_of(c, at);
     const int64_t n = at - j * c.N;
@@ -40,7 +42,7 @@ __device__ inline void copy_queries(const Call& c, const Piece& p, uint32_t to) 
     const Bf16* second = static_cast<const Bf16*>(c.q_pe.data) + c.q_pe.offset(p.b, j, n);
     const uint32_t place = to + panel_offset(row, chunk);
 #pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
+    for (int panel = 0; panel < kScored; ++panel) {
       const int column = panel * kPanelColumns + 8 * chunk;
       const Bf16* from =
           column < c.first_width ? first + column : second + (column - c.first_width);
@@ -50,15 +52,15 @@ __device__ inline void copy_queries(const Call& c, const Piece& p, uint32_t to) 
 }
 
 /// Queries of any format and alignment to shared memory, as bf16; rows past the last are zeros.
-__device__ inline void convert_queries(const Call& c, const Piece& p, uint32_t to) {
-  constexpr int kChunks = kTileD / 8;
-  const int64_t rows = c.Q * c.N;
+template <int kScored>
+__device__ __forceinline__ void convert_queries(const Call& c, const Piece& p, uint32_t to) {
+  constexpr int kChunks = kScored * kPanelColumns / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kChunks; i += 2 * kWarpgroup) {
     const int row = i / kChunks;
     const int column = i % kChunks * 8;
     Packed<Bf16> words = {};
     const int64_t at = p.first_row + row;
-    if (at < rows) {
+    if (at < p.end_row) {
       const int64_t j = query_of(c, at);
       const int64_t n = at - j * c.N;
       const bool in_first = column < c.first_width;
@@ -79,9 +81,7 @@ __device__ inline void convert_queries(const Call& c, const Piece& p, uint32_t t
     }
     const uint32_t place = to + static_cast<uint32_t>(column / kPanelColumns) * kPanelBytes +
                            panel_offset(row, column / 8 % 8);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(words.words[0]),
-                 "r"(words.words[1]), "r"(words.words[2]), "r"(words.words[3])
-                 : "memory");
+    store_shared_16(place, {words.words[0], words.words[1], words.words[2], words.words[3]});
   }
 }
 
@@ -101,6 +101,7 @@ __device__ __forceinline__ void wait_group(uint32_t full, uint32_t parity, bool 
 }
 
 /// Scores of one tile, not yet scaled. Begins with the first panels that landed.
+template <int kScored>
 __device__ __forceinline__ void score_tile(float (&s)[kScores],
                                            uint32_t queries,
                                            uint32_t keys,
@@ -116,6 +117,7 @@ __device__ __forceinline__ void score_tile(float (&s)[kScores],
     wait_group(bars.full(buffer, group), parity, by_engine);
 #pragma unroll
     for (int panel = first_panel(group); panel < first_panel(group + 1); ++panel) {
+      if (panel >= kScored) continue;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const auto at = static_cast<uint32_t>(panel) * kPanelBytes + static_cast<uint32_t>(k) * 32;
@@ -127,18 +129,6 @@ __device__ __forceinline__ void score_tile(float (&s)[kScores],
   wait_products<0>();
 }
 
-/// Keys that a row does not see get -inf.
-__device__ __forceinline__ void mask_scores(float (&s)[kScores],
-                                            int first_key,
-                                            const int (&limits)[2]) {
-  const int column = first_key + 2 * (lane_id() & 3);
-#pragma unroll
-  for (int i = 0; i < kScores; ++i) {
-    const int key = column + i / 4 * 8 + (i & 1);
-    if (key >= limits[i >> 1 & 1]) s[i] = -INFINITY;
-  }
-}
-
 /// Weights as bf16 in the order of their pairs of columns, to a panel.
 __device__ __forceinline__ void store_weights(uint32_t panel,
                                               const uint32_t (&words)[kScores / 2]) {
@@ -147,7 +137,7 @@ __device__ __forceinline__ void store_weights(uint32_t panel,
   for (int i = 0; i < kScores / 2; ++i) {
     const uint32_t at =
         panel + panel_offset(row + 8 * (i & 1), i / 2) + static_cast<uint32_t>(lane_id() & 3) * 4;
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(words[i]) : "memory");
+    store_shared_4(at, words[i]);
   }
 }
 
@@ -196,18 +186,21 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// A block as a warpgroup sees it.
+/// A block as a warpgroup sees it. Keys says which keys count:
+///
+///   kScored                      panels of a key that are scored: 9, or the 8 that are values
+///   asked = ask(first_key)       before the scores of a tile are made: what must be known of it
+///   hide(s, first_key, asked)    behind them: -inf for keys that a row of the lane does not see
+template <class Keys>
 struct Block {
-  const Call& c;
   const Piece& p;
+  const Keys& keys;
   uint32_t queries;  ///< address in shared memory
   uint32_t tiles;    ///< of the two tiles
   Barriers bars;
   float* bases;    ///< [2, 64]: what the weights of each warpgroup's tile are relative to
   uint32_t rests;  ///< address of [2, 4 warps, 2, 32 lanes] times 16 bytes: see lane_place()
   int row;         ///< the first of the lane's two rows; the other one lies 8 below
-  int limits[2];   ///< keys that the rows see
-  int all_see;     ///< keys that all rows of the block see
   float scale;     ///< of scores, to base 2
   bool two_terms;  ///< every weight enters as two bf16
 
@@ -232,9 +225,11 @@ struct Block {
 
   /// Scores of tile `t` of a pair, -inf where a row does not see the key.
   __device__ __forceinline__ void score(float (&s)[kScores], int pair, int t) const {
-    score_tile(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1), by_engine(pair, t));
     const int first_key = key_of(pair, t);
-    if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
+    const auto asked = keys.ask(first_key);
+    score_tile<Keys::kScored>(s, queries, tile(t), bars, t, static_cast<uint32_t>(pair & 1),
+                              by_engine(pair, t));
+    keys.hide(s, first_key, asked);
   }
 };
 
@@ -244,7 +239,8 @@ struct Weights {
 };
 
 /// Rests are kept as e5m2: two bits of what is left after eight suffice.
-__device__ __forceinline__ void store_rest(const Block& block,
+template <class Keys>
+__device__ __forceinline__ void store_rest(const Block<Keys>& block,
                                            int t,
                                            const float (&s)[kScores],
                                            const uint32_t (&words)[kScores / 2]) {
@@ -259,18 +255,17 @@ __device__ __forceinline__ void store_rest(const Block& block,
       codes[i / 2] |= uint32_t{__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, __NV_E5M2)}
                       << 16 * (i & 1);
     }
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                     lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512),
-                 "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3])
-                 : "memory");
+    store_shared_16(lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512,
+                    {codes[0], codes[1], codes[2], codes[3]});
   }
 }
 
 /// Turns the scores of tile `t` of a pair into weights; stores their rests, or remembers the large
 /// ones. Raises the base where a score is far above it; `shrink` is what sums relative to the old
 /// base are multiplied by.
+template <class Keys>
 __device__ __forceinline__ void weigh(float (&s)[kScores],
-                                      const Block& block,
+                                      const Block<Keys>& block,
                                       int pair,
                                       int t,
                                       RowPair& state,
@@ -283,6 +278,7 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     most[h] = quad_max(most[h]);
+    state.largest[h] = fmaxf(state.largest[h], most[h]);
     const float score = most[h] * block.scale;
     // A base that is a little too low does no harm: weights may grow to 2^8.
     const bool grows = score > state.base[h] + kSlack;
@@ -323,7 +319,8 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
 }
 
 /// Takes over the base that the other warpgroup's tile raised.
-__device__ __forceinline__ void follow(const Block& block,
+template <class Keys>
+__device__ __forceinline__ void follow(const Block<Keys>& block,
                                        int tile,
                                        RowPair& state,
                                        float (&shrink)[2]) {
@@ -344,15 +341,14 @@ __device__ __forceinline__ void shrink_sums(float (&o)[kSums], const float (&shr
 }
 
 /// Rests as an operand in registers. Warps of both warpgroups have the same rows.
-__device__ __forceinline__ void load_rest(const Block& block, int t, Rest& rest) {
+template <class Keys>
+__device__ __forceinline__ void load_rest(const Block<Keys>& block, int t, Rest& rest) {
   if (!block.two_terms) return;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    uint32_t codes[4];
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(codes[0]), "=r"(codes[1]), "=r"(codes[2]), "=r"(codes[3])
-                 : "r"(lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512)
-                 : "memory");
+    const uint4 words =
+        load_shared_16_now(lane_place(block.rests, t) + static_cast<uint32_t>(half) * 512);
+    const uint32_t codes[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const auto pair = static_cast<__nv_fp8x2_storage_t>(codes[i / 2] >> (i % 2 * 16));
@@ -365,7 +361,8 @@ __device__ __forceinline__ void load_rest(const Block& block, int t, Rest& rest)
 /// Lays weights and base of tile `t` out for both warpgroups. Whoever reads them meets the writers
 /// at a barrier first. What lay there belongs to the tile that was in this buffer before, which
 /// both have freed.
-__device__ __forceinline__ void publish(const Block& block,
+template <class Keys>
+__device__ __forceinline__ void publish(const Block<Keys>& block,
                                         int t,
                                         const Weights& w,
                                         const RowPair& state) {
@@ -378,7 +375,10 @@ __device__ __forceinline__ void publish(const Block& block,
 }
 
 /// What warpgroup 0 does over the tiles of the block.
-__device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums], RowPair& state) {
+template <class Keys>
+__device__ __forceinline__ void attend_even(const Block<Keys>& block,
+                                            float (&o)[kSums],
+                                            RowPair& state) {
   for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
     Weights w;
     float shrink[2];
@@ -410,7 +410,10 @@ __device__ __forceinline__ void attend_even(const Block& block, float (&o)[kSums
 }
 
 /// What warpgroup 1 does.
-__device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums], RowPair& state) {
+template <class Keys>
+__device__ __forceinline__ void attend_odd(const Block<Keys>& block,
+                                           float (&o)[kSums],
+                                           RowPair& state) {
   for (int pair = 0; 2 * pair < block.p.num_tiles; ++pair) {
     const bool second = block.has_second(pair);
     float s[kScores];
@@ -443,33 +446,26 @@ __device__ __forceinline__ void attend_odd(const Block& block, float (&o)[kSums]
 }
 
 /// All tiles of the block. `shared` is the address of the shared memory.
+template <class Keys>
 __device__ __forceinline__ void attend_tiles(const Call& c,
                                              const Piece& p,
+                                             const Keys& keys,
                                              unsigned char* base,
                                              uint32_t shared,
                                              Barriers bars,
                                              int wg,
                                              float (&o)[kSums],
                                              RowPair& state) {
-  const bool whole = p.first_row + kTileRows <= c.Q * c.N;
-  Block block{
-      .c = c,
-      .p = p,
-      .queries = shared,
-      .tiles = shared + kKeysAt,
-      .bars = bars,
-      .bases = reinterpret_cast<float*>(base + kMaximaAt),
-      .rests = shared + kRestsAt,
-      .row = (warp_id() & 3) * 16 + lane_id() / 4,
-      .limits = {},
-      .all_see = whole ? static_cast<int>(c.visible(p.length, query_of(c, p.first_row))) : 0,
-      .scale = c.score_scale * kLog2E,
-      .two_terms = in_two_terms(p)};
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t at = p.first_row + block.row + 8 * h;
-    block.limits[h] = at < c.Q * c.N ? static_cast<int>(c.visible(p.length, query_of(c, at))) : 0;
-  }
+  const Block<Keys> block{.p = p,
+                          .keys = keys,
+                          .queries = shared,
+                          .tiles = shared + kKeysAt,
+                          .bars = bars,
+                          .bases = reinterpret_cast<float*>(base + kMaximaAt),
+                          .rests = shared + kRestsAt,
+                          .row = (warp_id() & 3) * 16 + lane_id() / 4,
+                          .scale = c.score_scale * kLog2E,
+                          .two_terms = in_two_terms(p)};
   if (!block.two_terms) empty_lists(block.rests, wg);
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
@@ -496,66 +492,34 @@ __device__ __forceinline__ void add_row_sums(float* sums, int wg, RowPair& state
     state.sum[h] = sums[row + 8 * h] + sums[kTileRows + row + 8 * h];
 }
 
-template <class C>
-__global__ void __launch_bounds__(kTileThreads, 1)
-    decode_tiles(const __grid_constant__ Call c,
-                 const __grid_constant__ Cuts cuts,
-                 const __grid_constant__ CUtensorMap map) {
-  extern __shared__ unsigned char raw_shared[];
-  const uint32_t raw = shared_address(raw_shared);
-  const uint32_t shared = (raw + 1023) & ~1023u;
-  unsigned char* base = raw_shared + (shared - raw);
-  const Barriers bars{shared + kBarriersAt};
-  if (threadIdx.x == 0) {
-    bars.init();
-    if (cuts.by_engine) prefetch_map(map);
-  }
-  __syncthreads();
+/// From the sums of a block to rows of the output or a piece of them. `bring` as in add_rests().
+template <class Bring>
+__device__ __forceinline__ void finish_rows(const Call& c,
+                                            const Piece& p,
+                                            const Cuts& cuts,
+                                            unsigned char* base,
+                                            uint32_t shared,
+                                            int wg,
+                                            float (&o)[kSums],
+                                            RowPair& state,
+                                            Bring bring) {
   const bool in_cluster = cuts.merge == Merge::kCluster;
-  const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  wait_for_previous();
-  const Piece p = piece_of(c, cuts);
-  // Blocks of the next kernel wait where those of this one still have to run.
-  constexpr int kShort = 8;
-  if (p.num_tiles <= kShort) let_next_start();
-  if (wg == 2) {
-    give_registers<56>();
-    bring_keys(c, p, shared + kKeysAt, bars, map, C{});
-    __syncwarp();
-    if (in_cluster) meet_cluster_relaxed();
-  } else {
-    take_registers<224>();
-    if (cuts.copy_queries) {
-      copy_queries(c, p, shared);
-      wait_copies_all();
-    } else {
-      convert_queries(c, p, shared);
-    }
-    fence_for_products();
-    named_sync(kAll, kBoth);
-    float o[kSums];
-    RowPair state;
-    attend_tiles(c, p, base, shared, bars, wg, o, state);
-    let_next_start();
-    add_row_sums(reinterpret_cast<float*>(base + kSumsAt), wg, state);
-    if (!in_two_terms(p)) {
-      add_rests<C>(c, p, base, shared + kRestsAt, wg, o, state);
-      // Sums lie where values of rests do, those of other warps too.
-      if (in_cluster) named_sync(kAll, kBoth);
-    }
-    if (cuts.merge == Merge::kNone) {
-      store_rows(c, p, wg, o, state);
-    } else if (cuts.merge == Merge::kKernel) {
-      store_piece(c, p, cuts, wg, o, state);
-    } else {
-      lay_out_piece(c, p, base, wg, o, state);
-      meet_cluster();
-      merge_in_cluster(c, p, cuts, base);
-      __syncwarp();
-    }
+  add_row_sums(reinterpret_cast<float*>(base + kSumsAt), wg, state);
+  if (!in_two_terms(p)) {
+    add_rests(base, shared + kRestsAt, o, state, bring);
+    // Sums lie where values of rests do, those of other warps too.
+    if (in_cluster) named_sync(kAll, kBoth);
   }
-  // Shared memory that another block reads stays until it has.
-  if (in_cluster) meet_cluster_relaxed();
+  if (cuts.merge == Merge::kNone) {
+    store_rows(c, p, wg, o, state);
+  } else if (cuts.merge == Merge::kKernel) {
+    store_piece(c, p, cuts, wg, o, state);
+  } else {
+    lay_out_piece(c, p, base, wg, o, state);
+    meet_cluster();
+    merge_in_cluster(c, p, cuts, base);
+    __syncwarp();
+  }
 }
 
 }  // namespace fathom::mla_decode

@@ -1,0 +1,150 @@
+// Rows of codes as the tensor cores' kernel reads them: a unit of sixteen channels at a time, with
+// the scale that they share, to bf16. A row is the channels of its codes, then 64 of `rope` in
+// bf16.
+//
+//                  codes   of a unit   channels of a scale   D
+//   Fp8F32Rows     512     16 bytes    128, f32              576    V3.2
+//   Fp8Ue8m0Rows   448     16 bytes    64, ue8m0             512    V4
+//   E2m1Rows       448     8 bytes     16, e4m3              512    V4, NVFP4
+//
+// code * scale is exact in bf16, but for float32 scales, whose product is rounded once.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
+
+namespace fathom::sparse_mla {
+
+inline constexpr int kUnit = 16;       ///< channels that are decoded at a time
+inline constexpr int kRopeWidth = 64;  ///< channels behind those of codes
+
+/// A unit as it lies in memory, or eight channels of bf16, which have no scale.
+struct Unit {
+  uint4 words;     ///< e2m1 takes two of them
+  uint32_t scale;  ///< as it is stored, in the low bits
+};
+
+/// Four e4m3 codes as two pairs of bf16, which holds them all.
+__device__ __forceinline__ uint2 widen_four(uint32_t codes) {
+  uint2 pairs;
+  cuda::Fp8Codec<__NV_E4M3, false>::decode_word(codes, pairs.x, pairs.y);
+  return pairs;
+}
+
+/// The same times a scale of bf16, which stands in both halves of `scales`.
+__device__ __forceinline__ uint2 widen_four(uint32_t codes, uint32_t scales) {
+  const uint2 pairs = widen_four(codes);
+  return {cuda::multiply_pairs(pairs.x, scales), cuda::multiply_pairs(pairs.y, scales)};
+}
+
+/// Two e4m3 codes in the low half of a word, times a float32 scale, rounded to bf16.
+__device__ __forceinline__ uint32_t scaled_pair(uint32_t codes, float scale) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(codes);
+  const float2 values = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+  return cuda::pack_bf16(values.x * scale, values.y * scale);
+}
+
+/// Four e2m1 codes in the low half of a word, the first in the lowest nibble, as e4m3 codes.
+__device__ __forceinline__ uint32_t e4m3_of_e2m1(uint32_t codes) {
+  // 0, .5, 1, 1.5 and 2, 3, 4, 6 in e4m3, of which a nibble without its sign picks one.
+  const uint32_t sizes = __byte_perm(0x3C383000u, 0x4C484440u, codes & 0x7777u);
+  // The sign of a nibble is the highest bit of a byte in one of these two words.
+  const uint32_t signs = __byte_perm(codes << 4, codes, 0x5140u) & 0x80808080u;
+  return sizes | signs;
+}
+
+struct Fp8F32Rows {
+  static constexpr int kCodes = 512;
+  static constexpr int kBytes = 512;  ///< of codes
+
+  __device__ __forceinline__ static Unit load(const unsigned char* values,
+                                              const unsigned char* scales,
+                                              int unit,
+                                              bool exists) {
+    const auto* scale = reinterpret_cast<const uint32_t*>(scales) + unit / (128 / kUnit);
+    return {cuda::load_16_if(values + kUnit * unit, exists), exists ? *scale : 0};
+  }
+
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+    const float scale = __uint_as_float(unit.scale);
+    const uint32_t words[4] = {unit.words.x, unit.words.y, unit.words.z, unit.words.w};
+    uint32_t pairs[8];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[2 * i] = scaled_pair(words[i], scale);
+      pairs[2 * i + 1] = scaled_pair(words[i] >> 16, scale);
+    }
+    out[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    out[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
+  }
+};
+
+struct Fp8Ue8m0Rows {
+  static constexpr int kCodes = 448;
+  static constexpr int kBytes = 448;
+
+  __device__ __forceinline__ static Unit load(const unsigned char* values,
+                                              const unsigned char* scales,
+                                              int unit,
+                                              bool exists) {
+    const uint32_t scale = exists ? scales[unit / (64 / kUnit)] : 0;
+    return {cuda::load_16_if(values + kUnit * unit, exists), scale};
+  }
+
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+    // 2^(byte - 127) as bf16: 0 is a subnormal number, 255 is NaN.
+    const uint32_t byte = unit.scale;
+    const uint32_t scale = byte == 0 ? 0x0040u : (byte == 255 ? 0x7FC0u : byte << 7);
+    const uint32_t scales = scale * 0x10001u;
+    const uint2 a = widen_four(unit.words.x, scales);
+    const uint2 b = widen_four(unit.words.y, scales);
+    const uint2 c = widen_four(unit.words.z, scales);
+    const uint2 d = widen_four(unit.words.w, scales);
+    out[0] = {a.x, a.y, b.x, b.y};
+    out[1] = {c.x, c.y, d.x, d.y};
+  }
+};
+
+struct E2m1Rows {
+  static constexpr int kCodes = 448;
+  static constexpr int kBytes = 224;
+
+  __device__ __forceinline__ static Unit load(const unsigned char* values,
+                                              const unsigned char* scales,
+                                              int unit,
+                                              bool exists) {
+    const uint32_t scale = exists ? scales[unit] : 0;
+    const uint2 codes = cuda::load_8_if(values + kUnit / 2 * unit, exists);
+    return {{codes.x, codes.y, 0, 0}, scale};
+  }
+
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+    const uint32_t scales = widen_four(unit.scale).x & 0xFFFFu;
+    const uint32_t twice = scales * 0x10001u;
+    const uint2 a = widen_four(e4m3_of_e2m1(unit.words.x), twice);
+    const uint2 b = widen_four(e4m3_of_e2m1(unit.words.x >> 16), twice);
+    const uint2 c = widen_four(e4m3_of_e2m1(unit.words.y), twice);
+    const uint2 d = widen_four(e4m3_of_e2m1(unit.words.y >> 16), twice);
+    out[0] = {a.x, a.y, b.x, b.y};
+    out[1] = {c.x, c.y, d.x, d.y};
+  }
+};
+
+/// Rows without codes: all D channels in bf16.
+template <int kWidth>
+struct Bf16Rows {
+  static constexpr int kCodes = 0;
+  static constexpr int kD = kWidth;
+};
+
+/// Channels of a row.
+template <class Rows>
+inline constexpr int kWidthOf = Rows::kCodes + kRopeWidth;
+
+template <int kWidth>
+inline constexpr int kWidthOf<Bf16Rows<kWidth>> = kWidth;
+
+}  // namespace fathom::sparse_mla

@@ -1,0 +1,377 @@
+// From the lists of a token to tiles of 64 rows in shared memory: which entries count, and the
+// warpgroup that gathers the rows they name and turns codes into bf16 on the way. Tiles, panels and
+// barriers are those of mla_decode_keys.cuh; a "key" there is an entry here.
+#pragma once
+
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_call.cuh"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_codes.cuh"
+
+namespace fathom::sparse_mla {
+
+using mla_decode::Barriers;
+using mla_decode::first_panel;
+using mla_decode::kFirstPart;
+using mla_decode::kGroups;
+using mla_decode::kPanelBytes;
+using mla_decode::kTileBytes;
+using mla_decode::kTileKeys;
+using mla_decode::kTileThreads;
+using mla_decode::Piece;
+using namespace cuda;  // NOLINT: device primitives
+
+// ---- which entries count ----
+
+/// A row of one of the sources: its slot, and the source in the highest bit.
+using RowName = int32_t;
+inline constexpr RowName kNoRow = -1;
+inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;  ///< so that no row is called kNoRow
+
+/// The lists of a token, one behind the other, each from its first entry that names a row to its
+/// last. Entries between them may still name none. In shared memory: no warp has registers for it.
+struct Entries {
+  const int32_t* first;   ///< entry i < of_first
+  const int32_t* second;  ///< entry i of the others
+  int of_first;
+  int count;
+  int named;       ///< entries that name a row
+  int first_tile;  ///< of the piece that this block has
+  int num_tiles;
+
+  __device__ __forceinline__ int32_t slot(int i) const {
+    return i < of_first ? first[i] : second[i];
+  }
+
+  __device__ __forceinline__ bool names(const DeviceCall& c, int i, int32_t slot) const {
+    return c.sources[i < of_first ? 0 : 1].names(slot);
+  }
+
+  /// The row that entry i names with this slot.
+  __device__ __forceinline__ RowName name(const DeviceCall& c, int i, int32_t slot) const {
+    if (!names(c, i, slot)) return kNoRow;
+    return slot | static_cast<int32_t>(i < of_first ? 0u : 0x80000000u);
+  }
+
+  __device__ __forceinline__ RowName name(const DeviceCall& c, int i) const {
+    return i < count ? name(c, i, slot(i)) : kNoRow;
+  }
+};
+
+/// What the threads of a block find in both lists, in shared memory.
+struct Findings {
+  int first[2];  ///< entry that names a row
+  int last[2];
+  int named[2];
+
+  __device__ void clear() {
+    for (int i = 0; i < 2; ++i) {
+      first[i] = INT32_MAX;
+      last[i] = -1;
+      named[i] = 0;
+    }
+  }
+};
+
+/// Of the entries that a thread has looked at.
+struct Found {
+  int first = INT32_MAX;
+  int last = -1;
+  int named = 0;
+
+  __device__ __forceinline__ void take(int entry, bool counts) {
+    first = counts && entry < first ? entry : first;
+    last = counts ? entry : last;  // entries come in order
+    named += counts ? 1 : 0;
+  }
+
+  /// Adds those of a warp.
+  __device__ __forceinline__ void add_to(Findings& all, int source) const {
+    const int warp_named = __reduce_add_sync(0xFFFFFFFFu, named);
+    const int warp_first = __reduce_min_sync(0xFFFFFFFFu, first);
+    const int warp_last = __reduce_max_sync(0xFFFFFFFFu, last);
+    if (lane_id() != 0 || warp_named == 0) return;
+    atomicAdd(&all.named[source], warp_named);
+    atomicMin(&all.first[source], warp_first);
+    atomicMax(&all.last[source], warp_last);
+  }
+};
+
+/// Looks through the lists of token t, and finds piece `split` of them: pieces are of equal length.
+/// All threads of the block; `all` is clear and a barrier has made that known. Integers alone are
+/// added, so their order does not matter. `entries` and `all` are in shared memory; all threads may
+/// read `entries` behind it.
+__device__ __forceinline__ void find_entries(
+    const DeviceCall& c, int64_t t, int split, int splits, Findings& all, Entries& entries) {
+  constexpr int kAtOnce = 6;
+  const int of_first = c.list_length(0, t);
+  const int count = of_first + (c.num_sources > 1 ? c.sources[1].width : 0);
+  const int32_t* lists[2] = {c.sources[0].slots + t * c.sources[0].slots_stride,
+                             c.sources[1].slots + t * c.sources[1].slots_stride};
+  Found found[2];
+  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kAtOnce * kTileThreads) {
+    int32_t slots[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = begin + i * kTileThreads;
+      slots[i] = -1;
+      if (at < count) slots[i] = at < of_first ? lists[0][at] : lists[1][at - of_first];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int at = begin + i * kTileThreads;
+      const bool second = at >= of_first;
+      const bool counts = c.sources[second ? 1 : 0].names(slots[i]);
+      found[0].take(at, counts && !second);
+      found[1].take(at - of_first, counts && second);
+    }
+  }
+  __syncwarp();
+  found[0].add_to(all, 0);
+  if (c.num_sources > 1) found[1].add_to(all, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int lengths[2];
+    for (int i = 0; i < 2; ++i)
+      lengths[i] = all.named[i] == 0 ? 0 : all.last[i] - all.first[i] + 1;
+    const int total = lengths[0] + lengths[1];
+    const int tiles = ceil_div(total, kTileKeys);
+    const int each = ceil_div(tiles, splits);
+    const int first_tile = min(split * each, tiles);
+    entries = {.first = lists[0] + (lengths[0] > 0 ? all.first[0] : 0),
+               .second = lists[1] + (lengths[1] > 0 ? all.first[1] : 0) - lengths[0],
+               .of_first = lengths[0],
+               .count = total,
+               .named = all.named[0] + all.named[1],
+               .first_tile = first_tile,
+               .num_tiles = min(each, tiles - first_tile)};
+  }
+  __syncthreads();
+}
+
+// ---- rows ----
+
+/// Where the codes and scales of a row lie; null where there is no row.
+struct RowAddress {
+  const unsigned char* values;
+  const unsigned char* scales;
+
+  __device__ __forceinline__ bool exists() const { return values != nullptr; }
+};
+
+__device__ __forceinline__ const Source& source_of(const DeviceCall& c, RowName name) {
+  return c.sources[name < 0 ? 1 : 0];
+}
+
+__device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName name) {
+  if (name == kNoRow) return {};
+  const Source& source = source_of(c, name);
+  const PageRow place = source.place(name & INT32_MAX);
+  return {source.values.at(place), source.scales.at(place)};
+}
+
+/// Where its rotary channels lie, or null.
+__device__ __forceinline__ const unsigned char* rope_of(const DeviceCall& c, RowName name) {
+  if (name == kNoRow) return nullptr;
+  const Source& source = source_of(c, name);
+  return source.rope.at(source.place(name & INT32_MAX));
+}
+
+/// Where a row of bf16 lies, or null.
+__device__ __forceinline__ const Bf16* bf16_row(const DeviceCall& c, RowName name) {
+  if (name == kNoRow) return nullptr;
+  const Source& source = source_of(c, name);
+  return reinterpret_cast<const Bf16*>(source.values.at(source.place(name & INT32_MAX)));
+}
+
+// ---- tiles ----
+
+/// What one thread of the gathering warpgroup does for a tile of codes: it has two rows, 32 apart,
+/// and of each panel of a row a quarter, so that four lanes read 64 or 32 bytes that follow each
+/// other. Steps go from panel to panel, in the order in which products want them, the rows in turn:
+///
+///   step    0        1        2        3    ..  2 P - 1   2 P       2 P + 1   2 P + 2   2 P + 3
+///   panel   0, row A 0, row B 1, row A 1, B ..  P - 1, B  rope, A   rope, B   rope, A   rope, B
+///
+/// with P panels of codes. A step of codes stores two chunks of sixteen bytes, one of rope one.
+template <class Rows>
+struct Steps {
+  static constexpr int kCodePanels = Rows::kCodes / kPanelColumns;
+  static constexpr int kCodes = 2 * kCodePanels;
+  static constexpr int kUsed = kCodes + 4;
+  static constexpr int kAhead = 5;  ///< steps whose loads are under way
+  static constexpr int kCount = ceil_div(kUsed, kAhead) * kAhead;  ///< the last ones do nothing
+  static_assert(kCount % kAhead == 0, "a step finds its registers at the same place in every tile");
+  static_assert(Rows::kCodes % kPanelColumns == 0 && kRopeWidth == kPanelColumns);
+
+  /// Whether a step is the last of its group of panels.
+  __device__ static constexpr bool ends(int step, int group) {
+    if (group + 1 == kGroups) return step + 1 == kUsed;
+    return step == 2 * first_panel(group + 1) - 1;
+  }
+};
+
+template <class Rows>
+struct CodeGatherer {
+  using S = Steps<Rows>;
+
+  const DeviceCall& c;
+  const Entries& entries;
+
+  /// The first of the thread's two rows; the other one lies 32 below.
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x & (kWarpgroup - 1)) / 4;
+  }
+
+  __device__ __forceinline__ static int quarter() { return static_cast<int>(threadIdx.x & 3); }
+
+  /// The rows of a tile that is being loaded. Their rotary channels come last: where they lie is
+  /// found when nothing else of the rows is needed any more, for want of registers.
+  struct Loaded {
+    RowName names[2];
+    RowAddress rows[2];
+  };
+
+  /// Entries of the thread's rows in a tile.
+  __device__ __forceinline__ int entry_of(int tile, int h) const {
+    return (entries.first_tile + tile) * kTileKeys + row() + 32 * h;
+  }
+
+  /// Starts to load their slots. Nothing is asked of them yet: a thread would wait for it.
+  __device__ __forceinline__ void look_up(int tile, int32_t (&slots)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int entry = entry_of(tile, h);
+      const bool exists = tile < entries.num_tiles && entry < entries.count;
+      slots[h] = exists ? entries.slot(entry) : -1;
+    }
+  }
+
+  __device__ __forceinline__ void name(int tile,
+                                       const int32_t (&slots)[2],
+                                       RowName (&names)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      names[h] = entries.name(c, entry_of(tile, h), slots[h]);
+  }
+
+  __device__ __forceinline__ void find(const RowName (&names)[2], Loaded& tile) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      tile.names[h] = names[h];
+      tile.rows[h] = address_of(c, names[h]);
+    }
+  }
+
+  /// Brings the lines of rows into the last cache. Four lanes have a row: its values begin in at
+  /// most four lines, end in another one, and what else it has takes three.
+  __device__ __forceinline__ void prefetch(const RowName (&names)[2]) const {
+    constexpr int kLast = Rows::kBytes - 1;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const RowAddress at = address_of(c, names[h]);
+      if (!at.exists()) continue;
+      prefetch_line(at.values + min(128 * quarter(), kLast));
+      const unsigned char* rope = rope_of(c, names[h]);
+      const unsigned char* others[4] = {rope, rope + 2 * kRopeWidth - 1, at.scales,
+                                        at.values + kLast};
+      const unsigned char* other = others[0];
+#pragma unroll
+      for (int i = 1; i < 4; ++i)
+        other = quarter() == i ? others[i] : other;
+      prefetch_line(other);
+    }
+  }
+
+  __device__ __forceinline__ Unit load(int step, const Loaded& tile) const {
+    if (step >= S::kUsed) return {};
+    if (step < S::kCodes) {
+      const RowAddress& at = tile.rows[step & 1];
+      return Rows::load(at.values, at.scales, 4 * (step / 2) + quarter(), at.exists());
+    }
+    const unsigned char* rope = rope_of(c, tile.names[step & 1]);
+    const int chunk = quarter() + (step < S::kCodes + 2 ? 0 : 4);
+    return {load_16_if(rope + 16 * chunk, rope != nullptr), 0};
+  }
+
+  __device__ __forceinline__ void store(int step, const Unit& unit, uint32_t tile) const {
+    const int at = row() + 32 * (step & 1);
+    if (step < S::kCodes) {
+      uint4 wide[2];
+      Rows::decode(unit, wide);
+      const uint32_t panel = tile + static_cast<uint32_t>(step / 2) * kPanelBytes;
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        store_shared_16(panel + panel_offset(at, 2 * quarter() + h), wide[h]);
+    } else if (step < S::kUsed) {
+      const int chunk = quarter() + (step < S::kCodes + 2 ? 0 : 4);
+      const uint32_t panel = tile + static_cast<uint32_t>(S::kCodePanels) * kPanelBytes;
+      store_shared_16(panel + panel_offset(at, chunk), unit.words);
+    }
+  }
+
+  /// Fills the tiles of the block. Loads run half a tile ahead of stores; rows two tiles ahead are
+  /// on their way to the last cache, and the entries of three are known.
+  __device__ __forceinline__ void run(uint32_t tiles, Barriers bars) const {
+    RowName next[2];   // rows of the next tile
+    int32_t after[2];  // slots of the one behind it
+    Loaded rows;
+    Unit held[S::kAhead];
+    {
+      int32_t slots[2][2];
+      look_up(0, slots[0]);
+      look_up(1, slots[1]);
+      look_up(2, after);
+      name(0, slots[0], next);
+      find(next, rows);
+      name(1, slots[1], next);
+    }
+#pragma unroll
+    for (int i = 0; i < S::kAhead; ++i)
+      held[i] = load(i, rows);
+    prefetch(next);
+#pragma unroll 1
+    for (int tile = 0; tile < entries.num_tiles; ++tile) {
+      const int buffer = tile & 1;
+      const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
+      const uint32_t to = tiles + static_cast<uint32_t>(buffer) * kTileBytes;
+#pragma unroll
+      for (int step = 0; step < S::kCount; ++step) {
+        if (step == 0) barrier_wait(bars.free(buffer, 0), parity);
+        if (step == 2 * kFirstPart) barrier_wait(bars.free(buffer, 1), parity);
+        store(step, held[step % S::kAhead], to);
+        if (step + S::kAhead == S::kCount) {
+          find(next, rows);
+          name(tile + 2, after, next);
+          prefetch(next);
+          look_up(tile + 3, after);
+        }
+        held[step % S::kAhead] = load((step + S::kAhead) % S::kCount, rows);
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          if (!S::ends(step, group)) continue;
+          fence_for_products();
+          warp_arrive(bars.full(buffer, group));
+        }
+      }
+    }
+  }
+};
+
+/// Arrivals at a group of panels: of warps that store, or of threads whose copies land.
+template <class Rows>
+inline constexpr int kFillers = Rows::kCodes > 0 ? kWarpgroup / 32 * kWarpArrivals : kWarpgroup;
+
+/// What the third warpgroup does.
+template <class Rows>
+__device__ __forceinline__ void gather(
+    const DeviceCall& c, const Entries& entries, const Piece& p, uint32_t tiles, Barriers bars) {
+  if constexpr (Rows::kCodes > 0) {
+    CodeGatherer<Rows>{.c = c, .entries = entries}.run(tiles, bars);
+  } else {
+    mla_decode::bring_rows<kWidthOf<Rows> / kPanelColumns>(
+        p, 0, tiles, bars, reinterpret_cast<const Bf16*>(c.sources[0].values.data),
+        [&](int entry) { return bf16_row(c, entries.name(c, entry)); });
+  }
+}
+
+}  // namespace fathom::sparse_mla

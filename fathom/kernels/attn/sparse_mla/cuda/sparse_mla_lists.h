@@ -1,0 +1,21 @@
+// Sparse attention on the tensor cores of Hopper, for the variant tables: rows of the widths and
+// formats that models have, queries and results in bf16.
+#pragma once
+
+#include "fathom/kernels/attn/sparse_mla/sparse_mla_plan.h"
+
+namespace fathom::sparse_mla {
+
+/// Rows of 512 or 576 channels in one of the forms of sparse_mla_codes.cuh or in bf16, the same in
+/// both caches; values of 512; addresses that copies of sixteen bytes can start from.
+bool takes_lists(const SparseMlaDecode::Args& a);
+bool takes_lists(const SparseMlaPrefill::Args& a);
+
+Status run_lists(Exec& ex, const SparseMlaDecode::Args& a);
+Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a);
+
+/// Bytes for the pieces of lists that a second kernel adds: a constant of the GPU, so that memory
+/// planned for one call has room for all.
+int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex);
+
+}  // namespace fathom::sparse_mla

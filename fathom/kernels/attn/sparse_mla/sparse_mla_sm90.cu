@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <limits>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_lists.h"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_tiles.cuh"
+#include "fathom/kernels/cuda/clusters_at_once.h"
+#include "fathom/kernels/cuda/launch_cuda.h"
+#include "fathom/kernels/cuda/rows.cuh"
+
+namespace fathom::sparse_mla {
+namespace {
+
+using mla_decode::kMostInCluster;
+using mla_decode::kMostPieces;
+
+// ---- forms of rows ----
+
+/// Calls f with the form of the rows of `c`, true of both sources, and returns what it does; `none`
+/// if the kernel has no such form.
+template <class Result, class F>
+Result with_rows(const Call& c, Result none, F&& f) {
+  const int64_t D = c.q.dim(2);
+  const auto all = [&](Format values, Format scales, int64_t W, int64_t num_scales_of_row) {
+    for (int i = 0; i < c.num_sources; ++i) {
+      const SparseRows& rows = c.sources[i];
+      const int64_t R = rows.rope.present() ? rows.rope.dim(2) : 0;
+      if (rows.values.format != values || rows.scales.format != scales ||
+          value_channels(rows) != W || num_scales(rows) != num_scales_of_row || W + R != D) {
+        return false;
+      }
+    }
+    return true;
+  };
+  constexpr int64_t kLong = kWidthOf<Fp8F32Rows>;
+  constexpr int64_t kShort = kWidthOf<Fp8Ue8m0Rows>;
+  static_assert(kLong == 576 && kShort == 512 && kWidthOf<E2m1Rows> == kShort);
+  if (D == kLong && all(Format::kE4m3, Format::kF32, 512, 4)) return f(Fp8F32Rows{});
+  if (D == kShort && all(Format::kE4m3, Format::kUe8m0, 448, 7)) return f(Fp8Ue8m0Rows{});
+  if (D == kShort && all(Format::kU8, Format::kE4m3, 448, 28)) return f(E2m1Rows{});
+  if (D == kLong && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kLong>{});
+  if (D == kShort && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kShort>{});
+  return none;
+}
+
+bool takes_source(const SparseRows& rows) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 4;
+  const int64_t of_values = rows.values.format == Format::kU8 ? 8 : 16;
+  return is_aligned(rows.values, of_values) &&
+         (!rows.rope.present() || is_aligned(rows.rope, 16)) &&
+         rows.values.dim(0) * rows.values.dim(1) <= kMostRows && rows.slots.dim(1) <= kMost;
+}
+
+bool takes_call(const Call& c) {
+  for (int i = 0; i < c.num_sources; ++i)
+    if (!takes_source(c.sources[i])) return false;
+  return c.q.format == Format::kBf16 && c.o.format == Format::kBf16 && c.o.dim(2) == kTileL &&
+         c.scale > 0.0f && is_aligned(c.o, 8) && with_rows(c, false, [](auto) { return true; });
+}
+
+// ---- the kernel's call ----
+
+mla_decode::HeadRows tile_rows(const View& v) {
+  if (!v.present()) return {};
+  return {v.data, v.format, {v.stride(0), 0, v.rank == 3 ? v.stride(1) : 1}};
+}
+
+/// The call as mla_decode_tiles.cuh has it: a request of one query for each token, whose keys come
+/// from elsewhere.
+mla_decode::Call tile_call(const Call& c) {
+  return {.q = tile_rows(c.q),
+          .q_pe = {},
+          .o = tile_rows(c.o),
+          .lse = tile_rows(c.lse),
+          .keys = {},
+          .kv_lens = nullptr,
+          .sinks = c.sink.present() ? c.sink.as<const float>() : nullptr,
+          .slots = nullptr,
+          .slots_strides = {},
+          .num_slots = 0,
+          .B = c.q.dim(0),
+          .Q = 1,
+          .N = c.q.dim(1),
+          .D = static_cast<int>(c.q.dim(2)),
+          .L = kTileL,
+          .first_width = static_cast<int>(c.q.dim(2)),
+          .score_scale = c.scale,
+          .out_scale = 1.0f,
+          .lse_factor = c.lse_factor,
+          .lse_has_sink = false};
+}
+
+template <class Rows>
+Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
+  const auto kernel = attend_lists<Rows>;
+  const bool in_cluster = cuts.merge == Merge::kCluster;
+  if (in_cluster && cuts.splits > 8) {
+    FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                           "asking for a large cluster"));
+  }
+  return launch_kernel(ex, kernel,
+                       {.blocks = c.q.dim(0) * cuts.splits * cuts.row_tiles,
+                        .threads = kTileThreads,
+                        .shared_bytes = kListsSharedBytes,
+                        .cluster = in_cluster ? cuts.splits : 1,
+                        .alone = c.q.dim(0) * cuts.row_tiles >= 32},
+                       tile_call(c), device_call(c), cuts);
+}
+
+// ---- the plan ----
+
+/// How the list of every token is cut, and its heads.
+struct Plan {
+  int pieces = 1;
+  Merge merge = Merge::kNone;
+  int rows_each = kTileRows;
+};
+
+int64_t row_tiles(const Call& c, int rows_each) {
+  return ceil_div<int64_t>(c.q.dim(1), rows_each);
+}
+
+/// Clusters of `size` blocks that the GPU runs at once; 0 if it runs none or cannot be asked.
+template <class Rows>
+int64_t clusters_of(const DeviceInfo& gpu, int size) {
+  return cuda::clusters_at_once(gpu.ordinal,
+                                {.kernel = reinterpret_cast<const void*>(attend_lists<Rows>),
+                                 .threads = kTileThreads,
+                                 .shared_bytes = kListsSharedBytes,
+                                 .cluster = size});
+}
+
+/// The plan of the least time, in tiles of one block: from shapes and the GPU alone, so that a
+/// captured graph stays right. Lists count as full. The constants are those of mla_decode, where
+/// they were measured; kSecondTerm is what the tensor cores do more for every weight in two terms.
+template <class Rows>
+Plan plan_of(const Call& c, const DeviceInfo& gpu) {
+  constexpr double kStart = 3;         // until the first products run, and the results
+  constexpr double kClusterMerge = 1;  // of 64 rows
+  constexpr double kKernelMerge = 2;
+  constexpr double kPieceTraffic = 1.0 / 48;
+  constexpr double kSecondTerm = 0.4;
+  const int64_t T = c.q.dim(0);
+  const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(list_width(c), kTileKeys));
+  const auto time_of = [&](int64_t pieces) {
+    const auto each = static_cast<double>(ceil_div(tiles, pieces));
+    return kStart + each * (each <= mla_decode::kTwoTermTiles ? 1 + kSecondTerm : 1);
+  };
+  const auto rounds = [](int64_t items, int64_t at_once) {
+    return static_cast<double>(ceil_div(items, at_once));
+  };
+  Plan best;
+  const int64_t blocks = T * row_tiles(c, kTileRows);
+  double best_time = rounds(blocks, gpu.num_sms) * time_of(1);
+  const auto consider = [&](const Plan& plan, double time) {
+    if (time >= best_time) return;
+    best_time = time;
+    best = plan;
+  };
+  for (int pieces = 2; pieces <= kMostInCluster && pieces <= tiles; ++pieces) {
+    if (pieces > 8 && pieces < kMostInCluster) continue;
+    const int64_t at_once = clusters_of<Rows>(gpu, pieces);
+    if (at_once == 0) continue;
+    // Fewer rows a block: no tile takes less time, but there is less to add up.
+    for (int rows_each = kTileRows; rows_each >= 16; rows_each /= 2) {
+      const int64_t clusters = T * row_tiles(c, rows_each);
+      const double merge = kClusterMerge * rows_each / kTileRows;
+      consider({pieces, Merge::kCluster, rows_each},
+               rounds(clusters, at_once) * (time_of(pieces) + merge));
+    }
+  }
+  for (int pieces = 2; pieces <= kMostPieces && pieces <= tiles; ++pieces) {
+    if (blocks * pieces > gpu.num_sms) break;
+    consider({pieces, Merge::kKernel, kTileRows},
+             time_of(pieces) + kKernelMerge + kPieceTraffic * static_cast<double>(blocks * pieces));
+  }
+  return best;
+}
+
+int64_t piece_bytes(const DeviceInfo& gpu) {
+  return int64_t{gpu.num_sms} * kTileRows * (kTileL * 4 + 8);
+}
+
+template <class Rows>
+Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
+  Cuts cuts{.splits = plan.pieces,
+            .merge = plan.merge,
+            .row_tiles = static_cast<int>(row_tiles(c, plan.rows_each)),
+            .sums = nullptr,
+            .states = nullptr,
+            .by_engine = false,
+            .copy_queries = is_aligned(c.q, 16),
+            .rows_each = plan.rows_each};
+  if (cuts.merge != Merge::kKernel) return launch_lists<Rows>(ex, c, cuts);
+  const int64_t rows = c.q.dim(0) * c.q.dim(1);
+  cuts.sums = static_cast<float*>(ex.workspace);
+  cuts.states = reinterpret_cast<float2*>(cuts.sums + rows * cuts.splits * kTileL);
+  FATHOM_TRY(launch_lists<Rows>(ex, c, cuts));
+  return launch_kernel(ex, mla_decode::merge_pieces,
+                       {.blocks = rows, .threads = mla_decode::kMergeThreads}, tile_call(c), cuts);
+}
+
+}  // namespace
+
+bool takes_lists(const SparseMlaDecode::Args& a) {
+  return takes_call(make_call(a));
+}
+
+bool takes_lists(const SparseMlaPrefill::Args& a) {
+  return takes_call(make_call(a));
+}
+
+int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex) {
+  return a.o.numel() == 0 ? 0 : piece_bytes(*ex.device);
+}
+
+Status run_lists(Exec& ex, const SparseMlaDecode::Args& a) {
+  const Call c = make_call(a);
+  if (c.o.numel() == 0) return {};
+  return with_rows(c, Status{}, [&]<class Rows>(Rows) {
+    return run_rows<Rows>(ex, c, plan_of<Rows>(c, *ex.device));
+  });
+}
+
+/// Not cut: the largest score of a row stays within its block.
+Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a) {
+  const Call c = make_call(a);
+  if (c.o.numel() == 0) return {};
+  return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_rows<Rows>(ex, c, Plan{}); });
+}
+
+}  // namespace fathom::sparse_mla
