@@ -6,13 +6,16 @@
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
 #include "cli/config/server_flags.h"
+#include "cli/engine/chat_history.h"
 #include "cli/engine/text_engine.h"
+#include "cli/io/answer_printer.h"
 #include "cli/io/chat_commands.h"
 #include "cli/io/chat_input.h"
 #include "cli/io/terminal.h"
 #include "cli/not_empty.h"
+#include "fathom/base/log.h"
 #include "fathom/os/file.h"
-#include "fathom/tokenizer/answer/answer_decoder.h"
+#include "fathom/tokenizer/answer/answer_stream.h"
 #ifdef FATHOM_WITH_SERVER
 #include "cli/serve_client/remote_chat.h"
 #endif
@@ -64,45 +67,56 @@ class ChatSession {
     user.role = ChatRole::kUser;
     user.content = text;
     conversation_.messages.push_back(std::move(user));
-    FATHOM_ASSIGN(const PromptText prompt, format_.format(conversation_, options_));
-    (void)take_interrupt();
-    Result<Completion> answer =
-        engine_.generate(prompt.encode(*engine_.tokenizer()), params_, [](const TextDelta& d) {
-          std::fwrite(d.text.data(), 1, d.text.size(), stdout);
-          std::fflush(stdout);
-          return take_interrupt() ? Flow::kStop : Flow::kContinue;
-        });
-    std::printf("\n");
-    if (!answer.ok()) {
+    Result<ChatMessage> turn = answer();
+    if (!turn.ok()) {
       // The conversation goes on without the message that could not be answered.
       conversation_.messages.pop_back();
-      if (answer.status().code() != StatusCode::kInvalidArgument) return std::move(answer).status();
-      print_chat_problem(answer.status().message());
-      return {};
+      return std::move(turn).status();
     }
-    last_ = std::move(answer).value();
-    conversation_.messages.push_back(turn_of_last_answer());
+    conversation_.messages.push_back(std::move(turn).value());
     return {};
   }
 
-  // Formats of DSML write reasoning and content apart; the others cut the text themselves.
-  ChatMessage turn_of_last_answer() const {
+  // The turn of the assistant, shown while it comes.
+  Result<ChatMessage> answer() {
+    const Tokenizer& tokenizer = *engine_.tokenizer();
+    FATHOM_ASSIGN(
+        const FittedPrompt prompt,
+        fit_prompt(conversation_, format_, options_, tokenizer,
+                   {.context = engine_.memory_plan().max_model_len, .answer = params_.max_tokens}));
+    if (prompt.forgotten > 0) {
+      log_warn("the context of ", engine_.memory_plan().max_model_len,
+               " tokens is full: the oldest messages were forgotten, ", prompt.forgotten,
+               " of them");
+    }
+    AnswerStream parts(tokenizer, grammar(), {}, !params_.stop.empty());
+    AnswerPrinter printer;
     ChatMessage turn;
     turn.role = ChatRole::kAssistant;
-    const AnswerGrammar grammar = format_.answer_grammar(options_);
-    if (grammar.tool_calls != AnswerGrammar::ToolCalls::kDsml) {
-      turn.content = last_.text;
-      return turn;
-    }
-    AnswerDecoder decoder{*engine_.tokenizer(), grammar};
-    const auto add = [&](const AnswerDelta& delta) {
-      turn.reasoning_content += delta.reasoning;
-      turn.content += delta.content;
-    };
-    for (const int32_t id : last_.tokens)
-      add(decoder.push(id));
-    add(decoder.finish());
+    (void)take_interrupt();
+    Result<Completion> answer = engine_.generate(prompt.ids, params_, [&](const TextDelta& d) {
+      const AnswerDelta news = parts.read({.token = d.token,
+                                           .text = d.text,
+                                           .stop_text = d.stop_text,
+                                           .last = d.finish != FinishReason::kNone});
+      printer.print(news.reasoning, news.content);
+      turn.reasoning_content += news.reasoning;
+      turn.content += news.content;
+      return take_interrupt() ? Flow::kStop : Flow::kContinue;
+    });
+    printer.end();
+    if (!answer.ok()) return std::move(answer).status();
+    last_ = std::move(answer).value();
     return turn;
+  }
+
+  // No tools are offered here: what looks like a call is text, but where calls are tags within it.
+  AnswerGrammar grammar() const {
+    AnswerGrammar grammar = format_.answer_grammar(options_);
+    if (grammar.tool_calls != AnswerGrammar::ToolCalls::kDsml) {
+      grammar.tool_calls = AnswerGrammar::ToolCalls::kNone;
+    }
+    return grammar;
   }
 
   const Flags& flags_;
@@ -189,16 +203,17 @@ Result<int> chat_by_flags(const Flags& flags, const GlobalFlags& globals) {
 Command add_chat(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("chat", "Talk to a model on the terminal");
-  sub->add_option("--system", flags->system, "System message");
+  sub->add_option("--system", flags->system, "System message")->check(empty_is_a_value());
   sub->add_option("--url", flags->url,
                   "Talk to the server at http://HOST:PORT; --model NAME picks one of its models")
       ->check(not_empty("an address"));
   add_server_flags(*sub, flags->server);
   add_chat_flags(*sub, flags->prompt);
   add_sampling_flags(*sub, flags->sampling);
-  add_engine_flags(*sub, globals.engine, kConverse,
-                   {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers,
-                    OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+  add_engine_flags(
+      *sub, globals.engine, kConverse,
+      {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers, OptionGroup::kMemory,
+       OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
   return {sub, [flags](const GlobalFlags& given) { return chat_by_flags(*flags, given); }};
 }
 

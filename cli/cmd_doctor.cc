@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
+#include "cli/about/build_facts.h"
 #include "cli/command.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/open.h"
 #include "fathom/bench/machine/peaks.h"
+#include "fathom/device/cuda_build.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
+#include "fathom/os/nvidia_driver.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::cli {
@@ -62,20 +66,39 @@ std::string verdict(const KernelEntry& kernel, const KernelSet& here) {
   return variants.front().needs == Isa::kPortable ? "portable" : "yes";
 }
 
-// "portable, avx2, avx512, amx"
-std::string built_for() {
-  const KernelSet all = KernelSet::planned_for_cpu(Isa::kAmx);
+std::string cuda_version(int version) {
+  return str_cat(version / 1000, ".", version % 1000 / 10);
+}
+
+std::string joined(const std::vector<std::string>& names) {
   std::string out;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    const auto is_of_isa = [&](const VariantEntry& v) { return v.needs == isa; };
-    const auto has_one = [&](const KernelEntry& k) {
-      const auto built = k.variants(all);
-      return std::any_of(built.begin(), built.end(), is_of_isa);
-    };
-    const auto kernels = all_kernels();
-    if (std::any_of(kernels.begin(), kernels.end(), has_one))
-      str_append(out, str_cat(out.empty() ? "" : ", ", isa_name(isa)));
-  }
+  for (const std::string& name : names)
+    str_append(out, str_cat(out.empty() ? "" : ", ", name));
+  return out;
+}
+
+std::vector<std::string> built_sms() {
+  std::vector<std::string> names;
+  for (const int sm : cuda_build().sms)
+    names.push_back(str_cat("sm_", sm));
+  return names;
+}
+
+std::string cuda_of_build() {
+  if (!cuda_is_built()) return "none: built without -DFATHOM_CUDA=ON";
+  return str_cat("runtime ", cuda_version(cuda_build().runtime_version), ", code for ",
+                 joined(built_sms()));
+}
+
+std::string cuda_of_machine() {
+  const std::optional<NvidiaDriver> driver = nvidia_driver();
+  const int newest = cuda_driver_version();
+  if (!driver && newest == 0) return "no NVIDIA driver";
+  std::string out = "NVIDIA driver";
+  if (driver && !driver->version.empty()) str_append(out, str_cat(" ", driver->version));
+  if (newest > 0) str_append(out, str_cat(", for CUDA up to ", cuda_version(newest)));
+  if (driver)
+    str_append(out, str_cat("; ", driver->gpus.empty() ? "no GPU" : joined(driver->gpus)));
   return out;
 }
 
@@ -105,7 +128,10 @@ void print_text(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
   machine.add({"memory", str_cat(format_bytes(memory.total_bytes), ", available ",
                                  format_bytes(memory.available_bytes))});
   machine.add({"instruction sets", feature_list(cpu.features)});
-  machine.add({"kernels built for", str_cat(built_for(), "; used here: up to ", isa_name(isa))});
+  machine.add(
+      {"kernels built for", str_cat(cpu_kernels_built(), "; used here: up to ", isa_name(isa))});
+  machine.add({"CUDA of this build", cuda_of_build()});
+  machine.add({"CUDA of this machine", cuda_of_machine()});
   machine.add({"GPU", gpu_text()});
   machine.add({"build", str_cat("fathom ", std::string_view(FATHOM_VERSION),
 #ifdef FATHOM_TRACE
@@ -132,6 +158,26 @@ void print_text(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
   std::printf("%s", kernels.str().c_str());
 }
 
+Json strings(const std::vector<std::string>& texts) {
+  std::vector<Json> out;
+  for (const std::string& text : texts)
+    out.push_back(Json::string(text));
+  return Json::array(std::move(out));
+}
+
+Json cuda_json() {
+  const auto version = [](int number) {
+    return number == 0 ? Json{} : Json::string(cuda_version(number));
+  };
+  const std::optional<NvidiaDriver> driver = nvidia_driver();
+  return Json::object({{"built", Json::boolean(cuda_is_built())},
+                       {"runtime", version(cuda_build().runtime_version)},
+                       {"architectures", strings(built_sms())},
+                       {"driver", driver ? Json::string(driver->version) : Json{}},
+                       {"driver_runs_up_to", version(cuda_driver_version())},
+                       {"gpus", strings(driver ? driver->gpus : std::vector<std::string>{})}});
+}
+
 void print_json(const Peaks& peaks, int threads, Isa isa, const KernelSet& here, bool measured) {
   const CpuInfo& cpu = cpu_info();
   std::vector<Json> kernels;
@@ -151,7 +197,8 @@ void print_json(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
                                {"cores", Json::integer(cpu.num_cores)},
                                {"threads", Json::integer(threads)},
                                {"isa", Json::string(std::string(isa_name(isa)))},
-                               {"features", Json::string(feature_list(cpu.features))}};
+                               {"features", Json::string(feature_list(cpu.features))},
+                               {"cuda", cuda_json()}};
   if (measured) {
     root.push_back({"read_gb_per_s", Json::number(peaks.read_gbps)});
     root.push_back({"copy_gb_per_s", Json::number(peaks.copy_gbps)});

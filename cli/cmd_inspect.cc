@@ -2,14 +2,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
 #include "cli/engine/model_setup.h"
+#include "cli/inspect_json.h"
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
+#include "fathom/device/described_gpu.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/dry/explain.h"
 
@@ -19,26 +21,28 @@ namespace {
 struct Flags {
   std::string explain;
   std::string device;
+  bool json = false;
 };
 
 // A model without weights and where its description came from.
 struct Subject {
   std::string title;
+  std::string name;  // directory, or name of the description
   std::unique_ptr<Model> model;
   std::vector<std::string> notes;
-  bool is_preset = false;
 };
 
-Result<Subject> open_subject(const Flags& flags, const EngineOptions& given) {
-  FATHOM_ASSIGN(const EngineOptions options, checked_options(given, SourceUse::kShapes));
+Result<Subject> open_subject(const Flags& flags, const EngineOptions& given, DeviceKind kind) {
+  FATHOM_ASSIGN(EngineOptions options, checked_options(given, SourceUse::kShapes));
+  options.device.kind = kind;
   FATHOM_ASSIGN(const ModelSource source, open_source(options, SourceUse::kShapes));
   OpenOptions dry{.model = model_options(options), .weights = WeightOrigin::kNone};
   dry.model.draft = !flags.explain.empty();
   Subject subject;
+  subject.name = source.title;
   FATHOM_ASSIGN(subject.model, open_model(source, options.placement(), dry));
   if (!source.checkpoint) {
     subject.title = str_cat(source.title, " (built-in description, no files)");
-    subject.is_preset = true;
     return subject;
   }
   const Checkpoint& checkpoint = *source.checkpoint;
@@ -133,28 +137,85 @@ Result<int> explain(const Model& model, const std::string& op, const KernelSet& 
   return invalid_argument(str_cat("--explain: ", text.status().message()));
 }
 
+// All that is printed of a model. What cannot be planned is refused before anything is.
+struct Plans {
+  Subject subject;
+  std::string weights;
+  MemoryVerdict memory;
+  std::string calls;
+  std::string json;  // in place of all the others, if it is asked for
+};
+
+Result<Plans> make_plans(const Flags& flags, const EngineOptions& engine, const PlanOptions& plan) {
+  Plans out;
+  const DeviceKind kind = plan.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda;
+  FATHOM_ASSIGN(out.subject, open_subject(flags, engine, kind));
+  const Model& model = *out.subject.model;
+  if (flags.json) {
+    FATHOM_ASSIGN(out.json, inspection_json(out.subject.name, out.subject.notes, model, plan));
+    return out;
+  }
+  FATHOM_ASSIGN(out.weights, weights_table(model));
+  FATHOM_ASSIGN(out.memory, memory_plan_text(model, plan));
+  FATHOM_ASSIGN(out.calls, kernel_plan_text(model, plan));
+  return out;
+}
+
+// With the kernels of the GPU that is planned for, where this build has them and they run the whole
+// model; else with those of this CPU, and why.
+Result<Plans> plan_on(const Flags& flags,
+                      const EngineOptions& engine,
+                      PlanOptions plan,
+                      std::string& why_cpu) {
+  const std::optional<DeviceInfo> gpu = described_gpu(plan.device.gpu);
+  if (gpu && cuda_is_built()) {
+    const KernelSet kernels = KernelSet::for_cuda(gpu->sm);
+    PlanOptions on_gpu = plan;
+    on_gpu.kernels = &kernels;
+    on_gpu.gpu = &*gpu;
+    on_gpu.kernels_of = plan.device.gpu;
+    Result<Plans> plans = make_plans(flags, engine, on_gpu);
+    const StatusCode code = plans.status().code();
+    if (code != StatusCode::kUnsupported && code != StatusCode::kInvalidArgument) return plans;
+    why_cpu = str_cat("kernels of ", plan.device.gpu,
+                      " do not run all of it: ", plans.status().message());
+  } else if (gpu) {
+    why_cpu =
+        str_cat("this program is built without CUDA and has no kernels for ", plan.device.gpu);
+  }
+  return make_plans(flags, engine, plan);
+}
+
 Result<int> inspect(const Flags& flags, const GlobalFlags& globals) {
   FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
   const KernelSet kernels = KernelSet::for_cpu(isa);
-  FATHOM_ASSIGN(Subject subject, open_subject(flags, globals.engine));
-  const PlanOptions plan{.device = flags.device,
-                         .max_model_len = globals.engine.max_model_len,
-                         .max_num_seqs = globals.engine.max_num_seqs,
-                         .threads = thread_count(globals.engine),
-                         .kernels = &kernels,
-                         .preset = subject.is_preset};
   if (!flags.explain.empty()) {
+    FATHOM_ASSIGN(const Subject subject, open_subject(flags, globals.engine, DeviceKind::kCpu));
     return explain(*subject.model, flags.explain, kernels);
   }
-  // What cannot be planned is refused before anything is printed.
-  FATHOM_ASSIGN(const std::string weights, weights_table(*subject.model));
-  FATHOM_ASSIGN(const MemoryVerdict memory, memory_plan_text(*subject.model, plan));
-  FATHOM_ASSIGN(const std::string calls, kernel_plan_text(*subject.model, plan));
-  print_model(subject);
-  std::printf("\n## Weights\n\n%s", weights.c_str());
-  std::printf("\n## Memory plan\n\n%s", memory.text.c_str());
-  std::printf("\n## Kernel plan\n\n%s", calls.c_str());
-  std::printf("\nverdict: %s\n", memory.verdict.c_str());
+  PlanOptions plan{.device = {},
+                   .max_model_len = globals.engine.max_model_len,
+                   .max_num_seqs = globals.engine.max_num_seqs,
+                   .threads = thread_count(globals.engine),
+                   .kernels = &kernels,
+                   .kernels_of = str_cat("this CPU (", isa_name(isa), ")")};
+  FATHOM_ASSIGN(plan.device, plan_device(flags.device, !globals.engine.preset.empty()));
+  std::string why_cpu;
+  FATHOM_ASSIGN(const Plans plans, plan_on(flags, globals.engine, plan, why_cpu));
+  if (flags.json) {
+    std::printf("%s", plans.json.c_str());
+    return kExitOk;
+  }
+  print_model(plans.subject);
+  std::printf("\nPlanned for %s.\n", device_text(plan.device).c_str());
+  if (!why_cpu.empty()) {
+    std::printf("\nnote: variants of kernels, and memory of steps, are those of this CPU: %s\n",
+                why_cpu.c_str());
+  }
+  std::printf("\n## Weights\n\n%s", plans.weights.c_str());
+  std::printf("\n## Memory plan\n\n%s", plans.memory.text.c_str());
+  std::printf("\n## Kernel plan\n\n%s", plans.calls.c_str());
+  std::printf("\nverdict: %s\n", plans.memory.verdict.c_str());
   return kExitOk;
 }
 
@@ -164,9 +225,12 @@ Command add_inspect(CLI::App& app, GlobalFlags& globals) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub =
       app.add_subcommand("inspect", "Configuration, formats, memory plan and kernel plan");
-  sub->add_option("--device", flags->device,
-                  "Plan for cpu, h200, h100, b200 or gb200, with a count: 8xh200");
+  sub->add_option(
+      "--device", flags->device,
+      "Plan for cpu, h200, h100, b200 or gb200, with a count: 8xh200 (default: cpu, with "
+      "--as 8xh200)");
   sub->add_option("--explain", flags->explain, "Why an op gets its kernel, such as q_b_proj");
+  sub->add_flag("--json", flags->json, "Print JSON (fathom.inspect/1)")->excludes("--explain");
   add_engine_flags(*sub, globals.engine, kDryPlan,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers,
                     OptionGroup::kMemory, OptionGroup::kKernels});

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/config/format_flag.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
 #include "fathom/weights/checkpoint/quant_config.h"
@@ -62,8 +63,7 @@ void print_report(const QuantizeReport& report, const Flags& flags) {
 
 Result<int> quantize(const Flags& flags, const GlobalFlags& globals) {
   QuantizeOptions options;
-  FATHOM_ASSIGN(options.format,
-                parse_format(flags.format == "int8" ? "int8_channel" : flags.format));
+  FATHOM_ASSIGN(options.format, choose_format(flags.format, writable_formats()));
   FATHOM_ASSIGN(options.scope, parse_quant_scope(flags.scope));
   options.keep_draft = !flags.no_draft;
   options.ignore = flags.ignore;
@@ -90,8 +90,8 @@ Command add_quantize(CLI::App& app) {
   sub->add_option("SRC", flags->source, "Model directory, or ORG/NAME in the local cache")
       ->required();
   sub->add_option("DST", flags->target, "Directory to write")->required();
-  sub->add_option("--format", flags->format,
-                  "nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8 or bf16")
+  sub->add_option("--format", flags->format, format_names(writable_formats()))
+      ->check(format_among(writable_formats()))
       ->capture_default_str();
   sub->add_option("--scope", flags->scope,
                   "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well")

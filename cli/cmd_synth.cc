@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/config/format_flag.h"
 #include "cli/io/terminal.h"
 #include "fathom/formats/format.h"
 #include "fathom/models/synth.h"
@@ -19,7 +20,7 @@ struct Flags {
 
 Result<int> synth(const Flags& flags, const GlobalFlags& globals) {
   SynthOptions options = flags.options;
-  FATHOM_ASSIGN(options.format, parse_format(flags.format));
+  FATHOM_ASSIGN(options.format, choose_format(flags.format, synth_formats()));
   FATHOM_ASSIGN(const SynthReport report, synthesize_checkpoint(flags.directory, options));
   if (!globals.quiet) {
     std::fprintf(stderr, "fathom: wrote %s: %s, %s parameters, %s of weights\n",
@@ -49,10 +50,11 @@ Command add_synth(CLI::App& app) {
   sub->add_option("--hidden", flags->options.hidden, "Hidden size")->capture_default_str();
   sub->add_option("--experts", flags->options.experts, "Routed experts")->capture_default_str();
   sub->add_option("--format", flags->format,
-                  str_cat(listed(synth_formats()),
+                  str_cat(format_names(synth_formats()),
                           ", as published: nvfp4 has experts, MLPs and o_proj (v4: experts, the "
                           "rest fp8_block), mxfp4 the experts of v4, whose fp8_block has UE8M0 "
                           "scales"))
+      ->check(format_among(synth_formats()))
       ->capture_default_str();
   sub->add_option("--seed", flags->options.seed, "Same seed, same bytes")->capture_default_str();
   return {sub, [flags](const GlobalFlags& globals) { return synth(*flags, globals); }};

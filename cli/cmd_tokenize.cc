@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/chat_input.h"
+#include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
 #include "fathom/text/json_writer.h"
@@ -27,6 +28,7 @@ struct Flags {
   bool text_given = false;
   bool decode_given = false;
   bool ids_only = false;
+  bool json = false;
   bool show = false;
   bool bos = false;
   bool plain = false;
@@ -57,7 +59,27 @@ Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
   return prompt.encode(tokenizer);
 }
 
+// Bytes that are no text alone, as parts of a character are, become U+FFFD.
+std::string tokens_json(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  JsonWriter out(JsonStyle::kIndented);
+  out.begin_object().key("schema").string("fathom.tokenize/1");
+  out.key("count").integer(static_cast<int64_t>(ids.size())).key("tokens").begin_array();
+  for (const int32_t id : ids) {
+    const bool added = tokenizer.is_added(id);
+    out.begin_object().key("id").integer(id);
+    out.key("text").string(added ? tokenizer.token_text(id) : tokenizer.token_bytes(id));
+    out.key("control").boolean(added).key("special").boolean(tokenizer.is_special(id));
+    out.end_object();
+  }
+  out.end_array().end_object();
+  return out.take();
+}
+
 void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const Flags& flags) {
+  if (flags.json) {
+    std::printf("%s\n", tokens_json(tokenizer, ids).c_str());
+    return;
+  }
   if (flags.ids_only) {
     std::printf("%s\n", format_ids(ids).c_str());
     return;
@@ -65,9 +87,11 @@ void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, cons
   for (int32_t id : ids) {
     const bool control = tokenizer.is_added(id);
     const std::string_view bytes = control ? tokenizer.token_text(id) : tokenizer.token_bytes(id);
-    std::printf(
-        "%7d  %s%s\n", id, visible(bytes).c_str(),
-        flags.show && control ? (tokenizer.is_special(id) ? "  special" : "  control") : "");
+    std::printf("%7d  ", id);
+    write_text(visible(bytes));
+    std::printf("%s\n", !flags.show || !control    ? ""
+                        : tokenizer.is_special(id) ? "  special"
+                                                   : "  control");
   }
   std::printf("%zu tokens\n", ids.size());
 }
@@ -85,7 +109,7 @@ Result<int> tokenize(const Flags& flags) {
             str_cat("id ", i, " is ", ids[i], ", expected 0 to ", tokenizer.vocab_size() - 1));
       }
     }
-    std::printf("%s\n", tokenizer.decode(ids).c_str());
+    write_text(tokenizer.decode(ids) + "\n");
     return kExitOk;
   }
   if (flags.bos && !tokenizer.bos_id()) {
@@ -100,7 +124,7 @@ Result<int> tokenize(const Flags& flags) {
     std::string text = flags.text;
     if (!flags.file.empty()) {
       FATHOM_ASSIGN(text, read_text(flags.file));
-    } else if (!flags.text_given) {
+    } else if (!flags.text_given || flags.text == "-") {
       FATHOM_ASSIGN(text, read_standard_input());
     }
     ids = tokenizer.encode(
@@ -118,8 +142,9 @@ Command add_tokenize(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("tokenize", "Text or chat to token ids, and back");
   sub->add_option("MODEL", flags->model, "Directory with tokenizer.json")->required();
   // One of four texts; flags that say how another of them is read would do nothing.
-  CLI::Option* text = sub->add_option("-p,--prompt", flags->text,
-                                      "Text; standard input without -p, -f, --chat and --decode");
+  CLI::Option* text =
+      sub->add_option("-p,--prompt", flags->text,
+                      "Text; standard input for -, and without -f, --chat and --decode");
   CLI::Option* file =
       sub->add_option("-f,--file", flags->file, "File with the text, - for standard input");
   CLI::Option* chat = sub->add_option("--chat", flags->chat,
@@ -128,7 +153,8 @@ Command add_tokenize(CLI::App& app) {
                                         "Ids to turn into text, such as \"1, 2, 3\"; - reads them");
   file->check(not_empty("a file, or - for standard input"))->excludes(text);
   chat->check(not_empty("a file, or - for standard input"))->excludes(text, file);
-  decode->excludes(text, file, chat);
+  text->check(empty_is_a_value());
+  decode->check(empty_is_a_value())->excludes(text, file, chat);
   add_chat_flags(*sub, flags->prompt, chat);
   sub->add_flag("--raw-schema", flags->raw_schema,
                 "V3.2, V4: print schemas of tools with all keys of the client")
@@ -137,6 +163,8 @@ Command add_tokenize(CLI::App& app) {
                 "V3.2, V4: developer messages, tasks and tools of single messages count")
       ->needs(chat);
   sub->add_flag("--ids", flags->ids_only, "Print ids alone, as a JSON list")->excludes(decode);
+  sub->add_flag("--json", flags->json, "Print every token as JSON (fathom.tokenize/1)")
+      ->excludes(decode, sub->get_option("--ids"));
   sub->add_flag("--show", flags->show, "Mark control tokens")->excludes(decode);
   sub->add_flag("--bos", flags->bos, "Begin with the token of the beginning")
       ->excludes(chat, decode);

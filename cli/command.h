@@ -59,9 +59,14 @@ Command add_tokenize(CLI::App& app);
 Command add_eval(CLI::App& app, GlobalFlags& flags);
 Command add_synth(CLI::App& app);
 Command add_quantize(CLI::App& app);
+Command add_verify(CLI::App& app);
 Command add_bench(CLI::App& app, GlobalFlags& flags);
 Command add_trace(CLI::App& app, GlobalFlags& flags);
 Command add_roofline(CLI::App& app);
+Command add_presets(CLI::App& app);
+Command add_version(CLI::App& app);
+Command add_help(CLI::App& app);
+Command add_completion(CLI::App& app);
 #if FATHOM_WITH_SERVER
 Command add_serve(CLI::App& app, GlobalFlags& flags);
 #endif

@@ -3,9 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "cli/config/engine_flags.h"
+#include "cli/config/model_places.h"
 #include "fathom/base/log.h"
+#include "fathom/base/near_names.h"
+#include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 #include "fathom/weights/checkpoint/model_path.h"
 
 namespace fathom::cli {
@@ -18,9 +23,11 @@ std::string environment(const std::string& name) {
 void add_global_flags(CLI::App& app, GlobalFlags& flags) {
   app.add_flag("-v,--verbose", flags.verbose, "Say more; twice for debugging");
   app.add_flag("-q,--quiet", flags.quiet, "Errors only, no progress");
-  app.add_option("--log-level", flags.log_level, "error, warn, info, debug or trace")
+  app.add_option("--log-level", flags.log_level, "How much is told on standard error")
+      ->type_name("error|warn|info|debug|trace")
       ->capture_default_str();
-  app.add_option("--color", flags.color, "auto, on or off (NO_COLOR is honoured)")
+  app.add_option("--color", flags.color, "Colours; auto: on a terminal, without NO_COLOR")
+      ->type_name("auto|on|off")
       ->capture_default_str();
   add_engine_flags(app, flags.engine, kEveryUse, {OptionGroup::kMachine});
   app.add_option("--config", flags.config_file,
@@ -29,10 +36,12 @@ void add_global_flags(CLI::App& app, GlobalFlags& flags) {
   app.add_flag("--print-config{yaml}", flags.print_config,
                "Print what the flags are and where each comes from, as YAML, or with "
                "--print-config=json; run nothing")
-      ->check(CLI::IsMember({"yaml", "json"}).description(""))
+      ->check(one_of({"yaml", "json"}))
       ->configurable(false);
+  app.set_help_flag("-h,--help", "Print the help of a command, and end");
   app.set_help_all_flag("--help-all",
-                        "Every flag with its default and environment variable, as Markdown");
+                        "Print it with limits, other spellings and the environment, and end; "
+                        "without a command that of all, as Markdown");
 }
 
 CLI::Validator finite_range(double low, double high) {
@@ -44,6 +53,18 @@ CLI::Validator finite_range(double low, double high) {
     return str_cat("found '", text, "', expected a number from ", range);
   };
   return CLI::Validator(check, str_cat("FLOAT in [", low, " - ", high, "]"));
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  std::string list;
+  for (const std::string& word : words)
+    str_append(list, str_cat(list.empty() ? "" : "|", word));
+  const auto check = [list, words = std::move(words)](const std::string& text) {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return std::string{};
+    return str_cat("is '", text, "', expected one of ", list,
+                   did_you_mean(near_names(text, words)));
+  };
+  return CLI::Validator(check, list);
 }
 
 Status apply_log_flags(const GlobalFlags& flags) {
@@ -69,18 +90,36 @@ Status apply_log_flags(const GlobalFlags& flags) {
   return {};
 }
 
+namespace {
+
+// The names of models that begin so, else those near it.
+std::vector<std::string> models_like(const std::string& name) {
+  std::vector<std::string> known = known_models();
+  std::vector<std::string> longer;
+  std::copy_if(known.begin(), known.end(), std::back_inserter(longer),
+               [&](const std::string& model) { return model.starts_with(name); });
+  return longer.empty() ? near_names(name, std::move(known)) : longer;
+}
+
+}  // namespace
+
 Result<std::string> resolve_model_argument(const std::string& argument) {
-  std::vector<std::string> roots;
-  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) {
-    roots.push_back(cache);
-  } else if (const std::string home = environment("HF_HOME"); !home.empty()) {
-    roots.push_back(home + "/hub");
-  } else if (const std::string user = environment("HOME"); !user.empty()) {
-    roots.push_back(user + "/.cache/huggingface/hub");
+  const bool is_name =
+      !argument.empty() && argument.find('/') == std::string::npos && argument.front() != '.';
+  if (is_name && path_kind(argument) == PathKind::kMissing) {
+    for (const std::string& root : shipped_model_roots()) {
+      const std::string directory = join_path(root, argument);
+      if (path_kind(directory) == PathKind::kDirectory) return directory;
+    }
   }
-  Result<std::string> directory = resolve_model(argument, roots);
-  const bool is_path = argument.starts_with('/') || argument.starts_with('.');
-  if (!directory.ok() && is_path) return not_found(directory.status().message());
+  Result<std::string> directory = resolve_model(argument, hub_cache_roots());
+  if (directory.ok()) {
+    FATHOM_TRY(check_model_folder(*directory));
+    return directory;
+  }
+  if (is_name && directory.status().code() == StatusCode::kNotFound) {
+    return not_found(str_cat(directory.status().message(), did_you_mean(models_like(argument))));
+  }
   return directory;
 }
 

@@ -15,6 +15,7 @@
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/executor/step_memory.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom::cli {
 namespace {
@@ -24,46 +25,13 @@ struct DeviceProfile {
   double memory_gb;    // of one device
   double gb_per_s;     // data sheet
   double bf16_tflops;  // dense
-  double fp8_tflops;
 };
 
 // Data sheets of NVIDIA; the CPU's row is filled from the machine and has no roof.
-constexpr DeviceProfile kProfiles[] = {{"h200", 141, 4800, 989, 1979},
-                                       {"h100", 80, 3350, 989, 1979},
-                                       {"b200", 180, 8000, 2250, 4500},
-                                       {"gb200", 186, 8000, 2250, 4500}};
-
-struct Device {
-  std::string name;
-  const DeviceProfile* profile = nullptr;  // null: the CPU
-  int count = 1;
-  int64_t memory_bytes = 0;
-};
-
-Result<Device> parse_device(const PlanOptions& options) {
-  std::string text = options.device;
-  if (text.empty()) text = options.preset ? "8xh200" : "cpu";
-  Device device;
-  device.name = text;
-  if (text == "cpu") {
-    device.memory_bytes = host_memory().total_bytes;
-    return device;
-  }
-  std::string_view rest = text;
-  if (const size_t x = rest.find('x'); x != std::string_view::npos && x > 0) {
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + x, device.count);
-    if (error == std::errc{} && end == rest.data() + x) rest.remove_prefix(x + 1);
-  }
-  for (const DeviceProfile& p : kProfiles) {
-    if (rest != p.name || device.count < 1 || device.count > 1024) continue;
-    device.profile = &p;
-    device.memory_bytes = static_cast<int64_t>(p.memory_gb * 1e9) * device.count;
-    return device;
-  }
-  return invalid_argument(str_cat("--device is '", text,
-                                  "'; known are cpu, h200, h100, b200 and gb200, with a count in "
-                                  "front: 8xh200"));
-}
+constexpr DeviceProfile kProfiles[] = {{"h200", 141, 4800, 989},
+                                       {"h100", 80, 3350, 989},
+                                       {"b200", 180, 8000, 2250},
+                                       {"gb200", 186, 8000, 2250}};
 
 std::string yes(bool condition) {
   return condition ? "yes" : "";
@@ -94,32 +62,24 @@ std::string weight_format_of(const OpRecord& r) {
   return "-";
 }
 
-// The dry run of a decode step writes down the pages of all its sequences, four bytes each.
-Status check_page_count(const CacheLayout& cache, int64_t num_seqs, int64_t context) {
-  constexpr int64_t kMostPages = int64_t{1} << 26;
-  const int64_t most = std::max<int64_t>(kMostPages / cache.blocks_for(context), 1);
-  if (num_seqs <= most) return {};
-  return invalid_argument(str_cat("--max-num-seqs is ", num_seqs, ", expected 1 to ", most,
-                                  " sequences of ", context, " tokens (a plan holds ", kMostPages,
-                                  " pages); lower it or --max-model-len"));
-}
-
 struct DryOp {
   OpRecord record;
   double seconds_by_batch[2] = {0, 0};  // roof time, all layers together
-  int count = 0;
+  int64_t calls_by_batch[2] = {0, 0};
 };
 
 Result<std::vector<OpRecord>> records_of(const Model& model,
                                          const BatchShape& shape,
                                          const PlanOptions& options) {
-  return dry_records(model, shape, {.num_threads = options.threads, .kernels = options.kernels});
+  return dry_records(
+      model, shape,
+      {.num_threads = options.threads, .kernels = options.kernels, .gpu = options.gpu});
 }
 
-double roof_seconds(const OpRecord& r, const Device& device) {
-  if (device.profile == nullptr) return 0;
-  const double memory = static_cast<double>(r.cost.bytes()) / (device.profile->gb_per_s * 1e9);
-  const double math = r.cost.flops / (device.profile->bf16_tflops * 1e12);
+double roof_seconds(const OpRecord& r, const PlanDevice& device) {
+  if (device.gpu.empty()) return 0;
+  const double memory = static_cast<double>(r.cost.bytes()) / (device.gb_per_s * 1e9);
+  const double math = r.cost.flops / (device.bf16_tflops * 1e12);
   return std::max(memory, math);
 }
 
@@ -139,9 +99,10 @@ std::string format_us(double seconds) {
   return seconds <= 0 ? "-" : format_fixed(seconds * 1e6, seconds < 1e-5 ? 2 : 1);
 }
 
+// The ops of a pass; with `many`, of the same pass at batch 64 too: some have other kernels there.
 std::string op_table(const std::vector<OpRecord>& one,
                      const std::vector<OpRecord>& many,
-                     const Device& device) {
+                     const PlanOptions& options) {
   // Ops in the order of their first call, with how often they occur in a step.
   std::vector<DryOp> ops;
   std::map<std::string, size_t> index;
@@ -152,24 +113,30 @@ std::string op_table(const std::vector<OpRecord>& one,
       const auto [at, fresh] = index.try_emplace(key, ops.size());
       if (fresh) ops.push_back({.record = r});
       DryOp& op = ops[at->second];
-      op.seconds_by_batch[column] += roof_seconds(r, device);
-      if (column == 0) ++op.count;
+      op.seconds_by_batch[column] +=
+          static_cast<double>(calls_of(r)) * roof_seconds(r, options.device);
+      op.calls_by_batch[column] += calls_of(r);
     }
   };
   add(one, 0);
   add(many, 1);
-  const bool roof = device.profile != nullptr;
-  std::vector<std::string> header{"op", "calls", "kernel", "weights", "shape", "CPU variant"};
-  if (roof) {
-    header.push_back("roof us, batch 1");
-    header.push_back("roof us, batch 64");
+  const bool two = !many.empty();
+  const bool roof = two && !options.device.gpu.empty();
+  std::vector<std::string> header{"op"};
+  if (two) {
+    header.insert(header.end(), {"calls, batch 1", "calls, batch 64"});
+  } else {
+    header.emplace_back("calls");
   }
+  header.insert(header.end(),
+                {"kernel", "weights", "shape", str_cat("variant on ", options.kernels_of)});
+  if (roof) header.insert(header.end(), {"roof us, batch 1", "roof us, batch 64"});
   MarkdownTable table(std::move(header));
   for (const DryOp& op : ops) {
-    std::vector<std::string> row{
-        op.record.op.name,   str_cat(op.count),
-        op.record.kernel,    weight_format_of(op.record),
-        shape_of(op.record), op.record.variant == nullptr ? "-" : op.record.variant};
+    std::vector<std::string> row{op.record.op.name, str_cat(op.calls_by_batch[0])};
+    if (two) row.push_back(str_cat(op.calls_by_batch[1]));
+    row.insert(row.end(), {op.record.kernel, weight_format_of(op.record), shape_of(op.record),
+                           op.record.variant == nullptr ? "-" : op.record.variant});
     if (roof) {
       row.push_back(format_us(op.seconds_by_batch[0]));
       row.push_back(format_us(op.seconds_by_batch[1]));
@@ -180,6 +147,41 @@ std::string op_table(const std::vector<OpRecord>& one,
 }
 
 }  // namespace
+
+Result<PlanDevice> plan_device(const std::string& name, bool preset) {
+  PlanDevice device;
+  device.is_default = name.empty();
+  device.name = !name.empty() ? name : preset ? "8xh200" : "cpu";
+  if (device.name == "cpu") {
+    device.memory_bytes = host_memory().total_bytes;
+    return device;
+  }
+  std::string_view rest = device.name;
+  if (const size_t x = rest.find('x'); x != std::string_view::npos && x > 0) {
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + x, device.count);
+    if (error == std::errc{} && end == rest.data() + x) rest.remove_prefix(x + 1);
+  }
+  for (const DeviceProfile& p : kProfiles) {
+    if (rest != p.name || device.count < 1 || device.count > 1024) continue;
+    device.gpu = p.name;
+    device.memory_bytes = static_cast<int64_t>(p.memory_gb * 1e9) * device.count;
+    device.gb_per_s = p.gb_per_s;
+    device.bf16_tflops = p.bf16_tflops;
+    return device;
+  }
+  return invalid_argument(str_cat("--device is '", name,
+                                  "'; known are cpu, h200, h100, b200 and gb200, with a count in "
+                                  "front: 8xh200"));
+}
+
+std::string device_text(const PlanDevice& device) {
+  const std::string_view why = !device.is_default   ? ""
+                               : device.gpu.empty() ? " (the default; --device plans for another)"
+                                                    : " (the default of --as; --device plans for "
+                                                      "another)";
+  return str_cat(device.gpu.empty() ? "this machine's CPU" : device.name, why, ", ",
+                 format_bytes(device.memory_bytes), " of memory");
+}
 
 Result<std::string> weights_table(const Model& model) {
   const WeightStore& store = model.weights();
@@ -224,7 +226,8 @@ Result<MemoryNeeds> step_needs(const Model& model,
               .max_model_len = length,
               .num_ids = model.config().vocab_size,
               .num_threads = options.threads,
-              .kernels = options.kernels});
+              .kernels = options.kernels,
+              .gpu = options.gpu});
 }
 
 // One sequence by its length: each region, and all of them.
@@ -262,13 +265,12 @@ std::string context_table(const Model& model,
 }  // namespace
 
 Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& options) {
-  FATHOM_ASSIGN(const Device device, parse_device(options));
+  const PlanDevice& device = options.device;
   const ModelConfig& config = model.config();
   const int64_t context =
       options.max_model_len > 0 ? options.max_model_len : config.max_position_embeddings;
   FATHOM_TRY(check_max_model_len(context, config));
-  FATHOM_TRY(check_page_count(model.cache_layout(), options.max_num_seqs, context));
-  const int64_t chunk = std::min<int64_t>(device.profile == nullptr ? 512 : 8192, context);
+  const int64_t chunk = std::min<int64_t>(device.gpu.empty() ? 512 : 8192, context);
   const std::vector<int64_t> lengths = contexts_up_to(context);
   std::vector<MemoryNeeds> by_length;
   for (const int64_t length : lengths) {
@@ -317,25 +319,24 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
 }
 
 Result<std::string> kernel_plan_text(const Model& model, const PlanOptions& options) {
-  FATHOM_ASSIGN(const Device device, parse_device(options));
+  const PlanDevice& device = options.device;
   const int64_t context =
       std::min<int64_t>(options.max_model_len > 0 ? options.max_model_len : 4096,
                         model.config().max_position_embeddings);
-  std::string out = str_cat("Decode at a context of ", context, " tokens; shapes of batch 1.\n\n");
   FATHOM_ASSIGN(const auto one, records_of(model, decode_shape(1, context - 1), options));
   FATHOM_ASSIGN(const auto many, records_of(model, decode_shape(64, context - 1), options));
-  out += op_table(one, many, device);
   const int64_t chunk = std::min<int64_t>(512, context);
-  str_append(out, str_cat("\nPrefill of ", chunk, " tokens.\n\n"));
   FATHOM_ASSIGN(const auto prompt, records_of(model, prefill_shape(chunk), options));
-  Device no_roof = device;
-  no_roof.profile = nullptr;
-  out += op_table(prompt, {}, no_roof);
-  if (device.profile != nullptr) {
-    str_append(out, str_cat("\nRoof: ", format_fixed(device.profile->gb_per_s, 0), " GB/s and ",
-                            format_fixed(device.profile->bf16_tflops, 0),
-                            " TFLOP/s in BF16 of one ", std::string_view(device.profile->name),
-                            " (data sheet), all layers of a step, work not split.\n"));
+  std::string out = str_cat(
+      "Decode at a context of ", context,
+      " tokens. 0 calls at a batch: another kernel runs the op there. Shapes are of the smaller "
+      "batch that has the call.\n\n",
+      op_table(one, many, options), "\nPrefill of ", chunk, " tokens.\n\n",
+      op_table(prompt, {}, options));
+  if (!device.gpu.empty()) {
+    str_append(out, str_cat("\nRoof: ", format_fixed(device.gb_per_s, 0), " GB/s and ",
+                            format_fixed(device.bf16_tflops, 0), " TFLOP/s in BF16 of one ",
+                            device.gpu, " (data sheet), all layers of a step, work not split.\n"));
   }
   return out;
 }

@@ -11,12 +11,17 @@
 #include <unistd.h>
 #include <vector>
 
+#include "cli/about/command_doc.h"
+#include "cli/about/flag_pages.h"
+#include "cli/about/help_text.h"
 #include "cli/command.h"
 #include "cli/config/print_config.h"
+#include "cli/config/spelling.h"
+#include "cli/config/usage_error.h"
 #include "cli/config/value_sources.h"
 #include "cli/flags.h"
+#include "cli/not_empty.h"
 #include "fathom/base/log.h"
-#include "fathom/base/near_names.h"
 
 namespace fathom::cli {
 
@@ -49,70 +54,30 @@ int exit_code_of(StatusCode code) {
 
 namespace {
 
-// What was typed that nobody knows, with the closest known name.
-void explain_unknown(const CLI::App& root, const CLI::App& chosen, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* app : {&root, &chosen}) {
-    for (const CLI::Option* option : app->get_options()) {
-      for (const std::string& name : option->get_lnames())
-        names.push_back("--" + name);
+int refuse(const Refusal& refusal) {
+  log_error(refusal.message, refusal.hint.empty() ? "" : "\nhint: ", refusal.hint);
+  return kExitUsage;
+}
+
+// Of a flag with one value that was given twice the last counts, as people are used to who put
+// theirs behind those of a script.
+void let_last_count(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const bool single = option->get_expected_max() == 1 && option->get_type_size_max() == 1;
+    if (single && option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
-  const std::string typed = word.substr(0, word.find('='));
-  std::fprintf(stderr, "fathom: unknown argument '%s'", word.c_str());
-  if (const auto near = near_names(typed, names, 1); !near.empty() && typed.starts_with("--")) {
-    std::fprintf(stderr, "; did you mean %s?", near.front().c_str());
-  }
-  std::fprintf(stderr, "\n");
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    let_last_count(*command);
 }
 
-const CLI::App& innermost(const CLI::App& app) {
-  const auto chosen = app.get_subcommands();
-  return chosen.empty() ? app : innermost(*chosen.front());
-}
-
-// "fathom bench kernel".
-std::string words_of(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  return parent == nullptr ? app.get_name() : str_cat(words_of(*parent), " ", app.get_name());
-}
-
-// A word that is no command where one is expected, or no word at all.
-void explain_missing_command(const CLI::App& chosen, const std::string& word) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : chosen.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
-  std::string known;
-  for (const std::string& name : names)
-    str_append(known, str_cat(known.empty() ? "" : ", ", name));
-  const std::string in = words_of(chosen);
-  if (word.empty()) {
-    std::fprintf(stderr, "fathom: `%s` needs a command: %s\n", in.c_str(), known.c_str());
-    return;
-  }
-  const std::vector<std::string> near = near_names(word, names);
-  const std::string hint = near.empty() ? str_cat(", expected ", known) : did_you_mean(near);
-  std::fprintf(stderr, "fathom: '%s' is no command of `%s`%s\n", word.c_str(), in.c_str(),
-               hint.c_str());
-}
-
-int usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App& chosen = innermost(app);
-  const std::vector<std::string> left = app.remaining(true);
-  const std::string word = left.empty() ? std::string{} : left.front();
-  const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  const bool lacks_command = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
-                             chosen.get_require_subcommand_min() > 0;
-  if (lacks_command && !word.starts_with('-')) {
-    explain_missing_command(chosen, word);
-  } else if (lacks_command || is_extra) {
-    explain_unknown(app, chosen, word);
-  } else {
-    std::fprintf(stderr, "fathom: %s\n", error.what());
-  }
-  std::fprintf(stderr, "fathom: `%s --help` lists the %s\n", words_of(chosen).c_str(),
-               lacks_command ? "commands" : "flags");
-  return kExitUsage;
+int print_help(const CLI::App& root, HelpDetail detail) {
+  const CommandDoc all = describe(root);
+  const CommandDoc chosen = describe(innermost(root));
+  const bool as_page = detail == HelpDetail::kAll && chosen.words.empty();
+  std::printf("%s", as_page ? flags_markdown(all).c_str() : help_text(all, chosen, detail).c_str());
+  return kExitOk;
 }
 
 int report(const Status& status) {
@@ -124,48 +89,55 @@ int report(const Status& status) {
 
 // A key of the command line shows in the list of processes; from here on it does not.
 void hide_keys(int argc, char** argv) {
-  constexpr std::string_view kFlag = "--api-key";
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == kFlag && i + 1 < argc) {
-      std::fill_n(argv[i + 1], std::strlen(argv[i + 1]), '*');
-    } else if (word.starts_with(str_cat(kFlag, "="))) {
-      std::fill_n(argv[i] + kFlag.size() + 1, word.size() - kFlag.size() - 1, '*');
+  for (const std::string_view flag : {"--api-key", "--api_key"}) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word == flag && i + 1 < argc) {
+        std::fill_n(argv[i + 1], std::strlen(argv[i + 1]), '*');
+      } else if (word.starts_with(str_cat(flag, "="))) {
+        std::fill_n(argv[i] + flag.size() + 1, word.size() - flag.size() - 1, '*');
+      }
     }
   }
 }
 
 int run_program(int argc, char** argv) {
-  CLI::App app{"fathom: inference for the DeepSeek family, native, on this machine", "fathom"};
-  app.set_version_flag("--version", "fathom " FATHOM_VERSION)->configurable(false);
+  CLI::App app{"Inference for the DeepSeek family, native, on this machine", "fathom"};
   app.require_subcommand(1);
   GlobalFlags globals;
   add_global_flags(app, globals);
+  app.set_version_flag("--version", "fathom " FATHOM_VERSION, "Print the version, and end")
+      ->configurable(false);
   app.fallthrough();
   std::vector<Command> commands{
-      add_run(app, globals),   add_chat(app, globals), add_inspect(app, globals),
-      add_doctor(app),         add_tokenize(app),      add_eval(app, globals),
-      add_synth(app),          add_quantize(app),      add_bench(app, globals),
-      add_trace(app, globals), add_roofline(app)};
+      add_run(app, globals),   add_chat(app, globals),  add_inspect(app, globals),
+      add_doctor(app),         add_tokenize(app),       add_eval(app, globals),
+      add_synth(app),          add_quantize(app),       add_verify(app),
+      add_bench(app, globals), add_trace(app, globals), add_roofline(app)};
 #if FATHOM_WITH_SERVER
   commands.push_back(add_serve(app, globals));
 #endif
-  app.add_subcommand("version", "Print the version")->callback([] {
-    std::printf("fathom %s\n", FATHOM_VERSION);
-  });
+  commands.push_back(add_presets(app));
+  commands.push_back(add_version(app));
+  commands.push_back(add_help(app));
+  commands.push_back(add_completion(app));
+  let_last_count(app);
+  refuse_empty_values(app);
+  SpelledWords spelled = spell_words(app, {argv + std::min(argc, 1), argv + argc});
+  if (spelled.refusal) return refuse(*spelled.refusal);
   try {
-    app.parse(argc, argv);
+    // The parser takes its words from the end.
+    std::reverse(spelled.words.begin(), spelled.words.end());
+    app.parse(std::move(spelled.words));
   } catch (const CLI::CallForHelp&) {
-    std::printf("%s", innermost(app).help().c_str());
-    return kExitOk;
+    return print_help(app, HelpDetail::kUsual);
   } catch (const CLI::CallForAllHelp&) {
-    std::printf("%s", print_all_flags(app).c_str());
-    return kExitOk;
+    return print_help(app, HelpDetail::kAll);
   } catch (const CLI::CallForVersion&) {
     std::printf("fathom %s\n", FATHOM_VERSION);
     return kExitOk;
   } catch (const CLI::ParseError& error) {
-    return usage_error(app, error);
+    return refuse(explain_usage(app, error));
   }
   hide_keys(argc, argv);
   for (Command& command : commands) {
@@ -228,6 +200,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::Error& error) {
     std::fprintf(stderr, "fathom: error: %s\n", error.what());
     code = fathom::cli::kExitUsage;
+  } catch (const std::system_error& error) {  // of std::thread
+    const bool thread = error.code() == std::errc::resource_unavailable_try_again;
+    std::fprintf(stderr, "fathom: error: %s%s\n",
+                 thread ? "cannot start a thread; raise the limit of processes (ulimit -u): " : "",
+                 error.what());
+    code = thread ? fathom::cli::kExitConfig : fathom::cli::kExitEngineFault;
   }
   return fathom::cli::finish_output(code);
 }

@@ -66,6 +66,8 @@ function(fathom_program)
       target_compile_definitions(fathom PRIVATE FATHOM_WITH_SERVER=1)
     endif()
     target_link_libraries(fathom PRIVATE fathom_api fathom_bench fathom_report fathom_options fathom_warnings)
+    set_source_files_properties(cli/about/build_facts.cc PROPERTIES
+      COMPILE_DEFINITIONS FATHOM_BUILD_TYPE="$<CONFIG>")
     fathom_precompiled(fathom PROGRAM)
     # Static where Debian ships the archives (libedit-dev brings those of its own libraries), so that
     # the program needs libc alone and runs on machines where nothing was installed.

@@ -37,6 +37,10 @@ mkdir -p "$bundle/stripped"
 for program in "${programs[@]}"; do
   strip -o "$bundle/stripped/$program" "$build/$program"
 done
+# The one shared library of the server that a machine may lack.
+if [ -x "$build/fathom" ]; then
+  ldd "$build/fathom" | awk '/libprometheus/ {print $3}' | xargs -r cp -L -t "$bundle/stripped"
+fi
 if [ "$preset" = cuda-racecheck ]; then
   mv "$bundle/stripped/cuda_kernels_test" "$bundle/stripped/cuda_kernels_racecheck"
 fi

@@ -37,6 +37,7 @@ tar -xJf "$programs" -C "$work" 2>/dev/null ||  # without xz: Python has its own
   echo "gpu_test.sh: cannot unpack $programs: needs xz (package xz-utils) or python3" >&2
   exit 69
 }
+export LD_LIBRARY_PATH=$work${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ -x "$work/cuda_kernels_test" ] || steps=racecheck  # nothing else is in such a bundle
 log=$out/gpu_test.log
 failed=0

@@ -2,17 +2,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
+#include "cli/bench/bench_drafts.h"
 #include "cli/bench/bench_engine.h"
 #include "cli/bench/bench_model_gpu.h"
 #include "cli/bench/bench_model_rates.h"
 #include "cli/config/engine_flags.h"
+#include "cli/flags.h"
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
+#include "cli/io/text_output.h"
+#include "fathom/bench/machine/conditions.h"
 #include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/timing/timer.h"
+#include "fathom/os/atomic_file.h"
 #include "fathom/os/clock.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/forward_session.h"
@@ -29,26 +33,27 @@ struct DecodeRate {
 
 Result<DecodeRate> time_decode(ForwardSession& session,
                                const BenchModelFlags& flags,
+                               int64_t batch,
                                std::span<const int32_t> prefix,
                                int64_t vocabulary,
                                const ReadProbe& memory) {
   constexpr double kProbeSeconds = 0.1;
   DecodeRate out;
   std::vector<double> seconds;
-  std::vector<int32_t> next(static_cast<size_t>(flags.batch));
+  std::vector<int32_t> next(static_cast<size_t>(batch));
   double before = memory.gbps(kProbeSeconds);
   for (int r = 0; r < flags.repetitions; ++r) {
     session.reset();
-    for (int64_t s = 0; s < flags.batch && !prefix.empty(); ++s) {
+    for (int64_t s = 0; s < batch && !prefix.empty(); ++s) {
       FATHOM_TRY(session.prefill(s, prefix, LogitRows::kNone, {}));
     }
     // Fresh tokens each step, so that routing is not the same again and again.
     const auto tokens =
-        random_tokens(flags.batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
+        random_tokens(batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
     const int64_t begin = monotonic_ns();
     for (int64_t i = 0; i < flags.generate; ++i) {
-      const auto step = std::span(tokens).subspan(static_cast<size_t>(i * flags.batch),
-                                                  static_cast<size_t>(flags.batch));
+      const auto step =
+          std::span(tokens).subspan(static_cast<size_t>(i * batch), static_cast<size_t>(batch));
       FATHOM_TRY(session.decode_sampled(step, sampling_of(flags), next));
     }
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
@@ -58,11 +63,7 @@ Result<DecodeRate> time_decode(ForwardSession& session,
                                  static_cast<double>(flags.generate));
     before = after;
   }
-  std::string name = str_cat("tg", flags.generate);
-  if (flags.batch > 1) str_append(name, str_cat(" x ", flags.batch));
-  if (flags.depth > 0) str_append(name, str_cat(" @ d", flags.depth));
-  out.rate = rate_of(std::move(name), static_cast<double>(flags.generate * flags.batch), seconds,
-                     static_cast<double>(flags.generate));
+  out.rate = rate_of(decode_test(flags, batch), seconds, static_cast<double>(flags.generate));
   return out;
 }
 
@@ -80,89 +81,129 @@ Result<OpTotals> record_pass(ForwardSession& session, const std::function<Status
   return totals;
 }
 
-}  // namespace
-
-Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
+// Everything that a session of `batch` sequences measures, into the report: the rates of prefill
+// with the first session alone.
+Status bench_batch(const Model& model,
+                   const Machine& machine,
+                   const BenchModelFlags& flags,
+                   int64_t batch,
+                   ModelReport& report) {
+  const bool first = report.rates.empty();
+  const bool prefills = first && flags.prompt > 0;
   ThreadPool& pool = *machine.pool;
-  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine));
-  if (machine.gpu != nullptr) return bench_model_on_gpu(flags, machine, opened);
-  const Model& model = *opened.model;
   const int64_t vocabulary = model.config().vocab_size;
   SessionOptions options;
-  options.sequences = flags.batch;
+  options.sequences = batch;
   options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
   FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
   const auto prefix = random_tokens(flags.depth, vocabulary, 2);
+  const auto tokens = random_tokens(batch, vocabulary, 3);
   // One pass of each kind touches all memory that the model needs, before the benchmark takes
   // buffers of its own.
-  if (flags.prompt > 0) FATHOM_TRY(session->prefill(0, prompt, LogitRows::kLast, {}));
+  if (prefills) FATHOM_TRY(session->prefill(0, prompt, LogitRows::kLast, {}));
   session->reset();
-  FATHOM_TRY(session->decode(random_tokens(flags.batch, vocabulary, 3)).status());
+  FATHOM_TRY(session->decode(tokens).status());
   const int64_t peak_bytes = peak_rss_bytes();
-  FATHOM_ASSIGN(Peaks peaks, measure_peaks(pool, machine.isa, PeakOptions{}));
-
-  std::vector<Rate> rates;
-  if (flags.prompt > 0) {
+  if (first) {
+    FATHOM_ASSIGN(report.peaks, measure_peaks(pool, machine.isa, PeakOptions{}));
+    str_append(report.text,
+               str_cat("\nmeasured in this run: read ", format_fixed(report.peaks.read_gbps, 1),
+                       " GB/s before the runs, bf16 (", report.peaks.bf16_unit, ") ",
+                       format_fixed(report.peaks.bf16_gflops, 0), " GFLOP/s\n"));
+  }
+  double prefill_rate = 0;
+  if (prefills) {
     FATHOM_ASSIGN(Rate prefill, time_prefill(*session, flags, prompt));
-    rates.push_back(std::move(prefill));
+    prefill_rate = prefill.tokens_per_s;
+    report.rates.push_back(std::move(prefill));
   }
   DecodeRate decode;
   {
     FATHOM_ASSIGN(const ReadProbe memory, ReadProbe::create(pool));
-    FATHOM_ASSIGN(decode, time_decode(*session, flags, prefix, vocabulary, memory));
+    FATHOM_ASSIGN(decode, time_decode(*session, flags, batch, prefix, vocabulary, memory));
   }
-  rates.push_back(decode.rate);
+  report.rates.push_back(decode.rate);
   if (flags.engine_rate) {
-    FATHOM_ASSIGN(Rate engine, time_engine(model, machine.compute(), flags));
-    rates.push_back(std::move(engine));
+    FATHOM_ASSIGN(Rate engine, time_engine(model, machine.compute(), flags, batch));
+    report.rates.push_back(std::move(engine));
   }
-  print_rates(opened, flags, rates, "CPU", str_cat(pool.size()));
 
-  const auto tokens = random_tokens(flags.batch, vocabulary, 3);
   session->reset();
-  for (int64_t s = 0; s < flags.batch && !prefix.empty(); ++s) {
+  for (int64_t s = 0; s < batch && !prefix.empty(); ++s) {
     FATHOM_TRY(session->prefill(s, prefix, LogitRows::kNone, {}));
   }
-  FATHOM_ASSIGN(const auto decode_ops,
+  FATHOM_ASSIGN(OpTotals decode_ops,
                 record_pass(*session, [&] { return session->decode(tokens).status(); }));
-  const Cost step = sum_of(decode_ops);
-  const auto step_bytes = static_cast<double>(step.bytes());
+  const std::string label = batch_label(flags, batch);
+  const auto step_bytes = static_cast<double>(sum_of(decode_ops).bytes());
   const auto [low, high] = std::minmax_element(decode.read_gbps.begin(), decode.read_gbps.end());
-  std::printf("\nmeasured in this run: read %s GB/s before the runs, bf16 (%s) %s GFLOP/s\n",
-              format_fixed(peaks.read_gbps, 1).c_str(), peaks.bf16_unit.c_str(),
-              format_fixed(peaks.bf16_gflops, 0).c_str());
-  std::printf(
-      "decode: %s a step, %s GB/s, %s %% of the read rate right beside each run (%s to %s GB/s)\n",
-      format_bytes(step.bytes()).c_str(),
-      format_fixed(step_bytes / decode.rate.step_seconds * 1e-9, 1).c_str(),
-      format_fixed(100 * step_bytes / median_of(decode.readable_bytes), 1).c_str(),
-      format_fixed(*low, 1).c_str(), format_fixed(*high, 1).c_str());
-  if (flags.prompt > 0) {
+  std::string& text = report.text;
+  str_append(text, str_cat(first ? "" : "\n", "decode", label, ": ",
+                           format_bytes(sum_of(decode_ops).bytes()), " a step, ",
+                           format_fixed(step_bytes / decode.rate.step_seconds * 1e-9, 1), " GB/s, ",
+                           format_fixed(100 * step_bytes / median_of(decode.readable_bytes), 1),
+                           " % of the read rate right beside each run (", format_fixed(*low, 1),
+                           " to ", format_fixed(*high, 1), " GB/s)\n"));
+  if (prefills) {
     session->reset();
-    FATHOM_ASSIGN(const auto prefill_ops, record_pass(*session, [&] {
+    FATHOM_ASSIGN(OpTotals prefill_ops, record_pass(*session, [&] {
                     return session->prefill(0, prompt, LogitRows::kLast, {});
                   }));
-    const double gflops = sum_of(prefill_ops).flops / static_cast<double>(flags.prompt) *
-                          rates.front().tokens_per_s * 1e-9;
-    std::printf(
-        "prefill: %s GFLOP a token, %s GFLOP/s, %s %% of the bf16 rate\n",
-        format_fixed(sum_of(prefill_ops).flops / static_cast<double>(flags.prompt) * 1e-9, 2)
-            .c_str(),
-        format_fixed(gflops, 0).c_str(), format_fixed(100 * gflops / peaks.bf16_gflops, 1).c_str());
-    print_ops("prefill op (kernel, variant)", prefill_ops, peaks, flags.ops);
+    const double flops = sum_of(prefill_ops).flops / static_cast<double>(flags.prompt);
+    const double gflops = flops * prefill_rate * 1e-9;
+    str_append(text, str_cat("prefill: ", format_fixed(flops * 1e-9, 2), " GFLOP a token, ",
+                             format_fixed(gflops, 0), " GFLOP/s, ",
+                             format_fixed(100 * gflops / report.peaks.bf16_gflops, 1),
+                             " % of the bf16 rate\n"));
+    text += ops_table("prefill op (kernel, variant)", prefill_ops, report.peaks, flags.ops);
+    report.ops.push_back({"prefill", 1, std::move(prefill_ops)});
   }
-  print_ops("decode op (kernel, variant)", decode_ops, peaks, flags.ops);
-  if (flags.engine_rate) print_engine_overhead(rates.back(), decode.rate.step_seconds);
-  std::printf(
-      "\nmemory: weights %s, cache %s, steps %s; peak of the process %s, before the "
-      "buffers of the benchmark\n",
-      format_bytes(model.weights().bytes()).c_str(),
-      format_bytes(session->executor().cache().bytes()).c_str(),
-      format_bytes(session->executor().memory_bytes() - session->executor().cache().bytes())
-          .c_str(),
-      format_bytes(peak_bytes).c_str());
+  text += ops_table(str_cat("decode op", label, " (kernel, variant)"), decode_ops, report.peaks,
+                    flags.ops);
+  report.ops.push_back({"decode", batch, std::move(decode_ops)});
+  if (flags.engine_rate)
+    text += engine_overhead_text(report.rates.back(), decode.rate.step_seconds);
+  if (flags.engine.speculative != Speculative::kOff) {
+    FATHOM_ASSIGN(const std::string drafts, drafts_text(model, machine.compute(), flags, batch));
+    text += drafts;
+  }
+  const int64_t cache = session->executor().cache().bytes();
+  str_append(text, str_cat("\nmemory", label, ": weights ", format_bytes(model.weights().bytes()),
+                           ", cache ", format_bytes(cache), ", steps ",
+                           format_bytes(session->executor().memory_bytes() - cache)));
+  if (first) {
+    str_append(text, str_cat("; peak of the process ", format_bytes(peak_bytes),
+                             ", before the buffers of the benchmark"));
+  }
+  text += '\n';
+  return {};
+}
+
+Result<ModelReport> bench_model_on_cpu(const BenchModelFlags& flags,
+                                       const Machine& machine,
+                                       const OpenedModel& opened) {
+  ModelReport report =
+      start_model_report(opened, flags, bench_conditions(machine.isa, machine.pool->size()));
+  report.backend = "CPU";
+  report.threads = str_cat(machine.pool->size());
+  for (const int64_t batch : flags.batch)
+    FATHOM_TRY(bench_batch(*opened.model, machine, flags, batch, report));
+  return report;
+}
+
+}  // namespace
+
+Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals) {
+  FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
+  if (!flags.out_file.empty()) FATHOM_TRY(check_writable(flags.out_file));
+  FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
+  FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine,
+                                                   flags.engine.speculative == Speculative::kMtp));
+  FATHOM_ASSIGN(const ModelReport report, machine.gpu == nullptr
+                                              ? bench_model_on_cpu(flags, machine, opened)
+                                              : bench_model_on_gpu(flags, machine, opened));
+  FATHOM_TRY(emit(write_model_report(report, format), flags.out_file));
   return kExitOk;
 }
 
@@ -177,24 +218,28 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
   sub->add_option("-d,--depth", flags.depth, "Tokens in the cache before decoding")
       ->check(integer_range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
-  sub->add_option("-b,--batch", flags.batch, "Sequences that decode together")
+  sub->add_option("-b,--batch", flags.batch,
+                  "Sequences that decode together; several, with commas, give a block of rows each")
+      ->delimiter(',')
       ->check(integer_range(int64_t{1}, int64_t{4096}))
-      ->capture_default_str();
+      ->default_str("1");
   sub->add_option("-r,--repetitions", flags.repetitions, "Medians of this many runs")
       ->check(integer_range(1, 100))
       ->capture_default_str();
   sub->add_option("--temperature", flags.temperature,
                   "Decode with draws at this temperature in place of the largest logits")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(finite_range(0, 100))
       ->capture_default_str();
   sub->add_flag("--engine", flags.engine_rate,
                 "Time decoding through scheduler and requests too, and what they add to a step");
   sub->add_option("--ops", flags.ops, "Ops listed, those that cost most first; 0: all")
       ->check(integer_range(0, 10'000))
       ->capture_default_str();
+  sub->add_option("-o,--output", flags.output, "md, csv, json or jsonl")->capture_default_str();
+  sub->add_option("--out-file", flags.out_file, "Write to this file");
   add_engine_flags(*sub, globals.engine, kForward,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,
-                    OptionGroup::kNumbers, OptionGroup::kKernels},
+                    OptionGroup::kNumbers, OptionGroup::kDrafts, OptionGroup::kKernels},
                    {"pin"});
 }
 

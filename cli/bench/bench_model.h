@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/engine/model_setup.h"
@@ -14,11 +15,13 @@ struct BenchModelFlags {
   int64_t prompt = 512;
   int64_t generate = 128;
   int64_t depth = 0;
-  int64_t batch = 1;
+  std::vector<int64_t> batch{1};  ///< sequences that decode together, one block of rows each
   int repetitions = 3;
   double temperature = 0;    ///< of the tokens that are drawn; 0: the largest logits
   bool engine_rate = false;  ///< the engine's own path too
   int ops = 10;              ///< listed; 0: all
+  std::string output = "md";
+  std::string out_file;
 };
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals);

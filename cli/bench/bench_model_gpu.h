@@ -1,14 +1,14 @@
 // bench model --device cuda.
 #pragma once
 
-#include "cli/bench/bench_model.h"
+#include "cli/bench/bench_model_report.h"
 
 namespace fathom::cli {
 
-/// Rates of prefill and of greedy decode, how far a decode step is from reading its bytes once, and
-/// its ops beside their floors. Memory rates are measured in the same run.
-Result<int> bench_model_on_gpu(const BenchModelFlags& flags,
-                               const Machine& machine,
-                               const OpenedModel& opened);
+/// Of each batch: rates of prefill and of greedy decode, how far a decode step is from reading its
+/// bytes once, and its ops beside their floors. Memory rates are measured in the same run.
+Result<ModelReport> bench_model_on_gpu(const BenchModelFlags& flags,
+                                       const Machine& machine,
+                                       const OpenedModel& opened);
 
 }  // namespace fathom::cli

@@ -18,7 +18,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 24;
 void add_dataset_flags(CLI::App& app, BenchServeFlags& f) {
   const auto tokens = integer_range<int64_t>(1, kMostTokens).description("");
   app.add_option("--dataset,--dataset-name", f.dataset, "Where requests come from")
-      ->check(CLI::IsMember({"random", "jsonl", "sharegpt", "trace", "agent"}))
+      ->check(one_of({"random", "jsonl", "sharegpt", "trace", "agent"}))
       ->capture_default_str();
   app.add_option("--dataset-path", f.dataset_path, "File of jsonl, sharegpt or trace")
       ->check(not_empty("a file"));
@@ -99,9 +99,12 @@ void add_output_flags(CLI::App& app, BenchServeFlags& f) {
       ->expected(1, 3);
   app.add_flag("--save-detailed", f.save_detailed, "JSON with the values of every request");
   app.add_option("-o,--output", f.output, "md, json, or csv with a line a request")
-      ->check(CLI::IsMember({"md", "json", "csv"}))
+      ->check(one_of({"md", "json", "csv"}))
       ->capture_default_str();
-  app.add_option("--out-file", f.out_file, "Write to this file")->check(not_empty("a file"));
+  app.add_flag_callback(
+      "--json", [&f] { f.output = "json"; }, "The same as --output json");
+  app.add_option("--out-file", f.out_file, "Write to this file (default: standard output)")
+      ->check(not_empty("a file"));
   app.add_option("--out-dir", f.out_dir, "Write serve.md, serve.json and requests.csv here")
       ->check(not_empty("a directory"));
   app.add_flag("--force", f.force, "Overwrite the files of an earlier run in --out-dir");

@@ -10,9 +10,11 @@
 #include "cli/bench/bench_progress.h"
 #include "cli/bench/bench_serve.h"
 #include "cli/command.h"
+#include "cli/config/lists.h"
+#include "cli/engine/text_engine.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
-#include "cli/io/terminal.h"
+#include "cli/io/text_output.h"
 #include "cli/trace/planned_device.h"
 #include "fathom/api/open.h"
 #include "fathom/base/log.h"
@@ -37,11 +39,12 @@ struct KernelFlags {
   std::string output = "md";
   std::string out_file;
   std::string out_dir;
-  double budget_s = 0;
+  std::optional<double> budget_s;
   bool list = false;
   bool reference = false;
   bool catalogue = false;
   bool check = false;
+  bool slow = false;
   bool warm = false;
   bool in_process = false;
   std::optional<double> min_time_s;
@@ -50,21 +53,7 @@ struct KernelFlags {
   std::string backend = "cpu";
 };
 
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (size_t at = 0; at < text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
-Status emit(const std::string& text, const std::string& file) {
-  if (!file.empty()) return write_file(file, text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return {};
-}
+constexpr double kMostCallSeconds = 2;
 
 /// True where nothing but the suite "all" says which rows there are.
 bool is_everything(const BenchKernelOptions& o) {
@@ -91,17 +80,17 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
     return invalid_argument(str_cat("--backend ", flags.backend, ": expected cpu or cuda"));
   }
   if (options.suite == kReferenceSuite || !options.preset.empty()) {
-    // Hundreds of rows, some of them seconds long: less of each, and none that takes minutes.
+    // Hundreds of rows, some of them seconds long: less of each.
     options.timer.min_reps = 20;
     options.timer.min_time_s = 0.1;
     options.timer.max_time_s = 1.0;
-    options.max_call_s = 2.0;
   }
+  if (!flags.slow) options.max_call_s = kMostCallSeconds;
   options.timer.min_time_s = flags.min_time_s.value_or(options.timer.min_time_s);
   options.timer.min_reps = flags.min_reps.value_or(options.timer.min_reps);
-  if (flags.budget_s > 0)
-    options.deadline_ns = monotonic_ns() + static_cast<int64_t>(flags.budget_s * 1e9);
-  options.kernels = split_names(flags.kernels);
+  if (flags.budget_s)
+    options.deadline_ns = monotonic_ns() + static_cast<int64_t>(*flags.budget_s * 1e9);
+  if (!flags.kernels.empty()) options.kernels = parts_of_list(flags.kernels);
   options.check_only = false;
   options.caches = flags.warm ? BenchCaches::kWarm : BenchCaches::kCold;
   options.isolation =
@@ -149,26 +138,22 @@ std::string command_of(const KernelFlags& flags) {
   add_switch("--warm", flags.warm);
   add("--min-time", flags.min_time_s ? str_cat(*flags.min_time_s) : "");
   add("--reps", flags.min_reps ? str_cat(*flags.min_reps) : "");
-  add("--budget", flags.budget_s > 0 ? str_cat(flags.budget_s) : "");
+  add_switch("--slow", flags.slow);
+  add("--budget", flags.budget_s ? str_cat(*flags.budget_s) : "");
   add("--out-dir", flags.out_dir);
   return out;
 }
 
-/// What was printed is right, and the directory is complete.
+/// Writes the directory, and says whether every row that was measured is right.
 Result<int> finish(const KernelFlags& flags,
                    const GlobalFlags& globals,
                    const BenchKernelOptions& options,
                    const BenchReport& report) {
-  bool complete = true;
-  if (!flags.out_dir.empty()) {
-    Status written = write_bench_directory(report, flags.out_dir);
-    complete = written.code() != StatusCode::kNotFound;
-    if (!written.ok() && complete) return written;
-    if (!complete) log_error(flags.out_dir, ": ", written.message());
-  }
+  if (!flags.out_dir.empty()) FATHOM_TRY(write_bench_directory(report, flags.out_dir));
   if (!globals.quiet) std::fprintf(stderr, "fathom: %s\n", bench_verdict_line(report).c_str());
+  if (options.interrupted()) return kExitInterrupted;
   const bool covered = !flags.check || !is_everything(options) || print_coverage(report);
-  return all_rows_ok(report) && covered && complete ? kExitOk : kExitCheckFailed;
+  return all_rows_ok(report) && covered ? kExitOk : kExitCheckFailed;
 }
 
 Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
@@ -184,6 +169,10 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
     progress.begin(index, count, name);
   };
+  // The first ends the run with the rows that there are; a second at once ends the program.
+  install_interrupt_handler();
+  bool interrupted = false;
+  options.interrupted = [&interrupted] { return interrupted = take_interrupt() || interrupted; };
   FATHOM_ASSIGN(BenchReport report, run_kernel_bench(options));
   progress.end();
   report.command = command_of(flags);
@@ -206,19 +195,20 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
          "The calls of this preset's own graph instead of a suite; --phase, --batch, --seq "
          "and --kv-len say of which steps")
       ->excludes("--suite");
-  sub->add_option("--kernels", flags->kernels, "Our names or reference names, with commas");
-  sub->add_option("--filter", flags->options.filter, "Pattern over kernel/case: text, or with * ?");
-  sub->add_option("--phase", flags->options.phase, "decode, prefill or verify; of --as also draft");
+  sub->add_option("--kernels", flags->kernels,
+                  "Our names or reference names, with commas (default: all)")
+      ->check(list_of());
+  sub->add_option("--filter", flags->options.filter,
+                  "Pattern over kernel/case: text, or with * ? (default: all)");
+  sub->add_option("--phase", flags->options.phase,
+                  "decode, prefill or verify; of --as also draft (default: all)");
   const CLI::Validator size = integer_range(int64_t{0}, int64_t{1} << 40);
-  sub->add_option("--batch", flags->options.batch, "Rows of these batches or tokens, with commas")
-      ->delimiter(',')
-      ->check(size);
-  sub->add_option("--seq", flags->options.seq, "Rows of these sequence lengths, with commas")
-      ->delimiter(',')
-      ->check(size);
-  sub->add_option("--kv-len", flags->options.kv_len, "Rows of these cached lengths, with commas")
-      ->delimiter(',')
-      ->check(size);
+  add_list(*sub, "--batch", flags->options.batch,
+           "Rows of these batches or tokens, with commas (default: all)", size);
+  add_list(*sub, "--seq", flags->options.seq,
+           "Rows of these sequence lengths, with commas (default: all)", size);
+  add_list(*sub, "--kv-len", flags->options.kv_len,
+           "Rows of these cached lengths, with commas (default: all)", size);
   sub->add_option("--backend,--device", flags->backend, "cpu or cuda")->capture_default_str();
   sub->add_flag("--variants", flags->options.all_variants,
                 "Every variant, not only the chosen one");
@@ -229,16 +219,23 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_flag("--in-process", flags->in_process, "No child process a kernel, for a debugger");
   sub->add_flag("--warm", flags->warm, "One set of data again and again; rows say so");
   sub->add_option("--min-time", flags->min_time_s,
-                  "Seconds a row, after warming up: 0.2, or 0.1 in reference23 and --as")
+                  "Seconds a row, after warming up (default: 0.2, or 0.1 in reference23 and --as)")
       ->check(finite_range(0, 3600));
-  sub->add_option("--reps", flags->min_reps,
-                  "Least repetitions of a row, time permitting: 50, or 20 in reference23 and --as")
+  sub->add_option(
+         "--reps", flags->min_reps,
+         "Least repetitions of a row, time permitting (default: 50, or 20 in reference23 and --as)")
       ->check(integer_range<int64_t>(1, 1'000'000));
-  sub->add_option("--budget", flags->budget_s,
-                  "Seconds after which no further row begins; the summary names those left out")
-      ->check(finite_range(0, 1e6));
+  sub->add_option(
+         "--budget", flags->budget_s,
+         "Seconds after which no further row begins; the summary names those left out (default: "
+         "no limit)")
+      ->check(finite_range(1e-3, 1e6));
+  sub->add_flag("--slow", flags->slow,
+                "Rows too of which one call takes more than 2 s on this machine");
   sub->add_option("-o,--output", flags->output, "md, csv, json or jsonl")->capture_default_str();
-  sub->add_option("--out-file", flags->out_file, "Write to this file");
+  sub->add_flag_callback(
+      "--json", [flags] { flags->output = "json"; }, "The same as --output json");
+  sub->add_option("--out-file", flags->out_file, "Write to this file (default: standard output)");
   sub->add_option("--out-dir", flags->out_dir,
                   "Write the rows, a CSV a kernel, the summary and the roofline here");
   sub->add_flag("--force", flags->force, "Overwrite the files of an earlier run in --out-dir");
@@ -250,7 +247,8 @@ struct CompareFlags {
   std::string out_file;
 };
 
-Result<std::vector<BenchRow>> read_rows(const std::string& path) {
+Result<std::vector<BenchRow>> read_rows(const std::string& given) {
+  const std::string path = bench_rows_path(given);
   FATHOM_ASSIGN(const std::string text, read_file(path, int64_t{256} << 20));
   return read_bench_csv(text, path);
 }
@@ -274,11 +272,15 @@ Result<int> bench_compare(const CompareFlags& flags) {
 void add_compare(CLI::App& bench, CompareFlags& flags) {
   CLI::App* sub = bench.add_subcommand(
       "compare", "Two runs of `bench kernel`, row by row; exit 1 if a row fails in the second");
-  sub->add_option("BEFORE", flags.before, "all_kernels.csv of the first run")->required();
-  sub->add_option("AFTER", flags.after, "all_kernels.csv of the second run")->required();
-  sub->add_option("--fail-slower", flags.fail_slower,
-                  "Exit 1 if a row is slower by more than this, such as 5%");
-  sub->add_option("--out-file", flags.out_file, "Write to this file");
+  sub->add_option("BEFORE", flags.before, "Directory of the first run, or its all_kernels.csv")
+      ->required();
+  sub->add_option("AFTER", flags.after, "Directory of the second run, or its all_kernels.csv")
+      ->required();
+  sub->add_option(
+      "--fail-slower", flags.fail_slower,
+      "Exit 1 if a row is slower by more than this, such as 5% (default: rows are marked at 5%, "
+      "and none fails)");
+  sub->add_option("--out-file", flags.out_file, "Write to this file (default: standard output)");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/io/png.h"
+#include "cli/io/text_output.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/bench/roofline/analysis.h"
@@ -67,12 +68,6 @@ Result<Peaks> chosen_peaks(const Flags& flags,
   return nominal_peaks(flags.device);
 }
 
-Status emit(const std::string& text, const std::string& file) {
-  if (!file.empty()) return write_file(file, text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return {};
-}
-
 /// Rows that cannot be drawn stay what they are: failed.
 std::string failed_section(const RooflineSource& source) {
   if (source.failed.empty()) return {};
@@ -110,15 +105,20 @@ Command add_roofline(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand("roofline", "Draw what was measured under a machine's roof");
   sub->add_option("INPUT", flags->input,
-                  "all_kernels.csv of a benchmark, or the directory of a trace")
+                  "The directory of a benchmark or of a trace, or rows as all_kernels.csv")
       ->required();
-  sub->add_option("--peaks", flags->peaks,
-                  "measured (with the rows; default), nominal (a data sheet), or a peaks.json");
-  sub->add_option("--device", flags->device, "h200, h100, b200, gb200, cpu, or a peaks.json");
+  sub->add_option(
+      "--peaks", flags->peaks,
+      "measured (with the rows), nominal (a data sheet), or a peaks.json (default: measured, "
+      "or the data sheet of --device)");
+  sub->add_option("--device", flags->device,
+                  "h200, h100, b200, gb200, cpu, or a peaks.json (default: that of the rows)");
   sub->add_option("-o,--output", flags->output, "svg, csv, json or md")
-      ->check(CLI::IsMember({"svg", "csv", "json", "md"}))
+      ->check(one_of({"svg", "csv", "json", "md"}))
       ->capture_default_str();
-  sub->add_option("--out-file", flags->out_file, "Write to this file");
+  sub->add_flag_callback(
+      "--json", [flags] { flags->output = "json"; }, "The same as --output json");
+  sub->add_option("--out-file", flags->out_file, "Write to this file (default: standard output)");
   sub->add_option("--png", flags->png, "Draw this picture as well, with rsvg-convert");
   sub->add_flag("--all", flags->all, "Every row, not only those of the published tables");
   return {sub, [flags](const GlobalFlags& globals) { return roofline(*flags, globals); }};

@@ -13,6 +13,7 @@ namespace fathom::cli {
 namespace {
 
 constexpr int64_t kMostBytes = 256 << 20;
+constexpr std::string_view kOpsFile = "ops.csv";
 
 /// The part of "model/layer 3/mlp/shared_experts" that tells ops of one name apart, whatever the
 /// layer.
@@ -59,7 +60,7 @@ Result<std::vector<RooflinePoint>> points_of_ops(const std::vector<OpRow>& ops,
 }
 
 Result<RooflineSource> read_trace(const std::string& directory) {
-  const std::string path = join_path(directory, "ops.csv");
+  const std::string path = join_path(directory, kOpsFile);
   FATHOM_ASSIGN(const std::string text, read_file(path, kMostBytes));
   FATHOM_ASSIGN(const std::vector<OpRow> ops, read_ops_csv(text, path));
   RooflineSource source;
@@ -90,8 +91,11 @@ Result<RooflineSource> read_benchmark(const std::string& path, PointChoice choic
 }  // namespace
 
 Result<RooflineSource> read_roofline_source(const std::string& path, PointChoice choice) {
-  if (path_kind(path) == PathKind::kDirectory) return read_trace(path);
-  return read_benchmark(path, choice);
+  const std::string rows = bench_rows_path(path);
+  if (path_kind(rows) != PathKind::kDirectory) return read_benchmark(rows, choice);
+  if (path_kind(join_path(path, kOpsFile)) == PathKind::kFile) return read_trace(path);
+  return not_found(str_cat(path, " holds neither ", kAllRowsFile, " of a benchmark nor ", kOpsFile,
+                           " of a trace, expected what their --out-dir wrote"));
 }
 
 Result<Peaks> measured_peaks_of(const RooflineSource& source, const GlobalFlags& globals) {
@@ -101,8 +105,9 @@ Result<Peaks> measured_peaks_of(const RooflineSource& source, const GlobalFlags&
   }
   if (source.has_roofs) return peaks_of_rows(source.rows);
   FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
-  ThreadPool pool(thread_count(globals.engine), PinThreads::kYes);
-  return measure_peaks(pool, isa, {.seconds = 0.5});
+  FATHOM_ASSIGN(const auto pool,
+                ThreadPool::create(thread_count(globals.engine), PinThreads::kYes));
+  return measure_peaks(*pool, isa, {.seconds = 0.5});
 }
 
 }  // namespace fathom::cli

@@ -19,8 +19,9 @@ struct RooflineSource {
   std::string peaks_file{};           ///< beside the input, if there is one
 };
 
-/// Reads all_kernels.csv, or ops.csv of the directory of a trace; calls of one op and kernel in a
-/// phase are one point. Errors: those of the readers; InvalidArgument for a trace without times.
+/// Reads all_kernels.csv, of the directory of a benchmark too, or ops.csv of the directory of a
+/// trace; calls of one op and kernel in a phase are one point. Errors: those of the readers;
+/// InvalidArgument for a trace without times; NotFound for a directory that is neither.
 Result<RooflineSource> read_roofline_source(const std::string& path, PointChoice choice);
 
 /// What was measured with the rows: peaks.json beside them, else what the rows show; for a trace

@@ -43,6 +43,7 @@ void add_flag(CLI::App& app, EngineOptions& options, const OptionInfo& row) {
   if (row.value().empty()) {
     flag = app.add_flag_function(
         names_of(row), [set](int64_t count) { set(count > 0 ? "true" : "false"); }, help);
+    flag->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   } else {
     const CLI::callback_t set_all = [set](const CLI::results_t& texts) {
       for (const std::string& text : texts)

@@ -4,14 +4,10 @@
 #include <algorithm>
 #include <yaml-cpp/yaml.h>
 
-#include "fathom/api/options.h"
-#include "fathom/text/figures.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::cli {
 namespace {
-
-using Apps = std::vector<const CLI::App*>;
 
 struct Setting {
   std::string name;
@@ -27,6 +23,8 @@ bool is_switch(const CLI::Option& option) {
 std::vector<std::string> values_of(const CLI::Option& option) {
   const std::vector<std::string> given = option.results();
   if (option.check_lname("api-key")) return {};  // what is printed may be shown to others
+  const bool last_counts = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast;
+  if (last_counts && !given.empty()) return {given.back()};
   if (is_switch(option) && given.size() > 1) return {str_cat(given.size())};
   if (!given.empty()) return given;
   const std::string usual = option.get_default_str();
@@ -86,89 +84,6 @@ std::string to_json(const std::vector<Setting>& settings) {
   return out.take() + "\n";
 }
 
-// "fathom bench model" without its first word.
-std::string words_of(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  if (parent == nullptr) return {};
-  const std::string before = words_of(*parent);
-  return before.empty() ? app.get_name() : str_cat(before, " ", app.get_name());
-}
-
-void collect_commands(const CLI::App& app, Apps& out) {
-  out.push_back(&app);
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    collect_commands(*command, out);
-}
-
-bool is_engine_flag(const CLI::Option& option, const OptionInfo& row) {
-  return option.get_group() == group_heading(row.group) &&
-         option.check_lname(std::string(row.flag));
-}
-
-bool is_engine_flag(const CLI::Option& option) {
-  const std::span<const OptionInfo> rows = option_table();
-  return std::any_of(rows.begin(), rows.end(),
-                     [&](const OptionInfo& row) { return is_engine_flag(option, row); });
-}
-
-// "run, chat": the commands that take an option of the engine; the root's are every command's.
-std::string takers_of(const OptionInfo& row, const Apps& apps) {
-  std::string out;
-  for (const CLI::App* app : apps) {
-    for (const CLI::Option* option : app->get_options()) {
-      if (!is_engine_flag(*option, row)) continue;
-      const std::string words = app->get_parent() == nullptr ? "all" : words_of(*app);
-      str_append(out, str_cat(out.empty() ? "" : ", ", words));
-    }
-  }
-  return out.empty() ? "the library" : out;
-}
-
-std::string code(std::string_view text) {
-  return text.empty() ? std::string{} : str_cat("`", text, "`");
-}
-
-std::string engine_table(const Apps& apps) {
-  const EngineOptions usual;
-  std::string out;
-  MarkdownTable table({});
-  const std::span<const OptionInfo> rows = option_table();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const OptionInfo& row = rows[i];
-    const bool first = i == 0 || rows[i - 1].group != row.group;
-    if (first) table = MarkdownTable({"flag", "value", "default", "environment", "commands", ""});
-    std::string names = code(str_cat("--", row.flag));
-    std::string alias;
-    for (const char c : str_cat(row.aliases, " ")) {
-      if (c != ' ') alias += c;
-      if (c == ' ' && !alias.empty()) {
-        str_append(names, " " + code(str_cat(alias.size() == 1 ? "-" : "--", alias)));
-        alias.clear();
-      }
-    }
-    const bool takes_words = !row.words().empty() || row.value().empty();
-    table.add({names, code(takes_words ? row.value() : row.expected()), code(row.get(usual)),
-               code(row.environment()), takers_of(row, apps), std::string(row.help)});
-    const bool last = i + 1 == rows.size() || rows[i + 1].group != row.group;
-    if (last) str_append(out, str_cat("\n### ", group_heading(row.group), "\n\n", table.str()));
-  }
-  return out;
-}
-
-std::string own_table(const CLI::App& app) {
-  MarkdownTable table({"flag", "value", "default", "environment", ""});
-  for (const CLI::Option* option : app.get_options()) {
-    const bool is_help = option == app.get_help_ptr() || option == app.get_help_all_ptr();
-    if (option->get_lnames().empty() || is_help || is_engine_flag(*option)) continue;
-    const std::string& name = option->get_lnames().front();
-    table.add({code(option->get_name(false, true)), code(option->get_type_name()),
-               code(option->get_default_str()),
-               option->get_configurable() ? code(environment_name(name)) : "",
-               option->get_description()});
-  }
-  return table.empty() ? std::string{} : table.str();
-}
-
 }  // namespace
 
 std::string print_config(CLI::App& root,
@@ -177,20 +92,6 @@ std::string print_config(CLI::App& root,
                          ConfigStyle style) {
   const std::vector<Setting> settings = settings_of(root, chosen, sources);
   return style == ConfigStyle::kJson ? to_json(settings) : to_yaml(settings);
-}
-
-std::string print_all_flags(const CLI::App& root) {
-  Apps apps;
-  collect_commands(root, apps);
-  std::string out = "# Flags\n\n## Options of the engine\n" + engine_table(apps);
-  for (const CLI::App* app : apps) {
-    const std::string table = own_table(*app);
-    if (table.empty()) continue;
-    const std::string words = words_of(*app);
-    str_append(
-        out, str_cat("\n## ", words.empty() ? "Every command" : "fathom " + words, "\n\n", table));
-  }
-  return out;
 }
 
 }  // namespace fathom::cli

@@ -1,4 +1,4 @@
-// What the flags of a run are and where they come from, and what flags there are.
+// What the flags of a run are and where they come from.
 #pragma once
 
 #include <string>
@@ -15,9 +15,5 @@ std::string print_config(CLI::App& root,
                          CLI::App& chosen,
                          const ValueSources& sources,
                          ConfigStyle style);
-
-/// Every flag of the program as Markdown, with values, default, environment name and help: first
-/// the options of the engine, by group, with the commands that take them; then each command's own.
-std::string print_all_flags(const CLI::App& root);
 
 }  // namespace fathom::cli

@@ -1,6 +1,7 @@
 #include "cli/config/value_sources.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <set>
 #include <yaml-cpp/yaml.h>
 
@@ -57,14 +58,17 @@ Result<Config> read_config_file(const std::string& path) {
     if (!root.IsMap()) return corrupt(str_cat(path, ": expected `flag: value` lines"));
     for (const auto& item : root) {
       const int line = item.first.Mark().line + 1;
-      const auto name = item.first.as<std::string>();
+      auto name = item.first.as<std::string>();
+      std::replace(name.begin(), name.end(), '_', '-');
       FATHOM_ASSIGN(ConfigEntry entry, read_entry(path, name, item.second, line));
       if (!out.emplace(name, std::move(entry)).second) {
         return corrupt(str_cat(path, ": line ", line, ": ", name, " appears twice"));
       }
     }
   } catch (const YAML::Exception& error) {
-    return corrupt(str_cat(path, ": ", std::string_view(error.what())));
+    const YAML::Mark& at = error.mark;
+    return corrupt(str_cat(path, ": line ", at.line + 1, ", column ", at.column + 1, ": ",
+                           std::string_view(error.msg)));
   }
   return out;
 }
@@ -87,11 +91,18 @@ bool takes_several(const CLI::Option& option) {
          option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
 }
 
-// "--seed", ...: the long names of the flags of `app` and of its commands.
+// The names that a file may call a flag by: its long ones, but for its opposite.
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names = option.get_lnames();
+  if (!names.empty()) std::erase(names, "no-" + names.front());
+  return names;
+}
+
+// "--seed", ...: the names of the flags of `app` and of its commands.
 void collect_flags(const CLI::App& app, std::set<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_configurable()) continue;
-    for (const std::string& name : option->get_lnames())
+    for (const std::string& name : names_of(*option))
       names.insert("--" + name);
   }
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -109,6 +120,23 @@ Status check_names(const CLI::App& root, const Config& config, const std::string
     return invalid_argument(str_cat(path, ": no command has a flag ", flag, did_you_mean(near)));
   }
   return {};
+}
+
+// What the file says of a flag, by whichever of its names; null: nothing.
+Result<const Config::value_type*> find_entry(const Config& config,
+                                             const CLI::Option& option,
+                                             const std::string& path) {
+  const Config::value_type* found = nullptr;
+  for (const std::string& name : names_of(option)) {
+    const auto entry = config.find(name);
+    if (entry == config.end()) continue;
+    if (found != nullptr) {
+      return corrupt(str_cat(path, ": line ", entry->second.line, ": ", name, " is ", found->first,
+                             ", which line ", found->second.line, " has"));
+    }
+    found = &*entry;
+  }
+  return found;
 }
 
 Status fill_threads(CLI::App& root, ValueSources& sources) {
@@ -157,11 +185,13 @@ Result<ValueSources> fill_from_environment_and_config(CLI::App& root,
         sources[option] = str_cat("environment ", variable);
         continue;
       }
-      const auto entry = config.find(name);
-      if (entry == config.end()) continue;
+      FATHOM_ASSIGN(const Config::value_type* const entry, find_entry(config, *option, path));
+      if (entry == nullptr) continue;
       const auto& [line, values] = entry->second;
-      if (values.size() != 1 && !takes_several(*option)) return must_be_single(path, name, line);
-      FATHOM_TRY(give(*option, values, str_cat(path, ": ", name)));
+      if (values.size() != 1 && !takes_several(*option)) {
+        return must_be_single(path, entry->first, line);
+      }
+      FATHOM_TRY(give(*option, values, str_cat(path, ": ", entry->first)));
       sources[option] = path;
     }
   }

@@ -33,12 +33,20 @@ Result<OpenedModel> open_for(const EngineOptions& options,
                              bool draft) {
   FATHOM_ASSIGN(const EngineOptions checked, checked_options(options));
   FATHOM_ASSIGN(const ModelSource source, open_source(checked));
+  return open_from(source, checked, globals, machine, draft);
+}
+
+Result<OpenedModel> open_from(const ModelSource& source,
+                              const EngineOptions& options,
+                              const GlobalFlags& globals,
+                              const Machine& machine,
+                              bool draft) {
   ProgressBar bar("loading", globals.quiet);
-  OpenOptions open = open_options(checked, machine);
+  OpenOptions open = open_options(options, machine);
   open.model.draft = draft;
   open.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
-  OpenedModel opened{.title = source.title, .directory = checked.model, .model = nullptr};
-  FATHOM_ASSIGN(opened.model, open_model(source, checked.placement(), open));
+  OpenedModel opened{.title = source.title, .directory = options.model, .model = nullptr};
+  FATHOM_ASSIGN(opened.model, open_model(source, options.placement(), open));
   return opened;
 }
 

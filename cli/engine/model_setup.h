@@ -34,4 +34,11 @@ Result<OpenedModel> open_for(const EngineOptions& options,
                              const Machine& machine,
                              bool draft = false);
 
+/// The same of a source that is open; the options are checked.
+Result<OpenedModel> open_from(const ModelSource& source,
+                              const EngineOptions& options,
+                              const GlobalFlags& globals,
+                              const Machine& machine,
+                              bool draft = false);
+
 }  // namespace fathom::cli

@@ -63,22 +63,31 @@ void install_interrupt_handler() {
 }
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
-  app.add_option("--temperature", flags.temperature, "0 is greedy (default: the model's, else 1)");
-  app.add_option("--top-p", flags.top_p, "Keep the likeliest tokens of this mass");
-  app.add_option("--top-k", flags.top_k, "Keep this many tokens; -1: all")
+  app.add_option("--temperature,--temp", flags.temperature,
+                 "0 takes the likeliest token (default: the model's, else 1)");
+  app.add_option("--top-p", flags.top_p,
+                 "Keep the likeliest tokens of this mass (default: the model's, else 1)");
+  app.add_option("--top-k", flags.top_k,
+                 "Keep this many tokens; -1: all (default: the model's, else all)")
       ->check(integer_range(int64_t{-1}, kMostTokens).description(""));
-  app.add_option("--min-p", flags.min_p, "Keep tokens of this share of the likeliest one");
-  app.add_option("--presence-penalty", flags.presence_penalty, "-2 to 2");
-  app.add_option("--frequency-penalty", flags.frequency_penalty, "-2 to 2");
-  app.add_option("--repetition-penalty", flags.repetition_penalty, "Above 1 discourages; 1: off");
+  app.add_option("--min-p", flags.min_p,
+                 "Keep tokens of this share of the likeliest one (default: 0, all)");
+  app.add_option("--presence-penalty", flags.presence_penalty,
+                 "Off the logit of each token that the answer has; -2 to 2 (default: 0, off)");
+  app.add_option("--frequency-penalty", flags.frequency_penalty,
+                 "Off it for each time that the answer has it; -2 to 2 (default: 0, off)");
+  app.add_option("--repetition-penalty,--repeat-penalty", flags.repetition_penalty,
+                 "Above 1 discourages tokens of prompt and answer (default: the model's, else 1, "
+                 "off)");
   // Texts as they are: lists would take "[END]" apart, and the word behind it.
   app.add_option("--logit-bias", flags.logit_bias, "ID=BIAS, added to a token's logit (repeat)")
       ->allow_extra_args(false);
-  app.add_option("--seed", flags.seed, "Same seed, same text (default: random)")
+  app.add_option("-s,--seed", flags.seed, "Same seed, same text (default: random)")
       ->check(integer_range(uint64_t{0}, std::numeric_limits<uint64_t>::max()).description(""));
   app.add_option("--stop", flags.stop, "Text that ends the answer (repeat)")
       ->allow_extra_args(false);
-  app.add_option("-n,--max-tokens", flags.max_tokens, "Tokens to generate (default: to the end)")
+  app.add_option("-n,--max-tokens,--n-predict,--predict,--num-predict,--max-new-tokens",
+                 flags.max_tokens, "Tokens to generate (default: to the end)")
       ->check(integer_range(int64_t{1}, kMostTokens).description(""));
   app.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end token");
 }
@@ -106,10 +115,10 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const Samplin
   return p;
 }
 
-Result<TextModel> open_text_model(const EngineOptions& options) {
-  EngineOptions one = options;
-  one.max_num_seqs = 1;
-  FATHOM_ASSIGN(EngineOptions checked, checked_options(one));
+Result<TextModel> open_text_model(const EngineOptions& options, int64_t at_once) {
+  EngineOptions planned = options;
+  planned.max_num_seqs = at_once;
+  FATHOM_ASSIGN(EngineOptions checked, checked_options(planned));
   FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(checked.model));
   FATHOM_ASSIGN(ModelSource files, open_source(checked));
   return TextModel{.options = std::move(checked),
@@ -129,13 +138,22 @@ Result<std::unique_ptr<Engine>> load_engine(TextModel model,
                       [&](int64_t done, int64_t total) { bar.update(done, total); });
 }
 
+double tokens_per_second(const Completion& answer) {
+  const double decode_s = answer.total_s - answer.first_token_s;
+  const auto count = static_cast<double>(answer.tokens.size());
+  return count > 1 && decode_s > 0 ? (count - 1) / decode_s : 0;
+}
+
 std::string summary_of(const Completion& answer) {
   const auto count = static_cast<int64_t>(answer.tokens.size());
   std::string out = str_cat(answer.prompt_tokens, " prompt tokens, first token after ",
                             format_fixed(answer.first_token_s * 1e3, 0), " ms; ", count, " tokens");
-  if (const double decode = answer.total_s - answer.first_token_s; count > 1 && decode > 0) {
-    const double rate = static_cast<double>(count - 1) / decode;
+  if (const double rate = tokens_per_second(answer); rate > 0) {
     str_append(out, str_cat(", ", format_fixed(rate, 1), " tokens/s"));
+  }
+  if (answer.drafted_tokens > 0) {
+    str_append(out, str_cat(", ", answer.accepted_tokens, " of ", answer.drafted_tokens,
+                            " drafts were right"));
   }
   return str_cat(out, " (", finish_reason_name(answer.finish), ")");
 }

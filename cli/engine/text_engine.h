@@ -35,18 +35,22 @@ Result<SamplingParams> sampling_params(const SamplingFlags& flags, const Samplin
 /// Tokenizer and files of the MODEL that the options name, for Engine::load. Errors: those of
 /// checked_options, Tokenizer::load and open_source.
 struct TextModel {
-  EngineOptions options;  ///< checked, for one sequence
+  EngineOptions options;  ///< checked
   EngineSource source;
 };
 
-Result<TextModel> open_text_model(const EngineOptions& options);
+/// `at_once` sequences will run together.
+Result<TextModel> open_text_model(const EngineOptions& options, int64_t at_once = 1);
 
-/// Loads a model for one sequence of options.max_model_len tokens (0: its context, at most 8192
+/// Loads a model for sequences of options.max_model_len tokens (0: its context, at most 8192
 /// more than the prompt), with a progress bar. Errors: InvalidArgument for a length beyond the
 /// model's context; those of Engine::load.
 Result<std::unique_ptr<Engine>> load_engine(TextModel model,
                                             const GlobalFlags& globals,
                                             int64_t prompt_tokens = 0);
+
+/// Of the tokens after the first; 0 where there is none.
+double tokens_per_second(const Completion& answer);
 
 /// "5 prompt tokens, first token after 12 ms; 64 tokens, 210.5 tokens/s (length)".
 std::string summary_of(const Completion& answer);

@@ -39,7 +39,8 @@ Next run_command(const std::string& line, const std::string& system, const ChatA
 }  // namespace
 
 Status run_chat_lines(const std::string& system, const ChatActions& actions) {
-  LineReader reader(isatty(STDIN_FILENO) == 1 ? "> " : "");
+  const bool typed = isatty(STDIN_FILENO) == 1;
+  LineReader reader(typed ? "> " : "");
   actions.start_again(system);
   for (;;) {
     FATHOM_ASSIGN(const std::optional<std::string> line, reader.next());
@@ -47,7 +48,11 @@ Status run_chat_lines(const std::string& system, const ChatActions& actions) {
     if (!line) return {};
     if (line->empty()) continue;
     if (line->front() != '/') {
-      FATHOM_TRY(actions.say(*line));
+      Status said = actions.say(*line);
+      // A person goes on; a script must learn of it.
+      const bool goes_on = typed && said.code() == StatusCode::kInvalidArgument;
+      if (!said.ok() && !goes_on) return said;
+      if (!said.ok()) print_chat_problem(said.message());
     } else if (run_command(*line, system, actions) == Next::kLeave) {
       return {};
     }

@@ -21,7 +21,9 @@ struct ChatActions {
 };
 
 /// Reads lines up to /exit or the end of the input. /clear starts again with `system`. Ctrl-C while
-/// a line is typed does nothing. Errors: those of reading and of `say`.
+/// a line is typed does nothing. A message that is refused (InvalidArgument) is told to a person,
+/// who goes on; where lines come from a file or a pipe it is the end. Errors: those of reading and
+/// of `say`.
 Status run_chat_lines(const std::string& system, const ChatActions& actions);
 
 /// After an answer that could not be given: what went wrong, and that /clear starts again.

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "cli/flags.h"
 #include "cli/io/text_input.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
@@ -22,11 +23,12 @@ void add_chat_flags(CLI::App& app, ChatFlags& flags, CLI::Option* needed) {
   std::vector<CLI::Option*> options = {
       app.add_option("--chat-format", flags.chat_format,
                      str_cat(chat_format_names(), " (default: by model)")),
-      app.add_option("--thinking", flags.thinking, "default, on or off")
-          ->check(CLI::IsMember({"default", "on", "off"})),
+      app.add_option("--thinking", flags.thinking, "Whether the model thinks before it answers")
+          ->check(one_of({"default", "on", "off"}))
+          ->capture_default_str(),
       app.add_option("--effort", flags.effort, "How long V4 thinks; none: not at all, also V3.2")
-          ->check(CLI::IsMember(
-              {"default", "none", "minimal", "low", "medium", "high", "xhigh", "max"})),
+          ->check(one_of({"default", "none", "minimal", "low", "medium", "high", "xhigh", "max"}))
+          ->capture_default_str(),
       app.add_flag("--keep-reasoning", flags.keep_reasoning,
                    "V4: past turns keep their reasoning")};
   if (needed == nullptr) return;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fathom/base/str_cat.h"
+#include "fathom/text/terminal_text.h"
 
 namespace fathom::cli {
 namespace {
@@ -24,6 +25,11 @@ bool stderr_is_terminal() {
 
 bool stdout_is_terminal() {
   return isatty(STDOUT_FILENO) == 1;
+}
+
+void write_text(std::string_view text) {
+  const std::string shown = stdout_is_terminal() ? terminal_text(text) : std::string(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
 }
 
 ProgressBar::ProgressBar(std::string_view what, bool quiet)

@@ -14,6 +14,10 @@ namespace fathom::cli {
 bool stderr_is_terminal();
 bool stdout_is_terminal();
 
+/// Writes text of a model, a prompt or a file to standard output: all its bytes, zeros too, and on
+/// a terminal what terminal_text makes of them.
+void write_text(std::string_view text);
+
 /// A bar on stderr, redrawn at most ten times a second; silent when stderr is no terminal or when
 /// told to be quiet. The line is erased at the end, so logs stay clean.
 class ProgressBar {

@@ -19,8 +19,12 @@ Result<std::string> read_standard_input();
 Status standard_input_too_long();
 Status standard_input_error(int error);
 
-/// The whole of a file, "-" for standard input.
+/// The whole of a file, "-" for standard input; a pipe or a device (/dev/stdin, <(command)) is read
+/// to its end. Errors: those of read_file and read_standard_input.
 Result<std::string> read_text(const std::string& path);
+
+/// The same without the newline at its end, one at most: editors and echo put it there.
+Result<std::string> read_prompt_text(const std::string& path);
 
 /// "1, 2 3" or "[1,2,3]" as ids. Errors: InvalidArgument naming the word and its place.
 Result<std::vector<int32_t>> parse_ids(std::string_view text);

@@ -327,8 +327,10 @@ Status Running::start(EngineOptions options) {
                             .admin = flags_.admin,
                             .stall_timeout_s = flags_.stall_timeout_s},
       std::move(parts));
-  FATHOM_ASSIGN(http_, HttpServer::start(http_settings(flags_),
-                                         [this](serve::ExchangePtr e) { server_->handle(e); }));
+  FATHOM_ASSIGN(
+      http_, HttpServer::start(
+                 http_settings(flags_), [this](const serve::ExchangePtr& e) { server_->handle(e); },
+                 [this](const serve::HttpRequest& head) { return server_->refuse_head(head); }));
   post_ = http_->post();
   log_info("listening on ", http_->address(), ", loading ", options.model);
   service_ = std::make_unique<EngineService>(
@@ -339,6 +341,7 @@ Status Running::start(EngineOptions options) {
             if (kv_events_) kv_events_->end_step();
           }});
   server_->set_service(*service_);
+  start_watchdog();
   FATHOM_TRY(service_->wait_until_loaded());
   return make_ready();
 }
@@ -445,7 +448,6 @@ Status Running::make_ready() {
     model.replay = replay_.get();
   }
   server_->set_ready(std::move(model), info);
-  start_watchdog();
   return {};
 }
 
@@ -501,7 +503,7 @@ Command add_serve(CLI::App& app, GlobalFlags& globals) {
   add_engine_flags(
       *sub, globals.engine, kServe,
       {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice, OptionGroup::kNumbers,
-       OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kKernels});
+       OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
   return {sub, [flags, sub](const GlobalFlags& given) { return serve_model(*sub, *flags, given); }};
 }
 

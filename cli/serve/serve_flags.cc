@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/config/lists.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
 #include "fathom/base/ascii.h"
@@ -12,33 +13,6 @@ namespace fathom::cli {
 namespace {
 
 constexpr double kDay = 86'400;
-
-// Flags that people bring from other servers. `harmless`: the value that says what is the case
-// here.
-struct ElsewhereFlag {
-  const char* names;
-  std::string_view harmless;
-  std::string_view instead;
-};
-
-constexpr ElsewhereFlag kElsewhere[] = {
-    {"--tensor-parallel-size,--tp,--tp-size", "1",
-     "one GPU a process here; run a server a GPU behind a router"},
-    {"--pipeline-parallel-size,--pp,--pp-size", "1", "one GPU a process here"},
-    {"--data-parallel-size,--dp,--dp-size", "1", "run a server a GPU behind a router"},
-    {"--expert-parallel-size,--ep,--ep-size", "1", "one GPU a process here"},
-    {"--nnodes", "1", "one machine a server here"},
-    {"--node-rank", "0", "one machine a server here"},
-    {"--dist-init-addr", "", "one machine a server here"},
-    {"--speculative,--speculative-algorithm,--spec-type", "off", "nothing is drafted here"},
-    {"--kv-offload-dir,--kv-offload-gb", "", "cached pages stay where the model is"},
-    {"--chat-template", "", "no template is run; --chat-format names a built-in encoder"},
-    {"--quantization", "auto", "the checkpoint says it; `fathom quantize` writes another"},
-    {"--load-format", "auto", "safetensors are read, whatever their formats"},
-    {"--revision", "", "name it in MODEL: ORG/NAME@REV"},
-    {"--swap-space", "0", "preempted requests are computed again"},
-    {"--n-gpu-layers,--ngl", "", "the whole model is on one --device"},
-};
 
 void add_listening(CLI::App& app, ServeFlags& f) {
   const char* const group = "Listening";
@@ -96,24 +70,25 @@ void add_access(CLI::App& app, ServeFlags& f) {
 
 void add_answers(CLI::App& app, ServeFlags& f) {
   const char* const group = "Answers";
-  app.add_option("--served-model-name,--alias,-a", f.served_model_names,
-                 "Names of the model, A,B; the first is shown (default: the directory's)")
-      ->delimiter(',')
+  add_list(app, "--served-model-name,--alias,-a", f.served_model_names,
+           "Names of the model, A,B; the first is shown (default: the directory's)")
       ->group(group);
   app.add_flag("--allow-any-model", f.allow_any_model, "Requests may name any model")->group(group);
   app.add_option("--chat-format", f.chat_format, "Prompt format (default: the checkpoint's)")
       ->group(group);
-  app.add_option("--tool-call-parser", f.tool_call_parser,
-                 "As other servers name it: deepseek_v3, deepseek_v31, deepseekv32, ...; auto")
+  app.add_option(
+         "--tool-call-parser", f.tool_call_parser,
+         "As other servers name it: deepseek_v3, deepseek_v31, deepseekv32, ... (default: auto)")
       ->group(group);
-  app.add_option("--reasoning-parser", f.reasoning_parser, "The same of reasoning")->group(group);
+  app.add_option("--reasoning-parser", f.reasoning_parser, "The same of reasoning (default: auto)")
+      ->group(group);
   app.add_option("--reasoning-field", f.reasoning_field,
                  "Where reasoning stands in chat completions")
-      ->check(CLI::IsMember({"reasoning_content", "reasoning", "both"}))
+      ->check(one_of({"reasoning_content", "reasoning", "both"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--default-thinking", f.default_thinking, "For requests that do not say")
-      ->check(CLI::IsMember({"model", "on", "off"}))
+      ->check(one_of({"model", "on", "off"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--chat-template-kwargs", f.chat_template_kwargs,
@@ -121,49 +96,21 @@ void add_answers(CLI::App& app, ServeFlags& f) {
       ->group(group);
   app.add_option("--tool-grammar", f.tool_grammar,
                  "How much of a tool call is prescribed: its frame and names, or arguments too")
-      ->check(CLI::IsMember({"off", "light", "full"}))
+      ->check(one_of({"off", "light", "full"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--tool-schema", f.tool_schema, "Schemas in prompts of V3.2 and V4")
-      ->check(CLI::IsMember({"normal", "raw"}))
+      ->check(one_of({"normal", "raw"}))
       ->capture_default_str()
       ->group(group);
   app.add_flag("--recipe-defaults,!--no-recipe-defaults", f.recipe_defaults,
                "V4: effort, top_p and max_tokens of the official recipe where a request is silent")
-      ->capture_default_str()
+      ->default_str("true")
       ->group(group);
   app.add_flag("--strict-api", f.strict_api, "Refuse fields that are not known")->group(group);
   app.add_flag("--enable-auto-tool-choice", f.accepted, "Always on; accepted")->group(group);
   app.add_flag("--trust-remote-code", f.accepted, "Accepted; nothing of a checkpoint is ever run")
       ->group(group);
-}
-
-// Not in the help: they are known so that they can be answered.
-void add_elsewhere(CLI::App& app, ServeFlags& f) {
-  for (const ElsewhereFlag& flag : kElsewhere) {
-    const std::string names = flag.names;
-    const std::string name = names.substr(0, names.find(','));
-    app.add_option_function<std::string>(names,
-                                         [&f, name](const std::string& value) {
-                                           f.elsewhere.push_back(str_cat(name, "=", value));
-                                         })
-        ->configurable(false)
-        ->group("");
-  }
-}
-
-Status check_elsewhere(const ServeFlags& f) {
-  for (const std::string& given : f.elsewhere) {
-    const std::string name = given.substr(0, given.find('='));
-    const std::string value = given.substr(name.size() + 1);
-    for (const ElsewhereFlag& flag : kElsewhere) {
-      const std::string_view names = flag.names;
-      if (names.substr(0, names.find(',')) != name || value == flag.harmless) continue;
-      return invalid_argument(str_cat(name, " ", value.substr(0, 64),
-                                      ": known from other servers, not here: ", flag.instead));
-    }
-  }
-  return {};
 }
 
 void add_operation(CLI::App& app, ServeFlags& f) {
@@ -182,7 +129,7 @@ void add_operation(CLI::App& app, ServeFlags& f) {
                "Requests of different keys share cached prefixes")
       ->group(group);
   app.add_flag("--metrics,--enable-metrics,!--no-metrics", f.metrics, "GET /metrics")
-      ->capture_default_str()
+      ->default_str("true")
       ->group(group);
   app.add_flag("--metrics-no-auth", f.metrics_no_auth, "/metrics answers without a key")
       ->group(group);
@@ -196,7 +143,7 @@ void add_operation(CLI::App& app, ServeFlags& f) {
   app.add_option("--kv-events-replay", f.kv_events_replay, "Socket that repeats them: tcp://*:5558")
       ->group(group);
   app.add_option("--kv-events-form", f.kv_events_form, "Events as maps, or as the older arrays")
-      ->check(CLI::IsMember({"map", "array"}))
+      ->check(one_of({"map", "array"}))
       ->capture_default_str()
       ->group(group);
   app.add_option("--pod-id", f.pod_id, "Name in their topic (default: POD_IP, POD_NAME)")
@@ -217,11 +164,9 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags) {
   add_access(app, flags);
   add_answers(app, flags);
   add_operation(app, flags);
-  add_elsewhere(app, flags);
 }
 
 Status check_serve_flags(const ServeFlags& f) {
-  FATHOM_TRY(check_elsewhere(f));
   if (f.tls_key.empty() != f.tls_certificate.empty()) {
     return invalid_argument(str_cat(f.tls_key.empty() ? "--ssl-keyfile" : "--ssl-certfile",
                                     " is missing: TLS needs a key and a certificate"));

@@ -41,7 +41,6 @@ struct ServeFlags {
   bool accepted = false;  ///< flags of other servers that change nothing here
 
   std::string chat_template_kwargs;
-  std::vector<std::string> elsewhere;  ///< values of flags that other servers have, "FLAG=VALUE"
 
   // Limits of connections.
   double idle_timeout_s = 120;
@@ -66,8 +65,7 @@ struct ServeFlags {
 
 void add_serve_flags(CLI::App& app, ServeFlags& flags);
 
-/// Errors: InvalidArgument for values that contradict each other or mean nothing here, and for
-/// flags of other servers that would change something, with what is here instead.
+/// Errors: InvalidArgument for values that contradict each other or mean nothing here.
 Status check_serve_flags(const ServeFlags& flags);
 
 /// The chat format of --tool-call-parser or --reasoning-parser, which other servers call

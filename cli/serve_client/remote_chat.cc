@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "cli/io/answer_printer.h"
 #include "cli/io/chat_commands.h"
 #include "cli/io/terminal.h"
 #include "cli/serve_client/server_facts.h"
@@ -67,41 +68,6 @@ Result<Json> members_of(const RemoteChatFlags& flags) {
   return Json::object(std::move(members));
 }
 
-// Prints an answer as it comes, its reasoning dimmed where the terminal can do that.
-class AnswerPrinter {
- public:
-  void print(const serve::AnswerPiece& piece) {
-    show(piece.reasoning, true);
-    show(piece.content, false);
-    std::fflush(stdout);
-  }
-
-  void end() {
-    set_dim(false);
-    std::printf("\n");
-    std::fflush(stdout);
-  }
-
- private:
-  void show(const std::string& text, bool reasoning) {
-    if (text.empty()) return;
-    if (!reasoning && was_reasoning_) std::printf("\n");
-    was_reasoning_ = reasoning;
-    set_dim(reasoning);
-    std::fwrite(text.data(), 1, text.size(), stdout);
-  }
-
-  void set_dim(bool dim) {
-    if (!colours_ || dim == dim_) return;
-    std::printf("%s", dim ? "\033[2m" : "\033[0m");
-    dim_ = dim;
-  }
-
-  bool colours_ = stdout_is_terminal();
-  bool dim_ = false;
-  bool was_reasoning_ = false;
-};
-
 class RemoteChat {
  public:
   RemoteChat(serve::HttpClient& client, serve::TextRequest request)
@@ -152,7 +118,7 @@ class RemoteChat {
         return;
       }
       times.note(piece->kind, monotonic_ns());
-      printer.print(*piece);
+      printer.print(piece->reasoning, piece->content);
     };
     listener.on_head = [&](const serve::ReplyHead& head) { status = head.status; };
     listener.on_body = [&](std::string_view bytes) {

@@ -10,6 +10,7 @@
 #include "cli/integers.h"
 #include "cli/io/terminal.h"
 #include "cli/trace/make_recording.h"
+#include "fathom/base/log.h"
 #include "fathom/os/file.h"
 #include "fathom/report/docs/graph_doc.h"
 #include "fathom/report/files/trace_diff.h"
@@ -29,6 +30,7 @@ struct OutputFlags {
   std::string level = "kernel";
   bool force = false;
   bool lines = false;
+  bool json = false;
 };
 
 struct DiffFlags {
@@ -57,13 +59,12 @@ SourceLinks links_of(const OutputFlags& flags) {
   return links;
 }
 
-void print_failures(const std::vector<std::string>& failures) {
+// What the documents lack is said; it is no reason to keep them from whoever asked for them.
+void warn_of_gaps(const std::vector<std::string>& failures) {
   constexpr size_t kShown = 20;
   for (size_t i = 0; i < std::min(kShown, failures.size()); ++i)
-    std::fprintf(stderr, "fathom: trace failed: %s\n", failures[i].c_str());
-  if (failures.size() > kShown) {
-    std::fprintf(stderr, "fathom: and %zu more\n", failures.size() - kShown);
-  }
+    log_warn(failures[i]);
+  if (failures.size() > kShown) log_warn("and ", failures.size() - kShown, " more");
 }
 
 Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags& globals) {
@@ -76,18 +77,23 @@ Result<int> trace(const TraceFlags& flags, OutputFlags output, const GlobalFlags
   const TraceDetail detail = output.level == "op" ? TraceDetail::kOps : TraceDetail::kKernels;
   const TraceFiles made = make_trace_files(run.recording, run.variations, links,
                                            run.recording.timed ? &run.peaks : nullptr, detail);
-  if (!made.failures.empty()) {
-    print_failures(made.failures);
-    return kExitCheckFailed;
+  const std::string summary =
+      output.json ? write_summary_json(made.summary, run.recording) : summary_lines(made.summary);
+  if (to_screen && output.json) {
+    warn_of_gaps(made.failures);
+    std::printf("%s", summary.c_str());
+    return kExitOk;
   }
   if (to_screen) {
     std::printf("%s", write_graph_doc(run.recording, links).c_str());
+    warn_of_gaps(made.failures);
     return kExitOk;
   }
   FATHOM_TRY(write_trace_directory(made.files, output.directory, replace));
-  if (!run.answer.empty() && !globals.quiet) std::printf("%s\n", run.answer.c_str());
-  std::printf("%s", summary_lines(made.summary).c_str());
-  if (!run.overhead.empty()) std::printf("%s\n", run.overhead.c_str());
+  warn_of_gaps(made.failures);
+  if (!run.answer.empty() && !globals.quiet && !output.json) write_text(run.answer + "\n");
+  std::printf("%s", summary.c_str());
+  if (!run.overhead.empty() && !output.json) std::printf("%s\n", run.overhead.c_str());
   if (!globals.quiet) {
     std::fprintf(stderr, "fathom: %zu files in %s\n", made.files.size(), output.directory.c_str());
   }
@@ -137,30 +143,33 @@ void add_recording_flags(CLI::App& sub, TraceFlags& flags, GlobalFlags& globals)
   sub.add_option("--attention", flags.attention,
                  "auto: by phase; mha, chunked: the phases with that form; absorbed, fused_rope: "
                  "what runs with it")
-      ->check(CLI::IsMember({"auto", "mha", "chunked", "absorbed", "fused_rope"}))
+      ->check(one_of({"auto", "mha", "chunked", "absorbed", "fused_rope"}))
       ->capture_default_str();
   sub.add_option("--batch", flags.batch, "Requests of each step")
       ->check(integer_range(int64_t{1}, int64_t{4096}))
       ->capture_default_str();
   sub.add_option("-p,--prompt", flags.prompt, "Prompt of a real run");
-  sub.add_option("--prompt-tokens", flags.prompt_tokens,
-                 "Prompt tokens of each request (--dry: 1024 or what fits; else random ones)")
+  sub.add_option(
+         "--prompt-tokens", flags.prompt_tokens,
+         "Prompt tokens of each request, random ones in a real run (default: with --dry 1024, "
+         "or what fits)")
       ->check(integer_range(int64_t{1}, int64_t{1} << 20));
   sub.add_option("--gen", flags.generate, "Decode steps of a real run")
       ->check(integer_range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   sub.add_option("--kv-len", flags.kv_len,
                  "With --dry: keys a decoded token sees, and the cached prefix of the chunked "
-                 "prefill (4096, or what fits)")
+                 "prefill (default: 4096, or what fits)")
       ->check(integer_range(int64_t{1}, int64_t{1} << 24));
   sub.add_option("--chunk", flags.chunk, "Most prompt tokens of one pass of a real run")
       ->check(integer_range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
-  sub.add_option("--layers", flags.layers, "Keep these layers, such as 3-5, and what is outside");
+  sub.add_option("--layers", flags.layers,
+                 "Keep these layers, such as 3-5, and what is outside (default: all)");
   sub.add_option(
       "--device", flags.device,
-      "Where a real run is, cpu (default) or cuda. With --dry: whose variants to show, cpu (those "
-      "of --isa, of any machine), h200, h100, b200 or gb200");
+      "Where a real run is, cpu or cuda. With --dry: whose variants to show, cpu (those of --isa, "
+      "of any machine), h200, h100, b200 or gb200 (default: cpu)");
   sub.add_flag("--probe", flags.probe, "Keep min, max, mean and norm of what each op wrote");
   sub.add_flag("--overhead", flags.overhead,
                "Run each decode step without recording too, and say what recording costs");
@@ -172,8 +181,11 @@ void add_output_flags(CLI::App& sub, OutputFlags& flags) {
                  "printed)");
   sub.add_flag("--force", flags.force, "Replace a trace that is in that directory");
   sub.add_option("--level", flags.level, "Slices of trace.json: op, or kernel below it")
-      ->check(CLI::IsMember({"op", "kernel"}))
+      ->check(one_of({"op", "kernel"}))
       ->capture_default_str();
+  sub.add_flag("--json", flags.json,
+               "Print the summary as JSON (fathom.trace.summary/1); with --dry and no --out-dir "
+               "nothing else");
   sub.add_flag("--lines", flags.lines, "Line numbers in call sites");
   sub.add_option("--source-links", flags.source_links,
                  "Path from the documents to the sources, such as ../../.. (default: found from "

@@ -5,6 +5,7 @@
 
 #include "cli/trace/planned_device.h"
 #include "fathom/base/checked_math.h"
+#include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 #include "fathom/base/rng.h"
 #include "fathom/bench/machine/gpu_machine.h"
@@ -52,6 +53,15 @@ Result<LayerRange> parse_layers(const std::string& text) {
     return invalid_argument(str_cat("--layers is '", text, "', expected a layer or a range: 3-5"));
   }
   return out;
+}
+
+// The layers of a model that the flag asks for.
+Result<LayerRange> chosen_layers(const std::string& text, const ModelConfig& config) {
+  FATHOM_ASSIGN(const LayerRange layers, parse_layers(text));
+  const int64_t all = config.num_hidden_layers + config.num_nextn_predict_layers;
+  if (text.empty() || layers.last < all) return layers;
+  return invalid_argument(
+      str_cat("--layers is '", text, "', but the model has layers 0 to ", all - 1));
 }
 
 // ---- What documents say of the run
@@ -115,12 +125,7 @@ void describe(const Model& model, const TraceFlags& f, const TraceShape& shape, 
 
 // Keeps what the flags ask for: layers, and the phases of one form of attention.
 Status select(const TraceFlags& flags, Recording& r) {
-  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
-  const int64_t all = r.config.num_hidden_layers + r.config.num_nextn_predict_layers;
-  if (layers.first >= all) {
-    return invalid_argument(
-        str_cat("--layers begins at ", layers.first, ", but the model has layers 0 to ", all - 1));
-  }
+  FATHOM_ASSIGN(const LayerRange layers, chosen_layers(flags.layers, r.config));
   if (!flags.layers.empty()) {
     for (TracePhase& phase : r.phases)
       keep_layers(phase, layers.first, layers.last);
@@ -134,6 +139,14 @@ Status select(const TraceFlags& flags, Recording& r) {
   if (!r.phases.empty()) return {};
   return invalid_argument(str_cat("--attention ", flags.attention,
                                   ": no phase of this run has that form; it has ", seen));
+}
+
+// What else the model could run. A trace is complete without it.
+std::vector<Variation> variations_of(const Model& model, const TraceShape& shape) {
+  Result<std::vector<Variation>> found = dry_variations(model, shape);
+  if (found.ok()) return std::move(found).value();
+  log_warn("what other flags would run is not shown: ", found.status().message());
+  return {};
 }
 
 std::string capability_text(const DeviceInfo& gpu) {
@@ -218,7 +231,7 @@ Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals)
   describe(*model, flags, shape, r);
   FATHOM_ASSIGN(r.phases, dry_phases(*model, shape));
   FATHOM_TRY(select(flags, r));
-  FATHOM_ASSIGN(out.variations, dry_variations(*model, shape));
+  out.variations = variations_of(*model, shape);
   return out;
 }
 
@@ -281,10 +294,11 @@ Result<std::vector<int32_t>> prompt_of(const TraceFlags& flags,
 // How the model of a real run is opened. A preset is opened up to the last layer that is asked for:
 // dummy weights of all may not fit.
 Result<EngineOptions> live_options(const TraceFlags& flags) {
-  FATHOM_ASSIGN(const LayerRange layers, parse_layers(flags.layers));
   FATHOM_ASSIGN(EngineOptions options, engine_options(flags));
   if (!options.preset.empty() && !flags.layers.empty()) {
-    options.layers = std::min<int64_t>(int64_t{layers.last} + 1, 1024);
+    FATHOM_ASSIGN(const Preset preset, find_preset(options.preset));
+    FATHOM_ASSIGN(const LayerRange layers, chosen_layers(flags.layers, preset.config));
+    options.layers = int64_t{layers.last} + 1;
   }
   return with_directory(options, SourceUse::kWeights);
 }
@@ -302,6 +316,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
   Gpu* const gpu = machine.gpu.get();
   FATHOM_ASSIGN(const OpenedModel opened, open_for(options, globals, machine, true));
+  FATHOM_TRY(chosen_layers(flags.layers, opened.model->config()).status());
   std::optional<Tokenizer> tokenizer;
   if (!opened.directory.empty()) {
     FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
@@ -339,7 +354,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   if (gpu == nullptr) {
     FATHOM_ASSIGN(out.peaks, measure_peaks(*machine.pool, machine.isa, {.seconds = 0.1}));
   }
-  FATHOM_ASSIGN(out.variations, dry_variations(*opened.model, shape));
+  out.variations = variations_of(*opened.model, shape);
   return out;
 }
 

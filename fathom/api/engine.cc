@@ -32,15 +32,6 @@ std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
   return to_hex(hash.finish());
 }
 
-Status check_vocabulary(const EngineSource& source, const EngineOptions& options) {
-  const int64_t width = source.model.config.vocab_size;
-  if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
-  const std::string& dir = options.tokenizer.empty() ? source.model.title : options.tokenizer;
-  return corrupt(str_cat(dir, "/tokenizer.json: the largest id is ",
-                         source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
-                         " (vocab_size of config.json)"));
-}
-
 int64_t num_ids_of(const EngineSource& source) {
   const int64_t width = source.model.config.vocab_size;
   return source.tokenizer ? std::min<int64_t>(width, source.tokenizer->vocab_size()) : width;
@@ -56,10 +47,13 @@ Result<MemoryPlan> plan_source(const Model& dry,
   } else {
     FATHOM_ASSIGN(available, cuda_free_bytes());
   }
+  FATHOM_TRY(check_speculative(o.speculative, o.speculative_tokens, dry));
   return plan_memory(dry, {.max_model_len = o.max_model_len,
                            .max_num_seqs = o.max_num_seqs,
                            .max_num_batched_tokens = o.max_num_batched_tokens,
                            .num_ids = num_ids_of(source),
+                           .max_queries = most_queries(o.speculative, o.speculative_tokens),
+                           .drafts = o.speculative == Speculative::kMtp,
                            .num_threads = compute.pool->size(),
                            .kernels = &compute.kernels(),
                            .gpu = compute.device(),
@@ -130,6 +124,15 @@ Result<EngineSource> EngineSource::open(const EngineOptions& options) {
 
 Engine::~Engine() = default;
 
+Status check_vocabulary(const EngineSource& source, const EngineOptions& options) {
+  const int64_t width = source.model.config.vocab_size;
+  if (!source.tokenizer || source.tokenizer->vocab_size() <= width) return {};
+  const std::string& dir = options.tokenizer.empty() ? source.model.title : options.tokenizer;
+  return corrupt(str_cat(dir, "/tokenizer.json: the largest id is ",
+                         source.tokenizer->vocab_size() - 1, ", expected at most ", width - 1,
+                         " (vocab_size of config.json)"));
+}
+
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const EngineSource source, EngineSource::open(options));
@@ -172,6 +175,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   engine->default_sampling_ = sampling_defaults(source.model.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
   settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
+  engine->proposer_ = make_proposer(options.speculative);
+  settings.proposer = engine->proposer_.get();
   engine->tokenizer_ = std::move(source.tokenizer);
   FATHOM_ASSIGN(engine->core_,
                 EngineCore::create(std::move(settings), *engine->model_, machine.compute(),
@@ -214,6 +219,8 @@ Result<Completion> Engine::generate(std::span<const int32_t> prompt,
     out.text += e.text;
     out.finish = e.finish;
     out.cached_tokens = e.cached_tokens;
+    out.drafted_tokens = e.drafted_tokens;
+    out.accepted_tokens = e.accepted_tokens;
     const bool last = e.finish != FinishReason::kNone;
     if (on_text && on_text(e) == Flow::kStop && !last) core_->cancel(e.id);
   };

@@ -47,8 +47,10 @@ struct Completion {
   std::string text;
   FinishReason finish = FinishReason::kNone;
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;   ///< of the prompt, found in the prefix cache
-  double first_token_s = 0.0;  ///< from the call to the first token
+  int64_t cached_tokens = 0;    ///< of the prompt, found in the prefix cache
+  int64_t drafted_tokens = 0;   ///< computed as drafts (--speculative)
+  int64_t accepted_tokens = 0;  ///< of them, those that were right
+  double first_token_s = 0.0;   ///< from the call to the first token
   double total_s = 0.0;
 };
 
@@ -63,6 +65,9 @@ struct EngineSource {
   /// Opens what the options name. Errors: those of open_source and Tokenizer::load.
   static Result<EngineSource> open(const EngineOptions& options);
 };
+
+/// Refuses a tokenizer with ids beyond the vocabulary of the model. Errors: Corrupt with both.
+Status check_vocabulary(const EngineSource& source, const EngineOptions& options);
 
 class Engine {
  public:
@@ -151,6 +156,7 @@ class Engine {
   std::optional<Tokenizer> tokenizer_;
   SamplingParams default_sampling_;
   MonotonicClock clock_;
+  std::unique_ptr<Proposer> proposer_;
   std::unique_ptr<EngineCore> core_;
 };
 

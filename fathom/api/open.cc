@@ -45,7 +45,7 @@ ModelOptions model_options(const EngineOptions& o) {
   m.kv_format = o.kv_cache_dtype;
   m.indexer_format = o.indexer_dtype;
   m.page_size = o.block_size;
-  m.draft = false;  // nothing drafts yet: its layer would only take memory
+  m.draft = o.speculative == Speculative::kMtp;  // else its layer would only take memory
   m.attention.always_absorbed = o.batch_invariant || o.attention == AttentionChoice::kAbsorbed;
   // On a GPU a step of few tokens is as long as its kernels are many.
   const bool fewest = o.device.kind == DeviceKind::kCuda && !o.batch_invariant &&

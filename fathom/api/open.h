@@ -38,7 +38,7 @@ int thread_count(const EngineOptions& options);
 /// check_source, ModelSource::open and find_preset.
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use = SourceUse::kWeights);
 
-/// How the model runs that the options ask for, without its draft layer.
+/// How the model runs that the options ask for; its draft layer is there for `--speculative mtp`.
 ModelOptions model_options(const EngineOptions& options);
 
 /// Weights of the source, or random ones, in the memory of the machine. Pins that nothing would

@@ -77,6 +77,10 @@ inline std::string_view word_of(KvSizing v) {
   return v == KvSizing::kByRequest ? "request" : "remaining";
 }
 
+inline std::string_view word_of(Speculative v) {
+  return speculative_name(v);
+}
+
 inline std::string_view word_of(bool v) {
   return v ? "on" : "off";
 }

@@ -46,6 +46,7 @@ constexpr std::optional<MoeStrategy> kStrategies[] = {
     {}, MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused};
 constexpr AttentionChoice kForms[] = {AttentionChoice::kByPhase, AttentionChoice::kAbsorbed,
                                       AttentionChoice::kFusedRope};
+constexpr Speculative kDraftings[] = {Speculative::kOff, Speculative::kNgram, Speculative::kMtp};
 constexpr bool kOnOff[] = {true, false};
 
 // fp8_ds_mla: vLLM's and FlashMLA's name of the rows that fp8_e4m3 means where rows have scales.
@@ -102,11 +103,12 @@ using enum OptionGroup;
 // clang-format off
 constexpr OptionInfo kTable[] = {
     option_row<Text{&O::model}>(
-        {kModel, kEveryUse, "model", "", "MODEL",
-         "checkpoint directory in the Hugging Face layout, or ORG/NAME in the local cache"}),
+        {kModel, kEveryUse, "model", "m", "MODEL",
+         "checkpoint directory in the Hugging Face layout, the name of a shipped model, or "
+         "ORG/NAME in the local cache"}),
     option_row<Text{&O::tokenizer}>(
         {kModel, kServe, "tokenizer", "", "DIR",
-         "tokenizer.json of this directory in place of the model's; --as has none of its own"}),
+         "directory whose tokenizer.json counts in place of the model's; --as has none"}),
 
     option_row<PresetName{{&O::preset}}>(
         {kBuiltIn, kWithoutFiles, "as", "", "PRESET",
@@ -124,7 +126,7 @@ constexpr OptionInfo kTable[] = {
         {kBuiltIn, kForward | kServe, "dummy-seed", "", "N", "seed of dummy weights"}),
 
     option_row<Count{&O::threads, 0, ThreadPool::kMaxThreads}>(
-        {kMachine, kEveryUse, "threads", "", "N", "CPU threads; 0: one a physical core"}),
+        {kMachine, kEveryUse, "threads", "t", "N", "CPU threads; 0: one a physical core"}),
     option_row<Choice<&O::isa, kIsas>{}>(
         {kMachine, kEveryUse, "isa", "", "",
          "use at most this instruction set; auto: all that the machine has"}),
@@ -141,7 +143,7 @@ constexpr OptionInfo kTable[] = {
         {kNumbers, kEveryUse, "dtype", "", "",
          "activations; auto is bf16, f32 is for comparisons"}),
     option_row<CacheFormat{}>(
-        {kNumbers, kEveryUse, "kv-cache-dtype", "ctk", "",
+        {kNumbers, kEveryUse, "kv-cache-dtype", "cache-type-k ctk", "",
          "KV cache; auto is the type of the activations; fp8_e4m3 has scales in its rows in V3.2 "
          "and V4 (also fp8_ds_mla); nvfp4 is for V4"}),
     option_row<Choice<&O::indexer_dtype, kIndexFormats>{}>(
@@ -153,7 +155,7 @@ constexpr OptionInfo kTable[] = {
                                             "tokens of a KV page and of a prefix hit"}),
 
     option_row<Count{&O::max_model_len, 0, kMostTokens}>(
-        {kMemory, kGenerate | kDryPlan, "max-model-len", "context-length ctx-size c", "N",
+        {kMemory, kGenerate | kDryPlan, "max-model-len", "context-length ctx-size num-ctx c", "N",
          "tokens of prompt and answer to make room for; 0: the model's, or what is needed and "
          "fits"}),
     option_row<Count{&O::max_num_seqs, 1, 65'536}>({kMemory, kServe | kDryPlan, "max-num-seqs",
@@ -179,22 +181,32 @@ constexpr OptionInfo kTable[] = {
         {kRequests, kServe, "max-queue", "", "N", "waiting requests, more are refused"}),
     option_row<Count{&O::max_waiting_tokens, 1}>(
         {kRequests, kServe, "max-waiting-tokens", "", "N", "prompt tokens of waiting requests"}),
-    option_row<Real{&O::queue_timeout_s, 86'400}>({kRequests, kServe, "queue-timeout", "", "S",
-                                               "seconds a served request may wait; 0: no limit"}),
+    option_row<Real{&O::queue_timeout_s, 86'400}>(
+        {kRequests, kServe, "queue-timeout", "", "SECONDS",
+         "seconds a served request may wait; 0: no limit"}),
     option_row<Real{&O::request_timeout_s, 864'000}>(
-        {kRequests, kServe, "request-timeout", "timeout to", "S",
+        {kRequests, kServe, "request-timeout", "timeout to", "SECONDS",
          "seconds a served request may take; 0: no limit"}),
     option_row<Switch{&O::prefix_cache}>({kRequests, kConverse | kServe, "prefix-cache",
                                       "enable-prefix-caching", "",
                                       "reuse pages of equal prefixes"}),
-    option_row<Seed<&O::seed>{}>({kRequests, kServe, "seed", "", "N|random",
+    option_row<Seed<&O::seed>{}>({kRequests, kServe, "seed", "s", "N|random",
                                   "base of the random numbers of requests without a seed"}),
+
+    option_row<Choice<&O::speculative, kDraftings>{}>(
+        {kDrafts, kRuns, "speculative", "speculative-algorithm spec-type", "",
+         "guess tokens and verify several in a step; the answer is the same. ngram: what followed "
+         "the same words before, in prompt and answer; mtp: by the model's draft layer"}),
+    option_row<Count{&O::speculative_tokens, 1, kMostDrafts}>(
+        {kDrafts, kRuns, "speculative-tokens", "num-speculative-tokens draft-max", "N",
+         "with --speculative: tokens that are guessed at once, at most"}),
 
     option_row<Choice<&O::moe, kStrategies>{}>(
         {kKernels, kEveryUse, "moe", "", "", "how experts run; auto: by call"}),
     option_row<Choice<&O::attention, kForms>{}>(
         {kKernels, kEveryUse, "attention", "", "",
-         "auto: by phase; absorbed: one form for all; fused_rope: fused decode preparation"}),
+         "form of attention; auto: by phase; absorbed: one for all; fused_rope: fused decode "
+         "preparation"}),
     option_row<Count{&O::attention_key_chunk, 1, 1 << 20}>(
         {kKernels, kEveryUse, "attention-key-chunk", "", "N",
          "keys expanded at once in prefill; a multiple of the block size"}),
@@ -245,9 +257,11 @@ Status refuse(const OptionInfo& row, std::string_view found) {
 }  // namespace
 
 std::string_view group_heading(OptionGroup group) {
-  constexpr std::string_view kHeadings[] = {
-      "Model",  "Model without files", "Machine", "Device", "Numbers", "Memory", "Requests",
-      "Kernels"};
+  constexpr std::string_view kHeadings[] = {"Model",    "Model without files",
+                                            "Machine",  "Device",
+                                            "Numbers",  "Memory",
+                                            "Requests", "Drafts",
+                                            "Kernels"};
   return kHeadings[static_cast<size_t>(group)];
 }
 
@@ -332,6 +346,13 @@ Status validate(const EngineOptions& o, SourceUse use) {
                                     ": each running sequence needs a token of a step"));
   }
   if (o.attention_key_chunk % o.block_size != 0) {
+    // Named is the one that was changed: the other is as it was without a word of the user.
+    if (o.attention_key_chunk == EngineOptions{}.attention_key_chunk) {
+      return invalid_argument(str_cat("--block-size is ", o.block_size, ", expected a divisor of ",
+                                      o.attention_key_chunk,
+                                      ", such as 16, 32, 64 or 128 (or give --attention-key-chunk "
+                                      "a multiple of it)"));
+    }
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
   }

@@ -16,6 +16,7 @@
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/models/config/presets.h"
 #include "fathom/os/cpu_info.h"
+#include "fathom/runtime/draft/speculative.h"
 #include "fathom/runtime/memory_plan.h"
 #include "fathom/weights/plan/placement.h"
 
@@ -76,6 +77,10 @@ struct EngineOptions {
   /// Base of the random numbers of requests without a seed; absent: chosen at random when loading.
   std::optional<uint64_t> seed;
 
+  // How tokens are drafted. What comes out is the same.
+  Speculative speculative = Speculative::kOff;
+  int64_t speculative_tokens = 3;  ///< drafts of a sequence in a step at most
+
   // Which ways are taken.
   std::optional<MoeStrategy> moe;  ///< absent: by call
   AttentionChoice attention = AttentionChoice::kByPhase;
@@ -96,6 +101,7 @@ enum class OptionGroup : uint8_t {
   kNumbers,
   kMemory,
   kRequests,
+  kDrafts,
   kKernels,
 };
 

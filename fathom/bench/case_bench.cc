@@ -63,16 +63,36 @@ void store_shape(const CaseSpec& spec, CaseInstance& instance, BenchRow& row) {
   store_columns(spec, row);
 }
 
-/// Variant names are views into tables; a record keeps only where one begins.
+/// The row of a variant; a record keeps only where its name begins, in the table.
+std::optional<VariantEntry> variant_at(const KernelEntry& kernel,
+                                       const KernelSet& kernels,
+                                       const char* begin) {
+  for (const VariantEntry& v : kernel.variants(kernels))
+    if (v.name.data() == begin) return v;
+  return std::nullopt;
+}
+
 std::string variant_name(const KernelEntry& kernel, const KernelSet& kernels, const char* begin) {
-  for (const VariantEntry& v : kernel.variants(kernels)) {
-    if (v.name.data() == begin) return std::string(v.name);
-  }
-  return {};
+  const std::optional<VariantEntry> variant = variant_at(kernel, kernels, begin);
+  return variant ? std::string(variant->name) : std::string{};
+}
+
+/// True for loops that ask for no instruction set.
+bool is_portable(const KernelEntry& kernel, const KernelSet& kernels, const char* begin) {
+  const std::optional<VariantEntry> variant = variant_at(kernel, kernels, begin);
+  return variant && variant->needs == Isa::kPortable;
 }
 
 /// Memory of a GPU for the copies of a case's operands.
 constexpr int64_t kMostGpuOperands = int64_t{16} << 30;
+
+/// Of a call that takes at least so many seconds, at the rate that says it; empty if that is within
+/// the limit.
+std::string too_long_text(double seconds, double most, std::string_view rate) {
+  if (most <= 0 || seconds <= most) return {};
+  return str_cat("one call takes at least ", std::round(seconds * 10) / 10, " s at the ", rate,
+                 " of this machine, ", most, " s are allowed; --slow times it");
+}
 
 double seconds_since(int64_t begin_ns) {
   return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
@@ -110,7 +130,7 @@ Result<std::unique_ptr<CaseBench>> CaseBench::create(const KernelSet& kernels,
                                                      int num_threads) {
   std::unique_ptr<CaseBench> bench(new CaseBench(kernels, options, report));
   if (options.backend == Backend::kCpu) {
-    bench->runner_ = std::make_unique<CaseRunner>(kernels, num_threads, PinThreads::kYes);
+    FATHOM_ASSIGN(bench->runner_, CaseRunner::create(kernels, num_threads, PinThreads::kYes));
     return bench;
   }
   FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(options.device));
@@ -124,17 +144,38 @@ Result<std::unique_ptr<CaseBench>> CaseBench::create(const KernelSet& kernels,
 std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
   if (entry.kernel != nullptr && entry.kernel->variants(kernels_).empty())
     return str_cat("has no code for ", backend_name(options_.backend));
+  if (options_.interrupted && options_.interrupted()) return std::string(kInterruptedReason);
   if (options_.deadline_ns > 0 && monotonic_ns() > options_.deadline_ns)
     return "the time of --budget was over";
-  if (!entry.bench_case || options_.max_call_s <= 0) return {};
+  if (!entry.bench_case) return {};
   const double gflops = report_.peaks.compute_gflops(MathUnit::kBf16);
   const double seconds = gflops > 0 ? entry.bench_case->spec.flops / gflops * 1e-9 : 0;
-  if (seconds <= options_.max_call_s) return {};
-  return str_cat("one call takes at least ", std::round(seconds * 10) / 10,
-                 " s at the bf16 rate of this machine");
+  return too_long_text(seconds, options_.max_call_s, "bf16 rate");
 }
 
-void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
+std::string CaseBench::too_long(const KernelEntry& kernel, CaseInstance& instance) {
+  if (options_.max_call_s <= 0 || runner_->is_gpu()) return {};
+  // A dry launch says which variant takes the call, on which unit, and what it costs.
+  Recorder recorder(RecordLevel::kShapes, 1);
+  Arena scratch;
+  Exec dry = runner_->exec();
+  dry.backend = Backend::kDry;
+  dry.scratch = &scratch;
+  dry.recorder = &recorder;
+  if (!instance.run(dry, 0).ok() || recorder.total() == 0) return {};  // run_variant says why
+  const OpRecord record = recorder.records().back();
+  const double gflop = record.cost.flops * 1e-9;
+  // Loops written for every processor are far below what its units could do.
+  if (is_portable(kernel, kernels_, record.variant)) {
+    if (plain_gflops_ <= 0) plain_gflops_ = measure_plain_gflops(*runner_->exec().pool);
+    return too_long_text(gflop / plain_gflops_, options_.max_call_s, "rate of plain loops");
+  }
+  const double gflops = report_.peaks.compute_gflops(record.cost.unit);
+  return too_long_text(gflops > 0 ? gflop / gflops : 0, options_.max_call_s,
+                       str_cat(report_.peaks.compute_name(record.cost.unit), " rate"));
+}
+
+void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAbsent& on_absent) {
   BenchRow row = start_row(entry, report_.conditions);
   if (entry.kernel == nullptr || !entry.bench_case) {
     row.note =
@@ -165,16 +206,18 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row) {
   for (const std::string& variant : variants) {
     BenchRow variant_row = row;
     variant_row.variant = variant;
-    const Cost cost = run_variant(*entry.kernel, variant, *instance, variant_row);
+    runner_->pin(entry.kernel->info.name, variant);
+    if (std::string why = too_long(*entry.kernel, *instance); !why.empty()) {
+      variant_row.note = std::move(why);
+      on_absent(std::move(variant_row));
+      continue;
+    }
+    const Cost cost = run_variant(*entry.kernel, *instance, variant_row);
     on_row(std::move(variant_row), cost);
   }
 }
 
-Cost CaseBench::run_variant(const KernelEntry& kernel,
-                            const std::string& variant,
-                            CaseInstance& instance,
-                            BenchRow& row) {
-  runner_->pin(kernel.info.name, variant);
+Cost CaseBench::run_variant(const KernelEntry& kernel, CaseInstance& instance, BenchRow& row) {
   Exec& ex = runner_->exec();
   if (std::string why = instance.why_not(ex); !why.empty()) {
     row.status = RowStatus::kUnavailable;

@@ -13,6 +13,9 @@
 
 namespace fathom {
 
+/// Of what is not done when a run is interrupted.
+inline constexpr std::string_view kInterruptedReason = "the run was interrupted";
+
 /// The row of an entry before anything ran: what it is, not how it went.
 BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& conditions);
 
@@ -20,27 +23,29 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
 class CaseBench {
  public:
   using OnRow = std::function<void(BenchRow row, const Cost& cost)>;
+  using OnAbsent = std::function<void(AbsentRow row)>;
 
   /// `kernels`, of the backend of `options`, and `options` and `report`, of which conditions and
   /// ceilings are read, must outlive it. For the CUDA backend it takes the GPU into use. Errors:
-  /// Unavailable and OutOfMemory of the GPU.
+  /// those of CaseRunner; Unavailable and OutOfMemory of the GPU.
   static Result<std::unique_ptr<CaseBench>> create(const KernelSet& kernels,
                                                    const BenchKernelOptions& options,
                                                    const BenchReport& report,
                                                    int num_threads);
 
-  /// Why this machine leaves the case out; empty if it does not.
+  /// Why this machine leaves the case out, as far as that is known before it is made; empty if it
+  /// does not.
   std::string reason_to_leave_out(const BenchPlanEntry& entry) const;
 
-  /// Calls `on_row` once a variant.
-  void run(const BenchPlanEntry& entry, const OnRow& on_row);
+  /// Calls `on_row` once a variant, and `on_absent` for one that takes too long here.
+  void run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAbsent& on_absent);
 
  private:
-  /// Fills the row; returns what a call costs on the unit that ran.
-  Cost run_variant(const KernelEntry& kernel,
-                   const std::string& variant,
-                   CaseInstance& instance,
-                   BenchRow& row);
+  /// Why a call by the pinned variant is left out, by its cost; empty if it is not.
+  std::string too_long(const KernelEntry& kernel, CaseInstance& instance);
+
+  /// Runs the pinned variant and fills the row; returns what a call costs on the unit that ran.
+  Cost run_variant(const KernelEntry& kernel, CaseInstance& instance, BenchRow& row);
 
   CaseBench(const KernelSet& kernels, const BenchKernelOptions& options, const BenchReport& report)
       : kernels_(kernels), options_(options), report_(report) {}
@@ -53,6 +58,7 @@ class CaseBench {
   const BenchReport& report_;
   std::unique_ptr<CaseRunner> runner_;
   std::optional<GpuTimer> gpu_timer_;
+  double plain_gflops_ = 0;  ///< measured when it is first asked for
   CacheSweep sweep_;
 };
 

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ bool write_all(int fd, std::string_view bytes) {
                            pid_t parent,
                            const std::function<void(const SendMessage&)>& work) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::signal(SIGINT, SIG_DFL);
   if (getppid() != parent) _exit(1);  // it died before the line above
   work([fd](char kind, std::string_view bytes) {
     std::array<char, kHeadBytes> head{kind};
@@ -55,10 +57,28 @@ void deliver(std::string& pending, const OnMessage& on_message) {
   pending.erase(0, at);
 }
 
-void read_messages(int fd, const OnMessage& on_message) {
+/// True when there is something to read, or the end; false when `stop` says so first.
+bool wait_for_message(int fd, const std::function<bool()>& stop) {
+  constexpr int kAskEveryMs = 50;
+  pollfd waits{.fd = fd, .events = POLLIN, .revents = 0};
+  do {
+    if (stop()) return false;
+  } while (poll(&waits, 1, kAskEveryMs) <= 0);
+  return true;
+}
+
+/// Until the child ends or has to.
+void read_messages(int fd,
+                   pid_t child,
+                   const OnMessage& on_message,
+                   const std::function<bool()>& stop) {
   std::string pending;
   std::array<char, 1 << 14> chunk;
   for (;;) {
+    if (stop && !wait_for_message(fd, stop)) {
+      kill(child, SIGKILL);
+      return;
+    }
     const ssize_t got = read(fd, chunk.data(), chunk.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return;
@@ -82,7 +102,8 @@ ChildEnd wait_for(pid_t child) {
 }  // namespace
 
 Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>& work,
-                              const OnMessage& on_message) {
+                              const OnMessage& on_message,
+                              const std::function<bool()>& stop) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return errno_status("cannot make", "a pipe", errno);
   std::fflush(nullptr);  // or both processes print what waits
@@ -99,7 +120,7 @@ Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>
     be_child(ends[1], parent, work);
   }
   close(ends[1]);
-  read_messages(ends[0], on_message);
+  read_messages(ends[0], child, on_message, stop);
   close(ends[0]);
   return wait_for(child);
 }

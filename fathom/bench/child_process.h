@@ -25,8 +25,11 @@ struct ChildEnd {
 /// Runs `work` in a forked process and calls `on_message` here for each message, in order, as they
 /// arrive; a message that the child's death cut short is dropped. Only the calling thread lives on
 /// in the child, so this process must not have a thread pool at work. The child ends with its
-/// parent. Errors: Io when the system refuses a process.
+/// parent, and at once when it is interrupted (SIGINT), whatever the parent does then. `stop`, if
+/// there is one, is asked some times a second; when it says so, the child is killed. Errors: Io
+/// when the system refuses a process.
 Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>& work,
-                              const OnMessage& on_message);
+                              const OnMessage& on_message,
+                              const std::function<bool()>& stop = nullptr);
 
 }  // namespace fathom

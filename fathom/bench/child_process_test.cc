@@ -47,6 +47,33 @@ TEST(ChildProcess, AnExitCodeIsNamed) {
   EXPECT_TRUE(messages.empty());
 }
 
+TEST(ChildProcess, IsKilledWhenTheParentIsToldToStop) {
+  messages.clear();
+
+  const ChildEnd end =
+      run_in_child(
+          [](const SendMessage& send) {
+            send('R', "row");
+            for (;;)
+              pause();
+          },
+          [](char kind, std::string_view bytes) { messages.emplace_back(kind, bytes); },
+          [] { return !messages.empty(); })
+          .value();
+
+  EXPECT_EQ(end.how, "signal 9 (Killed)");
+  EXPECT_EQ(messages, (Messages{{'R', "row"}}));
+}
+
+TEST(ChildProcess, EndsWhenItIsInterruptedWhateverItsParentDoesThen) {
+  const auto handler = std::signal(SIGINT, SIG_IGN);
+
+  const ChildEnd end = run([](const SendMessage&) { raise(SIGINT); }).value();
+
+  EXPECT_EQ(end.how, "signal 2 (Interrupt)");
+  std::signal(SIGINT, handler);
+}
+
 TEST(ChildProcess, MemoryOfTheParentStaysAsItWas) {
   int value = 1;
 

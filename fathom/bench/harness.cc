@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <type_traits>
 
+#include "fathom/base/log.h"
 #include "fathom/bench/case_bench.h"
 #include "fathom/bench/child_process.h"
 #include "fathom/bench/files/csv.h"
@@ -32,6 +33,10 @@ AbsentRow absent_row(const BenchPlanEntry& entry,
   AbsentRow row = start_row(entry, conditions);
   row.note = std::move(why);
   return row;
+}
+
+bool is_interrupted(const BenchKernelOptions& options) {
+  return options.interrupted && options.interrupted();
 }
 
 /// Index of the first entry after those of the kernel at `begin`.
@@ -63,8 +68,9 @@ Status run_here(const Plan& plan,
       report.absent.push_back(absent_row(plan[i], report.conditions, std::move(why)));
       continue;
     }
-    bench->run(plan[i],
-               [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); });
+    bench->run(
+        plan[i], [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); },
+        [&](AbsentRow row) { report.absent.push_back(std::move(row)); });
   }
   return {};
 }
@@ -90,6 +96,7 @@ class Receiver {
   void take(char kind, std::string_view bytes) {
     if (kind == kBegins) {
       std::from_chars(bytes.data(), bytes.data() + bytes.size(), at_);
+      reported_ = false;
       return tell(options_, plan_, at_);
     }
     if (kind == kCost) {
@@ -100,6 +107,7 @@ class Receiver {
     const AbsentRow row = rows.ok() && rows->size() == 1
                               ? rows->front()
                               : absent_row(plan_[at_], report_.conditions, rows.status().message());
+    reported_ = true;
     if (kind == kAbsent) {
       report_.absent.push_back(row);
     } else {
@@ -117,11 +125,15 @@ class Receiver {
 
   size_t at() const { return at_; }
 
+  /// The first entry of which nothing came.
+  size_t first_missing() const { return reported_ ? at_ + 1 : at_; }
+
  private:
   const Plan& plan_;
   const BenchKernelOptions& options_;
   BenchReport& report_;
   size_t at_;
+  bool reported_ = false;
   Cost cost_;
 };
 
@@ -155,17 +167,22 @@ Result<size_t> run_in_own_process(const Plan& plan,
         send_row(kAbsent, absent_row(plan[i], report.conditions, std::move(why)));
         continue;
       }
-      (*bench)->run(plan[i], [&](const BenchRow& row, const Cost& cost) {
-        send(kCost, bytes_of(cost));
-        send_row(kRow, row);
-      });
+      (*bench)->run(
+          plan[i],
+          [&](const BenchRow& row, const Cost& cost) {
+            send(kCost, bytes_of(cost));
+            send_row(kRow, row);
+          },
+          [&](const AbsentRow& row) { send_row(kAbsent, row); });
     }
   };
   Receiver receiver(plan, begin, options, report);
-  FATHOM_ASSIGN(const ChildEnd ended, run_in_child(work, [&](char kind, std::string_view bytes) {
-                  receiver.take(kind, bytes);
-                }));
+  FATHOM_ASSIGN(const ChildEnd ended,
+                run_in_child(
+                    work, [&](char kind, std::string_view bytes) { receiver.take(kind, bytes); },
+                    options.interrupted));
   if (!ended.crashed()) return end;
+  if (is_interrupted(options)) return receiver.first_missing();
   receiver.take_crash(ended);
   return receiver.at() + 1;
 }
@@ -185,12 +202,15 @@ class Ceilings {
   static Result<Ceilings> create(Isa isa, int num_threads, const PeakOptions& options) {
     FATHOM_ASSIGN(PeakMeter meter, PeakMeter::create(isa, options));
     Ceilings ceilings(std::move(meter), num_threads);
-    ceilings.measure(options.seconds);
+    FATHOM_TRY(ceilings.measure(options.seconds));
     return ceilings;
   }
 
+  /// Rows stay held to the ceilings that there are where the system has no threads left.
   void measure_again() {
-    if (monotonic_ns() - last_ns_ > kEveryNs) measure(kShortSeconds);
+    if (monotonic_ns() - last_ns_ <= kEveryNs) return;
+    if (const Status s = measure(kShortSeconds); !s.ok())
+      log_warn("the ceilings are not measured again: ", s.message());
   }
 
   const Peaks& best() const { return meter_.best(); }
@@ -203,10 +223,11 @@ class Ceilings {
       : meter_(std::move(meter)), num_threads_(num_threads) {}
 
   // Threads of its own each time: a process that forks children has none.
-  void measure(double seconds) {
-    ThreadPool pool(num_threads_, PinThreads::kYes);
-    meter_.measure(pool, seconds);
+  Status measure(double seconds) {
+    FATHOM_ASSIGN(const auto pool, ThreadPool::create(num_threads_, PinThreads::kYes));
+    meter_.measure(*pool, seconds);
     last_ns_ = monotonic_ns();
+    return {};
   }
 
   PeakMeter meter_;
@@ -255,6 +276,13 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
     } else {
       FATHOM_TRY(run_here(plan, begin, end, kernels, options, num_threads, report));
       begin = end;
+    }
+    if (is_interrupted(options)) {
+      for (; begin < plan.size(); ++begin) {
+        report.absent.push_back(
+            absent_row(plan[begin], report.conditions, std::string(kInterruptedReason)));
+      }
+      return {};
     }
     if (between_kernels) between_kernels();
   }

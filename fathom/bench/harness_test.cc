@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unistd.h>
 
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/report.h"
@@ -48,6 +49,11 @@ Status multiply(Exec&, const Negate::Args& a) {
 Status die(Exec&, const Negate::Args&) {
   raise(SIGKILL);
   return {};
+}
+
+Status never_return(Exec&, const Negate::Args&) {
+  for (;;)
+    pause();
 }
 
 const VariantTable<Negate> kNegate{
@@ -154,6 +160,13 @@ TEST_F(HarnessTest, ReportReadsBackAndEveryRowIsThere) {
       parse_json(write_bench_report(report_, BenchFormat::kJson), {}, "report").value();
   EXPECT_EQ(json.find("rows")->items().size(), 3u);
   EXPECT_EQ(json.find("rows")->items()[0].find("kernel")->as_string(), "negate");
+  const Json& row = json.find("rows")->items()[0];
+  for (const char* whole : {"M", "D", "reps", "flops", "bytes_model", "threads", "host_cores"})
+    EXPECT_TRUE(row.find(whole)->is_int()) << whole;
+  for (const char* real : {"us_median", "ai", "max_abs"})
+    EXPECT_TRUE(row.find(real)->is_number() && !row.find(real)->is_int()) << real;
+  EXPECT_TRUE(row.find("passed")->is_bool() && row.find("passed")->as_bool());
+  EXPECT_FALSE(json.find("rows")->items()[1].find("passed")->as_bool());
   const std::string markdown = write_bench_report(report_, BenchFormat::kMarkdown);
   EXPECT_NE(markdown.find("| negate | forgetful | step | t4_d8 | wrong | - |"), std::string::npos)
       << markdown;
@@ -215,8 +228,64 @@ TEST_F(HarnessTest, CasesTooLongForTheMachineAreLeftOutWithTheReason) {
     ASSERT_EQ(report_.absent.size(), 1u);
     EXPECT_EQ(report_.absent[0].case_name, "long");
     EXPECT_EQ(report_.absent[0].note,
-              "one call takes at least 3 s at the bf16 rate of this machine");
+              "one call takes at least 3 s at the bf16 rate of this machine, 2 s are allowed; "
+              "--slow times it");
   }
+}
+
+// The operands say what a call costs, and plain loops are far from what the units could do.
+TEST_F(HarnessTest, CallsTooLongForTheirVariantAreLeftOutWithTheReason) {
+  report_.peaks.f32_gflops = report_.peaks.bf16_gflops = 1e9;
+  options_.max_call_s = 1e-12;  // 32 FLOP would need 32 TFLOP/s
+
+  for (const BenchIsolation isolation :
+       {BenchIsolation::kInProcess, BenchIsolation::kChildPerKernel}) {
+    options_.isolation = isolation;
+    report_.rows.clear();
+    report_.absent.clear();
+
+    EXPECT_TRUE(run().empty());
+    ASSERT_EQ(report_.absent.size(), 1u);
+    EXPECT_EQ(report_.absent[0].case_name, "t4_d8");
+    EXPECT_NE(report_.absent[0].note.find("at the rate of plain loops of this machine"),
+              std::string::npos)
+        << report_.absent[0].note;
+  }
+  const std::string markdown = write_bench_report(report_, BenchFormat::kMarkdown);
+  EXPECT_NE(markdown.find("## Left out (1)"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| negate | - | t4_d8 | one call takes"), std::string::npos) << markdown;
+}
+
+TEST_F(HarnessTest, AnInterruptedRunKeepsItsRowsAndNamesTheRest) {
+  add({.name = "second", .op = "step", .bench = true, .phase = "decode"});
+  add({.name = "third", .op = "step", .bench = true, .phase = "decode"});
+  options_.interrupted = [this] { return !report_.rows.empty(); };
+
+  EXPECT_EQ(run().size(), 1u);
+
+  ASSERT_EQ(report_.absent.size(), 2u);
+  EXPECT_EQ(report_.absent[0].case_name, "second");
+  EXPECT_EQ(report_.absent[1].case_name, "third");
+  for (const AbsentRow& row : report_.absent)
+    EXPECT_EQ(row.note, "the run was interrupted");
+}
+
+TEST_F(HarnessTest, AnInterruptedRunDoesNotWaitForTheKernelThatRuns) {
+  static const VariantTable<Negate> kEndless{
+      {"endless", Isa::kPortable, "", kDeterministic, never_return},
+  };
+  kernels_ = cpu_kernels().with<Negate>(kEndless);
+  add({.name = "second", .op = "step", .bench = true, .phase = "decode"});
+  options_.isolation = BenchIsolation::kChildPerKernel;
+  bool begun = false;
+  options_.on_start = [&](int64_t, int64_t, const std::string&) { begun = true; };
+  options_.interrupted = [&] { return begun; };
+
+  EXPECT_TRUE(run().empty()) << "its end is no crash";
+
+  ASSERT_EQ(report_.absent.size(), 2u);
+  EXPECT_EQ(report_.absent[0].case_name, "t4_d8");
+  EXPECT_EQ(report_.absent[0].note, "the run was interrupted");
 }
 
 TEST_F(HarnessTest, CasesAfterTheDeadlineAreLeftOutAndTheRowsBeforeItKept) {

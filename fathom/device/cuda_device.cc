@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "fathom/device/cuda_build.h"
 #include "fathom/device/cuda_status.h"
 #include "fathom/device/device.h"
 #include "fathom/device/graph.h"
@@ -103,8 +104,7 @@ namespace {
 
 /// Why there is no device, in words.
 std::string why_none(cudaError_t error) {
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
+  const int driver = cuda_driver_version();
   if (driver == 0) return "there is no NVIDIA driver";
   if (error == cudaErrorInsufficientDriver) {
     int runtime = 0;
@@ -119,6 +119,16 @@ std::string why_none(cudaError_t error) {
 
 bool cuda_is_built() {
   return true;
+}
+
+CudaBuild cuda_build() {
+  return {.runtime_version = CUDART_VERSION,
+          .sms = std::vector<int>(std::begin(kBuiltFor), std::end(kBuiltFor))};
+}
+
+int cuda_driver_version() {
+  int driver = 0;
+  return cudaDriverGetVersion(&driver) == cudaSuccess ? driver : 0;
 }
 
 Result<std::vector<DeviceInfo>> cuda_devices() {

@@ -1,4 +1,5 @@
 // Linked instead of cuda_device.cc when the CUDA backend is off: no devices, one clear line.
+#include "fathom/device/cuda_build.h"
 #include "fathom/device/device.h"
 #include "fathom/device/graph.h"
 #include "fathom/device/stream.h"
@@ -16,6 +17,14 @@ Status no_backend() {
 
 bool cuda_is_built() {
   return false;
+}
+
+CudaBuild cuda_build() {
+  return {};
+}
+
+int cuda_driver_version() {
+  return 0;
 }
 
 Result<std::vector<DeviceInfo>> cuda_devices() {

@@ -30,8 +30,8 @@ enum class SectionStart {
   kBehindTrigger,  ///< behind the marker (DSML: behind ｜DSML｜) that came in free text
 };
 
-/// The format of a spec of kind kTools. Errors: InvalidArgument `invalid_schema: ...` and
-/// `grammar_too_complex: ...`, naming the tool.
+/// The format of the calls of a spec that has them. Errors: InvalidArgument `invalid_schema: ...`
+/// and `grammar_too_complex: ...`, naming the tool.
 Result<Json> call_section_format(const GrammarSpec& spec,
                                  const CallMarkers& markers,
                                  const SchemaLimits& limits,

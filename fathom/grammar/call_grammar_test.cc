@@ -296,6 +296,18 @@ TEST_F(CallGrammar, AnAnswerWithoutCallsMayEndAnywhere) {
   EXPECT_TRUE(constraint->accept(kEnd));
 }
 
+TEST_F(CallGrammar, ReasoningMayBeAllWhereNothingMustFollow) {
+  make(true);
+  auto spec = calls(Form::kDsml, ToolGrammar::kLight);
+  spec.must_call = false;
+  spec.free_until = *tokenizer_.token_to_id("</think>");
+  const auto constraint = start(spec);
+  std::vector<uint32_t> mask((kWidth + 31) / 32);
+  for (const int32_t id : ids_of("I think"))
+    ASSERT_TRUE(constraint->next(mask) == ConstraintPlace::kFree && constraint->accept(id));
+  EXPECT_TRUE(constraint->accept(kEnd));
+}
+
 TEST_F(CallGrammar, ACallComesFirstBehindTheReasoning) {
   make(true);
   auto spec = calls(Form::kDsml, ToolGrammar::kFull);
@@ -304,7 +316,9 @@ TEST_F(CallGrammar, ACallComesFirstBehindTheReasoning) {
   std::vector<uint32_t> mask((kWidth + 31) / 32);
   // Markers in the reasoning open nothing.
   for (const int32_t id : ids_of("I think <｜DSML｜tool_calls> so</think>")) {
-    ASSERT_EQ(constraint->next(mask), ConstraintPlace::kFree);
+    ASSERT_EQ(constraint->next(mask), ConstraintPlace::kPayload);
+    EXPECT_EQ(mask[0] >> kEnd & 1, 0u);
+    EXPECT_FALSE(constraint->accept(kEnd));
     ASSERT_TRUE(constraint->accept(id));
   }
   EXPECT_EQ(constraint->next(mask), ConstraintPlace::kStructure);
@@ -312,6 +326,121 @@ TEST_F(CallGrammar, ACallComesFirstBehindTheReasoning) {
   EXPECT_FALSE(constraint->accept(kEnd));
   for (const int32_t id : ids_of("\n\n<｜DSML｜tool_calls>\n"))
     EXPECT_TRUE(constraint->accept(id));
+}
+
+constexpr const char* kClosed = R"({"type":"object","properties":{"x":{"type":"integer"}},
+  "required":["x"],"additionalProperties":false})";
+
+struct ShapedForm {
+  Form form;
+  std::string call;  // of the tool "now"
+};
+
+const std::vector<ShapedForm>& shaped_forms() {
+  static const std::vector<ShapedForm> forms = {
+      {Form::kFencedJson,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+       "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+      {Form::kBareJson,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+       "<｜tool▁calls▁end｜>"},
+      {Form::kDsml,
+       "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"now\">\n\n</｜DSML｜invoke>\n"
+       "</｜DSML｜tool_calls>"}};
+  return forms;
+}
+
+GrammarSpec shaped(GrammarSpec spec) {
+  spec.kind = GrammarSpec::Kind::kJsonSchema;
+  spec.text = kClosed;
+  spec.must_call = false;
+  return spec;
+}
+
+TEST_F(CallGrammar, BesideAShapeComeCallsOrContentOfIt) {
+  for (const bool has_tokens : {true, false}) {
+    make(has_tokens);
+    const int32_t end_think = *tokenizer_.token_to_id("</think>");
+    for (const auto& [form, call] : shaped_forms()) {
+      for (const ToolGrammar level : {ToolGrammar::kLight, ToolGrammar::kFull}) {
+        GrammarSpec spec = shaped(calls(form, level));
+        const std::string json = R"({"x": 12})";
+        EXPECT_EQ(taken(spec, call), call.size() + 1) << call;
+        EXPECT_EQ(taken(spec, json), json.size() + 1) << call;
+        EXPECT_EQ(taken(spec, ""), 0u);
+        EXPECT_LE(taken(spec, "Hello"), 0u);
+        EXPECT_LT(taken(spec, R"({"y": 12})"), 5u);
+        EXPECT_LE(taken(spec, json + call), json.size()) << call;
+        EXPECT_LE(taken(spec, call + json), call.size()) << call;
+        std::string undeclared = call;
+        undeclared.replace(undeclared.find("now"), 3, "never");
+        EXPECT_LT(taken(spec, undeclared), undeclared.find("never") + 5) << call;
+
+        spec.free_until = end_think;
+        for (const std::string& answer : {call, json, "\n\n" + json}) {
+          const std::string whole = "so</think>" + answer;
+          EXPECT_EQ(taken(spec, whole), whole.size() + 1) << call;
+        }
+        EXPECT_EQ(taken(spec, "so"), 2u) << "it ends in its reasoning";
+      }
+    }
+  }
+}
+
+TEST_F(CallGrammar, BesideAShapeContentIsDrawnAndFramesAreNot) {
+  for (const bool has_tokens : {true, false}) {
+    make(has_tokens);
+    for (const auto& [form, call] : shaped_forms()) {
+      const GrammarSpec spec = shaped(calls(form, ToolGrammar::kLight));
+      std::vector<uint32_t> mask((kWidth + 31) / 32);
+      const auto content = start(spec);
+      for (const int32_t id : ids_of(R"({"x": 12})")) {
+        EXPECT_EQ(content->next(mask), ConstraintPlace::kPayload);
+        ASSERT_TRUE(content->accept(id));
+      }
+      EXPECT_EQ(content->next(mask), ConstraintPlace::kPayload);
+
+      const auto section = start(spec);
+      EXPECT_EQ(section->next(mask), ConstraintPlace::kPayload);
+      const std::string opening =
+          call.substr(0, call.find(form == Form::kDsml ? "tool_calls>" : "<｜tool▁call▁begin｜>"));
+      const auto ids = ids_of(opening);
+      for (const int32_t id : ids)
+        ASSERT_TRUE(section->accept(id));
+      EXPECT_EQ(section->next(mask), ConstraintPlace::kStructure) << opening;
+      section->rollback(1);
+      EXPECT_EQ(section->next(mask), ConstraintPlace::kPayload) << opening;
+    }
+  }
+}
+
+TEST_F(CallGrammar, BesideAShapeRandomAnswersAreCallsOrOfIt) {
+  make(true);
+  const Json schema = *parse_json(kClosed, {}, "schema");
+  const SchemaOracle oracle{schema};
+  for (const auto& [form, call] : shaped_forms()) {
+    const GrammarSpec spec = shaped(calls(form, ToolGrammar::kFull));
+    int num_calls = 0;
+    int num_shaped = 0;
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const auto constraint = start(spec);
+      ASSERT_NE(constraint, nullptr);
+      GrammarWalk walk{tokenizer_, kWidth, kEnd, seed};
+      const auto ids = walk.walk(*constraint, static_cast<int64_t>(seed % 20), 8000);
+      ASSERT_TRUE(walk.ended && walk.problem.empty()) << walk.problem << tokenizer_.decode(ids);
+      if (!read(spec, ids).empty()) {
+        ++num_calls;
+        EXPECT_EQ(content_, "");
+        continue;
+      }
+      ++num_shaped;
+      const auto value = parse_json(content_, {}, "content");
+      ASSERT_TRUE(value.ok()) << content_;
+      EXPECT_TRUE(oracle.allows(*value)) << content_;
+    }
+    EXPECT_GT(num_calls, 0) << call;
+    EXPECT_GT(num_shaped, 0) << call;
+  }
 }
 
 TEST_F(CallGrammar, ArgumentsArePayloadAndAllElseIsStructure) {

@@ -10,13 +10,13 @@ void CallPlaces::advance(CallPlace& place, int32_t token, std::string_view bytes
     take_marker(place, *marker);
     return;
   }
-  const bool is_spelled = !markers_.id(border_);
-  const std::string_view word = answer_marker_text(border_);
   for (const char c : bytes) {
     take_byte(place, c);
-    if (!is_spelled) continue;
+    const AnswerMarker awaited = place.phase == Phase::kContent ? opening_ : border_;
+    if (markers_.id(awaited)) continue;  // it comes as a token
+    const std::string_view word = answer_marker_text(awaited);
     place.spelled = spelled_bytes(word, place.spelled, c);
-    if (place.spelled == word.size()) take_marker(place, border_);
+    if (place.spelled == word.size()) take_marker(place, awaited);
   }
 }
 
@@ -41,6 +41,7 @@ void CallPlaces::take_byte(CallPlace& place, char c) const {
   const bool may_be_marker = place.spelled != 0 || c == answer_marker_text(border_).front();
   if (!may_be_marker && place.phase != Phase::kTag) place.is_end_tag = c == '/';
   switch (place.phase) {
+    case Phase::kContent:
     case Phase::kFrame:
     case Phase::kValue:
       return;

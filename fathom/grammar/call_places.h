@@ -14,6 +14,7 @@ namespace fathom {
 /// The state between two tokens. A plain value, copied for every token that may be taken back.
 struct CallPlace {
   enum class Phase : uint8_t {
+    kContent,  ///< no marker has come, and what comes may be content in place of calls
     kFrame,
     kFenceLines,  ///< fenced: behind the separator, up to the second line end
     kJson,        ///< an argument as JSON
@@ -35,15 +36,17 @@ class CallPlaces {
   CallPlaces(AnswerGrammar::ToolCalls form, const CallMarkers& markers)
       : form_(form),
         markers_(markers),
-        border_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml
-                                                        : AnswerMarker::kSep) {}
+        border_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml : AnswerMarker::kSep),
+        opening_(form == AnswerGrammar::ToolCalls::kDsml ? AnswerMarker::kDsml
+                                                         : AnswerMarker::kCallsBegin) {}
 
   /// Takes the next token.
   void advance(CallPlace& place, int32_t token, std::string_view bytes) const;
 
   static ConstraintPlace place_of(const CallPlace& place) {
-    const bool is_payload =
-        place.phase == CallPlace::Phase::kJson || place.phase == CallPlace::Phase::kValue;
+    const bool is_payload = place.phase == CallPlace::Phase::kContent ||
+                            place.phase == CallPlace::Phase::kJson ||
+                            place.phase == CallPlace::Phase::kValue;
     return is_payload ? ConstraintPlace::kPayload : ConstraintPlace::kStructure;
   }
 
@@ -55,7 +58,8 @@ class CallPlaces {
 
   AnswerGrammar::ToolCalls form_;
   CallMarkers markers_;
-  AnswerMarker border_;  // the marker that payload begins (JSON) or ends (DSML) behind
+  AnswerMarker border_;   // the marker that payload begins (JSON) or ends (DSML) behind
+  AnswerMarker opening_;  // the one that a section begins with
 };
 
 /// How many bytes of `word` have come, behind `matched` of them and one more byte. For words that

@@ -27,7 +27,8 @@ enum class ToolGrammar : uint8_t {
   kFull,   ///< and the arguments follow the schemas
 };
 
-/// What is asked of an answer. One of the kinds; tools besides where the kind is kTools.
+/// What is asked of an answer: one of the kinds. Beside a kind other than kTools, calls of `tools`
+/// may come in place of it.
 struct GrammarSpec {
   enum class Kind : uint8_t {
     kJson,           ///< any JSON object
@@ -42,19 +43,25 @@ struct GrammarSpec {
   std::string text;
   std::vector<std::string> choices;
 
-  std::vector<ToolDefinition> tools;
+  std::vector<ToolDefinition> tools;       ///< empty: nothing may be called
   AnswerGrammar answer;                    ///< how calls are written
   ToolGrammar level = ToolGrammar::kFull;  ///< of tools
-  bool must_call = false;                  ///< tool_choice required or a name: a call comes first
+  bool must_call = false;                  ///< kTools: required or a name, so a call comes first
   bool parallel_calls = true;              ///< more than one call
 
-  /// The answer begins with reasoning, which is free up to this token (</think>).
+  /// The answer begins with reasoning, which is free up to this token (</think>), but that the
+  /// answer does not end in it where something must follow.
   std::optional<int32_t> free_until;
+
+  /// Whether an answer may hold calls.
+  bool has_calls() const { return kind == Kind::kTools || !tools.empty(); }
 };
 
 struct GrammarLimits {
   int64_t max_schema_bytes = 64 << 10;
-  int64_t max_schema_depth = 32;
+  int64_t max_schema_depth = 32;  ///< of schemas within schemas
+  /// Of a schema or a structural tag as JSON, where one schema within another takes two levels.
+  int64_t max_json_depth = 96;
   int64_t max_pattern_bytes = 4 << 10;
   double compile_seconds = 1.0;
   int64_t max_states = 100'000;

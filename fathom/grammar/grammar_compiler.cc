@@ -201,12 +201,14 @@ class CachingCompiler final : public GrammarCompiler {
              const Sha256Digest& key,
              const Json& format,
              const std::shared_ptr<Flight>& flight) {
-    const bool is_tools = spec.kind == GrammarSpec::Kind::kTools;
-    GrammarPlan plan{.library = xgrammar::CompiledGrammar{xgrammar::NullObj{}},
-                     .vocabulary = shared_->vocabulary,
-                     .free_until = spec.free_until,
-                     .calls = is_tools ? spec.answer.tool_calls : AnswerGrammar::ToolCalls::kNone,
-                     .has_free_content = is_tools && !spec.must_call};
+    const bool is_shape = spec.kind != GrammarSpec::Kind::kTools;
+    GrammarPlan plan{
+        .library = xgrammar::CompiledGrammar{xgrammar::NullObj{}},
+        .vocabulary = shared_->vocabulary,
+        .free_until = spec.free_until,
+        .calls = spec.has_calls() ? spec.answer.tool_calls : AnswerGrammar::ToolCalls::kNone,
+        .has_free_content = !is_shape && !spec.must_call,
+        .calls_or_content = is_shape && spec.has_calls()};
     try {
       std::thread{fly, shared_, flight, key, dump_json(format), std::move(plan)}.detach();
     } catch (const std::exception& error) {

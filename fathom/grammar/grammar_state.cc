@@ -23,8 +23,10 @@ GrammarState::GrammarState(std::shared_ptr<const GrammarPlan> plan)
       matcher_(plan_->library) {
   const Phase behind_reasoning = plan_->has_free_content ? Phase::kContent : Phase::kGrammar;
   steps_.reserve(kMaxSteps);
-  steps_.push_back(
-      {.phase = plan_->free_until ? Phase::kReasoning : behind_reasoning, .place = {}});
+  const auto begin =
+      plan_->calls_or_content ? CallPlace::Phase::kContent : CallPlace::Phase::kFrame;
+  steps_.push_back({.phase = plan_->free_until ? Phase::kReasoning : behind_reasoning,
+                    .place = {.phase = begin}});
 }
 
 AnswerMarker GrammarState::trigger() const {
@@ -34,13 +36,17 @@ AnswerMarker GrammarState::trigger() const {
 
 ConstraintPlace GrammarState::next(std::span<uint32_t> mask) {
   const Step& step = steps_.back();
+  const VocabularyMasks& vocabulary = *plan_->vocabulary;
   switch (step.phase) {
     case Phase::kReasoning:
+      if (may_end_in_reasoning()) return ConstraintPlace::kFree;
+      std::ranges::copy(vocabulary.all_but_ends(), mask.begin());
+      return ConstraintPlace::kPayload;
     case Phase::kContent:
       return ConstraintPlace::kFree;
     case Phase::kEnded:
     case Phase::kBroken:
-      std::copy(plan_->vocabulary->ends().begin(), plan_->vocabulary->ends().end(), mask.begin());
+      std::ranges::copy(vocabulary.ends(), mask.begin());
       return ConstraintPlace::kStructure;
     case Phase::kGrammar:
       break;
@@ -82,6 +88,7 @@ bool GrammarState::accept(int32_t token) {
   bool is_allowed = true;
   switch (step.phase) {
     case Phase::kReasoning:
+      is_allowed = may_end_in_reasoning() || !plan_->vocabulary->is_end(token);
       if (token == *plan_->free_until)
         step.phase = plan_->has_free_content ? Phase::kContent : Phase::kGrammar;
       break;

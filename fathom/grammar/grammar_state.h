@@ -4,6 +4,7 @@
 //   reasoning --free_until--> content --a section of calls opens--> grammar --end token--> ended
 //
 // Without free_until an answer begins with content, and where content is not free with the grammar.
+// Reasoning holds anything but an end of the answer where the grammar must follow.
 #pragma once
 
 #if FATHOM_WITH_GRAMMAR
@@ -28,8 +29,9 @@ struct GrammarPlan {
   xgrammar::CompiledGrammar library;
   std::shared_ptr<const VocabularyMasks> vocabulary;  ///< shared by all grammars of a compiler
   std::optional<int32_t> free_until;
-  AnswerGrammar::ToolCalls calls = AnswerGrammar::ToolCalls::kNone;  ///< of kTools
-  bool has_free_content = false;  ///< kTools: content is free until calls begin
+  AnswerGrammar::ToolCalls calls = AnswerGrammar::ToolCalls::kNone;  ///< where there may be some
+  bool has_free_content = false;  ///< content is free until calls begin
+  bool calls_or_content = false;  ///< the grammar gives calls, or content in place of them
 };
 
 class GrammarState final : public TokenConstraint {
@@ -51,6 +53,9 @@ class GrammarState final : public TokenConstraint {
     bool was_matched = false;   // the token before took the matcher a step on
     CallPlace place;
   };
+
+  // Content that is free may be none at all.
+  bool may_end_in_reasoning() const { return plan_->has_free_content; }
 
   AnswerMarker trigger() const;
   void fill_mask(std::span<uint32_t> mask);

@@ -1,5 +1,6 @@
 #include "fathom/grammar/grammar.h"
 
+#include <bit>
 #include <chrono>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -292,13 +293,23 @@ TEST_F(Grammar, ReasoningIsFreeUpToItsEnd) {
   spec.free_until = *tokenizer_.token_to_id("</think>");
   const auto constraint = start(spec);
   std::vector<uint32_t> mask((kWidth + 31) / 32, 0);
+  // Anything but the end of an answer that has not begun, ids beyond the vocabulary too.
+  const auto is_free = [&] {
+    if (constraint->next(mask) != ConstraintPlace::kPayload) return false;
+    int64_t allowed = 0;
+    for (const uint32_t word : mask)
+      allowed += std::popcount(word);
+    return allowed == kWidth - 1 && (mask[0] >> kEnd & 1) == 0;
+  };
   for (const int32_t id : tokenizer_.encode("what { now"))
-    ASSERT_TRUE(constraint->next(mask) == ConstraintPlace::kFree && constraint->accept(id));
-  ASSERT_EQ(constraint->next(mask), ConstraintPlace::kFree);
+    ASSERT_TRUE(is_free() && constraint->accept(id));
+  ASSERT_TRUE(is_free());
+  EXPECT_FALSE(constraint->accept(kEnd));
   ASSERT_TRUE(constraint->accept(*spec.free_until));
   ASSERT_EQ(constraint->next(mask), ConstraintPlace::kPayload);
+  EXPECT_FALSE(is_free());
   constraint->rollback(1);
-  ASSERT_EQ(constraint->next(mask), ConstraintPlace::kFree);
+  ASSERT_TRUE(is_free());
   ASSERT_TRUE(constraint->accept(*spec.free_until));
   EXPECT_FALSE(constraint->accept(kEnd));
   for (const int32_t id : tokenizer_.encode("\n\nyes"))
@@ -345,6 +356,21 @@ TEST_F(Grammar, LimitsHoldAtTheirValue) {
   const std::string grammar = "root ::= \"" + std::string(89, 'a') + "\"";
   EXPECT_EQ(refusal(of(Kind::kEbnf, grammar)), "compiled");
   EXPECT_THAT(refusal(of(Kind::kEbnf, grammar + " ")), HasSubstr("has 101 bytes, at most 100"));
+}
+
+TEST_F(Grammar, TheDeepestSchemaIsFollowed) {
+  std::string schema = R"({"type":"object","additionalProperties":false})";
+  std::string text = "{}";
+  for (int i = 1; i < limits_.max_schema_depth; ++i) {
+    schema = str_cat(R"({"type":"object","properties":{"a":)", schema,
+                     R"(},"required":["a"],"additionalProperties":false})");
+    text = str_cat(R"({"a": )", text, "}");
+  }
+  EXPECT_TRUE(takes(of(Kind::kJsonSchema, schema), text));
+  EXPECT_FALSE(takes(of(Kind::kJsonSchema, schema), str_cat(R"({"a": )", text, "}")));
+  EXPECT_THAT(refusal(of(Kind::kJsonSchema, str_cat(R"({"items":)", schema, "}"))),
+              HasSubstr("is nested deeper than 32 schemas"));
+  EXPECT_THAT(refusal(of(Kind::kJsonSchema, std::string(97, '['))), HasSubstr("97"));
 }
 
 TEST_F(Grammar, StatesAreLimited) {

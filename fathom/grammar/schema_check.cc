@@ -20,10 +20,6 @@ bool is_one_of(std::string_view word, Words words) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-bool is_one_of(std::string_view word, std::initializer_list<std::string_view> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 constexpr std::string_view kRefused[] = {"not",
                                          "if",
                                          "then",
@@ -53,6 +49,22 @@ constexpr std::string_view kOfObjects[] = {"properties",           "required",
 constexpr std::string_view kOfArrays[] = {"items", "prefixItems", "unevaluatedItems", "minItems",
                                           "maxItems"};
 constexpr std::string_view kDefinitions[] = {"$defs", "definitions"};
+
+// What holds schemas: by names, in a list, or one (of "items" once a list too).
+constexpr std::string_view kSchemasByName[] = {"properties", "patternProperties", "$defs",
+                                               "definitions", "dependentSchemas"};
+constexpr std::string_view kSchemaLists[] = {"anyOf", "oneOf", "allOf", "prefixItems"};
+constexpr std::string_view kSingleSchemas[] = {"items",
+                                               "additionalProperties",
+                                               "unevaluatedProperties",
+                                               "unevaluatedItems",
+                                               "propertyNames",
+                                               "not",
+                                               "if",
+                                               "then",
+                                               "else",
+                                               "contains",
+                                               "additionalItems"};
 
 // Formats that the library enforces. It then ignores pattern and lengths.
 constexpr std::string_view kEnforcedFormats[] = {"email",         "date",
@@ -139,11 +151,11 @@ class SchemaChecker {
 };
 
 Result<Json> SchemaChecker::check(const Json& schema, const std::string& path, int64_t depth) {
+  if (schema.is_bool()) return schema;
   if (depth > limits_.max_depth) {
     return invalid_argument(str_cat("grammar_too_complex: ", path, " is nested deeper than ",
                                     limits_.max_depth, " schemas"));
   }
-  if (schema.is_bool()) return schema;
   if (!schema.is_object())
     return invalid(path, str_cat("expected a schema, found ", schema.kind_name()));
   FATHOM_TRY(check_refused(schema, path));
@@ -404,7 +416,7 @@ Result<JsonMember> SchemaChecker::copied(const JsonMember& member,
                                          const std::string& path,
                                          int64_t depth) {
   const auto& [key, value] = member;
-  if (is_one_of(key, {"properties", "patternProperties", "$defs", "definitions"})) {
+  if (is_one_of(key, kSchemasByName)) {
     if (!value.is_object()) return invalid(path, str_cat("expected an object of schemas"));
     Json out = Json::object();
     for (const auto& [name, schema] : value.members()) {
@@ -414,7 +426,7 @@ Result<JsonMember> SchemaChecker::copied(const JsonMember& member,
     }
     return JsonMember{key, std::move(out)};
   }
-  if (is_one_of(key, {"anyOf", "oneOf", "allOf", "prefixItems"})) {
+  if (is_one_of(key, kSchemaLists)) {
     if (!value.is_array()) return invalid(path, "expected a list of schemas");
     Json out = Json::array();
     for (size_t i = 0; i < value.items().size(); ++i) {
@@ -426,8 +438,7 @@ Result<JsonMember> SchemaChecker::copied(const JsonMember& member,
     }
     return JsonMember{key, std::move(out)};
   }
-  if (is_one_of(key, {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems",
-                      "propertyNames"})) {
+  if (is_one_of(key, kSingleSchemas)) {
     auto checked = check(value, path, depth + 1);
     if (!checked.ok()) return std::move(checked).status();
     return JsonMember{key, *std::move(checked)};
@@ -436,6 +447,25 @@ Result<JsonMember> SchemaChecker::copied(const JsonMember& member,
 }
 
 }  // namespace
+
+int64_t schema_depth(const Json& schema) {
+  if (!schema.is_object()) return 0;
+  int64_t deepest = 0;
+  const auto look = [&](const Json& inner) { deepest = std::max(deepest, schema_depth(inner)); };
+  for (const auto& [key, value] : schema.members()) {
+    const bool is_single = is_one_of(key, kSingleSchemas);
+    if (value.is_object() && is_one_of(key, kSchemasByName)) {
+      for (const auto& [name, inner] : value.members())
+        look(inner);
+    } else if (value.is_array() && (is_single || is_one_of(key, kSchemaLists))) {
+      for (const Json& inner : value.items())
+        look(inner);
+    } else if (is_single) {
+      look(value);
+    }
+  }
+  return deepest + 1;
+}
 
 Status check_repetitions(std::string_view pattern, std::string_view what) {
   const int64_t largest = largest_repetition(pattern);

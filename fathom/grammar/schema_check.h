@@ -32,6 +32,10 @@ struct SchemaLimits {
   int64_t max_pattern_bytes;  ///< of one pattern
 };
 
+/// How many schemas lie within each other, this one included; true and false are none. What holds
+/// schemas counts whether it is enforced or not.
+int64_t schema_depth(const Json& schema);
+
 /// Refuses an expression, or a grammar, that counts further than the library can quickly. Errors:
 /// InvalidArgument `grammar_too_complex: ...`.
 Status check_repetitions(std::string_view pattern, std::string_view what);

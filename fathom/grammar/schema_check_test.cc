@@ -67,6 +67,22 @@ TEST(SchemaCheck, RefusesKeywordsThatWouldBeIgnored) {
     EXPECT_THAT(checked(schema), ::testing::AllOf(HasSubstr("invalid_schema: s"), HasSubstr(why)));
 }
 
+TEST(SchemaCheck, DepthCountsSchemasAndNothingElse) {
+  const std::pair<const char*, int64_t> cases[] = {
+      {"true", 0},
+      {"{}", 1},
+      {R"({"enum":[{"properties":{"a":{}}}],"title":"t"})", 1},
+      {R"({"properties":{},"additionalProperties":false})", 1},
+      {R"({"properties":{"a":{},"properties":{"type":"string"}}})", 2},
+      {R"({"items":{"items":{}}})", 3},
+      {R"({"items":[{},{"items":{}}]})", 3},
+      {R"({"anyOf":[{},{"prefixItems":[{}]}]})", 3},
+      {R"({"$defs":{"a":{"not":{}}},"if":{}})", 3},
+      {R"({"dependentSchemas":{"a":{"contains":{}}}})", 3}};
+  for (const auto& [schema, depth] : cases)
+    EXPECT_EQ(schema_depth(*parse_json(schema, {}, "s")), depth) << schema;
+}
+
 TEST(SchemaCheck, LimitsHoldAtTheirValue) {
   EXPECT_EQ(checked(R"({"type":"string","pattern":"aaaaaaaaaaaaaaaaaaaa"})"),
             R"({"type":"string","pattern":"aaaaaaaaaaaaaaaaaaaa"})");
@@ -81,6 +97,11 @@ TEST(SchemaCheck, LimitsHoldAtTheirValue) {
             R"({"anyOf":[{"anyOf":[{"anyOf":[{}]}]}]})");
   EXPECT_THAT(checked(R"({"anyOf":[{"anyOf":[{"anyOf":[{"anyOf":[{}]}]}]}]})"),
               HasSubstr("is nested deeper than 4 schemas"));
+  // What closes an object is no schema of its own.
+  EXPECT_EQ(
+      checked(R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object",)"
+              R"("additionalProperties":false}]}]}]})"),
+      R"({"anyOf":[{"anyOf":[{"anyOf":[{"type":"object","additionalProperties":false}]}]}]})");
 }
 
 }  // namespace

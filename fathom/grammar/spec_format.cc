@@ -32,9 +32,8 @@ Status check_text(std::string_view what, const std::string& text, int64_t limit)
 
 Result<Json> parsed(std::string_view what, const std::string& text, const GrammarLimits& limits) {
   FATHOM_TRY(check_text(what, text, limits.max_schema_bytes));
-  // Each schema takes two levels of the document, "properties" and itself; the rest is theirs.
   JsonLimits json;
-  json.max_depth = static_cast<int>(4 * limits.max_schema_depth + 16);
+  json.max_depth = static_cast<int>(limits.max_json_depth);
   auto document = parse_json(text, json, what);
   if (!document.ok())
     return invalid_argument(str_cat("invalid_schema: ", document.status().message()));
@@ -136,11 +135,10 @@ class ClientTag {
   const GrammarLimits& limits_;
 };
 
+// What the content of an answer without calls is.
 Result<Json> content_format(const GrammarSpec& spec,
-                            const CallMarkers& markers,
+                            const SchemaLimits& schema_limits,
                             const GrammarLimits& limits) {
-  const SchemaLimits schema_limits{limits.max_schema_bytes, limits.max_schema_depth,
-                                   limits.max_pattern_bytes};
   switch (spec.kind) {
     case Kind::kJson:
       return format::json_of(Json::object(
@@ -167,9 +165,7 @@ Result<Json> content_format(const GrammarSpec& spec,
       return ClientTag{limits}.format_of(*document);
     }
     case Kind::kTools:
-      return call_section_format(
-          spec, markers, schema_limits,
-          spec.must_call ? SectionStart::kWhole : SectionStart::kBehindTrigger);
+      break;
   }
   return internal_error("a grammar of no known kind");
 }
@@ -184,11 +180,22 @@ void append_part(std::string& key, std::string_view part) {
 Result<Json> spec_format(const GrammarSpec& spec,
                          const CallMarkers& markers,
                          const GrammarLimits& limits) {
-  auto format = content_format(spec, markers, limits);
+  const SchemaLimits schema_limits{limits.max_schema_bytes, limits.max_schema_depth,
+                                   limits.max_pattern_bytes};
+  auto format = spec.kind == Kind::kTools
+                    ? call_section_format(
+                          spec, markers, schema_limits,
+                          spec.must_call ? SectionStart::kWhole : SectionStart::kBehindTrigger)
+                    : content_format(spec, schema_limits, limits);
   if (!format.ok()) return format;
   if (spec.free_until && spec.kind != Kind::kTools) {
     format = format::sequence({format::optional(format::text("\n")),
                                format::optional(format::text("\n")), *std::move(format)});
+  }
+  if (spec.kind != Kind::kTools && spec.has_calls()) {
+    auto calls = call_section_format(spec, markers, schema_limits, SectionStart::kWhole);
+    if (!calls.ok()) return calls;
+    format = format::one_of({*std::move(calls), *std::move(format)});
   }
   return format::typed("structural_tag", {{"format", *std::move(format)}});
 }

@@ -11,7 +11,8 @@
 namespace fathom {
 
 /// The structural tag of a spec. Behind reasoning, up to two line ends may come first. Errors:
-/// InvalidArgument `invalid_schema: ...` and `grammar_too_complex: ...`.
+/// InvalidArgument `invalid_schema: ...` and `grammar_too_complex: ...`; where a tool is to blame,
+/// what follows the code begins with "tool 'NAME'".
 Result<Json> spec_format(const GrammarSpec& spec,
                          const CallMarkers& markers,
                          const GrammarLimits& limits);

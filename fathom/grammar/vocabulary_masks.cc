@@ -55,12 +55,17 @@ Result<VocabularyMasks> VocabularyMasks::create(const Tokenizer& tokenizer,
       add(calls, id);
     }
   }
+  Mask all_but_ends = none;
+  for (int32_t id = 0; id < width; ++id) {
+    if (!VocabularyMasks::has(ends, id)) add(all_but_ends, id);
+  }
   try {
     VocabularyMasks masks{xgrammar::TokenizerInfo{texts, xgrammar::VocabType::RAW,
                                                   static_cast<int>(width), std::move(end_ids)}};
     masks.markers_ = markers;
     masks.width_ = width;
     masks.ends_ = std::move(ends);
+    masks.all_but_ends_ = std::move(all_but_ends);
     masks.text_ = std::move(text);
     masks.calls_ = std::move(calls);
     return masks;

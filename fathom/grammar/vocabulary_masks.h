@@ -43,6 +43,9 @@ class VocabularyMasks {
   /// The end tokens.
   const Mask& ends() const { return ends_; }
 
+  /// Every id of the width but the ends.
+  const Mask& all_but_ends() const { return all_but_ends_; }
+
   /// What any answer may hold: tokens of text and ends.
   const Mask& text() const { return text_; }
 
@@ -61,6 +64,7 @@ class VocabularyMasks {
   CallMarkers markers_;
   int64_t width_ = 0;
   Mask ends_;
+  Mask all_but_ends_;
   Mask text_;
   Mask calls_;
 };

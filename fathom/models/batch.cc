@@ -210,6 +210,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   out.query_offsets_view = vector_view(range.query_offsets, "B+1");
   out.kv_lens_view = vector_view(range.kv_lens, "B");
   out.block_table = make_view(range.block_table.data(), {count, width}, Format::kI32, "B,M");
+  out.fixed_keys = count > 0 && padding.requests > 0 ? width * layout_.block_tokens : 0;
   if (layout_.has_slots()) out.request_slots = vector_view(range.request_slots, "B");
   return {};
 }

@@ -71,7 +71,7 @@ struct SequenceStep {
 
 /// The decode range as it is made for a GPU, whose captured steps have fixed shapes. Requests that
 /// are not there are copies of the shortest one: they choose its experts and read its keys, both of
-/// which are read anyway, and write none.
+/// which are read anyway, and write none. The range then has TokenRange::fixed_keys.
 struct DecodePadding {
   int64_t requests = 0;  ///< at least so many, if there are any
   int64_t pages = 0;     ///< at least so many columns of the block table

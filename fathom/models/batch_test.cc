@@ -53,6 +53,9 @@ TEST(BatchPadding, CopiesReadWhatTheShortestRequestReadsAndWriteNothing) {
   EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{13, 19, 26, -1, -1}));
   EXPECT_EQ(numbers(range.block_table),
             (std::vector<int32_t>{1, 2, 3, 0, 4, 0, 0, 0, 5, 6, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0}));
+  // A replay has other lengths: shapes follow from what the table has room for.
+  EXPECT_EQ(range.most_keys(), 16);
+  EXPECT_EQ(range.keys_of(1), 16);
 }
 
 TEST(BatchPadding, LeavesPromptsAndEmptyRangesAlone) {
@@ -69,6 +72,8 @@ TEST(BatchPadding, LeavesPromptsAndEmptyRangesAlone) {
 
   const Batch both = buffer.build(prefill, r.decode, {.requests = 4, .pages = 3}).value();
   EXPECT_EQ(both.attention.prefill.num_tokens, 3);
+  EXPECT_EQ(both.attention.prefill.most_keys(), 3);
+  EXPECT_EQ(both.attention.decode.most_keys(), 12);
   EXPECT_EQ(both.attention.decode.token_begin, 3);
   EXPECT_EQ(both.attention.decode.num_tokens, 4);
   EXPECT_EQ(numbers(both.logit_rows), (std::vector<int32_t>{2, 3, 4, 5, 6}));

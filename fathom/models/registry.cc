@@ -10,13 +10,19 @@
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/json.h"
 #include "fathom/weights/loader.h"
+#include "fathom/weights/verify/recorded_files.h"
 
 namespace fathom {
 namespace {
 
 constexpr std::string_view kConfigName = "config.json";
+
+// Of weights whose hash is compared when they are loaded: a tenth of a second. `fathom verify`
+// compares all.
+constexpr int64_t kMostHashedBytes = 64ll << 20;
 
 template <class M>
 std::unique_ptr<Model> make(const ModelConfig& config, const ModelOptions& options) {
@@ -67,7 +73,7 @@ void log_surplus(const std::string& directory, const TensorReport& report) {
 Result<ModelConfig> read_config(const std::string& directory, std::string& text, Json& json) {
   FATHOM_ASSIGN(text, read_model_text(directory, kConfigName));
   const std::string path = join_path(directory, kConfigName);
-  FATHOM_ASSIGN(json, parse_json(text, {.big_integer = JsonLimits::BigInteger::kRound}, path));
+  FATHOM_ASSIGN(json, parse_json_file(text, {.big_integer = JsonLimits::BigInteger::kRound}, path));
   return parse_config(json, path);
 }
 
@@ -141,7 +147,7 @@ Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
                                 " channels: mxfp4 needs a multiple of 32"));
   }
   if (o.page_size % 32 != 0) {
-    return option_error("the page size", o.page_size,
+    return option_error("the page size (--block-size)", o.page_size,
                         "a multiple of 32 rows, so that a page of 4 tokens a row is whole rows of "
                         "128 tokens");
   }
@@ -252,6 +258,8 @@ Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
                   verify_tensors(dry.plan, *source.checkpoint, source.config.num_hidden_layers));
     log_surplus(source.title, report);
     FATHOM_TRY(check_one_format(dry.plan, *source.checkpoint, source.declared));
+    const std::string unmet = unmet_declaration(dry.plan, *source.checkpoint, source.declared);
+    if (!unmet.empty()) log_warn(unmet);
   }
   FATHOM_TRY(dry.model->attach(WeightStore::dry(dry.plan)));
   if (options.weights == WeightOrigin::kNone) return std::move(dry.model);
@@ -263,6 +271,9 @@ Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
   if (on_gpu) FATHOM_TRY(check_kernels(*dry.model, *options.gpu, options.pool->size()));
   if (options.admit) FATHOM_TRY(options.admit(*dry.model));
   FATHOM_TRY(check_memory(*dry.model, source.title, placement.device));
+  if (options.weights == WeightOrigin::kCheckpoint) {
+    FATHOM_TRY(check_journalled_bytes(*source.checkpoint, kMostHashedBytes));
+  }
 
   FATHOM_ASSIGN(Declared real, declare(source, placement, options.model));
   WeightStore store;

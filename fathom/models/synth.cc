@@ -26,7 +26,10 @@ namespace {
 constexpr int64_t kFirstByteId = 3;
 
 constexpr std::string_view kVersions[] = {"v2-lite", "v2", "v3", "r1", "v3.2", "v4"};
-constexpr std::string_view kFormats[] = {"bf16", "fp8_block", "nvfp4", "mxfp4"};
+constexpr FormatChoice kFormats[] = {{"bf16", Format::kBf16},
+                                     {"fp8_block", Format::kFp8Block},
+                                     {"nvfp4", Format::kNvfp4},
+                                     {"mxfp4", Format::kMxfp4}};
 
 Json integer(int64_t value) {
   return Json::integer(value);
@@ -216,9 +219,9 @@ std::string joined(std::span<const std::string_view> words) {
 
 Status check_format(const SynthOptions& o) {
   if (std::none_of(std::begin(kFormats), std::end(kFormats),
-                   [&](std::string_view name) { return name == format_name(o.format); })) {
+                   [&](const FormatChoice& known) { return known.format == o.format; })) {
     return invalid_argument(str_cat("--format is ", format_name(o.format), ", expected ",
-                                    joined(kFormats),
+                                    format_names(kFormats),
                                     "; fathom quantize makes others from a checkpoint"));
   }
   if (o.format == Format::kMxfp4 && o.version != "v4") {
@@ -258,7 +261,7 @@ std::span<const std::string_view> synth_versions() {
   return kVersions;
 }
 
-std::span<const std::string_view> synth_formats() {
+std::span<const FormatChoice> synth_formats() {
   return kFormats;
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "fathom/base/status.h"
-#include "fathom/formats/format.h"
+#include "fathom/formats/format_choice.h"
 
 namespace fathom {
 
@@ -31,7 +31,7 @@ std::span<const std::string_view> synth_versions();
 
 /// bf16, fp8_block, nvfp4, mxfp4: formats of the linear layers, as PresetFormatName says. mxfp4 is
 /// of v4 alone.
-std::span<const std::string_view> synth_formats();
+std::span<const FormatChoice> synth_formats();
 
 /// Writes a checkpoint directory: config.json, generation_config.json, tokenizer.json (256 bytes
 /// and the control tokens), tokenizer_config.json and the weights, those of V4 under DeepSeek's own

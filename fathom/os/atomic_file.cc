@@ -147,7 +147,8 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
   if (fd == -EWOULDBLOCK) {
     return io_error(str_cat("cannot write ", file.path_, ": another process is writing it"));
   }
-  if (fd < 0) return write_error("create", file.partial_, -fd);
+  // The file that was asked for is named, not the one beside it.
+  if (fd < 0) return write_error("create", file.path_, -fd);
   file.fd_ = fd;
   FATHOM_TRY(file.reserve(options.reserve_bytes));
   return file;
@@ -220,7 +221,7 @@ Status AtomicFile::commit() {
 
 Status AtomicFile::fail(std::string_view action, int error) {
   abandon();
-  return write_error(action, partial_, error);
+  return write_error(action, path_, error);
 }
 
 void AtomicFile::abandon() {

@@ -121,8 +121,7 @@ TEST(AtomicFile, ReservingMoreThanTheDiskHasFailsFirstAndNamesBothNumbers) {
 
   EXPECT_EQ(file.status().code(), StatusCode::kIo);
   const std::string message = file.status().message();
-  EXPECT_EQ(message.find("cannot reserve 1152921504606846976 bytes for " + dir.file("a.partial")),
-            0u)
+  EXPECT_EQ(message.find("cannot reserve 1152921504606846976 bytes for " + dir.file("a")), 0u)
       << message;
   EXPECT_NE(message.find(" bytes are free)"), std::string::npos) << message << " " << free;
   EXPECT_TRUE(names_in(dir).empty());
@@ -139,7 +138,7 @@ TEST(AtomicFile, RefusedWriteRemovesThePartialAndKeepsTheOldFile) {
     const Status status = file->append(data);
 
     EXPECT_EQ(status.code(), StatusCode::kIo);
-    EXPECT_EQ(status.message(), "cannot write " + dir.file("a.partial") + ": File too large");
+    EXPECT_EQ(status.message(), "cannot write " + dir.file("a") + ": File too large");
     EXPECT_EQ(names_in(dir), std::vector<std::string>{"a"});
     EXPECT_EQ(file->append("more").message(),
               "cannot write " + dir.file("a") + ": it was abandoned");
@@ -200,7 +199,7 @@ TEST(AtomicFile, DirectoriesAndMissingParentsAreRefused) {
       write_file(dir.path(), "x").message(),
       "cannot write " + dir.path() + ": is a directory, expected a regular file or a new name");
   EXPECT_EQ(write_file(dir.file("none/a"), "x").message(),
-            "cannot create " + dir.file("none/a.partial") + ": No such file or directory");
+            "cannot create " + dir.file("none/a") + ": No such file or directory");
   EXPECT_EQ(write_file(dir.file("none/a"), "x").code(), StatusCode::kIo);
 }
 
@@ -272,7 +271,7 @@ TEST(AtomicFile, LinkToNothingCreatesItsTarget) {
   EXPECT_EQ(content(dir.file("far/a")), "new");
   EXPECT_EQ(names_in(dir), (std::vector<std::string>{"far", "link", "lost"}));
   EXPECT_EQ(write_file(dir.file("lost"), "x").message(),
-            "cannot create " + dir.file("absent/a.partial") + ": No such file or directory");
+            "cannot create " + dir.file("absent/a") + ": No such file or directory");
 }
 
 TEST(AtomicFile, LinksInACircleAreAnError) {

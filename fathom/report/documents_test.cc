@@ -126,13 +126,46 @@ TEST(CrossCheck, SamplingReachesTheKernelsBehindTheForwardPass) {
   EXPECT_THAT(found, testing::UnorderedElementsAre("argmax", "penalty", "sample_from_logits"));
 }
 
+// What was asked of the recording itself must not hide a kernel: few tokens, a short context, one
+// form of attention for all, a cache of another format.
+TEST(CrossCheck, FlagsOfTheRecordingHideNoKernel) {
+  const auto failures_of = [](const Preset& preset, const ModelOptions& options,
+                              const TraceShape& shape) {
+    OpenOptions dry{.model = options, .weights = WeightOrigin::kNone};
+    const auto model = open_model(ModelSource::describe(preset), {}, dry).value();
+    Recording r;
+    r.config = model->config();
+    r.phases = dry_phases(*model, shape).value();
+    return cross_check(r, dry_variations(*model, shape).value(), {}).failures;
+  };
+  Preset short_context = small_preset();
+  short_context.config.max_position_embeddings = 64;
+  ModelOptions absorbed;
+  absorbed.attention.always_absorbed = true;
+  ModelOptions long_chunks;
+  long_chunks.attention.prefill_chunk = 1 << 16;
+  ModelOptions scaled;
+  scaled.kv_format = Format::kE4m3;
+  const TraceShape few{.prompt_tokens = 1, .kv_len = 1};
+
+  EXPECT_THAT(failures_of(find_preset("deepseek-r1-nvfp4").value(), {}, few), IsEmpty());
+  EXPECT_THAT(failures_of(small_preset(), absorbed, few), IsEmpty());
+  EXPECT_THAT(failures_of(small_preset(), long_chunks, few), IsEmpty());
+  EXPECT_THAT(failures_of(small_preset(), scaled, few), IsEmpty());
+  EXPECT_THAT(failures_of(short_context, {}, few), IsEmpty());
+}
+
 TEST(CrossCheck, KernelWithoutAPlaceFailsTheRun) {
   const Made made = make("deepseek-v2-lite");
 
-  const CrossCheck check = cross_check(made.recording, {}, {});
+  const CrossCheck check = cross_check(made.recording, std::span(made.variations).last(1), {});
+  const CrossCheck blind = cross_check(made.recording, {}, {});
 
   EXPECT_THAT(check.failures, testing::Contains(HasSubstr("kernel rmsnorm is reached by no op")));
   EXPECT_THAT(check.text, HasSubstr("# Kernels against ops"));
+  EXPECT_THAT(check.text, HasSubstr("\n0 calls: the phase has no such op; "));
+  EXPECT_THAT(blind.failures, testing::Each(Not(HasSubstr("is reached by no op"))))
+      << "nothing was looked for";
 }
 
 TEST(CrossCheck, OpWithoutAPlannedVariantFailsTheRun) {

@@ -4,6 +4,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -31,6 +32,7 @@ TreeNode leaf(const TraceOp& op) {
   node.site = op.site;
   CallForm& form = node.forms.emplace_back();
   form.op = &op;
+  form.calls = op.calls;
   if (const int layer = op.index_in(kLayer); layer >= 0) form.layers = {layer};
   return node;
 }
@@ -50,6 +52,7 @@ bool alike(const TreeNode& a, const TreeNode& b, bool exact) {
 }
 
 bool follows(const TreeNode& a, const TreeNode& b) {
+  if (b.name == kAlikeRequests) return false;  // its index is a number of requests, no place
   return !a.indexes.empty() && !b.indexes.empty() && b.indexes.front() == a.indexes.back() + 1;
 }
 
@@ -166,6 +169,7 @@ bool has_experts(const TreeNode& node) {
 
 std::string node_label(const TreeNode& node) {
   if (node.indexes.empty()) return std::string(node.name);
+  if (node.name == kAlikeRequests) return str_cat(node.indexes.front(), " ", node.name);
   return str_cat(node.name, node.indexes.size() > 1 ? "s " : " ", ranges_text(node.indexes));
 }
 

@@ -6,6 +6,7 @@
 
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -116,6 +117,7 @@ TraceOp make_op(const OpRecord& r, std::span<const TensorStatistics> statistics)
   op.site = {r.op.file, r.op.function, r.op.line};
   op.launch = r.launch;
   op.scopes.assign(r.scopes.begin(), r.scopes.begin() + r.scope_depth);
+  op.calls = calls_of(r);
   op.backend = r.backend;
   op.selection_row = r.selection_row;
   op.cost = r.cost;
@@ -188,6 +190,13 @@ std::span<const TraceOp> TracePhase::first_step() const {
   const auto end = std::find_if(ops.begin(), ops.end(),
                                 [&](const TraceOp& op) { return op.step != ops.front().step; });
   return {ops.begin(), end};
+}
+
+int64_t TracePhase::calls() const {
+  int64_t sum = 0;
+  for (const TraceOp& op : ops)
+    sum += op.calls;
+  return sum;
 }
 
 Result<TracePhase> make_phase(std::string name,

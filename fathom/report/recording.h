@@ -56,7 +56,7 @@ struct WrittenStatistics {
   TensorStatistics value;
 };
 
-/// One call of a kernel.
+/// One call of a kernel, or several that are alike: figures are those of one.
 struct TraceOp {
   std::string_view op;
   std::string_view kernel;
@@ -73,7 +73,8 @@ struct TraceOp {
   std::vector<WrittenStatistics> statistics;  ///< of a probed run
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  int step = 0;  ///< place of its pass in TracePhase::steps
+  int step = 0;       ///< place of its pass in TracePhase::steps
+  int64_t calls = 1;  ///< in a dry run requests of one size stand in one scope (kAlikeRequests)
 
   const std::vector<TraceOperand>& operands() const { return *shared_operands; }
 
@@ -111,6 +112,9 @@ struct TracePhase {
 
   /// The ops of the first step.
   std::span<const TraceOp> first_step() const;
+
+  /// Calls of kernels in all steps.
+  int64_t calls() const;
 };
 
 struct Recording {

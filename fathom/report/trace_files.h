@@ -20,8 +20,8 @@ struct TraceFile {
 
 struct TraceFiles {
   std::vector<TraceFile> files;
-  /// What makes the run a failed one: a blank cell of a table, a kernel without op or reason, an op
-  /// without variant; each with its file.
+  /// What the files lack: a blank cell of a table, a kernel without op or reason, an op without
+  /// variant; each with its file.
   std::vector<std::string> failures;
   std::vector<SummaryRow> summary;
 };

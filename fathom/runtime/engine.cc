@@ -1,8 +1,10 @@
 #include "fathom/runtime/engine.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/base/log.h"
+#include "fathom/runtime/engine_request.h"
 
 namespace fathom {
 namespace {
@@ -20,7 +22,8 @@ std::string compute_name(const ModelOptions& o) {
 PrefixDomain domain_of(const CoreSettings& settings, const Model& model) {
   return {.model_fingerprint = settings.model_fingerprint,
           .layout = model.cache_layout().fingerprint(),
-          .compute = compute_name(model.options())};
+          .compute = compute_name(model.options()),
+          .following = settings.proposer != nullptr && settings.proposer->follows() ? 1 : 0};
 }
 
 // What the scheduler may fill a step with is what memory was planned for.
@@ -36,55 +39,16 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   return settings;
 }
 
-// Whether a mask has a bit for a token that is not among these.
-bool allows_other_than(std::span<const uint32_t> mask, std::span<const int32_t> banned) {
-  for (size_t i = 0; i < mask.size(); ++i) {
-    uint32_t word = mask[i];
-    for (const int32_t token : banned)
-      if (static_cast<size_t>(token) / 32 == i) word &= ~(1u << (token % 32));
-    if (word != 0) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-// A sequence with what only the engine knows of it.
-struct EngineCore::ActiveRequest : Sequence {
-  ActiveRequest(SamplingParams sampling,
-                int64_t max,
-                const CoreSettings& settings,
-                const Tokenizer* tokenizer)
-      : params(std::move(sampling)),
-        stop(params, max, settings.end_ids, tokenizer, settings.special_tokens) {}
-
-  SamplingParams params;
-  StopChecker stop;
-  TokenCounts counts;
-  uint64_t seed = 0;
-  uint64_t stream = 0;
-  bool ended = false;  // its last event was sent
-  int64_t started_ns = 0;
-  SamplingParams scoring;  // of the rows of its prompt, if that is scored
-  std::vector<PromptLogprobs> prompt_logprobs;
-  std::shared_ptr<TokenConstraint> constraint;
-  bool nothing_allowed = false;  // its last mask left no token
-  TokenCallback on_token;
-
-  // Rows of drafted tokens are independent: what may come at one place is not changed by the token
-  // before it.
-  bool takes_drafts() const {
-    return !params.has_penalties() && stop.banned().empty() && constraint == nullptr;
-  }
-};
-
-// While one exists, callbacks may be running or the plan may be in use: ended requests stay.
+// While one exists, callbacks may be running: ended requests stay, as they do while a plan is in
+// use.
 class EngineCore::Busy {
  public:
   explicit Busy(EngineCore& core) : core_(core) { ++core_.busy_; }
 
   ~Busy() {
-    if (--core_.busy_ == 0) core_.graveyard_.clear();
+    if (--core_.busy_ == 0 && core_.plan_ == nullptr) core_.graveyard_.clear();
   }
 
   Busy(const Busy&) = delete;
@@ -108,14 +72,21 @@ EngineCore::EngineCore(CoreSettings settings,
                  : nullptr),
       scheduler_(settings_.scheduler, pools_, cache_.get()) {
   const StepShape& shape = settings_.plan.shape;
+  FATHOM_CHECK(shape.max_queries <= 1 + kMostDrafts, "a step has room for so many drafts");
   const auto seqs = static_cast<size_t>(shape.max_num_seqs);
   prefill_.reserve(seqs);
   decode_.reserve(seqs);
   rows_.reserve(static_cast<size_t>(shape.max_samples()));
+  draft_places_.reserve(seqs);
+  if (settings_.proposer != nullptr && settings_.proposer->follows()) {
+    FATHOM_CHECK(shape.drafts, "the plan has room for the passes of a proposer");
+    computed_.reserve(seqs);
+    next_tokens_.reserve(static_cast<size_t>(shape.max_num_batched_tokens + shape.max_samples()));
+  }
   drafted_.reserve(static_cast<size_t>(shape.max_samples()));
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
-  masks_.resize(seqs * static_cast<size_t>(mask_words(shape.num_ids)));
+  masks_.resize(static_cast<size_t>(shape.max_samples() * mask_words(shape.num_ids)));
 }
 
 EngineCore::~EngineCore() = default;
@@ -177,8 +148,6 @@ Result<RequestId> EngineCore::submit(Request request) {
   FATHOM_TRY(admissible(request));
   const auto prompt_length = static_cast<int64_t>(request.prompt.size());
   const int64_t max_tokens = max_tokens_of(request);
-  // A grammar that has come to its end allows nothing behind it.
-  if (request.constraint != nullptr) request.sampling.ignore_eos = false;
   auto r = std::make_unique<ActiveRequest>(std::move(request.sampling), max_tokens, settings_,
                                            tokenizer_);
   r->id = next_id_;
@@ -193,10 +162,10 @@ Result<RequestId> EngineCore::submit(Request request) {
   if (r->scores_prompt) {
     r->scoring = greedy_sampling();
     r->scoring.top_logprobs = request.prompt_logprobs;
-    r->prompt_logprobs.reserve(static_cast<size_t>(prompt_length - 1));
+    r->listener->prompt_logprobs.reserve(static_cast<size_t>(prompt_length - 1));
   }
   r->constraint = std::move(request.constraint);
-  r->on_token = std::move(request.on_token);
+  r->listener->on_token = std::move(request.on_token);
   const int64_t now = clock_.now_ns();
   if (request.queue_timeout_ns > 0) r->queue_deadline_ns = now + request.queue_timeout_ns;
   if (request.request_timeout_ns > 0) r->deadline_ns = now + request.request_timeout_ns;
@@ -207,52 +176,44 @@ Result<RequestId> EngineCore::submit(Request request) {
   return id;
 }
 
-SampleRow EngineCore::sample_row(const Sequence& sequence) const {
-  const auto& r = static_cast<const ActiveRequest&>(sequence);
-  return {.params = &r.params,
-          .counts = &r.counts,
-          .banned = r.stop.banned(),
-          .seed = r.seed,
-          .stream = r.stream,
-          .position = r.num_tokens()};
-}
-
-// Asks what may come next. The state of a constraint follows the tokens that were accepted, so it
-// does not matter how often a preempted sequence is computed.
-void EngineCore::constrain(SampleRow& row, Sequence& sequence) {
-  auto& r = static_cast<ActiveRequest&>(sequence);
-  if (r.constraint == nullptr) return;
-  const auto words = static_cast<size_t>(mask_words(settings_.plan.shape.num_ids));
-  FATHOM_CHECK((num_masks_ + 1) * words <= masks_.size(), "a mask for each sequence of a step");
-  const auto mask = std::span(masks_).subspan(num_masks_ * words, words);
-  const ConstraintPlace place = r.constraint->next(mask);
-  if (place == ConstraintPlace::kFree) return;
-  ++num_masks_;
-  row.mask = mask;
-  row.most_probable = place == ConstraintPlace::kStructure;
-  r.nothing_allowed = !allows_other_than(mask, {});
-  // Where nothing but the end is left the answer ends, min_tokens or not.
-  if (!allows_other_than(mask, row.banned)) row.banned = {};
-}
-
 Status EngineCore::step() {
+  FATHOM_TRY(start_step());
+  return finish_step();
+}
+
+Status EngineCore::start_step() {
+  FATHOM_CHECK(plan_ == nullptr, "a step is finished before the next one starts");
   Busy busy(*this);
   if (faulted_) return device_lost("the engine had a fault and takes no more requests");
   expire();
-  propose();
+  if (Status s = propose(); !s.ok()) return fault(std::move(s));
   const StepPlan& plan = scheduler_.plan(prefill_limit());
   if (plan.empty()) return {};
   ++num_steps_;
-  const int64_t begin_ns = clock_.now_ns();
-  if (Status s = compute(plan); !s.ok()) {
-    scheduler_.finish_step();
-    fault(s);
-    return std::move(s).add_context("while computing a step");
-  }
-  measure(plan, clock_.now_ns() - begin_ns);
-  commit(plan);
-  scheduler_.finish_step();
+  step_begin_ns_ = clock_.now_ns();
+  plan_ = &plan;
+  if (Status s = start(plan); !s.ok()) return fault(std::move(s));
+  held_.tell_all();
   return {};
+}
+
+Status EngineCore::finish_step() {
+  if (plan_ == nullptr) return {};
+  Busy busy(*this);
+  Result<StepResults> results = executor_->finish();
+  if (!results.ok()) return fault(std::move(results).status());
+  results_ = results->samples;
+  measure(*plan_, clock_.now_ns() - step_begin_ns_);
+  if (Status s = follow(results->hidden); !s.ok()) return fault(std::move(s));
+  commit(*plan_);
+  end_plan();
+  if (scheduler_.idle()) held_.tell_all();
+  return {};
+}
+
+void EngineCore::end_plan() {
+  scheduler_.finish_step();
+  plan_ = nullptr;
 }
 
 // Prompt tokens for which a step beside decodes takes about as long as it should.
@@ -277,6 +238,7 @@ void EngineCore::measure(const StepPlan& plan, int64_t step_ns) {
   const auto taken = static_cast<double>(step_ns);
   if (prompts == 0) {
     add(decode_step_ns_, taken);
+    if (settings_.proposer != nullptr) balance_.add_step(plan.num_tokens, step_ns);
   } else if (prompts >= Scheduler::kLeastPrefill) {
     // The part of a step that does not grow with its prompts is that of the decodes.
     const double beside = plan.decode.empty() ? 0 : std::min(decode_step_ns_, 0.9 * taken);
@@ -291,96 +253,6 @@ void EngineCore::expire() {
     const auto [sequence, reason] = expired_[i];
     cancel(sequence->id, reason);
   }
-}
-
-void EngineCore::propose() {
-  const int64_t most = settings_.plan.shape.max_queries - 1;
-  if (settings_.proposer == nullptr || most == 0) return;
-  for (Sequence* s : scheduler_.running()) {
-    const auto& r = static_cast<const ActiveRequest&>(*s);
-    if (s->prefilling || !r.takes_drafts()) continue;
-    settings_.proposer->propose(*s, most, s->drafts);
-    const auto invalid = [&](int32_t id) { return id < 0 || id >= settings_.plan.shape.num_ids; };
-    s->drafts.erase(std::ranges::find_if(s->drafts, invalid), s->drafts.end());
-    s->drafts.resize(std::min(s->drafts.size(), static_cast<size_t>(most)));
-  }
-}
-
-// What an item computes, and with what each of its rows of logits is sampled.
-void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps) {
-  auto& s = static_cast<ActiveRequest&>(*item.sequence);
-  if (s.started_ns == 0) s.started_ns = clock_.now_ns();
-  const int64_t drafts = item.num_drafts();
-  SequenceStep step{.cached = item.begin,
-                    .pages = s.cache.blocks(),
-                    .slot = s.cache.slot(),
-                    .logits = item.yields_token ? LogitRows::kLast : LogitRows::kNone};
-  const auto known = std::span(s.tokens).subspan(static_cast<size_t>(item.begin),
-                                                 static_cast<size_t>(item.count - drafts));
-  step.tokens = known;
-  if (item.all_logits) {
-    step.logits = LogitRows::kAll;
-    add_scored_rows(item);
-  }
-  if (drafts > 0) {
-    const size_t begin = drafted_.size();
-    drafted_.insert(drafted_.end(), known.begin(), known.end());
-    drafted_.insert(drafted_.end(), s.drafts.begin(), s.drafts.begin() + drafts);
-    step.tokens = std::span(drafted_).subspan(begin);
-    step.logits = LogitRows::kAll;
-  }
-  steps.push_back(step);
-  if (!item.yields_token) return;
-  SampleRow row = sample_row(s);
-  constrain(row, s);
-  for (int64_t i = 0; i <= drafts; ++i, ++row.position)
-    rows_.push_back(row);
-}
-
-// A row for each token of a prompt that is scored but the one that gives a token.
-void EngineCore::add_scored_rows(const StepItem& item) {
-  const auto& r = static_cast<const ActiveRequest&>(*item.sequence);
-  const int64_t count = item.count - (item.yields_token ? 1 : 0);
-  for (int64_t p = item.begin; p < item.begin + count; ++p) {
-    const bool wanted = p < r.num_to_score();
-    rows_.push_back({.params = &r.scoring,
-                     .position = p + 1,
-                     .scored = wanted ? r.tokens[static_cast<size_t>(p + 1)] : -1});
-  }
-}
-
-// What came of them. False: there were logits that are not finite.
-bool EngineCore::take_scores(const StepItem& item, std::span<const SampleResult> results) {
-  auto& r = static_cast<ActiveRequest&>(*item.sequence);
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (!results[i].finite) return false;
-    if (item.begin + static_cast<int64_t>(i) >= r.num_to_score()) break;
-    const SampleResult& result = results[i];
-    r.prompt_logprobs.push_back({.token = {result.token, result.logprob},
-                                 .rank = result.rank,
-                                 .top = {result.top_logprobs.begin(), result.top_logprobs.end()}});
-  }
-  return true;
-}
-
-Status EngineCore::compute(const StepPlan& plan) {
-  prefill_.clear();
-  decode_.clear();
-  rows_.clear();
-  drafted_.clear();
-  num_masks_ = 0;
-  for (const StepItem& item : plan.prefill)
-    add_item(item, prefill_);
-  for (const StepItem& item : plan.decode)
-    add_item(item, decode_);
-  FATHOM_ASSIGN(const StepResults results,
-                executor_->run({.prefill = prefill_,
-                                .decode = decode_,
-                                .wants = rows_.empty() ? StepWants::kNothing : StepWants::kTokens,
-                                .samples = rows_,
-                                .slot_copies = plan.slot_copies}));
-  results_ = results.samples;
-  return {};
 }
 
 void EngineCore::commit(const StepPlan& plan) {
@@ -410,48 +282,19 @@ void EngineCore::commit(const StepPlan& plan) {
   }
 }
 
-// The tokens that an item's rows gave, up to the first that was not drafted, that ends the request
-// or that has no finite logits.
-int64_t EngineCore::accept(ActiveRequest& r,
-                           const StepItem& item,
-                           std::span<const SampleResult> results) {
-  accepted_ids_.clear();
-  for (size_t i = 0; i < results.size(); ++i) {
-    const SampleResult& result = results[i];
-    if (!result.finite) break;
-    Accepted& a = accepted_[i];
-    a.token = result.token;
-    a.logprob = result.logprob;
-    a.top_logprobs = result.top_logprobs;
-    // Banned until min_tokens, and drawn all the same: nothing else was allowed (constrain).
-    const bool ends_early = std::ranges::count(r.stop.banned(), result.token) > 0;
-    a.outcome = r.stop.push(result.token);
-    if (ends_early) a.outcome.finish = FinishReason::kStop;
-    r.counts.add(result.token);
-    accepted_ids_.push_back(result.token);
-    if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
-    const bool more = a.outcome.finish == FinishReason::kNone && i + 1 < results.size() &&
-                      result.token == item.sequence->drafts[i];
-    if (!more) break;
-    a.text.assign(a.outcome.text);  // the next push() takes the memory of the view
-    a.outcome.text = a.text;
-  }
-  return static_cast<int64_t>(accepted_ids_.size());
-}
-
 // The grammar did not allow a token that its own mask let through, which only an error in one of
 // the two can do; an end token ends the answer all the same.
 void EngineCore::refused(const ActiveRequest& r, Accepted& a) {
   if (a.outcome.finish != FinishReason::kNone) return;
   log_error("request ", r.id, ": its constraint does not accept token ", a.token, " at ",
             r.num_generated(), ", though its mask allowed it");
-  a.outcome.finish = FinishReason::kAborted;
+  a.outcome.finish = FinishReason::kConstraintFault;
 }
 
 // A row without a token.
 void EngineCore::fail(ActiveRequest& r, const StepItem& item) {
   const FinishReason reason =
-      r.nothing_allowed ? FinishReason::kAborted : FinishReason::kNumericalError;
+      r.nothing_allowed ? FinishReason::kConstraintFault : FinishReason::kNumericalError;
   if (r.nothing_allowed) {
     log_error("request ", r.id, ": its constraint allows no token at ", r.num_generated());
   } else {
@@ -468,17 +311,17 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   const int64_t drafts = item.num_drafts();
   const int64_t first = r.num_generated();
   const int64_t count = accept(r, item, results);
-  drafted_tokens_ += drafts;
+  count_drafts(r, drafts, std::max<int64_t>(count - 1, 0));
   if (count == 0) {
     fail(r, item);
     return;
   }
   generated_tokens_ += count;
-  accepted_tokens_ += count - 1;
   scheduler_.commit(item, accepted_ids_, accepted_[static_cast<size_t>(count - 1)].outcome.finish);
   // The callback of a token may end the request; nothing is told behind its end.
   for (int64_t i = 0; i < count; ++i) {
     const Accepted& a = accepted_[static_cast<size_t>(i)];
+    const bool scored = r.scores_prompt && first + i == 0;
     tell(r, {.id = r.id,
              .token = a.token,
              .index = first + i,
@@ -488,13 +331,16 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
              .finish = a.outcome.finish,
              .stop_text = a.outcome.stop_text,
              .cached_tokens = r.cached_tokens,
+             .drafted_tokens = r.num_drafted,
+             .accepted_tokens = r.num_accepted,
              .started_ns = r.started_ns,
-             .prompt_logprobs = r.scores_prompt && first + i == 0 ? &r.prompt_logprobs : nullptr});
+             .prompt_logprobs = scored ? &r.listener->prompt_logprobs : nullptr});
   }
 }
 
 bool EngineCore::cancel(RequestId id, FinishReason reason) {
   Busy busy(*this);
+  held_.tell_all();  // what came before its end
   const auto found = requests_.find(id);
   if (found == requests_.end()) return false;
   ActiveRequest& r = *found->second;
@@ -503,7 +349,8 @@ bool EngineCore::cancel(RequestId id, FinishReason reason) {
   return true;
 }
 
-void EngineCore::fault(const Status& status) {
+Status EngineCore::fault(Status status) {
+  if (plan_ != nullptr) end_plan();
   faulted_ = true;
   // Unsupported is a pin that the step cannot obey (step_fault): the caller's choice and no fault.
   if (status.code() != StatusCode::kUnsupported) log_error("engine fault: ", status.message());
@@ -513,27 +360,38 @@ void EngineCore::fault(const Status& status) {
   std::ranges::sort(ids);
   for (RequestId id : ids)
     cancel(id, FinishReason::kEngineFault);
+  return std::move(status).add_context("while computing a step");
 }
 
-// An end without a token: what was held back of its text is certain now.
+// An end without a token: what was held back of its text is certain now. It is told at once.
 void EngineCore::end(ActiveRequest& r, FinishReason reason) {
-  tell(r, {.id = r.id,
-           .text = r.stop.release(),
-           .finish = reason,
-           .cached_tokens = r.cached_tokens,
-           .started_ns = r.started_ns});
+  if (std::exchange(r.ended, true)) return;
+  const TokenEvent event{.id = r.id,
+                         .text = r.stop.release(),
+                         .finish = reason,
+                         .cached_tokens = r.cached_tokens,
+                         .drafted_tokens = r.num_drafted,
+                         .accepted_tokens = r.num_accepted,
+                         .started_ns = r.started_ns};
+  bury(r);
+  r.listener->tell(event);
 }
 
 void EngineCore::tell(ActiveRequest& r, const TokenEvent& event) {
   if (r.ended) return;
   r.ended = event.finish != FinishReason::kNone;
   if (r.ended) bury(r);
-  if (r.on_token) r.on_token(event);
+  if (executor_->works_apart()) {
+    held_.add(r.listener, event);
+  } else {
+    r.listener->tell(event);
+  }
 }
 
 void EngineCore::bury(ActiveRequest& r) {
   const auto found = requests_.find(r.id);
   FATHOM_CHECK(found != requests_.end(), "a request ends once");
+  if (settings_.proposer != nullptr) settings_.proposer->forget(r.id);
   graveyard_.push_back(std::move(found->second));
   requests_.erase(found);
 }
@@ -550,6 +408,11 @@ CoreStats EngineCore::stats() const {
           .generated_tokens = generated_tokens_,
           .drafted_tokens = drafted_tokens_,
           .accepted_tokens = accepted_tokens_,
+          .most_drafts = settings_.proposer == nullptr ? 0 : settings_.plan.shape.max_queries - 1,
+          .num_drafts = num_drafts_,
+          .accepted_at = accepted_at_,
+          .draft_pauses = draft_pauses_,
+          .draft_batch_limit = draft_batch_limit(),
           .numerical_errors = numerical_errors_};
 }
 

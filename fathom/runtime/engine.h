@@ -2,6 +2,7 @@
 // request from submit() to its last event. One thread calls everything here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -10,9 +11,11 @@
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
+#include "fathom/runtime/draft/draft_balance.h"
+#include "fathom/runtime/draft/proposer.h"
 #include "fathom/runtime/executor/executor.h"
+#include "fathom/runtime/held_events.h"
 #include "fathom/runtime/memory_plan.h"
-#include "fathom/runtime/proposer.h"
 #include "fathom/runtime/request.h"
 #include "fathom/runtime/sample/stop.h"
 #include "fathom/runtime/scheduler.h"
@@ -30,7 +33,10 @@ struct CoreSettings {
   /// What a step should take while sequences decode: prompts are cut so. 0: as long as it takes.
   int64_t step_target_ns = 0;
   CudaGraphs cuda_graphs = CudaGraphs::kOn;
-  Proposer* proposer = nullptr;  ///< guesses tokens to come; null: none. Outlives the engine
+  /// Guesses tokens to come, as many as the plan has room for (StepShape::max_queries); null: none.
+  /// It outlives the engine.
+  Proposer* proposer = nullptr;
+  bool adaptive_drafts = true;  ///< guess only where measured times and counts say that it gains
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };
@@ -45,8 +51,14 @@ struct CoreStats {
   int64_t num_steps = 0;
   int64_t prompt_tokens = 0;  ///< computed, repeated ones included
   int64_t generated_tokens = 0;
-  int64_t drafted_tokens = 0;    ///< computed as drafts
-  int64_t accepted_tokens = 0;   ///< of them, those that were right
+  int64_t drafted_tokens = 0;   ///< computed as drafts
+  int64_t accepted_tokens = 0;  ///< of them, those that were right
+  int64_t most_drafts = 0;      ///< of a sequence in a step; 0: nothing is drafted
+  int64_t num_drafts = 0;       ///< times that a sequence had drafts in a step
+  std::array<int64_t, kMostDrafts> accepted_at{};  ///< of the drafts of each place, those right
+  int64_t draft_pauses = 0;  ///< times that a request paused drafting because it lost time by it
+  /// Beside more sequences nothing gains by drafts, as measured; -1: by any number, or not known.
+  int64_t draft_batch_limit = -1;
   int64_t numerical_errors = 0;  ///< requests that ended for logits that are not finite
 };
 
@@ -76,6 +88,14 @@ class EngineCore {
   /// One step: expires, plans, computes, samples, tells. Does nothing when idle. Errors: an engine
   /// fault; all requests have ended with it, and the engine refuses further work.
   Status step();
+
+  /// The two halves of step(), for those who have work of their own while a GPU computes: they may
+  /// submit() and cancel() between them, and nothing else. Where the device works by itself, the
+  /// tokens of a step are told in the first half of the next one, behind its launch, or at the end
+  /// of the step if no other follows. finish_step() does nothing where start_step() began nothing
+  /// or failed.
+  Status start_step();
+  Status finish_step();
 
   /// Ends a request; its callback gets the reason before this returns. Its pages are free at once,
   /// or at the end of the running step. False for an id that is not (or no longer) known.
@@ -123,15 +143,26 @@ class EngineCore {
              const Clock& clock);
 
   int64_t max_tokens_of(const Request& request) const;
-  SampleRow sample_row(const Sequence& sequence) const;
+  SampleRow sample_row(const ActiveRequest& request, int64_t ahead) const;
   void add_scored_rows(const StepItem& item);
   bool take_scores(const StepItem& item, std::span<const SampleResult> results);
-  void constrain(SampleRow& row, Sequence& sequence);
+  void constrain(SampleRow& row, ActiveRequest& request, int64_t ahead);
+  void add_sampled_rows(ActiveRequest& request, int64_t drafts);
   int64_t prefill_limit() const;
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
-  void propose();
-  Status compute(const StepPlan& plan);
+  Status propose();
+  SampleRow guess_row(const ActiveRequest& request, int64_t ahead) const;
+  Status follow(const View& hidden);
+  void keep_results();
+  void add_computed(const StepItem& item,
+                    std::span<const SampleResult> results,
+                    int64_t hidden_row);
+  bool gains_by_drafts(ActiveRequest& request, int64_t batch);
+  int64_t draft_batch_limit() const;
+  void count_drafts(ActiveRequest& request, int64_t drafts, int64_t accepted);
+  void keep_useful_drafts(ActiveRequest& request) const;
+  Status start(const StepPlan& plan);
   void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
   void commit(const StepPlan& plan);
   void commit_tokens(const StepItem& item, std::span<const SampleResult> results);
@@ -140,7 +171,8 @@ class EngineCore {
                  std::span<const SampleResult> results);
   static void refused(const ActiveRequest& request, Accepted& accepted);
   void fail(ActiveRequest& request, const StepItem& item);
-  void fault(const Status& status);
+  void end_plan();
+  Status fault(Status status);
   void end(ActiveRequest& request, FinishReason reason);
   void tell(ActiveRequest& request, const TokenEvent& event);
   void bury(ActiveRequest& request);
@@ -153,12 +185,22 @@ class EngineCore {
   std::unique_ptr<PrefixCache> cache_;
   Scheduler scheduler_;
   std::unique_ptr<Executor> executor_;
+  HeldEvents held_;
   // The step that is being computed.
+  const StepPlan* plan_ = nullptr;  // null between steps
+  int64_t step_begin_ns_ = 0;
   std::vector<SequenceStep> prefill_;
   std::vector<SequenceStep> decode_;
   std::vector<SampleRow> rows_;
+  std::vector<DraftPlace> draft_places_;
+  // What the proposer follows: the step, and its results, whose place its passes take.
+  std::vector<ComputedTokens> computed_;
+  std::vector<int32_t> next_tokens_;
+  std::vector<SampleResult> kept_results_;
+  std::vector<TokenLogprob> kept_logprobs_;
+  int64_t follow_ns_ = 0;         // of the last step that only decoded
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
-  std::vector<uint32_t> masks_;   // a mask for each sequence of a step
+  std::vector<uint32_t> masks_;   // a mask for each row of a step
   size_t num_masks_ = 0;          // of the step so far
   std::span<const SampleResult> results_;
   std::vector<Accepted> accepted_;
@@ -178,6 +220,12 @@ class EngineCore {
   int64_t generated_tokens_ = 0;
   int64_t drafted_tokens_ = 0;
   int64_t accepted_tokens_ = 0;
+  DraftBalance balance_;
+  DraftGain mean_gain_;  // of all requests
+  int64_t num_drafts_ = 0;
+  std::array<int64_t, kMostDrafts> accepted_at_{};
+  int64_t draft_pauses_ = 0;
+  int64_t num_held_back_ = 0;  // times that a request did not draft for the size of the batch
   int64_t numerical_errors_ = 0;
 };
 

@@ -1,55 +1,17 @@
 // Answers that a constraint limits: what is drawn, how they end, and that nothing is lost when a
 // sequence is preempted.
 #include <algorithm>
-#include <functional>
 #include <gtest/gtest.h>
 #include <memory>
 
 #include "fathom/runtime/engine.h"
+#include "tests/support/fake_constraint.h"
 #include "tests/support/fake_engine.h"
 
 namespace fathom {
 namespace {
 
-/// Allows what a function of the accepted tokens says.
-struct FakeConstraint final : TokenConstraint {
-  struct Next {
-    ConstraintPlace place = ConstraintPlace::kPayload;
-    std::vector<int32_t> allowed;
-  };
-
-  ConstraintPlace next(std::span<uint32_t> mask) override {
-    ++asked;
-    const Next n = rule(accepted);
-    if (n.place == ConstraintPlace::kFree) return n.place;
-    words = mask.size();
-    std::ranges::fill(mask, 0u);
-    for (const int32_t token : n.allowed)
-      mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-    return n.place;
-  }
-
-  bool accept(int32_t token) override {
-    accepted.push_back(token);
-    return token != refuses;
-  }
-
-  void rollback(int64_t) override { FAIL() << "nothing was drafted"; }
-
-  std::function<Next(const std::vector<int32_t>&)> rule;
-  std::vector<int32_t> accepted;
-  int32_t refuses = -1;
-  int asked = 0;
-  size_t words = 0;
-};
-
 using Next = FakeConstraint::Next;
-
-std::shared_ptr<FakeConstraint> constraint_of(decltype(FakeConstraint::rule) rule) {
-  auto made = std::make_shared<FakeConstraint>();
-  made->rule = std::move(rule);
-  return made;
-}
 
 struct Outcome {
   RequestId id = 0;
@@ -182,7 +144,29 @@ TEST(Constraint, TheEndComesWhereTheGrammarEndsWhateverElseIsAskedFor) {
   EXPECT_EQ(out->finish, FinishReason::kStop);
 }
 
-TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
+TEST(Constraint, IgnoredEndsAreTokensWhereItIsFreeAndNotDrawnWhereItIsNot) {
+  EngineBench bench;
+  // Free text that likes the end, then a part that may end from its second token on and goes no
+  // further than its fourth.
+  const auto rule = [](const std::vector<int32_t>& accepted) {
+    if (accepted.size() < 3) return Next{ConstraintPlace::kFree, {}};
+    if (accepted.size() == 3) return Next{.allowed = {20}};
+    return accepted.size() < 7 ? Next{.allowed = {20, kEnd}} : Next{.allowed = {kEnd}};
+  };
+  SamplingParams p = greedy(50);
+  p.ignore_eos = true;
+  p.logit_bias = {{kEnd, 100.0f}};
+  auto c = constraint_of(rule);
+
+  auto out = submit(bench, prompt_of(9, 1), p, c);
+  bench.run();
+
+  EXPECT_EQ(out->tokens, (std::vector<int32_t>{kEnd, kEnd, kEnd, 20, 20, 20, 20, kEnd}));
+  EXPECT_EQ(out->finish, FinishReason::kStop);
+  EXPECT_EQ(c->accepted, out->tokens);
+}
+
+TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllIsAFaultOfItsOwn) {
   EngineBench bench;
   auto refusing = constraint_of([](const auto&) { return Next{.allowed = {20}}; });
   refusing->refuses = 20;
@@ -195,13 +179,15 @@ TEST(Constraint, ATokenThatIsRefusedOrNoTokenAtAllAbortsTheRequest) {
   auto other = bench.submit(prompt_of(9, 3), greedy(9));
   bench.run();
 
-  EXPECT_EQ(a->finish, FinishReason::kAborted);
+  EXPECT_EQ(a->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(a->tokens, std::vector<int32_t>{20});
-  EXPECT_EQ(b->finish, FinishReason::kAborted);
+  EXPECT_EQ(b->finish, FinishReason::kConstraintFault);
   EXPECT_EQ(b->tokens, (std::vector<int32_t>{21, 21}));
   EXPECT_EQ(other->tokens, expected_greedy(prompt_of(9, 3), 9));
   EXPECT_EQ(bench.core->stats().numerical_errors, 0);
   EXPECT_EQ(bench.core->stats().owned_pages, 0);
+  EXPECT_EQ(finish_reason_name(a->finish), "constraint_fault");
+  EXPECT_EQ(finish_status(a->finish).code(), StatusCode::kInternal);
 }
 
 TEST(Constraint, PreemptionKeepsItsState) {

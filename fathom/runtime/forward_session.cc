@@ -137,6 +137,9 @@ Status ForwardSession::decode_sampled(std::span<const int32_t> tokens,
                                             .samples = std::span(rows_).first(tokens.size())},
                                            Phase::kDecode));
   for (size_t s = 0; s < tokens.size(); ++s) {
+    if (!out.samples[s].finite) {
+      return numerical_error(str_cat("the logits of sequence ", s, " are not finite"));
+    }
     next[s] = out.samples[s].token;
     ++lengths_[s];
   }

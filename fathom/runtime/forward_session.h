@@ -48,7 +48,8 @@ class ForwardSession {
   Result<View> decode(std::span<const int32_t> tokens);
 
   /// The same, but each token is followed by one that the sampler draws with `params`, as a server
-  /// does; it comes back in `next` and is not appended.
+  /// does; it comes back in `next` and is not appended. Errors: Numerical for logits that are not
+  /// finite.
   Status decode_sampled(std::span<const int32_t> tokens,
                         const SamplingParams& params,
                         std::span<int32_t> next);

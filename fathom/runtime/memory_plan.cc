@@ -115,6 +115,7 @@ Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request)
                 .max_model_len = plan.max_model_len,
                 .max_queries = request.max_queries,
                 .num_ids = request.num_ids,
+                .drafts = request.drafts,
                 .num_threads = request.num_threads,
                 .kernels = request.kernels,
                 .gpu = request.gpu};

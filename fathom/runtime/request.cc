@@ -18,6 +18,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "request_timeout";
     case FinishReason::kNumericalError:
       return "numerical_error";
+    case FinishReason::kConstraintFault:
+      return "constraint_fault";
     case FinishReason::kEngineFault:
       return "engine_fault";
   }
@@ -38,6 +40,8 @@ Status finish_status(FinishReason reason) {
       return cancelled("request_timeout: the request took too long");
     case FinishReason::kNumericalError:
       return numerical_error("numerical_error: the logits of the request are not finite");
+    case FinishReason::kConstraintFault:
+      return internal_error("constraint_fault: the constraint of the request contradicts itself");
     case FinishReason::kEngineFault:
       return internal_error("engine_fault: the engine cannot go on");
   }

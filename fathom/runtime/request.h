@@ -32,11 +32,13 @@ enum class FinishReason : uint8_t {
   kQueueTimeout,    ///< waited too long
   kRequestTimeout,  ///< took too long in all
   kNumericalError,  ///< its logits held NaN or infinity
-  kEngineFault,     ///< the engine cannot go on
+  /// Its constraint refused a token that its own mask allowed, or allowed none: a fault of ours.
+  kConstraintFault,
+  kEngineFault,  ///< the engine cannot go on
 };
 
 /// "stop", "length", "aborted", "queue_timeout", "request_timeout", "numerical_error",
-/// "engine_fault"; "none" while running.
+/// "constraint_fault", "engine_fault"; "none" while running.
 std::string_view finish_reason_name(FinishReason reason);
 
 /// The opposite of finish_reason_name for reasons that are errors: Ok for stop and length.
@@ -66,6 +68,8 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;  ///< set in the last event of a request
   std::string_view stop_text{};               ///< the stop string that ended it
   int64_t cached_tokens = 0;                  ///< of the prompt, found in the prefix cache
+  int64_t drafted_tokens = 0;                 ///< of the request so far, computed as drafts
+  int64_t accepted_tokens = 0;                ///< of them, those that were right
   int64_t started_ns = 0;  ///< clock of the engine: when the first token of the prompt was computed
   /// With the first token, if asked for: of each token of the prompt but the first.
   const std::vector<PromptLogprobs>* prompt_logprobs = nullptr;
@@ -103,6 +107,8 @@ struct Sequence {
   /// A guess at the tokens to come: the next step of a decoding sequence computes as many of them
   /// as there is room for, and commits those that turn out right. Dropped after each step.
   std::vector<int32_t> drafts;
+  /// The tokens from here on lack rows of the draft layer: their blocks are shared with nobody.
+  int64_t num_shareable = INT64_MAX;
   bool scores_prompt = false;  ///< the logits of its whole prompt are wanted, each once
   // ----
   SequenceState state = SequenceState::kNew;

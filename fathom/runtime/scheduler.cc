@@ -218,7 +218,8 @@ int64_t Scheduler::snapshot_end(const Sequence& s) const {
 }
 
 void Scheduler::plan_decode(Sequence& s) {
-  const int64_t drafts = drafts_with_room(s);
+  const int64_t wanted = std::min(static_cast<int64_t>(s.drafts.size()), token_budget_);
+  const int64_t drafts = drafts_with_room(s, wanted);
   s.drafts.resize(static_cast<size_t>(drafts));
   token_budget_ -= drafts;
   const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
@@ -228,16 +229,25 @@ void Scheduler::plan_decode(Sequence& s) {
 
 // Drafts are worth a step's tokens only while they preempt nobody, can be taken back, and the
 // sequence may still become so long.
-int64_t Scheduler::drafts_with_room(const Sequence& s) const {
+int64_t Scheduler::drafts_with_room(const Sequence& s, int64_t most) const {
   const int64_t left = s.prompt_length + s.max_tokens - s.num_tokens();
-  int64_t drafts =
-      std::min({static_cast<int64_t>(s.drafts.size()), token_budget_, left - 1, pools_.slack});
-  drafts = std::max<int64_t>(drafts, 0);
-  while (drafts > 0 && (!s.cache.has_room(pools_, s.num_computed + 1 + drafts) ||
-                        s.cache.missing(pools_, s.num_computed + 1 + drafts) >
-                            std::max<int64_t>(pools_.blocks.num_free() - reserve_blocks_, 0))) {
+  int64_t drafts = std::max<int64_t>(std::min({most, left - 1, pools_.slack}), 0);
+  const int64_t spoken_for = reserve_blocks_ + static_cast<int64_t>(running_.size()) - 1;
+  const int64_t spare = std::max<int64_t>(pools_.blocks.num_free() - spoken_for, 0);
+  const auto fits = [&](int64_t count) {
+    const int64_t tokens = s.num_computed + 1 + count;
+    return s.cache.has_room(pools_, tokens) && s.cache.missing(pools_, tokens) <= spare;
+  };
+  while (drafts > 0 && !fits(drafts))
     --drafts;
-  }
+  return drafts;
+}
+
+int64_t Scheduler::make_draft_room(Sequence& s, int64_t most) {
+  const int64_t drafts = drafts_with_room(s, most);
+  if (drafts == 0) return 0;
+  const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
+  FATHOM_CHECK(grown, "room was asked for before");
   return drafts;
 }
 
@@ -341,7 +351,7 @@ void Scheduler::commit(const StepItem& item, std::span<const int32_t> tokens, Fi
   // Of the drafts those that came out again were right, and their rows with them.
   const int64_t right = tokens.empty() ? 0 : static_cast<int64_t>(tokens.size()) - 1;
   s.num_computed += item.count - drafts + right;
-  if (right < drafts) s.cache.truncate(pools_, s.num_computed);
+  if (!s.prefilling) s.cache.truncate(pools_, s.num_computed);
   if (s.prefilling) s.num_prefilled = s.num_computed;
   if (item.all_logits) s.num_scored = s.num_computed;
   s.drafts.clear();
@@ -390,7 +400,8 @@ void Scheduler::commit_failed(const StepItem& item, FinishReason reason) {
 void Scheduler::offer_blocks(Sequence& s) {
   if (cache_ == nullptr) return;
   const int64_t size = pools_.block_tokens;
-  const int64_t usable = options_.share_decoded_pages ? s.num_computed : s.num_prefilled;
+  const int64_t right = options_.share_decoded_pages ? s.num_computed : s.num_prefilled;
+  const int64_t usable = std::min(right, s.num_shareable);
   for (; (s.num_offered_blocks + 1) * size <= usable; ++s.num_offered_blocks) {
     const int64_t i = s.num_offered_blocks;
     const PrefixKey key = cache_->key_of(s.root, s.tokens, i, s.keys);

@@ -9,7 +9,9 @@
 //                (EngineCore: --step-target-ms), and never to fewer than 16, so prompts go on.
 //                Without decodes the whole budget is theirs. Prompts whose rest fits half of what a
 //                step has for prompts pass the long ones before them; these have the other half, so
-//                none waits for ever. Admission keeps the order of arrival.
+//                none waits for ever. Admission keeps the order of arrival. Measured: while a
+//                prompt of 32k tokens is computed in 1.9 s, 16 streams of eight layers of R1 get a
+//                token every 97 ms instead of 5 (docs/performance.md, Serving).
 //   admission    in order of arrival; needs blocks for all tokens so far and one step more, above a
 //                reserve of 2 % of the pool (no reserve when nothing runs). Its blocks are taken at
 //                once, so a prompt never stops half way.
@@ -98,6 +100,11 @@ class Scheduler {
   /// anything: those of admissible(); Overloaded `queue_full`.
   Status submit(Sequence& sequence);
 
+  /// Takes room for drafts of a sequence that decodes: how many of `most` fit, behind its next
+  /// token, without taking a block that another sequence may need for its own next token. What the
+  /// next step does not use goes back with it. Between steps.
+  int64_t make_draft_room(Sequence& sequence, int64_t most);
+
   /// The fewest prompt tokens that plan() may be limited to.
   static constexpr int64_t kLeastPrefill = 16;
 
@@ -159,7 +166,7 @@ class Scheduler {
   size_t choose_victim() const;
   void preempt(size_t index);
   void drop_planned(const Sequence& sequence);
-  int64_t drafts_with_room(const Sequence& sequence) const;
+  int64_t drafts_with_room(const Sequence& sequence, int64_t most) const;
   int64_t scored_chunk(const Sequence& sequence) const;
   int64_t snapshot_end(const Sequence& sequence) const;
   void offer_blocks(Sequence& sequence);

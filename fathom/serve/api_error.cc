@@ -185,6 +185,13 @@ ApiError api_error(FinishReason reason) {
               .code = "numerical_error",
               .message = "the model's logits were not finite; the request was ended",
               .param = {}};
+    case FinishReason::kConstraintFault:
+      return {.status = 500,
+              .code = "constraint_fault",
+              .message =
+                  "the constraint of the answer contradicts itself, which is an error of the "
+                  "server; the request was ended",
+              .param = {}};
     case FinishReason::kEngineFault:
       return {.status = 500,
               .code = "engine_fault",

@@ -66,6 +66,10 @@ class Exchange {
   /// X-Request-Id: the client's, if it is printable and at most 256 bytes, else ours.
   virtual const std::string& id() const = 0;
 
+  /// The body was read: it goes, with the memory that it stood for, while the answer is computed.
+  /// request().body is empty from here on. Not while somebody looks at it.
+  virtual void release_body() = 0;
+
   /// The whole reply.
   virtual void reply(HttpReply reply) = 0;
 
@@ -81,6 +85,11 @@ class Exchange {
   /// Calls once, on the event loop, when the client goes away, or is given up, before the reply has
   /// ended: at once if it has. One listener; a later one replaces it.
   virtual void on_gone(std::function<void()> listener) = 0;
+
+  /// Calls once, on the event loop, when nothing was answered for --sse-ping-interval, unless that
+  /// is off: whoever answers with a stream may begin it then, so that proxies see it live. Not
+  /// after the reply began. One listener; a later one replaces it.
+  virtual void on_silence(std::function<void()> listener) = 0;
 
   virtual bool gone() const = 0;
 };

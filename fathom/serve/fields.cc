@@ -22,7 +22,7 @@ std::string shown(const Json& value) {
 }  // namespace
 
 JsonLimits body_limits(int64_t max_bytes) {
-  return {.max_depth = 64, .max_bytes = max_bytes, .max_string_bytes = 16ll << 20};
+  return {.max_depth = 128, .max_bytes = max_bytes, .max_string_bytes = 16ll << 20};
 }
 
 ParsedBody parse_body(std::string_view body) {

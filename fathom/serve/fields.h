@@ -15,7 +15,8 @@
 
 namespace fathom::serve {
 
-/// Limits of a request's document: depth 64, strings of 16 MiB.
+/// Limits of a request's document: strings of 16 MiB, and a depth of 128, which holds the deepest
+/// schema (GrammarLimits::max_json_depth) and what stands around it.
 JsonLimits body_limits(int64_t max_bytes);
 
 /// The object of a body. Errors of it: 400 invalid_json.

@@ -1,8 +1,10 @@
 // Reads tokenizer.json and tokenizer_config.json.
 #include <algorithm>
 
+#include "fathom/base/log.h"
 #include "fathom/os/file.h"
 #include "fathom/text/byte_level.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/utf8.h"
 #include "fathom/tokenizer/tokenizer.h"
 
@@ -20,6 +22,9 @@ std::string quoted(std::string_view text) {
                  text.size() > kMaxBytes ? "...\"" : "\"");
 }
 
+// The token of the beginning of every DeepSeek family.
+constexpr std::string_view kUsualBos = "<｜begin▁of▁sentence｜>";
+
 bool is_absent(const Json* value) {
   return value == nullptr || value->is_null();
 }
@@ -36,7 +41,7 @@ class TokenizerLoader {
     JsonLimits limits;
     limits.max_bytes = kMaxTokenizerBytes;
     limits.big_integer = JsonLimits::BigInteger::kRound;
-    FATHOM_ASSIGN(const Json json, parse_json(text, limits, file_));
+    FATHOM_ASSIGN(const Json json, parse_json_file(text, limits, file_));
     if (!json.is_object()) return wrong_kind("the document", &json, "an object");
     const Json* model = json.find("model");
     if (is_absent(model) || !model->is_object()) return wrong_kind("model", model, "an object");
@@ -310,7 +315,7 @@ class TokenizerLoader {
     JsonLimits limits;
     limits.max_bytes = kMaxConfigBytes;
     limits.big_integer = JsonLimits::BigInteger::kRound;
-    FATHOM_ASSIGN(result_.config_, parse_json(text, limits, config_file_));
+    FATHOM_ASSIGN(result_.config_, parse_json_file(text, limits, config_file_));
     const Json& config = result_.config_;
     if (!config.is_object()) {
       return corrupt(
@@ -368,7 +373,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& dir) {
   if (!config_text.ok()) {
     if (config_text.status().code() != StatusCode::kNotFound)
       return std::move(config_text).status();
-    return load_from_json(text, "", dir);
+    FATHOM_ASSIGN(Tokenizer bare, load_from_json(text, "", dir));
+    // Models answer worse without it, and nothing else shows that it is not there.
+    if (!bare.bos_id() && bare.token_to_id(kUsualBos)) {
+      log_warn(config_path, " is missing: texts begin without ", kUsualBos,
+               ", which the model was trained with; copy the file from where the model came from");
+    }
+    return bare;
   }
   if (config_text->empty()) {
     return corrupt(str_cat(config_path, ": is 0 bytes long, expected a JSON object"));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -42,6 +43,32 @@ Status missing_error(const Checkpoint& checkpoint, const std::vector<std::string
   }
   if (missing.size() > kNamesInMessage) message += ", ...";
   return corrupt(std::move(message));
+}
+
+// Declarations of FP8 are told apart by how the scales lie, which published ones do not always say.
+bool bears_out(QuantAlgo declared, Format stored) {
+  switch (declared) {
+    case QuantAlgo::kNone:
+    case QuantAlgo::kMixed:
+      return true;
+    case QuantAlgo::kFp8Block:
+    case QuantAlgo::kFp8Channel:
+    case QuantAlgo::kFp8Tensor:
+      return stored == Format::kFp8Block || stored == Format::kFp8BlockUe8m0 ||
+             stored == Format::kFp8Channel || stored == Format::kFp8Tensor;
+    case QuantAlgo::kNvfp4:
+      return stored == Format::kNvfp4;
+    case QuantAlgo::kMxfp4:
+      return stored == Format::kMxfp4;
+    case QuantAlgo::kMxfp8:
+      return stored == Format::kMxfp8;
+    case QuantAlgo::kInt8Channel:
+    case QuantAlgo::kInt8Block:
+      return stored == Format::kInt8Channel;
+    case QuantAlgo::kW4Fp8:
+      return stored == Format::kW4Fp8;
+  }
+  return true;
 }
 
 // The tensor of a spec and what belongs to it, by name.
@@ -163,6 +190,26 @@ Status check_one_format(const WeightPlan& plan,
     }
   }
   return {};
+}
+
+std::string unmet_declaration(const WeightPlan& plan,
+                              const Checkpoint& checkpoint,
+                              const QuantConfig& declared) {
+  if (declared.algo == QuantAlgo::kNone || declared.algo == QuantAlgo::kMixed) return {};
+  std::set<std::string_view> found;
+  for (const WeightItem& item : plan.items()) {
+    for (const WeightSpec& spec : item.sources) {
+      if (spec.dims.size() != 2 || checkpoint.find(spec.name) == nullptr) continue;
+      if (bears_out(declared.algo, spec.format)) return {};
+      found.insert(format_name(spec.format));
+    }
+  }
+  std::string formats;
+  for (const std::string_view format : found)
+    str_append(formats, str_cat(formats.empty() ? "" : ", ", format));
+  return str_cat(checkpoint.directory(), ": ", declared.source, " declares ",
+                 quant_algo_name(declared.algo), ", but the weights are ", formats,
+                 "; they are read as what they are (are config and weights of one model?)");
 }
 
 }  // namespace fathom

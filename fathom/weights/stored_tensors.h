@@ -49,4 +49,12 @@ Status check_one_format(const WeightPlan& plan,
                         const Checkpoint& checkpoint,
                         const QuantConfig& declared);
 
+/// What to tell of a declaration that no weight bears out: one of fp8 over tensors in bf16, which
+/// is what a conversion leaves that forgot config.json, or the config of another model. The tensors
+/// decide how they are read, so it is no error. Empty where some weight is of the declared kind,
+/// and where several kinds or none are declared.
+std::string unmet_declaration(const WeightPlan& plan,
+                              const Checkpoint& checkpoint,
+                              const QuantConfig& declared);
+
 }  // namespace fathom

@@ -183,6 +183,11 @@ std::vector<BadCase> declarations() {
       {"hf_quant_config.json that is an array", 65, declared("[]")},
       {"declaration of an unknown format", 78,
        declared("{\"quantization\": {\"quant_algo\": \"FP3\"}}")},
+      {"declaration of FP8 over weights in BF16", 0,
+       edited("\"hidden_size\": 64",
+              "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": "
+              "[128, 128]}, \"hidden_size\": 64"),
+       true},
       {"declaration of another group size than the format has", 78,
        declared("{\"quantization\": {\"quant_algo\": \"NVFP4\", \"group_size\": 17}}")},
   };

@@ -65,7 +65,8 @@ void Scene::put(const std::string& name, const std::string& content) const {
   std::ofstream(file(name), std::ios::binary) << content;
 }
 
-void Scene::quantize(const std::string& format, const std::vector<std::string>& more) const {
+void Scene::replace_by_quantised(const std::string& format,
+                                 const std::vector<std::string>& more) const {
   const auto target = folder_ / "quantised";
   std::vector<std::string> args{"quantize", model().string(), target.string(),
                                 "--format", format,           "-q"};
@@ -74,6 +75,16 @@ void Scene::quantize(const std::string& format, const std::vector<std::string>& 
   if (r.exit_code != 0) std::abort();
   fs::remove_all(model());
   fs::rename(target, model());
+}
+
+void Scene::quantize(const std::string& format, const std::vector<std::string>& more) const {
+  replace_by_quantised(format, more);
+  fs::remove(file(kJournal));
+}
+
+std::string Scene::quantize_with_journal() const {
+  replace_by_quantised("nvfp4", {});
+  return read_all(file(kJournal));
 }
 
 ProgramResult Scene::run(const ProcessLimits& limits) const {

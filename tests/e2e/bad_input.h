@@ -21,6 +21,8 @@ struct ProcessLimits {
   const char* output = nullptr;  ///< what standard output is opened at instead
 };
 
+inline constexpr const char* kJournal = "fathom-journal.jsonl";
+
 /// A folder with a model in it that may be spoilt.
 class Scene {
  public:
@@ -42,8 +44,12 @@ class Scene {
 
   void put(const std::string& name, const std::string& content) const;
 
-  /// Replaces the model by itself in another format; `more` are further arguments of quantize.
+  /// Replaces the model by itself in another format; `more` are further arguments of quantize. The
+  /// journal, which would tell of every change that a case makes, is taken away.
   void quantize(const std::string& format, const std::vector<std::string>& more = {}) const;
+
+  /// The same in nvfp4 with the journal, whose text it returns.
+  std::string quantize_with_journal() const;
 
   /// fathom run MODEL, two tokens.
   ProgramResult run(const ProcessLimits& limits = {}) const;
@@ -57,6 +63,8 @@ class Scene {
   std::string without_paths(std::string text) const;
 
  private:
+  void replace_by_quantised(const std::string& format, const std::vector<std::string>& more) const;
+
   TempFolder folder_;
 };
 

@@ -108,6 +108,14 @@ std::vector<BadCase> bad_prompt_cases() {
       {"answer longer than the context", 64, prompted({"-p", "x", "--max-tokens", "100000"})},
       {"bias of a token outside the vocabulary", 64,
        prompted({"-p", "x", "--logit-bias", "4096=1"})},
+      {"drafts by a layer that the model lacks", 78,
+       prompted({"-p", "x", "--max-tokens", "2", "--speculative", "mtp"})},
+      {"drafts by a layer that was left out", 78,
+       [](Scene& scene) {
+         scene.edit("config.json", "\"num_nextn_predict_layers\": 0",
+                    "\"num_nextn_predict_layers\": 1");
+         return prompted({"-p", "x", "--max-tokens", "2", "--speculative", "mtp"})(scene);
+       }},
       {"id beyond the vocabulary", 65, ids("{\"prompts\": [[1, 2], [3, 4096]]}")},
       {"negative id", 65, ids("{\"prompts\": [[-1]]}")},
       {"id beyond 64 bits", 65, ids("{\"prompts\": [[18446744073709551616]]}")},
@@ -186,6 +194,8 @@ std::vector<BadCase> bad_prompt_cases() {
       {"flag twice", 65, flags("seed: 1\nseed: 2")},
       {"flag that no command has", 64, flags("temprature: 1")},
       {"flag with a value out of range", 64, flags("threads: -1")},
+      {"page size that does not divide the keys of a chunk", 64,
+       prompted({"-p", "x", "--block-size", "3"})},
       {"benchmark of a suite that does not exist", 64, bench({"--suite", "x"})},
       {"benchmark of a phase that does not exist", 64, bench({"--phase", "xyz"})},
       {"benchmark of a filter that leaves nothing", 64, bench({"--filter", "zzzz"})},

@@ -88,6 +88,55 @@ void make_unreadable(const fs::path& path) {
   fs::permissions(path, fs::perms::none);
 }
 
+constexpr const char* kPointer =
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+
+// A file of the model that holds another text.
+auto holding(const char* name, std::string text) {
+  return [name, text](Scene& scene) {
+    scene.put(name, text);
+    return scene.run();
+  };
+}
+
+std::vector<BadCase> files_of_another_kind() {
+  using std::string_literals::operator""s;
+  return {
+      {"Git LFS pointer in place of the weights", 65, holding(kSingle, kPointer)},
+      {"Git LFS pointer in place of tokenizer.json", 65, holding("tokenizer.json", kPointer)},
+      {"page of HTML in place of the weights", 65,
+       holding(kSingle, "<!DOCTYPE html>\n<html><body>Not found</body></html>")},
+      {"page of HTML in place of config.json", 65,
+       holding("config.json", "<html><body>Sign in</body></html>")},
+      {"ZIP file of PyTorch named model.safetensors", 65,
+       holding(kSingle, "PK\x03\x04\x00\x00\x08\x08\x00\x00"s + std::string(100, 'x'))},
+      {"pickle file named model.safetensors", 65,
+       holding(kSingle, "\x80\x02\x8A\x0Al\xFC"s + std::string(100, 'x'))},
+      {"compressed tokenizer.json", 65, holding("tokenizer.json", "\x1F\x8B\x08\x00"s)},
+      {"GGUF file as the model", 78,
+       [](Scene& scene) {
+         const auto file = scene.beside("weights.gguf");
+         std::ofstream(file, std::ios::binary)
+             << "GGUF\x03\x00\x00\x00"s << std::string(8, '\0') << "\x01"s << std::string(7, '\0')
+             << "\x14"s << std::string(7, '\0') << "general.architecture\x08\x00\x00\x00"s
+             << "\x09"s << std::string(7, '\0') << "deepseek2";
+         return scene.fathom({"run", file.string(), "-p", "x"});
+       }},
+      {"folder with a GGUF file alone", 78,
+       [](Scene& scene) {
+         fs::remove_all(scene.model());
+         fs::create_directory(scene.model());
+         scene.put("model.gguf", "GGUF");
+         return scene.run();
+       }},
+      {"folder that is no model", 65,
+       [](Scene& scene) {
+         return scene.fathom({"run", scene.folder().string(), "-p", "x"});
+       }},
+  };
+}
+
 std::vector<BadCase> bad_files() {
   return {
       {"directory in place of the weights", 65, replaced(kSingle, make_directory)},
@@ -137,6 +186,7 @@ std::vector<BadCase> bad_indexes() {
       {"index that names a pickle file", 65, second_named("pytorch_model.bin")},
       {"index of zero bytes", 65, indexed("")},
       {"index that is no JSON", 65, indexed("{\"weight_map\": {")},
+      {"index with an empty weight_map", 65, indexed("{\"weight_map\": {}}")},
       {"index without a weight_map", 65, indexed("{\"metadata\": {}}")},
       {"index with a number for a shard", 65, indexed("{\"weight_map\": {\"lm_head.weight\": 1}}")},
       {"index with a tensor twice", 65,
@@ -180,15 +230,57 @@ std::vector<BadCase> bad_indexes() {
        }},
       {"journal without an end", 65,
        [](Scene& scene) {
-         scene.quantize("bf16");
-         std::string journal = read_all(scene.file("fathom-journal.jsonl"));
+         std::string journal = scene.quantize_with_journal();
          journal.erase(journal.find("{\"finished\""));
-         scene.put("fathom-journal.jsonl", journal);
+         scene.put(kJournal, journal);
+         return scene.run();
+       }},
+      {"interrupted quantize that has written the weights alone", 65,
+       [](Scene& scene) {
+         std::string journal = scene.quantize_with_journal();
+         journal.erase(journal.find("{\"file\":\"config.json\""));
+         scene.put(kJournal, journal);
+         fs::remove(scene.file("tokenizer.json"));
+         fs::remove(scene.file("config.json"));
+         return scene.run();
+       }},
+      {"tokenizer of an interrupted quantize", 65,
+       [](Scene& scene) {
+         fs::rename(scene.file(kSingle), scene.file("model.safetensors.partial"));
+         fs::remove(scene.file("tokenizer.json"));
+         return scene.fathom({"tokenize", scene.model().string(), "-p", "x"});
+       }},
+      {"byte of the weights that is not what their journal records", 65,
+       [](Scene& scene) {
+         scene.quantize_with_journal();
+         std::string weights = read_all(scene.file(kSingle));
+         weights[weights.size() / 2] ^= 1;
+         scene.put(kSingle, weights);
+         return scene.run();
+       }},
+      {"weights of another length than their journal records", 65,
+       [](Scene& scene) {
+         scene.quantize_with_journal();
+         std::string journal = read_all(scene.file(kJournal));
+         const size_t at = journal.find("\"bytes\":") + 8;
+         scene.put(kJournal, journal.replace(at, 1, "9"));
+         return scene.run();
+       }},
+      {"shard that the journal does not record", 65,
+       [](Scene& scene) {
+         scene.quantize_with_journal();
+         LooseSafetensors more = scene.weights();
+         more.tensors.resize(1);
+         more.tensors[0].name = "another";
+         more.write_as(scene.file("model-extra.safetensors"), more.header());
+         scene.put(kIndex,
+                   "{\"weight_map\": {\"another\": \"model-extra.safetensors\", "
+                   "\"model.norm.weight\": \"model.safetensors\"}}");
          return scene.run();
        }},
       {"journal of zero bytes", 65,
        [](Scene& scene) {
-         scene.put("fathom-journal.jsonl", "");
+         scene.put(kJournal, "");
          return scene.run();
        }},
   };
@@ -198,8 +290,10 @@ std::vector<BadCase> bad_indexes() {
 
 std::vector<BadCase> bad_shard_cases() {
   std::vector<BadCase> cases = bad_files();
-  for (BadCase& c : bad_indexes())
-    cases.push_back(std::move(c));
+  for (auto more : {files_of_another_kind, bad_indexes}) {
+    for (BadCase& c : more())
+      cases.push_back(std::move(c));
+  }
   return cases;
 }
 

@@ -38,6 +38,12 @@ std::vector<BadCase> bad_tokenizer_cases() {
       {"tokenizer.json of zero bytes", 65, replaced(kFile, "")},
       {"tokenizer.json that is no JSON", 65, replaced(kFile, "{\"model\": }")},
       {"tokenizer.json without a model", 65, replaced(kFile, "{\"version\": \"1.0\"}")},
+      {"tokenizer_config.json missing", 0,
+       [](Scene& scene) {
+         std::filesystem::remove(scene.file("tokenizer_config.json"));
+         return scene.run();
+       },
+       true},
       {"tokenizer_config.json of zero bytes", 65, replaced("tokenizer_config.json", "")},
       {"tokenizer_config.json that is an array", 65, replaced("tokenizer_config.json", "[]")},
       {"first token that the vocabulary does not hold", 65,

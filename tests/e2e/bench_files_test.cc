@@ -1,5 +1,6 @@
 // What `fathom bench kernel`, `bench compare` and `roofline` write and refuse.
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@ namespace fathom::e2e {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -96,6 +98,67 @@ TEST(BenchFiles, ARunThatFailsLeavesNothingAndKeepsWhatWasThere) {
   EXPECT_FALSE(fs::exists(folder / "a"));
 }
 
+TEST(BenchFiles, JsonHasTheTypesOfItsColumns) {
+  const ProgramResult r = run_fathom(small_run({"-o", "json"}));
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  for (const char* field : {"\"passed\": true", "\"M\": 8,", "\"topk\": 8,"})
+    EXPECT_THAT(r.out, HasSubstr(field));
+  EXPECT_THAT(r.out, ContainsRegex("\"threads\": [0-9]+,"));
+  EXPECT_THAT(r.out, ContainsRegex("\"reps\": [0-9]+,"));
+  EXPECT_THAT(r.out, ContainsRegex("\"us_median\": [0-9]+\\.[0-9]+,"));
+}
+
+// The published tables lack rows then, and say which.
+TEST(BenchFiles, ABudgetThatEndsTheSuiteLeavesASummary) {
+  const TempFolder folder;
+
+  const ProgramResult r = run_fathom({"bench", "kernel", "--suite", "reference23", "--budget",
+                                      "0.001", "--out-dir", (folder / "r").string()});
+
+  EXPECT_THAT(r.err, AllOf(HasSubstr(" left out"), Not(HasSubstr("error"))));
+  EXPECT_THAT(read_all(folder / "r/benchmark_summary.md"),
+              AllOf(HasSubstr("the time of --budget was over"), HasSubstr("## How to run")));
+  EXPECT_THAT(read_all(folder / "r/all_kernels.csv"), StartsWith("schema,"));
+}
+
+// Sends SIGINT to the program, whose process this becomes, when it has timed a row.
+void interrupt_after_a_row() {
+  const pid_t program = getpid();
+  if (fork() != 0) return;
+  for (int tries = 0; tries < 3000 && getppid() == program; ++tries) {
+    usleep(20'000);
+    if (read_all("/proc/self/fd/2").find(": timed in ") == std::string::npos) continue;
+    kill(program, SIGINT);
+    break;
+  }
+  _exit(0);
+}
+
+TEST(BenchFiles, AnInterruptedRunKeepsItsRows) {
+  const TempFolder folder;
+
+  const ProgramResult r =
+      run_fathom({"bench", "kernel", "--kernels", "topk_softmax", "--min-time", "0.5",
+                  "--log-level", "debug", "--out-dir", (folder / "r").string()},
+                 {}, interrupt_after_a_row);
+
+  EXPECT_EQ(r.exit_code, 130) << r.err;
+  const std::string rows = read_all(folder / "r/all_kernels.csv");
+  EXPECT_GE(std::count(rows.begin(), rows.end(), '\n'), 2) << rows;
+  EXPECT_THAT(rows, Not(HasSubstr(",crashed,")));
+  EXPECT_THAT(read_all(folder / "r/benchmark_summary.md"), HasSubstr("the run was interrupted"));
+}
+
+TEST(BenchFiles, RowsThatTakeTooLongAreLeftOutUnlessAskedFor) {
+  const ProgramResult r = run_fathom({"bench", "kernel", "--kernels", "nvfp4_fp8_gemm", "--filter",
+                                      "*r1_shared_down_proj_t512*", "--threads", "1"});
+
+  EXPECT_THAT(r.out, HasSubstr("## Left out (1)"));
+  EXPECT_THAT(r.out, ContainsRegex("one call takes at least [0-9.]+ s at the rate of plain loops "
+                                   "of this machine, 2 s are allowed; --slow times it"));
+}
+
 TEST(BenchFiles, ALinkLeadsTheReportToItsTarget) {
   const TempFolder folder;
   fs::create_symlink("far.csv", folder / "r.csv");
@@ -114,6 +177,7 @@ TEST(BenchFiles, FlagsOutOfRangeAreUsageErrors) {
                                              {"--min-time", "inf"},
                                              {"--min-time", "-1"},
                                              {"--budget", "nan"},
+                                             {"--budget", "0"},
                                              {"--reps", "0"},
                                              {"--batch", "-1"},
                                              {"--seq", "1,-1"},
@@ -131,6 +195,45 @@ TEST(BenchFiles, UnknownKernelsNameNearOnes) {
 
   EXPECT_EQ(r.exit_code, 64);
   EXPECT_THAT(r.err, HasSubstr("no kernel is called 'rmsnrm'; did you mean rmsnorm"));
+}
+
+TEST(BenchFiles, WhatADirectoryHoldsIsReadFromIt) {
+  const TempFolder folder;
+  const std::string out = (folder / "r").string();
+  ASSERT_EQ(run_fathom(small_run({"--out-dir", out})).exit_code, 0);
+  fs::create_directory(folder / "empty");
+
+  const ProgramResult picture = run_fathom({"roofline", out});
+  const ProgramResult table = run_fathom({"bench", "compare", out, out + "/all_kernels.csv"});
+  const ProgramResult nothing = run_fathom({"roofline", (folder / "empty").string()});
+
+  EXPECT_EQ(picture.exit_code, 0) << picture.err;
+  EXPECT_THAT(picture.out, HasSubstr("topk_softmax"));
+  EXPECT_THAT(picture.out, HasSubstr("f32 ")) << "the ceilings beside the rows";
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(nothing.exit_code, 65);
+  EXPECT_THAT(nothing.err, HasSubstr("holds neither all_kernels.csv of a benchmark nor ops.csv"));
+}
+
+TEST(Roofline, PngIsWhatTheConverterDraws) {
+  const TempFolder folder;
+  const std::string rows =
+      (fs::path(FATHOM_SOURCE_DIR) / "tests/fuzz/corpus/bench_csv/four_rows").string();
+  const fs::path tool = folder / "rsvg-convert";
+  write_all(tool, "#!/bin/sh\nprintf 'PNG of '; head -c 5\n");
+  fs::permissions(tool, fs::perms::owner_all);
+  const auto with_tool = [&] { setenv("PATH", (folder.str() + ":/usr/bin:/bin").c_str(), 1); };
+  const std::string png = (folder / "x.png").string();
+
+  const ProgramResult good = run_fathom({"roofline", rows, "--png", png}, {}, with_tool);
+  const ProgramResult bad =
+      run_fathom({"roofline", rows, "--png", "/nowhere/x.png"}, {}, with_tool);
+
+  EXPECT_EQ(good.exit_code, 0) << good.err;
+  EXPECT_EQ(read_all(png), "PNG of <svg ");
+  EXPECT_EQ(bad.exit_code, 74);
+  EXPECT_THAT(bad.err, HasSubstr("cannot create /nowhere/x.png: No such file or directory"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.str()), {}), 2) << "and nothing else";
 }
 
 TEST(BenchCompare, ARowThatGotSlowerIsExitCodeOne) {

@@ -158,12 +158,31 @@ TEST(Config, BadValuesAreNamedWithTheirPlace) {
   EXPECT_THAT(from_environment.err, HasSubstr("is 'maybe', expected true or false"));
 }
 
+TEST(Config, FileTakesEverySpellingOfAFlagOnce) {
+  const TempFolder folder;
+  const std::string file = (folder / "flags.yaml").string();
+  const auto with = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return Words{"run", shipped_model(), "-p", "x", "--config", file};
+  };
+
+  EXPECT_EQ(settings_of(with("temp: 0.5\n"))["temperature"].value, "0.5");
+  EXPECT_EQ(settings_of(with("max_model_len: 256\n"))["max-model-len"].value, "256");
+  EXPECT_EQ(settings_of(with("n-predict: 3\n"))["max-tokens"].value, "3");
+  const ProgramResult twice = run_fathom(with("temp: 0.5\ntop-k: 3\ntemperature: 1\n"));
+  EXPECT_EQ(twice.exit_code, 65);
+  EXPECT_THAT(twice.err, HasSubstr("line 1: temp is temperature, which line 3 has"));
+  const ProgramResult opposite = run_fathom(with("no-pin-threads: true\n"));
+  EXPECT_EQ(opposite.exit_code, 64);
+  EXPECT_THAT(opposite.err, HasSubstr("no command has a flag --no-pin-threads; did you mean "));
+}
+
 // YAML that is fed back gives the same values, lists too.
 TEST(Config, WhatIsPrintedCanBeFedBack) {
   const TempFolder folder;
   const std::string file = (folder / "flags.yaml").string();
-  const Words given{"run", shipped_model(),   "--stop", "a, b: #c", "--stop", "",        "--pin",
-                    "a=b", "--pin",           "c=d",    "-c",       "1k",     "--dtype", "f32",
+  const Words given{"run", shipped_model(),   "--stop", "a, b: #c", "--prompt", "",        "--pin",
+                    "a=b", "--pin",           "c=d",    "-c",       "1k",       "--dtype", "f32",
                     "-vv", "--no-pin-threads"};
   Words yaml = given;
   yaml.push_back("--print-config");
@@ -222,7 +241,7 @@ TEST(Config, OptionsOfTheTableChangeWhatCommandsDo) {
   EXPECT_THAT(run_fathom({"inspect", "--as", "deepseek-r1", "--layers", "2"}).out,
               HasSubstr("2: 2 dense, 0 with experts"));
   EXPECT_THAT(run_fathom({"run", shipped_model(), "-p", "x", "-n", "1", "--page-size", "48"}).err,
-              HasSubstr("--attention-key-chunk is 1024, expected a multiple of --block-size, 48"));
+              HasSubstr("--block-size is 48, expected a divisor of 1024"));
 }
 
 TEST(Config, DevicesByNumberAreLookedFor) {

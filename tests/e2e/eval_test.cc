@@ -125,6 +125,29 @@ TEST_F(Eval, LogitsThatAreNotFiniteAreNotWritten) {
   EXPECT_FALSE(fs::exists(scene_.beside("logits.partial")));
 }
 
+TEST_F(Eval, VectorsAreThoseOfFloat32UnlessAnotherRunIsAskedFor) {
+  const std::string golden = FATHOM_SOURCE_DIR "/tests/golden/micro-v3/golden.json";
+  const auto vectors = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"eval", scene_.model().string(), "--vectors", golden};
+    args.insert(args.end(), more.begin(), more.end());
+    return scene_.fathom(args);
+  };
+
+  const ProgramResult usual = vectors({});
+  const ProgramResult chosen = vectors({"--dtype", "bf16"});
+  const ProgramResult bound = vectors({"--max-kl", "0.1"});
+  scene_.quantize("fp8_block");
+  const ProgramResult quantised = vectors({});
+
+  EXPECT_EQ(usual.exit_code, 0) << usual.out << usual.err;
+  EXPECT_THAT(usual.out, HasSubstr("activations f32, KV cache f32: "));
+  EXPECT_THAT(usual.err, HasSubstr("--vectors: float32 for activations, KV cache and indexer"));
+  for (const ProgramResult& r : {chosen, bound, quantised}) {
+    EXPECT_THAT(r.out, HasSubstr("activations bf16, KV cache bf16: ")) << r.err;
+    EXPECT_THAT(r.err, testing::Not(HasSubstr("float32")));
+  }
+}
+
 TEST_F(Eval, ModelOfAnotherVocabularyIsNamedWithBothSizes) {
   const std::string other = scene_.beside("other").string();
   ASSERT_EQ(scene_.fathom({"synth", other, "-q"}).exit_code, 0);

@@ -66,7 +66,7 @@ std::vector<std::string> with(std::vector<std::string> names,
 
 TEST(FileOpens, EachFileOfACheckpointIsOpenedOnce) {
   const Scene scene;
-  scene.quantize("nvfp4");  // has an hf_quant_config.json
+  scene.quantize_with_journal();  // has an hf_quant_config.json
   const std::string model = scene.model().string();
   const std::string ids = scene.beside("ids.json").string();
   std::ofstream(ids) << "{\"prompts\": [[1, 2, 3]]}";
@@ -117,6 +117,21 @@ TEST(FileOpens, ChatTemplateComesFromFilesThatAreOpenAnyway) {
 
   EXPECT_EQ(tokenize.exit_code, 0) << tokenize.err;
   EXPECT_EQ(found, once({"config.json", "tokenizer.json", "tokenizer_config.json"}));
+}
+
+// Whether reference outputs are compared in float32 depends on what the model declares.
+TEST(FileOpens, ComparisonWithVectorsReadsTheDeclarationOnce) {
+  const Scene scene;
+  OpenCounter opens(scene.model());
+  if (!opens.works()) GTEST_SKIP() << "no inotify here: " << strerror(errno);
+
+  const ProgramResult r =
+      scene.fathom({"eval", scene.model().string(), "--vectors",
+                    FATHOM_SOURCE_DIR "/tests/golden/micro-v3/golden.safetensors"});
+  const Counts found = opens.take();
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(found, once({"config.json", "generation_config.json", "model.safetensors"}));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Flags that contradict each other, and values that mean something else than they look like.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sstream>
 
 #include "tests/e2e/bad_input.h"
 
@@ -82,6 +83,7 @@ TEST(Flags, RealNumbersAreFinite) {
   expect_refused({
       {{"quantize", shipped_model(), out, "--shard-gb", "nan"}, "--shard-gb"},
       {{"quantize", shipped_model(), out, "--shard-gb", "inf"}, "--shard-gb"},
+      {{"bench", "model", shipped_model(), "--temperature", "nan"}, "--temperature"},
       {{"trace", "diff", "a", "b", "--tolerance", "nan"}, "--tolerance"},
       {{"trace", "diff", "a", "b", "--fail-slower", "nan"}, "--fail-slower"},
   });
@@ -127,17 +129,15 @@ TEST(Flags, LengthBeyondTheContextNamesTheFlagThatAskedForIt) {
 
 TEST(Flags, PlanIsRefusedBeforeAnythingIsPrinted) {
   expect_refused({
-      {{"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536"},
-       "--max-num-seqs is 65536, expected 1 to 26214 sequences of 163840 tokens"},
       {{"inspect", "--as", "deepseek-r1", "--max-model-len", "16777216"},
        "--max-model-len is 16777216"},
       {{"inspect", shipped_model(), "--device", "h2000"}, "--device is 'h2000'"},
   });
 }
 
-TEST(Flags, PlanOfManyShortSequencesIsMade) {
-  const ProgramResult r = run_fathom(
-      {"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536", "--max-model-len", "64"});
+// Of as many tokens as the context holds, too: a plan writes down none of them.
+TEST(Flags, PlanOfManySequencesIsMade) {
+  const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-r1", "--max-num-seqs", "65536"});
 
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.out, HasSubstr("65536 sequences"));
@@ -150,18 +150,42 @@ TEST(Flags, TextComesFromOnePlace) {
   const std::string model = shipped_model();
 
   expect_refused({
-      {{"tokenize", model, "-p", "a", "-f", file}, "excludes"},
-      {{"tokenize", model, "-p", "a", "--chat", file}, "excludes"},
-      {{"tokenize", model, "-f", file, "--chat", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "-p", "a"}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "-f", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--chat", file}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--bos"}, "excludes"},
-      {{"tokenize", model, "--decode", "1", "--ids"}, "excludes"},
-      {{"tokenize", model, "--chat", file, "--plain"}, "excludes"},
+      {{"tokenize", model, "-p", "a", "-f", file}, "exclude each other"},
+      {{"tokenize", model, "-p", "a", "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "-f", file, "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "-p", "a"}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "-f", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--chat", file}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--bos"}, "exclude each other"},
+      {{"tokenize", model, "--decode", "1", "--ids"}, "exclude each other"},
+      {{"tokenize", model, "--chat", file, "--plain"}, "exclude each other"},
       {{"tokenize", model, "-p", "a", "--thinking", "on"}, "--chat"},
       {{"tokenize", model, "-p", "a", "--chat-format", "v3"}, "--chat"},
-      {run_with({"-f", file}), "excludes"},
+      {run_with({"-f", file}), "exclude each other"},
+  });
+}
+
+TEST(Flags, IdsToDecodeAreAListWithoutHoles) {
+  const std::string model = shipped_model();
+  const auto decode = [&](const std::string& ids) {
+    return std::vector<std::string>{"tokenize", model, "--decode", ids};
+  };
+
+  for (const char* ids : {"1 2", "1,2", "[1, 2]", " [ 1 2 ] ", "1 , 2"}) {
+    const ProgramResult r = run_fathom(decode(ids));
+    EXPECT_EQ(r.exit_code, 0) << ids << ": " << r.err;
+    EXPECT_EQ(r.out, run_fathom(decode("1 2")).out) << ids;
+  }
+  EXPECT_EQ(run_fathom(decode("[]")).out, "\n");
+  expect_refused({
+      {decode("1,,2"), "ids: byte 2 is ',2', expected a token id such as 42"},
+      {decode("[[1]]"), "ids: byte 1 is '[1]]', expected a token id such as 42"},
+      {decode("1,2,"), "ids: the list ends at byte 4, expected a token id such as 42"},
+      {decode("[1,2"), "ids: the list ends at byte 4, expected ]"},
+      {decode("[1]2"), "ids: byte 3 is '2', expected nothing behind the ids"},
+      {decode("1]"), "ids: byte 1 is ']', expected nothing behind the ids"},
+      {decode("1-2"), "ids: byte 1 is '-2', expected a comma or a space behind an id"},
+      {decode(","), "ids: byte 0 is ',', expected a token id such as 42"},
   });
 }
 
@@ -295,6 +319,183 @@ TEST(Flags, UnknownPinsAreRefusedWithNearNamesBeforeTheModelLoads) {
       EXPECT_THAT(r.err, testing::Not(testing::HasSubstr("loading"))) << command[0];
     }
   }
+}
+
+TEST(Flags, FormatsAreThoseThatTheCommandWrites) {
+  const TempFolder folder;
+  const std::string out = (folder / "out").string();
+  const std::string written = "expected nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8, ";
+
+  expect_refused({
+      {{"quantize", shipped_model(), out, "--format", "q4_k_m"},
+       "--format: found 'q4_k_m', " + written},
+      {{"quantize", shipped_model(), out, "--format", "i8"}, "--format: found 'i8', " + written},
+      {{"quantize", shipped_model(), out, "--format", "nvpf4"}, "did you mean nvfp4"},
+      {{"synth", out, "--format", "int8"},
+       "--format: found 'int8', expected bf16, fp8_block, nvfp4 or mxfp4"},
+  });
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST(Flags, MissingModelIsBadInputOfEveryCommand) {
+  const TempFolder folder;
+  const std::string out = (folder / "out").string();
+  for (const char* model : {"nowhere", "./nowhere", "/nowhere/model", "models/nowhere"}) {
+    for (const Words& args : {Words{"run", model, "-p", "x"},
+                              {"chat", model},
+                              {"inspect", model},
+                              {"tokenize", model, "-p", "x"},
+                              {"verify", model},
+                              {"eval", model, "--ppl", "/dev/null"},
+                              {"quantize", model, out},
+                              {"bench", "model", model},
+                              {"trace", model, "-p", "x", "--out-dir", out}}) {
+      const ProgramResult r = run_fathom(args);
+
+      EXPECT_EQ(r.exit_code, 65) << testing::PrintToString(args) << ": " << r.err;
+      EXPECT_THAT(r.err, HasSubstr("nowhere")) << testing::PrintToString(args);
+    }
+  }
+}
+
+/// An option of a command that takes a value.
+struct ValuedOption {
+  Words command;
+  std::string name;
+};
+
+/// The cells of a row of Markdown.
+Words cells_of(const std::string& row) {
+  Words cells{""};
+  for (size_t i = 1; i < row.size(); ++i) {
+    if (row[i] == '|' && row[i - 1] != '\\') {
+      cells.emplace_back();
+    } else {
+      cells.back() += row[i];
+    }
+  }
+  return cells;
+}
+
+Words words_in(const std::string& text) {
+  std::istringstream in(text);
+  Words words;
+  for (std::string word; in >> word;)
+    words.push_back(word);
+  return words;
+}
+
+/// "`-b,--batch`" as --batch.
+std::string long_name_in(const std::string& cell) {
+  const size_t begin = cell.find("--");
+  return cell.substr(begin, cell.find_first_of("`,", begin) - begin);
+}
+
+/// All that --help-all lists: sections of commands, and tables of the engine that name theirs.
+std::vector<ValuedOption> valued_options() {
+  std::vector<ValuedOption> out;
+  std::istringstream lines(run_fathom({"--help-all"}).out);
+  Words command;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("## ")) command = words_in(line.substr(3));
+    if (!line.starts_with("| `-")) continue;
+    const Words cells = cells_of(line);
+    if (words_in(cells[1]).empty()) continue;                // a switch
+    if (cells[1].find("[=") != std::string::npos) continue;  // the next word is not its value
+    Words of{"run"};
+    if (command[0] == "fathom") {
+      of.assign(command.begin() + 1, command.end());
+    } else if (command[0] == "Options") {
+      const std::string takers = cells[4].substr(0, cells[4].find(','));
+      if (words_in(takers)[0] != "all") of = words_in(takers);
+    }
+    out.push_back({of, long_name_in(cells[0])});
+  }
+  return out;
+}
+
+TEST(Flags, EveryOptionOfEveryCommandRefusesAnEmptyValue) {
+  const std::vector<ValuedOption> options = valued_options();
+  ASSERT_GT(options.size(), 150u);
+  for (const auto& [command, name] : options) {
+    const bool text = name == "--prompt" && (command[0] == "run" || command[0] == "tokenize");
+    if (text || name == "--decode" || name == "--system") continue;  // empty texts are texts
+    Words args = command;
+    args.insert(args.end(), {name, ""});
+
+    const ProgramResult r = run_fathom(args);
+
+    EXPECT_EQ(r.exit_code, 64) << testing::PrintToString(args) << ": " << r.err;
+    EXPECT_THAT(r.err, HasSubstr(name)) << testing::PrintToString(args);
+    EXPECT_THAT(r.err, testing::AnyOf(HasSubstr("is empty, expected "), HasSubstr("found ''"),
+                                      HasSubstr("is '', expected"), HasSubstr("not in {")))
+        << testing::PrintToString(args);
+    EXPECT_EQ(r.out, "") << testing::PrintToString(args);
+  }
+}
+
+TEST(Flags, EmptyPositionsAreRefused) {
+  expect_refused({
+      {{"run", "", "-p", "x"}, "is empty"},
+      {{"tokenize", "", "-p", "x"}, "is empty"},
+      {{"quantize", shipped_model(), ""}, "DST: is empty"},
+      {{"synth", ""}, "DST: is empty"},
+      {{"roofline", ""}, "INPUT: is empty"},
+  });
+}
+
+TEST(Flags, EmptyValueBehindAnEqualsSignDoesNotTakeTheNextWord) {
+  const TempFolder folder;
+
+  expect_refused({
+      {run_with({"--ids-out=", "--echo"}), "--ids-out: is empty"},
+      {{"bench", "kernel", "--out-dir=", "--list"}, "--out-dir: is empty"},
+      {{"inspect", shipped_model(), "--explain="}, "--explain: is empty"},
+  });
+  EXPECT_EQ(run_fathom({"run", shipped_model(), "--prompt="}).exit_code, 64);
+}
+
+TEST(Flags, ListsHaveAValueAtEachComma) {
+  expect_refused({
+      {{"bench", "kernel", "--list", "--kernels", ","}, "--kernels: found ','"},
+      {{"bench", "kernel", "--list", "--kernels", "rmsnorm,,argmax"}, "--kernels: found"},
+      {{"bench", "kernel", "--batch", ",", "--list"}, "--batch: found ','"},
+      {{"bench", "kernel", "--list", "--seq", "1,"}, "--seq: found '1,'"},
+      {{"bench", "kernel", "--list", "--batch", "1,x"}, "--batch: found 'x'"},
+  });
+  EXPECT_EQ(run_fathom({"bench", "kernel", "--list", "--batch", "1,8", "--batch", "64"}).exit_code,
+            0);
+}
+
+TEST(Flags, ModelsOfTheHuggingFaceCacheAreFoundByName) {
+  const TempFolder folder;
+  const auto cache = folder / "hub";
+  const auto model = cache / "models--deepseek-ai--tiny";
+  const std::string commit = "0123456789abcdef0123456789abcdef01234567";
+  std::filesystem::create_directories(model / "snapshots");
+  std::filesystem::create_directories(model / "refs");
+  std::filesystem::create_directory_symlink(shipped_model(), model / "snapshots" / commit);
+  std::ofstream(model / "refs" / "main") << commit;
+  const auto tokenize = [&](const char* variable, const std::string& value, const char* name) {
+    return run_fathom({"tokenize", name, "-p", "Once", "--ids"}, "", [&] {
+      unsetenv("HF_HOME");
+      unsetenv("HF_HUB_CACHE");
+      setenv(variable, value.c_str(), 1);
+    });
+  };
+  const std::string ids = run_fathom({"tokenize", shipped_model(), "-p", "Once", "--ids"}).out;
+
+  EXPECT_EQ(tokenize("HF_HUB_CACHE", cache.string(), "deepseek-ai/tiny").out, ids);
+  EXPECT_EQ(tokenize("HF_HOME", folder.str(), "deepseek-ai/tiny").out, ids);
+  EXPECT_EQ(tokenize("HF_HOME", folder.str(), ("deepseek-ai/tiny@" + commit).c_str()).out, ids);
+  const ProgramResult absent = tokenize("HF_HOME", folder.str(), "deepseek-ai/other");
+  EXPECT_EQ(absent.exit_code, 65);
+  EXPECT_THAT(absent.err, HasSubstr("not in the cache (" + cache.string() +
+                                    "); fathom does not download, use: hf download "
+                                    "deepseek-ai/other"));
+  const ProgramResult revision = tokenize("HF_HOME", folder.str(), "deepseek-ai/tiny@v2");
+  EXPECT_EQ(revision.exit_code, 65);
+  EXPECT_THAT(revision.err, HasSubstr("has no revision v2"));
 }
 
 }  // namespace

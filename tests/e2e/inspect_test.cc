@@ -7,6 +7,8 @@
 namespace fathom::e2e {
 namespace {
 
+using testing::AllOf;
+using testing::AnyOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
@@ -23,6 +25,33 @@ TEST(Inspect, PlansAV4ProAtThreeLengthsOfContext) {
   EXPECT_THAT(r.out, ContainsRegex("cache of index +\\| +2.09 MB \\| +66.8 MB \\| +535 MB"));
   EXPECT_THAT(r.out, ContainsRegex("cache of hca state +\\| +18.3 MB \\| +18.3 MB \\| +18.3 MB"));
   EXPECT_THAT(r.out, ContainsRegex("scratch +\\|"));
+}
+
+// The machine of the plan, and whose kernels are listed: this CPU's where the build has none for
+// it.
+TEST(Inspect, NamesTheMachineThatItPlansFor) {
+  const ProgramResult preset = run_fathom({"inspect", "--as", "deepseek-r1-nvfp4"});
+  const ProgramResult cpu = run_fathom({"inspect", "--as", "deepseek-r1-nvfp4", "--device", "cpu"});
+  const ProgramResult model = run_fathom({"inspect", shipped_model()});
+
+  EXPECT_THAT(preset.out, HasSubstr("Planned for 8xh200 (the default of --as; --device plans for "
+                                    "another), 1.13 TB of memory."));
+  EXPECT_THAT(preset.out, AnyOf(HasSubstr("variant on h200"),
+                                AllOf(HasSubstr("built without CUDA and has no kernels for h200"),
+                                      HasSubstr("variant on this CPU ("))));
+  EXPECT_THAT(cpu.out, HasSubstr("Planned for this machine's CPU, "));
+  EXPECT_THAT(cpu.out, HasSubstr("variant on this CPU ("));
+  EXPECT_THAT(model.out, HasSubstr("Planned for this machine's CPU (the default; --device plans "
+                                   "for another), "));
+}
+
+// Where an op has another kernel at the larger batch, either row says at which it is called.
+TEST(Inspect, CallsAreCountedAtBothBatches) {
+  const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-r1-nvfp4", "--device", "cpu"});
+
+  EXPECT_THAT(r.out, HasSubstr("0 calls at a batch: another kernel runs the op there."));
+  EXPECT_THAT(r.out, ContainsRegex("\\| gate +\\| +58 \\| +0 \\| router_gemm"));
+  EXPECT_THAT(r.out, ContainsRegex("\\| gate +\\| +0 \\| +58 \\| bf16_gemm"));
 }
 
 TEST(Inspect, CacheFormatsOfV4AreAskedForByName) {

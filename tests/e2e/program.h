@@ -52,16 +52,17 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-/// fathom ARGS, with `input` on standard input. `before_exec` runs in the new process, for limits.
-inline ProgramResult run_fathom(const std::vector<std::string>& args,
-                                const std::string& input = {},
-                                const std::function<void()>& before_exec = {}) {
+/// PATH ARGS, with `input` on standard input. `before_exec` runs in the new process, for limits.
+inline ProgramResult run_program(const std::string& path,
+                                 const std::vector<std::string>& args,
+                                 const std::string& input = {},
+                                 const std::function<void()>& before_exec = {}) {
   TempFolder folder;
   const std::string out = (folder / "out").string();
   const std::string err = (folder / "err").string();
   const std::string in = (folder / "in").string();
   std::ofstream(in, std::ios::binary) << input;
-  std::vector<std::string> words{FATHOM_PROGRAM};
+  std::vector<std::string> words{path};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words)
@@ -69,15 +70,15 @@ inline ProgramResult run_fathom(const std::vector<std::string>& args,
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
-    const auto redirect = [](const std::string& path, int flags, int target) {
-      const int fd = ::open(path.c_str(), flags, 0600);
+    const auto redirect = [](const std::string& file, int flags, int target) {
+      const int fd = ::open(file.c_str(), flags, 0600);
       if (fd < 0 || dup2(fd, target) < 0) _exit(127);
     };
     redirect(in, O_RDONLY, STDIN_FILENO);
     redirect(out, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
     redirect(err, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
     if (before_exec) before_exec();
-    execv(FATHOM_PROGRAM, argv.data());
+    execv(path.c_str(), argv.data());
     _exit(127);
   }
   int status = 0;
@@ -87,6 +88,19 @@ inline ProgramResult run_fathom(const std::vector<std::string>& args,
   result.out = read_all(out);
   result.err = read_all(err);
   return result;
+}
+
+/// fathom ARGS.
+inline ProgramResult run_fathom(const std::vector<std::string>& args,
+                                const std::string& input = {},
+                                const std::function<void()>& before_exec = {}) {
+  return run_program(FATHOM_PROGRAM, args, input, before_exec);
+}
+
+/// A line of bash that finds fathom first.
+inline ProgramResult run_shell(const std::string& line, const std::string& input = {}) {
+  const std::string here = std::filesystem::path(FATHOM_PROGRAM).parent_path().string();
+  return run_program("/bin/bash", {"-c", "PATH='" + here + "':$PATH\n" + line}, input);
 }
 
 /// The model that ships with the repository.

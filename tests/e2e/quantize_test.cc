@@ -29,5 +29,17 @@ TEST(Quantize, ReportsTheErrorOnlyOfWhatItQuantised) {
                                     "are not measured again"));
 }
 
+TEST(Quantize, OfNoWeightAtAllIsRefusedAndWritesNothing) {
+  const TempFolder folder;
+
+  const ProgramResult r = run_fathom({"quantize", FATHOM_SOURCE_DIR "/tests/golden/micro-v3",
+                                      (folder / "out").string(), "--ignore", "*"});
+
+  EXPECT_EQ(r.exit_code, 78) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("--ignore leaves out all 60 weights of --scope"));
+  EXPECT_EQ(r.out, "");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+}
+
 }  // namespace
 }  // namespace fathom::e2e

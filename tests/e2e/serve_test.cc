@@ -90,21 +90,53 @@ TEST(Serve, StartsAnswersAndEnds) {
   EXPECT_EQ(server.wait(), 0) << server.log();
 }
 
+// A stream that takes long.
+std::string long_stream() {
+  const std::string body = R"({"prompt":"x","max_tokens":1900,"ignore_eos":true,"stream":true})";
+  return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+         "application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST(Serve, AStreamThatWaitsShowsThatItLives) {
+  RunningServer server({"--max-num-seqs", "1", "--sse-ping-interval", "0.05"});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient running(server.address());
+  running.send(long_stream());
+  ASSERT_TRUE(running.read_until("data: "));
+  RawHttpClient waiting(server.address());
+  waiting.send(long_stream());
+  EXPECT_TRUE(waiting.read_until("HTTP/1.1 200 OK\r\n"));
+  EXPECT_TRUE(waiting.read_until("text/event-stream"));
+  EXPECT_TRUE(waiting.read_until("\r\n\r\n8\r\n: ping\n\n"));  // the first chunk
+  running.leave();
+  EXPECT_TRUE(waiting.read_until("data: "));
+}
+
 TEST(Serve, ASecondSignalEndsItAtOnce) {
   RunningServer server({});
   ASSERT_FALSE(server.address().empty()) << server.log();
   RawHttpClient client(server.address());
-  const std::string body = R"({"prompt":"x","max_tokens":1900,"ignore_eos":true,"stream":true})";
-  client.send(
-      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
-      "application/json\r\nContent-Length: " +
-      std::to_string(body.size()) + "\r\n\r\n" + body);
+  client.send(long_stream());
   ASSERT_TRUE(client.read_until("data: "));
   server.tell(SIGTERM);
   while (server.log().find("shutting down") == std::string::npos)
     usleep(1000);
   server.tell(SIGTERM);
   EXPECT_EQ(server.wait(), 130);
+}
+
+TEST(Serve, TheKeyIsAskedForBeforeTheBody) {
+  RunningServer server({"--api-key", "hush"});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  RawHttpClient client(server.address());
+  const RawReply reply = client.ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 30000000\r\n\r\n");
+  EXPECT_EQ(reply.status, 401) << reply.body;
+  EXPECT_EQ(reply.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(server.ask("GET", "/health").status, 200);
 }
 
 TEST(Serve, RefusesWhatIsOpenToOthers) {
@@ -117,7 +149,7 @@ TEST(Serve, RefusesWhatIsOpenToOthers) {
 TEST(Serve, AnswersFlagsOfOtherServers) {
   ProgramResult r = run_fathom({"serve", shipped_model(), "--tensor-parallel-size", "2"});
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_NE(r.err.find("one GPU a process"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("a process has one GPU"), std::string::npos) << r.err;
   r = run_fathom({"serve", shipped_model(), "--tp", "1", "--print-config"});
   EXPECT_EQ(r.exit_code, 0) << r.err;
 }

@@ -238,7 +238,7 @@ TEST(Trace, UnknownNamesAreAnsweredWithNearOnes) {
     const char* says;
   } cases[] = {
       {{"trace", "--dry", "--as", "deepseek-r1-nvfp"}, 64, "did you mean deepseek-r1-nvfp4"},
-      {{"trace", "--dry", "deepseek-v2-lit"}, 64, "--as deepseek-v2-lite"},
+      {{"trace", "--dry", "deepseek-v2-lit"}, 65, "--as deepseek-v2-lite"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--device", "h20"}, 64, "did you mean"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--format", "nvfp5"}, 64, "nvfp4"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--isa", "avx1024"}, 64, "avx512"},
@@ -261,6 +261,10 @@ TEST(Trace, FlagsThatContradictAreRefused) {
       {"trace", shipped_model()},
       {"trace", "--dry", "--as", "deepseek-v3", "--layers", "9-3"},
       {"trace", "--dry", "--as", "deepseek-v3", "--layers", "62"},
+      {"trace", "--dry", "--as", "deepseek-v3", "--layers", "0-999"},
+      {"trace", "--as", "deepseek-v3", "--dummy-weights", "--layers", "0-999", "--prompt-tokens",
+       "1"},
+      {"trace", shipped_model(), "-p", "text", "--layers", "0-999"},
       {"trace", "--dry", "--as", "deepseek-v3", "--layers", "3-x"},
       {"trace", "--dry", "--as", "deepseek-v3", "--kv-len", "163840"},
       {"trace", "--dry", "--as", "deepseek-v3", "--batch", "0"},
@@ -355,6 +359,43 @@ TEST(Trace, LogitsThatAreNotFiniteEndTheRun) {
   EXPECT_EQ(r.exit_code, 70) << r.err;
   EXPECT_THAT(r.err, HasSubstr("are not finite"));
   EXPECT_FALSE(fs::exists(scene.beside("t/ops.csv")));
+}
+
+// What else a model could run is for the documents: it must not cost the trace.
+TEST(Trace, FlagsThatHideKernelsFromOtherRunsLeaveATrace) {
+  const std::string micro = FATHOM_SOURCE_DIR "/tests/golden/micro-v3";
+  const std::vector<std::vector<std::string>> runs = {
+      {"--dry", "--as", "deepseek-r1-nvfp4", "--prompt-tokens", "1"},
+      {shipped_model(), "--prompt-tokens", "1", "--gen", "1", "--threads", "1"},
+      {micro, "--prompt-tokens", "3", "--gen", "1", "--threads", "1", "--batch-invariant"},
+      {micro, "--prompt-tokens", "3", "--gen", "1", "--threads", "1", "--attention", "absorbed"},
+  };
+
+  for (const std::vector<std::string>& run : runs) {
+    TempFolder folder;
+    std::vector<std::string> args = {"trace", "--out-dir", (folder / "t").string()};
+    args.insert(args.end(), run.begin(), run.end());
+    const ProgramResult r = run_fathom(args);
+
+    EXPECT_EQ(r.exit_code, 0) << run.back() << ": " << r.err;
+    EXPECT_THAT(r.err, Not(HasSubstr("warning"))) << run.back();
+    EXPECT_TRUE(fs::exists(folder / "t/ops.csv")) << run.back();
+  }
+}
+
+// The chunked prefill of each request makes calls of its own: alike, they are recorded once.
+TEST(Trace, DryRunOfManyRequestsHasTheRowsOfTwo) {
+  const auto graph_of = [](const char* batch) {
+    const ProgramResult r = run_with(kDryLite, {"--batch", batch});
+    EXPECT_EQ(r.exit_code, 0) << r.err;
+    return r.out;
+  };
+  const std::string two = graph_of("2");
+  const std::string many = graph_of("4096");
+
+  EXPECT_EQ(std::count(many.begin(), many.end(), '\n'), std::count(two.begin(), two.end(), '\n'));
+  EXPECT_THAT(two, HasSubstr("└─ 2 requests  · "));
+  EXPECT_THAT(many, HasSubstr("└─ 4096 requests  · "));
 }
 
 // Experts are then reached in another model.

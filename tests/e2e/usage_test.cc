@@ -19,8 +19,8 @@ TEST(Usage, VersionIsOneLineOnStandardOutput) {
 }
 
 TEST(Usage, EveryCommandHasHelp) {
-  for (const char* command :
-       {"run", "chat", "inspect", "doctor", "tokenize", "eval", "synth", "quantize", "bench"}) {
+  for (const char* command : {"run", "chat", "inspect", "doctor", "tokenize", "eval", "synth",
+                              "quantize", "verify", "bench"}) {
     const ProgramResult r = run_fathom({command, "--help"});
 
     EXPECT_EQ(r.exit_code, 0) << command;
@@ -39,9 +39,9 @@ TEST(Usage, UnknownCommandIsNamedWithNearOnes) {
   const ProgramResult r = run_fathom({"runn", "/nowhere/model", "-p", "x"});
 
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_THAT(r.err, HasSubstr("'runn' is no command of `fathom`; did you mean run"));
+  EXPECT_THAT(r.err, HasSubstr("'runn' is no command of `fathom`\nhint: did you mean run"));
   EXPECT_THAT(run_fathom({"bench", "kernl"}).err,
-              HasSubstr("'kernl' is no command of `fathom bench`; did you mean kernel"));
+              HasSubstr("'kernl' is no command of `fathom bench`\nhint: did you mean kernel"));
 }
 
 TEST(Usage, CommandLikeNoOtherListsThemAll) {
@@ -121,6 +121,17 @@ TEST(Usage, ConfigFileKeysThatNobodyKnowsAreNamed) {
 
   EXPECT_EQ(r.exit_code, 64);
   EXPECT_THAT(r.err, HasSubstr("temprature"));
+}
+
+TEST(Usage, DoctorTellsTheCudaOfTheBuildFromThatOfTheMachine) {
+  const ProgramResult text = run_fathom({"doctor", "--no-measure"});
+  const ProgramResult json = run_fathom({"doctor", "--no-measure", "--json"});
+
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, testing::ContainsRegex("CUDA of this build +\\| (none|runtime)"));
+  EXPECT_THAT(text.out, testing::ContainsRegex("CUDA of this machine +\\| (no )?NVIDIA driver"));
+  EXPECT_THAT(json.out, HasSubstr("\"cuda\": {"));
+  EXPECT_THAT(json.out, HasSubstr("\"driver_runs_up_to\": "));
 }
 
 // In the process that becomes the program: standard output is the device that is always full.

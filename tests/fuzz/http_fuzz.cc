@@ -50,8 +50,8 @@ std::string serve(const HttpSettings& settings,
                   const SizeOfPiece& size_of_piece) {
   const auto budget = std::make_shared<InputBudget>(settings.max_buffered_input_bytes);
   std::string log;
-  auto request = std::make_unique<IncomingRequest>(
-      settings, fathom::serve::RequestOrigin{.loopback_bind = true}, budget);
+  const fathom::serve::HeadRules rules{.loopback_bind = true};
+  auto request = std::make_unique<IncomingRequest>(settings, rules, budget);
   bool open = true;
   while (open && !bytes.empty()) {
     std::string_view piece = bytes.substr(0, size_of_piece(bytes));
@@ -76,8 +76,7 @@ std::string serve(const HttpSettings& settings,
             log, fathom::str_cat(r.method, " ", r.path, " ", r.query, " ", r.headers.size(), " ",
                                  r.body, open ? "\n" : " last\n"));
       }
-      request = std::make_unique<IncomingRequest>(
-          settings, fathom::serve::RequestOrigin{.loopback_bind = true}, budget);
+      request = std::make_unique<IncomingRequest>(settings, rules, budget);
     }
   }
   if (request->begun()) fathom::str_append(log, "and a part\n");

@@ -4,7 +4,7 @@
 //   bits 0-2   schema, expression, EBNF, structural tag, choices (one a line), tools (the text is
 //              the schema of their parameters)
 //   bits 3-4   the form of calls
-//   bit 5      light or full; bit 6: a call must come
+//   bit 5      light or full; bit 6: a call must come; bit 7: calls may come in place of the others
 //
 // Nothing may crash or hang, what is refused is so by name, an allowed token is taken, no added
 // token but an end or a marker is allowed, and a step back gives the mask that was.
@@ -63,6 +63,10 @@ fathom::GrammarCompiler& compiler() {
 
 GrammarSpec spec_of(uint8_t form, std::string_view text) {
   GrammarSpec spec;
+  spec.answer = {.tool_calls = static_cast<AnswerGrammar::ToolCalls>((form >> 3) % 4),
+                 .section = "tool_calls"};
+  spec.level = (form & 32) != 0 ? fathom::ToolGrammar::kLight : fathom::ToolGrammar::kFull;
+  if ((form & 128) != 0) spec.tools = {fathom::ToolDefinition{.name = "g"}};
   switch (form % 8) {
     case 0:
       spec.kind = GrammarSpec::Kind::kJsonSchema;
@@ -89,9 +93,6 @@ GrammarSpec spec_of(uint8_t form, std::string_view text) {
       auto parameters = fathom::parse_json(text, {}, "parameters");
       if (parameters.ok()) tool.parameters = *std::move(parameters);
       spec.tools = {tool, fathom::ToolDefinition{.name = "g"}};
-      spec.answer = {.tool_calls = static_cast<AnswerGrammar::ToolCalls>((form >> 3) % 4),
-                     .section = "tool_calls"};
-      spec.level = (form & 32) != 0 ? fathom::ToolGrammar::kLight : fathom::ToolGrammar::kFull;
       spec.must_call = (form & 64) != 0;
       break;
     }

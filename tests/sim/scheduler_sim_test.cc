@@ -471,6 +471,7 @@ class Simulation {
           ++timeouts;
           break;
         case FinishReason::kNone:
+        case FinishReason::kConstraintFault:
         case FinishReason::kEngineFault:
           ADD_FAILURE() << "request " << s.id << " has no reason";
       }

@@ -38,17 +38,24 @@ struct EngineLimits {
   uint64_t seed = 0;
   int64_t step_target_ns = 0;
   const Tokenizer* tokenizer = nullptr;
+  int64_t max_queries = 1;
+  Proposer* proposer = nullptr;
+  bool adaptive_drafts = false;
   Pins pins = {};
 };
 
-class EngineBench {
+/// An engine around a fake model.
+template <class AnyModel>
+class BenchOf {
  public:
-  explicit EngineBench(const EngineLimits& limits = {}) : model(limits.vocab) {
+  explicit BenchOf(const EngineLimits& limits = {}) : model(limits.vocab) {
     CoreSettings settings;
     Result<MemoryPlan> plan =
         plan_memory(model, {.max_num_seqs = limits.max_num_seqs,
                             .max_num_batched_tokens = limits.max_num_batched_tokens,
                             .num_ids = limits.num_ids,
+                            .max_queries = limits.max_queries,
+                            .drafts = limits.proposer != nullptr && limits.proposer->follows(),
                             .num_threads = pool_.size(),
                             .kernels = &cpu_kernels()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());
@@ -65,6 +72,8 @@ class EngineBench {
     settings.step_target_ns = limits.step_target_ns;
     settings.end_ids = {kEnd};
     settings.pins = limits.pins;
+    settings.proposer = limits.proposer;
+    settings.adaptive_drafts = limits.adaptive_drafts;
     auto created = EngineCore::create(
         settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());
@@ -110,13 +119,15 @@ class EngineBench {
     return *answer;
   }
 
-  FakeModel model;
+  AnyModel model;
   ManualClock clock{1};
   std::unique_ptr<EngineCore> core;
 
  private:
   ThreadPool pool_{2, PinThreads::kNo};
 };
+
+using EngineBench = BenchOf<FakeModel>;
 
 inline SamplingParams greedy(int64_t max_tokens) {
   SamplingParams p;

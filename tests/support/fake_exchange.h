@@ -35,6 +35,8 @@ class FakeExchange final : public Exchange {
 
   const std::string& id() const override { return id_; }
 
+  void release_body() override { std::string().swap(request_.body); }
+
   void reply(HttpReply r) override {
     if (ended_ || gone_) return;
     ended_ = true;
@@ -67,6 +69,10 @@ class FakeExchange final : public Exchange {
     }
   }
 
+  void on_silence(std::function<void()> listener) override {
+    silence_listener_ = std::move(listener);
+  }
+
   bool gone() const override { return gone_; }
 
   bool ended() const { return ended_; }
@@ -76,6 +82,15 @@ class FakeExchange final : public Exchange {
     if (ended_ || gone_) return;
     gone_ = true;
     if (const auto listener = std::move(listener_)) listener();
+  }
+
+  /// Whether somebody wants to hear of silence.
+  bool awaits_silence() const { return silence_listener_ != nullptr; }
+
+  /// Nothing was answered for the ping interval. Nothing happens where something was.
+  void stay_silent() {
+    if (ended_ || gone_ || streamed) return;
+    if (const auto listener = std::move(silence_listener_)) listener();
   }
 
   HttpReply head;
@@ -90,6 +105,7 @@ class FakeExchange final : public Exchange {
   bool ended_ = false;
   bool gone_ = false;
   std::function<void()> listener_;
+  std::function<void()> silence_listener_;
 };
 
 /// Functions that were posted, run by the test.

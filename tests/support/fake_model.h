@@ -12,7 +12,7 @@
 
 namespace fathom {
 
-class FakeModel final : public Model {
+class FakeModel : public Model {
  public:
   static constexpr int64_t kPageSize = 4;
   static constexpr int32_t kNanToken = 13;  ///< once in a prompt, logits are NaN; never generated
@@ -69,12 +69,18 @@ class FakeModel final : public Model {
     return logits_of(digest, vocab);
   }
 
+  /// What the configuration says of draft layers.
+  void set_nextn_layers(int64_t count) { config_.num_nextn_predict_layers = count; }
+
   mutable int64_t num_forwards = 0;
   std::function<void(int64_t num_tokens)> on_forward;  ///< may move a clock
   int64_t fail_at = 0;  ///< this forward pass and later ones fail; 0: none
   StatusCode fail_with = StatusCode::kInternal;
 
- private:
+ protected:
+  ModelConfig config_;
+  ModelOptions options_;
+
   static uint64_t mix(uint64_t digest, int32_t token) {
     if (digest == 0 || token == kNanToken) return 0;
     const PhiloxBlock b = philox_block(digest, static_cast<uint64_t>(token), 3);
@@ -96,6 +102,7 @@ class FakeModel final : public Model {
     }
   }
 
+ private:
   void run_range(const Batch& b, const TokenRange& r, const View& logits, int64_t& row) const {
     const int64_t width = r.block_table.dim(1);
     for (int64_t i = 0; i < r.num_requests(); ++i) {
@@ -118,8 +125,6 @@ class FakeModel final : public Model {
     }
   }
 
-  ModelConfig config_;
-  ModelOptions options_;
   WeightStore weights_;
 };
 

@@ -46,10 +46,10 @@ inline std::string post(const std::string& target,
 
 class TestServer {
  public:
-  explicit TestServer(HttpSettings settings = {}) {
+  explicit TestServer(HttpSettings settings = {}, HttpGate gate = {}) {
     settings.port = 0;
-    auto started =
-        HttpServer::start(std::move(settings), [this](ExchangePtr x) { handle(std::move(x)); });
+    auto started = HttpServer::start(
+        std::move(settings), [this](ExchangePtr x) { handle(std::move(x)); }, std::move(gate));
     EXPECT_TRUE(started.ok()) << (started.ok() ? "" : started.status().message());
     server_ = std::move(started).value();
   }

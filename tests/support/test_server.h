@@ -51,12 +51,15 @@ inline Tokenizer tokenizer_with_markers() {
   return std::move(tokenizer).value();
 }
 
-/// Compiles anything but the text "bad" and "huge".
+/// Compiles anything but the texts "bad" and "huge" and a tool of the name "bad".
 class FakeGrammars final : public GrammarCompiler {
  public:
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec) override {
     specs.push_back(spec);
     if (spec.text == "bad") return invalid_argument("invalid_schema: it is bad");
+    if (!spec.tools.empty() && spec.tools[0].name == "bad") {
+      return invalid_argument("invalid_schema: tool 'bad': it is bad");
+    }
     if (spec.text == "huge") return invalid_argument("grammar_too_complex: 100001 states");
     return std::shared_ptr<const CompiledGrammar>(std::make_shared<Nothing>());
   }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <variant>
 
+#include "fathom/os/file.h"
 #include "fathom/text/csv_records.h"
 
 namespace fathom {
@@ -18,6 +19,7 @@ using Member = std::variant<std::string BenchRow::*,
 struct Column {
   std::string_view name;
   Member member;
+  FieldKind kind = FieldKind::kText;
 };
 
 const Column kColumns[] = {
@@ -26,10 +28,10 @@ const Column kColumns[] = {
     {"timestamp", &BenchConditions::timestamp},
     {"host_cpu", &BenchConditions::host_cpu},
     {"host_isa", &BenchConditions::host_isa},
-    {"host_cores", &BenchConditions::host_cores},
-    {"host_mem_bytes", &BenchConditions::host_mem_bytes},
+    {"host_cores", &BenchConditions::host_cores, FieldKind::kWhole},
+    {"host_mem_bytes", &BenchConditions::host_mem_bytes, FieldKind::kWhole},
     {"device_name", &BenchConditions::device_name},
-    {"threads", &BenchConditions::threads},
+    {"threads", &BenchConditions::threads, FieldKind::kWhole},
     {"kernel", &BenchRow::kernel},
     {"reference_name", &BenchRow::reference_name},
     {"variant", &BenchRow::variant},
@@ -41,46 +43,46 @@ const Column kColumns[] = {
     {"arch", &BenchRow::arch},
     {"status", &BenchRow::status},
     {"shape", &BenchRow::shape},
-    {"B", &BenchRow::b},
-    {"S", &BenchRow::s},
-    {"KV", &BenchRow::kv},
-    {"M", &BenchRow::m},
-    {"N", &BenchRow::n},
-    {"K", &BenchRow::k},
-    {"E", &BenchRow::e},
-    {"topk", &BenchRow::topk},
-    {"H", &BenchRow::h},
-    {"D", &BenchRow::d},
+    {"B", &BenchRow::b, FieldKind::kWhole},
+    {"S", &BenchRow::s, FieldKind::kWhole},
+    {"KV", &BenchRow::kv, FieldKind::kWhole},
+    {"M", &BenchRow::m, FieldKind::kWhole},
+    {"N", &BenchRow::n, FieldKind::kWhole},
+    {"K", &BenchRow::k, FieldKind::kWhole},
+    {"E", &BenchRow::e, FieldKind::kWhole},
+    {"topk", &BenchRow::topk, FieldKind::kWhole},
+    {"H", &BenchRow::h, FieldKind::kWhole},
+    {"D", &BenchRow::d, FieldKind::kWhole},
     {"dtype_w", &BenchRow::dtype_w},
     {"dtype_a", &BenchRow::dtype_a},
     {"dtype_out", &BenchRow::dtype_out},
     {"scale_fmt", &BenchRow::scale_fmt},
-    {"reps", &BenchRow::reps},
-    {"us_median", &BenchRow::us_median},
-    {"us_mean", &BenchRow::us_mean},
-    {"us_min", &BenchRow::us_min},
-    {"us_max", &BenchRow::us_max},
-    {"us_p10", &BenchRow::us_p10},
-    {"us_p90", &BenchRow::us_p90},
-    {"flops", &BenchRow::flops},
-    {"bytes_model", &BenchRow::bytes_model},
-    {"tflops", &BenchRow::tflops},
-    {"gbps", &BenchRow::gbps},
-    {"ai", &BenchRow::ai},
+    {"reps", &BenchRow::reps, FieldKind::kWhole},
+    {"us_median", &BenchRow::us_median, FieldKind::kNumber},
+    {"us_mean", &BenchRow::us_mean, FieldKind::kNumber},
+    {"us_min", &BenchRow::us_min, FieldKind::kNumber},
+    {"us_max", &BenchRow::us_max, FieldKind::kNumber},
+    {"us_p10", &BenchRow::us_p10, FieldKind::kNumber},
+    {"us_p90", &BenchRow::us_p90, FieldKind::kNumber},
+    {"flops", &BenchRow::flops, FieldKind::kWhole},
+    {"bytes_model", &BenchRow::bytes_model, FieldKind::kWhole},
+    {"tflops", &BenchRow::tflops, FieldKind::kNumber},
+    {"gbps", &BenchRow::gbps, FieldKind::kNumber},
+    {"ai", &BenchRow::ai, FieldKind::kNumber},
     {"bound", &BenchRow::bound},
-    {"roof_us", &BenchRow::roof_us},
-    {"pct_of_roof", &BenchRow::pct_of_roof},
+    {"roof_us", &BenchRow::roof_us, FieldKind::kNumber},
+    {"pct_of_roof", &BenchRow::pct_of_roof, FieldKind::kNumber},
     {"peak_used", &BenchRow::peak_used},
-    {"max_abs", &BenchRow::max_abs},
-    {"max_rel", &BenchRow::max_rel},
-    {"cos", &BenchRow::cos},
-    {"sqnr_db", &BenchRow::sqnr_db},
-    {"passed", &BenchRow::passed},
+    {"max_abs", &BenchRow::max_abs, FieldKind::kNumber},
+    {"max_rel", &BenchRow::max_rel, FieldKind::kNumber},
+    {"cos", &BenchRow::cos, FieldKind::kNumber},
+    {"sqnr_db", &BenchRow::sqnr_db, FieldKind::kNumber},
+    {"passed", &BenchRow::passed, FieldKind::kFlag},
     {"budget", &BenchRow::budget},
-    {"clock_mhz", &BenchRow::clock_mhz},
-    {"mem_mhz", &BenchRow::mem_mhz},
-    {"power_w", &BenchRow::power_w},
-    {"temp_c", &BenchRow::temp_c},
+    {"clock_mhz", &BenchRow::clock_mhz, FieldKind::kNumber},
+    {"mem_mhz", &BenchRow::mem_mhz, FieldKind::kNumber},
+    {"power_w", &BenchRow::power_w, FieldKind::kNumber},
+    {"temp_c", &BenchRow::temp_c, FieldKind::kNumber},
     {"note", &BenchRow::note},
 };
 
@@ -94,24 +96,13 @@ struct Overload : F... {
 template <class... F>
 Overload(F...) -> Overload<F...>;
 
-struct FieldText {
-  std::string text;
-  bool is_number = false;
-};
-
-FieldText field_of(const BenchRow& row, const Member& member) {
+std::string field_of(const BenchRow& row, const Member& member) {
   return std::visit(
-      Overload{
-          [&](std::string BenchRow::*m) { return FieldText{row.*m}; },
-          [&](Figure BenchRow::*m) {
-            const Figure& value = row.*m;
-            return FieldText{value ? str_cat(*value) : "", true};
-          },
-          [&](std::string BenchConditions::*m) { return FieldText{row.conditions.*m}; },
-          [&](int64_t BenchConditions::*m) {
-            return FieldText{str_cat(row.conditions.*m), true};
-          },
-          [&](RowStatus BenchRow::*m) { return FieldText{std::string(row_status_name(row.*m))}; }},
+      Overload{[&](std::string BenchRow::*m) { return row.*m; },
+               [&](Figure BenchRow::*m) { return row.*m ? str_cat(*(row.*m)) : std::string{}; },
+               [&](std::string BenchConditions::*m) { return row.conditions.*m; },
+               [&](int64_t BenchConditions::*m) { return str_cat(row.conditions.*m); },
+               [&](RowStatus BenchRow::*m) { return std::string(row_status_name(row.*m)); }},
       member);
 }
 
@@ -257,6 +248,12 @@ Result<RowStatus> parse_row_status(std::string_view name) {
                          "' is no status; expected ok, wrong, unavailable or crashed"));
 }
 
+std::string bench_rows_path(const std::string& path) {
+  if (path_kind(path) != PathKind::kDirectory) return path;
+  std::string inside = join_path(path, kAllRowsFile);
+  return path_kind(inside) == PathKind::kFile ? inside : path;
+}
+
 std::vector<std::string> bench_csv_columns() {
   std::vector<std::string> names = {std::string(kSchemaColumn)};
   for (const Column& column : kColumns)
@@ -267,9 +264,9 @@ std::vector<std::string> bench_csv_columns() {
 std::vector<BenchField> bench_fields(const BenchRow& row) {
   std::vector<BenchField> fields = {{kSchemaColumn, std::string(kKernelBenchSchema)}};
   for (const Column& column : kColumns) {
-    FieldText field = field_of(row, column.member);
-    if (field.text.empty()) continue;
-    fields.push_back({column.name, std::move(field.text), field.is_number});
+    std::string text = field_of(row, column.member);
+    if (text.empty()) continue;
+    fields.push_back({column.name, std::move(text), column.kind});
   }
   return fields;
 }
@@ -283,7 +280,7 @@ std::string write_bench_csv(std::span<const BenchRow> rows) {
     out += kKernelBenchSchema;
     for (const Column& column : kColumns) {
       out += ',';
-      append_csv_field(out, field_of(row, column.member).text);
+      append_csv_field(out, field_of(row, column.member));
     }
     out += '\n';
   }

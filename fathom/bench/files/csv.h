@@ -11,17 +11,30 @@
 
 namespace fathom {
 
+/// The file with all rows in the directory of a benchmark.
+inline constexpr std::string_view kAllRowsFile = "all_kernels.csv";
+
+/// What `path` means where rows are read: that file of a directory that has it, else the path.
+std::string bench_rows_path(const std::string& path);
+
 /// The columns in order, `schema` first.
 std::vector<std::string> bench_csv_columns();
 
 /// Header and rows. Numbers have the shortest text that reads back as the same value.
 std::string write_bench_csv(std::span<const BenchRow> rows);
 
+enum class FieldKind : uint8_t {
+  kText,
+  kNumber,
+  kWhole,  ///< counts and sizes
+  kFlag,   ///< "true" or "false"
+};
+
 /// The fields of a row by column name; fields without a value are left out. For other formats.
 struct BenchField {
   std::string_view column;
   std::string text;
-  bool is_number = false;
+  FieldKind kind = FieldKind::kText;
 };
 
 std::vector<BenchField> bench_fields(const BenchRow& row);

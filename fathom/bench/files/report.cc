@@ -71,6 +71,19 @@ void append_table(std::string& out, const BenchReport& report) {
   }
 }
 
+/// What this machine or the end of the run left out, by reason.
+void append_left_out(std::string& out, const BenchReport& report) {
+  if (report.absent.empty()) return;
+  str_append(out, str_cat("\n## Left out (", report.absent.size(),
+                          ")\n\n| kernel | variant | case | reason |\n|---|---|---|---|\n"));
+  for (const AbsentRow& row : report.absent) {
+    for (const std::string& text :
+         {row.kernel, dash_if_empty(row.variant), dash_if_empty(row.case_name), row.note})
+      str_append(out, str_cat("| ", cell(text), " "));
+    out += "|\n";
+  }
+}
+
 std::string write_markdown(const BenchReport& report) {
   std::string out = "# Kernel benchmark\n\n";
   append_conditions(out, report);
@@ -79,19 +92,39 @@ std::string write_markdown(const BenchReport& report) {
                           report.count(RowStatus::kWrong), " wrong, ",
                           report.count(RowStatus::kUnavailable), " unavailable, ",
                           report.count(RowStatus::kCrashed), " crashed\n"));
+  append_left_out(out, report);
   return out;
+}
+
+/// A figure in the type of its column.
+void write_figure(JsonWriter& json, const BenchField& field) {
+  double value = 0;
+  std::from_chars(field.text.data(), field.text.data() + field.text.size(), value);
+  constexpr double kEnd = 0x1p63;  // of integers
+  const bool whole = field.kind == FieldKind::kWhole && value == std::floor(value) &&
+                     value >= -kEnd && value < kEnd;
+  if (whole) {
+    json.integer(static_cast<int64_t>(value));
+  } else {
+    json.number(value);
+  }
 }
 
 void write_row(JsonWriter& json, const BenchRow& row) {
   json.begin_object();
   for (const BenchField& field : bench_fields(row)) {
     json.key(field.column);
-    if (field.is_number) {
-      double value = 0;
-      std::from_chars(field.text.data(), field.text.data() + field.text.size(), value);
-      json.number(value);
-    } else {
-      json.string(field.text);
+    switch (field.kind) {
+      case FieldKind::kText:
+        json.string(field.text);
+        break;
+      case FieldKind::kFlag:
+        json.boolean(field.text == "true");
+        break;
+      case FieldKind::kNumber:
+      case FieldKind::kWhole:
+        write_figure(json, field);
+        break;
     }
   }
   json.end_object();
@@ -106,6 +139,18 @@ std::string write_json(const BenchReport& report) {
   json.key("rows").begin_array();
   for (const BenchRow& row : report.rows)
     write_row(json, row);
+  json.end_array();
+  json.key("left_out").begin_array();
+  for (const AbsentRow& row : report.absent) {
+    json.begin_object();
+    const std::pair<std::string_view, const std::string*> names[] = {{"kernel", &row.kernel},
+                                                                     {"variant", &row.variant},
+                                                                     {"case", &row.case_name},
+                                                                     {"reason", &row.note}};
+    for (const auto& [key, text] : names)
+      json.key(key).string(*text);
+    json.end_object();
+  }
   json.end_array();
   json.end_object();
   return json.take() + "\n";
@@ -204,7 +249,7 @@ Status check_output_directory(const std::string& directory,
 
 Status check_bench_directory(const std::string& directory, Overwrite overwrite) {
   return check_output_directory(directory, overwrite,
-                                {"all_kernels.csv", "all_kernels.json", "peaks.json", "roofline.md",
+                                {kAllRowsFile, "all_kernels.json", "peaks.json", "roofline.md",
                                  "roofline.svg", "benchmark_summary.md"});
 }
 
@@ -218,7 +263,7 @@ Status write_bench_directory(const BenchReport& report, const std::string& direc
     by_kernel[row.kernel].push_back(row);
   for (const auto& [kernel, rows] : by_kernel)
     FATHOM_TRY(write(kernel + ".csv", write_bench_csv(rows)));
-  FATHOM_TRY(write("all_kernels.csv", write_bench_csv(report.rows)));
+  FATHOM_TRY(write(std::string(kAllRowsFile), write_bench_csv(report.rows)));
   FATHOM_TRY(write("all_kernels.json", write_json(report)));
   FATHOM_TRY(write("peaks.json", write_peaks(report.peaks)));
   if (!is_whole_reference_suite(report)) {
@@ -228,12 +273,14 @@ Status write_bench_directory(const BenchReport& report, const std::string& direc
     return write("benchmark_summary.md", summary);
   }
   FATHOM_ASSIGN(const std::string summary, write_reference_summary(report));
-  FATHOM_ASSIGN(std::vector<RooflinePoint> points, points_of_rows(report.rows, PointChoice::kAuto));
+  FATHOM_TRY(write("benchmark_summary.md", summary));
+  Result<std::vector<RooflinePoint>> points = points_of_rows(report.rows, PointChoice::kAuto);
+  if (points.status().code() == StatusCode::kNotFound) return {};
+  if (!points.ok()) return std::move(points).status();
   const std::string title = str_cat("Roofline of ", report.conditions.device_name);
-  FATHOM_TRY(write("roofline.md", write_analysis(points, report.peaks, title, "roofline.svg")));
-  const RooflineChart chart = make_chart(title, report.peaks, std::move(points));
-  FATHOM_TRY(write("roofline.svg", draw_chart(chart)));
-  return write("benchmark_summary.md", summary);
+  FATHOM_TRY(write("roofline.md", write_analysis(*points, report.peaks, title, "roofline.svg")));
+  const RooflineChart chart = make_chart(title, report.peaks, std::move(points).value());
+  return write("roofline.svg", draw_chart(chart));
 }
 
 }  // namespace fathom

@@ -41,10 +41,9 @@ Status check_output_directory(const std::string& directory,
 Status check_bench_directory(const std::string& directory, Overwrite overwrite);
 
 /// Writes all_kernels.csv, one CSV a kernel, all_kernels.json, peaks.json and benchmark_summary.md
-/// into `directory`, which is made if it is missing; of the whole suite reference23 also
-/// roofline.md and roofline.svg. Each file appears whole or not at all. Errors: Io; NotFound naming
-/// the rows that are missing where a table or the picture would have a gap: the rows themselves are
-/// then written.
+/// into `directory`, which is made if it is missing; of the whole suite reference23, if a row has a
+/// time, also roofline.md and roofline.svg. What a run that ended early has no row of is named in
+/// the summary. Each file appears whole or not at all. Errors: Io.
 Status write_bench_directory(const BenchReport& report, const std::string& directory);
 
 }  // namespace fathom

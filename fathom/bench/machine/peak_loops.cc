@@ -33,6 +33,18 @@ double f32_portable(int64_t rounds) {
   return static_cast<double>(rounds) * kChains * 2;
 }
 
+// One chain: the next addition waits for the last.
+double sum_of_products(int64_t rounds) {
+  float sum = 0;
+  float x = 0.5f;
+  for (int64_t r = 0; r < rounds; ++r) {
+    asm volatile("" : "+x"(x));
+    sum += x * 0.999f;
+    asm volatile("" : "+x"(sum));
+  }
+  return static_cast<double>(rounds) * 2;
+}
+
 FATHOM_TARGET_AVX2 double f32_avx2(int64_t rounds) {
   __m256 chain[kChains];
 #pragma GCC unroll 12
@@ -225,6 +237,10 @@ FATHOM_TARGET_AVX512 uint64_t read_avx512(const uint64_t* words, size_t lines) {
 }
 
 }  // namespace
+
+ComputeLoop plain_loop() {
+  return {"mulss, addss", sum_of_products};
+}
 
 uint64_t read_words(std::span<const uint64_t> words) {
   const size_t lines = words.size() / 8;

@@ -21,6 +21,10 @@ ComputeLoop f32_loop(Isa isa);
 ComputeLoop bf16_loop(Isa isa);
 ComputeLoop int8_loop(Isa isa);
 
+/// What kernels for every processor are made of: sums of products whose additions wait for each
+/// other.
+ComputeLoop plain_loop();
+
 /// Reads all words; returns something that depends on them.
 uint64_t read_words(std::span<const uint64_t> words);
 

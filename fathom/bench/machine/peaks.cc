@@ -218,6 +218,11 @@ Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& option
   return meter.best();
 }
 
+double measure_plain_gflops(ThreadPool& pool) {
+  constexpr double kSeconds = 0.02;
+  return compute_rate(pool, plain_loop(), kSeconds);
+}
+
 namespace {
 
 struct DataSheet {

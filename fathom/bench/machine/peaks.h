@@ -94,6 +94,10 @@ class PeakMeter {
 /// Measures every rate of this machine on the threads of `pool`, best of all passes.
 Result<Peaks> measure_peaks(ThreadPool& pool, Isa isa, const PeakOptions& options);
 
+/// The rate of plain loops, in which additions wait for each other: about what kernels for every
+/// processor reach, far below f32_gflops.
+double measure_plain_gflops(ThreadPool& pool);
+
 /// The data sheet of a GPU by name ("h200", "h100", "b200", "gb200"): dense rates, without
 /// sparsity. Errors: InvalidArgument with the known names.
 Result<Peaks> nominal_peaks(std::string_view name);

@@ -23,6 +23,17 @@ TEST(Peaks, EveryRateOfThisMachineIsMeasured) {
   EXPECT_EQ(peaks.source, "measured");
 }
 
+TEST(Peaks, PlainLoopsAreSlowerThanTheUnitsOfTheMachine) {
+  ThreadPool pool(2, PinThreads::kNo);
+
+  const double plain = measure_plain_gflops(pool);
+
+  EXPECT_GT(plain, 0);
+  EXPECT_LT(plain, measure_peaks(pool, Isa::kPortable, {.buffer_bytes = 1 << 20, .seconds = 0.02})
+                       .value()
+                       .f32_gflops);
+}
+
 TEST(Peaks, LoopsCountTheirOperations) {
   // Twice the rounds, twice the operations; a vector of n floats does 2n of them.
   for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
@@ -34,6 +45,7 @@ TEST(Peaks, LoopsCountTheirOperations) {
     }
   }
   EXPECT_EQ(f32_loop(Isa::kPortable).run(1), 12 * 2);
+  EXPECT_EQ(plain_loop().run(6), 2 * plain_loop().run(3));
 }
 
 TEST(Peaks, ReadingTouchesEveryWord) {

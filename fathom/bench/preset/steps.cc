@@ -10,6 +10,7 @@
 #include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -87,8 +88,9 @@ void add_call(const OpRecord& r, const CallContext& context, bool in_layer, Pres
     step.calls.push_back({.call = RecordedCall(r, context), .op = r.op.name, .part = part});
     at = step.calls.end() - 1;
   }
-  ++at->count;
-  at->in_layer += in_layer ? 1 : 0;
+  const int64_t calls = calls_of(r);
+  at->count += calls;
+  at->in_layer += in_layer ? calls : 0;
 }
 
 /// Calls of one op, part and kernel that differ in their operands are numbered from the second on.

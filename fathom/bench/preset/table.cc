@@ -52,20 +52,22 @@ std::string cover_text(const PresetStep& step, std::span<const BenchRow> rows) {
                  " calls. Left: ", cover.left.empty() ? "none" : joined(cover.left), ".\n\n");
 }
 
-/// Rates over one axis of the steps of a phase.
-Result<std::string> scaling_table(std::span<const PresetStep> steps,
-                                  std::span<const BenchRow> rows,
-                                  std::string_view phase) {
+/// Rates over one axis of the steps of a phase. A step without a time has no line; its own table
+/// says what is missing.
+std::string scaling_table(std::span<const PresetStep> steps,
+                          std::span<const BenchRow> rows,
+                          std::string_view phase) {
   const bool decode = phase == "decode";
   MarkdownTable table({decode ? "B" : "S", "Layer time (ms)", "Step time (ms)",
                        "Throughput (tokens/s)", "GB a step"});
   for (const PresetStep& step : steps) {
     const StepPoint& p = step.point;
     if (p.phase != phase || (!decode && p.keys > 0)) continue;
-    FATHOM_ASSIGN(const StepTime time, step_time(step, rows));
-    table.add({str_cat(decode ? p.batch : p.seq), three_digits(time.layer_us * 1e-3),
-               three_digits(time.us * 1e-3),
-               three_digits(static_cast<double>(p.batch * p.seq) / (time.us * 1e-6)),
+    const Result<StepTime> time = step_time(step, rows);
+    if (!time.ok()) continue;
+    table.add({str_cat(decode ? p.batch : p.seq), three_digits(time->layer_us * 1e-3),
+               three_digits(time->us * 1e-3),
+               three_digits(static_cast<double>(p.batch * p.seq) / (time->us * 1e-6)),
                three_digits(static_cast<double>(step.bytes()) * 1e-9)});
   }
   return table.empty() ? std::string{} : table.str();
@@ -112,39 +114,52 @@ Result<StepTime> step_time(const PresetStep& step, std::span<const BenchRow> row
                            " has no time: no row of ", joined(cover.left)));
 }
 
-Result<std::string> write_step_table(const PresetStep& step, std::span<const BenchRow> rows) {
-  FATHOM_ASSIGN(const StepTime time, step_time(step, rows));
+std::string write_step_table(const PresetStep& step, std::span<const BenchRow> rows) {
+  const Result<StepTime> time = step_time(step, rows);
   const std::vector<const BenchRow*> found = rows_of(step, rows);
-  MarkdownTable table({"Kernel", "Op", "In", "Formats", "Calls", "Latency (us)", "All (ms)",
-                       "Time %", "Bytes %", "GB/s", "Roof %", "Bound"});
+  std::vector<std::string> header{"Kernel", "Op",           "In",      "Formats",
+                                  "Calls",  "Latency (us)", "All (ms)"};
+  if (time.ok()) header.emplace_back("Time %");
+  header.insert(header.end(), {"Bytes %", "GB/s", "Roof %", "Bound"});
+  MarkdownTable table(std::move(header));
   for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == nullptr) continue;
     const PresetCall& c = step.calls[i];
     const BenchRow& row = *found[i];
     const double all_us = static_cast<double>(c.count) * *row.us_median;
-    table.add({str_cat("`", c.kernel(), "`"), c.op, c.part, formats_of(row), str_cat(c.count),
-               three_digits(*row.us_median), three_digits(all_us * 1e-3), percent(all_us, time.us),
-               percent(static_cast<double>(c.bytes()), static_cast<double>(step.bytes())),
-               three_digits(row.gbps.value_or(0)), three_digits(row.pct_of_roof.value_or(0)),
-               row.bound});
+    std::vector<std::string> cells{str_cat("`", c.kernel(), "`"),
+                                   c.op,
+                                   c.part,
+                                   formats_of(row),
+                                   str_cat(c.count),
+                                   three_digits(*row.us_median),
+                                   three_digits(all_us * 1e-3)};
+    if (time.ok()) cells.push_back(percent(all_us, time->us));
+    cells.insert(
+        cells.end(),
+        {percent(static_cast<double>(c.bytes()), static_cast<double>(step.bytes())),
+         three_digits(row.gbps.value_or(0)), three_digits(row.pct_of_roof.value_or(0)), row.bound});
+    table.add(std::move(cells));
   }
-  return str_cat("### ", title_of(step.point), "\n\nThe step takes ", three_digits(time.us * 1e-3),
-                 " ms, call after call. ", cover_text(step, rows), table.str(), "\n");
+  const std::string takes =
+      time.ok()
+          ? str_cat("The step takes ", three_digits(time->us * 1e-3), " ms, call after call. ")
+          : std::string("The step has no time: not every call has one. ");
+  return str_cat("### ", title_of(step.point), "\n\n", takes, cover_text(step, rows),
+                 table.empty() ? "" : table.str() + "\n");
 }
 
-Result<std::string> write_preset_tables(std::span<const PresetStep> steps,
-                                        std::span<const BenchRow> rows) {
+std::string write_preset_tables(std::span<const PresetStep> steps, std::span<const BenchRow> rows) {
   std::string out;
   const std::pair<std::string_view, std::string_view> axes[] = {
       {"decode", "### Batch scaling (decode, S=1)"},
       {"prefill", "### Sequence scaling (prefill, B=1)"}};
   for (const auto& [phase, title] : axes) {
-    FATHOM_ASSIGN(const std::string table, scaling_table(steps, rows, phase));
+    const std::string table = scaling_table(steps, rows, phase);
     if (!table.empty()) str_append(out, str_cat(title, "\n\n", table, "\n"));
   }
-  for (const PresetStep& step : steps) {
-    FATHOM_ASSIGN(const std::string table, write_step_table(step, rows));
-    out += table;
-  }
+  for (const PresetStep& step : steps)
+    out += write_step_table(step, rows);
   return out;
 }
 

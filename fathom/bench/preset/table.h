@@ -30,13 +30,12 @@ struct StepTime {
 /// Sums of the medians. Errors: NotFound naming every call without a time.
 Result<StepTime> step_time(const PresetStep& step, std::span<const BenchRow> rows);
 
-/// The table of a step, with what it moves and how much of it the rows cover.
-/// Errors: as step_time.
-Result<std::string> write_step_table(const PresetStep& step, std::span<const BenchRow> rows);
+/// The table of a step, with what it moves and how much of it the rows cover. Where a call has no
+/// time the step has none, and its table no shares of it.
+std::string write_step_table(const PresetStep& step, std::span<const BenchRow> rows);
 
-/// All steps of a preset: how rates grow with batch and length, then a table a step.
-/// Errors: as step_time.
-Result<std::string> write_preset_tables(std::span<const PresetStep> steps,
-                                        std::span<const BenchRow> rows);
+/// All steps of a preset: how rates grow with batch and length (of the steps that have a time),
+/// then a table a step.
+std::string write_preset_tables(std::span<const PresetStep> steps, std::span<const BenchRow> rows);
 
 }  // namespace fathom

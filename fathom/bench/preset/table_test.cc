@@ -64,7 +64,7 @@ TEST(PresetTable, TimesAreThoseOfTheRowsAsOftenAsTheGraphCalls) {
 TEST(PresetTable, SaysHowManyBytesTheRowsCover) {
   const PresetStep step = decode_of_one();
 
-  const std::string text = write_step_table(step, rows_for(step)).value();
+  const std::string text = write_step_table(step, rows_for(step));
 
   EXPECT_THAT(text, HasSubstr("### Decode, 1 request, 1024 keys each"));
   EXPECT_THAT(text, HasSubstr("(100 %): weights, cache and activations"));
@@ -82,9 +82,16 @@ TEST(PresetTable, ACallWithoutATimeIsLeftAndNamed) {
 
   EXPECT_THAT(cover.left, ElementsAre("project.q_b_proj (bf16_gemm)"));
   EXPECT_LT(cover.bytes, step.bytes());
-  EXPECT_EQ(write_step_table(step, rows).status().message(),
+  EXPECT_EQ(step_time(step, rows).status().message(),
             "the step decode_b1_kv1024 of deepseek-r1-nvfp4 has no time: no row of "
             "project.q_b_proj (bf16_gemm)");
+  const std::string text = write_step_table(step, rows);
+  EXPECT_THAT(text, HasSubstr("The step has no time: not every call has one. Rows cover "));
+  EXPECT_THAT(text, HasSubstr("Left: project.q_b_proj (bf16_gemm)."));
+  EXPECT_THAT(text, HasSubstr("`nvfp4_gemm`")) << "the other calls keep their lines";
+  EXPECT_THAT(text, testing::Not(HasSubstr("Time %"))) << "a share of what is not known";
+  EXPECT_THAT(write_preset_tables(std::span(&step, 1), rows),
+              testing::Not(HasSubstr("Batch scaling")));
 }
 
 TEST(PresetPlan, HoldsTheCallsOfTheStepsKernelByKernel) {

@@ -6,20 +6,23 @@
 namespace fathom {
 namespace {
 
-constexpr double kLegendLeft = 826;
-
-/// How the points of a group look. The fillings alone tell three groups apart.
+/// How the points of a group look. Fillings and outlines tell twelve groups apart, without colour
+/// too.
 struct GroupLook {
-  std::string_view fill, stroke;
+  std::string_view fill, stroke, dash;
 };
 
-constexpr std::array<GroupLook, 4> kGroups = {{{"#ffffff", "#0060a8"},
-                                               {"#f3c27a", "#8a4b00"},
-                                               {"#1d6b45", "#0d3b25"},
-                                               {"#d9d9d9", "#111111"}}};
+constexpr std::array<GroupLook, 4> kFillings = {{{"#ffffff", "#0060a8", ""},
+                                                 {"#f3c27a", "#8a4b00", ""},
+                                                 {"#1d6b45", "#0d3b25", ""},
+                                                 {"#d9d9d9", "#111111", ""}}};
+constexpr std::array<std::string_view, 3> kOutlines = {"", "3 2", "1 1.5"};
 
-const GroupLook& look_of(int group) {
-  return kGroups[static_cast<size_t>(group) % kGroups.size()];
+GroupLook look_of(int group) {
+  const auto g = static_cast<size_t>(group);
+  GroupLook look = kFillings[g % kFillings.size()];
+  look.dash = kOutlines[g / kFillings.size() % kOutlines.size()];
+  return look;
 }
 
 constexpr double kPi = 3.14159265358979;
@@ -38,8 +41,9 @@ std::vector<SvgPoint> corners(SvgPoint at, double radius, int count, double star
 }
 
 void draw_marker(SvgWriter& svg, std::string_view category, SvgPoint at, double r, int group) {
-  const GroupLook& look = look_of(group);
-  const SvgStyle style{.fill = look.fill, .stroke = look.stroke, .stroke_width = 1.4};
+  const GroupLook look = look_of(group);
+  const SvgStyle style{
+      .fill = look.fill, .stroke = look.stroke, .stroke_width = 1.4, .dash = look.dash};
   const auto polygon = [&](int count, double start, double inner = 0, double scale = 1) {
     svg.polygon(corners(at, r * scale, count, start, inner), style);
   };
@@ -112,7 +116,7 @@ void draw_points(SvgWriter& svg, const ChartLayout& l) {
   }
 }
 
-/// Lines of text from the top of the right side down.
+/// Lines of text on the right side, from below the title down.
 class Legend {
  public:
   explicit Legend(SvgWriter& svg) : svg_(svg) {}
@@ -127,18 +131,18 @@ class Legend {
   template <class Draw>
   void entry(std::string_view text, Draw draw) {
     draw(SvgPoint{kLegendLeft + 18, y_ - 4});
-    svg_.text({kLegendLeft + 44, y_}, text, {.size = 11});
+    svg_.text({kLegendText, y_}, text, {.size = 11});
     y_ += kLegendLine;
   }
 
  private:
   SvgWriter& svg_;
-  double y_ = 28;
+  double y_ = kLegendTop;
 };
 
 void draw_legend(SvgWriter& svg, const ChartLayout& l) {
   Legend legend(svg);
-  legend.head("Ceilings");
+  legend.head(kLegendHeads[0]);
   const auto line = [&](const ChartLayout::Line& roof, double width) {
     legend.entry(roof.name, [&](SvgPoint at) {
       svg.line({at.x - 18, at.y}, {at.x + 18, at.y},
@@ -149,15 +153,15 @@ void draw_legend(SvgWriter& svg, const ChartLayout& l) {
     line(roof, 1.6);
   for (const ChartLayout::Line& roof : l.memory)
     line(roof, 2.2);
-  legend.head("Fillings; sizes are shares of the time of");
+  legend.head(kLegendHeads[1]);
   for (size_t i = 0; i < l.groups.size(); ++i) {
     legend.entry(l.groups[i],
                  [&](SvgPoint at) { draw_marker(svg, "Norm", at, 5.5, static_cast<int>(i)); });
   }
-  legend.head("Shapes");
+  legend.head(kLegendHeads[2]);
   for (std::string_view category : l.categories)
     legend.entry(category, [&](SvgPoint at) { draw_marker(svg, category, at, 5.5, 0); });
-  legend.head("Numbers");
+  legend.head(kLegendHeads[3]);
   for (size_t i = 0; i < l.keys.size(); ++i) {
     legend.entry(l.keys[i], [&](SvgPoint at) {
       svg.text({at.x + 16, at.y + 4}, str_cat(i + 1),
@@ -172,7 +176,7 @@ RooflineChart make_chart(std::string title, const Peaks& peaks, std::vector<Roof
   const std::string subtitle = str_cat(
       peaks.device, ", ceilings ",
       peaks.source.rfind("measured", 0) == 0 ? peaks.source : std::string("of the data sheet"),
-      "; ", points.size(), " kernel calls");
+      "; ", points.size(), points.size() == 1 ? " kernel call" : " kernel calls");
   return {
       .title = std::move(title), .subtitle = subtitle, .peaks = peaks, .points = std::move(points)};
 }
@@ -180,8 +184,8 @@ RooflineChart make_chart(std::string title, const Peaks& peaks, std::vector<Roof
 std::string draw_chart(const RooflineChart& chart) {
   const ChartLayout l = layout_chart(chart);
   SvgWriter svg(l.width, l.height, chart.title);
-  svg.text({14, 26}, chart.title, {.size = 17, .bold = true});
-  svg.text({14, 45}, chart.subtitle, {.size = 11, .fill = "#444"});
+  svg.text({kTitleLeft, 26}, chart.title, {.size = kTitleSize, .bold = true});
+  svg.text({kTitleLeft, 45}, chart.subtitle, {.size = 11, .fill = "#444"});
   draw_axes(svg, l);
   draw_roofs(svg, l);
   draw_points(svg, l);

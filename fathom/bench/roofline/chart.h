@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fathom/bench/machine/peaks.h"
@@ -24,6 +25,15 @@ struct RooflineChart {
 RooflineChart make_chart(std::string title, const Peaks& peaks, std::vector<RooflinePoint> points);
 
 inline constexpr double kLegendLine = 15;  ///< pixels from one line of the legend to the next
+inline constexpr double kLegendLeft = 826;
+inline constexpr double kLegendText = kLegendLeft + 44;  ///< behind the samples
+inline constexpr double kLegendTop = 54;                 ///< below the title, which may be long
+inline constexpr double kTitleLeft = 14;
+inline constexpr double kTitleSize = 17;
+
+/// The heads of the legend, above their entries.
+inline constexpr std::string_view kLegendHeads[] = {
+    "Ceilings", "Fillings: groups; sizes: share of its time", "Shapes", "Numbers"};
 
 /// Where everything lies, in pixels.
 struct ChartLayout {
@@ -52,7 +62,7 @@ struct ChartLayout {
   SvgBox plot{};
   SvgBox lane{};  ///< of points without FLOPs, left of the plot; empty if there are none
   std::vector<Marker> markers{};
-  std::vector<Label> labels{};      ///< none overlaps another
+  std::vector<Label> labels{};      ///< none touches another, or a marker
   std::vector<Line> ceilings{};     ///< one a number format
   std::vector<Line> memory{};       ///< reading, and copying where that is slower
   std::vector<std::string> keys{};  ///< what the numbers stand for, from 1

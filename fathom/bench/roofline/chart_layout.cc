@@ -1,6 +1,7 @@
 // Where the parts of the picture lie. Labels are placed one after the other, the points that take
-// most time first, at the nearest free place around their marker; one that finds no place within
-// reach is left to the tooltip.
+// most time first, at the nearest free place around their marker, with room to the next one; a
+// label that finds no place within reach, or whose number stands there already, is left to the
+// tooltip.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,9 +13,12 @@
 namespace fathom {
 namespace {
 
-constexpr double kWidth = 1200;
+constexpr double kLeastWidth = 1200;
 constexpr double kPlotTop = 74, kPlotRight = 800, kBelowPlot = 62, kLeastPlotHeight = 660;
 constexpr double kLabelSize = 11;
+constexpr double kLabelGap = 4;    // numbers that touch read as one
+constexpr double kNamedNear = 24;  // from a marker to a label of the same number, which names both
+constexpr double kRightMargin = 14;
 constexpr double kLeast = 1e-3;  // GFLOP/s; a point below is drawn on the axis
 
 /// Ends of an axis: a little beyond the values, and at least two powers of ten apart.
@@ -181,45 +185,49 @@ class LabelPlacer {
  public:
   explicit LabelPlacer(ChartLayout& layout) : layout_(layout) {}
 
-  /// Room that labels keep out of.
-  void block(const SvgBox& box) { blocked_.push_back(box); }
-
-  /// Puts a text near a marker, if there is room.
+  /// Puts a text near a marker, if there is room and it does not stand there yet.
   void place(const ChartLayout::Marker& marker, const std::string& text) {
+    if (is_named(marker, text)) return;
     const double width = svg_text_width(text, kLabelSize) + 2;
     const double height = kLabelSize;
-    // First free of markers too; where they crowd, free of other labels.
-    for (const bool avoid_markers : {true, false}) {
-      for (int ring = 0; ring < 7; ++ring) {
-        for (int turn = 0; turn < 16; ++turn) {
-          const double angle = turn * 3.14159265358979 / 8;
-          const double distance = marker.radius + 2 + ring * 9;
-          const double x = marker.at.x + std::cos(angle) * (distance + width / 2) - width / 2;
-          const double y = marker.at.y - std::sin(angle) * (distance + height / 2) - height / 2;
-          const SvgBox box{x, y, width, height};
-          if (!is_free(box, avoid_markers)) continue;
-          layout_.labels.push_back(
-              {.box = box, .text = text, .marker = marker.at, .leader = ring > 0});
-          return;
-        }
+    for (int ring = 0; ring < kRings; ++ring) {
+      for (int turn = 0; turn < 16; ++turn) {
+        const double angle = turn * 3.14159265358979 / 8;
+        const double distance = marker.radius + 2 + ring * 9;
+        const double x = marker.at.x + std::cos(angle) * (distance + width / 2) - width / 2;
+        const double y = marker.at.y - std::sin(angle) * (distance + height / 2) - height / 2;
+        const SvgBox box{x, y, width, height};
+        if (!is_free(box)) continue;
+        layout_.labels.push_back(
+            {.box = box, .text = text, .marker = marker.at, .leader = ring > 0});
+        return;
       }
     }
   }
 
  private:
-  bool is_free(const SvgBox& box, bool avoid_markers) const {
-    const bool inside = layout_.plot.contains(box) || layout_.lane.contains(box);
-    const auto hit = [&](const SvgBox& other) { return other.overlaps(box); };
-    if (!inside || std::any_of(blocked_.begin(), blocked_.end(), hit)) return false;
-    const auto label_hit = [&](const ChartLayout::Label& l) { return l.box.overlaps(box); };
-    if (std::any_of(layout_.labels.begin(), layout_.labels.end(), label_hit)) return false;
-    return !avoid_markers ||
+  static constexpr int kRings = 14;
+
+  bool is_named(const ChartLayout::Marker& marker, const std::string& text) const {
+    return std::any_of(layout_.labels.begin(), layout_.labels.end(),
+                       [&](const ChartLayout::Label& l) {
+                         const double x = l.box.x + l.box.width / 2 - marker.at.x;
+                         const double y = l.box.y + l.box.height / 2 - marker.at.y;
+                         return l.text == text && std::hypot(x, y) < kNamedNear + marker.radius;
+                       });
+  }
+
+  bool is_free(const SvgBox& box) const {
+    if (!layout_.plot.contains(box) && !layout_.lane.contains(box)) return false;
+    const SvgBox with_gap{box.x - kLabelGap, box.y - kLabelGap / 2, box.width + 2 * kLabelGap,
+                          box.height + kLabelGap};
+    return std::none_of(layout_.labels.begin(), layout_.labels.end(),
+                        [&](const ChartLayout::Label& l) { return l.box.overlaps(with_gap); }) &&
            std::none_of(layout_.markers.begin(), layout_.markers.end(),
                         [&](const ChartLayout::Marker& m) { return box.overlaps(box_of(m)); });
   }
 
   ChartLayout& layout_;
-  std::vector<SvgBox> blocked_;
 };
 
 /// Names of ceilings stand above their right ends; further left or below where they would meet
@@ -266,6 +274,28 @@ void place_labels(const RooflineChart& chart, ChartLayout& layout, const std::ve
     placer.place(layout.markers[i], str_cat(keys[i] + 1));
 }
 
+/// As wide as the longest of its texts needs.
+double width_of(const RooflineChart& chart, const ChartLayout& layout) {
+  double right = kLeastWidth - kRightMargin;
+  const auto fit = [&](double left, std::string_view text, double size) {
+    right = std::max(right, left + svg_text_width(text, size));
+  };
+  fit(kTitleLeft, chart.title, kTitleSize);
+  fit(kTitleLeft, chart.subtitle, kLabelSize);
+  for (const std::string_view head : kLegendHeads)
+    fit(kLegendLeft, head, kLabelSize + 1);
+  for (const std::string& key : layout.keys)
+    fit(kLegendText, key, kLabelSize);
+  for (const std::string& group : layout.groups)
+    fit(kLegendText, group, kLabelSize);
+  for (const std::string_view category : layout.categories)
+    fit(kLegendText, category, kLabelSize);
+  for (const auto* lines : {&layout.ceilings, &layout.memory})
+    for (const ChartLayout::Line& line : *lines)
+      fit(kLegendText, line.name, kLabelSize);
+  return right + kRightMargin;
+}
+
 }  // namespace
 
 double ChartLayout::x_of(double intensity) const {
@@ -282,9 +312,8 @@ ChartLayout layout_chart(const RooflineChart& chart) {
   // The legend on the right: lines, groups, shapes, and a line a key; the plot is as high.
   const size_t lines = ceilings_of(chart.peaks).size() + 2 + layout.groups.size() +
                        layout.categories.size() + layout.keys.size() + 8;
-  layout.width = kWidth;
   layout.height = std::max(kPlotTop + kLeastPlotHeight + kBelowPlot,
-                           20 + kLegendLine * static_cast<double>(lines));
+                           kLegendTop + kLegendLine * static_cast<double>(lines));
   const double height = layout.height - kPlotTop - kBelowPlot;
   const bool lane = std::any_of(chart.points.begin(), chart.points.end(),
                                 [](const RooflinePoint& p) { return p.flops <= 0; });
@@ -298,6 +327,7 @@ ChartLayout layout_chart(const RooflineChart& chart) {
   place_roofs(chart, layout);
   place_markers(chart, layout);
   place_labels(chart, layout, keys);
+  layout.width = width_of(chart, layout);
   return layout;
 }
 

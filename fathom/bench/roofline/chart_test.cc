@@ -1,8 +1,10 @@
 #include "fathom/bench/roofline/chart.h"
 
 #include <algorithm>
+#include <charconv>
 #include <gtest/gtest.h>
 #include <map>
+#include <set>
 
 #include "fathom/base/rng.h"
 #include "fathom/bench/roofline/analysis.h"
@@ -64,6 +66,35 @@ TEST(RooflineLayout, NoLabelOverlapsAnotherAndAllAreInside) {
   }
 }
 
+// Numbers that touch read as one number, and one that lies on a marker hides it.
+TEST(RooflineLayout, LabelsKeepApartAndOffTheMarkers) {
+  for (int count : {1, 30, 300}) {
+    const ChartLayout layout = layout_chart(crowded_chart(count));
+
+    for (size_t i = layout.ceilings.size(); i < layout.labels.size(); ++i) {
+      const ChartLayout::Label& label = layout.labels[i];
+      const SvgBox wide{label.box.x - 3.9, label.box.y - 1.9, label.box.width + 7.8,
+                        label.box.height + 3.8};
+      for (size_t j = 0; j < i; ++j)
+        EXPECT_FALSE(wide.overlaps(layout.labels[j].box))
+            << label.text << " beside " << layout.labels[j].text;
+      for (const ChartLayout::Marker& m : layout.markers) {
+        EXPECT_FALSE(
+            label.box.overlaps({m.at.x - m.radius, m.at.y - m.radius, 2 * m.radius, 2 * m.radius}))
+            << label.text;
+      }
+    }
+  }
+}
+
+TEST(RooflineLayout, PointsOfOneKeyAtOnePlaceShareANumber) {
+  RooflineChart chart = crowded_chart(2);
+  chart.points[1] = chart.points[0];
+  const ChartLayout layout = layout_chart(chart);
+
+  EXPECT_EQ(layout.labels.size(), 1 + layout.ceilings.size());
+}
+
 TEST(RooflineLayout, FewPointsAllHaveTheNumberOfTheirKey) {
   const RooflineChart chart = crowded_chart(30);
   const ChartLayout layout = layout_chart(chart);
@@ -119,6 +150,54 @@ TEST(RooflineLayout, PointsLieWhereTheirRatesAre) {
   EXPECT_NEAR(layout.markers[1].at.y, layout.y_of(40), 1e-6);
   EXPECT_TRUE(layout.lane.contains({layout.markers[0].at.x, layout.markers[0].at.y, 1, 1}))
       << "what only moves stands in a lane of its own";
+}
+
+// Groups that look alike could not be told apart.
+TEST(RooflineChart, EachOfTwelveGroupsLooksDifferent) {
+  RooflineChart chart = crowded_chart(12);
+  for (size_t i = 0; i < chart.points.size(); ++i) {
+    chart.points[i].group = str_cat("group ", i);
+    chart.points[i].kernel = "rmsnorm";
+  }
+  const std::string svg = draw_chart(chart);
+
+  std::set<std::string> looks;
+  for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) {
+    const std::string circle = svg.substr(at, svg.find("/>", at) - at);
+    looks.insert(circle.substr(circle.find("fill=")));
+  }
+  EXPECT_EQ(looks.size(), 12u);
+}
+
+// Every text lies within the picture, however long its names are.
+TEST(RooflineChart, TextsAreWhole) {
+  RooflineChart chart = crowded_chart(5);
+  chart.title = "Roofline: kernels on a machine " + std::string(120, 'x');
+  chart.points[0].op = "an_op_whose_name_is_as_long_as_names_of_ops_get_in_practice_and_then_some";
+  const std::string svg = draw_chart(chart);
+
+  const auto number_of = [&](std::string_view attribute, size_t from) {
+    const size_t at = svg.find(str_cat(" ", attribute, "=\""), from);
+    double value = 0;
+    std::from_chars(svg.data() + at + attribute.size() + 3, svg.data() + svg.size(), value);
+    return value;
+  };
+  const double width = number_of("width", 0);
+  const double height = number_of("height", 0);
+  int texts = 0;
+  for (size_t at = svg.find("<text"); at != std::string::npos; at = svg.find("<text", at + 1)) {
+    const size_t begin = svg.find('>', at) + 1;
+    const std::string text = svg.substr(begin, svg.find('<', begin) - begin);
+    const std::string_view tag = std::string_view(svg).substr(at, begin - at);
+    const double size = number_of("font-size", at);
+    const double left = number_of("x", at);
+    ++texts;
+    EXPECT_LE(number_of("y", at), height) << text;
+    if (tag.find("text-anchor") == std::string_view::npos) {
+      EXPECT_LE(left + svg_text_width(text, size), width) << text;
+    }
+  }
+  EXPECT_GT(texts, 20);
 }
 
 TEST(RooflineChart, EveryPointHasATooltip) {

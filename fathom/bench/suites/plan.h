@@ -43,7 +43,7 @@ struct BenchKernelOptions {
   BenchCaches caches = BenchCaches::kCold;
   BenchIsolation isolation = BenchIsolation::kInProcess;
   TimerOptions timer;
-  double max_call_s = 0;    ///< leaves out cases whose FLOPs alone take a call longer; 0: none
+  double max_call_s = 0;    ///< leaves out cases of which one call takes longer; 0: none
   int64_t deadline_ns = 0;  ///< monotonic_ns after which no case begins; 0: none
   PeakOptions peaks;
   Backend backend = Backend::kCpu;  ///< kCpu or kCuda
@@ -52,6 +52,10 @@ struct BenchKernelOptions {
   Isa isa = Isa::kAmx;              ///< upper limit
   int num_threads = 0;              ///< 0: all CPUs this process may use
   uint64_t seed = 1;
+
+  /// Asked between cases and while a child works: true ends the run, and what is not done is left
+  /// out. Null: nobody ends it.
+  std::function<bool()> interrupted;
 
   /// Called before entry `index` of `count`, for progress. "kernel/case".
   std::function<void(int64_t index, int64_t count, const std::string& name)> on_start;

@@ -12,7 +12,8 @@ namespace fathom {
 /// True if the report holds the suite reference23 in full, so that the tables can be filled.
 bool is_whole_reference_suite(const BenchReport& report);
 
-/// Errors: NotFound naming rows without which a table would have a gap.
+/// What has no time is named under the table that it is missing in. Errors: those of the catalogue
+/// of presets.
 Result<std::string> write_reference_summary(const BenchReport& report);
 
 /// The same of a run of a preset's own calls.

@@ -101,24 +101,38 @@ TEST(ReferenceSummary, PublishedRowsAndThePresetsAreApart) {
   EXPECT_EQ(count_of(text, "(100 %)"), 9u);
 }
 
-TEST(ReferenceSummary, AMissingRowIsNamedAndLeavesNoTable) {
+TEST(ReferenceSummary, AMissingRowIsNamedWithTheReasonUnderItsTable) {
   BenchReport report = whole_report();
+  for (BenchRow& row : report.rows) {
+    if (row.case_name != "reference_o_proj_decode_b1") continue;
+    AbsentRow absent = row;
+    absent.note = "the time of --budget was over";
+    report.absent.push_back(absent);
+  }
   std::erase_if(report.rows,
                 [](const BenchRow& row) { return row.case_name == "reference_o_proj_decode_b1"; });
 
-  EXPECT_EQ(write_reference_summary(report).status().message(),
-            "the table of decode_b1 has a gap: no row of o_proj (nvfp4_gemm)");
+  const std::string text = write_reference_summary(report).value();
+
+  const size_t at = text.find("## Decode phase (B=1, S=1)");
+  const std::string table = text.substr(at, text.find("## ", at + 3) - at);
+  EXPECT_NE(table.find("Without a time:\n\n- o_proj (nvfp4_gemm): the time of --budget was over\n"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("| q_b_proj "), std::string::npos) << table;
 }
 
-TEST(ReferenceSummary, AMissingCallOfThePresetIsNamed) {
+TEST(ReferenceSummary, AMissingCallOfThePresetIsNamedInItsStep) {
   BenchReport report = whole_report();
   std::erase_if(report.rows, [](const BenchRow& row) {
     return row.case_name == "deepseek-r1-nvfp4_project.q_b_proj_decode_b32_kv1024";
   });
 
-  EXPECT_EQ(write_reference_summary(report).status().message(),
-            "the step decode_b32_kv1024 of deepseek-r1-nvfp4 has no time: no row of "
-            "project.q_b_proj (bf16_gemm)");
+  const std::string text = write_reference_summary(report).value();
+
+  EXPECT_EQ(count_of(text, "The step has no time"), 1u);
+  EXPECT_EQ(count_of(text, "Left: project.q_b_proj (bf16_gemm)."), 1u);
+  EXPECT_EQ(count_of(text, "Left: none."), 8u) << "the other steps have theirs";
 }
 
 TEST(ReferencePoints, LimitsOfKernelsLeavePointsOut) {
@@ -151,16 +165,23 @@ TEST(BenchDirectory, OfTheWholeSuiteHoldsEveryFile) {
   }
 }
 
-TEST(BenchDirectory, IncompleteRunLeavesItsRowsAndNoSummary) {
+TEST(BenchDirectory, IncompleteRunLeavesWhatItMeasuredAndASummaryOfIt) {
   const TempDir parent;
-  const std::string directory = parent.file("r");
-  BenchReport report = whole_report();
-  report.rows.resize(3);
+  for (const size_t rows : {0, 3}) {
+    const std::string directory = parent.file(str_cat("r", rows));
+    BenchReport report = whole_report();
+    report.rows.resize(rows);
 
-  EXPECT_EQ(write_bench_directory(report, directory).code(), StatusCode::kNotFound);
+    const Status written = write_bench_directory(report, directory);
 
-  EXPECT_EQ(path_kind(join_path(directory, "all_kernels.csv")), PathKind::kFile);
-  EXPECT_EQ(path_kind(join_path(directory, "benchmark_summary.md")), PathKind::kMissing);
+    ASSERT_TRUE(written.ok()) << written.message();
+    for (const char* name : {"all_kernels.csv", "all_kernels.json", "benchmark_summary.md"})
+      EXPECT_EQ(path_kind(join_path(directory, name)), PathKind::kFile) << rows << " " << name;
+    const std::string summary =
+        read_file(join_path(directory, "benchmark_summary.md"), 1 << 20).value();
+    EXPECT_NE(summary.find("Without a time:\n\n"), std::string::npos) << rows;
+    EXPECT_EQ(count_of(summary, "nan"), 0u);
+  }
 }
 
 TEST(BenchDirectory, AnEarlierRunIsNotOverwrittenUnasked) {

@@ -10,6 +10,7 @@
 #include "fathom/base/str_cat.h"
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/block/mxfp4_as_nvfp4.h"
 #include "fathom/formats/layout/super_tile.h"
 #include "fathom/formats/minifloat.h"
 
@@ -92,22 +93,12 @@ uint16_t gather_low_nibbles(uint32_t bytes) {
 
 // ---- exponents of mxfp4
 
-constexpr int kLargestE4m3Exponent = 8;  // of the powers of two that E4M3 has
-constexpr int kLeastE4m3Exponent = -9;
-constexpr int kLeastGlobalExponent = -126;  // of a normal float32
-constexpr uint8_t kUe8m0Nan = 255;
-
 uint8_t mxfp4_scale_byte(const RowMajorMatrix& m, int64_t row, int64_t block) {
   return static_cast<const uint8_t*>(m.scales)[row * ceil_div(m.k, kMxfp4Block) + block];
 }
 
 bool is_zero_block(const RowMajorMatrix& m, int64_t row, int64_t block) {
-  const uint8_t* values = row_values(m, row);
-  const int64_t end = std::min(m.k, (block + 1) * kMxfp4Block);
-  for (int64_t k = block * kMxfp4Block; k < end; ++k) {
-    if ((unpack_e2m1(values, k).bits & 7) != 0) return false;
-  }
-  return true;
+  return is_zero_mxfp4_block(row_values(m, row), m.k, block);
 }
 
 /// Exponents of the blocks of a group that are not zero; least > most where there is none.
@@ -134,13 +125,7 @@ ExponentRange exponents_of(const RowMajorMatrix& m, int64_t group) {
 /// g of a group: its largest scale becomes the largest power of two that E4M3 has.
 int global_exponent(const ExponentRange& range) {
   if (range.least > range.most) return 0;
-  return std::max(range.most - kLargestE4m3Exponent, kLeastGlobalExponent);
-}
-
-/// The E4M3 byte of 2^e.
-uint8_t e4m3_of_exponent(int e) {
-  FATHOM_CHECK(e >= kLeastE4m3Exponent && e <= kLargestE4m3Exponent, str_cat("2^", e));
-  return static_cast<uint8_t>(e >= -6 ? (e + 7) << 3 : 1 << (e - kLeastE4m3Exponent));
+  return mxfp4_global_exponent(range.most);
 }
 
 // ---- rows into tiles

@@ -98,12 +98,22 @@ std::string check_rows(CaseRunner& runner, CaseInstance& instance) {
 }  // namespace
 
 CaseRunner::CaseRunner(const KernelSet& kernels, int num_threads, PinThreads pin)
-    : pool_(num_threads, pin) {
+    : CaseRunner(kernels, std::make_unique<ThreadPool>(num_threads, pin)) {}
+
+CaseRunner::CaseRunner(const KernelSet& kernels, std::unique_ptr<ThreadPool> pool)
+    : pool_(std::move(pool)) {
   exec_.backend = kernels.backend();
   exec_.kernels = &kernels;
-  exec_.pool = &pool_;
+  exec_.pool = pool_.get();
   exec_.scratch = &scratch_;
-  exec_.num_threads = num_threads;
+  exec_.num_threads = pool_->size();
+}
+
+Result<std::unique_ptr<CaseRunner>> CaseRunner::create(const KernelSet& kernels,
+                                                       int num_threads,
+                                                       PinThreads pin) {
+  FATHOM_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::create(num_threads, pin));
+  return std::unique_ptr<CaseRunner>(new CaseRunner(kernels, std::move(pool)));
 }
 
 void CaseRunner::pin(std::string_view kernel, std::string_view variant) {

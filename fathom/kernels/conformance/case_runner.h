@@ -20,8 +20,14 @@ namespace fathom {
 /// host; load() gives their copies places on the GPU, launch() takes bytes there and back.
 class CaseRunner {
  public:
-  /// `kernels`, those of the CPU, outlive the runner.
+  /// `kernels`, those of the CPU, outlive the runner. Being refused a thread by the system is fatal
+  /// here; use create() where the number comes from outside.
   CaseRunner(const KernelSet& kernels, int num_threads, PinThreads pin = PinThreads::kNo);
+
+  /// As the constructor. Errors: those of ThreadPool::create.
+  static Result<std::unique_ptr<CaseRunner>> create(const KernelSet& kernels,
+                                                    int num_threads,
+                                                    PinThreads pin);
 
   /// On the GPU in use by this thread, whose kernels these are, with `operand_bytes` of its memory
   /// for the operands of one case. Errors: OutOfMemory, Unavailable.
@@ -61,12 +67,14 @@ class CaseRunner {
   CheckReport run_checked(CaseInstance& instance);
 
  private:
+  CaseRunner(const KernelSet& kernels, std::unique_ptr<ThreadPool> pool);
+
   template <class Launch>
   Status reset_and_launch(CaseInstance& instance, int copy, Launch launch);
   Status fill_scratch(int64_t offset, int64_t bytes);
   std::string workspace_damage();
 
-  ThreadPool pool_;
+  std::unique_ptr<ThreadPool> pool_;
   Arena scratch_;
   std::byte* scratch_data_ = nullptr;
   int64_t scratch_bytes_ = 0;

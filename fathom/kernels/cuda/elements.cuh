@@ -263,6 +263,28 @@ __device__ __forceinline__ void store8(T* p, const float (&in)[kVector]) {
   store_packed(p, packed);
 }
 
+/// Four elements on an address that is a multiple of their bytes.
+inline constexpr int kHalfVector = kVector / 2;
+
+template <class T>
+struct alignas(sizeof(T) * kHalfVector) PackedHalf {
+  uint32_t words[sizeof(T)];
+};
+
+template <class T>
+__device__ __forceinline__ void load4(const T* p, float (&out)[kHalfVector]) {
+  const auto half = *reinterpret_cast<const PackedHalf<T>*>(p);
+  Packed<T> whole{};
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T)); ++i)
+    whole.words[i] = half.words[i];
+  float values[kVector];
+  unpack(whole, values);
+#pragma unroll
+  for (int i = 0; i < kHalfVector; ++i)
+    out[i] = values[i];
+}
+
 // ---- the last cache ----
 
 /// How the last cache keeps what is read or written: the words that createpolicy makes of a

@@ -10,7 +10,10 @@
 namespace fathom::cuda {
 
 /// Pairs of a unit.
-inline constexpr int kPairs = kVector / 2;
+inline constexpr int kPairs = kHalfVector;
+
+/// By the angle of the position, or by that of the other sign.
+enum class Turn : uint8_t { kForth, kBack };
 
 /// A rotary table [P,R], and the position of each token: its row there.
 struct RotaryTable {
@@ -30,6 +33,13 @@ struct RotaryTable {
     if (position < 0 || position >= num_rows) return nullptr;
     return static_cast<const Table*>(data) + position * stride;
   }
+
+  /// The same, null where nothing turns. False if the position of the token is no row: it is left
+  /// out then.
+  __device__ bool find(int64_t t, const float** angles) const {
+    *angles = R == 0 ? nullptr : row<float>(t);
+    return R == 0 || *angles != nullptr;
+  }
 };
 
 inline RotaryTable rotary_table(const View& positions, const View& table, RopeStyle style) {
@@ -42,36 +52,16 @@ inline RotaryTable rotary_table(const View& positions, const View& table, RopeSt
           .style = style};
 }
 
-/// Four elements on an address that is a multiple of their bytes.
-template <class T>
-struct alignas(sizeof(T) * kPairs) PackedPairs {
-  uint32_t words[sizeof(T)];
-};
-
-template <class T>
-__device__ __forceinline__ void load4(const T* p, float (&out)[kPairs]) {
-  const auto half = *reinterpret_cast<const PackedPairs<T>*>(p);
-  Packed<T> whole{};
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(T)); ++i)
-    whole.words[i] = half.words[i];
-  float values[kVector];
-  unpack(whole, values);
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i)
-    out[i] = values[i];
-}
-
 /// As store_packed.
 template <class T>
-__device__ __forceinline__ void store_half(T* p, const PackedPairs<T>& half) {
+__device__ __forceinline__ void store_half(T* p, const PackedHalf<T>& half) {
   const auto& w = half.words;
   if constexpr (sizeof(half) == 16) {
     *reinterpret_cast<uint4*>(p) = make_uint4(w[0], w[1], w[2], w[3]);
   } else if constexpr (sizeof(half) == 8) {
     *reinterpret_cast<uint2*>(p) = make_uint2(w[0], w[1]);
   } else {
-    *reinterpret_cast<PackedPairs<T>*>(p) = half;
+    *reinterpret_cast<PackedHalf<T>*>(p) = half;
   }
 }
 
@@ -94,8 +84,8 @@ struct PackedUnit {
       words = load_packed(head + kVector * unit);
       return;
     }
-    const auto a = *reinterpret_cast<const PackedPairs<T>*>(head + kPairs * unit);
-    const auto b = *reinterpret_cast<const PackedPairs<T>*>(head + R / 2 + kPairs * unit);
+    const auto a = *reinterpret_cast<const PackedHalf<T>*>(head + kPairs * unit);
+    const auto b = *reinterpret_cast<const PackedHalf<T>*>(head + R / 2 + kPairs * unit);
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       words.words[i] = a.words[i];
@@ -108,8 +98,8 @@ struct PackedUnit {
       store_packed(head + kVector * unit, words);
       return;
     }
-    PackedPairs<T> a;
-    PackedPairs<T> b;
+    PackedHalf<T> a;
+    PackedHalf<T> b;
 #pragma unroll
     for (int i = 0; i < kHalf; ++i) {
       a.words[i] = words.words[i];
@@ -170,6 +160,12 @@ struct Angles {
     load4(table_row + R / 2 + kPairs * unit, s);
   }
 
+  __device__ __forceinline__ void change_sign() {
+#pragma unroll
+    for (float& sine : s)
+      sine = -sine;
+  }
+
   template <class Term>
   __device__ __forceinline__ void rotate(Pairs& pairs) const {
 #pragma unroll
@@ -195,6 +191,7 @@ template <class Term,
           class Table,
           RopeStyle kStyle,
           int kHeads,
+          Turn kTurn,
           class From,
           class FindTarget,
           class Scaling>
@@ -213,6 +210,7 @@ __device__ __forceinline__ void rotate_unit_of_style(const RotaryTable& table,
   if (row == nullptr) return;
   Angles angles;
   angles.load(row, unit, table.R);
+  if constexpr (kTurn == Turn::kBack) angles.change_sign();
   const auto to = find_target();
   if (to.first == nullptr) return;
 #pragma unroll
@@ -231,7 +229,13 @@ __device__ __forceinline__ void rotate_unit_of_style(const RotaryTable& table,
   }
 }
 
-template <class Term, class Table, int kHeads, class From, class FindTarget, class Scaling>
+template <class Term,
+          class Table,
+          int kHeads,
+          Turn kTurn = Turn::kForth,
+          class From,
+          class FindTarget,
+          class Scaling>
 __device__ __forceinline__ void rotate_unit(const RotaryTable& table,
                                             int64_t t,
                                             int unit,
@@ -239,11 +243,11 @@ __device__ __forceinline__ void rotate_unit(const RotaryTable& table,
                                             const FindTarget& find_target,
                                             const Scaling& scaling) {
   if (table.style == RopeStyle::kInterleaved) {
-    rotate_unit_of_style<Term, Table, RopeStyle::kInterleaved, kHeads>(table, t, unit, from,
-                                                                       find_target, scaling);
+    rotate_unit_of_style<Term, Table, RopeStyle::kInterleaved, kHeads, kTurn>(table, t, unit, from,
+                                                                              find_target, scaling);
   } else {
-    rotate_unit_of_style<Term, Table, RopeStyle::kHalfSplit, kHeads>(table, t, unit, from,
-                                                                     find_target, scaling);
+    rotate_unit_of_style<Term, Table, RopeStyle::kHalfSplit, kHeads, kTurn>(table, t, unit, from,
+                                                                            find_target, scaling);
   }
 }
 

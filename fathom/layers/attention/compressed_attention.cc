@@ -12,6 +12,7 @@
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/layers/attention/each_range.h"
+#include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/norm.h"
 #include "fathom/trace/scope.h"
@@ -124,8 +125,7 @@ Result<View> compressed_slots(Exec& ex,
   if (w.ratio == CompressRatio::kNone) return View{};
   const auto ratio = static_cast<int64_t>(w.ratio);
   const int64_t T = range.num_tokens;
-  const int64_t longest = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
-  const int64_t rows = longest / ratio;
+  const int64_t rows = range.most_keys() / ratio;
   if (rows == 0) return View{};
   const bool chosen = w.ratio == CompressRatio::kSparse && rows > m.shape.topk;
   Arena& arena = *ex.activations;
@@ -247,15 +247,15 @@ Status attend_range(Exec& ex,
   for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b)
     longest = std::max<int64_t>(longest, range.query_offsets[b + 1] - range.query_offsets[b]);
   if (longest <= most) return piece(range.token_begin, range.num_tokens);
-  int number = 0;
-  for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b) {
-    const int64_t end = range.token_begin + range.query_offsets[b + 1];
-    for (int64_t at = range.token_begin + range.query_offsets[b]; at < end; at += most) {
-      Scope scope(ex.recorder, "piece", number++);
-      FATHOM_TRY(piece(at, std::min(most, end - at)));
+  const CallSite here = CallSite::here();
+  return each_request(ex, range, [&](const RangeRequest& request) -> Status {
+    int number = 0;
+    for (int64_t at = 0; at < request.count; at += most) {
+      Scope scope(ex.recorder, "piece", number++, here);
+      FATHOM_TRY(piece(range.token_begin + request.begin + at, std::min(most, request.count - at)));
     }
-  }
-  return {};
+    return {};
+  });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/layers/attention/each_range.h"
+#include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/attention/index_choice.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/scope.h"
@@ -93,7 +94,7 @@ Status attend_sparse(Exec& ex,
   const int64_t T = range.num_tokens;
   const Format format = p.q.format;
   Arena& arena = *ex.activations;
-  const int64_t num_keys = *std::max_element(range.kv_lens.begin(), range.kv_lens.end());
+  const int64_t num_keys = range.most_keys();
 
   FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,Kt"));
   FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
@@ -126,26 +127,24 @@ Status attend_sparse(Exec& ex,
   return head_linear(ex, "w_vc", o_lat, w.w_vc, o);
 }
 
-/// Requests [first, first + count) of a range, as a range of their own whose tokens begin at 0.
+/// A request of a range, as a range of its own whose offsets begin at 0.
 struct Part {
   TokenRange range;
-  std::array<int32_t, 2> offsets;  // of one request
+  std::array<int32_t, 2> offsets;
 };
 
-void part_of(const TokenRange& range, const MlaContext& m, int64_t b, Part& part) {
-  const auto i = static_cast<size_t>(b);
-  const int32_t count = range.query_offsets[i + 1] - range.query_offsets[i];
-  part.offsets = {0, count};
+void part_of(const TokenRange& range, const MlaContext& m, const RangeRequest& r, Part& part) {
+  part.offsets = {0, static_cast<int32_t>(r.count)};
   part.range = {
-      .token_begin = range.token_begin + range.query_offsets[i],
-      .num_tokens = count,
+      .token_begin = range.token_begin + r.begin,
+      .num_tokens = r.count,
       .query_offsets = part.offsets,
-      .kv_lens = range.kv_lens.subspan(i, 1),
-      .query_offsets_view = count < m.request_offsets.dim(0)
-                                ? reshape(slice_rows(m.request_offsets, count, 1), {2}, "2")
+      .kv_lens = range.kv_lens.subspan(static_cast<size_t>(r.index), 1),
+      .query_offsets_view = r.count < m.request_offsets.dim(0)
+                                ? reshape(slice_rows(m.request_offsets, r.count, 1), {2}, "2")
                                 : View{},
-      .kv_lens_view = slice_rows(range.kv_lens_view, b, 1),
-      .block_table = slice_rows(range.block_table, b, 1),
+      .kv_lens_view = slice_rows(range.kv_lens_view, r.index, 1),
+      .block_table = slice_rows(range.block_table, r.index, 1),
       .request_slots = {}};
 }
 
@@ -177,7 +176,7 @@ Status dsa_attend(Exec& ex,
   FATHOM_ASSIGN(const View o,
                 ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
   const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
-  const auto is_sparse = [&](int32_t keys) {
+  const auto is_sparse = [&](int64_t keys) {
     // The dense forms read rows without scales.
     return m.options.always_absorbed || cache.scales.present() || keys > d.shape.topk;
   };
@@ -191,15 +190,15 @@ Status dsa_attend(Exec& ex,
                          cache, index, probe, layer, slice_rows(heads, begin, count));
   };
   const auto attend_phase = [&](const TokenRange& range, bool decode) -> Status {
-    const auto scored = std::ranges::count_if(range.kv_lens, is_sparse);
+    int64_t scored = 0;
+    for (int64_t b = 0; b < range.num_requests(); ++b)
+      scored += is_sparse(range.keys_of(b)) ? 1 : 0;
     if (scored == 0 || scored == range.num_requests()) return attend(range, decode, scored > 0);
-    for (int64_t b = 0; b < range.num_requests(); ++b) {
+    return each_request(ex, range, [&](const RangeRequest& request) {
       Part part;
-      part_of(range, m, b, part);
-      if (part.range.num_tokens == 0) continue;
-      FATHOM_TRY(attend(part.range, decode, is_sparse(part.range.kv_lens[0])));
-    }
-    return {};
+      part_of(range, m, request, part);
+      return attend(part.range, decode, is_sparse(part.range.kv_lens[0]));
+    });
   };
   FATHOM_TRY(each_range(ex, batch, attend_phase));
   return linear(ex, "o_proj", o, w.o, y);

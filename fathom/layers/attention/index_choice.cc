@@ -6,6 +6,7 @@
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
+#include "fathom/layers/attention/each_request.h"
 
 namespace fathom {
 namespace {
@@ -86,19 +87,13 @@ Status choose_rows(Exec& ex,
   ArenaScope arena(*ex.activations);
   FATHOM_ASSIGN(const View memory, ex.activations->tensor({room}, Format::kF32, "T*L"));
   if (scores <= room) return choose_keys(ex, all, index, memory, slots);
-  for (int64_t b = 0; b < range.num_requests(); ++b) {
-    const auto i = static_cast<size_t>(b);
-    const int64_t begin = range.query_offsets[i];
-    const int64_t count = range.query_offsets[i + 1] - begin;
-    if (count == 0) continue;
-    IndexScored request = tokens_of(all, begin, count);
-    request.block_table = slice_rows(all.block_table, b, 1);
-    request.num_keys = range.kv_lens[i] / all.tokens_per_key;
-    if (request.num_keys == 0) request.num_keys = 1;
-    FATHOM_TRY(choose_in_tiles(ex, request_offsets, request, index, memory,
-                               slice_rows(slots, begin, count)));
-  }
-  return {};
+  return each_request(ex, range, [&](const RangeRequest& r) {
+    IndexScored request = tokens_of(all, r.begin, r.count);
+    request.block_table = slice_rows(all.block_table, r.index, 1);
+    request.num_keys = std::max<int64_t>(r.keys / all.tokens_per_key, 1);
+    return choose_in_tiles(ex, request_offsets, request, index, memory,
+                           slice_rows(slots, r.begin, r.count));
+  });
 }
 
 }  // namespace fathom

@@ -12,6 +12,7 @@
 // mla_prefill.cc the expanded forms, mla_absorbed.cc the absorbed ones.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -68,8 +69,21 @@ struct TokenRange {
   View kv_lens_view;                       ///< [B] i32
   View block_table;                        ///< [B, M] i32, pages of each request
   View request_slots;  ///< [B] i32, where the rings and states of each request lie; may be absent
+  /// Steps that are captured and replayed with other lengths: keys that a request may have at most.
+  /// What is launched, and with which shapes, follows from it alone. 0: kv_lens may be looked at.
+  int64_t fixed_keys = 0;
 
   int64_t num_requests() const { return static_cast<int64_t>(kv_lens.size()); }
+
+  /// Keys of request b, or as many as it may have.
+  int64_t keys_of(int64_t b) const {
+    return fixed_keys > 0 ? fixed_keys : kv_lens[static_cast<size_t>(b)];
+  }
+
+  /// Of the request with the most; there is one.
+  int64_t most_keys() const {
+    return fixed_keys > 0 ? fixed_keys : *std::max_element(kv_lens.begin(), kv_lens.end());
+  }
 };
 
 /// What attention needs to know of a step: prefill tokens first, then decode tokens.

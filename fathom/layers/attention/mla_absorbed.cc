@@ -5,6 +5,7 @@
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/rope/mla_rope_quant/mla_rope_quant.h"
+#include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/scope.h"
@@ -95,13 +96,10 @@ Status mla_decode_absorbed(Exec& ex,
   if (const int64_t queries = uniform_queries(range); queries > 0) {
     FATHOM_TRY(attend(ex, m, range, form, 0, range.num_requests(), queries, q, cache.rows, o_lat));
   } else {
-    for (int64_t b = 0; b < range.num_requests(); ++b) {
-      const int64_t begin = range.query_offsets[static_cast<size_t>(b)];
-      const int64_t n = range.query_offsets[static_cast<size_t>(b) + 1] - begin;
-      if (n == 0) continue;
-      FATHOM_TRY(attend(ex, m, range, form, b, 1, n, slice_rows(q, begin, n), cache.rows,
-                        slice_rows(o_lat, begin, n)));
-    }
+    FATHOM_TRY(each_request(ex, range, [&](const RangeRequest& r) {
+      return attend(ex, m, range, form, r.index, 1, r.count, slice_rows(q, r.begin, r.count),
+                    cache.rows, slice_rows(o_lat, r.begin, r.count));
+    }));
   }
   return head_linear(ex, "w_vc", o_lat, w.w_vc, o);
 }

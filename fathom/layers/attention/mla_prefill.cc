@@ -11,6 +11,7 @@
 #include "fathom/kernels/attn/mla_concat/mla_concat.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/core/launch.h"
+#include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/scope.h"
@@ -180,25 +181,20 @@ Status mla_prefill_chunked(Exec& ex,
                            const View& cache,
                            const View& o) {
   Scope scope(ex.recorder, "chunked");
-  for (int64_t b = 0; b < range.num_requests(); ++b) {
-    Scope request(ex.recorder, "request", static_cast<int>(b));
-    const auto i = static_cast<size_t>(b);
-    const int64_t begin = range.query_offsets[i];
-    const int64_t n = range.query_offsets[i + 1] - begin;
-    if (n == 0) continue;
-    const View table = slice_rows(range.block_table, b, 1);
-    ChunkedRequest r{.start = range.kv_lens[i] - n,
-                     .end = range.kv_lens[i],
-                     .q = slice_rows(p.q, begin, n),
-                     .o = slice_rows(o, begin, n),
-                     .acc = {},
-                     .lse = {},
-                     .more = {},
-                     .more_lse = {},
-                     .pages = reshape(table, {table.dim(1)}, "M")};
-    FATHOM_TRY(attend_request(ex, m, w, r, cache));
-  }
-  return {};
+  return each_request(ex, range, [&](const RangeRequest& request) {
+    const View table = slice_rows(range.block_table, request.index, 1);
+    return attend_request(ex, m, w,
+                          {.start = request.keys - request.count,
+                           .end = request.keys,
+                           .q = slice_rows(p.q, request.begin, request.count),
+                           .o = slice_rows(o, request.begin, request.count),
+                           .acc = {},
+                           .lse = {},
+                           .more = {},
+                           .more_lse = {},
+                           .pages = reshape(table, {table.dim(1)}, "M")},
+                          cache);
+  });
 }
 
 }  // namespace fathom

@@ -9,6 +9,7 @@
 #include "fathom/models/config/config_limits.h"
 #include "fathom/models/config/config_reader.h"
 #include "fathom/models/config/config_v4.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
@@ -372,7 +373,7 @@ Result<ModelConfig> parse_config(const Json& json, std::string_view what) {
 }
 
 Result<GenerationConfig> parse_generation_config(std::string_view text, std::string_view what) {
-  FATHOM_ASSIGN(const Json json, parse_json(text, {}, what));
+  FATHOM_ASSIGN(const Json json, parse_json_file(text, {}, what));
   ConfigReader in(json, std::string(what));
   GenerationConfig out;
   if (in.has("do_sample")) out.do_sample = in.boolean_or("do_sample", false);

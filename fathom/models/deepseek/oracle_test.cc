@@ -1,11 +1,10 @@
 // Quantised models and the draft layer against the float64 oracle.
 #include <cmath>
-#include <fstream>
 #include <gtest/gtest.h>
 
 #include "fathom/base/rng.h"
-#include "fathom/formats/minifloat.h"
 #include "fathom/models/synth.h"
+#include "tests/support/draft_checkpoint.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/temp_dir.h"
@@ -101,57 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                            return name;
                          });
 
-// micro-v3 with a draft layer: the weights of its last layer, and new ones for the rest.
-class DraftModel : public testing::Test {
- protected:
-  DraftModel() {
-    const std::string source = FATHOM_SOURCE_DIR "/tests/golden/micro-v3";
-    auto config = read_model_text(source, "config.json").value();
-    const std::string key = "\"num_nextn_predict_layers\": 0";
-    FATHOM_CHECK(config.find(key) != std::string::npos);
-    config.replace(config.find(key), key.size(), "\"num_nextn_predict_layers\": 1");
-    std::ofstream(dir_.file("config.json")) << config;
-    const Checkpoint checkpoint = Checkpoint::open(source).value();
-    for (const TensorRef& ref : checkpoint.tensors()) {
-      std::string bytes(static_cast<size_t>(ref.entry.bytes()), ' ');
-      FATHOM_CHECK(
-          checkpoint.read(ref, std::as_writable_bytes(std::span(bytes.data(), bytes.size()))).ok());
-      add(ref.entry.name, ref.entry.dtype, ref.entry.shape, bytes);
-      const std::string last = "model.layers.2.";
-      if (!ref.entry.name.starts_with(last)) continue;
-      add("model.layers.3." + ref.entry.name.substr(last.size()), ref.entry.dtype, ref.entry.shape,
-          bytes);
-    }
-    add_random("enorm.weight", {64}, 1.0f);
-    add_random("hnorm.weight", {64}, 1.0f);
-    add_random("shared_head.norm.weight", {64}, 1.0f);
-    add_random("eh_proj.weight", {64, 128}, 0.0f);
-    std::ofstream(dir_.file("model.safetensors"), std::ios::binary)
-        << format_safetensors_header(entries_, {}) << data_;
-  }
-
-  void add(const std::string& name, Format dtype, std::vector<int64_t> shape, std::string bytes) {
-    entries_.push_back({name, dtype, std::move(shape), 0, 0});
-    data_ += bytes;
-  }
-
-  void add_random(const std::string& name, std::vector<int64_t> shape, float mean) {
-    Rng rng(entries_.size());
-    int64_t count = 1;
-    for (int64_t d : shape)
-      count *= d;
-    std::string bytes;
-    for (int64_t i = 0; i < count; ++i) {
-      const Bf16 value = bf16_from_float(mean + 0.1f * rng.next_normal());
-      bytes.append(reinterpret_cast<const char*>(&value), 2);
-    }
-    add("model.layers.3." + name, Format::kBf16, std::move(shape), bytes);
-  }
-
-  TempDir dir_;
-  std::vector<TensorEntry> entries_;
-  std::string data_;
-};
+class DraftModel : public testing::Test, protected DraftCheckpoint {};
 
 TEST_F(DraftModel, DraftLogitsMatchTheOracle) {
   oracle::ReferenceModel reference(dir_.path());

@@ -55,6 +55,7 @@ class Checkpoints : public testing::Test {
       for (const std::string& file : checkpoint.file_names())
         std::filesystem::remove(dir_.file(file));
       std::filesystem::remove(dir_.file("model.safetensors.index.json"));
+      std::filesystem::remove(dir_.file(kJournalName));  // of the files as they were
     }
     std::ofstream(dir_.file("model.safetensors"), std::ios::binary)
         << format_safetensors_header(entries, {}) << data;

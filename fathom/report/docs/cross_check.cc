@@ -32,7 +32,9 @@ std::string kernel_table(std::span<const KernelStanding> standings, const Source
   for (const KernelStanding& s : standings) {
     table.add({in_code(s.kernel->info.name), links.file(contract_path(s.kernel->info.name)),
                standing_text(s), str_cat(s.ops.size()),
-               s.reached() ? joined(s.ops) : std::string(s.reason)});
+               s.reached()        ? joined(s.ops)
+               : s.reason.empty() ? std::string("found with none of the flags tried")
+                                  : std::string(s.reason)});
   }
   return table.str();
 }
@@ -106,7 +108,7 @@ std::string op_table(const Recording& r, std::vector<std::string>& failures, int
                                      ? in_code(op.kernel)
                                      : str_cat(in_code(op.kernel), " (", op.variant, ")");
       if (std::find(known.begin(), known.end(), kernel) == known.end()) known.push_back(kernel);
-      ++calls[name][phase.name];
+      calls[name][phase.name] += op.calls;
       if (find_kernel(op.kernel) == nullptr)
         failures.push_back(str_cat("op ", name, " has no kernel"));
       if (op.variant.empty() && r.has_variants)
@@ -117,14 +119,20 @@ std::string op_table(const Recording& r, std::vector<std::string>& failures, int
   for (const TracePhase& phase : r.phases)
     header.push_back(str_cat("calls in ", phase.name));
   MarkdownTable table(std::move(header));
+  bool absent = false;
   for (const std::string& name : order) {
     std::vector<std::string> row{in_code(name), joined(kernels[name])};
-    for (const TracePhase& phase : r.phases)
-      row.push_back(str_cat(calls[name][phase.name]));
+    for (const TracePhase& phase : r.phases) {
+      const int64_t count = calls[name][phase.name];
+      absent = absent || count == 0;
+      row.push_back(str_cat(count));
+    }
     table.add(std::move(row));
   }
   ops = static_cast<int64_t>(order.size());
-  return table.str();
+  if (!absent) return table.str();
+  return str_cat(table.str(),
+                 "\n0 calls: the phase has no such op; each form of attention has its own.\n");
 }
 
 int64_t count_if(std::span<const KernelStanding> standings, bool (*test)(const KernelStanding&)) {
@@ -170,7 +178,7 @@ CrossCheck cross_check(const Recording& r,
   const int64_t reasoned = count_if(
       standings, [](const KernelStanding& s) { return !s.reached() && !s.reason.empty(); });
   for (const KernelStanding& s : standings) {
-    if (s.reached() || !s.reason.empty()) continue;
+    if (s.reached() || !s.reason.empty() || variations.empty()) continue;
     out.failures.push_back(str_cat("kernel ", s.kernel->info.name,
                                    " is reached by no op, and no reason is given for it"));
   }

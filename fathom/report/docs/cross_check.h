@@ -28,8 +28,10 @@ std::vector<KernelStanding> kernel_standings(const Recording& recording,
                                              std::span<const Variation> variations);
 
 struct CrossCheck {
-  std::string text;                   ///< the page
-  std::vector<std::string> failures;  ///< a kernel without op or reason, an op without variant, ...
+  std::string text;  ///< the page
+  /// A kernel without op or reason (of that nothing is known without variations), an op without
+  /// variant, ...
+  std::vector<std::string> failures;
 };
 
 CrossCheck cross_check(const Recording& recording,

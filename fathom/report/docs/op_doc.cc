@@ -103,10 +103,10 @@ struct Totals {
 std::string totals_text(const TracePhase& phase) {
   Totals sum;
   for (const TraceOp& op : phase.first_step()) {
-    sum.flops += op.cost.flops;
-    sum.traffic.weights += op.traffic.weights;
-    sum.traffic.cache += op.traffic.cache;
-    sum.traffic.activations += op.traffic.activations;
+    sum.flops += static_cast<double>(op.calls) * op.cost.flops;
+    sum.traffic.weights += op.calls * op.traffic.weights;
+    sum.traffic.cache += op.calls * op.traffic.cache;
+    sum.traffic.activations += op.calls * op.traffic.activations;
   }
   return str_cat("All calls of the step: ", format_si(sum.flops), "FLOP; weights ",
                  format_bytes(sum.traffic.weights), ", cache ", format_bytes(sum.traffic.cache),

@@ -7,6 +7,7 @@
 #include "fathom/bench/timing/timer.h"
 #include "fathom/text/csv_records.h"
 #include "fathom/text/figures.h"
+#include "fathom/text/json_writer.h"
 
 namespace fathom {
 namespace {
@@ -18,13 +19,14 @@ struct Sum {
   double roof_us = 0;
 
   void add(const TraceOp& op, bool timed, const Peaks* peaks) {
-    ++row.calls;
-    row.flops += op.cost.flops;
-    row.bytes_read += static_cast<double>(op.cost.bytes_read);
-    row.bytes_written += static_cast<double>(op.cost.bytes_written);
-    row.weight_bytes += static_cast<double>(op.traffic.weights);
-    row.cache_bytes += static_cast<double>(op.traffic.cache);
-    row.activation_bytes += static_cast<double>(op.traffic.activations);
+    row.calls += op.calls;
+    const auto calls = static_cast<double>(op.calls);
+    row.flops += calls * op.cost.flops;
+    row.bytes_read += calls * static_cast<double>(op.cost.bytes_read);
+    row.bytes_written += calls * static_cast<double>(op.cost.bytes_written);
+    row.weight_bytes += calls * static_cast<double>(op.traffic.weights);
+    row.cache_bytes += calls * static_cast<double>(op.traffic.cache);
+    row.activation_bytes += calls * static_cast<double>(op.traffic.activations);
     if (timed) us.push_back(static_cast<double>(op.end_ns - op.start_ns) * 1e-3);
     if (peaks != nullptr) roof_us += fathom::roof_us(op.cost, *peaks);
   }
@@ -168,6 +170,41 @@ std::string write_summary_csv(const std::vector<SummaryRow>& rows, const Recordi
                             text_of(r.gap_us)});
   }
   return out;
+}
+
+std::string write_summary_json(const std::vector<SummaryRow>& rows, const Recording& recording) {
+  JsonWriter out(JsonStyle::kIndented);
+  const auto figure = [&](std::string_view key, const std::optional<double>& value) {
+    out.key(key);
+    if (value) {
+      out.number(*value);
+    } else {
+      out.null();
+    }
+  };
+  out.begin_object().key("schema").string(kSummarySchema).key("model").string(recording.model);
+  out.key("level").string(recording.timed ? "timed" : "dry").key("rows").begin_array();
+  for (const SummaryRow& r : rows) {
+    out.begin_object().key("phase").string(r.phase).key("kind").string(kind_name(r.kind));
+    out.key("name").string(r.name).key("kernel").string(r.kernel).key("variant").string(r.variant);
+    out.key("calls").integer(r.calls).key("flops").number(r.flops);
+    out.key("bytes_read").number(r.bytes_read).key("bytes_written").number(r.bytes_written);
+    out.key("weight_bytes").number(r.weight_bytes).key("cache_bytes").number(r.cache_bytes);
+    out.key("activation_bytes").number(r.activation_bytes);
+    out.key("share_of_bytes").number(r.share_of_bytes);
+    figure("total_us", r.total_us);
+    figure("share_of_time", r.share_of_time);
+    figure("avg_us", r.avg_us);
+    figure("p50_us", r.p50_us);
+    figure("p99_us", r.p99_us);
+    figure("pct_of_roof", r.pct_of_roof);
+    figure("steps", r.steps);
+    figure("wall_us", r.wall_us);
+    figure("gap_us", r.gap_us);
+    out.end_object();
+  }
+  out.end_array().end_object();
+  return out.take() + "\n";
 }
 
 std::string summary_lines(const std::vector<SummaryRow>& rows) {

@@ -51,6 +51,9 @@ std::vector<SummaryRow> summarise(const Recording& recording, const Peaks* peaks
 
 std::string write_summary_csv(const std::vector<SummaryRow>& rows, const Recording& recording);
 
+/// The same rows as JSON: {"schema", "model", "level", "rows"}; what a row does not have is null.
+std::string write_summary_json(const std::vector<SummaryRow>& rows, const Recording& recording);
+
 /// For the terminal: "decode: 4 steps, 1.9 ms each, 97.6 % of it in kernels", a line a phase; on a
 /// GPU "1.9 ms each as one graph, 2.3 ms op by op with a mark after each".
 std::string summary_lines(const std::vector<SummaryRow>& rows);

@@ -92,14 +92,15 @@ int64_t index_topk_tokens(const ModelConfig& c) {
   return c.index_topk;
 }
 
-// A prefill that every form of attention may serve, after a prefix of key chunks.
+// A prefill that every form of attention may serve, after a prefix of key chunks; not of the sizes
+// that were asked for, which may leave no room for one of them.
 TraceShape few_tokens(const Model& model, const TraceShape& shape) {
-  const int64_t half = model.config().max_position_embeddings / 2;
+  const int64_t half = std::max<int64_t>(model.config().max_position_embeddings / 2, 1);
   const int64_t chunk = std::min(model.options().attention.prefill_chunk, half);
   // An indexer chooses where it has more rows than it may keep.
   const int64_t choosing = index_topk_tokens(model.config());
   return {.batch = 1,
-          .prompt_tokens = std::min(chunk, shape.prompt_tokens),
+          .prompt_tokens = chunk,
           .kv_len = std::min(std::max(chunk, align_up(choosing + 1, chunk)), std::max(half, chunk)),
           .num_threads = shape.num_threads,
           .kernels = shape.kernels,
@@ -209,6 +210,104 @@ Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) 
   return make_phase("sampling", "Sampling: one row of logits", records, {}, config.symbols());
 }
 
+// ---- Variations
+
+// Kernels that an op of a variation runs.
+void add_reached(const Variation& v, std::set<std::string_view>& kernels) {
+  for (const TracePhase& phase : v.phases)
+    for (const TraceOp& op : phase.ops)
+      kernels.insert(op.kernel);
+}
+
+bool has_place(const KernelEntry& kernel, const std::set<std::string_view>& reached) {
+  return !kernel.info.outside.empty() || reached.contains(kernel.info.name);
+}
+
+// The model in every format, with each strategy of the experts and each form of attention.
+Status add_own(const Model& model, const TraceShape& shape, std::vector<Variation>& out) {
+  ModelOptions base = model.options();
+  base.moe = {};
+  base.draft = true;
+  // The form that was asked for is that of the recording: here each has its turn.
+  base.attention.always_absorbed = base.attention.fused_rope = false;
+  Preset preset{.name = "", .config = model.config(), .formats = {}};
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(preset.formats, preset_formats(format, preset.config));
+    const std::string flags = str_cat("--format ", format);
+    FATHOM_TRY(add_variation(flags, preset, base, shape, out));
+    for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
+      ModelOptions options = base;
+      options.moe.strategy = row.strategy;
+      FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), preset, options, shape, out));
+    }
+    for (const Choice& choice : attention_choices(base)) {
+      FATHOM_TRY(
+          add_variation(str_cat(flags, " ", choice.flags), preset, choice.options, shape, out));
+    }
+  }
+  return {};
+}
+
+// The built-in models as they are without flags: what was asked of this one need not fit them.
+Status add_presets(const TraceShape& shape, std::vector<Variation>& out) {
+  const ModelOptions usual;
+  for (std::string_view name : preset_names()) {
+    FATHOM_ASSIGN(const Preset other, find_preset(name));
+    FATHOM_TRY(add_variation(str_cat("--as ", name), other, usual, shape, out));
+    if (other.config.index_topk == 0) continue;
+    ModelOptions scaled_rows = usual;
+    scaled_rows.kv_format = Format::kE4m3;
+    FATHOM_TRY(add_variation(str_cat("--as ", name, " --kv-cache-dtype fp8_e4m3"), other,
+                             scaled_rows, shape, out));
+  }
+  return {};
+}
+
+constexpr std::string_view kLarge = "deepseek-v3";
+
+// What this model refuses may run in a larger one with another router; of a model that was cut to
+// its dense layers nothing is known of experts.
+Status add_large(const ModelConfig& config, const TraceShape& shape, std::vector<Variation>& out) {
+  const ModelOptions usual;
+  const bool has_experts = has_expert_layers(config);
+  FATHOM_ASSIGN(Preset large, find_preset(kLarge));
+  for (std::string_view format : preset_format_names()) {
+    FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
+    const std::string flags = str_cat("--as ", kLarge, " --format ", format);
+    FATHOM_TRY(add_variation(flags, large, usual, shape, out));
+    // A model with an indexer has fewer forms of attention, V4 has one.
+    if (config.has_indexer() || config.is_v4()) {
+      for (const Choice& choice : attention_choices(usual)) {
+        FATHOM_TRY(
+            add_variation(str_cat(flags, " ", choice.flags), large, choice.options, shape, out));
+      }
+    }
+    for (const MoeRow& row : moe_rows()) {
+      if (row.pin == MoePin::kNever) continue;
+      ModelOptions options = usual;
+      options.moe.strategy = row.strategy;
+      if (!has_experts || std::none_of(out.begin(), out.end(), [&](const Variation& v) {
+            return v.flags == str_cat("--format ", format, " --moe ", row.name) &&
+                   !v.phases.empty();
+          })) {
+        FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), large, options, shape, out));
+      }
+    }
+  }
+  return {};
+}
+
+// A context or a cache may leave no room for a form of attention: the larger model has it.
+Status add_forms_of_large(const TraceShape& shape, std::vector<Variation>& out) {
+  FATHOM_ASSIGN(const Preset large, find_preset(kLarge));
+  for (const Choice& choice : attention_choices({})) {
+    FATHOM_TRY(add_variation(str_cat("--as ", kLarge, " ", choice.flags), large, choice.options,
+                             shape, out));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape) {
@@ -243,66 +342,22 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
   std::vector<Variation> out;
   FATHOM_ASSIGN(std::vector<TracePhase> own, dry_phases(model, few_tokens(model, shape)));
   out.push_back({"as recorded", std::move(own), {}});
-  ModelOptions base = model.options();
-  base.moe = {};
-  base.draft = true;
-  Preset preset{.name = "", .config = model.config(), .formats = {}};
-  for (std::string_view format : preset_format_names()) {
-    FATHOM_ASSIGN(preset.formats, preset_formats(format, preset.config));
-    const std::string flags = str_cat("--format ", format);
-    FATHOM_TRY(add_variation(flags, preset, base, shape, out));
-    for (const MoeRow& row : moe_rows()) {
-      if (row.pin == MoePin::kNever) continue;
-      ModelOptions options = base;
-      options.moe.strategy = row.strategy;
-      FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), preset, options, shape, out));
-    }
-    for (const Choice& choice : attention_choices(base)) {
-      FATHOM_TRY(
-          add_variation(str_cat(flags, " ", choice.flags), preset, choice.options, shape, out));
-    }
-  }
-  for (std::string_view name : preset_names()) {
-    FATHOM_ASSIGN(const Preset other, find_preset(name));
-    FATHOM_TRY(add_variation(str_cat("--as ", name), other, base, shape, out));
-    if (other.config.index_topk == 0) continue;
-    ModelOptions scaled_rows = base;
-    scaled_rows.kv_format = Format::kE4m3;
-    FATHOM_TRY(add_variation(str_cat("--as ", name, " --kv-cache-dtype fp8_e4m3"), other,
-                             scaled_rows, shape, out));
-  }
-  // What this model refuses may run in a larger one with another router; of a model that was cut to
-  // its dense layers nothing is known of experts.
-  const bool has_experts = has_expert_layers(model.config());
-  constexpr std::string_view kLarge = "deepseek-v3";
-  FATHOM_ASSIGN(Preset large, find_preset(kLarge));
-  for (std::string_view format : preset_format_names()) {
-    FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
-    const std::string flags = str_cat("--as ", kLarge, " --format ", format);
-    FATHOM_TRY(add_variation(flags, large, base, shape, out));
-    // A model with an indexer has fewer forms of attention, V4 has one.
-    if (model.config().has_indexer() || model.config().is_v4()) {
-      for (const Choice& choice : attention_choices(base)) {
-        FATHOM_TRY(
-            add_variation(str_cat(flags, " ", choice.flags), large, choice.options, shape, out));
-      }
-    }
-    for (const MoeRow& row : moe_rows()) {
-      if (row.pin == MoePin::kNever) continue;
-      ModelOptions options = base;
-      options.moe.strategy = row.strategy;
-      if (!has_experts || std::none_of(out.begin(), out.end(), [&](const Variation& v) {
-            return v.flags == str_cat("--format ", format, " --moe ", row.name) &&
-                   !v.phases.empty();
-          })) {
-        FATHOM_TRY(add_variation(str_cat(flags, " --moe ", row.name), large, options, shape, out));
-      }
-    }
-  }
-  FATHOM_ASSIGN(TracePhase sampling,
+  FATHOM_TRY(add_own(model, shape, out));
+  FATHOM_TRY(add_presets(shape, out));
+  FATHOM_TRY(add_large(model.config(), shape, out));
+  Variation sampling{std::string(kSamplingFlags), {}, {}};
+  FATHOM_ASSIGN(sampling.phases.emplace_back(),
                 sampling_phase(model, shape.gpu == nullptr ? shape.kernels : nullptr));
-  out.push_back({std::string(kSamplingFlags), {}, {}});
-  out.back().phases.push_back(std::move(sampling));
+  std::set<std::string_view> reached;
+  add_reached(sampling, reached);
+  for (const Variation& v : out)
+    add_reached(v, reached);
+  const auto kernels = all_kernels();
+  if (!std::all_of(kernels.begin(), kernels.end(),
+                   [&](const KernelEntry& kernel) { return has_place(kernel, reached); })) {
+    FATHOM_TRY(add_forms_of_large(shape, out));
+  }
+  out.push_back(std::move(sampling));
   return out;
 }
 

@@ -45,29 +45,76 @@ Status Executor::allocate() {
   exec_.num_threads = compute_.pool->size();
   exec_.activations = &activations_;
   exec_.scratch = &scratch_;
-  exec_.pins = settings_.pins.empty() ? nullptr : &settings_.pins;
+  exec_.pins = pins();
   return {};
 }
 
 Status Executor::forward(const Step& step, Batch& batch, ForwardOut& out) {
+  View draft_input = step.draft_input;
+  if (!step.draft_rows.empty()) {
+    FATHOM_ASSIGN(draft_input, gather_states(step, batch.num_tokens()));
+  }
   activations_.reset();
   scratch_.reset();
   batch.cache = cache_.groups();
   batch.probe = step.probe;
-  if (hidden_.size() > 0) {
-    batch.hidden = make_view(hidden_.data(), {batch.num_tokens(), model_.state_width()},
-                             model_.options().activations, "T,H");
-    batch.hidden.on_device = hidden_.on_device();
+  if (step.pass == Step::Pass::kDraft) return model_.draft(exec_, batch, draft_input, out);
+  if (hidden_.size() > 0) batch.hidden = kept_states(batch.num_tokens());
+  return model_.forward(exec_, batch, out);
+}
+
+View Executor::kept_states(int64_t num_tokens) {
+  View states = make_view(hidden_.data(), {num_tokens, model_.state_width()},
+                          model_.options().activations, "T,H");
+  states.on_device = hidden_.on_device();
+  return states;
+}
+
+// In the memory of the forward pass, whose states they may be: rows move towards the front, so a
+// piece as long as its way overwrites nothing that is still to be read. Tokens of padding read what
+// the last one reads.
+Result<View> Executor::gather_states(const Step& step, int64_t num_tokens) {
+  const std::span<const int32_t> rows = step.draft_rows;
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t width = model_.state_width() * element_bytes(model_.options().activations);
+  FATHOM_CHECK(count <= num_tokens && num_tokens * width <= hidden_.size(),
+               "the executor was made with room for drafts");
+  auto* const to = hidden_.data();
+  const auto* const from = static_cast<const std::byte*>(step.draft_input.data);
+  const auto copy = [&](int64_t dst, const std::byte* src, int64_t bytes) -> Status {
+    if (compute_.gpu != nullptr) return exec_.stream->copy(to + dst, src, bytes);
+    std::memcpy(to + dst, src, static_cast<size_t>(bytes));
+    return {};
+  };
+  for (int64_t i = 0; i < count;) {
+    const int64_t first = rows[static_cast<size_t>(i)];
+    int64_t n = 1;
+    while (i + n < count && rows[static_cast<size_t>(i + n)] == first + n)
+      ++n;
+    if (from == to) {
+      FATHOM_CHECK(first >= i, "rows of states ascend");
+      if (first > i) n = std::min(n, first - i);
+    }
+    if (from != to || first != i) FATHOM_TRY(copy(i * width, from + first * width, n * width));
+    i += n;
   }
-  return step.pass == Step::Pass::kDraft ? model_.draft(exec_, batch, step.draft_input, out)
-                                         : model_.forward(exec_, batch, out);
+  for (int64_t i = count; i < num_tokens; ++i)
+    FATHOM_TRY(copy(i * width, to + (count - 1) * width, width));
+  return kept_states(num_tokens);
 }
 
 Result<StepResults> Executor::run(const Step& step) {
-  const Pins* const pins = settings_.pins.empty() ? nullptr : &settings_.pins;
-  FATHOM_TRY(step_fault(submit(step), pins));
+  FATHOM_TRY(start(step));
+  return finish();
+}
+
+Status Executor::start(const Step& step) {
+  return step_fault(submit(step), pins());
+}
+
+Result<StepResults> Executor::finish() {
   Result<StepResults> results = collect();
-  if (!results.ok()) return step_fault(std::move(results).status(), pins);
+  if (!results.ok()) return step_fault(std::move(results).status(), pins());
   return results;
 }
 

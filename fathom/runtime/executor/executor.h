@@ -6,7 +6,8 @@
 //   run(step)   tokens, pages, what to sample with -> one sampled token a row, or the logits;
 //               8 bytes a row come back from a GPU unless somebody asks for more
 //
-// It returns when the step is done. Why it is one call: docs/decisions/0006-a-step-is-one-call.md.
+// run() returns when the step is done. It is start() and finish(), between which the host is free
+// while a GPU works: docs/decisions/0006-the-host-beside-the-gpu.md.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,11 @@ struct Step {
   std::span<const SampleRow> samples = {};     ///< kTokens: one for each row of logits, in order
   std::span<const SlotCopy> slot_copies = {};  ///< made before anything else
   Pass pass = Pass::kForward;
-  View draft_input = {};         ///< [T, H] where the model runs: rows of StepResults::hidden
+  View draft_input = {};  ///< [T, H] where the model runs: rows of StepResults::hidden
+  /// Row of draft_input that each token of a draft pass reads, in the order of the step; empty: its
+  /// own. They ascend, and a pass that reads some has room for drafts (StepShape::drafts). The rows
+  /// that a forward pass left are gone then.
+  std::span<const int32_t> draft_rows = {};
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
 
@@ -85,10 +90,20 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// Runs a step and waits for it. Errors: those of the passes and of the device as step_fault()
-  /// has them: what is refused within a step is a fault of the engine. The step has no results
-  /// then.
+  /// Runs a step and waits for it: start() and finish(). Errors: those of the passes and of the
+  /// device as step_fault() has them: what is refused within a step is a fault of the engine. The
+  /// step has no results then.
   Result<StepResults> run(const Step& step);
+
+  /// Gives a step to the device. What it refers to must live, and nothing else of this executor be
+  /// called, until finish(), which follows unless this fails.
+  Status start(const Step& step);
+
+  /// Waits for it.
+  Result<StepResults> finish();
+
+  /// Whether the step goes on by itself behind start(): the host may work meanwhile.
+  virtual bool works_apart() const { return false; }
 
   /// Runs a step `repetitions` times by itself and as often with times of each op; the recorder
   /// gets its records once. Sequences must not mind being computed again: nothing is sampled.
@@ -114,16 +129,23 @@ class Executor {
  protected:
   Executor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
-  /// The two halves of run(). Gives a step to the device; what it reads lives until collect().
+  /// What start() and finish() do, with the errors as they come.
   virtual Status submit(const Step& step) = 0;
-
-  /// Waits for it.
   virtual Result<StepResults> collect() = 0;
 
   Status allocate();
 
+  /// Null without any.
+  const Pins* pins() const { return settings_.pins.empty() ? nullptr : &settings_.pins; }
+
   /// Resets the arenas and runs the pass of a step on `batch`.
   Status forward(const Step& step, Batch& batch, ForwardOut& out);
+
+  /// The memory of states that outlive their step, as rows.
+  View kept_states(int64_t num_tokens);
+
+  /// The rows of hidden states that a draft pass over so many tokens reads, one behind the other.
+  Result<View> gather_states(const Step& step, int64_t num_tokens);
 
   const Model& model_;
   const Compute compute_;

@@ -22,7 +22,14 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
   const auto groups = static_cast<int64_t>(layout.groups.size());
   const int64_t per_token = 4 + 4 + 4 + 8 * groups;  // id, position, row of logits, slots
   const int64_t per_request = 4 + 4 + 4 + 4 * layout.blocks_for(s.max_model_len);
-  return tokens * per_token + 2 * (requests + 1) * per_request + (11 + groups) * kPartAlignment;
+  int64_t pooled = 0;
+  for (const CacheGroup& group : layout.groups) {
+    if (group.pool_ring < 0) continue;
+    const int64_t rows = tokens / group.tokens_per_row + 2 * requests;
+    pooled += rows * (8 * group.pool_entries + 4 + 8);
+  }
+  return tokens * per_token + 2 * (requests + 1) * per_request + pooled +
+         (11 + 4 * groups) * kPartAlignment;
 }
 
 // Gives a probe what lies on the GPU as host memory.
@@ -83,11 +90,10 @@ Status GpuExecutor::allocate_transfers() {
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
-  // A mask for every sequence: those that have one take no drafts.
   FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(),
                                .listed = 4096,
                                .biased = 1024,
-                               .words = shape.max_num_seqs * mask_words(shape.num_ids)}));
+                               .words = shape.max_samples() * mask_words(shape.num_ids)}));
   shape.reserve(batch_, model_.cache_layout());
   graphs_.reserve(kMostGraphs);
   return {};
@@ -114,6 +120,13 @@ Result<Batch> GpuExecutor::place(Batch batch) {
   for (View& slots : slots_)
     put(slots);
   batch.slots = slots_;
+  pooled_.assign(batch.pooled.begin(), batch.pooled.end());
+  for (PooledRows& rows : pooled_) {
+    put(rows.gather);
+    put(rows.positions);
+    put(rows.slots);
+  }
+  batch.pooled = pooled_;
   for (TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
     put(range->query_offsets_view);
     put(range->kv_lens_view);

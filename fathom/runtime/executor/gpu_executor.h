@@ -28,6 +28,8 @@ class GpuExecutor final : public Executor {
 
   Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
 
+  bool works_apart() const override { return true; }
+
   int64_t num_graphs() const override { return static_cast<int64_t>(graphs_.size()); }
 
  protected:
@@ -93,6 +95,7 @@ class GpuExecutor final : public Executor {
   Logprobs logprobs_;
   std::vector<std::unique_ptr<DecodeGraph>> graphs_;
   std::vector<View> slots_;  // of the batch on the GPU
+  std::vector<PooledRows> pooled_;
   // The step between submit and collect.
   Step step_;
   Batch current_;

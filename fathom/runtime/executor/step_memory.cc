@@ -152,7 +152,7 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
   options.pass = DryPass::kDraft;
   for (const BatchShape& step : steps) {
     BatchShape draft = step;
-    draft.logits = LogitRows::kAll;
+    if (shape.all_logits) draft.logits = LogitRows::kAll;
     FATHOM_ASSIGN(const MemoryNeeds pass, dry_run(model, draft, options));
     take_larger(needs, pass);
   }

@@ -71,7 +71,7 @@ PrefixKey PrefixCache::root(std::string_view salt) const {
 }
 
 PrefixKey PrefixCache::extend(const PrefixKey& parent, std::span<const int32_t> tokens) const {
-  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) == pools_.block_tokens,
+  FATHOM_CHECK(static_cast<int64_t>(tokens.size()) == pools_.block_tokens + domain_.following,
                "only complete blocks have keys");
   Sha256 hash;
   add_field(hash, Tag::kPurpose, std::string_view("page"));
@@ -87,9 +87,10 @@ const PrefixKey& PrefixCache::key_of(const PrefixKey& root,
                                      int64_t index,
                                      std::vector<PrefixKey>& keys) const {
   const auto block = static_cast<size_t>(pools_.block_tokens);
+  const auto named = block + static_cast<size_t>(domain_.following);
   while (static_cast<int64_t>(keys.size()) <= index) {
     const PrefixKey parent = keys.empty() ? root : keys.back();
-    keys.push_back(extend(parent, tokens.subspan(keys.size() * block, block)));
+    keys.push_back(extend(parent, tokens.subspan(keys.size() * block, named)));
   }
   return keys[static_cast<size_t>(index)];
 }
@@ -101,7 +102,8 @@ PrefixMatch PrefixCache::match(const PrefixKey& root,
                                std::vector<PrefixKey>& keys) {
   FATHOM_CHECK(cache.empty(), "a prefix starts at the first token");
   const int64_t size = pools_.block_tokens;
-  const int64_t limit = std::min(max_tokens, static_cast<int64_t>(tokens.size()));
+  const int64_t limit =
+      std::min(max_tokens, static_cast<int64_t>(tokens.size()) - domain_.following);
   PrefixKey parent = root;
   PrefixMatch found;
   int64_t usable = 0;  // tokens up to the last block that a hit may end with

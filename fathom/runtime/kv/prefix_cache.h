@@ -7,7 +7,8 @@
 // A block is named by a chain of SHA-256 digests, cut to 128 bits:
 //
 //   root      = H(tag "fathom prefix 2", model fingerprint, layout of the cache, compute, salt)
-//   key(i)    = H(tag "page", key(i-1), token ids of page i)
+//   key(i)    = H(tag "page", key(i-1), token ids of page i, and of the token behind it where rows
+//                 depend on it: those of a draft layer do)
 //
 // Every field goes in as a one-byte tag, its length as 8 bytes and its bytes, so that no two lists
 // of fields give the same message. What shapes the content of a page is in the root; requests with
@@ -59,6 +60,9 @@ struct PrefixDomain {
   std::string model_fingerprint;  ///< digest of weights and configuration
   std::string layout;             ///< CacheLayout::fingerprint(): what the bytes of a page mean
   std::string compute;            ///< activation format and attention form, such as "bf16/by-phase"
+  /// Tokens behind a page that its rows depend on: 1 with the rows of a draft layer, each of which
+  /// is made with the token after it.
+  int64_t following = 0;
 };
 
 struct PrefixCacheStats {
@@ -87,7 +91,8 @@ class PrefixCache {
   /// Where the chain of a request begins. Equal salts share, others do not.
   PrefixKey root(std::string_view salt) const;
 
-  /// The key of the block with these token ids behind `parent`.
+  /// The key of the block with these token ids behind `parent`; PrefixDomain::following more of
+  /// them.
   PrefixKey extend(const PrefixKey& parent, std::span<const int32_t> tokens) const;
 
   /// Appends to an empty cache the longest known chain of complete blocks that covers at most
@@ -100,7 +105,8 @@ class PrefixCache {
                     SequenceCache& cache,
                     std::vector<PrefixKey>& keys);
 
-  /// The key of block `index` of these tokens; extends `keys` as far as needed.
+  /// The key of block `index` of these tokens, of which as many as it depends on are there; extends
+  /// `keys` as far as needed.
   const PrefixKey& key_of(const PrefixKey& root,
                           std::span<const int32_t> tokens,
                           int64_t index,

@@ -122,6 +122,41 @@ TEST(PrefixCache, EveryFieldOfTheDomainChangesTheKeys) {
   EXPECT_EQ(roots.size(), domains.size());
 }
 
+// The last row of a draft layer in a page is made with the token behind it.
+TEST(PrefixCache, PagesThatDependOnTheNextTokenAreFoundWithItAlone) {
+  CachePools pools(kBlock, INT64_MAX, 8, 0);
+  PrefixDomain following = domain();
+  following.following = 1;
+  PrefixCache cache(pools, following);
+  const std::vector<int32_t> tokens = iota(9);
+  const PrefixKey root = cache.root("");
+  std::vector<PrefixKey> keys;
+  SequenceCache owned;
+  ASSERT_TRUE(owned.grow(pools, 8));
+  for (int64_t i = 0; i < 2; ++i) {
+    const PrefixKey key = cache.key_of(root, tokens, i, keys);
+    const auto page = std::span(tokens).subspan(static_cast<size_t>(i * kBlock), kBlock);
+    cache.publish(key, i == 0 ? root : keys[0], page, owned.blocks()[static_cast<size_t>(i)]);
+  }
+  owned.release_all(pools);
+  const auto found = [&](const std::vector<int32_t>& asked, int64_t limit) {
+    SequenceCache hit;
+    std::vector<PrefixKey> asked_keys;
+    const PrefixMatch match = cache.match(root, asked, limit, hit, asked_keys);
+    hit.release_all(pools);
+    return match.tokens;
+  };
+  std::vector<int32_t> parts_behind = tokens;
+  parts_behind[8] = 77;
+  std::vector<int32_t> parts_early = tokens;
+  parts_early[4] = 77;
+
+  EXPECT_EQ(found(tokens, 8), 8);
+  EXPECT_EQ(found(iota(8), 8), 4) << "the token behind the second page is not known";
+  EXPECT_EQ(found(parts_behind, 8), 4);
+  EXPECT_EQ(found(parts_early, 8), 0);
+}
+
 TEST(PrefixCache, BordersBetweenFieldsCount) {
   CachePools pools(kBlock, 0, 1, 0);
   PrefixDomain a = domain();

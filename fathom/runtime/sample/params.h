@@ -41,7 +41,9 @@ struct SamplingParams {
   std::optional<int64_t> max_tokens;
   std::vector<std::string> stop;        ///< texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids;  ///< besides the model's end tokens
-  bool ignore_eos = false;              ///< the model's end tokens are tokens like others
+  /// The model's end tokens are tokens like others; under a constraint (token_constraint.h) where
+  /// it leaves the answer free. What it prescribes goes on while it may, then the answer ends.
+  bool ignore_eos = false;
 
   bool greedy() const { return temperature == 0.0f; }
 

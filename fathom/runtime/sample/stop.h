@@ -65,14 +65,17 @@ class StopChecker {
   /// The text held back so far, when an answer is cut off from outside.
   std::string_view release();
 
-  /// Tokens that may not come next: end tokens until min_tokens were generated.
-  std::span<const int32_t> banned() const {
-    return num_tokens_ < min_tokens_ ? std::span<const int32_t>(end_ids_)
-                                     : std::span<const int32_t>();
+  /// Tokens that may not come next, or `ahead` tokens behind the next one: end tokens until
+  /// min_tokens were generated.
+  std::span<const int32_t> banned(int64_t ahead = 0) const {
+    return num_tokens_ + ahead < min_tokens_ ? std::span<const int32_t>(end_ids_)
+                                             : std::span<const int32_t>();
   }
 
- private:
+  /// Whether the token ends an answer of min_tokens.
   bool is_end(int32_t token) const;
+
+ private:
   StopOutcome finish(FinishReason reason);
   // Appends text; the index of the stop string found in it, or -1.
   int take(std::string_view text);

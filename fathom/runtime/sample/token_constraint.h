@@ -26,10 +26,11 @@ class TokenConstraint {
   /// exactly where the answer may end.
   virtual ConstraintPlace next(std::span<uint32_t> mask) = 0;
 
-  /// This token was chosen. False: it was not allowed, and the answer cannot go on.
+  /// This token was chosen, or is followed as a draft. False: it was not allowed, and the state is
+  /// as it was before.
   virtual bool accept(int32_t token) = 0;
 
-  /// Takes the last `count` accepted tokens back, at most those since drafting began.
+  /// Takes the last `count` accepted tokens back: drafts, at most 16.
   virtual void rollback(int64_t count) = 0;
 };
 

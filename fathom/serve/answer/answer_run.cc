@@ -49,6 +49,9 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     prompt_logprobs_.resize(specs_.size());
     for (size_t s = 0; s < specs_.size(); ++s) {
       const AnswerSpec& spec = specs_[s];
+      // Here, on a worker: a long prompt takes the loop's time, which is everybody's.
+      if (host_.trace != nullptr)
+        traced_prompts_.push_back(has_text_ ? tokenizer->decode(spec.request.prompt) : "");
       usage_.prompt_tokens += static_cast<int64_t>(spec.request.prompt.size());
       for (int i = 0; i < spec.num_choices; ++i) {
         const bool may_call = spec.grammar && !spec.tools.empty();
@@ -75,6 +78,11 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     for (size_t c = 0; c < choices_.size() && !done_; ++c) {
       if (is_first_of_spec(c) || !waits_for_first(choices_[c].spec)) submit(c);
     }
+    if (done_) return;  // it was refused, and a status of HTTP says so
+    exchange_->on_silence([run = weak_from_this()] {
+      const auto alive = run.lock();
+      if (alive && !alive->done_ && !alive->begun_) alive->writer_->open();
+    });
   }
 
  private:
@@ -141,9 +149,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     }
     const bool last = event.finish != FinishReason::kNone;
     if (last && !finish_status(event.finish).ok()) {
-      // An end that nobody asked for is a fault of ours: a token that a grammar refused.
-      const bool ours = event.finish == FinishReason::kAborted && !host_.service->stats().draining;
-      fail(ours ? api_error(internal_error("aborted")) : api_error(event.finish));
+      fail(api_error(event.finish));
       return;
     }
     choice.times = event.times;
@@ -192,6 +198,8 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     Choice& choice = choices_[c];
     const AnswerSpec& spec = specs_[choice.spec];
     choice.ended = true;
+    usage_.drafted_tokens += event.drafted_tokens;
+    usage_.accepted_draft_tokens += event.accepted_tokens;
     usage_.reasoning_tokens += choice.reader.reasoning_tokens();
     const AnswerRepairs* repairs = choice.reader.repairs();
     if (repairs != nullptr && host_.on_repairs) host_.on_repairs(*repairs);
@@ -235,22 +243,20 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
     choice.traced.finish = finish_reason_name(event.finish);
   }
 
+  // Takes what nobody needs after the end.
   void trace() {
     TracedAnswer out;
     out.id = exchange_->id();
     out.path = exchange_->request().path;
     out.error = error_code_;
-    const Tokenizer* const tokenizer = host_.service->engine().tokenizer();
-    for (const AnswerSpec& spec : specs_) {
-      const std::vector<int32_t>& ids = spec.request.prompt;
-      out.specs.push_back({tokenizer != nullptr ? tokenizer->decode(ids) : std::string{}, ids});
-    }
+    for (size_t s = 0; s < specs_.size(); ++s)
+      out.specs.push_back({std::move(traced_prompts_[s]), std::move(specs_[s].request.prompt)});
     for (Choice& choice : choices_) {
       choice.traced.spec = choice.spec;
       if (const AnswerRepairs* r = choice.reader.repairs()) choice.traced.repairs = *r;
       out.choices.push_back(std::move(choice.traced));
     }
-    host_.trace->add(out);
+    host_.trace->add(std::move(out));
   }
 
   void abort() {
@@ -286,6 +292,7 @@ class AnswerRun : public std::enable_shared_from_this<AnswerRun> {
   std::vector<Choice> choices_;
   AnswerUsage usage_;
   std::vector<std::shared_ptr<const std::vector<PromptLogprobs>>> prompt_logprobs_;  // by spec
+  std::vector<std::string> traced_prompts_;  // by spec, of --trace-requests
   std::string error_code_;
   bool has_text_ = false;
   bool begun_ = false;

@@ -20,7 +20,7 @@ struct Written {
   };
 
   std::vector<Choice> choices = std::vector<Choice>(8);
-  int begins = 0, ends = 0;
+  int opens = 0, begins = 0, ends = 0;
   AnswerUsage usage;
   AnswerTimings timings;
   std::vector<ApiError> errors;
@@ -29,6 +29,8 @@ struct Written {
 class Recorder final : public ReplyWriter {
  public:
   explicit Recorder(Written& out) : out_(out) {}
+
+  void open() override { ++out_.opens; }
 
   void begin(const AnswerUsage&, const std::vector<PromptLogprobs>*) override { ++out_.begins; }
 
@@ -174,6 +176,35 @@ TEST_F(AnswerRunTest, ARefusalFails) {
   EXPECT_EQ(out.begins + out.ends, 0);
 }
 
+TEST_F(AnswerRunTest, ASilentAnswerIsOpenedBeforeItBegins) {
+  const auto exchange = run({spec("Once upon a time", 4)});
+  ASSERT_TRUE(served.turn_until([&] { return exchange->awaits_silence(); }));
+  EXPECT_EQ(out.opens + out.begins, 0);
+  exchange->stay_silent();
+  EXPECT_EQ(out.opens, 1);
+  ASSERT_TRUE(wait());
+  EXPECT_EQ(out.opens, 1);
+  EXPECT_EQ(out.begins, 1);
+}
+
+TEST_F(AnswerRunTest, WhatIsRefusedIsNotOpened) {
+  const auto exchange = run({spec("x", 100'000)});
+  ASSERT_TRUE(wait());
+  EXPECT_FALSE(exchange->awaits_silence());
+  EXPECT_EQ(out.opens, 0);
+}
+
+TEST_F(AnswerRunTest, WhatEndedIsNotOpened) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  const auto exchange = run({s});
+  ASSERT_TRUE(served.turn_until([&] { return exchange->awaits_silence(); }));
+  EXPECT_EQ(open.abort("req-test"), 1);
+  exchange->stay_silent();
+  EXPECT_EQ(out.opens, 0);
+  ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
+}
+
 TEST_F(AnswerRunTest, NothingIsWrittenForWhoIsGone) {
   AnswerSpec s = spec("Once", 1500);
   s.request.sampling.ignore_eos = true;
@@ -235,6 +266,48 @@ TEST_F(AnswerRunTest, AnOperatorEndsARequestByItsId) {
   ASSERT_EQ(out.errors.size(), 1u);
   EXPECT_EQ(out.errors[0].code, "aborted");
   ASSERT_TRUE(served.turn_until([&] { return served.service.idle(); }));
+}
+
+/// Allows no token at all.
+struct DeadEnd final : TokenConstraint {
+  ConstraintPlace next(std::span<uint32_t> mask) override {
+    std::ranges::fill(mask, 0u);
+    return ConstraintPlace::kPayload;
+  }
+
+  bool accept(int32_t) override { return false; }
+
+  void rollback(int64_t) override {}
+};
+
+struct DeadEnds final : CompiledGrammar {
+  std::unique_ptr<TokenConstraint> start() const override { return std::make_unique<DeadEnd>(); }
+};
+
+TEST_F(AnswerRunTest, AFaultOfAConstraintIsToldAsOneAlsoWhileDraining) {
+  AnswerSpec s = spec("Once", 20);
+  s.constraint = std::make_shared<DeadEnds>();
+  for (const bool drains : {false, true}) {
+    out = {};
+    run({s});
+    ASSERT_TRUE(served.loop.turn());  // it submits; its end is told in a later turn
+    if (drains) served.service.drain();
+    ASSERT_TRUE(wait());
+    ASSERT_EQ(out.errors.size(), 1u);
+    EXPECT_EQ(out.errors[0].code, "constraint_fault") << drains;
+    EXPECT_EQ(out.errors[0].status, 500) << drains;
+  }
+}
+
+TEST_F(AnswerRunTest, AnEndThatTheServiceAskedForIsNoFault) {
+  AnswerSpec s = spec("Once", 1500);
+  s.request.sampling.ignore_eos = true;
+  run({s});
+  ASSERT_TRUE(served.turn_until([&] { return out.begins == 1; }));
+  served.service.end_all(FinishReason::kAborted);
+  ASSERT_TRUE(wait());
+  ASSERT_EQ(out.errors.size(), 1u);
+  EXPECT_EQ(out.errors[0].code, "draining");
 }
 
 TEST_F(AnswerRunTest, AnEndedServiceFailsWhatRuns) {

@@ -1,23 +1,14 @@
-// Reads the events of one choice into its parts. Text that may become a stop string is held back by
-// the engine; here the tokens behind it are, so that markers, which are tokens, stay in step with
-// the text that is certain.
-//
-//   tokens   t0 t1 t2 t3 ...      each adds bytes to the text
-//   certain  |---------->         what the engine has handed out
-//   parsed   t0 t1                whole tokens within it; at a stop string also a piece of t2
+// Reads the events of one choice into its parts.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "fathom/serve/answer/reply_writer.h"
 #include "fathom/serve/service/engine_service.h"
-#include "fathom/tokenizer/answer/answer_decoder.h"
-#include "fathom/tokenizer/stream_decoder.h"
+#include "fathom/tokenizer/answer/answer_stream.h"
 
 namespace fathom::serve {
 
@@ -35,28 +26,14 @@ class ChoiceReader {
 
   bool called_tools() const { return called_tools_; }
 
-  int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  int64_t reasoning_tokens() const { return stream_ ? stream_->reasoning_tokens() : 0; }
 
   /// What the parser put right; null for plain text.
-  const AnswerRepairs* repairs() const { return decoder_ ? &decoder_->repairs() : nullptr; }
+  const AnswerRepairs* repairs() const { return stream_ ? &stream_->repairs() : nullptr; }
 
  private:
-  struct Held {
-    int32_t token;
-    std::string text;
-  };
-
-  void parse(int32_t token, AnswerDelta& out);
-  void add(AnswerDelta news, AnswerDelta& out);
-  void read_held(const ServiceEvent& event, AnswerDelta& out);
-
-  std::unique_ptr<AnswerDecoder> decoder_;  // null: plain text
-  bool holds_back_;
-  std::optional<StreamDecoder> text_;  // as the engine decodes, to know what a token adds
-  std::deque<Held> held_;              // tokens whose text is not certain yet
-  std::string certain_;                // text that was handed out and belongs to held tokens
+  std::unique_ptr<AnswerStream> stream_;  // null: plain text
   bool called_tools_ = false;
-  int64_t reasoning_tokens_ = 0;
 };
 
 }  // namespace fathom::serve

@@ -2,10 +2,12 @@
 // waits for the whole. Chat completions, completions, messages and responses have a writer each.
 //
 // Calls come on the event loop, in this order:
+//   open()                        once or never, if the first event is long in coming
 //   begin()                       once, with the first event of any choice
 //   delta() ... finish()          for each choice, choices mixed
 //   end()  or  fail()             once and last
-// fail() may come first, and in place of everything else.
+// fail() may come first, and in place of everything else. Behind open() it is an event of the
+// stream, where the answer streams, else a reply with a status of HTTP.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +68,10 @@ struct AnswerTimings {
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
+
+  /// Begins a stream of which nothing is known yet, so that its client and what is between see it
+  /// live: in a long queue, or in a long prompt. Nothing for an answer that does not stream.
+  virtual void open() = 0;
 
   /// `prompt_logprobs`: null unless asked for.
   virtual void begin(const AnswerUsage& so_far,

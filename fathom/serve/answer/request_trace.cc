@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include "fathom/base/log.h"
 #include "fathom/os/clock.h"
@@ -22,6 +23,15 @@ void write_repairs(JsonWriter& w, const AnswerRepairs& r) {
     if (count > 0) w.key(kind).integer(count);
   });
   w.end_object();
+}
+
+int64_t held_bytes(const TracedAnswer& a) {
+  size_t bytes = sizeof a;
+  for (const TracedAnswer::Spec& spec : a.specs)
+    bytes += sizeof spec + spec.prompt.size() + spec.prompt_tokens.size() * sizeof(int32_t);
+  for (const TracedAnswer::Choice& choice : a.choices)
+    bytes += sizeof choice + choice.text.size() + choice.tokens.size() * sizeof(int32_t);
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace
@@ -77,40 +87,43 @@ RequestTrace::~RequestTrace() {
   if (dropped_ > 0) log_warn("--trace-requests: ", dropped_, " lines were dropped: a slow disk");
 }
 
-void RequestTrace::add(const TracedAnswer& answer) {
-  std::string line = traced_line(answer, std::time(nullptr)) + "\n";
+void RequestTrace::add(TracedAnswer answer) {
+  const int64_t bytes = held_bytes(answer);
   const std::lock_guard lock(mutex_);
-  if (waiting_bytes_ + static_cast<int64_t>(line.size()) > kMostWaitingBytes) {
+  if (waiting_bytes_ + bytes > kMostWaitingBytes) {
     ++dropped_;
     return;
   }
-  waiting_bytes_ += static_cast<int64_t>(line.size());
-  lines_.push_back(std::move(line));
+  waiting_bytes_ += bytes;
+  waiting_.push_back({std::move(answer), std::time(nullptr), bytes});
   filled_.notify_one();
 }
 
 void RequestTrace::write() {
-  bool failed = false;
   for (;;) {
-    std::string line;
+    Waiting next;
     {
       std::unique_lock lock(mutex_);
-      filled_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
-      if (lines_.empty()) return;
-      line = std::move(lines_.front());
-      lines_.pop_front();
-      waiting_bytes_ -= static_cast<int64_t>(line.size());
+      filled_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+      waiting_bytes_ -= next.bytes;
     }
-    for (size_t done = 0; done < line.size();) {
-      const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) {
-        if (!failed) log_error("--trace-requests: ", std::generic_category().message(errno));
-        failed = true;
-        break;
-      }
-      done += static_cast<size_t>(n);
+    write_line(traced_line(next.answer, next.unix_seconds) + "\n");
+  }
+}
+
+void RequestTrace::write_line(const std::string& line) {
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      if (!std::exchange(failed_, true))
+        log_error("--trace-requests: ", std::generic_category().message(errno));
+      return;
     }
+    done += static_cast<size_t>(n);
   }
 }
 

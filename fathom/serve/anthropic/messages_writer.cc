@@ -1,6 +1,7 @@
 #include "fathom/serve/anthropic/messages_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/anthropic/tool_input.h"
@@ -58,11 +59,15 @@ MessagesWriter::MessagesWriter(ExchangePtr exchange, MessagesStyle style)
   if (!style_.new_call_id) style_.new_call_id = [] { return unguessable_id("toolu_"); };
 }
 
-void MessagesWriter::begin(const AnswerUsage& so_far, const std::vector<PromptLogprobs>*) {
-  begun_ = true;
-  if (!style_.stream) return;
+void MessagesWriter::open() {
+  if (!style_.stream || std::exchange(streaming_, true)) return;
   exchange_->begin_stream(with_request_id(event_stream_head(), *exchange_),
                           {.keep_alive = std::string(kPing)});
+}
+
+void MessagesWriter::begin(const AnswerUsage& so_far, const std::vector<PromptLogprobs>*) {
+  if (!style_.stream) return;
+  open();
   JsonWriter w;
   w.begin_object().key("type").string("message_start").key("message");
   begin_message(w, style_);
@@ -189,7 +194,7 @@ void MessagesWriter::end(const AnswerUsage& usage, const AnswerTimings&) {
 }
 
 void MessagesWriter::fail(const ApiError& error) {
-  if (!begun_ || !style_.stream) {
+  if (!streaming_) {
     exchange_->reply(with_request_id(anthropic_error_reply(error, exchange_->id()), *exchange_));
     return;
   }

@@ -1,5 +1,6 @@
 // Writes an answer as the messages API does: whole, or as a stream of events.
 //
+//   ping ...
 //   message_start
 //   content_block_start  content_block_delta ...  content_block_stop      of each block
 //   message_delta (stop_reason, usage)  message_stop                      or  error
@@ -26,6 +27,7 @@ class MessagesWriter final : public ReplyWriter {
  public:
   MessagesWriter(ExchangePtr exchange, MessagesStyle style);
 
+  void open() override;
   void begin(const AnswerUsage& so_far,
              const std::vector<PromptLogprobs>* prompt_logprobs) override;
   void delta(const ChoiceDelta& delta) override;
@@ -53,7 +55,7 @@ class MessagesWriter final : public ReplyWriter {
 
   ExchangePtr exchange_;
   MessagesStyle style_;
-  bool begun_ = false;
+  bool streaming_ = false;
   bool is_open_ = false;  // whether the last block is
   std::vector<Block> blocks_;
   std::optional<ChoiceEnd> end_;

@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kStepBytes = 16 << 10;
 constexpr size_t kZstdHeaderBytes = 5;
+// One text: whether the library finds a fault or waits for more depends on how a body was cut.
+constexpr const char* kNoZstd = "the body is no whole zstd with a window of at most 8 MiB";
 constexpr int kZstdWindowLog = 23;  // 8 MiB, what RFC 8878 asks decoders to have
 
 // Appends what a step gave. OutOfMemory beyond the limit.
@@ -74,6 +76,44 @@ class Gunzip final : public BodyUnpacker {
   bool at_end_ = false;
 };
 
+// Whether the first bytes of a frame are those of RFC 8878: of a frame, or of one to be skipped.
+// The library may know formats of before, which it reads otherwise and in memory that it does not
+// count.
+class FrameMagic {
+ public:
+  /// Looks at bytes that a frame goes on with. False if they begin none.
+  bool begins(std::string_view bytes) const {
+    constexpr std::string_view kFrame = "\x28\xB5\x2F\xFD";
+    constexpr std::string_view kSkipped = "\x50\x2A\x4D\x18";
+    bool skipped = skipped_;
+    for (size_t i = seen_; i < kFrame.size() && i - seen_ < bytes.size(); ++i) {
+      const char byte = bytes[i - seen_];
+      if (i == 0) {
+        skipped = is_skipped(byte);
+        if (!skipped && byte != kFrame[0]) return false;
+      } else if (byte != (skipped ? kSkipped : kFrame)[i]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// They were taken.
+  void take(std::string_view bytes) {
+    if (seen_ == 0 && !bytes.empty()) skipped_ = is_skipped(bytes.front());
+    seen_ += bytes.size();
+  }
+
+  /// The next byte begins a frame.
+  void restart() { seen_ = 0; }
+
+ private:
+  static bool is_skipped(char byte) { return (static_cast<unsigned char>(byte) & 0xF0) == 0x50; }
+
+  size_t seen_ = 0;  // bytes of the frame
+  bool skipped_ = false;
+};
+
 class Unzstd final : public BodyUnpacker {
  public:
   ~Unzstd() override { ZSTD_freeDCtx(context_); }
@@ -92,28 +132,38 @@ class Unzstd final : public BodyUnpacker {
     while (in.pos < packed.size() || full_step) {
       // No more than a block at a time, so that what is before a fault is unpacked in every case.
       if (!full_step) in.size = in.pos + std::min(wanted_, packed.size() - in.pos);
+      const std::string_view given = packed.substr(in.pos, in.size - in.pos);
+      if (!magic_.begins(given)) return corrupt("the body is no zstd of RFC 8878");
       ZSTD_outBuffer out{step.data(), step.size(), 0};
+      const size_t begin = in.pos;
       const size_t result = ZSTD_decompressStream(context_, &out, &in);
       if (ZSTD_isError(result) != 0) {
-        return corrupt(str_cat("the body is no zstd with a window of at most 8 MiB: ",
-                               ZSTD_getErrorName(result)));
+        return corrupt(kNoZstd);
       }
       FATHOM_TRY(append_step(step.data(), out.pos, body, max_bytes));
+      magic_.take(packed.substr(begin, in.pos - begin));
       at_end_ = result == 0;
-      wanted_ = at_end_ ? kZstdHeaderBytes : result;
+      if (at_end_) magic_.restart();
+      wanted_ = at_end_ ? kZstdHeaderBytes : without_next_header(result);
       full_step = out.pos == out.size && !at_end_;
     }
     return {};
   }
 
-  Status finish() const override {
-    return at_end_ ? Status() : corrupt("the zstd body ends too early");
-  }
+  Status finish() const override { return at_end_ ? Status() : corrupt(kNoZstd); }
 
   int64_t held_bytes() const override { return static_cast<int64_t>(ZSTD_sizeof_DCtx(context_)); }
 
  private:
+  // What the library wants next is a block and the header behind it. A fault there would take what
+  // the block gave with it.
+  static size_t without_next_header(size_t wanted) {
+    constexpr size_t kBlockHeader = 3;
+    return wanted > kBlockHeader ? wanted - kBlockHeader : wanted;
+  }
+
   ZSTD_DCtx* context_ = nullptr;
+  FrameMagic magic_;
   size_t wanted_ = kZstdHeaderBytes;
   bool at_end_ = false;
 };

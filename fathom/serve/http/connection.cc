@@ -78,8 +78,7 @@ void Connection::close() {
   transport_.reset();
   watch_.reset();
   incoming_.reset();
-  out_ = {};
-  sent_ = 0;
+  drop_output();
   update_busy();
   if (const auto active = std::move(active_)) {
     ++context_.gone;
@@ -201,9 +200,12 @@ void Connection::advance(std::string_view& input) {
       dispatch();
       continue;
     }
+    // Nothing follows a request that ends its connection; what comes may be a body that is not
+    // read.
+    if (active_ && !active_->keep_alive) break;
     if (!incoming_ && !input.empty()) {
       incoming_ =
-          std::make_unique<IncomingRequest>(context_.settings, context_.origin, context_.budget);
+          std::make_unique<IncomingRequest>(context_.settings, context_.rules, context_.budget);
       head_since_ns_ = monotonic_ns();
       body_since_ns_ = 0;
     }
@@ -243,13 +245,17 @@ void Connection::on_peer_end() {
     close_after_output_ = true;
     return after_output();
   }
-  // It may still read, or be gone for good: only writing tells. Clients of HTTP/1.1 skip what says
-  // "go on"; those of streams skip comments.
+  // In HTTP/1.0 it is gone: "the closing of the connection by either or both parties always
+  // terminates the current request" (RFC 1945, 1.3), and no request needs its end to be shown so
+  // (RFC 9112, 6.3). Nor is there a way to ask: its clients know no interim reply.
+  if (!active_->http_1_1) return close();
+  // In HTTP/1.1 it may still read, or be gone for good: only writing tells. Its clients skip what
+  // says "go on"; those of streams skip comments.
   if (!unsent().empty()) return;
   begin_output();
   if (active_->streaming) {
-    if (active_->form == BodyForm::kChunked) append_chunk(out_, active_->keep_alive_piece);
-  } else if (active_->http_1_1) {
+    append_chunk(out_, active_->keep_alive_piece);
+  } else {
     out_ += kContinue;
   }
   write_output();
@@ -402,15 +408,18 @@ void Connection::write_output() {
   update_busy();
 }
 
+// With its memory, which an assignment would keep.
+void Connection::drop_output() {
+  std::string().swap(out_);
+  sent_ = 0;
+}
+
 // Everything is with the kernel.
 void Connection::after_output() {
   if (phase_ != Phase::kOpen || !unsent().empty()) return;
+  if (out_.capacity() > kKeptOutput || !active_) drop_output();
+  out_.clear();
   sent_ = 0;
-  if (out_.capacity() > kKeptOutput || !active_) {
-    out_ = {};
-  } else {
-    out_.clear();
-  }
   if (close_after_output_ && !active_) {
     begin_linger();
   } else if (incoming_ && incoming_->done() && !active_) {
@@ -429,7 +438,7 @@ void Connection::begin_linger() {
   phase_ = Phase::kLinger;
   since_ns_ = monotonic_ns();
   incoming_.reset();
-  unread_ = {};
+  unread_.clear();
   arm_input();
 }
 
@@ -469,20 +478,25 @@ void Connection::tick_open(int64_t now_ns) {
       give_up(str_cat("it took nothing for ", s.write_stall_ms, " ms"));
     return;
   }
-  if (active_) {
-    const bool pings =
-        active_->streaming && s.ping_interval_ms > 0 && !active_->keep_alive_piece.empty();
-    if (!pings || now_ns - output_ns_ < ns(s.ping_interval_ms)) return;
-    begin_output();
-    if (active_->form == BodyForm::kChunked) {
-      append_chunk(out_, active_->keep_alive_piece);
-    } else {
-      out_ += active_->keep_alive_piece;
-    }
-    return write_output();
-  }
+  if (active_) return tick_active(now_ns);
   if (incoming_ && incoming_->begun()) return tick_incoming(now_ns);
   if (now_ns - since_ns_ > ns(s.idle_timeout_ms)) begin_linger();
+}
+
+// A request that waits for its answer: proxies would cut a connection that shows nothing.
+void Connection::tick_active(int64_t now_ns) {
+  const int64_t interval_ns = ns(context_.settings.ping_interval_ms);
+  const int64_t silent_ns = now_ns - (active_->streaming ? output_ns_ : since_ns_);
+  if (interval_ns == 0 || silent_ns < interval_ns) return;
+  if (!active_->streaming) return active_->channel->silent();
+  if (active_->keep_alive_piece.empty()) return;
+  begin_output();
+  if (active_->form == BodyForm::kChunked) {
+    append_chunk(out_, active_->keep_alive_piece);
+  } else {
+    out_ += active_->keep_alive_piece;
+  }
+  write_output();
 }
 
 // The clock of a request that was read ahead starts when its turn comes.

@@ -66,17 +66,18 @@ class Connection final : public FdListener, public ReplySink {
   void advance(std::string_view& input);
   void advance_unread();
   void dispatch();
-  void dispatch_refused(const IncomingRequest& incoming, const Active& facts);
   void hand_on(IncomingRequest& incoming, std::unique_ptr<Active> facts);
   void write_reply(const HttpReply& reply, const Active& facts, bool head_only);
   bool append_output(const ReplyChannel::Output& output);
   void finish_active();
   void on_peer_end();
   void write_output();
+  void drop_output();
   void after_output();
   void begin_linger();
   void give_up(std::string_view reason);
   void tick_open(int64_t now_ns);
+  void tick_active(int64_t now_ns);
   void tick_incoming(int64_t now_ns);
   void time_out(std::string message);
   void update_busy();
@@ -107,7 +108,7 @@ class Connection final : public FdListener, public ReplySink {
   std::string out_;
   size_t sent_ = 0;  // of out_
 
-  int64_t since_ns_ = 0;       // of the phase, or of the end of the last request
+  int64_t since_ns_ = 0;       // of the phase, of the request that is answered, or of its end
   int64_t head_since_ns_ = 0;  // first byte of incoming_
   int64_t body_since_ns_ = 0;  // its head was whole
   int64_t output_ns_ = 0;      // output last moved, or began to wait

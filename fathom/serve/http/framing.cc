@@ -194,7 +194,7 @@ RequestReader::Event RequestReader::on_line() {
       if (line_.empty()) {
         if (!on_head_end()) return Event::kError;
         state_ = State::kBodyStart;
-        line_ = {};
+        std::string().swap(line_);
         return Event::kHead;
       }
       ok = on_header(false);

@@ -62,12 +62,13 @@ class Acceptor final : public FdListener {
  public:
   Acceptor(HttpSettings settings,
            HttpHandler handler,
+           HttpGate gate,
            std::shared_ptr<Loop> loop,
            std::unique_ptr<TlsContext> tls,
            const Listener& listener)
       : tls_(std::move(tls)), unix_(listener.is_unix()) {
     context_.settings = std::move(settings);
-    context_.origin = {.loopback_bind = listener.loopback() && !unix_};
+    context_.rules = {.loopback_bind = listener.loopback() && !unix_, .gate = std::move(gate)};
     context_.handler = std::move(handler);
     context_.budget = std::make_shared<InputBudget>(context_.settings.max_buffered_input_bytes);
     context_.loop = std::move(loop);
@@ -275,7 +276,9 @@ std::string ServerContext::next_request_id() {
   return id_prefix_ + hex(next_id_++, 8);
 }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpSettings settings, HttpHandler handler) {
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpSettings settings,
+                                                      HttpHandler handler,
+                                                      HttpGate gate) {
   FATHOM_TRY(check_settings(settings));
   settings.max_connections = allowed_connections(settings.max_connections);
   std::unique_ptr<TlsContext> tls;
@@ -284,8 +287,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpSettings settings, Htt
   }
   FATHOM_ASSIGN(Listener listener, Listener::open(settings));
   FATHOM_ASSIGN(auto loop, Loop::start());
-  auto acceptor = std::make_shared<Acceptor>(std::move(settings), std::move(handler), loop,
-                                             std::move(tls), listener);
+  auto acceptor = std::make_shared<Acceptor>(std::move(settings), std::move(handler),
+                                             std::move(gate), loop, std::move(tls), listener);
   auto server =
       std::make_unique<LoopServer>(std::move(loop), std::move(acceptor), std::move(listener));
   FATHOM_TRY(server->begin());

@@ -1,7 +1,10 @@
-// The HTTP/1.1 server: reads requests as strictly as reliability.md 2.2 asks, gives them to one
-// handler, and writes what the handler answers through the Exchange. One thread runs it all.
+// The HTTP/1.1 server: reads requests as strictly as reliability.md 2.2 asks, asks a gate who may
+// enter, gives the others to one handler, and writes what the handler answers through the Exchange.
+// One thread runs it all.
 //
-//   auto server = HttpServer::start(settings, [&](ExchangePtr x) { routes.handle(std::move(x)); });
+//   auto server = HttpServer::start(
+//       settings, [&](ExchangePtr x) { routes.handle(std::move(x)); },
+//       [&](const HttpRequest& head) { return routes.refuse_head(head); });
 //   ... server->stop_accepting(); server->wait_idle(30'000); server.reset();
 #pragma once
 
@@ -12,6 +15,7 @@
 #include "fathom/base/status.h"
 #include "fathom/serve/exchange.h"
 #include "fathom/serve/http/http_settings.h"
+#include "fathom/serve/http/request_rules.h"
 
 namespace fathom::serve {
 
@@ -30,9 +34,12 @@ struct HttpCounts {
 
 class HttpServer {
  public:
-  /// Listens and runs. Errors: InvalidArgument (check_settings, a host or TLS file that is none),
-  /// Io (an address in use), Unavailable (no thread).
-  static Result<std::unique_ptr<HttpServer>> start(HttpSettings settings, HttpHandler handler);
+  /// Listens and runs. The gate sees each request when its head is whole, the handler when its body
+  /// is; without a gate everybody is let in. Errors: InvalidArgument (check_settings, a host or TLS
+  /// file that is none), Io (an address in use), Unavailable (no thread).
+  static Result<std::unique_ptr<HttpServer>> start(HttpSettings settings,
+                                                   HttpHandler handler,
+                                                   HttpGate gate = {});
 
   /// Closes all connections: their requests' clients are gone. Removes the file of a Unix socket.
   virtual ~HttpServer() = default;

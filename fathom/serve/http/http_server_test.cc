@@ -150,6 +150,44 @@ TEST(HttpServer, KeepsTheConnectionAfterARefusalWithoutABody) {
   EXPECT_EQ(server->counts().refused_total, 2);
 }
 
+TEST(HttpServer, AnswersWhomTheGateRefusesBeforeTheirBodyComes) {
+  TestServer server({}, [](const HttpRequest& head) -> std::optional<ApiError> {
+    if (!head.header("x-api-key").empty()) return {};
+    return ApiError{.status = 401, .code = "invalid_api_key", .message = "no key", .param = {}};
+  });
+  RawHttpClient client(server.address());
+
+  const RawReply r = client.ask(
+      "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Expect: 100-continue\r\nContent-Length: 30000000\r\n\r\n");
+
+  EXPECT_EQ(r.status, 401);
+  EXPECT_THAT(r.body, HasSubstr("\"type\":\"authentication_error\""));
+  EXPECT_EQ(r.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_EQ(server->counts().input_bytes, 0);
+  RawHttpClient other(server.address());
+  EXPECT_EQ(other.ask(get("/echo")).status, 401);
+  EXPECT_EQ(other.ask(get("/echo", "X-Api-Key: k\r\n")).status, 200) << "no body, no end";
+}
+
+TEST(HttpServer, DropsABodyThatNobodyReads) {
+  TestServer server;
+  RawHttpClient client(server.address());
+  client.send("GET /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n");
+  client.send(get("/echo?smuggled") + std::string(2'000'000, 'x'));
+  server.wait_for_held(1);
+  const int64_t held = server->counts().input_bytes;
+  server.release_held("slow");
+
+  const RawReply r = client.reply();
+  EXPECT_EQ(r.body, "slow");
+  EXPECT_EQ(r.header("Connection"), "close");
+  EXPECT_TRUE(client.ended());
+  EXPECT_LT(held, 10'000);
+  EXPECT_EQ(server->counts().requests_total, 1);
+}
+
 TEST(HttpServer, AnswersHeadWithoutABody) {
   TestServer server;
   RawHttpClient client(server.address());
@@ -216,132 +254,6 @@ TEST(HttpServer, CutsAStreamThatIsLetGo) {
 
   EXPECT_EQ(r.body, "begun");
   EXPECT_FALSE(r.whole);
-}
-
-TEST(HttpServer, PingsAStreamThatIsSilent) {
-  HttpSettings settings;
-  settings.ping_interval_ms = 50;
-  TestServer server(settings);
-  RawHttpClient client(server.address());
-
-  client.send(get("/hold"));
-  const ExchangePtr x = server.wait_for_held(1);
-  x->begin_stream(TestServer::text(""), {});
-
-  EXPECT_TRUE(client.read_until(": ping\n\n"));
-  EXPECT_TRUE(client.read_until(": ping\n\n"));
-  x->end_stream();
-  EXPECT_TRUE(client.read_until("0\r\n\r\n"));
-}
-
-// ---- clients that leave --------------------------------------------------------------------
-
-enum class Leave { kClose, kReset };
-
-// The time until the handler hears of it.
-bool hears_of_leaving(Leave how, bool streaming) {
-  TestServer server;
-  RawHttpClient client(server.address());
-  client.send(get("/hold"));
-  const ExchangePtr x = server.wait_for_held(1);
-  if (streaming) {
-    x->begin_stream(TestServer::text("data"), {});
-    client.read_until("data");
-  }
-  std::promise<void> gone;
-  x->on_gone([&] { gone.set_value(); });
-
-  how == Leave::kClose ? client.leave() : client.reset();
-
-  const bool heard =
-      gone.get_future().wait_for(std::chrono::seconds(5)) == std::future_status::ready;
-  EXPECT_TRUE(x->gone());
-  EXPECT_EQ(server->counts().gone_total, 1);
-  return heard;
-}
-
-TEST(HttpServer, HearsOfAClientThatResetsWhileItWaits) {
-  EXPECT_TRUE(hears_of_leaving(Leave::kReset, false));
-}
-
-TEST(HttpServer, HearsOfAClientThatResetsMidStream) {
-  EXPECT_TRUE(hears_of_leaving(Leave::kReset, true));
-}
-
-TEST(HttpServer, HearsOfAClientThatClosesWhileItWaits) {
-  EXPECT_TRUE(hears_of_leaving(Leave::kClose, false));
-}
-
-TEST(HttpServer, HearsOfAClientThatClosesMidStream) {
-  EXPECT_TRUE(hears_of_leaving(Leave::kClose, true));
-}
-
-TEST(HttpServer, AnswersAClientThatClosedItsDirectionOnly) {
-  TestServer server;
-  RawHttpClient client(server.address());
-  client.send(get("/slow"));
-  const ExchangePtr x = server.wait_for_held(1);
-
-  client.end_output();
-  EXPECT_TRUE(client.read_until("HTTP/1.1 100 Continue\r\n\r\n"));  // it found the reader alive
-  EXPECT_FALSE(x->gone());
-  server.release_held("still here");
-
-  EXPECT_EQ(client.reply().body, "still here");
-  EXPECT_TRUE(client.ended());
-}
-
-TEST(HttpServer, CallsTheListenerAtOnceWhenTheClientIsGone) {
-  TestServer server;
-  RawHttpClient client(server.address());
-  client.send(get("/hold"));
-  const ExchangePtr x = server.wait_for_held(1);
-  client.reset();
-  std::promise<void> first;
-  x->on_gone([&] { first.set_value(); });
-  first.get_future().wait();
-
-  std::promise<void> second;
-  x->on_gone([&] { second.set_value(); });
-  EXPECT_EQ(second.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
-}
-
-TEST(HttpServer, GivesUpAReaderThatDoesNotReadAndServesTheOthers) {
-  HttpSettings settings;
-  settings.stream_buffer_bytes = 256 << 10;
-  TestServer server(settings);
-  RawHttpClient slow(server.address(), 4'096);
-  slow.send(get("/hold"));
-  const ExchangePtr x = server.wait_for_held(1);
-  std::promise<void> gone;
-  x->on_gone([&] { gone.set_value(); });
-  auto given_up = gone.get_future();
-  x->begin_stream(TestServer::text(""), {});
-
-  int64_t sent = 0;
-  RawHttpClient other(server.address());
-  while (given_up.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
-    x->send(std::string(16 << 10, 'x'));
-    sent += 16 << 10;
-    ASSERT_LT(sent, 64 << 20);
-    ASSERT_EQ(other.ask(get("/echo?fine")).body, "GET /echo fine ");
-  }
-
-  EXPECT_GT(sent, 256 << 10);
-  EXPECT_EQ(server->counts().given_up_total, 1);
-  EXPECT_TRUE(x->gone());
-}
-
-TEST(HttpServer, GivesUpAReaderThatStalls) {
-  HttpSettings settings;
-  settings.write_stall_ms = 100;
-  TestServer server(settings);
-  RawHttpClient client(server.address(), 4'096);
-  client.send(get("/large"));
-
-  while (server->counts().given_up_total == 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(server->counts().connections, 0);
 }
 
 // ---- limits of time and number -------------------------------------------------------------

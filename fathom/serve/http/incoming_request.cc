@@ -14,17 +14,17 @@ FramingLimits limits_of(const HttpSettings& settings) {
 }  // namespace
 
 IncomingRequest::IncomingRequest(const HttpSettings& settings,
-                                 const RequestOrigin& origin,
+                                 const HeadRules& rules,
                                  std::shared_ptr<InputBudget> budget)
     : settings_(settings),
-      origin_(origin),
+      rules_(rules),
       reader_(limits_of(settings)),
       charge_(std::move(budget)) {}
 
 void IncomingRequest::refuse(ApiError error) {
   stage_ = Stage::kRefused;
   error_ = std::move(error);
-  body_ = {};
+  std::string().swap(body_);  // an assignment would keep the memory
   unpacker_.reset();
   charge_.resize(0);
 }
@@ -56,8 +56,8 @@ IncomingRequest::Stage IncomingRequest::feed(std::string_view& in) {
         break;
       case RequestReader::Event::kError: {
         const FramingError& e = reader_.error();
-        // Whose API it is shows in the target, if that much could be read.
-        if (stage_ == Stage::kHead) plan_ = plan_request(reader_.head(), settings_, origin_);
+        // Whose API it is shows in the target, if that much could be read. Refused it is anyhow.
+        if (stage_ == Stage::kHead) plan_ = plan_request(reader_.head(), settings_, {});
         refuse({.status = e.status, .code = e.code, .message = e.message, .param = {}});
         break;
       }
@@ -67,12 +67,15 @@ IncomingRequest::Stage IncomingRequest::feed(std::string_view& in) {
 }
 
 IncomingRequest::Stage IncomingRequest::on_head() {
-  plan_ = plan_request(reader_.head(), settings_, origin_);
+  plan_ = plan_request(reader_.head(), settings_, rules_);
   if (plan_.error) {
     reusable_ = !reader_.head().has_body();
     refuse(*plan_.error);
     return Stage::kRefused;
   }
+  // A body that nobody reads stays where it is: the connection ends behind the reply.
+  if (reader_.head().has_body() && !plan_.reads_body)
+    return charge() ? Stage::kReady : Stage::kRefused;
   auto unpacker = BodyUnpacker::make(plan_.coding);
   if (!unpacker.ok()) {
     refuse(fathom::serve::api_error(unpacker.status()));

@@ -25,8 +25,9 @@ class IncomingRequest {
     kRefused,  ///< to be answered with error()
   };
 
+  /// Settings and rules outlive it.
   IncomingRequest(const HttpSettings& settings,
-                  const RequestOrigin& origin,
+                  const HeadRules& rules,
                   std::shared_ptr<InputBudget> budget);
 
   /// Takes bytes from the front of `in` until the request is ready or refused; the rest is of the
@@ -69,7 +70,7 @@ class IncomingRequest {
   bool charge();
 
   const HttpSettings& settings_;
-  RequestOrigin origin_;
+  const HeadRules& rules_;
   RequestReader reader_;
   RequestPlan plan_;
   Stage stage_ = Stage::kHead;

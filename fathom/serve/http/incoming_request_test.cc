@@ -58,12 +58,13 @@ class Incoming : public testing::Test {
  protected:
   // The status of the refusal; 0: ready; -1: more is needed.
   int read(std::string_view bytes, size_t piece_bytes = std::string::npos) {
-    incoming_ =
-        std::make_unique<IncomingRequest>(settings_, RequestOrigin{.loopback_bind = true}, budget_);
+    incoming_ = std::make_unique<IncomingRequest>(settings_, rules_, budget_);
+    unread_bytes_ = 0;
     while (!bytes.empty() && !incoming_->done()) {
       std::string_view piece = bytes.substr(0, piece_bytes);
       bytes.remove_prefix(piece.size());
       incoming_->feed(piece);
+      unread_bytes_ = piece.size() + bytes.size();
     }
     if (incoming_->stage() == Stage::kReady) return 0;
     return incoming_->stage() == Stage::kRefused ? incoming_->error().status : -1;
@@ -74,6 +75,8 @@ class Incoming : public testing::Test {
   std::string body() { return incoming_->take_request().body; }
 
   HttpSettings settings_;
+  HeadRules rules_{.loopback_bind = true};
+  size_t unread_bytes_ = 0;  // behind what it took
   std::shared_ptr<InputBudget> budget_ = std::make_shared<InputBudget>(100 << 20);
   std::unique_ptr<IncomingRequest> incoming_;
 };
@@ -137,6 +140,20 @@ TEST_F(Incoming, RefusesALargeZstdWindow) {
   EXPECT_THAT(incoming_->error().message, HasSubstr("8 MiB"));
 }
 
+// The library may read formats of before RFC 8878, whole ones otherwise than those in pieces.
+TEST_F(Incoming, TakesZstdOfTheStandardAlone) {
+  const std::string skipped("\x5F\x2A\x4D\x18\x03\0\0\0abc", 11);
+  EXPECT_EQ(read(json(skipped + zstd("{}") + skipped + zstd(" "), "zstd")), 0);
+  EXPECT_EQ(body(), "{} ");
+  for (const char version : {'\x1E', '\x22', '\x25', '\x27'}) {
+    std::string old = zstd("{}");
+    old[0] = version;
+    EXPECT_EQ(read(json(old, "zstd")), 400);
+    EXPECT_THAT(incoming_->error().message, HasSubstr("RFC 8878"));
+    EXPECT_EQ(read(json(zstd("{}") + old, "zstd")), 400);
+  }
+}
+
 TEST_F(Incoming, RefusesOtherCodings) {
   for (const std::string coding : {"br", "deflate", "gzip, gzip", "gzip, zstd", "compress"}) {
     EXPECT_EQ(read(json("x", coding)), 415) << coding;
@@ -191,6 +208,49 @@ TEST_F(Incoming, KnowsItsHosts) {
   }
   EXPECT_EQ(read("GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n"), 403);
   EXPECT_EQ(read("GET / HTTP/1.0\r\n\r\n"), 403);
+}
+
+TEST_F(Incoming, AsksTheGateBeforeItTakesTheBody) {
+  std::vector<std::string> asked;
+  rules_.gate = [&](const HttpRequest& head) -> std::optional<ApiError> {
+    asked.push_back(str_cat(head.method, " ", head.path, " ", head.query, " ", head.body,
+                            head.header("x-api-key")));
+    if (head.header("x-api-key") == "ours") return {};
+    return ApiError{.status = 401, .code = "invalid_api_key", .message = "no", .param = {}};
+  };
+  const std::string body(10'000, 'x');
+  for (const size_t piece : {1ul, 100ul, std::string::npos}) {
+    ASSERT_EQ(read(json(body), piece), 401) << "in pieces of " << piece;
+    EXPECT_EQ(code(), "invalid_api_key");
+    EXPECT_EQ(unread_bytes_, body.size()) << "in pieces of " << piece;
+    EXPECT_FALSE(incoming_->reusable());
+    EXPECT_EQ(budget_->held_bytes(), 0);
+  }
+  EXPECT_EQ(asked, std::vector<std::string>(3, "POST /v1/x  "));
+
+  EXPECT_EQ(read(request("X-Api-Key: ours\r\nContent-Type: application/json\r\n", "{}")), 0);
+  // Who is not let in learns no other rule; who asks for another host not even this one.
+  EXPECT_EQ(read(request("Content-Type: text/plain\r\n", "{}")), 401);
+  asked.clear();
+  EXPECT_EQ(read("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+  EXPECT_EQ(read("GET / HTTP/1.1\r\nHost: localhost\r\nA : b\r\n\r\n"), 400);
+  EXPECT_EQ(read("OPTIONS / HTTP/1.1\r\nHost: localhost\r\n\r\n"), 0) << "browsers have no key";
+  EXPECT_TRUE(asked.empty());
+}
+
+TEST_F(Incoming, LeavesABodyThatNobodyReads) {
+  for (const std::string method : {"GET", "OPTIONS"}) {
+    const std::string head = method +
+                             " / HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+                             "Expect: 100-continue\r\nContent-Length: 30000000\r\n\r\n";
+    EXPECT_EQ(read(head + "1234"), 0) << method;
+    EXPECT_EQ(unread_bytes_, 4u) << method;
+    EXPECT_FALSE(incoming_->reusable()) << method;
+    EXPECT_FALSE(incoming_->take_wants_continue()) << method;
+    EXPECT_EQ(body(), "") << method;
+  }
+  EXPECT_EQ(read("GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"), 0);
+  EXPECT_TRUE(incoming_->reusable());
 }
 
 TEST_F(Incoming, ReadsTargets) {

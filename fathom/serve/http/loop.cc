@@ -155,7 +155,11 @@ class AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop
 
 Result<std::shared_ptr<Loop>> Loop::start() {
   auto loop = std::make_shared<AsioLoop>();
-  if (!loop->start()) return unavailable("the system gives no thread or no event queue for HTTP");
+  if (!loop->start()) {
+    return out_of_memory(
+        "cannot start a thread with an event queue for HTTP; raise the limits of processes and "
+        "files (ulimit -u, -n)");
+  }
   return std::shared_ptr<Loop>(std::move(loop));
 }
 

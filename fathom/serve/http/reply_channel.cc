@@ -45,27 +45,28 @@ void ReplyChannel::wake() {
   });
 }
 
-// What the listener owns is let go by the caller, without the lock.
-std::function<void()> ReplyChannel::end() {
+ReplyChannel::Listeners ReplyChannel::end() {
   stage_ = Stage::kEnded;
   output_.ends = true;
   wake();
-  return std::exchange(listener_, nullptr);
+  return std::exchange(listeners_, Listeners());
 }
 
 void ReplyChannel::reply(HttpReply r) {
-  std::function<void()> listener;
+  Listeners dropped;
   const std::lock_guard lock(mutex_);
   if (gone_ || stage_ != Stage::kOpen) return;
   output_.begins = true;
   output_.head = std::move(r);
-  listener = end();
+  dropped = end();
 }
 
 void ReplyChannel::begin_stream(HttpReply head, StreamRules rules) {
+  Listener dropped;
   const std::lock_guard lock(mutex_);
   if (gone_ || stage_ != Stage::kOpen) return;
   stage_ = Stage::kStreaming;
+  dropped = std::exchange(listeners_.silence, nullptr);
   output_.begins = true;
   output_.streams = true;
   output_.pieces = std::move(head.body);
@@ -87,18 +88,18 @@ void ReplyChannel::send(std::string piece) {
 }
 
 void ReplyChannel::end_stream() {
-  std::function<void()> listener;
+  Listeners dropped;
   const std::lock_guard lock(mutex_);
   if (gone_ || stage_ != Stage::kStreaming) return;
-  listener = end();
+  dropped = end();
 }
 
 void ReplyChannel::on_gone(std::function<void()> listener) {
   {
-    std::function<void()> replaced;
+    Listener replaced;
     const std::lock_guard lock(mutex_);
     if (!gone_) {
-      if (stage_ != Stage::kEnded) replaced = std::exchange(listener_, std::move(listener));
+      if (stage_ != Stage::kEnded) replaced = std::exchange(listeners_.gone, std::move(listener));
       return;
     }
   }
@@ -109,18 +110,25 @@ void ReplyChannel::on_gone(std::function<void()> listener) {
   }
 }
 
+void ReplyChannel::on_silence(std::function<void()> listener) {
+  Listener replaced;
+  const std::lock_guard lock(mutex_);
+  if (gone_ || stage_ != Stage::kOpen) return;
+  replaced = std::exchange(listeners_.silence, std::move(listener));
+}
+
 bool ReplyChannel::gone() const {
   const std::lock_guard lock(mutex_);
   return gone_;
 }
 
 bool ReplyChannel::let_go() {
-  std::function<void()> listener;
+  Listeners dropped;
   const std::lock_guard lock(mutex_);
   if (gone_ || stage_ == Stage::kEnded) return false;
   if (stage_ == Stage::kOpen) return true;
   output_.cut = true;
-  listener = end();
+  dropped = end();
   return false;
 }
 
@@ -130,15 +138,25 @@ ReplyChannel::Output ReplyChannel::take() {
 }
 
 void ReplyChannel::client_gone() {
-  std::function<void()> listener;
+  Listeners listeners;
   Output dropped;
   {
     const std::lock_guard lock(mutex_);
     sink_.reset();
     if (stage_ == Stage::kEnded) return;
     gone_ = true;
-    listener = std::exchange(listener_, nullptr);
+    listeners = std::exchange(listeners_, Listeners());
     std::swap(dropped, output_);
+  }
+  if (listeners.gone) listeners.gone();
+}
+
+void ReplyChannel::silent() {
+  Listener listener;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stage_ != Stage::kOpen) return;
+    listener = std::exchange(listeners_.silence, nullptr);
   }
   if (listener) listener();
 }
@@ -156,6 +174,13 @@ SocketExchange::SocketExchange(HttpRequest request,
       id_(std::move(id)),
       charge_(std::move(charge)),
       channel_(std::move(channel)) {}
+
+void SocketExchange::release_body() {
+  if (request_.body.empty()) return;
+  const auto bytes = static_cast<int64_t>(request_.body.capacity());
+  std::string().swap(request_.body);  // an assignment would keep the memory
+  charge_.resize(charge_.bytes() - bytes);
+}
 
 SocketExchange::~SocketExchange() {
   if (!channel_->let_go()) return;

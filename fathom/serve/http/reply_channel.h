@@ -49,6 +49,8 @@ class InputCharge {
   /// Makes the part `bytes` large. False, and as before, when the budget has not so much.
   bool resize(int64_t bytes);
 
+  int64_t bytes() const { return bytes_; }
+
  private:
   std::shared_ptr<InputBudget> budget_;
   int64_t bytes_ = 0;
@@ -84,6 +86,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
   void send(std::string piece);
   void end_stream();
   void on_gone(std::function<void()> listener);
+  void on_silence(std::function<void()> listener);
   bool gone() const;
 
   /// The exchange has no owner any more. True if nothing was answered.
@@ -93,14 +96,26 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
   Output take();
   void client_gone();
 
+  /// Nothing was answered for long. May be told again and again.
+  void silent();
+
   /// The connection needs nothing more.
   void detach();
 
  private:
   enum class Stage : uint8_t { kOpen, kStreaming, kEnded };
 
-  void wake();  // with the lock
-  std::function<void()> end();
+  using Listener = std::function<void()>;
+
+  // What is heard of: a client that goes, and that nothing is answered.
+  struct Listeners {
+    Listener gone;
+    Listener silence;
+  };
+
+  // With the lock. What listeners own is let go by the caller, without it.
+  void wake();
+  Listeners end();
 
   std::shared_ptr<Loop> loop_;
   mutable std::mutex mutex_;
@@ -109,7 +124,7 @@ class ReplyChannel : public std::enable_shared_from_this<ReplyChannel> {
   bool gone_ = false;
   bool woken_ = false;
   Output output_;
-  std::function<void()> listener_;
+  Listeners listeners_;
 };
 
 /// The exchange that handlers get. The channel outlives it, the request does not.
@@ -125,6 +140,8 @@ class SocketExchange final : public Exchange {
 
   const std::string& id() const override { return id_; }
 
+  void release_body() override;
+
   void reply(HttpReply r) override { channel_->reply(std::move(r)); }
 
   void begin_stream(HttpReply head, StreamRules rules) override {
@@ -136,6 +153,10 @@ class SocketExchange final : public Exchange {
   void end_stream() override { channel_->end_stream(); }
 
   void on_gone(std::function<void()> listener) override { channel_->on_gone(std::move(listener)); }
+
+  void on_silence(std::function<void()> listener) override {
+    channel_->on_silence(std::move(listener));
+  }
 
   bool gone() const override { return channel_->gone(); }
 

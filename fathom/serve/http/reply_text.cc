@@ -116,8 +116,11 @@ void append_head(std::string& out, const HttpReply& reply, const ReplyFrame& fra
   append_header(out, "X-Request-Id", frame.request_id);
   for (const auto& [name, value] : frame.cors)
     append_header(out, name, value);
-  for (const auto& [name, value] : reply.headers) {
-    const auto same = [&](std::string_view other) { return equal_without_case(name, other); };
+  for (const auto& header : reply.headers) {
+    const auto& [name, value] = header;
+    const auto same = [&](std::string_view other) {
+      return equal_without_case(header.first, other);
+    };
     if (good_name(name) && good_value(value) && std::ranges::none_of(kOfFrame, same))
       append_header(out, name, value);
   }

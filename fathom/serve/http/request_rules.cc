@@ -113,7 +113,7 @@ std::optional<ApiError> check_body(const RequestHead& head, RequestPlan& plan) {
       plan.coding = gzip ? BodyCoding::kGzip : BodyCoding::kZstd;
     }
   }
-  if (head.method != "POST" || is_json_type(head.header("Content-Type"))) return std::nullopt;
+  if (is_json_type(head.header("Content-Type"))) return std::nullopt;
   return refusal(
       415, "unsupported_media_type",
       str_cat("Content-Type \"", head.header("Content-Type"), "\", expected application/json"));
@@ -140,9 +140,21 @@ void plan_cors(const RequestHead& head, const HttpSettings& settings, RequestPla
   plan.option_reply.emplace_back("Access-Control-Max-Age", "600");
 }
 
+std::optional<ApiError> ask_gate(const HttpGate& gate,
+                                 const RequestHead& head,
+                                 const RequestPlan& plan) {
+  if (!gate || plan.options) return std::nullopt;
+  HttpRequest request;
+  request.method = head.method;
+  request.path = plan.path;
+  request.query = plan.query;
+  request.headers = head.headers;
+  return gate(request);
+}
+
 std::optional<ApiError> check_head(const RequestHead& head,
                                    const HttpSettings& settings,
-                                   const RequestOrigin& origin,
+                                   const HeadRules& rules,
                                    const std::optional<Target>& target,
                                    RequestPlan& plan) {
   if (!target) {
@@ -158,7 +170,7 @@ std::optional<ApiError> check_head(const RequestHead& head,
     plan.path.erase(0, root.size());
     if (plan.path.empty()) plan.path = "/";
   }
-  if (origin.loopback_bind) {
+  if (rules.loopback_bind) {
     const std::string_view host =
         target->authority.empty() ? head.header("Host") : target->authority;
     if (auto error = check_host(host, settings)) return error;
@@ -167,20 +179,22 @@ std::optional<ApiError> check_head(const RequestHead& head,
     return refusal(405, "method_not_allowed",
                    str_cat("the method ", head.method, " is none of ", kMethods));
   }
-  return head.has_body() ? check_body(head, plan) : std::nullopt;
+  if (auto error = ask_gate(rules.gate, head, plan)) return error;
+  plan.reads_body = head.method == "POST";
+  return head.has_body() && plan.reads_body ? check_body(head, plan) : std::nullopt;
 }
 
 }  // namespace
 
 RequestPlan plan_request(const RequestHead& head,
                          const HttpSettings& settings,
-                         const RequestOrigin& origin) {
+                         const HeadRules& rules) {
   RequestPlan plan;
   const std::string_view id = head.header("X-Request-Id");
   if (id.size() <= kMaxRequestIdBytes && printable(id)) plan.request_id = id;
   plan.options = head.method == "OPTIONS";
   const auto target = split_target(head.target);
-  plan.error = check_head(head, settings, origin, target, plan);
+  plan.error = check_head(head, settings, rules, target, plan);
   if (plan.options) plan.option_reply.emplace_back("Allow", kMethods);
   plan_cors(head, settings, plan);
   return plan;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,9 @@ enum class BodyCoding : uint8_t { kNone, kGzip, kZstd };
 struct RequestPlan {
   std::string path;   ///< decoded, without root path
   std::string query;  ///< as sent
+  /// A body that comes is read. That of a GET or OPTIONS means nothing: it is left unread, so that
+  /// nobody fills memory by way of a route that asks for no key.
+  bool reads_body = false;
   BodyCoding coding = BodyCoding::kNone;
   std::string request_id;        ///< the client's, empty if it has no good one
   std::vector<HttpHeader> cors;  ///< for every reply
@@ -27,15 +31,22 @@ struct RequestPlan {
   std::optional<ApiError> error;  ///< refused; path and request_id are set all the same
 };
 
-/// Where a request came from.
-struct RequestOrigin {
+/// Judges a request by its head, on the event loop, before a byte of its body is taken. What it
+/// gets has no body. An error is the reply, behind which the connection ends if a body was to come.
+using HttpGate = std::function<std::optional<ApiError>(const HttpRequest& head)>;
+
+/// What heads are judged by besides the settings.
+struct HeadRules {
   /// The server listens on the loopback alone: Host must be a name of it.
   bool loopback_bind = false;
+  HttpGate gate{};  ///< may be empty: everybody may pass
 };
 
+/// In this order: target, Host, method, gate, body. Whoever is not let in learns nothing of the
+/// rules behind. OPTIONS passes no gate: browsers ask so without a key, and the server answers.
 RequestPlan plan_request(const RequestHead& head,
                          const HttpSettings& settings,
-                         const RequestOrigin& origin);
+                         const HeadRules& rules);
 
 /// error_reply, with the methods there are where the method was wrong.
 HttpReply refusal_reply(const ApiError& error, std::string_view path, std::string_view request_id);

@@ -19,7 +19,7 @@ class Connection;
 
 struct ServerContext {
   HttpSettings settings;
-  RequestOrigin origin;
+  HeadRules rules;
   HttpHandler handler;
   std::shared_ptr<Loop> loop;
   std::shared_ptr<InputBudget> budget;

@@ -19,8 +19,10 @@ constexpr MetricInfo kCatalogue[] = {
     {"num_preemptions_total", kCounter, "", "Requests that lost their blocks to others and were computed again."},
     {"request_success_total", kCounter, "finished_reason", "Requests that ended, by reason: stop, length, abort, error."},
     {"request_errors_total", kCounter, "code", "Errors that clients were told, by code."},
+    {"spec_decode_num_drafts_total", kCounter, "", "Times that a request had drafts in a step."},
     {"spec_decode_num_draft_tokens_total", kCounter, "", "Tokens computed as drafts."},
     {"spec_decode_num_accepted_tokens_total", kCounter, "", "Drafts that turned out right."},
+    {"spec_decode_num_accepted_tokens_per_pos_total", kCounter, "position", "Drafts that turned out right, by their place, from 0."},
     {"time_to_first_token_seconds", kHistogram, "", "From a request's arrival to its first token."},
     {"inter_token_latency_seconds", kHistogram, "", "Between two tokens of a request."},
     {"request_time_per_output_token_seconds", kHistogram, "", "Mean time between tokens of a request, told at its end."},
@@ -38,6 +40,8 @@ constexpr MetricInfo kCatalogue[] = {
     {"step_seconds", kHistogram, "phase", "Time of a step; phase prefill: with prompt tokens, decode: without."},
     {"model_flops_total", kCounter, "", "Floating-point operations of the model for the tokens computed, by formula."},
     {"model_bytes_total", kCounter, "", "Bytes of weights and cache that the steps had to read, by formula."},
+    {"draft_pauses_total", kCounter, "", "Times that a request paused drafting because it lost time by it."},
+    {"draft_batch_limit", kGauge, "", "Beside more requests drafts gain no time, as measured; -1: beside any number, or not known."},
     {"numerical_errors_total", kCounter, "", "Requests that ended because their logits were not finite."},
     {"tool_parse_recoveries_total", kCounter, "kind", "Departures from the form of tool calls that were put right."},
     {"grammar_compilations_total", kCounter, "", "Grammars compiled for constrained decoding."},
@@ -62,8 +66,8 @@ constexpr std::string_view kErrorCodes[] = {
     "invalid_api_key", "host_not_allowed", "admin_disabled", "model_not_found", "route_not_found",
     "method_not_allowed", "body_too_large", "uri_too_long",
     "headers_too_large", "unsupported_media_type", "queue_full", "rate_limit_exceeded",
-    "internal_error", "numerical_error", "engine_fault", "loading", "draining", "overloaded",
-    "queue_timeout", "engine_stalled", "request_timeout", "aborted", "other",
+    "internal_error", "numerical_error", "constraint_fault", "engine_fault", "loading", "draining",
+    "overloaded", "queue_timeout", "engine_stalled", "request_timeout", "aborted", "other",
 };
 // clang-format on
 

@@ -64,6 +64,7 @@ size_t reason_index(FinishReason reason) {
     case FinishReason::kQueueTimeout:
     case FinishReason::kRequestTimeout:
     case FinishReason::kNumericalError:
+    case FinishReason::kConstraintFault:
     case FinishReason::kEngineFault:
       break;
   }
@@ -300,8 +301,15 @@ void ServerMetrics::State::put_engine(std::vector<MetricFamily>& out,
   put(out, "prefix_cache_queries_total", counted(core.prefix.queried_tokens));
   put(out, "prefix_cache_hits_total", counted(core.prefix.hit_tokens));
   put(out, "num_preemptions_total", counted(core.scheduler.num_preemptions));
+  put(out, "spec_decode_num_drafts_total", counted(core.num_drafts));
   put(out, "spec_decode_num_draft_tokens_total", counted(core.drafted_tokens));
   put(out, "spec_decode_num_accepted_tokens_total", counted(core.accepted_tokens));
+  for (int64_t i = 0; i < std::max<int64_t>(core.most_drafts, 1); ++i) {
+    put(out, "spec_decode_num_accepted_tokens_per_pos_total",
+        counted(core.accepted_at[static_cast<size_t>(i)]), {{"position", str_cat(i)}});
+  }
+  put(out, "draft_pauses_total", counted(core.draft_pauses));
+  put(out, "draft_batch_limit", counted(core.draft_batch_limit));
   put(out, "numerical_errors_total", counted(core.numerical_errors));
   // Drafts that were wrong were computed too; those that were right are generated tokens.
   const double computed = counted(core.prompt_tokens) + counted(core.generated_tokens) +

@@ -149,8 +149,10 @@ TEST(ServerMetrics, HasTheNamesOfTheContract) {
       {"num_preemptions_total", "counter"},
       {"request_success_total", "counter"},
       {"request_errors_total", "counter"},
+      {"spec_decode_num_drafts_total", "counter"},
       {"spec_decode_num_draft_tokens_total", "counter"},
       {"spec_decode_num_accepted_tokens_total", "counter"},
+      {"spec_decode_num_accepted_tokens_per_pos_total", "counter"},
       {"time_to_first_token_seconds", "histogram"},
       {"inter_token_latency_seconds", "histogram"},
       {"request_time_per_output_token_seconds", "histogram"},
@@ -245,6 +247,11 @@ TEST(ServerMetrics, ReadsTheCountersOfTheEngine) {
   core.generated_tokens = 40;
   core.drafted_tokens = 30;
   core.accepted_tokens = 20;
+  core.most_drafts = 3;
+  core.num_drafts = 11;
+  core.accepted_at = {9, 7, 4};
+  core.draft_pauses = 2;
+  core.draft_batch_limit = 6;
   core.numerical_errors = 1;
   core.prefix = {.queried_tokens = 90, .hit_tokens = 64, .collisions = 0};
   core.scheduler.num_preemptions = 5;
@@ -259,6 +266,13 @@ TEST(ServerMetrics, ReadsTheCountersOfTheEngine) {
   EXPECT_EQ(page.value("generation_tokens_total"), 40);
   EXPECT_EQ(page.value("spec_decode_num_draft_tokens_total"), 30);
   EXPECT_EQ(page.value("spec_decode_num_accepted_tokens_total"), 20);
+  EXPECT_EQ(page.value("spec_decode_num_drafts_total"), 11);
+  for (const auto& [position, count] : {std::pair{"0", 9}, {"1", 7}, {"2", 4}}) {
+    EXPECT_EQ(page.value("spec_decode_num_accepted_tokens_per_pos_total", {{"position", position}}),
+              count);
+  }
+  EXPECT_EQ(page.value("draft_pauses_total"), 2);
+  EXPECT_EQ(page.value("draft_batch_limit"), 6);
   EXPECT_EQ(page.value("numerical_errors_total"), 1);
   EXPECT_EQ(page.value("prefix_cache_queries_total"), 90);
   EXPECT_EQ(page.value("prefix_cache_hits_total"), 64);
@@ -313,7 +327,8 @@ TEST(ServerMetrics, NamesReasonsAsVllmDoes) {
   const auto m = metrics();
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kLength, FinishReason::kAborted,
-        FinishReason::kNumericalError, FinishReason::kEngineFault, FinishReason::kRequestTimeout}) {
+        FinishReason::kNumericalError, FinishReason::kConstraintFault, FinishReason::kEngineFault,
+        FinishReason::kRequestTimeout}) {
     RequestRecord r = answered();
     r.finish = reason;
     m->on_end(r);
@@ -323,7 +338,7 @@ TEST(ServerMetrics, NamesReasonsAsVllmDoes) {
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "stop"}}), 1);
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "length"}}), 2);
   EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "abort"}}), 1);
-  EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "error"}}), 3);
+  EXPECT_EQ(page.value("request_success_total", {{"finished_reason", "error"}}), 4);
 }
 
 TEST(ServerMetrics, PutsTimesIntoTheBucketsOfTheContract) {

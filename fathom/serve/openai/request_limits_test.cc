@@ -253,6 +253,22 @@ std::string deep_schema(int levels) {
   return schema;
 }
 
+// Objects in objects, each closed: two levels of JSON for each.
+std::string deep_objects(int levels) {
+  std::string schema = R"({"type":"object","additionalProperties":false})";
+  for (int i = 1; i < levels; ++i) {
+    schema = str_cat(R"({"type":"object","properties":{"a":)", schema,
+                     R"(},"required":["a"],"additionalProperties":false})");
+  }
+  return schema;
+}
+
+// One schema whose example is so many lists in each other.
+std::string deep_example(int levels) {
+  return str_cat(R"({"default":)", std::string(static_cast<size_t>(levels), '['),
+                 std::string(static_cast<size_t>(levels), ']'), "}");
+}
+
 std::string long_schema(size_t bytes) {  // printed without blanks
   return str_cat(R"({"title":")", std::string(bytes - 12, 'x'), "\"}");
 }
@@ -267,8 +283,19 @@ TEST(RequestLimits, ToolsAndTheirSchemasAreBounded) {
   EXPECT_THAT(refused(tools(kMaxChatTools + 1), model), StartsWith("tools"));
   EXPECT_EQ(refused(tools(2, deep_schema(32)), model), "");
   EXPECT_EQ(refused(tools(2, deep_schema(33)), model), "tools[0].function.parameters");
+  EXPECT_EQ(refused(tools(2, deep_objects(32)), model), "");
+  EXPECT_EQ(refused(tools(2, deep_objects(33)), model), "tools[0].function.parameters");
+  EXPECT_EQ(refused(tools(1, deep_example(95)), model), "");
+  EXPECT_EQ(refused(tools(1, deep_example(96)), model), "tools[0].function.parameters");
+  EXPECT_THAT(refused(tools(1, deep_example(128)), model), StartsWith("request body"));
   EXPECT_EQ(refused(tools(1, long_schema(65'536)), model), "");
   EXPECT_EQ(refused(tools(1, long_schema(65'537)), model), "tools[0].function.parameters");
+  const auto named = [](size_t bytes) {
+    return str_cat(R"("tools":[{"type":"function","function":{"name":")", std::string(bytes, 'f'),
+                   R"("}}])");
+  };
+  EXPECT_EQ(refused(named(256)), "");
+  EXPECT_EQ(refused(named(257)), "tools[0].function.name");
   EXPECT_EQ(refused("\"tools\":{}"), "tools");
   EXPECT_EQ(refused(R"("tools":[{"type":"web_search"}])"), "tools[0].type");
 }
@@ -282,6 +309,14 @@ TEST(RequestLimits, ShapesAreBounded) {
   EXPECT_EQ(refused(format("{}")), "");
   EXPECT_EQ(refused(format(deep_schema(32)), model), "");
   EXPECT_EQ(refused(format(deep_schema(33)), model), "response_format");
+  EXPECT_EQ(refused(format(deep_objects(32)), model), "");
+  EXPECT_EQ(refused(format(deep_objects(33)), model), "response_format");
+  EXPECT_EQ(refused(format(deep_example(96)), model), "response_format");
+  const auto as_text = [](const std::string& schema) {
+    return str_cat("\"guided_json\":", dump_json(Json::string(schema)));
+  };
+  EXPECT_EQ(refused(as_text(deep_objects(32)), model), "");
+  EXPECT_EQ(refused(as_text(deep_objects(33)), model), "guided_json");
   EXPECT_EQ(refused(format(long_schema(65'536)), model), "");
   EXPECT_EQ(refused(format(long_schema(65'537)), model), "response_format");
   const auto regex = [](size_t bytes) {
@@ -340,6 +375,33 @@ TEST(RequestLimits, PromptsOfCompletions) {
   EXPECT_EQ(refused_completion(R"("prompt":"","add_special_tokens":false)"), "prompt");
   EXPECT_EQ(refused_completion(str_cat("\"prompt\":", texts(64, 1))), "");
   EXPECT_EQ(refused_completion(str_cat("\"prompt\":", texts(65, 1))), "prompt");
+}
+
+TEST(RequestLimits, LogprobsOfPromptsAreBoundedInAll) {
+  // 64 prompts with 1,024 places each, in 16 choices: the most.
+  std::string prompts;
+  for (int i = 0; i < 64; ++i)
+    prompts += str_cat(i == 0 ? "" : ",", numbers(1'025, 0));
+  const auto with = [&](std::string_view fields) {
+    return refused_completion(str_cat("\"prompt\":[", prompts, "],\"max_tokens\":1,", fields));
+  };
+  EXPECT_EQ(with(R"("n":16,"prompt_logprobs":0)"), "");
+  EXPECT_EQ(with(R"("n":16,"prompt_logprobs":1)"), "prompt_logprobs");
+  EXPECT_EQ(with(R"("n":8,"prompt_logprobs":1)"), "");
+  EXPECT_EQ(with(R"("n":16,"echo":true,"logprobs":0)"), "");
+  EXPECT_EQ(with(R"("n":16,"echo":true,"logprobs":1)"), "logprobs");
+  EXPECT_EQ(with(R"("n":16,"logprobs":20)"), "");
+  EXPECT_EQ(limit_prompt_logprobs(65'536, 1, 16).message(),
+            "prompt_logprobs: found 1, for 65536 tokens of prompts in 16 choices these are 2097152 "
+            "log-probabilities, expected at most 1048576");
+
+  // The reply of a chat has them once.
+  std::string words;
+  for (int i = 0; i < 60'000; ++i)
+    words += "a b ";
+  const std::string chat = messages(1, str_cat("\"", words, "\""));
+  EXPECT_EQ(refused(str_cat(chat, R"(,"n":16,"prompt_logprobs":1)"), wide_model()), "");
+  EXPECT_EQ(refused(str_cat(chat, R"(,"prompt_logprobs":20)"), wide_model()), "prompt_logprobs");
 }
 
 TEST(RequestLimits, FieldsOfCompletions) {

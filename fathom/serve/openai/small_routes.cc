@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/openai/chat/chat_request.h"
@@ -45,16 +46,24 @@ HttpReply with_body(const HttpRequest& request,
   return body.error ? openai_error_reply(*body.error) : answer(body.json);
 }
 
-// The prompt of a chat request, or the error as a reply.
+using AnswerToPrompt = std::function<HttpReply(const ChatPrompt&)>;
+
+// The prompt of a chat request, or the error as a reply. `besides`: as of read_chat().
+HttpReply with_chat_prompt(const Json& body,
+                           const ServedModel& model,
+                           const AnswerToPrompt& answer,
+                           std::span<const std::string_view> besides = {}) {
+  const Parsed<ChatFields> fields = read_chat(body, model, {}, besides);
+  if (const auto* error = std::get_if<ApiError>(&fields)) return openai_error_reply(*error);
+  const auto prompt = make_chat_prompt(model, std::get<ChatFields>(fields).ask);
+  return prompt.ok() ? answer(*prompt) : openai_error_reply(api_error(prompt.status()));
+}
+
 HttpReply with_chat_prompt(const HttpRequest& request,
                            const ServedModel& model,
-                           const std::function<HttpReply(const ChatPrompt&)>& answer) {
-  return with_body(request, [&](const Json& body) {
-    const Parsed<ChatFields> fields = read_chat(body, model, {});
-    if (const auto* error = std::get_if<ApiError>(&fields)) return openai_error_reply(*error);
-    const auto prompt = make_chat_prompt(model, std::get<ChatFields>(fields).ask);
-    return prompt.ok() ? answer(*prompt) : openai_error_reply(api_error(prompt.status()));
-  });
+                           const AnswerToPrompt& answer) {
+  return with_body(request,
+                   [&](const Json& body) { return with_chat_prompt(body, model, answer); });
 }
 
 HttpReply tokens_reply(const ServedModel& model, const std::vector<int32_t>& ids, bool strings) {
@@ -107,14 +116,18 @@ HttpReply tokenize(const HttpRequest& request, const ServedModel& model) {
   return with_body(request, [&](const Json& body) {
     Fields fields(body);
     const bool strings = fields.boolean("return_token_strs").value_or(false);
+    fields.boolean("add_special_tokens");  // a chat has those of its format, whatever this says
     if (fields.error()) return openai_error_reply(*fields.error());
     if (body.find("messages") != nullptr) {
-      return with_chat_prompt(request, model, [&](const ChatPrompt& prompt) {
+      constexpr std::string_view kBesides[] = {"return_token_strs", "add_special_tokens"};
+      const auto reply = [&](const ChatPrompt& prompt) {
         return tokens_reply(model, prompt.tokens, strings);
-      });
+      };
+      return with_chat_prompt(body, model, reply, kBesides);
     }
     read_model_name(fields, model);
     const std::vector<EchoedPrompt> prompts = read_prompts(fields, model);
+    if (model.strict_api) fields.refuse_unknown();
     if (fields.error()) return openai_error_reply(*fields.error());
     if (prompts.size() != 1) {
       return openai_error_reply(bad_value(
@@ -134,6 +147,7 @@ HttpReply detokenize(const HttpRequest& request, const ServedModel& model) {
     }
     std::vector<int32_t> ids;
     if (fields.ok()) ids = read_token_ids(fields, *tokens, "tokens", model.vocab_size);
+    if (model.strict_api) fields.refuse_unknown();
     if (fields.error()) return openai_error_reply(*fields.error());
     JsonWriter w;
     w.begin_object().key("prompt").string(model.tokenizer->decode(ids)).end_object();

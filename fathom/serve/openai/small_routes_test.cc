@@ -88,6 +88,29 @@ TEST(SmallRoutes, TokenizesChatsAsTheRealRouteDoes) {
                     "}"));
 }
 
+TEST(SmallRoutes, StrictServersKnowTheFieldsOfTokenizing) {
+  ServedModel strict = server().model;
+  strict.strict_api = true;
+  const std::string chat(kChat.substr(0, kChat.size() - 1));
+  const auto body_of = [&](std::string_view begin, std::string_view more) {
+    return tokenize(post_of(str_cat(begin, ",", more, "}")), strict).body;
+  };
+  const std::string_view known =
+      R"("model":"deep","return_token_strs":true,"add_special_tokens":false)";
+
+  for (const std::string_view begin :
+       {std::string_view(chat), std::string_view(R"({"prompt":"a")")}) {
+    EXPECT_THAT(body_of(begin, known), HasSubstr(R"("token_strs":[)")) << begin;
+    EXPECT_THAT(body_of(begin, R"("unheard_of":1)"), HasSubstr(R"("param":"unheard_of")"));
+    EXPECT_THAT(body_of(begin, R"("add_special_tokens":1)"),
+                HasSubstr(R"("param":"add_special_tokens")"));
+  }
+  EXPECT_THAT(body_of(chat, R"("chat_template_kwargs":{},"add_generation_prompt":true)"),
+              HasSubstr(R"("tokens":[)"));
+  EXPECT_THAT(detokenize(post_of(R"({"model":"deep","tokens":[5],"unheard_of":1})"), strict).body,
+              HasSubstr(R"("param":"unheard_of")"));
+}
+
 TEST(SmallRoutes, DetokenizesWhatItTokenized) {
   const auto ids = server().tokenizer.encode("Once upon a time, ö");
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/log.h"
+#include "fathom/grammar/schema_check.h"
 #include "fathom/text/json_writer.h"
 #include "fathom/tokenizer/chat/chat_json.h"
 #include "fathom/tokenizer/chat/control_tokens.h"
@@ -15,6 +16,7 @@ using Kind = GrammarSpec::Kind;
 constexpr int64_t kMaxToolNameBytes = 256;
 constexpr int64_t kMaxWords = 1'024;  // of a choice
 
+// Of the document, whatever it means.
 int64_t depth_of(const Json& json) {
   int64_t deepest = 0;
   if (json.is_array()) {
@@ -57,7 +59,8 @@ class ShapeReader {
     const Json* value = from.value(name);
     if (value == nullptr) return;
     if (!value->is_string()) return schema(from, name, *value);
-    const Result<Json> parsed = parse_json(value->as_string(), {}, from.at(name));
+    const JsonLimits json{.max_depth = static_cast<int>(GrammarLimits{}.max_json_depth)};
+    const Result<Json> parsed = parse_json(value->as_string(), json, from.at(name));
     if (parsed.ok()) return schema(from, name, *parsed);
     from.fail(bad_value(from.at(name), parsed.status().message(), "invalid_schema"));
   }
@@ -141,13 +144,14 @@ bool is_strict(const ToolDefinition& tool) {
   return false;
 }
 
-// "invalid_schema: text" to "invalid_schema: field: text".
+// "invalid_schema: text" to "invalid_schema: field: text"; what is said of a tool is of the tools.
 Status with_field(const Status& status, std::string_view field) {
   std::string message = status.message();
   const size_t end = message.find(": ");
   const std::string_view code = std::string_view(message).substr(0, end);
   if (code == "invalid_schema" || code == "grammar_too_complex") {
-    message.insert(end + 2, str_cat(field, ": "));
+    const bool is_of_tool = std::string_view(message).substr(end + 2).starts_with("tool '");
+    message.insert(end + 2, str_cat(is_of_tool ? "tools" : field, ": "));
   }
   return Status::error(status.code(), std::move(message));
 }
@@ -197,9 +201,14 @@ Status check_schema(const Json& schema, std::string_view field) {
     return invalid_argument(str_cat("invalid_schema: ", field, ": found ", schema.kind_name(),
                                     ", expected a JSON schema (an object)"));
   }
-  if (const int64_t depth = depth_of(schema); depth > limits.max_schema_depth) {
+  if (const int64_t depth = schema_depth(schema); depth > limits.max_schema_depth) {
     return invalid_argument(str_cat("grammar_too_complex: ", field, ": ", depth,
-                                    " levels deep, expected at most ", limits.max_schema_depth));
+                                    " schemas within each other, expected at most ",
+                                    limits.max_schema_depth));
+  }
+  if (const int64_t depth = depth_of(schema); depth > limits.max_json_depth) {
+    return invalid_argument(str_cat("grammar_too_complex: ", field, ": ", depth,
+                                    " levels of JSON, expected at most ", limits.max_json_depth));
   }
   if (const auto size = static_cast<int64_t>(dump_json(schema).size());
       size > limits.max_schema_bytes) {
@@ -282,24 +291,28 @@ Result<std::shared_ptr<const CompiledGrammar>> compile_answer(
   const bool may_call = !tools.empty() && use.choice.kind != ToolChoice::Kind::kNone;
   const bool must_call =
       use.choice.kind == ToolChoice::Kind::kRequired || use.choice.kind == ToolChoice::Kind::kNamed;
-  if (shape && (may_call || must_call)) {
-    return unsupported(str_cat("unsupported_parameter: ", shape->field,
-                               ": not together with tools that may be called; send tool_choice "
-                               "none, or no tools"));
-  }
   std::string field = "tools";
   GrammarSpec spec;
-  if (shape) {
+  if (may_call || must_call) {
+    FATHOM_ASSIGN(spec, spec_of_tools(model, tools, use));
+  }
+  // A call that must come leaves no content to have a shape.
+  if (shape && !must_call) {
+    if (may_call && answer.tool_calls == AnswerGrammar::ToolCalls::kNone) {
+      return unsupported(str_cat("unsupported_parameter: ", shape->field,
+                                 ": not together with tools that may be called, as calls have no "
+                                 "form in this chat format; send tool_choice none, or no tools"));
+    }
     field = shape->field;
     spec.kind = shape->kind;
     spec.text = shape->text;
     spec.choices = shape->choices;
-  } else if (may_call || must_call) {
-    FATHOM_ASSIGN(spec, spec_of_tools(model, tools, use));
-    if (spec.level == ToolGrammar::kOff) return nothing;
-    if (must_call) field = "tool_choice";
-  } else {
+    // Beside a shape calls need a form, or none could come.
+    if (spec.level == ToolGrammar::kOff) spec.level = ToolGrammar::kLight;
+  } else if (!spec.has_calls() || spec.level == ToolGrammar::kOff) {
     return nothing;
+  } else if (must_call) {
+    field = "tool_choice";
   }
   if (model.grammars == nullptr) return no_grammars(field);
   spec.answer = answer;

@@ -53,11 +53,11 @@ std::optional<ContentShape> read_schema_shape(Fields& fields,
 /// `parallel_tool_calls`.
 ToolUse read_tool_use(Fields& fields);
 
-/// Compiles what an answer must keep to: `shape`, a call that must come, tools that are strict, or
-/// the server's light frame of calls. Null where nothing is prescribed. `tools` are those of the
-/// prompt. Runs on a worker. Errors: InvalidArgument `invalid_schema`, `grammar_too_complex`, a
-/// choice without such a tool; Unsupported where the server has no grammars, or for a shape beside
-/// tools that may be called.
+/// Compiles what an answer must keep to: a call that must come, `shape` or calls of tools that may
+/// be called in its place, tools that are strict, or the server's light frame of calls. Null where
+/// nothing is prescribed. `tools` are those of the prompt. Runs on a worker. Errors:
+/// InvalidArgument `invalid_schema`, `grammar_too_complex`, a choice without such a tool;
+/// Unsupported where the server has no grammars, or for a shape beside calls that have no form.
 Result<std::shared_ptr<const CompiledGrammar>> compile_answer(
     const ServedModel& model,
     const std::optional<ContentShape>& shape,

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <tuple>
 
 #include "tests/support/test_server.h"
 
@@ -246,11 +247,40 @@ TEST_F(Compiling, ACallWithoutItsToolIsRefused) {
   EXPECT_THAT(error_of({}, {tool_of("f", false)}, named_g).message, HasSubstr("found \"g\""));
 }
 
-TEST_F(Compiling, AShapeBesideToolsIsRefused) {
-  EXPECT_EQ(error_of(json, {tool_of("f", false)}, automatic).code, "unsupported_parameter");
-  EXPECT_EQ(error_of(json, {tool_of("f", false)}, automatic).param, "guided_json");
+TEST_F(Compiling, AShapeBesideToolsIsForAnswersWithoutCalls) {
+  using Level = ToolGrammar;
+  for (const auto& [strict, level, expected] : {std::tuple{false, Level::kLight, Level::kLight},
+                                                std::tuple{false, Level::kOff, Level::kLight},
+                                                std::tuple{false, Level::kFull, Level::kFull},
+                                                std::tuple{true, Level::kOff, Level::kFull}}) {
+    server.model.tool_grammar = level;
+    ASSERT_TRUE(compile(json, {tool_of("f", strict)}, automatic).ok());
+    const GrammarSpec& spec = server.grammars.specs.back();
+    EXPECT_EQ(spec.kind, Kind::kJson);
+    ASSERT_EQ(spec.tools.size(), 1u);
+    EXPECT_EQ(spec.level, expected);
+    EXPECT_FALSE(spec.must_call);
+    EXPECT_EQ(spec.answer.section, "tool_calls");
+  }
   const ToolUse none{.choice = {.kind = ToolChoice::Kind::kNone, .name = {}}};
-  EXPECT_TRUE(compile(json, {tool_of("f", false)}, none).ok());
+  ASSERT_TRUE(compile(json, {tool_of("f", false)}, none).ok());
+  EXPECT_TRUE(server.grammars.specs.back().tools.empty());
+}
+
+TEST_F(Compiling, AShapeBesideACallThatMustComeDoesNothing) {
+  for (const ToolUse& use : {required, named_g}) {
+    ASSERT_TRUE(compile(json, {tool_of("g", false)}, use).ok());
+    EXPECT_EQ(server.grammars.specs.back().kind, Kind::kTools);
+    EXPECT_TRUE(server.grammars.specs.back().must_call);
+  }
+}
+
+TEST_F(Compiling, AShapeBesideCallsWithoutAFormIsRefused) {
+  const auto compiled = compile_answer(server.model, json, {tool_of("f", false)}, automatic, {});
+
+  ASSERT_FALSE(compiled.ok());
+  EXPECT_EQ(api_error(compiled.status()).code, "unsupported_parameter");
+  EXPECT_EQ(api_error(compiled.status()).param, "guided_json");
 }
 
 TEST_F(Compiling, ErrorsOfTheCompilerNameTheField) {
@@ -264,6 +294,9 @@ TEST_F(Compiling, ErrorsOfTheCompilerNameTheField) {
   EXPECT_EQ(error_of(bad, {}, automatic).message, "guided_json: it is bad");
   EXPECT_EQ(error_of(huge, {}, automatic).code, "grammar_too_complex");
   EXPECT_EQ(error_of(huge, {}, automatic).status, 400);
+  EXPECT_EQ(error_of(json, {tool_of("bad", false)}, automatic).param, "tools");
+  EXPECT_EQ(error_of(json, {tool_of("bad", false)}, automatic).message,
+            "tools: tool 'bad': it is bad");
 }
 
 TEST_F(Compiling, WithoutGrammarsConstraintsAreRefusedAndToolsAreFree) {

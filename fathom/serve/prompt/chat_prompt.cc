@@ -20,16 +20,38 @@ int64_t default_tokens(const ServedModel& model, const ChatPrompt& prompt) {
                                                         : kRecipeThinkingTokens;
 }
 
-Status check_tools(const std::vector<ToolDefinition>& tools) {
-  if (tools.size() > kMaxChatTools) {
+// The tools of one list. `total` counts those of all lists so far.
+Status check_tools(const std::vector<ToolDefinition>& tools,
+                   const std::string& place,
+                   size_t& total) {
+  total += tools.size();
+  if (total > kMaxChatTools) {
     return invalid_argument(
-        str_cat("tools: ", tools.size(), " entries, expected at most ", kMaxChatTools));
+        str_cat(place, ": ", total, " entries, expected at most ", kMaxChatTools));
   }
   for (size_t i = 0; i < tools.size(); ++i) {
-    if (tools[i].parameters.is_null()) continue;
-    FATHOM_TRY(check_schema(tools[i].parameters, str_cat("tools[", i, "].function.parameters")));
+    const ToolDefinition& tool = tools[i];
+    if (const auto size = static_cast<int64_t>(tool.name.size()); size > kMaxIdBytes) {
+      return invalid_argument(str_cat(place, "[", i, "].function.name: ", size,
+                                      " bytes, expected at most ", kMaxIdBytes));
+    }
+    if (tool.parameters.is_null()) continue;
+    FATHOM_TRY(check_schema(tool.parameters, str_cat(place, "[", i, "].function.parameters")));
   }
   return {};
+}
+
+// Those of the whole conversation, then those of single messages, with the same limits for all.
+Result<std::vector<ToolDefinition>> all_tools(const ChatConversation& conversation) {
+  size_t total = 0;
+  FATHOM_TRY(check_tools(conversation.tools, "tools", total));
+  std::vector<ToolDefinition> tools = conversation.tools;
+  for (size_t i = 0; i < conversation.messages.size(); ++i) {
+    const std::vector<ToolDefinition>& own = conversation.messages[i].tools;
+    FATHOM_TRY(check_tools(own, str_cat("messages[", i, "].tools"), total));
+    tools.insert(tools.end(), own.begin(), own.end());
+  }
+  return tools;
 }
 
 // A text that a grammar describes from its first character on cannot be gone on with.
@@ -62,19 +84,21 @@ SamplingParams chat_sampling(const ServedModel& model) {
 
 Result<ChatPrompt> make_chat_prompt(const ServedModel& model, const ChatAsk& ask) {
   if (model.chat_format == nullptr) return unsupported(model.no_chat);
-  FATHOM_TRY(check_tools(ask.conversation.tools));
   ChatPrompt prompt;
+  FATHOM_ASSIGN(prompt.tools, all_tools(ask.conversation));
   prompt.options = chat_options(model, ask.thinking);
   prompt.options.generation_prompt = ask.generation_prompt;
 
   const ChatConversation* conversation = &ask.conversation;
   ChatConversation without_tools;
-  if (ask.tool_use.choice.kind == ToolChoice::Kind::kNone && !conversation->tools.empty()) {
+  if (ask.tool_use.choice.kind == ToolChoice::Kind::kNone && !prompt.tools.empty()) {
+    prompt.tools.clear();
     without_tools = *conversation;
     without_tools.tools.clear();
+    for (ChatMessage& message : without_tools.messages)
+      message.tools.clear();
     conversation = &without_tools;
   }
-  prompt.tools = conversation->tools;
   FATHOM_ASSIGN(const PromptText text, model.chat_format->format(*conversation, prompt.options));
   prompt.tokens = text.encode(*model.tokenizer);
   prompt.answer = model.chat_format->answer_grammar_after(*conversation, prompt.options);
@@ -110,12 +134,23 @@ Status limit_tokens(const ServedModel& model,
   return {};
 }
 
+Status limit_prompt_logprobs(int64_t places, int top, int num_choices, std::string_view field) {
+  const int64_t count = places * (top + 1) * num_choices;
+  if (count <= kMaxPromptLogprobs) return {};
+  return invalid_argument(str_cat(
+      field, ": found ", top, ", for ", places, " tokens of prompts in ", num_choices,
+      " choices these are ", count, " log-probabilities, expected at most ", kMaxPromptLogprobs));
+}
+
 Result<AnswerSpec> make_chat_answer(const ServedModel& model, ChatAsk ask) {
   FATHOM_TRY(check_shape(ask));
   FATHOM_ASSIGN(ChatPrompt prompt, make_chat_prompt(model, ask));
   FATHOM_TRY(limit_tokens(model, static_cast<int64_t>(prompt.tokens.size()),
                           default_tokens(model, prompt), ask.max_tokens_field, ask.sampling,
                           ask.over_context));
+  // The reply has them once, whatever n is.
+  FATHOM_TRY(limit_prompt_logprobs(static_cast<int64_t>(prompt.tokens.size()) - 1,
+                                   ask.prompt_logprobs, 1));
   AnswerSpec spec;
   FATHOM_ASSIGN(spec.constraint,
                 compile_answer(model, ask.shape, prompt.tools, ask.tool_use, prompt.answer));

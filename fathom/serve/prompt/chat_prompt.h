@@ -28,6 +28,7 @@ inline constexpr int64_t kMaxPrompts = 64;
 inline constexpr int64_t kMaxChoices = 16;
 inline constexpr int64_t kMaxIdBytes = 256;  ///< user, salts, ids, each value of metadata
 inline constexpr int64_t kMaxDefaultTokens = 32'768;
+inline constexpr int64_t kMaxPromptLogprobs = 1'048'576;  ///< that a reply holds of its prompts
 
 /// What decides which requests share a prefix cache. All three joined are the salt.
 struct CacheScope {
@@ -62,16 +63,18 @@ struct ChatAsk {
 
 struct ChatPrompt {
   std::vector<int32_t> tokens;
-  AnswerGrammar answer;               ///< how the answer is cut into parts
-  std::vector<ToolDefinition> tools;  ///< the model is told of; none with tool_choice none
-  ChatOptions options;                ///< as resolved
+  AnswerGrammar answer;  ///< how the answer is cut into parts
+  /// The model is told of, those of single messages too; none with tool_choice none.
+  std::vector<ToolDefinition> tools;
+  ChatOptions options;  ///< as resolved
 };
 
 /// The defaults of a chat request: the server's, and with recipe_defaults top_p 0.95.
 SamplingParams chat_sampling(const ServedModel& model);
 
 /// The prompt alone: for render and counting routes too. Errors: Unsupported where the model has no
-/// chat format; what the format cannot express; more tools than the limit.
+/// chat format; what the format cannot express; tools, of single messages too, beyond the limits of
+/// their number, names and schemas.
 Result<ChatPrompt> make_chat_prompt(const ServedModel& model, const ChatAsk& ask);
 
 /// Everything. Errors: those of make_chat_prompt and compile_answer, and
@@ -87,5 +90,13 @@ Status limit_tokens(const ServedModel& model,
                     std::string_view field,
                     SamplingParams& sampling,
                     OverContext over_context = OverContext::kRefuse);
+
+/// Checks how many log-probabilities a reply holds of its prompts, of which each place has its
+/// token and `top` others: top + 1 for each of `places`, in each of `num_choices`. Errors:
+/// InvalidArgument naming `field`, which asked for them.
+Status limit_prompt_logprobs(int64_t places,
+                             int top,
+                             int num_choices,
+                             std::string_view field = "prompt_logprobs");
 
 }  // namespace fathom::serve

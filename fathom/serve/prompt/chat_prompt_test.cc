@@ -78,6 +78,61 @@ TEST(ChatPrompt, ToolChoiceNoneTellsOfNoTools) {
   EXPECT_EQ(with->tools.size(), 1u);
 }
 
+// A conversation whose first message, of the system, has tools of its own.
+ChatAsk ask_with_own_tools(const ServedModel& model, std::vector<ToolDefinition> tools) {
+  ChatAsk ask = ask_of(model, "a");
+  ask.conversation.messages.insert(ask.conversation.messages.begin(),
+                                   {.role = ChatRole::kSystem, .tools = std::move(tools)});
+  return ask;
+}
+
+TEST(ChatPrompt, ToolsOfSingleMessagesMayBeCalled) {
+  TestServer server;
+  ChatAsk ask = ask_with_own_tools(server.model, {tool_named("own")});
+  ask.conversation.tools = {tool_named("common")};
+  ASSERT_TRUE(make_chat_answer(server.model, ask).ok());
+  ask.tool_use.choice = {.kind = ToolChoice::Kind::kNamed, .name = "own"};
+  const auto named = make_chat_answer(server.model, ask);
+  ask.tool_use.choice = {.kind = ToolChoice::Kind::kNone, .name = {}};
+  const auto none = make_chat_prompt(server.model, ask);
+  const auto without = make_chat_prompt(server.model, ask_with_own_tools(server.model, {}));
+
+  ASSERT_EQ(server.grammars.specs.size(), 2u);
+  ASSERT_EQ(server.grammars.specs[0].tools.size(), 2u);
+  EXPECT_EQ(server.grammars.specs[0].tools[0].name, "common");
+  EXPECT_EQ(server.grammars.specs[0].tools[1].name, "own");
+  ASSERT_TRUE(named.ok());
+  EXPECT_EQ(named->tools.size(), 2u);
+  EXPECT_EQ(server.grammars.specs[1].tools.size(), 1u);
+  ASSERT_TRUE(none.ok() && without.ok());
+  EXPECT_TRUE(none->tools.empty());
+  EXPECT_EQ(none->tokens, without->tokens);
+}
+
+TEST(ChatPrompt, ToolsOfSingleMessagesHaveTheLimitsOfAll) {
+  TestServer& server = roomy_server();
+  const auto param_of = [&](const ChatAsk& ask) {
+    const auto prompt = make_chat_prompt(server.model, ask);
+    return prompt.ok() ? std::string() : api_error(prompt.status()).param;
+  };
+  ToolDefinition deep = tool_named("f");
+  std::string schema = "{}";
+  for (int i = 0; i < 32; ++i)
+    schema = str_cat("{\"items\":", schema, "}");
+  deep.parameters = *parse_json(schema, {}, "schema");
+  ChatAsk both = ask_with_own_tools(server.model, {tool_named("f")});
+  both.conversation.tools.assign(kMaxChatTools - 1, tool_named("f"));
+
+  EXPECT_EQ(param_of(both), "");
+  both.conversation.tools.push_back(tool_named("f"));
+  EXPECT_EQ(param_of(both), "messages[0].tools");
+  EXPECT_EQ(param_of(ask_with_own_tools(server.model, {deep})),
+            "messages[0].tools[0].function.parameters");
+  EXPECT_EQ(param_of(ask_with_own_tools(server.model, {tool_named(std::string(256, 'f'))})), "");
+  EXPECT_EQ(param_of(ask_with_own_tools(server.model, {tool_named(std::string(257, 'f'))})),
+            "messages[0].tools[0].function.name");
+}
+
 TEST(ChatPrompt, AModelWithoutAFormatRefusesByItsReason) {
   TestServer server;
   server.model.chat_format = nullptr;

@@ -1,6 +1,7 @@
 #include "fathom/serve/replay/replay_store.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/answer/answer_decoder.h"
@@ -59,7 +60,7 @@ bool ReplayStore::reads_as(const std::vector<int32_t>& tokens,
 
 void ReplayStore::record(const std::vector<ToolCall>& calls, std::vector<int32_t> tokens) {
   const bool usable = !calls.empty() && !calls.front().id.empty() && !tokens.empty() &&
-                      static_cast<int64_t>(tokens.size()) <= max_tokens_ && reads_as(tokens, calls);
+                      static_cast<int64_t>(tokens.size()) <= max_tokens_;
   const std::lock_guard lock(mutex_);
   if (!usable || by_first_id_.contains(calls.front().id)) {
     ++stats_.refused;
@@ -67,32 +68,62 @@ void ReplayStore::record(const std::vector<ToolCall>& calls, std::vector<int32_t
   }
   stats_.tokens += static_cast<int64_t>(tokens.size());
   ++stats_.blocks;
-  blocks_.push_front({calls, std::move(tokens)});
+  blocks_.push_front(std::make_shared<Block>(calls, std::move(tokens)));
   by_first_id_.emplace(calls.front().id, blocks_.begin());
-  make_room();
+  while (stats_.tokens > max_tokens_)
+    remove(std::prev(blocks_.end()));
 }
 
-void ReplayStore::make_room() {
-  while (stats_.tokens > max_tokens_) {
-    const Block& oldest = blocks_.back();
-    stats_.tokens -= static_cast<int64_t>(oldest.tokens.size());
-    --stats_.blocks;
-    by_first_id_.erase(oldest.calls.front().id);
-    blocks_.pop_back();
-  }
+void ReplayStore::remove(Blocks::iterator place) {
+  stats_.tokens -= static_cast<int64_t>((*place)->tokens.size());
+  --stats_.blocks;
+  by_first_id_.erase((*place)->calls.front().id);
+  blocks_.erase(place);
+}
+
+std::shared_ptr<ReplayStore::Block> ReplayStore::find(const std::string& first_id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_first_id_.find(first_id);
+  return found != by_first_id_.end() ? *found->second : nullptr;
+}
+
+// The end if it went meanwhile.
+ReplayStore::Blocks::iterator ReplayStore::place_of(const Block& block) {
+  const auto found = by_first_id_.find(block.calls.front().id);
+  const bool there = found != by_first_id_.end() && found->second->get() == &block;
+  return there ? found->second : blocks_.end();
+}
+
+void ReplayStore::count_use(const Block& block) {
+  const std::lock_guard lock(mutex_);
+  ++stats_.recalled;
+  const auto place = place_of(block);
+  if (place != blocks_.end()) blocks_.splice(blocks_.begin(), blocks_, place);
+}
+
+void ReplayStore::refuse(const Block& block) {
+  const std::lock_guard lock(mutex_);
+  const auto place = place_of(block);
+  if (place == blocks_.end()) return;
+  ++stats_.refused;
+  remove(place);
 }
 
 void ReplayStore::recall(ChatConversation& conversation) {
-  const std::lock_guard lock(mutex_);
   for (ChatMessage& message : conversation.messages) {
     if (message.role != ChatRole::kAssistant || message.tool_calls.empty()) continue;
-    const auto found = by_first_id_.find(message.tool_calls.front().id);
-    if (found == by_first_id_.end()) continue;
-    const Block& block = *found->second;
-    if (!std::ranges::equal(block.calls, message.tool_calls, same_call)) continue;
-    message.sampled_calls = {block.tokens, tokenizer_.decode(block.tokens)};
-    blocks_.splice(blocks_.begin(), blocks_, found->second);
-    ++stats_.recalled;
+    const std::shared_ptr<Block> block = find(message.tool_calls.front().id);
+    if (block == nullptr || !std::ranges::equal(block->calls, message.tool_calls, same_call))
+      continue;
+    if (!block->good) {
+      if (!reads_as(block->tokens, block->calls)) {
+        refuse(*block);
+        continue;
+      }
+      block->good = true;
+    }
+    message.sampled_calls = {block->tokens, tokenizer_.decode(block->tokens)};
+    count_use(*block);
   }
 }
 

@@ -1,7 +1,9 @@
 #include "fathom/serve/replay/replay_store.h"
 
+#include <atomic>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <thread>
 
 #include "fathom/serve/openai/small_routes.h"
 #include "fathom/serve/replay/call_tokens.h"
@@ -124,21 +126,59 @@ TEST_F(Replaying, OnlyTheSameCallsAreReplayed) {
   EXPECT_FALSE(recalls({}));
 }
 
-TEST_F(Replaying, IdsThatSaySomethingElseAreNotKept) {
+TEST_F(Replaying, IdsThatSaySomethingElseAreNotReplayed) {
   std::vector<int32_t> more = sampled_ids(server, kCalls);
   for (const int32_t id : server.tokenizer.encode("and more"))
     more.push_back(id);
-  store.record(kCalls, more);
   std::vector<int32_t> cut = sampled_ids(server, kCalls);
   cut.resize(cut.size() / 2);
-  store.record(kCalls, cut);
-  store.record({kCalls[0]}, sampled_ids(server, kCalls));
-  store.record(kCalls, {});
-  store.record({}, sampled_ids(server, kCalls));
+  const std::pair<std::vector<ToolCall>, std::vector<int32_t>> bad[] = {
+      {kCalls, more},
+      {kCalls, cut},
+      {{kCalls[0]}, sampled_ids(server, kCalls)},
+      {kCalls, {}},
+      {{}, sampled_ids(server, kCalls)}};
+  int64_t refused = 0;
+  for (const auto& [calls, ids] : bad) {
+    store.record(calls, ids);
+    EXPECT_FALSE(recalls(calls));
+    EXPECT_EQ(store.stats().blocks, 0);
+    EXPECT_EQ(store.stats().refused, ++refused);
+  }
+  EXPECT_EQ(store.stats().tokens, 0);
+  EXPECT_EQ(store.stats().recalled, 0);
+}
 
-  EXPECT_EQ(store.stats().blocks, 0);
-  EXPECT_EQ(store.stats().refused, 5);
+TEST_F(Replaying, IdsAreReadWhenTheyAreAskedFor) {
+  std::vector<int32_t> bad = sampled_ids(server, kCalls);
+  bad.pop_back();
+  store.record(kCalls, bad);
+
+  // The event loop records: it has no time to read.
+  EXPECT_EQ(store.stats().blocks, 1);
+  EXPECT_EQ(store.stats().refused, 0);
+  EXPECT_FALSE(recalls({kCalls[1]})) << "other calls";
+  EXPECT_EQ(store.stats().blocks, 1);
   EXPECT_FALSE(recalls(kCalls));
+  EXPECT_EQ(store.stats().blocks, 0);
+  EXPECT_EQ(store.stats().refused, 1);
+}
+
+TEST_F(Replaying, ManyThreadsMayAskAtOnce) {
+  store.record(kCalls, sampled_ids(server, kCalls));
+  std::atomic<int> recalled{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 50; ++j)
+        recalled += recalls(kCalls) ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+
+  EXPECT_EQ(recalled, 200);
+  EXPECT_EQ(store.stats().recalled, 200);
 }
 
 TEST_F(Replaying, TheBlocksUsedLongestAgoGoFirst) {

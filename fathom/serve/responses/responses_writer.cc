@@ -1,6 +1,7 @@
 #include "fathom/serve/responses/responses_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/replay/replay_store.h"
@@ -33,12 +34,16 @@ ResponsesWriter::ResponsesWriter(ExchangePtr exchange, ResponsesStyle style)
   if (!style_.new_id) style_.new_id = unguessable_id;
 }
 
-void ResponsesWriter::begin(const AnswerUsage&, const std::vector<PromptLogprobs>*) {
-  begun_ = true;
-  if (!style_.stream) return;
+void ResponsesWriter::open() {
+  if (!style_.stream || std::exchange(streaming_, true)) return;
   exchange_->begin_stream(event_stream_head(), {});
   send_response("response.created", {.status = "in_progress"});
   send_response("response.in_progress", {.status = "in_progress"});
+}
+
+// The events that begin a response tell nothing of it.
+void ResponsesWriter::begin(const AnswerUsage&, const std::vector<PromptLogprobs>*) {
+  open();
 }
 
 void ResponsesWriter::delta(const ChoiceDelta& delta) {
@@ -212,7 +217,7 @@ void ResponsesWriter::end(const AnswerUsage& usage, const AnswerTimings&) {
 }
 
 void ResponsesWriter::fail(const ApiError& error) {
-  if (!begun_ || !style_.stream) {
+  if (!streaming_) {
     exchange_->reply(openai_error_reply(error));
     return;
   }

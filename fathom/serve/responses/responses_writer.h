@@ -28,6 +28,7 @@ class ResponsesWriter final : public ReplyWriter {
  public:
   ResponsesWriter(ExchangePtr exchange, ResponsesStyle style);
 
+  void open() override;
   void begin(const AnswerUsage& so_far,
              const std::vector<PromptLogprobs>* prompt_logprobs) override;
   void delta(const ChoiceDelta& delta) override;
@@ -78,7 +79,7 @@ class ResponsesWriter final : public ReplyWriter {
 
   ExchangePtr exchange_;
   ResponsesStyle style_;
-  bool begun_ = false;
+  bool streaming_ = false;
   bool is_open_ = false;  // whether the last item is
   int64_t next_number_ = 0;
   std::vector<Item> items_;

@@ -34,6 +34,7 @@ void add_answer(Server& server, Router& router, std::string_view path, Read read
                   server.fail(exchange, *error);
                   return;
                 }
+                exchange->release_body();
                 auto& request = std::get<0>(asked);
                 std::vector<AnswerSpec> specs;
                 if constexpr (requires { request.answers; }) {

@@ -67,38 +67,48 @@ std::optional<ApiError> Server::refuse(const Route& route) const {
   }
 }
 
+// Who asks, where they may use the route. Of the head alone. `route` null: there is none, which is
+// told only to those who have a key.
+std::variant<Caller, ApiError> Server::admit(const HttpRequest& request, const Route* route) const {
+  const RouteAccess access = route != nullptr ? route->access : RouteAccess::kKeyed;
+  const bool open = access == RouteAccess::kOpen ||
+                    (access == RouteAccess::kMetrics && settings_.metrics_without_key);
+  const std::optional<std::string> key = settings_.access.check(request);
+  if (!key && !open) return settings_.access.refusal(request);
+  if (access == RouteAccess::kAdmin && (!settings_.admin || settings_.access.open())) {
+    return ApiError{.status = 403,
+                    .code = "admin_disabled",
+                    .message = "admin routes are off; start the server with --admin and an API key",
+                    .param = {}};
+  }
+  return Caller{.key = key.value_or("")};
+}
+
+std::optional<ApiError> Server::refuse_head(const HttpRequest& head) const {
+  const auto admitted = admit(head, router_.find(head.method, head.path).route);
+  const auto* const error = std::get_if<ApiError>(&admitted);
+  if (error == nullptr) return {};
+  if (parts_.count_error) parts_.count_error(*error);
+  return *error;
+}
+
 void Server::handle(const ExchangePtr& exchange) {
   const HttpRequest& request = exchange->request();
   const Router::Found found = router_.find(request.method, request.path);
-  // What a route is is told only to those who may use it.
-  const bool open =
-      found.route != nullptr &&
-      (found.route->access == RouteAccess::kOpen ||
-       (found.route->access == RouteAccess::kMetrics && settings_.metrics_without_key));
-  Caller caller;
-  const std::optional<std::string> key = settings_.access.check(request);
-  if (key) {
-    caller.key = *key;
-  } else if (!open) {
-    fail(exchange, settings_.access.refusal(request));
+  const auto admitted = admit(request, found.route);
+  if (const auto* error = std::get_if<ApiError>(&admitted)) {
+    fail(exchange, *error);
     return;
   }
   if (found.route == nullptr) {
     fail(exchange, *found.error, found.allow);
     return;
   }
-  if (found.route->access == RouteAccess::kAdmin && (!settings_.admin || settings_.access.open())) {
-    fail(exchange, {.status = 403,
-                    .code = "admin_disabled",
-                    .message = "admin routes are off; start the server with --admin and an API key",
-                    .param = {}});
-    return;
-  }
   if (const auto error = refuse(*found.route)) {
     fail(exchange, *error);
     return;
   }
-  run(*found.route, exchange, caller);
+  run(*found.route, exchange, std::get<Caller>(admitted));
 }
 
 void Server::run(const Route& route, const ExchangePtr& exchange, const Caller& caller) {
@@ -145,11 +155,14 @@ void Server::drain(double timeout_s) {
     return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
         std::chrono::duration<double>(s));
   };
-  if (wait_until(std::chrono::steady_clock::now() + seconds(timeout_s))) return;
-  log_warn("--drain-timeout of ", timeout_s, " s is over; what still runs is ended");
-  service.end_all(FinishReason::kAborted);
-  constexpr double kEndS = 2;  // a step may be running
-  wait_until(std::chrono::steady_clock::now() + seconds(kEndS));
+  bool ended = wait_until(std::chrono::steady_clock::now() + seconds(timeout_s));
+  if (!ended) {
+    log_warn("--drain-timeout of ", timeout_s, " s is over; what still runs is ended");
+    service.end_all(FinishReason::kAborted);
+    constexpr double kEndS = 2;  // a step may be running
+    ended = wait_until(std::chrono::steady_clock::now() + seconds(kEndS));
+  }
+  if (ended) life().advance(ServerState::kStopped);
 }
 
 }  // namespace fathom::serve

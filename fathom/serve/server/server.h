@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "fathom/serve/access.h"
@@ -71,14 +72,18 @@ class Server {
   /// Before the engine is loaded and set_ready() is called.
   void set_service(EngineService& service) { parts_.service = &service; }
 
-  /// Gets a request, on the event loop.
+  /// Judges a request by its head, before its body is read: 401 without a key where one is needed,
+  /// 403 for admin routes that are off. Counts the error that it gives. On the event loop.
+  std::optional<ApiError> refuse_head(const HttpRequest& head) const;
+
+  /// Gets a request, on the event loop. Those that no refuse_head() went before are judged too.
   void handle(const ExchangePtr& exchange);
 
   /// The model is loaded: what routes know of it, and what /server_info says ("{...}").
   void set_ready(ServedModel model, std::string info_json);
 
   /// Waits until running requests have ended, at most `timeout_s`; then ends those that are left.
-  /// New ones are refused from now on.
+  /// New ones are refused from now on. The state is stopped once none is left.
   void drain(double timeout_s);
 
   /// Forgets requests that wait to be read and waits for those that are. Before the service ends.
@@ -117,6 +122,7 @@ class Server {
   const std::string& info_json() const { return info_json_; }
 
  private:
+  std::variant<Caller, ApiError> admit(const HttpRequest& request, const Route* route) const;
   std::optional<ApiError> refuse(const Route& route) const;
   void run(const Route& route, const ExchangePtr& exchange, const Caller& caller);
 

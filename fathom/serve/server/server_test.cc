@@ -79,6 +79,104 @@ TEST_F(ServerTest, AnswersChatsAndCompletions) {
   EXPECT_TRUE(stream->body.ends_with("data: [DONE]\n\n")) << stream->body;
 }
 
+// A stream of each API, and what it shows before its first token.
+struct StreamOfApi {
+  const char* path;
+  const char* body;
+  const char* opening;
+  const char* keep_alive;
+  const char* end;      // of the whole
+  const char* failure;  // of one that ends with an error
+};
+
+constexpr StreamOfApi kStreams[] = {
+    {"/v1/chat/completions",
+     R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"stream":true})", "",
+     ": ping\n\n", "data: [DONE]\n\n", "data: {\"error\":"},
+    {"/v1/completions", R"({"prompt":"Once upon","max_tokens":4,"stream":true})", "", ": ping\n\n",
+     "data: [DONE]\n\n", "data: {\"error\":"},
+    {"/v1/messages",
+     R"({"messages":[{"role":"user","content":"Hi"}],"max_tokens":4,"stream":true})", "",
+     "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+     R"({"type":"message_stop"})"
+     "\n\n",
+     "event: error\n"},
+    {"/v1/responses", R"({"input":"Hi","max_output_tokens":4,"stream":true})",
+     "event: response.created\n", ": ping\n\n", "", "event: response.failed\n"},
+};
+
+TEST_F(ServerTest, StreamsBeginBeforeTheirFirstTokenIfThatIsLongInComing) {
+  start();
+  for (const StreamOfApi& api : kStreams) {
+    const auto quick = ask(FakeExchange::post(api.path, api.body));
+    const auto slow = FakeExchange::post(api.path, api.body);
+    server->handle(slow);
+    ASSERT_TRUE(engine.turn_until([&] { return slow->awaits_silence(); })) << api.path;
+    EXPECT_FALSE(slow->streamed) << api.path;
+
+    slow->stay_silent();
+
+    EXPECT_TRUE(slow->streamed) << api.path;
+    EXPECT_EQ(slow->head.content_type, "text/event-stream; charset=utf-8");
+    EXPECT_TRUE(slow->body.starts_with(api.opening)) << slow->body;
+    EXPECT_EQ(slow->body.empty(), *api.opening == 0) << slow->body;
+    EXPECT_EQ(slow->rules.keep_alive, api.keep_alive);
+    ASSERT_TRUE(engine.turn_until([&] { return slow->ended(); })) << api.path;
+    EXPECT_TRUE(slow->body.ends_with(api.end)) << slow->body;
+    // Nothing comes twice for it, and nothing is left out.
+    const auto num_events = [](const FakeExchange& x) {
+      return std::ranges::count(x.pieces, true,
+                                [](const std::string& piece) { return piece.ends_with("\n\n"); });
+    };
+    EXPECT_EQ(num_events(*slow), num_events(*quick)) << slow->body << quick->body;
+  }
+}
+
+TEST_F(ServerTest, ErrorsBehindTheBeginningOfAStreamAreEvents) {
+  start();
+  for (const StreamOfApi& api : kStreams) {
+    const auto exchange = FakeExchange::post(api.path, api.body);
+    server->handle(exchange);
+    ASSERT_TRUE(engine.turn_until([&] { return exchange->awaits_silence(); })) << api.path;
+    exchange->stay_silent();
+
+    EXPECT_EQ(server->abort_request(exchange->id()), 1);
+
+    EXPECT_EQ(exchange->head.status, 200) << api.path;
+    EXPECT_TRUE(exchange->ended()) << api.path;
+    EXPECT_NE(exchange->body.find(api.failure), std::string::npos) << exchange->body;
+    // Errors before keep their status.
+    const auto early = FakeExchange::post(api.path, api.body);
+    server->handle(early);
+    ASSERT_TRUE(engine.turn_until([&] { return early->awaits_silence(); })) << api.path;
+    EXPECT_EQ(server->abort_request(early->id()), 1);
+    EXPECT_EQ(early->head.status, 503) << api.path;
+    EXPECT_FALSE(early->streamed) << api.path;
+  }
+}
+
+TEST_F(ServerTest, AnswersThatDoNotStreamStaySilent) {
+  start();
+  const auto exchange = FakeExchange::post("/v1/completions", R"({"prompt":"x","max_tokens":4})");
+  server->handle(exchange);
+  ASSERT_TRUE(engine.turn_until([&] { return exchange->awaits_silence(); }));
+  exchange->stay_silent();
+  EXPECT_FALSE(exchange->streamed);
+  ASSERT_TRUE(engine.turn_until([&] { return exchange->ended(); }));
+  EXPECT_EQ(exchange->head.status, 200);
+}
+
+TEST_F(ServerTest, BodiesGoOnceTheyWereRead) {
+  start();
+  for (const StreamOfApi& api : kStreams) {
+    const auto exchange = FakeExchange::post(api.path, api.body);
+    server->handle(exchange);
+    ASSERT_TRUE(engine.turn_until([&] { return exchange->awaits_silence(); })) << api.path;
+    EXPECT_EQ(exchange->request().body, "") << api.path;
+    ASSERT_TRUE(engine.turn_until([&] { return exchange->ended(); })) << api.path;
+  }
+}
+
 TEST_F(ServerTest, RefusesBeforeTheModelIsThere) {
   start({}, false);
   EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
@@ -107,6 +205,29 @@ TEST_F(ServerTest, TheKeyGuardsAllButHealthAndThePage) {
   EXPECT_EQ(ask(with_key(FakeExchange::get("/nothing"), "secret"))->head.status, 404);
   EXPECT_EQ(ask(with_key(FakeExchange::get("/v1/models"), "secret"))->head.status, 200);
   EXPECT_EQ(ask(with_key(FakeExchange::get("/v1/models"), "secre"))->head.status, 401);
+}
+
+TEST_F(ServerTest, HeadsAreJudgedAsRequestsAre) {
+  start(keyed(false, true));
+  const auto judged = [&](const std::shared_ptr<FakeExchange>& exchange) {
+    const auto error = server->refuse_head(exchange->request());
+    return error ? error->status : 0;
+  };
+  for (const char* open : {"/health", "/health/live", "/live", "/ready", "/ping", "/", "/metrics"})
+    EXPECT_EQ(judged(FakeExchange::get(open)), 0) << open;
+  EXPECT_EQ(judged(FakeExchange::get("/nothing")), 401);
+  for (const Route& route : server->router().routes()) {
+    if (route.method != "POST") continue;
+    const auto exchange = FakeExchange::post(std::string(route.path), {});
+    EXPECT_EQ(judged(exchange), 401) << route.path;
+    EXPECT_EQ(judged(with_key(exchange, "secret")), route.access == RouteAccess::kAdmin ? 403 : 0)
+        << route.path;
+  }
+  EXPECT_EQ(judged(with_key(FakeExchange::get("/nothing"), "secret")), 0) << "404 can wait";
+  EXPECT_EQ(
+      std::ranges::count(errors, "invalid_api_key") + std::ranges::count(errors, "admin_disabled"),
+      static_cast<std::ptrdiff_t>(errors.size()));
+  EXPECT_FALSE(errors.empty());
 }
 
 TEST_F(ServerTest, MetricsMayBeOpen) {
@@ -170,7 +291,10 @@ TEST_F(ServerTest, DrainsAndEndsWhatIsLeft) {
   ASSERT_TRUE(engine.turn_until([&] { return running->ended(); }));
   drain.join();
   EXPECT_NE(running->body.find("\"draining\""), std::string::npos);
-  EXPECT_EQ(ask(FakeExchange::get("/health"))->head.status, 503);
+  EXPECT_EQ(life.state(), ServerState::kStopped);
+  const auto health = ask(FakeExchange::get("/health"));
+  EXPECT_EQ(health->head.status, 503);
+  EXPECT_EQ(health->body, R"({"status":"stopped"})");
   EXPECT_EQ(ask(FakeExchange::post("/v1/completions", "{}"))->head.status, 503);
   EXPECT_EQ(ask(FakeExchange::get("/health/live"))->head.status, 200);
 }

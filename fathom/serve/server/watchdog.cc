@@ -1,5 +1,6 @@
 #include "fathom/serve/server/watchdog.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -99,6 +100,13 @@ void Watchdog::exit_after(double seconds) const {
   }).detach();
 }
 
+// How long a step may take now.
+double Watchdog::timeout_s() const {
+  const double stall_s = settings_.stall_timeout_s;
+  const bool warms_up = settings_.life->state() == ServerState::kStarting && stall_s > 0;
+  return warms_up ? std::max(stall_s, settings_.warm_up_timeout_s) : stall_s;
+}
+
 void Watchdog::look(int64_t now_ns) {
   const std::lock_guard lock(looking_);
   if (deadline_ns_ != 0 && now_ns >= deadline_ns_) {
@@ -113,7 +121,8 @@ void Watchdog::look(int64_t now_ns) {
   }
   if (blind_) return;
   const ServiceStats stats = settings_.stats();
-  const Progress progress = progress_of(stats, now_ns, to_ns(settings_.stall_timeout_s));
+  const double timeout = timeout_s();
+  const Progress progress = progress_of(stats, now_ns, to_ns(timeout));
   if (progress == Progress::kGoing) return;
   settings_.life->advance(ServerState::kFaulted);
   const bool stalled = progress == Progress::kStalled;
@@ -121,9 +130,8 @@ void Watchdog::look(int64_t now_ns) {
   exit_at_ns_ = now_ns + to_ns(grace);
   exit_after(grace + kLogSeconds);
   if (stalled) {
-    log_error("no step ended for ", settings_.stall_timeout_s,
-              " s (--stall-timeout); the process ends with 70 in ", grace, " s. ",
-              state_dump(stats, now_ns));
+    log_error("no step ended for ", timeout, " s (--stall-timeout); the process ends with 70 in ",
+              grace, " s. ", state_dump(stats, now_ns));
   } else {
     log_error("the engine had a fault; the process ends with 70 in ", grace, " s");
   }

@@ -1,4 +1,6 @@
 // Ends a process whose engine does not go forward. Its thread takes no lock of the engine's step.
+// Loading is no step and has no limit: how long it may take depends on the size of the model and on
+// its disk, which only the operator knows; health says "loading" meanwhile.
 //
 //   stalled    state dump in the log, state faulted; after a grace time exit 70
 //   faulted    state faulted; exit 70 after a shorter time, in which clients get their error
@@ -22,8 +24,11 @@ struct WatchdogSettings {
   std::function<ServiceStats()> stats;  ///< must not block
   LifeCycle* life = nullptr;
   double stall_timeout_s = 600;  ///< without the end of a step while one runs; 0: never
-  double stall_grace_s = 30;     ///< from the dump to the exit
-  double fault_grace_s = 5;      ///< from a fault to the exit
+  /// In place of it, if it is longer, before the server is ready: the first token touches all of
+  /// the memory and captures graphs.
+  double warm_up_timeout_s = 600;
+  double stall_grace_s = 30;  ///< from the dump to the exit
+  double fault_grace_s = 5;   ///< from a fault to the exit
   double poll_s = 0.25;
   std::function<void(int)> exit;  ///< ends the process at once: _exit
 };
@@ -44,6 +49,7 @@ class Watchdog {
  private:
   void watch();
   void look(int64_t now_ns);
+  double timeout_s() const;
   void exit_after(double seconds) const;
 
   WatchdogSettings settings_;

@@ -78,6 +78,34 @@ TEST(Watchdog, EndsAStalledProcessAfterItsGrace) {
   EXPECT_EQ(life.state(), ServerState::kFaulted);
 }
 
+TEST(Watchdog, GivesTheWarmUpMoreTimeAndNotForever) {
+  LifeCycle life;  // starting
+  Ended ended;
+  WatchdogSettings settings = settings_of(life, ended);
+  settings.warm_up_timeout_s = 0.4;
+  const int64_t begin = monotonic_ns();
+  settings.stats = [begin] {
+    ServiceStats stats;
+    stats.busy_since_ns = begin;
+    return stats;
+  };
+  const Watchdog dog(std::move(settings));
+  ASSERT_TRUE(ended.wait(10));
+  EXPECT_EQ(ended.code, 70);
+  EXPECT_GE(ended.at_ns - begin, kSecond * 5 / 10);  // and the grace
+  EXPECT_EQ(life.state(), ServerState::kFaulted);
+}
+
+TEST(Watchdog, LoadingHasNoLimit) {
+  LifeCycle life;
+  Ended ended;
+  WatchdogSettings settings = settings_of(life, ended);
+  settings.warm_up_timeout_s = 0.01;
+  const Watchdog dog(std::move(settings));
+  EXPECT_FALSE(ended.wait(0.3));
+  EXPECT_EQ(life.state(), ServerState::kStarting);
+}
+
 TEST(Watchdog, EndsAFaultedProcess) {
   LifeCycle life;
   life.advance(ServerState::kReady);

@@ -8,8 +8,19 @@
 namespace fathom::serve {
 
 Workers::Workers(int num_threads, int64_t max_waiting) : max_waiting_(max_waiting) {
+  // Where the system refuses a thread, those before it are joined: one that is not would end the
+  // process.
+  struct Unfinished {
+    Workers* workers;
+
+    ~Unfinished() {
+      if (workers != nullptr) workers->end();
+    }
+  } unfinished{this};
+
   for (int i = 0; i < num_threads; ++i)
     threads_.emplace_back([this] { work(); });
+  unfinished.workers = nullptr;
 }
 
 Workers::~Workers() {

@@ -1,7 +1,9 @@
 #include "fathom/serve/service/engine_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "fathom/base/fail_point.h"
@@ -174,7 +176,7 @@ void EngineService::run(const EngineLoader& load) {
   load_ended_.notify_all();
   for (;;) {
     wait_for_work();
-    obey();
+    obey(true);
     deliver();
     {
       const std::lock_guard lock(inbox_mutex_);
@@ -196,12 +198,24 @@ void EngineService::run(const EngineLoader& load) {
 void EngineService::wait_for_work() {
   std::unique_lock lock(inbox_mutex_);
   const bool busy = engine_ && !engine_->idle() && !faulted_.load();
-  if (!busy) inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
-  commands_.swap(inbox_);
+  if (!busy && commands_.empty()) {
+    inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  }
+  take_commands();
 }
 
-void EngineService::obey() {
-  for (Command& c : commands_) {
+void EngineService::take_commands() {
+  std::ranges::move(inbox_, std::back_inserter(commands_));
+  inbox_.clear();
+}
+
+// Within a step only requests come and go; what else is wanted waits for its end, and all behind
+// it.
+void EngineService::obey(bool between_steps) {
+  size_t done = 0;
+  for (; done < commands_.size(); ++done) {
+    Command& c = commands_[done];
+    if (c.kind == Command::Kind::kCall && !between_steps) break;
     switch (c.kind) {
       case Command::Kind::kSubmit:
         take_in(c);
@@ -224,8 +238,8 @@ void EngineService::obey() {
         break;
     }
   }
-  if (!commands_.empty() && engine_) publish_stats(false);
-  commands_.clear();
+  if (done > 0 && engine_ && between_steps) publish_stats(false);
+  commands_.erase(commands_.begin(), commands_.begin() + static_cast<ptrdiff_t>(done));
 }
 
 void EngineService::take_in(Command& c) {
@@ -258,7 +272,16 @@ void EngineService::step() {
   const int64_t begin = clock_.now_ns();
   const CoreStats before = publish_stats(true);
   if (FATHOM_FAIL_POINT("serve.stall")) stall();
-  Status status = engine_->step();
+  Status status = engine_->core().start_step();
+  if (status.ok()) {
+    deliver();
+    {
+      const std::lock_guard lock(inbox_mutex_);
+      take_commands();
+    }
+    obey(false);
+    status = engine_->core().finish_step();
+  }
   if (FATHOM_FAIL_POINT("serve.fault")) {
     status = device_lost("a fault was asked for");
     end_all_now(FinishReason::kEngineFault);
@@ -303,6 +326,8 @@ void EngineService::on_token(const std::shared_ptr<Entry>& entry, const TokenEve
   event.finish = e.finish;
   event.stop_text = e.stop_text;
   event.cached_tokens = e.cached_tokens;
+  event.drafted_tokens = e.drafted_tokens;
+  event.accepted_tokens = e.accepted_tokens;
   if (e.prompt_logprobs != nullptr) {
     event.prompt_logprobs = std::make_shared<const std::vector<PromptLogprobs>>(*e.prompt_logprobs);
   }

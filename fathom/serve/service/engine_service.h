@@ -6,6 +6,8 @@
 //                              v
 //                       Post (the event loop): each request's sink
 //
+// While a GPU computes a step, the thread takes in what was submitted and cancelled meanwhile.
+//
 // Nothing here knows HTTP. The engine thread never waits for a client: events are posted and
 // forgotten. It loads the engine itself, since threads inherit the CPUs that a loaded engine is
 // bound to, and a GPU's context belongs to a thread.
@@ -40,6 +42,8 @@ struct ServiceEvent {
   FinishReason finish = FinishReason::kNone;
   std::string stop_text;
   int64_t cached_tokens = 0;
+  int64_t drafted_tokens = 0;   ///< so far
+  int64_t accepted_tokens = 0;  ///< of them, those that were right
   /// With the first event, if they were asked for: of each token of the prompt but the first.
   std::shared_ptr<const std::vector<PromptLogprobs>> prompt_logprobs;
   RequestTimes times;  ///< so far
@@ -120,7 +124,8 @@ class EngineService {
 
   void run(const EngineLoader& load);
   void wait_for_work();
-  void obey();
+  void take_commands();
+  void obey(bool between_steps);
   void take_in(Command& command);
   void end_all_now(FinishReason reason);
   void step();

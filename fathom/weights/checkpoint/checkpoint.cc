@@ -8,60 +8,37 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/base/log.h"
 #include "fathom/base/str_cat.h"
-#include "fathom/os/atomic_file.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/json.h"
-#include "fathom/weights/export/journal.h"
+#include "fathom/weights/checkpoint/model_folder.h"
+#include "fathom/weights/verify/recorded_files.h"
 
 namespace fathom {
 namespace {
 
 constexpr int64_t kMaxIndexBytes = 256ll << 20;
 constexpr int kHardMaxShards = 65'536;
-constexpr std::string_view kShardSuffix = ".safetensors";
 
 using WeightMap = std::vector<std::pair<std::string, std::string>>;
 
-bool is_pickle(std::string_view name) {
-  return name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth") ||
-         name.ends_with(".ckpt");
-}
-
-// Files of other kinds live beside the weights too (an adapter, stored activations): only names
-// that begin like a shard's are taken when no index vouches for them.
-bool looks_like_shard(std::string_view name) {
-  return name.starts_with("model") && name.ends_with(kShardSuffix);
-}
-
 bool contains(const std::vector<std::string>& sorted, std::string_view name) {
   return std::binary_search(sorted.begin(), sorted.end(), name);
-}
-
-// A directory that some writer has not finished holds weights that no one vouches for.
-Status refuse_unfinished(const std::string& directory, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (name.ends_with(kPartialSuffix)) {
-      return corrupt(str_cat(directory, ": holds ", name,
-                             ", which an unfinished write left; run that command again to resume "
-                             "it, or delete the file"));
-    }
-  }
-  if (!contains(names, kJournalName)) return {};
-  FATHOM_ASSIGN(const Journal journal, read_journal(directory));
-  if (journal.finished) return {};
-  return corrupt(str_cat(directory, ": ", kJournalName, " records ", journal.files.size(),
-                         " files and no end, so the write did not finish; run that command again "
-                         "to resume it"));
 }
 
 Result<WeightMap> read_index(const std::string& directory) {
   const std::string path = join_path(directory, kIndexName);
   FATHOM_ASSIGN(const std::string text, read_file(path, kMaxIndexBytes));
   const JsonLimits limits{.max_bytes = kMaxIndexBytes, .max_keys = kMaxTensors};
-  FATHOM_ASSIGN(Json json, parse_json(text, limits, path));
+  FATHOM_ASSIGN(Json json, parse_json_file(text, limits, path));
   const Json* map = json.find("weight_map");
   if (map == nullptr || !map->is_object()) {
     return corrupt(str_cat(path, ": weight_map is ", map == nullptr ? "absent" : map->kind_name(),
                            ", expected an object"));
+  }
+  if (map->members().empty()) {
+    return corrupt(str_cat(path,
+                           ": weight_map is empty, expected the shard of each tensor; the "
+                           "file is not that of this model"));
   }
   WeightMap out;
   for (const auto& [tensor, shard] : map->members()) {
@@ -104,12 +81,7 @@ Status explain_missing_index(const std::string& directory, const std::vector<std
     return corrupt(str_cat(directory, ": holds ", count, " shards and no ", kIndexName,
                            ", so it cannot be told whether they are all there"));
   }
-  const auto pickle = std::find_if(names.begin(), names.end(), is_pickle);
-  if (pickle != names.end()) {
-    return unsupported(str_cat(directory, ": ", *pickle,
-                               " is a pickle file, which can run code and is never opened; convert "
-                               "the checkpoint to safetensors"));
-  }
+  FATHOM_TRY(refuse_other_weights(directory, names));
   return not_found(str_cat(directory, ": holds neither ", kSingleShardName, " nor ", kIndexName));
 }
 
@@ -119,8 +91,8 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory,
                                     const CheckpointOptions& options) {
   FATHOM_CHECK(options.max_shards > 0 && options.max_shards <= kHardMaxShards, "max_shards");
   FATHOM_ASSIGN(const std::vector<std::string> names, list_directory(directory));
-  FATHOM_TRY(refuse_unfinished(directory, names));
   Checkpoint checkpoint;
+  FATHOM_ASSIGN(checkpoint.journal_, finished_journal(directory, names));
   checkpoint.directory_ = directory;
   WeightMap weight_map;
   std::vector<std::string> shards;
@@ -154,6 +126,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory,
   }
   FATHOM_TRY(checkpoint.index_tensors());
   if (has_index) checkpoint.compare_with_index(weight_map);
+  FATHOM_TRY(check_journalled_shards(checkpoint));
   return checkpoint;
 }
 
@@ -180,6 +153,7 @@ Status Checkpoint::add_file(const std::string& name, Symlinks symlinks) {
     tensors_.push_back({file, std::move(entry)});
   }
   files_.push_back(std::move(shard.file));
+  data_begins_.push_back(shard.header.data_begin);
   file_names_.push_back(name);
   return {};
 }
@@ -217,14 +191,17 @@ void Checkpoint::compare_with_index(const WeightMap& weight_map) {
     }
   }
   if (num_absent > 0) {
-    warn(str_cat(directory_, ": ", kIndexName, " names ", num_absent,
-                 " tensors that no shard holds, such as ", quoted(absent)));
+    index_faults_.push_back(str_cat(directory_, ": ", kIndexName, " names ", num_absent,
+                                    " tensors that no shard holds, such as ", quoted(absent)));
   }
   if (num_elsewhere > 0) {
-    warn(str_cat(directory_, ": ", kIndexName, " places ", num_elsewhere,
-                 " tensors in another shard than the one that holds them, such as ",
-                 quoted(elsewhere)));
+    index_faults_.push_back(str_cat(directory_, ": ", kIndexName, " places ", num_elsewhere,
+                                    " tensors in another shard than the one that holds them, such "
+                                    "as ",
+                                    quoted(elsewhere)));
   }
+  for (const std::string& fault : index_faults_)
+    warn(fault);
 }
 
 const TensorRef* Checkpoint::find(std::string_view name) const {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 #include "fathom/base/status.h"
 #include "fathom/weights/checkpoint/safetensors.h"
+#include "fathom/weights/export/journal.h"
 
 namespace fathom {
 
@@ -51,7 +53,8 @@ class Checkpoint {
   /// single model.safetensors.
   /// Errors: NotFound without any shard; Unsupported for a directory of pickle files; Corrupt for
   /// a write that did not finish (a .partial file, an unfinished journal), for shards without an
-  /// index, for a malformed index or shard, and for a tensor that is in two shards.
+  /// index, for a malformed index or shard, for a tensor that is in two shards, and for shards that
+  /// are not those of the journal beside them (check_journalled_shards).
   static Result<Checkpoint> open(const std::string& directory,
                                  const CheckpointOptions& options = {});
 
@@ -88,14 +91,28 @@ class Checkpoint {
 
   int64_t file_bytes(int file) const { return files_[static_cast<size_t>(file)].size(); }
 
+  /// Where the data of a shard begins, behind its header.
+  int64_t data_begin(int file) const { return data_begins_[static_cast<size_t>(file)]; }
+
+  /// Reads dst.size() bytes of a shard, its header included.
+  Status read_file_at(int file, int64_t offset, std::span<std::byte> dst) const {
+    return files_[static_cast<size_t>(file)].read_at(offset, dst);
+  }
+
   /// Errors: Io.
   Result<FileTime> last_change(int file) const;
+
+  /// The journal beside the shards, of a write that finished; null without one.
+  const Journal* journal() const { return journal_ ? &*journal_ : nullptr; }
 
   /// Bytes of all tensors.
   int64_t total_bytes() const { return total_bytes_; }
 
   /// What was odd but not wrong; each was also logged.
   std::span<const std::string> warnings() const { return warnings_; }
+
+  /// Those of the warnings that say what the index has wrong: other readers believe it.
+  std::span<const std::string> index_faults() const { return index_faults_; }
 
  private:
   Status add_file(const std::string& name, Symlinks symlinks);
@@ -104,11 +121,14 @@ class Checkpoint {
   void compare_with_index(const std::vector<std::pair<std::string, std::string>>& weight_map);
 
   std::string directory_;
+  std::optional<Journal> journal_;
   std::vector<std::string> file_names_;
   std::vector<File> files_;
+  std::vector<int64_t> data_begins_;
   std::vector<TensorRef> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;  // views of the names in tensors_
   std::vector<std::string> warnings_;
+  std::vector<std::string> index_faults_;
   int64_t total_bytes_ = 0;
 };
 

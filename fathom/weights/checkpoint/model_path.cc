@@ -1,10 +1,12 @@
 #include "fathom/weights/checkpoint/model_path.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/gguf.h"
 #include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
@@ -14,7 +16,9 @@ constexpr int64_t kMaxRefBytes = 1024;
 
 // Letters, digits, '.', '_', '-', and '/' where it may stand; no "..", no empty part.
 bool is_safe(std::string_view text, bool with_slash) {
-  if (text.empty() || text.front() == '/' || text.back() == '/') return false;
+  // Names of the hub begin with none of these; "./model" is a path.
+  if (text.empty() || text.front() == '/' || text.front() == '.' || text.back() == '/')
+    return false;
   if (text.find("..") != text.npos || text.find("//") != text.npos) return false;
   return std::all_of(text.begin(), text.end(), [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -39,6 +43,16 @@ std::optional<HubName> parse_hub_name(std::string_view model) {
     return std::nullopt;
   }
   return hub;
+}
+
+// Only what the first bytes say counts, not the name.
+Status refuse_gguf_file(const std::string& path) {
+  Result<File> file = File::open(path);
+  std::array<char, 4> magic{};
+  const bool is_gguf = file.ok() && file->size() >= 4 &&
+                       file->read_at(0, std::as_writable_bytes(std::span(magic))).ok() &&
+                       std::string_view(magic.data(), magic.size()) == "GGUF";
+  return is_gguf ? refuse_gguf(path) : Status{};
 }
 
 // The snapshot of `revision` in one cached model, or why there is none.
@@ -72,15 +86,17 @@ Result<std::string> resolve_model(std::string_view model,
     case PathKind::kDirectory:
       return path;
     case PathKind::kFile:
+      FATHOM_TRY(refuse_gguf_file(path));
+      [[fallthrough]];
     case PathKind::kOther:
-      return unsupported(str_cat("model ", quoted(model),
-                                 " is a file, expected a directory in Hugging Face layout"));
+      return corrupt(str_cat("model ", quoted(model),
+                             " is a file, expected a directory in Hugging Face layout"));
     case PathKind::kMissing:
       break;
   }
   const std::optional<HubName> hub = parse_hub_name(model);
   if (!hub) {
-    return invalid_argument(
+    return not_found(
         str_cat("model ", quoted(model), " is no directory, and not of the form ORG/NAME[@REV]"));
   }
   std::string places;

@@ -89,19 +89,22 @@ TEST(ResolveModel, NothingLeavesTheCache) {
                             "deepseek-ai/DeepSeek-V3@/main", "deepseek-ai/DeepSeek-V3@", "a//b",
                             "a/b/c", "/none/at/all", "none", "", "a/b\nc", "a/", "/b"}) {
     EXPECT_EQ(resolve_model(model, std::vector<std::string>{dir.path()}).status().code(),
-              StatusCode::kInvalidArgument)
+              StatusCode::kNotFound)
         << model;
   }
   EXPECT_EQ(resolve("none", {}),
             "model \"none\" is no directory, and not of the form ORG/NAME[@REV]");
 }
 
-TEST(ResolveModel, FilesAreUnsupported) {
+TEST(ResolveModel, FilesAreRefused) {
   const TempDir dir;
-  write_bytes(dir.file("m.gguf"), "");
-  EXPECT_EQ(resolve(dir.file("m.gguf"), {}),
-            str_cat("model \"", dir.file("m.gguf"),
+  write_bytes(dir.file("m.safetensors"), "");
+  write_bytes(dir.file("m.gguf"), "GGUF");
+
+  EXPECT_EQ(resolve(dir.file("m.safetensors"), {}),
+            str_cat("model \"", dir.file("m.safetensors"),
                     "\" is a file, expected a directory in Hugging Face layout"));
+  EXPECT_EQ(resolve_model(dir.file("m.safetensors"), {}).status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(resolve_model(dir.file("m.gguf"), {}).status().code(), StatusCode::kUnsupported);
 }
 

@@ -9,6 +9,7 @@
 #include "fathom/base/ascii.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom {
@@ -342,7 +343,7 @@ Result<std::optional<Json>> read_json(const std::string& directory, std::string_
   }
   const JsonLimits limits{.max_bytes = kMaxConfigBytes,
                           .big_integer = JsonLimits::BigInteger::kRound};
-  FATHOM_ASSIGN(Json json, parse_json(*text, limits, path));
+  FATHOM_ASSIGN(Json json, parse_json_file(*text, limits, path));
   return std::optional<Json>(std::move(json));
 }
 

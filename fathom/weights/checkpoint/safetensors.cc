@@ -7,6 +7,7 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/base/str_cat.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/json.h"
 #include "fathom/text/json_writer.h"
 
@@ -78,9 +79,8 @@ class EntryParser {
       } else if (key == "data_offsets") {
         FATHOM_TRY(parse_offsets(value, entry));
         has_offsets = true;
-      } else {
-        return error(str_cat("unknown key ", quoted(key), ", expected dtype, shape, data_offsets"));
       }
+      // Other keys mean nothing, as to the reader of the format's authors.
     }
     if (!has_dtype) return error("has no dtype");
     if (!has_shape) return error("has no shape");
@@ -206,6 +206,14 @@ Status check_tiling(const SafetensorsHeader& header, std::string_view what) {
                          ", expected the end of the file at ", header.file_size));
 }
 
+// A file that is no safetensors file at all is named, before its first bytes count as a length.
+Status refuse_foreign(std::string_view first_bytes, std::string_view what) {
+  constexpr auto kHeader = static_cast<size_t>(kHeaderLengthBytes);
+  if (first_bytes.size() > kHeader && first_bytes[kHeader] == '{') return {};
+  const std::string_view foreign = foreign_file(first_bytes);
+  return foreign.empty() ? Status{} : corrupt(str_cat(what, ": ", foreign));
+}
+
 // The last byte of the JSON object, after which only the padding may come.
 Status check_frame(std::string_view header, std::string_view what) {
   if (header.empty() || header.front() != '{') {
@@ -323,8 +331,10 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view header,
 
 Result<SafetensorsFile> open_safetensors(const std::string& path, Symlinks symlinks) {
   FATHOM_ASSIGN(File file, File::open(path, symlinks));
-  std::string first(static_cast<size_t>(std::min(file.size(), kHeaderLengthBytes)), '\0');
+  constexpr int64_t kFirstBytes = 512;
+  std::string first(static_cast<size_t>(std::min(file.size(), kFirstBytes)), '\0');
   FATHOM_TRY(file.read_at(0, std::as_writable_bytes(std::span(first))));
+  FATHOM_TRY(refuse_foreign(first, path));
   FATHOM_ASSIGN(const int64_t length, parse_header_length(first, file.size(), path));
   std::string text(static_cast<size_t>(length), '\0');
   FATHOM_TRY(file.read_at(kHeaderLengthBytes, std::as_writable_bytes(std::span(text))));

@@ -84,7 +84,8 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view header,
                                                    int64_t file_size,
                                                    std::string_view what);
 
-/// Opens a file and parses its header. Errors: as above and as File::open.
+/// Opens a file and parses its header. Errors: as above and as File::open; Corrupt for a file of
+/// another kind (file_kind.h), with what it is.
 Result<SafetensorsFile> open_safetensors(const std::string& path,
                                          Symlinks symlinks = Symlinks::kFollow);
 

@@ -180,10 +180,23 @@ void QuantError::add(const QuantError& other) {
   max_error = std::max(max_error, other.max_error);
 }
 
+std::span<const FormatChoice> writable_formats() {
+  static constexpr FormatChoice kFormats[] = {
+      {"nvfp4", Format::kNvfp4},
+      {"mxfp4", Format::kMxfp4},
+      {"mxfp8", Format::kMxfp8},
+      {"fp8_block", Format::kFp8Block},
+      {"fp8_block_ue8m0", Format::kFp8BlockUe8m0},
+      {"int8", Format::kInt8Channel},
+      {"bf16", Format::kBf16},
+      {"f32", Format::kF32},
+  };
+  return kFormats;
+}
+
 bool can_write_format(Format format) {
-  return format == Format::kBf16 || format == Format::kF32 || format == Format::kNvfp4 ||
-         format == Format::kMxfp4 || format == Format::kMxfp8 || is_fp8_block(format) ||
-         format == Format::kInt8Channel;
+  const auto all = writable_formats();
+  return std::any_of(all.begin(), all.end(), [&](const auto& f) { return f.format == format; });
 }
 
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name) {
@@ -228,7 +241,7 @@ Result<QuantizedMatrix> quantize_matrix(const std::vector<float>& w,
     return q;
   }
   return unsupported(str_cat(weight_name, ": cannot write format ", format_name(format),
-                             "; known are ", kWritableFormats));
+                             ", expected ", format_names(writable_formats())));
 }
 
 Result<std::vector<StoredTensor>> plan_quantised_matrix(const std::string& weight_name,

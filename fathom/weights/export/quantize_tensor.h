@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fathom/base/status.h"
-#include "fathom/formats/format.h"
+#include "fathom/formats/format_choice.h"
 
 namespace fathom {
 
@@ -36,13 +37,11 @@ struct QuantizedMatrix {
   QuantError error;
 };
 
-/// True for the formats that quantize_matrix writes: bf16, f32, nvfp4, mxfp4, mxfp8, fp8_block,
-/// fp8_block_ue8m0, int8_channel.
-bool can_write_format(Format format);
+/// The formats that quantize_matrix writes: nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8
+/// (int8_channel), bf16, f32.
+std::span<const FormatChoice> writable_formats();
 
-/// Those formats, for messages.
-inline constexpr std::string_view kWritableFormats =
-    "nvfp4, mxfp4, mxfp8, fp8_block, fp8_block_ue8m0, int8_channel, bf16 and f32";
+bool can_write_format(Format format);
 
 /// Largest |w|. Errors: Corrupt for NaN and infinities, naming the first index.
 Result<float> matrix_amax(const std::vector<float>& w, const std::string& name);

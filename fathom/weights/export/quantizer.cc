@@ -9,6 +9,7 @@
 #include "fathom/base/near_names.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
+#include "fathom/text/file_kind.h"
 #include "fathom/text/json.h"
 #include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/checkpoint/quant_config.h"
@@ -74,6 +75,7 @@ class Quantizer {
     FATHOM_TRY(read_config());
     FATHOM_TRY(check_ignore());
     FATHOM_TRY(make_plan());
+    if (report_.num_weights == 0) return nothing_to_quantise();
     CheckpointWriterOptions writer;
     writer.max_shard_bytes = options_.max_shard_bytes;
     writer.source_directory = source_.directory();
@@ -96,7 +98,7 @@ class Quantizer {
     FATHOM_ASSIGN(config_text_,
                   read_file(source_.directory() + "/config.json", JsonLimits{}.max_bytes));
     const std::string path = join_path(source_.directory(), "config.json");
-    FATHOM_ASSIGN(const Json config, parse_json(config_text_, kConfigLimits, path));
+    FATHOM_ASSIGN(const Json config, parse_json_file(config_text_, kConfigLimits, path));
     constexpr int64_t kMaxLayers = 1024;
     const Json* layers = config.find("num_hidden_layers");
     if (layers == nullptr || !layers->is_int() || layers->as_int() < 1 ||
@@ -140,6 +142,22 @@ class Quantizer {
 
   bool selected(std::string_view name) const {
     return in_quant_scope(name, options_.scope) && !is_draft(name) && !ignored(name);
+  }
+
+  // A copy that calls itself quantised would not be.
+  Status nothing_to_quantise() const {
+    const auto tensors = source_.tensors();
+    const auto in_scope = std::count_if(tensors.begin(), tensors.end(), [&](const TensorRef& t) {
+      return in_quant_scope(t.entry.name, options_.scope) && !is_draft(t.entry.name);
+    });
+    if (in_scope > 0) {
+      return unsupported(str_cat("nothing to quantise: --ignore leaves out all ", in_scope,
+                                 " weights of --scope"));
+    }
+    return unsupported(str_cat("nothing to quantise: of the ", tensors.size(), " tensors of ",
+                               source_.directory(),
+                               " none is a weight of --scope, expected the layers of a DeepSeek "
+                               "model; all-linear is the widest scope"));
   }
 
   Status make_plan() {
@@ -366,8 +384,8 @@ Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options) {
   if (!can_write_format(options.format)) {
-    return unsupported(str_cat("quantize cannot write ", format_name(options.format),
-                               "; known are ", kWritableFormats));
+    return unsupported(str_cat("quantize cannot write ", format_name(options.format), ", expected ",
+                               format_names(writable_formats())));
   }
   return Quantizer(source, options).run(target_directory);
 }

@@ -52,8 +52,9 @@ struct QuantizeReport {
 /// times of change of the source's files are what they were. gate_proj and up_proj share their
 /// NVFP4 global scale, because engines fuse them. Activations are not calibrated: no input_scale is
 /// written. Errors: Corrupt for weights that are not finite, Unsupported for formats or columns
-/// that do not fit, Io with nothing loadable left behind, InvalidArgument for a target that is the
-/// source or holds another write, and for a pattern of `ignore` that matches no weight.
+/// that do not fit and where no weight is left to quantise, Io with nothing loadable left behind,
+/// InvalidArgument for a target that is the source or holds another write, and for a pattern of
+/// `ignore` that matches no weight.
 Result<QuantizeReport> quantize_checkpoint(const Checkpoint& source,
                                            const std::string& target_directory,
                                            const QuantizeOptions& options);

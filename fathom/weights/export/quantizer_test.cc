@@ -128,6 +128,25 @@ TEST(QuantizeCheckpoint, KeepsWhatAPatternMatches) {
   EXPECT_EQ(report->num_weights, 2);
 }
 
+// The configs would declare a format that no tensor has.
+TEST(QuantizeCheckpoint, RefusesWhereNoWeightIsLeftAndWritesNothing) {
+  const Source source;
+  const TempDir dir;
+  TestCheckpoint other;
+  other.matrix("transformer.h.0.attn.c_proj.weight", 32, 32, Format::kBf16);
+  write_bytes(other.open().directory() + "/config.json", "{\"num_hidden_layers\": 1}");
+
+  const Status ignored = quantize(source, dir.file("a"), {"*"}).status();
+  const Status foreign = quantize_checkpoint(other.open(), dir.file("b"), {}).status();
+
+  EXPECT_EQ(ignored.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(ignored.message(), "nothing to quantise: --ignore leaves out all 4 weights of --scope");
+  EXPECT_EQ(foreign.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(foreign.message(), HasSubstr("nothing to quantise: of the 1 tensors of "));
+  EXPECT_FALSE(fs::exists(dir.file("a")));
+  EXPECT_FALSE(fs::exists(dir.file("b")));
+}
+
 TEST(QuantizeCheckpoint, RefusesEachPatternThatMatchesNoWeight) {
   const Source source;
   const TempDir dir;

@@ -1,10 +1,12 @@
 #include "fathom/weights/load/checkpoint_jobs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/block/mxfp4_as_nvfp4.h"
 #include "fathom/formats/layout/pair_layout.h"
 #include "fathom/tensor/view.h"
 #include "fathom/weights/load/tensor_reader.h"
@@ -48,10 +50,66 @@ FillJob dense_job(const TensorReader& tensor, const WeightItem& item) {
 // ---- rows as stored, or with the codes of NVFP4 in pairs: a job a tensor, whose unit is as many
 // rows as have their scales in common.
 
+bool becomes_nvfp4(const TensorReader& tensor, const WeightItem& item) {
+  return tensor.stored().format == Format::kMxfp4 && item.format == Format::kNvfp4;
+}
+
+Status read_mxfp4_scales(const TensorReader& tensor,
+                         int64_t row,
+                         int64_t count,
+                         std::vector<std::byte>& out) {
+  const int64_t row_bytes = scale_count_for(Format::kMxfp4, 1, tensor.columns());
+  out.resize(static_cast<size_t>(count * row_bytes));
+  return tensor.scales(Format::kUe8m0, row, count, out);
+}
+
+// The exponent of the global scale of a matrix in MXFP4 that becomes one in NVFP4. Its parts have
+// it in common.
+Result<int> nvfp4_global_exponent(std::span<const TensorReader> parts) {
+  int most = -127;
+  for (const TensorReader& tensor : parts) {
+    std::vector<std::byte> scales;
+    FATHOM_TRY(read_mxfp4_scales(tensor, 0, tensor.rows(), scales));
+    const std::span bytes(reinterpret_cast<const uint8_t*>(scales.data()), scales.size());
+    Result<int> exponent = largest_mxfp4_exponent(bytes);
+    if (!exponent.ok()) return std::move(exponent).status().add_context(tensor.place());
+    most = std::max(most, *exponent);
+  }
+  return mxfp4_global_exponent(most);
+}
+
+// Scales of rows whose codes are there, in their order of a checkpoint.
+Status nvfp4_scales_of(const TensorReader& tensor,
+                       int64_t row,
+                       int64_t count,
+                       int exponent,
+                       std::span<const std::byte> codes,
+                       std::span<std::byte> out) {
+  std::vector<std::byte> scales;
+  FATHOM_TRY(read_mxfp4_scales(tensor, row, count, scales));
+  const int64_t k = tensor.columns();
+  const auto from = static_cast<size_t>(scale_count_for(Format::kMxfp4, 1, k));
+  const auto to = static_cast<size_t>(scale_count_for(Format::kNvfp4, 1, k));
+  const int64_t row_bytes = value_bytes_for(Format::kMxfp4, 1, k);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto r = static_cast<size_t>(i);
+    Status status =
+        mxfp4_scales_to_nvfp4(reinterpret_cast<const uint8_t*>(codes.data()) + i * row_bytes,
+                              {reinterpret_cast<const uint8_t*>(scales.data()) + r * from, from}, k,
+                              exponent, {reinterpret_cast<uint8_t*>(out.data()) + r * to, to});
+    if (!status.ok()) {
+      return std::move(status).add_context(
+          str_cat(tensor.place(), ", row ", row + i, " (--device cpu takes it)"));
+    }
+  }
+  return {};
+}
+
 FillJob row_major_job(const TensorReader& tensor,
                       const WeightItem& item,
                       int64_t values_offset,
-                      int64_t scales_offset) {
+                      int64_t scales_offset,
+                      int global_exponent) {
   const int64_t rows = tensor.rows();
   const int64_t unit_rows = rows_per_scale(item.format);
   const int64_t row_bytes = value_bytes_for(item.format, 1, item.k);
@@ -66,12 +124,18 @@ FillJob row_major_job(const TensorReader& tensor,
     job.parts.push_back({scales_offset, bytes, job.units * bytes});
   }
   const bool in_pairs = item.layout == WeightLayout::kPairs;
+  const bool converted = becomes_nvfp4(tensor, item);
   job.fill = [=, type = item.scale_type()](const FillCall& call) -> Status {
     const int64_t row = call.begin * unit_rows;
     const int64_t count = std::min(call.end * unit_rows, rows) - row;
     const auto [staged, none, rest] = call.staging->take({count * tensor.staged_row_bytes(), 0, 0});
     FATHOM_TRY(tensor.values(row, count, call.parts[0], staged));
+    if (converted) {
+      FATHOM_TRY(
+          nvfp4_scales_of(tensor, row, count, global_exponent, call.parts[0], call.parts[1]));
+    }
     if (in_pairs) pair_codes(call.parts[0]);
+    if (converted) return {};
     return scaled ? tensor.scales(type, call.begin, call.end - call.begin, call.parts[1])
                   : Status{};
   };
@@ -214,11 +278,17 @@ Result<std::vector<FillJob>> jobs_of(const Checkpoint& checkpoint, const WeightI
   int64_t scales = item.scales_offset;
   std::vector<float> globals;
   const size_t per_matrix = tensors.size() / static_cast<size_t>(item.e);
+  int exponent = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    jobs.push_back(row_major_job(tensors[i], item, values, scales));
+    if (i % per_matrix == 0 && becomes_nvfp4(tensors[i], item)) {
+      FATHOM_ASSIGN(exponent, nvfp4_global_exponent(std::span(tensors).subspan(i, per_matrix)));
+      globals.push_back(std::ldexp(1.0f, exponent));
+    } else if (i % per_matrix == 0) {
+      globals.push_back(tensors[i].tensor_scale());
+    }
+    jobs.push_back(row_major_job(tensors[i], item, values, scales, exponent));
     values += jobs.back().parts[0].bytes;
     if (item.scales_offset >= 0) scales += jobs.back().parts[1].bytes;
-    if (i % per_matrix == 0) globals.push_back(tensors[i].tensor_scale());
   }
   if (item.global_offset >= 0) {
     jobs.push_back(write_floats(item.global_offset, std::move(globals)));

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fathom/base/rng.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/layout/pair_layout.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/formats/minifloat.h"
@@ -200,6 +202,63 @@ TEST_P(FillStore, AbsorbsWhatTheHostCannotRead) {
 INSTANTIATE_TEST_SUITE_P(Formats, FillStore, testing::ValuesIn(kStoredFormats), [](const auto& p) {
   return std::string(format_name(p.param));
 });
+
+// Two parts of each matrix under one global scale, in exponents of their own.
+TEST(FillStore, GivesAGpuMxfp4AsNvfp4WithTheStoredValues) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kColumns = 96;
+  TestCheckpoint files;
+  Rng rng(3);
+  const auto random_bytes = [&](int64_t count, uint8_t least, uint32_t kinds) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(count));
+    for (uint8_t& byte : bytes)
+      byte = static_cast<uint8_t>(least + rng.next_below(kinds));
+    return bytes;
+  };
+  for (const auto& [part, least] : {std::pair("gate", 110), std::pair("up", 118)}) {
+    for (int e = 0; e < 2; ++e) {
+      const std::string name = str_cat("e.", e, ".", part, ".weight");
+      files.codes(name, Format::kI8, {kRows, kColumns / 2},
+                  random_bytes(kRows * kColumns / 2, 0, 256));
+      files.codes(name + "_scale", Format::kUe8m0, {kRows, kColumns / 32},
+                  random_bytes(kRows * kColumns / 32, static_cast<uint8_t>(least + e), 9));
+    }
+  }
+  const Checkpoint checkpoint = files.open();
+  ThreadPool pool(2, PinThreads::kNo);
+  WeightPlan plan(symbols({{"I", kRows}, {"H", kColumns}}), tensors_of(checkpoint),
+                  {.device = DeviceKind::kCuda});
+  RowsWeight experts;
+  ASSERT_TRUE(plan.stack_rows({"e.{}.gate.weight", "I,H"}, {"e.{}.up.weight", "I,H"}, 2, "E,2*I,H",
+                              "E,I,H", WeightRole::kExpert, &experts)
+                  .ok());
+  FakeSink sink(plan.total_bytes(), 500);
+
+  ASSERT_TRUE(fill_store(plan, checkpoint_source(checkpoint), sink, pool, {}).ok());
+
+  plan.bind(sink.store.data());
+  ASSERT_EQ(experts.num_parts, 1);
+  const QuantView& w = experts.parts[0].w;
+  EXPECT_EQ(w.format(), Format::kNvfp4);
+  EXPECT_EQ(w.layout, WeightLayout::kPairs);
+  std::vector<float> found(kRows * kColumns);
+  std::vector<float> expected(kRows * kColumns);
+  std::vector<std::byte> codes(kRows * kColumns / 2);
+  for (int64_t i = 0; i < 4; ++i) {
+    const std::string name = str_cat("e.", i / 2, i % 2 == 0 ? ".gate" : ".up", ".weight");
+    std::memcpy(codes.data(), w.values.as<std::byte>() + i * kRows * kColumns / 2, codes.size());
+    unpair_codes(codes);
+    nvfp4_dequantize(reinterpret_cast<const uint8_t*>(codes.data()),
+                     w.scales.as<E4m3>() + i * kRows * kColumns / 16, w.global.as<float>()[i / 2],
+                     kRows, kColumns, found.data());
+    const auto values = stored(checkpoint, name);
+    const auto scales = stored(checkpoint, name + "_scale");
+    mxfp4_dequantize(reinterpret_cast<const uint8_t*>(values.data()),
+                     reinterpret_cast<const Ue8m0*>(scales.data()), kRows, kColumns,
+                     expected.data());
+    EXPECT_EQ(found, expected) << name;
+  }
+}
 
 // A quantised kv_b is exact in float32, which activations of that format get.
 TEST(FillStore, KeepsAbsorbedCopiesOfAQuantisedKvBInFloat32WhereActivationsAre) {

@@ -7,6 +7,11 @@
 
 namespace fathom {
 
+Format Placement::memory_format(Format format) const {
+  if (format == Format::kFp8Tensor) return Format::kFp8Channel;
+  return format == Format::kMxfp4 && !is_host() ? Format::kNvfp4 : format;
+}
+
 WeightLayout Placement::layout(Format format, int64_t k) const {
   if (is_host()) return has_rows16(format) ? WeightLayout::kRows16 : WeightLayout::kRowMajor;
   return format == Format::kNvfp4 && k % kPairedCodes == 0 ? WeightLayout::kPairs

@@ -30,6 +30,11 @@ struct Placement {
   DeviceKind device = DeviceKind::kCpu;
   Shard shard = {};
 
+  /// What a weight that is stored in `format` has in memory: one scale for all rows is one for
+  /// each. A GPU has MXFP4 in the form of NVFP4, which its products take
+  /// (formats/block/mxfp4_as_nvfp4.h).
+  Format memory_format(Format format) const;
+
   /// How a linear weight of `k` columns lies, as the kernels of the device take it: on a CPU in
   /// tiles (kRows16) where the format has them, on a GPU row-major (NVFP4: kPairs).
   WeightLayout layout(Format format, int64_t k) const;

@@ -13,11 +13,6 @@ bool is_vector_format(Format format) {
   return format == Format::kBf16 || format == Format::kF32;
 }
 
-// What a weight that is stored in `format` has in memory: one scale for all rows is one for each.
-Format memory_format(Format format) {
-  return format == Format::kFp8Tensor ? Format::kFp8Channel : format;
-}
-
 bool is_qserve(Format format) {
   return format == Format::kW4a8Channel || format == Format::kW4a8Group;
 }
@@ -75,8 +70,8 @@ bool WeightPlan::is_stored(std::string_view tensor) const {
 }
 
 Result<bool> WeightPlan::lie_in_one(const WeightSpec& a, const WeightSpec& b) const {
-  const Format format = memory_format(a.format);
-  if (format != memory_format(b.format)) return false;
+  const Format format = placement_.memory_format(a.format);
+  if (format != placement_.memory_format(b.format)) return false;
   if (a.held(0) % placement_.row_step(format) != 0) return false;
   const bool one_scale = format_info(format).has_global && !placement_.keeps_global_scales();
   if (!one_scale || !tensors_.same_global_scale) return true;
@@ -171,10 +166,10 @@ Status WeightPlan::index_table(std::string name, const char* axes, int64_t limit
 Status WeightPlan::check_source(const WeightItem& item, size_t index) const {
   const WeightSpec& s = item.sources[index];
   const WeightSpec& first = item.sources.front();
-  if (!is_linear_format(memory_format(s.format), item.stacked)) {
+  if (!is_linear_format(placement_.memory_format(s.format), item.stacked)) {
     return wrong_format(s, linear_formats(item.stacked));
   }
-  if (memory_format(s.format) != item.format) {
+  if (placement_.memory_format(s.format) != item.format) {
     return unsupported(str_cat(place_of(s.name), " is stored as ", format_name(s.format), ", but ",
                                first.name, " as ", format_name(item.format),
                                "; the experts of a layer must have one format"));
@@ -199,7 +194,7 @@ Status WeightPlan::check_source(const WeightItem& item, size_t index) const {
 // The sources are there; checks that they can lie in one weight, and places it.
 Status WeightPlan::add_matrix(WeightItem item) {
   item.kind = WeightItem::Kind::kMatrix;
-  item.format = memory_format(item.sources.front().format);
+  item.format = placement_.memory_format(item.sources.front().format);
   item.k = item.sources.front().held(1);
   int64_t rows = 0;
   for (size_t i = 0; i < item.sources.size(); ++i) {

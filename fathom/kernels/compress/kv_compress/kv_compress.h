@@ -135,6 +135,8 @@ struct CompressPool {
 };
 
 extern const VariantTable<CompressStateWrite> compress_state_write_cpu;
+extern const VariantTable<CompressStateWrite> compress_state_write_cuda;
 extern const VariantTable<CompressPool> compress_pool_cpu;
+extern const VariantTable<CompressPool> compress_pool_cuda;
 
 }  // namespace fathom

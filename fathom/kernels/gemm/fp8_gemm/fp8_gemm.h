@@ -143,6 +143,7 @@ Status run_quantised_x(Exec& ex, const Fp8BlockGemm::Args& a, ProductLoop loop, 
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cpu;
 extern const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda;
 extern const VariantTable<Fp8BlockBmm> fp8_block_bmm_cpu;
+extern const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda;
 extern const VariantTable<Fp8Gemm> fp8_gemm_cpu;
 extern const VariantTable<Fp8Gemm> fp8_gemm_cuda;
 

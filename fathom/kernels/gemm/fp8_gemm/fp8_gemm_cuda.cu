@@ -19,11 +19,34 @@ bool fills_tiles(const Args& a) {
   return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
 }
 
-Status run_persistent_blocks(Exec& ex, const Args& a) {
-  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, fp8_blocks::product(a));
+template <class AnyArgs>
+Status run_persistent_blocks(Exec& ex, const AnyArgs& a) {
+  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, product_of(a));
 }
 
 }  // namespace blocks
+
+namespace heads {
+
+using Args = Fp8BlockBmm::Args;
+
+bool is_bf16(const Args& a) {
+  return a.x.format == Format::kBf16 && loads_in_vectors(a, 16);
+}
+
+bool fills_tiles(const Args& a) {
+  return is_bf16(a) && takes_tiles<TileFp8>(product_of(a), kFewestTileRows);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8>(ex, product_of(a));
+}
+
+Status run_any_layout(Exec& ex, const Args& a) {
+  return run_any(ex, any_product_of(product_of(a), Format::kE4m3));
+}
+
+}  // namespace heads
 
 namespace channels {
 
@@ -70,11 +93,18 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
      blocks::fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
-    {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits, blocks::run_persistent_blocks,
-     MathUnit::kBf16, fp8_blocks::is_bf16},
+    {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits,
+     blocks::run_persistent_blocks<Fp8BlockGemm::Args>, MathUnit::kBf16, fp8_blocks::is_bf16},
     {"block_per_tile", sm(90), "K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,
      MathUnit::kBf16, fp8_blocks::is_bf16},
     {"any_layout", sm(90), "", kTraits, fp8_blocks::run_any_layout, MathUnit::kF32, has_rows},
+};
+
+constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda{
+    {"tiles", sm(90), "", kTileTraits, heads::run_in_tiles, MathUnit::kBf16, heads::fills_tiles},
+    {"persistent", sm(90), "K<=16384", kTraits, blocks::run_persistent_blocks<Fp8BlockBmm::Args>,
+     MathUnit::kBf16, heads::is_bf16},
+    {"any_layout", sm(90), "", kTraits, heads::run_any_layout, MathUnit::kF32, has_rows},
 };
 
 constinit const VariantTable<Fp8Gemm> fp8_gemm_cuda{

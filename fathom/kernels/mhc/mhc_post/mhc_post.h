@@ -76,6 +76,8 @@ struct MhcPost {
 };
 
 extern const VariantTable<MhcExpand> mhc_expand_cpu;
+extern const VariantTable<MhcExpand> mhc_expand_cuda;
 extern const VariantTable<MhcPost> mhc_post_cpu;
+extern const VariantTable<MhcPost> mhc_post_cuda;
 
 }  // namespace fathom

@@ -66,7 +66,66 @@ Status run(Exec& ex, const Gate& g) {
   return launch_gate<64>(ex, g);
 }
 
-// ---- the four routers ----
+// ---- hash_route ----
+
+struct Hash {
+  const void* logits;
+  int64_t logits_stride;
+  Format format;
+  const int32_t* token_ids;
+  const void* table;
+  int64_t table_stride;
+  bool wide;  // entries of the table are i64
+  Rows<float> weights;
+  Rows<int32_t> ids;
+  int64_t num_tokens;
+  int chosen;
+  float scaling;
+};
+
+// A warp a token, a lane a choice. Ids of tokens and of the table were checked where they came
+// from: when a request was taken in and when the table was loaded.
+__global__ void __launch_bounds__(128) hash_route_tokens(Hash h) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = int64_t{blockIdx.x} * (blockDim.x / 32) + warp_id();
+  if (t >= h.num_tokens) return;
+  const int64_t row = h.token_ids[t] * h.table_stride;
+  float sum = 0.0f;
+  for (int k = lane_id(); k < h.chosen; k += 32) {
+    const int32_t id = h.wide ? static_cast<int32_t>(static_cast<const int64_t*>(h.table)[row + k])
+                              : static_cast<const int32_t*>(h.table)[row + k];
+    const float s = sqrt_softplus(load_any(h.logits, h.format, t * h.logits_stride + id));
+    h.ids[t][k] = id;
+    h.weights[t][k] = s;
+    sum += s;
+  }
+  sum = combine_lanes(sum, Add());
+  for (int k = lane_id(); k < h.chosen; k += 32)
+    h.weights[t][k] = h.weights[t][k] / sum * h.scaling;
+}
+
+Status run_hash_route(Exec& ex, const HashRoute::Args& a) {
+  constexpr int kWarps = 4;
+  const Hash h{.logits = a.logits.data,
+               .logits_stride = a.logits.stride(0),
+               .format = a.logits.format,
+               .token_ids = a.token_ids.as<const int32_t>(),
+               .table = a.tid2eid.data,
+               .table_stride = a.tid2eid.stride(0),
+               .wide = a.tid2eid.format == Format::kI64,
+               .weights = rows_of<float>(a.weights),
+               .ids = rows_of<int32_t>(a.ids),
+               .num_tokens = a.logits.dim(0),
+               .chosen = static_cast<int>(a.ids.dim(1)),
+               .scaling = a.scaling};
+  return launch_kernel(
+      ex, hash_route_tokens,
+      {.blocks = (h.num_tokens + kWarps - 1) / kWarps, .threads = 32 * kWarps, .shared_bytes = 0},
+      h);
+}
+
+// ---- the others ----
 
 template <class Args>
 Gate any_gate_of(const Args& a, const View& bias) {
@@ -85,7 +144,8 @@ Gate any_gate_of(const Args& a, const View& bias) {
   g.chosen = static_cast<int>(a.ids.dim(1));
   g.num_groups = 1;
   g.keep_groups = 1;
-  g.renormalise = a.renorm == Renormalize::kYes;
+  g.renormalise = true;
+  if constexpr (requires { a.renorm; }) g.renormalise = a.renorm == Renormalize::kYes;
   g.scaling = a.scaling;
   g.in_vectors = (g.num_experts == 32 * kVector || g.num_experts == 160) &&
                  takes_vectors(a.logits) && takes_vectors(bias);
@@ -102,6 +162,12 @@ Gate gate_of(const TopkSoftmax::Args& a) {
 Gate gate_of(const TopkSigmoid::Args& a) {
   Gate g = any_gate_of(a, a.bias);
   g.scoring = Scoring::kSigmoid;
+  return g;
+}
+
+Gate gate_of(const TopkSqrtsoftplus::Args& a) {
+  Gate g = any_gate_of(a, a.bias);
+  g.scoring = Scoring::kSqrtSoftplus;
   return g;
 }
 
@@ -166,6 +232,12 @@ constexpr VariantTable<K> gate_table() {
 
 constinit const VariantTable<TopkSoftmax> topk_softmax_cuda = gate_table<TopkSoftmax>();
 constinit const VariantTable<TopkSigmoid> topk_sigmoid_cuda = gate_table<TopkSigmoid>();
+constinit const VariantTable<TopkSqrtsoftplus> topk_sqrtsoftplus_cuda{
+    {"warp_per_token", sm(90), "", kTraits, run_warps<TopkSqrtsoftplus>},
+};
+constinit const VariantTable<HashRoute> hash_route_cuda{
+    {"warp_per_token", sm(90), "", kTraits, run_hash_route},
+};
 constinit const VariantTable<GroupedTopkGate> grouped_topk_gate_cuda =
     gate_table<GroupedTopkGate>();
 constinit const VariantTable<GroupLimitedSoftmaxGate> group_limited_softmax_gate_cuda =

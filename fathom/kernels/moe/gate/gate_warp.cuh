@@ -12,10 +12,10 @@
 
 namespace fathom::cuda {
 
-enum class Scoring : uint8_t { kSoftmax, kSigmoid };
+enum class Scoring : uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus };
 enum class GroupRating : uint8_t { kSumOfTwo, kLargest };
 
-/// All four routers, as one description.
+/// All routers but hash_route, as one description.
 struct Gate {
   const void* logits;
   int64_t logits_stride;
@@ -87,6 +87,14 @@ __device__ void load_items(const void* data,
     default:
       return load_typed(static_cast<const float*>(data) + offset, count, absent, in_vectors, out);
   }
+}
+
+/// sqrt(log(1 + e^z)), as the CPU has it.
+__device__ __forceinline__ float sqrt_softplus(float z) {
+  constexpr float kIsLinear = 18.0f;  // from there on both ends lose no bit
+  if (z > kIsLinear) return __fsqrt_rn(z);
+  if (z < -kIsLinear) return expf(0.5f * z);
+  return __fsqrt_rn(log1pf(expf(z)));
 }
 
 /// The exponential of `x` as the sum of a softmax takes it where very many tokens are routed.
@@ -180,8 +188,17 @@ struct Scores {
     divisor = combine_lanes(sum, Add());
   }
 
+  __device__ void score_by_sqrt_softplus(const Gate& g, const float (&bias)[kItems]) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      score[i] = sqrt_softplus(score[i]);
+      key[i] = exists(g, i) ? key_of(score[i] + bias[i]) : kRemoved;
+    }
+  }
+
   __device__ void make(const Gate& g, const float (&bias)[kItems]) {
     if (g.scoring == Scoring::kSigmoid) return score_by_sigmoid(g, bias);
+    if (g.scoring == Scoring::kSqrtSoftplus) return score_by_sqrt_softplus(g, bias);
     score_by_softmax(g, bias);
   }
 

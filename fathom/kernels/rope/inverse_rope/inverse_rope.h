@@ -92,6 +92,8 @@ struct InverseRopeQuant {
 };
 
 extern const VariantTable<InverseRope> inverse_rope_cpu;
+extern const VariantTable<InverseRope> inverse_rope_cuda;
 extern const VariantTable<InverseRopeQuant> inverse_rope_quant_cpu;
+extern const VariantTable<InverseRopeQuant> inverse_rope_quant_cuda;
 
 }  // namespace fathom

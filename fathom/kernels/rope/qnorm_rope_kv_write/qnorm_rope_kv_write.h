@@ -21,12 +21,12 @@ namespace fathom {
 /// row of cache_row.h of D channels: values alone (bf16, f32), or with rope and scales (e4m3, NVFP4
 /// as u8). slots[t] = page * S + row, -1 skips the row of that token; two tokens must not share a
 /// slot. Only those rows are written. All operands may be strided. T and H may be 0.
-/// float32 inside, squares summed in 64 partial sums; one rounding to q_out, and one to the cache
-/// (quantised rows: to bf16, then to codes). In f32 with an f32 cache nothing is rounded to less.
-/// Deterministic; tokens and heads are independent.
-/// Errors: InvalidArgument for positions outside [0, P), slots outside [-1, M*S), unequal formats
-/// of q, kv and q_out, fields that are no row of D channels, or an eps that is negative or NaN.
-/// Source: DeepSeek-V4, inference/model.py (Attention.forward); vLLM,
+/// float32 inside, squares summed in 64 partial sums (of a query in 32 where a warp of a GPU has
+/// it); one rounding to q_out, and one to the cache (quantised rows: to bf16, then to codes). In
+/// f32 with an f32 cache nothing is rounded to less. Deterministic; tokens and heads are
+/// independent. Errors: InvalidArgument for positions outside [0, P), slots outside [-1, M*S),
+/// unequal formats of q, kv and q_out, fields that are no row of D channels, or an eps that is
+/// negative or NaN. Source: DeepSeek-V4, inference/model.py (Attention.forward); vLLM,
 /// fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert.
 struct QnormRopeKvWrite {
   static constexpr KernelInfo kInfo{
@@ -65,5 +65,6 @@ struct QnormRopeKvWrite {
 };
 
 extern const VariantTable<QnormRopeKvWrite> qnorm_rope_kv_write_cpu;
+extern const VariantTable<QnormRopeKvWrite> qnorm_rope_kv_write_cuda;
 
 }  // namespace fathom

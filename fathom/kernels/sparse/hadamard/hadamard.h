@@ -53,5 +53,6 @@ struct Hadamard {
 };
 
 extern const VariantTable<Hadamard> hadamard_cpu;
+extern const VariantTable<Hadamard> hadamard_cuda;
 
 }  // namespace fathom

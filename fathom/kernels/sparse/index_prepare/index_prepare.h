@@ -113,6 +113,8 @@ struct IndexKeyWrite {
 };
 
 extern const VariantTable<IndexQuery> index_query_cpu;
+extern const VariantTable<IndexQuery> index_query_cuda;
 extern const VariantTable<IndexKeyWrite> index_key_write_cpu;
+extern const VariantTable<IndexKeyWrite> index_key_write_cuda;
 
 }  // namespace fathom

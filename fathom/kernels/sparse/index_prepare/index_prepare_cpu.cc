@@ -46,15 +46,6 @@ Status index_query(Exec& ex, const IndexQuery::Args& a) {
 
 // ---- keys ----
 
-IndexSteps steps_of_key(const IndexKeyWrite::Args& a) {
-  return {.width = a.k.dim(1),
-          .rope_dim = a.table.dim(1),
-          .style = a.style,
-          .channels = a.channels,
-          .transform = a.transform,
-          .rounding = a.k.format};
-}
-
 /// x[D] = layer_norm(x), rounded to A.
 template <class A, class W>
 void layer_norm(const W* w, const W* b, float eps, int64_t D, float* x) {
@@ -90,7 +81,7 @@ void key_row(const IndexKeyWrite::Args& a, const IndexSteps& steps, int64_t t) {
 }
 
 Status index_key_write(Exec& ex, const IndexKeyWrite::Args& a) {
-  const IndexSteps steps = steps_of_key(a);
+  const IndexSteps steps = steps_of(a);
   with_activation_type(a.k.format, [&]<class A>(A) {
     for_rows(ex, a.k.dim(0), 32 * steps.width, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)

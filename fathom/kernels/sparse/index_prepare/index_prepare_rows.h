@@ -23,6 +23,15 @@ namespace fathom {
           .rounding = a.q.format};
 }
 
+[[maybe_unused]] static IndexSteps steps_of(const IndexKeyWrite::Args& a) {
+  return {.width = a.k.dim(1),
+          .rope_dim = a.table.dim(1),
+          .style = a.style,
+          .channels = a.channels,
+          .transform = a.transform,
+          .rounding = a.k.format};
+}
+
 /// Where head h of token t goes.
 [[maybe_unused]] static IndexRowOut query_out(const IndexQuery::Args& a, int64_t t, int64_t h) {
   const View v = bytes_of(a.q_out);

@@ -143,8 +143,12 @@ struct RingSlots {
 };
 
 extern const VariantTable<VisibleRows> visible_rows_cpu;
+extern const VariantTable<VisibleRows> visible_rows_cuda;
 extern const VariantTable<IndexSlots> index_slots_cpu;
+extern const VariantTable<IndexSlots> index_slots_cuda;
 extern const VariantTable<VisibleSlots> visible_slots_cpu;
+extern const VariantTable<VisibleSlots> visible_slots_cuda;
 extern const VariantTable<RingSlots> ring_slots_cpu;
+extern const VariantTable<RingSlots> ring_slots_cuda;
 
 }  // namespace fathom

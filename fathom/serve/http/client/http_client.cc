@@ -165,7 +165,7 @@ Call::Call(LoopClient& client, CallId id, ClientCall call, CallListener listener
   }
   request_ += "\r\n";
   request_ += call_.body;
-  call_.body = {};
+  std::string().swap(call_.body);
 }
 
 std::string Call::name() const {

@@ -82,8 +82,11 @@ void refuse_other_forms(Fields& fields) {
 
 Parsed<ChatFields> read_chat(const Json& body,
                              const ServedModel& model,
-                             std::string_view key_digest) {
+                             std::string_view key_digest,
+                             std::span<const std::string_view> besides) {
   Fields fields(body);
+  for (const std::string_view name : besides)
+    fields.ignore(name);
   ChatFields chat;
   ChatAsk& ask = chat.ask;
   ChatStyle& style = chat.style;

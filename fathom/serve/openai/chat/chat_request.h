@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,10 +34,12 @@ struct ChatRequest {
   ChatStyle style;
 };
 
-/// Reads the fields of a body. Pure.
+/// Reads the fields of a body. Pure. `besides`: what else its route knows and reads itself, which a
+/// strict server does not refuse.
 Parsed<ChatFields> read_chat(const Json& body,
                              const ServedModel& model,
-                             std::string_view key_digest);
+                             std::string_view key_digest,
+                             std::span<const std::string_view> besides = {});
 
 /// The whole way from a request to what is computed; for a worker. `key_digest` is of the API key,
 /// empty where tenants share prefixes.

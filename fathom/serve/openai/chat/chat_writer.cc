@@ -1,5 +1,7 @@
 #include "fathom/serve/openai/chat/chat_writer.h"
 
+#include <utility>
+
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/serve/replay/replay_store.h"
 
@@ -21,15 +23,19 @@ ChatWriter::ChatWriter(ExchangePtr exchange, ChatStyle style)
   if (!style_.new_call_id) style_.new_call_id = [] { return unguessable_id("call_"); };
 }
 
+void ChatWriter::open() {
+  if (!style_.reply.stream || std::exchange(streaming_, true)) return;
+  exchange_->begin_stream(event_stream_head(), {});
+}
+
 void ChatWriter::begin(const AnswerUsage& so_far,
                        const std::vector<PromptLogprobs>* prompt_logprobs) {
-  begun_ = true;
   prompt_tokens_ = so_far.prompt_tokens;
   if (prompt_logprobs != nullptr) prompt_logprobs_ = *prompt_logprobs;
   for (Choice& choice : choices_)
     choice.content = style_.echo;
   if (!style_.reply.stream) return;
-  exchange_->begin_stream(event_stream_head(), {});
+  open();
   for (int i = 0; i < style_.num_choices; ++i) {
     send_piece(i, {.role = true});
     if (!style_.echo.empty()) send_piece(i, {.content = style_.echo});
@@ -89,7 +95,7 @@ void ChatWriter::end(const AnswerUsage& usage, const AnswerTimings& timings) {
 }
 
 void ChatWriter::fail(const ApiError& error) {
-  if (!begun_ || !style_.reply.stream) {
+  if (!streaming_) {
     exchange_->reply(openai_error_reply(error));
     return;
   }

@@ -17,6 +17,7 @@ class ChatWriter final : public ReplyWriter {
  public:
   ChatWriter(ExchangePtr exchange, ChatStyle style);
 
+  void open() override;
   void begin(const AnswerUsage& so_far,
              const std::vector<PromptLogprobs>* prompt_logprobs) override;
   void delta(const ChoiceDelta& delta) override;
@@ -52,7 +53,7 @@ class ChatWriter final : public ReplyWriter {
 
   ExchangePtr exchange_;
   ChatStyle style_;
-  bool begun_ = false;
+  bool streaming_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   std::vector<Choice> choices_;

@@ -52,6 +52,16 @@ Result<std::vector<AnswerSpec>> make_answers(const ServedModel& model,
                                              const CompletionFields& read,
                                              const CompletionStyle& style,
                                              const std::vector<EchoedPrompt>& prompts) {
+  int64_t places = 0;
+  for (const EchoedPrompt& prompt : prompts)
+    places += static_cast<int64_t>(prompt.tokens.size()) - 1;
+  if (style.reply.prompt_logprobs) {
+    FATHOM_TRY(limit_prompt_logprobs(places, read.prompt_logprobs, style.num_choices));
+  }
+  if (read.echo) {
+    FATHOM_TRY(
+        limit_prompt_logprobs(places, read.sampling.top_logprobs, style.num_choices, "logprobs"));
+  }
   FATHOM_ASSIGN(const auto constraint, compile_answer(model, read.shape, {}, {}, {}));
   std::vector<AnswerSpec> answers;
   for (const EchoedPrompt& prompt : prompts) {

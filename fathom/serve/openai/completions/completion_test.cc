@@ -301,6 +301,30 @@ TEST(CompletionWriter, EachPromptIsEchoedBeforeItsChoices) {
   }
 }
 
+TEST(CompletionWriter, ChoicesOfAPromptShareWhatIsKnownOfIt) {
+  CompletionStyle style = style_of(false);
+  style.num_choices = 2;
+  style.reply.logprobs = style.reply.prompt_logprobs = true;
+  style.prompts = {{.text = "a", .tokens = {5, 6}}};
+  Bench bench(style);
+  const std::vector<PromptLogprobs> known = {{.token = {6, -1.0f}, .rank = 1, .top = {}}};
+
+  bench.writer.begin(kUsage, nullptr);
+  ChoiceDelta first = text("0", 0);
+  first.prompt_logprobs = &known;
+  bench.writer.delta(first);
+  bench.writer.delta(text("1", 1));
+  bench.writer.finish({.choice = 0});
+  bench.writer.finish({.choice = 1});
+  bench.writer.end(kUsage, {});
+
+  const Json reply = *parse_json(bench.exchange->body, {}, "reply");
+  for (const Json& choice : reply.find("choices")->items()) {
+    EXPECT_EQ(choice.find("logprobs")->find("token_logprobs")->items()[1].as_double(), -1.0);
+    EXPECT_EQ(choice.find("prompt_logprobs")->items().size(), 2u);
+  }
+}
+
 TEST(CompletionWriter, AStreamAddsUpToTheWholeHoweverItIsCut) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     std::string texts[2];

@@ -1,6 +1,7 @@
 #include "fathom/serve/openai/completions/completion_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/text/utf8.h"
@@ -17,52 +18,65 @@ bool is_continuation(char c) {
 CompletionWriter::CompletionWriter(ExchangePtr exchange, CompletionStyle style)
     : exchange_(std::move(exchange)),
       style_(std::move(style)),
-      choices_(static_cast<size_t>(style_.num_choices) * static_cast<size_t>(style_.num_prompts)) {}
+      choices_(static_cast<size_t>(style_.num_choices) * static_cast<size_t>(style_.num_prompts)),
+      prompt_logprobs_(static_cast<size_t>(style_.num_prompts)) {}
+
+void CompletionWriter::open() {
+  if (!style_.reply.stream || std::exchange(streaming_, true)) return;
+  exchange_->begin_stream(event_stream_head(), {});
+}
 
 void CompletionWriter::begin(const AnswerUsage& so_far,
                              const std::vector<PromptLogprobs>* prompt_logprobs) {
-  begun_ = true;
   prompt_tokens_ = so_far.prompt_tokens;
-  if (prompt_logprobs != nullptr) prompt_logprobs_ = *prompt_logprobs;
-  if (style_.reply.stream) exchange_->begin_stream(event_stream_head(), {});
+  if (prompt_logprobs != nullptr) prompt_logprobs_.front() = *prompt_logprobs;
+  open();
 }
 
 void CompletionWriter::start(size_t index, const std::vector<PromptLogprobs>* prompt_logprobs) {
   Choice& choice = choices_[index];
   if (choice.started) return;
   choice.started = true;
-  choice.prompt_logprobs = prompt_logprobs != nullptr ? *prompt_logprobs : prompt_logprobs_;
+  std::vector<PromptLogprobs>& of_prompt = prompt_logprobs_[prompt_of(index)];
+  if (prompt_logprobs != nullptr && of_prompt.empty()) of_prompt = *prompt_logprobs;
   if (style_.prompts.empty()) return;
-  const EchoedPrompt& prompt = style_.prompts[index / static_cast<size_t>(style_.num_choices)];
+  const EchoedPrompt& prompt = style_.prompts[prompt_of(index)];
   choice.text = prompt.text;
-  if (style_.reply.logprobs) add_echoed_tokens(choice, prompt);
+  choice.echoes = style_.reply.logprobs;
+  for (size_t i = 0; choice.echoes && i < prompt.tokens.size(); ++i)
+    take_offset(choice.num_chars, prompt.tokens[i], i > 0 || !prompt.hidden_bos);
 }
 
-void CompletionWriter::add_echoed_tokens(Choice& choice, const EchoedPrompt& prompt) {
-  for (size_t i = 0; i < prompt.tokens.size(); ++i) {
-    TokenNews news{.token = prompt.tokens[i], .logprob = 0.0f, .top_logprobs = {}};
-    if (i > 0 && i - 1 < choice.prompt_logprobs.size()) {
-      const PromptLogprobs& place = choice.prompt_logprobs[i - 1];
-      news.logprob = place.token.logprob;
-      const size_t most = std::min(place.top.size(), static_cast<size_t>(style_.top_logprobs));
-      news.top_logprobs.assign(place.top.begin(),
-                               place.top.begin() + static_cast<std::ptrdiff_t>(most));
+int64_t CompletionWriter::take_offset(int64_t& num_chars, int32_t token, bool counts) const {
+  const std::string_view bytes = style_.reply.tokenizer->token_bytes(token);
+  int64_t offset = num_chars;
+  if (!counts || bytes.empty()) return offset;
+  // A token that begins within a character stands where that character does.
+  if (is_continuation(bytes.front()) && offset > 0) --offset;
+  num_chars += static_cast<int64_t>(
+      std::ranges::count_if(bytes, [](char c) { return !is_continuation(c); }));
+  return offset;
+}
+
+std::vector<CompletionWriter::Place> CompletionWriter::echoed_places(size_t prompt) const {
+  const EchoedPrompt& echoed = style_.prompts[prompt];
+  const std::vector<PromptLogprobs>& logprobs = prompt_logprobs_[prompt];
+  std::vector<Place> places;
+  int64_t num_chars = 0;
+  for (size_t i = 0; i < echoed.tokens.size(); ++i) {
+    Place place{.news = {.token = echoed.tokens[i], .logprob = 0.0f, .top_logprobs = {}}};
+    if (i > 0 && i - 1 < logprobs.size()) {
+      const PromptLogprobs& known = logprobs[i - 1];
+      place.news.logprob = known.token.logprob;
+      const size_t most = std::min(known.top.size(), static_cast<size_t>(style_.top_logprobs));
+      place.news.top_logprobs.assign(known.top.begin(),
+                                     known.top.begin() + static_cast<std::ptrdiff_t>(most));
     }
-    add_place(choice, std::move(news), i > 0 || !prompt.hidden_bos);
-    choice.places.back().is_first = i == 0;
+    place.offset = take_offset(num_chars, echoed.tokens[i], i > 0 || !echoed.hidden_bos);
+    place.is_first = i == 0;
+    places.push_back(std::move(place));
   }
-}
-
-void CompletionWriter::add_place(Choice& choice, TokenNews news, bool counts) {
-  const std::string_view bytes = style_.reply.tokenizer->token_bytes(news.token);
-  Place place{.news = std::move(news), .offset = choice.num_chars};
-  if (counts && !bytes.empty()) {
-    // A token that begins within a character stands where that character does.
-    if (is_continuation(bytes.front()) && place.offset > 0) --place.offset;
-    choice.num_chars += static_cast<int64_t>(
-        std::ranges::count_if(bytes, [](char c) { return !is_continuation(c); }));
-  }
-  choice.places.push_back(std::move(place));
+  return places;
 }
 
 void CompletionWriter::delta(const ChoiceDelta& delta) {
@@ -72,8 +86,10 @@ void CompletionWriter::delta(const ChoiceDelta& delta) {
   completion_tokens_ = delta.completion_tokens;
   choice.text += delta.parts.content;
   if (style_.reply.logprobs) {
-    for (const TokenNews& news : delta.tokens)
-      add_place(choice, news, true);
+    for (const TokenNews& news : delta.tokens) {
+      const int64_t offset = take_offset(choice.num_chars, news.token, true);
+      choice.places.push_back({.news = news, .offset = offset});
+    }
   }
   if (style_.reply.stream && !choice.text.empty()) send_chunk(index, false);
 }
@@ -113,7 +129,7 @@ void CompletionWriter::end(const AnswerUsage& usage, const AnswerTimings& timing
 }
 
 void CompletionWriter::fail(const ApiError& error) {
-  if (!begun_ || !style_.reply.stream) {
+  if (!streaming_) {
     exchange_->reply(openai_error_reply(error));
     return;
   }
@@ -136,6 +152,7 @@ void CompletionWriter::send_chunk(size_t index, bool shows_end) {
   w.end_object();
   choices_[index].text.clear();
   choices_[index].places.clear();
+  choices_[index].echoes = false;
   exchange_->send(data_event(w.take()));
 }
 
@@ -143,7 +160,15 @@ void CompletionWriter::write_choice(JsonWriter& w, size_t index, bool shows_end)
   const Choice& choice = choices_[index];
   w.begin_object().key("index").integer(static_cast<int64_t>(index));
   w.key("text").string(choice.text).key("logprobs");
-  style_.reply.logprobs ? write_logprobs(w, choice.places) : static_cast<void>(w.null());
+  if (!style_.reply.logprobs) {
+    w.null();
+  } else if (!choice.echoes) {
+    write_logprobs(w, choice.places);
+  } else {
+    std::vector<Place> places = echoed_places(prompt_of(index));
+    places.insert(places.end(), choice.places.begin(), choice.places.end());
+    write_logprobs(w, places);
+  }
   w.key("finish_reason");
   if (shows_end && choice.end) {
     w.string(finish_word(*choice.end));
@@ -153,7 +178,7 @@ void CompletionWriter::write_choice(JsonWriter& w, size_t index, bool shows_end)
   }
   if (style_.reply.prompt_logprobs) {
     w.key("prompt_logprobs");
-    write_prompt_logprobs(w, choice.prompt_logprobs, *style_.reply.tokenizer);
+    write_prompt_logprobs(w, prompt_logprobs_[prompt_of(index)], *style_.reply.tokenizer);
   }
   w.end_object();
 }

@@ -14,6 +14,7 @@ class CompletionWriter final : public ReplyWriter {
  public:
   CompletionWriter(ExchangePtr exchange, CompletionStyle style);
 
+  void open() override;
   void begin(const AnswerUsage& so_far,
              const std::vector<PromptLogprobs>* prompt_logprobs) override;
   void delta(const ChoiceDelta& delta) override;
@@ -34,25 +35,31 @@ class CompletionWriter final : public ReplyWriter {
     std::vector<Place> places;  // the same of tokens
     int64_t num_chars = 0;      // of all tokens so far
     bool started = false;
-    std::vector<PromptLogprobs> prompt_logprobs;
+    bool echoes = false;  // the tokens of its prompt come before `places`
     std::optional<ChoiceEnd> end;
   };
 
   // Puts what is echoed before the choice.
   void start(size_t index, const std::vector<PromptLogprobs>* prompt_logprobs);
-  void add_echoed_tokens(Choice& choice, const EchoedPrompt& prompt);
-  void add_place(Choice& choice, TokenNews news, bool counts);
+
+  size_t prompt_of(size_t choice) const { return choice / static_cast<size_t>(style_.num_choices); }
+
+  // The offset of a token behind `num_chars` characters, which grow by its own where it counts.
+  int64_t take_offset(int64_t& num_chars, int32_t token, bool counts) const;
+
+  // What is echoed of a prompt; made for each choice when that is written, and kept by none.
+  std::vector<Place> echoed_places(size_t prompt) const;
   void write_choice(JsonWriter& w, size_t index, bool shows_end);
   void write_logprobs(JsonWriter& w, const std::vector<Place>& places) const;
   void send_chunk(size_t index, bool shows_end);
 
   ExchangePtr exchange_;
   CompletionStyle style_;
-  bool begun_ = false;
+  bool streaming_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   std::vector<Choice> choices_;
-  std::vector<PromptLogprobs> prompt_logprobs_;
+  std::vector<std::vector<PromptLogprobs>> prompt_logprobs_;  // of each prompt, for all its choices
 };
 
 }  // namespace fathom::serve

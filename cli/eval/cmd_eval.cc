@@ -9,16 +9,20 @@
 
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
+#include "cli/config/lists.h"
 #include "cli/engine/model_setup.h"
+#include "cli/eval/eval_output.h"
 #include "cli/flags.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
+#include "fathom/base/log.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/runtime/eval/compare_logits.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/text/json.h"
 #include "fathom/tokenizer/tokenizer.h"
+#include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/checkpoint/safetensors.h"
 
 namespace fathom::cli {
@@ -36,14 +40,16 @@ struct Flags {
   std::string compare;
   std::vector<std::string> compare_options;
   bool by_layer = false;
+  bool json = false;
   std::optional<double> max_kl;    ///< nats
   std::optional<double> min_top1;  ///< share
 };
 
-std::string scientific(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.2e", value);
-  return buffer;
+// What was found, and the exit code of what was missed.
+template <class Found>
+int print(const Found& found, const Flags& flags, const std::vector<std::string>& missed = {}) {
+  std::printf("%s", shown(found, flags.json ? EvalForm::kJson : EvalForm::kText).c_str());
+  return missed.empty() ? kExitOk : kExitCheckFailed;
 }
 
 Result<std::unique_ptr<ForwardSession>> make_session(const Model& model,
@@ -75,12 +81,10 @@ Result<int> eval_perplexity(const Flags& flags,
   FATHOM_ASSIGN(const Perplexity result,
                 perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
                            [&](int64_t done, int64_t total) { bar.update(done, total); }));
-  std::printf(
-      "perplexity %s  (%lld tokens, %s nats a token, %s bits a byte)\n",
-      format_fixed(result.value(), 4).c_str(), static_cast<long long>(result.tokens),
-      format_fixed(result.nll / static_cast<double>(result.tokens), 5).c_str(),
-      format_fixed(result.nll / 0.6931471805599453 / static_cast<double>(text.size()), 4).c_str());
-  return kExitOk;
+  return print(
+      PerplexityFound{
+          .model = opened.title, .result = result, .text_bytes = static_cast<int64_t>(text.size())},
+      flags);
 }
 
 // --vectors names the golden.json for people; the numbers lie in golden.safetensors beside it.
@@ -121,32 +125,11 @@ Result<int> eval_vectors(const Flags& flags, const OpenedModel& opened, const Ma
   }
   FATHOM_ASSIGN(const VectorComparison result,
                 compare_vectors(*opened.model, *session, file, budget));
-  MarkdownTable table({"prompt", "tokens", "max abs logit difference", "worst row's cosine",
-                       "same first choice", "greedy tokens equal", "before the first small gap"});
-  for (const PromptComparison& p : result.prompts) {
-    table.add({p.name, str_cat(p.tokens), scientific(p.max_abs_logit),
-               format_fixed(p.min_cosine, 7), str_cat(p.same_top1, " of ", p.positions),
-               p.greedy_equal < 0 ? "-" : str_cat(p.greedy_equal),
-               p.greedy_required < 0 ? "-" : str_cat(p.greedy_required)});
-  }
-  std::printf("%s\n", table.str().c_str());
-  std::printf(
-      "%s: max abs logit difference %s, cosine %s (worst row %s), mean KL %s nats, same first "
-      "choice %s %%\n",
-      numbers_of(*opened.model).c_str(), scientific(result.max_abs_logit()).c_str(),
-      format_fixed(result.cosine(), 7).c_str(), format_fixed(result.min_cosine(), 7).c_str(),
-      scientific(result.mean_kl()).c_str(), format_fixed(100 * result.top1_share(), 2).c_str());
-  std::printf(
-      "hidden states: max abs difference %s; router: %lld of %lld choices equal, weights "
-      "within %s\n",
-      scientific(result.max_abs_hidden).c_str(), static_cast<long long>(result.router_equal),
-      static_cast<long long>(result.router_choices),
-      scientific(result.max_abs_router_weight).c_str());
-  const auto missed = check_vectors(result, budget, float32);
-  for (const std::string& line : missed)
-    std::printf("missed: %s\n", line.c_str());
-  std::printf("%s\n", missed.empty() ? "ok" : "FAILED");
-  return missed.empty() ? kExitOk : kExitCheckFailed;
+  VectorsFound found{.model = opened.title,
+                     .numbers = numbers_of(*opened.model),
+                     .result = result,
+                     .missed = check_vectors(result, budget, float32)};
+  return print(found, flags, found.missed);
 }
 
 Result<std::vector<std::vector<int32_t>>> read_prompts(const std::string& path,
@@ -215,8 +198,10 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Mac
     FATHOM_TRY(session->prefill(0, prompts[i], LogitRows::kAll, append_rows));
   }
   FATHOM_TRY(file.commit());
-  std::printf("wrote logits of %zu prompts to %s\n", prompts.size(), flags.logits_out.c_str());
-  return kExitOk;
+  return print(LogitsWritten{.model = opened.title,
+                             .file = flags.logits_out,
+                             .prompts = static_cast<int64_t>(prompts.size())},
+               flags);
 }
 
 // Blocks of a text, or the prompts of a file.
@@ -252,23 +237,6 @@ Status set_reference_options(const std::vector<std::string>& settings, EngineOpt
   return {};
 }
 
-void print_layers(const TapComparison& taps) {
-  MarkdownTable table({"layer", "attention", "feed-forward", "residual stream before it"});
-  const auto cell = [&](int layer, const char* name) {
-    const auto found = taps.results().find({layer, name});
-    return found == taps.results().end() ? std::string("-")
-                                         : format_fixed(found->second.cosine(), 6);
-  };
-  int before = -1;
-  for (const auto& [key, sum] : taps.results()) {
-    if (key.first == before) continue;
-    before = key.first;
-    table.add({str_cat(before), cell(before, "attn.output"), cell(before, "ffn.output"),
-               cell(before, "layer.input")});
-  }
-  std::printf("cosine by layer, errors of earlier layers included\n\n%s\n", table.str().c_str());
-}
-
 Result<int> eval_comparison(const Flags& flags,
                             const OpenedModel& opened,
                             const GlobalFlags& globals,
@@ -299,25 +267,21 @@ Result<int> eval_comparison(const Flags& flags,
                     *expected, *found, sequences,
                     [&](int64_t done, int64_t total) { bar.update(done, total); },
                     flags.by_layer ? &taps : nullptr));
-  if (flags.by_layer) print_layers(taps);
-  std::printf(
-      "against %s, %lld positions: mean KL %s nats (largest %s), cosine %s, same first choice %s "
-      "%%, max abs logit difference %s\n",
-      reference.title.c_str(), static_cast<long long>(c.positions), scientific(c.mean_kl()).c_str(),
-      scientific(c.max_kl).c_str(), format_fixed(c.cosine(), 7).c_str(),
-      format_fixed(100 * c.top1_share(), 2).c_str(), scientific(c.max_abs).c_str());
-  bool missed = false;
+  ModelsCompared compared{.model = opened.title,
+                          .reference = reference.title,
+                          .result = c,
+                          .layers = flags.by_layer ? &taps : nullptr,
+                          .missed = {}};
   if (flags.max_kl && c.mean_kl() > *flags.max_kl) {
-    std::printf("missed: mean KL %s, at most %s wanted (--max-kl)\n",
-                scientific(c.mean_kl()).c_str(), scientific(*flags.max_kl).c_str());
-    missed = true;
+    compared.missed.push_back(str_cat("mean KL ", scientific(c.mean_kl()), ", at most ",
+                                      scientific(*flags.max_kl), " wanted (--max-kl)"));
   }
   if (flags.min_top1 && c.top1_share() < *flags.min_top1) {
-    std::printf("missed: same first choice %s, at least %s wanted (--min-top1)\n",
-                format_fixed(c.top1_share(), 4).c_str(), format_fixed(*flags.min_top1, 4).c_str());
-    missed = true;
+    compared.missed.push_back(str_cat("same first choice ", format_fixed(c.top1_share(), 4),
+                                      ", at least ", format_fixed(*flags.min_top1, 4),
+                                      " wanted (--min-top1)"));
   }
-  return missed ? kExitCheckFailed : kExitOk;
+  return print(compared, flags, compared.missed);
 }
 
 // Flags that would do nothing are mistakes: a bound that nobody holds is never missed.
@@ -352,11 +316,29 @@ Status check_flags(const Flags& flags) {
   return {};
 }
 
-Result<int> eval(const Flags& flags, const GlobalFlags& globals) {
+// Reference outputs are those of float32, which tells a fault from rounding. Not for a model whose
+// weights are quantised, nor where a bound or a format says that another run is asked for.
+bool takes_float32(const Flags& flags, const QuantConfig& declared) {
+  const EngineOptions& o = flags.engine;
+  return !flags.vectors.empty() && !o.dtype && !o.kv_cache_dtype && !o.indexer_dtype &&
+         !flags.max_kl && !flags.min_top1 && o.device.kind == DeviceKind::kCpu &&
+         declared.algo == QuantAlgo::kNone;
+}
+
+Result<int> eval(Flags flags, const GlobalFlags& globals) {
   FATHOM_TRY(check_flags(flags));
+  FATHOM_ASSIGN(flags.engine, checked_options(flags.engine));
+  FATHOM_ASSIGN(const ModelSource source, open_source(flags.engine));
+  if (takes_float32(flags, source.declared)) {
+    EngineOptions& o = flags.engine;
+    o.dtype = o.kv_cache_dtype = o.indexer_dtype = Format::kF32;
+    log_info(
+        "--vectors: float32 for activations, KV cache and indexer, as the reference has it; "
+        "--dtype bf16 compares what other commands run");
+  }
   FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   FATHOM_ASSIGN(const OpenedModel opened,
-                open_for(flags.engine, globals, machine, !flags.vectors.empty()));
+                open_from(source, flags.engine, globals, machine, !flags.vectors.empty()));
   if (!flags.compare.empty()) {
     return eval_comparison(flags, opened, globals, machine);
   }
@@ -374,7 +356,8 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--ppl", flags->text, "Perplexity of this text file, in blocks of 511 tokens")
       ->check(not_empty("a file"));
   sub->add_option("--vectors", flags->vectors,
-                  "Compare with golden.json / golden.safetensors; exit 1 when a budget is missed")
+                  "Compare with golden.json / golden.safetensors, in float32 unless --dtype says "
+                  "otherwise; exit 1 when a budget is missed")
       ->check(not_empty("a file"));
   sub->add_option("--ids", flags->ids, "JSON file {\"prompts\": [[id, ...], ...]}")
       ->check(not_empty("a file"));
@@ -383,9 +366,8 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--compare", flags->compare,
                   "With --ppl or --ids: hold the logits against those of this model")
       ->check(not_empty("a model directory, or ORG/NAME"));
-  sub->add_option("--compare-options", flags->compare_options,
-                  "With --compare: OPTION=VALUE,... that the other model runs with")
-      ->delimiter(',');
+  add_list(*sub, "--compare-options", flags->compare_options,
+           "With --compare: OPTION=VALUE,... that the other model runs with");
   sub->add_flag("--by-layer", flags->by_layer,
                 "With --compare: cosines of attention, feed-forward and residual of each layer");
   sub->add_option("--max-kl", flags->max_kl,
@@ -394,6 +376,7 @@ Command add_eval(CLI::App& app, GlobalFlags& globals) {
   sub->add_option("--min-top1", flags->min_top1,
                   "With --compare or --vectors: exit 1 below this share of equal first choices")
       ->check(finite_range(0, 1));
+  sub->add_flag("--json", flags->json, "Print JSON (fathom.eval/1)");
   add_engine_flags(
       *sub, globals.engine, kForward,
       {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers, OptionGroup::kKernels});

@@ -1,0 +1,230 @@
+// Drafting in whole engines on trained models: the same tokens, in fewer steps.
+#include <algorithm>
+#include <filesystem>
+
+#include "tests/support/draft_checkpoint.h"
+#include "tests/support/engine_traces.h"
+
+namespace fathom {
+namespace {
+
+const std::string kTinyV3 = FATHOM_SOURCE_DIR "/models/tiny-v3-nvfp4";
+
+EngineOptions tale_options(const std::string& model) {
+  EngineOptions o;
+  o.model = model;
+  o.threads = 2;
+  o.pin_threads = false;
+  o.block_size = 16;
+  o.attention_key_chunk = 64;
+  o.max_model_len = 512;
+  o.max_num_batched_tokens = 96;
+  o.max_num_seqs = 4;
+  o.batch_invariant = true;
+  o.seed = 7;
+  return o;
+}
+
+EngineOptions drafting(EngineOptions o, Speculative method, int64_t tokens) {
+  o.speculative = method;
+  o.speculative_tokens = tokens;
+  return o;
+}
+
+// The engine again, drafting whatever it costs: times do not decide what a test sees.
+std::unique_ptr<EngineCore> always_drafting(const Engine& engine,
+                                            const Clock& clock,
+                                            Proposer* proposer = nullptr) {
+  CoreSettings settings = engine.core().settings();
+  if (proposer != nullptr) settings.proposer = proposer;
+  settings.adaptive_drafts = false;
+  auto core = EngineCore::create(settings, engine.model(), engine.machine().compute(),
+                                 engine.tokenizer(), clock);
+  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
+  return std::move(core).value();
+}
+
+// Beginnings of tales, some with a word said again and again; the first two share a prefix.
+std::vector<std::vector<int32_t>> tale_prompts(const Engine& engine) {
+  const std::string song = "The king said to his son, my son, go out into the wide world. ";
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text :
+       {song + song + "The king said", song + song + "The queen", std::string("Once upon a time"),
+        std::string("There was once a poor woodcutter who"),
+        std::string("one, two, three, one, two, three, one, two, three, one")})
+    prompts.push_back(engine.tokenizer()->encode(text, {.add_bos = AddBos::kAsConfigured}));
+  return prompts;
+}
+
+std::vector<SamplingParams> params_of_every_kind(size_t count, int64_t tokens) {
+  std::vector<SamplingParams> params(count, greedy(tokens));
+  for (size_t i = 0; i < count; ++i) {
+    params[i].seed = 100 + i;
+    if (i % 2 == 1) params[i].temperature = 0.7f;
+    if (i % 3 == 2) params[i].top_p = 0.9f;
+  }
+  return params;
+}
+
+TEST(DraftingApi, NgramsChangeNoToken) {
+  const auto plain = load(tale_options(kTinyV3));
+  const auto prompts = tale_prompts(*plain);
+  const auto params = params_of_every_kind(prompts.size(), 60);
+  const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
+  for (int64_t n = 1; n <= 5; ++n) {
+    const auto engine = load(drafting(tale_options(kTinyV3), Speculative::kNgram, n));
+    const MonotonicClock clock;
+    const auto core = always_drafting(*engine, clock);
+    for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce}) {
+      EXPECT_EQ(run_together(*core, prompts, params, arrival), expected) << n << " drafts";
+    }
+    const CoreStats stats = core->stats();
+    EXPECT_GT(stats.accepted_tokens, 20) << n << " drafts";
+    EXPECT_GT(stats.prefix.hit_tokens, 0);
+  }
+}
+
+TEST(DraftingApi, PreemptedSequencesDraftOn) {
+  const auto plain = load(tale_options(kTinyV3));
+  const auto prompts = tale_prompts(*plain);
+  const auto params = std::vector(prompts.size(), greedy(50));
+  const auto expected = run_together(*plain, prompts, params, Arrival::kAtOnce);
+  const auto engine = load(drafting(tale_options(kTinyV3), Speculative::kNgram, 3));
+
+  EXPECT_EQ(run_in_blocks(*engine, 14, prompts, greedy(50)), expected);
+}
+
+// Knows the answers, and is wrong now and then.
+class KnownAnswers final : public Proposer {
+ public:
+  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts, const std::vector<Trace>& answers)
+      : prompts_(prompts), answers_(answers) {}
+
+  Status propose(Executor&, std::span<const DraftPlace> places) override {
+    for (const DraftPlace& place : places) {
+      Sequence& s = *place.sequence;
+      const std::vector<int32_t> prompt(s.tokens.begin(), s.tokens.begin() + s.prompt_length);
+      const auto which =
+          static_cast<size_t>(std::ranges::find(prompts_, prompt) - prompts_.begin());
+      const std::vector<int32_t>& answer = answers_[which].tokens;
+      const auto at = static_cast<size_t>(s.num_generated());
+      for (size_t i = at; i < std::min(at + static_cast<size_t>(place.most), answer.size()); ++i)
+        s.drafts.push_back(i % 7 == 6 ? answer[i] ^ 1 : answer[i]);
+    }
+    return {};
+  }
+
+ private:
+  const std::vector<std::vector<int32_t>>& prompts_;
+  const std::vector<Trace>& answers_;
+};
+
+// Sliding windows and compressors; and an indexer, which chooses keys for each place by itself.
+TEST(DraftingApi, ModelsOfOtherCachesDraftToo) {
+  for (const auto& [model, block_size] :
+       {std::pair{"/models/tiny-v4-nvfp4", 32}, {"/tests/golden/micro-v32", 16}}) {
+    SCOPED_TRACE(model);
+    EngineOptions o = tale_options(str_cat(FATHOM_SOURCE_DIR, model));
+    o.block_size = block_size;
+    const auto plain = load(o);
+    const auto prompts = tale_prompts(*plain);
+    const auto params = params_of_every_kind(prompts.size(), 40);
+    const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
+    const auto engine = load(drafting(o, Speculative::kNgram, 4));
+    const MonotonicClock clock;
+    KnownAnswers known(prompts, expected);
+    for (Proposer* proposer : {static_cast<Proposer*>(&known), static_cast<Proposer*>(nullptr)}) {
+      const auto core = always_drafting(*engine, clock, proposer);
+
+      EXPECT_EQ(run_together(*core, prompts, params, Arrival::kOneAStep), expected);
+      if (proposer == nullptr) continue;
+      EXPECT_GT(core->stats().accepted_tokens, 60);
+      EXPECT_GT(core->stats().drafted_tokens, core->stats().accepted_tokens);
+    }
+  }
+}
+
+TEST(DraftingApi, ADraftLayerThatIsNotThereIsRefused) {
+  const auto refused = Engine::load(drafting(tale_options(kTinyV3), Speculative::kMtp, 2));
+
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(refused.status().message().find("--speculative mtp: "), 0u);
+}
+
+// Random weights guess badly: what is checked is that wrong rows and right ones leave no trace.
+TEST(DraftingApi, TheDraftLayerChangesNoToken) {
+  const DraftCheckpoint checkpoint;
+  EngineOptions o = tale_options(checkpoint.path());
+  o.max_model_len = 256;
+  for (const Format dtype : {Format::kF32, Format::kBf16}) {
+    o.dtype = dtype;
+    const auto plain = load(o);
+    const auto prompts = tale_prompts(*plain);
+    const auto params = params_of_every_kind(prompts.size(), 40);
+    const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
+    for (int64_t n = 1; n <= 5; ++n) {
+      const auto engine = load(drafting(o, Speculative::kMtp, n));
+      ASSERT_TRUE(engine->model().has_draft());
+      EXPECT_GT(engine->memory_plan().step.hidden_bytes, 0);
+      const MonotonicClock clock;
+      const auto core = always_drafting(*engine, clock);
+      for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce}) {
+        EXPECT_EQ(run_together(*core, prompts, params, arrival), expected) << n << " drafts";
+      }
+      EXPECT_GT(core->stats().drafted_tokens, 0);
+      EXPECT_GT(core->stats().prefix.hit_tokens, 0);
+    }
+  }
+}
+
+// The trained draft layer does not fit the tree: it lies beside it, or one folder up.
+class TrainedDraftLayer : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* up : {"/..", "/../.."}) {
+      directory_ = str_cat(FATHOM_SOURCE_DIR, up, "/shared/models/tiny-v3");
+      if (std::filesystem::exists(directory_)) return;
+    }
+    GTEST_SKIP() << directory_ << " is not there";
+  }
+
+  std::string directory_;
+};
+
+TEST_F(TrainedDraftLayer, GuessesTalesAndChangesNoToken) {
+  const char* const beginnings[] = {"Once upon a time there was a king who",
+                                    "There was once a poor woodcutter who",
+                                    "The princess went into the garden and",
+                                    "Far away in the land to which the swallows fly",
+                                    "A long time ago there lived a fisherman",
+                                    "In the middle of the forest stood a little house"};
+  const auto plain = load(tale_options(directory_));
+  std::vector<std::vector<int32_t>> prompts;
+  for (const char* text : beginnings)
+    prompts.push_back(plain->tokenizer()->encode(text, {.add_bos = AddBos::kAsConfigured}));
+  for (const float temperature : {0.0f, 0.8f}) {
+    std::vector<SamplingParams> params(prompts.size(), greedy(100));
+    for (size_t i = 0; i < params.size(); ++i) {
+      params[i].temperature = temperature;
+      params[i].seed = i;
+    }
+    const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
+    for (int64_t n = 1; n <= 5; ++n) {
+      const auto engine = load(drafting(tale_options(directory_), Speculative::kMtp, n));
+      const MonotonicClock clock;
+      const auto core = always_drafting(*engine, clock);
+      EXPECT_EQ(run_together(*core, prompts, params, Arrival::kOneAStep), expected)
+          << n << " drafts";
+      const CoreStats stats = core->stats();
+      const double first =
+          static_cast<double>(stats.accepted_at[0]) / static_cast<double>(stats.num_drafts);
+      if (temperature == 0) {
+        EXPECT_GE(first, 0.52) << n << " drafts";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fathom

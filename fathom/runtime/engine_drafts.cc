@@ -1,0 +1,212 @@
+// Drafts: who takes some, and which of them came out.
+#include <algorithm>
+
+#include "fathom/runtime/engine.h"
+#include "fathom/runtime/engine_request.h"
+
+namespace fathom {
+
+Status EngineCore::propose() {
+  const int64_t most = settings_.plan.shape.max_queries - 1;
+  if (settings_.proposer == nullptr || most == 0) return {};
+  const std::vector<Sequence*>& running = scheduler_.running();
+  const int64_t batch = std::ranges::count_if(running, [](Sequence* s) { return !s->prefilling; });
+  const bool plain = settings_.adaptive_drafts && balance_.wants_plain_step();
+  draft_places_.clear();
+  for (Sequence* s : running) {
+    auto& r = static_cast<ActiveRequest&>(*s);
+    r.drafts.clear();
+    if (r.prefilling || !r.takes_drafts()) continue;
+    r.gains = gains_by_drafts(r, batch);
+    if (plain || !r.gains) continue;
+    const int64_t room = scheduler_.make_draft_room(r, most);
+    if (room > 0) draft_places_.push_back({&r, room, guess_row(r, 0)});
+  }
+  if (draft_places_.empty()) {
+    if (batch > 0) balance_.count_step(true);
+    return {};
+  }
+  const int64_t begin = clock_.now_ns();
+  FATHOM_TRY(settings_.proposer->propose(*executor_, draft_places_));
+  int64_t guessed = 0;
+  for (const DraftPlace& place : draft_places_) {
+    keep_useful_drafts(static_cast<ActiveRequest&>(*place.sequence));
+    guessed += place.sequence->drafts.empty() ? 0 : 1;
+  }
+  if (guessed > 0) balance_.add_guessing(guessed, follow_ns_ + clock_.now_ns() - begin);
+  balance_.count_step(guessed == 0);
+  return {};
+}
+
+// A request that loses pauses, each time twice as long: its text may become another. That the batch
+// is too large for those that gain alone says nothing of a request; now and then the mean of all is
+// measured again, for requests change.
+bool EngineCore::gains_by_drafts(ActiveRequest& r, int64_t batch) {
+  constexpr int64_t kFirstPause = 32;
+  constexpr int64_t kLongestPause = 4096;
+  constexpr int64_t kHeldBack = 256;  // steps
+  if (!settings_.adaptive_drafts) return true;
+  if (r.num_generated() < r.paused_until) return false;
+  const auto gain = [&](const DraftGain& g, int64_t beside) {
+    return balance_.gains(g.accepted(), g.drafted(), beside);
+  };
+  if (mean_gain_.is_known() && gain(mean_gain_, 1) && !gain(mean_gain_, batch)) {
+    if (++num_held_back_ < kHeldBack * batch) return false;
+    num_held_back_ = 0;
+    mean_gain_.start_again();
+  }
+  if (!r.gain.is_known() || gain(r.gain, batch)) return true;
+  r.pause = r.pause == 0 ? kFirstPause : std::min(2 * r.pause, kLongestPause);
+  // A proposer that stops to follow knows too little to begin again.
+  r.paused_until = settings_.proposer->follows() ? INT64_MAX : r.num_generated() + r.pause;
+  r.gain.start_again();
+  ++draft_pauses_;
+  return false;
+}
+
+SampleRow EngineCore::guess_row(const ActiveRequest& r, int64_t ahead) const {
+  SampleRow row = sample_row(r, ahead);
+  row.params = &r.guessing;
+  return row;
+}
+
+// Shows the proposer what was computed, before pages are shared and given back.
+Status EngineCore::follow(const View& hidden) {
+  if (settings_.proposer == nullptr || !settings_.proposer->follows()) return {};
+  const int64_t begin = clock_.now_ns();
+  keep_results();
+  computed_.clear();
+  next_tokens_.clear();
+  size_t row = 0;
+  int64_t hidden_row = 0;
+  for (const auto* items : {&plan_->prefill, &plan_->decode}) {
+    for (const StepItem& item : *items) {
+      const int64_t sampled = item.yields_token ? 1 + item.num_drafts() : 0;
+      if (item.all_logits) row += static_cast<size_t>(item.count - sampled);
+      add_computed(item, results_.subspan(row, static_cast<size_t>(sampled)), hidden_row);
+      row += static_cast<size_t>(sampled);
+      hidden_row += item.count;
+    }
+  }
+  if (computed_.empty()) return {};
+  FATHOM_TRY(settings_.proposer->follow(*executor_, computed_, hidden));
+  follow_ns_ = plan_->prefill.empty() ? clock_.now_ns() - begin : 0;
+  return {};
+}
+
+// The passes of a proposer are steps of the same executor, whose results are gone with the next.
+void EngineCore::keep_results() {
+  kept_results_.assign(results_.begin(), results_.end());
+  size_t count = 0;
+  for (const SampleResult& result : kept_results_)
+    count += result.top_logprobs.size();
+  kept_logprobs_.clear();
+  kept_logprobs_.reserve(count);
+  for (SampleResult& result : kept_results_) {
+    const size_t first = kept_logprobs_.size();
+    kept_logprobs_.insert(kept_logprobs_.end(), result.top_logprobs.begin(),
+                          result.top_logprobs.end());
+    result.top_logprobs = std::span(kept_logprobs_).subspan(first);
+  }
+  results_ = kept_results_;
+}
+
+void EngineCore::add_computed(const StepItem& item,
+                              std::span<const SampleResult> results,
+                              int64_t hidden_row) {
+  auto& r = static_cast<ActiveRequest&>(*item.sequence);
+  if (r.abort_reason != FinishReason::kNone || (item.yields_token && !results[0].finite)) return;
+  if (r.paused_until == INT64_MAX) {  // it has stopped drafting for good
+    r.num_shareable = std::min(r.num_shareable, item.begin);
+    return;
+  }
+  const auto drafts = static_cast<size_t>(item.num_drafts());
+  size_t right = 0;
+  while (right < drafts && results[right].token == r.drafts[right] && results[right + 1].finite)
+    ++right;
+  const int64_t known = item.count - static_cast<int64_t>(drafts);
+  const size_t first = next_tokens_.size();
+  const auto begin = r.tokens.begin() + item.begin + 1;
+  next_tokens_.insert(next_tokens_.end(), begin, begin + known - (item.yields_token ? 1 : 0));
+  for (size_t i = 0; item.yields_token && i <= right; ++i)
+    next_tokens_.push_back(results[i].token);
+  const auto ahead = static_cast<int64_t>(right) + 1;
+  const bool goes_on = item.yields_token && r.takes_drafts() && r.gains &&
+                       r.num_generated() + ahead + 1 < r.max_tokens;
+  computed_.push_back({.sequence = &r,
+                       .begin = item.begin,
+                       .hidden_row = hidden_row,
+                       .prefill = r.prefilling,
+                       .next = std::span(next_tokens_).subspan(first),
+                       .goes_on = goes_on,
+                       .row = guess_row(r, ahead)});
+}
+
+int64_t EngineCore::draft_batch_limit() const {
+  if (!mean_gain_.is_known()) return -1;
+  return balance_.largest_batch(mean_gain_.accepted(), mean_gain_.drafted()).value_or(-1);
+}
+
+void EngineCore::count_drafts(ActiveRequest& r, int64_t drafts, int64_t accepted) {
+  if (drafts == 0) return;
+  ++num_drafts_;
+  drafted_tokens_ += drafts;
+  accepted_tokens_ += accepted;
+  for (int64_t i = 0; i < accepted; ++i)
+    ++accepted_at_[static_cast<size_t>(i)];
+  r.num_drafted += drafts;
+  r.num_accepted += accepted;
+  r.gain.add(drafts, accepted);
+  mean_gain_.add(drafts, accepted);
+}
+
+// Up to the first that no sampler draws, that its constraint refuses, or behind which nothing
+// comes.
+void EngineCore::keep_useful_drafts(ActiveRequest& r) const {
+  const auto useless = [&](int32_t id) {
+    const bool ends = r.constraint != nullptr && std::ranges::count(settings_.end_ids, id) > 0;
+    return id < 0 || id >= settings_.plan.shape.num_ids || ends || r.stop.is_end(id);
+  };
+  r.drafts.erase(std::ranges::find_if(r.drafts, useless), r.drafts.end());
+  if (r.constraint == nullptr || r.drafts.empty()) return;
+  int64_t taken = 0;
+  for (const int32_t id : r.drafts) {
+    if (!r.constraint->accept(id)) break;
+    ++taken;
+  }
+  if (taken > 0) r.constraint->rollback(taken);
+  r.drafts.resize(static_cast<size_t>(taken));
+}
+
+// The tokens that an item's rows gave, up to the first that was not drafted, that ends the request
+// or that has no finite logits.
+int64_t EngineCore::accept(ActiveRequest& r,
+                           const StepItem& item,
+                           std::span<const SampleResult> results) {
+  accepted_ids_.clear();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const SampleResult& result = results[i];
+    if (!result.finite) break;
+    Accepted& a = accepted_[i];
+    a.token = result.token;
+    a.logprob = result.logprob;
+    a.top_logprobs = result.top_logprobs;
+    // Banned until min_tokens or to be ignored, and drawn all the same: nothing else was allowed
+    // (constrain).
+    const bool only_end = i < r.only_end_left.size() && r.only_end_left[i];
+    const bool ends = only_end || std::ranges::count(r.stop.banned(), result.token) > 0;
+    a.outcome =
+        ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}} : r.stop.push(result.token);
+    r.counts.add(result.token);
+    accepted_ids_.push_back(result.token);
+    if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
+    const bool more = a.outcome.finish == FinishReason::kNone && i + 1 < results.size() &&
+                      result.token == item.sequence->drafts[i];
+    if (!more) break;
+    a.text.assign(a.outcome.text);  // the next push() takes the memory of the view
+    a.outcome.text = a.text;
+  }
+  return static_cast<int64_t>(accepted_ids_.size());
+}
+
+}  // namespace fathom
