@@ -119,9 +119,8 @@ template <class Args>
 bool takes_codes(const Args& a) {
   const bool codes = a.keys.format == Format::kE4m3 || a.keys.format == Format::kU8;
   return codes && a.q.format == a.keys.format && index_width(a.q.format, a.q.dim(2)) == kChannels &&
-         a.q.dim(1) <= kMostHeads && cuda::is_aligned_to(a.q, 16) &&
-         cuda::is_aligned_to(a.keys, 16) && cuda::is_aligned_to(a.key_scales, 4) &&
-         is_near(a.keys) && is_near(a.key_scales);
+         a.q.dim(1) <= kMostHeads && cuda::is_aligned(a.q, 16) && cuda::is_aligned(a.keys, 16) &&
+         cuda::is_aligned(a.key_scales, 4) && is_near(a.keys) && is_near(a.key_scales);
 }
 
 // ---- any formats and widths ----
