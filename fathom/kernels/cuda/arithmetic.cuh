@@ -27,14 +27,6 @@ __device__ __forceinline__ uint32_t leading_zeros(uint32_t word) {
   return out;
 }
 
-/// Four of the eight bytes of a (0 to 3) and b, one for each nibble of the low half of the
-/// selector; eight times the sign of a byte where its nibble is 8 more. PTX ISA, prmt.
-__device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
-  uint32_t out;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
-  return out;
-}
-
 /// PTX ISA, ex2.approx.ftz.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

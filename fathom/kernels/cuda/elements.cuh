@@ -299,22 +299,12 @@ __device__ __forceinline__ uint64_t weights_policy(bool read_once) {
   return read_once ? kEvictFirst : kEvictNormal;
 }
 
-/// Sixteen bytes, or eight, past the first cache. A load of weights through the read-only path
-/// would be no faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA,
-/// ld.global.
+/// Sixteen bytes, past the first cache. A load of weights through the read-only path would be no
+/// faster, and the assembler moves such loads behind wait_for_previous(). PTX ISA, ld.global.
 __device__ __forceinline__ uint4 load_16(const void* p, uint64_t policy) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(__cvta_generic_to_global(p)), "l"(policy)
-               : "memory");
-  return v;
-}
-
-__device__ __forceinline__ uint2 load_8(const void* p, uint64_t policy) {
-  uint2 v;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.b32 {%0, %1}, [%2], %3;"
-               : "=r"(v.x), "=r"(v.y)
                : "l"(__cvta_generic_to_global(p)), "l"(policy)
                : "memory");
   return v;

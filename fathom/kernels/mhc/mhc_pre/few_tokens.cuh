@@ -97,7 +97,7 @@ struct FewBlock {
       for (int s = 0; s < Share::kStreamsOfWarp; ++s) {
         const float* from = row + int64_t{part() * Share::kStreamsOfWarp + s} * c.D;
         w[r][s].load([&](int place) { return load_16(from + place, policy); },
-                     [&](int place) { return load_8(from + place, policy); });
+                     [&](int place) { return load_8_if(from + place, true); });
       }
     }
   }

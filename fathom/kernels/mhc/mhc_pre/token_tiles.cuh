@@ -375,7 +375,7 @@ struct TileBlock {
       }
       find_numbers(tile);
       __syncthreads();
-      cluster_arrive();
+      cooperative_groups::this_cluster().barrier_arrive();
       write_combs(tile);
       cluster_wait();  // pre of all tokens is here
       mix_tile(tile);
