@@ -117,9 +117,10 @@ ClusterNeeds few_tokens_needs() {
           .cluster = kFewBlocks};
 }
 
-/// Where the GPU has such clusters.
+/// Where the GPU has such clusters. One that is described is taken to: all that plans name do.
 template <class Args>
 bool suits_few_tokens(const Args& a, const DeviceInfo& gpu) {
+  if (gpu.ordinal < 0) return true;
   return with_few_width(a.streams.dim(2), [&]<int kQuads, bool kPair>() {
     return clusters_at_once(gpu.ordinal, few_tokens_needs<kRowsOf<Args>, kQuads, kPair>()) > 0;
   });

@@ -15,9 +15,9 @@
 // holds those of e2m1 rows with scales near each other exactly.
 #pragma once
 
-#include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_as_e4m3.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
+#include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_as_e4m3.cuh"
 #include "fathom/kernels/sparse/index_logits/index_logits_device.cuh"
 
 namespace fathom::index_logits {
