@@ -9,6 +9,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -60,6 +61,7 @@ struct Runner {
 
 struct RunnerOptions {
   Format activations = Format::kBf16;
+  std::optional<Format> indexer_keys = {};  ///< the model's own
   int64_t max_tokens = 512;
   int64_t sequences = 1;
   CudaGraphs graphs = CudaGraphs::kOn;
@@ -70,6 +72,7 @@ struct RunnerOptions {
 Runner make_runner(const std::string& directory, DeviceKind device, RunnerOptions o = {}) {
   OpenOptions open;
   open.model.activations = o.activations;
+  open.model.indexer_format = o.indexer_keys;
   open.model.attention = o.attention;
   open.model.draft = o.draft;
   open.pool = &pool();
@@ -95,9 +98,13 @@ std::vector<int32_t> random_ids(int64_t count, int64_t vocabulary, uint64_t seed
   return ids;
 }
 
+/// In float32 the keys of an indexer are too: in codes it would choose other rows.
 VectorComparison compare_with_golden(const std::string& name, DeviceKind device, Format format) {
+  std::optional<Format> keys;
+  if (format == Format::kF32) keys = Format::kF32;
   const Runner r =
-      make_runner(micro(name), device, {.activations = format, .max_tokens = 400, .draft = true});
+      make_runner(micro(name), device,
+                  {.activations = format, .indexer_keys = keys, .max_tokens = 400, .draft = true});
   return must(compare_vectors(*r.model, *r.session, micro(name) + "/golden.safetensors", {}));
 }
 

@@ -51,6 +51,18 @@ std::vector<std::string> variants_of() {
   return names;
 }
 
+/// The variant that a Hopper would run for a call, of these figures if they are given; empty in a
+/// build without the CUDA backend.
+template <Contract K>
+std::string gpu_variant_for(const typename K::Args& args, const DeviceInfo* gpu = nullptr) {
+  static const KernelSet kernels = KernelSet::for_cuda(90);
+  Exec exec;
+  exec.kernels = &kernels;
+  exec.device = gpu;
+  const auto call = choose_if_taken<K>(exec, "op", args);
+  return call ? std::string(call->variant->name) : "";
+}
+
 /// Owns the memory of a contiguous view and reads and writes it as float.
 class TestTensor {
  public:

@@ -8,15 +8,16 @@
 // All lanes of a warp take part in every function, also those that hold nothing: zeros then.
 #pragma once
 
-#include <cfloat>
 #include <cmath>
 #include <type_traits>
 
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rotate.cuh"
+#include "fathom/kernels/quant/power_of_two_scale.cuh"
 #include "fathom/kernels/sparse/hadamard/hadamard_lanes.cuh"
 #include "fathom/kernels/sparse/hadamard/hadamard_rows.h"
+#include "fathom/kernels/sparse/hadamard/hadamard_stage.cuh"
 #include "fathom/kernels/sparse/index_row.h"
 
 namespace fathom::cuda {
@@ -138,13 +139,7 @@ template <class A>
 __device__ __forceinline__ void transform_in_warp(const RowSteps& steps, float* x) {
   if (!steps.transforms) return;
   for (int stride = 1; stride < steps.D; stride *= 2) {
-    for (int pair = lane_id(); pair < steps.D / 2; pair += 32) {
-      const int first = 2 * pair - (pair & (stride - 1));
-      const float a = x[first];
-      const float b = x[first + stride];
-      x[first] = a + b;
-      x[first + stride] = a - b;
-    }
+    transform_stage(x, steps.D, stride, lane_id(), 32);
     __syncwarp();
   }
   for (int i = lane_id(); i < steps.D; i += 32)
@@ -153,20 +148,6 @@ __device__ __forceinline__ void transform_in_warp(const RowSteps& steps, float* 
 }
 
 // ---- quantisation ----
-
-/// The power of two that a row in e4m3 is divided by; amax is its largest magnitude.
-__device__ __forceinline__ Ue8m0 e4m3_row_scale(float amax) {
-  return ue8m0_round_up(fmaxf(fmaxf(amax, 1e-4f) * (1.0f / kE4m3Max), FLT_MIN));
-}
-
-__device__ __forceinline__ Ue8m0 e2m1_group_scale(float amax) {
-  return ue8m0_round_up(__fdiv_rn(amax, kE2m1Max));
-}
-
-/// What values are multiplied with in place of a division by a scale of bytes 1 to 254: the same.
-__device__ __forceinline__ float inverse_scale(Ue8m0 scale) {
-  return to_float(Ue8m0{static_cast<uint8_t>(254 - scale.bits)});
-}
 
 /// A quotient whose e2m1 code is that of formats/: NaN has the one of 6, without its sign.
 __device__ __forceinline__ float e2m1_quotient(float x) {
@@ -191,24 +172,24 @@ __device__ __forceinline__ float store_lanes(
 #pragma unroll 1
     for (int offset = 1; offset < lanes; offset *= 2)
       amax = fmaxf(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
-    const Ue8m0 scale = e4m3_row_scale(amax);
-    const float inverse = inverse_scale(scale);
+    const auto scale = PowerOfTwo::of_e4m3(amax);
+    const float inverse = scale.inverse();
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
       x[i] *= inverse;
     if (exists) store8(static_cast<E4m3*>(row) + kVector * lane, x);
-    return to_float(scale);
+    return scale.value();
   } else if constexpr (std::is_same_v<Out, E2m1Pairs>) {
     constexpr int kGroupLanes = static_cast<int>(kIndexScaleGroup) / kVector;
     const float amax = combine_lanes<kGroupLanes>(largest_of(x), Max());
-    const Ue8m0 scale = e2m1_group_scale(amax);
-    const float inverse = inverse_scale(scale);
+    const auto scale = PowerOfTwo::of_e2m1(amax);
+    const float inverse = scale.inverse();
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
       x[i] = e2m1_quotient(x[i] * inverse);
     if (exists) {
       static_cast<uint32_t*>(row)[lane] = e2m1_codes(x);
-      if (lane % kGroupLanes == 0) group_scales[lane / kGroupLanes] = scale;
+      if (lane % kGroupLanes == 0) scale.store(group_scales + lane / kGroupLanes);
     }
     return 1.0f;
   } else {
@@ -223,10 +204,10 @@ __device__ inline float store_in_warp(
   if (format == Format::kU8) {
     for (int g = 0; g < steps.D / static_cast<int>(kIndexScaleGroup); ++g) {
       const int first = g * static_cast<int>(kIndexScaleGroup);
-      const Ue8m0 scale =
-          e2m1_group_scale(combine_lanes(fmaxf(fabsf(x[first + lane_id()]), 0.0f), Max()));
-      const float inverse = inverse_scale(scale);
-      if (lane_id() == 0) group_scales[g] = scale;
+      const float size = fmaxf(fabsf(x[first + lane_id()]), 0.0f);
+      const auto scale = PowerOfTwo::of_e2m1(combine_lanes(size, Max()));
+      const float inverse = scale.inverse();
+      if (lane_id() == 0) scale.store(group_scales + g);
       if (lane_id() < 16) {
         const float* pair = x + first + 2 * lane_id();
         const uint32_t even = e2m1_code(e2m1_quotient(pair[0] * inverse));
@@ -242,9 +223,9 @@ __device__ inline float store_in_warp(
     float amax = 0.0f;
     for (int i = lane_id(); i < steps.D; i += 32)
       amax = fmaxf(amax, fabsf(x[i]));
-    const Ue8m0 row_scale = e4m3_row_scale(combine_lanes(amax, Max()));
-    scale = to_float(row_scale);
-    inverse = inverse_scale(row_scale);
+    const auto of_row = PowerOfTwo::of_e4m3(combine_lanes(amax, Max()));
+    scale = of_row.value();
+    inverse = of_row.inverse();
   }
   for (int i = lane_id(); i < steps.D; i += 32)
     store_any(row, format, i, x[i] * inverse);

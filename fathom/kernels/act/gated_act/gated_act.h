@@ -20,7 +20,7 @@ namespace fathom {
 ///
 ///   y[t,i] = silu(min(x[t,i], limit)) * max(-limit, min(x[t,I+i], limit))
 ///
-/// as DeepSeek-V4's experts do, routed and shared. A NaN stays one. Variants for a GPU take none.
+/// as DeepSeek-V4's experts do, routed and shared. A NaN stays one.
 /// float32 inside, rounded once. Deterministic; elements are independent.
 /// NaN in gate or up gives NaN there and nowhere else. A gate of +inf gives +inf times up, one of
 /// -inf gives NaN (inf / inf), as the equation does in floating point.

@@ -111,6 +111,16 @@ void add_gated_act_cases(CaseList& list) {
            .row_gap = 2,
            .limit = 10});
     }
+    // Rows that a GPU takes eight elements at a time.
+    for (int64_t i : {8, 1408}) {
+      add_gate_case<SiluMul>(
+          list, oracle::silu,
+          {.spec = {.name = str_cat("t7_i", i, "_", format_name(format), "_dense_limit10")},
+           .t = 7,
+           .i = i,
+           .format = format,
+           .limit = 10});
+    }
   }
   // DeepSeek-V4: the six experts of 1, 8 and 128 tokens, and the shared one of 8,192.
   for (int64_t rows : {6, 48, 768, 8192}) {

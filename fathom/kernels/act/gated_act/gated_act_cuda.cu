@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/core/elements.h"
 #include "fathom/kernels/cuda/device_code.cuh"
@@ -69,10 +71,21 @@ struct GeluTanh {
   }
 };
 
+/// min(z, limit); NaN stays NaN.
+__device__ __forceinline__ float at_most(float z, float limit) {
+  return z > limit ? limit : z;
+}
+
+/// A result; the limit is infinite where there is none.
+template <class Act, class T>
+__device__ __forceinline__ float gated(float gate, float up, float limit) {
+  return Act::template of<T>(at_most(gate, limit)) * -at_most(-at_most(up, limit), limit);
+}
+
 // Eight results a thread.
 template <class Act, class T>
 __global__ void __launch_bounds__(kTileThreads)
-    gated_vectors(Rows<const T> x, Rows<T> y, RowTiles tiles) {
+    gated_vectors(Rows<const T> x, Rows<T> y, RowTiles tiles, float limit) {
   let_next_start();
   wait_for_previous();
   const VectorPlace at = tiles.place();
@@ -84,21 +97,25 @@ __global__ void __launch_bounds__(kTileThreads)
   load8(row + int64_t{kVector} * tiles.num_vectors, up);
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
-    gate[i] = Act::template of<T>(gate[i]) * up[i];
+    gate[i] = gated<Act, T>(gate[i], up[i], limit);
   store8(y[at.row] + kVector * at.vector, gate);
 }
 
 // One result a thread: any width, stride and format.
 template <class Act>
 __global__ void __launch_bounds__(kTileThreads)
-    gated_elements(AnyRows x, AnyRows y, RowTiles tiles) {
+    gated_elements(AnyRows x, AnyRows y, RowTiles tiles, float limit) {
   let_next_start();
   wait_for_previous();
   const VectorPlace at = tiles.place();
   if (!at.exists) return;
   const float gate = x.load(at.row, at.vector);
   const float up = x.load(at.row, at.vector + tiles.num_vectors);
-  y.store(at.row, at.vector, Act::template of<float>(gate) * up);
+  y.store(at.row, at.vector, gated<Act, float>(gate, up, limit));
+}
+
+float limit_of(const SiluMul::Args& a) {
+  return a.limit > 0.0f ? a.limit : std::numeric_limits<float>::infinity();
 }
 
 template <class Act>
@@ -106,7 +123,7 @@ Status run_vectors(Exec& ex, const SiluMul::Args& a) {
   const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1) / kVector);
   return with_float_type(a.x.format, [&]<class T>(T) {
     return launch_kernel(ex, gated_vectors<Act, T>, shape_of(tiles), rows_of<const T>(a.x),
-                         rows_of<T>(a.y), tiles);
+                         rows_of<T>(a.y), tiles, limit_of(a));
   });
 }
 
@@ -114,15 +131,11 @@ template <class Act>
 Status run_elements(Exec& ex, const SiluMul::Args& a) {
   const RowTiles tiles = row_tiles(a.y.dim(0), a.y.dim(1));
   return launch_kernel(ex, gated_elements<Act>, shape_of(tiles), any_rows(a.x), any_rows(a.y),
-                       tiles);
-}
-
-bool has_no_limit(const SiluMul::Args& a) {
-  return a.limit == 0.0f;
+                       tiles, limit_of(a));
 }
 
 bool is_aligned(const SiluMul::Args& a) {
-  return has_no_limit(a) && takes_vectors(a.x) && takes_vectors(a.y);
+  return takes_vectors(a.x) && takes_vectors(a.y);
 }
 
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -131,7 +144,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 
 constinit const VariantTable<SiluMul> silu_mul_cuda{
     {"vectors", sm(90), "I%8==0", kTraits, run_vectors<Silu>, MathUnit::kF32, is_aligned},
-    {"elements", sm(90), "", kTraits, run_elements<Silu>, MathUnit::kF32, has_no_limit},
+    {"elements", sm(90), "", kTraits, run_elements<Silu>},
 };
 
 constinit const VariantTable<GeluMul> gelu_mul_cuda{

@@ -209,6 +209,17 @@ TEST(SiluMul, NanPassesALimitInEitherHalf) {
   }
 }
 
+TEST(SiluMul, OnAGpuALimitIsTakenInVectors) {
+  const TestTensor x({1, 16}, Format::kBf16);
+  const TestTensor y({1, 8}, Format::kBf16);
+  const auto variant_for = [&](float limit) {
+    return gpu_variant_for<SiluMul>({.x = x.view(), .y = y.view(), .limit = limit});
+  };
+  if (variant_for(0).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(10), "vectors");
+}
+
 TEST(SiluMul, RefusesANegativeLimitAndGeluAnyLimit) {
   TestExec exec;
   const TestTensor x({1, 4}, Format::kBf16);

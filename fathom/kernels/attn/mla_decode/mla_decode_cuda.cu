@@ -3,7 +3,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/attend_row.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_call.cuh"
-#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_few_rows.cuh"
+#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_few_paged.cuh"
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_paged.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
@@ -175,26 +175,13 @@ int64_t few_rows_clusters(const MlaDecode::Args& a) {
   return a.q.dim(0) * ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kFewRows);
 }
 
-/// Clusters of 16 where the GPU runs all of them at once, else of 8.
 Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
   const MlaDecode::Args a = with_query_axis(args);
   if (a.o.numel() == 0) return {};
-  const auto* kernel = reinterpret_cast<const void*>(decode_few_rows);
   const int64_t clusters = few_rows_clusters(a);
-  LaunchShape shape{.threads = kFewWarps * kWarp,
-                    .shared_bytes = sizeof(FewRowsMemory),
-                    .cluster = kMostInCluster};
-  if (cuda::clusters_at_once(ex.device->ordinal, {.kernel = kernel,
-                                                  .threads = shape.threads,
-                                                  .shared_bytes = shape.shared_bytes,
-                                                  .cluster = shape.cluster}) < clusters) {
-    shape.cluster = 8;
-  } else {
-    FATHOM_TRY(
-        cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                    "asking for a large cluster"));
-  }
-  shape.blocks = clusters * shape.cluster;
+  LaunchShape shape{.threads = FewPagedMemory::kWarps * kWarp,
+                    .shared_bytes = sizeof(FewPagedMemory)};
+  FATHOM_TRY(choose_clusters(ex, reinterpret_cast<const void*>(decode_few_rows), clusters, &shape));
   return launch_kernel(ex, decode_few_rows, shape,
                        FewRows{.c = call_of(a),
                                .num_rows = static_cast<uint32_t>(a.q.dim(1) * a.q.dim(2)),

@@ -8,6 +8,7 @@
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/quant/power_of_two_scale.cuh"
 
 namespace fathom {
 namespace {
@@ -53,11 +54,10 @@ struct Write {
 };
 
 /// The scale of a group whose largest magnitude is amax: operation by operation that of
-/// ds_mla_scale and of fp8_scale with kFp8V32DemoUe8m0.
+/// ds_mla_scale, or of fp8_scale with kFp8V32DemoUe8m0.
 __device__ float scale_of(float amax, CacheScale rule) {
   if (rule == CacheScale::kAmax) return fmaxf(__fdiv_rn(amax, kE4m3Max), FLT_MIN);
-  const float scale = fmaxf(__fmul_rn(fmaxf(amax, 1e-4f), 1.0f / kE4m3Max), FLT_MIN);
-  return to_float(ue8m0_round_up(scale));
+  return PowerOfTwo::of_e4m3(amax).value();
 }
 
 /// Eight channels, rounded to bf16.

@@ -60,6 +60,12 @@ struct SparseRows {
 /// its query and its list alone: not on other tokens or heads, on pages, on where -1 stands, nor on
 /// the number of threads. Deterministic. Another order of a list changes rounding alone.
 ///
+/// On a GPU the tensor cores' variants cut a list into as many pieces as the shape of the call
+/// leaves multiprocessors for, and take blocks of 64 entries, of which those that name no row count
+/// nothing: the shape and where -1 stands change rounding. There a weight enters as two bf16
+/// numbers in lists of at most 512 rows, and where it is a large part of the row's sum so far; else
+/// as one.
+///
 /// Errors: InvalidArgument, naming the operand, for slots outside [-1, M*S), for rope or scales
 /// with dense rows, codes without scales, scales that do not divide W, W + R other than D, and for
 /// extra fields without extra_values or extra_values without extra_slots.

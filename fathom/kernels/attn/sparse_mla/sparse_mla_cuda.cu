@@ -48,6 +48,8 @@ constexpr uint32_t kListsTraits = kDeterministic | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda{
+    {"few_rows", sm(90), kListsLimits, kListsTraits, run_few_lists, MathUnit::kBf16,
+     takes_few_lists},
     {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists,
      lists_workspace},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaDecode::Args>},

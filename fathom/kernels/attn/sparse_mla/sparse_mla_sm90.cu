@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_few_rows.cuh"
 #include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_lists.h"
 #include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_tiles.cuh"
 #include "fathom/kernels/cuda/clusters_at_once.h"
@@ -201,6 +202,32 @@ Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
                        {.blocks = rows, .threads = mla_decode::kMergeThreads}, tile_call(c), cuts);
 }
 
+// ---- few tokens ----
+
+int64_t few_clusters(const Call& c) {
+  return c.q.dim(0) * row_tiles(c, mla_decode::kFewRows);
+}
+
+template <class Rows>
+Status run_few_rows(Exec& ex, const Call& c) {
+  const int64_t clusters = few_clusters(c);
+  const auto kernel = attend_few_lists<Rows>;
+  LaunchShape shape{.threads = FewListsMemory<Rows>::kWarps * kWarp,
+                    .shared_bytes = sizeof(FewListsMemory<Rows>)};
+  FATHOM_TRY(
+      mla_decode::choose_clusters(ex, reinterpret_cast<const void*>(kernel), clusters, &shape));
+  return launch_kernel(ex, kernel, shape,
+                       FewLists{.f = {.c = tile_call(c),
+                                      .num_rows = static_cast<uint32_t>(c.q.dim(1)),
+                                      .num_queries = 1,
+                                      .room = static_cast<int>(list_width(c)),
+                                      .heads = cuda::FastDivide(c.q.dim(1)),
+                                      .page_size = cuda::FastDivide(1),
+                                      .row_tiles = cuda::FastDivide(clusters / c.q.dim(0)),
+                                      .log2_pieces = shape.cluster == 8 ? 3 : 4},
+                                .lists = device_call(c)});
+}
+
 }  // namespace
 
 bool takes_lists(const SparseMlaDecode::Args& a) {
@@ -228,6 +255,24 @@ Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a) {
   const Call c = make_call(a);
   if (c.o.numel() == 0) return {};
   return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_rows<Rows>(ex, c, Plan{}); });
+}
+
+/// The bounds of mla_decode, where they were measured: more clusters, or longer pieces, are those
+/// of the larger tiles. Queries are loaded four bytes at a time.
+bool takes_few_lists(const SparseMlaDecode::Args& a) {
+  constexpr int64_t kMostClusters = 8;
+  constexpr int64_t kMostEntries = 4608;  // of a token
+  constexpr int64_t kMostOfAll = 12'288;  // of all clusters
+  const Call c = make_call(a);
+  const int64_t clusters = few_clusters(c);
+  return takes_call(c) && is_aligned(c.q, 4) && clusters <= kMostClusters &&
+         list_width(c) <= kMostEntries && clusters * list_width(c) <= kMostOfAll;
+}
+
+Status run_few_lists(Exec& ex, const SparseMlaDecode::Args& a) {
+  const Call c = make_call(a);
+  if (c.o.numel() == 0) return {};
+  return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_few_rows<Rows>(ex, c); });
 }
 
 }  // namespace fathom::sparse_mla

@@ -6,6 +6,7 @@
 #include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/rope/shared_row.cuh"
+#include "fathom/kernels/sparse/hadamard/hadamard_stage.cuh"
 
 namespace fathom {
 namespace {
@@ -204,16 +205,8 @@ __device__ __forceinline__ void transform_row(float* x, int D) {
   const float scale = 1.0f / sqrtf(static_cast<float>(D));
 #pragma unroll 1
   for (int stride = 1; stride < D; stride *= 2) {
-    const float factor = 2 * stride == D ? scale : 1.0f;
-#pragma unroll 1
-    for (int pair = static_cast<int>(threadIdx.x); pair < D / 2;
-         pair += static_cast<int>(blockDim.x)) {
-      const int first = 2 * pair - (pair & (stride - 1));
-      const float a = x[first];
-      const float b = x[first + stride];
-      x[first] = (a + b) * factor;
-      x[first + stride] = (a - b) * factor;
-    }
+    transform_stage(x, D, stride, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x),
+                    2 * stride == D ? scale : 1.0f);
     if (2 * stride <= 32) {
       __syncwarp();
     } else {

@@ -12,9 +12,10 @@
 //
 // All arithmetic in float32, one rounding at the end. A sum over v goes in pieces of 1,024 channels
 // of one stream: sixteen partial sums by d mod 16 in each piece, folded in halves, and the pieces
-// added in order of stream, then channel. That order depends neither on threads nor on other
-// tokens, so tokens are independent. Streams grow with depth (10^6 is usual): where the sum of
-// their squares leaves the range of float32, rho is 0. NaN in a token stays in that token.
+// added in order of stream, then channel. On a GPU the parts are those of its blocks, warps and
+// lanes, and each variant has its own. No order depends on threads or on other tokens, so tokens
+// are independent. Streams grow with depth (10^6 is usual): where the sum of their squares leaves
+// the range of float32, rho is 0. NaN in a token stays in that token.
 #pragma once
 
 #include <array>
@@ -119,6 +120,8 @@ struct MhcHead {
 };
 
 extern const VariantTable<MhcPre> mhc_pre_cpu;
+extern const VariantTable<MhcPre> mhc_pre_cuda;
 extern const VariantTable<MhcHead> mhc_head_cpu;
+extern const VariantTable<MhcHead> mhc_head_cuda;
 
 }  // namespace fathom

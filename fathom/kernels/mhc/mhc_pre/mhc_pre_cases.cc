@@ -263,6 +263,15 @@ void add_mhc_pre_cases(CaseList& list) {
                   .suffix = str_cat("_iterations", count)};
     add_pre(list, s, spec_of(s));
   }
+  // Widths of models, whose channels a GPU shares out over many blocks.
+  for (int64_t d : {4096, 5120, 7168}) {
+    for (int64_t t : {1, 3, 11})
+      add_both(list, {.tokens = t, .width = d});
+  }
+  add_both(list, {.tokens = 33, .width = 4096});
+  for (int64_t t : {15, 16, 17, 40, 130, 300, 1100})
+    add_both(list, {.tokens = t, .width = 512});
+  add_both(list, {.tokens = 50, .width = 1536});
   // Streams of a deep layer.
   add_both(list, {.tokens = 3,
                   .width = 200,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "fathom/device/described_gpu.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {
@@ -198,6 +199,36 @@ TEST(MhcHead, HasNoFactorTwoAndNoMixing) {
                                       .h = h.view()}));
     EXPECT_NEAR(h[0], 10 * .5 + 100 * .9525741 + 110e-6, 2e-5) << variant;
   }
+}
+
+TEST(MhcPre, OnAGpuFewTokensAndTilesTakeTheWidthsOfModels) {
+  const auto h200 = described_gpu("h200");
+  ASSERT_TRUE(h200.has_value());
+  const auto variant_for = [&](int64_t tokens, int64_t width) {
+    const TestTensor streams({tokens, 4, width}, Format::kBf16);
+    const TestTensor fn({24, 4 * width}, Format::kF32);
+    const TestTensor base({24}, Format::kF32);
+    const TestTensor scale({3}, Format::kF32);
+    const TestTensor x({tokens, width}, Format::kBf16);
+    const TestTensor post({tokens, 4}, Format::kF32);
+    const TestTensor comb({tokens, 4, 4}, Format::kF32);
+    return gpu_variant_for<MhcPre>({.streams = streams.view(),
+                                    .fn = fn.view(),
+                                    .base = base.view(),
+                                    .scale = scale.view(),
+                                    .x = x.view(),
+                                    .post = post.view(),
+                                    .comb = comb.view()},
+                                   &*h200);
+  };
+  if (variant_for(1, 1).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(1, 4096), "few_tokens");
+  EXPECT_EQ(variant_for(32, 4096), "few_tokens");
+  EXPECT_EQ(variant_for(33, 4096), "token_tiles");
+  EXPECT_EQ(variant_for(1, 7168), "few_tokens");
+  EXPECT_EQ(variant_for(1, 1536), "token_tiles") << "a width of no model";
+  EXPECT_EQ(variant_for(1, 100), "any_layout");
 }
 
 }  // namespace

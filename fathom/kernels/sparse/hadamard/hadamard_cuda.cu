@@ -6,6 +6,7 @@
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
 #include "fathom/kernels/sparse/hadamard/hadamard_lanes.cuh"
 #include "fathom/kernels/sparse/hadamard/hadamard_rows.h"
+#include "fathom/kernels/sparse/hadamard/hadamard_stage.cuh"
 
 namespace fathom {
 namespace {
@@ -114,13 +115,7 @@ __global__ void __launch_bounds__(kMostThreads)
     row_shared[i] = i < width ? x.load(n, i) : 0.0f;
   for (int stride = 1; stride < padded; stride *= 2) {
     __syncthreads();
-    for (int pair = tid; pair < padded / 2; pair += threads) {
-      const int first = 2 * pair - (pair & (stride - 1));
-      const float a = row_shared[first];
-      const float b = row_shared[first + stride];
-      row_shared[first] = a + b;
-      row_shared[first + stride] = a - b;
-    }
+    transform_stage(row_shared, padded, stride, tid, threads);
   }
   __syncthreads();
   for (int i = tid; i < width; i += threads)

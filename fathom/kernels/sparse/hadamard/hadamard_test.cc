@@ -101,6 +101,21 @@ TEST(Hadamard, ResultsBeyondFloat16BecomeInfinite) {
   }
 }
 
+TEST(Hadamard, OnAGpuRowsOfWholeVectorsStayInRegisters) {
+  const auto variant_for = [](int64_t width, int64_t stride) {
+    const TestTensor x({2, stride}, Format::kBf16);
+    const View rows = slice_cols(x.view(), 0, width);
+    return gpu_variant_for<Hadamard>({.x = rows, .y = rows});
+  };
+  if (variant_for(128, 128).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(128, 128), "vectors");
+  EXPECT_EQ(variant_for(1024, 1024), "vectors");
+  EXPECT_EQ(variant_for(128, 132), "rows") << "the second row is not aligned";
+  EXPECT_EQ(variant_for(100, 104), "rows");
+  EXPECT_EQ(variant_for(2048, 2048), "rows");
+}
+
 TEST(Hadamard, RefusesTwoFormats) {
   TestExec exec;
   const TestTensor x({1, 4}, Format::kF32);

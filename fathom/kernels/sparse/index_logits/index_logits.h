@@ -13,8 +13,12 @@
 // A dot product is one float32 sum in ascending order of channels, a logit one of heads in
 // ascending order, times s_j at the end. With float32 on both sides nothing is rounded but these
 // sums. Where products run in bf16 (avx512, no f32 operand), two channels are added at a time, and
-// numbers below 2^-126 count as zero. NaN is not cut off by the maximum. A logit depends on its own
-// query and key alone: not on other tokens, pages, the width of the logits or threads.
+// numbers below 2^-126 count as zero. Where they run on FP8 tensor cores (wgmma: e4m3 or e2m1 on
+// both sides), a dot product keeps 14 bits, and heads are added in eight partial sums; that is
+// 1.3e-4 of a logit of normal values in e4m3, and nothing in e2m1 unless the scales of a row lie
+// far apart: a group less than 2^-14 of the largest of its row counts as zero. NaN is not cut off
+// by the maximum. A logit depends on its own query and key alone: not on other tokens, pages, the
+// width of the logits or threads.
 //
 // Memory: the logits are 4 T L bytes, so 2,048 tokens of 128 Ki keys would take 1 GB. Who prefills
 // long prompts bounds that in tiles of rows: cut q, w, lengths (or starts and ends) into rows of
@@ -113,6 +117,8 @@ struct IndexLogitsRagged {
 };
 
 extern const VariantTable<IndexLogitsPaged> index_logits_paged_cpu;
+extern const VariantTable<IndexLogitsPaged> index_logits_paged_cuda;
 extern const VariantTable<IndexLogitsRagged> index_logits_ragged_cpu;
+extern const VariantTable<IndexLogitsRagged> index_logits_ragged_cuda;
 
 }  // namespace fathom

@@ -15,51 +15,6 @@ namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-// ---- both contracts as one call ----
-
-/// [L,E] as one page [1,L,E].
-View as_one_page(View v) {
-  if (!v.present()) return v;
-  v.dims = {1, v.dim(0), v.dim(1)};
-  v.strides = {0, v.stride(0), v.stride(1)};
-  v.rank = 3;
-  return v;
-}
-
-IndexLogitsCall call_of(const IndexLogitsPaged::Args& a) {
-  return {.q = a.q,
-          .q_scales = a.q_scales,
-          .w = a.w,
-          .keys = a.keys,
-          .key_scales = a.key_scales,
-          .logits = a.logits,
-          .heads = a.q.dim(1),
-          .width = index_width(a.q.format, a.q.dim(2)),
-          .num_tokens = a.q.dim(0),
-          .columns = a.logits.dim(1),
-          .page_size = a.keys.dim(1),
-          .block_table = &a.block_table,
-          .q_offsets = a.q_offsets.as<const int32_t>(),
-          .num_requests = a.block_table.dim(0),
-          .ends = a.lengths.as<const int32_t>()};
-}
-
-IndexLogitsCall call_of(const IndexLogitsRagged::Args& a) {
-  return {.q = a.q,
-          .q_scales = a.q_scales,
-          .w = a.w,
-          .keys = as_one_page(a.keys),
-          .key_scales = as_one_page(a.key_scales),
-          .logits = a.logits,
-          .heads = a.q.dim(1),
-          .width = index_width(a.q.format, a.q.dim(2)),
-          .num_tokens = a.q.dim(0),
-          .columns = a.logits.dim(1),
-          .page_size = std::max<int64_t>(a.keys.dim(0), 1),
-          .starts = a.starts.as<const int32_t>(),
-          .ends = a.ends.as<const int32_t>()};
-}
-
 // ---- the loop of the equation ----
 
 /// The values of a row; of e4m3 without the scale.

@@ -220,6 +220,39 @@ TEST(IndexLogits, OfEmptyRangesAreHidden) {
   }
 }
 
+TEST(IndexLogits, OnAGpuCodesOf128ChannelsGoToTheTensorCores) {
+  const auto variant_for = [](const IndexLogitsRagged::Args& args) {
+    return gpu_variant_for<IndexLogitsRagged>(args);
+  };
+  const auto codes = [](int64_t H, int64_t D) { return RaggedCall(2, H, D, 70, Format::kE4m3); };
+  const TestTensor scales({70, 1}, Format::kF32, 1.0f);
+  const auto with_scales = [&](const RaggedCall& call) {
+    IndexLogitsRagged::Args args = call.args();
+    args.key_scales = scales.view();
+    return args;
+  };
+  const RaggedCall plain = codes(64, 128);
+  if (variant_for(with_scales(plain)).empty())
+    GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(with_scales(plain)), "wgmma");
+  EXPECT_EQ(variant_for(with_scales(codes(65, 128))), "any_layout") << "more heads than a tile";
+  EXPECT_EQ(variant_for(with_scales(codes(64, 64))), "any_layout");
+  EXPECT_EQ(variant_for(RaggedCall(2, 64, 128, 70, Format::kBf16).args()), "any_layout");
+
+  const TestTensor wide({70, 136}, Format::kE4m3);
+  IndexLogitsRagged::Args args = with_scales(plain);
+  args.keys = slice_cols(wide.view(), 0, 128);
+  EXPECT_EQ(variant_for(args), "any_layout") << "the second key is not aligned";
+
+  const TestTensor packed({70, 64}, Format::kU8);
+  const TestTensor groups({70, 4}, Format::kU8);
+  args.keys = packed.view();
+  args.key_scales = groups.view();
+  args.key_scales.format = Format::kUe8m0;
+  EXPECT_EQ(variant_for(args), "any_layout") << "e2m1 keys and e4m3 queries";
+}
+
 /// Two requests of two tokens each and one token of padding, pages of 4 keys.
 struct PagedCall {
   TestTensor q{{5, 2, 64}, Format::kBf16, 1.0f};

@@ -257,6 +257,32 @@ TEST(IndexQuery, NanAndInfinityStayInTheirRowAndHaveCodes) {
   }
 }
 
+TEST(IndexQuery, OnAGpuLanesTakeRowsOfWholeVectors) {
+  const auto variant_for = [](int64_t D, int64_t R, RopeStyle style) {
+    const TestTensor q({2, 3, D}, Format::kBf16);
+    const TestTensor positions({2}, Format::kI32);
+    const TestTensor table({1, R}, Format::kF32);
+    const TestTensor w({2, 3}, Format::kF32);
+    const TestTensor codes({2, 3, D}, Format::kE4m3);
+    return gpu_variant_for<IndexQuery>({.q = q.view(),
+                                        .positions = positions.view(),
+                                        .table = table.view(),
+                                        .w = w.view(),
+                                        .q_out = codes.view(),
+                                        .w_out = w.view(),
+                                        .style = style,
+                                        .transform = IndexTransform::kNone});
+  };
+  if (variant_for(128, 64, RopeStyle::kHalfSplit).empty())
+    GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(128, 64, RopeStyle::kHalfSplit), "vectors");
+  EXPECT_EQ(variant_for(32, 8, RopeStyle::kInterleaved), "vectors");
+  EXPECT_EQ(variant_for(32, 8, RopeStyle::kHalfSplit), "any_layout") << "halves of four channels";
+  EXPECT_EQ(variant_for(512, 64, RopeStyle::kInterleaved), "any_layout") << "more than a warp has";
+  EXPECT_EQ(variant_for(100, 64, RopeStyle::kInterleaved), "any_layout");
+}
+
 /// Keys that need no care, to be changed by a test.
 struct KeyCall {
   TestTensor k{{3, 128}, Format::kBf16, normal_values(3 * 128, 6)};

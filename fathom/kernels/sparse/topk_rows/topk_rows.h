@@ -131,7 +131,10 @@ struct TopkRowsRagged {
 };
 
 extern const VariantTable<TopkRows> topk_rows_cpu;
+extern const VariantTable<TopkRows> topk_rows_cuda;
 extern const VariantTable<TopkRowsPaged> topk_rows_paged_cpu;
+extern const VariantTable<TopkRowsPaged> topk_rows_paged_cuda;
 extern const VariantTable<TopkRowsRagged> topk_rows_ragged_cpu;
+extern const VariantTable<TopkRowsRagged> topk_rows_ragged_cuda;
 
 }  // namespace fathom

@@ -237,6 +237,12 @@ void add_topk_rows_cases(CaseList& list) {
     add_plain(list, {2, 9001, 2048, kind, Starts::kAbsent, true});
     add_plain(list, {2, 20011, 512, kind, Starts::kGiven, true});
   }
+  // A block of a GPU holds 8,192 scores; longer rows are shared out over the blocks of a cluster.
+  for (int64_t columns : {8189, 8190, 8191, 8192, 8193})
+    add_plain(list, {2, columns, 512, Scores::kNormal, Starts::kAbsent, true});
+  for (Scores kind : {Scores::kNormal, Scores::kCoarse, Scores::kHidden, Scores::kMasked})
+    add_plain(list, {1, 40009, 2048, kind, Starts::kGiven, true});
+  add_plain(list, {2, 70001, 1024, Scores::kNormal, Starts::kAbsent, true});
   add_plain(list, {9, 16384, 1024});
   add_ragged(list, {5, 8200, 2048});
   add_ragged(list, {5, 8200, 512, Scores::kMasked, Starts::kGiven});

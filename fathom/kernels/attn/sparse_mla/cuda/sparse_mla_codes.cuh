@@ -137,6 +137,7 @@ struct E2m1Rows {
 template <int kWidth>
 struct Bf16Rows {
   static constexpr int kCodes = 0;
+  static constexpr int kBytes = 0;
   static constexpr int kD = kWidth;
 };
 

@@ -4,8 +4,7 @@
 #pragma once
 
 #include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
-#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_call.cuh"
-#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_codes.cuh"
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_rows.cuh"
 
 namespace fathom::sparse_mla {
 
@@ -22,11 +21,6 @@ using namespace cuda;  // NOLINT: device primitives
 
 // ---- which entries count ----
 
-/// A row of one of the sources: its slot, and the source in the highest bit.
-using RowName = int32_t;
-inline constexpr RowName kNoRow = -1;
-inline constexpr int64_t kMostRows = (int64_t{1} << 31) - 1;  ///< so that no row is called kNoRow
-
 /// The lists of a token, one behind the other, each from its first entry that names a row to its
 /// last. Entries between them may still name none. In shared memory: no warp has registers for it.
 struct Entries {
@@ -42,14 +36,9 @@ struct Entries {
     return i < of_first ? first[i] : second[i];
   }
 
-  __device__ __forceinline__ bool names(const DeviceCall& c, int i, int32_t slot) const {
-    return c.sources[i < of_first ? 0 : 1].names(slot);
-  }
-
   /// The row that entry i names with this slot.
   __device__ __forceinline__ RowName name(const DeviceCall& c, int i, int32_t slot) const {
-    if (!names(c, i, slot)) return kNoRow;
-    return slot | static_cast<int32_t>(i < of_first ? 0u : 0x80000000u);
+    return name_row(c, i >= of_first, slot);
   }
 
   __device__ __forceinline__ RowName name(const DeviceCall& c, int i) const {
@@ -146,41 +135,6 @@ __device__ __forceinline__ void find_entries(
                .num_tiles = min(each, tiles - first_tile)};
   }
   __syncthreads();
-}
-
-// ---- rows ----
-
-/// Where the codes and scales of a row lie; null where there is no row.
-struct RowAddress {
-  const unsigned char* values;
-  const unsigned char* scales;
-
-  __device__ __forceinline__ bool exists() const { return values != nullptr; }
-};
-
-__device__ __forceinline__ const Source& source_of(const DeviceCall& c, RowName name) {
-  return c.sources[name < 0 ? 1 : 0];
-}
-
-__device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return {};
-  const Source& source = source_of(c, name);
-  const PageRow place = source.place(name & INT32_MAX);
-  return {source.values.at(place), source.scales.at(place)};
-}
-
-/// Where its rotary channels lie, or null.
-__device__ __forceinline__ const unsigned char* rope_of(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return nullptr;
-  const Source& source = source_of(c, name);
-  return source.rope.at(source.place(name & INT32_MAX));
-}
-
-/// Where a row of bf16 lies, or null.
-__device__ __forceinline__ const Bf16* bf16_row(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return nullptr;
-  const Source& source = source_of(c, name);
-  return reinterpret_cast<const Bf16*>(source.values.at(source.place(name & INT32_MAX)));
 }
 
 // ---- tiles ----

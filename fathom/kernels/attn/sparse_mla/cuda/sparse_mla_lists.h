@@ -6,6 +6,8 @@
 
 namespace fathom::sparse_mla {
 
+/// A block, or a cluster of them, for up to 64 heads of a token, on tiles of 64 rows.
+///
 /// Rows of 512 or 576 channels in one of the forms of sparse_mla_codes.cuh or in bf16, the same in
 /// both caches; values of 512; addresses that copies of sixteen bytes can start from.
 bool takes_lists(const SparseMlaDecode::Args& a);
@@ -17,5 +19,9 @@ Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a);
 /// Bytes for the pieces of lists that a second kernel adds: a constant of the GPU, so that memory
 /// planned for one call has room for all.
 int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex);
+
+/// A cluster for 16 heads of a token: for so little work that launches and waits count.
+bool takes_few_lists(const SparseMlaDecode::Args& a);
+Status run_few_lists(Exec& ex, const SparseMlaDecode::Args& a);
 
 }  // namespace fathom::sparse_mla

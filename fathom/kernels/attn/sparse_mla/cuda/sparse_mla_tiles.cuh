@@ -56,7 +56,7 @@ struct ListedKeys {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int at = first_key + lane_id() + 32 * h;
-      named[h] = __ballot_sync(0xFFFFFFFFu, entries.names(c, at, asked.slots[h]));
+      named[h] = __ballot_sync(0xFFFFFFFFu, entries.name(c, at, asked.slots[h]) != kNoRow);
     }
     if ((named[0] & named[1]) == 0xFFFFFFFFu) return;
     // Number 4 k + 2 h + e is of column 8 k + 2 (lane % 4) + e.

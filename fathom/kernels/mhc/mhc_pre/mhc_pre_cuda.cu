@@ -1,0 +1,430 @@
+#include <algorithm>
+
+#include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/cuda/clusters_at_once.h"
+#include "fathom/kernels/cuda/device_code.cuh"
+#include "fathom/kernels/cuda/reduce.cuh"
+#include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/mhc/mhc_pre/few_tokens.cuh"
+#include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
+#include "fathom/kernels/mhc/mhc_pre/token_tiles.cuh"
+
+namespace fathom {
+namespace {
+
+using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
+
+StreamCall call_of(const MhcPre::Args& a) {
+  return {.streams = a.streams.as<const Bf16>(),
+          .token_stride = a.streams.stride(0),
+          .stream_stride = a.streams.stride(1),
+          .fn = a.fn.as<const float>(),
+          .fn_stride = a.fn.stride(0),
+          .base = a.base.as<const float>(),
+          .scale = a.scale.as<const float>(),
+          .x = a.x.as<Bf16>(),
+          .x_stride = a.x.stride(0),
+          .post = a.post.as<float>(),
+          .post_stride = a.post.stride(0),
+          .comb = a.comb.as<float>(),
+          .comb_token = a.comb.stride(0),
+          .comb_stride = a.comb.stride(1),
+          .T = static_cast<int>(a.streams.dim(0)),
+          .D = static_cast<int>(a.streams.dim(2)),
+          .eps = a.eps,
+          .hc_eps = a.hc_eps,
+          .iterations = a.iterations};
+}
+
+StreamCall call_of(const MhcHead::Args& a) {
+  return {.streams = a.streams.as<const Bf16>(),
+          .token_stride = a.streams.stride(0),
+          .stream_stride = a.streams.stride(1),
+          .fn = a.fn.as<const float>(),
+          .fn_stride = a.fn.stride(0),
+          .base = a.base.as<const float>(),
+          .scale = a.scale.as<const float>(),
+          .x = a.h.as<Bf16>(),
+          .x_stride = a.h.stride(0),
+          .post = nullptr,
+          .post_stride = 0,
+          .comb = nullptr,
+          .comb_token = 0,
+          .comb_stride = 0,
+          .T = static_cast<int>(a.streams.dim(0)),
+          .D = static_cast<int>(a.streams.dim(2)),
+          .eps = a.eps,
+          .hc_eps = a.hc_eps,
+          .iterations = 0};
+}
+
+const View& result_of(const MhcPre::Args& a) {
+  return a.x;
+}
+
+const View& result_of(const MhcHead::Args& a) {
+  return a.h;
+}
+
+template <class Args>
+inline constexpr int kRowsOf = std::is_same_v<Args, MhcPre::Args> ? kPreRows : kHeadRows;
+
+/// bf16 in vectors of eight channels, fn in vectors of four.
+template <class Args>
+bool is_aligned(const Args& a) {
+  return a.streams.format == Format::kBf16 && takes_vectors(a.streams) && takes_vectors(a.fn) &&
+         takes_vectors(result_of(a));
+}
+
+/// Lets a kernel run in clusters of more than eight blocks.
+Status allow_large_cluster(const void* kernel) {
+  return cuda_status(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+      "asking for a large cluster");
+}
+
+// ---- few tokens ----
+
+/// Channels of a stream of one block, in steps of 64.
+constexpr int kFewStep = 64;
+
+/// Calls f.template operator()<kQuads, kPair>() for the widths of models.
+template <class F>
+auto with_few_width(int64_t D, F f) {
+  switch (D / (kFewStep * kFewBlocks)) {
+    case 1:
+      return f.template operator()<0, true>();
+    case 4:
+      return f.template operator()<2, false>();
+    case 5:
+      return f.template operator()<2, true>();
+    default:
+      return f.template operator()<3, true>();
+  }
+}
+
+template <class Args>
+bool takes_few_tokens(const Args& a) {
+  const int64_t D = a.streams.dim(2);
+  return is_aligned(a) && (D == 1024 || D == 4096 || D == 5120 || D == 7168);
+}
+
+template <int kRows, int kQuads, bool kPair>
+ClusterNeeds few_tokens_needs() {
+  return {.kernel = reinterpret_cast<const void*>(read_few_tokens<kRows, kQuads, kPair>),
+          .threads = kFewThreads,
+          .shared_bytes = static_cast<int64_t>(sizeof(FewMemory<kRows>)),
+          .cluster = kFewBlocks};
+}
+
+/// Where the GPU has such clusters. One that is described is taken to: all that plans name do.
+template <class Args>
+bool suits_few_tokens(const Args& a, const DeviceInfo& gpu) {
+  if (gpu.ordinal < 0) return true;
+  return with_few_width(a.streams.dim(2), [&]<int kQuads, bool kPair>() {
+    return clusters_at_once(gpu.ordinal, few_tokens_needs<kRowsOf<Args>, kQuads, kPair>()) > 0;
+  });
+}
+
+/// A token a cluster, as far as there is room for all clusters at once.
+template <class Args>
+Status run_few_tokens(Exec& ex, const Args& a) {
+  constexpr int kRows = kRowsOf<Args>;
+  const int64_t T = a.streams.dim(0);
+  if (T == 0) return {};
+  return with_few_width(a.streams.dim(2), [&]<int kQuads, bool kPair>() -> Status {
+    const ClusterNeeds needs = few_tokens_needs<kRows, kQuads, kPair>();
+    const int64_t room = clusters_at_once(ex.device->ordinal, needs);
+    const int64_t clusters = std::max(std::min(T, room), ceil_div(T, int64_t{kMostFewTokens}));
+    FATHOM_TRY(allow_large_cluster(needs.kernel));
+    return launch_kernel(ex, read_few_tokens<kRows, kQuads, kPair>,
+                         {.blocks = clusters * kFewBlocks,
+                          .threads = needs.threads,
+                          .shared_bytes = needs.shared_bytes,
+                          .cluster = kFewBlocks},
+                         call_of(a));
+  });
+}
+
+// ---- tiles of tokens ----
+
+/// Calls f.template operator()<kTokens>() for a number of tokens in a tile.
+template <class F>
+auto with_tile_tokens(int tokens, F f) {
+  switch (tokens) {
+    case 16:
+      return f.template operator()<16>();
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    default:
+      return f.template operator()<128>();
+  }
+}
+
+template <int kRows, int kTokens>
+ClusterNeeds tile_needs(int cluster) {
+  return {.kernel = reinterpret_cast<const void*>(read_token_tiles<kRows, kTokens>),
+          .threads = kTileThreads,
+          .shared_bytes = static_cast<int64_t>(sizeof(typename Tile<kRows, kTokens>::Memory)),
+          .cluster = cluster};
+}
+
+struct TilePlan {
+  int tokens = 0;  ///< of a tile
+  int cluster = 0;
+  int64_t clusters = 0;
+};
+
+/// Microseconds of a tile beyond those that memory takes: waits, the two exchanges, Sinkhorn.
+constexpr double kTileOverhead = 4;
+
+/// The tiles that take the least time: rounds of all clusters, in each of which memory brings the
+/// tile's streams and takes its results, 32 KB a microsecond and multiprocessor. No result depends
+/// on it.
+template <int kRows>
+TilePlan tile_plan(int64_t T, int64_t D, int device) {
+  TilePlan best;
+  double least = 0;
+  for (const int tokens : {16, 32, 64, 128}) {
+    with_tile_tokens(tokens, [&]<int kTokens>() {
+      int cluster = kMostTileCluster;
+      int64_t room = clusters_at_once(device, tile_needs<kRows, kTokens>(cluster));
+      if (room == 0) {
+        cluster = kLeastTileCluster;
+        room = std::max<int64_t>(1, clusters_at_once(device, tile_needs<kRows, kTokens>(cluster)));
+      }
+      const int64_t tiles = ceil_div(T, int64_t{kTokens});
+      const double bytes = static_cast<double>(kTokens * (kStreams + 1) * D * 2);
+      const double us =
+          static_cast<double>(ceil_div(tiles, room)) * (kTileOverhead + bytes / (32e3 * cluster));
+      if (best.tokens != 0 && us >= least) return;
+      least = us;
+      best = {.tokens = kTokens, .cluster = cluster, .clusters = std::min(tiles, room)};
+    });
+  }
+  return best;
+}
+
+template <class Args>
+Status run_token_tiles(Exec& ex, const Args& a) {
+  constexpr int kRows = kRowsOf<Args>;
+  const int64_t T = a.streams.dim(0);
+  const int64_t D = a.streams.dim(2);
+  if (T == 0) return {};
+  const TilePlan plan = tile_plan<kRows>(T, D, ex.device->ordinal);
+  return with_tile_tokens(plan.tokens, [&]<int kTokens>() -> Status {
+    const ClusterNeeds needs = tile_needs<kRows, kTokens>(plan.cluster);
+    if (plan.cluster > kLeastTileCluster) FATHOM_TRY(allow_large_cluster(needs.kernel));
+    const int64_t channels = D / plan.cluster;
+    const TileCut cut{.cluster = plan.cluster,
+                      .channels = static_cast<int>(channels),
+                      .blocks = FastDivide(channels / kBlockChannels),
+                      .vectors = FastDivide(channels / kVector),
+                      .blocks_of_all = static_cast<int>(channels / kBlockChannels) * kStreams,
+                      .tiles = static_cast<int>(ceil_div(T, int64_t{kTokens}))};
+    return launch_kernel(ex, read_token_tiles<kRows, kTokens>,
+                         {.blocks = plan.clusters * plan.cluster,
+                          .threads = needs.threads,
+                          .shared_bytes = needs.shared_bytes,
+                          .cluster = plan.cluster},
+                         call_of(a), cut);
+  });
+}
+
+// ---- any number of streams, format and layout: a block a token ----
+
+constexpr int kAnyThreads = 256;
+constexpr int kRowsAtOnce = 8;  ///< of fn
+constexpr int kMostSums = kMaxStreams * (kMaxStreams + 2) + 1;
+
+struct AnyCall {
+  const void* streams;
+  int64_t token_stride, stream_stride;
+  Format format;
+  Rows<const float> fn;
+  const float* base;
+  const float* scale;
+  AnyRows x;
+  Rows<float> post;
+  float* comb;
+  int64_t comb_token, comb_stride;
+  int n;
+  int num_rows;  ///< of fn: n of mhc_head
+  int64_t D;
+  float eps, hc_eps;
+  int iterations;
+
+  __device__ float stream(int64_t t, int j, int64_t d) const {
+    return load_any(streams, format, t * token_stride + j * stream_stride + d);
+  }
+};
+
+struct AnyMemory {
+  float scratch[kRowsAtOnce + 1][32];
+  float sums[kMostSums];
+  float pre[kMaxStreams];
+  float comb[kMaxStreams * kMaxStreams];
+};
+
+/// Products with all rows of fn, and behind them the squares, by all threads of the block.
+__device__ void sum_token(const AnyCall& c, int64_t t, AnyMemory& m) {
+#pragma unroll 1
+  for (int first = 0; first < c.num_rows; first += kRowsAtOnce) {
+    float sums[kRowsAtOnce + 1] = {};
+    for (int j = 0; j < c.n; ++j) {
+      for (int64_t d = threadIdx.x; d < c.D; d += kAnyThreads) {
+        const float x = c.stream(t, j, d);
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          if (first + r < c.num_rows) sums[r] = fmaf(c.fn[first + r][j * c.D + d], x, sums[r]);
+        }
+        sums[kRowsAtOnce] = fmaf(x, x, sums[kRowsAtOnce]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r <= kRowsAtOnce; ++r) {
+      const float sum = combine_block(sums[r], m.scratch[r], Add());
+      const int place = r == kRowsAtOnce ? c.num_rows : first + r;
+      if (threadIdx.x == 0 && (r == kRowsAtOnce || place < c.num_rows)) m.sums[place] = sum;
+    }
+    __syncthreads();  // scratch has been read, and sums are seen
+  }
+}
+
+/// Divides the rows or the columns of comb by their sums; by one warp, a lane each.
+enum class Lines : uint8_t { kRows, kColumns };
+
+__device__ void divide_lines(const AnyCall& c, AnyMemory& m, Lines lines) {
+  const int line = lane_id();
+  if (line < c.n) {
+    const int first = lines == Lines::kRows ? line * c.n : line;
+    const int step = lines == Lines::kRows ? 1 : c.n;
+    float sum = 0.0f;
+    for (int i = 0; i < c.n; ++i)
+      sum += m.comb[first + i * step];
+    for (int i = 0; i < c.n; ++i)
+      m.comb[first + i * step] /= sum + c.hc_eps;
+  }
+  __syncwarp();
+}
+
+__device__ void softmax_rows(const AnyCall& c, AnyMemory& m) {
+  if (lane_id() < c.n) {
+    float* row = m.comb + lane_id() * c.n;
+    float largest = -INFINITY;
+    for (int k = 0; k < c.n; ++k)
+      largest = fmaxf(largest, row[k]);
+    float sum = 0.0f;
+    for (int k = 0; k < c.n; ++k) {
+      row[k] = expf(row[k] - largest);
+      sum += row[k];
+    }
+    for (int k = 0; k < c.n; ++k)
+      row[k] = row[k] / sum + c.hc_eps;
+  }
+  __syncwarp();
+}
+
+/// pre, post and comb of a token, by one warp.
+__device__ void find_numbers(const AnyCall& c, int64_t t, AnyMemory& m) {
+  const int n = c.n;
+  const float width = static_cast<float>(n) * static_cast<float>(c.D);
+  const float rho = 1.0f / sqrtf(m.sums[c.num_rows] / width + c.eps);
+  for (int q = lane_id(); q < c.num_rows; q += 32) {
+    const int part = q < n ? 0 : q < 2 * n ? 1 : 2;
+    const float z = rho * m.sums[q] * c.scale[part] + c.base[q];
+    if (part == 0) {
+      m.pre[q] = sigmoid(z) + c.hc_eps;
+    } else if (part == 1) {
+      c.post[t][q - n] = 2.0f * sigmoid(z);
+    } else {
+      m.comb[q - 2 * n] = z;
+    }
+  }
+  __syncwarp();
+  if (c.num_rows == n) return;
+  softmax_rows(c, m);
+  divide_lines(c, m, Lines::kColumns);
+  for (int i = 1; i < c.iterations; ++i) {
+    divide_lines(c, m, Lines::kRows);
+    divide_lines(c, m, Lines::kColumns);
+  }
+  for (int i = lane_id(); i < n * n; i += 32)
+    c.comb[t * c.comb_token + i / n * c.comb_stride + i % n] = m.comb[i];
+}
+
+__global__ void __launch_bounds__(kAnyThreads) read_any_layout(const __grid_constant__ AnyCall c) {
+  __shared__ AnyMemory m;
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.x;
+  sum_token(c, t, m);
+  if (warp_id() == 0) find_numbers(c, t, m);
+  __syncthreads();
+  for (int64_t d = threadIdx.x; d < c.D; d += kAnyThreads) {
+    float x = __fmul_rn(m.pre[0], c.stream(t, 0, d));
+    for (int j = 1; j < c.n; ++j)
+      x = __fadd_rn(x, __fmul_rn(m.pre[j], c.stream(t, j, d)));
+    c.x.store(t, d, x);
+  }
+}
+
+template <class Args>
+AnyCall any_call_of(const Args& a) {
+  AnyCall c{.streams = a.streams.data,
+            .token_stride = a.streams.stride(0),
+            .stream_stride = a.streams.stride(1),
+            .format = a.streams.format,
+            .fn = rows_of<const float>(a.fn),
+            .base = a.base.template as<const float>(),
+            .scale = a.scale.template as<const float>(),
+            .x = any_rows(result_of(a)),
+            .post = {},
+            .comb = nullptr,
+            .comb_token = 0,
+            .comb_stride = 0,
+            .n = static_cast<int>(a.streams.dim(1)),
+            .num_rows = static_cast<int>(a.fn.dim(0)),
+            .D = a.streams.dim(2),
+            .eps = a.eps,
+            .hc_eps = a.hc_eps,
+            .iterations = 0};
+  if constexpr (std::is_same_v<Args, MhcPre::Args>) {
+    c.post = rows_of<float>(a.post);
+    c.comb = a.comb.template as<float>();
+    c.comb_token = a.comb.stride(0);
+    c.comb_stride = a.comb.stride(1);
+    c.iterations = a.iterations;
+  }
+  return c;
+}
+
+template <class Args>
+Status run_any_layout(Exec& ex, const Args& a) {
+  return launch_kernel(ex, read_any_layout, {.blocks = a.streams.dim(0), .threads = kAnyThreads},
+                       any_call_of(a));
+}
+
+constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+
+}  // namespace
+
+constinit const VariantTable<MhcPre> mhc_pre_cuda{
+    {"few_tokens", sm(90), "n==4, T<=32", kTraits, run_few_tokens<MhcPre::Args>, MathUnit::kF32,
+     takes_few_tokens<MhcPre::Args>, nullptr, suits_few_tokens<MhcPre::Args>},
+    {"token_tiles", sm(90), "n==4, D%512==0, T<=16777216", kTraits, run_token_tiles<MhcPre::Args>,
+     MathUnit::kBf16, is_aligned<MhcPre::Args>},
+    {"any_layout", sm(90), "", kTraits, run_any_layout<MhcPre::Args>},
+};
+
+constinit const VariantTable<MhcHead> mhc_head_cuda{
+    {"few_tokens", sm(90), "n==4, T<=32", kTraits, run_few_tokens<MhcHead::Args>, MathUnit::kF32,
+     takes_few_tokens<MhcHead::Args>, nullptr, suits_few_tokens<MhcHead::Args>},
+    {"token_tiles", sm(90), "n==4, D%512==0, T<=16777216", kTraits, run_token_tiles<MhcHead::Args>,
+     MathUnit::kBf16, is_aligned<MhcHead::Args>},
+    {"any_layout", sm(90), "", kTraits, run_any_layout<MhcHead::Args>},
+};
+
+}  // namespace fathom

@@ -1,0 +1,159 @@
+// What mhc_pre and mhc_head make of the sums of a token: its weights. Shared by the kernels for
+// four streams in bf16, whose blocks form clusters and have a share of the channels of all streams
+// each.
+//
+//   sums of a token:  [0, 3] products with the rows of pre
+//                     [4, 7] of post, [8, 23] of comb    (mhc_pre)
+//                     [kRows] squares
+#pragma once
+
+#include "fathom/kernels/cuda/arithmetic.cuh"
+#include "fathom/kernels/cuda/device_code.cuh"
+#include "fathom/kernels/cuda/elements.cuh"
+
+namespace fathom::cuda {
+
+inline constexpr int kStreams = 4;
+inline constexpr int kPreRows = kStreams * (2 + kStreams);  ///< rows of fn of mhc_pre
+inline constexpr int kHeadRows = kStreams;                  ///< of mhc_head
+
+/// A call of either kernel; strides in elements. mhc_head has neither post nor comb.
+struct StreamCall {
+  const Bf16* streams;
+  int64_t token_stride, stream_stride;
+  const float* fn;
+  int64_t fn_stride;
+  const float* base;
+  const float* scale;
+  Bf16* x;
+  int64_t x_stride;
+  float* post;
+  int64_t post_stride;
+  float* comb;
+  int64_t comb_token, comb_stride;
+  int T, D;
+  float eps, hc_eps;
+  int iterations;
+
+  __device__ const Bf16* stream(int64_t t, int j) const {
+    return streams + t * token_stride + j * stream_stride;
+  }
+};
+
+/// Floats of a token's sums in memory.
+template <int kRows>
+inline constexpr int kSums = (kRows + 1 + 3) / 4 * 4;
+
+/// base and scale in shared memory, brought before the previous kernel is done.
+template <int kRows>
+struct Affine {
+  float base[kRows];
+  float scale[3];
+
+  __device__ void bring(const StreamCall& c) {
+    const auto thread = static_cast<int>(threadIdx.x);
+    if (thread < kRows) base[thread] = c.base[thread];
+    if (thread < (kRows == kPreRows ? 3 : 1)) scale[thread] = c.scale[thread];
+  }
+};
+
+/// Lane q of a warp has sum q of a token. The logit of row q in lane q.
+template <int kRows>
+__device__ __forceinline__ float logit_of_lane(const StreamCall& c,
+                                               const Affine<kRows>& affine,
+                                               float sum) {
+  const int q = lane_id();
+  const float squares = __shfl_sync(0xFFFFFFFFu, sum, kRows);
+  const float width = static_cast<float>(kStreams) * static_cast<float>(c.D);
+  const float rho = 1.0f / sqrtf(squares / width + c.eps);
+  if (q >= kRows) return 0.0f;
+  const int part = q < kStreams ? 0 : q < 2 * kStreams ? 1 : 2;
+  return rho * sum * affine.scale[part] + affine.base[q];
+}
+
+__device__ __forceinline__ float sigmoid(float z) {
+  return 1.0f / (1.0f + expf(-z));
+}
+
+/// comb from its logits, row by row, in place.
+///
+/// The steps divide rows and columns by their sums. C is kept as a_j K[j][k] b_k, where K is what
+/// the first softmax left, so that a step is four sums and four reciprocals, which wait for no
+/// other of the four:
+///
+///   columns   b_k /= b_k sum_j a_j K[j][k] + hc_eps
+///   rows      a_j /= a_j sum_k K[j][k] b_k + hc_eps
+///
+/// The approximate reciprocal is off by one in the last place; the iteration does not add such
+/// errors up (3e-7 against float64 over logits of deviation 0.5 to 30, as with exact divisions).
+__device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
+                                         int iterations,
+                                         float hc_eps) {
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+    const float largest = fmaxf(fmaxf(c[j][0], c[j][1]), fmaxf(c[j][2], c[j][3]));
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+      c[j][k] = expf(c[j][k] - largest);
+      sum += c[j][k];
+    }
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k)
+      c[j][k] = c[j][k] / sum + hc_eps;
+  }
+  float a[kStreams] = {1.0f, 1.0f, 1.0f, 1.0f};
+  float b[kStreams] = {1.0f, 1.0f, 1.0f, 1.0f};
+  const auto divide_columns = [&] {
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+      const float sum = fmaf(a[1], c[1][k], a[0] * c[0][k]) + fmaf(a[3], c[3][k], a[2] * c[2][k]);
+      b[k] *= approximate_reciprocal(fmaf(b[k], sum, hc_eps));
+    }
+  };
+  divide_columns();
+#pragma unroll 1
+  for (int i = 1; i < iterations; ++i) {
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      const float sum = fmaf(b[1], c[j][1], b[0] * c[j][0]) + fmaf(b[3], c[j][3], b[2] * c[j][2]);
+      a[j] *= approximate_reciprocal(fmaf(a[j], sum, hc_eps));
+    }
+    divide_columns();
+  }
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) {
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k)
+      c[j][k] *= a[j] * b[k];
+  }
+}
+
+/// The logits of comb of token t, which this thread reads, and comb to memory.
+__device__ __forceinline__ void write_comb(const StreamCall& c, int64_t t, const float* logits) {
+  float comb[kStreams][kStreams];
+#pragma unroll
+  for (int i = 0; i < kStreams * kStreams; ++i)
+    comb[i / kStreams][i % kStreams] = logits[i];
+  sinkhorn(comb, c.iterations, c.hc_eps);
+  float* to = c.comb + t * c.comb_token;
+#pragma unroll
+  for (int i = 0; i < kStreams * kStreams; ++i)
+    to[i / kStreams * c.comb_stride + i % kStreams] = comb[i / kStreams][i % kStreams];
+}
+
+/// kCount channels of x: sum over j, in order, of pre[j] streams[j]. Rounded as on the CPU.
+template <int kCount>
+__device__ __forceinline__ void mix(const float (&streams)[kStreams][kCount],
+                                    const float4& pre,
+                                    float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    x[i] = __fmul_rn(pre.x, streams[0][i]);
+    x[i] = __fadd_rn(x[i], __fmul_rn(pre.y, streams[1][i]));
+    x[i] = __fadd_rn(x[i], __fmul_rn(pre.z, streams[2][i]));
+    x[i] = __fadd_rn(x[i], __fmul_rn(pre.w, streams[3][i]));
+  }
+}
+
+}  // namespace fathom::cuda
