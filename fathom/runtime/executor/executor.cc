@@ -4,10 +4,10 @@
 #include <cstring>
 #include <utility>
 
-#include "fathom/base/rng.h"
 #include "fathom/device/upload.h"
 #include "fathom/runtime/executor/cpu_executor.h"
 #include "fathom/runtime/executor/gpu_executor.h"
+#include "fathom/runtime/kv/random_rows.h"
 #include "fathom/runtime/step_fault.h"
 
 namespace fathom {
@@ -119,41 +119,36 @@ Result<StepResults> Executor::finish() {
 }
 
 Status Executor::pretend_rows(uint64_t seed) {
-  int64_t width = 0;
-  for (const CacheGroup& group : model_.cache_layout().groups) {
-    for (const PageField& field : group.codec.fields) {
-      const int64_t bytes = element_bytes(field.format);
-      if (width != 0 && bytes != width) {
-        return unsupported("a cache of several kinds of numbers is not filled at random");
-      }
-      width = bytes;
+  constexpr int64_t kMostBytes = 4 << 20;  // repeated through the rest of a layer
+  const std::vector<CacheGroup>& groups = model_.cache_layout().groups;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].layers.empty()) continue;
+    const int64_t page_bytes = groups[g].codec.page_bytes(groups[g].rows);
+    const int64_t pages = cache_.groups()[g].at(0).dim(0);
+    const int64_t random = std::min(pages, std::max<int64_t>(1, kMostBytes / page_bytes));
+    const std::vector<std::byte> piece = random_pages(groups[g], random, seed + g);
+    for (size_t layer = 0; layer < groups[g].layers.size(); ++layer) {
+      // The first field begins the page, and the first page the layer.
+      auto* to = static_cast<std::byte*>(cache_.groups()[g].at(layer).data);
+      FATHOM_TRY(fill_by_repeating(piece, {to, static_cast<size_t>(pages * page_bytes)}));
     }
   }
-  constexpr int64_t kPeriod = 8 * 524287;  // bytes; no page is a multiple of it
-  std::vector<std::byte> piece(static_cast<size_t>(std::min(kPeriod, cache_.bytes())));
-  Rng rng(seed);
-  // Random signs and mantissas of numbers in [1, 2), in whatever format of 1, 2 or 4 bytes.
-  for (size_t i = 0; i + 4 <= piece.size(); i += 4) {
-    const uint32_t random = rng.next_u32();
-    const uint32_t bits = width == 1   ? (random & 0x87878787u) | 0x38383838u
-                          : width == 2 ? (random & 0x807F807Fu) | 0x3F803F80u
-                                       : (random & 0x807FFFFFu) | 0x3F800000u;
-    std::memcpy(piece.data() + i, &bits, 4);
-  }
-  const auto filled = static_cast<int64_t>(piece.size());
+  return {};
+}
+
+Status Executor::fill_by_repeating(std::span<const std::byte> piece, std::span<std::byte> memory) {
+  if (memory.empty()) return {};
   if (compute_.gpu == nullptr) {
-    for (int64_t at = 0; at < cache_.bytes(); at += filled) {
-      std::memcpy(cache_.data() + at, piece.data(),
-                  static_cast<size_t>(std::min(filled, cache_.bytes() - at)));
-    }
+    for (size_t at = 0; at < memory.size(); at += piece.size())
+      std::memcpy(memory.data() + at, piece.data(), std::min(piece.size(), memory.size() - at));
     return {};
   }
-  if (filled == 0) return {};
-  FATHOM_ASSIGN(Uploader upload, Uploader::create(filled));
+  const auto bytes = static_cast<int64_t>(piece.size());
+  FATHOM_ASSIGN(Uploader upload, Uploader::create(bytes));
   FATHOM_ASSIGN(const std::span<std::byte> pinned, upload.next_piece());
   std::ranges::copy(piece, pinned.begin());
-  FATHOM_TRY(upload.send_piece(cache_.data(), filled));
-  FATHOM_TRY(upload.repeat(cache_.data(), filled, cache_.bytes()));
+  FATHOM_TRY(upload.send_piece(memory.data(), bytes));
+  FATHOM_TRY(upload.repeat(memory.data(), bytes, static_cast<int64_t>(memory.size())));
   return upload.finish();
 }
 

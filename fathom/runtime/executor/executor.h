@@ -115,7 +115,7 @@ class Executor {
   CacheStorage& cache() { return cache_; }
 
   /// Writes random numbers over the whole cache in place of rows, for benchmarks of long prefixes.
-  /// Errors: Unsupported for a cache that mixes widths of numbers.
+  /// Errors: those of copies to a GPU.
   Status pretend_rows(uint64_t seed);
 
   const StepShape& shape() const { return settings_.shape; }
@@ -134,6 +134,9 @@ class Executor {
   virtual Result<StepResults> collect() = 0;
 
   Status allocate();
+
+  /// Copies of `piece` one behind the other, in memory of the device.
+  Status fill_by_repeating(std::span<const std::byte> piece, std::span<std::byte> memory);
 
   /// Null without any.
   const Pins* pins() const { return settings_.pins.empty() ? nullptr : &settings_.pins; }
