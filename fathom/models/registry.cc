@@ -35,9 +35,8 @@ struct Architecture {
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"DeepseekV2ForCausalLM", make<DeepseekV3>},
-    {"DeepseekV3ForCausalLM", make<DeepseekV3>},
-    {"DeepseekV32ForCausalLM", make<DeepseekV3>},
+    {"DeepseekForCausalLM", make<DeepseekV3>},   {"DeepseekV2ForCausalLM", make<DeepseekV3>},
+    {"DeepseekV3ForCausalLM", make<DeepseekV3>}, {"DeepseekV32ForCausalLM", make<DeepseekV3>},
     {"DeepseekV4ForCausalLM", make<DeepseekV4>},
 };
 
