@@ -67,8 +67,9 @@ void place_tokens(const PagedShape& s, CaseData& c, PagedTensors& x) {
   x.k = c.input({pages, s.page_size, s.nk, s.d}, s.cache, s.values, {.row_gap = gap});
   x.v = c.input({pages, s.page_size, s.nk, s.dv}, s.cache, s.values, {.row_gap = gap});
   const int64_t width = s.room();
-  x.block_table = c.input({B, width}, Format::kI32, {}, {.rows_per_batch = 1});
-  x.kv_lens = c.input({B}, Format::kI32, {}, {.rows_per_batch = 1});
+  const RowPlacement of_request{.rows_per_batch = s.cut ? 1 : 0};
+  x.block_table = c.input({B, width}, Format::kI32, {}, of_request);
+  x.kv_lens = c.input({B}, Format::kI32, {}, of_request);
   std::vector<bool> owned(static_cast<size_t>(pages * s.page_size));
   size_t next = 0;
   for (int64_t b = 0; b < B; ++b) {
@@ -141,14 +142,13 @@ void build_case(const PagedShape& s, CaseBuilder<PagedAttention>& c) {
   const Tensor o = c.output({T, s.n, s.dv}, s.q, {.row_gap = gap, .rows_per_batch = q_rows});
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.d));
   c.bind([=](const Binding& at) {
-    const View table = at(x.block_table);
-    const int64_t count = s.cut ? at.batch_rows() : B;
+    const int64_t num_offsets = s.cut ? at.batch_rows() + 1 : B + 1;
     return PagedAttention::Args{.q = at(x.q),
                                 .k = at(x.k),
                                 .v = at(x.v),
-                                .q_offsets = slice_rows(at(x.q_offsets), 0, count + 1),
-                                .block_table = slice_rows(table, 0, count),
-                                .kv_lens = slice_rows(at(x.kv_lens), 0, count),
+                                .q_offsets = slice_rows(at(x.q_offsets), 0, num_offsets),
+                                .block_table = at(x.block_table),
+                                .kv_lens = at(x.kv_lens),
                                 .o = at(o),
                                 .scale = scale,
                                 .kv_scale = s.kv_scale};

@@ -1,6 +1,7 @@
 #include "fathom/kernels/attn/paged_attention/paged_attention.h"
 
 #include <cmath>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
