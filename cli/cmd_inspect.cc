@@ -81,6 +81,10 @@ void add_compressed_attention(const ModelConfig& c, MarkdownTable& table) {
 }
 
 std::string describe_attention(const ModelConfig& c) {
+  if (c.is_v1()) {
+    return str_cat(c.num_attention_heads, " heads of ", c.qk_head_dim(), ", ",
+                   c.num_key_value_heads, " of keys and values");
+  }
   return str_cat(c.num_attention_heads, " heads of ", c.qk_nope_head_dim, "+", c.qk_rope_head_dim,
                  " (values ", c.v_head_dim, "), query latent ",
                  c.q_lora_rank > 0 ? str_cat(c.q_lora_rank) : std::string("none"),
@@ -104,7 +108,7 @@ void print_model(const Subject& subject) {
   if (c.is_v4()) {
     add_compressed_attention(c, table);
   } else {
-    table.add({"attention (MLA)", describe_attention(c)});
+    table.add({c.is_v1() ? "attention" : "attention (MLA)", describe_attention(c)});
     if (c.has_indexer()) {
       table.add({"indexer", str_cat(c.index_n_heads, " heads of ", c.index_head_dim, ", best ",
                                     c.index_topk, " keys")});

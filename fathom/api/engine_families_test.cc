@@ -1,23 +1,47 @@
-// What an engine promises of its requests, for models whose caches are of several kinds.
+// What an engine promises of its requests, for models whose caches are of other kinds than MLA's.
 #include <algorithm>
 
+#include "fathom/models/synth.h"
 #include "tests/support/engine_traces.h"
 #include "tests/support/model_runner.h"
+#include "tests/support/temp_dir.h"
 
 namespace fathom {
 namespace {
 
 struct Family {
-  const char* model;
+  const char* model;     ///< of tests/golden, or "synth-" and a version
   int64_t block_size;    ///< rows of a page
   int64_t block_tokens;  ///< of a prefix hit
 };
 
+constexpr std::string_view kSynth = "synth-";
+
 class EngineFamilies : public testing::TestWithParam<Family> {
  protected:
+  EngineFamilies() {
+    const std::string_view model = family_.model;
+    if (!model.starts_with(kSynth)) {
+      directory_ = str_cat(FATHOM_SOURCE_DIR "/tests/golden/", model);
+      tokens_ = Golden(directory_ + "/golden.safetensors").ints("p3.input_ids");
+      return;
+    }
+    directory_ = made_.path();
+    SynthOptions options;
+    options.version = model.substr(kSynth.size());
+    options.layers = 2;
+    options.hidden = 128;
+    options.kv_heads = 2;
+    const auto report = synthesize_checkpoint(directory_, options);
+    FATHOM_CHECK(report.ok(), report.ok() ? "" : report.status().message());
+    for (int32_t i = 0; i < 300; ++i)
+      tokens_.push_back(3 + (i * i + 7 * i) % 256);
+  }
+
   const Family& family_ = GetParam();
-  std::string directory_ = str_cat(FATHOM_SOURCE_DIR "/tests/golden/", family_.model);
-  std::vector<int32_t> tokens_ = Golden(directory_ + "/golden.safetensors").ints("p3.input_ids");
+  TempDir made_;
+  std::string directory_;
+  std::vector<int32_t> tokens_;
 
   EngineOptions options() const {
     EngineOptions o;
@@ -103,9 +127,42 @@ TEST_P(EngineFamilies, PreemptionLeavesNoTrace) {
     EXPECT_EQ(traces[i], expected[i]) << i;
 }
 
+// Guessed tokens change when a token comes, not which; what has no draft layer says so.
+TEST(EngineFamilyV1, NgramDraftsAndTheDraftLayerIsRefused) {
+  TempDir made;
+  SynthOptions synth;
+  synth.version = "v1";
+  synth.layers = 2;
+  synth.hidden = 128;
+  ASSERT_TRUE(synthesize_checkpoint(made.path(), synth).ok());
+  EngineOptions o;
+  o.model = made.path();
+  o.threads = 2;
+  o.pin_threads = false;
+  o.max_model_len = 256;
+  o.batch_invariant = true;
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 60; ++i)
+    prompt.push_back(3 + i % 5);
+  const Trace expected = run_alone(*load(o), prompt, greedy(40));
+  o.speculative = Speculative::kNgram;
+  o.speculative_tokens = 3;
+  EXPECT_EQ(run_alone(*load(o), prompt, greedy(40)), expected);
+
+  o.speculative = Speculative::kMtp;
+  const auto refused = Engine::load(o);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find(
+                "--speculative mtp: this model has no draft layer; expected one that has it"),
+            std::string::npos)
+      << refused.status().message();
+}
+
 INSTANTIATE_TEST_SUITE_P(Micro,
                          EngineFamilies,
-                         testing::Values(Family{"micro-v32", 16, 16}, Family{"micro-v4", 32, 128}),
+                         testing::Values(Family{"micro-v32", 16, 16},
+                                         Family{"micro-v4", 32, 128},
+                                         Family{"synth-v1", 16, 16}),
                          [](const auto& p) {
                            std::string name = p.param.model;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -20,6 +20,7 @@
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
 #include "fathom/kernels/attn/mla_sparse_kv_write/mla_sparse_kv_write.h"
 #include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention.h"
+#include "fathom/kernels/attn/paged_attention/paged_attention.h"
 #include "fathom/kernels/attn/ragged_attention/ragged_attention.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 // gemm

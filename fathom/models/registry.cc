@@ -34,12 +34,16 @@ struct Architecture {
   std::unique_ptr<Model> (*make)(const ModelConfig& config, const ModelOptions& options);
 };
 
+// clang-format off
 constexpr Architecture kArchitectures[] = {
+    {"DeepseekForCausalLM", make<DeepseekV3>},
     {"DeepseekV2ForCausalLM", make<DeepseekV3>},
     {"DeepseekV3ForCausalLM", make<DeepseekV3>},
     {"DeepseekV32ForCausalLM", make<DeepseekV3>},
     {"DeepseekV4ForCausalLM", make<DeepseekV4>},
 };
+
+// clang-format on
 
 Status option_error(std::string_view name, auto found, std::string_view expected) {
   return invalid_argument(str_cat(name, " is ", found, ", expected ", expected));

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kFirstByteId = 3;
 
-constexpr std::string_view kVersions[] = {"v2-lite", "v2", "v3", "r1", "v3.2", "v4"};
+constexpr std::string_view kVersions[] = {"v1", "v2-lite", "v2", "v3", "r1", "v3.2", "v4"};
 constexpr FormatChoice kFormats[] = {{"bf16", Format::kBf16},
                                      {"fp8_block", Format::kFp8Block},
                                      {"nvfp4", Format::kNvfp4},
@@ -246,6 +246,9 @@ Status check_options(const SynthOptions& o) {
   FATHOM_TRY(range("--layers", o.layers, o.version == "v4" ? 3 : 1, 128, 1));
   FATHOM_TRY(range("--hidden", o.hidden, 64, 16384, 64));
   FATHOM_TRY(range("--experts", o.experts, 8, 1024, 4));
+  if (o.kv_heads != 1 && o.kv_heads != 2 && o.kv_heads != 4) {
+    return invalid_argument(str_cat("kv_heads is ", o.kv_heads, ", expected 1, 2 or 4"));
+  }
   return check_format(o);
 }
 

@@ -17,6 +17,7 @@ struct SynthOptions {
   int64_t layers = 4;          ///< of v4 at least 3, one of each kind of attention
   int64_t hidden = 256;
   int64_t experts = 8;
+  int64_t kv_heads = 4;           ///< of v1, which has 4 heads of queries: 1, 2 or 4
   Format format = Format::kBf16;  ///< one of synth_formats(), as checkpoints of the version have it
   uint64_t seed = 1;
 };
@@ -26,7 +27,7 @@ struct SynthReport {
   int64_t bytes = 0;
 };
 
-/// v2-lite, v2, v3, r1, v3.2, v4.
+/// v1, v2-lite, v2, v3, r1, v3.2, v4.
 std::span<const std::string_view> synth_versions();
 
 /// bf16, fp8_block, nvfp4, mxfp4: formats of the linear layers, as PresetFormatName says. mxfp4 is

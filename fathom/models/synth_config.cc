@@ -11,6 +11,38 @@ Json integer(int64_t value) {
   return Json::integer(value);
 }
 
+// Heads of keys and values, as many as those of queries or fewer; all channels are rotated.
+Json v1_config(const SynthOptions& o) {
+  return Json::object({
+      {"architectures", Json::array({Json::string("DeepseekForCausalLM")})},
+      {"model_type", Json::string("deepseek")},
+      {"hidden_size", integer(o.hidden)},
+      {"num_hidden_layers", integer(o.layers)},
+      {"num_attention_heads", integer(4)},
+      {"num_key_value_heads", integer(o.kv_heads)},
+      {"intermediate_size", integer(2 * o.hidden)},
+      {"moe_intermediate_size", integer(128)},
+      {"first_k_dense_replace", integer(1)},
+      {"moe_layer_freq", integer(1)},
+      {"n_routed_experts", integer(o.experts)},
+      {"n_shared_experts", integer(2)},
+      {"num_experts_per_tok", integer(std::min<int64_t>(o.experts / 2, 4))},
+      {"scoring_func", Json::string("softmax")},
+      {"norm_topk_prob", Json::boolean(false)},
+      {"vocab_size", integer(kSynthVocab)},
+      {"bos_token_id", integer(0)},
+      {"eos_token_id", integer(1)},
+      {"max_position_embeddings", integer(4096)},
+      {"rope_theta", integer(10000)},
+      {"rope_scaling", Json{}},
+      {"rms_norm_eps", Json::number(1e-6)},
+      {"hidden_act", Json::string("silu")},
+      {"attention_bias", Json::boolean(false)},
+      {"tie_word_embeddings", Json::boolean(false)},
+      {"torch_dtype", Json::string("bfloat16")},
+  });
+}
+
 // V2 and V3: latent attention, and the indexer of V3.2.
 Json mla_config(const SynthOptions& o) {
   const bool v32 = o.version == "v3.2";
@@ -134,6 +166,7 @@ Json v4_config(const SynthOptions& o) {
 }  // namespace
 
 Json synth_config(const SynthOptions& options) {
+  if (options.version == "v1") return v1_config(options);
   return options.version == "v4" ? v4_config(options) : mla_config(options);
 }
 

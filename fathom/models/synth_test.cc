@@ -275,7 +275,7 @@ TEST(Synth, RefusesWhatAVersionDoesNotHave) {
   EXPECT_THAT(refusal(options_of("v3.2", Format::kMxfp4)),
               HasSubstr("--format is mxfp4, expected bf16, fp8_block or nvfp4 for --version v3.2"));
   EXPECT_THAT(refusal(options_of("v5", Format::kBf16)),
-              HasSubstr("--version is 'v5'; known are v2-lite, v2, v3, r1, v3.2, v4"));
+              HasSubstr("--version is 'v5'; known are v1, v2-lite, v2, v3, r1, v3.2, v4"));
   EXPECT_THAT(refusal(options_of("v4", Format::kInt8Channel)),
               HasSubstr("expected bf16, fp8_block, nvfp4 or mxfp4; fathom quantize makes others"));
 }

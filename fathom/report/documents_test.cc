@@ -77,16 +77,19 @@ TEST_P(Documents, VariantsDoNotDependOnThisMachine) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Presets,
-    Documents,
-    testing::Values("deepseek-r1-nvfp4", "deepseek-v3-fp8", "deepseek-v2-lite", "deepseek-v2"),
-    [](const auto& p) {
-      std::string name(p.param);
-      for (char& c : name)
-        if (c == '-') c = '_';
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Presets,
+                         Documents,
+                         testing::Values("deepseek-r1-nvfp4",
+                                         "deepseek-v3-fp8",
+                                         "deepseek-v2-lite",
+                                         "deepseek-v2",
+                                         "deepseek-moe-16b"),
+                         [](const auto& p) {
+                           std::string name(p.param);
+                           for (char& c : name)
+                             if (c == '-') c = '_';
+                           return name;
+                         });
 
 TEST(GraphDoc, LineOfAnOpHasKernelAndShapesInSymbolsAndNumbers) {
   const auto model = dry_model("deepseek-r1-nvfp4");

@@ -62,10 +62,14 @@ View reshape(const View& v, std::initializer_list<int64_t> dims, const char* axe
   FATHOM_CHECK(out.numel() == v.numel(),
                str_cat("reshape of ", describe(v), " to ", describe(out)));
   if (v.contiguous()) return out;
-  // Only the last dimension may be split: the rows keep their distance.
-  FATHOM_CHECK(v.rank == 2 && out.rank >= 2 && out.dim(0) == v.dim(0) && v.stride(1) == 1,
+  // Only the last dimension may be split: the rows keep their distances.
+  const int kept = v.rank - 1;
+  FATHOM_CHECK(kept >= 1 && out.rank >= v.rank && v.stride(kept) == 1,
                str_cat("reshape of a strided view: ", describe(v)));
-  out.strides[0] = v.strides[0];
+  for (int i = 0; i < kept; ++i) {
+    FATHOM_CHECK(out.dim(i) == v.dim(i), str_cat("reshape of a strided view: ", describe(v)));
+    out.strides[static_cast<size_t>(i)] = v.strides[static_cast<size_t>(i)];
+  }
   return out;
 }
 

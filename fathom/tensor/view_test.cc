@@ -20,5 +20,19 @@ TEST(View, PartsOfGpuMemoryAreGpuMemory) {
   EXPECT_FALSE(reshape(make_view(memory, {3, 4}, Format::kI32), {12}).on_device);
 }
 
+TEST(View, SplittingTheLastAxisOfASliceKeepsTheStridesOfItsRows) {
+  float numbers[2 * 3 * 10] = {};
+  const View rows = make_view(numbers, {2, 3, 10}, Format::kF32);
+
+  const View split = reshape(slice_cols(rows, 4, 6), {2, 3, 2, 3}, "A,B,C,D");
+
+  EXPECT_EQ(split.rank, 4);
+  EXPECT_EQ(split.as<float>(), numbers + 4);
+  EXPECT_EQ(split.stride(0), 30);
+  EXPECT_EQ(split.stride(1), 10);
+  EXPECT_EQ(split.stride(2), 3);
+  EXPECT_EQ(split.stride(3), 1);
+}
+
 }  // namespace
 }  // namespace fathom

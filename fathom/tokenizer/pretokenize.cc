@@ -283,7 +283,7 @@ struct PretokenizerSteps {
     };
   }
 
-  // V2, V2-Lite, V2.5 and the first DeepSeek LLM.
+  // DeepSeek LLM, DeepSeek-MoE, V2, V2-Lite and V2.5. The first Coder's list begins like it.
   static List deepseek_v2() {
     return {
         {"Split", "[\r\n]", line_ends},

@@ -128,6 +128,17 @@ TEST(Pretokenize, QuotesAnUnknownPattern) {
   EXPECT_LT(error_of("\\\\p{N}{1,3}", std::string(5000, 'x')).size(), 500u);
 }
 
+// Its list begins with the split of DeepSeek LLM and DeepSeek-MoE, which are known.
+TEST(Pretokenize, RefusesTheListOfTheFirstCoderByItsSecondPattern) {
+  const Json list = parse(R"({"type":"Sequence","pretokenizers":[
+      {"type":"Split","pattern":{"Regex":"[\r\n]"},"behavior":"Isolated","invert":false},
+      {"type":"Split","pattern":{"Regex":"\\s?\\p{L}+"},"behavior":"Isolated","invert":false},
+      {"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]})");
+
+  EXPECT_EQ(Pretokenizer::from_json(list, "tokenizer.json").status().message(),
+            "tokenizer.json: the pre-tokenizer pattern \"\\s?\\p{L}+\" is not known here");
+}
+
 TEST(Pretokenize, RefusesOtherSettings) {
   EXPECT_THAT(error_of("\"Isolated\"", "\"Removed\""), HasSubstr("another behavior than Isolated"));
   EXPECT_THAT(error_of("\"invert\":false", "\"invert\":true"), HasSubstr("another invert"));

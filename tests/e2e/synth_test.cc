@@ -42,7 +42,9 @@ TEST_P(Synth, GeneratesTheSameTokensOnEveryRun) {
 
 INSTANTIATE_TEST_SUITE_P(Formats,
                          Synth,
-                         testing::Values(SynthCase{"v3.2", "fp8_block"},
+                         testing::Values(SynthCase{"v1", "bf16"},
+                                         SynthCase{"v1", "nvfp4"},
+                                         SynthCase{"v3.2", "fp8_block"},
                                          SynthCase{"v4", "bf16"},
                                          SynthCase{"v4", "fp8_block"},
                                          SynthCase{"v4", "nvfp4"},
@@ -56,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Formats,
 TEST(Synth, HelpListsVersionsAndFormats) {
   const ProgramResult r = run_fathom({"synth", "--help"});
 
-  EXPECT_THAT(r.out, HasSubstr("v2-lite, v2, v3, r1, v3.2 or v4"));
+  EXPECT_THAT(r.out, HasSubstr("v1, v2-lite, v2, v3, r1, v3.2 or v4"));
   EXPECT_THAT(r.out, HasSubstr("bf16, fp8_block, nvfp4 or mxfp4"));
 }
 

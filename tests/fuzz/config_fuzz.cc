@@ -72,6 +72,9 @@ constexpr Limit kLimits[] = {
 
 void check_fields(const ModelConfig& c, const Json& json) {
   for (const Limit& limit : kLimits) {
+    // Of V1 they follow from hidden_size and the heads, whatever the file says of them.
+    const std::string_view key = limit.key;
+    if (c.is_v1() && (key.ends_with("head_dim") || key.ends_with("lora_rank"))) continue;
     const Json* value = json.find(limit.key);
     if (value == nullptr || value->is_null()) {
       require(c.*limit.field == 0, "an absent key has a value", limit.key);
@@ -110,7 +113,9 @@ Wide count_parameters(const ModelConfig& c) {
   const Wide query = lq > 0 ? h * lq + lq + heads * dq * lq : heads * dq * h;
   const Wide latent = (lkv + c.qk_rope_head_dim) * h + lkv;
   const Wide values = heads * (c.qk_nope_head_dim + c.v_head_dim) * lkv;
-  const Wide attention = query + latent + values + h * heads * c.v_head_dim + 2 * h;
+  const Wide of_heads = 2 * h * dq * (heads + c.num_key_value_heads);
+  const Wide of_latents = query + latent + values + h * heads * c.v_head_dim;
+  const Wide attention = (c.is_v1() ? of_heads : of_latents) + 2 * h;
   Wide total = 2 * Wide{c.vocab_size} * h + h;
   for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
     total += attention;
@@ -182,9 +187,9 @@ void check_plan(const ModelConfig& c, Format format) {
   require(plan.total_bytes() > 0, "the size of the weights wraps");
   require(Wide{plan.total_bytes()} * 2 > parameters, "weights smaller than four bits each");
   require(model.attach(fathom::WeightStore::dry(plan)).ok(), "no dry weights");
-  require(
-      model.cache_layout().groups[0].codec.fields[0].width == c.kv_lora_rank + c.qk_rope_head_dim,
-      "the cache's width");
+  const int64_t width = c.is_v1() ? 2 * c.num_key_value_heads * c.qk_rope_head_dim
+                                  : c.kv_lora_rank + c.qk_rope_head_dim;
+  require(model.cache_layout().groups[0].codec.fields[0].width == width, "the cache's width");
   check_dry_pass(model);
 }
 

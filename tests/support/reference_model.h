@@ -1,5 +1,6 @@
-// The V2/V3 forward pass in float64 with the obvious loops: the oracle of model tests. It shares
-// with the engine the reader of config.json and the decoders of number formats, and nothing else.
+// The forward pass of V1 to V3 in float64 with the obvious loops: the oracle of model tests. It
+// shares with the engine the reader of config.json and the decoders of number formats, and nothing
+// else.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +58,9 @@ class ReferenceModel : public ReferenceWeights {
 
   void layer(int index, Matrix& h) {
     const std::string p = str_cat("model.layers.", index, ".");
-    add(h, attention(norm(h, p + "input_layernorm.weight"), p + "self_attn."));
+    const Matrix normed = norm(h, p + "input_layernorm.weight");
+    add(h, config_.is_v1() ? head_attention(normed, p + "self_attn.")
+                           : attention(normed, p + "self_attn."));
     const Matrix x = norm(h, p + "post_attention_layernorm.weight");
     add(h, config_.is_moe_layer(index) ? experts(x, p + "mlp.") : mlp(x, p + "mlp."));
   }
@@ -127,6 +130,54 @@ class ReferenceModel : public ReferenceWeights {
             o.at(t, h * Dv + d) +=
                 weights[static_cast<size_t>(j)] * kv.at(j, h * (Dn + Dv) + Dn + d);
           }
+        }
+      }
+    }
+    return linear(o, p + "o_proj.weight");
+  }
+
+  // apply_rotary_pos_emb of the published modeling_deepseek.py on columns [begin, begin + D): with
+  // angles t theta^(-2i/D) in both halves, x cos + rotate_half(x) sin, rotate_half(x) = [-x2, x1].
+  void rotate_halves(Matrix& x, int64_t begin, int64_t D) const {
+    for (int64_t t = 0; t < x.rows; ++t) {
+      std::vector<double> turned;
+      for (int64_t i = 0; i < D; ++i) {
+        const double w = std::pow(config_.rope_theta,
+                                  -2.0 * static_cast<double>(i % (D / 2)) / static_cast<double>(D));
+        const double angle = static_cast<double>(t) * w;
+        const double half = i < D / 2 ? -x.at(t, begin + i + D / 2) : x.at(t, begin + i - D / 2);
+        turned.push_back(x.at(t, begin + i) * std::cos(angle) + half * std::sin(angle));
+      }
+      std::copy(turned.begin(), turned.end(), x.v.begin() + t * x.cols + begin);
+    }
+  }
+
+  // DeepseekAttention: keys and values repeated for the heads of their group (repeat_kv).
+  Matrix head_attention(const Matrix& x, const std::string& p) {
+    const int64_t D = config_.hidden_size / config_.num_attention_heads;
+    const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
+    Matrix q = linear(x, p + "q_proj.weight");
+    Matrix k = linear(x, p + "k_proj.weight");
+    const Matrix v = linear(x, p + "v_proj.weight");
+    for (int64_t h = 0; h < config_.num_attention_heads; ++h)
+      rotate_halves(q, h * D, D);
+    for (int64_t h = 0; h < config_.num_key_value_heads; ++h)
+      rotate_halves(k, h * D, D);
+    Matrix o(x.rows, config_.num_attention_heads * D);
+    for (int64_t h = 0; h < config_.num_attention_heads; ++h) {
+      const int64_t of_head = h / group * D;
+      for (int64_t t = 0; t < x.rows; ++t) {
+        std::vector<double> weights;
+        for (int64_t j = 0; j <= t; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < D; ++d)
+            score += q.at(t, h * D + d) * k.at(j, of_head + d);
+          weights.push_back(score / std::sqrt(static_cast<double>(D)));
+        }
+        softmax(weights);
+        for (int64_t j = 0; j <= t; ++j) {
+          for (int64_t d = 0; d < D; ++d)
+            o.at(t, h * D + d) += weights[static_cast<size_t>(j)] * v.at(j, of_head + d);
         }
       }
     }

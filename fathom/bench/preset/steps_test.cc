@@ -145,7 +145,7 @@ TEST(PresetSteps, ContextBeyondTheModelsIsRefused) {
 
 // ---- the cases are the calls, and right ----
 
-/// The structure of R1 or of V2-Lite in a size that is checked in moments.
+/// The structure of R1, of V2-Lite or of MoE-16B in a size that is checked in moments.
 Preset small(std::string_view of, std::string_view format) {
   Preset preset = find_preset(of).value();
   ModelConfig& c = preset.config;
@@ -166,6 +166,11 @@ Preset small(std::string_view of, std::string_view format) {
   c.topk_group = c.n_group > 1 ? 2 : c.topk_group;
   c.vocab_size = 256;
   c.max_position_embeddings = 4096;
+  if (c.is_v1()) {
+    c.num_key_value_heads = 2;
+    c.kv_lora_rank = c.qk_nope_head_dim = 0;
+    c.qk_rope_head_dim = c.v_head_dim = c.hidden_size / c.num_attention_heads;
+  }
   preset.formats = preset_formats(format, preset.config).value();
   return preset;
 }
@@ -198,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                          testing::Values(SmallPreset{"deepseek-r1-nvfp4", "nvfp4"},
                                          SmallPreset{"deepseek-v3-fp8", "fp8_block"},
                                          SmallPreset{"deepseek-v2-lite", "bf16"},
-                                         SmallPreset{"deepseek-v2", "bf16"}),
+                                         SmallPreset{"deepseek-v2", "bf16"},
+                                         SmallPreset{"deepseek-moe-16b", "bf16"}),
                          [](const auto& param) {
                            std::string name(param.param.of);
                            std::replace(name.begin(), name.end(), '-', '_');

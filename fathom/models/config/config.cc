@@ -8,12 +8,15 @@
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/models/config/config_limits.h"
 #include "fathom/models/config/config_reader.h"
+#include "fathom/models/config/config_v1.h"
 #include "fathom/models/config/config_v4.h"
 #include "fathom/text/file_kind.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
 
 namespace fathom {
 namespace {
+
+constexpr std::string_view kFirstType = "deepseek";
 
 struct KnownType {
   std::string_view model_type;
@@ -22,6 +25,7 @@ struct KnownType {
 };
 
 constexpr KnownType kKnownTypes[] = {
+    {kFirstType, "DeepseekForCausalLM", true},
     {"deepseek_v2", "DeepseekV2ForCausalLM", true},
     {"deepseek_v3", "DeepseekV3ForCausalLM", true},
     {"deepseek_v32", "DeepseekV32ForCausalLM", true},
@@ -115,7 +119,7 @@ TopkMethod read_topk_method(ConfigReader& in, bool is_v3) {
 }
 
 void read_experts(ConfigReader& in, ModelConfig& c) {
-  const bool is_v3 = c.model_type != "deepseek_v2";
+  const bool is_v3 = c.model_type != "deepseek_v2" && c.model_type != kFirstType;
   c.n_routed_experts = in.integer_or("n_routed_experts", 1, kMaxExperts, 0);
   if (c.n_routed_experts == 0) return;
   c.n_shared_experts = in.integer_or("n_shared_experts", 0, kMaxExperts, 0);
@@ -142,7 +146,7 @@ void read_rope(ConfigReader& in, ModelConfig& c) {
   constexpr double kMaxTheta = 1e12;
   c.max_position_embeddings = in.integer("max_position_embeddings", 1, kMaxPositions);
   c.rope_theta = in.number_or("rope_theta", 1.0, kMaxTheta, 10000.0);
-  c.rope_interleave = in.boolean_or("rope_interleave", true);
+  c.rope_interleave = in.boolean_or("rope_interleave", c.model_type != kFirstType);
   const std::string_view key = in.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const Json* block = in.find(key);
   if (block == nullptr) return;
@@ -152,7 +156,11 @@ void read_rope(ConfigReader& in, ModelConfig& c) {
   if (rope.has("type") && rope.text_or("type", "") != type) {
     rope.fail_value("type", str_cat("\"", type.substr(0, 64), "\", as rope_type says"));
   }
-  if (type == "yarn") {
+  if (c.model_type == kFirstType && type != "default") {
+    rope.fail(unsupported(str_cat(rope.what(), ": the type is \"", type.substr(0, 64),
+                                  "\", expected null: a model of type \"", kFirstType,
+                                  "\" runs without linear, dynamic or yarn scaling")));
+  } else if (type == "yarn") {
     RopeScaling& s = c.rope_scaling;
     s.yarn = true;
     s.factor = rope.number("factor", 1.0, 1e6);
@@ -269,7 +277,11 @@ SymbolTable ModelConfig::symbols() const {
   s.set("H", hidden_size);
   s.set("Nh", num_attention_heads);
   if (q_lora_rank > 0) s.set("Lq", q_lora_rank);
-  if (is_v4()) {
+  if (is_v1()) {
+    s.set("Nk", num_key_value_heads);
+    s.set("D", qk_head_dim());
+    s.set("Id", intermediate_size);
+  } else if (is_v4()) {
     s.set("D", head_dim);
     s.set("Dn", qk_nope_head_dim);
     s.set("Dr", qk_rope_head_dim);
@@ -311,6 +323,7 @@ std::vector<std::string_view> known_model_types() {
 }
 
 Status validate_config(const ModelConfig& c, std::string_view what) {
+  if (c.is_v1()) FATHOM_TRY(validate_v1(c, what));
   if (c.qk_rope_head_dim < 2 || c.qk_rope_head_dim % 2 != 0) {
     return contradiction(what, "qk_rope_head_dim", c.qk_rope_head_dim,
                          "an even number: rotary pairs");
@@ -318,8 +331,9 @@ Status validate_config(const ModelConfig& c, std::string_view what) {
   if (c.max_position_embeddings > kMaxRotaryNumbers / c.qk_rope_head_dim) {
     return contradiction(what, "max_position_embeddings", c.max_position_embeddings,
                          str_cat("at most ", kMaxRotaryNumbers / c.qk_rope_head_dim,
-                                 " for qk_rope_head_dim ", c.qk_rope_head_dim,
-                                 ", whose rotary table has ", kMaxRotaryNumbers, " numbers then"));
+                                 c.is_v1() ? " for a head dimension of " : " for qk_rope_head_dim ",
+                                 c.qk_rope_head_dim, ", whose rotary table has ", kMaxRotaryNumbers,
+                                 " numbers then"));
   }
   if (c.rope_scaling.yarn && c.rope_theta <= 1.0) {
     return contradiction(what, "rope_theta", c.rope_theta, "a number above 1");
@@ -359,6 +373,11 @@ Result<ModelConfig> parse_config(const Json& json, std::string_view what) {
   if (config.model_type == "deepseek_v4") {
     read_v4(in, config);
     read_v4_rope(in, config);
+  } else if (config.model_type == kFirstType) {
+    refuse_later_keys(in);
+    read_v1(in, config);
+    read_experts(in, config);
+    read_rope(in, config);
   } else {
     read_attention(in, config);
     read_indexer(in, config);

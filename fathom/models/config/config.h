@@ -8,6 +8,10 @@
 //   Dq   Dn + Dr                 Dv    v_head_dim
 //   Hi   index_n_heads           Di    index_head_dim        Kt    index_topk
 //
+// The first DeepSeek models have heads of keys and values of their own, D = H / Nh channels each:
+//
+//   Nk   num_key_value_heads     D     head dimension
+//
 // DeepSeek-V4 has a row of D channels a token in place of latents, Dn + Dr of them:
 //
 //   D    head_dim                n     hc_mult               W     sliding_window
@@ -41,7 +45,7 @@ struct RopeScaling {
 };
 
 enum class TopkMethod : uint8_t {
-  kGreedy,              ///< V2-Lite: best K of the softmax
+  kGreedy,              ///< V1, V2-Lite: best K of the softmax
   kGroupLimitedGreedy,  ///< V2: best K within the topk_group groups of highest maximum
   kNoauxTc,             ///< V3: sigmoid, correction bias for the choice, groups by their two best
   kSqrtSoftplus,        ///< V4: sqrt(softplus), correction bias for the choice, no groups
@@ -55,6 +59,8 @@ struct ModelConfig {
   int64_t hidden_size = 0;
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
+  /// V1: heads of keys and values, shared by as many heads of queries each. 0: another family.
+  int64_t num_key_value_heads = 0;
   int64_t q_lora_rank = 0;  ///< 0: plain q_proj
   int64_t kv_lora_rank = 0;
   int64_t qk_nope_head_dim = 0;
@@ -96,7 +102,7 @@ struct ModelConfig {
   int64_t max_position_embeddings = 0;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  bool rope_interleave = true;  ///< pairs (2i, 2i+1), as DeepSeek's checkpoints are
+  bool rope_interleave = true;  ///< pairs (2i, 2i+1), as checkpoints of MLA are; V1: in halves
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   int64_t num_nextn_predict_layers = 0;  ///< draft layers, stored after the main ones
@@ -104,6 +110,9 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;
 
   bool is_v4() const { return head_dim > 0; }
+
+  /// Keys and values of every head are cached as they are projected: DeepSeek-MoE.
+  bool is_v1() const { return num_key_value_heads > 0; }
 
   /// Every layer chooses its keys by an indexer: DeepSeek-V3.2.
   bool has_indexer() const { return index_topk > 0 && !is_v4(); }
@@ -122,8 +131,8 @@ struct ModelConfig {
     return n_routed_experts > 0 && index >= first_k_dense_replace && index % moe_layer_freq == 0;
   }
 
-  /// The factor of the attention scores: Dq^-1/2, times m(factor, mscale_all_dim)^2 with YaRN. V4:
-  /// D^-1/2.
+  /// The factor of the attention scores: Dq^-1/2, times m(factor, mscale_all_dim)^2 with YaRN. V1
+  /// and V4: D^-1/2.
   double softmax_scale() const;
 
   /// What the cos and sin tables are multiplied by: m(factor, mscale) / m(factor, mscale_all_dim).

@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "norm_topk_prob is 1, expected true or false"},
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"llama\"",
                   StatusCode::kUnsupported,
-                  "model_type is \"llama\", expected one of deepseek_v2, deepseek_v3"},
+                  "model_type is \"llama\", expected one of deepseek, deepseek_v2, deepseek_v3"},
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v41\"",
                   StatusCode::kUnsupported, "\"deepseek_v41\" are not supported yet"},
         BadConfig{"\"model_type\": \"deepseek_v3\"", "\"model_type\": \"deepseek_v2\"",

@@ -5,6 +5,32 @@
 namespace fathom {
 namespace {
 
+// Sizes: config.json of deepseek-ai/deepseek-moe-16b-base.
+ModelConfig moe_16b() {
+  ModelConfig c;
+  c.model_type = "deepseek";
+  c.architecture = "DeepseekForCausalLM";
+  c.hidden_size = 2048;
+  c.num_hidden_layers = 28;
+  c.num_attention_heads = 16;
+  c.num_key_value_heads = 16;
+  c.qk_rope_head_dim = 128;
+  c.v_head_dim = 128;
+  c.intermediate_size = 10944;
+  c.n_routed_experts = 64;
+  c.n_shared_experts = 2;
+  c.num_experts_per_tok = 6;
+  c.moe_intermediate_size = 1408;
+  c.first_k_dense_replace = 1;
+  c.topk_method = TopkMethod::kGreedy;
+  c.vocab_size = 102400;
+  c.max_position_embeddings = 4096;
+  c.rope_interleave = false;
+  c.bos_token_id = 100000;
+  c.eos_token_ids = {100001};
+  return c;
+}
+
 // Sizes: config.json of deepseek-ai/DeepSeek-V2-Lite, -V2, -V3, -R1, -V3.1, -V3.2.
 ModelConfig base(std::string_view type, std::string_view architecture) {
   ModelConfig c;
@@ -227,6 +253,7 @@ constexpr PresetRow kPresets[] = {
     {"deepseek-r1", v3, kFp8},
     {"deepseek-v2", v2, kBf16},
     {"deepseek-v2-lite", v2_lite, kBf16},
+    {"deepseek-moe-16b", moe_16b, kBf16},
     {"deepseek-v3.1", v3, kFp8},
     {"deepseek-v3.2", v32, kFp8},
     {"deepseek-v4-flash", v4_flash, kV4Mxfp4},

@@ -50,6 +50,7 @@ TEST(Presets, ParameterTotalsAreThePublishedOnes) {
   const auto total = [](std::string_view name) {
     return plan_of(name, Format::kBf16).plan->parameters(false);
   };
+  EXPECT_EQ(total("deepseek-moe-16b"), 16'375'728'128);
   EXPECT_EQ(total("deepseek-v2-lite"), 15'706'484'224);
   EXPECT_EQ(total("deepseek-v2"), 235'741'434'880);
   EXPECT_EQ(total("deepseek-v3"), 671'026'419'200);
@@ -424,7 +425,8 @@ TEST(PresetFormats, UnknownNamesListTheKnownOnes) {
 
 TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
   for (const char* format : {"mxfp4", "fp8", "int8", "w4a8"}) {
-    for (const char* name : {"deepseek-v2-lite", "deepseek-v2", "deepseek-r1", "deepseek-v4-pro"}) {
+    for (const char* name : {"deepseek-moe-16b", "deepseek-v2-lite", "deepseek-v2", "deepseek-r1",
+                             "deepseek-v4-pro"}) {
       const Preset preset = find_preset(name).value();
       const auto model = create_model(preset.config, {}).value();
       WeightPlan plan(preset.config.symbols(),

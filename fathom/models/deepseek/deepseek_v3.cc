@@ -8,6 +8,7 @@
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/phase_scope.h"
+#include "fathom/models/deepseek/deepseek_v1.h"
 #include "fathom/models/deepseek/deepseek_v32.h"
 #include "fathom/trace/scope.h"
 
@@ -153,7 +154,8 @@ Status declare_layer(
   w.index = index;
   w.is_moe = c.is_moe_layer(index);
   FATHOM_TRY(plan.vector(p + "input_layernorm.weight", "H", WeightRole::kNorm, &w.input_norm));
-  FATHOM_TRY(declare_attention(plan, c, o.activations, p + "self_attn.", w.attn));
+  FATHOM_TRY(c.is_v1() ? declare_mha(plan, p + "self_attn.", w.mha)
+                       : declare_attention(plan, c, o.activations, p + "self_attn.", w.attn));
   if (c.has_indexer()) FATHOM_TRY(declare_indexer(plan, p + "self_attn.", w.indexer));
   FATHOM_TRY(
       plan.vector(p + "post_attention_layernorm.weight", "H", WeightRole::kNorm, &w.post_norm));
@@ -167,6 +169,7 @@ DeepseekV3::DeepseekV3(ModelConfig config, ModelOptions options)
   has_draft_ = options_.draft && config_.num_nextn_predict_layers > 0;
   context_.mla.shape = mla_shape(config_);
   context_.mla.options = options_.attention;
+  if (config_.is_v1()) context_.mha = mha_context(config_, options_);
   if (config_.has_indexer()) {
     context_.dsa = dsa_context(config_, options_);
     context_.mla.options.fused_rope = false;  // keys are written before they are chosen
@@ -204,6 +207,8 @@ Status DeepseekV3::attach(WeightStore store) {
   const int64_t positions =
       options_.max_positions > 0 ? options_.max_positions : config_.max_position_embeddings;
   FATHOM_ASSIGN(context_.mla.rope_table, rope_table(store_, rope_params(config_), positions));
+  context_.mha.rope_table = context_.mla.rope_table;
+  if (config_.is_v1()) return {};
   FATHOM_ASSIGN(context_.mla.request_offsets, request_offsets(store_, options_.attention));
   return {};
 }
@@ -212,12 +217,17 @@ Status DeepseekV3::attach(WeightStore store) {
 // key part. DeepSeek-V2 report, section 2.1.
 CacheLayout DeepseekV3::cache_layout() const {
   const int layers = static_cast<int>(config_.num_hidden_layers) + (has_draft_ ? 1 : 0);
+  std::vector<int> all(static_cast<size_t>(layers));
+  std::iota(all.begin(), all.end(), 0);
+  CacheLayout layout{.block_tokens = options_.page_size, .groups = {}};
+  if (config_.is_v1()) {
+    layout.groups.push_back(key_value_group(config_, options_, std::move(all)));
+    return layout;
+  }
   CacheGroup latent{.name = "latent",
-                    .layers = std::vector<int>(static_cast<size_t>(layers)),
+                    .layers = std::move(all),
                     .rows = options_.page_size,
                     .codec = latent_codec(config_, options_)};
-  std::iota(latent.layers.begin(), latent.layers.end(), 0);
-  CacheLayout layout{.block_tokens = options_.page_size, .groups = {}};
   std::vector<int> indexed = config_.has_indexer() ? latent.layers : std::vector<int>{};
   layout.groups.push_back(std::move(latent));
   if (!indexed.empty()) layout.groups.push_back(index_group(config_, options_, std::move(indexed)));
@@ -231,6 +241,10 @@ namespace {
 Status attend(
     Exec& ex, const LayerContext& m, const DecoderLayer& w, const Batch& batch, Hidden& h) {
   const auto layer = static_cast<size_t>(w.index);
+  if (m.mha.present()) {
+    return mha_attend(ex, m.mha, w.mha, batch.attention, batch.rows_of(0, layer), h.normed,
+                      h.branch);
+  }
   const CacheRows latents = latent_rows(batch, layer);
   if (!w.indexer.present())
     return mla_attend(ex, m.mla, w.attn, batch.attention, latents, h.normed, h.branch);

@@ -1,10 +1,12 @@
 // DeepSeek-V2-Lite, V2, V3, R1, V3.1 and V3.2: MLA, DeepSeekMoE, the draft layer of the V3 family,
-// and the indexer of V3.2 (deepseek_v32.h). What tells them apart stands in their configuration.
+// and the indexer of V3.2 (deepseek_v32.h); DeepSeek-MoE, whose attention is another
+// (deepseek_v1.h). What tells them apart stands in their configuration.
 #pragma once
 
 #include <vector>
 
 #include "fathom/layers/attention/dsa.h"
+#include "fathom/layers/attention/mha.h"
 #include "fathom/layers/norm.h"
 #include "fathom/models/model.h"
 
@@ -17,6 +19,7 @@ struct DecoderLayer {
   View input_norm;
   View post_norm;
   MlaWeights attn;
+  MhaWeights mha;          ///< of V1, in place of attn
   IndexerWeights indexer;  ///< of V3.2, else absent
   MlpWeights mlp;          ///< dense layers
   MoeWeights moe;          ///< expert layers
@@ -25,6 +28,7 @@ struct DecoderLayer {
 /// What all layers of a model share.
 struct LayerContext {
   MlaContext mla;
+  MhaContext mha;  ///< of V1, in place of mla
   DsaContext dsa;  ///< of models with an indexer
   MoeContext moe;
   float eps = 1e-6f;

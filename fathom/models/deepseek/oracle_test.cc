@@ -87,7 +87,9 @@ TEST_P(SynthModel, DecodeMatchesTheOracle) {
 
 INSTANTIATE_TEST_SUITE_P(Formats,
                          SynthModel,
-                         testing::Values(SynthCase{"v2-lite", Format::kBf16},
+                         testing::Values(SynthCase{"v1", Format::kFp8Block},
+                                         SynthCase{"v1", Format::kNvfp4},
+                                         SynthCase{"v2-lite", Format::kBf16},
                                          SynthCase{"v2", Format::kFp8Block},
                                          SynthCase{"v3", Format::kBf16},
                                          SynthCase{"v3", Format::kFp8Block},

@@ -62,7 +62,15 @@ void add_indexer(const ModelConfig& c, ParameterTable& table) {
   table.add("index_topk", number(c.index_topk), "Kt");
 }
 
+void add_heads(const ModelConfig& c, ParameterTable& table) {
+  table.add("num_key_value_heads", number(c.num_key_value_heads), "Nk");
+  table.add_size("head dimension", c.qk_head_dim(), "D = H/Nh");
+  table.add("intermediate_size", number(c.intermediate_size), "Id");
+}
+
 void add_mla(const ModelConfig& c, ParameterTable& table) {
+  table.add("q_lora_rank", c.q_lora_rank > 0 ? number(c.q_lora_rank) : "null (plain q_proj)",
+            c.q_lora_rank > 0 ? "Lq" : "none");
   table.add("kv_lora_rank", number(c.kv_lora_rank), "Lkv");
   if (c.has_indexer()) add_indexer(c, table);
   table.add("qk_nope_head_dim", number(c.qk_nope_head_dim), "Dn");
@@ -80,6 +88,7 @@ std::string layers_of_ratio(const ModelConfig& c, CompressRatio ratio) {
 }
 
 void add_compressed_attention(const ModelConfig& c, ParameterTable& table) {
+  table.add("q_lora_rank", number(c.q_lora_rank), "Lq");
   table.add("head_dim", number(c.head_dim), "D = Dn+Dr");
   table.add_size("channels without rotation", c.qk_nope_head_dim, "Dn");
   table.add("qk_rope_head_dim", number(c.qk_rope_head_dim), "Dr");
@@ -125,9 +134,9 @@ std::string parameter_table(const Recording& r) {
   ParameterTable table;
   table.add("hidden_size", number(c.hidden_size), "H");
   table.add("num_attention_heads", number(c.num_attention_heads), "Nh");
-  table.add("q_lora_rank", c.q_lora_rank > 0 ? number(c.q_lora_rank) : "null (plain q_proj)",
-            c.q_lora_rank > 0 ? "Lq" : "none");
-  if (c.is_v4()) {
+  if (c.is_v1()) {
+    add_heads(c, table);
+  } else if (c.is_v4()) {
     add_compressed_attention(c, table);
   } else {
     add_mla(c, table);

@@ -276,8 +276,8 @@ Status add_large(const ModelConfig& config, const TraceShape& shape, std::vector
     FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);
     FATHOM_TRY(add_variation(flags, large, usual, shape, out));
-    // A model with an indexer has fewer forms of attention, V4 has one.
-    if (config.has_indexer() || config.is_v4()) {
+    // A model with an indexer has fewer forms of attention, V1 and V4 have one.
+    if (config.has_indexer() || config.is_v4() || config.is_v1()) {
       for (const Choice& choice : attention_choices(usual)) {
         FATHOM_TRY(
             add_variation(str_cat(flags, " ", choice.flags), large, choice.options, shape, out));

@@ -79,7 +79,8 @@ TEST(GpuPlan, NamesTheKernelThatAGpuLacks) {
 TEST(GpuPlan, FitsModelsThatRunThere) {
   if (!cuda_is_built()) GTEST_SKIP() << "this build knows no kernels of a GPU";
   const DeviceInfo gpu = hopper();
-  for (const char* name : {"deepseek-r1-nvfp4", "deepseek-v3-fp8", "deepseek-v2-lite"}) {
+  for (const char* name :
+       {"deepseek-r1-nvfp4", "deepseek-v3-fp8", "deepseek-v2-lite", "deepseek-moe-16b"}) {
     const auto model = dry_model(name, "");
     ASSERT_TRUE(model.ok()) << model.status().message();
 

@@ -248,6 +248,7 @@ TEST(ChatFormats, AreChosenByTemplateAndFamily) {
   const std::string turns = "{{'<｜User｜>'}}{{'<｜Assistant｜>'}}";
 
   EXPECT_EQ(chosen("deepseek_v2", "{{ 'User: ' }}{{ 'Assistant: ' + eos_token }}"), "v2");
+  EXPECT_EQ(chosen("deepseek", "{{ 'User: ' }}{{ 'Assistant: ' + eos_token }}"), "v2");
   EXPECT_EQ(chosen("deepseek_v2", turns), "v2.5");
   EXPECT_EQ(chosen("deepseek_v3", turns), "v3");
   EXPECT_EQ(chosen("deepseek_v3", turns + "content.split('</think>')[-1]"), "r1");

@@ -16,7 +16,7 @@ struct LinearName {
 
 using enum QuantScope;
 constexpr LinearName kLinears[] = {
-    // DeepSeek V2 to V3.2, and exports of V4 by transformers.
+    // DeepSeek V1 to V3.2, and exports of V4 by transformers.
     {".mlp.experts.", ".gate_proj.weight", kExperts},
     {".mlp.experts.", ".up_proj.weight", kExperts},
     {".mlp.experts.", ".down_proj.weight", kExperts},
@@ -26,6 +26,8 @@ constexpr LinearName kLinears[] = {
     {".self_attn.", ".o_proj.weight", kMlpO},
     {".self_attn.", ".o_b_proj.weight", kMlpO},
     {".self_attn.", ".q_proj.weight", kAllLinear},
+    {".self_attn.", ".k_proj.weight", kAllLinear},
+    {".self_attn.", ".v_proj.weight", kAllLinear},
     {".self_attn.", ".q_a_proj.weight", kAllLinear},
     {".self_attn.", ".q_b_proj.weight", kAllLinear},
     {".self_attn.", ".kv_a_proj_with_mqa.weight", kAllLinear},
@@ -50,6 +52,8 @@ constexpr LinearName kLinears[] = {
 constexpr std::pair<std::string_view, std::string_view> kFused[] = {
     {".gate_proj.", ".up_proj."},
     {".up_proj.", ".gate_proj."},
+    {".k_proj.", ".v_proj."},
+    {".v_proj.", ".k_proj."},
     {".w1.", ".w3."},
     {".w3.", ".w1."},
 };

@@ -24,7 +24,8 @@ Result<QuantScope> parse_quant_scope(std::string_view name);
 /// True if the scope takes this weight, by its name.
 bool in_quant_scope(std::string_view weight_name, QuantScope scope);
 
-/// gate_proj for up_proj (V4: w1 for w3) and the other way round; empty for other weights.
+/// gate_proj for up_proj (V4: w1 for w3), k_proj for v_proj, and the other way round; empty for
+/// other weights.
 std::string fused_partner(std::string_view weight_name);
 
 }  // namespace fathom

@@ -43,6 +43,16 @@ TEST(QuantScope, OfV4TakesLinearsInBothNamings) {
   EXPECT_EQ(scope_of("layers.2.attn.wq_a.scale"), "none");
 }
 
+TEST(QuantScope, OfV1TakesEveryProjectionOfTheAttention) {
+  const std::string p = "model.layers.4.self_attn.";
+
+  for (const char* part : {"q_proj", "k_proj", "v_proj"})
+    EXPECT_EQ(scope_of(p + part + ".weight"), "all-linear") << part;
+  EXPECT_EQ(scope_of(p + "o_proj.weight"), "mlp-o");
+  EXPECT_EQ(fused_partner(p + "k_proj.weight"), p + "v_proj.weight");
+  EXPECT_EQ(fused_partner(p + "v_proj.weight"), p + "k_proj.weight");
+}
+
 TEST(QuantScope, OfV32TakesTheIndexersProjections) {
   const std::string p = "model.layers.4.self_attn.";
 
