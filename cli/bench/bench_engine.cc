@@ -32,8 +32,9 @@ Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
                    .max_num_batched_tokens = std::max(kStepTokens, batch),
                    .num_ids = model.config().vocab_size,
                    .max_queries =
-                       proposer == nullptr ? 1 : most_queries(o.speculative, o.speculative_tokens),
+                       proposer == nullptr ? 1 : most_queries(o.speculative, o.draft_shape()),
                    .drafts = proposer != nullptr && proposer->follows(),
+                   .trees = proposer != nullptr && o.draft_shape().is_tree(),
                    .num_threads = compute.pool->size(),
                    .kernels = &compute.kernels(),
                    .gpu = compute.device()}));
