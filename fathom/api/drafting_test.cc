@@ -202,13 +202,24 @@ TEST(DraftingApi, TheDraftLayerChangesNoToken) {
   }
 }
 
+// With the vocabulary of that tokenizer.
+struct V4WithTokenizer : V4Checkpoint {
+  V4WithTokenizer() : V4Checkpoint([](const std::string& name) { return name; }, 4096) {}
+};
+
+EngineOptions v4_options(const V4Checkpoint& checkpoint) {
+  EngineOptions o = tale_options(checkpoint.path());
+  o.tokenizer = FATHOM_SOURCE_DIR "/tests/golden/micro-v4";
+  o.block_size = 128;
+  o.attention_key_chunk = 128;
+  return o;
+}
+
 // Rings of windows and the state of compressors are cut back behind every wrong draft: of the main
 // model, whose answers are known so that some drafts are right, and of the draft layer.
 TEST(DraftingApi, TheDraftLayerOfWindowsAndCompressorsChangesNoToken) {
-  const V4Checkpoint checkpoint;
-  EngineOptions o = tale_options(checkpoint.path());
-  o.block_size = 128;
-  o.attention_key_chunk = 128;
+  const V4WithTokenizer checkpoint;
+  EngineOptions o = v4_options(checkpoint);
   for (const Format dtype : {Format::kF32, Format::kBf16}) {
     o.dtype = dtype;
     const auto plain = load(o);
@@ -216,7 +227,7 @@ TEST(DraftingApi, TheDraftLayerOfWindowsAndCompressorsChangesNoToken) {
     for (const int64_t length : {3, 9, 126, 140}) {
       prompts.emplace_back();
       for (int64_t i = 0; i < length; ++i)
-        prompts.back().push_back(static_cast<int32_t>((7 * i + length) % V4Checkpoint::kVocab));
+        prompts.back().push_back(static_cast<int32_t>((7 * i + length) % 4096));
     }
     const auto params = params_of_every_kind(prompts.size(), 50);
     const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
@@ -240,10 +251,8 @@ TEST(DraftingApi, TheDraftLayerOfWindowsAndCompressorsChangesNoToken) {
 }
 
 TEST(DraftingApi, TreesAreRefusedWhereAttentionTakesNone) {
-  const V4Checkpoint checkpoint;
-  EngineOptions o = tale_options(checkpoint.path());
-  o.block_size = 128;
-  o.attention_key_chunk = 128;
+  const V4WithTokenizer checkpoint;
+  const EngineOptions o = v4_options(checkpoint);
 
   const auto refused = Engine::load(drafting(o, {.tokens = 2, .branches = 2}));
 

@@ -24,15 +24,16 @@ class V4Checkpoint {
 
   using Rename = std::function<std::string(const std::string&)>;  ///< an empty name: left out
 
-  explicit V4Checkpoint(const Rename& rename = [](const std::string& name) { return name; })
-      : rename_(rename) {
-    std::ofstream(dir_.file("config.json")) << kConfig;
-    matrix("embed.weight", kVocab, 64);
+  explicit V4Checkpoint(
+      const Rename& rename = [](const std::string& name) { return name; }, int64_t vocab = kVocab)
+      : rename_(rename), vocab_(vocab) {
+    std::ofstream(dir_.file("config.json")) << "{\"vocab_size\": " << vocab << kConfig;
+    matrix("embed.weight", vocab, 64);
     for (int l = 0; l < 4; ++l)
       layer(str_cat("layers.", l, "."), l % 2 == 1 ? 4 : l == 2 ? 128 : 0, l == 0);
     streams("hc_head_", 4, 1);
     vector("norm.weight", 64, 1.0f);
-    matrix("head.weight", kVocab, 64);
+    matrix("head.weight", vocab, 64);
     layer("mtp.0.", 0, false);
     for (const char* name : {"enorm", "hnorm", "norm"})
       vector(str_cat("mtp.0.", name, ".weight"), 64, 1.0f);
@@ -46,9 +47,9 @@ class V4Checkpoint {
   const std::string& path() const { return dir_.path(); }
 
  private:
-  static constexpr const char* kConfig = R"({
+  static constexpr const char* kConfig = R"(,
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4",
-  "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 4, "num_nextn_predict_layers": 1,
+  "hidden_size": 64, "num_hidden_layers": 4, "num_nextn_predict_layers": 1,
   "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 32, "qk_rope_head_dim": 16,
   "q_lora_rank": 32, "o_groups": 2, "o_lora_rank": 32, "sliding_window": 8,
   "compress_ratios": [0, 4, 128, 4, 0], "rope_theta": 10000, "compress_rope_theta": 160000,
@@ -131,7 +132,7 @@ class V4Checkpoint {
   void hash_table(const std::string& name) {
     int64_t column = 0;
     int64_t first = 0;
-    add<int64_t>(name, Format::kI64, {kVocab, 3}, [&](Rng& rng) {
+    add<int64_t>(name, Format::kI64, {vocab_, 3}, [&](Rng& rng) {
       if (column % 3 == 0) first = rng.next_below(8);
       return (first + 2 * (column++ % 3)) % 8;
     });
@@ -157,6 +158,7 @@ class V4Checkpoint {
 
   TempDir dir_;
   Rename rename_;
+  int64_t vocab_;
   uint64_t seed_ = 0;
   std::vector<TensorEntry> entries_;
   std::string data_;

@@ -179,8 +179,7 @@ TEST(NextnTreeProposer, DrawnTokensFollowTheTarget) {
     if (total < 100) continue;
     std::vector<int32_t> tokens = prompt;
     tokens.insert(tokens.end(), prefix.begin(), prefix.end());
-    std::vector<float> logits = FakeModel::logits_after(tokens, 40);
-    logits[kEnd] = -INFINITY;
+    const std::vector<float> logits = FakeModel::logits_after(tokens, 40);
     std::vector<float> sorted = logits;
     std::ranges::sort(sorted, std::greater());
     double sum = 0;
