@@ -69,8 +69,8 @@ struct SequenceStep {
   LogitRows logits = LogitRows::kLast;
   /// Of a tree: for each of its last rows, the new ones included, the one that it follows, counted
   /// from the first of them; -1: what lies before all of them. A token attends to that and to its
-  /// own path, and its position is behind them; rows lie one behind the other all the same. Empty: a
-  /// chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
+  /// own path, and its position is behind them; rows lie one behind the other all the same. Empty:
+  /// a chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
   std::span<const int32_t> parents = {};
 
   /// Tokens before its tree, or before the new ones of a chain.
@@ -100,10 +100,10 @@ class BatchBuffer {
   void reserve(int64_t tokens, int64_t requests, int64_t pages);
 
   /// The batch of these requests. Valid until the next call. The caller adds `cache`.
-  /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot, and
-  /// for a tree whose rows follow later ones, in prefill or in a cache that takes none.
-  /// Padding needs decode requests of equally many tokens, which the copies have too; their rows of
-  /// logits come last.
+  /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot,
+  /// and for a tree whose rows follow later ones, in prefill or in a cache that takes none. Padding
+  /// needs decode requests of equally many tokens, which the copies have too; their rows of logits
+  /// come last.
   Result<Batch> build(std::span<const SequenceStep> prefill,
                       std::span<const SequenceStep> decode,
                       const DecodePadding& padding = {});

@@ -69,8 +69,8 @@ class Model {
 
   virtual bool has_draft() const { return false; }
 
-  /// Whether the tokens of a step may be trees (SequenceStep::parents), each of which attends to its
-  /// own path alone.
+  /// Whether the tokens of a step may be trees (SequenceStep::parents), each of which attends to
+  /// its own path alone.
   virtual bool takes_trees() const { return false; }
 
   /// The draft head: row i has the token after position i and `hidden` [T, H], the state of

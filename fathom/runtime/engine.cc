@@ -413,7 +413,8 @@ CoreStats EngineCore::stats() const {
           .generated_tokens = generated_tokens_,
           .drafted_tokens = drafted_tokens_,
           .accepted_tokens = accepted_tokens_,
-          .most_drafts = settings_.proposer == nullptr ? 0 : settings_.proposer->reach(most_drafts()).depth,
+          .most_drafts =
+              settings_.proposer == nullptr ? 0 : settings_.proposer->reach(most_drafts()).depth,
           .num_drafts = num_drafts_,
           .accepted_at = accepted_at_,
           .draft_pauses = draft_pauses_,

@@ -114,6 +114,7 @@ Status EngineCore::follow(const View& hidden) {
   computed_.clear();
   next_tokens_.clear();
   hidden_rows_.clear();
+  num_masks_ = 0;  // those of the step have served
   size_t row = 0;
   int64_t hidden_row = 0;
   for (const auto* items : {&plan_->prefill, &plan_->decode}) {
@@ -169,15 +170,36 @@ void EngineCore::add_computed(const StepItem& item,
     hidden_rows_.push_back(static_cast<int32_t>(hidden_row + known) + draft);
   }
   const auto ahead = static_cast<int64_t>(r.path.size()) + 1;
-  const bool goes_on = item.yields_token && r.takes_drafts() && r.gains &&
-                       r.num_generated() + ahead + 1 < r.max_tokens;
+  SampleRow row = guess_row(r, ahead);
+  const bool goes_on =
+      item.yields_token && r.takes_drafts() && r.gains &&
+      r.num_generated() + ahead + 1 < r.max_tokens &&
+      constrain_guess(row, r, std::span(next_tokens_).last(static_cast<size_t>(ahead)));
   computed_.push_back({.sequence = &r,
                        .begin = item.begin,
                        .hidden_rows = std::span(hidden_rows_).subspan(first),
                        .prefill = r.prefilling,
                        .next = std::span(next_tokens_).subspan(first),
                        .goes_on = goes_on,
-                       .row = guess_row(r, ahead)});
+                       .row = row});
+}
+
+// What a first guess is drawn with under a constraint, which has not been told yet of the tokens
+// that came out before it. False: nothing is worth guessing there.
+bool EngineCore::constrain_guess(SampleRow& row,
+                                 ActiveRequest& r,
+                                 std::span<const int32_t> tokens) {
+  if (r.constraint == nullptr) return true;
+  int64_t taken = 0;
+  for (const int32_t token : tokens) {
+    const bool ends = std::ranges::count(settings_.end_ids, token) > 0;
+    if (ends || !r.constraint->accept(token)) break;
+    ++taken;
+  }
+  const bool goes_on = taken == static_cast<int64_t>(tokens.size());
+  if (goes_on) constrain(row, r, taken);
+  if (taken > 0) r.constraint->rollback(taken);
+  return goes_on;
 }
 
 int64_t EngineCore::draft_batch_limit() const {
@@ -198,8 +220,8 @@ void EngineCore::count_drafts(ActiveRequest& r, int64_t drafts, int64_t accepted
   mean_gain_.add(drafts, accepted);
 }
 
-// Leads the constraint of a request behind a draft, from where it followed others to; -1: behind the
-// last known token. False, somewhere on the way, if it refuses one.
+// Leads the constraint of a request behind a draft, from where it followed others to; -1: behind
+// the last known token. False, somewhere on the way, if it refuses one.
 bool EngineCore::walk_to(ActiveRequest& r, int32_t draft) {
   const auto is_on_way = [&](int32_t walked) {
     int32_t at = draft;

@@ -69,8 +69,7 @@ class FakeDraftModel : public FakeModel {
         const bool wanted = row < b.num_logits() &&
                             (!b.logit_rows.present() || b.logit_rows.as<int32_t>()[row] == t);
         if (!wanted) continue;
-        fill_logits(digest_of(b, r, i, t, rows), out.logits.row<float>(row++),
-                    config_.vocab_size);
+        fill_logits(digest_of(b, r, i, t, rows), out.logits.row<float>(row++), config_.vocab_size);
       }
     }
   }

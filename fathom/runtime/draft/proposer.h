@@ -56,8 +56,8 @@ class Proposer {
   /// With steps that verify `drafts` of a sequence at most.
   virtual DraftReach reach(int64_t drafts) const { return {.depth = drafts, .rows = drafts}; }
 
-  /// Appends tokens that may follow to the drafts of each sequence, no more than a step verifies nor
-  /// than there is room for; for a tree, their parents too. Between steps. Errors: those of the
+  /// Appends tokens that may follow to the drafts of each sequence, no more than a step verifies
+  /// nor than there is room for; for a tree, their parents too. Between steps. Errors: those of the
   /// executor.
   virtual Status propose(Executor& executor, std::span<const DraftPlace> places) = 0;
 

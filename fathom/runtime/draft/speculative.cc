@@ -37,10 +37,9 @@ Status check_width(const DraftShape& shape) {
   const int64_t least = std::max(shape.tokens, shape.branches);
   const int64_t most = std::min(shape.candidates(), kMostTreeDrafts);
   if (shape.width >= least && shape.width <= most) return {};
-  return invalid_argument(str_cat("--speculative-width is ", shape.width,
-                                  " with --speculative-tokens ", shape.tokens,
-                                  " and --speculative-topk ", shape.branches, ", expected ", least,
-                                  " to ", most));
+  return invalid_argument(
+      str_cat("--speculative-width is ", shape.width, " with --speculative-tokens ", shape.tokens,
+              " and --speculative-topk ", shape.branches, ", expected ", least, " to ", most));
 }
 
 Status check_trees(Speculative method, const DraftShape& shape, const Model& model, bool on_gpu) {
@@ -52,9 +51,10 @@ Status check_trees(Speculative method, const DraftShape& shape, const Model& mod
                                     "or --speculative mtp"));
   }
   const std::string_view why =
-      !model.takes_trees() ? "the attention of this model finds keys by their places and takes no trees"
-      : on_gpu             ? "trees are verified on the CPU alone (--device cpu)"
-                           : std::string_view();
+      !model.takes_trees()
+          ? "the attention of this model finds keys by their places and takes no trees"
+      : on_gpu ? "trees are verified on the CPU alone (--device cpu)"
+               : std::string_view();
   if (why.empty()) return {};
   return unsupported(str_cat("--speculative-topk is ", shape.branches, ", but ", why,
                              "; expected 1, which makes chains"));

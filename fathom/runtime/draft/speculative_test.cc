@@ -81,15 +81,18 @@ TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {
 
   const Status ngram = checked(Speculative::kNgram, tree, FakeDraftModel());
   const Status gpu = check_speculative(Speculative::kMtp, tree, FakeDraftModel(), true);
+
   struct ChainsAlone final : FakeDraftModel {
     bool takes_trees() const override { return false; }
   };
+
   const Status chains = checked(Speculative::kMtp, tree, ChainsAlone());
 
   EXPECT_EQ(ngram.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(ngram.message(),
-            "--speculative-topk is 4 with --speculative ngram, which guesses chains; expected 1, or "
-            "--speculative mtp");
+  EXPECT_EQ(
+      ngram.message(),
+      "--speculative-topk is 4 with --speculative ngram, which guesses chains; expected 1, or "
+      "--speculative mtp");
   EXPECT_EQ(gpu.code(), StatusCode::kUnsupported);
   EXPECT_EQ(gpu.message(),
             "--speculative-topk is 4, but trees are verified on the CPU alone (--device cpu); "
@@ -102,24 +105,25 @@ TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {
 }
 
 TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
-  for (const auto& [shape, expected] :
-       {std::pair<DraftShape, const char*>{
-            {.tokens = 5, .branches = 3, .width = 4},
-            "--speculative-width is 4 with --speculative-tokens 5 and --speculative-topk 3, "
-            "expected 5 to 39"},
-        {{.tokens = 2, .branches = 4, .width = 3},
-         "--speculative-width is 3 with --speculative-tokens 2 and --speculative-topk 4, expected 4 "
-         "to 20"},
-        {{.tokens = 2, .branches = 2, .width = 7},
-         "--speculative-width is 7 with --speculative-tokens 2 and --speculative-topk 2, expected 2 "
-         "to 6"},
-        {{.tokens = 16, .branches = 8, .width = 65},
-         "--speculative-width is 65 with --speculative-tokens 16 and --speculative-topk 8, expected "
-         "16 to 64"},
-        {{.tokens = 3, .branches = 1, .width = 3},
-         "--speculative-width is 3 with --speculative-topk 1, which makes chains of "
-         "--speculative-tokens; expected --speculative-topk of at least 2, or no "
-         "--speculative-width"}}) {
+  for (
+      const auto& [shape, expected] :
+      {std::pair<DraftShape, const char*>{
+           {.tokens = 5, .branches = 3, .width = 4},
+           "--speculative-width is 4 with --speculative-tokens 5 and --speculative-topk 3, "
+           "expected 5 to 39"},
+       {{.tokens = 2, .branches = 4, .width = 3},
+        "--speculative-width is 3 with --speculative-tokens 2 and --speculative-topk 4, expected 4 "
+        "to 20"},
+       {{.tokens = 2, .branches = 2, .width = 7},
+        "--speculative-width is 7 with --speculative-tokens 2 and --speculative-topk 2, expected 2 "
+        "to 6"},
+       {{.tokens = 16, .branches = 8, .width = 65},
+        "--speculative-width is 65 with --speculative-tokens 16 and --speculative-topk 8, expected "
+        "16 to 64"},
+       {{.tokens = 3, .branches = 1, .width = 3},
+        "--speculative-width is 3 with --speculative-topk 1, which makes chains of "
+        "--speculative-tokens; expected --speculative-topk of at least 2, or no "
+        "--speculative-width"}}) {
     const Status s = checked(Speculative::kMtp, shape, FakeDraftModel());
     EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(s.message(), expected);

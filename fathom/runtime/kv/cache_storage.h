@@ -39,8 +39,8 @@ class CacheStorage {
   std::byte* data() const { return buffer_.data(); }
 
   /// Moves rows within the pages of a sequence, in every group: that of token `from[i]` goes to the
-  /// place of token `to` + i, in order. `from` ascends, and from[i] >= to + i. The groups keep a row of
-  /// each token (CacheLayout::keeps_rows). `stream` is null on the CPU.
+  /// place of token `to` + i, in order. `from` ascends, and from[i] >= to + i. The groups keep a
+  /// row of each token (CacheLayout::keeps_rows). `stream` is null on the CPU.
   Status move_rows(std::span<const PageId> pages,
                    int64_t to,
                    std::span<const int64_t> from,

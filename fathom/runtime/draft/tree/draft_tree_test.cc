@@ -147,19 +147,19 @@ TEST(DraftTree, IsTheTreeOfTheReference) {
     const auto row = [](Ints& v) {
       return make_view(v.data(), {1, static_cast<int64_t>(v.size())}, Format::kI64);
     };
-    FATHOM_EXPECT_OK(launch<DraftTreeBuild>(
-        *exec, "draft_tree",
-        {.parent_list = row(parent_list),
-         .selected = row(selected),
-         .seq_lens = make_view(lens.data(), {1}, Format::kI64),
-         .mask = make_view(mask.data(), {D * D}, Format::kBool),
-         .positions = make_view(positions.data(), {D}, Format::kI64),
-         .retrieve_index = row(retrieve),
-         .next_token = row(child),
-         .next_sibling = row(sibling),
-         .topk = k,
-         .depth = depth,
-         .mask_mode = TreeMask::kQueryOnly}));
+    FATHOM_EXPECT_OK(
+        launch<DraftTreeBuild>(*exec, "draft_tree",
+                               {.parent_list = row(parent_list),
+                                .selected = row(selected),
+                                .seq_lens = make_view(lens.data(), {1}, Format::kI64),
+                                .mask = make_view(mask.data(), {D * D}, Format::kBool),
+                                .positions = make_view(positions.data(), {D}, Format::kI64),
+                                .retrieve_index = row(retrieve),
+                                .next_token = row(child),
+                                .next_sibling = row(sibling),
+                                .topk = k,
+                                .depth = depth,
+                                .mask_mode = TreeMask::kQueryOnly}));
 
     for (int64_t i = 0; i < D; ++i) {
       std::vector<uint8_t> sees(static_cast<size_t>(D), 0);

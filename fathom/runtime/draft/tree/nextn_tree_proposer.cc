@@ -27,6 +27,10 @@ Status NextnTreeProposer::follow(Executor& executor,
                       first.hidden_row = row;
                       first.count = guess.top_logprobs.size();
                       std::ranges::copy(guess.top_logprobs, first.best.begin());
+                      // The most probable of those that a constraint allows may be none of them.
+                      const auto best = std::span(first.best).first(first.count);
+                      if (std::ranges::count(best, guess.token, &TokenLogprob::token) == 0)
+                        best.back() = {guess.token, guess.logprob};
                     });
 }
 

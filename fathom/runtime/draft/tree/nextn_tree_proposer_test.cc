@@ -26,8 +26,7 @@ TEST(NextnTreeProposer, WholeTreesOfTwoLevelsHoldTheRightPath) {
   for (const int64_t branches : {2, 3, 4}) {
     for (const int64_t depth : {1, 2}) {
       const DraftShape all{.tokens = depth, .branches = branches};
-      const DraftShape shape{
-          .tokens = depth, .branches = branches, .width = all.candidates()};
+      const DraftShape shape{.tokens = depth, .branches = branches, .width = all.candidates()};
       NextnTreeProposer trees(shape);
       DraftBench bench({.max_queries = 1 + shape.drafts(), .proposer = &trees});
 
