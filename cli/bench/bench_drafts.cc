@@ -41,6 +41,12 @@ Result<double> time_answers(EngineCore& core,
   return static_cast<double>(monotonic_ns() - begin) * 1e-9;
 }
 
+std::string shape_text(const DraftShape& shape) {
+  if (!shape.is_tree()) return str_cat("at most ", shape.tokens);
+  return str_cat("trees of ", shape.drafts(), ", ", shape.branches, " at a place, at most ",
+                 shape.tokens, " deep");
+}
+
 std::string acceptance_text(const CoreStats& stats, const BenchModelFlags& flags) {
   const auto drafts = static_cast<double>(stats.num_drafts);
   std::string places;
@@ -50,9 +56,9 @@ std::string acceptance_text(const CoreStats& stats, const BenchModelFlags& flags
                                format_fixed(100 * right / std::max(drafts, 1.0), 1), " %"));
   }
   return str_cat(
-      "drafts (", speculative_name(flags.engine.speculative), ", at most ",
-      flags.engine.speculative_tokens, "): of ", stats.num_drafts, " times, accepted at place ",
-      places, "\naccepted length: ",
+      "drafts (", speculative_name(flags.engine.speculative), ", ",
+      shape_text(flags.engine.draft_shape()), "): of ", stats.num_drafts,
+      " times, accepted at place ", places, "\naccepted length: ",
       format_fixed(1 + static_cast<double>(stats.accepted_tokens) / std::max(drafts, 1.0), 2),
       " tokens of such a step; ", stats.accepted_tokens, " of ", stats.drafted_tokens, " drafts\n");
 }
@@ -64,10 +70,10 @@ Result<std::string> drafts_text(const Model& model,
                                 const BenchModelFlags& flags,
                                 int64_t batch) {
   const EngineOptions& o = flags.engine;
-  FATHOM_TRY(check_speculative(o.speculative, o.speculative_tokens, model));
+  FATHOM_TRY(check_speculative(o.speculative, o.draft_shape(), model, compute.gpu != nullptr));
   const MonotonicClock clock;
   const int64_t length = std::max<int64_t>(flags.depth, 1) + flags.generate + 1;
-  const std::unique_ptr<Proposer> proposer = make_proposer(o.speculative);
+  const std::unique_ptr<Proposer> proposer = make_proposer(o.speculative, o.draft_shape());
   FATHOM_ASSIGN(const auto plain,
                 open_bench_core(model, compute, flags, batch, length, clock, nullptr));
   FATHOM_ASSIGN(const auto drafting,

@@ -26,17 +26,18 @@ Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
   CoreSettings settings;
   FATHOM_ASSIGN(
       settings.plan,
-      plan_memory(model,
-                  {.max_model_len = length,
-                   .max_num_seqs = batch,
-                   .max_num_batched_tokens = std::max(kStepTokens, batch),
-                   .num_ids = model.config().vocab_size,
-                   .max_queries =
-                       proposer == nullptr ? 1 : most_queries(o.speculative, o.speculative_tokens),
-                   .drafts = proposer != nullptr && proposer->follows(),
-                   .num_threads = compute.pool->size(),
-                   .kernels = &compute.kernels(),
-                   .gpu = compute.device()}));
+      plan_memory(
+          model,
+          {.max_model_len = length,
+           .max_num_seqs = batch,
+           .max_num_batched_tokens = std::max(kStepTokens, batch),
+           .num_ids = model.config().vocab_size,
+           .max_queries = proposer == nullptr ? 1 : most_queries(o.speculative, o.draft_shape()),
+           .drafts = proposer != nullptr && proposer->follows(),
+           .trees = proposer != nullptr && o.draft_shape().is_tree(),
+           .num_threads = compute.pool->size(),
+           .kernels = &compute.kernels(),
+           .gpu = compute.device()}));
   settings.scheduler.page_reserve = 0;  // the pool holds every request, and no other comes
   settings.cuda_graphs = o.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   settings.pins = o.pins;

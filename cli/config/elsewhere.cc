@@ -83,6 +83,9 @@ constexpr ElsewhereFlag kFlags[] = {
     {"--kv-offload-dir --kv-offload-gb", kServers, "", "cached pages stay where the model is"},
     {"--schedule-policy --scheduling-policy", kServers, "fcfs", "requests run as they come"},
     {"--speculative-config", kVllm, "", "--speculative mtp or ngram, and --speculative-tokens N"},
+    {"--speculative-num-steps", "SGLang", "", "--speculative-tokens N"},
+    {"--speculative-num-draft-tokens", "SGLang", "",
+     "--speculative-width W, which does not count the token before the guesses"},
     {"--model-draft -md", kLlama, "", "--speculative mtp drafts by the model's own layer"},
 
     // What is asked for.

@@ -47,13 +47,15 @@ Result<MemoryPlan> plan_source(const Model& dry,
   } else {
     FATHOM_ASSIGN(available, cuda_free_bytes());
   }
-  FATHOM_TRY(check_speculative(o.speculative, o.speculative_tokens, dry));
+  const DraftShape drafts = o.draft_shape();
+  FATHOM_TRY(check_speculative(o.speculative, drafts, dry, compute.gpu != nullptr));
   return plan_memory(dry, {.max_model_len = o.max_model_len,
                            .max_num_seqs = o.max_num_seqs,
                            .max_num_batched_tokens = o.max_num_batched_tokens,
                            .num_ids = num_ids_of(source),
-                           .max_queries = most_queries(o.speculative, o.speculative_tokens),
+                           .max_queries = most_queries(o.speculative, drafts),
                            .drafts = o.speculative == Speculative::kMtp,
+                           .trees = o.speculative == Speculative::kMtp && drafts.is_tree(),
                            .num_threads = compute.pool->size(),
                            .kernels = &compute.kernels(),
                            .gpu = compute.device(),
@@ -175,7 +177,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
   engine->default_sampling_ = sampling_defaults(source.model.generation);
   CoreSettings settings = core_settings(source, engine->options_, plan);
   settings.cuda_graphs = options.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
-  engine->proposer_ = make_proposer(options.speculative);
+  engine->proposer_ = make_proposer(options.speculative, options.draft_shape());
   settings.proposer = engine->proposer_.get();
   engine->tokenizer_ = std::move(source.tokenizer);
   FATHOM_ASSIGN(engine->core_,

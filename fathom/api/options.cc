@@ -199,7 +199,14 @@ constexpr OptionInfo kTable[] = {
          "the same words before, in prompt and answer; mtp: by the model's draft layer"}),
     option_row<Count{&O::speculative_tokens, 1, kMostDrafts}>(
         {kDrafts, kRuns, "speculative-tokens", "num-speculative-tokens draft-max", "N",
-         "with --speculative: tokens that are guessed at once, at most"}),
+         "with --speculative: tokens that are guessed one behind the other, at most"}),
+    option_row<Count{&O::speculative_topk, 1, kMostBranches}>(
+        {kDrafts, kRuns, "speculative-topk", "speculative-eagle-topk", "K",
+         "with --speculative mtp: guesses at one place; 1: a chain of them, more: a tree (CPU)"}),
+    option_row<Count{&O::speculative_width, 0, kMostTreeDrafts}>(
+        {kDrafts, kRuns, "speculative-width", "", "W",
+         "with --speculative-topk 2 or more: guesses that a step verifies, the most probable of "
+         "the tree; 0: tokens times topk"}),
 
     option_row<Choice<&O::moe, kStrategies>{}>(
         {kKernels, kEveryUse, "moe", "", "", "how experts run; auto: by call"}),

@@ -79,7 +79,9 @@ struct EngineOptions {
 
   // How tokens are drafted. What comes out is the same.
   Speculative speculative = Speculative::kOff;
-  int64_t speculative_tokens = 3;  ///< drafts of a sequence in a step at most
+  int64_t speculative_tokens = 3;  ///< drafts one behind the other in a step at most
+  int64_t speculative_topk = 1;    ///< drafts at one place; 1: chains
+  int64_t speculative_width = 0;   ///< drafts of a tree in a step at most; 0: tokens * topk
 
   // Which ways are taken.
   std::optional<MoeStrategy> moe;  ///< absent: by call
@@ -90,6 +92,10 @@ struct EngineOptions {
 
   /// Where its weights go: whole, on the device.
   Placement placement() const { return {.device = device.kind}; }
+
+  DraftShape draft_shape() const {
+    return {.tokens = speculative_tokens, .branches = speculative_topk, .width = speculative_width};
+  }
 };
 
 /// Options that belong together; the order of the help.

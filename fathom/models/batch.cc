@@ -77,7 +77,65 @@ Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
                                     " of a step has no slot, and this model "
                                     "keeps state of each sequence"));
   }
+  return r.parents.empty() ? Status{} : check_tree(r, index);
+}
+
+Status BatchBuffer::check_tree(const SequenceStep& r, int64_t index) const {
+  if (!layout_.keeps_rows()) {
+    return invalid_argument(str_cat("request ", index, " of a step is a tree of tokens, and the ",
+                                    "cache of this model does not keep a row of each token"));
+  }
+  if (r.parents.size() < r.tokens.size() || r.before() < 0) {
+    return invalid_argument(str_cat("request ", index, " of a step has ", r.tokens.size(),
+                                    " new tokens after ", r.cached, " in a tree of ",
+                                    r.parents.size(), ", expected a tree that holds the new ones"));
+  }
+  for (size_t i = 0; i < r.parents.size(); ++i) {
+    if (r.parents[i] >= -1 && r.parents[i] < static_cast<int32_t>(i)) continue;
+    return invalid_argument(str_cat("row ", i, " of a tree follows row ", r.parents[i],
+                                    ", expected -1 to ", static_cast<int64_t>(i) - 1));
+  }
   return {};
+}
+
+// Of new token `token`: behind what it attends to.
+int32_t BatchBuffer::position_of(const SequenceStep& r, int64_t token) const {
+  if (r.parents.empty()) return static_cast<int32_t>(r.cached + token);
+  const auto first_new = static_cast<int64_t>(r.parents.size() - r.tokens.size());
+  auto depth = static_cast<int32_t>(r.before());
+  for (int32_t at = r.parents[static_cast<size_t>(first_new + token)]; at >= 0;
+       at = r.parents[static_cast<size_t>(at)])
+    ++depth;
+  return depth;
+}
+
+// The keys of each token of a range with trees: all that lie before its tree, then its path.
+View BatchBuffer::add_keys(std::span<const SequenceStep> requests, int64_t first_token) {
+  const auto first = static_cast<size_t>(first_token);
+  const auto count = static_cast<int64_t>(positions_.size() - first);
+  const int64_t width = 1 + *std::max_element(positions_.begin() + first_token, positions_.end());
+  key_slots_.assign(static_cast<size_t>(count * width), -1);
+  int32_t* row = key_slots_.data();
+  const int32_t* position = positions_.data() + first;
+  for (const SequenceStep& r : requests) {
+    const auto slot_of = [&](int64_t place) {
+      const int64_t page = r.pages[static_cast<size_t>(place / layout_.block_tokens)];
+      return static_cast<int32_t>(page * layout_.block_tokens + place % layout_.block_tokens);
+    };
+    const int64_t before = r.before();
+    const auto n = static_cast<int64_t>(r.tokens.size());
+    for (int64_t i = 0; i < n; ++i, row += width, ++position) {
+      for (int64_t p = 0; i == 0 && p < before; ++p)
+        row[p] = slot_of(p);
+      if (i > 0) std::copy_n(row - width, before, row);
+      auto at = static_cast<int32_t>(r.cached + i - before);
+      for (int64_t p = *position; p >= before; --p) {
+        row[p] = slot_of(before + at);
+        at = r.parents.empty() ? at - 1 : r.parents[static_cast<size_t>(at)];
+      }
+    }
+  }
+  return make_view(key_slots_.data(), {count, width}, Format::kI32, "T,C");
 }
 
 // Where the rows of the new tokens go in each group. A ring has room for the last of them alone,
@@ -183,7 +241,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
     const auto first = static_cast<int64_t>(token_ids_.size());
     for (int64_t i = 0; i < n; ++i) {
       token_ids_.push_back(r.tokens[static_cast<size_t>(i)]);
-      positions_.push_back(static_cast<int32_t>(r.cached + i));
+      positions_.push_back(position_of(r, i));
       const bool last = i + 1 == n;
       if (r.logits == LogitRows::kAll || (r.logits == LogitRows::kLast && last)) {
         logit_rows_.push_back(static_cast<int32_t>(first + i));
@@ -212,6 +270,8 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   out.block_table = make_view(range.block_table.data(), {count, width}, Format::kI32, "B,M");
   out.fixed_keys = count > 0 && padding.requests > 0 ? width * layout_.block_tokens : 0;
   if (layout_.has_slots()) out.request_slots = vector_view(range.request_slots, "B");
+  const auto is_tree = [](const SequenceStep& r) { return !r.parents.empty(); };
+  if (std::ranges::any_of(requests, is_tree)) out.key_slots = add_keys(requests, begin);
   return {};
 }
 
@@ -231,6 +291,9 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
   Batch batch;
   FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));
   FATHOM_TRY(add_range(decode, padding, decode_, batch.attention.decode));
+  if (batch.attention.prefill.key_slots.present()) {
+    return invalid_argument("a prompt of a step is a tree of tokens, expected it to decode");
+  }
   batch.token_ids = vector_view(token_ids_, "T");
   batch.attention.positions = vector_view(positions_, "T");
   batch.logit_rows = vector_view(logit_rows_, "R");

@@ -67,6 +67,17 @@ struct SequenceStep {
   std::span<const int32_t> pages = {};
   int32_t slot = -1;  ///< where its rings and states lie, if the model has such groups
   LogitRows logits = LogitRows::kLast;
+  /// Of a tree: for each of its last rows, the new ones included, the one that it follows, counted
+  /// from the first of them; -1: what lies before all of them. A token attends to that and to its
+  /// own path, and its position is behind them; rows lie one behind the other all the same. Empty:
+  /// a chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
+  std::span<const int32_t> parents = {};
+
+  /// Tokens before its tree, or before the new ones of a chain.
+  int64_t before() const {
+    const auto n = static_cast<int64_t>(tokens.size());
+    return parents.empty() ? cached : cached + n - static_cast<int64_t>(parents.size());
+  }
 };
 
 /// The decode range as it is made for a GPU, whose captured steps have fixed shapes. Requests that
@@ -85,12 +96,14 @@ class BatchBuffer {
       : layout_(std::move(layout)), slots_(layout_.groups.size()), pooled_(layout_.groups.size()) {}
 
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
+  /// Lists of the keys of trees grow as they are needed.
   void reserve(int64_t tokens, int64_t requests, int64_t pages);
 
   /// The batch of these requests. Valid until the next call. The caller adds `cache`.
-  /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot.
-  /// Padding needs decode requests of equally many tokens, which the copies have too; their rows of
-  /// logits come last.
+  /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot,
+  /// and for a tree whose rows follow later ones, in prefill or in a cache that takes none. Padding
+  /// needs decode requests of equally many tokens, which the copies have too; their rows of logits
+  /// come last.
   Result<Batch> build(std::span<const SequenceStep> prefill,
                       std::span<const SequenceStep> decode,
                       const DecodePadding& padding = {});
@@ -114,6 +127,9 @@ class BatchBuffer {
                    Range& range,
                    TokenRange& out);
   Status check(const SequenceStep& request, int64_t index) const;
+  Status check_tree(const SequenceStep& request, int64_t index) const;
+  int32_t position_of(const SequenceStep& request, int64_t token) const;
+  View add_keys(std::span<const SequenceStep> requests, int64_t first_token);
   void add_slots(const SequenceStep& request);
   void add_pooled(const SequenceStep& request, int64_t first_token, int64_t count);
   void finish_pooled();
@@ -127,6 +143,7 @@ class BatchBuffer {
   std::vector<Pooled> pooled_;  // of each group
   std::vector<PooledRows> pooled_views_;
   std::vector<int32_t> logit_rows_;
+  std::vector<int32_t> key_slots_;  // of a decode range with trees
   Range prefill_;
   Range decode_;
 };

@@ -1,5 +1,6 @@
 #include "fathom/models/batch.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 namespace fathom {
@@ -228,6 +229,86 @@ TEST(BatchPooled, CopiesOfARequestCompleteNothing) {
     EXPECT_EQ(long_numbers(batch.pooled[1].slots),
               (std::vector<int64_t>{cached == 7 ? 3 : -1, -1, -1}));
   }
+}
+
+// Seven tokens before; a root in row 7, two behind it, one behind the first of these and one behind
+// that; and a chain of two beside it.
+TEST(BatchTrees, TokensStandBehindTheirPathAndSeeIt) {
+  const std::vector<int32_t> tree{50, 51, 52, 53, 54};
+  const std::vector<int32_t> parents{-1, 0, 0, 1, 3};
+  const std::vector<int32_t> pages{2, 5, 1};
+  const std::vector<int32_t> chain{60, 61};
+  const std::vector<int32_t> other{3};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tree, .cached = 7, .pages = pages, .logits = LogitRows::kAll, .parents = parents},
+      {.tokens = chain, .cached = 1, .pages = other}};
+  BatchBuffer buffer(one_group(4));
+
+  const Batch batch = buffer.build({}, decode).value();
+
+  EXPECT_EQ(numbers(batch.attention.positions), (std::vector<int32_t>{7, 8, 8, 9, 10, 1, 2}));
+  EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{23, 4, 5, 6, 7, 13, 14}));
+  EXPECT_EQ(numbers(batch.attention.decode.kv_lens_view), (std::vector<int32_t>{12, 3}));
+  const View& keys = batch.attention.decode.key_slots;
+  ASSERT_EQ(keys.dim(0), 7);
+  ASSERT_EQ(keys.dim(1), 11);
+  const auto row = [&](int64_t t) {
+    const auto* at = keys.row<int32_t>(t);
+    return std::vector<int32_t>(at, std::find(at, at + keys.dim(1), -1));
+  };
+  const std::vector<int32_t> before{8, 9, 10, 11, 20, 21, 22};
+  const std::vector<std::vector<int32_t>> paths{{23}, {23, 4}, {23, 5}, {23, 4, 6}, {23, 4, 6, 7}};
+  for (int64_t t = 0; t < 5; ++t) {
+    std::vector<int32_t> expected = before;
+    const auto& path = paths[static_cast<size_t>(t)];
+    expected.insert(expected.end(), path.begin(), path.end());
+    EXPECT_EQ(row(t), expected) << t;
+  }
+  EXPECT_EQ(row(5), (std::vector<int32_t>{12, 13}));
+  EXPECT_EQ(row(6), (std::vector<int32_t>{12, 13, 14}));
+}
+
+// A later level of a tree whose first rows are in the cache.
+TEST(BatchTrees, GoOnBehindRowsThatAreThere) {
+  const std::vector<int32_t> tokens{70, 71};
+  const std::vector<int32_t> parents{-1, -1, 0, 1};
+  const std::vector<int32_t> pages{0, 1};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 5, .pages = pages, .parents = parents}};
+  BatchBuffer buffer(one_group(4));
+
+  const Batch batch = buffer.build({}, decode).value();
+
+  EXPECT_EQ(numbers(batch.attention.positions), (std::vector<int32_t>{4, 4}));
+  EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(numbers(batch.attention.decode.key_slots),
+            (std::vector<int32_t>{0, 1, 2, 3, 5, 0, 1, 2, 4, 6}));
+}
+
+TEST(BatchTrees, WhatIsNoTreeIsRefused) {
+  const std::vector<int32_t> tokens{1, 2, 3};
+  const std::vector<int32_t> pages{0, 1};
+  const auto refused = [&](std::vector<int32_t> parents, CacheLayout layout, bool prompt = false) {
+    const std::vector<SequenceStep> step{
+        {.tokens = tokens, .cached = 2, .pages = pages, .parents = parents}};
+    BatchBuffer buffer(std::move(layout));
+    const auto built = prompt ? buffer.build(step, {}) : buffer.build({}, step);
+    return built.ok() ? std::string() : built.status().message();
+  };
+
+  EXPECT_EQ(refused({-1, 0, 1}, one_group(4)), "");
+  EXPECT_EQ(refused({-1, 1, 0}, one_group(4)), "row 1 of a tree follows row 1, expected -1 to 0");
+  EXPECT_EQ(refused({-1, 0}, one_group(4)),
+            "request 0 of a step has 3 new tokens after 2 in a tree of 2, expected a tree that "
+            "holds the new ones");
+  EXPECT_EQ(refused({-1, 0, 1}, one_group(4), true),
+            "a prompt of a step is a tree of tokens, expected it to decode");
+  CacheLayout pooled = one_group(4);
+  pooled.groups[0].tokens_per_row = 2;
+  pooled.groups[0].rows = 2;
+  EXPECT_EQ(refused({-1, 0, 1}, pooled),
+            "request 0 of a step is a tree of tokens, and the cache of this model does not keep a "
+            "row of each token");
 }
 
 }  // namespace

@@ -117,6 +117,12 @@ int64_t CacheLayout::bytes_per_slot() const {
   return bytes;
 }
 
+bool CacheLayout::keeps_rows() const {
+  return std::ranges::all_of(groups, [](const CacheGroup& g) {
+    return g.grows() && g.tokens_per_row == 1 && g.pool_ring < 0;
+  });
+}
+
 int64_t CacheLayout::slack() const {
   int64_t slack = INT64_MAX;
   for (const CacheGroup& g : groups) {

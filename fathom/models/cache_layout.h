@@ -121,6 +121,9 @@ struct CacheLayout {
   /// Tokens by which a sequence may be cut back without a snapshot; INT64_MAX if all groups grow.
   int64_t slack() const;
 
+  /// Whether all groups keep a row of each token, so that a row may move to another token's place.
+  bool keeps_rows() const;
+
   /// "latent: mla latent bf16, 61 layers x 576 x 2 bytes = 70272 bytes per token, 64 tokens per
   /// page", or "... bytes per sequence".
   std::string describe(const CacheGroup& group) const;

@@ -69,6 +69,10 @@ class Model {
 
   virtual bool has_draft() const { return false; }
 
+  /// Whether the tokens of a step may be trees (SequenceStep::parents), each of which attends to
+  /// its own path alone.
+  virtual bool takes_trees() const { return false; }
+
   /// The draft head: row i has the token after position i and `hidden` [T, H], the state of
   /// position i after the final norm (of the main model, or of an earlier draft step). Logits are
   /// for the token after that. Errors: Unsupported without a draft layer.
@@ -95,6 +99,7 @@ struct BatchShape {
   Requests decode = {};
   LogitRows logits = LogitRows::kLast;
   DecodePadding padding = {};
+  bool trees = false;  ///< requests that decode are trees
 };
 
 enum class DryPass : uint8_t { kForward, kDraft };

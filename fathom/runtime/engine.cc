@@ -72,7 +72,7 @@ EngineCore::EngineCore(CoreSettings settings,
                  : nullptr),
       scheduler_(settings_.scheduler, pools_, cache_.get()) {
   const StepShape& shape = settings_.plan.shape;
-  FATHOM_CHECK(shape.max_queries <= 1 + kMostDrafts, "a step has room for so many drafts");
+  FATHOM_CHECK(shape.max_queries <= 1 + kMostTreeDrafts, "a step has room for so many drafts");
   const auto seqs = static_cast<size_t>(shape.max_num_seqs);
   prefill_.reserve(seqs);
   decode_.reserve(seqs);
@@ -81,9 +81,12 @@ EngineCore::EngineCore(CoreSettings settings,
   if (settings_.proposer != nullptr && settings_.proposer->follows()) {
     FATHOM_CHECK(shape.drafts, "the plan has room for the passes of a proposer");
     computed_.reserve(seqs);
-    next_tokens_.reserve(static_cast<size_t>(shape.max_num_batched_tokens + shape.max_samples()));
+    const auto tokens = static_cast<size_t>(shape.max_num_batched_tokens + shape.max_samples());
+    next_tokens_.reserve(tokens);
+    hidden_rows_.reserve(tokens);
   }
-  drafted_.reserve(static_cast<size_t>(shape.max_samples()));
+  for (auto* of_drafts : {&drafted_, &parents_})
+    of_drafts->reserve(static_cast<size_t>(shape.max_samples()));
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
   masks_.resize(static_cast<size_t>(shape.max_samples() * mask_words(shape.num_ids)));
@@ -204,6 +207,7 @@ Status EngineCore::finish_step() {
   if (!results.ok()) return fault(std::move(results).status());
   results_ = results->samples;
   measure(*plan_, clock_.now_ns() - step_begin_ns_);
+  if (Status s = find_paths(); !s.ok()) return fault(std::move(s));
   if (Status s = follow(results->hidden); !s.ok()) return fault(std::move(s));
   commit(*plan_);
   end_plan();
@@ -310,7 +314,7 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   if (r.abort_reason != FinishReason::kNone) return;  // it was told already
   const int64_t drafts = item.num_drafts();
   const int64_t first = r.num_generated();
-  const int64_t count = accept(r, item, results);
+  const int64_t count = accept(r, results);
   count_drafts(r, drafts, std::max<int64_t>(count - 1, 0));
   if (count == 0) {
     fail(r, item);
@@ -318,6 +322,7 @@ void EngineCore::commit_tokens(const StepItem& item, std::span<const SampleResul
   }
   generated_tokens_ += count;
   scheduler_.commit(item, accepted_ids_, accepted_[static_cast<size_t>(count - 1)].outcome.finish);
+  r.path.clear();
   // The callback of a token may end the request; nothing is told behind its end.
   for (int64_t i = 0; i < count; ++i) {
     const Accepted& a = accepted_[static_cast<size_t>(i)];
@@ -408,7 +413,8 @@ CoreStats EngineCore::stats() const {
           .generated_tokens = generated_tokens_,
           .drafted_tokens = drafted_tokens_,
           .accepted_tokens = accepted_tokens_,
-          .most_drafts = settings_.proposer == nullptr ? 0 : settings_.plan.shape.max_queries - 1,
+          .most_drafts =
+              settings_.proposer == nullptr ? 0 : settings_.proposer->reach(most_drafts()).depth,
           .num_drafts = num_drafts_,
           .accepted_at = accepted_at_,
           .draft_pauses = draft_pauses_,

@@ -53,7 +53,7 @@ struct CoreStats {
   int64_t generated_tokens = 0;
   int64_t drafted_tokens = 0;   ///< computed as drafts
   int64_t accepted_tokens = 0;  ///< of them, those that were right
-  int64_t most_drafts = 0;      ///< of a sequence in a step; 0: nothing is drafted
+  int64_t most_drafts = 0;      ///< one behind the other in a step; 0: nothing is drafted
   int64_t num_drafts = 0;       ///< times that a sequence had drafts in a step
   std::array<int64_t, kMostDrafts> accepted_at{};  ///< of the drafts of each place, those right
   int64_t draft_pauses = 0;  ///< times that a request paused drafting because it lost time by it
@@ -142,17 +142,24 @@ class EngineCore {
              const Tokenizer* tokenizer,
              const Clock& clock);
 
+  // Of a sequence in a step.
+  int64_t most_drafts() const { return settings_.plan.shape.max_queries - 1; }
+
   int64_t max_tokens_of(const Request& request) const;
   SampleRow sample_row(const ActiveRequest& request, int64_t ahead) const;
   void add_scored_rows(const StepItem& item);
   bool take_scores(const StepItem& item, std::span<const SampleResult> results);
   void constrain(SampleRow& row, ActiveRequest& request, int64_t ahead);
+  bool constrain_guess(SampleRow& row, ActiveRequest& request, std::span<const int32_t> tokens);
+  void add_tree(const ActiveRequest& request, int64_t drafts, SequenceStep& step);
   void add_sampled_rows(ActiveRequest& request, int64_t drafts);
   int64_t prefill_limit() const;
   void measure(const StepPlan& plan, int64_t step_ns);
   void expire();
   Status propose();
   SampleRow guess_row(const ActiveRequest& request, int64_t ahead) const;
+  Status find_paths();
+  Status move_path(const ActiveRequest& request, const StepItem& item);
   Status follow(const View& hidden);
   void keep_results();
   void add_computed(const StepItem& item,
@@ -161,14 +168,14 @@ class EngineCore {
   bool gains_by_drafts(ActiveRequest& request, int64_t batch);
   int64_t draft_batch_limit() const;
   void count_drafts(ActiveRequest& request, int64_t drafts, int64_t accepted);
-  void keep_useful_drafts(ActiveRequest& request) const;
+  bool walk_to(ActiveRequest& request, int32_t draft);
+  void walk_back(ActiveRequest& request);
+  void keep_useful_drafts(ActiveRequest& request);
   Status start(const StepPlan& plan);
   void add_item(const StepItem& item, std::vector<SequenceStep>& steps);
   void commit(const StepPlan& plan);
   void commit_tokens(const StepItem& item, std::span<const SampleResult> results);
-  int64_t accept(ActiveRequest& request,
-                 const StepItem& item,
-                 std::span<const SampleResult> results);
+  int64_t accept(ActiveRequest& request, std::span<const SampleResult> results);
   static void refused(const ActiveRequest& request, Accepted& accepted);
   void fail(ActiveRequest& request, const StepItem& item);
   void end_plan();
@@ -196,10 +203,16 @@ class EngineCore {
   // What the proposer follows: the step, and its results, whose place its passes take.
   std::vector<ComputedTokens> computed_;
   std::vector<int32_t> next_tokens_;
+  std::vector<int32_t> hidden_rows_;
   std::vector<SampleResult> kept_results_;
   std::vector<TokenLogprob> kept_logprobs_;
   int64_t follow_ns_ = 0;         // of the last step that only decoded
   std::vector<int32_t> drafted_;  // tokens of items with drafts, one behind the other
+  std::vector<int32_t> parents_;  // of the rows of those that are trees
+  std::vector<int32_t> depths_;   // of the rows of an item, in its tree
+  std::vector<int32_t> kept_;     // of the drafts of a request, where those go that stay
+  std::vector<int32_t> walked_;   // drafts that a constraint has followed from the last known token
+  std::vector<int64_t> moved_;    // rows of the cache that are right, where they were computed
   std::vector<uint32_t> masks_;   // a mask for each row of a step
   size_t num_masks_ = 0;          // of the step so far
   std::span<const SampleResult> results_;

@@ -7,19 +7,19 @@
 namespace fathom {
 
 Status EngineCore::propose() {
-  const int64_t most = settings_.plan.shape.max_queries - 1;
-  if (settings_.proposer == nullptr || most == 0) return {};
+  if (settings_.proposer == nullptr || most_drafts() == 0) return {};
+  const int64_t rows = settings_.proposer->reach(most_drafts()).rows;
   const std::vector<Sequence*>& running = scheduler_.running();
   const int64_t batch = std::ranges::count_if(running, [](Sequence* s) { return !s->prefilling; });
   const bool plain = settings_.adaptive_drafts && balance_.wants_plain_step();
   draft_places_.clear();
   for (Sequence* s : running) {
     auto& r = static_cast<ActiveRequest&>(*s);
-    r.drafts.clear();
+    r.drop_drafts();
     if (r.prefilling || !r.takes_drafts()) continue;
     r.gains = gains_by_drafts(r, batch);
     if (plain || !r.gains) continue;
-    const int64_t room = scheduler_.make_draft_room(r, most);
+    const int64_t room = scheduler_.make_draft_room(r, rows);
     if (room > 0) draft_places_.push_back({&r, room, guess_row(r, 0)});
   }
   if (draft_places_.empty()) {
@@ -70,6 +70,42 @@ SampleRow EngineCore::guess_row(const ActiveRequest& r, int64_t ahead) const {
   return row;
 }
 
+// Follows what was drawn through the drafts of each sequence.
+Status EngineCore::find_paths() {
+  if (settings_.proposer == nullptr) return {};
+  size_t row = results_.size();
+  for (const StepItem& item : plan_->decode)
+    row -= static_cast<size_t>(1 + item.num_drafts());
+  for (const StepItem& item : plan_->decode) {
+    auto& r = static_cast<ActiveRequest&>(*item.sequence);
+    const auto drafts = static_cast<int32_t>(item.num_drafts());
+    const auto results = results_.subspan(row, static_cast<size_t>(1 + drafts));
+    row += results.size();
+    if (r.abort_reason != FinishReason::kNone || !results[0].finite) continue;
+    const auto result_behind = [&](int32_t draft) -> const SampleResult& {
+      return results[static_cast<size_t>(draft + 1)];
+    };
+    for (int32_t last = -1, draft = 0; draft < drafts; ++draft) {
+      const bool right = r.draft_before(draft) == last &&
+                         r.drafts[static_cast<size_t>(draft)] == result_behind(last).token &&
+                         result_behind(draft).finite;
+      if (!right) continue;
+      r.path.push_back(draft);
+      last = draft;
+    }
+    if (!r.draft_parents.empty()) FATHOM_TRY(move_path(r, item));
+  }
+  return {};
+}
+
+// Rows of a tree that are right go to where those of a chain would lie.
+Status EngineCore::move_path(const ActiveRequest& r, const StepItem& item) {
+  moved_.clear();
+  for (const int32_t draft : r.path)
+    moved_.push_back(item.begin + 1 + draft);
+  return executor_->move_rows(r.cache.blocks(), item.begin + 1, moved_);
+}
+
 // Shows the proposer what was computed, before pages are shared and given back.
 Status EngineCore::follow(const View& hidden) {
   if (settings_.proposer == nullptr || !settings_.proposer->follows()) return {};
@@ -77,6 +113,8 @@ Status EngineCore::follow(const View& hidden) {
   keep_results();
   computed_.clear();
   next_tokens_.clear();
+  hidden_rows_.clear();
+  num_masks_ = 0;  // those of the step have served
   size_t row = 0;
   int64_t hidden_row = 0;
   for (const auto* items : {&plan_->prefill, &plan_->decode}) {
@@ -120,26 +158,48 @@ void EngineCore::add_computed(const StepItem& item,
     r.num_shareable = std::min(r.num_shareable, item.begin);
     return;
   }
-  const auto drafts = static_cast<size_t>(item.num_drafts());
-  size_t right = 0;
-  while (right < drafts && results[right].token == r.drafts[right] && results[right + 1].finite)
-    ++right;
-  const int64_t known = item.count - static_cast<int64_t>(drafts);
+  const int64_t known = item.count - item.num_drafts();
   const size_t first = next_tokens_.size();
   const auto begin = r.tokens.begin() + item.begin + 1;
   next_tokens_.insert(next_tokens_.end(), begin, begin + known - (item.yields_token ? 1 : 0));
-  for (size_t i = 0; item.yields_token && i <= right; ++i)
-    next_tokens_.push_back(results[i].token);
-  const auto ahead = static_cast<int64_t>(right) + 1;
-  const bool goes_on = item.yields_token && r.takes_drafts() && r.gains &&
-                       r.num_generated() + ahead + 1 < r.max_tokens;
+  for (int64_t i = 0; i < known; ++i)
+    hidden_rows_.push_back(static_cast<int32_t>(hidden_row + i));
+  if (item.yields_token) next_tokens_.push_back(results[0].token);
+  for (const int32_t draft : r.path) {
+    next_tokens_.push_back(results[static_cast<size_t>(draft) + 1].token);
+    hidden_rows_.push_back(static_cast<int32_t>(hidden_row + known) + draft);
+  }
+  const auto ahead = static_cast<int64_t>(r.path.size()) + 1;
+  SampleRow row = guess_row(r, ahead);
+  const bool goes_on =
+      item.yields_token && r.takes_drafts() && r.gains &&
+      r.num_generated() + ahead + 1 < r.max_tokens &&
+      constrain_guess(row, r, std::span(next_tokens_).last(static_cast<size_t>(ahead)));
   computed_.push_back({.sequence = &r,
                        .begin = item.begin,
-                       .hidden_row = hidden_row,
+                       .hidden_rows = std::span(hidden_rows_).subspan(first),
                        .prefill = r.prefilling,
                        .next = std::span(next_tokens_).subspan(first),
                        .goes_on = goes_on,
-                       .row = guess_row(r, ahead)});
+                       .row = row});
+}
+
+// What a first guess is drawn with under a constraint, which has not been told yet of the tokens
+// that came out before it. False: nothing is worth guessing there.
+bool EngineCore::constrain_guess(SampleRow& row,
+                                 ActiveRequest& r,
+                                 std::span<const int32_t> tokens) {
+  if (r.constraint == nullptr) return true;
+  int64_t taken = 0;
+  for (const int32_t token : tokens) {
+    const bool ends = std::ranges::count(settings_.end_ids, token) > 0;
+    if (ends || !r.constraint->accept(token)) break;
+    ++taken;
+  }
+  const bool goes_on = taken == static_cast<int64_t>(tokens.size());
+  if (goes_on) constrain(row, r, taken);
+  if (taken > 0) r.constraint->rollback(taken);
+  return goes_on;
 }
 
 int64_t EngineCore::draft_batch_limit() const {
@@ -160,49 +220,83 @@ void EngineCore::count_drafts(ActiveRequest& r, int64_t drafts, int64_t accepted
   mean_gain_.add(drafts, accepted);
 }
 
-// Up to the first that no sampler draws, that its constraint refuses, or behind which nothing
-// comes.
-void EngineCore::keep_useful_drafts(ActiveRequest& r) const {
+// Leads the constraint of a request behind a draft, from where it followed others to; -1: behind
+// the last known token. False, somewhere on the way, if it refuses one.
+bool EngineCore::walk_to(ActiveRequest& r, int32_t draft) {
+  const auto is_on_way = [&](int32_t walked) {
+    int32_t at = draft;
+    while (at > walked)
+      at = r.draft_before(at);
+    return at == walked;
+  };
+  while (!walked_.empty() && !is_on_way(walked_.back())) {
+    r.constraint->rollback(1);
+    walked_.pop_back();
+  }
+  if (draft < 0 || (!walked_.empty() && walked_.back() == draft)) return true;
+  if (!walk_to(r, r.draft_before(draft))) return false;
+  if (!r.constraint->accept(r.drafts[static_cast<size_t>(draft)])) return false;
+  walked_.push_back(draft);
+  return true;
+}
+
+void EngineCore::walk_back(ActiveRequest& r) {
+  if (!walked_.empty()) r.constraint->rollback(static_cast<int64_t>(walked_.size()));
+  walked_.clear();
+}
+
+// Without those that no sampler draws, that its constraint refuses, or behind which nothing comes,
+// and without what follows them.
+void EngineCore::keep_useful_drafts(ActiveRequest& r) {
   const auto useless = [&](int32_t id) {
     const bool ends = r.constraint != nullptr && std::ranges::count(settings_.end_ids, id) > 0;
     return id < 0 || id >= settings_.plan.shape.num_ids || ends || r.stop.is_end(id);
   };
-  r.drafts.erase(std::ranges::find_if(r.drafts, useless), r.drafts.end());
-  if (r.constraint == nullptr || r.drafts.empty()) return;
-  int64_t taken = 0;
-  for (const int32_t id : r.drafts) {
-    if (!r.constraint->accept(id)) break;
-    ++taken;
+  // The place of each draft among those that stay; -1: it goes.
+  kept_.clear();
+  int32_t count = 0;
+  for (int32_t draft = 0; draft < static_cast<int32_t>(r.drafts.size()); ++draft) {
+    const int32_t before = r.draft_before(draft);
+    const bool stays = (before < 0 || kept_[static_cast<size_t>(before)] >= 0) &&
+                       !useless(r.drafts[static_cast<size_t>(draft)]) &&
+                       (r.constraint == nullptr || walk_to(r, draft));
+    kept_.push_back(stays ? count++ : -1);
   }
-  if (taken > 0) r.constraint->rollback(taken);
-  r.drafts.resize(static_cast<size_t>(taken));
+  walk_back(r);
+  for (size_t draft = 0; draft < kept_.size(); ++draft) {
+    if (kept_[draft] < 0) continue;
+    const auto to = static_cast<size_t>(kept_[draft]);
+    r.drafts[to] = r.drafts[draft];
+    if (r.draft_parents.empty()) continue;
+    const int32_t before = r.draft_parents[draft];
+    r.draft_parents[to] = before < 0 ? -1 : kept_[static_cast<size_t>(before)];
+  }
+  r.drafts.resize(static_cast<size_t>(count));
+  if (!r.draft_parents.empty()) r.draft_parents.resize(static_cast<size_t>(count));
 }
 
 // The tokens that an item's rows gave, up to the first that was not drafted, that ends the request
 // or that has no finite logits.
-int64_t EngineCore::accept(ActiveRequest& r,
-                           const StepItem& item,
-                           std::span<const SampleResult> results) {
+int64_t EngineCore::accept(ActiveRequest& r, std::span<const SampleResult> results) {
   accepted_ids_.clear();
-  for (size_t i = 0; i < results.size(); ++i) {
-    const SampleResult& result = results[i];
-    if (!result.finite) break;
+  if (!results[0].finite) return 0;
+  for (size_t i = 0; i <= r.path.size(); ++i) {
+    const size_t row = i == 0 ? 0 : static_cast<size_t>(r.path[i - 1]) + 1;
+    const SampleResult& result = results[row];
     Accepted& a = accepted_[i];
     a.token = result.token;
     a.logprob = result.logprob;
     a.top_logprobs = result.top_logprobs;
     // Banned until min_tokens or to be ignored, and drawn all the same: nothing else was allowed
     // (constrain).
-    const bool only_end = i < r.only_end_left.size() && r.only_end_left[i];
+    const bool only_end = row < r.only_end_left.size() && r.only_end_left[row];
     const bool ends = only_end || std::ranges::count(r.stop.banned(), result.token) > 0;
     a.outcome =
         ends ? StopOutcome{FinishReason::kStop, r.stop.release(), {}} : r.stop.push(result.token);
     r.counts.add(result.token);
     accepted_ids_.push_back(result.token);
     if (r.constraint != nullptr && !r.constraint->accept(result.token)) refused(r, a);
-    const bool more = a.outcome.finish == FinishReason::kNone && i + 1 < results.size() &&
-                      result.token == item.sequence->drafts[i];
-    if (!more) break;
+    if (a.outcome.finish != FinishReason::kNone || i == r.path.size()) break;
     a.text.assign(a.outcome.text);  // the next push() takes the memory of the view
     a.outcome.text = a.text;
   }

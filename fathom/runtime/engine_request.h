@@ -33,7 +33,8 @@ struct EngineCore::ActiveRequest : Sequence {
   SamplingParams scoring;  // of the rows of its prompt, if that is scored
   std::shared_ptr<TokenConstraint> constraint;
   bool nothing_allowed = false;     // at the first place of its last step, by its mask
-  std::vector<bool> only_end_left;  // at each place of it: none but the model's end tokens
+  std::vector<bool> only_end_left;  // at each row of it: none but the model's end tokens
+  std::vector<int32_t> path;        // of its drafts in that step, those that came out, in order
   int64_t num_drafted = 0;          // computed as drafts
   int64_t num_accepted = 0;         // of them, those that were right
   DraftGain gain;

@@ -79,24 +79,36 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
     drafted_.insert(drafted_.end(), s.drafts.begin(), s.drafts.begin() + drafts);
     step.tokens = std::span(drafted_).subspan(begin);
     step.logits = LogitRows::kAll;
+    if (!s.draft_parents.empty()) add_tree(s, drafts, step);
   }
   steps.push_back(step);
   if (!item.yields_token) return;
   add_sampled_rows(s, drafts);
 }
 
+// The last known token is the root, in row 0 of the tree.
+void EngineCore::add_tree(const ActiveRequest& r, int64_t drafts, SequenceStep& step) {
+  const size_t begin = parents_.size();
+  parents_.push_back(-1);
+  for (int64_t i = 0; i < drafts; ++i)
+    parents_.push_back(r.draft_parents[static_cast<size_t>(i)] + 1);
+  step.parents = std::span(parents_).subspan(begin);
+}
+
 // A row for the next token and for each behind a draft. A constraint follows the drafts for the
 // masks behind them, and is taken back to where it was.
 void EngineCore::add_sampled_rows(ActiveRequest& r, int64_t drafts) {
   r.only_end_left.clear();
-  int64_t taken = 0;
-  for (int64_t i = 0; i <= drafts; ++i) {
-    rows_.push_back(sample_row(r, i));
+  depths_.assign(1, 0);
+  for (int32_t draft = -1; draft < drafts; ++draft) {
+    if (draft >= 0) depths_.push_back(1 + depths_[static_cast<size_t>(r.draft_before(draft) + 1)]);
+    const int64_t ahead = depths_.back();
+    rows_.push_back(sample_row(r, ahead));
     if (r.constraint == nullptr) continue;
-    constrain(rows_.back(), r, i);
-    if (i < drafts && r.constraint->accept(r.drafts[static_cast<size_t>(i)])) ++taken;
+    (void)walk_to(r, draft);  // it did before: keep_useful_drafts()
+    constrain(rows_.back(), r, ahead);
   }
-  if (taken > 0) r.constraint->rollback(taken);
+  walk_back(r);
 }
 
 // A row for each token of a prompt that is scored but the one that gives a token.
@@ -131,6 +143,7 @@ Status EngineCore::start(const StepPlan& plan) {
   decode_.clear();
   rows_.clear();
   drafted_.clear();
+  parents_.clear();
   num_masks_ = 0;
   for (const StepItem& item : plan.prefill)
     add_item(item, prefill_);

@@ -116,6 +116,7 @@ Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request)
                 .max_queries = request.max_queries,
                 .num_ids = request.num_ids,
                 .drafts = request.drafts,
+                .trees = request.trees,
                 .num_threads = request.num_threads,
                 .kernels = request.kernels,
                 .gpu = request.gpu};

@@ -27,6 +27,7 @@ struct MemoryRequest {
   int64_t num_ids = 1;      ///< of the tokenizer
   int64_t max_queries = 1;  ///< of a sequence that decodes: 1 and its drafts
   bool drafts = false;      ///< passes of the draft layer
+  bool trees = false;       ///< drafts may be trees
   int num_threads = 1;
   const KernelSet* kernels = nullptr;  ///< those that will run
   const DeviceInfo* gpu = nullptr;     ///< whose memory it is; null: the host's

@@ -107,6 +107,9 @@ struct Sequence {
   /// A guess at the tokens to come: the next step of a decoding sequence computes as many of them
   /// as there is room for, and commits those that turn out right. Dropped after each step.
   std::vector<int32_t> drafts;
+  /// Of a tree: the draft that each one follows, an earlier one; -1: the last known token. Empty: a
+  /// chain.
+  std::vector<int32_t> draft_parents;
   /// The tokens from here on lack rows of the draft layer: their blocks are shared with nobody.
   int64_t num_shareable = INT64_MAX;
   bool scores_prompt = false;  ///< the logits of its whole prompt are wanted, each once
@@ -129,6 +132,16 @@ struct Sequence {
   bool in_flight = false;  ///< part of a step that was planned and not finished
   FinishReason abort_reason = FinishReason::kNone;  ///< set while it waits for its step to end
   FinishReason finish = FinishReason::kNone;
+
+  /// The draft before a draft; -1: the last known token.
+  int32_t draft_before(int32_t draft) const {
+    return draft_parents.empty() ? draft - 1 : draft_parents[static_cast<size_t>(draft)];
+  }
+
+  void drop_drafts() {
+    drafts.clear();
+    draft_parents.clear();
+  }
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 

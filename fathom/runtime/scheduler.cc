@@ -220,7 +220,9 @@ int64_t Scheduler::snapshot_end(const Sequence& s) const {
 void Scheduler::plan_decode(Sequence& s) {
   const int64_t wanted = std::min(static_cast<int64_t>(s.drafts.size()), token_budget_);
   const int64_t drafts = drafts_with_room(s, wanted);
+  // A draft follows an earlier one, so the first ones of a tree are a tree.
   s.drafts.resize(static_cast<size_t>(drafts));
+  if (!s.draft_parents.empty()) s.draft_parents.resize(static_cast<size_t>(drafts));
   token_budget_ -= drafts;
   const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
   FATHOM_CHECK(grown, "room was asked for before");
@@ -284,7 +286,7 @@ void Scheduler::preempt(size_t index) {
   s.num_prefilled = 0;
   s.num_offered_blocks = 0;
   s.prefilling = true;
-  s.drafts.clear();
+  s.drop_drafts();
   ++s.num_preemptions;
   ++num_preemptions_;
   preempted_ = true;
@@ -354,7 +356,7 @@ void Scheduler::commit(const StepItem& item, std::span<const int32_t> tokens, Fi
   if (!s.prefilling) s.cache.truncate(pools_, s.num_computed);
   if (s.prefilling) s.num_prefilled = s.num_computed;
   if (item.all_logits) s.num_scored = s.num_computed;
-  s.drafts.clear();
+  s.drop_drafts();
   if (s.prefilling && s.num_computed == snapshot_end(s)) take_snapshot(s);
   if (!item.yields_token) return;
   s.prefilling = false;

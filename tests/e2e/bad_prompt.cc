@@ -116,6 +116,12 @@ std::vector<BadCase> bad_prompt_cases() {
                     "\"num_nextn_predict_layers\": 1");
          return prompted({"-p", "x", "--max-tokens", "2", "--speculative", "mtp"})(scene);
        }},
+      {"trees of n-grams", 64,
+       prompted(
+           {"-p", "x", "--max-tokens", "2", "--speculative", "ngram", "--speculative-topk", "2"})},
+      {"width of a chain", 64,
+       prompted(
+           {"-p", "x", "--max-tokens", "2", "--speculative", "ngram", "--speculative-width", "8"})},
       {"id beyond the vocabulary", 65, ids("{\"prompts\": [[1, 2], [3, 4096]]}")},
       {"negative id", 65, ids("{\"prompts\": [[-1]]}")},
       {"id beyond 64 bits", 65, ids("{\"prompts\": [[18446744073709551616]]}")},

@@ -4,6 +4,7 @@
 
 #include "fathom/text/json.h"
 #include "tests/e2e/bad_input.h"
+#include "tests/support/draft_checkpoint.h"
 
 namespace fathom::e2e {
 namespace {
@@ -42,6 +43,39 @@ TEST(BenchModel, SaysOfEachBatchWhatDraftsGive) {
   EXPECT_THAT(r.out, HasSubstr(" without in the same run: "));
   EXPECT_EQ(bench_micro({"--speculative-tokens", "0"}).exit_code, 64);
   EXPECT_THAT(bench_micro({"--speculative", "mtp"}).err, HasSubstr("no draft layer"));
+}
+
+// The command itself refuses answers that drafts changed.
+TEST(BenchModel, SaysWhatTreesOfTheDraftLayerGive) {
+  const DraftCheckpoint checkpoint;
+  const std::vector<std::string> args = {"bench",
+                                         "model",
+                                         checkpoint.path(),
+                                         "-p",
+                                         "4",
+                                         "-n",
+                                         "12",
+                                         "-r",
+                                         "1",
+                                         "-d",
+                                         "2",
+                                         "--threads",
+                                         "2",
+                                         "--batch-invariant",
+                                         "-b",
+                                         "2",
+                                         "--speculative",
+                                         "mtp",
+                                         "--speculative-topk",
+                                         "3"};
+
+  const ProgramResult r = run_fathom(args);
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("drafts (mtp, trees of 9, 3 at a place, at most 3 deep): of "));
+  EXPECT_THAT(r.out, HasSubstr("accepted at place 1: "));
+  EXPECT_THAT(r.out, HasSubstr(", 3: "));
+  EXPECT_THAT(r.out, Not(HasSubstr(", 4: "))) << "places are levels of the tree";
 }
 
 TEST(BenchModel, AListOfBatchesIsOneTableWithABlockForEach) {

@@ -9,7 +9,7 @@ namespace fathom {
 /// A state is the token that it was made for. Row i of the draft layer holds state i and token i +
 /// 1 as one number; state i must be token i of the row before. A row that is stale, missing or of
 /// another sequence gives drafts that are never right.
-class FakeDraftModel final : public FakeModel {
+class FakeDraftModel : public FakeModel {
  public:
   using FakeModel::FakeModel;
 
@@ -57,13 +57,10 @@ class FakeDraftModel final : public FakeModel {
                    const View& hidden,
                    const ForwardOut& out,
                    int64_t& row) const {
-    const int64_t width = r.block_table.dim(1);
     const View& rows = b.cache[0].at(2);
     for (int64_t i = 0; i < r.num_requests(); ++i) {
-      const int32_t* pages = r.block_table.as<int32_t>() + i * width;
       const int64_t first = r.token_begin + r.query_offsets[static_cast<size_t>(i)];
       const int64_t end = r.token_begin + r.query_offsets[static_cast<size_t>(i) + 1];
-      const int64_t start = r.kv_lens[static_cast<size_t>(i)] - (end - first);
       for (int64_t t = first; t < end; ++t) {
         const int32_t token = b.token_ids.as<int32_t>()[t];
         *out.hidden.row<float>(t) = static_cast<float>(token);
@@ -72,26 +69,26 @@ class FakeDraftModel final : public FakeModel {
         const bool wanted = row < b.num_logits() &&
                             (!b.logit_rows.present() || b.logit_rows.as<int32_t>()[row] == t);
         if (!wanted) continue;
-        fill_logits(digest_of(rows, pages, start + t - first), out.logits.row<float>(row++),
-                    config_.vocab_size);
+        fill_logits(digest_of(b, r, i, t, rows), out.logits.row<float>(row++), config_.vocab_size);
       }
     }
   }
 
-  // Of token 0, which is state 0, and of the tokens of rows 0 to `last`.
-  static uint64_t digest_of(const View& rows, const int32_t* pages, int64_t last) {
+  // Of token 0, which is state 0, and of the tokens of the rows that token t sees.
+  static uint64_t digest_of(
+      const Batch& b, const TokenRange& r, int64_t i, int64_t t, const View& rows) {
     uint64_t digest = 1;
     int32_t before = -1;
-    for (int64_t p = 0; p <= last; ++p) {
-      const int64_t slot = pages[p / kPageSize] * kPageSize + p % kPageSize;
+    bool fits = true;
+    each_key(b, r, i, t, [&](int64_t slot) {
       const auto number = static_cast<int32_t>(rows.as<float>()[slot]);
       const int32_t state = number / kStateUnit;
-      if (p == 0) digest = mix(digest, state);
-      if (p > 0 && state != before) return 7;  // rows that do not fit together
+      if (before < 0) digest = mix(digest, state);
+      fits &= before < 0 || state == before;
       before = number % kStateUnit;
       digest = mix(digest, before);
-    }
-    return digest;
+    });
+    return fits ? digest : 7;
   }
 };
 

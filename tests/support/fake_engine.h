@@ -56,6 +56,7 @@ class BenchOf {
                             .num_ids = limits.num_ids,
                             .max_queries = limits.max_queries,
                             .drafts = limits.proposer != nullptr && limits.proposer->follows(),
+                            .trees = limits.proposer != nullptr,
                             .num_threads = pool_.size(),
                             .kernels = &cpu_kernels()});
     FATHOM_CHECK(plan.ok(), plan.ok() ? "" : plan.status().message());

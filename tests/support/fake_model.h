@@ -43,6 +43,8 @@ class FakeModel : public Model {
                         .codec = PageCodec::dense("token", Format::kF32, 1, nullptr)}}};
   }
 
+  bool takes_trees() const override { return true; }
+
   Status draft(Exec&, const Batch&, const View&, ForwardOut&) const override {
     return unsupported("no draft layer");
   }
@@ -81,6 +83,26 @@ class FakeModel : public Model {
   ModelConfig config_;
   ModelOptions options_;
 
+  /// Calls f(slot) for the keys that token t of a batch sees, in order; t is one of request i of a
+  /// range, and stands at the last of their positions.
+  template <class F>
+  static void each_key(const Batch& b, const TokenRange& r, int64_t i, int64_t t, const F& f) {
+    int64_t count = 0;
+    const int64_t in_range = t - r.token_begin;
+    if (r.key_slots.present()) {
+      const int32_t* row = r.key_slots.row<int32_t>(in_range);
+      for (; count < r.key_slots.dim(1) && row[count] >= 0; ++count)
+        f(row[count]);
+    } else {
+      const int32_t* pages = r.block_table.as<int32_t>() + i * r.block_table.dim(1);
+      const int64_t behind = r.query_offsets[static_cast<size_t>(i) + 1] - in_range - 1;
+      for (; count < r.kv_lens[static_cast<size_t>(i)] - behind; ++count)
+        f(pages[count / kPageSize] * kPageSize + count % kPageSize);
+    }
+    FATHOM_CHECK(b.attention.positions.as<int32_t>()[t] == count - 1,
+                 "a token stands behind the keys before it");
+  }
+
   static uint64_t mix(uint64_t digest, int32_t token) {
     if (digest == 0 || token == kNanToken) return 0;
     const PhiloxBlock b = philox_block(digest, static_cast<uint64_t>(token), 3);
@@ -104,22 +126,18 @@ class FakeModel : public Model {
 
  private:
   void run_range(const Batch& b, const TokenRange& r, const View& logits, int64_t& row) const {
-    const int64_t width = r.block_table.dim(1);
     for (int64_t i = 0; i < r.num_requests(); ++i) {
-      const int32_t* pages = r.block_table.as<int32_t>() + i * width;
       const int64_t first = r.token_begin + r.query_offsets[static_cast<size_t>(i)];
       const int64_t end = r.token_begin + r.query_offsets[static_cast<size_t>(i) + 1];
-      const int64_t start = r.kv_lens[static_cast<size_t>(i)] - (end - first);
       for (int64_t t = first; t < end; ++t) {
         const auto id = static_cast<float>(b.token_ids.as<int32_t>()[t]);
         for (const View& layer : b.cache[0].views)
           layer.as<float>()[b.slots[0].as<int64_t>()[t]] = id;
         if (row == logits.dim(0) || b.logit_rows.as<int32_t>()[row] != t) continue;
         uint64_t digest = 1;
-        for (int64_t p = 0; p <= start + t - first; ++p) {
-          const int64_t slot = pages[p / kPageSize] * kPageSize + p % kPageSize;
+        each_key(b, r, i, t, [&](int64_t slot) {
           digest = mix(digest, static_cast<int32_t>(b.cache[0].at(1).as<float>()[slot]));
-        }
+        });
         fill_logits(digest, logits.row<float>(row++), config_.vocab_size);
       }
     }

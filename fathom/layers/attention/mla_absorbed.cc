@@ -27,6 +27,7 @@ View split_requests(const View& v, int64_t num_requests, const char* axes) {
 }
 
 // Requests [first, first + count) of the range, `queries` tokens each; q and o hold their rows.
+// With `slots` the tokens are queries of one request, and each has keys of its own.
 Status attend(Exec& ex,
               const MlaContext& m,
               const TokenRange& range,
@@ -36,7 +37,8 @@ Status attend(Exec& ex,
               int64_t queries,
               const View& q,
               const View& cache,
-              const View& o) {
+              const View& o,
+              const View& slots = {}) {
   MlaDecode::Args args{.q = q,
                        .cache = cache,
                        .block_table = slice_rows(range.block_table, first, count),
@@ -44,9 +46,10 @@ Status attend(Exec& ex,
                        .o = o,
                        .lse = {},
                        .scale = m.shape.softmax_scale,
-                       .kv_scale = m.options.kv_scale};
+                       .kv_scale = m.options.kv_scale,
+                       .slots = slots};
   const SelectionRow row = attention_row(form);
-  if (queries == 1) return launch<MlaDecode>(ex, "attn_mqa", args, row);
+  if (queries == 1 && !slots.present()) return launch<MlaDecode>(ex, "attn_mqa", args, row);
   args.q = split_requests(q, count, "B,Q,Nh,Lkv+Dr");
   args.o = split_requests(o, count, "B,Q,Nh,Lkv");
   return launch<MlaDecodeMulti>(ex, "attn_mqa", args, row);
@@ -93,7 +96,10 @@ Status mla_decode_absorbed(Exec& ex,
   }
 
   FATHOM_ASSIGN(const View o_lat, ex.activations->tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
-  if (const int64_t queries = uniform_queries(range); queries > 0) {
+  if (range.key_slots.present()) {
+    const View slots = reshape(range.key_slots, {1, T, range.key_slots.dim(1)}, "1,T,C");
+    FATHOM_TRY(attend(ex, m, range, form, 0, 1, T, q, cache.rows, o_lat, slots));
+  } else if (const int64_t queries = uniform_queries(range); queries > 0) {
     FATHOM_TRY(attend(ex, m, range, form, 0, range.num_requests(), queries, q, cache.rows, o_lat));
   } else {
     FATHOM_TRY(each_request(ex, range, [&](const RangeRequest& r) {

@@ -4,30 +4,41 @@
 
 namespace fathom {
 
-Status NextnProposer::follow(Executor& executor,
-                             std::span<const ComputedTokens> computed,
-                             const View& hidden) {
-  prefill_.clear();
+void NextnPasses::begin_pass() {
   decode_.clear();
   rows_read_.clear();
   samples_.clear();
-  first_.clear();
-  int32_t row = 0;
+}
+
+Result<std::span<const SampleResult>> NextnPasses::run_pass(Executor& executor) {
+  FATHOM_ASSIGN(const StepResults results, executor.run({.decode = decode_,
+                                                         .wants = StepWants::kTokens,
+                                                         .samples = samples_,
+                                                         .pass = Step::Pass::kDraft,
+                                                         .draft_input = hidden_,
+                                                         .draft_rows = rows_read_}));
+  hidden_ = results.hidden;
+  return results.samples;
+}
+
+Status NextnPasses::run_behind(Executor& executor,
+                               std::span<const ComputedTokens> computed,
+                               const View& hidden,
+                               const SamplingParams* params,
+                               const OnGuess& on_guess) {
+  begin_pass();
+  prefill_.clear();
   for (const ComputedTokens& c : computed) {
-    const auto count = static_cast<int32_t>(c.next.size());
     (c.prefill ? prefill_ : decode_)
         .push_back({.tokens = c.next,
                     .cached = c.begin,
                     .pages = c.sequence->cache.blocks(),
                     .slot = c.sequence->cache.slot(),
                     .logits = c.goes_on ? LogitRows::kLast : LogitRows::kNone});
-    for (int32_t i = 0; i < count; ++i)
-      rows_read_.push_back(static_cast<int32_t>(c.hidden_row) + i);
-    row += count;
-    if (c.goes_on) {
-      samples_.push_back(c.row);
-      first_[c.sequence->id].hidden_row = row - 1;
-    }
+    rows_read_.insert(rows_read_.end(), c.hidden_rows.begin(), c.hidden_rows.end());
+    if (!c.goes_on) continue;
+    samples_.push_back(c.row);
+    if (params != nullptr) samples_.back().params = params;
   }
   FATHOM_ASSIGN(const StepResults results,
                 executor.run({.prefill = prefill_,
@@ -39,12 +50,22 @@ Status NextnProposer::follow(Executor& executor,
                               .draft_rows = rows_read_}));
   hidden_ = results.hidden;
   size_t sample = 0;
+  int32_t row = 0;
   for (const ComputedTokens& c : computed) {
-    if (!c.goes_on) continue;
-    const SampleResult& result = results.samples[sample++];
-    first_[c.sequence->id].token = result.finite ? result.token : -1;
+    row += static_cast<int32_t>(c.next.size());
+    if (c.goes_on) on_guess(c.sequence->id, row - 1, results.samples[sample++]);
   }
   return {};
+}
+
+Status NextnProposer::follow(Executor& executor,
+                             std::span<const ComputedTokens> computed,
+                             const View& hidden) {
+  first_.clear();
+  return run_behind(executor, computed, hidden, nullptr,
+                    [&](RequestId id, int32_t row, const SampleResult& guess) {
+                      first_[id] = {guess.finite ? guess.token : -1, row};
+                    });
 }
 
 Status NextnProposer::propose(Executor& executor, std::span<const DraftPlace> places) {
@@ -64,9 +85,7 @@ Status NextnProposer::propose(Executor& executor, std::span<const DraftPlace> pl
 // One draft more for each chain. Its row stands behind the last known token but one, and behind the
 // drafts before this one.
 Status NextnProposer::go_on(Executor& executor) {
-  decode_.clear();
-  rows_read_.clear();
-  samples_.clear();
+  begin_pass();
   for (const Chain& chain : chains_) {
     const Sequence& s = *chain.place->sequence;
     const auto drafts = static_cast<int64_t>(s.drafts.size());
@@ -78,15 +97,9 @@ Status NextnProposer::go_on(Executor& executor) {
     samples_.push_back(chain.place->row);
     samples_.back().position += drafts;
   }
-  FATHOM_ASSIGN(const StepResults results, executor.run({.decode = decode_,
-                                                         .wants = StepWants::kTokens,
-                                                         .samples = samples_,
-                                                         .pass = Step::Pass::kDraft,
-                                                         .draft_input = hidden_,
-                                                         .draft_rows = rows_read_}));
-  hidden_ = results.hidden;
+  FATHOM_ASSIGN(const std::span<const SampleResult> results, run_pass(executor));
   for (size_t i = 0; i < chains_.size(); ++i) {
-    const SampleResult& result = results.samples[i];
+    const SampleResult& result = results[i];
     chains_[i].last = {result.finite ? result.token : -1, static_cast<int32_t>(i)};
     if (result.finite) chains_[i].place->sequence->drafts.push_back(result.token);
   }

@@ -11,6 +11,7 @@
 // of a prompt as well, and pages that are shared have them.
 #pragma once
 
+#include <functional>
 #include <unordered_map>
 #include <vector>
 
@@ -18,13 +19,44 @@
 
 namespace fathom {
 
+/// Passes of the draft layer, of chains and of trees.
+class NextnPasses : public Proposer {
+ public:
+  bool follows() const override { return true; }
+
+ protected:
+  /// A guess behind a sequence that goes on: what was drawn there, and which row of hidden_ it came
+  /// from.
+  using OnGuess = std::function<void(RequestId id, int32_t hidden_row, const SampleResult& guess)>;
+
+  /// The rows of what a step computed, for good. Guesses are drawn with `params`, or, if that is
+  /// null, as their tokens will be.
+  Status run_behind(Executor& executor,
+                    std::span<const ComputedTokens> computed,
+                    const View& hidden,
+                    const SamplingParams* params,
+                    const OnGuess& on_guess);
+
+  /// Begins a pass over guesses: decode_, rows_read_ and samples_ are empty.
+  void begin_pass();
+
+  /// That pass, which reads rows of hidden_.
+  Result<std::span<const SampleResult>> run_pass(Executor& executor);
+
+  View hidden_;  ///< of the pass before
+  std::vector<SequenceStep> decode_;
+  std::vector<int32_t> rows_read_;
+  std::vector<SampleRow> samples_;
+
+ private:
+  std::vector<SequenceStep> prefill_;
+};
+
 /// Drafts are drawn as their tokens will be: with the same parameters, and the random number of the
 /// same place. Greedy requests get the most probable drafts.
-class NextnProposer final : public Proposer {
+class NextnProposer final : public NextnPasses {
  public:
   Status propose(Executor& executor, std::span<const DraftPlace> places) override;
-
-  bool follows() const override { return true; }
 
   Status follow(Executor& executor,
                 std::span<const ComputedTokens> computed,
@@ -47,13 +79,7 @@ class NextnProposer final : public Proposer {
   Status go_on(Executor& executor);
 
   std::unordered_map<RequestId, Draft> first_;  // of sequences whose last pass was follow()'s
-  View hidden_;                                 // of the pass before
   std::vector<Chain> chains_;
-  // A pass.
-  std::vector<SequenceStep> prefill_;
-  std::vector<SequenceStep> decode_;
-  std::vector<int32_t> rows_read_;
-  std::vector<SampleRow> samples_;
 };
 
 }  // namespace fathom

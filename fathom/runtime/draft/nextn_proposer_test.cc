@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 
+#include "tests/support/fake_constraint.h"
 #include "tests/support/fake_draft_model.h"
 #include "tests/support/fake_engine.h"
 
@@ -46,6 +47,38 @@ TEST(NextnProposer, DrawsAsTheTokensWillBeDrawn) {
 
   EXPECT_EQ(answer.tokens, EngineBench().alone(prompt_of(9, 1), p).tokens);
   EXPECT_EQ(bench.core->stats().accepted_tokens, bench.core->stats().drafted_tokens);
+}
+
+// Few tokens are ever the most probable of all, so guesses without a mask would rarely be allowed.
+TEST(NextnProposer, FirstGuessesAreDrawnUnderTheMaskOfTheirPlace) {
+  for (const bool sampled : {false, true}) {
+    const auto run = [&](Proposer* proposer) {
+      DraftBench bench({.max_queries = proposer == nullptr ? 1 : 2, .proposer = proposer});
+      auto constraint = constraint_of([](const std::vector<int32_t>& accepted) {
+        if (accepted.size() == 40) return FakeConstraint::Next{.allowed = {kEnd}};
+        return FakeConstraint::Next{.allowed = {20, 21, 22, 30}};
+      });
+      std::vector<int32_t> tokens;
+      Request request;
+      request.prompt = prompt_of(9, 1);
+      request.sampling = sampled ? drawn(60, 3) : greedy(60);
+      request.constraint = constraint;
+      request.on_token = [&](const TokenEvent& e) { tokens.push_back(e.token); };
+      EXPECT_TRUE(bench.core->submit(std::move(request)).ok());
+      bench.run();
+      std::vector<int32_t> accepted = constraint->accepted;
+      EXPECT_EQ(accepted, tokens);
+      return std::pair(tokens, bench.core->stats());
+    };
+    NextnProposer nextn;
+
+    const auto [tokens, stats] = run(&nextn);
+
+    EXPECT_EQ(tokens, run(nullptr).first);
+    EXPECT_EQ(tokens.size(), 41u);
+    EXPECT_EQ(stats.accepted_tokens, stats.drafted_tokens);
+    EXPECT_GE(stats.accepted_tokens, 19);
+  }
 }
 
 TEST(NextnProposer, ChunksOfAPromptLeaveNoGap) {

@@ -17,14 +17,17 @@
 
 namespace fathom {
 
-/// Drafts of a sequence in a step at most (`--speculative-tokens`).
+/// Drafts one behind the other in a step at most (`--speculative-tokens`).
 inline constexpr int64_t kMostDrafts = 16;
+
+/// Drafts of a tree in a step at most (`--speculative-width`).
+inline constexpr int64_t kMostTreeDrafts = 64;
 
 /// A sequence that decodes in the next step. Its cache has room for `most` tokens behind the last
 /// known one.
 struct DraftPlace {
   Sequence* sequence = nullptr;
-  int64_t most = 0;  ///< drafts, at least 1
+  int64_t most = 0;  ///< rows, at least 1, and never more than DraftReach::rows
   SampleRow row;     ///< what its next token is drawn with; the positions of others follow
 };
 
@@ -32,20 +35,30 @@ struct DraftPlace {
 struct ComputedTokens {
   const Sequence* sequence = nullptr;
   int64_t begin = 0;
-  int64_t hidden_row = 0;  ///< of the first one in the states of the step
-  bool prefill = false;    ///< in the prefill range of the step
+  std::span<const int32_t> hidden_rows;  ///< of each in the states of the step, ascending
+  bool prefill = false;                  ///< in the prefill range of the step
   /// The token after each of them. The last is new, unless the step ended within a prompt.
   std::span<const int32_t> next;
   bool goes_on = false;  ///< drafts behind the last token may be asked for
   SampleRow row;         ///< if it goes on: what the token after that is drawn with
 };
 
+/// How far a proposer goes.
+struct DraftReach {
+  int64_t depth = 0;  ///< drafts one behind the other at most
+  int64_t rows = 0;   ///< of the cache behind the last known token, that its passes and a step take
+};
+
 class Proposer {
  public:
   virtual ~Proposer() = default;
 
-  /// Appends at most `most` tokens that may follow to the drafts of each sequence. Between steps.
-  /// Errors: those of the executor.
+  /// With steps that verify `drafts` of a sequence at most.
+  virtual DraftReach reach(int64_t drafts) const { return {.depth = drafts, .rows = drafts}; }
+
+  /// Appends tokens that may follow to the drafts of each sequence, no more than a step verifies
+  /// nor than there is room for; for a tree, their parents too. Between steps. Errors: those of the
+  /// executor.
   virtual Status propose(Executor& executor, std::span<const DraftPlace> places) = 0;
 
   /// Whether follow() wants to be called, with hidden states.

@@ -1,7 +1,10 @@
 #include "fathom/runtime/draft/speculative.h"
 
+#include <algorithm>
+
 #include "fathom/runtime/draft/nextn_proposer.h"
 #include "fathom/runtime/draft/ngram_proposer.h"
+#include "fathom/runtime/draft/tree/nextn_tree_proposer.h"
 
 namespace fathom {
 
@@ -23,13 +26,52 @@ Status no_draft_layer(const Model& model) {
       "; expected one that has it, or --speculative ngram"));
 }
 
+Status check_width(const DraftShape& shape) {
+  if (shape.width == 0) return {};
+  if (!shape.is_tree()) {
+    return invalid_argument(str_cat("--speculative-width is ", shape.width,
+                                    " with --speculative-topk 1, which makes chains of "
+                                    "--speculative-tokens; expected --speculative-topk of at least "
+                                    "2, or no --speculative-width"));
+  }
+  const int64_t least = std::max(shape.tokens, shape.branches);
+  const int64_t most = std::min(shape.candidates(), kMostTreeDrafts);
+  if (shape.width >= least && shape.width <= most) return {};
+  return invalid_argument(
+      str_cat("--speculative-width is ", shape.width, " with --speculative-tokens ", shape.tokens,
+              " and --speculative-topk ", shape.branches, ", expected ", least, " to ", most));
+}
+
+Status check_trees(Speculative method, const DraftShape& shape, const Model& model, bool on_gpu) {
+  FATHOM_TRY(check_width(shape));
+  if (!shape.is_tree()) return {};
+  if (method == Speculative::kNgram) {
+    return invalid_argument(str_cat("--speculative-topk is ", shape.branches,
+                                    " with --speculative ngram, which guesses chains; expected 1, "
+                                    "or --speculative mtp"));
+  }
+  const std::string_view why =
+      !model.takes_trees()
+          ? "the attention of this model finds keys by their places and takes no trees"
+      : on_gpu ? "trees are verified on the CPU alone (--device cpu)"
+               : std::string_view();
+  if (why.empty()) return {};
+  return unsupported(str_cat("--speculative-topk is ", shape.branches, ", but ", why,
+                             "; expected 1, which makes chains"));
+}
+
 }  // namespace
 
-Status check_speculative(Speculative method, int64_t tokens, const Model& model) {
+Status check_speculative(Speculative method,
+                         const DraftShape& shape,
+                         const Model& model,
+                         bool on_gpu) {
   if (method == Speculative::kOff) return {};
   if (method == Speculative::kMtp && !model.has_draft()) return no_draft_layer(model);
+  FATHOM_TRY(check_trees(method, shape, model, on_gpu));
+  const int64_t tokens = shape.tokens;
   const int64_t slack = model.cache_layout().slack();
-  if (slack >= tokens) return {};
+  if (slack >= shape.drafts()) return {};
   const std::string_view name = speculative_name(method);
   if (slack <= 0) {
     return unsupported(str_cat("--speculative ", name, ": the caches of this model cannot be cut ",
@@ -40,13 +82,14 @@ Status check_speculative(Speculative method, int64_t tokens, const Model& model)
                              " tokens, expected at most so many"));
 }
 
-std::unique_ptr<Proposer> make_proposer(Speculative method) {
+std::unique_ptr<Proposer> make_proposer(Speculative method, const DraftShape& shape) {
   switch (method) {
     case Speculative::kOff:
       return nullptr;
     case Speculative::kNgram:
       return std::make_unique<NgramProposer>();
     case Speculative::kMtp:
+      if (shape.is_tree()) return std::make_unique<NextnTreeProposer>(shape);
       return std::make_unique<NextnProposer>();
   }
   return nullptr;

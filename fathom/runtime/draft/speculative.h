@@ -7,6 +7,7 @@
 
 #include "fathom/models/model.h"
 #include "fathom/runtime/draft/proposer.h"
+#include "fathom/runtime/draft/tree/draft_tree.h"
 
 namespace fathom {
 
@@ -20,18 +21,22 @@ enum class Speculative : uint8_t {
 /// "off", "ngram", "mtp".
 std::string_view speculative_name(Speculative method);
 
-/// Tokens of a decoding sequence that a step with so many drafts computes at most:
+/// Tokens of a decoding sequence that a step with such drafts computes at most:
 /// MemoryRequest::max_queries.
-inline int64_t most_queries(Speculative method, int64_t tokens) {
-  return method == Speculative::kOff ? 1 : 1 + tokens;
+inline int64_t most_queries(Speculative method, const DraftShape& shape) {
+  return method == Speculative::kOff ? 1 : 1 + shape.drafts();
 }
 
-/// Whether the model, which may be dry, can make and verify so many drafts. Errors: Unsupported for
-/// a model without the draft layer that is asked for, and where its caches cannot be cut back by as
-/// many tokens, naming the flag and what is possible.
-Status check_speculative(Speculative method, int64_t tokens, const Model& model);
+/// Whether the model, which may be dry, can make and verify such drafts where it lies. Errors:
+/// InvalidArgument for numbers that contradict each other; Unsupported for a model without the
+/// draft layer that is asked for, where its caches cannot be cut back by as many tokens, and for
+/// trees that its attention or a GPU does not take. They name the flag and what is possible.
+Status check_speculative(Speculative method,
+                         const DraftShape& shape,
+                         const Model& model,
+                         bool on_gpu);
 
 /// Null for kOff.
-std::unique_ptr<Proposer> make_proposer(Speculative method);
+std::unique_ptr<Proposer> make_proposer(Speculative method, const DraftShape& shape);
 
 }  // namespace fathom

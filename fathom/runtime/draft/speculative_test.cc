@@ -26,15 +26,20 @@ struct RingModel final : FakeModel {
   bool has_state;
 };
 
+// On the CPU.
+Status checked(Speculative method, const DraftShape& shape, const Model& model) {
+  return check_speculative(method, shape, model, false);
+}
+
 TEST(Speculative, CachesThatGrowCanBeCutBackByAnyNumber) {
-  EXPECT_TRUE(check_speculative(Speculative::kNgram, kMostDrafts, FakeModel()).ok());
+  EXPECT_TRUE(checked(Speculative::kNgram, {.tokens = kMostDrafts}, FakeModel()).ok());
 }
 
 TEST(Speculative, DraftsBeyondWhatARingHoldsAreRefused) {
-  EXPECT_TRUE(check_speculative(Speculative::kNgram, 4, RingModel(4)).ok());
-  EXPECT_TRUE(check_speculative(Speculative::kOff, 5, RingModel(4)).ok());
+  EXPECT_TRUE(checked(Speculative::kNgram, {.tokens = 4}, RingModel(4)).ok());
+  EXPECT_TRUE(checked(Speculative::kOff, {.tokens = 5}, RingModel(4)).ok());
 
-  const Status s = check_speculative(Speculative::kNgram, 5, RingModel(4));
+  const Status s = checked(Speculative::kNgram, {.tokens = 5}, RingModel(4));
 
   EXPECT_EQ(s.code(), StatusCode::kUnsupported);
   EXPECT_EQ(s.message(),
@@ -44,7 +49,7 @@ TEST(Speculative, DraftsBeyondWhatARingHoldsAreRefused) {
 
 TEST(Speculative, CachesThatCannotBeCutBackAreRefused) {
   for (const RingModel& model : {RingModel(0), RingModel(4, true)}) {
-    const Status s = check_speculative(Speculative::kNgram, 1, model);
+    const Status s = checked(Speculative::kNgram, {.tokens = 1}, model);
     EXPECT_EQ(s.code(), StatusCode::kUnsupported);
     EXPECT_EQ(s.message(),
               "--speculative ngram: the caches of this model cannot be cut back, so no draft can "
@@ -53,12 +58,12 @@ TEST(Speculative, CachesThatCannotBeCutBackAreRefused) {
 }
 
 TEST(Speculative, AModelWithoutADraftLayerIsRefused) {
-  EXPECT_TRUE(check_speculative(Speculative::kMtp, 4, FakeDraftModel()).ok());
+  EXPECT_TRUE(checked(Speculative::kMtp, {.tokens = 4}, FakeDraftModel()).ok());
 
-  const Status none = check_speculative(Speculative::kMtp, 4, FakeModel());
+  const Status none = checked(Speculative::kMtp, {.tokens = 4}, FakeModel());
   FakeModel left_out;
   left_out.set_nextn_layers(1);
-  const Status missing = check_speculative(Speculative::kMtp, 4, left_out);
+  const Status missing = checked(Speculative::kMtp, {.tokens = 4}, left_out);
 
   EXPECT_EQ(none.code(), StatusCode::kUnsupported);
   EXPECT_EQ(none.message(),
@@ -70,13 +75,80 @@ TEST(Speculative, AModelWithoutADraftLayerIsRefused) {
       "says num_nextn_predict_layers 1); expected one that has it, or --speculative ngram");
 }
 
+TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {
+  const DraftShape tree{.tokens = 3, .branches = 4};
+  EXPECT_TRUE(checked(Speculative::kMtp, tree, FakeDraftModel()).ok());
+
+  const Status ngram = checked(Speculative::kNgram, tree, FakeDraftModel());
+  const Status gpu = check_speculative(Speculative::kMtp, tree, FakeDraftModel(), true);
+
+  struct ChainsAlone final : FakeDraftModel {
+    bool takes_trees() const override { return false; }
+  };
+
+  const Status chains = checked(Speculative::kMtp, tree, ChainsAlone());
+
+  EXPECT_EQ(ngram.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      ngram.message(),
+      "--speculative-topk is 4 with --speculative ngram, which guesses chains; expected 1, or "
+      "--speculative mtp");
+  EXPECT_EQ(gpu.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(gpu.message(),
+            "--speculative-topk is 4, but trees are verified on the CPU alone (--device cpu); "
+            "expected 1, which makes chains");
+  EXPECT_EQ(chains.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(chains.message(),
+            "--speculative-topk is 4, but the attention of this model finds keys by their places "
+            "and takes no trees; expected 1, which makes chains");
+  EXPECT_TRUE(check_speculative(Speculative::kMtp, {.tokens = 3}, FakeDraftModel(), true).ok());
+}
+
+TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
+  for (
+      const auto& [shape, expected] :
+      {std::pair<DraftShape, const char*>{
+           {.tokens = 5, .branches = 3, .width = 4},
+           "--speculative-width is 4 with --speculative-tokens 5 and --speculative-topk 3, "
+           "expected 5 to 39"},
+       {{.tokens = 2, .branches = 4, .width = 3},
+        "--speculative-width is 3 with --speculative-tokens 2 and --speculative-topk 4, expected 4 "
+        "to 20"},
+       {{.tokens = 2, .branches = 2, .width = 7},
+        "--speculative-width is 7 with --speculative-tokens 2 and --speculative-topk 2, expected 2 "
+        "to 6"},
+       {{.tokens = 16, .branches = 8, .width = 65},
+        "--speculative-width is 65 with --speculative-tokens 16 and --speculative-topk 8, expected "
+        "16 to 64"},
+       {{.tokens = 3, .branches = 1, .width = 3},
+        "--speculative-width is 3 with --speculative-topk 1, which makes chains of "
+        "--speculative-tokens; expected --speculative-topk of at least 2, or no "
+        "--speculative-width"}}) {
+    const Status s = checked(Speculative::kMtp, shape, FakeDraftModel());
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(s.message(), expected);
+  }
+  EXPECT_TRUE(
+      checked(Speculative::kMtp, {.tokens = 2, .branches = 2, .width = 6}, FakeDraftModel()).ok());
+}
+
 TEST(Speculative, EachMethodHasItsProposer) {
-  EXPECT_FALSE(make_proposer(Speculative::kNgram)->follows());
-  EXPECT_TRUE(make_proposer(Speculative::kMtp)->follows());
-  EXPECT_EQ(make_proposer(Speculative::kOff), nullptr);
-  EXPECT_NE(make_proposer(Speculative::kNgram), nullptr);
-  EXPECT_EQ(most_queries(Speculative::kOff, 5), 1);
-  EXPECT_EQ(most_queries(Speculative::kNgram, 5), 6);
+  const DraftShape chain{.tokens = 5};
+  const DraftShape tree{.tokens = 5, .branches = 3};
+  EXPECT_FALSE(make_proposer(Speculative::kNgram, chain)->follows());
+  EXPECT_TRUE(make_proposer(Speculative::kMtp, chain)->follows());
+  EXPECT_TRUE(make_proposer(Speculative::kMtp, tree)->follows());
+  EXPECT_EQ(make_proposer(Speculative::kOff, chain), nullptr);
+  EXPECT_NE(make_proposer(Speculative::kNgram, chain), nullptr);
+  EXPECT_EQ(most_queries(Speculative::kOff, chain), 1);
+  EXPECT_EQ(most_queries(Speculative::kNgram, chain), 6);
+  EXPECT_EQ(most_queries(Speculative::kMtp, tree), 16);
+  EXPECT_EQ(most_queries(Speculative::kMtp, {.tokens = 5, .branches = 3, .width = 9}), 10);
+  EXPECT_EQ(most_queries(Speculative::kMtp, {.tokens = 16, .branches = 8}), 1 + kMostTreeDrafts);
+  EXPECT_EQ(make_proposer(Speculative::kMtp, chain)->reach(5).rows, 5);
+  EXPECT_EQ(make_proposer(Speculative::kMtp, tree)->reach(15).depth, 5);
+  // Four levels of three rows, of which the first stands at the last known token.
+  EXPECT_EQ(make_proposer(Speculative::kMtp, tree)->reach(9).rows, 11);
 }
 
 }  // namespace

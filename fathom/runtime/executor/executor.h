@@ -48,8 +48,8 @@ struct Step {
   Pass pass = Pass::kForward;
   View draft_input = {};  ///< [T, H] where the model runs: rows of StepResults::hidden
   /// Row of draft_input that each token of a draft pass reads, in the order of the step; empty: its
-  /// own. They ascend, and a pass that reads some has room for drafts (StepShape::drafts). The rows
-  /// that a forward pass left are gone then.
+  /// own. Those of a forward pass ascend, each once. A pass that reads some has room for drafts
+  /// (StepShape::drafts). The rows that a forward pass left are gone then.
   std::span<const int32_t> draft_rows = {};
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
@@ -111,6 +111,11 @@ class Executor {
 
   /// Captured steps; 0 on the CPU.
   virtual int64_t num_graphs() const { return 0; }
+
+  /// Moves rows of the cache that a step has written: CacheStorage::move_rows. Between steps.
+  Status move_rows(std::span<const PageId> pages, int64_t to, std::span<const int64_t> from) {
+    return cache_.move_rows(pages, to, from, exec_.stream);
+  }
 
   CacheStorage& cache() { return cache_; }
 

@@ -140,6 +140,13 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
     const std::vector<BatchShape> more = steps_of(dense);
     steps.insert(steps.end(), more.begin(), more.end());
   }
+  if (shape.trees) {
+    const std::vector<BatchShape> chains = steps;
+    for (BatchShape step : chains) {
+      step.trees = true;
+      steps.push_back(step);
+    }
+  }
   DryRunOptions options{
       .num_threads = shape.num_threads, .kernels = shape.kernels, .gpu = shape.gpu};
   MemoryNeeds needs;

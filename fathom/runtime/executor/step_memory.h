@@ -31,6 +31,7 @@ struct StepShape {
   int64_t num_ids = 1;                 ///< ids from here on are padding of the vocabulary
   bool all_logits = false;             ///< prompts may ask for the logits of all their tokens
   bool drafts = false;                 ///< passes of the draft head
+  bool trees = false;                  ///< drafts may be trees
   int num_threads = 1;
   const KernelSet* kernels = nullptr;  ///< those that will run; null: workspaces are the CPU's
   const DeviceInfo* gpu = nullptr;     ///< null: the CPU

@@ -50,10 +50,39 @@ Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
       FATHOM_CHECK(field.plane == 0 && field.offset == 0, "the first field begins the page");
       storage.layers_.push_back({.data = static_cast<std::byte*>(first.data),
                                  .page_bytes = group.codec.page_bytes(group.rows),
-                                 .grows = group.grows()});
+                                 .grows = group.grows(),
+                                 .rows = group.rows,
+                                 .plane_bytes = group.codec.plane_bytes});
     }
   }
   return storage;
+}
+
+Status CacheStorage::move_rows(std::span<const PageId> pages,
+                               int64_t to,
+                               std::span<const int64_t> from,
+                               Stream* stream) {
+  for (const Layer& layer : layers_) {
+    const auto row_at = [&](int64_t token, int64_t plane_begin, int64_t bytes) {
+      const int64_t page = pages[static_cast<size_t>(token / layer.rows)];
+      return layer.data + page * layer.page_bytes + plane_begin + token % layer.rows * bytes;
+    };
+    int64_t plane_begin = 0;
+    for (const int64_t bytes : layer.plane_bytes) {
+      for (size_t i = 0; i < from.size(); ++i) {
+        std::byte* const into = row_at(to + static_cast<int64_t>(i), plane_begin, bytes);
+        const std::byte* const row = row_at(from[i], plane_begin, bytes);
+        if (into == row) continue;
+        if (stream != nullptr) {
+          FATHOM_TRY(stream->copy(into, row, bytes));
+        } else {
+          std::memcpy(into, row, static_cast<size_t>(bytes));
+        }
+      }
+      plane_begin += layer.rows * bytes;
+    }
+  }
+  return {};
 }
 
 Status CacheStorage::copy_slots(std::span<const SlotCopy> copies, Stream* stream) {

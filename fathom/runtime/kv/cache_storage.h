@@ -38,6 +38,14 @@ class CacheStorage {
 
   std::byte* data() const { return buffer_.data(); }
 
+  /// Moves rows within the pages of a sequence, in every group: that of token `from[i]` goes to the
+  /// place of token `to` + i, in order. `from` ascends, and from[i] >= to + i. The groups keep a
+  /// row of each token (CacheLayout::keeps_rows). `stream` is null on the CPU.
+  Status move_rows(std::span<const PageId> pages,
+                   int64_t to,
+                   std::span<const int64_t> from,
+                   Stream* stream);
+
   /// Copies rings and states, in the order of the list. `stream` is null on the CPU.
   Status copy_slots(std::span<const SlotCopy> copies, Stream* stream);
 
@@ -51,6 +59,8 @@ class CacheStorage {
     std::byte* data = nullptr;
     int64_t page_bytes = 0;
     bool grows = true;
+    int64_t rows = 0;                  // of a page
+    std::vector<int64_t> plane_bytes;  // of a row in each plane
   };
 
   int64_t num_blocks_ = 0;

@@ -119,5 +119,44 @@ TEST(CacheStorage, CopiesRingsAndStatesFromSlotToSlotInOrder) {
   }
 }
 
+// A row of page p and place r, in each plane.
+TEST(CacheStorage, MovesRowsOfATreeToWhereThoseOfAChainLie) {
+  CacheLayout layout = one_group(2, 3, Format::kF32, 4);
+  layout.groups.push_back({.name = "index", .layers = {0}, .rows = 4, .codec = mixed_codec()});
+  Result<CacheStorage> storage = CacheStorage::allocate(layout, 6, 0);
+  ASSERT_TRUE(storage.ok());
+  const std::vector<PageId> pages{4, 1, 5};
+  const auto latent_at = [&](size_t layer, int64_t token) -> float& {
+    const View& v = storage->groups()[0].at(layer);
+    return v.as<float>()[pages[static_cast<size_t>(token / 4)] * v.stride(0) +
+                         token % 4 * v.stride(1) + 2];
+  };
+  const auto byte_at = [&](size_t field, int64_t token) -> uint8_t& {
+    const View& v = storage->groups()[1].at(0, field);
+    return v.as<uint8_t>()[pages[static_cast<size_t>(token / 4)] * v.stride(0) +
+                           token % 4 * v.stride(1) + 5];
+  };
+  for (int64_t token = 0; token < 12; ++token) {
+    for (size_t layer = 0; layer < 2; ++layer)
+      latent_at(layer, token) = static_cast<float>(100 * layer) + static_cast<float>(token);
+    for (const size_t field : {size_t{0}, size_t{2}})
+      byte_at(field, token) = static_cast<uint8_t>(100 * field + static_cast<size_t>(token));
+  }
+  const std::vector<int64_t> from{3, 6, 7, 11};
+
+  ASSERT_TRUE(storage->move_rows(pages, 3, from, nullptr).ok());
+
+  // Tokens 3 to 6 are those of the path; what lies elsewhere stays.
+  const std::vector<int64_t> found{0, 1, 2, 3, 6, 7, 11, 7, 8, 9, 10, 11};
+  for (int64_t token = 0; token < 12; ++token) {
+    const int64_t is = found[static_cast<size_t>(token)];
+    for (size_t layer = 0; layer < 2; ++layer) {
+      EXPECT_EQ(latent_at(layer, token), static_cast<float>(100 * layer) + static_cast<float>(is));
+    }
+    for (const size_t field : {size_t{0}, size_t{2}})
+      EXPECT_EQ(byte_at(field, token), 100 * field + static_cast<size_t>(is)) << field;
+  }
+}
+
 }  // namespace
 }  // namespace fathom

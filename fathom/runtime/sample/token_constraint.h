@@ -30,7 +30,7 @@ class TokenConstraint {
   /// as it was before.
   virtual bool accept(int32_t token) = 0;
 
-  /// Takes the last `count` accepted tokens back: drafts, at most 16.
+  /// Takes the last `count` accepted tokens back: drafts, and one more, at most 17.
   virtual void rollback(int64_t count) = 0;
 };
 

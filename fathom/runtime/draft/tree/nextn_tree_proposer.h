@@ -1,0 +1,62 @@
+// Trees of drafts by the model's own draft layer. As a chain's (nextn_proposer.h), but each pass of
+// propose() takes the best K guesses of every sequence, and each row gives K more. The rows of the
+// draft layer lie one behind the other behind the last known token, level by level, and attend to
+// their own paths.
+#pragma once
+
+#include <array>
+#include <unordered_map>
+#include <vector>
+
+#include "fathom/runtime/draft/nextn_proposer.h"
+#include "fathom/runtime/draft/tree/draft_tree.h"
+
+namespace fathom {
+
+/// Guesses are the most probable tokens, of greedy requests and of others.
+class NextnTreeProposer final : public NextnPasses {
+ public:
+  /// `shape` is a tree's.
+  explicit NextnTreeProposer(const DraftShape& shape);
+
+  DraftReach reach(int64_t drafts) const override;
+
+  Status propose(Executor& executor, std::span<const DraftPlace> places) override;
+
+  Status follow(Executor& executor,
+                std::span<const ComputedTokens> computed,
+                const View& hidden) override;
+
+  void forget(RequestId id) override { first_.erase(id); }
+
+ private:
+  // The first guesses behind a sequence, best first.
+  struct First {
+    int32_t hidden_row = 0;
+    size_t count = 0;
+    std::array<TokenLogprob, kMostBranches> best;
+  };
+
+  struct Growing {
+    const DraftPlace* place = nullptr;
+    DraftTree tree;
+    int64_t levels = 0;            // that it still grows by
+    int32_t first_row = 0;         // of hidden states: what its first level came from
+    std::vector<int32_t> row_of;   // of each node, among the tree's rows of the cache; -1: none yet
+    std::vector<int32_t> parents;  // of the tree's rows of the cache
+    std::vector<int32_t> tokens;   // of its part of a pass
+    int32_t pass_row = 0;          // where that part begins in the pass
+  };
+
+  void start(const DraftPlace& place, const First& first);
+  Status grow(Executor& executor);
+  void add_to_pass(Growing& growing);
+
+  DraftShape shape_;
+  SamplingParams best_;
+  std::unordered_map<RequestId, First> first_;  // of sequences whose last pass was follow()'s
+  std::vector<Growing> trees_;
+  size_t num_trees_ = 0;
+};
+
+}  // namespace fathom
