@@ -9,7 +9,7 @@ mkdir -p docs/generated
 echo "docs: docs/generated/kernel_catalogue.md"
 "$program" --help-all >docs/generated/flags.md
 echo "docs: docs/generated/flags.md"
-for preset in deepseek-r1-nvfp4 deepseek-v2-lite deepseek-v3.2 deepseek-v4-flash \
+for preset in deepseek-r1-nvfp4 deepseek-v3.2 deepseek-v4-flash \
   deepseek-v4-pro; do
   "$program" trace --dry --as "$preset" --isa avx512 --source-links ../../.. --quiet \
     --out-dir "docs/generated/$preset" --force >/dev/null

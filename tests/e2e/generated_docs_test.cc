@@ -43,7 +43,6 @@ TEST_P(GeneratedDocs, AreThePagesInTheRepository) {
 INSTANTIATE_TEST_SUITE_P(Presets,
                          GeneratedDocs,
                          testing::Values("deepseek-r1-nvfp4",
-                                         "deepseek-v2-lite",
                                          "deepseek-v3.2",
                                          "deepseek-v4-flash",
                                          "deepseek-v4-pro"),
