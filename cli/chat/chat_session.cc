@@ -67,7 +67,7 @@ class ChatSession {
   Status say(const std::string& text);
   Status regenerate();
   Status edit(const std::string& text);
-  Status answer(ChatHistory before);
+  Status answer(ChatHistory before, uint64_t retry = 0);
   Status show_system() const;
   Status set(const std::string& argument);
   Status save(const std::string& path);
@@ -85,7 +85,8 @@ class ChatSession {
   std::string first_system_;  // what /clear goes back to
   bool remarks_;
   ChatHistory history_;
-  std::string figures_;  // of the last answer
+  std::string figures_;   // of the last answer
+  uint64_t retries_ = 0;  // of the last message
   bool answer_failed_ = false;
 };
 
@@ -200,7 +201,7 @@ Status ChatSession::regenerate() {
   }
   ChatHistory before = history_;
   history_.drop_answer(ChatHistory::Question::kKeep);
-  return answer(std::move(before));
+  return answer(std::move(before), retries_ + 1);
 }
 
 Status ChatSession::edit(const std::string& text) {
@@ -225,8 +226,13 @@ Status ChatSession::edit(const std::string& text) {
 }
 
 // Answers the last message. Where that fails, the conversation is as it was before it.
-Status ChatSession::answer(ChatHistory before) {
-  Result<ChatAnswer> answer = model_.answer(history_.seen, settings_.values());
+// A given seed is that of the first answer to a message; each further one takes the next, or it
+// would say the same.
+Status ChatSession::answer(ChatHistory before, uint64_t retry) {
+  retries_ = retry;
+  ChatSettings settings = settings_.values();
+  if (settings.sampling.seed) *settings.sampling.seed += retry;
+  Result<ChatAnswer> answer = model_.answer(history_.seen, settings);
   if (!answer.ok()) {
     history_ = std::move(before);
     answer_failed_ = true;

@@ -156,6 +156,8 @@ std::optional<TypedLine> LineEditor::next(const std::string& prompt) {
   {
     const EditingSignals signals;
     signals_ = &signals;
+    // The library would do so after the prompt, and what is typed in between would be echoed twice.
+    el_set(line_, EL_PREP_TERM, 1);
     mark_pastes(true);
     text = el_gets(line_, &count);
     mark_pastes(false);

@@ -58,6 +58,19 @@ TEST(ChatCommands, RegenerateAnswersTheLastMessageAgain) {
             (Words{"user: Once", "assistant: " + once.substr(0, once.size() - 1)}));
 }
 
+TEST(ChatCommands, RegenerateTakesTheNextSeed) {
+  const auto seeded = [](const char* seed) { return Words{"--temperature", "1", "--seed", seed}; };
+  const std::string first = chat("Tell me a story.\n", seeded("7")).out;
+  const std::string second = chat("Tell me a story.\n", seeded("8")).out;
+  const std::string third = chat("Tell me a story.\n", seeded("9")).out;
+  ASSERT_NE(first, second);
+
+  EXPECT_EQ(chat("Tell me a story.\n/regenerate\n/regenerate\n", seeded("7")).out,
+            first + second + third);
+  EXPECT_EQ(chat("Tell me a story.\n/regenerate\n/edit Tell me a story.\n", seeded("7")).out,
+            first + second + first);
+}
+
 TEST(ChatCommands, RegenerateNeedsAMessage) {
   EXPECT_THAT(chat("/regenerate\n").err, HasSubstr("there is no message yet that /regenerate"));
   EXPECT_THAT(chat("/edit x\n").err, HasSubstr("there is no message yet that /edit"));
@@ -101,12 +114,13 @@ TEST(ChatCommands, AnInputThatEndsInABlockIsRefused) {
 
 TEST(ChatCommands, SetIsWhatTheFlagIs) {
   const Words flags{"--temperature", "1", "--seed", "7"};
-  const std::string by_flags = chat("Once\n", flags).out;
+  const std::string by_flags = chat("Tell me a story.\n", flags).out;
 
-  EXPECT_EQ(chat("/set temperature 1\n/set seed 7\nOnce\n").out, by_flags);
-  EXPECT_EQ(chat("/set temp 1\n/set seed 7\n/set max_tokens 3\n/set n-predict 8\nOnce\n").out,
-            by_flags);
-  EXPECT_NE(chat("/set seed 8\nOnce\n", flags).out, by_flags);
+  EXPECT_EQ(chat("/set temperature 1\n/set seed 7\nTell me a story.\n").out, by_flags);
+  EXPECT_EQ(
+      chat("/set temp 1\n/set seed 7\n/set max_tokens 3\n/set n-predict 8\nTell me a story.\n").out,
+      by_flags);
+  EXPECT_NE(chat("/set seed 8\nTell me a story.\n", flags).out, by_flags);
 }
 
 TEST(ChatCommands, SetShowsWhatCounts) {

@@ -52,7 +52,7 @@ TEST(RemoteChat, CommandsAreThoseOfALocalChat) {
   EXPECT_THAT(r.out, HasSubstr("no answer yet"));
   EXPECT_THAT(r.out, HasSubstr("1 prompt tokens (0 cached), first token after "));
   EXPECT_THAT(r.out, HasSubstr("4 tokens"));
-  EXPECT_THAT(r.out, HasSubstr("/system TEXT"));
+  EXPECT_THAT(r.out, HasSubstr("/system [TEXT]"));
   const std::vector<Json> bodies = server.bodies();
   ASSERT_EQ(bodies.size(), 3u);
   EXPECT_EQ(content(bodies[1], 0), "other words");
