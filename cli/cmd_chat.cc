@@ -3,13 +3,15 @@
 #include <cstdio>
 #include <memory>
 
+#include "cli/chat/answer_printer.h"
+#include "cli/chat/chat_history.h"
+#include "cli/chat/chat_model.h"
+#include "cli/chat/chat_session.h"
+#include "cli/chat/chat_settings.h"
 #include "cli/command.h"
 #include "cli/config/engine_flags.h"
 #include "cli/config/server_flags.h"
-#include "cli/engine/chat_history.h"
 #include "cli/engine/text_engine.h"
-#include "cli/io/answer_printer.h"
-#include "cli/io/chat_commands.h"
 #include "cli/io/chat_input.h"
 #include "cli/io/terminal.h"
 #include "cli/not_empty.h"
@@ -24,119 +26,113 @@ namespace fathom::cli {
 namespace {
 
 struct Flags {
-  SamplingFlags sampling;
+  ChatSettings settings;
   std::string system;
-  ChatFlags prompt;
   std::string url;
   ServerFlags server;
 };
 
-class ChatSession {
+// The engine of this process, in the words of a chat.
+class LocalModel final : public ChatModel {
  public:
-  ChatSession(const Flags& flags,
-              Engine& engine,
-              const ChatFormat& format,
-              const ChatOptions& options,
-              SamplingParams params)
-      : flags_(flags),
-        engine_(engine),
-        format_(format),
-        params_(std::move(params)),
-        options_(options) {}
+  LocalModel(std::string name,
+             Engine& engine,
+             const ChatFormat& format,
+             const SamplingParams& defaults)
+      : name_(std::move(name)), engine_(engine), format_(format), defaults_(defaults) {}
 
-  Status loop() {
-    return run_chat_lines(
-        flags_.system,
-        {.start_again = [this](const std::string& system) { start_again(system); },
-         .stats = [this] { return last_.tokens.empty() ? std::string{} : summary_of(last_); },
-         .say = [this](const std::string& text) { return say(text); }});
+  std::string name() const override { return name_; }
+
+  ChatReading reading() const override { return format_.reading(); }
+
+  bool may_recover() const override { return false; }
+
+  NamedValues own_settings() const override {
+    return {{"temperature", str_cat(defaults_.temperature)},
+            {"top-p", str_cat(defaults_.top_p)},
+            {"top-k", str_cat(defaults_.top_k)},
+            {"min-p", str_cat(defaults_.min_p)},
+            {"repetition-penalty", str_cat(defaults_.repetition_penalty)}};
   }
 
- private:
-  void start_again(const std::string& system) {
-    conversation_.messages.clear();
-    if (system.empty()) return;
-    ChatMessage message;
-    message.role = ChatRole::kSystem;
-    message.content = system;
-    conversation_.messages.push_back(std::move(message));
+  Status check(const ChatSettings& settings) const override {
+    FATHOM_TRY(chat_options(settings.prompt).status());
+    FATHOM_ASSIGN(const SamplingParams params, sampling_params(settings.sampling, defaults_));
+    return validate(params, engine_.tokenizer()->vocab_size());
   }
 
-  Status say(const std::string& text) {
-    ChatMessage user;
-    user.role = ChatRole::kUser;
-    user.content = text;
-    conversation_.messages.push_back(std::move(user));
-    Result<ChatMessage> turn = answer();
-    if (!turn.ok()) {
-      // The conversation goes on without the message that could not be answered.
-      conversation_.messages.pop_back();
-      return std::move(turn).status();
-    }
-    conversation_.messages.push_back(std::move(turn).value());
-    return {};
+  Result<ChatTokens> count(const ChatConversation& seen,
+                           const ChatSettings& settings) const override {
+    ChatTokens tokens{.context = engine_.memory_plan().max_model_len};
+    if (seen.messages.empty()) return tokens;
+    FATHOM_ASSIGN(ChatOptions options, chat_options(settings.prompt));
+    options.generation_prompt = GenerationPrompt::kNone;
+    FATHOM_ASSIGN(const PromptText prompt, format_.format(seen, options));
+    tokens.conversation = static_cast<int64_t>(prompt.encode(*engine_.tokenizer()).size());
+    return tokens;
   }
 
-  // The turn of the assistant, shown while it comes.
-  Result<ChatMessage> answer() {
+  Result<ChatAnswer> answer(ChatConversation& seen, const ChatSettings& settings) override {
     const Tokenizer& tokenizer = *engine_.tokenizer();
-    FATHOM_ASSIGN(
-        const FittedPrompt prompt,
-        fit_prompt(conversation_, format_, options_, tokenizer,
-                   {.context = engine_.memory_plan().max_model_len, .answer = params_.max_tokens}));
+    const int64_t context = engine_.memory_plan().max_model_len;
+    FATHOM_ASSIGN(const ChatOptions options, chat_options(settings.prompt));
+    FATHOM_ASSIGN(const SamplingParams params, sampling_params(settings.sampling, defaults_));
+    FATHOM_ASSIGN(const FittedPrompt prompt,
+                  fit_prompt(seen, format_, options, tokenizer,
+                             {.context = context, .answer = params.max_tokens}));
     if (prompt.forgotten > 0) {
-      log_warn("the context of ", engine_.memory_plan().max_model_len,
-               " tokens is full: the oldest messages were forgotten, ", prompt.forgotten,
-               " of them");
+      log_warn("the context of ", context, " tokens is full: the oldest messages were forgotten, ",
+               prompt.forgotten, " of them");
     }
-    AnswerStream parts(tokenizer, grammar(), {}, !params_.stop.empty());
-    AnswerPrinter printer;
+    AnswerStream parts(tokenizer, grammar(options), {}, !params.stop.empty());
+    AnswerPrinter printer(settings.view());
     ChatMessage turn;
     turn.role = ChatRole::kAssistant;
     (void)take_interrupt();
-    Result<Completion> answer = engine_.generate(prompt.ids, params_, [&](const TextDelta& d) {
+    Result<Completion> answer = engine_.generate(prompt.ids, params, [&](const TextDelta& d) {
       const AnswerDelta news = parts.read({.token = d.token,
                                            .text = d.text,
                                            .stop_text = d.stop_text,
                                            .last = d.finish != FinishReason::kNone});
-      printer.print(news.reasoning, news.content);
+      printer.print(news.reasoning, news.content, parts.reasoning_tokens());
       turn.reasoning_content += news.reasoning;
       turn.content += news.content;
       return take_interrupt() ? Flow::kStop : Flow::kContinue;
     });
     printer.end();
     if (!answer.ok()) return std::move(answer).status();
-    last_ = std::move(answer).value();
-    return turn;
+    return ChatAnswer{.turn = std::move(turn),
+                      .tokens = static_cast<int64_t>(answer->tokens.size()),
+                      .tokens_per_s = tokens_per_second(*answer),
+                      .finish = std::string(finish_reason_name(answer->finish)),
+                      .figures = summary_of(*answer)};
   }
 
+ private:
   // No tools are offered here: what looks like a call is text, but where calls are tags within it.
-  AnswerGrammar grammar() const {
-    AnswerGrammar grammar = format_.answer_grammar(options_);
+  AnswerGrammar grammar(const ChatOptions& options) const {
+    AnswerGrammar grammar = format_.answer_grammar(options);
     if (grammar.tool_calls != AnswerGrammar::ToolCalls::kDsml) {
       grammar.tool_calls = AnswerGrammar::ToolCalls::kNone;
     }
     return grammar;
   }
 
-  const Flags& flags_;
+  std::string name_;
   Engine& engine_;
   const ChatFormat& format_;
-  SamplingParams params_;
-  ChatOptions options_;
-  ChatConversation conversation_;
-  Completion last_;
+  SamplingParams defaults_;
 };
 
-Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
+Result<int> chat(const Flags& flags, const CLI::App& app, const GlobalFlags& globals) {
   FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine));
   const ModelSource& files = model.source.model;
   FATHOM_ASSIGN(const ChatFormat* const format,
                 chat_format_of_model(files.config.model_type, model.options.model,
-                                     *model.source.tokenizer, flags.prompt.chat_format));
-  FATHOM_ASSIGN(const ChatOptions options, chat_options(flags.prompt));
-  FATHOM_ASSIGN(SamplingParams params,
-                sampling_params(flags.sampling, sampling_defaults(files.generation)));
+                                     *model.source.tokenizer, flags.settings.prompt.chat_format));
+  FATHOM_TRY(chat_options(flags.settings.prompt).status());
+  const SamplingParams defaults = sampling_defaults(files.generation);
+  FATHOM_ASSIGN(const SamplingParams params, sampling_params(flags.settings.sampling, defaults));
   FATHOM_TRY(validate(params, model.source.tokenizer->vocab_size()));
   FATHOM_ASSIGN(const auto engine, load_engine(std::move(model), globals));
   install_interrupt_handler();
@@ -145,8 +141,10 @@ Result<int> chat(const Flags& flags, const GlobalFlags& globals) {
                 globals.engine.model.c_str(), std::string(format->name()).c_str(),
                 static_cast<long long>(engine->memory_plan().max_model_len));
   }
-  ChatSession session(flags, *engine, *format, options, std::move(params));
-  FATHOM_TRY(session.loop());
+  LocalModel answerer(globals.engine.model, *engine, *format, defaults);
+  FATHOM_TRY(run_chat(answerer, {.system = flags.system,
+                                 .settings = SettingsTable(app, flags.settings),
+                                 .quiet = globals.quiet}));
   return kExitOk;
 }
 
@@ -164,8 +162,8 @@ Status check_remote_flags(const Flags& flags, const GlobalFlags& globals) {
     return invalid_argument(str_cat("--", row.flag, " is ", row.get(globals.engine),
                                     ", which changes nothing with --url: the server decides"));
   }
-  if (!flags.prompt.chat_format.empty()) {
-    return invalid_argument(str_cat("--chat-format is '", flags.prompt.chat_format,
+  if (!flags.settings.prompt.chat_format.empty()) {
+    return invalid_argument(str_cat("--chat-format is '", flags.settings.prompt.chat_format,
                                     "', which changes nothing with --url: the server decides"));
   }
   return {};
@@ -179,20 +177,19 @@ Status check_local_flags(const Flags& flags) {
   return invalid_argument("--api-key-file, --insecure and --timeout are for --url");
 }
 
-Result<int> chat_by_flags(const Flags& flags, const GlobalFlags& globals) {
+Result<int> chat_by_flags(const Flags& flags, const CLI::App& app, const GlobalFlags& globals) {
   if (flags.url.empty()) {
     FATHOM_TRY(check_local_flags(flags));
-    return chat(flags, globals);
+    return chat(flags, app, globals);
   }
   FATHOM_TRY(check_remote_flags(flags, globals));
 #ifdef FATHOM_WITH_SERVER
   return chat_with_server({.url = flags.url,
                            .model = globals.engine.model,
-                           .system = flags.system,
                            .server = flags.server,
-                           .sampling = flags.sampling,
-                           .prompt = flags.prompt},
-                          globals);
+                           .start = {.system = flags.system,
+                                     .settings = SettingsTable(app, flags.settings),
+                                     .quiet = globals.quiet}});
 #else
   return no_http("chat --url");
 #endif
@@ -208,13 +205,13 @@ Command add_chat(CLI::App& app, GlobalFlags& globals) {
                   "Talk to the server at http://HOST:PORT; --model NAME picks one of its models")
       ->check(not_empty("an address"));
   add_server_flags(*sub, flags->server);
-  add_chat_flags(*sub, flags->prompt);
-  add_sampling_flags(*sub, flags->sampling);
+  add_chat_settings(*sub, flags->settings);
   add_engine_flags(
       *sub, globals.engine, kConverse,
       {OptionGroup::kModel, OptionGroup::kDevice, OptionGroup::kNumbers, OptionGroup::kMemory,
        OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
-  return {sub, [flags](const GlobalFlags& given) { return chat_by_flags(*flags, given); }};
+  return {sub,
+          [flags, sub](const GlobalFlags& given) { return chat_by_flags(*flags, *sub, given); }};
 }
 
 }  // namespace fathom::cli

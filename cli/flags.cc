@@ -7,6 +7,7 @@
 
 #include "cli/config/engine_flags.h"
 #include "cli/config/model_places.h"
+#include "cli/io/terminal.h"
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 #include "fathom/os/file.h"
@@ -26,7 +27,9 @@ void add_global_flags(CLI::App& app, GlobalFlags& flags) {
   app.add_option("--log-level", flags.log_level, "How much is told on standard error")
       ->type_name("error|warn|info|debug|trace")
       ->capture_default_str();
-  app.add_option("--color", flags.color, "Colours; auto: on a terminal, without NO_COLOR")
+  app.add_option("--color", flags.color,
+                 "Colours and other escape codes; auto: on a terminal that is not dumb, "
+                 "without NO_COLOR")
       ->type_name("auto|on|off")
       ->capture_default_str();
   add_engine_flags(app, flags.engine, kEveryUse, {OptionGroup::kMachine});
@@ -67,6 +70,26 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return CLI::Validator(check, list);
 }
 
+namespace {
+
+// "always" and "never" are the words of grep, ls and git.
+Status apply_color(const std::string& color) {
+  const std::string terminal = environment("TERM");
+  const bool plain = !environment("NO_COLOR").empty() || terminal.empty() || terminal == "dumb";
+  if (color == "auto") {
+    set_escape_codes(plain ? EscapeCodes::kNever : EscapeCodes::kOnTerminals);
+  } else if (color == "on" || color == "always") {
+    set_escape_codes(EscapeCodes::kAlways);
+  } else if (color == "off" || color == "never") {
+    set_escape_codes(EscapeCodes::kNever);
+  } else {
+    return invalid_argument(str_cat("--color is '", color, "'; known are auto, on and off"));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status apply_log_flags(const GlobalFlags& flags) {
   const std::pair<const char*, LogLevel> levels[] = {{"error", LogLevel::kError},
                                                      {"warn", LogLevel::kWarn},
@@ -84,10 +107,7 @@ Status apply_log_flags(const GlobalFlags& flags) {
   if (flags.verbose >= 2) level = LogLevel::kTrace;
   if (flags.quiet) level = LogLevel::kError;
   set_log_level(level);
-  if (flags.color != "auto" && flags.color != "on" && flags.color != "off") {
-    return invalid_argument(str_cat("--color is '", flags.color, "'; known are auto, on and off"));
-  }
-  return {};
+  return apply_color(flags.color);
 }
 
 namespace {

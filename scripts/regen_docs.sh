@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Rewrites docs/generated from the program itself. Run by `./dev docs`. The pages depend on the
-# program alone: the instruction set whose variants they show is given, not found.
+# Rewrites docs/generated and what docs/tour.md shows from the program itself. Run by `./dev docs`.
+# The pages below docs/generated depend on the program alone: the instruction set whose variants they
+# show is given, not found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build/release/fathom}
@@ -16,3 +17,5 @@ for preset in deepseek-r1-nvfp4 deepseek-v3.2 deepseek-v4-flash \
   rm "docs/generated/$preset"/*.csv
   echo "docs: docs/generated/$preset"
 done
+scripts/record_tour.py "$program"
+echo "docs: docs/tour.md"

@@ -39,8 +39,9 @@ constexpr Example kRunExamples[] = {
 constexpr Usage kChatUsage[] = {"fathom chat MODEL [OPTIONS]",
                                 "fathom chat --url http://HOST:PORT [OPTIONS]"};
 constexpr std::string_view kChatDetails =
-    "Answers stream; Ctrl-C stops an answer, not the program. /help lists the commands that a "
-    "conversation knows.";
+    "Answers stream; Ctrl-C stops an answer, not the program. A paste is one message; a \\ at the "
+    "end of a line goes on in the next, and \"\"\" begins and ends a message of several lines. "
+    "/help lists the commands that a conversation knows.";
 constexpr Example kChatExamples[] = {
     {"fathom chat tiny-v3-nvfp4", "a conversation with the model that ships with it"},
     {"fathom chat ORG/NAME --system \"Answer in one line.\" --temperature 0.6",

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "cli/io/terminal.h"
+#include "fathom/base/str_cat.h"
 #include "fathom/os/clock.h"
 
 namespace fathom::cli {
@@ -17,8 +18,7 @@ BenchProgress::BenchProgress(std::string_view noun, bool quiet)
 void BenchProgress::begin(int64_t index, int64_t count, const std::string& name) {
   if (quiet_) return;
   if (terminal_) {
-    std::fprintf(stderr, "\r[%lld/%lld] %s\033[K", static_cast<long long>(index + 1),
-                 static_cast<long long>(count), name.c_str());
+    draw_over_line(str_cat("[", index + 1, "/", count, "] ", name), drawn_);
     return;
   }
   const int64_t now = monotonic_ns();
@@ -29,8 +29,8 @@ void BenchProgress::begin(int64_t index, int64_t count, const std::string& name)
                static_cast<long long>((now - begin_ns_) / 1'000'000'000), name.c_str());
 }
 
-void BenchProgress::end() const {
-  if (!quiet_ && terminal_) std::fprintf(stderr, "\r\033[K");
+void BenchProgress::end() {
+  if (drawn_ > 0) draw_over_line({}, drawn_);
 }
 
 }  // namespace fathom::cli

@@ -18,12 +18,13 @@ class BenchProgress {
   void begin(int64_t index, int64_t count, const std::string& name);
 
   /// Erases the line.
-  void end() const;
+  void end();
 
  private:
   std::string noun_;
   bool quiet_;
   bool terminal_;
+  size_t drawn_ = 0;
   int64_t begin_ns_;
   int64_t last_ns_;
 };

@@ -6,6 +6,7 @@
 #include "cli/io/text_input.h"
 #include "fathom/os/file.h"
 #include "fathom/text/json.h"
+#include "fathom/text/json_writer.h"
 #include "fathom/tokenizer/chat/chat_formats.h"
 #include "fathom/tokenizer/chat/chat_json.h"
 
@@ -61,6 +62,11 @@ Result<std::string> model_type_of(const std::string& directory) {
 Result<ChatConversation> read_conversation(const std::string& path, const ChatReading& reading) {
   FATHOM_ASSIGN(const std::string text, read_text(path));
   FATHOM_ASSIGN(const Json json, parse_json(text, {.max_bytes = kMaxInputBytes}, path));
+  const Json* schema = json.find("schema");
+  if (schema != nullptr && *schema != Json::string(std::string(kConversationSchema))) {
+    return corrupt(str_cat(path, ": schema is ", dump_json(*schema), ", expected \"",
+                           kConversationSchema, "\""));
+  }
   const Json* messages = json.is_array() ? &json : json.find("messages");
   if (messages == nullptr) {
     return corrupt(str_cat(path, ": found ", json.kind_name(),

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 
 #include "fathom/base/status.h"
 #include "fathom/tokenizer/chat/chat.h"
@@ -34,7 +35,12 @@ Result<ChatOptions> chat_options(const ChatFlags& flags);
 /// model_type of config.json; empty without that file. Errors: Io, Corrupt.
 Result<std::string> model_type_of(const std::string& directory);
 
+/// What the member "schema" of a conversation's file says, where it has one.
+inline constexpr std::string_view kConversationSchema = "fathom.chat/1";
+
 /// {"messages": [...], "tools": [...], "response_format": {...}}, or the list of messages alone.
+/// Errors: those of read_text; Corrupt for what is no conversation, and for a schema of another
+/// version.
 Result<ChatConversation> read_conversation(const std::string& path, const ChatReading& reading);
 
 }  // namespace fathom::cli

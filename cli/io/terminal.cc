@@ -11,6 +11,8 @@
 namespace fathom::cli {
 namespace {
 
+EscapeCodes g_codes = EscapeCodes::kOnTerminals;
+
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -27,16 +29,38 @@ bool stdout_is_terminal() {
   return isatty(STDOUT_FILENO) == 1;
 }
 
+void set_escape_codes(EscapeCodes codes) {
+  g_codes = codes;
+}
+
+bool stdout_takes_colors() {
+  return g_codes == EscapeCodes::kAlways ||
+         (g_codes == EscapeCodes::kOnTerminals && stdout_is_terminal());
+}
+
+bool terminal_takes_codes() {
+  return g_codes != EscapeCodes::kNever && isatty(STDIN_FILENO) == 1 && stdout_is_terminal();
+}
+
 void write_text(std::string_view text) {
   const std::string shown = stdout_is_terminal() ? terminal_text(text) : std::string(text);
   std::fwrite(shown.data(), 1, shown.size(), stdout);
+}
+
+void draw_over_line(std::string_view text, size_t& drawn) {
+  const size_t blanks = drawn > text.size() ? drawn - text.size() : 0;
+  const std::string cover(blanks, ' ');
+  std::fprintf(stderr, "\r%.*s%s%s", static_cast<int>(text.size()), text.data(), cover.c_str(),
+               text.empty() ? "\r" : "");
+  std::fflush(stderr);
+  drawn = text.size();
 }
 
 ProgressBar::ProgressBar(std::string_view what, bool quiet)
     : what_(what), enabled_(!quiet && stderr_is_terminal()), started_ns_(now_ns()) {}
 
 ProgressBar::~ProgressBar() {
-  if (shown_) std::fprintf(stderr, "\r\033[K");
+  if (drawn_ > 0) draw_over_line({}, drawn_);
 }
 
 void ProgressBar::update(int64_t done, int64_t total) {
@@ -50,13 +74,11 @@ void ProgressBar::update(int64_t done, int64_t total) {
   const double seconds = static_cast<double>(now - started_ns_) / 1e9;
   std::string bar(static_cast<size_t>(filled), '#');
   bar.resize(kWidth, '.');
-  std::fprintf(
-      stderr, "\r%s [%s] %3.0f%%  %s of %s, %s/s\033[K", what_.c_str(), bar.c_str(), share * 100,
-      format_bytes(done).c_str(), format_bytes(total).c_str(),
-      format_bytes(static_cast<int64_t>(static_cast<double>(done) / std::max(seconds, 1e-3)))
-          .c_str());
-  std::fflush(stderr);
-  shown_ = true;
+  const auto rate = static_cast<int64_t>(static_cast<double>(done) / std::max(seconds, 1e-3));
+  draw_over_line(
+      str_cat(what_, " [", bar, "] ", format_fixed(share * 100, 0), "%  ", format_bytes(done),
+              " of ", format_bytes(total), ", ", format_bytes(rate), "/s"),
+      drawn_);
 }
 
 }  // namespace fathom::cli

@@ -10,13 +10,31 @@
 
 namespace fathom::cli {
 
-/// True if stderr is a terminal that may show a bar and colours.
+/// True if stderr is a terminal that may show a bar.
 bool stderr_is_terminal();
 bool stdout_is_terminal();
+
+/// Where escape codes may go, which --color, NO_COLOR and TERM decide.
+enum class EscapeCodes { kOnTerminals, kNever, kAlways };
+
+/// Said once, before anything is shown. Until then: kOnTerminals.
+void set_escape_codes(EscapeCodes codes);
+
+/// Whether text on standard output may be dimmed.
+bool stdout_takes_colors();
+
+/// Whether a person's terminal at standard input and output may be asked more than to show text:
+/// that pastes be marked, that the cursor move.
+bool terminal_takes_codes();
 
 /// Writes text of a model, a prompt or a file to standard output: all its bytes, zeros too, and on
 /// a terminal what terminal_text makes of them.
 void write_text(std::string_view text);
+
+/// Writes `text` over the line that was drawn on stderr before it; an empty text clears the line.
+/// Needs no escape codes: what was longer is covered by blanks. `drawn` keeps the length, 0 at
+/// first.
+void draw_over_line(std::string_view text, size_t& drawn);
 
 /// A bar on stderr, redrawn at most ten times a second; silent when stderr is no terminal or when
 /// told to be quiet. The line is erased at the end, so logs stay clean.
@@ -32,8 +50,8 @@ class ProgressBar {
 
  private:
   std::string what_;
-  bool shown_ = false;
   bool enabled_;
+  size_t drawn_ = 0;
   int64_t started_ns_;
   int64_t last_drawn_ns_ = 0;
 };

@@ -3,8 +3,9 @@
 #include <cstdio>
 #include <optional>
 
-#include "cli/io/answer_printer.h"
-#include "cli/io/chat_commands.h"
+#include "cli/chat/answer_printer.h"
+#include "cli/chat/chat_model.h"
+#include "cli/command.h"
 #include "cli/io/terminal.h"
 #include "cli/serve_client/server_facts.h"
 #include "fathom/os/clock.h"
@@ -22,8 +23,8 @@ constexpr int64_t kLookForInterruptNs = 20'000'000;
 constexpr size_t kMaxErrorBytes = 64 * 1024;
 
 // What flags say of sampling and thinking, as members of a request.
-Result<Json> members_of(const RemoteChatFlags& flags) {
-  const SamplingFlags& s = flags.sampling;
+Result<Json> members_of(const ChatSettings& settings) {
+  const SamplingFlags& s = settings.sampling;
   FATHOM_ASSIGN(const SamplingParams checked, sampling_params(s, {}));
   FATHOM_TRY(validate(checked, INT32_MAX));
   std::vector<JsonMember> members;
@@ -55,55 +56,72 @@ Result<Json> members_of(const RemoteChatFlags& flags) {
     members.emplace_back("logit_bias", Json::object(std::move(biases)));
   }
   std::vector<JsonMember> words;
-  if (flags.prompt.thinking != "default") {
-    words.emplace_back("thinking", Json::boolean(flags.prompt.thinking == "on"));
+  if (settings.prompt.thinking != "default") {
+    words.emplace_back("thinking", Json::boolean(settings.prompt.thinking == "on"));
   }
-  if (flags.prompt.keep_reasoning) words.emplace_back("drop_thinking", Json::boolean(false));
+  if (settings.prompt.keep_reasoning) words.emplace_back("drop_thinking", Json::boolean(false));
   if (!words.empty()) {
     members.emplace_back("chat_template_kwargs", Json::object(std::move(words)));
   }
-  if (flags.prompt.effort != "default") {
-    members.emplace_back("reasoning_effort", Json::string(flags.prompt.effort));
+  if (settings.prompt.effort != "default") {
+    members.emplace_back("reasoning_effort", Json::string(settings.prompt.effort));
   }
   return Json::object(std::move(members));
 }
 
-class RemoteChat {
+// A message as requests have it.
+Json as_sent(const ChatMessage& message) {
+  if (message.role != ChatRole::kAssistant) {
+    return serve::chat_message(chat_role_name(message.role), message.content);
+  }
+  serve::ReceivedAnswer turn;
+  turn.content = message.content;
+  turn.reasoning = message.reasoning_content;
+  return serve::assistant_message(turn);
+}
+
+std::vector<Json> as_sent(const ChatConversation& conversation) {
+  std::vector<Json> messages;
+  for (const ChatMessage& message : conversation.messages)
+    messages.push_back(as_sent(message));
+  return messages;
+}
+
+// A model of a server, in the words of a chat.
+class RemoteModel final : public ChatModel {
  public:
-  RemoteChat(serve::HttpClient& client, serve::TextRequest request)
-      : client_(client), request_(std::move(request)) {}
+  RemoteModel(serve::HttpClient& client, std::string id) : client_(client), id_(std::move(id)) {}
 
-  void start_again(const std::string& system) {
-    request_.messages.clear();
-    if (!system.empty()) request_.messages.push_back(serve::chat_message("system", system));
+  std::string name() const override { return id_; }
+
+  ChatReading reading() const override { return {}; }
+
+  NamedValues own_settings() const override { return {}; }
+
+  bool may_recover() const override { return true; }
+
+  Status check(const ChatSettings& settings) const override {
+    return members_of(settings).status();
   }
 
-  const std::string& stats() const { return stats_; }
-
-  Status say(const std::string& text) {
-    request_.messages.push_back(serve::chat_message("user", text));
-    const Exchange end = exchange();
-    // What was said before Ctrl-C stays part of the conversation.
-    if (end.status.ok()) {
-      request_.messages.push_back(assistant_message(end.answer));
-      return {};
+  Result<ChatTokens> count(const ChatConversation& seen, const ChatSettings&) const override {
+    if (seen.messages.empty()) return ChatTokens{};
+    const std::optional<CountedConversation> counted = count_there(client_, id_, as_sent(seen));
+    if (!counted) {
+      return unavailable(
+          str_cat(client_.url().str(), " does not count the tokens of a conversation (/tokenize)"));
     }
-    request_.messages.pop_back();
-    print_chat_problem(end.status.message());
-    return {};
+    return ChatTokens{.conversation = counted->tokens, .context = counted->max_model_len};
   }
 
- private:
-  struct Exchange {
-    serve::ReceivedAnswer answer;
-    Status status;
-  };
-
-  Exchange exchange() {
+  // What was said before Ctrl-C stays part of the conversation.
+  Result<ChatAnswer> answer(ChatConversation& seen, const ChatSettings& settings) override {
+    FATHOM_ASSIGN(Json extra, members_of(settings));
     serve::AnswerReader reader(serve::TextRoute::kChat);
     serve::SseParser parser;
     serve::TokenTimes times(monotonic_ns());
-    AnswerPrinter printer;
+    AnswerPrinter printer(settings.view());
+    int64_t reasoning_pieces = 0;
     Status problem;
     std::string error_body;
     int status = 0;
@@ -118,7 +136,8 @@ class RemoteChat {
         return;
       }
       times.note(piece->kind, monotonic_ns());
-      printer.print(piece->reasoning, piece->content);
+      if (!piece->reasoning.empty()) ++reasoning_pieces;
+      printer.print(piece->reasoning, piece->content, reasoning_pieces);
     };
     listener.on_head = [&](const serve::ReplyHead& head) { status = head.status; };
     listener.on_body = [&](std::string_view bytes) {
@@ -144,9 +163,13 @@ class RemoteChat {
       client_.after(kLookForInterruptNs, look);
     };
     (void)take_interrupt();
+    const serve::TextRequest request{.model = id_,
+                                     .messages = as_sent(seen),
+                                     .max_tokens = settings.sampling.max_tokens.value_or(0),
+                                     .extra = std::move(extra)};
     call = client_.start({.method = "POST",
                           .path = std::string(text_route_path(serve::TextRoute::kChat)),
-                          .body = request_body(serve::TextRoute::kChat, request_)},
+                          .body = request_body(serve::TextRoute::kChat, request)},
                          std::move(listener));
     look();
     client_.run();
@@ -155,54 +178,58 @@ class RemoteChat {
       const serve::SentError sent = serve::read_error_body(error_body);
       problem = unavailable(str_cat(error_code_of(status, sent), ": ", sent.message));
     }
-    if (problem.ok()) note_stats(times, reader.answer(), stopped);
-    return {.answer = reader.answer(), .status = std::move(problem)};
+    if (!problem.ok()) return problem;
+    return answer_of(times, reader.answer(), stopped);
   }
 
-  // In the words of summary_of.
-  void note_stats(const serve::TokenTimes& times,
-                  const serve::ReceivedAnswer& answer,
-                  bool stopped) {
+ private:
+  // The figures in the words of summary_of.
+  static ChatAnswer answer_of(const serve::TokenTimes& times,
+                              const serve::ReceivedAnswer& answer,
+                              bool stopped) {
     serve::LoadRecord record;
     fill_record(times, answer, 0, record);
     const double decode_s = static_cast<double>(record.latency_ns - record.ttft_ns) * 1e-9;
-    stats_ = str_cat(record.prompt_tokens, " prompt tokens");
-    if (answer.counted.cached)
-      str_append(stats_, str_cat(" (", *answer.counted.cached, " cached)"));
-    str_append(stats_, str_cat(", first token after ",
-                               format_fixed(static_cast<double>(record.ttft_ns) * 1e-6, 0), " ms; ",
-                               record.output_tokens, " tokens"));
+    ChatAnswer out{.turn = {.role = ChatRole::kAssistant,
+                            .content = answer.content,
+                            .reasoning_content = answer.reasoning},
+                   .tokens = record.output_tokens,
+                   .finish = stopped ? "stopped" : answer.finish_reason};
     if (record.output_tokens > 1 && decode_s > 0) {
-      const double rate = static_cast<double>(record.output_tokens - 1) / decode_s;
-      str_append(stats_, str_cat(", ", format_fixed(rate, 1), " tokens/s"));
+      out.tokens_per_s = static_cast<double>(record.output_tokens - 1) / decode_s;
     }
-    str_append(stats_, str_cat(" (", stopped ? "stopped" : answer.finish_reason, ")"));
+    std::string& figures = out.figures;
+    figures = str_cat(record.prompt_tokens, " prompt tokens");
+    if (answer.counted.cached)
+      str_append(figures, str_cat(" (", *answer.counted.cached, " cached)"));
+    str_append(figures, str_cat(", first token after ",
+                                format_fixed(static_cast<double>(record.ttft_ns) * 1e-6, 0),
+                                " ms; ", record.output_tokens, " tokens"));
+    if (out.tokens_per_s > 0) {
+      str_append(figures, str_cat(", ", format_fixed(out.tokens_per_s, 1), " tokens/s"));
+    }
+    str_append(figures, str_cat(" (", out.finish, ")"));
+    return out;
   }
 
   serve::HttpClient& client_;
-  serve::TextRequest request_;
-  std::string stats_;
+  std::string id_;
 };
 
 }  // namespace
 
-Result<int> chat_with_server(const RemoteChatFlags& flags, const GlobalFlags& globals) {
-  FATHOM_ASSIGN(Json extra, members_of(flags));
+Result<int> chat_with_server(RemoteChatFlags flags) {
+  FATHOM_TRY(members_of(flags.start.settings.values()).status());
   Result<std::unique_ptr<serve::HttpClient>> client = connect_client(flags.url, flags.server);
   if (!client.ok()) return std::move(client).status().add_context("--url");
-  FATHOM_ASSIGN(const ModelFacts model, find_model(**client, flags.model));
+  FATHOM_ASSIGN(const ModelFacts facts, find_model(**client, flags.model));
   install_interrupt_handler();
-  if (!globals.quiet && stdout_is_terminal()) {
-    std::printf("%s at %s. /help lists commands.\n", model.id.c_str(),
+  if (!flags.start.quiet && stdout_is_terminal()) {
+    std::printf("%s at %s. /help lists commands.\n", facts.id.c_str(),
                 (*client)->url().str().c_str());
   }
-  RemoteChat chat(**client, {.model = model.id,
-                             .max_tokens = flags.sampling.max_tokens.value_or(0),
-                             .extra = std::move(extra)});
-  FATHOM_TRY(run_chat_lines(
-      flags.system, {.start_again = [&](const std::string& system) { chat.start_again(system); },
-                     .stats = [&] { return chat.stats(); },
-                     .say = [&](const std::string& text) { return chat.say(text); }}));
+  RemoteModel model(**client, facts.id);
+  FATHOM_TRY(run_chat(model, std::move(flags.start)));
   return kExitOk;
 }
 

@@ -3,23 +3,19 @@
 
 #include <string>
 
-#include "cli/command.h"
+#include "cli/chat/chat_session.h"
 #include "cli/config/server_flags.h"
-#include "cli/engine/text_engine.h"
-#include "cli/io/chat_input.h"
 
 namespace fathom::cli {
 
 struct RemoteChatFlags {
   std::string url;
   std::string model;  ///< empty: the first that the server names
-  std::string system;
   ServerFlags server;
-  SamplingFlags sampling;
-  ChatFlags prompt;
+  ChatStart start;
 };
 
 /// Errors: those of the connection; InvalidArgument for sampling that no request can carry.
-Result<int> chat_with_server(const RemoteChatFlags& flags, const GlobalFlags& globals);
+Result<int> chat_with_server(RemoteChatFlags flags);
 
 }  // namespace fathom::cli

@@ -115,6 +115,21 @@ std::optional<std::vector<int32_t>> tokenize_there(HttpClient& client,
   return ids;
 }
 
+std::optional<CountedConversation> count_there(HttpClient& client,
+                                               const std::string& model,
+                                               std::vector<Json> messages) {
+  const Json body = Json::object({{"model", Json::string(model)},
+                                  {"messages", Json::array(std::move(messages))},
+                                  {"add_generation_prompt", Json::boolean(false)}});
+  const auto json = ask(client, {.method = "POST", .path = "/tokenize", .body = dump_json(body)});
+  const Json* count = json ? json->find("count") : nullptr;
+  if (count == nullptr || !count->is_int()) return std::nullopt;
+  CountedConversation out{.tokens = count->as_int()};
+  const Json* length = json->find("max_model_len");
+  if (length != nullptr && length->is_int()) out.max_model_len = length->as_int();
+  return out;
+}
+
 std::optional<std::string> detokenize_there(HttpClient& client,
                                             const std::string& model,
                                             const std::vector<int32_t>& ids) {

@@ -40,6 +40,17 @@ std::optional<std::string> detokenize_there(serve::HttpClient& client,
                                             const std::string& model,
                                             const std::vector<int32_t>& ids);
 
+/// The tokens of a conversation in the shape of chat completions.
+struct CountedConversation {
+  int64_t tokens = 0;
+  std::optional<int64_t> max_model_len{};  ///< where the server says it
+};
+
+/// Nothing where the server has no such route.
+std::optional<CountedConversation> count_there(serve::HttpClient& client,
+                                               const std::string& model,
+                                               std::vector<Json> messages);
+
 /// Counters of speculation, where the server has them.
 std::optional<serve::DraftCounters> draft_counters_there(serve::HttpClient& client);
 

@@ -100,6 +100,12 @@ class MockTextServer {
   void tokenize(const ScriptedExchange& e) {
     const Json body = parse(e.body);
     JsonWriter out;
+    if (body.find("messages") != nullptr) {
+      out.begin_object().key("count").integer(static_cast<int64_t>(prompt_of(body).size()));
+      out.key("max_model_len").integer(100).end_object();
+      e.reply(200, out.take());
+      return;
+    }
     out.begin_object().key("tokens").begin_array();
     const std::lock_guard lock(mutex_);
     for (const std::string& word : words_of(body.find("prompt")->as_string())) {

@@ -52,11 +52,66 @@ TEST(RemoteChat, CommandsAreThoseOfALocalChat) {
   EXPECT_THAT(r.out, HasSubstr("no answer yet"));
   EXPECT_THAT(r.out, HasSubstr("1 prompt tokens (0 cached), first token after "));
   EXPECT_THAT(r.out, HasSubstr("4 tokens"));
-  EXPECT_THAT(r.out, HasSubstr("/system TEXT"));
+  EXPECT_THAT(r.out, HasSubstr("/system [TEXT]"));
   const std::vector<Json> bodies = server.bodies();
   ASSERT_EQ(bodies.size(), 3u);
   EXPECT_EQ(content(bodies[1], 0), "other words");
   EXPECT_EQ(bodies[2].find("messages")->items().size(), 1u);
+}
+
+TEST(RemoteChat, AMessageIsAnsweredAgainAndChanged) {
+  MockTextServer server;
+
+  const ProgramResult r = chat(server, "a\n/regenerate\n/edit b\n/set max_tokens 2\nc\n");
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  const std::vector<Json> bodies = server.bodies();
+  ASSERT_EQ(bodies.size(), 4u);
+  EXPECT_EQ(bodies[1].find("messages")->items().size(), 1u);
+  EXPECT_EQ(content(bodies[1], 0), "a");
+  EXPECT_EQ(bodies[2].find("messages")->items().size(), 1u);
+  EXPECT_EQ(content(bodies[2], 0), "b");
+  EXPECT_EQ(bodies[2].find("max_completion_tokens"), nullptr);
+  EXPECT_EQ(bodies[3].find("max_completion_tokens")->as_int(), 2);
+  EXPECT_EQ(content(bodies[3], 2), "c");
+}
+
+TEST(RemoteChat, ARefusedAnswerLeavesTheOneBefore) {
+  MockTextServer server({.fail_every = 2});
+
+  const ProgramResult r = chat(server, "a\n/regenerate\nb\n");
+
+  EXPECT_THAT(r.err, HasSubstr("429 queue_full"));
+  EXPECT_EQ(server.bodies()[2].find("messages")->items().size(), 3u);
+}
+
+TEST(RemoteChat, TheServerCountsTokens) {
+  MockTextServer server;
+  MockTextServer silent({.tokenizes = false});
+
+  const ProgramResult counted = chat(server, "a b\n/tokens\n", {"-n", "3"});
+  const ProgramResult unknown = chat(silent, "a b\n/tokens\n", {"-n", "3"});
+
+  EXPECT_EQ(counted.out, "w0 w1 w2 \n5 tokens of conversation, a context of 100, 95 left\n");
+  EXPECT_EQ(unknown.exit_code, 69);
+  EXPECT_THAT(unknown.err, HasSubstr("does not count the tokens of a conversation"));
+}
+
+TEST(RemoteChat, AConversationIsSavedAndLoaded) {
+  MockTextServer server({.reasons = true});
+  TempFolder folder;
+  const std::string file = (folder / "c.json").string();
+
+  const ProgramResult saved = chat(server, "a\n/save " + file + "\n");
+  const ProgramResult loaded = chat(server, "/load " + file + "\nb\n");
+
+  EXPECT_EQ(saved.exit_code, 0) << saved.err;
+  EXPECT_EQ(loaded.exit_code, 0) << loaded.err;
+  const Json body = server.bodies()[1];
+  EXPECT_EQ(content(body, 0), "a");
+  EXPECT_EQ(content(body, 1), "w2 w3 ");
+  EXPECT_EQ(body.find("messages")->items()[1].find("reasoning_content")->as_string(), "w0 w1 ");
+  EXPECT_EQ(content(body, 2), "b");
 }
 
 TEST(RemoteChat, ReasoningIsShownAndSentBackApart) {

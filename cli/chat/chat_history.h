@@ -1,4 +1,4 @@
-// What of a conversation fits the context of its model.
+// A conversation, and what of it fits the context of its model.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,22 @@
 #include "fathom/tokenizer/chat/chat.h"
 
 namespace fathom::cli {
+
+/// A conversation as it was had, and as its model still knows it: without the oldest turns where
+/// they no longer fit. Both end with the same messages, from the last one of the user on.
+struct ChatHistory {
+  ChatConversation whole{};
+  ChatConversation seen{};
+
+  void add(const ChatMessage& message);
+
+  /// The last message of the user; null before there is one.
+  const ChatMessage* last_question() const;
+
+  /// Takes what answered it away, and with kToo the question itself.
+  enum class Question { kKeep, kToo };
+  void drop_answer(Question question);
+};
 
 /// Tokens that a prompt and its answer share.
 struct ChatRoom {

@@ -1,4 +1,4 @@
-#include "cli/engine/chat_history.h"
+#include "cli/chat/chat_history.h"
 
 #include <algorithm>
 #include <utility>
@@ -30,7 +30,33 @@ int64_t drop_oldest_turn(std::vector<ChatMessage>& messages) {
   return dropped;
 }
 
+// The last message of a user, or the end.
+auto last_question_of(const std::vector<ChatMessage>& messages) {
+  const auto found = std::find_if(messages.rbegin(), messages.rend(), is_question);
+  return found == messages.rend() ? messages.end() : found.base() - 1;
+}
+
 }  // namespace
+
+void ChatHistory::add(const ChatMessage& message) {
+  whole.messages.push_back(message);
+  seen.messages.push_back(message);
+}
+
+const ChatMessage* ChatHistory::last_question() const {
+  const auto found = last_question_of(seen.messages);
+  return found == seen.messages.end() ? nullptr : &*found;
+}
+
+void ChatHistory::drop_answer(Question question) {
+  for (ChatConversation* conversation : {&whole, &seen}) {
+    auto& messages = conversation->messages;
+    auto first = last_question_of(messages);
+    if (first == messages.end()) continue;
+    if (question == Question::kKeep) ++first;
+    messages.erase(first, messages.end());
+  }
+}
 
 Result<FittedPrompt> fit_prompt(ChatConversation& conversation,
                                 const ChatFormat& format,
