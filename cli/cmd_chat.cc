@@ -11,6 +11,7 @@
 #include "cli/io/answer_printer.h"
 #include "cli/io/chat_commands.h"
 #include "cli/io/chat_input.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/not_empty.h"
 #include "fathom/base/log.h"

@@ -5,6 +5,7 @@
 
 #include "cli/io/answer_printer.h"
 #include "cli/io/chat_commands.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/serve_client/server_facts.h"
 #include "fathom/os/clock.h"
