@@ -83,13 +83,14 @@ int print_help(const CLI::App& root, HelpDetail detail) {
   return kExitOk;
 }
 
-int report(Status status, const CLI::App& root) {
+int report(const Status& status, const CLI::App& root) {
   if (status.code() == StatusCode::kCancelled) return kExitInterrupted;
-  if (status.code() == StatusCode::kInvalidArgument) {
-    const std::string line = command_line_of(innermost(root));
-    status = with_hint(std::move(status), str_cat("`", line, " --help` lists the flags"));
+  std::string message = status.message();
+  if (status.code() == StatusCode::kInvalidArgument && without_hint(message) == message) {
+    str_append(message, str_cat(kHintMark, "`", command_line_of(innermost(root)),
+                                " --help` lists the flags"));
   }
-  log_error(status.message());
+  log_error(message);
   log_debug("raised at ", status.origin(), " as ", status_code_name(status.code()));
   return exit_code_of(status.code());
 }

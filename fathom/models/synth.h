@@ -20,7 +20,7 @@ struct SynthOptions {
   int64_t experts = 8;
   Format format = Format::kBf16;  ///< one of synth_formats(), as checkpoints of the version have it
   uint64_t seed = 1;
-  std::function<void(int64_t done, int64_t total)> progress;  ///< tensors
+  std::function<void(int64_t done, int64_t total)> progress{};  ///< tensors
 };
 
 struct SynthReport {
