@@ -13,6 +13,7 @@
 #include "cli/config/server_flags.h"
 #include "cli/engine/text_engine.h"
 #include "cli/io/chat_input.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/not_empty.h"
 #include "fathom/base/log.h"

@@ -7,8 +7,10 @@
 
 #include "cli/about/build_facts.h"
 #include "cli/command.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/open.h"
+#include "fathom/base/hint.h"
 #include "fathom/bench/machine/peaks.h"
 #include "fathom/device/cuda_build.h"
 #include "fathom/device/device.h"
@@ -105,7 +107,7 @@ std::string cuda_of_machine() {
 // The GPUs, or why there is none.
 std::string gpu_text() {
   const auto devices = cuda_devices();
-  if (!devices.ok()) return std::string(devices.status().message());
+  if (!devices.ok()) return in_one_line(devices.status().message());
   std::string out;
   for (const DeviceInfo& gpu : devices.value()) {
     str_append(out, str_cat(out.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.total_bytes),
@@ -216,6 +218,8 @@ Result<int> doctor(const Flags& flags, const GlobalFlags& globals) {
   Peaks peaks;
   if (!flags.no_measure) {
     FATHOM_ASSIGN(const auto pool, ThreadPool::create(threads, PinThreads::kYes));
+    Progress progress("measuring memory and arithmetic", "", globals.quiet);
+    progress.update(0, 0, "a few seconds");
     FATHOM_ASSIGN(peaks, measure_peaks(*pool, isa, PeakOptions{}));
   }
   (flags.json ? print_json : print_text)(peaks, threads, isa, KernelSet::for_cpu(isa),
@@ -229,7 +233,7 @@ Command add_doctor(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   CLI::App* sub = app.add_subcommand(
       "doctor", "What this machine offers, measured, and the variants of every kernel");
-  sub->add_flag("--json", flags->json, "Print JSON");
+  sub->add_flag("--json", flags->json, "Print JSON (fathom.doctor/1)");
   sub->add_flag("--no-measure", flags->no_measure, "Skip the bandwidth and rate tests");
   return {sub, [flags](const GlobalFlags& globals) { return doctor(*flags, globals); }};
 }

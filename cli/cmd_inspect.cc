@@ -11,6 +11,7 @@
 #include "cli/inspect_json.h"
 #include "cli/inspect_plan.h"
 #include "cli/io/terminal.h"
+#include "fathom/base/hint.h"
 #include "fathom/device/described_gpu.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
 #include "fathom/models/dry/explain.h"
@@ -182,7 +183,7 @@ Result<Plans> plan_on(const Flags& flags,
     const StatusCode code = plans.status().code();
     if (code != StatusCode::kUnsupported && code != StatusCode::kInvalidArgument) return plans;
     why_cpu = str_cat("kernels of ", plan.device.gpu,
-                      " do not run all of it: ", plans.status().message());
+                      " do not run all of it: ", in_one_line(plans.status().message()));
   } else if (gpu) {
     why_cpu =
         str_cat("this program is built without CUDA and has no kernels for ", plan.device.gpu);

@@ -7,7 +7,10 @@
 #include "cli/command.h"
 #include "cli/config/format_flag.h"
 #include "cli/flags.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 #include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/quantizer.h"
 
@@ -70,10 +73,13 @@ Result<int> quantize(const Flags& flags, const GlobalFlags& globals) {
   options.max_shard_bytes = static_cast<int64_t>(flags.shard_gb * 1e9);
   options.tool_version = FATHOM_VERSION;
   FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.source));
-  FATHOM_ASSIGN(const Checkpoint source, Checkpoint::open(directory));
+  Result<Checkpoint> opened = Checkpoint::open(directory);
+  if (!opened.ok()) return hint_at_files(std::move(opened).status(), directory);
+  const Checkpoint& source = *opened;
   FATHOM_TRY(read_quant_config(directory).status());
+  end_at_interrupt("what is written stays; the same command goes on where it stopped");
   Result<QuantizeReport> report = [&] {
-    ProgressBar bar("quantising", globals.quiet);
+    Progress bar("quantising", "", globals.quiet);
     options.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
     return quantize_checkpoint(source, flags.target, options);
   }();

@@ -10,6 +10,7 @@
 #include "cli/engine/completion_json.h"
 #include "cli/engine/text_engine.h"
 #include "cli/integers.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
@@ -48,7 +49,7 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
   if (!flags.ids_out.empty()) FATHOM_TRY(check_writable(flags.ids_out));
   FATHOM_ASSIGN(const std::string text, read_prompt(flags));
   if (text.empty()) {
-    return invalid_argument("the prompt is empty; give text with -p, -f or standard input");
+    return invalid_argument("the prompt is empty\nhint: give text with -p, -f or standard input");
   }
   const std::vector<int32_t> prompt = tokenizer.encode(
       text, {.add_bos = AddBos::kAsConfigured, .added_tokens = AddedTokens::kParse});
@@ -59,7 +60,7 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
     if (length > context) {
       return invalid_argument(str_cat("prompt and answer need room for ", length,
                                       " tokens, but the model's context holds ", context,
-                                      "; shorten the prompt, or lower --max-tokens"));
+                                      "\nhint: shorten the prompt, or lower --max-tokens"));
     }
     model.options.max_model_len = length;
   }

@@ -5,6 +5,8 @@
 
 #include "cli/command.h"
 #include "cli/config/format_flag.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "fathom/formats/format.h"
 #include "fathom/models/synth.h"
@@ -21,7 +23,11 @@ struct Flags {
 Result<int> synth(const Flags& flags, const GlobalFlags& globals) {
   SynthOptions options = flags.options;
   FATHOM_ASSIGN(options.format, choose_format(flags.format, synth_formats()));
+  end_at_interrupt("what is written stays; the same command goes on where it stopped");
+  Progress bar("writing", "tensors", globals.quiet);
+  options.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };
   FATHOM_ASSIGN(const SynthReport report, synthesize_checkpoint(flags.directory, options));
+  bar.erase();
   if (!globals.quiet) {
     std::fprintf(stderr, "fathom: wrote %s: %s, %s parameters, %s of weights\n",
                  flags.directory.c_str(), options.version.c_str(),

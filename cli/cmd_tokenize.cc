@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/engine/model_setup.h"
 #include "cli/flags.h"
 #include "cli/io/chat_input.h"
 #include "cli/io/terminal.h"
@@ -98,7 +99,7 @@ void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, cons
 
 Result<int> tokenize(const Flags& flags) {
   FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model));
-  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(directory));
+  FATHOM_ASSIGN(const Tokenizer tokenizer, load_tokenizer(directory));
   if (flags.decode_given) {
     FATHOM_ASSIGN(const std::string text,
                   flags.decode == "-" ? read_standard_input() : Result<std::string>(flags.decode));

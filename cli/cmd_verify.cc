@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "fathom/api/engine.h"
 #include "fathom/text/json_writer.h"
@@ -79,7 +80,7 @@ Verdict verify_model(const std::string& directory, ThreadPool& pool, bool quiet)
   const Checkpoint* const checkpoint = source.model.checkpoint ? &*source.model.checkpoint
                                        : alone                 ? &*alone
                                                                : nullptr;
-  ProgressBar bar("verifying", quiet);
+  Progress bar("verifying", "", quiet);
   out.report = verify_files(directory, checkpoint, pool,
                             [&](int64_t done, int64_t total) { bar.update(done, total); });
   // First what loading says, which may be the reason of the rest.
@@ -158,7 +159,7 @@ Command add_verify(CLI::App& app) {
       "verify", "Read every byte of a model: hashes, index, numbers that are not finite");
   sub->add_option("MODEL", flags->model, "Model directory, or ORG/NAME in the local cache")
       ->required();
-  sub->add_flag("--json", flags->json, "Print JSON");
+  sub->add_flag("--json", flags->json, "Print JSON (fathom.verify/1)");
   return {sub, [flags](const GlobalFlags& globals) { return verify(*flags, globals); }};
 }
 

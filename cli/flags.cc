@@ -8,6 +8,7 @@
 #include "cli/config/engine_flags.h"
 #include "cli/config/model_places.h"
 #include "cli/io/terminal.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/base/near_names.h"
 #include "fathom/os/file.h"
@@ -138,7 +139,10 @@ Result<std::string> resolve_model_argument(const std::string& argument) {
     return directory;
   }
   if (is_name && directory.status().code() == StatusCode::kNotFound) {
-    return not_found(str_cat(directory.status().message(), did_you_mean(models_like(argument))));
+    Status near =
+        not_found(str_cat(directory.status().message(), did_you_mean(models_like(argument))));
+    return with_hint(std::move(near),
+                     "`fathom version --json` lists the models that have a name here");
   }
   return directory;
 }

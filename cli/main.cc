@@ -20,7 +20,9 @@
 #include "cli/config/usage_error.h"
 #include "cli/config/value_sources.h"
 #include "cli/flags.h"
+#include "cli/io/interrupt.h"
 #include "cli/not_empty.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 
 namespace fathom::cli {
@@ -55,7 +57,8 @@ int exit_code_of(StatusCode code) {
 namespace {
 
 int refuse(const Refusal& refusal) {
-  log_error(refusal.message, refusal.hint.empty() ? "" : "\nhint: ", refusal.hint);
+  // A value that was refused may have named a hint of its own.
+  log_error(with_hint(invalid_argument(refusal.message), refusal.hint).message());
   return kExitUsage;
 }
 
@@ -80,9 +83,14 @@ int print_help(const CLI::App& root, HelpDetail detail) {
   return kExitOk;
 }
 
-int report(const Status& status) {
+int report(const Status& status, const CLI::App& root) {
   if (status.code() == StatusCode::kCancelled) return kExitInterrupted;
-  log_error(status.message());
+  std::string message = status.message();
+  if (status.code() == StatusCode::kInvalidArgument && without_hint(message) == message) {
+    str_append(message, str_cat(kHintMark, "`", command_line_of(innermost(root)),
+                                " --help` lists the flags"));
+  }
+  log_error(message);
   log_debug("raised at ", status.origin(), " as ", status_code_name(status.code()));
   return exit_code_of(status.code());
 }
@@ -144,8 +152,8 @@ int run_program(int argc, char** argv) {
     if (!command.app->parsed()) continue;
     const Result<ValueSources> sources =
         fill_from_environment_and_config(app, *command.app, globals.config_file);
-    if (!sources.ok()) return report(sources.status());
-    if (Status s = apply_log_flags(globals); !s.ok()) return report(s);
+    if (!sources.ok()) return report(sources.status(), app);
+    if (Status s = apply_log_flags(globals); !s.ok()) return report(s, app);
     if (!globals.print_config.empty()) {
       const bool json = globals.print_config == "json";
       const std::string text =
@@ -153,11 +161,12 @@ int run_program(int argc, char** argv) {
       std::printf("%s", text.c_str());
       return kExitOk;
     }
+    end_at_interrupt("nothing was written");
     globals.effective_config = [&] {
       return print_config(app, *command.app, *sources, ConfigStyle::kJson);
     };
     Result<int> result = command.action(globals);
-    return result.ok() ? result.value() : report(result.status());
+    return result.ok() ? result.value() : report(result.status(), app);
   }
   return kExitOk;
 }
@@ -202,9 +211,9 @@ int main(int argc, char** argv) {
     code = fathom::cli::kExitUsage;
   } catch (const std::system_error& error) {  // of std::thread
     const bool thread = error.code() == std::errc::resource_unavailable_try_again;
-    std::fprintf(stderr, "fathom: error: %s%s\n",
-                 thread ? "cannot start a thread; raise the limit of processes (ulimit -u): " : "",
-                 error.what());
+    std::fprintf(
+        stderr, "fathom: error: %s%s%s\n", thread ? "cannot start a thread: " : "", error.what(),
+        thread ? "\nhint: lower --threads, or raise the limit of processes (ulimit -u)" : "");
     code = thread ? fathom::cli::kExitConfig : fathom::cli::kExitEngineFault;
   }
   return fathom::cli::finish_output(code);

@@ -60,6 +60,7 @@ Result<Rate> time_engine(const Model& model,
                 open_bench_core(model, compute, flags, batch, prompt + tokens, clock, nullptr));
   std::vector<double> seconds;
   for (int r = -1; r < flags.repetitions; ++r) {  // the first captures and warms up
+    flags.on_run("decode through the engine");
     int64_t started = 0;
     for (int64_t s = 0; s < batch; ++s) {
       Request request;

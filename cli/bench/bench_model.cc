@@ -11,6 +11,7 @@
 #include "cli/config/engine_flags.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_output.h"
 #include "fathom/bench/machine/conditions.h"
@@ -43,6 +44,7 @@ Result<DecodeRate> time_decode(ForwardSession& session,
   std::vector<int32_t> next(static_cast<size_t>(batch));
   double before = memory.gbps(kProbeSeconds);
   for (int r = 0; r < flags.repetitions; ++r) {
+    flags.on_run(str_cat("decode", batch_label(flags, batch)));
     session.reset();
     for (int64_t s = 0; s < batch && !prefix.empty(); ++s) {
       FATHOM_TRY(session.prefill(s, prefix, LogitRows::kNone, {}));
@@ -200,9 +202,20 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
   FATHOM_ASSIGN(const Machine machine, set_up_machine(flags.engine));
   FATHOM_ASSIGN(const OpenedModel opened, open_for(flags.engine, globals, machine,
                                                    flags.engine.speculative == Speculative::kMtp));
+  BenchModelFlags watched = flags;
+  Progress progress("timing", "runs", globals.quiet);
+  const int64_t warm_ups = machine.gpu == nullptr ? 0 : 1;
+  const auto batches = static_cast<int64_t>(flags.batch.size());
+  const int64_t total =
+      (flags.prompt > 0 ? flags.repetitions : 0) +
+      batches * (flags.repetitions + warm_ups + (flags.engine_rate ? flags.repetitions + 1 : 0));
+  watched.on_run = [&, done = int64_t{0}](std::string_view what) mutable {
+    progress.update(done++, total, what);
+  };
   FATHOM_ASSIGN(const ModelReport report, machine.gpu == nullptr
-                                              ? bench_model_on_cpu(flags, machine, opened)
-                                              : bench_model_on_gpu(flags, machine, opened));
+                                              ? bench_model_on_cpu(watched, machine, opened)
+                                              : bench_model_on_gpu(watched, machine, opened));
+  progress.erase();
   FATHOM_TRY(emit(write_model_report(report, format), flags.out_file));
   return kExitOk;
 }
@@ -236,6 +249,9 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
       ->check(integer_range(0, 10'000))
       ->capture_default_str();
   sub->add_option("-o,--output", flags.output, "md, csv, json or jsonl")->capture_default_str();
+  sub->add_flag_callback(
+      "--json", [&flags] { flags.output = "json"; },
+      "The same as --output json (fathom.bench.model/1)");
   sub->add_option("--out-file", flags.out_file, "Write to this file");
   add_engine_flags(*sub, globals.engine, kForward,
                    {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice,

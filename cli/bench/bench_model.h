@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/command.h"
@@ -22,6 +24,8 @@ struct BenchModelFlags {
   int ops = 10;              ///< listed; 0: all
   std::string output = "md";
   std::string out_file;
+  /// Called before each timed run, with what it times; set by the command.
+  std::function<void(std::string_view)> on_run = [](std::string_view) {};
 };
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals);

@@ -23,6 +23,7 @@ Result<Rate> time_decode(ForwardSession& session,
   std::vector<double> seconds;
   std::vector<int32_t> next(static_cast<size_t>(batch));
   for (int r = -1; r < flags.repetitions; ++r) {  // the first captures and warms up
+    flags.on_run(str_cat("decode", batch_label(flags, batch)));
     FATHOM_TRY(session.pretend_prefix(flags.depth, 5));
     // Fresh tokens each step, so that routing is not the same again and again.
     const auto tokens =

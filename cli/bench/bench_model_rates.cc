@@ -58,6 +58,7 @@ Result<Rate> time_prefill(ForwardSession& session,
                           std::span<const int32_t> tokens) {
   std::vector<double> seconds;
   for (int r = 0; r < flags.repetitions; ++r) {
+    flags.on_run("prefill");
     session.reset();
     const int64_t begin = monotonic_ns();
     FATHOM_TRY(session.prefill(0, tokens, LogitRows::kLast, {}));

@@ -7,13 +7,14 @@
 #include <optional>
 
 #include "cli/bench/bench_model.h"
-#include "cli/bench/bench_progress.h"
 #include "cli/bench/bench_serve.h"
 #include "cli/command.h"
 #include "cli/config/lists.h"
 #include "cli/engine/text_engine.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/io/text_output.h"
 #include "cli/trace/planned_device.h"
 #include "fathom/api/open.h"
@@ -165,16 +166,16 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   }
   if (!flags.out_file.empty()) FATHOM_TRY(check_writable(flags.out_file));
   FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
-  BenchProgress progress("case", globals.quiet);
+  Progress progress("timing", "cases", globals.quiet);
   options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
-    progress.begin(index, count, name);
+    progress.update(index, count, name);
   };
   // The first ends the run with the rows that there are; a second at once ends the program.
   install_interrupt_handler();
   bool interrupted = false;
   options.interrupted = [&interrupted] { return interrupted = take_interrupt() || interrupted; };
   FATHOM_ASSIGN(BenchReport report, run_kernel_bench(options));
-  progress.end();
+  progress.erase();
   report.command = command_of(flags);
   if (flags.out_dir.empty() || !flags.out_file.empty()) {
     FATHOM_TRY(emit(write_bench_report(report, format), flags.out_file));

@@ -53,7 +53,7 @@ Result<Peaks> chosen_peaks(const Flags& flags,
   if (asks_for_measured(flags)) {
     if (!device) return measured_peaks_of(source, globals);
     return invalid_argument(str_cat("--peaks measured with --device ", flags.device,
-                                    ": what was measured belongs to the rows; use --peaks "
+                                    ": what was measured belongs to the rows\nhint: use --peaks "
                                     "nominal for a data sheet"));
   }
   if (!flags.peaks.empty() && flags.peaks != "nominal") return peaks_from_file(flags.peaks);

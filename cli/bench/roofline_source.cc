@@ -3,6 +3,7 @@
 #include <map>
 #include <tuple>
 
+#include "cli/io/progress.h"
 #include "fathom/api/open.h"
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/files/peaks_file.h"
@@ -107,6 +108,8 @@ Result<Peaks> measured_peaks_of(const RooflineSource& source, const GlobalFlags&
   FATHOM_ASSIGN(const Isa isa, usable_isa(globals.engine));
   FATHOM_ASSIGN(const auto pool,
                 ThreadPool::create(thread_count(globals.engine), PinThreads::kYes));
+  Progress progress("measuring memory and arithmetic", "", globals.quiet);
+  progress.update(0, 0, "a few seconds");
   return measure_peaks(*pool, isa, {.seconds = 0.5});
 }
 

@@ -80,7 +80,7 @@ Result<FittedPrompt> fit_prompt(ChatConversation& conversation,
         str_cat("the last message and the system message take ", length, " tokens and the answer ",
                 room.answer ? str_cat(least, " (--max-tokens)") : std::string("at least 1"),
                 ", but the context holds ", room.context,
-                "; shorten the message, or raise --max-model-len where the model allows it"));
+                "\nhint: shorten the message, or raise --max-model-len where the model allows it"));
   }
   conversation = std::move(kept);
   return out;

@@ -10,6 +10,7 @@
 #include "cli/chat/line_reader.h"
 #include "cli/chat/text_editor.h"
 #include "cli/flags.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "fathom/os/file.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cli/engine/text_engine.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 

@@ -76,6 +76,14 @@ class Speller {
     const std::string value = body.substr(equals);
     const CLI::Option* option = find_long(name);
     if (option == nullptr) return spell_elsewhere(word, "--" + name, value);
+    // The parser counts switches in 64 bits, and throws beyond them.
+    constexpr size_t kMostDigits = 18;
+    if (option->get_expected_max() == 0 && value.size() > 1 + kMostDigits) {
+      out_.refusal = Refusal{
+          str_cat("--", name, " is '", value.substr(1, 64), "', expected true, false or nothing"),
+          {}};
+      return;
+    }
     // The parser would take the next word for the value of "--name=".
     const bool is_empty = value == "=" && values_of(*option) > 0;
     keep(is_empty ? "--" + name : str_cat("--", name, value));

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "cli/engine/completion_json.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "fathom/os/atomic_file.h"
@@ -115,7 +117,7 @@ Result<EarlierAnswers> read_answers(const std::string& path) {
         const Json* schema = answer.find("schema");
         if (schema == nullptr || !schema->is_string() || schema->as_string() != "fathom.run/1") {
           return corrupt(str_cat(place,
-                                 ": is no answer of fathom.run/1; name another file with "
+                                 ": is no answer of fathom.run/1\nhint: name another file with "
                                  "--out, or remove this one"));
         }
         FATHOM_ASSIGN(std::string id, id_of(answer, number, place));
@@ -146,7 +148,7 @@ class Batch {
         model_(model),
         lines_(std::move(lines)),
         out_(std::move(out)),
-        bar_("answering", quiet) {}
+        bar_("answering", "prompts", quiet) {}
 
   // The engine outlives this, and what runs calls back.
   ~Batch() {
@@ -218,7 +220,7 @@ class Batch {
   const std::string& model_;
   const std::vector<PromptLine> lines_;
   AppendFile out_;
-  ProgressBar bar_;
+  Progress bar_;
   std::set<RequestId> active_;
   size_t next_ = 0;
   int64_t done_ = 0;

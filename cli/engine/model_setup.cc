@@ -1,7 +1,9 @@
 #include "cli/engine/model_setup.h"
 
 #include "cli/flags.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 
 namespace fathom::cli {
 
@@ -27,6 +29,12 @@ Status check_max_model_len(int64_t length, const ModelConfig& config) {
                                   config.max_position_embeddings, " (the model's context)"));
 }
 
+Result<Tokenizer> load_tokenizer(const std::string& directory) {
+  Result<Tokenizer> tokenizer = Tokenizer::load(directory);
+  if (!tokenizer.ok()) return hint_at_files(std::move(tokenizer).status(), directory);
+  return tokenizer;
+}
+
 Result<OpenedModel> open_for(const EngineOptions& options,
                              const GlobalFlags& globals,
                              const Machine& machine,
@@ -41,7 +49,7 @@ Result<OpenedModel> open_from(const ModelSource& source,
                               const GlobalFlags& globals,
                               const Machine& machine,
                               bool draft) {
-  ProgressBar bar("loading", globals.quiet);
+  Progress bar("loading", "", globals.quiet);
   OpenOptions open = open_options(options, machine);
   open.model.draft = draft;
   open.progress = [&](int64_t done, int64_t total) { bar.update(done, total); };

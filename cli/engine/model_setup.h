@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "fathom/api/open.h"
 #include "fathom/runtime/forward_session.h"
+#include "fathom/tokenizer/tokenizer.h"
 
 namespace fathom::cli {
 
@@ -20,6 +21,9 @@ std::string short_name(const EngineOptions& options);
 
 /// Refuses a --max-model-len beyond the context of the model. Errors: InvalidArgument.
 Status check_max_model_len(int64_t length, const ModelConfig& config);
+
+/// Tokenizer::load of a model's directory, whose errors say what helps.
+Result<Tokenizer> load_tokenizer(const std::string& directory);
 
 struct OpenedModel {
   std::string title;      ///< directory or preset

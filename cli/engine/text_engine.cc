@@ -1,29 +1,18 @@
 #include "cli/engine/text_engine.h"
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <charconv>
-#include <csignal>
 #include <limits>
 
 #include "cli/integers.h"
-#include "cli/io/terminal.h"
+#include "cli/io/progress.h"
+#include "fathom/text/figures.h"
 
 namespace fathom::cli {
 namespace {
 
 constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kMostTokens = int64_t{1} << 30;
-
-std::atomic<bool> g_interrupted{false};
-
-// The first asks the answer to stop at its next token; a second before that, while a long prompt is
-// computed, ends the program.
-void on_interrupt(int) {
-  if (!g_interrupted.exchange(true)) return;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-}
 
 // The whole of a text as a number that its type can hold.
 template <class Number>
@@ -49,18 +38,6 @@ Result<std::pair<int32_t, float>> parse_bias(const std::string& text) {
 }
 
 }  // namespace
-
-bool take_interrupt() {
-  return g_interrupted.exchange(false);
-}
-
-void install_interrupt_handler() {
-  struct sigaction action {};
-
-  action.sa_handler = on_interrupt;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-}
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   app.add_option("--temperature,--temp", flags.temperature,
@@ -119,7 +96,7 @@ Result<TextModel> open_text_model(const EngineOptions& options, int64_t at_once)
   EngineOptions planned = options;
   planned.max_num_seqs = at_once;
   FATHOM_ASSIGN(EngineOptions checked, checked_options(planned));
-  FATHOM_ASSIGN(Tokenizer tokenizer, Tokenizer::load(checked.model));
+  FATHOM_ASSIGN(Tokenizer tokenizer, load_tokenizer(checked.model));
   FATHOM_ASSIGN(ModelSource files, open_source(checked));
   return TextModel{.options = std::move(checked),
                    .source = {.model = std::move(files), .tokenizer = std::move(tokenizer)}};
@@ -133,7 +110,7 @@ Result<std::unique_ptr<Engine>> load_engine(TextModel model,
   FATHOM_TRY(check_max_model_len(length, config));
   if (length == 0)
     length = std::min(config.max_position_embeddings, prompt_tokens + kDefaultContext);
-  ProgressBar bar("loading", globals.quiet);
+  Progress bar("loading", "", globals.quiet);
   return Engine::load(model.options, std::move(model.source),
                       [&](int64_t done, int64_t total) { bar.update(done, total); });
 }

@@ -55,8 +55,4 @@ double tokens_per_second(const Completion& answer);
 /// "5 prompt tokens, first token after 12 ms; 64 tokens, 210.5 tokens/s (length)".
 std::string summary_of(const Completion& answer);
 
-/// Set by Ctrl-C while a handler is installed; reading clears it.
-bool take_interrupt();
-void install_interrupt_handler();
-
 }  // namespace fathom::cli

@@ -1,6 +1,7 @@
 // eval: perplexity of a text, comparison with reference outputs, logits of given ids.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,6 +14,8 @@
 #include "cli/engine/model_setup.h"
 #include "cli/eval/eval_output.h"
 #include "cli/flags.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
 #include "cli/not_empty.h"
@@ -70,21 +73,35 @@ Result<int> eval_perplexity(const Flags& flags,
                             const OpenedModel& opened,
                             const Machine& machine,
                             bool quiet) {
-  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
+  // The first Ctrl-C gives what is scored so far.
+  install_interrupt_handler();
+  FATHOM_ASSIGN(const Tokenizer tokenizer, load_tokenizer(opened.directory));
   FATHOM_ASSIGN(const std::string text, read_text(flags.text));
   if (text.empty()) return corrupt(str_cat(flags.text, ": is 0 bytes long, expected some text"));
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
   FATHOM_ASSIGN(const auto session,
                 make_session(*opened.model, machine, flags.engine, kPerplexityBlock + 1, false));
-  ProgressBar bar("scoring tokens", quiet);
+  bool interrupted = false;
+  Progress bar("scoring", "tokens", quiet);
   FATHOM_ASSIGN(const Perplexity result,
                 perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
-                           [&](int64_t done, int64_t total) { bar.update(done, total); }));
-  return print(
-      PerplexityFound{
-          .model = opened.title, .result = result, .text_bytes = static_cast<int64_t>(text.size())},
-      flags);
+                           [&](int64_t done, int64_t total) {
+                             bar.update(done, total);
+                             interrupted = take_interrupt();
+                             return !interrupted;
+                           }));
+  bar.erase();
+  const auto num_ids = static_cast<int64_t>(ids.size());
+  const double share = static_cast<double>(result.tokens) / static_cast<double>(num_ids);
+  const int code =
+      print(PerplexityFound{.model = opened.title,
+                            .result = result,
+                            .text_bytes = std::llround(share * static_cast<double>(text.size()))},
+            flags);
+  if (!interrupted) return code;
+  log_warn("interrupted: this is of the first ", result.tokens, " of ", num_ids, " tokens");
+  return kExitInterrupted;
 }
 
 // --vectors names the golden.json for people; the numbers lie in golden.safetensors beside it.
@@ -208,7 +225,7 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Mac
 Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
                                                            const OpenedModel& opened) {
   if (!flags.ids.empty()) return read_prompts(flags.ids, opened.model->config());
-  FATHOM_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(opened.directory));
+  FATHOM_ASSIGN(const Tokenizer tokenizer, load_tokenizer(opened.directory));
   FATHOM_ASSIGN(const std::string text, read_text(flags.text));
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (ids.empty()) return corrupt(str_cat(flags.text, ": has no tokens, expected some text"));
@@ -261,7 +278,7 @@ Result<int> eval_comparison(const Flags& flags,
                 make_session(*opened.model, machine, flags.engine, length, false));
   FATHOM_ASSIGN(const auto expected, make_session(*reference.model, machine, other, length, false));
   TapComparison taps;
-  ProgressBar bar("comparing tokens", globals.quiet);
+  Progress bar("comparing", "tokens", globals.quiet);
   FATHOM_ASSIGN(const LogitComparison c,
                 compare_logits(
                     *expected, *found, sequences,
@@ -296,7 +313,7 @@ Status check_flags(const Flags& flags) {
   }
   if (!compares && flags.vectors.empty() && (flags.max_kl || flags.min_top1)) {
     return invalid_argument(str_cat(flags.max_kl ? "--max-kl" : "--min-top1",
-                                    " is a bound of a comparison; name the other model with "
+                                    " is a bound of a comparison\nhint: name the other model with "
                                     "--compare MODEL, or outputs with --vectors FILE"));
   }
   if (!compares && (flags.by_layer || !flags.compare_options.empty())) {

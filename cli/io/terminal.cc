@@ -1,23 +1,14 @@
 #include "cli/io/terminal.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <unistd.h>
 
-#include "fathom/base/str_cat.h"
 #include "fathom/text/terminal_text.h"
 
 namespace fathom::cli {
 namespace {
 
 EscapeCodes g_codes = EscapeCodes::kOnTerminals;
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -54,31 +45,6 @@ void draw_over_line(std::string_view text, size_t& drawn) {
                text.empty() ? "\r" : "");
   std::fflush(stderr);
   drawn = text.size();
-}
-
-ProgressBar::ProgressBar(std::string_view what, bool quiet)
-    : what_(what), enabled_(!quiet && stderr_is_terminal()), started_ns_(now_ns()) {}
-
-ProgressBar::~ProgressBar() {
-  if (drawn_ > 0) draw_over_line({}, drawn_);
-}
-
-void ProgressBar::update(int64_t done, int64_t total) {
-  if (!enabled_ || total <= 0) return;
-  const int64_t now = now_ns();
-  if (done < total && now - last_drawn_ns_ < 100'000'000) return;
-  last_drawn_ns_ = now;
-  constexpr int kWidth = 30;
-  const double share = static_cast<double>(done) / static_cast<double>(total);
-  const int filled = static_cast<int>(share * kWidth);
-  const double seconds = static_cast<double>(now - started_ns_) / 1e9;
-  std::string bar(static_cast<size_t>(filled), '#');
-  bar.resize(kWidth, '.');
-  const auto rate = static_cast<int64_t>(static_cast<double>(done) / std::max(seconds, 1e-3));
-  draw_over_line(
-      str_cat(what_, " [", bar, "] ", format_fixed(share * 100, 0), "%  ", format_bytes(done),
-              " of ", format_bytes(total), ", ", format_bytes(rate), "/s"),
-      drawn_);
 }
 
 }  // namespace fathom::cli

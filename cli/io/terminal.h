@@ -1,5 +1,5 @@
-// What a terminal shows besides the answer: a progress bar, colours. Sizes, rates and tables as
-// text are in text/figures.h.
+// What a terminal shows besides the answer: colours. Its line of progress is in progress.h; sizes,
+// rates and tables as text are in text/figures.h.
 #pragma once
 
 #include <cstdint>
@@ -35,25 +35,5 @@ void write_text(std::string_view text);
 /// Needs no escape codes: what was longer is covered by blanks. `drawn` keeps the length, 0 at
 /// first.
 void draw_over_line(std::string_view text, size_t& drawn);
-
-/// A bar on stderr, redrawn at most ten times a second; silent when stderr is no terminal or when
-/// told to be quiet. The line is erased at the end, so logs stay clean.
-class ProgressBar {
- public:
-  ProgressBar(std::string_view what, bool quiet);
-  ~ProgressBar();
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
-
-  /// Bytes done of all bytes. Calls may come from any one thread at a time.
-  void update(int64_t done, int64_t total);
-
- private:
-  std::string what_;
-  bool enabled_;
-  size_t drawn_ = 0;
-  int64_t started_ns_;
-  int64_t last_drawn_ns_ = 0;
-};
 
 }  // namespace fathom::cli

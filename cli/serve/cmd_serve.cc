@@ -26,6 +26,7 @@
 #include "cli/serve/server_info.h"
 #include "cli/serve/step_profiler.h"
 #include "cli/serve/step_table.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/machine/conditions.h"
 #include "fathom/os/sha256.h"
@@ -171,7 +172,7 @@ Status choose_chat(const ServeFlags& flags, const Engine& engine, ServedModel& o
     return {};
   }
   if (!name.empty()) return std::move(format).status();
-  out.no_chat = format.status().message();
+  out.no_chat = in_one_line(format.status().message());
   log_warn("chat routes are refused: ", out.no_chat);
   return {};
 }
@@ -305,6 +306,9 @@ Status Running::start(EngineOptions options) {
     FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));
     log_warn("--trace-requests writes what users write to ", flags_.trace_requests);
   }
+  // What cannot be served is refused before anybody is told that it is.
+  FATHOM_TRY(Engine::plan(options).status());
+  clock_.end("plan", 0);
   const serve::Post post = [this](std::function<void()> f) { post_(std::move(f)); };
   serve::ServerParts parts;
   parts.post = post;

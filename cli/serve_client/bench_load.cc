@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <ctime>
 
-#include "cli/bench/bench_progress.h"
 #include "cli/engine/text_engine.h"
+#include "cli/io/interrupt.h"
+#include "cli/io/progress.h"
 #include "cli/serve_client/load_run.h"
 #include "cli/serve_client/load_source.h"
 #include "cli/serve_client/server_facts.h"
@@ -133,13 +134,13 @@ LoadOutcome run_with_progress(serve::HttpClient& client,
                               const LoadPlan& plan,
                               const LoadLimits& limits,
                               bool quiet) {
-  BenchProgress progress("request", quiet);
+  Progress progress("sending", "requests", quiet);
   const int64_t count = plan.num_requests();
   LoadOutcome outcome =
       LoadRun(client, plan, limits, [&](int64_t ended, int64_t running, int64_t failed) {
-        progress.begin(ended - 1, count, str_cat(running, " running, ", failed, " failed"));
+        progress.update(ended, count, str_cat(running, " running, ", failed, " failed"));
       }).run();
-  progress.end();
+  progress.erase();
   return outcome;
 }
 
@@ -159,6 +160,7 @@ void add_notes(const LoadOutcome& outcome, bool simulated, serve::LoadReport& re
 
 Result<int> run_bench_load(const BenchServeFlags& flags, const GlobalFlags& globals) {
   FATHOM_TRY(check_outputs(flags));
+  FATHOM_TRY(check_load_source(flags));
   FATHOM_ASSIGN(const serve::GoodputTargets targets, serve::parse_goodput(flags.goodput));
   Result<std::unique_ptr<serve::HttpClient>> made = connect_client(flags.base_url, flags.server);
   if (!made.ok()) return std::move(made).status().add_context("--base-url");

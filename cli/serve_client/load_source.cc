@@ -1,6 +1,7 @@
 #include "cli/serve_client/load_source.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -67,7 +68,6 @@ class SourceMaker {
     FATHOM_ASSIGN(base_.extra, extra_members(flags_));
     base_.model = model_.id;
     base_.ignore_eos = flags_.ignore_eos;
-    FATHOM_TRY(check_path());
     FATHOM_TRY(choose_route());
     if (flags_.dataset == "random") {
       add_random();
@@ -81,18 +81,6 @@ class SourceMaker {
   }
 
  private:
-  Status check_path() const {
-    const bool from_file = flags_.dataset != "random" && flags_.dataset != "agent";
-    if (from_file && flags_.dataset_path.empty()) {
-      return invalid_argument(str_cat("--dataset ", flags_.dataset, " needs --dataset-path FILE"));
-    }
-    if (!from_file && !flags_.dataset_path.empty()) {
-      return invalid_argument(str_cat("--dataset-path is '", flags_.dataset_path,
-                                      "', and --dataset ", flags_.dataset, " reads no file"));
-    }
-    return {};
-  }
-
   Status choose_route() {
     const bool agent = flags_.dataset == "agent";
     out_.plan.route = agent ? TextRoute::kChat : TextRoute::kCompletions;
@@ -308,6 +296,22 @@ class SourceMaker {
 };
 
 }  // namespace
+
+Status check_load_source(const BenchServeFlags& flags) {
+  const bool from_file = flags.dataset != "random" && flags.dataset != "agent";
+  if (from_file && flags.dataset_path.empty()) {
+    return invalid_argument(str_cat("--dataset ", flags.dataset, " needs --dataset-path FILE"));
+  }
+  if (!from_file && !flags.dataset_path.empty()) {
+    return invalid_argument(str_cat("--dataset-path is '", flags.dataset_path, "', and --dataset ",
+                                    flags.dataset, " reads no file"));
+  }
+  if (from_file && path_kind(flags.dataset_path) == PathKind::kMissing) {
+    return errno_status("open", flags.dataset_path, ENOENT);
+  }
+  FATHOM_TRY(parse_rate(flags.request_rate).status());
+  return extra_members(flags).status();
+}
 
 Result<LoadSource> make_load_source(const BenchServeFlags& flags,
                                     const ModelFacts& model,

@@ -18,6 +18,10 @@ struct LoadSource {
   std::vector<std::string> notes;  ///< where lengths are estimates
 };
 
+/// What is wrong with the flags before a server is asked. Errors: InvalidArgument for flags that do
+/// not fit each other; NotFound without the file that they name.
+Status check_load_source(const BenchServeFlags& flags);
+
 /// Asks the server for tokens where text must have a length. Errors: InvalidArgument for flags
 /// that do not fit each other; those of files.
 Result<LoadSource> make_load_source(const BenchServeFlags& flags,

@@ -6,6 +6,7 @@
 #include "cli/chat/answer_printer.h"
 #include "cli/chat/chat_model.h"
 #include "cli/command.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/terminal.h"
 #include "cli/serve_client/server_facts.h"
 #include "fathom/os/clock.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/io/progress.h"
 #include "cli/trace/planned_device.h"
 #include "fathom/base/checked_math.h"
 #include "fathom/base/log.h"
@@ -306,11 +307,12 @@ Result<EngineOptions> live_options(const TraceFlags& flags) {
 Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals) {
   if (flags.prompt.empty() && flags.prompt_tokens == 0) {
     return invalid_argument(
-        "a real run needs a prompt: -p TEXT, or --prompt-tokens N for random ones; --dry runs "
+        "a real run needs a prompt\nhint: give -p TEXT, or --prompt-tokens N for random ones; "
+        "--dry runs "
         "nothing");
   }
   if (!flags.prompt.empty() && flags.engine.model.empty()) {
-    return invalid_argument("a built-in description has no tokenizer; use --prompt-tokens N");
+    return invalid_argument("a built-in description has no tokenizer\nhint: use --prompt-tokens N");
   }
   FATHOM_ASSIGN(const EngineOptions options, live_options(flags));
   FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
@@ -319,7 +321,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   FATHOM_TRY(chosen_layers(flags.layers, opened.model->config()).status());
   std::optional<Tokenizer> tokenizer;
   if (!opened.directory.empty()) {
-    FATHOM_ASSIGN(tokenizer, Tokenizer::load(opened.directory));
+    FATHOM_ASSIGN(tokenizer, load_tokenizer(opened.directory));
   }
   LiveOptions live{.prompt = {},
                    .generate = flags.generate,
@@ -345,6 +347,9 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   if (gpu != nullptr) {
     FATHOM_ASSIGN(out.peaks, measure_gpu_peaks(gpu->info(), gpu->stream()));
   }
+  Progress progress("tracing", "", globals.quiet);
+  progress.update(
+      0, 0, str_cat("a prompt of ", live.prompt.size(), " tokens and ", live.generate, " steps"));
   FATHOM_ASSIGN(LiveRun run, run_live(*opened.model, machine.compute(), live));
   r.begin_ns = run.begin_ns;
   r.phases = std::move(run.phases);

@@ -6,8 +6,10 @@
 #include "fathom/base/log.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/sha256.h"
+#include "fathom/runtime/check_pins.h"
 #include "fathom/runtime/eval/evaluate.h"
 #include "fathom/runtime/forward_session.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 
 namespace fathom {
 namespace {
@@ -119,7 +121,9 @@ Result<EngineSource> EngineSource::open(const EngineOptions& options) {
   EngineSource source{.model = std::move(model), .tokenizer = {}};
   if (source.model.checkpoint || !options.tokenizer.empty()) {
     const std::string& dir = options.tokenizer.empty() ? options.model : options.tokenizer;
-    FATHOM_ASSIGN(source.tokenizer, Tokenizer::load(dir));
+    Result<Tokenizer> tokenizer = Tokenizer::load(dir);
+    if (!tokenizer.ok()) return hint_at_files(std::move(tokenizer).status(), dir);
+    source.tokenizer = std::move(tokenizer).value();
   }
   return source;
 }
@@ -143,6 +147,7 @@ Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_ASSIGN(const std::unique_ptr<Model> dry,
                 open_model(source.model, options.placement(),
                            {.model = model_options(options), .weights = WeightOrigin::kNone}));
+  FATHOM_TRY(check_pins(options.pins, *dry, machine.compute()));
   return plan_source(*dry, source, options, machine.compute());
 }
 
@@ -243,7 +248,8 @@ Result<Completion> Engine::generate(std::string_view prompt,
                                     const SamplingParams& params,
                                     const TextCallback& on_text) {
   if (!tokenizer_) {
-    return unsupported(str_cat("preset ", options_.preset, " has no tokenizer; give token ids"));
+    return unsupported(
+        str_cat("preset ", options_.preset, " has no tokenizer\nhint: give token ids"));
   }
   const std::vector<int32_t> ids = tokenizer_->encode(prompt, {.add_bos = AddBos::kAsConfigured});
   return generate(ids, params, on_text);

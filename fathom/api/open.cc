@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/runtime/check_pins.h"
+#include "fathom/weights/checkpoint/model_folder.h"
 
 namespace fathom {
 
@@ -29,7 +30,11 @@ int thread_count(const EngineOptions& options) {
 
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_TRY(check_source(options, use));
-  if (options.preset.empty()) return ModelSource::open(options.model);
+  if (options.preset.empty()) {
+    Result<ModelSource> source = ModelSource::open(options.model);
+    if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);
+    return source;
+  }
   FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
   if (options.format) preset.formats = preset_formats(*options.format, preset.config);
   const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;

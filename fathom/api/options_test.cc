@@ -257,10 +257,12 @@ TEST(EngineOptions, NearWordsAreOffered) {
 
   EXPECT_EQ(set_option(o, "as", "deepseek-r1-nvfp").message().substr(0, 42),
             "--as is 'deepseek-r1-nvfp', expected one o");
-  EXPECT_NE(set_option(o, "as", "deepseek-r1-nvfp").message().find("; did you mean deepseek-r1-nv"),
-            std::string::npos);
-  EXPECT_EQ(set_option(o, "kv-pool", "requst").message(),
-            "--kv-pool is 'requst', expected one of request|remaining; did you mean request?");
+  EXPECT_NE(
+      set_option(o, "as", "deepseek-r1-nvfp").message().find("\nhint: did you mean deepseek-r1-nv"),
+      std::string::npos);
+  EXPECT_EQ(
+      set_option(o, "kv-pool", "requst").message(),
+      "--kv-pool is 'requst', expected one of request|remaining\nhint: did you mean request?");
 }
 
 TEST(EngineOptions, RowsSayWhatTheyTake) {

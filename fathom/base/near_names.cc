@@ -42,7 +42,7 @@ std::vector<std::string> near_names(std::string_view typed,
 std::string did_you_mean(const std::vector<std::string>& near, std::string_view end) {
   std::string out;
   for (const std::string& name : near)
-    str_append(out, str_cat(out.empty() ? "; did you mean " : " or ", name));
+    str_append(out, str_cat(out.empty() ? "\nhint: did you mean " : " or ", name));
   if (!out.empty()) out += end;
   return out;
 }

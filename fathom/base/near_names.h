@@ -16,7 +16,7 @@ std::vector<std::string> near_names(std::string_view typed,
                                     std::vector<std::string> names,
                                     size_t limit = 3);
 
-/// "; did you mean a or b" and `end` behind it, for near names; nothing without any.
+/// A hint (base/hint.h) for near names, "did you mean a or b" and `end`; nothing without any.
 std::string did_you_mean(const std::vector<std::string>& near, std::string_view end = "?");
 
 }  // namespace fathom

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/machine/conditions.h"
 #include "fathom/os/clock.h"
@@ -268,7 +269,7 @@ void CaseBench::time_row(CaseInstance& instance,
   if (ready.ok() && cold.sweep) ready = sweep_.run(*ex.pool);
   if (!ready.ok()) {
     row.status = RowStatus::kUnavailable;
-    return add_note(row, ready.message());
+    return add_note(row, in_one_line(ready.message()));
   }
   log_debug(row.kernel, "/", row.case_name, ": ", cold.copies, " copies in ",
             seconds_since(begin_ns), " s");
@@ -283,7 +284,7 @@ void CaseBench::time_row(CaseInstance& instance,
       clock, before_sample);
   if (!timing.ok()) {
     row.status = RowStatus::kWrong;
-    return add_note(row, timing.status().message());
+    return add_note(row, in_one_line(timing.status().message()));
   }
   row.status = RowStatus::kOk;
   store_timing(*timing, row);
@@ -304,7 +305,7 @@ void CaseBench::time_row_on_gpu(CaseInstance& instance, const Cost& cost, BenchR
   const Result<GpuTiming> timing = gpu_timer_->time(*runner_, instance, timer);
   if (!timing.ok()) {
     row.status = RowStatus::kWrong;
-    return add_note(row, timing.status().message());
+    return add_note(row, in_one_line(timing.status().message()));
   }
   row.status = RowStatus::kOk;
   const std::vector<double>& us = timing->us;

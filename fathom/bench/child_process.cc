@@ -105,7 +105,7 @@ Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>
                               const OnMessage& on_message,
                               const std::function<bool()>& stop) {
   std::array<int, 2> ends{};
-  if (pipe(ends.data()) != 0) return errno_status("cannot make", "a pipe", errno);
+  if (pipe(ends.data()) != 0) return errno_status("make", "a pipe", errno);
   std::fflush(nullptr);  // or both processes print what waits
   const pid_t parent = getpid();
   const pid_t child = fork();
@@ -113,7 +113,7 @@ Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>
     const int error = errno;
     close(ends[0]);
     close(ends[1]);
-    return errno_status("cannot start", "a process for a kernel", error);
+    return errno_status("start", "a process for a kernel", error);
   }
   if (child == 0) {
     close(ends[0]);

@@ -6,6 +6,7 @@
 #include <malloc.h>
 #include <type_traits>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/case_bench.h"
 #include "fathom/bench/child_process.h"
@@ -104,9 +105,10 @@ class Receiver {
       return;
     }
     Result<std::vector<BenchRow>> rows = read_bench_csv(bytes, plan_[at_].name());
-    const AbsentRow row = rows.ok() && rows->size() == 1
-                              ? rows->front()
-                              : absent_row(plan_[at_], report_.conditions, rows.status().message());
+    const AbsentRow row =
+        rows.ok() && rows->size() == 1
+            ? rows->front()
+            : absent_row(plan_[at_], report_.conditions, in_one_line(rows.status().message()));
     reported_ = true;
     if (kind == kAbsent) {
       report_.absent.push_back(row);
@@ -158,7 +160,7 @@ Result<size_t> run_in_own_process(const Plan& plan,
       send(kBegins, str_cat(i));
       if (!bench.ok()) {
         BenchRow row = start_row(plan[i], report.conditions);
-        row.note = bench.status().message();
+        row.note = in_one_line(bench.status().message());
         send(kCost, bytes_of({}));
         send_row(kRow, row);
         continue;

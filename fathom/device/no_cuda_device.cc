@@ -9,8 +9,8 @@ namespace {
 
 Status no_backend() {
   return unavailable(
-      "this build of fathom has no CUDA backend; build it with -DFATHOM_CUDA=ON where nvcc is "
-      "installed");
+      "this build of fathom has no CUDA backend\nhint: build it with -DFATHOM_CUDA=ON where nvcc "
+      "is installed, or use the CPU");
 }
 
 }  // namespace

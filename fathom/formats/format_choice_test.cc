@@ -19,7 +19,7 @@ TEST(FormatChoice, RefusalListsTheChoicesAlone) {
   EXPECT_EQ(choose_format("q4_k_m", kChoices).status().message(),
             "found 'q4_k_m', expected nvfp4, int8 or bf16");
   EXPECT_EQ(choose_format("nvfp5", kChoices).status().message(),
-            "found 'nvfp5', expected nvfp4, int8 or bf16; did you mean nvfp4?");
+            "found 'nvfp5', expected nvfp4, int8 or bf16\nhint: did you mean nvfp4?");
   EXPECT_EQ(choose_format("i8", kChoices).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(choose_format("", kChoices).status().code(), StatusCode::kInvalidArgument);
 }

@@ -111,7 +111,7 @@ Status check_kernels(const Model& dry, const DeviceInfo& gpu, int num_threads) {
   if (needs.ok()) return {};
   return Status::error(needs.status().code(),
                        str_cat("this model does not run with --device cuda: ",
-                               needs.status().message(), "; --device cpu runs it"));
+                               needs.status().message(), "\nhint: --device cpu runs it"));
 }
 
 // What would not fit is refused with both numbers, not killed half-way through loading.
@@ -125,16 +125,17 @@ Status check_memory(const Model& dry, const std::string& title, DeviceKind devic
   }
   const int64_t needed = dry.weights().bytes();
   if (available == 0 || needed <= available) return {};
-  return out_of_memory(str_cat(
-      title, " needs ", format_bytes(needed), " for its weights, but ", format_bytes(available),
-      " are available", on_gpu ? " on the GPU" : "", "; try a smaller model or `fathom inspect`"));
+  return out_of_memory(str_cat(title, " needs ", format_bytes(needed), " for its weights, but ",
+                               format_bytes(available), " are available",
+                               on_gpu ? " on the GPU" : "",
+                               "\nhint: try a smaller model or `fathom inspect`"));
 }
 
 Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
   const Format kv = o.cache_format();
   const int64_t codes = c.qk_nope_head_dim;
   if (kv == Format::kNvfp4 && codes % 16 != 0) {
-    return option_error("the KV cache format", "nvfp4",
+    return option_error("the KV cache format (--kv-cache-dtype)", "nvfp4",
                         str_cat("bf16, f32 or e4m3 for ", codes,
                                 " channels without rotation: nvfp4 "
                                 "needs a multiple of 16"));
@@ -142,11 +143,11 @@ Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
   const Format keys = o.index_format(c);
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3 &&
       keys != Format::kMxfp4) {
-    return option_error("the format of the indexer's keys", format_name(keys),
+    return option_error("the format of the indexer's keys (--indexer-dtype)", format_name(keys),
                         "mxfp4, e4m3, bf16 or f32");
   }
   if (keys == Format::kMxfp4 && c.index_head_dim % 32 != 0) {
-    return option_error("the format of the indexer's keys", "mxfp4",
+    return option_error("the format of the indexer's keys (--indexer-dtype)", "mxfp4",
                         str_cat("e4m3, bf16 or f32 for keys of ", c.index_head_dim,
                                 " channels: mxfp4 needs a multiple of 32"));
   }
@@ -161,10 +162,11 @@ Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
 Status validate_indexer_options(const ModelOptions& o, const ModelConfig& c) {
   const Format keys = o.index_format(c);
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3) {
-    return option_error("the format of the indexer's keys", format_name(keys), "bf16, f32 or e4m3");
+    return option_error("the format of the indexer's keys (--indexer-dtype)", format_name(keys),
+                        "bf16, f32 or e4m3");
   }
   if (o.cache_format() == Format::kE4m3 && c.kv_lora_rank % kLatentGroup != 0) {
-    return option_error("the KV cache format", "e4m3",
+    return option_error("the KV cache format (--kv-cache-dtype)", "e4m3",
                         str_cat("bf16 or f32 for a kv_lora_rank of ", c.kv_lora_rank,
                                 ": rows in e4m3 have a scale for ", kLatentGroup, " channels"));
   }
@@ -180,7 +182,7 @@ Status validate_options(const ModelOptions& o, const ModelConfig& c) {
   const Format kv = o.cache_format();
   const bool rows = kv == Format::kNvfp4 && c.is_v4();
   if (kv != Format::kBf16 && kv != Format::kF32 && kv != Format::kE4m3 && !rows) {
-    return option_error("the KV cache format", format_name(kv),
+    return option_error("the KV cache format (--kv-cache-dtype)", format_name(kv),
                         c.is_v4() ? "bf16, f32, e4m3 or nvfp4" : "bf16, f32 or e4m3");
   }
   constexpr int64_t kMaxPageSize = 1024;

@@ -322,6 +322,9 @@ Result<SynthReport> synthesize_checkpoint(const std::string& directory,
           FATHOM_ASSIGN(cached, make_tensors(out.spec, options));
           cached_name = out.spec.name;
         }
+        if (options.progress) {
+          options.progress(static_cast<int64_t>(tensor), static_cast<int64_t>(plan.size()));
+        }
         return sink.append(cached[out.part].bytes);
       }));
   report.bytes = written.data_bytes;

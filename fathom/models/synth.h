@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@ struct SynthOptions {
   int64_t kv_heads = 4;           ///< of v1, which has 4 heads of queries: 1, 2 or 4
   Format format = Format::kBf16;  ///< one of synth_formats(), as checkpoints of the version have it
   uint64_t seed = 1;
+  std::function<void(int64_t done, int64_t total)> progress{};  ///< tensors
 };
 
 struct SynthReport {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "fathom/base/fail_point.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
 
@@ -27,7 +28,11 @@ constexpr int kMaxLinks = 40;
 
 // An error of a write is Io whatever its number: NotFound and OutOfMemory speak of inputs.
 Status write_error(std::string_view action, std::string_view path, int error) {
-  return io_error(errno_status(action, path, error).message());
+  std::string_view hint;
+  if (error == ENOSPC || error == EDQUOT) hint = "free some space there, or write elsewhere";
+  if (error == ENOENT) hint = "the directory of that file must be there";
+  if (error == EFBIG) hint = "the shell limits the size of files (ulimit -f)";
+  return with_hint(io_error(errno_status(action, path, error).message()), hint);
 }
 
 // What a link says, or nothing for whatever is no link.
@@ -176,7 +181,10 @@ Status AtomicFile::reserve(int64_t bytes) {
   }
   Status status = fail(str_cat("reserve ", bytes, " bytes for"), error);
   if (!free.ok()) return status;
-  return io_error(str_cat(status.message(), " (", *free, " bytes are free)"));
+  const std::string message = status.message();
+  const std::string_view wrong = without_hint(message);
+  return io_error(str_cat(wrong, " (", *free, " bytes are free)",
+                          std::string_view(message).substr(wrong.size())));
 }
 
 Status AtomicFile::append(std::span<const std::byte> data) {

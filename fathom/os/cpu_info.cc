@@ -224,8 +224,8 @@ Result<Isa> limit_isa(std::string_view name, Isa best) {
   FATHOM_ASSIGN(const Isa wanted, parse_isa(name));
   if (wanted <= best) return wanted;
   return unsupported(str_cat("instruction set ", name,
-                             " is not usable on this machine, choose from ",
-                             isa_names_up_to(best)));
+                             " is not usable on this machine, choose from ", isa_names_up_to(best),
+                             "\nhint: --isa auto takes the best of them"));
 }
 
 Isa isa_of(const CpuFeatures& f) {

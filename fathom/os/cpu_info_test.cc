@@ -36,7 +36,8 @@ TEST(Isa, LimitOnlyLowers) {
   const auto raised = limit_isa("amx", Isa::kAvx2);
   EXPECT_EQ(raised.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(raised.status().message(),
-            "instruction set amx is not usable on this machine, choose from portable, avx2");
+            "instruction set amx is not usable on this machine, choose from portable, avx2\n"
+            "hint: --isa auto takes the best of them");
 }
 
 TEST(Isa, LevelNeedsEveryOneOfItsParts) {

@@ -109,9 +109,9 @@ Status ThreadPool::start(PinThreads pin) {
   } catch (const std::system_error& error) {
     const size_t started = workers_.size() + 1;
     stop();
-    return out_of_memory(str_cat("cannot start thread ", started, " of ", num_threads_, ": ",
-                                 error.code().message(),
-                                 "; lower --threads, or raise the limit of processes (ulimit -u)"));
+    return out_of_memory(
+        str_cat("cannot start thread ", started, " of ", num_threads_, ": ", error.code().message(),
+                "\nhint: lower --threads, or raise the limit of processes (ulimit -u)"));
   }
   // Last, since threads inherit the mask of their maker.
   if (pin == PinThreads::kYes && num_threads_ > 1) {

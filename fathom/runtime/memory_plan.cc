@@ -38,7 +38,7 @@ Status does_not_fit(const MemoryPlan& plan, std::string_view flag) {
               format_memory(plan.step.activation_bytes + plan.step.scratch_bytes),
               " and a KV cache for ", plan.max_model_len, " tokens ", format_memory(cache),
               " make ", format_memory(fixed + cache), ", but ", format_memory(plan.budget_bytes),
-              " may be used of ", format_memory(plan.available_bytes), " available; ", flag));
+              " may be used of ", format_memory(plan.available_bytes), " available\nhint: ", flag));
 }
 
 // The flag that helps, by what is too large.

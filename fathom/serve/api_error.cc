@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "fathom/base/hint.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::serve {
@@ -149,7 +150,7 @@ ApiError bad_value(std::string param, std::string message, std::string code) {
 ApiError api_error(const Status& status) {
   ApiError e{.status = status_of(status.code()),
              .code = std::string(code_of(status.code())),
-             .message = status.message(),
+             .message = in_one_line(status.message()),
              .param = {}};
   for (const auto& [code, http] : kCodes) {
     if (!e.message.starts_with(code) ||

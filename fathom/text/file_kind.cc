@@ -17,23 +17,25 @@ struct Kind {
 };
 
 constexpr std::string_view kPytorch =
-    "is a file of PyTorch (.pt, .bin), which can run code and is never opened; get the model's "
+    "is a file of PyTorch (.pt, .bin), which can run code and is never opened\nhint: get the "
+    "model's "
     "safetensors files, or convert it";
 
-constexpr std::string_view kPacked = "is compressed; unpack it";
+constexpr std::string_view kPacked = "is compressed\nhint: unpack it";
 
 constexpr Kind kKinds[] = {
     {"version https://git-lfs.github.com/spec/"sv,
-     "is a Git LFS pointer in place of the file; `git lfs pull` fetches it where the model was "
+     "is a Git LFS pointer in place of the file\nhint: `git lfs pull` fetches it where the model "
+     "was "
      "cloned, `hf download` the whole model"},
-    {"GGUF"sv, "is a GGUF file, of llama.cpp; get the model's safetensors files"},
+    {"GGUF"sv, "is a GGUF file, of llama.cpp\nhint: get the model's safetensors files"},
     {"PK\x03\x04"sv, kPytorch},    // a ZIP archive
     {"\x80\x02\x8A"sv, kPytorch},  // pickles: a number of torch.save, a dictionary, a frame
     {"\x80\x02}"sv, kPytorch},
     {"\x80\x03}"sv, kPytorch},
     {"\x80\x04\x95"sv, kPytorch},
     {"\x80\x05\x95"sv, kPytorch},
-    {"\x89HDF\r\n"sv, "is an HDF5 file, of Keras; get the model's safetensors files"},
+    {"\x89HDF\r\n"sv, "is an HDF5 file, of Keras\nhint: get the model's safetensors files"},
     {"\x1F\x8B"sv, kPacked},          // gzip
     {"\x28\xB5\x2F\xFD"sv, kPacked},  // zstd
     {"\xFD"

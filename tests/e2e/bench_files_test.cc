@@ -194,7 +194,7 @@ TEST(BenchFiles, UnknownKernelsNameNearOnes) {
   const ProgramResult r = run_fathom({"bench", "kernel", "--kernels", "rmsnrm"});
 
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_THAT(r.err, HasSubstr("no kernel is called 'rmsnrm'; did you mean rmsnorm"));
+  EXPECT_THAT(r.err, HasSubstr("no kernel is called 'rmsnrm'\nhint: did you mean rmsnorm"));
 }
 
 TEST(BenchFiles, WhatADirectoryHoldsIsReadFromIt) {

@@ -174,7 +174,8 @@ TEST(Config, FileTakesEverySpellingOfAFlagOnce) {
   EXPECT_THAT(twice.err, HasSubstr("line 1: temp is temperature, which line 3 has"));
   const ProgramResult opposite = run_fathom(with("no-pin-threads: true\n"));
   EXPECT_EQ(opposite.exit_code, 64);
-  EXPECT_THAT(opposite.err, HasSubstr("no command has a flag --no-pin-threads; did you mean "));
+  EXPECT_THAT(opposite.err,
+              HasSubstr("no command has a flag --no-pin-threads\nhint: did you mean "));
 }
 
 // YAML that is fed back gives the same values, lists too.

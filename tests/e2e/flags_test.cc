@@ -301,7 +301,8 @@ TEST(Flags, UnknownPinsAreRefusedWithNearNamesBeforeTheModelLoads) {
   };
   const std::pair<const char*, const char*> pins[] = {
       {"q_b_prj=portable",
-       "--pin q_b_prj=portable: 'q_b_prj' is unknown: no op of this model, no kernel; did you mean "
+       "--pin q_b_prj=portable: 'q_b_prj' is unknown: no op of this model, no kernel\nhint: did "
+       "you mean "
        "q_b_proj"},
       {"q_b_proj=portabel",
        "--pin q_b_proj=portabel: variant 'portabel' is unknown: nvfp4_gemm has "}};
@@ -491,7 +492,7 @@ TEST(Flags, ModelsOfTheHuggingFaceCacheAreFoundByName) {
   const ProgramResult absent = tokenize("HF_HOME", folder.str(), "deepseek-ai/other");
   EXPECT_EQ(absent.exit_code, 65);
   EXPECT_THAT(absent.err, HasSubstr("not in the cache (" + cache.string() +
-                                    "); fathom does not download, use: hf download "
+                                    ")\nhint: fathom does not download: hf download "
                                     "deepseek-ai/other"));
   const ProgramResult revision = tokenize("HF_HOME", folder.str(), "deepseek-ai/tiny@v2");
   EXPECT_EQ(revision.exit_code, 65);

@@ -157,7 +157,8 @@ TEST(Help, OfACommandThatIsNotThereNamesNearOnes) {
   const ProgramResult r = run_fathom({"help", "bench", "kernl"});
 
   EXPECT_EQ(r.exit_code, 64);
-  EXPECT_THAT(r.err, HasSubstr("'kernl' is no command of `fathom bench`; did you mean kernel"));
+  EXPECT_THAT(r.err,
+              HasSubstr("'kernl' is no command of `fathom bench`\nhint: did you mean kernel"));
 }
 
 // ---- Manual pages

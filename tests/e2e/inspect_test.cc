@@ -70,9 +70,12 @@ TEST(Inspect, CacheFormatsOfV4AreRefusedForOtherModels) {
       run_fathom({"inspect", "--as", "deepseek-v3.2", "--indexer-dtype", "mxfp4"});
 
   EXPECT_NE(rows.exit_code, 0);
-  EXPECT_THAT(rows.err, HasSubstr("the KV cache format is nvfp4, expected bf16, f32 or e4m3"));
+  EXPECT_THAT(
+      rows.err,
+      HasSubstr("the KV cache format (--kv-cache-dtype) is nvfp4, expected bf16, f32 or e4m3"));
   EXPECT_NE(keys.exit_code, 0);
-  EXPECT_THAT(keys.err, HasSubstr("the format of the indexer's keys is mxfp4, expected"));
+  EXPECT_THAT(keys.err,
+              HasSubstr("the format of the indexer's keys (--indexer-dtype) is mxfp4, expected"));
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ TEST(Json, OfEveryCommandNamesItsSchema) {
   std::ofstream(ids) << R"({"prompts": [[1, 2, 3]]})";
   std::ofstream(text) << "Once upon a time there was a king.";
   const std::string model = shipped_model();
+  const std::string rows = (folder / "rows").string();
+  run_fathom({"bench", "kernel", "--kernels", "argmax", "--filter", "argmax/t1_*", "--min-time",
+              "0", "--reps", "1", "-q", "--out-dir", rows});
   const std::pair<Words, std::string> cases[] = {
       {run_with({"--temperature", "0"}), "fathom.run/1"},
       {{"tokenize", model, "-p", "Once"}, "fathom.tokenize/1"},
@@ -54,6 +57,9 @@ TEST(Json, OfEveryCommandNamesItsSchema) {
       {{"eval", model, "--ppl", text, "--compare", model}, "fathom.eval/1"},
       {{"eval", model, "--ids", ids, "--logits-out", ids + ".out"}, "fathom.eval/1"},
       {{"trace", "--dry", "--as", "deepseek-v2-lite"}, "fathom.trace.summary/1"},
+      {{"verify", model}, "fathom.verify/1"},
+      {{"bench", "model", model, "-p", "4", "-n", "2", "-r", "1", "-q"}, "fathom.bench.model/1"},
+      {{"roofline", rows}, "fathom.roofline/1"},
       {{"bench", "kernel", "--kernels", "argmax", "--filter", "argmax/t1_*", "--in-process",
         "--min-time", "0", "--reps", "1", "-q"},
        "fathom.bench.kernel/1"},
@@ -68,6 +74,22 @@ TEST(Json, OfEveryCommandNamesItsSchema) {
     EXPECT_EQ(text_at(json, "schema"), schema) << args[0];
     EXPECT_THAT(page, HasSubstr("`" + schema + "`"));
   }
+}
+
+// A command whose --json no test above reads would be one whose page is not held either.
+TEST(Json, OfEveryCommandThatHasTheFlagIsOnThePage) {
+  const std::string page = read_all(FATHOM_SOURCE_DIR "/docs/json.md");
+  const Json help = json_of({"help"});
+  int found = 0;
+  for (const Json& command : help.find("commands")->items()) {
+    for (const Json& flag : command.find("flags")->items()) {
+      if (text_at(flag, "name") != "json") continue;
+      ++found;
+      const std::string words = text_at(command, "command").substr(sizeof "fathom");
+      EXPECT_THAT(page, HasSubstr("| `" + words + " --json` | ")) << words;
+    }
+  }
+  EXPECT_GE(found, 14);
 }
 
 TEST(Json, OfAnAnswerHoldsWhatIsPrintedOtherwise) {

@@ -207,6 +207,41 @@ TEST(Serve, AHungTeardownIsEnded) {
 }
 #endif
 
+TEST(Serve, RefusesWhatItCannotServeBeforeItListens) {
+  const std::string model = shipped_model();
+  const std::pair<std::vector<std::string>, int> cases[] = {
+      {{"--pin", "q_b_proj=none"}, 64},
+      {{"--pin", "q_b_prj=portable"}, 64},
+      {{"--max-model-len", "999999"}, 64},
+      {{"--memory-fraction", "0.0001"}, 78},
+  };
+  for (const auto& [flags, exit_code] : cases) {
+    std::vector<std::string> args{"serve", model, "--port", "0", "--threads", "1"};
+    args.insert(args.end(), flags.begin(), flags.end());
+
+    const ProgramResult r = run_fathom(args);
+
+    EXPECT_EQ(r.exit_code, exit_code) << flags[0] << r.err;
+    EXPECT_EQ(r.err.find("listening"), std::string::npos) << r.err;
+    EXPECT_NE(r.err.find("\nhint: "), std::string::npos) << r.err;
+  }
+}
+
+TEST(Serve, SaysWhatHelpsWhereThePortIsTaken) {
+  const RunningServer first({});
+  const std::string port = first.address().substr(first.address().rfind(':') + 1);
+
+  const ProgramResult r = run_fathom({"serve", shipped_model(), "--port", port, "--threads", "1"});
+
+  EXPECT_EQ(r.exit_code, 74);
+  EXPECT_NE(
+      r.err.find("error: cannot bind (--host, --port) 127.0.0.1:" + port +
+                 ": Address already in use\nhint: another program listens there; give another "
+                 "--port"),
+      std::string::npos)
+      << r.err;
+}
+
 }  // namespace
 }  // namespace fathom::e2e
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "fathom/base/hint.h"
 #include "fathom/bench/child_process.h"
 #include "fathom/kernels/cuda/memory_rates.h"
 
@@ -95,7 +96,7 @@ Result<GpuMachine> measure_gpu_in_child(int ordinal) {
   Found found{};
   const auto work = [&](const SendMessage& send) {
     const Result<GpuMachine> machine = measure();
-    if (!machine.ok()) return send(kNone, machine.status().message());
+    if (!machine.ok()) return send(kNone, in_one_line(machine.status().message()));
     const DeviceInfo& d = machine->device;
     const Found figures{d.ordinal,
                         d.sm,

@@ -137,7 +137,7 @@ Result<Peaks> peaks_of_rows(std::span<const BenchRow> rows) {
   if (peaks.copy_gbps <= 0) peaks.copy_gbps = peaks.read_gbps;
   if (peaks.read_gbps > 0) return peaks;
   return not_found(
-      "no row is bound by memory, so the rows do not show the rate of memory; give "
+      "no row is bound by memory, so the rows do not show the rate of memory\nhint: give "
       "the ceilings with --peaks FILE or --device NAME");
 }
 

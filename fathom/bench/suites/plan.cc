@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/near_names.h"
 #include "fathom/bench/suites/reference_names.h"
 #include "fathom/bench/suites/suites.h"
@@ -54,8 +55,9 @@ Status unknown_kernel(std::string_view name) {
     return invalid_argument(str_cat("'", name, "' is no kernel here but ", home.home, " (fathom/",
                                     home.folder, "); there is nothing to time"));
   }
-  return invalid_argument(str_cat("no kernel is called '", name, "'",
-                                  did_you_mean(near_kernel_names(name), ""), "; see --list"));
+  Status unknown = invalid_argument(
+      str_cat("no kernel is called '", name, "'", did_you_mean(near_kernel_names(name))));
+  return with_hint(std::move(unknown), "`fathom bench kernel --list` shows what there is");
 }
 
 bool runs_in(const std::vector<PresetStep>& steps, std::string_view kernel) {
@@ -106,7 +108,7 @@ Status nothing_chosen(const BenchKernelOptions& options) {
   return invalid_argument(
       str_cat("no case is left by ", options.preset.empty() ? "--suite " : "--as ",
               options.preset.empty() ? options.suite : options.preset, filter_flags(options),
-              "; `--list` without them shows what there is"));
+              "\nhint: `--list` without them shows what there is"));
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ Result<int> choose_moe(const MoeCall& call, const MoeOptions& options) {
     if (!options.strategy || options.strategy == row.strategy) reason = why;
   }
   return unsupported(str_cat("no strategy for experts in ", format_name(call.experts), ": ", reason,
-                             options.strategy ? "; use --moe auto" : ""));
+                             options.strategy ? "\nhint: use --moe auto" : ""));
 }
 
 std::string explain_moe(const MoeCall& call, const MoeOptions& options) {

@@ -61,7 +61,8 @@ void read_type(ConfigReader& in, ModelConfig& c) {
               c.model_type.empty() ? std::string("missing")
                                    : str_cat("\"", c.model_type.substr(0, 64), "\""));
   if (known == std::end(kKnownTypes)) {
-    return in.fail(unsupported(str_cat(found, ", expected one of ", join_known())));
+    return in.fail(unsupported(str_cat(found, ", expected one of ", join_known(),
+                                       "\nhint: models of other families do not run here")));
   }
   if (!known->runs) {
     return in.fail(

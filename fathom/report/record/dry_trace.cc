@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/models/dry/dry_records.h"
@@ -154,7 +155,7 @@ Status add_variation(std::string flags,
     return {};
   }
   if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
-  out.push_back({flags, {}, phases.status().message()});
+  out.push_back({flags, {}, in_one_line(phases.status().message())});
   if (shape.gpu == nullptr) return {};
   TraceShape of_cpu = shape;
   of_cpu.kernels = nullptr;

@@ -145,7 +145,8 @@ class Live {
 
 Result<LiveRun> run_live(const Model& model, const Compute& compute, const LiveOptions& options) {
   if (options.prompt.empty()) {
-    return invalid_argument("the prompt has no tokens; give text with -p, or --prompt-tokens N");
+    return invalid_argument(
+        "the prompt has no tokens\nhint: give text with -p, or --prompt-tokens N");
   }
   if (compute.gpu == nullptr) return Live(model, options).run(compute);
   if (options.level != RecordLevel::kTimed || options.measure_overhead) {

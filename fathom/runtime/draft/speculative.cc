@@ -23,7 +23,7 @@ Status no_draft_layer(const Model& model) {
                   : str_cat("the draft layer of this model is not in the checkpoint (config.json "
                             "says num_nextn_predict_layers ",
                             layers, ")"),
-      "; expected one that has it, or --speculative ngram"));
+      "\nhint: --speculative ngram needs no draft layer"));
 }
 
 Status check_width(const DraftShape& shape) {
@@ -75,7 +75,7 @@ Status check_speculative(Speculative method,
   const std::string_view name = speculative_name(method);
   if (slack <= 0) {
     return unsupported(str_cat("--speculative ", name, ": the caches of this model cannot be cut ",
-                               "back, so no draft can be taken back; expected --speculative off"));
+                               "back, so no draft can be taken back\nhint: use --speculative off"));
   }
   return unsupported(str_cat("--speculative-tokens is ", tokens,
                              ", but the caches of this model can be cut back by ", slack,

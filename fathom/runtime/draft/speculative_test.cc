@@ -67,12 +67,12 @@ TEST(Speculative, AModelWithoutADraftLayerIsRefused) {
 
   EXPECT_EQ(none.code(), StatusCode::kUnsupported);
   EXPECT_EQ(none.message(),
-            "--speculative mtp: this model has no draft layer; expected one that has it, or "
-            "--speculative ngram");
+            "--speculative mtp: this model has no draft layer\nhint: --speculative ngram "
+            "needs no draft layer");
   EXPECT_EQ(
       missing.message(),
       "--speculative mtp: the draft layer of this model is not in the checkpoint (config.json "
-      "says num_nextn_predict_layers 1); expected one that has it, or --speculative ngram");
+      "says num_nextn_predict_layers 1)\nhint: --speculative ngram needs no draft layer");
 }
 
 TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {

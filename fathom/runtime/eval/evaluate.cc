@@ -301,7 +301,7 @@ Result<Perplexity> perplexity(ForwardSession& session,
                               std::span<const int32_t> ids,
                               int32_t bos,
                               int64_t block,
-                              const std::function<void(int64_t, int64_t)>& progress) {
+                              const std::function<bool(int64_t, int64_t)>& progress) {
   if (ids.empty()) return invalid_argument("the text has no tokens");
   const auto total = static_cast<int64_t>(ids.size());
   Perplexity out;
@@ -327,7 +327,7 @@ Result<Perplexity> perplexity(ForwardSession& session,
     out.block_nll.push_back(nll);
     out.nll += nll;
     out.tokens += static_cast<int64_t>(scored.size());
-    if (progress) progress(out.tokens, total);
+    if (progress && !progress(out.tokens, total)) break;
   }
   if (!std::isfinite(out.nll)) return numerical_error("the logits are not finite");
   return out;

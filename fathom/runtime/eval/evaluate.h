@@ -23,13 +23,13 @@ struct Perplexity {
 };
 
 /// Cuts ids into blocks, puts `bos` before each, and scores every id once, in the context of its
-/// block. `progress(done, total)` counts tokens. Errors: InvalidArgument for no ids
-/// and for an id beyond the vocabulary.
+/// block. `progress(done, total)` counts tokens; where it says false, what is scored so far comes
+/// back. Errors: InvalidArgument for no ids and for an id beyond the vocabulary.
 Result<Perplexity> perplexity(ForwardSession& session,
                               std::span<const int32_t> ids,
                               int32_t bos,
                               int64_t block,
-                              const std::function<void(int64_t, int64_t)>& progress);
+                              const std::function<bool(int64_t, int64_t)>& progress);
 
 /// -ln softmax(row)[id], summed in double.
 double negative_log_likelihood(std::span<const float> row, int32_t id);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
 
@@ -39,6 +40,21 @@ Name name_of(const sockaddr_storage& address) {
   const bool mapped = IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && six.sin6_addr.s6_addr[12] == 127;
   return {str_cat("[", text.data(), "]"), ntohs(six.sin6_port),
           mapped || IN6_IS_ADDR_LOOPBACK(&six.sin6_addr)};
+}
+
+// An error of the machine, whatever its number, with the flag that helps.
+Status listen_error(std::string_view action, std::string_view place, int error) {
+  std::string_view hint;
+  if (error == EADDRINUSE) {
+    hint = "another program listens there; give another --port, or --port 0 for a free one";
+  } else if (error == EADDRNOTAVAIL) {
+    hint = "--host takes an address of this machine, 0.0.0.0 for all of them";
+  } else if (error == EACCES || error == EPERM) {
+    hint = "ports below 1024 are for root; give another --port, or another place for --uds";
+  } else if (error == ENOENT || error == ENOTDIR) {
+    hint = "the directory of --uds must be there";
+  }
+  return with_hint(io_error(errno_status(action, place, error).message()), hint);
 }
 
 // Whether a server answers at the path.
@@ -81,7 +97,7 @@ Result<Listener> Listener::open(const HttpSettings& settings) {
     FATHOM_TRY(listener.bind_unix(settings.uds_path));
   }
   if (listen(listener.fd_, kBacklog) != 0)
-    return errno_status("cannot listen at", listener.address_, errno);
+    return listen_error("listen at", listener.address_, errno);
   return listener;
 }
 
@@ -109,17 +125,17 @@ Status Listener::bind_tcp(const HttpSettings& settings) {
   }
   address_ = str_cat(host, ":", settings.port);
   fd_ = socket(chosen->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd_ < 0) return errno_status("cannot make a socket for", address_, errno);
+  if (fd_ < 0) return listen_error("make a socket for", address_, errno);
   const int on = 1;
   setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(fd_, chosen->ai_addr, chosen->ai_addrlen) != 0) {
     const int error = errno;
-    return errno_status("cannot bind (--host, --port)", address_, error);
+    return listen_error("bind (--host, --port)", address_, error);
   }
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   if (getsockname(fd_, reinterpret_cast<sockaddr*>(&bound), &size) != 0)
-    return errno_status("cannot tell the address of", address_, errno);
+    return listen_error("tell the address of", address_, errno);
   const Name name = name_of(bound);
   loopback_ = name.loopback;
   address_ = str_cat(settings.tls() ? "https://" : "http://", name.host, ":", name.port);
@@ -146,13 +162,13 @@ Status Listener::bind_unix(const std::string& path) {
   }
   address_ = str_cat("unix:", path);
   fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd_ < 0) return errno_status("cannot make a socket for", path, errno);
+  if (fd_ < 0) return listen_error("make a socket for", path, errno);
   if (bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    return errno_status("cannot bind (--uds)", path, errno);
+    return listen_error("bind (--uds)", path, errno);
   unlink_path_ = path;
   // Before it listens nobody can connect.
   if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0)
-    return errno_status("cannot set the mode of", path, errno);
+    return listen_error("set the mode of", path, errno);
   return {};
 }
 

@@ -11,7 +11,8 @@ namespace {
 constexpr int64_t kMaxFileBytes = 4ll << 20;
 
 Status refusal(std::string_view why) {
-  return unsupported(str_cat(why, "; name one with --chat-format (", chat_format_names(), ")"));
+  return unsupported(
+      str_cat(why, "\nhint: name one with --chat-format (", chat_format_names(), ")"));
 }
 
 bool holds(std::string_view text, std::string_view word) {

@@ -253,9 +253,10 @@ TEST(ChatFormats, AreChosenByTemplateAndFamily) {
   EXPECT_EQ(chosen("deepseek_v3", turns), "v3");
   EXPECT_EQ(chosen("deepseek_v3", turns + "content.split('</think>')[-1]"), "r1");
   EXPECT_EQ(chosen("deepseek_v3", turns + "{% if thinking %}<think>{% else %}</think>"), "v3.1");
-  EXPECT_EQ(chosen("deepseek_v3", ""),
-            "error: the checkpoint has no chat template, so its chat format is not known; name one "
-            "with --chat-format (v2, v2.5, v3, r1, v3.1, v3.2, v4, v4-0731)");
+  EXPECT_EQ(
+      chosen("deepseek_v3", ""),
+      "error: the checkpoint has no chat template, so its chat format is not known\nhint: name one "
+      "with --chat-format (v2, v2.5, v3, r1, v3.1, v3.2, v4, v4-0731)");
   EXPECT_THAT(chosen("deepseek_v41", turns + "｜DSML｜"), HasSubstr("--chat-format"));
   EXPECT_THAT(chosen("llama", "[INST]"), HasSubstr("the chat template of this llama is none"));
 }

@@ -67,8 +67,9 @@ Result<std::vector<std::string>> indexed_shards(const std::string& directory,
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
   for (const std::string& shard : shards) {
     if (!contains(names, shard)) {
-      return corrupt(str_cat(directory, ": ", kIndexName, " names ", shard,
-                             ", which is not there; the download or copy is incomplete"));
+      return corrupt(str_cat(
+          directory, ": ", kIndexName, " names ", shard,
+          ", which is not there\nhint: the download or copy is incomplete; fetch what is missing"));
     }
   }
   return shards;

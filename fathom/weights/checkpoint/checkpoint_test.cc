@@ -185,8 +185,11 @@ TEST(Checkpoint, ShardNamedByTheIndexMustExist) {
   write_sharded(dir);
   ASSERT_EQ(unlink(dir.file(kShard2).c_str()), 0);
 
-  EXPECT_EQ(open_error(dir), str_cat(dir.path(), ": model.safetensors.index.json names ", kShard2,
-                                     ", which is not there; the download or copy is incomplete"));
+  EXPECT_EQ(
+      open_error(dir),
+      str_cat(
+          dir.path(), ": model.safetensors.index.json names ", kShard2,
+          ", which is not there\nhint: the download or copy is incomplete; fetch what is missing"));
   EXPECT_EQ(open_code(dir), StatusCode::kCorrupt);
 }
 
@@ -308,7 +311,7 @@ TEST(Checkpoint, PickleFilesAreRefusedByName) {
     EXPECT_EQ(open_code(dir), StatusCode::kUnsupported);
     EXPECT_EQ(open_error(dir), str_cat(dir.path(), ": ", name,
                                        " is a pickle file, which can run code and is never "
-                                       "opened; convert the checkpoint to safetensors"));
+                                       "opened\nhint: convert the checkpoint to safetensors"));
   }
 }
 
@@ -333,7 +336,7 @@ TEST(Checkpoint, UnfinishedWriteIsRefused) {
   write_bytes(dir.file("config.json.partial"), "");
   EXPECT_EQ(open_error(dir),
             dir.path() +
-                ": holds config.json.partial, which an unfinished write left; run that "
+                ": holds config.json.partial, which an unfinished write left\nhint: run that "
                 "command again to resume it, or delete the file");
   EXPECT_EQ(open_code(dir), StatusCode::kCorrupt);
 }
@@ -346,7 +349,7 @@ TEST(Checkpoint, JournalWithoutAnEndIsRefusedAndOneOfOtherFiles) {
   EXPECT_EQ(open_error(dir),
             dir.path() +
                 ": fathom-journal.jsonl records 0 files and no end, so the write did not "
-                "finish; run that command again to resume it");
+                "finish\nhint: run that command again to resume it");
 
   write_bytes(dir.file(kJournalName), journal + journal_last_line(0));
   EXPECT_EQ(open_code(dir), StatusCode::kCorrupt) << "a last line without its newline is torn";

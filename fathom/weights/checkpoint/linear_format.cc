@@ -201,7 +201,7 @@ Result<StoredLinear> describe_i8(const Found& found) {
     if (entry.dtype == Format::kF32 && is_block_grid(entry.shape, n, columns)) {
       return unsupported(str_cat(found.describe(*found.weight),
                                  " with scales per block (int8 in blocks), which no kernel "
-                                 "supports; use a checkpoint with scales per channel"));
+                                 "supports\nhint: use a checkpoint with scales per channel"));
     }
     return found.error(*scale, str_cat("F32 or BF16 [", n, ", ", ceil_div(k, kBlock), "]"));
   }

@@ -288,7 +288,7 @@ TEST(LinearFormat, Int8InBlocksIsUnsupportedByName) {
   EXPECT_EQ(layer.describe().status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(layer.error(),
             "F: tensor \"x.weight\" is I8 [256, 256] with scales per block (int8 in blocks), which "
-            "no kernel supports; use a checkpoint with scales per channel");
+            "no kernel supports\nhint: use a checkpoint with scales per channel");
 }
 
 TEST(LinearFormat, WeightsOfOtherTypesAreRefused) {

@@ -27,6 +27,10 @@ Result<std::optional<Journal>> finished_journal(const std::string& directory,
 /// Unsupported for pickle files and for GGUF files.
 Status refuse_other_weights(const std::string& directory, const std::vector<std::string>& names);
 
+/// An error of reading a file of the model, with what helps where one is missing (NotFound) or
+/// damaged (Corrupt).
+Status hint_at_files(Status status, const std::string& directory);
+
 /// Refuses a directory that is no model or a part of one that is not finished, so that the first
 /// file which is missing is not what the user hears of. Errors: those of finished_journal, which is
 /// read where files are missing; those of refuse_other_weights; NotFound for a directory that holds

@@ -109,7 +109,7 @@ Result<std::string> resolve_model(std::string_view model,
       hub->revision == "main" ? std::string() : str_cat(" --revision ", hub->revision);
   return not_found(str_cat("model ", model, " is no directory, and not in the cache (",
                            places.empty() ? "none is known" : places,
-                           "); fathom does not download, use: hf download ", hub->org, "/",
+                           ")\nhint: fathom does not download: hf download ", hub->org, "/",
                            hub->name, option));
 }
 

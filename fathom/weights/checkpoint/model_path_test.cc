@@ -74,11 +74,11 @@ TEST(ResolveModel, MissingModelNamesThePlacesAndTheCommand) {
   EXPECT_EQ(
       resolve("deepseek-ai/DeepSeek-R1", {dir.path(), "/none"}),
       str_cat("model deepseek-ai/DeepSeek-R1 is no directory, and not in the cache (", dir.path(),
-              ", /none); fathom does not download, use: hf download "
+              ", /none)\nhint: fathom does not download: hf download "
               "deepseek-ai/DeepSeek-R1"));
   EXPECT_EQ(resolve("a/b@v2", {}),
-            "model a/b@v2 is no directory, and not in the cache (none is known); fathom does not "
-            "download, use: hf download a/b --revision v2");
+            "model a/b@v2 is no directory, and not in the cache (none is known)\nhint: fathom "
+            "does not download: hf download a/b --revision v2");
   EXPECT_EQ(resolve_model("a/b", {}).status().code(), StatusCode::kNotFound);
 }
 

@@ -94,7 +94,7 @@ class Writer {
                                 ? "of another source, or of this one before its files changed"
                                 : "of other shards");
       return invalid_argument(str_cat(directory_, ": holds a write ", other,
-                                      "; choose another directory or delete this one"));
+                                      "\nhint: choose another directory or delete this one"));
     }
     first_line_ = journal_first_line(options_.source_digest, options_.options, plan);
     for (const std::string& name : names) {
@@ -121,7 +121,7 @@ class Writer {
                                             [&](const auto& file) { return file.first == name; });
       if (name.ends_with(".safetensors") || name == kIndexName || is_side_file) {
         return invalid_argument(str_cat(directory_, ": holds ", name,
-                                        " already; choose another directory or delete it"));
+                                        " already\nhint: choose another directory or delete it"));
       }
     }
     return {};
@@ -159,7 +159,7 @@ class Writer {
     const Result<int64_t> free = free_space_bytes(directory_);
     if (!free.ok() || *free >= needed) return {};
     return io_error(str_cat("cannot write ", directory_, ": needs ", needed, " bytes, ", *free,
-                            " bytes are free"));
+                            " bytes are free\nhint: free some space there, or write elsewhere"));
   }
 
   Status finish_shard(const ShardPlan& shard) {
@@ -197,8 +197,9 @@ class Writer {
     const FileDigest digest = {name, static_cast<int64_t>(content.size()), to_hex(sha256(content))};
     if (const FileDigest* found = find_intact(name); found != nullptr) {
       if (*found == digest) return {};
-      return invalid_argument(str_cat(directory_, ": holds another ", name,
-                                      " of the same source and options; delete the directory"));
+      return invalid_argument(
+          str_cat(directory_, ": holds another ", name,
+                  " of the same source and options\nhint: delete the directory"));
     }
     FATHOM_TRY(write_file(join_path(directory_, name), content));
     return record(digest);

@@ -301,7 +301,7 @@ TEST(CheckpointWriter, OtherOptionsSourcesAndPlansAreRefused) {
   EXPECT_EQ(refused.status().message(),
             dir.file("out") +
                 ": holds a write with other options (\"--format nvfp4\", now \"--format "
-                "mxfp4\"); choose another directory or delete this one");
+                "mxfp4\")\nhint: choose another directory or delete this one");
   EXPECT_EQ(write(dir.file("out"), other_source).status().message(),
             dir.file("out") +
                 ": holds a write of another source, or of this one before its files changed; "
@@ -315,9 +315,9 @@ TEST(CheckpointWriter, ForeignWeightsAreNotReplaced) {
   write_safetensors(dir.file("model.safetensors"), {{"a", Format::kU8, {1}, 'a'}});
   const auto before = files_in(dir.path());
 
-  EXPECT_EQ(
-      write(dir.path()).status().message(),
-      dir.path() + ": holds model.safetensors already; choose another directory or delete it");
+  EXPECT_EQ(write(dir.path()).status().message(),
+            dir.path() +
+                ": holds model.safetensors already\nhint: choose another directory or delete it");
   EXPECT_TRUE(files_in(dir.path()) == before);
 }
 
@@ -327,8 +327,9 @@ TEST(CheckpointWriter, ForeignConfigurationIsNotReplaced) {
   CheckpointWriterOptions options = test_options();
   options.side_files = {{"config.json", "{}"}};
 
-  EXPECT_EQ(write(dir.path(), options).status().message(),
-            dir.path() + ": holds config.json already; choose another directory or delete it");
+  EXPECT_EQ(
+      write(dir.path(), options).status().message(),
+      dir.path() + ": holds config.json already\nhint: choose another directory or delete it");
   EXPECT_EQ(files_in(dir.path()).size(), 1u);
 }
 

@@ -165,7 +165,7 @@ bool is_fp8_block(Format format) {
 Status check_block(int64_t k, int64_t block, Format format, const std::string& name) {
   if (k % block == 0) return {};
   return unsupported(str_cat(name, ": ", k, " columns are no multiple of ", block, ", which ",
-                             format_name(format), " needs; leave it out with --ignore"));
+                             format_name(format), " needs\nhint: leave it out with --ignore"));
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ class Quantizer {
     if (!can_decode_rows(stored.format)) {
       return unsupported(str_cat(source_.locate(*stored.weight), " is stored as ",
                                  format_name(stored.format),
-                                 ", which quantize cannot read; leave it out with --ignore"));
+                                 ", which quantize cannot read\nhint: leave it out with --ignore"));
     }
     FATHOM_ASSIGN(const auto tensors,
                   plan_quantised_matrix(weight, stored.n, stored.k, options_.format));

@@ -95,7 +95,7 @@ TEST(QuantizeCheckpoint, DoesNotResumeOverASourceThatChanged) {
   EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(second.status().message(),
               EndsWith("out: holds a write of another source, or of this one before its files "
-                       "changed; choose another directory or delete this one"));
+                       "changed\nhint: choose another directory or delete this one"));
   EXPECT_EQ(digests_of(dir.file("out")), before);
 }
 
@@ -155,11 +155,11 @@ TEST(QuantizeCheckpoint, RefusesEachPatternThatMatchesNoWeight) {
        "matches no weight, expected a pattern of modules such as "
        "\"model.layers.0.mlp.gate_proj\""},
       {"", "matches no weight, expected"},
-      {"*.o_prj", "matches no weight; did you mean \"*.o_proj\"?"},
+      {"*.o_prj", "matches no weight\nhint: did you mean \"*.o_proj\"?"},
       {"model.layers.0.self_attn.o_prj",
-       "matches no weight; did you mean \"model.layers.0.self_attn.o_proj\"?"},
-      {"model.layers.0", "matches no weight; did you mean \"model.layers.0.*\"?"},
-      {"o_proj", "matches no weight; did you mean \"*o_proj*\"?"},
+       "matches no weight\nhint: did you mean \"model.layers.0.self_attn.o_proj\"?"},
+      {"model.layers.0", "matches no weight\nhint: did you mean \"model.layers.0.*\"?"},
+      {"o_proj", "matches no weight\nhint: did you mean \"*o_proj*\"?"},
       {"*.weight_scale", "matches no weight"}};
   for (const auto& [pattern, message] : cases) {
     // The others are good: one bad pattern is enough.

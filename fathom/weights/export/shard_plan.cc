@@ -107,7 +107,7 @@ Result<std::vector<ShardPlan>> plan_shards(
     if (static_cast<int64_t>(shards[i].header.size()) > kMaxHeaderBytes + kHeaderLengthBytes) {
       return invalid_argument(str_cat(shards[i].name, ": a header of ", shards[i].header.size(),
                                       " bytes, expected at most ", kMaxHeaderBytes,
-                                      "; use smaller shards"));
+                                      "\nhint: use smaller shards"));
     }
   }
   return shards;

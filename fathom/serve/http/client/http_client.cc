@@ -235,15 +235,17 @@ void Call::handshake() {
         const bool untrusted = self->client_.verifies() && !reason.empty();
         self->finish(
             CallFault::kTls,
-            unavailable(untrusted ? str_cat("the certificate of ", address,
-                                            " is not trusted: ", reason, "; --insecure accepts any")
+            unavailable(untrusted ? str_cat("the certificate of ", address, " is not trusted: ",
+                                            reason, "\nhint: --insecure accepts any")
                                   : str_cat("no TLS with ", address, ": ", error.message())));
       });
 }
 
 void Call::fail_to_connect(std::string_view why) {
-  finish(CallFault::kConnect,
-         unavailable(str_cat("cannot connect to ", client_.url_.address(), ": ", why)));
+  finish(
+      CallFault::kConnect,
+      unavailable(str_cat("cannot connect to ", client_.url_.address(), ": ", why,
+                          "\nhint: `fathom serve MODEL` starts a server; is the address right?")));
 }
 
 void Call::exchange() {
