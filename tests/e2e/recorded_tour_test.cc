@@ -30,7 +30,7 @@ TEST(RecordedTour, WhatDevRunSuggestsWorks) {
     const std::string words = line.substr(program.size(), line.find('#') - program.size());
     const ProgramResult r = run_shell("fathom --print-config " + words);
     EXPECT_EQ(r.exit_code, 0) << words << r.err;
-    EXPECT_THAT(r.out, testing::HasSubstr("model: ")) << words;
+    EXPECT_THAT(r.out, testing::HasSubstr("log-level: ")) << words;
   }
   EXPECT_EQ(commands, 3);
 }
