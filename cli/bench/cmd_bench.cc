@@ -25,6 +25,7 @@
 #include "fathom/bench/files/report.h"
 #include "fathom/bench/harness.h"
 #include "fathom/bench/suites/reference_names.h"
+#include "fathom/bench/suites/suites.h"
 #include "fathom/device/device.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/os/atomic_file.h"
@@ -80,7 +81,8 @@ Result<BenchKernelOptions> options_of(const KernelFlags& flags, const GlobalFlag
   } else if (flags.backend != "cpu") {
     return invalid_argument(str_cat("--backend ", flags.backend, ": expected cpu or cuda"));
   }
-  if (options.suite == kReferenceSuite || !options.preset.empty()) {
+  if (options.suite == kReferenceSuite || is_suite_of_steps(options.suite) ||
+      !options.preset.empty()) {
     // Hundreds of rows, some of them seconds long: less of each.
     options.timer.min_reps = 20;
     options.timer.min_time_s = 0.1;
@@ -189,7 +191,8 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
   sub->add_flag("--reference", flags->reference,
                 "With --list: the names of the reference stack and where each lives here");
   sub->add_flag("--catalogue", flags->catalogue, "Print every contract as Markdown, run nothing");
-  sub->add_option("--suite", flags->options.suite, "all, decode, prefill, streaming or reference23")
+  sub->add_option("--suite", flags->options.suite,
+                  "all, decode, prefill, streaming, reference23, v4 or v32")
       ->capture_default_str();
   sub->add_option(
          "--as", flags->options.preset,
@@ -219,12 +222,13 @@ void add_kernel(CLI::App& bench, std::shared_ptr<KernelFlags> flags) {
       "not ok always makes it 1)");
   sub->add_flag("--in-process", flags->in_process, "No child process a kernel, for a debugger");
   sub->add_flag("--warm", flags->warm, "One set of data again and again; rows say so");
-  sub->add_option("--min-time", flags->min_time_s,
-                  "Seconds a row, after warming up (default: 0.2, or 0.1 in reference23 and --as)")
-      ->check(finite_range(0, 3600));
   sub->add_option(
-         "--reps", flags->min_reps,
-         "Least repetitions of a row, time permitting (default: 50, or 20 in reference23 and --as)")
+         "--min-time", flags->min_time_s,
+         "Seconds a row, after warming up (default: 0.2, or 0.1 in reference23, v4, v32 and --as)")
+      ->check(finite_range(0, 3600));
+  sub->add_option("--reps", flags->min_reps,
+                  "Least repetitions of a row, time permitting (default: 50, or 20 in reference23, "
+                  "v4, v32 and --as)")
       ->check(integer_range<int64_t>(1, 1'000'000));
   sub->add_option(
          "--budget", flags->budget_s,

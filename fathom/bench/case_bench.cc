@@ -84,8 +84,17 @@ bool is_portable(const KernelEntry& kernel, const KernelSet& kernels, const char
   return variant && variant->needs == Isa::kPortable;
 }
 
-/// Memory of a GPU for the copies of a case's operands.
-constexpr int64_t kMostGpuOperands = int64_t{16} << 30;
+/// Of a case whose operands do not fit into what a GPU has for them; empty if they do, and on the
+/// CPU.
+std::string too_large(const CaseRunner& runner, CaseInstance& instance) {
+  if (!runner.is_gpu()) return {};
+  int64_t bytes = 0;
+  for (const int64_t part : instance.gpu_layout())
+    bytes += align_up(part, Arena::kAlignment);
+  if (bytes <= runner.operand_bytes()) return {};
+  return str_cat("its operands are ", bytes, " bytes, and the GPU has ", runner.operand_bytes(),
+                 " for those of a case");
+}
 
 /// Of a call that takes at least so many seconds, at the rate that says it; empty if that is within
 /// the limit.
@@ -115,6 +124,7 @@ BenchRow start_row(const BenchPlanEntry& entry, const BenchConditions& condition
       row.reference_name = reference_name_of(*entry.kernel);
     }
   }
+  row.case_name = entry.case_name;
   if (!entry.bench_case) return row;
   const CaseSpec& spec = entry.bench_case->spec;
   row.case_name = spec.name;
@@ -136,8 +146,8 @@ Result<std::unique_ptr<CaseBench>> CaseBench::create(const KernelSet& kernels,
   }
   FATHOM_ASSIGN(const DeviceInfo device, use_cuda_device(options.device));
   FATHOM_ASSIGN(const int64_t free_bytes, cuda_free_bytes());
-  FATHOM_ASSIGN(bench->runner_,
-                CaseRunner::on_gpu(kernels, device, std::min(kMostGpuOperands, free_bytes / 2)));
+  // The rest is for scratch and for what cools the caches down.
+  FATHOM_ASSIGN(bench->runner_, CaseRunner::on_gpu(kernels, device, free_bytes / 4 * 3));
   FATHOM_ASSIGN(bench->gpu_timer_, GpuTimer::create(device));
   return bench;
 }
@@ -179,8 +189,7 @@ std::string CaseBench::too_long(const KernelEntry& kernel, CaseInstance& instanc
 void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAbsent& on_absent) {
   BenchRow row = start_row(entry, report_.conditions);
   if (entry.kernel == nullptr || !entry.bench_case) {
-    row.note =
-        entry.kernel == nullptr ? "not among the kernels of this build" : "no case of this choice";
+    row.note = entry.kernel == nullptr ? "not among the kernels of this build" : entry.why;
     return on_row(std::move(row), {});
   }
   const Case& c = *entry.bench_case;
@@ -221,6 +230,11 @@ void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAb
 Cost CaseBench::run_variant(const KernelEntry& kernel, CaseInstance& instance, BenchRow& row) {
   Exec& ex = runner_->exec();
   if (std::string why = instance.why_not(ex); !why.empty()) {
+    row.status = RowStatus::kUnavailable;
+    add_note(row, why);
+    return {};
+  }
+  if (std::string why = too_large(*runner_, instance); !why.empty()) {
     row.status = RowStatus::kUnavailable;
     add_note(row, why);
     return {};

@@ -219,8 +219,10 @@ std::string write_bench_list(const std::vector<BenchPlanEntry>& plan) {
   for (const BenchPlanEntry& entry : plan) {
     str_append(out, entry.kernel != nullptr ? entry.kernel->info.name : entry.asked);
     if (!entry.bench_case) {
-      out += entry.kernel == nullptr ? "  (not among the kernels of this build)\n"
-                                     : "  (no case of this choice)\n";
+      const std::string why =
+          entry.kernel == nullptr ? "not among the kernels of this build" : entry.why;
+      str_append(out,
+                 str_cat(entry.case_name.empty() ? "" : "  ", entry.case_name, "  (", why, ")\n"));
       continue;
     }
     const CaseSpec& spec = entry.bench_case->spec;

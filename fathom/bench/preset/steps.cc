@@ -69,12 +69,34 @@ BatchShape shape_of(const StepPoint& p, const StepChoice& choice) {
 CallContext context_of(const ModelConfig& config, const BatchShape& shape) {
   const BatchShape::Requests& prefill = shape.prefill;
   const int64_t decoded = std::max(shape.decode.count, shape.padding.requests);
-  CallContext context{.tokens = prefill.count * prefill.new_tokens + decoded};
+  CallContext context{.tokens = prefill.count * prefill.new_tokens + decoded,
+                      .keys = prefill.count > 0 ? prefill.cached + prefill.new_tokens
+                                                : shape.decode.cached + shape.decode.new_tokens,
+                      .compressed = config.is_v4()};
   if (config.n_group > 0) {
     context.router_groups = static_cast<int>(config.n_group);
     context.router_groups_kept = static_cast<int>(config.topk_group);
   }
   return context;
+}
+
+int64_t dim_of(const OpRecord& r, std::string_view operand, size_t axis) {
+  for (size_t i = 0; i < r.num_operands; ++i) {
+    const OperandRecord& o = r.operands[i];
+    if (std::string_view(o.name, o.name_length) == operand && o.format != Format::kNone)
+      return o.dims[axis];
+  }
+  return 0;
+}
+
+/// What calls that make lists for an attention have from its caches: that attention comes after
+/// them.
+void note_caches(const OpRecord& r, CallContext& context) {
+  if (std::string_view(r.kernel) != "sparse_mla_decode") return;
+  const int64_t rows = dim_of(r, "values", 1);
+  const int64_t extra_rows = dim_of(r, "extra_values", 1);
+  context.ring_rows = rows;
+  context.page_rows = extra_rows > 0 ? extra_rows : rows;
 }
 
 void add_call(const OpRecord& r, const CallContext& context, bool in_layer, PresetStep& step) {
@@ -120,10 +142,15 @@ Result<PresetStep> record_step(const Model& model,
   FATHOM_ASSIGN(const std::vector<OpRecord> records,
                 dry_records(model, shape, {.kernels = kernels, .gpu = choice.gpu, .pass = pass}));
   PresetStep step{.preset = std::string(preset), .point = point, .calls = {}};
-  const CallContext context = context_of(model.config(), shape);
+  std::vector<CallContext> contexts(records.size());
+  CallContext context = context_of(model.config(), shape);
+  for (size_t i = records.size(); i > 0; --i) {
+    note_caches(records[i - 1], context);
+    contexts[i - 1] = context;
+  }
   const int layer = first_layer_with_experts(model.config());
-  for (const OpRecord& r : records)
-    add_call(r, context, layer_of(r) == layer, step);
+  for (size_t i = 0; i < records.size(); ++i)
+    add_call(records[i], contexts[i], layer_of(records[i]) == layer, step);
   name_cases(step);
   return step;
 }
@@ -150,7 +177,14 @@ int64_t PresetStep::bytes() const {
   return sum;
 }
 
+bool same_call(const PresetCall& a, const PresetCall& b) {
+  const OpRecord& x = a.call.record();
+  const OpRecord& y = b.call.record();
+  return a.kernel() == b.kernel() && same_operands(x, y) && same_cost(x.cost, y.cost);
+}
+
 std::vector<StepPoint> step_points(const StepChoice& choice) {
+  if (!choice.points.empty()) return choice.points;
   const std::vector<int64_t> keys = or_default(choice.kv_len, {kReferenceContext});
   const bool any_seq = !choice.seq.empty();
   const bool any_batch = !choice.batch.empty();

@@ -55,12 +55,13 @@ struct PresetStep {
 
 /// Which steps are recorded.
 struct StepChoice {
-  std::string phase = {};            ///< "decode", "prefill", "draft"; empty: all
-  std::vector<int64_t> batch = {};   ///< requests of decode; empty: 1, 8, 32, 128
-  std::vector<int64_t> seq = {};     ///< tokens of prefill; empty: 128 to 2,048
-  std::vector<int64_t> kv_len = {};  ///< empty: 1,024
-  bool tables_only = false;          ///< neither the draft head nor prefill after a prefix
-  const DeviceInfo* gpu = nullptr;   ///< records what that GPU would run; null: a CPU
+  std::string phase = {};              ///< "decode", "prefill", "draft"; empty: all
+  std::vector<int64_t> batch = {};     ///< requests of decode; empty: 1, 8, 32, 128
+  std::vector<int64_t> seq = {};       ///< tokens of prefill; empty: 128 to 2,048
+  std::vector<int64_t> kv_len = {};    ///< empty: 1,024
+  bool tables_only = false;            ///< neither the draft head nor prefill after a prefix
+  std::vector<StepPoint> points = {};  ///< not empty: these steps alone, whatever else it says
+  const DeviceInfo* gpu = nullptr;     ///< records what that GPU would run; null: a CPU
 };
 
 /// Where batch is given and seq is not, or the other way round, there are steps of that alone.
@@ -68,6 +69,9 @@ std::vector<StepPoint> step_points(const StepChoice& choice);
 
 /// Errors: those of open_model and dry_run; InvalidArgument for a context beyond the model's.
 Result<std::vector<PresetStep>> preset_steps(const Preset& preset, const StepChoice& choice);
+
+/// True for calls of one kernel with the same operands and cost, whatever op they are.
+bool same_call(const PresetCall& a, const PresetCall& b);
 
 /// The case that times a call: of exactly its operands. Errors: NotFound as make_case_of_call.
 Result<Case> case_of(const PresetStep& step, const PresetCall& call);

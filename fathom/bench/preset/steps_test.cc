@@ -17,7 +17,11 @@ namespace {
 using testing::SizeIs;
 
 const std::vector<std::string_view> kPresets = {"deepseek-r1-nvfp4", "deepseek-v3-fp8",
-                                                "deepseek-v2-lite"};
+                                                "deepseek-v2-lite",  "deepseek-v3.2",
+                                                "deepseek-v4-flash", "deepseek-v4-pro"};
+
+/// With keys enough for indexers to choose among.
+constexpr int64_t kLongContext = 8192;
 
 std::vector<PresetStep> steps_of(std::string_view preset, const StepChoice& choice = {}) {
   return preset_steps(find_preset(preset).value(), choice).value();
@@ -38,7 +42,7 @@ const PresetCall& call_of(const PresetStep& step, std::string_view part, std::st
 class PresetSteps : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(PresetSteps, EveryCallHasACaseOfItsOwnName) {
-  for (const PresetStep& step : steps_of(GetParam())) {
+  for (const PresetStep& step : steps_of(GetParam(), {.kv_len = {1024, kLongContext}})) {
     std::set<std::string> names;
     for (const PresetCall& c : step.calls) {
       const Result<Case> made = case_of(step, c);
@@ -77,7 +81,8 @@ TEST_P(PresetSteps, HoldEveryCallAndByteOfTheGraph) {
 
 INSTANTIATE_TEST_SUITE_P(Presets, PresetSteps, testing::ValuesIn(kPresets), [](const auto& param) {
   std::string name(param.param);
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 });
 
@@ -145,10 +150,38 @@ TEST(PresetSteps, ContextBeyondTheModelsIsRefused) {
 
 // ---- the cases are the calls, and right ----
 
+/// A layer of each kind, and the draft layer.
+void make_small_v4(ModelConfig& c) {
+  c.compress_ratios = {CompressRatio::kNone, CompressRatio::kSparse, CompressRatio::kHeavy,
+                       c.compress_ratios.back()};
+  c.hidden_size = 256;
+  c.num_hidden_layers = 3;
+  c.num_hash_layers = 1;
+  c.num_attention_heads = 4;
+  c.head_dim = 128;
+  c.qk_rope_head_dim = 64;
+  c.q_lora_rank = 128;
+  c.o_groups = 2;
+  c.o_lora_rank = 128;
+  c.index_n_heads = 4;
+  c.index_topk = 64;
+  c.moe_intermediate_size = 128;
+  c.n_routed_experts = 32;
+  c.num_experts_per_tok = 4;
+  c.vocab_size = 256;
+  c.max_position_embeddings = 4096;
+}
+
 /// The structure of R1, of V2-Lite or of MoE-16B in a size that is checked in moments.
 Preset small(std::string_view of, std::string_view format) {
   Preset preset = find_preset(of).value();
   ModelConfig& c = preset.config;
+  if (c.is_v4()) {
+    make_small_v4(c);
+    preset.formats = preset_formats(format, c).value();
+    return preset;
+  }
+  if (c.has_indexer()) c.index_topk = 64;
   c.hidden_size = 128;
   c.num_hidden_layers = 2;
   c.num_attention_heads = 4;
@@ -204,10 +237,14 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                          SmallPreset{"deepseek-v3-fp8", "fp8_block"},
                                          SmallPreset{"deepseek-v2-lite", "bf16"},
                                          SmallPreset{"deepseek-v2", "bf16"},
-                                         SmallPreset{"deepseek-moe-16b", "bf16"}),
+                                         SmallPreset{"deepseek-moe-16b", "bf16"},
+                                         SmallPreset{"deepseek-v3.2", "fp8_block"},
+                                         SmallPreset{"deepseek-v4-flash", "mxfp4"}),
                          [](const auto& param) {
                            std::string name(param.param.of);
-                           std::replace(name.begin(), name.end(), '-', '_');
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return c == '-' || c == '.'; }, '_');
                            return name;
                          });
 
@@ -216,14 +253,15 @@ TEST(RecordedCases, OfTheSmallModelsReachEveryKernelOfThePresets) {
   std::set<std::string_view> checked;
   for (const auto& [of, format] :
        {SmallPreset{"deepseek-r1-nvfp4", "nvfp4"}, SmallPreset{"deepseek-v3-fp8", "fp8_block"},
-        SmallPreset{"deepseek-v2-lite", "bf16"}}) {
+        SmallPreset{"deepseek-v2-lite", "bf16"}, SmallPreset{"deepseek-v3.2", "fp8_block"},
+        SmallPreset{"deepseek-v4-flash", "mxfp4"}}) {
     const auto steps = preset_steps(small(of, format), kSmallSteps).value();
     for (const PresetStep& step : steps)
       for (const PresetCall& c : step.calls)
         checked.insert(c.kernel());
   }
   for (std::string_view preset : kPresets)
-    for (const PresetStep& step : steps_of(preset))
+    for (const PresetStep& step : steps_of(preset, {.kv_len = {1024, kLongContext}}))
       for (const PresetCall& c : step.calls)
         EXPECT_TRUE(checked.contains(c.kernel())) << c.kernel();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "fathom/base/hint.h"
@@ -125,7 +126,8 @@ std::string filter_flags(const BenchKernelOptions& options) {
 
 std::string BenchPlanEntry::name() const {
   const std::string own = kernel != nullptr ? std::string(kernel->info.name) : asked;
-  return bench_case ? str_cat(own, "/", bench_case->spec.name) : own;
+  const std::string& of_case = bench_case ? bench_case->spec.name : case_name;
+  return of_case.empty() ? own : str_cat(own, "/", of_case);
 }
 
 void split_columns(std::string_view text, BenchRow& row) {
@@ -199,9 +201,16 @@ void add_call(const BenchKernelOptions& options,
                                  [&](const std::string& n) { return find_kernel(n) == kernel; });
   if (!named && !options.kernels.empty()) return;
   Result<Case> made = case_of(step, call);
-  if (!made.ok()) return entries.push_back({std::string(call.kernel()), kernel});
-  const bool chosen = options.preset.empty() ? is_chosen(options, {}, *kernel, *made)
-                                             : matches_filter(options.filter, *kernel, *made);
+  if (!made.ok()) {
+    return entries.push_back({.asked = std::string(call.kernel()),
+                              .kernel = kernel,
+                              .case_name = call.case_name,
+                              .why = made.status().message()});
+  }
+  // The steps of a preset and of a suite of steps are chosen already.
+  const bool of_table = options.preset.empty() && !is_suite_of_steps(options.suite);
+  const bool chosen = of_table ? is_chosen(options, {}, *kernel, *made)
+                               : matches_filter(options.filter, *kernel, *made);
   if (!chosen) return;
   entries.push_back({std::string(call.kernel()), kernel, std::move(made).value(), call.call});
 }
@@ -215,6 +224,59 @@ void add_calls_of_steps(const BenchKernelOptions& options,
       for (const PresetCall& call : step.calls)
         if (call.kernel() == kernel.info.name) add_call(options, step, call, entries);
   }
+}
+
+/// The points of a suite that the flags leave.
+std::vector<StepPoint> chosen_points(const BenchKernelOptions& options, const Suite& suite) {
+  std::vector<StepPoint> points = suite.points;
+  std::erase_if(points, [&](const StepPoint& p) {
+    const bool phase = options.phase.empty() || options.phase == p.phase;
+    return !phase || !one_of(options.batch, static_cast<double>(p.batch)) ||
+           !one_of(options.seq, static_cast<double>(p.seq)) ||
+           !one_of(options.kv_len, static_cast<double>(p.keys));
+  });
+  return points;
+}
+
+/// Leaves of calls that are the same, in whatever steps, the first.
+void keep_distinct_calls(std::vector<PresetStep>& steps) {
+  std::vector<const PresetCall*> kept;
+  for (PresetStep& step : steps) {
+    std::vector<PresetCall> own;
+    for (PresetCall& c : step.calls) {
+      const bool in_step =
+          std::ranges::any_of(own, [&](const PresetCall& k) { return same_call(k, c); });
+      const bool before =
+          std::ranges::any_of(kept, [&](const PresetCall* k) { return same_call(*k, c); });
+      if (!in_step && !before) own.push_back(std::move(c));
+    }
+    step.calls = std::move(own);
+    for (const PresetCall& c : step.calls)
+      kept.push_back(&c);
+  }
+}
+
+/// The rows of a suite of steps, in its order of kernels.
+Result<BenchPlan> plan_suite_of_steps(const BenchKernelOptions& options, const Suite& suite) {
+  FATHOM_TRY(check_phase(options.phase, true));
+  const StepChoice choice{.points = chosen_points(options, suite),
+                          .gpu = options.gpu ? &*options.gpu : nullptr};
+  if (choice.points.empty()) return nothing_chosen(options);
+  std::vector<PresetStep> steps;
+  for (const std::string_view name : suite.step_presets) {
+    FATHOM_ASSIGN(const Preset preset, find_preset(name));
+    FATHOM_ASSIGN(std::vector<PresetStep> own, preset_steps(preset, choice));
+    std::ranges::move(own, std::back_inserter(steps));
+  }
+  FATHOM_TRY(check_named(options.kernels, suite, steps));
+  keep_distinct_calls(steps);
+  BenchPlan plan;
+  add_calls_of_steps(options, steps, plan.entries);
+  std::ranges::stable_sort(plan.entries, {}, [](const BenchPlanEntry& e) {
+    return step_suite_rank(e.kernel->info.name);
+  });
+  if (plan.entries.empty()) return nothing_chosen(options);
+  return plan;
 }
 
 StepChoice choice_of(const BenchKernelOptions& options) {
@@ -234,6 +296,7 @@ Result<BenchPlan> plan_kernel_bench(const BenchKernelOptions& options) {
   suite.preset = options.preset;
   if (options.preset.empty()) {
     FATHOM_ASSIGN(suite, find_suite(options.suite));
+    if (!suite.step_presets.empty()) return plan_suite_of_steps(options, suite);
   }
   FATHOM_TRY(check_phase(options.phase, !options.preset.empty()));
   BenchPlan plan;

@@ -69,8 +69,10 @@ std::string filter_flags(const BenchKernelOptions& options);
 struct BenchPlanEntry {
   std::string asked;                      ///< the name it was asked for by
   const KernelEntry* kernel;              ///< null: there is no such kernel here
-  std::optional<Case> bench_case = {};    ///< none: the kernel has no case of this choice
+  std::optional<Case> bench_case = {};    ///< none: see why
   std::optional<RecordedCall> call = {};  ///< that the case must be the same as
+  std::string case_name = {};             ///< of a call without a case
+  std::string why = "no case of this choice";
 
   /// "kernel/case", as far as there are such.
   std::string name() const;
@@ -82,7 +84,8 @@ struct BenchPlan {
 };
 
 /// What run_kernel_bench would run, in order: the cases of a suite, then the calls of its preset's
-/// steps; of a preset these alone. A case that belongs to a suite is in the plan of that suite
+/// steps; of a preset these alone; of a suite of steps their distinct calls, and no steps, since a
+/// row may stand for calls of several. A case that belongs to a suite is in the plan of that suite
 /// alone. Errors: InvalidArgument for a suite or a phase that is not known, for a kernel that is in
 /// no list or not in the suite, with near names, and for a choice that leaves nothing; NotFound for
 /// a preset that is not known; those of preset_steps.

@@ -1,5 +1,8 @@
 #include "fathom/bench/suites/suites.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "fathom/bench/suites/reference_names.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
@@ -19,6 +22,40 @@ constexpr SuiteName kSuites[] = {{"all"},
                                  {"streaming", "", "*chunk_*"},
                                  {kReferenceSuite}};
 
+struct StepSuite {
+  std::string_view name;
+  std::vector<std::string_view> presets;
+};
+
+const std::vector<StepSuite>& step_suites() {
+  static const std::vector<StepSuite> suites = {{"v4", {"deepseek-v4-flash", "deepseek-v4-pro"}},
+                                                {"v32", {"deepseek-v3.2"}}};
+  return suites;
+}
+
+const StepSuite* find_step_suite(std::string_view name) {
+  const auto at = std::ranges::find(step_suites(), name, &StepSuite::name);
+  return at == step_suites().end() ? nullptr : &*at;
+}
+
+/// Decode of some batches over a short and a long context, and a chunk of a prompt behind a prefix
+/// that is long enough for indexers to choose.
+std::vector<StepPoint> suite_points() {
+  std::vector<StepPoint> points;
+  for (const int64_t keys : {4096, 131072})
+    for (const int64_t batch : {1, 8, 32, 64, 128})
+      points.push_back({"decode", batch, 1, keys});
+  points.push_back({"prefill", 1, 2048, 4096});
+  return points;
+}
+
+constexpr std::string_view kRanks[] = {
+    "sparse_mla*",       "index_*",    "topk_rows*", "qnorm_rope_kv_write",
+    "inverse_rope*",     "compress_*", "mhc_*",      "hash_route",
+    "topk_sqrtsoftplus", "visible_*",  "ring_slots", "*group_gemm*",
+    "chosen_experts*",   "*moe*",      "route_*",    "permute_rows",
+    "unpermute_*"};
+
 }  // namespace
 
 std::vector<std::string> companion_kernels() {
@@ -29,7 +66,19 @@ std::vector<std::string> suite_names() {
   std::vector<std::string> names;
   for (const SuiteName& s : kSuites)
     names.emplace_back(s.name);
+  for (const StepSuite& s : step_suites())
+    names.emplace_back(s.name);
   return names;
+}
+
+bool is_suite_of_steps(std::string_view name) {
+  return find_step_suite(name) != nullptr;
+}
+
+int step_suite_rank(std::string_view kernel) {
+  const auto at = std::ranges::find_if(
+      kRanks, [&](std::string_view pattern) { return matches_pattern(pattern, kernel); });
+  return static_cast<int>(at - std::begin(kRanks));
 }
 
 Result<Suite> find_suite(std::string_view name) {
@@ -49,10 +98,16 @@ Result<Suite> find_suite(std::string_view name) {
     }
     return suite;
   }
-  std::string known;
-  for (const SuiteName& s : kSuites) {
-    str_append(known, str_cat(known.empty() ? "" : ", ", s.name));
+  if (const StepSuite* s = find_step_suite(name)) {
+    return Suite{.name = s->name,
+                 .phase = {},
+                 .kernels = {},
+                 .step_presets = s->presets,
+                 .points = suite_points()};
   }
+  std::string known;
+  for (const std::string& s : suite_names())
+    str_append(known, str_cat(known.empty() ? "" : ", ", s));
   return invalid_argument(str_cat("no suite '", name, "'; known are ", known));
 }
 

@@ -6,13 +6,16 @@
 #include <vector>
 
 #include "fathom/base/status.h"
+#include "fathom/bench/preset/steps.h"
 
 namespace fathom {
 
 /// "all" (every kernel of the catalogue), "decode", "prefill" (every kernel, cases of that phase),
 /// "streaming" (cases that walk through 256 MB once: kernels that memory feeds),
 /// "reference23" (the 23 names of the published benchmark at its shapes; ones that are not here
-/// give rows with status unavailable; then the calls of the preset that the benchmark is about).
+/// give rows with status unavailable; then the calls of the preset that the benchmark is about),
+/// "v4" and "v32" (every distinct call of steps of DeepSeek-V4 Flash and Pro, or V3.2, those of
+/// kernels that no other model has first).
 struct Suite {
   std::string_view name;
   std::string_view phase;            ///< empty: all
@@ -20,7 +23,17 @@ struct Suite {
   std::string_view filter{};         ///< pattern over the names of its cases; empty: all
   std::string_view preset{};         ///< whose own calls are timed after the cases; empty: none
   std::vector<std::string> kernels;  ///< our names, or reference names
+  // Of a suite of steps, which has no other rows:
+  std::vector<std::string_view> step_presets{};  ///< whose graphs
+  std::vector<StepPoint> points{};
 };
+
+/// True for a suite whose rows are calls of steps alone.
+bool is_suite_of_steps(std::string_view name);
+
+/// Where a kernel stands in a suite of steps: kernels of V3.2's and V4's own come first, in the
+/// order of a step, then those of experts, then all others.
+int step_suite_rank(std::string_view kernel);
 
 /// Kernels outside the 23 that have rows at the published points: what a layer needs besides. They
 /// come after the 23.

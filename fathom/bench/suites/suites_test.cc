@@ -1,11 +1,14 @@
 #include "fathom/bench/suites/suites.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <set>
+#include <vector>
 
 #include "fathom/bench/suites/plan.h"
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/models/config/presets.h"
 
 namespace fathom {
 namespace {
@@ -44,7 +47,85 @@ TEST(Suites, StreamingWalksThroughMoreThanCachesHold) {
 TEST(Suites, UnknownSuiteNamesTheKnownOnes) {
   EXPECT_EQ(find_suite("fast").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(find_suite("fast").status().message(),
-            "no suite 'fast'; known are all, decode, prefill, streaming, reference23");
+            "no suite 'fast'; known are all, decode, prefill, streaming, reference23, v4, v32");
+}
+
+class SuiteOfSteps : public testing::TestWithParam<const char*> {};
+
+TEST_P(SuiteOfSteps, HoldsTheDistinctCallsOfItsPresetsAndNothingElse) {
+  BenchKernelOptions options;
+  options.suite = GetParam();
+  options.kv_len = {4096};
+  options.batch = {1, 8};  // and no prefill but of one request
+  const BenchPlan plan = plan_kernel_bench(options).value();
+  const Suite suite = find_suite(GetParam()).value();
+  ASSERT_TRUE(is_suite_of_steps(GetParam()));
+
+  std::set<std::string_view> kernels;
+  std::vector<const PresetCall*> distinct;
+  std::vector<std::vector<PresetStep>> graphs;
+  for (const std::string_view preset : suite.step_presets) {
+    graphs.push_back(
+        preset_steps(find_preset(preset).value(), {.points = {{"decode", 1, 1, 4096},
+                                                              {"decode", 8, 1, 4096},
+                                                              {"prefill", 1, 2048, 4096}}})
+            .value());
+  }
+  for (const std::vector<PresetStep>& steps : graphs) {
+    for (const PresetStep& step : steps) {
+      for (const PresetCall& c : step.calls) {
+        kernels.insert(c.kernel());
+        const bool known = std::any_of(distinct.begin(), distinct.end(),
+                                       [&](const PresetCall* k) { return same_call(*k, c); });
+        if (!known) distinct.push_back(&c);
+      }
+    }
+  }
+  std::set<std::string_view> found;
+  for (const BenchPlanEntry& entry : plan.entries) {
+    EXPECT_TRUE(entry.bench_case.has_value()) << entry.name() << ": " << entry.why;
+    found.insert(entry.kernel->info.name);
+  }
+  EXPECT_EQ(found, kernels);
+  EXPECT_EQ(plan.entries.size(), distinct.size());
+  EXPECT_TRUE(plan.steps.empty());
+}
+
+TEST_P(SuiteOfSteps, KernelsOfTheseModelsComeFirstEachInOneRun) {
+  BenchKernelOptions options;
+  options.suite = GetParam();
+  options.phase = "prefill";
+  const BenchPlan plan = plan_kernel_bench(options).value();
+
+  EXPECT_EQ(plan.entries.front().kernel->info.name, "sparse_mla_decode");
+  std::set<std::string_view> seen;
+  int rank = 0;
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    const std::string_view kernel = plan.entries[i].kernel->info.name;
+    EXPECT_LE(rank, step_suite_rank(kernel)) << kernel;
+    rank = step_suite_rank(kernel);
+    if (i > 0 && plan.entries[i - 1].kernel->info.name == kernel) continue;
+    EXPECT_TRUE(seen.insert(kernel).second) << kernel << " is in two places";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Suites, SuiteOfSteps, testing::Values("v4", "v32"));
+
+TEST(Suites, OfStepsTakeKernelsOfTheirGraphsAlone) {
+  BenchKernelOptions options;
+  options.suite = "v32";
+  options.phase = "decode";
+  options.batch = {1};
+  options.kernels = {"sparse_mla_decode"};
+  // The window of the context does not show in the operands but the pool does: a row a context.
+  EXPECT_EQ(plan_kernel_bench(options).value().entries.size(), 2u);
+
+  options.kernels = {"compress_pool"};
+  EXPECT_EQ(plan_kernel_bench(options).status().message(),
+            "kernel 'compress_pool' is not in suite v32");
+  options.kernels = {};
+  options.batch = {7};
+  EXPECT_EQ(plan_kernel_bench(options).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Suites, TimedCasesHaveAPhase) {

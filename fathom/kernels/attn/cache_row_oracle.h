@@ -12,6 +12,7 @@
 #include "fathom/formats/minifloat.h"
 #include "fathom/kernels/attn/cache_row.h"
 #include "fathom/kernels/conformance/operands/operands.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 
 namespace fathom::oracle {
 
@@ -43,6 +44,17 @@ inline constexpr RowKind kMxfp4Key{.values = Format::kU8, .scales = Format::kUe8
 
 inline constexpr RowKind fp8_key(int64_t channels) {
   return {.values = Format::kE4m3, .scales = Format::kF32, .group = channels};
+}
+
+/// The rows of `channels` channels that a recorded call writes; their fields are called values,
+/// rope and scales.
+inline RowKind row_kind_of(const RecordedCall& call, int64_t channels) {
+  RowKind kind{.values = call.format("values"), .rope = call.has("rope")};
+  if (!call.has("scales")) return kind;
+  const int64_t coded = channels - (kind.rope ? call.dim("rope", 2) : 0);
+  kind.scales = call.format("scales");
+  kind.group = coded / call.dim("scales", 2);
+  return kind;
 }
 
 struct RowTensors {
@@ -160,7 +172,8 @@ inline std::string check_values(const RowTensors& rows,
   const int64_t step = std::max<int64_t>(1, slots * rows.num_values / (1 << 19));
   Dequantised all;
   std::vector<double> row;
-  for (int64_t slot = 0; slot < slots; slot += step) {
+  for (int64_t at = 0; at < slots + step; at += step) {
+    const int64_t slot = std::min(at, slots - 1);  // the last is a written one in large caches
     const std::string why =
         row_of(slot, row) ? check_codes(rows, slot, row, noise, all) : check_untouched(rows, slot);
     if (!why.empty()) return why;

@@ -27,6 +27,10 @@ struct CallContext {
   int64_t tokens = 0;          ///< of the step, padding included
   int router_groups = 1;       ///< of the model's experts
   int router_groups_kept = 1;  ///< that a token chooses from
+  int64_t keys = 0;            ///< of a request, with those of the step
+  int64_t page_rows = 1;       ///< of a page of the cache that the next attention reads
+  int64_t ring_rows = 1;       ///< of a request's window there
+  bool compressed = false;     ///< attention over windows and compressed rows: DeepSeek-V4
 
   bool operator==(const CallContext&) const = default;
 };

@@ -6,6 +6,7 @@
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/attn/attention_oracle.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_case.h"
+#include "fathom/kernels/conformance/call_tokens.h"
 
 namespace fathom {
 namespace {
@@ -55,6 +56,13 @@ RowForm resized(RowForm form, int64_t w, int64_t r, int64_t group = 0) {
   return form;
 }
 
+/// What the entries of lists name.
+enum class Listed {
+  kAny,     ///< random rows, some of them -1
+  kWindow,  ///< the newest tokens of the request, whose ring a page is
+  kChosen,  ///< rows of the request's pages, ascending by place and none twice
+};
+
 /// Rows of one cache and lists of them.
 struct SourceShape {
   RowForm form = kDenseBf16;
@@ -64,6 +72,8 @@ struct SourceShape {
   int64_t row_gap = 0;     ///< between rows of `values`
   int64_t page_gap = 0;    ///< rows of a page that are not part of it
   int64_t none_every = 4;  ///< each so-many-th entry is -1; 0: none is
+  Listed listed = Listed::kAny;
+  int64_t rope_gap = 0, scale_gap = 0;
 };
 
 struct SparseShape {
@@ -80,6 +90,7 @@ struct SparseShape {
   bool empty_token = true;  ///< token 1 has no rows
   double q_scale = 1.0;     ///< large: one row gets nearly all the weight
   int64_t q_gap = 2, o_gap = 4;
+  CallTokens of = {};  ///< where lists are those of a request
 
   Format out() const { return o == Format::kNone ? q : o; }
 
@@ -172,11 +183,30 @@ void quantise_row(const Source& x, int64_t at) {
   }
 }
 
-/// Codes of sensible size, for caches whose quantisation would take longer than the measurement.
-void random_codes(CaseData& c, const Source& x) {
-  x.scales.fill([&](int64_t) { return 1.5 / x.shape.form.largest(); });
-  if (x.shape.form.values == Format::kU8)
-    x.values.fill([&](int64_t) { return c.rng().next_below(256); });
+/// Codes and scales whose products are of size 1, for caches whose quantisation would take longer
+/// than the measurement.
+Fill random_codes(const RowForm& form) {
+  if (form.values == Format::kU8) return {.dist = Dist::kBytes};
+  return {.scale = form.coded() ? form.largest() / 1.5 : 1.0};
+}
+
+Fill random_scales(const RowForm& form) {
+  return {.dist = Dist::kUniform, .scale = 1 / form.largest(), .offset = 1 / form.largest()};
+}
+
+/// Entry j of the list of token t.
+int64_t entry_of(const SparseShape& s, const SourceShape& shape, Rng& rng, int64_t t, int64_t j) {
+  const int64_t request = s.of.request(t);
+  if (shape.listed == Listed::kWindow) {
+    const int64_t token = s.of.position(t) - (shape.k - 1 - j);
+    const int64_t ring = shape.page_size;
+    return request % shape.pages * ring + (token % ring + ring) % ring;
+  }
+  const int64_t pages = shape.pages / s.of.requests;
+  const int64_t row = chosen_row(rng, j, shape.k, pages * shape.page_size);
+  if (row < 0) return -1;
+  const int64_t page = scattered_page(request * pages + row / shape.page_size, shape.pages);
+  return page * shape.page_size + row % shape.page_size;
 }
 
 /// Makes what no list names unreadable.
@@ -200,16 +230,16 @@ Source make_source(const SparseShape& s, const SourceShape& shape, CaseData& c) 
   const int64_t in_page = shape.page_size + shape.page_gap;
   const int64_t num_rows = shape.pages * in_page;
   const int64_t width = form.values == Format::kU8 ? form.w / 2 : form.w;
-  // Codes that are not quantised from anything are of size 1 with the scale of random_codes.
-  x.values =
-      c.input({shape.pages, in_page, width}, form.values,
-              {.scale = form.coded() ? form.largest() / 1.5 : 1.0}, {.row_gap = shape.row_gap});
-  if (form.r > 0) x.rope = c.input({shape.pages, in_page, form.r}, Format::kBf16);
+  x.values = c.input({shape.pages, in_page, width}, form.values, random_codes(form),
+                     {.row_gap = shape.row_gap});
+  if (form.r > 0) {
+    x.rope =
+        c.input({shape.pages, in_page, form.r}, Format::kBf16, {}, {.row_gap = shape.rope_gap});
+  }
   if (form.coded()) {
-    x.scales = c.input({shape.pages, in_page, form.w / form.group}, form.scale);
-    if (s.spec.bench) {
-      random_codes(c, x);
-    } else {
+    x.scales = c.input({shape.pages, in_page, form.w / form.group}, form.scale, random_scales(form),
+                       {.row_gap = shape.scale_gap});
+    if (!s.spec.bench) {
       x.exact = std::make_shared<std::vector<float>>();
       for (int64_t i = 0; i < num_rows * form.w; ++i)
         x.exact->push_back(c.rng().next_normal());
@@ -217,9 +247,12 @@ Source make_source(const SparseShape& s, const SourceShape& shape, CaseData& c) 
         quantise_row(x, at);
     }
   }
-  x.slots = c.input({s.t, shape.k}, Format::kI32, {}, {.row_gap = 3, .rows_per_batch = 1});
+  const bool recorded = shape.listed != Listed::kAny;
+  x.slots =
+      c.input({s.t, shape.k}, Format::kI32, {}, {.row_gap = recorded ? 0 : 3, .rows_per_batch = 1});
   std::vector<bool> listed(static_cast<size_t>(num_rows));
   x.slots.fill([&](int64_t i) {
+    if (recorded) return double(entry_of(s, shape, c.rng(), i / shape.k, i % shape.k));
     const bool empty = s.empty_token && i / shape.k == 1;
     if (empty || (shape.none_every > 0 && i % shape.none_every == 1)) return -1.0;
     const auto slot = c.rng().next_below(static_cast<uint32_t>(shape.pages * shape.page_size));
@@ -485,6 +518,54 @@ void add_timed_decode_cases(CaseList& list) {
   }
 }
 
+/// The rows whose fields are called PREFIXvalues and on.
+SourceShape source_of(const RecordedCall& call, std::string_view prefix, Listed listed) {
+  const auto name = [&](std::string_view field) { return str_cat(prefix, field); };
+  const std::string values = name("values");
+  SourceShape out{.form = {.name = "recorded", .values = call.format(values)},
+                  .k = call.dim(name("slots"), 1),
+                  .pages = call.dim(values, 0),
+                  .page_size = call.dim(values, 1),
+                  .row_gap = call.row_gap(values),
+                  .listed = listed};
+  RowForm& form = out.form;
+  form.w = call.dim(values, 2) * (form.values == Format::kU8 ? 2 : 1);
+  if (const std::string rope = name("rope"); call.has(rope)) {
+    form.r = call.dim(rope, 2);
+    out.rope_gap = call.row_gap(rope);
+  }
+  if (const std::string scales = name("scales"); call.has(scales)) {
+    form.scale = call.format(scales);
+    form.group = form.w / call.dim(scales, 2);
+    out.scale_gap = call.row_gap(scales);
+  }
+  return out;
+}
+
+/// With rows of both kinds the first are the window. Lists are full, as a dry run counts them.
+void add_call(CaseList& one, const RecordedCall& call, CaseSpec spec) {
+  const int64_t tokens = call.dim("q", 0);
+  const bool window = call.context().compressed;
+  SparseShape s{
+      .spec = std::move(spec),
+      .t = tokens,
+      .n = call.dim("q", 1),
+      .l = call.dim("o", 2),
+      .q = call.format("q"),
+      .o = call.format("o"),
+      .rows = source_of(call, "", window ? Listed::kWindow : Listed::kChosen),
+      .sink = call.has("sink") ? Sink::kNormal : Sink::kNone,
+      .lse = call.has("lse"),
+      .empty_token = false,
+      .q_gap = call.row_gap("q"),
+      .o_gap = call.row_gap("o"),
+  };
+  if (call.has("extra_values")) s.extra = source_of(call, "extra_", Listed::kChosen);
+  s.of = tokens_of(call, s.spec, tokens);
+  s.spec.columns = str_cat("M=", tokens, ";KV=", s.rows.k + s.extra.k, ";H=", s.n, ";D=", s.d());
+  add_decode_case(one, s);
+}
+
 }  // namespace
 
 Tensor make_sparse_sink(CaseData& c, Sink kind, int64_t n) {
@@ -513,6 +594,7 @@ void add_sparse_mla_cases(CaseList& list) {
   add_model_width_cases(list);
   add_timed_decode_cases(list);
   add_sparse_mla_prefill_cases(list);
+  list.serve_calls("sparse_mla_decode", add_call);
 }
 
 }  // namespace fathom

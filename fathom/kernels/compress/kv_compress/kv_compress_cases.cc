@@ -1,9 +1,11 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "fathom/kernels/attn/cache_row_oracle.h"
 #include "fathom/kernels/compress/kv_compress/kv_compress.h"
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
 
@@ -20,21 +22,35 @@ struct StateShape {
   int64_t width;  ///< W
   int64_t ratio;
   Format format = Format::kF32;
-  int64_t ring = 8;  ///< rows of a sequence's slot
+  int64_t ring = 8;                   ///< rows of a sequence's slot
+  int64_t gap = 96;                   ///< of u_z
+  int64_t sequences = 0;              ///< 0: more than the tokens need
+  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
+
+/// The slot of a token's row in the rings; -1 for what the newest tokens of its request overwrite.
+int64_t ring_slot(const CallTokens& of, int64_t t, int64_t sequences, int64_t ring) {
+  const int64_t request = of.request(t);
+  if (of.first(request + 1) - t > ring) return -1;
+  return request % sequences * ring + of.position(t) % ring;
+}
 
 void add_state_case(CaseList& list, const StateShape& s) {
   add_case<CompressStateWrite>(list, s.spec, [s](CaseBuilder<CompressStateWrite>& c) {
     c.set_batch(s.t);
-    const Tensor u_z = c.input({s.t, 2 * s.width}, s.format, {.dist = Dist::kMixedRows},
-                               {.row_gap = 96, .rows_per_batch = 1});
+    const Tensor u_z =
+        c.input({s.t, 2 * s.width}, s.format, {.dist = s.of ? Dist::kNormal : Dist::kMixedRows},
+                {.row_gap = s.gap, .rows_per_batch = 1});
     const Tensor ape = c.input({s.ratio, s.width}, Format::kF32);
     const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
-    positions.fill([](int64_t t) { return 1000003 + 7 * t; });
+    positions.fill([&](int64_t t) { return s.of ? s.of->position(t) : 1000003 + 7 * t; });
     const Tensor slots = c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1});
-    const int64_t sequences = 2 * s.t / s.ring + 2;
+    const int64_t sequences = s.sequences > 0 ? s.sequences : 2 * s.t / s.ring + 2;
     const int64_t num_slots = sequences * s.ring;
-    slots.fill([&](int64_t t) { return t == 2 ? -1 : num_slots - 1 - 2 * t; });
+    slots.fill([&](int64_t t) {
+      if (s.of) return ring_slot(*s.of, t, sequences, s.ring);
+      return t == 2 ? -1 : num_slots - 1 - 2 * t;
+    });
     const Tensor state_u =
         c.output({sequences, s.ring, s.width}, Format::kF32, {.row_gap = s.width});
     const Tensor state_z =
@@ -114,6 +130,10 @@ struct PoolShape {
   CompressTransform transform = CompressTransform::kNone;
   int64_t extra_ring = 0;  ///< rows of the ring beyond the entries
   int64_t page_size = 16;
+  // Of a recorded call:
+  std::optional<CallTokens> of = {};  ///< where its tokens stand, each request at a block's start
+  int64_t sequences = 0, pages = 0, table_rows = 0;
+  int64_t gap = 32;  ///< of u_z
 
   int64_t width() const { return overlap ? 2 * d : d; }
 
@@ -131,6 +151,38 @@ struct PoolTensors {
   std::shared_ptr<std::vector<int64_t>> row_of = {};  ///< of each slot of the cache, or -1
 };
 
+/// The token that entry e of row i is, counted from the first of its request in the step: the last
+/// entry of the last row is the newest token, or one of the step where a row is not full.
+struct PoolEntry {
+  int64_t request;
+  int64_t first;  ///< token of the step
+  int64_t token;  ///< negative: in the ring
+};
+
+PoolEntry entry_of(const PoolShape& s, int64_t i, int64_t e) {
+  const CallTokens rows{.tokens = s.rows, .requests = std::min(s.of->requests, s.rows)};
+  const int64_t request = rows.request(i);
+  const int64_t first = s.of->first(request);
+  const int64_t count = s.of->first(request + 1) - first;
+  const int64_t end = std::min((i - rows.first(request) + 1) * s.ratio, count);
+  return {request, first, end - (s.entries() - e)};
+}
+
+int64_t gathered(const PoolShape& s, int64_t i, int64_t e) {
+  const PoolEntry entry = entry_of(s, i, e);
+  if (entry.token >= 0) return entry.first + entry.token;
+  const int64_t position = s.of->position(entry.first) + entry.token;
+  if (position < 0 && s.overlap && e < s.ratio) return -1;
+  const int64_t row = (position % s.ring() + s.ring()) % s.ring();
+  return s.of->tokens + entry.request % s.sequences * s.ring() + row;
+}
+
+/// Position of the first token of the block of row i.
+int64_t block_begin(const PoolShape& s, int64_t i) {
+  const PoolEntry last = entry_of(s, i, s.entries() - 1);
+  return (s.of->position(last.first) + last.token) / s.ratio * s.ratio;
+}
+
 PoolTensors make_pool(CaseData& c, const PoolShape& s) {
   PoolTensors all;
   const int64_t E = s.entries();
@@ -141,19 +193,22 @@ PoolTensors make_pool(CaseData& c, const PoolShape& s) {
   const int64_t before = E - 1;  // tokens of the ring in front of the step
   const int64_t needed = s.rows == 0 ? 0 : (s.rows - 1) * s.ratio + E;
   all.step_tokens = stepless ? 0 : all_step ? needed : std::max<int64_t>(needed - before, 0);
-  const int64_t sequences = stepless ? s.rows + 1 : 2;
+  if (s.of) all.step_tokens = s.of->tokens;
+  const int64_t sequences = s.of ? s.sequences : stepless ? s.rows + 1 : 2;
   const Fill values{.scale = 1.5};
   const Fill scores{.scale = 2};
-  all.u_z = c.input({all.step_tokens, 2 * s.width()}, s.format, values, {.row_gap = 32});
+  all.u_z = c.input({all.step_tokens, 2 * s.width()}, s.format, values, {.row_gap = s.gap});
   const RowPlacement apart{.row_gap = s.width()};
   all.state_u = c.input({sequences, s.ring(), s.width()}, Format::kF32, values, apart);
   all.state_z = c.input({sequences, s.ring(), s.width()}, Format::kF32, scores, apart);
   all.ape = c.input({s.ratio, s.width()}, Format::kF32, {.scale = 0.5});
   c.set_batch(s.rows);  // of which any may be cut out, since all of u_z stays
-  all.gather = c.input({s.rows, E}, Format::kI64, {}, {.row_gap = 1, .rows_per_batch = 1});
+  all.gather =
+      c.input({s.rows, E}, Format::kI64, {}, {.row_gap = s.of ? 0 : 1, .rows_per_batch = 1});
   all.gather.fill([&](int64_t place) {
     const int64_t i = place / E;
     const int64_t e = place % E;
+    if (s.of) return gathered(s, i, e);
     // The first row of an overlapping compressor has no older block.
     if (s.overlap && i == 0 && e < s.ratio) return int64_t{-1};
     if (stepless) return (i + 1) * s.ring() + (e + 3 * i) % s.ring();
@@ -163,15 +218,17 @@ PoolTensors make_pool(CaseData& c, const PoolShape& s) {
     return all.step_tokens + s.ring() + (token + 5) % s.ring();
   });
   all.positions = c.input({s.rows}, Format::kI32, {}, {.rows_per_batch = 1});
-  const int64_t num_positions = 64 * s.ratio;
-  all.positions.fill([&](int64_t i) { return i % 64 * s.ratio; });
+  const int64_t num_positions = s.of ? s.table_rows : 64 * s.ratio;
+  all.positions.fill([&](int64_t i) { return s.of ? block_begin(s, i) : i % 64 * s.ratio; });
   all.norm = c.input({s.d}, s.norm, {.scale = 0.3, .offset = 1});
   all.table = c.input({num_positions, s.r}, Format::kF32);
-  oracle::fill_rope_table(all.table);
-  const int64_t pages = 2 * s.rows / s.page_size + 2;
+  oracle::fill_rope_rows(all.table, all.positions);
+  const int64_t pages = s.of ? s.pages : 2 * s.rows / s.page_size + 2;
   const int64_t num_slots = pages * s.page_size;
+  const int64_t step = num_slots >= 2 * s.rows ? 2 : 1;
   all.slots = c.input({s.rows}, Format::kI64, {}, {.rows_per_batch = 1});
-  all.slots.fill([&](int64_t i) { return !s.spec.bench && i == 2 ? -1 : num_slots - 1 - 2 * i; });
+  all.slots.fill(
+      [&](int64_t i) { return !s.spec.bench && i == 2 ? -1 : num_slots - 1 - step * i; });
   all.row_of = std::make_shared<std::vector<int64_t>>(num_slots, -1);
   for (int64_t i = 0; i < s.rows; ++i) {
     if (all.slots[i] >= 0) (*all.row_of)[static_cast<size_t>(all.slots[i])] = i;
@@ -392,6 +449,47 @@ void add_pool_bench(CaseList& list) {
   }
 }
 
+// ---- recorded calls ----
+
+void add_state_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t tokens = call.dim("u_z", 0);
+  add_state_case(one, {.spec = spec,
+                       .t = tokens,
+                       .width = call.dim("ape", 1),
+                       .ratio = call.dim("ape", 0),
+                       .format = call.format("u_z"),
+                       .ring = call.dim("state_u", 1),
+                       .gap = call.row_gap("u_z"),
+                       .sequences = call.dim("state_u", 0),
+                       .of = tokens_of(call, spec, tokens)});
+}
+
+void add_pool_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  constexpr int64_t kIndexWidth = 128;  // of an indexer's keys, whose codes are transformed rows
+  const int64_t d = call.dim("norm", 0);
+  const oracle::RowKind row = oracle::row_kind_of(call, d);
+  PoolShape s{.spec = spec,
+              .rows = call.dim("gather", 0),
+              .d = d,
+              .r = call.dim("table", 1),
+              .ratio = call.dim("ape", 0),
+              .overlap = call.dim("ape", 1) == 2 * d,
+              .format = call.format("u_z"),
+              .norm = call.format("norm"),
+              .row = row,
+              .page_size = call.dim("values", 1),
+              .of = tokens_of(call, spec, call.dim("u_z", 0)),
+              .sequences = call.dim("state_u", 0),
+              .pages = call.dim("values", 0),
+              .table_rows = call.dim("table", 0),
+              .gap = call.row_gap("u_z")};
+  if (row.values == Format::kF32) s.activations = Format::kF32;
+  if (!row.dense() && d == kIndexWidth) s.transform = CompressTransform::kHadamard;
+  s.extra_ring = call.dim("state_u", 1) - s.entries();
+  s.spec.columns = str_cat("M=", call.dim("u_z", 0), ";E=", s.entries(), ";D=", d);
+  add_pool_case(one, s);
+}
+
 }  // namespace
 
 void add_kv_compress_cases(CaseList& list) {
@@ -399,6 +497,8 @@ void add_kv_compress_cases(CaseList& list) {
   add_row_cases(list);
   add_entry_cases(list);
   add_pool_bench(list);
+  list.serve_calls("compress_state_write", add_state_call);
+  list.serve_calls("compress_pool", add_pool_call);
 }
 
 }  // namespace fathom

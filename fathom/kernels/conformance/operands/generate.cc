@@ -38,6 +38,8 @@ float draw(Dist dist, Rng& rng) {
       return heavy_tail(rng);
     case Dist::kUniform:
       return rng.next_uniform();
+    case Dist::kBytes:
+      return static_cast<float>(rng.next_below(256));
     case Dist::kZeros:
       return 0.0f;
     case Dist::kDenormal:
@@ -336,7 +338,8 @@ void generate_row(const Fill& fill, int64_t index, Rng& rng, std::span<float> ro
                                Dist::kOneHuge, Dist::kDenormal,  Dist::kOneSign};
     dist = kKinds[index % 6];
   }
-  const double scale = dist == Dist::kDenormal ? 1.0 : fill.scale;
+  const bool scaled = dist != Dist::kDenormal && dist != Dist::kBytes;
+  const double scale = scaled ? fill.scale : 1.0;
   for (float& value : row)
     value = static_cast<float>(scale * draw(dist, rng) + fill.offset);
   if (dist == Dist::kOneHuge && !row.empty()) {

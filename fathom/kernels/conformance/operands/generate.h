@@ -22,6 +22,7 @@ enum class Dist {
   kDenormal,   ///< multiples of the smallest float32 denormals, not scaled
   kOneSign,    ///< |normal| + 0.5: sums grow, which shows lost precision
   kMixedRows,  ///< row i is of kind i modulo the kinds above: normal, heavy, zeros, huge, ...
+  kBytes,      ///< 0 .. 255, not scaled: codes in a format of bytes
 };
 
 /// value = scale * draw + offset.

@@ -301,7 +301,7 @@ void CaseData::fill_dense(Operand& o, const Fill& fill) {
   const int64_t distinct =
       std::min(rows, kKindsOfRows * (ceil_div(kDistinctValues, kKindsOfRows * cols) | 1));
   const Format format = o.shape.format;
-  const bool random = format_info(format).is_float;
+  const bool random = format_info(format).is_float || fill.dist == Dist::kBytes;
   std::byte* data = o.copies[0].data();
   std::vector<float> row(static_cast<size_t>(cols));
   for (int64_t r = 0; r < distinct; ++r) {

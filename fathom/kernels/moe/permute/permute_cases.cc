@@ -171,6 +171,8 @@ void add_unpermute_case(CaseList& list, const CaseSpec& spec, const Shape& s, co
       });
 }
 
+void add_topk_sum_case(CaseList& list, const CaseSpec& spec, const Shape& s, Format out_format);
+
 void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench = false) {
   std::string name = name_of(s);
   if (out_format != s.format) str_append(name, str_cat("_to_", format_name(out_format)));
@@ -179,7 +181,11 @@ void add_topk_sum(CaseList& list, const Shape& s, Format out_format, bool bench 
                       .bench = bench,
                       .phase = phase_of_case(bench, s.tokens),
                       .columns = str_cat("M=", s.tokens, ";topk=", s.top_k, ";H=", s.width)};
-  add_case<TopkSum>(list, spec, [=](CaseBuilder<TopkSum>& c) {
+  add_topk_sum_case(list, spec, s, out_format);
+}
+
+void add_topk_sum_case(CaseList& list, const CaseSpec& spec, const Shape& s, Format out_format) {
+  add_case<TopkSum>(list, spec, [=, bench = spec.bench](CaseBuilder<TopkSum>& c) {
     c.set_batch(s.tokens);
     const RowPlacement rows{.row_gap = bench ? 0 : 3, .rows_per_batch = 1};
     const Tensor x = c.input({s.tokens, s.top_k, s.width}, s.format, {}, rows);
@@ -273,6 +279,11 @@ void add_permute_cases(CaseList& list) {
                      const Shape s{call.dim("x", 0), 1, call.dim("x", 1), call.format("x")};
                      add_permute_case(one, spec, s, call.dim("y", 0), false);
                    });
+  list.serve_calls("topk_sum", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_topk_sum_case(one, spec,
+                      {call.dim("x", 0), call.dim("x", 1), call.dim("x", 2), call.format("x")},
+                      call.format("y"));
+  });
   list.serve_calls("unpermute_weighted_sum", [](CaseList& one, const RecordedCall& call,
                                                 const CaseSpec& spec) {
     const bool added = call.has("add");

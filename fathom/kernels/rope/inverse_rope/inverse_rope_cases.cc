@@ -1,5 +1,7 @@
 #include <cmath>
+#include <optional>
 
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
@@ -18,6 +20,8 @@ struct Shape {
   Format format = Format::kBf16;
   int64_t groups = 1;              ///< of the quantised output
   Format scales = Format::kUe8m0;  ///< of the quantised output
+  int64_t table_rows = kPositions;
+  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
 
 struct Rotation {
@@ -27,9 +31,10 @@ struct Rotation {
 Rotation make_rotation(CaseData& c, const Shape& s) {
   Rotation all;
   all.positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
-  all.positions.fill([](int64_t t) { return (t * 37 + 5) % kPositions; });
-  all.table = c.input({kPositions, s.r}, Format::kF32);
-  oracle::fill_rope_table(all.table);
+  all.positions.fill(
+      [&](int64_t t) { return s.of ? s.of->position(t) : (t * 37 + 5) % kPositions; });
+  all.table = c.input({s.table_rows, s.r}, Format::kF32);
+  oracle::fill_rope_rows(all.table, all.positions);
   return all;
 }
 
@@ -195,6 +200,18 @@ void add_quant_cases(CaseList& list) {
 void add_inverse_rope_cases(CaseList& list) {
   add_plain_cases(list);
   add_quant_cases(list);
+  list.serve_calls("inverse_rope",
+                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+                     const int64_t tokens = call.dim("o", 0);
+                     add_plain(one, {.spec = spec,
+                                     .t = tokens,
+                                     .h = call.dim("o", 1),
+                                     .d = call.dim("o", 2),
+                                     .r = call.dim("table", 1),
+                                     .format = call.format("o"),
+                                     .table_rows = call.dim("table", 0),
+                                     .of = tokens_of(call, spec, tokens)});
+                   });
 }
 
 }  // namespace fathom

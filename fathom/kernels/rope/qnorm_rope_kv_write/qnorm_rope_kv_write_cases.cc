@@ -1,7 +1,9 @@
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "fathom/kernels/attn/cache_row_oracle.h"
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/qnorm_rope_kv_write/qnorm_rope_kv_write.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
@@ -26,6 +28,10 @@ struct Shape {
   Where where = Where::kApart;
   int64_t page_size = 64;
   bool padding = true;  ///< the third token goes nowhere
+  int64_t pages = 0;    ///< 0: twice as many as the tokens fill, and more
+  int64_t kv_gap = 64;
+  int64_t table_rows = kPositions;
+  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
 
 /// x / rms(x), times the weight if there is one.
@@ -57,17 +63,19 @@ void add(CaseList& list, const Shape& s) {
     const Tensor q = in_place ? c.inout({s.t, s.h, s.d}, s.format, fill, apart)
                               : c.input({s.t, s.h, s.d}, s.format, fill, apart);
     const Tensor q_out = in_place ? q : c.output({s.t, s.h, s.d}, s.format, {.rows_per_batch = 1});
-    const Tensor kv = c.input({s.t, s.d}, s.format, fill, {.row_gap = 64, .rows_per_batch = 1});
+    const Tensor kv =
+        c.input({s.t, s.d}, s.format, fill, {.row_gap = s.kv_gap, .rows_per_batch = 1});
     const Tensor weight = s.norm == Format::kNone ? Tensor{} : c.input({s.d}, s.norm);
     const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
-    positions.fill([](int64_t t) { return t * 37 % kPositions; });
-    const Tensor table = c.input({kPositions, s.r}, Format::kF32);
-    oracle::fill_rope_table(table);
+    positions.fill([&](int64_t t) { return s.of ? s.of->position(t) : t * 37 % kPositions; });
+    const Tensor table = c.input({s.table_rows, s.r}, Format::kF32);
+    oracle::fill_rope_rows(table, positions);
     const Tensor slots = c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1});
-    const int64_t pages = 2 * s.t / s.page_size + 2;
+    const int64_t pages = s.pages > 0 ? s.pages : 2 * s.t / s.page_size + 2;
     const int64_t num_slots = pages * s.page_size;
-    // Backwards through the pages, every other slot.
-    slots.fill([&](int64_t t) { return s.padding && t == 2 ? -1 : num_slots - 1 - 2 * t; });
+    // Backwards through the pages, every other slot where there are so many.
+    const int64_t step = num_slots >= 2 * s.t ? 2 : 1;
+    slots.fill([&](int64_t t) { return s.padding && t == 2 ? -1 : num_slots - 1 - step * t; });
     const auto token_of = std::make_shared<std::vector<int64_t>>(num_slots, -1);
     for (int64_t t = 0; t < s.t; ++t) {
       if (slots[t] >= 0) (*token_of)[static_cast<size_t>(slots[t])] = t;
@@ -166,10 +174,30 @@ void add_small_cases(CaseList& list) {
                    .row = {.values = Format::kE4m3, .scales = Format::kUe8m0, .group = 32}});
 }
 
+void add_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t tokens = call.dim("q", 0);
+  add(one, {.spec = spec,
+            .t = tokens,
+            .h = call.dim("q", 1),
+            .d = call.dim("q", 2),
+            .r = call.dim("table", 1),
+            .format = call.format("q"),
+            .row = oracle::row_kind_of(call, call.dim("q", 2)),
+            .norm = call.has("kv_norm") ? call.format("kv_norm") : Format::kNone,
+            .where = Where::kInPlace,
+            .page_size = call.dim("values", 1),
+            .padding = false,
+            .pages = call.dim("values", 0),
+            .kv_gap = call.row_gap("kv"),
+            .table_rows = call.dim("table", 0),
+            .of = tokens_of(call, spec, tokens)});
+}
+
 }  // namespace
 
 void add_qnorm_rope_kv_write_cases(CaseList& list) {
   add_small_cases(list);
+  list.serve_calls("qnorm_rope_kv_write", add_call);
   const auto add_bench = [&](std::string_view name, int64_t heads, int64_t t,
                              const oracle::RowKind& row) {
     CaseSpec spec = timed_spec(name, "attn_prepare", t);

@@ -39,16 +39,28 @@ inline void rotate(const std::vector<double>& x,
   rotate(x, table, position, style, out, [](double p) { return p; });
 }
 
-/// Fills a table [P,R] with cos and sin of position * 10000^(-2i/R).
+/// Entry i of the row of a position: cos or sin of position * 10000^(-2i/R).
+inline double rope_entry(int64_t position, int64_t i, int64_t R) {
+  const auto pair = static_cast<double>(i % (R / 2));
+  const double angle =
+      static_cast<double>(position) * std::pow(10000.0, -2.0 * pair / static_cast<double>(R));
+  return i < R / 2 ? std::cos(angle) : std::sin(angle);
+}
+
+/// Fills a table [P,R].
 inline void fill_rope_table(const Tensor& table) {
   const int64_t R = table.dim(1);
-  table.fill([R](int64_t place) {
-    const auto position = static_cast<double>(place / R);
-    const int64_t i = place % R;
-    const auto pair = static_cast<double>(i % (R / 2));
-    const double angle = position * std::pow(10000.0, -2.0 * pair / static_cast<double>(R));
-    return i < R / 2 ? std::cos(angle) : std::sin(angle);
-  });
+  table.fill([R](int64_t place) { return rope_entry(place / R, place % R, R); });
+}
+
+/// Fills the rows of these positions alone: a model's whole table takes longer than a measurement.
+inline void fill_rope_rows(const Tensor& table, const Tensor& positions) {
+  const int64_t R = table.dim(1);
+  for (int64_t t = 0; t < positions.numel(); ++t) {
+    const auto position = static_cast<int64_t>(positions[t]);
+    for (int64_t i = 0; i < R; ++i)
+      table.set(position * R + i, rope_entry(position, i, R));
+  }
 }
 
 }  // namespace fathom::oracle

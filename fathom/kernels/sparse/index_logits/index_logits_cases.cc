@@ -6,6 +6,7 @@
 
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_row.h"
@@ -26,12 +27,51 @@ struct Rows {
 
   const float* drawn_row(int64_t row) const { return drawn->data() + row * width; }
 
-  const float* row(int64_t index) const { return values->data() + index * width; }
+  const float* row(int64_t index) const {
+    return values != nullptr ? values->data() + index * width : decoded(index);
+  }
 
-  double scale(int64_t row) const { return (*factor)[static_cast<size_t>(row)]; }
+  double scale(int64_t row) const {
+    if (factor != nullptr) return (*factor)[static_cast<size_t>(row)];
+    return stored.format() == Format::kE4m3 ? scales[row] : 1.0;
+  }
+
+ private:
+  /// Of random codes, until the next one is asked for.
+  const float* decoded(int64_t index) const {
+    std::vector<float>& x = *drawn;
+    for (int64_t d = 0; d < width; ++d) {
+      if (stored.format() == Format::kU8) {
+        const auto byte = static_cast<uint8_t>(stored[(index * width + d) / 2]);
+        const double scale = scales[(index * width + d) / kIndexScaleGroup];
+        x[static_cast<size_t>(d)] = to_float(unpack_e2m1(&byte, d % 2)) * static_cast<float>(scale);
+      } else {
+        x[static_cast<size_t>(d)] = static_cast<float>(stored[index * width + d]);
+      }
+    }
+    return x.data();
+  }
 };
 
 enum class RowScales { kInOperand, kElsewhere };
+
+/// Keys [pages, rows of a page] of random codes: those of long contexts would take longer to
+/// quantise than to measure, and more memory. They have no values as drawn.
+template <class Builder>
+Rows random_keys(Builder& c, int64_t pages, int64_t page_size, int64_t width, Format format) {
+  Rows r{.width = width};
+  const bool bytes = format == Format::kU8;
+  const bool coded = bytes || format == Format::kE4m3;
+  const Fill codes = bytes ? Fill{.dist = Dist::kBytes} : Fill{.scale = coded ? 100.0 : 1.0};
+  r.stored = c.input({pages, page_size, index_elements(format, width)}, format, codes);
+  const Fill scale{.dist = Dist::kUniform, .scale = 0.01, .offset = 0.005};
+  const int64_t groups = bytes ? width / kIndexScaleGroup : 1;
+  if (coded) {
+    r.scales = c.input({pages, page_size, groups}, bytes ? Format::kUe8m0 : Format::kF32, scale);
+  }
+  r.drawn = std::make_shared<std::vector<float>>(static_cast<size_t>(width));
+  return r;
+}
 
 /// An operand [dims, width in that format] of quantised normal values; dims has all axes but the
 /// last. Rows of e4m3 with kElsewhere have their scales in `factor` alone.
@@ -263,6 +303,50 @@ void add_paged(CaseList& list, const PagedShape& s) {
   });
 }
 
+/// Requests of equal lengths, of which each token sees all keys, as a dry run counts them.
+void add_paged_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const CallTokens of = tokens_of(call, spec, call.dim("q", 0), call.dim("block_table", 0));
+  const int64_t heads = call.dim("q", 1);
+  const Format q = call.format("q");
+  const Format k = call.format("keys");
+  const int64_t width = index_width(k, call.dim("keys", 2));
+  const int64_t M = call.dim("keys", 0);
+  const int64_t S = call.dim("keys", 1);
+  const int64_t P = call.dim("block_table", 1);
+  const int64_t L = call.dim("logits", 1);
+  const int64_t seen = std::min(L, P * S);
+  add_case<IndexLogitsPaged>(one, spec, [=](CaseBuilder<IndexLogitsPaged>& c) {
+    const Queries queries = make_queries(c, of.tokens, heads, width, q, {});
+    const Rows keys = random_keys(c, M, S, width, k);
+    const Tensor table = c.input({of.requests, P}, Format::kI32);
+    const int64_t used = ceil_div(seen, S);
+    const auto page_of = [=](int64_t b, int64_t i) { return scattered_page(b * used + i, M); };
+    table.fill([&](int64_t i) { return i % P < used ? page_of(i / P, i % P) : 0; });
+    const Tensor offsets = c.input({of.requests + 1}, Format::kI32);
+    offsets.fill([&](int64_t b) { return of.first(b); });
+    const Tensor lengths = c.input({of.tokens}, Format::kI32);
+    lengths.fill([&](int64_t) { return seen; });
+    const Tensor logits = c.output({of.tokens, L}, Format::kF32);
+    c.bind([=](const Binding& at) {
+      return IndexLogitsPaged::Args{.q = at(queries.q.stored),
+                                    .q_scales = at(queries.q.scales),
+                                    .w = at(queries.w),
+                                    .keys = at(keys.stored),
+                                    .key_scales = at(keys.scales),
+                                    .block_table = at(table),
+                                    .q_offsets = at(offsets),
+                                    .lengths = at(lengths),
+                                    .logits = at(logits)};
+    });
+    c.expect_each(logits, logit_gate(q, k, width), [=](int64_t t, int64_t j) {
+      if (j >= seen) return kHidden;
+      const int64_t row = page_of(of.request(t), j / S) * S + j % S;
+      return keys.scale(row) * exact_logit(queries.q.row(t * heads), keys.row(row), heads, width,
+                                           [&](int64_t h) { return queries.w.at(t, h); });
+    });
+  });
+}
+
 // ---- one tensor ----
 
 struct RaggedShape {
@@ -488,6 +572,7 @@ void add_index_logits_cases(CaseList& list) {
   add_small_cases(list);
   add_code_cases(list);
   add_timed_cases(list);
+  list.serve_calls("index_logits_paged", add_paged_call);
 }
 
 }  // namespace fathom

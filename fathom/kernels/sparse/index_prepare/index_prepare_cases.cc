@@ -2,9 +2,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "fathom/formats/block/block_fp4.h"
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
@@ -15,6 +17,8 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // ---- the steps in float64 ----
+
+constexpr int64_t kTableRows = 97;
 
 /// Whether steps round as the kernel does, or (gate B) not at all.
 enum class Rounding { kAsFormat, kNone };
@@ -169,6 +173,10 @@ double full_precision_limit(Format in, Format out) {
   return in == Format::kF32 && out == Format::kF32 ? 1e-12 : 1e-5;
 }
 
+int64_t position_of(const std::optional<CallTokens>& of, int64_t t) {
+  return of ? of->position(t) : (t * 37 + 5) % kTableRows;
+}
+
 // ---- queries ----
 
 struct QueryShape {
@@ -184,9 +192,9 @@ struct QueryShape {
   Format positions = Format::kI32;
   Dist dist = Dist::kNormal;
   int64_t gap = 0;
+  int64_t table_rows = kTableRows;
+  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
-
-constexpr int64_t kTableRows = 97;
 
 void add_query(CaseList& list, const QueryShape& s) {
   add_case<IndexQuery>(list, s.spec, [s](CaseBuilder<IndexQuery>& c) {
@@ -197,9 +205,9 @@ void add_query(CaseList& list, const QueryShape& s) {
     const RowPlacement own{.rows_per_batch = 1};
     const Tensor q = c.input({T, H, s.width}, s.in, {.dist = s.dist}, rows);
     const Tensor positions = c.input({T}, s.positions, {}, own);
-    positions.fill([](int64_t t) { return (t * 37 + 5) % kTableRows; });
-    const Tensor table = c.input({kTableRows, s.rope_dim}, Format::kF32);
-    oracle::fill_rope_table(table);
+    positions.fill([&](int64_t t) { return position_of(s.of, t); });
+    const Tensor table = c.input({s.table_rows, s.rope_dim}, Format::kF32);
+    oracle::fill_rope_rows(table, positions);
     const Tensor w = c.input({T, H}, s.weights, {}, rows);
     const Tensor q_out = c.output({T, H, index_elements(s.out, s.width)}, s.out, rows);
     const bool groups = s.out == Format::kU8;
@@ -283,27 +291,33 @@ struct KeyShape {
   Format weights = Format::kF32;
   int64_t page_size = 64;
   Dist dist = Dist::kNormal;
+  int64_t pages = 0;  ///< 0: twice as many as the tokens fill, and more
+  int64_t gap = 3;    ///< of k
+  int64_t table_rows = kTableRows;
+  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
 
 void add_key(CaseList& list, const KeyShape& s) {
   add_case<IndexKeyWrite>(list, s.spec, [s](CaseBuilder<IndexKeyWrite>& c) {
     const int64_t T = s.tokens;
     const int64_t D = s.width;
-    const int64_t pages = 2 * T / s.page_size + 2;
+    const int64_t pages = s.pages > 0 ? s.pages : 2 * T / s.page_size + 2;
     const int64_t num_slots = pages * s.page_size;
     c.set_batch(T);
-    const Tensor k = c.input({T, D}, s.in, {.dist = s.dist}, {.row_gap = 3, .rows_per_batch = 1});
+    const Tensor k =
+        c.input({T, D}, s.in, {.dist = s.dist}, {.row_gap = s.gap, .rows_per_batch = 1});
     const Tensor norm_w = c.input({D}, s.weights, {.scale = 0.2, .offset = 1.0});
     const Tensor norm_b = c.input({D}, s.weights, {.scale = 0.3});
     const Tensor positions = c.input({T}, Format::kI32, {}, {.rows_per_batch = 1});
-    positions.fill([](int64_t t) { return (t * 37 + 5) % kTableRows; });
-    const Tensor table = c.input({kTableRows, s.rope_dim}, Format::kF32);
-    oracle::fill_rope_table(table);
+    positions.fill([&](int64_t t) { return position_of(s.of, t); });
+    const Tensor table = c.input({s.table_rows, s.rope_dim}, Format::kF32);
+    oracle::fill_rope_rows(table, positions);
     const Tensor slots = c.input({T}, Format::kI64, {}, {.rows_per_batch = 1});
-    slots.fill([=](int64_t t) { return t == 2 ? -1 : num_slots - 1 - 2 * t; });
+    const int64_t step = num_slots >= 2 * T ? 2 : 1;
+    slots.fill([&](int64_t t) { return !s.of && t == 2 ? -1 : num_slots - 1 - step * t; });
     const bool groups = s.out == Format::kU8;
     const Tensor values = c.output({pages, s.page_size, index_elements(s.out, D)}, s.out,
-                                   {.row_gap = groups ? 4 : 0});
+                                   {.row_gap = groups && !s.of ? 4 : 0});
     Tensor scales;
     if (groups) scales = c.output({pages, s.page_size, D / kIndexScaleGroup}, Format::kUe8m0);
     if (s.out == Format::kE4m3) scales = c.output({pages, s.page_size, 1}, Format::kF32);
@@ -494,11 +508,56 @@ void add_key_cases(CaseList& list) {
   }
 }
 
+// ---- recorded calls ----
+
+/// Codes are of transformed rows.
+Model model_of(const RecordedCall& call, Format out) {
+  Model model = call.context().compressed ? kV4 : kV32;
+  const bool codes = out == Format::kE4m3 || out == Format::kU8;
+  model.transform = codes ? IndexTransform::kHadamard : IndexTransform::kNone;
+  return model;
+}
+
+void add_query_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t tokens = call.dim("q", 0);
+  add_query(one, {.spec = spec,
+                  .tokens = tokens,
+                  .heads = call.dim("q", 1),
+                  .in = call.format("q"),
+                  .out = call.format("q_out"),
+                  .model = model_of(call, call.format("q_out")),
+                  .width = call.dim("q", 2),
+                  .rope_dim = call.dim("table", 1),
+                  .weights = call.format("w"),
+                  .positions = call.format("positions"),
+                  .table_rows = call.dim("table", 0),
+                  .of = tokens_of(call, spec, tokens)});
+}
+
+void add_key_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t tokens = call.dim("k", 0);
+  add_key(one, {.spec = spec,
+                .tokens = tokens,
+                .in = call.format("k"),
+                .out = call.format("values"),
+                .model = model_of(call, call.format("values")),
+                .width = call.dim("k", 1),
+                .rope_dim = call.dim("table", 1),
+                .weights = call.format("norm_w"),
+                .page_size = call.dim("values", 1),
+                .pages = call.dim("values", 0),
+                .gap = call.row_gap("k"),
+                .table_rows = call.dim("table", 0),
+                .of = tokens_of(call, spec, tokens)});
+}
+
 }  // namespace
 
 void add_index_prepare_cases(CaseList& list) {
   add_query_cases(list);
   add_key_cases(list);
+  list.serve_calls("index_query", add_query_call);
+  list.serve_calls("index_key_write", add_key_call);
 }
 
 }  // namespace fathom

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 
@@ -187,6 +188,129 @@ void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
   });
 }
 
+// ---- recorded calls ----
+
+/// Of V4's indexer; V3.2 has a key for each token.
+constexpr int64_t kTokensPerIndexKey = 4;
+
+Tensor positions_of(CaseData& c, const CallTokens& of) {
+  const Tensor positions = c.input({of.tokens}, Format::kI32);
+  positions.fill([&](int64_t t) { return of.position(t); });
+  return positions;
+}
+
+Tensor begins_of(CaseData& c, const CallTokens& of) {
+  const Tensor begins = c.input({of.requests + 1}, Format::kI32);
+  begins.fill([&](int64_t b) { return of.first(b); });
+  return begins;
+}
+
+/// Each request has pages of its own.
+Tensor table_of(CaseData& c, int64_t requests, int64_t pages) {
+  const Tensor table = c.input({requests, pages}, Format::kI32);
+  table.fill([&](int64_t i) { return scattered_page(i, requests * pages); });
+  return table;
+}
+
+void add_visible_rows_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const CallTokens of = tokens_of(call, spec, call.dim("positions", 0));
+  const int64_t per_row = call.context().compressed ? kTokensPerIndexKey : 1;
+  add_case<VisibleRows>(one, spec, [=](CaseBuilder<VisibleRows>& c) {
+    const Tensor positions = positions_of(c, of);
+    const Tensor rows = c.output({of.tokens}, Format::kI32);
+    c.bind([=](const Binding& at) {
+      return VisibleRows::Args{
+          .positions = at(positions), .rows = at(rows), .tokens_per_row = per_row};
+    });
+    c.expect_each(rows, gates::exact(), [=](int64_t /*row*/, int64_t t) {
+      return std::floor((positions[t] + 1) / static_cast<double>(per_row));
+    });
+  });
+}
+
+void add_index_slots_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t pages = call.dim("block_table", 1);
+  const int64_t page_rows = call.context().page_rows;
+  const int64_t k = call.dim("ids", 1);
+  const CallTokens of = tokens_of(call, spec, call.dim("ids", 0), call.dim("block_table", 0));
+  add_case<IndexSlots>(one, spec, [=](CaseBuilder<IndexSlots>& c) {
+    const Tensor ids = c.input({of.tokens, k}, Format::kI32);
+    ids.fill([&](int64_t i) { return chosen_row(c.rng(), i % k, k, pages * page_rows); });
+    const Tensor table = table_of(c, of.requests, pages);
+    const Tensor begins = begins_of(c, of);
+    const Tensor slots = c.output({of.tokens, k}, Format::kI32);
+    c.bind([=](const Binding& at) {
+      return IndexSlots::Args{.ids = at(ids),
+                              .block_table = at(table),
+                              .q_offsets = at(begins),
+                              .slots = at(slots),
+                              .page_rows = page_rows};
+    });
+    c.expect_each(slots, gates::exact(), [=](int64_t t, int64_t j) {
+      const auto id = static_cast<int64_t>(ids.at(t, j));
+      if (id < 0) return -1.0;
+      return table.at(of.request(t), id / page_rows) * static_cast<double>(page_rows) +
+             static_cast<double>(id % page_rows);
+    });
+  });
+}
+
+void add_visible_slots_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t pages = call.dim("block_table", 1);
+  const int64_t page_rows = call.context().page_rows;
+  const int64_t width = call.dim("slots", 1);
+  const CallTokens of = tokens_of(call, spec, call.dim("slots", 0), call.dim("block_table", 0));
+  // The list of the last token is full.
+  const int64_t per_row = std::max<int64_t>(of.keys / std::max<int64_t>(width, 1), 1);
+  add_case<VisibleSlots>(one, spec, [=](CaseBuilder<VisibleSlots>& c) {
+    const Tensor positions = c.input({of.tokens}, Format::kI32);
+    const int64_t most = std::min(width, pages * page_rows);
+    positions.fill([&](int64_t t) { return std::min(of.position(t), (most + 1) * per_row - 2); });
+    const Tensor table = table_of(c, of.requests, pages);
+    const Tensor begins = begins_of(c, of);
+    const Tensor slots = c.output({of.tokens, width}, Format::kI32);
+    c.bind([=](const Binding& at) {
+      return VisibleSlots::Args{.positions = at(positions),
+                                .block_table = at(table),
+                                .q_offsets = at(begins),
+                                .slots = at(slots),
+                                .page_rows = page_rows,
+                                .tokens_per_row = per_row};
+    });
+    c.expect_each(slots, gates::exact(), [=](int64_t t, int64_t j) {
+      if (j >= (static_cast<int64_t>(positions[t]) + 1) / per_row) return -1.0;
+      return table.at(of.request(t), j / page_rows) * static_cast<double>(page_rows) +
+             static_cast<double>(j % page_rows);
+    });
+  });
+}
+
+void add_ring_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+  const int64_t width = call.dim("slots", 1);
+  const int64_t ring_rows = std::max(call.context().ring_rows, width);
+  const CallTokens of = tokens_of(call, spec, call.dim("slots", 0), call.dim("request_slots", 0));
+  add_case<RingSlots>(one, spec, [=](CaseBuilder<RingSlots>& c) {
+    const Tensor positions = positions_of(c, of);
+    const Tensor rings = c.input({of.requests}, Format::kI32);
+    rings.fill([&](int64_t b) { return scattered_page(b, of.requests); });
+    const Tensor begins = begins_of(c, of);
+    const Tensor slots = c.output({of.tokens, width}, Format::kI32);
+    c.bind([=](const Binding& at) {
+      return RingSlots::Args{.positions = at(positions),
+                             .request_slots = at(rings),
+                             .q_offsets = at(begins),
+                             .slots = at(slots),
+                             .ring_rows = ring_rows};
+    });
+    c.expect_each(slots, gates::exact(), [=](int64_t t, int64_t j) {
+      const int64_t token = static_cast<int64_t>(positions[t]) - (width - 1 - j);
+      if (token < 0) return -1.0;
+      return rings[of.request(t)] * static_cast<double>(ring_rows) +
+             static_cast<double>(token % ring_rows);
+    });
+  });
+}
+
 }  // namespace
 
 void add_index_slots_cases(CaseList& list) {
@@ -215,6 +339,10 @@ void add_index_slots_cases(CaseList& list) {
   add_visible_slots(list, {{1, 512}, 1024, 2, 128}, "prefill");
   add_ring(list, {{129, 1}, 128, 256}, "decode");
   add_ring(list, {{1, 512}, 128, 256}, "prefill");
+  list.serve_calls("visible_rows", add_visible_rows_call);
+  list.serve_calls("index_slots", add_index_slots_call);
+  list.serve_calls("visible_slots", add_visible_slots_call);
+  list.serve_calls("ring_slots", add_ring_call);
 }
 
 }  // namespace fathom

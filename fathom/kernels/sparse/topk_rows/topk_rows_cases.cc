@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
+#include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 
 namespace fathom {
@@ -84,6 +85,7 @@ struct Shape {
   Scores kind = Scores::kNormal;
   Starts starts = Starts::kAbsent;
   bool whole_rows = false;  ///< every length is all that the row holds
+  bool gaps = true;         ///< between rows
 };
 
 /// The operands that all three kernels share.
@@ -95,7 +97,8 @@ struct Operands {
   Operands(CaseBuilder<K>& c, const Shape& s) : shape(s) {
     const int64_t cut = c.batch_rows() > 0 ? 1 : 0;
     const RowPlacement own{.row_gap = 0, .rows_per_batch = cut};
-    scores = c.input({s.rows, s.columns}, Format::kF32, {}, {.row_gap = 5, .rows_per_batch = cut});
+    scores = c.input({s.rows, s.columns}, Format::kF32, {},
+                     {.row_gap = s.gaps ? 5 : 0, .rows_per_batch = cut});
     if (s.kind != Scores::kNormal) {
       for (int64_t i = 0; i < scores.numel(); ++i)
         scores.set(i, score_of(s.kind, scores[i], i % s.columns, s.columns));
@@ -135,11 +138,12 @@ CaseSpec spec_of(const Shape& s, std::string_view phase) {
 
 constexpr RowPlacement kOutRows{.row_gap = 2, .rows_per_batch = 1};
 
-void add_plain(CaseList& list, const Shape& s, std::string_view phase = "") {
-  add_case<TopkRows>(list, spec_of(s, phase), [=](CaseBuilder<TopkRows>& c) {
+void add_plain_case(CaseList& list, const CaseSpec& spec, const Shape& s) {
+  add_case<TopkRows>(list, spec, [=](CaseBuilder<TopkRows>& c) {
     c.set_batch(s.rows);
     const Operands o(c, s);
-    const Tensor ids = c.output({s.rows, s.k}, Format::kI32, kOutRows);
+    const RowPlacement rows{.row_gap = s.gaps ? kOutRows.row_gap : 0, .rows_per_batch = 1};
+    const Tensor ids = c.output({s.rows, s.k}, Format::kI32, rows);
     c.bind([=](const Binding& at) {
       return TopkRows::Args{.scores = at(o.scores),
                             .lengths = at(o.lengths),
@@ -151,6 +155,10 @@ void add_plain(CaseList& list, const Shape& s, std::string_view phase = "") {
       std::copy(best.begin(), best.end(), out.begin());
     });
   });
+}
+
+void add_plain(CaseList& list, const Shape& s, std::string_view phase = "") {
+  add_plain_case(list, spec_of(s, phase), s);
 }
 
 void add_ragged(CaseList& list, const Shape& s, std::string_view phase = "") {
@@ -268,6 +276,16 @@ void add_topk_rows_cases(CaseList& list) {
     add_paged(list, keys_of(128), 1, "decode");
     add_plain(list, keys_of(1024), "prefill");
   }
+  // Every token sees all keys, as a dry run counts them.
+  list.serve_calls("topk_rows", [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
+    add_plain_case(one, spec,
+                   {.rows = call.dim("scores", 0),
+                    .columns = call.dim("scores", 1),
+                    .k = call.dim("ids", 1),
+                    .starts = call.has("row_starts") ? Starts::kGiven : Starts::kAbsent,
+                    .whole_rows = true,
+                    .gaps = false});
+  });
 }
 
 }  // namespace fathom
