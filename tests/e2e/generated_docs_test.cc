@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <regex>
 #include <set>
+#include <sstream>
 
 #include "tests/e2e/program.h"
 
@@ -40,23 +40,30 @@ TEST_P(GeneratedDocs, AreThePagesInTheRepository) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets,
-                         GeneratedDocs,
-                         testing::Values("deepseek-r1-nvfp4",
-                                         "deepseek-v3.2",
-                                         "deepseek-v4-flash",
-                                         "deepseek-v4-pro"),
-                         [](const auto& p) {
-                           std::string name(p.param);
-                           std::replace_if(
-                               name.begin(), name.end(),
-                               [](char c) { return c == '-' || c == '.'; }, '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Presets,
+    GeneratedDocs,
+    testing::Values("deepseek-r1-nvfp4", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro"),
+    [](const auto& p) {
+      std::string name(p.param);
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+      return name;
+    });
 
 /// Lines "[1]: target" as "](target)".
 std::string with_links_in_place(const std::string& page) {
-  return std::regex_replace(page, std::regex("(^|\\n)\\[[0-9]+\\]: ([^\n ]+)"), "$1]($2)");
+  std::istringstream lines(page);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find("]: ");
+    const bool is_target =
+        line.starts_with("[") && colon != line.npos &&
+        std::all_of(line.begin() + 1, line.begin() + static_cast<std::ptrdiff_t>(colon),
+                    [](char c) { return c >= '0' && c <= '9'; });
+    out += is_target ? "](" + line.substr(colon + 3) + ")\n" : line + "\n";
+  }
+  return out;
 }
 
 // Every relative link of a page, in place or at its end, leads to a file.
