@@ -36,7 +36,7 @@ macro(fathom_package)
   set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
   set(CPACK_PACKAGE_VENDOR "the fathom project")
   # A package must name somebody. The address takes no mail: reports go through the forge (SECURITY.md).
-  set(CPACK_PACKAGE_CONTACT "the fathom maintainers <fathom-maintainers@users.noreply.github.com>")
+  set(CPACK_PACKAGE_CONTACT "the fathom maintainers <maintainers@fathom.invalid>")
   set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "native inference for the DeepSeek family")
   set(CPACK_PACKAGE_DESCRIPTION "One program that runs, serves, quantises and explains language models of the\n\
 DeepSeek family on processors and NVIDIA GPUs, without Python.")
