@@ -6,6 +6,7 @@
 
 #include "cli/integers.h"
 #include "cli/io/progress.h"
+#include "fathom/text/figures.h"
 
 namespace fathom::cli {
 namespace {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/engine/text_engine.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/line_reader.h"
 
 namespace fathom::cli {

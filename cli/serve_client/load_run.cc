@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/engine/text_engine.h"
+#include "cli/io/interrupt.h"
 #include "cli/serve_client/server_facts.h"
 #include "fathom/os/clock.h"
 #include "fathom/serve/sse.h"
