@@ -62,9 +62,10 @@ Status unknown(std::string_view name) {
     if (name.size() > 1 && row.name.starts_with(name)) longer.emplace_back(row.name);
   }
   const auto near = longer.empty() ? near_names(name, std::move(names)) : longer;
+  const std::string escape = str_cat(" (a message that begins with / is written /", name, ")");
   return invalid_argument(str_cat("unknown command '", name, "'",
-                                  near.empty() ? "; /help lists them" : did_you_mean(near),
-                                  " (a message that begins with / is written /", name, ")"));
+                                  near.empty() ? str_cat("; /help lists them", escape)
+                                               : did_you_mean(near, str_cat("?", escape))));
 }
 
 }  // namespace

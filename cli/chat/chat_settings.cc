@@ -47,9 +47,10 @@ class SettingFlags {
         names.push_back(known);
       }
     }
+    const auto near = near_names(name, std::move(names), 1);
     return invalid_argument(str_cat("'", typed, "' is no setting of a chat",
-                                    did_you_mean(near_names(name, std::move(names), 1)),
-                                    "; /set alone lists them"));
+                                    near.empty() ? "; /set alone lists them"
+                                                 : did_you_mean(near, "? /set alone lists them")));
   }
 
  private:

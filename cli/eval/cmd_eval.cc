@@ -94,11 +94,10 @@ Result<int> eval_perplexity(const Flags& flags,
   bar.erase();
   const auto num_ids = static_cast<int64_t>(ids.size());
   const double share = static_cast<double>(result.tokens) / static_cast<double>(num_ids);
-  const int code =
-      print(PerplexityFound{.model = opened.title,
-                            .result = result,
-                            .text_bytes = std::llround(share * static_cast<double>(text.size()))},
-            flags);
+  const PerplexityFound found{.model = opened.title,
+                              .result = result,
+                              .text_bytes = std::llround(share * static_cast<double>(text.size()))};
+  const int code = print(found, flags);
   if (!interrupted) return code;
   log_warn("interrupted: this is of the first ", result.tokens, " of ", num_ids, " tokens");
   return kExitInterrupted;

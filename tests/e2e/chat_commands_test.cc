@@ -163,7 +163,7 @@ TEST(ChatCommands, SetRefusesWhatTheFlagRefuses) {
     EXPECT_THAT(by_flag, testing::StartsWith(message)) << c.line;
   }
   EXPECT_THAT(chat("/set temprature 1\n").err,
-              HasSubstr("'temprature' is no setting of a chat; did you mean temperature?"));
+              HasSubstr("'temprature' is no setting of a chat\nhint: did you mean temperature? /set"));
 }
 
 TEST(ChatCommands, ASavedConversationGoesOn) {
@@ -252,7 +252,7 @@ TEST(ChatCommands, AnUnknownCommandEndsAScript) {
 
   EXPECT_EQ(r.exit_code, 64);
   EXPECT_EQ(r.out, answer_to("Once"));
-  EXPECT_THAT(r.err, HasSubstr("unknown command '/regen'; did you mean /regenerate?"));
+  EXPECT_THAT(r.err, HasSubstr("unknown command '/regen'\nhint: did you mean /regenerate?"));
 }
 
 TEST(ChatCommands, SystemShowsAndSetsTheSystemMessage) {

@@ -152,7 +152,7 @@ TEST(ChatTyping, MistakesAreToldAndTheChatGoesOn) {
   Chat chat;
 
   chat.line("/regen");
-  EXPECT_TRUE(chat.sees("unknown command '/regen'; did you mean /regenerate?"));
+  EXPECT_TRUE(chat.sees("did you mean /regenerate?"));
   chat.line("/set temperature abc");
   EXPECT_TRUE(chat.sees("--temperature is 'abc', expected a number"));
   chat.line("/load /nowhere.json");
