@@ -26,9 +26,10 @@ TEST(ChatCommand, HasANameAndAnArgument) {
 }
 
 TEST(ChatCommand, AnUnknownNameIsNamedWithTheNearest) {
-  EXPECT_EQ(problem_of("/regen now"),
-            "unknown command '/regen'; did you mean /regenerate? (a message that begins with / is "
-            "written //regen)");
+  EXPECT_EQ(
+      problem_of("/regen now"),
+      "unknown command '/regen'\nhint: did you mean /regenerate? (a message that begins with / is "
+      "written //regen)");
   EXPECT_THAT(problem_of("/sytem x"), HasSubstr("did you mean /system"));
   EXPECT_THAT(problem_of("/usr/bin/ls"), HasSubstr("'/usr/bin/ls'; /help lists them"));
   EXPECT_THAT(problem_of("/"), HasSubstr("unknown command '/'"));

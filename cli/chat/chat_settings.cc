@@ -48,9 +48,9 @@ class SettingFlags {
       }
     }
     const auto near = near_names(name, std::move(names), 1);
-    return invalid_argument(str_cat("'", typed, "' is no setting of a chat",
-                                    near.empty() ? "; /set alone lists them"
-                                                 : did_you_mean(near, "? /set alone lists them")));
+    return invalid_argument(str_cat(
+        "'", typed, "' is no setting of a chat",
+        near.empty() ? "; /set alone lists them" : did_you_mean(near, "? /set alone lists them")));
   }
 
  private:

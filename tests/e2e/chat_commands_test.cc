@@ -162,8 +162,9 @@ TEST(ChatCommands, SetRefusesWhatTheFlagRefuses) {
     const std::string message = r.err.substr(0, r.err.find('\n'));
     EXPECT_THAT(by_flag, testing::StartsWith(message)) << c.line;
   }
-  EXPECT_THAT(chat("/set temprature 1\n").err,
-              HasSubstr("'temprature' is no setting of a chat\nhint: did you mean temperature? /set"));
+  EXPECT_THAT(
+      chat("/set temprature 1\n").err,
+      HasSubstr("'temprature' is no setting of a chat\nhint: did you mean temperature? /set"));
 }
 
 TEST(ChatCommands, ASavedConversationGoesOn) {
