@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/models/batch.h"
 
 namespace fathom {
 
@@ -26,6 +28,13 @@ constexpr int64_t page_bucket(int64_t pages, int64_t most) {
     bucket *= 2;
   return std::max(std::min(bucket, most), pages);
 }
+
+/// What a decode range is padded to. Columns of the block table are blocks of the cache's layout
+/// (CacheLayout::block_tokens), of which a sequence has up to max_model_len tokens. Nothing where
+/// sequences have different numbers of tokens.
+DecodePadding decode_padding(std::span<const SequenceStep> decode,
+                             int64_t block_tokens,
+                             int64_t max_model_len);
 
 /// All buckets up to that of `most`.
 std::vector<int64_t> decode_buckets(int64_t most);

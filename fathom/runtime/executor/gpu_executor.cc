@@ -80,7 +80,9 @@ Status GpuExecutor::allocate_transfers() {
   exec_.side = &compute_.gpu->side();
   exec_.device = &compute_.gpu->info();
   const StepShape& shape = settings_.shape;
-  const int64_t bytes = metadata_bytes(shape, model_.cache_layout());
+  const CacheLayout layout = model_.cache_layout();
+  block_tokens_ = layout.block_tokens;
+  const int64_t bytes = metadata_bytes(shape, layout);
   FATHOM_ASSIGN(pinned_, Buffer::allocate_pinned(bytes, "metadata of a step"));
   FATHOM_ASSIGN(metadata_, Buffer::allocate(DeviceKind::kCuda, bytes, "metadata of a step"));
   const int64_t rows =
@@ -217,26 +219,12 @@ GpuExecutor::DecodeGraph* GpuExecutor::graph_of(const GraphKey& key) {
   return graphs_.back().get();
 }
 
-// Decode ranges in which each sequence has as many tokens are padded to one of few shapes.
-DecodePadding GpuExecutor::padding_of(const Step& step) const {
-  if (step.decode.empty()) return {};
-  int64_t pages = 0;
-  const size_t queries = step.decode.front().tokens.size();
-  for (const SequenceStep& s : step.decode) {
-    if (s.tokens.size() != queries) return {};
-    const auto tokens = s.cached + static_cast<int64_t>(s.tokens.size());
-    pages = std::max(pages, ceil_div(tokens, model_.options().page_size));
-  }
-  const int64_t most = ceil_div(settings_.shape.max_model_len, model_.options().page_size);
-  return {.requests = decode_bucket(static_cast<int64_t>(step.decode.size())),
-          .pages = page_bucket(pages, most)};
-}
-
 Status GpuExecutor::submit(const Step& step) {
   step_ = step;
   to_capture_ = nullptr;
   raw_.clear();
-  const DecodePadding padding = padding_of(step);
+  const DecodePadding padding =
+      decode_padding(step.decode, block_tokens_, settings_.shape.max_model_len);
   FATHOM_ASSIGN(const Batch host, batch_.build(step.prefill, step.decode, padding));
   if (host.num_tokens() == 0)
     return invalid_argument("a step has no tokens, expected at least one");

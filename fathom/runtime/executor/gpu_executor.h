@@ -61,7 +61,6 @@ class GpuExecutor final : public Executor {
   GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
   Status allocate_transfers();
-  DecodePadding padding_of(const Step& step) const;
   Result<Batch> place(Batch batch);
   Status place_samples(int64_t num_rows);
   Status grow_sample_room(const SampleRoom& needed);
@@ -83,9 +82,10 @@ class GpuExecutor final : public Executor {
   Result<TimedStep> time_work(const Work& work, Recorder& recorder, int repetitions);
   Result<double> time_graph(Graph& graph);
 
-  Buffer pinned_;    // metadata on its way to the GPU
-  Buffer metadata_;  // and there
-  Buffer results_;   // pinned: choices, then logits
+  int64_t block_tokens_ = 1;  // of the layout of the cache
+  Buffer pinned_;             // metadata on its way to the GPU
+  Buffer metadata_;           // and there
+  Buffer results_;            // pinned: choices, then logits
   int64_t logits_at_ = 0;
   Buffer sample_block_;     // pinned: what rows ask for, on its way to the GPU
   Buffer sample_metadata_;  // and there

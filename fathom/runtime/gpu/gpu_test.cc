@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Gpu, IsRefusedInOneLineThatSaysWhatToDo) {
+TEST(Gpu, IsRefusedWithAHintThatSaysWhatToDo) {
   if (cuda_devices().ok()) GTEST_SKIP() << "this machine has a GPU";
 
   const auto gpu = Gpu::open();
@@ -22,7 +22,7 @@ TEST(Gpu, IsRefusedInOneLineThatSaysWhatToDo) {
   EXPECT_EQ(gpu.status().code(), StatusCode::kUnavailable);
   EXPECT_THAT(gpu.status().message(), HasSubstr("--device cuda: "));
   EXPECT_THAT(gpu.status().message(), HasSubstr("--device cpu"));
-  EXPECT_EQ(gpu.status().message().find('\n'), std::string::npos);
+  EXPECT_THAT(gpu.status().message(), HasSubstr("\nhint: "));
 }
 
 TEST(GpuShapes, BucketsCoverEveryCountAndFewMore) {
@@ -34,6 +34,17 @@ TEST(GpuShapes, BucketsCoverEveryCountAndFewMore) {
   EXPECT_EQ(decode_buckets(20), (std::vector<int64_t>{1, 2, 4, 8, 16, 24}));
   EXPECT_EQ(page_buckets(70), (std::vector<int64_t>{4, 8, 16, 32, 64, 70}));
   EXPECT_EQ(page_buckets(1), (std::vector<int64_t>{1}));
+}
+
+TEST(DecodeShapes, BlockTablesAreAsWideAsTheBlocksOfTheLongestSequence) {
+  const std::vector<int32_t> token(1);
+  const std::vector<SequenceStep> steps = {{.tokens = token, .cached = 131072},
+                                           {.tokens = token, .cached = 5}};
+  // V4 has 256 tokens a block: 513 blocks, and no sequence has more than 520.
+  EXPECT_EQ(decode_padding(steps, 256, 520 * 256).pages, 520);
+  EXPECT_EQ(decode_padding(steps, 64, 520 * 256).pages, 2080);
+  EXPECT_EQ(decode_padding(std::span(steps).last(1), 256, 520 * 256).pages, 4);
+  EXPECT_EQ(decode_padding(steps, 256, 520 * 256).requests, 2);
 }
 
 const KernelSet& hopper_kernels() {
