@@ -1,5 +1,6 @@
 // The documents as a whole: names for every axis of every model and flag, no blank cell, no kernel
 // without a place.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <gmock/gmock.h>
@@ -40,10 +41,13 @@ Made make(std::string_view preset, const KernelSet* kernels = nullptr) {
   made.recording.symbols = model->config().symbols();
   made.recording.weights = model->weights().summary();
   made.recording.has_variants = true;
-  auto phases = dry_phases(*model, {.kernels = kernels});
+  // As `fathom trace --dry` does it: at most half of the context is in the cache.
+  const int64_t half = model->config().max_position_embeddings / 2;
+  const TraceShape shape{.kv_len = std::min<int64_t>(4096, half), .kernels = kernels};
+  auto phases = dry_phases(*model, shape);
   FATHOM_CHECK(phases.ok(), phases.status().message());
   made.recording.phases = std::move(phases).value();
-  auto variations = dry_variations(*model, {.kernels = kernels});
+  auto variations = dry_variations(*model, shape);
   FATHOM_CHECK(variations.ok(), variations.status().message());
   made.variations = std::move(variations).value();
   return made;
