@@ -109,6 +109,22 @@ class HarnessTest : public testing::Test {
   BenchReport report_;
 };
 
+TEST_F(HarnessTest, ACallWithoutACaseIsNamedAndSaysWhy) {
+  const std::vector<BenchPlanEntry> plan = {{.asked = "negate",
+                                             .kernel = &kernel_,
+                                             .case_name = "preset_part.op_decode_b1",
+                                             .why = "nobody says how one is made"}};
+
+  ASSERT_TRUE(run_bench_plan(plan, kernels_, options_, 1, report_).ok());
+
+  const BenchRow& row = report_.rows.at(0);
+  EXPECT_EQ(row.status, RowStatus::kUnavailable);
+  EXPECT_EQ(row.case_name, "preset_part.op_decode_b1");
+  EXPECT_EQ(row.note, "nobody says how one is made");
+  EXPECT_EQ(write_bench_list(plan),
+            "negate  preset_part.op_decode_b1  (nobody says how one is made)\n");
+}
+
 TEST_F(HarnessTest, ChosenVariantIsNamedCheckedAndTimed) {
   const BenchRow row = run().at(0);
 

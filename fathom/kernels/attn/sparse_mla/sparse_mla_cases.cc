@@ -545,21 +545,19 @@ SourceShape source_of(const RecordedCall& call, std::string_view prefix, Listed 
 /// With rows of both kinds the first are the window. Lists are full, as a dry run counts them.
 void add_call(CaseList& one, const RecordedCall& call, CaseSpec spec) {
   const int64_t tokens = call.dim("q", 0);
-  const bool window = call.context().compressed;
-  SparseShape s{
-      .spec = std::move(spec),
-      .t = tokens,
-      .n = call.dim("q", 1),
-      .l = call.dim("o", 2),
-      .q = call.format("q"),
-      .o = call.format("o"),
-      .rows = source_of(call, "", window ? Listed::kWindow : Listed::kChosen),
-      .sink = call.has("sink") ? Sink::kNormal : Sink::kNone,
-      .lse = call.has("lse"),
-      .empty_token = false,
-      .q_gap = call.row_gap("q"),
-      .o_gap = call.row_gap("o"),
-  };
+  const Listed first = call.context().compressed ? Listed::kWindow : Listed::kChosen;
+  SparseShape s{.spec = std::move(spec),
+                .t = tokens,
+                .n = call.dim("q", 1),
+                .l = call.dim("o", 2),
+                .q = call.format("q"),
+                .o = call.format("o"),
+                .rows = source_of(call, "", first),
+                .sink = call.has("sink") ? Sink::kNormal : Sink::kNone,
+                .lse = call.has("lse"),
+                .empty_token = false,
+                .q_gap = call.row_gap("q"),
+                .o_gap = call.row_gap("o")};
   if (call.has("extra_values")) s.extra = source_of(call, "extra_", Listed::kChosen);
   s.of = tokens_of(call, s.spec, tokens);
   s.spec.columns = str_cat("M=", tokens, ";KV=", s.rows.k + s.extra.k, ";H=", s.n, ";D=", s.d());
