@@ -10,6 +10,7 @@
 #include "cli/about/help_text.h"
 #include "cli/about/man_page.h"
 #include "cli/command.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/near_names.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/file.h"
@@ -38,8 +39,9 @@ Result<const CommandDoc*> chosen_command(const CommandDoc& root,
     std::vector<std::string> names;
     for (const CommandDoc& command : at->commands)
       names.push_back(command.words.substr(command.words.rfind(' ') + 1));
-    return invalid_argument(str_cat("'", word, "' is no command of `", at->line(), "`",
-                                    did_you_mean(near_names(word, std::move(names)))));
+    Status unknown = invalid_argument(str_cat("'", word, "' is no command of `", at->line(), "`",
+                                              did_you_mean(near_names(word, std::move(names)))));
+    return with_hint(std::move(unknown), "`fathom help` lists the commands");
   }
   return at;
 }

@@ -138,7 +138,9 @@ TEST(AtomicFile, RefusedWriteRemovesThePartialAndKeepsTheOldFile) {
     const Status status = file->append(data);
 
     EXPECT_EQ(status.code(), StatusCode::kIo);
-    EXPECT_EQ(status.message(), "cannot write " + dir.file("a") + ": File too large");
+    EXPECT_EQ(status.message(),
+              "cannot write " + dir.file("a") +
+                  ": File too large\nhint: the shell limits the size of files (ulimit -f)");
     EXPECT_EQ(names_in(dir), std::vector<std::string>{"a"});
     EXPECT_EQ(file->append("more").message(),
               "cannot write " + dir.file("a") + ": it was abandoned");
@@ -199,7 +201,8 @@ TEST(AtomicFile, DirectoriesAndMissingParentsAreRefused) {
       write_file(dir.path(), "x").message(),
       "cannot write " + dir.path() + ": is a directory, expected a regular file or a new name");
   EXPECT_EQ(write_file(dir.file("none/a"), "x").message(),
-            "cannot create " + dir.file("none/a") + ": No such file or directory");
+            "cannot create " + dir.file("none/a") +
+                ": No such file or directory\nhint: the directory of that file must be there");
   EXPECT_EQ(write_file(dir.file("none/a"), "x").code(), StatusCode::kIo);
 }
 
@@ -271,7 +274,8 @@ TEST(AtomicFile, LinkToNothingCreatesItsTarget) {
   EXPECT_EQ(content(dir.file("far/a")), "new");
   EXPECT_EQ(names_in(dir), (std::vector<std::string>{"far", "link", "lost"}));
   EXPECT_EQ(write_file(dir.file("lost"), "x").message(),
-            "cannot create " + dir.file("absent/a") + ": No such file or directory");
+            "cannot create " + dir.file("absent/a") +
+                ": No such file or directory\nhint: the directory of that file must be there");
 }
 
 TEST(AtomicFile, LinksInACircleAreAnError) {
@@ -364,7 +368,8 @@ TEST(AppendFile, RefusedWriteIsAnError) {
   ASSERT_TRUE(file.ok());
   with_file_limit(8, [&] {
     EXPECT_EQ(file->append_line("more than eight bytes").message(),
-              "cannot write " + dir.file("log") + ": File too large");
+              "cannot write " + dir.file("log") +
+                  ": File too large\nhint: the shell limits the size of files (ulimit -f)");
   });
 }
 

@@ -42,7 +42,8 @@ std::string code_of(const std::string& text) {
   for (const char byte : text)
     cell += byte == '|' ? std::string("\\|") : std::string(1, byte);
   const std::string fence = cell.find('`') == cell.npos ? "`" : "``";
-  return fence + cell + fence;
+  const std::string pad = cell.starts_with('`') || cell.ends_with('`') ? " " : "";
+  return fence + pad + cell + pad + fence;
 }
 
 // The row of the document for what the program printed.

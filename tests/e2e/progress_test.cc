@@ -26,7 +26,7 @@ TEST(Progress, IsALineThatGoesOnATerminalAndNothingElsewhere) {
       {{"eval", model, "--ppl", text}, "scoring ["},
       {{"quantize", FATHOM_SOURCE_DIR "/tests/golden/micro-v3", "OUT", "--format", "fp8_block"},
        "quantising ["},
-      {{"synth", "OUT", "--layers", "2", "--hidden", "64", "--experts", "4"}, "writing ["},
+      {{"synth", "OUT", "--layers", "2", "--hidden", "64", "--experts", "8"}, "writing ["},
       {{"bench", "kernel", "--kernels", "argmax", "--filter", "argmax/t1_*", "--min-time", "0",
         "--reps", "1"},
        "timing ["},

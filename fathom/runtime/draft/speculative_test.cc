@@ -48,7 +48,7 @@ TEST(Speculative, CachesThatCannotBeCutBackAreRefused) {
     EXPECT_EQ(s.code(), StatusCode::kUnsupported);
     EXPECT_EQ(s.message(),
               "--speculative ngram: the caches of this model cannot be cut back, so no draft can "
-              "be taken back; expected --speculative off");
+              "be taken back\nhint: use --speculative off");
   }
 }
 

@@ -304,8 +304,8 @@ TEST(CheckpointWriter, OtherOptionsSourcesAndPlansAreRefused) {
                 "mxfp4\")\nhint: choose another directory or delete this one");
   EXPECT_EQ(write(dir.file("out"), other_source).status().message(),
             dir.file("out") +
-                ": holds a write of another source, or of this one before its files changed; "
-                "choose another directory or delete this one");
+                ": holds a write of another source, or of this one before its files changed\n"
+                "hint: choose another directory or delete this one");
   EXPECT_EQ(write(dir.file("out"), other_plan).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(files_in(dir.file("out")) == before);
 }
