@@ -69,7 +69,7 @@ WORDS = {  # what a value's name stands for
 BASE = {  # what a run of a command begins with
     "run": ["model", "--max-tokens", "3"], "chat": ["model", "--max-tokens", "3"], "inspect": ["model"],
     "doctor": ["--no-measure"], "tokenize": ["model"], "eval": ["model", "--ppl", "text.txt"],
-    "synth": ["new-dir", "--layers", "2", "--hidden", "64", "--experts", "4"], "quantize": ["model", "new-dir"], "verify": ["model"],
+    "synth": ["new-dir", "--layers", "2", "--hidden", "64", "--experts", "8"], "quantize": ["model", "new-dir"], "verify": ["model"],
     "bench kernel": ["--suite", "decode", "--kernels", "rmsnorm", "--min-time", "0.001", "--reps", "1", "--budget", "1"],
     "bench model": ["model", "-p", "8", "-n", "2", "-r", "1"],
     "bench serve": ["--base-url", "SERVER", "--num-prompts", "1", "--input-len", "4", "--output-len", "2", "--num-warmups", "0",

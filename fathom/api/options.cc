@@ -357,8 +357,8 @@ Status validate(const EngineOptions& o, SourceUse use) {
     if (o.attention_key_chunk == EngineOptions{}.attention_key_chunk) {
       return invalid_argument(str_cat("--block-size is ", o.block_size, ", expected a divisor of ",
                                       o.attention_key_chunk,
-                                      ", such as 16, 32, 64 or 128\nhint: or give "
-                                      "--attention-key-chunk a multiple of it"));
+                                      ", such as 16, 32, 64 or 128\nhint: "
+                                      "--attention-key-chunk may be a multiple of it instead"));
     }
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
