@@ -402,7 +402,8 @@ TEST(ModelOptionsCheck, NamesOptionAndRange) {
   EXPECT_THAT(validate_options(o, config).message(), HasSubstr("f16, expected bf16 or f32"));
   o = {};
   o.kv_format = Format::kI8;
-  EXPECT_THAT(validate_options(o, config).message(), HasSubstr("KV cache format is i8"));
+  EXPECT_THAT(validate_options(o, config).message(),
+              HasSubstr("KV cache format (--kv-cache-dtype) is i8"));
   o = {};
   o.page_size = 0;
   EXPECT_THAT(validate_options(o, config).message(), HasSubstr("page size is 0"));
