@@ -177,7 +177,7 @@ class Runner:
             end = time.monotonic() + self.timeout
             asked = False
             while child.poll() is None and time.monotonic() < end:
-                if serves and not asked and b"listening" in err.read_bytes():
+                if serves and not asked and b"ready " in out.read_bytes():
                     child.send_signal(signal.SIGTERM)
                     asked = True
                 time.sleep(0.005)
@@ -197,7 +197,7 @@ def judge(code, err):
         return f"exit code {code}"
     if "internal" in err.lower() or "terminate called" in err:
         return "internal error"
-    if code >= 64 and "fathom: error: " not in err:
+    if 64 <= code < 130 and "fathom: error: " not in err:
         return "no message"
     return ""
 

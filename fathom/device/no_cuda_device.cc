@@ -10,7 +10,7 @@ namespace {
 Status no_backend() {
   return unavailable(
       "this build of fathom has no CUDA backend\nhint: build it with -DFATHOM_CUDA=ON where nvcc "
-      "is installed, or use --device cpu");
+      "is installed");
 }
 
 }  // namespace

@@ -7,9 +7,10 @@ namespace fathom {
 Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
   Result<DeviceInfo> info = use_cuda_device(ordinal);
   if (!info.ok()) {
-    Status refused =
-        Status::error(info.status().code(), str_cat("--device cuda: ", info.status().message()));
-    return with_hint(std::move(refused), "--device cpu needs no GPU");
+    const std::string why = str_cat("--device cuda: ", info.status().message());
+    const bool has_hint = without_hint(why).size() < why.size();
+    return Status::error(info.status().code(),
+                         str_cat(why, has_hint ? ", or " : kHintMark, "use --device cpu"));
   }
   FATHOM_ASSIGN(Stream stream, Stream::create());
   FATHOM_ASSIGN(SideStream side, SideStream::create());
