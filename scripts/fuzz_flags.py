@@ -75,7 +75,7 @@ BASE = {  # what a run of a command begins with
     "bench serve": ["--base-url", "SERVER", "--num-prompts", "1", "--input-len", "4", "--output-len", "2", "--num-warmups", "0",
                     "--sessions", "1", "--turns", "1", "--timeout", "3", "--think-time", "0"],
     "bench compare": ["rows", "rows"], "trace": ["model", "--prompt-tokens", "4", "--gen", "2"], "trace diff": ["trace", "trace"],
-    "roofline": ["rows"], "serve": ["model", "--port", "0"], "presets": [], "version": [], "help": [], "completion": ["bash"],
+    "roofline": ["rows"], "serve": ["model", "--port", "0", "--kv-pool", "request"], "presets": [], "version": [], "help": [], "completion": ["bash"],
 }
 
 

@@ -307,7 +307,12 @@ Status Running::start(EngineOptions options) {
     log_warn("--trace-requests writes what users write to ", flags_.trace_requests);
   }
   // What cannot be served is refused before anybody is told that it is.
-  FATHOM_TRY(Engine::plan(options).status());
+  FATHOM_ASSIGN(const MemoryPlan plan, Engine::plan(options));
+  if (plan.max_model_len < 2) {
+    return invalid_argument(str_cat("--max-model-len is ", plan.max_model_len,
+                                    ", expected at least 2: a token of a prompt and one of an "
+                                    "answer"));
+  }
   clock_.end("plan", 0);
   const serve::Post post = [this](std::function<void()> f) { post_(std::move(f)); };
   serve::ServerParts parts;
@@ -422,7 +427,7 @@ Status Running::warm_up() {
                               : 0;
     const std::vector<int32_t> prompt{token};
     SamplingParams params = greedy_sampling();
-    params.max_tokens = 2;
+    params.max_tokens = std::min<int64_t>(2, engine.memory_plan().max_model_len - 1);
     params.ignore_eos = true;
     const Result<Completion> answer = engine.generate(prompt, params);
     if (!answer.ok()) result = internal_error(answer.status().message());

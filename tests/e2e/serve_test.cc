@@ -210,9 +210,8 @@ TEST(Serve, AHungTeardownIsEnded) {
 TEST(Serve, RefusesWhatItCannotServeBeforeItListens) {
   const std::string model = shipped_model();
   const std::pair<std::vector<std::string>, int> cases[] = {
-      {{"--pin", "q_b_proj=none"}, 64},
-      {{"--pin", "q_b_prj=portable"}, 64},
-      {{"--max-model-len", "999999"}, 64},
+      {{"--pin", "q_b_proj=none"}, 64},      {{"--pin", "q_b_prj=portable"}, 64},
+      {{"--max-model-len", "999999"}, 64},   {{"--max-model-len", "1"}, 64},
       {{"--memory-fraction", "0.0001"}, 78},
   };
   for (const auto& [flags, exit_code] : cases) {
@@ -225,6 +224,12 @@ TEST(Serve, RefusesWhatItCannotServeBeforeItListens) {
     EXPECT_EQ(r.err.find("listening"), std::string::npos) << r.err;
     EXPECT_NE(r.err.find("\nhint: "), std::string::npos) << r.err;
   }
+}
+
+TEST(Serve, StartsWithRoomForOneTokenOfAnAnswer) {
+  const RunningServer server({"--max-model-len", "2"});
+
+  EXPECT_NE(server.address(), "") << server.log();
 }
 
 TEST(Serve, SaysWhatHelpsWhereThePortIsTaken) {

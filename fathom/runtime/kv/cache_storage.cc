@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "fathom/base/hint.h"
+
 namespace fathom {
 namespace {
 
@@ -38,7 +40,12 @@ Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
   FATHOM_ASSIGN(const int64_t total, cache_bytes(layout, num_blocks, num_slots));
   CacheStorage storage;
   storage.num_blocks_ = num_blocks;
-  FATHOM_ASSIGN(storage.buffer_, Buffer::allocate(device, total, "the KV cache"));
+  Result<Buffer> buffer = Buffer::allocate(device, total, "the KV cache");
+  if (!buffer.ok()) {
+    return with_hint(std::move(buffer).status(),
+                     "lower --memory-fraction, --max-num-seqs or --max-model-len");
+  }
+  storage.buffer_ = std::move(buffer).value();
   storage.groups_ = cache_views(layout, storage.buffer_.data(), num_blocks, num_slots,
                                 storage.buffer_.on_device());
   for (size_t g = 0; g < layout.groups.size(); ++g) {
