@@ -92,7 +92,8 @@ FlagDoc describe_flag(const CLI::App& app, const CLI::Option& option) {
   }
   doc.value = value_name(option);
   doc.words = words_of_value(doc.value);
-  const TypeText type = split_type(option.get_type_name());
+  const std::string type_name = option.get_type_name();
+  const TypeText type = split_type(type_name);
   if (is_range(type.check)) doc.range = range_of(type.check);
   const HelpText text = split_help(option.get_description());
   doc.help = text.help;

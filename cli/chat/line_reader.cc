@@ -115,7 +115,8 @@ LineEditor::LineEditor()
   el_set(line_, EL_EDITOR, "emacs");
   el_set(line_, EL_HIST, history, history_);
   el_set(line_, EL_GETCFN, read_character);
-  el_set(line_, EL_ADDFN, "fathom-paste", "Insert what is pasted", take_paste);
+  // The wide call keeps the pointers; the narrow one would leak copies of both texts.
+  el_wset(line_, EL_ADDFN, L"fathom-paste", L"Insert what is pasted", take_paste);
   bind("\\e[200~", "fathom-paste");
   // What shells have taught people, where the library has other habits.
   bind("^R", "em-inc-search-prev");
