@@ -1,6 +1,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/kv_write/kv_write.h"
 #include "fathom/kernels/attn/kv_write/slots.h"
 #include "fathom/kernels/core/elements.h"
@@ -37,6 +38,26 @@ Status check_pages(const int32_t* pages, int64_t begin, int64_t end, int64_t num
     if (pages[i] >= 0 && pages[i] < num_pages) continue;
     return invalid_argument(str_cat("page ", i, " is number ", pages[i],
                                     " but the cache has pages 0..", num_pages - 1));
+  }
+  return {};
+}
+
+Status check_block_table(const View& kv_lens,
+                         const View& block_table,
+                         int64_t page_size,
+                         int64_t num_pages,
+                         std::string_view keys) {
+  if (!kv_lens.readable() || !block_table.readable()) return {};
+  const int64_t most = block_table.dim(1) * page_size;
+  for (int64_t b = 0; b < kv_lens.dim(0); ++b) {
+    const int64_t length = kv_lens.as<int32_t>()[b];
+    if (length < 0 || length > most) {
+      return invalid_argument(str_cat("kv_lens[", b, "] is ", length,
+                                      " but the block table has room for ", most, " ", keys));
+    }
+    Status pages =
+        check_pages(block_table.row<int32_t>(b), 0, ceil_div(length, page_size), num_pages);
+    if (!pages.ok()) return std::move(pages).add_context(str_cat("block_table[", b, "]"));
   }
   return {};
 }

@@ -152,22 +152,9 @@ Status check_decode(const MlaDecode::Args& a) {
   // A call that scales freely leaves kv_scale at 1, whatever the cache is.
   if (a.kv_scale != 1.0f) FATHOM_TRY(check_scale("kv_scale", a.kv_scale, a.cache.format));
   if (a.slots.present()) return check_slot_lists(a);
-  if (!a.kv_lens.readable() || !a.block_table.readable()) return {};
-  const int64_t page_size = keys_per_entry(a);
   const bool by_slot = a.table == KeyTable::kSlots;
   const int64_t entries = by_slot ? a.cache.dim(0) * a.cache.dim(1) : a.cache.dim(0);
-  const int64_t most = a.block_table.dim(1) * page_size;
-  for (int64_t b = 0; b < a.kv_lens.dim(0); ++b) {
-    const int64_t keys = a.kv_lens.as<int32_t>()[b];
-    if (keys < 0 || keys > most) {
-      return invalid_argument(str_cat("kv_lens[", b, "] is ", keys,
-                                      " but the block table has room for ", most, " keys"));
-    }
-    Status pages =
-        check_pages(a.block_table.row<int32_t>(b), 0, ceil_div(keys, page_size), entries);
-    if (!pages.ok()) return std::move(pages).add_context(str_cat("block_table[", b, "]"));
-  }
-  return {};
+  return check_block_table(a.kv_lens, a.block_table, keys_per_entry(a), entries, "keys");
 }
 
 }  // namespace

@@ -25,23 +25,6 @@ int64_t keys_of(const PagedAttention::Args& a, int64_t b) {
   return a.kv_lens.as<int32_t>()[b];
 }
 
-Status check_lengths(const PagedAttention::Args& a) {
-  if (!a.kv_lens.readable() || !a.block_table.readable()) return {};
-  const int64_t page_size = a.k.dim(1);
-  const int64_t most = a.block_table.dim(1) * page_size;
-  for (int64_t b = 0; b < a.kv_lens.dim(0); ++b) {
-    const int64_t keys = a.kv_lens.as<int32_t>()[b];
-    if (keys < 0 || keys > most) {
-      return invalid_argument(str_cat("kv_lens[", b, "] is ", keys,
-                                      " but the block table has room for ", most, " tokens"));
-    }
-    Status pages =
-        check_pages(a.block_table.row<int32_t>(b), 0, ceil_div(keys, page_size), a.k.dim(0));
-    if (!pages.ok()) return std::move(pages).add_context(str_cat("block_table[", b, "]"));
-  }
-  return {};
-}
-
 }  // namespace
 
 Cost PagedAttention::cost(const Args& a) {
@@ -102,7 +85,7 @@ Status PagedAttention::check(const Args& a) {
                                       " but there are ", a.q.dim(0), " rows of q"));
     }
   }
-  return check_lengths(a);
+  return check_block_table(a.kv_lens, a.block_table, a.k.dim(1), a.k.dim(0), "tokens");
 }
 
 namespace {
