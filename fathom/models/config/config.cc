@@ -281,7 +281,6 @@ SymbolTable ModelConfig::symbols() const {
   if (is_v1()) {
     s.set("Nk", num_key_value_heads);
     s.set("D", qk_head_dim());
-    s.set("Dr", qk_rope_head_dim);
     s.set("Id", intermediate_size);
   } else if (is_v4()) {
     s.set("D", head_dim);

@@ -65,7 +65,6 @@ void add_indexer(const ModelConfig& c, ParameterTable& table) {
 void add_heads(const ModelConfig& c, ParameterTable& table) {
   table.add("num_key_value_heads", number(c.num_key_value_heads), "Nk");
   table.add_size("head dimension", c.qk_head_dim(), "D = H/Nh");
-  table.add_size("channels with rotation", c.qk_rope_head_dim, "Dr");
   table.add("intermediate_size", number(c.intermediate_size), "Id");
 }
 
