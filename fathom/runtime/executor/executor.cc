@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "fathom/device/upload.h"
@@ -118,8 +119,29 @@ Result<StepResults> Executor::finish() {
   return results;
 }
 
+namespace {
+
+// Copies of `piece` one behind the other; `upload` is null on the CPU.
+Status fill_by_repeating(std::span<const std::byte> piece,
+                         std::span<std::byte> memory,
+                         Uploader* upload) {
+  if (upload == nullptr) {
+    for (size_t at = 0; at < memory.size(); at += piece.size())
+      std::memcpy(memory.data() + at, piece.data(), std::min(piece.size(), memory.size() - at));
+    return {};
+  }
+  FATHOM_TRY(upload->copy(memory.data(), piece));
+  return upload->repeat(memory.data(), std::ssize(piece), std::ssize(memory));
+}
+
+}  // namespace
+
 Status Executor::pretend_rows(uint64_t seed) {
   constexpr int64_t kMostBytes = 4 << 20;  // repeated through the rest of a layer
+  std::optional<Uploader> upload;
+  if (compute_.gpu != nullptr) {
+    FATHOM_ASSIGN(upload, Uploader::create(kMostBytes));
+  }
   const std::vector<CacheGroup>& groups = model_.cache_layout().groups;
   for (size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].layers.empty()) continue;
@@ -130,26 +152,11 @@ Status Executor::pretend_rows(uint64_t seed) {
     for (size_t layer = 0; layer < groups[g].layers.size(); ++layer) {
       // The first field begins the page, and the first page the layer.
       auto* to = static_cast<std::byte*>(cache_.groups()[g].at(layer).data);
-      FATHOM_TRY(fill_by_repeating(piece, {to, static_cast<size_t>(pages * page_bytes)}));
+      const std::span<std::byte> memory(to, static_cast<size_t>(pages * page_bytes));
+      FATHOM_TRY(fill_by_repeating(piece, memory, upload ? &*upload : nullptr));
     }
   }
-  return {};
-}
-
-Status Executor::fill_by_repeating(std::span<const std::byte> piece, std::span<std::byte> memory) {
-  if (memory.empty()) return {};
-  if (compute_.gpu == nullptr) {
-    for (size_t at = 0; at < memory.size(); at += piece.size())
-      std::memcpy(memory.data() + at, piece.data(), std::min(piece.size(), memory.size() - at));
-    return {};
-  }
-  const auto bytes = static_cast<int64_t>(piece.size());
-  FATHOM_ASSIGN(Uploader upload, Uploader::create(bytes));
-  FATHOM_ASSIGN(const std::span<std::byte> pinned, upload.next_piece());
-  std::ranges::copy(piece, pinned.begin());
-  FATHOM_TRY(upload.send_piece(memory.data(), bytes));
-  FATHOM_TRY(upload.repeat(memory.data(), bytes, static_cast<int64_t>(memory.size())));
-  return upload.finish();
+  return upload ? upload->finish() : Status{};
 }
 
 int64_t Executor::memory_bytes() const {

@@ -140,9 +140,6 @@ class Executor {
 
   Status allocate();
 
-  /// Copies of `piece` one behind the other, in memory of the device.
-  Status fill_by_repeating(std::span<const std::byte> piece, std::span<std::byte> memory);
-
   /// Null without any.
   const Pins* pins() const { return settings_.pins.empty() ? nullptr : &settings_.pins; }
 
