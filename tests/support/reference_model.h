@@ -14,6 +14,19 @@
 
 namespace fathom::oracle {
 
+/// |a - b| / |b|, over all numbers.
+inline double relative_difference(const std::vector<float>& a, const std::vector<double>& b) {
+  FATHOM_CHECK(a.size() == b.size() && !a.empty());
+  double error = 0;
+  double size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - b[i];
+    error += d * d;
+    size += b[i] * b[i];
+  }
+  return std::sqrt(error / size);
+}
+
 class ReferenceModel : public ReferenceWeights {
  public:
   using ReferenceWeights::ReferenceWeights;

@@ -14,6 +14,8 @@
 namespace fathom {
 namespace {
 
+using oracle::relative_difference;
+
 constexpr int64_t kVocab = 320;
 
 std::vector<int32_t> some_tokens(int64_t count, uint64_t seed = 11) {
@@ -30,19 +32,6 @@ double largest_difference(const std::vector<float>& a, const std::vector<double>
   for (size_t i = 0; i < a.size(); ++i)
     most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
   return most;
-}
-
-// |a - b| / |b|, over all numbers.
-double relative_difference(const std::vector<float>& a, const std::vector<double>& b) {
-  FATHOM_CHECK(a.size() == b.size() && !a.empty());
-  double error = 0;
-  double size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = static_cast<double>(a[i]) - b[i];
-    error += d * d;
-    size += b[i] * b[i];
-  }
-  return std::sqrt(error / size);
 }
 
 ModelOptions small_pages(Format activations) {

@@ -12,6 +12,8 @@
 namespace fathom {
 namespace {
 
+using oracle::relative_difference;
+
 std::vector<int32_t> some_tokens(int64_t count, int64_t vocab) {
   Rng rng(11);
   std::vector<int32_t> tokens;
@@ -19,19 +21,6 @@ std::vector<int32_t> some_tokens(int64_t count, int64_t vocab) {
     tokens.push_back(static_cast<int32_t>(rng.next_below(static_cast<uint32_t>(vocab))));
   }
   return tokens;
-}
-
-// |a - b| / |b|, over all numbers.
-double relative_difference(const std::vector<float>& a, const std::vector<double>& b) {
-  FATHOM_CHECK(a.size() == b.size());
-  double error = 0;
-  double size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double d = static_cast<double>(a[i]) - b[i];
-    error += d * d;
-    size += b[i] * b[i];
-  }
-  return std::sqrt(error / size);
 }
 
 ModelOptions f32_options() {
