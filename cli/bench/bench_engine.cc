@@ -44,6 +44,7 @@ Result<std::unique_ptr<EngineCore>> open_bench_core(const Model& model,
   settings.model_fingerprint = "bench";
   settings.proposer = proposer;
   settings.adaptive_drafts = false;
+  settings.simulated_acceptance = flags.simulated_acceptance;
   return EngineCore::create(std::move(settings), model, compute, nullptr, clock);
 }
 

@@ -243,6 +243,11 @@ void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globa
                   "Decode with draws at this temperature in place of the largest logits")
       ->check(finite_range(0, 100))
       ->capture_default_str();
+  sub->add_option("--simulate-acceptance", flags.simulated_acceptance,
+                  "With --speculative: take each guess with this probability, whatever the model "
+                  "draws; for random weights, whose guesses mean nothing")
+      ->type_name("X")
+      ->check(finite_range(0, 1));
   sub->add_flag("--engine", flags.engine_rate,
                 "Time decoding through scheduler and requests too, and what they add to a step");
   sub->add_option("--ops", flags.ops, "Ops listed, those that cost most first; 0: all")

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct BenchModelFlags {
   int repetitions = 3;
   double temperature = 0;    ///< of the tokens that are drawn; 0: the largest logits
   bool engine_rate = false;  ///< the engine's own path too
+  std::optional<double> simulated_acceptance;  ///< of drafts, in place of the model's
   int ops = 10;              ///< listed; 0: all
   std::string output = "md";
   std::string out_file;

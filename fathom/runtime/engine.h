@@ -5,9 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "fathom/base/rng.h"
 #include "fathom/base/status.h"
 #include "fathom/models/model.h"
 #include "fathom/os/clock.h"
@@ -37,6 +39,9 @@ struct CoreSettings {
   /// It outlives the engine.
   Proposer* proposer = nullptr;
   bool adaptive_drafts = true;  ///< guess only where measured times and counts say that it gains
+  /// Takes each guess with this probability, whatever was drawn: for benchmarks of models whose
+  /// guesses mean nothing. What comes out is not the model's text then.
+  std::optional<double> simulated_acceptance;
   SpecialTokens special_tokens = SpecialTokens::kSkip;
   Pins pins;
 };
@@ -166,6 +171,7 @@ class EngineCore {
                     std::span<const SampleResult> results,
                     int64_t hidden_row);
   bool gains_by_drafts(ActiveRequest& request, int64_t batch);
+  bool is_right(int32_t guess, int32_t drawn);
   int64_t draft_batch_limit() const;
   void count_drafts(ActiveRequest& request, int64_t drafts, int64_t accepted);
   bool walk_to(ActiveRequest& request, int32_t draft);
@@ -234,6 +240,7 @@ class EngineCore {
   int64_t drafted_tokens_ = 0;
   int64_t accepted_tokens_ = 0;
   DraftBalance balance_;
+  Rng simulation_{0};  // of simulated acceptance
   DraftGain mean_gain_;  // of all requests
   int64_t num_drafts_ = 0;
   std::array<int64_t, kMostDrafts> accepted_at_{};

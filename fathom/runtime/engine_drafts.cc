@@ -70,6 +70,11 @@ SampleRow EngineCore::guess_row(const ActiveRequest& r, int64_t ahead) const {
   return row;
 }
 
+bool EngineCore::is_right(int32_t guess, int32_t drawn) {
+  if (!settings_.simulated_acceptance) return guess == drawn;
+  return simulation_.next_uniform() < *settings_.simulated_acceptance;
+}
+
 // Follows what was drawn through the drafts of each sequence.
 Status EngineCore::find_paths() {
   if (settings_.proposer == nullptr) return {};
@@ -86,9 +91,8 @@ Status EngineCore::find_paths() {
       return results[static_cast<size_t>(draft + 1)];
     };
     for (int32_t last = -1, draft = 0; draft < drafts; ++draft) {
-      const bool right = r.draft_before(draft) == last &&
-                         r.drafts[static_cast<size_t>(draft)] == result_behind(last).token &&
-                         result_behind(draft).finite;
+      const bool right = r.draft_before(draft) == last && result_behind(draft).finite &&
+                         is_right(r.drafts[static_cast<size_t>(draft)], result_behind(last).token);
       if (!right) continue;
       r.path.push_back(draft);
       last = draft;

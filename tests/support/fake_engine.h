@@ -5,6 +5,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct EngineLimits {
   int64_t max_queries = 1;
   Proposer* proposer = nullptr;
   bool adaptive_drafts = false;
+  std::optional<double> simulated_acceptance = std::nullopt;
   Pins pins = {};
 };
 
@@ -75,6 +77,7 @@ class BenchOf {
     settings.pins = limits.pins;
     settings.proposer = limits.proposer;
     settings.adaptive_drafts = limits.adaptive_drafts;
+    settings.simulated_acceptance = limits.simulated_acceptance;
     auto created = EngineCore::create(
         settings, model, {.pool = &pool_, .cpu_kernels = &cpu_kernels()}, limits.tokenizer, clock);
     FATHOM_CHECK(created.ok(), created.ok() ? "" : created.status().message());

@@ -268,6 +268,35 @@ TEST(Drafting, StopsWhereItLosesTime) {
       << "beside so many others little is drafted";
 }
 
+// The same guess at each place.
+class OneTokenProposer final : public Proposer {
+ public:
+  Status propose(Executor&, std::span<const DraftPlace> places) override {
+    for (const DraftPlace& place : places)
+      place.sequence->drafts.assign(static_cast<size_t>(place.most), 20);
+    return {};
+  }
+};
+
+TEST(Drafting, SimulatedAcceptanceTakesItsShareOfAnyGuesses) {
+  OneTokenProposer proposer;
+  EngineBench bench({.max_queries = 4, .proposer = &proposer, .simulated_acceptance = 0.7});
+  SamplingParams p = greedy(200);
+  p.ignore_eos = true;
+
+  for (int32_t i = 0; i < 20; ++i)
+    EXPECT_EQ(bench.alone(prompt_of(6, i), p).tokens.size(), 200U);
+
+  const CoreStats stats = bench.core->stats();
+  ASSERT_GT(stats.num_drafts, 500);
+  const auto share = [&](size_t place) {
+    const int64_t reached = place == 0 ? stats.num_drafts : stats.accepted_at[place - 1];
+    return static_cast<double>(stats.accepted_at[place]) / static_cast<double>(reached);
+  };
+  for (size_t place = 0; place < 3; ++place)
+    EXPECT_NEAR(share(place), 0.7, 0.08) << "place " << place;
+}
+
 // Guesses among a few tokens, whatever is allowed.
 class FewTokensProposer final : public Proposer {
  public:
