@@ -10,8 +10,8 @@ function(fathom_sources out_sources out_tests folder)
   set(${out_tests} ${tests} PARENT_SCOPE)
 endfunction()
 
-# fathom_test(NAME SOURCES ... LIBS ...): one GoogleTest program. Each of its tests is a ctest test; under
-# a sanitizer, where a process takes long to start, each sixteenth of them is.
+# fathom_test(NAME SOURCES ... LIBS ...): one GoogleTest program. Each of its tests is a ctest test or, with
+# FATHOM_TEST_SHARDS, each sixteenth of them is.
 function(fathom_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -21,12 +21,14 @@ function(fathom_test name)
   # A third less to compile, under a sanitizer half. Not for what is timed: where a program and its
   # libraries have the same inline function, the linker takes the program's.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(NOT FATHOM_SANITIZE)
+  if(FATHOM_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
+  if(NOT FATHOM_TEST_SHARDS)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}")
     return()
   endif()
-  target_compile_options(${name} PRIVATE -O0)
   foreach(shard RANGE 15)
     add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name}.${shard} PROPERTIES TIMEOUT 1200 LABELS "${arg_LABELS}"

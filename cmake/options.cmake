@@ -8,6 +8,13 @@ option(FATHOM_COVERAGE "Instrument for coverage" OFF)
 option(FATHOM_FAILPOINTS "Compile fault injection in" OFF)
 set(FATHOM_SANITIZE "" CACHE STRING "Sanitizers: empty, address, undefined, thread, or a list with commas")
 
+# A process takes a thirtieth of a second to start, under a sanitizer more, which is most of what many tests take.
+set(shards OFF)
+if(FATHOM_SANITIZE)
+  set(shards ON)
+endif()
+option(FATHOM_TEST_SHARDS "A ctest test is a sixteenth of a test program, not one of its tests" ${shards})
+
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
