@@ -10,6 +10,12 @@ Status embed_tokens(Exec& ex, const View& ids, const View& table, const View& y)
   return launch<Embed>(ex, "embed_tokens", {.ids = ids, .table = table, .y = y});
 }
 
+Result<View> select_states(Exec& ex, const View& hidden, const View& rows, const View& room) {
+  if (!rows.present()) return hidden;
+  FATHOM_TRY(launch<PermuteRows>(ex, "select_states", {.x = hidden, .src_row = rows, .y = room}));
+  return room;
+}
+
 Status lm_head(
     Exec& ex, const View& hidden, const View& rows, const LinearWeight& head, const View& logits) {
   if (!rows.present()) return linear(ex, "lm_head", hidden, head, logits);

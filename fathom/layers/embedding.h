@@ -1,4 +1,4 @@
-// Token embedding and LM head.
+// Token embedding, states of tokens, and LM head.
 #pragma once
 
 #include "fathom/base/status.h"
@@ -10,6 +10,11 @@ namespace fathom {
 /// y[t] = table[ids[t]], converted to the format of y. Errors: InvalidArgument for an id outside
 /// the vocabulary.
 Status embed_tokens(Exec& ex, const View& ids, const View& table, const View& y);
+
+/// States that the tokens of a step read: `hidden` [N, W] as it is where `rows` [T] i32 is absent,
+/// else its rows, which are copied to `room` [T, W]. That must not overlap hidden; its rows may be
+/// strided.
+Result<View> select_states(Exec& ex, const View& hidden, const View& rows, const View& room);
 
 /// logits[r] = head * hidden[rows[r]], float32: only the rows that somebody wants are computed.
 ///

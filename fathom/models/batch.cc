@@ -49,7 +49,6 @@ void BatchBuffer::add_copies(
   for (auto b = static_cast<int64_t>(range.kv_lens.size()); b < count; ++b) {
     for (int64_t q = 0; q < queries; ++q) {
       const auto token = static_cast<size_t>(first_token + shortest * queries + q);
-      logit_rows_.push_back(static_cast<int32_t>(token_ids_.size()));
       token_ids_.push_back(token_ids_[token]);
       positions_.push_back(positions_[token]);
       for (auto& slots : slots_)
@@ -71,6 +70,10 @@ Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
     return invalid_argument(str_cat("request ", index, " of a step has ", n, " new tokens after ",
                                     r.cached, " and ", has,
                                     " pages, expected at least one token and ", needs, " pages"));
+  }
+  if (r.padding < 0 || r.padding >= n) {
+    return invalid_argument(str_cat("request ", index, " of a step has ", n, " new tokens, ",
+                                    r.padding, " of them padding, expected at least one more"));
   }
   if (r.slot < 0 && layout_.has_slots()) {
     return invalid_argument(str_cat("request ", index,
@@ -224,7 +227,9 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
                               Range& range,
                               TokenRange& out) {
   const auto begin = static_cast<int64_t>(token_ids_.size());
+  const auto first_logit = static_cast<int64_t>(logit_rows_.size());
   const auto given = static_cast<int64_t>(requests.size());
+  int64_t most_logits = 0;  // of a request
   const int64_t count = given == 0 ? 0 : std::max(given, padding.requests);
   int64_t width = given == 0 ? 0 : padding.pages;
   for (const SequenceStep& r : requests) {
@@ -239,14 +244,14 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
     FATHOM_TRY(check(r, b));
     const auto n = static_cast<int64_t>(r.tokens.size());
     const auto first = static_cast<int64_t>(token_ids_.size());
+    const int64_t logits = r.num_logits();
     for (int64_t i = 0; i < n; ++i) {
       token_ids_.push_back(r.tokens[static_cast<size_t>(i)]);
       positions_.push_back(position_of(r, i));
-      const bool last = i + 1 == n;
-      if (r.logits == LogitRows::kAll || (r.logits == LogitRows::kLast && last)) {
-        logit_rows_.push_back(static_cast<int32_t>(first + i));
-      }
+      const int64_t behind = n - r.padding - i;  // tokens from this one on that are read
+      if (behind > 0 && behind <= logits) logit_rows_.push_back(static_cast<int32_t>(first + i));
     }
+    most_logits = std::max(most_logits, logits);
     add_slots(r);
     add_pooled(r, first, n);
     range.query_offsets.push_back(static_cast<int32_t>(first + n - begin));
@@ -261,6 +266,10 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
                  "copies are of requests with equally many tokens");
     add_copies(count, width, queries, begin, range);
   }
+  // A request has as many tokens as rows of logits at least, so these are tokens of the range.
+  for (auto at = static_cast<int64_t>(logit_rows_.size()) - first_logit;
+       padding.requests > 0 && at < count * most_logits; ++at)
+    logit_rows_.push_back(static_cast<int32_t>(begin + at));
   out.token_begin = begin;
   out.num_tokens = static_cast<int64_t>(token_ids_.size()) - begin;
   out.query_offsets = range.query_offsets;

@@ -37,6 +37,8 @@ struct Batch {
   /// [T, H] outside the arena: where the state after the final norm goes, so that it outlives the
   /// step. Absent: it lies in the arena.
   View hidden;
+  /// [T] i32, of a draft pass: the row of the states that each token reads. Absent: its own.
+  View state_rows;
   const Probe* probe = nullptr;  ///< null, or taps for tests
 
   int64_t num_tokens() const { return attention.num_tokens(); }
@@ -50,7 +52,7 @@ struct Batch {
   }
 };
 
-/// What a forward pass gives. The views lie in the activation arena and live until its reset.
+/// What a pass gives. The views lie in the activation arena and live until its reset.
 struct ForwardOut {
   View logits;  ///< [R, V] f32
   View hidden;  ///< [T, H], after the final norm: what the head and the draft layer read
@@ -67,11 +69,19 @@ struct SequenceStep {
   std::span<const int32_t> pages = {};
   int32_t slot = -1;  ///< where its rings and states lie, if the model has such groups
   LogitRows logits = LogitRows::kLast;
+  /// So many of the tokens, the last ones, only give the step a shape that it has often: nothing is
+  /// read of them, their rows of the cache hold anything, and `logits` means those before them.
+  int64_t padding = 0;
   /// Of a tree: for each of its last rows, the new ones included, the one that it follows, counted
   /// from the first of them; -1: what lies before all of them. A token attends to that and to its
   /// own path, and its position is behind them; rows lie one behind the other all the same. Empty:
   /// a chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
   std::span<const int32_t> parents = {};
+
+  int64_t num_logits() const {
+    const auto read = static_cast<int64_t>(tokens.size()) - padding;
+    return logits == LogitRows::kAll ? read : logits == LogitRows::kLast ? 1 : 0;
+  }
 
   /// Tokens before its tree, or before the new ones of a chain.
   int64_t before() const {
@@ -102,8 +112,9 @@ class BatchBuffer {
   /// The batch of these requests. Valid until the next call. The caller adds `cache`.
   /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot,
   /// and for a tree whose rows follow later ones, in prefill or in a cache that takes none. Padding
-  /// needs decode requests of equally many tokens, which the copies have too; their rows of logits
-  /// come last.
+  /// needs decode requests of equally many tokens, which the copies have too. Each request and each
+  /// copy then counts for as many rows of logits as the one with the most; rows that nobody asked
+  /// for come last.
   Result<Batch> build(std::span<const SequenceStep> prefill,
                       std::span<const SequenceStep> decode,
                       const DecodePadding& padding = {});

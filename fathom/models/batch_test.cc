@@ -114,6 +114,42 @@ TEST(BatchPadding, CopiesHaveAsManyTokensAsTheRequests) {
             (std::vector<int32_t>{0, 2, 4, 6, 8}));
 }
 
+// A request with fewer tokens is padded by its caller. Logits are those of the last token that is
+// read, and every request counts for as many rows of them.
+TEST(BatchPadding, LogitsAreOfTokensBeforeThePadding) {
+  const std::vector<int32_t> tokens{70, 71, 71, 72, 72, 72};
+  const std::vector<int32_t> pages{1, 2, 3};
+  const std::span<const int32_t> ids(tokens);
+  std::vector<SequenceStep> decode{{.tokens = ids.subspan(0, 3),
+                                    .cached = 4,
+                                    .pages = std::span(pages).subspan(0, 2),
+                                    .padding = 1},
+                                   {.tokens = ids.subspan(3, 3),
+                                    .cached = 0,
+                                    .pages = std::span(pages).subspan(2, 1),
+                                    .logits = LogitRows::kNone,
+                                    .padding = 2},
+                                   {.tokens = ids.subspan(3, 3),
+                                    .cached = 0,
+                                    .pages = std::span(pages).subspan(2, 1),
+                                    .padding = 2}};
+  BatchBuffer buffer(one_group(4));
+
+  const Batch batch = buffer.build({}, decode, {.requests = 4, .pages = 2}).value();
+
+  EXPECT_EQ(batch.num_tokens(), 12);
+  EXPECT_EQ(numbers(batch.logit_rows), (std::vector<int32_t>{1, 6, 2, 3}));
+  EXPECT_EQ(slots_of(batch, 0),
+            (std::vector<int64_t>{8, 9, 10, 12, 13, 14, 12, 13, 14, -1, -1, -1}));
+  decode[0].logits = decode[2].logits = LogitRows::kNone;
+  EXPECT_EQ(buffer.build({}, decode, {.requests = 4}).value().num_logits(), 0);
+  decode[0].logits = LogitRows::kAll;
+  EXPECT_EQ(numbers(buffer.build({}, decode).value().logit_rows), (std::vector<int32_t>{0, 1}));
+  decode[0].padding = 3;
+  EXPECT_NE(buffer.build({}, decode).status().message().find("3 new tokens, 3 of them padding"),
+            std::string::npos);
+}
+
 // Tokens go to a row each in one group, to one row for every four in another, and round a ring of
 // six rows in a third, which has room for the last of a long step alone.
 TEST(BatchSlots, FollowTheExtentOfEachGroup) {

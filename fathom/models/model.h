@@ -73,9 +73,11 @@ class Model {
   /// its own path alone.
   virtual bool takes_trees() const { return false; }
 
-  /// The draft head: row i has the token after position i and `hidden` [T, H], the state of
+  /// The draft head: row i has the token after position i and, of `hidden` [T, H], the state of
   /// position i after the final norm (of the main model, or of an earlier draft step). Logits are
-  /// for the token after that. Errors: Unsupported without a draft layer.
+  /// for the token after that. With Batch::state_rows `hidden` has any number of rows, and may be
+  /// the memory of Batch::hidden as well: it is read before states are written. Errors: Unsupported
+  /// without a draft layer.
   virtual Status draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const = 0;
 };
 

@@ -155,6 +155,7 @@ class EngineCore {
   void add_scored_rows(const StepItem& item);
   bool take_scores(const StepItem& item, std::span<const SampleResult> results);
   void constrain(SampleRow& row, ActiveRequest& request, int64_t ahead);
+  int64_t room_from(const ActiveRequest& request, int64_t begin) const;
   bool constrain_guess(SampleRow& row, ActiveRequest& request, std::span<const int32_t> tokens);
   void add_tree(const ActiveRequest& request, int64_t drafts, SequenceStep& step);
   void add_sampled_rows(ActiveRequest& request, int64_t drafts);

@@ -183,9 +183,17 @@ void EngineCore::add_computed(const StepItem& item,
                        .begin = item.begin,
                        .hidden_rows = std::span(hidden_rows_).subspan(first),
                        .prefill = r.prefilling,
+                       .count = item.count,
+                       .room = room_from(r, item.begin),
                        .next = std::span(next_tokens_).subspan(first),
                        .goes_on = goes_on,
                        .row = row});
+}
+
+// Rows from `begin` on in blocks of a sequence: those behind what was computed are nobody else's.
+int64_t EngineCore::room_from(const ActiveRequest& r, int64_t begin) const {
+  const int64_t rows = std::ssize(r.cache.blocks()) * executor_->block_tokens();
+  return std::min(rows, settings_.plan.max_model_len) - begin;
 }
 
 // What a first guess is drawn with under a constraint, which has not been told yet of the tokens

@@ -36,14 +36,24 @@ class FakeDraftModel : public FakeModel {
     const int64_t rows = batch.num_logits();
     FATHOM_ASSIGN(out.logits,
                   ex.activations->tensor({rows, config_.vocab_size}, Format::kF32, "R,V"));
-    FATHOM_ASSIGN(out.hidden, ex.activations->tensor({batch.num_tokens(), 1}, Format::kF32, "T,H"));
+    FATHOM_ASSIGN(const View read,
+                  ex.activations->tensor({batch.num_tokens(), 1}, Format::kF32, "T,H"));
+    out.hidden = batch.hidden;
+    if (!out.hidden.present()) {
+      FATHOM_ASSIGN(out.hidden,
+                    ex.activations->tensor({batch.num_tokens(), 1}, Format::kF32, "T,H"));
+    }
     if (ex.dry()) return {};
+    for (int64_t t = 0; t < batch.num_tokens(); ++t) {  // states may go where they were
+      const int64_t row = batch.state_rows.present() ? batch.state_rows.as<int32_t>()[t] : t;
+      *read.row<float>(t) = *hidden.row<float>(row);
+    }
     ++num_drafts;
     if (on_draft) on_draft(batch.num_tokens());
     if (fail_draft_at > 0 && num_drafts >= fail_draft_at) return internal_error("injected");
     int64_t row = 0;
     for (const TokenRange* range : {&batch.attention.prefill, &batch.attention.decode})
-      draft_range(batch, *range, hidden, out, row);
+      draft_range(batch, *range, read, out, row);
     return {};
   }
 

@@ -44,10 +44,13 @@ Status nextn_forward(Exec& ex,
     FATHOM_ASSIGN(const View both, ex.activations->tensor({T, 2 * H}, hidden.format, "T,2*H"));
     FATHOM_TRY(embed_tokens(ex, batch.token_ids, embed, h.branch));
     FATHOM_TRY(rms_norm(ex, "enorm", h.branch, w.enorm, slice_cols(both, 0, H, "T,H"), m.eps));
-    FATHOM_TRY(rms_norm(ex, "hnorm", hidden, w.hnorm, slice_cols(both, H, H, "T,H"), m.eps));
+    const View half = slice_cols(both, H, H, "T,H");
+    FATHOM_ASSIGN(const View states, select_states(ex, hidden, batch.state_rows, half));
+    FATHOM_TRY(rms_norm(ex, "hnorm", states, w.hnorm, half, m.eps));
     FATHOM_TRY(linear(ex, "eh_proj", both, w.eh_proj, h.residual));
   }
   FATHOM_TRY(decoder_layer(ex, m, w.layer, batch, h));
+  if (batch.hidden.present()) h.normed = batch.hidden;
   FATHOM_TRY(add_norm(ex, "shared_head.norm", h, w.head_norm, m.eps));
   tap(batch.probe, "draft.output", w.layer.index, h.residual);
   out.hidden = h.normed;

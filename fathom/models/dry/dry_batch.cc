@@ -54,7 +54,7 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
                      ? 0
                      : std::max<int64_t>(shape.padding.requests - shape.decode.count, 0);
   const Run prefill[] = {{shape.prefill, shape.logits}, {shape.more_prefill, shape.logits}};
-  const Run decode[] = {{shape.decode, decoded}, {copies, LogitRows::kAll}};
+  const Run decode[] = {{shape.decode, decoded}, {copies, decoded}};
 
   DryBatch out;
   Batch& batch = out.batch_;

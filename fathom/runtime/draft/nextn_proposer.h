@@ -9,6 +9,11 @@
 // Rows of propose() are guesses: follow() writes them again behind the step that verifies the
 // drafts, with the states of the main model. So whatever is computed gets its row, chunk by chunk
 // of a prompt as well, and pages that are shared have them.
+//
+// Passes have few shapes, for GPUs that capture them. Those of propose() are one step, a chain
+// (Step::chain). Behind a step that only decodes follow() takes as many tokens of each sequence as
+// the step had: behind those that came out stand copies of the last one, whose rows are as much
+// guesses as those of propose(), and lie where the step had wrong drafts.
 #pragma once
 
 #include <functional>
@@ -19,12 +24,18 @@
 
 namespace fathom {
 
+/// Whether the passes behind a step are padded to the shape of the step.
+enum class PadPasses : uint8_t { kWhereCaptured, kAlways };
+
 /// Passes of the draft layer, of chains and of trees.
 class NextnPasses : public Proposer {
  public:
   bool follows() const override { return true; }
 
  protected:
+  /// Of a sequence that decodes at most `most_right` tokens of a step are right.
+  NextnPasses(int64_t most_right, PadPasses pad) : most_right_(most_right), pad_(pad) {}
+
   /// A guess behind a sequence that goes on: what was drawn there, and which row of hidden_ it came
   /// from.
   using OnGuess = std::function<void(RequestId id, int32_t hidden_row, const SampleResult& guess)>;
@@ -40,8 +51,8 @@ class NextnPasses : public Proposer {
   /// Begins a pass over guesses: decode_, rows_read_ and samples_ are empty.
   void begin_pass();
 
-  /// That pass, which reads rows of hidden_.
-  Result<std::span<const SampleResult>> run_pass(Executor& executor);
+  /// That pass, which reads rows of hidden_, or a chain of so many.
+  Result<std::span<const SampleResult>> run_passes(Executor& executor, int64_t chain = 1);
 
   View hidden_;  ///< of the pass before
   std::vector<SequenceStep> decode_;
@@ -49,13 +60,21 @@ class NextnPasses : public Proposer {
   std::vector<SampleRow> samples_;
 
  private:
+  int64_t padded_tokens(const Executor& executor, std::span<const ComputedTokens> computed) const;
+  void add_computed(const ComputedTokens& c, int64_t padded);
+
+  const int64_t most_right_;
+  const PadPasses pad_;
   std::vector<SequenceStep> prefill_;
+  std::vector<int32_t> padded_;
 };
 
 /// Drafts are drawn as their tokens will be: with the same parameters, and the random number of the
 /// same place. Greedy requests get the most probable drafts.
 class NextnProposer final : public NextnPasses {
  public:
+  explicit NextnProposer(PadPasses pad = PadPasses::kWhereCaptured);
+
   Status propose(Executor& executor, std::span<const DraftPlace> places) override;
 
   Status follow(Executor& executor,
@@ -77,6 +96,7 @@ class NextnProposer final : public NextnPasses {
   };
 
   Status go_on(Executor& executor);
+  void extend(Chain& chain, size_t i, std::span<const SampleResult> results) const;
 
   std::unordered_map<RequestId, Draft> first_;  // of sequences whose last pass was follow()'s
   std::vector<Chain> chains_;

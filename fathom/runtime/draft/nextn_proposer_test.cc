@@ -14,15 +14,49 @@ namespace {
 
 using DraftBench = BenchOf<FakeDraftModel>;
 
+constexpr PadPasses kPads[] = {PadPasses::kWhereCaptured, PadPasses::kAlways};
+
 SamplingParams long_answer(int64_t count) {
   SamplingParams p = greedy(count);
   p.ignore_eos = true;
   return p;
 }
 
+// Makes the draft behind the first `right` ones of each sequence another one.
+class SpoiledDrafts final : public Proposer {
+ public:
+  SpoiledDrafts(Proposer& inner, int64_t right) : inner_(inner), right_(right) {}
+
+  Status propose(Executor& executor, std::span<const DraftPlace> places) override {
+    FATHOM_TRY(inner_.propose(executor, places));
+    for (const DraftPlace& place : places) {
+      auto& drafts = place.sequence->drafts;
+      if (std::ssize(drafts) <= right_) continue;
+      int32_t& token = drafts[static_cast<size_t>(right_)];
+      token = token == 20 ? 21 : 20;
+    }
+    return {};
+  }
+
+  bool follows() const override { return true; }
+
+  Status follow(Executor& executor,
+                std::span<const ComputedTokens> computed,
+                const View& hidden) override {
+    return inner_.follow(executor, computed, hidden);
+  }
+
+  void forget(RequestId id) override { inner_.forget(id); }
+
+ private:
+  Proposer& inner_;
+  int64_t right_;
+};
+
 TEST(NextnProposer, EveryDraftIsRightAndSavesItsStep) {
-  for (int64_t n = 1; n <= 5; ++n) {
-    NextnProposer nextn;
+  for (int64_t i = 0; i < 10; ++i) {
+    const int64_t n = 1 + i / 2;
+    NextnProposer nextn(kPads[i % 2]);
     DraftBench bench({.max_queries = 1 + n, .proposer = &nextn});
 
     const CollectedAnswer answer = bench.alone(prompt_of(9, 1), long_answer(60));
@@ -34,6 +68,49 @@ TEST(NextnProposer, EveryDraftIsRightAndSavesItsStep) {
     EXPECT_EQ(stats.num_steps, 1 + (59 + n) / (n + 1));
     // Behind each step one pass that follows, and n - 1 that go on from it.
     EXPECT_LE(bench.model.num_drafts, stats.num_steps * n);
+  }
+}
+
+// Passes behind steps whose drafts were wrong have padding, whose rows must not be read: the draft
+// layer guesses right again at once.
+TEST(NextnProposer, PaddedRowsAreWrittenAgain) {
+  for (const int64_t wrong : {0, 1, 2, 3}) {
+    NextnProposer nextn(PadPasses::kAlways);
+    SpoiledDrafts spoiled(nextn, wrong);
+    DraftBench bench({.max_queries = 5, .proposer = &spoiled});
+    std::vector<int64_t> widths;
+    bench.model.on_draft = [&](int64_t tokens) { widths.push_back(tokens); };
+
+    const CollectedAnswer answer = bench.alone(prompt_of(9, 1), long_answer(60));
+
+    EXPECT_EQ(answer.tokens, EngineBench().alone(prompt_of(9, 1), long_answer(60)).tokens);
+    const CoreStats stats = bench.core->stats();
+    // Of each step but the last ones, the drafts before the one that was spoiled.
+    EXPECT_GE(stats.accepted_tokens, stats.num_drafts * wrong - 8);
+    EXPECT_LE(stats.accepted_tokens, stats.num_drafts * wrong);
+    // The passes behind steps are as wide as these, whatever was right.
+    EXPECT_GE(std::ranges::count(widths, 5), 60 / (wrong + 1) - 6);
+  }
+}
+
+// Sequences that end at different places have different room; what a chain guesses too many is
+// dropped, and no row is written where there is none.
+TEST(NextnProposer, SequencesOfDifferentRoomShareChains) {
+  for (const PadPasses pad : kPads) {
+    NextnProposer nextn(pad);
+    DraftBench bench({.max_queries = 9, .proposer = &nextn});
+    std::vector<std::shared_ptr<CollectedAnswer>> answers;
+    for (int64_t i = 0; i < 8; ++i)
+      answers.push_back(bench.submit(prompt_of(5 + i, 1), long_answer(3 + 2 * i)));
+    bench.run();
+
+    for (int64_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(answers[static_cast<size_t>(i)]->tokens,
+                EngineBench().alone(prompt_of(5 + i, 1), long_answer(3 + 2 * i)).tokens);
+    }
+    const CoreStats stats = bench.core->stats();
+    EXPECT_EQ(stats.accepted_tokens, stats.drafted_tokens);
+    EXPECT_GT(stats.drafted_tokens, 40);
   }
 }
 
@@ -99,7 +176,7 @@ TEST(NextnProposer, ChunksOfAPromptLeaveNoGap) {
 TEST(NextnProposer, PrefixHitsHaveTheRowsOfTheirOwnSequence) {
   for (const bool share : {false, true}) {
     for (const int64_t common : {7, 8, 9, 12}) {
-      NextnProposer nextn;
+      NextnProposer nextn(PadPasses::kAlways);
       DraftBench bench({.share_decoded_pages = share, .max_queries = 4, .proposer = &nextn});
       int64_t hits = 0;
       for (int32_t tail = 0; tail < 4; ++tail) {
@@ -127,7 +204,7 @@ TEST(NextnProposer, RowsAreRightWhateverHappensToSequences) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(str_cat("seed ", seed));
     Rng rng(seed);
-    NextnProposer nextn;
+    NextnProposer nextn(kPads[seed / 5 % 2]);
     EngineLimits limits;
     limits.num_pages = 24 + rng.next_below(60);
     limits.max_num_batched_tokens = 8 + rng.next_below(60);

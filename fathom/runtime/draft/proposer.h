@@ -37,6 +37,8 @@ struct ComputedTokens {
   int64_t begin = 0;
   std::span<const int32_t> hidden_rows;  ///< of each in the states of the step, ascending
   bool prefill = false;                  ///< in the prefill range of the step
+  int64_t count = 0;                     ///< of its tokens in the step, wrong drafts included
+  int64_t room = 0;                      ///< rows from `begin` on that are its own to write
   /// The token after each of them. The last is new, unless the step ended within a prompt.
   std::span<const int32_t> next;
   bool goes_on = false;  ///< drafts behind the last token may be asked for

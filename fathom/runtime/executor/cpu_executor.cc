@@ -26,16 +26,34 @@ Result<std::unique_ptr<Executor>> CpuExecutor::create(const Model& model,
 Status CpuExecutor::submit(const Step& step) {
   results_ = {};
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, nullptr));
-  FATHOM_ASSIGN(Batch batch, batch_.build(step.prefill, step.decode));
+  if (step.wants == StepWants::kTokens) samples_.assign(step.samples.size(), {});
+  for (int64_t pass = 0; pass < step.chain; ++pass)
+    FATHOM_TRY(run_pass(step, pass));
+  if (step.wants == StepWants::kTokens) results_.samples = samples_;
+  return {};
+}
+
+Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
+  activations_.reset();
+  FATHOM_ASSIGN(Batch batch, batch_.build(step.prefill, requests_of(step, pass)));
+  const size_t count = step.samples.size() / static_cast<size_t>(step.chain);
+  const size_t first = static_cast<size_t>(pass) * count;
+  if (pass == 0) {
+    batch.state_rows = state_rows(step, batch.num_tokens());
+  } else {
+    // A row without a token keeps that of the first pass: whatever it gives is worth nothing.
+    for (size_t i = 0; i < count; ++i) {
+      const SampleResult& before = samples_[first - count + i];
+      if (before.finite) batch.token_ids.as<int32_t>()[i] = before.token;
+    }
+  }
   ForwardOut out;
-  FATHOM_TRY(forward(step, batch, out));
+  FATHOM_TRY(forward(step, pass, batch, out));
   results_.hidden = out.hidden;
   if (step.wants == StepWants::kLogits) results_.logits = out.logits;
   if (step.wants != StepWants::kTokens) return {};
-  samples_.assign(step.samples.size(), {});
-  FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples, samples_));
-  results_.samples = samples_;
-  return {};
+  return sampler_.sample(exec_, out.logits, step.samples.subspan(first, count),
+                         std::span(samples_).subspan(first, count));
 }
 
 Result<StepResults> CpuExecutor::collect() {

@@ -23,6 +23,8 @@ class CpuExecutor final : public Executor {
  private:
   CpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
+  Status run_pass(const Step& step, int64_t pass);
+
   Sampler sampler_;
   std::vector<SampleResult> samples_;
   StepResults results_;

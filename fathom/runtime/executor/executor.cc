@@ -17,6 +17,7 @@ Executor::Executor(const Model& model, const Compute& compute, ExecutorSettings 
     : model_(model),
       compute_(compute),
       settings_(std::move(settings)),
+      block_tokens_(model.cache_layout().block_tokens),
       batch_(model.cache_layout()) {}
 
 Result<std::unique_ptr<Executor>> Executor::create(const Model& model,
@@ -47,21 +48,68 @@ Status Executor::allocate() {
   exec_.activations = &activations_;
   exec_.scratch = &scratch_;
   exec_.pins = pins();
+  const StepShape& shape = settings_.shape;
+  chained_.reserve(static_cast<size_t>(shape.max_num_seqs));
+  state_rows_.reserve(static_cast<size_t>(shape.max_tokens()));
   return {};
 }
 
-Status Executor::forward(const Step& step, Batch& batch, ForwardOut& out) {
-  View draft_input = step.draft_input;
-  if (!step.draft_rows.empty()) {
-    FATHOM_ASSIGN(draft_input, gather_states(step, batch.num_tokens()));
+// Reads of states, and writes of those that take their place, must lie in the same memory.
+Status Executor::check_drafts(const Step& step) const {
+  if (step.chain == 1 && step.draft_rows.empty()) return {};
+  int64_t tokens = 0;
+  bool one_each = step.prefill.empty() && step.wants == StepWants::kTokens;
+  for (const auto* range : {&step.prefill, &step.decode}) {
+    for (const SequenceStep& s : *range) {
+      tokens += std::ssize(s.tokens);
+      one_each &= s.tokens.size() == 1 && s.parents.empty() && s.logits != LogitRows::kNone;
+    }
   }
-  activations_.reset();
+  FATHOM_CHECK(step.pass == Step::Pass::kDraft && std::ssize(step.draft_rows) == tokens &&
+                   step.draft_input.data == hidden_.data() && hidden_.size() > 0,
+               "a draft pass reads a row of kept states for each token");
+  if (step.chain == 1) return {};
+  const int64_t most = settings_.shape.most_chained();
+  if (step.chain < 1 || step.chain > most) {
+    return invalid_argument(
+        str_cat("a chain of ", step.chain, " draft passes, expected 1 to ", most));
+  }
+  FATHOM_CHECK(one_each && std::ssize(step.samples) == step.chain * tokens &&
+                   std::ranges::none_of(step.samples, asks_for_logprobs),
+               "a chain samples one token of each sequence in each pass");
+  return {};
+}
+
+std::span<const SequenceStep> Executor::requests_of(const Step& step, int64_t pass) {
+  if (pass == 0) return step.decode;
+  chained_.assign(step.decode.begin(), step.decode.end());
+  for (SequenceStep& s : chained_)
+    s.cached += pass;
+  return chained_;
+}
+
+View Executor::state_rows(const Step& step, int64_t num_tokens) {
+  if (step.draft_rows.empty()) return {};
+  state_rows_.assign(step.draft_rows.begin(), step.draft_rows.end());
+  state_rows_.resize(static_cast<size_t>(num_tokens), step.draft_rows.back());
+  return make_view(state_rows_.data(), {num_tokens}, Format::kI32, "T");
+}
+
+Status Executor::forward(const Step& step, int64_t pass, Batch& batch, ForwardOut& out) {
   scratch_.reset();
   batch.cache = cache_.groups();
   batch.probe = step.probe;
-  if (step.pass == Step::Pass::kDraft) return model_.draft(exec_, batch, draft_input, out);
-  if (hidden_.size() > 0) batch.hidden = kept_states(batch.num_tokens());
-  return model_.forward(exec_, batch, out);
+  const int64_t num_tokens = batch.num_tokens();
+  if (step.pass == Step::Pass::kForward) {
+    if (hidden_.size() > 0) batch.hidden = kept_states(num_tokens);
+    return model_.forward(exec_, batch, out);
+  }
+  if (step.draft_rows.empty()) return model_.draft(exec_, batch, step.draft_input, out);
+  batch.hidden = kept_states(num_tokens);
+  // All rows there are, so that captured passes do not depend on how many the one before left.
+  const int64_t width = model_.state_width() * element_bytes(model_.options().activations);
+  const View read = pass == 0 ? kept_states(hidden_.size() / width) : batch.hidden;
+  return model_.draft(exec_, batch, read, out);
 }
 
 View Executor::kept_states(int64_t num_tokens) {
@@ -71,45 +119,13 @@ View Executor::kept_states(int64_t num_tokens) {
   return states;
 }
 
-// In the memory of the forward pass, whose states they may be: rows move towards the front, so a
-// piece as long as its way overwrites nothing that is still to be read. Tokens of padding read what
-// the last one reads.
-Result<View> Executor::gather_states(const Step& step, int64_t num_tokens) {
-  const std::span<const int32_t> rows = step.draft_rows;
-  const auto count = static_cast<int64_t>(rows.size());
-  const int64_t width = model_.state_width() * element_bytes(model_.options().activations);
-  FATHOM_CHECK(count <= num_tokens && num_tokens * width <= hidden_.size(),
-               "the executor was made with room for drafts");
-  auto* const to = hidden_.data();
-  const auto* const from = static_cast<const std::byte*>(step.draft_input.data);
-  const auto copy = [&](int64_t dst, const std::byte* src, int64_t bytes) -> Status {
-    if (compute_.gpu != nullptr) return exec_.stream->copy(to + dst, src, bytes);
-    std::memcpy(to + dst, src, static_cast<size_t>(bytes));
-    return {};
-  };
-  for (int64_t i = 0; i < count;) {
-    const int64_t first = rows[static_cast<size_t>(i)];
-    int64_t n = 1;
-    while (i + n < count && rows[static_cast<size_t>(i + n)] == first + n)
-      ++n;
-    if (from == to) {
-      FATHOM_CHECK(first >= i, "rows of states ascend");
-      if (first > i) n = std::min(n, first - i);
-    }
-    if (from != to || first != i) FATHOM_TRY(copy(i * width, from + first * width, n * width));
-    i += n;
-  }
-  for (int64_t i = count; i < num_tokens; ++i)
-    FATHOM_TRY(copy(i * width, to + (count - 1) * width, width));
-  return kept_states(num_tokens);
-}
-
 Result<StepResults> Executor::run(const Step& step) {
   FATHOM_TRY(start(step));
   return finish();
 }
 
 Status Executor::start(const Step& step) {
+  FATHOM_TRY(step_fault(check_drafts(step), pins()));
   return step_fault(submit(step), pins());
 }
 

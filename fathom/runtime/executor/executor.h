@@ -46,20 +46,27 @@ struct Step {
   std::span<const SampleRow> samples = {};     ///< kTokens: one for each row of logits, in order
   std::span<const SlotCopy> slot_copies = {};  ///< made before anything else
   Pass pass = Pass::kForward;
-  View draft_input = {};  ///< [T, H] where the model runs: rows of StepResults::hidden
+  View draft_input = {};  ///< [T, H] where the model runs: StepResults::hidden
   /// Row of draft_input that each token of a draft pass reads, in the order of the step; empty: its
-  /// own. Those of a forward pass ascend, each once. A pass that reads some has room for drafts
-  /// (StepShape::drafts). The rows that a forward pass left are gone then.
+  /// own. For executors with room for drafts (StepShape::drafts). The states of such a pass take the
+  /// place of those it reads.
   std::span<const int32_t> draft_rows = {};
+  /// Draft passes one behind the other, each over one token of every sequence: the next one takes
+  /// the token that this one gave, its state, and the row of the cache behind. A draft pass with
+  /// draft_rows and tokens to sample may be a chain of up to StepShape::most_chained() passes;
+  /// sequences decode, each one token, with pages for all passes. `samples` are those of the first
+  /// pass, then of the second, and so on. Behind a row that is not finite a chain is worth nothing.
+  int64_t chain = 1;
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 };
 
 /// Valid until the next run(), `hidden` until the next step of the same pass.
 struct StepResults {
-  std::span<const SampleResult> samples = {};
+  std::span<const SampleResult> samples = {};  ///< one for each of Step::samples
   View logits = {};  ///< [R, V] f32 in host memory, rows in the order of the step
-  /// [T, H] where the model runs: the state after the final norm. That of a forward pass has memory
-  /// of its own if the executor was made with room for drafts; else it is gone with the next step.
+  /// [T, H] where the model runs: the state after the final norm, of a chain that of its last pass.
+  /// Those of a forward pass and of a draft pass with draft_rows have memory of their own, the same,
+  /// if the executor was made with room for drafts; others are gone with the next step.
   View hidden = {};
 };
 
@@ -112,6 +119,9 @@ class Executor {
   /// Captured steps; 0 on the CPU.
   virtual int64_t num_graphs() const { return 0; }
 
+  /// Whether steps gain by having few shapes (SequenceStep::padding).
+  virtual bool captures_steps() const { return false; }
+
   /// Moves rows of the cache that a step has written: CacheStorage::move_rows. Between steps.
   Status move_rows(std::span<const PageId> pages, int64_t to, std::span<const int64_t> from) {
     return cache_.move_rows(pages, to, from, exec_.stream);
@@ -123,6 +133,9 @@ class Executor {
   /// Errors: those of copies to a GPU.
   Status pretend_rows(uint64_t seed);
 
+  /// CacheLayout::block_tokens of the model.
+  int64_t block_tokens() const { return block_tokens_; }
+
   const StepShape& shape() const { return settings_.shape; }
 
   /// Ops are recorded here; null: not. A step that is recorded is launched op by op.
@@ -130,6 +143,11 @@ class Executor {
 
   /// Cache, activations, workspaces and hidden states.
   int64_t memory_bytes() const;
+
+ private:
+  Status check_drafts(const Step& step) const;
+
+  View kept_states(int64_t num_tokens);
 
  protected:
   Executor(const Model& model, const Compute& compute, ExecutorSettings settings);
@@ -143,24 +161,30 @@ class Executor {
   /// Null without any.
   const Pins* pins() const { return settings_.pins.empty() ? nullptr : &settings_.pins; }
 
-  /// Resets the arenas and runs the pass of a step on `batch`.
-  Status forward(const Step& step, Batch& batch, ForwardOut& out);
+  /// The requests of pass `pass` of a chain, with the tokens of the first one. Valid until the next
+  /// call.
+  std::span<const SequenceStep> requests_of(const Step& step, int64_t pass);
 
-  /// The memory of states that outlive their step, as rows.
-  View kept_states(int64_t num_tokens);
+  /// Step::draft_rows of the tokens of a batch, in host memory; absent without any. Tokens that pad
+  /// it read what the last one reads. Valid until the next call.
+  View state_rows(const Step& step, int64_t num_tokens);
 
-  /// The rows of hidden states that a draft pass over so many tokens reads, one behind the other.
-  Result<View> gather_states(const Step& step, int64_t num_tokens);
+  /// Runs pass `pass` of a chain, or of a step that is none, on `batch`. Its activations take what
+  /// is free in the arena. `batch` has the state_rows() of the first pass.
+  Status forward(const Step& step, int64_t pass, Batch& batch, ForwardOut& out);
 
   const Model& model_;
   const Compute compute_;
   ExecutorSettings settings_;
+  const int64_t block_tokens_;
   CacheStorage cache_;
   Buffer hidden_;  // rows that outlive their step; empty without drafts
   Arena activations_;
   Arena scratch_;
   Exec exec_;
   BatchBuffer batch_;
+  std::vector<SequenceStep> chained_;
+  std::vector<int32_t> state_rows_;
 };
 
 }  // namespace fathom

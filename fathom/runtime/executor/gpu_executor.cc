@@ -15,21 +15,25 @@ namespace {
 constexpr int64_t kPartAlignment = 16;
 constexpr size_t kMostGraphs = 256;
 
-// Room for the arrays of the largest batch.
+// Room for the arrays of the largest batch, or of a chain, whose passes share a block table.
 int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
   const int64_t requests = s.padded_seqs();
-  const int64_t tokens = s.max_num_batched_tokens + requests * s.max_queries;
+  const int64_t passes = s.drafts ? s.most_chained() : 1;
+  const int64_t tokens =
+      std::max(s.max_tokens(), passes * requests);
   const auto groups = static_cast<int64_t>(layout.groups.size());
-  const int64_t per_token = 4 + 4 + 4 + 8 * groups;  // id, position, row of logits, slots
-  const int64_t per_request = 4 + 4 + 4 + 4 * layout.blocks_for(s.max_model_len);
+  // Id, position, row of logits, row of states, slots.
+  const int64_t per_token = 4 + 4 + 4 + 4 + 8 * groups;
+  const int64_t per_request = 4 + 4 + 4;
+  const int64_t tables = 2 * (requests + 1) * 4 * layout.blocks_for(s.max_model_len);
   int64_t pooled = 0;
   for (const CacheGroup& group : layout.groups) {
     if (group.pool_ring < 0) continue;
-    const int64_t rows = tokens / group.tokens_per_row + 2 * requests;
+    const int64_t rows = std::max(tokens / group.tokens_per_row + 2 * requests, passes * requests);
     pooled += rows * (8 * group.pool_entries + 4 + 8);
   }
-  return tokens * per_token + 2 * (requests + 1) * per_request + pooled +
-         (11 + 4 * groups) * kPartAlignment;
+  return tokens * per_token + (1 + passes) * (requests + 1) * per_request + tables + pooled +
+         passes * (12 + 4 * groups) * kPartAlignment;
 }
 
 // Gives a probe what lies on the GPU as host memory.
@@ -81,7 +85,6 @@ Status GpuExecutor::allocate_transfers() {
   exec_.device = &compute_.gpu->info();
   const StepShape& shape = settings_.shape;
   const CacheLayout layout = model_.cache_layout();
-  block_tokens_ = layout.block_tokens;
   const int64_t bytes = metadata_bytes(shape, layout);
   FATHOM_ASSIGN(pinned_, Buffer::allocate_pinned(bytes, "metadata of a step"));
   FATHOM_ASSIGN(metadata_, Buffer::allocate(DeviceKind::kCuda, bytes, "metadata of a step"));
@@ -90,6 +93,9 @@ Status GpuExecutor::allocate_transfers() {
   logits_at_ = align_up<int64_t>(rows * 8, kPartAlignment);
   FATHOM_ASSIGN(results_, Buffer::allocate_pinned(
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
+  const int64_t passes = shape.drafts ? shape.most_chained() : 1;
+  passes_.resize(static_cast<size_t>(passes));
+  padded_samples_.reserve(static_cast<size_t>(passes * shape.padded_seqs()));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
   FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(),
@@ -101,46 +107,73 @@ Status GpuExecutor::allocate_transfers() {
   return {};
 }
 
-// The arrays of a batch, one behind the other in one copy. Equal shapes give equal addresses.
-Result<Batch> GpuExecutor::place(Batch batch) {
-  int64_t used = 0;
-  bool fits = true;
-  const auto put = [&](View& v) {
-    if (!v.present()) return;
-    const int64_t bytes = v.numel() * element_bytes(v.format);
-    fits &= used + bytes <= pinned_.size();
-    if (!fits) return;
-    if (bytes > 0) std::memcpy(pinned_.data() + used, v.data, static_cast<size_t>(bytes));
-    v.data = metadata_.data() + used;
-    v.on_device = true;
-    used += align_up<int64_t>(bytes, kPartAlignment);
-  };
-  put(batch.token_ids);
-  put(batch.attention.positions);
-  put(batch.logit_rows);
-  slots_.assign(batch.slots.begin(), batch.slots.end());
-  for (View& slots : slots_)
-    put(slots);
-  batch.slots = slots_;
-  pooled_.assign(batch.pooled.begin(), batch.pooled.end());
-  for (PooledRows& rows : pooled_) {
-    put(rows.gather);
-    put(rows.positions);
-    put(rows.slots);
+// Puts an array behind those that were placed before. One that has no room is not placed, and
+// place_step() says so.
+void GpuExecutor::place(View& v) {
+  if (!v.present()) return;
+  const int64_t bytes = v.numel() * element_bytes(v.format);
+  const int64_t at = placed_;
+  placed_ += align_up<int64_t>(bytes, kPartAlignment);
+  if (at + bytes > pinned_.size()) return;
+  if (bytes > 0) std::memcpy(pinned_.data() + at, v.data, static_cast<size_t>(bytes));
+  v.data = metadata_.data() + at;
+  v.on_device = true;
+}
+
+// `shared`: the decode range of a later pass of a chain, whose block table serves this one.
+void GpuExecutor::place_pass(const Batch& host, Pass& pass, const TokenRange* shared) {
+  Batch& batch = pass.batch;
+  batch = host;
+  place(batch.token_ids);
+  place(batch.state_rows);
+  place(batch.attention.positions);
+  place(batch.logit_rows);
+  pass.slots.assign(host.slots.begin(), host.slots.end());
+  for (View& slots : pass.slots)
+    place(slots);
+  batch.slots = pass.slots;
+  pass.pooled.assign(host.pooled.begin(), host.pooled.end());
+  for (PooledRows& rows : pass.pooled) {
+    place(rows.gather);
+    place(rows.positions);
+    place(rows.slots);
   }
-  batch.pooled = pooled_;
+  batch.pooled = pass.pooled;
   for (TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
-    put(range->query_offsets_view);
-    put(range->kv_lens_view);
-    put(range->block_table);
-    put(range->request_slots);
+    place(range->query_offsets_view);
+    place(range->kv_lens_view);
+    if (shared == nullptr) place(range->block_table);
+    place(range->request_slots);
   }
-  if (!fits) {
-    return internal_error(str_cat("a step of ", batch.num_tokens(), " tokens needs more than the ",
+  if (shared != nullptr) batch.attention.decode.block_table = shared->block_table;
+}
+
+// The arrays of all passes of a step, one behind the other in one copy. Equal shapes give equal
+// addresses. The last pass comes first: its table has the blocks of all of them, and the arrays of
+// the first, which the host looks at, are those that stay.
+Status GpuExecutor::place_step(const Step& step, const DecodePadding& padding) {
+  placed_ = 0;
+  const TokenRange* shared = nullptr;
+  Batch host;
+  for (int64_t pass = step.chain - 1; pass >= 0; --pass) {
+    FATHOM_ASSIGN(host, batch_.build(step.prefill, requests_of(step, pass), padding));
+    if (pass == 0) host.state_rows = state_rows(step, host.num_tokens());
+    Pass& to = passes_[static_cast<size_t>(pass)];
+    place_pass(host, to, shared);
+    shared = &to.batch.attention.decode;
+  }
+  if (host.num_tokens() == 0)
+    return invalid_argument("a step has no tokens, expected at least one");
+  for (int64_t pass = 1; pass < step.chain; ++pass) {
+    TokenRange& range = passes_[static_cast<size_t>(pass)].batch.attention.decode;
+    range.query_offsets = host.attention.decode.query_offsets;
+    range.kv_lens = host.attention.decode.kv_lens;
+  }
+  if (placed_ > pinned_.size()) {
+    return internal_error(str_cat("a step of ", host.num_tokens(), " tokens needs more than the ",
                                   pinned_.size(), " bytes of metadata that were planned"));
   }
-  FATHOM_TRY(exec_.stream->copy(metadata_.data(), pinned_.data(), std::min(used, pinned_.size())));
-  return batch;
+  return exec_.stream->copy(metadata_.data(), pinned_.data(), placed_);
 }
 
 // Another block takes another place, which captured steps do not know.
@@ -159,15 +192,31 @@ Status GpuExecutor::grow_sample_room(const SampleRoom& needed) {
   return {};
 }
 
-// What the rows of a step ask for, in as few copies as it has lists.
+// One row for each of so many rows of each pass of a chain: padding of a pass lies between those
+// that were asked for.
+std::span<const SampleRow> GpuExecutor::padded_samples(int64_t num_rows) {
+  if (step_.chain == 1) return step_.samples;
+  static const SamplingParams nothing = greedy_sampling();
+  const auto rows = static_cast<size_t>(num_rows);
+  const size_t count = step_.decode.size();
+  padded_samples_.assign(static_cast<size_t>(step_.chain) * rows, {.params = &nothing});
+  for (size_t pass = 0; pass < static_cast<size_t>(step_.chain); ++pass) {
+    std::ranges::copy(step_.samples.subspan(pass * count, count),
+                      padded_samples_.begin() + static_cast<int64_t>(pass * rows));
+  }
+  return padded_samples_;
+}
+
+// What the rows of a step ask for, `num_rows` of each pass, in as few copies as it has lists.
 Status GpuExecutor::place_samples(int64_t num_rows) {
   sampling_ = Sampling::kNone;
   if (step_.wants != StepWants::kTokens || num_rows == 0) return {};
-  SampleRoom needed = room_of(step_.samples);
-  needed.rows = std::max(needed.rows, num_rows);
+  const std::span<const SampleRow> rows = padded_samples(num_rows);
+  SampleRoom needed = room_of(rows);
+  needed.rows = std::max(needed.rows, step_.chain * num_rows);
   FATHOM_TRY(grow_sample_room(needed));
-  const SampleBatch packed = pack_samples(sample_block_.data(), sample_room_, step_.samples,
-                                          num_rows, settings_.shape.num_ids);
+  const SampleBatch packed = pack_samples(sample_block_.data(), sample_room_, rows,
+                                          step_.chain * num_rows, settings_.shape.num_ids);
   sampling_ = packed.altered || packed.drawn ? Sampling::kAny : Sampling::kLargest;
   if (packed.masked) sampling_ = Sampling::kMasked;
   sample_batch_ = packed.in_copy(sample_block_.data(), sample_metadata_.data(), true);
@@ -182,16 +231,38 @@ Status GpuExecutor::place_samples(int64_t num_rows) {
   return {};
 }
 
-// The pass and, if tokens are wanted, the choice of one for each row, all of it in the stream.
-Status GpuExecutor::pass(const Step& step, Batch& batch, ForwardOut& out) {
+// All passes and, if tokens are wanted, the choice of one for each row, all of it in the stream.
+Status GpuExecutor::run_passes(const Step& step, ForwardOut& out) {
+  activations_.reset();
   choices_ = {};
-  FATHOM_TRY(forward(step, batch, out));
-  const int64_t rows = out.logits.dim(0);
-  if (rows == 0 || sampling_ == Sampling::kNone) return {};
+  const int64_t rows = passes_[0].batch.num_logits();
+  if (rows > 0 && sampling_ != Sampling::kNone) {
+    FATHOM_ASSIGN(choices_,
+                  exec_.activations->tensor({2 * step.chain, rows}, Format::kI32, "2*n,R"));
+  }
+  for (int64_t pass = 0; pass + 1 < step.chain; ++pass) {
+    ArenaScope until_the_next(activations_);
+    FATHOM_TRY(run_pass(step, pass, out));
+  }
+  return run_pass(step, step.chain - 1, out);
+}
+
+// The ids that a pass chose, or which of its rows are bad.
+View GpuExecutor::choices_of(int64_t pass, int64_t what) const {
+  return reshape(slice_rows(choices_, 2 * pass + what, 1), {choices_.dim(1)}, "T");
+}
+
+// In a chain each token of a pass has the one row of logits of its sequence, copies among them, so
+// rows of choices are tokens of the next pass.
+Status GpuExecutor::run_pass(const Step& step, int64_t pass, ForwardOut& out) {
+  Batch& batch = passes_[static_cast<size_t>(pass)].batch;
+  if (pass > 0) batch.token_ids = choices_of(pass - 1, 0);
+  FATHOM_TRY(forward(step, pass, batch, out));
+  if (!choices_.present()) return {};
   FATHOM_TRY(fetch_raw_rows(out));
-  FATHOM_ASSIGN(choices_, exec_.activations->tensor({2, rows}, Format::kI32, "2,R"));
-  return sample(exec_, out.logits, sample_batch_, reshape(slice_rows(choices_, 0, 1), {rows}),
-                reshape(slice_rows(choices_, 1, 1), {rows}));
+  const int64_t rows = choices_.dim(1);
+  return sample(exec_, out.logits, sample_batch_.rows(pass * rows, rows), choices_of(pass, 0),
+                choices_of(pass, 1));
 }
 
 // Raw logits of rows that ask for log-probabilities, before penalties change them.
@@ -219,31 +290,36 @@ GpuExecutor::DecodeGraph* GpuExecutor::graph_of(const GraphKey& key) {
   return graphs_.back().get();
 }
 
+// What a captured step reads that is not metadata lies in the same place each time: so a draft pass
+// reads kept states.
+bool GpuExecutor::may_be_captured(const Step& step, const DecodePadding& padding) const {
+  const bool logprobs =
+      step.wants == StepWants::kTokens && std::ranges::any_of(step.samples, asks_for_logprobs);
+  return captures_steps() && step.prefill.empty() && padding.requests > 0 &&
+         (step.pass == Step::Pass::kForward || !step.draft_rows.empty()) && step.probe == nullptr &&
+         !logprobs && exec_.recorder == nullptr;
+}
+
 Status GpuExecutor::submit(const Step& step) {
   step_ = step;
   to_capture_ = nullptr;
   raw_.clear();
-  const DecodePadding padding =
-      decode_padding(step.decode, block_tokens_, settings_.shape.max_model_len);
-  FATHOM_ASSIGN(const Batch host, batch_.build(step.prefill, step.decode, padding));
-  if (host.num_tokens() == 0)
-    return invalid_argument("a step has no tokens, expected at least one");
+  const DecodePadding padding = decode_padding(requests_of(step, step.chain - 1), block_tokens(),
+                                               settings_.shape.max_model_len);
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, exec_.stream));
-  FATHOM_ASSIGN(current_, place(host));
-  FATHOM_TRY(place_samples(host.num_logits()));
-
-  const bool logprobs =
-      step.wants == StepWants::kTokens && std::ranges::any_of(step.samples, asks_for_logprobs);
-  const bool graphed = settings_.graphs == CudaGraphs::kOn && step.prefill.empty() &&
-                       padding.requests > 0 && step.pass == Step::Pass::kForward &&
-                       step.probe == nullptr && !logprobs && exec_.recorder == nullptr &&
-                       host.num_logits() == host.num_tokens();
+  FATHOM_TRY(place_step(step, padding));
+  const Batch& first = passes_[0].batch;
+  FATHOM_TRY(place_samples(first.num_logits()));
   DecodeGraph* entry =
-      graphed ? graph_of({.requests = padding.requests,
-                          .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
-                          .pages = host.attention.decode.block_table.dim(1),
-                          .sampling = sampling_})
-              : nullptr;
+      may_be_captured(step, padding)
+          ? graph_of({.pass = step.pass,
+                      .chain = step.chain,
+                      .requests = padding.requests,
+                      .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
+                      .pages = first.attention.decode.block_table.dim(1),
+                      .logits = first.num_logits(),
+                      .sampling = sampling_})
+          : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));
     out_ = entry->out;
@@ -255,13 +331,14 @@ Status GpuExecutor::submit(const Step& step) {
 }
 
 Status GpuExecutor::launch_pass(const Step& step) {
-  if (step.probe == nullptr) return pass(step, current_, out_);
+  if (step.probe == nullptr) return run_passes(step, out_);
   HostTap taps{.stream = *exec_.stream, .inner = *step.probe, .memory = {}, .status = {}};
   const Probe on_host = taps.probe();
   Step tapped = step;
   tapped.probe = &on_host;
-  Status passed = pass(tapped, current_, out_);
-  current_.probe = nullptr;
+  Status passed = run_passes(tapped, out_);
+  for (Pass& pass : passes_)
+    pass.batch.probe = nullptr;
   FATHOM_TRY(std::move(taps.status));
   return passed;
 }
@@ -277,7 +354,7 @@ Status GpuExecutor::wait() {
 Status GpuExecutor::capture(DecodeGraph& entry) {
   ForwardOut out;
   FATHOM_ASSIGN(Graph graph,
-                Graph::capture(*exec_.stream, [&] { return pass(step_, current_, out); }));
+                Graph::capture(*exec_.stream, [&] { return run_passes(step_, out); }));
   entry.graph = std::make_unique<Graph>(std::move(graph));
   entry.out = out;
   entry.choices = choices_;
@@ -286,14 +363,19 @@ Status GpuExecutor::capture(DecodeGraph& entry) {
 
 Status GpuExecutor::fetch_tokens() {
   const int64_t rows = choices_.dim(1);
-  FATHOM_CHECK(rows * 8 <= logits_at_, "more rows than there is room for");
-  FATHOM_TRY(exec_.stream->copy(results_.data(), choices_.data, rows * 8));
+  const int64_t bytes = choices_.numel() * 4;
+  FATHOM_CHECK(bytes <= logits_at_, "more rows than there is room for");
+  FATHOM_TRY(exec_.stream->copy(results_.data(), choices_.data, bytes));
   FATHOM_TRY(wait());
   const auto* numbers = reinterpret_cast<const int32_t*>(results_.data());
-  const std::span ids(numbers, static_cast<size_t>(rows));
-  const std::span bad(numbers + rows, static_cast<size_t>(rows));
   samples_.assign(step_.samples.size(), {});
-  take_results(ids, bad, samples_);
+  const size_t count = samples_.size() / static_cast<size_t>(step_.chain);
+  for (int64_t pass = 0; pass < step_.chain; ++pass) {
+    const std::span ids(numbers + 2 * pass * rows, static_cast<size_t>(rows));
+    const std::span bad(ids.data() + rows, static_cast<size_t>(rows));
+    take_results(ids, bad,
+                 std::span(samples_).subspan(static_cast<size_t>(pass) * count, count));
+  }
   if (!raw_.empty()) {
     logprobs_.add(*compute_.pool, raw_, settings_.shape.num_ids, step_.samples, samples_);
   }
@@ -309,11 +391,11 @@ Result<View> GpuExecutor::fetch_logits() {
   host.on_device = false;
   FATHOM_TRY(exec_.stream->copy(host.data, out_.logits.data, bytes));
   FATHOM_TRY(wait());
-  // Rows of copies come last and are nobody's.
-  int64_t rows = host.dim(0);
-  if (step_.prefill.empty() && rows > static_cast<int64_t>(step_.decode.size())) {
-    const int64_t queries = static_cast<int64_t>(step_.decode.front().tokens.size());
-    rows = std::min(rows, static_cast<int64_t>(step_.decode.size()) * queries);
+  // Rows that nobody asked for come last.
+  int64_t rows = 0;
+  for (const auto* range : {&step_.prefill, &step_.decode}) {
+    for (const SequenceStep& sequence : *range)
+      rows += sequence.num_logits();
   }
   return slice_rows(host, 0, rows);
 }
@@ -395,7 +477,7 @@ Result<TimedStep> GpuExecutor::time(const Step& step, Recorder& recorder, int re
   settings_.graphs = graphs;
   if (warm.ok()) warm = wait();
   Result<TimedStep> timed =
-      warm.ok() ? time_work([&] { return pass(step, current_, out_); }, recorder, repetitions)
+      warm.ok() ? time_work([&] { return run_passes(step, out_); }, recorder, repetitions)
                 : Result<TimedStep>(std::move(warm));
   exec_.recorder = usual;
   return timed;

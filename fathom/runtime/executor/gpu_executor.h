@@ -6,7 +6,8 @@
 //
 // Steps that only decode, each sequence as many tokens, have one of few shapes (decode_shapes.h).
 // After the first step of a shape its work is captured as a graph, which every later one replays:
-// all that changes is in the metadata.
+// all that changes is in the metadata. That of a chain of draft passes goes there for all of them
+// at once; ids and states go from pass to pass on the GPU, and the host waits for the last.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ class GpuExecutor final : public Executor {
 
   bool works_apart() const override { return true; }
 
+  bool captures_steps() const override { return settings_.graphs == CudaGraphs::kOn; }
+
   int64_t num_graphs() const override { return static_cast<int64_t>(graphs_.size()); }
 
  protected:
@@ -43,12 +46,22 @@ class GpuExecutor final : public Executor {
 
   // What tells captured steps apart.
   struct GraphKey {
+    Step::Pass pass = Step::Pass::kForward;
+    int64_t chain = 1;
     int64_t requests = 0;
     int64_t queries = 0;
     int64_t pages = 0;
+    int64_t logits = 0;  // rows of each pass
     Sampling sampling = Sampling::kNone;
 
     friend bool operator==(const GraphKey&, const GraphKey&) = default;
+  };
+
+  // A pass of the step, with its arrays on the GPU.
+  struct Pass {
+    Batch batch;
+    std::vector<View> slots;
+    std::vector<PooledRows> pooled;
   };
 
   struct DecodeGraph {
@@ -61,10 +74,16 @@ class GpuExecutor final : public Executor {
   GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
   Status allocate_transfers();
-  Result<Batch> place(Batch batch);
+  Status place_step(const Step& step, const DecodePadding& padding);
+  void place_pass(const Batch& host, Pass& pass, const TokenRange* shared);
+  void place(View& v);
   Status place_samples(int64_t num_rows);
   Status grow_sample_room(const SampleRoom& needed);
-  Status pass(const Step& step, Batch& batch, ForwardOut& out);
+  std::span<const SampleRow> padded_samples(int64_t num_rows);
+  bool may_be_captured(const Step& step, const DecodePadding& padding) const;
+  Status run_passes(const Step& step, ForwardOut& out);
+  Status run_pass(const Step& step, int64_t pass, ForwardOut& out);
+  View choices_of(int64_t pass, int64_t what) const;
   Status fetch_raw_rows(const ForwardOut& out);
   Status launch_pass(const Step& step);
   DecodeGraph* graph_of(const GraphKey& key);
@@ -82,10 +101,9 @@ class GpuExecutor final : public Executor {
   Result<TimedStep> time_work(const Work& work, Recorder& recorder, int repetitions);
   Result<double> time_graph(Graph& graph);
 
-  int64_t block_tokens_ = 1;  // of the layout of the cache
-  Buffer pinned_;             // metadata on its way to the GPU
-  Buffer metadata_;           // and there
-  Buffer results_;            // pinned: choices, then logits
+  Buffer pinned_;    // metadata on its way to the GPU
+  Buffer metadata_;  // and there
+  Buffer results_;   // pinned: choices, then logits
   int64_t logits_at_ = 0;
   Buffer sample_block_;     // pinned: what rows ask for, on its way to the GPU
   Buffer sample_metadata_;  // and there
@@ -94,15 +112,15 @@ class GpuExecutor final : public Executor {
   std::vector<const float*> raw_;  // rows of logits in results_, of rows that ask for them
   Logprobs logprobs_;
   std::vector<std::unique_ptr<DecodeGraph>> graphs_;
-  std::vector<View> slots_;  // of the batch on the GPU
-  std::vector<PooledRows> pooled_;
+  std::vector<SampleRow> padded_samples_;  // of a chain
   // The step between submit and collect.
   Step step_;
-  Batch current_;
-  ForwardOut out_;
+  std::vector<Pass> passes_;  // as many as the longest chain; the step has the first ones
+  int64_t placed_ = 0;        // bytes of metadata
+  ForwardOut out_;            // of the last pass
   Sampling sampling_ = Sampling::kNone;
   SampleBatch sample_batch_;
-  View choices_;  // [2, R] i32: ids, then whether the row is bad
+  View choices_;  // [2*chain, R] i32: ids of a pass, then whether the row is bad
   DecodeGraph* to_capture_ = nullptr;
 };
 

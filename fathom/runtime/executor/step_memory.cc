@@ -164,8 +164,7 @@ Result<MemoryNeeds> largest_pass(const Model& model, const StepShape& shape) {
     take_larger(needs, pass);
   }
   const int64_t width = model.state_width() * element_bytes(model.options().activations);
-  const int64_t tokens = shape.max_num_batched_tokens + shape.padded_seqs() * shape.max_queries;
-  needs.hidden_bytes = tokens * width;
+  needs.hidden_bytes = shape.max_tokens() * width;
   return needs;
 }
 
@@ -200,7 +199,8 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
 
 Result<MemoryNeeds> step_memory(const Model& model, const StepShape& shape) {
   FATHOM_ASSIGN(MemoryNeeds needs, largest_pass(model, shape));
-  // The logits lie in the activation arena, so sampling takes its memory behind them.
+  // The logits lie in the activation arena, and what sampling takes beside them. The choices of a
+  // chain have fewer rows than those of the largest step: most_chained() passes of a row each.
   FATHOM_ASSIGN(const MemoryNeeds sampling, sampler_memory(model, shape));
   needs.activation_bytes += sampling.activation_bytes;
   needs.scratch_bytes = std::max(needs.scratch_bytes, sampling.scratch_bytes);
@@ -216,8 +216,7 @@ int64_t StepShape::padded_seqs() const {
 }
 
 void StepShape::reserve(BatchBuffer& batch, const CacheLayout& layout) const {
-  batch.reserve(max_num_batched_tokens + padded_seqs() * max_queries, padded_seqs(),
-                layout.blocks_for(max_model_len));
+  batch.reserve(max_tokens(), padded_seqs(), layout.blocks_for(max_model_len));
 }
 
 }  // namespace fathom

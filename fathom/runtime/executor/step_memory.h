@@ -39,6 +39,10 @@ struct StepShape {
   /// Rows of logits that a step samples at most.
   int64_t max_samples() const { return max_num_seqs * max_queries; }
 
+  /// Draft passes of a chain at most (Step::chain): each draft but the first comes of one, and the
+  /// first of the pass behind a step.
+  int64_t most_chained() const { return std::max<int64_t>(max_queries - 2, 1); }
+
   /// Rows of logits of a step at most, those of padding included.
   int64_t max_logit_rows() const;
 
@@ -47,6 +51,9 @@ struct StepShape {
 
   /// Requests that the decode range is padded to at most.
   int64_t padded_seqs() const;
+
+  /// Tokens of a step at most, those of padding included.
+  int64_t max_tokens() const { return max_num_batched_tokens + padded_seqs() * max_queries; }
 
   /// Makes room in a buffer for the largest step, so that no step allocates.
   void reserve(BatchBuffer& batch, const CacheLayout& layout) const;

@@ -160,6 +160,17 @@ SampleBatch pack_samples(std::byte* block,
   return batch;
 }
 
+// Offsets into lists are counted from the first row of the block.
+SampleBatch SampleBatch::rows(int64_t begin, int64_t count) const {
+  SampleBatch part = *this;
+  for (View* v : {&part.temperature, &part.top_k, &part.top_p, &part.min_p, &part.uniform,
+                  &part.presence, &part.frequency, &part.repetition, &part.mask_of_row})
+    *v = slice_rows(*v, begin, count);
+  for (View* v : {&part.token_offsets, &part.bias_offsets})
+    *v = slice_rows(*v, begin, count + 1);
+  return part;
+}
+
 SampleBatch SampleBatch::in_copy(const std::byte* block, std::byte* base, bool on_device) const {
   SampleBatch copy = *this;
   for (View SampleBatch::*view : kViews) {

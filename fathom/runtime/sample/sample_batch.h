@@ -83,6 +83,9 @@ struct SampleBatch {
 
   int64_t num_rows() const { return temperature.dim(0); }
 
+  /// Rows [begin, begin + count) of it.
+  SampleBatch rows(int64_t begin, int64_t count) const;
+
   /// The same of a copy of the block at `base`, which may be null in a dry run.
   SampleBatch in_copy(const std::byte* block, std::byte* base, bool on_device) const;
 

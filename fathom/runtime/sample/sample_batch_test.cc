@@ -52,6 +52,23 @@ std::vector<std::byte> block_of(const SampleRoom& room) {
   return std::vector<std::byte>(static_cast<size_t>(room.bytes()), std::byte{0xA5});
 }
 
+TEST(SampleBatch, PartsHaveTheRowsAndListsOfTheWhole) {
+  const Requests r;
+  const SampleRoom room = room_of(r.rows);
+  std::vector<std::byte> block = block_of(room);
+  const SampleBatch whole = pack_samples(block.data(), room, r.rows, 3, kIds);
+
+  const SampleBatch part = whole.rows(1, 2);
+
+  EXPECT_EQ(part.num_rows(), 2);
+  EXPECT_EQ(values<float>(part.repetition), (std::vector<float>{1.0f, 1.5f}));
+  EXPECT_EQ(values<float>(part.uniform)[1], values<float>(whole.uniform)[2]);
+  EXPECT_EQ(values<int32_t>(part.mask_of_row), (std::vector<int32_t>{-1, -1}));
+  const auto offsets = values<int32_t>(part.bias_offsets);
+  EXPECT_EQ(offsets, (std::vector<int32_t>{0, 0, 3}));
+  EXPECT_EQ(values<int32_t>(part.bias_tokens)[static_cast<size_t>(offsets[1])], 9);
+}
+
 TEST(SampleBatch, HoldsWhatTheRowsAskFor) {
   const Requests r;
   const SampleRoom room = room_of(r.rows);

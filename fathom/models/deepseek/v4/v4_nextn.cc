@@ -52,7 +52,9 @@ Status DeepseekV4::nextn_streams(Exec& ex,
   FATHOM_TRY(embed_tokens(ex, batch.token_ids, embed_, e));
   FATHOM_TRY(rms_norm(ex, "enorm", e, nextn_.enorm, e, eps_));
   FATHOM_TRY(linear(ex, "e_proj", e, nextn_.e_proj, e_out));
-  FATHOM_TRY(rms_norm(ex, "hnorm", reshape(hidden, {T * n, H}, "T*n,H"), nextn_.hnorm, h, eps_));
+  FATHOM_ASSIGN(const View read, select_states(ex, hidden, batch.state_rows,
+                                               reshape(h, {T, n * H}, "T,n*H")));
+  FATHOM_TRY(rms_norm(ex, "hnorm", reshape(read, {T * n, H}, "T*n,H"), nextn_.hnorm, h, eps_));
   FATHOM_TRY(linear(ex, "h_proj", h, nextn_.h_proj, slice_cols(terms, H, H, "T*n,H")));
   View first = reshape(terms, {T, n, 2 * H}, "T,n,2*H");
   first.dims[2] = H;
@@ -65,7 +67,9 @@ Status DeepseekV4::nextn_streams(Exec& ex,
 
 Status DeepseekV4::draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const {
   if (!has_draft_) return unsupported("this model has no draft layer");
-  if (hidden.rank != 2 || hidden.dim(0) != batch.num_tokens() || hidden.dim(1) != state_width()) {
+  const bool fits = hidden.rank == 2 && hidden.dim(1) == state_width() &&
+                    (batch.state_rows.present() || hidden.dim(0) == batch.num_tokens());
+  if (!fits) {
     return invalid_argument(str_cat("the draft layer is given hidden states ", describe(hidden),
                                     ", expected the streams [", batch.num_tokens(), ", ",
                                     state_width(), "]"));
@@ -75,7 +79,10 @@ Status DeepseekV4::draft(Exec& ex, const Batch& batch, const View& hidden, Forwa
   const int64_t T = batch.num_tokens();
   const int64_t H = config_.hidden_size;
   Arena& arena = *ex.activations;
-  FATHOM_ASSIGN(const View state, arena.tensor({T, state_width()}, options_.activations, "T,n*H"));
+  View state = batch.hidden;
+  if (!state.present()) {
+    FATHOM_ASSIGN(state, arena.tensor({T, state_width()}, options_.activations, "T,n*H"));
+  }
   FATHOM_ASSIGN(const View h, arena.tensor({T, H}, options_.activations, "T,H"));
   const View streams = reshape(state, {T, config_.hc_mult, H}, "T,n,H");
   FATHOM_TRY(nextn_streams(ex, batch, hidden, streams));

@@ -5,7 +5,9 @@
 namespace fathom {
 
 NextnTreeProposer::NextnTreeProposer(const DraftShape& shape)
-    : shape_(shape), best_(greedy_sampling()) {
+    : NextnPasses(shape.tokens + 1, PadPasses::kWhereCaptured),
+      shape_(shape),
+      best_(greedy_sampling()) {
   FATHOM_CHECK(shape.is_tree() && shape.branches <= kMostBranches, "a tree has several branches");
   best_.top_logprobs = static_cast<int>(shape.branches);
 }
@@ -74,7 +76,7 @@ Status NextnTreeProposer::grow(Executor& executor) {
     Growing& g = trees_[i];
     if (g.levels > 0) add_to_pass(g);
   }
-  FATHOM_ASSIGN(const std::span<const SampleResult> results, run_pass(executor));
+  FATHOM_ASSIGN(const std::span<const SampleResult> results, run_passes(executor));
   for (size_t i = 0; i < num_trees_; ++i) {
     Growing& g = trees_[i];
     if (g.levels == 0) continue;
