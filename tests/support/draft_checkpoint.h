@@ -18,11 +18,12 @@
 namespace fathom {
 
 /// micro-v3 or micro-v32 with a draft layer: the weights of its last layer, and new ones for the
-/// rest.
+/// rest. `tree` is the one with the fixtures.
 class DraftCheckpoint {
  public:
-  explicit DraftCheckpoint(const char* model = "micro-v3") {
-    const std::string source = str_cat(FATHOM_SOURCE_DIR, "/tests/golden/", model);
+  explicit DraftCheckpoint(const char* model = "micro-v3",
+                           const std::string& tree = FATHOM_SOURCE_DIR) {
+    const std::string source = str_cat(tree, "/tests/golden/", model);
     auto config = read_model_text(source, "config.json").value();
     const std::string key = "\"num_nextn_predict_layers\": 0";
     FATHOM_CHECK(config.find(key) != std::string::npos);

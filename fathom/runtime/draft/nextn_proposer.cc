@@ -150,8 +150,7 @@ Status NextnProposer::go_on(Executor& executor) {
   for (size_t i = 0; i < chains_.size(); ++i)
     extend(chains_[i], i, results);
   std::erase_if(chains_, [](const Chain& chain) {
-    return chain.last.token < 0 ||
-           std::ssize(chain.place->sequence->drafts) == chain.place->most;
+    return chain.last.token < 0 || std::ssize(chain.place->sequence->drafts) == chain.place->most;
   });
   return {};
 }

@@ -48,8 +48,8 @@ struct Step {
   Pass pass = Pass::kForward;
   View draft_input = {};  ///< [T, H] where the model runs: StepResults::hidden
   /// Row of draft_input that each token of a draft pass reads, in the order of the step; empty: its
-  /// own. For executors with room for drafts (StepShape::drafts). The states of such a pass take the
-  /// place of those it reads.
+  /// own. For executors with room for drafts (StepShape::drafts). The states of such a pass take
+  /// the place of those it reads.
   std::span<const int32_t> draft_rows = {};
   /// Draft passes one behind the other, each over one token of every sequence: the next one takes
   /// the token that this one gave, its state, and the row of the cache behind. A draft pass with
@@ -65,8 +65,8 @@ struct StepResults {
   std::span<const SampleResult> samples = {};  ///< one for each of Step::samples
   View logits = {};  ///< [R, V] f32 in host memory, rows in the order of the step
   /// [T, H] where the model runs: the state after the final norm, of a chain that of its last pass.
-  /// Those of a forward pass and of a draft pass with draft_rows have memory of their own, the same,
-  /// if the executor was made with room for drafts; others are gone with the next step.
+  /// Those of a forward pass and of a draft pass with draft_rows have memory of their own, the
+  /// same, if the executor was made with room for drafts; others are gone with the next step.
   View hidden = {};
 };
 

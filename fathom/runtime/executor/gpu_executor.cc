@@ -19,8 +19,7 @@ constexpr size_t kMostGraphs = 256;
 int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
   const int64_t requests = s.padded_seqs();
   const int64_t passes = s.drafts ? s.most_chained() : 1;
-  const int64_t tokens =
-      std::max(s.max_tokens(), passes * requests);
+  const int64_t tokens = std::max(s.max_tokens(), passes * requests);
   const auto groups = static_cast<int64_t>(layout.groups.size());
   // Id, position, row of logits, row of states, slots.
   const int64_t per_token = 4 + 4 + 4 + 4 + 8 * groups;
@@ -353,8 +352,7 @@ Status GpuExecutor::wait() {
 
 Status GpuExecutor::capture(DecodeGraph& entry) {
   ForwardOut out;
-  FATHOM_ASSIGN(Graph graph,
-                Graph::capture(*exec_.stream, [&] { return run_passes(step_, out); }));
+  FATHOM_ASSIGN(Graph graph, Graph::capture(*exec_.stream, [&] { return run_passes(step_, out); }));
   entry.graph = std::make_unique<Graph>(std::move(graph));
   entry.out = out;
   entry.choices = choices_;
@@ -373,8 +371,7 @@ Status GpuExecutor::fetch_tokens() {
   for (int64_t pass = 0; pass < step_.chain; ++pass) {
     const std::span ids(numbers + 2 * pass * rows, static_cast<size_t>(rows));
     const std::span bad(ids.data() + rows, static_cast<size_t>(rows));
-    take_results(ids, bad,
-                 std::span(samples_).subspan(static_cast<size_t>(pass) * count, count));
+    take_results(ids, bad, std::span(samples_).subspan(static_cast<size_t>(pass) * count, count));
   }
   if (!raw_.empty()) {
     logprobs_.add(*compute_.pool, raw_, settings_.shape.num_ids, step_.samples, samples_);

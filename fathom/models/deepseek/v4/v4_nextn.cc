@@ -52,8 +52,8 @@ Status DeepseekV4::nextn_streams(Exec& ex,
   FATHOM_TRY(embed_tokens(ex, batch.token_ids, embed_, e));
   FATHOM_TRY(rms_norm(ex, "enorm", e, nextn_.enorm, e, eps_));
   FATHOM_TRY(linear(ex, "e_proj", e, nextn_.e_proj, e_out));
-  FATHOM_ASSIGN(const View read, select_states(ex, hidden, batch.state_rows,
-                                               reshape(h, {T, n * H}, "T,n*H")));
+  FATHOM_ASSIGN(const View read,
+                select_states(ex, hidden, batch.state_rows, reshape(h, {T, n * H}, "T,n*H")));
   FATHOM_TRY(rms_norm(ex, "hnorm", reshape(read, {T * n, H}, "T*n,H"), nextn_.hnorm, h, eps_));
   FATHOM_TRY(linear(ex, "h_proj", h, nextn_.h_proj, slice_cols(terms, H, H, "T*n,H")));
   View first = reshape(terms, {T, n, 2 * H}, "T,n,2*H");

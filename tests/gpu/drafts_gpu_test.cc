@@ -1,0 +1,160 @@
+// Drafts by the draft layer on a GPU: chains of passes, captured and launched, and whole engines
+// that draft. Part of engine_gpu_test.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fathom/api/engine.h"
+#include "fathom/models/registry.h"
+#include "tests/gpu/gpu_test_tree.h"
+#include "tests/support/cpu_kernels.h"
+#include "tests/support/draft_checkpoint.h"
+#include "tests/support/drafted_sequences.h"
+#include "tests/support/engine_traces.h"
+
+namespace fathom {
+namespace {
+
+class GpuDrafts : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<Gpu>> opened = Gpu::open();
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    gpu_ = std::move(opened).value();
+    checkpoint_ = std::make_unique<DraftCheckpoint>(GetParam(), gpu_test_tree());
+    OpenOptions open;
+    open.model.page_size = DraftedSequences::kPage;
+    open.pool = &pool_;
+    open.gpu = &gpu_->info();
+    auto model = open_model(ModelSource::open(checkpoint_->path()).value(),
+                            {.device = DeviceKind::kCuda}, open);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_ = std::move(model).value();
+  }
+
+  Compute compute() { return {.pool = &pool_, .cpu_kernels = &cpu_kernels(), .gpu = gpu_.get()}; }
+
+  ThreadPool pool_{2, PinThreads::kNo};
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<DraftCheckpoint> checkpoint_;
+  std::unique_ptr<Model> model_;
+};
+
+// Every pass of a chain has the shape of the same pass alone, so the bits are those.
+TEST_P(GpuDrafts, ChainsInGraphsEqualSinglePassesBitForBit) {
+  SamplingParams drawn;
+  drawn.temperature = 0.9f;
+  for (const SamplingParams& params : {greedy_sampling(), drawn}) {
+    SCOPED_TRACE(params.temperature);
+    DraftedSequences singly(*model_, compute(), CudaGraphs::kOff);
+    DraftedSequences chained(*model_, compute(), CudaGraphs::kOff);
+    DraftedSequences captured(*model_, compute());
+
+    const std::vector<int32_t> expected = singly.guess(params, 8, 1);
+
+    EXPECT_EQ(std::ranges::count(expected, -1), 0);
+    EXPECT_EQ(chained.guess(params, 8, 4), expected);
+    EXPECT_EQ(captured.guess(params, 8, 4), expected);  // launched and captured, then replayed
+    EXPECT_EQ(captured.executor().num_graphs(), 1);
+    EXPECT_EQ(singly.executor().num_graphs(), 0);
+    EXPECT_TRUE(chained.states() == singly.states());
+    EXPECT_TRUE(captured.states() == singly.states());
+    EXPECT_TRUE(captured.cache() == singly.cache());
+  }
+}
+
+EngineOptions options_of(const DraftCheckpoint& checkpoint, int64_t drafts) {
+  EngineOptions o;
+  o.model = checkpoint.path();
+  EXPECT_TRUE(set_option(o, "device", "cuda").ok());
+  o.threads = 2;
+  o.pin_threads = false;
+  o.dtype = Format::kF32;  // products of few rows and of many add up differently: by little here
+  o.block_size = 16;
+  o.attention_key_chunk = 64;
+  o.max_model_len = 256;
+  o.max_num_batched_tokens = 48;  // prompts come in chunks
+  o.max_num_seqs = 4;
+  o.seed = 7;
+  if (drafts == 0) return o;
+  o.speculative = Speculative::kMtp;
+  o.speculative_tokens = drafts;
+  return o;
+}
+
+// Drafting whatever it costs.
+std::unique_ptr<EngineCore> core_of(const Engine& engine, const Clock& clock) {
+  CoreSettings settings = engine.core().settings();
+  settings.adaptive_drafts = false;
+  auto core = EngineCore::create(settings, engine.model(), engine.machine().compute(),
+                                 engine.tokenizer(), clock);
+  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
+  return std::move(core).value();
+}
+
+// The first two share a prefix of pages.
+std::vector<std::vector<int32_t>> prompts_of(int64_t vocabulary) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const int64_t length : {70, 75, 5, 33}) {
+    prompts.emplace_back();
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t which = length >= 70 && i < 64 ? 70 : length;
+      prompts.back().push_back(static_cast<int32_t>((37 * i + 11 * which) % (vocabulary - 8) + 4));
+    }
+  }
+  return prompts;
+}
+
+std::vector<std::vector<int32_t>> tokens_of(const std::vector<Trace>& traces) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const Trace& trace : traces)
+    tokens.push_back(trace.tokens);
+  return tokens;
+}
+
+// Tokens that are equal up to the first that is not, of all tokens.
+double agreement(const std::vector<std::vector<int32_t>>& a,
+                 const std::vector<std::vector<int32_t>>& b) {
+  int64_t equal = 0;
+  int64_t all = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    equal += std::ranges::mismatch(a[i], b[i]).in1 - a[i].begin();
+    all += std::ssize(a[i]);
+  }
+  return static_cast<double>(equal) / static_cast<double>(all);
+}
+
+TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
+  // An indexer chooses among keys in 8 bits, where rounding moves a code now and then.
+  const double least = std::string_view(GetParam()) == "micro-v32" ? 0.6 : 0.9;
+  const MonotonicClock clock;
+  const auto plain = load(options_of(*checkpoint_, 0));
+  const auto prompts = prompts_of(plain->model().config().vocab_size);
+  std::vector<SamplingParams> params(prompts.size(), greedy(40));
+  for (SamplingParams& p : params)
+    p.top_logprobs = -1;  // steps with log-probabilities are not captured
+  const auto expected = tokens_of(run_together(*plain, prompts, params, Arrival::kAtOnce));
+  for (int64_t n = 1; n <= 5; ++n) {
+    SCOPED_TRACE(str_cat(n, " drafts"));
+    const auto engine = load(options_of(*checkpoint_, n));
+    const auto core = core_of(*engine, clock);
+    for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce}) {
+      const auto found = tokens_of(run_together(*core, prompts, params, arrival));
+      for (const auto& tokens : found)
+        EXPECT_EQ(tokens.size(), 40u);
+      EXPECT_GE(agreement(expected, found), least);
+    }
+    const CoreStats stats = core->stats();
+    EXPECT_GT(stats.drafted_tokens, 100);
+    EXPECT_GT(stats.prefix.hit_tokens, 0);
+    EXPECT_EQ(stats.owned_pages, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, GpuDrafts, testing::Values("micro-v3", "micro-v32"));
+
+}  // namespace
+}  // namespace fathom
