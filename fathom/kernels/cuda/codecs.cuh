@@ -21,12 +21,18 @@
 
 namespace fathom::cuda {
 
-inline constexpr int kBlockK = 128;
-
 __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   uint32_t d;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
+}
+
+/// Four E4M3 codes as two pairs of f16, exactly; NaN stays NaN.
+__device__ __forceinline__ void f16_of_e4m3(uint32_t word, uint32_t& low, uint32_t& high) {
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(word));
 }
 
 __device__ __forceinline__ uint32_t pair_of_floats(float low, float high) {

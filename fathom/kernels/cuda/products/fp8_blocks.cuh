@@ -4,7 +4,9 @@
 
 #include "fathom/kernels/cuda/products/any_products.cuh"
 #include "fathom/kernels/cuda/products/block_per_tile.cuh"
+#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
 
 namespace fathom::cuda::fp8_blocks {
 
@@ -25,6 +27,21 @@ template <class Args>
 bool fills_fp8_tiles(const Args& a) {
   return a.x.format == Format::kFp8Group && has_rows(a) && a.y.format != Format::kF32 &&
          takes_tiles<TileFp8Pair<true>>(product(a), 1);
+}
+
+template <class Args>
+bool is_split_k(const Args& a) {
+  return is_bf16(a) && takes_split_k<SplitKFp8>(product(a));
+}
+
+template <class Args>
+Status run_warp_split_k(Exec& ex, const Args& a) {
+  return run_split_k<SplitKFp8>(ex, product(a));
+}
+
+template <class Args>
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, product(a));
 }
 
 template <class Args>

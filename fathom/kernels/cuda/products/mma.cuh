@@ -50,6 +50,15 @@ __device__ __forceinline__ void mma_16x8x16(
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/// The same of f16.
+__device__ __forceinline__ void mma_16x8x16_f16(
+    float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
 /// Four matrices of 8 rows of 16 bytes from shared memory, whose rows lanes 8i .. 8i+7 name for
 /// matrix i: of matrix i a lane gets the pair 2t 2t+1 of row g, as operands of mma_16x8x16 want it.
 /// PTX ISA, ldmatrix.

@@ -10,6 +10,8 @@
 
 namespace fathom::cuda {
 
+inline constexpr int kBlockK = 128;  ///< k of a block; of FP8 weights, those that share a scale
+
 /// The factors of a matrix, which may be on their way until product() is called.
 struct LoadedFactors {
   float of[4];
@@ -125,6 +127,17 @@ struct ProductCall {
 
   __device__ int64_t row_of_y(int64_t row) const { return y_rows != nullptr ? y_rows[row] : row; }
 };
+
+/// The scale of 128 x 128 weights; block_row counts those of the matrix.
+__device__ __forceinline__ float block_scale(const ProductCall& c,
+                                             int e,
+                                             int64_t block_row,
+                                             int k) {
+  if (block_row * kBlockK >= c.N) return 0.0f;
+  const int64_t at = e * c.scale_matrix + block_row * c.scale_row + k;
+  return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
+                                        : to_float(Ue8m0{c.scales[at]});
+}
 
 /// The rows of x and y that belong to a matrix.
 struct RowRange {

@@ -307,17 +307,6 @@ struct TilePlaces {
 
 // ---- what comes beside stages ----
 
-/// The scale of 128 x 128 weights; block_row counts those of the matrix.
-__device__ __forceinline__ float block_scale(const ProductCall& c,
-                                             int e,
-                                             int64_t block_row,
-                                             int k) {
-  if (block_row * 128 >= c.N) return 0.0f;
-  const int64_t at = e * c.scale_matrix + block_row * c.scale_row + k;
-  return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
-                                        : to_float(Ue8m0{c.scales[at]});
-}
-
 /// The scales of rows of x and of 128 rows of w, for the threads that bring them: where those of a
 /// tile lie, and the scales of two stages that are on their way. Nothing uses a loaded scale before
 /// keep(); a load and a wait for it in every stage would take as long as a stage does. Rows behind

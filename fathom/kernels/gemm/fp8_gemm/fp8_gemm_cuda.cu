@@ -1,5 +1,4 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
-#include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 
@@ -19,9 +18,8 @@ bool fills_tiles(const Args& a) {
   return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
 }
 
-template <class AnyArgs>
-Status run_persistent_blocks(Exec& ex, const AnyArgs& a) {
-  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, product_of(a));
+bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
+  return split_k_pays_for_fp8(product_of(a), gpu.num_sms);
 }
 
 }  // namespace blocks
@@ -40,6 +38,10 @@ bool fills_tiles(const Args& a) {
 
 Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8>(ex, product_of(a));
+}
+
+Status run_persistent_blocks(Exec& ex, const Args& a) {
+  return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, product_of(a));
 }
 
 Status run_any_layout(Exec& ex, const Args& a) {
@@ -93,8 +95,10 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
      blocks::fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
+    {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits, fp8_blocks::run_warp_split_k,
+     MathUnit::kBf16, fp8_blocks::is_split_k, nullptr, blocks::suits_split_k},
     {"persistent", sm(90), "N>=7168, K>=2048, K<=16384", kTraits,
-     blocks::run_persistent_blocks<Fp8BlockGemm::Args>, MathUnit::kBf16, fp8_blocks::is_bf16},
+     fp8_blocks::run_persistent_blocks, MathUnit::kBf16, fp8_blocks::is_bf16},
     {"block_per_tile", sm(90), "K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,
      MathUnit::kBf16, fp8_blocks::is_bf16},
     {"any_layout", sm(90), "", kTraits, fp8_blocks::run_any_layout, MathUnit::kF32, has_rows},
@@ -102,8 +106,8 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
 
 constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda{
     {"tiles", sm(90), "", kTileTraits, heads::run_in_tiles, MathUnit::kBf16, heads::fills_tiles},
-    {"persistent", sm(90), "K<=16384", kTraits, blocks::run_persistent_blocks<Fp8BlockBmm::Args>,
-     MathUnit::kBf16, heads::is_bf16},
+    {"persistent", sm(90), "K<=16384", kTraits, heads::run_persistent_blocks, MathUnit::kBf16,
+     heads::is_bf16},
     {"any_layout", sm(90), "", kTraits, heads::run_any_layout, MathUnit::kF32, has_rows},
 };
 

@@ -58,7 +58,7 @@ Status run_prefetched_blocks(Exec& ex, const Args& a) {
 }
 
 bool is_split_k(const Args& a) {
-  return is_bf16(a) && takes_split_k(product_of(a));
+  return is_bf16(a) && takes_split_k<SplitKNvfp4>(product_of(a));
 }
 
 bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
@@ -66,7 +66,7 @@ bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
 }
 
 Status run_warp_split_k(Exec& ex, const Args& a) {
-  return run_split_k(ex, product_of(a));
+  return run_split_k<SplitKNvfp4>(ex, product_of(a));
 }
 
 bool is_persistent(const Args& a) {

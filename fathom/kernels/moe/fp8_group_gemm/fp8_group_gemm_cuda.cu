@@ -29,6 +29,10 @@ constexpr VariantTable<K> group_table() {
       {"tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16, fills_tiles},
       {"fp8_tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
        fp8_blocks::fills_fp8_tiles},
+      {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, fp8_blocks::run_warp_split_k,
+       MathUnit::kBf16, fp8_blocks::is_split_k},
+      {"persistent", sm(90), "E<=1024, K<=16384", kTraits, fp8_blocks::run_persistent_blocks,
+       MathUnit::kBf16, fp8_blocks::is_bf16},
       {"block_per_tile", sm(90), "E<=1024, K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,
        MathUnit::kBf16, fp8_blocks::is_bf16},
       {"any_layout", sm(90), "", kTraits, fp8_blocks::run_any_layout, MathUnit::kF32, has_rows},
@@ -42,6 +46,9 @@ namespace cuda {
 Status run_fp8_experts(Exec& ex, const ProductCall& c) {
   if (c.x_scales != nullptr) return run_tiles<TileFp8Pair<true>>(ex, c);
   if (suits_tiles(c)) return run_tiles<TileFp8>(ex, c);
+  if (takes_split_k<SplitKFp8>(c)) return run_split_k<SplitKFp8>(ex, c);
+  constexpr int kMostK = 16384;  // of `persistent`
+  if (c.K <= kMostK) return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, c);
   return run_block_per_tile<Fp8Codec<__NV_E4M3, true>>(ex, c);
 }
 

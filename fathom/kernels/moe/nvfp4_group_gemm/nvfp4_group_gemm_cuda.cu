@@ -31,11 +31,11 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 }
 
 bool is_split_k(const Args& a) {
-  return is_bf16(a) && takes_split_k(product_of(a));
+  return is_bf16(a) && takes_split_k<SplitKNvfp4>(product_of(a));
 }
 
 Status run_warp_split_k(Exec& ex, const Args& a) {
-  return run_split_k(ex, product_of(a));
+  return run_split_k<SplitKNvfp4>(ex, product_of(a));
 }
 
 bool is_persistent(const Args& a) {
@@ -107,7 +107,7 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
   if (!aligned) return run_any(ex, any_product_of(c, Format::kNvfp4));
   if (!exact && takes_tiles<TileNvfp4<2>>(c, int64_t{kFewestExpertRows} * c.matrices))
     return run_tiles<TileNvfp4<2>>(ex, c);
-  if (takes_split_k(c)) return run_split_k(ex, c);
+  if (takes_split_k<SplitKNvfp4>(c)) return run_split_k<SplitKNvfp4>(ex, c);
   if (takes_persistent<Nvfp4Codec>(c)) return run_persistent<Nvfp4Codec>(ex, c);
   return run_any(ex, any_product_of(c, Format::kNvfp4));
 }

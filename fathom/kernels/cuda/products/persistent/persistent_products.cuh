@@ -222,12 +222,7 @@ template <class Codec>
 __device__ __forceinline__ float persistent_scale(const ProductCall& c,
                                                   const TileItem& it,
                                                   int block) {
-  if constexpr (Codec::kScale == ScaleKind::kOneABlock) {
-    const int64_t at = it.e * c.scale_matrix + it.tile * c.scale_row + block;
-    return c.scale_format == Format::kF32 ? reinterpret_cast<const float*>(c.scales)[at]
-                                          : to_float(Ue8m0{c.scales[at]});
-  }
-  return 1.0f;
+  return Codec::kScale == ScaleKind::kOneABlock ? block_scale(c, it.e, it.tile, block) : 1.0f;
 }
 
 // ---- sums ----

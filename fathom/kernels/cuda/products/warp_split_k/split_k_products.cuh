@@ -1,79 +1,30 @@
-// NVFP4 products of few rows of x: the warps of a block split K.
+// Products of few rows of x with NVFP4 or FP8 weights: the warps of a block split K.
 //
 // A tile is sixteen rows of w, whole in k: one piece of memory. A warp of the block does nothing
 // but ask the copy engine for tile after tile; the others have 512 k of every tile each and keep x
 // of those in registers. So shared memory is free for weights, and the warps that decode and
-// multiply, which bound this kernel, spend no instruction on bringing them. Every warp sums its
-// part of a tile. Two tiles later one warp, another for every tile, adds up the parts in the order
-// of k and stores, so that nobody waits for the slowest. A row so has the same bits in every batch
-// and plan.
+// multiply, which bound this kernel for NVFP4, spend no instruction on bringing them. Every warp
+// sums its part of a tile. Two tiles later one warp, another for every tile, adds up the parts in
+// the order of k and stores, so that nobody waits for the slowest. A row so has the same bits in
+// every batch and plan. What a slot of shared memory holds and what a warp does with it is up to
+// the weights: SplitKNvfp4, SplitKFp8.
 #pragma once
 
-#include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/cuda/products/warp_split_k/split_k_plan.cuh"
-#include "fathom/kernels/cuda/tensor_map.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_fp8.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_nvfp4.cuh"
 
 namespace fathom::cuda {
 
-using SplitKCursor = TileCursor<kSplitKTokens>;
-
-/// The barriers of a block.
-struct SplitKBarriers {
-  uint32_t first;
-  int slots;
-
-  __device__ SplitKBarriers(const SplitKPlan& plan, uint32_t shared)
-      : first(shared + static_cast<uint32_t>(plan.barriers_at())), slots(plan.slots) {}
-
-  /// A tile has come.
-  __device__ __forceinline__ uint32_t full(int slot) const { return at(slot); }
-
-  /// All warps that multiply have read it.
-  __device__ __forceinline__ uint32_t free(int slot) const { return at(slots + slot); }
-
-  /// All parts of the sums of tile i are there.
-  __device__ __forceinline__ uint32_t summed(int i) const {
-    return at(2 * slots + (i & (kSplitKBuffers - 1)));
-  }
-
-  __device__ void init(int warps) const {
-    for (int i = 0; i < slots; ++i) {
-      barrier_init(full(i), 1);
-      barrier_init(free(i), warps * kWarpArrivals);
-    }
-    for (int i = 0; i < kSplitKBuffers; ++i)
-      barrier_init(summed(i), warps * kWarpArrivals);
-    fence_barriers();
-  }
-
- private:
-  __device__ __forceinline__ uint32_t at(int i) const {
-    return first + static_cast<uint32_t>(i) * 8;
-  }
-};
-
-/// A slot of the ring, and the parity of how often the ring has gone round.
-struct SplitKSlot {
-  int slot = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void next(int slots) {
-    if (++slot < slots) return;
-    slot = 0;
-    parity ^= 1;
-  }
-};
-
 /// Asks for all tiles of a block; for the lanes of one warp.
+template <class Weights>
 __device__ __forceinline__ void bring_tiles(const ProductCall& c,
                                             const SplitKPlan& plan,
+                                            const typename Weights::Maps& maps,
                                             const SplitKBarriers& barriers,
                                             const int* starts,
                                             uint32_t shared) {
   SplitKCursor items(c, plan, starts);
-  const auto code_bytes = static_cast<uint32_t>(plan.code_bytes);
-  const auto scale_bytes = static_cast<uint32_t>(kSplitKRows * plan.scale_row);
   const uint64_t policy = weights_policy(true);  // experts with a second batch of rows are rare
   SplitKSlot at{.slot = 0, .parity = 1};         // the first wait for a free slot ends at once
   SplitKSlot before{.slot = 0, .parity = 0};     // of the last that must have come
@@ -82,126 +33,31 @@ __device__ __forceinline__ void bring_tiles(const ProductCall& c,
     const TileItem it = items.item();
     int run = items.run();
     items.next_run();
-    const int64_t n = int64_t{it.tile} * kSplitKRows;
-    const uint8_t* codes = c.w + it.e * c.w_matrix + n * c.w_row;
-    const uint8_t* scales = c.scales + it.e * c.scale_matrix + n * c.scale_row;
+    typename Weights::Source from(c, it);
 #pragma unroll 1
     for (; run > 0; --run) {
-      const uint32_t full = barriers.full(at.slot);
-      const auto slot = static_cast<uint32_t>(at.slot * plan.slot_bytes);
-      barrier_wait(barriers.free(at.slot), at.parity);
-      if (early > 0) {
-        --early;
-      } else {
-        barrier_wait(barriers.full(before.slot), before.parity);
-        before.next(plan.slots);
+#pragma unroll
+      for (int step = 0; step < Weights::kSlotsOfTile; ++step) {
+        const uint32_t full = barriers.full(at.slot);
+        const auto slot = static_cast<uint32_t>(at.slot * plan.slot_bytes);
+        barrier_wait(barriers.free(at.slot), at.parity);
+        if (early > 0) {
+          --early;
+        } else {
+          barrier_wait(barriers.full(before.slot), before.parity);
+          before.next(plan.slots);
+        }
+        if (lane_id() == 0) {
+          barrier_expect(full, from.bytes(plan));
+          from.bring(plan, maps, step, shared + slot, full, policy);
+        }
+        __syncwarp();
+        at.next(plan.slots);
       }
-      if (lane_id() == 0) {
-        barrier_expect(full, code_bytes + scale_bytes);
-        copy_bytes(shared + slot, codes, code_bytes, full, policy);
-        copy_bytes(shared + slot + code_bytes, scales, scale_bytes, full, policy);
-      }
-      __syncwarp();
-      codes += kSplitKRows * c.w_row;
-      scales += kSplitKRows * c.scale_row;
-      at.next(plan.slots);
+      from.next_tile(c);
     }
   }
 }
-
-/// Where a lane reads its two rows of a tile, lane / 4 and the eighth behind it.
-struct SplitKTile {
-  uint32_t codes[2];
-  uint32_t scales[2];
-
-  /// Sixteen bytes of a block of 128 k.
-  template <int kBlock, int kRow>
-  __device__ __forceinline__ uint4 load_codes() const {
-    return load_shared_16(codes[kRow] + kBlock * 64);
-  }
-
-  /// The two scales of this lane's 32 k there.
-  template <int kBlock, int kRow>
-  __device__ __forceinline__ uint32_t load_scales() const {
-    return lifted_scales(load_shared_2(scales[kRow] + kBlock * 8));
-  }
-};
-
-/// The same in slot 0, for a part of k.
-struct SplitKLane {
-  uint32_t codes;
-  uint32_t scales;
-
-  __device__ SplitKLane(const ProductCall& c, const SplitKPlan& plan, int part, uint32_t shared) {
-    const int g = lane_id() >> 2;
-    const int t = lane_id() & 3;
-    codes = shared + static_cast<uint32_t>(g * (c.K / 2) + part * (kSplitK / 2) + t * 16);
-    scales = shared + static_cast<uint32_t>(plan.code_bytes + g * plan.scale_row +
-                                            part * (kSplitK / 16) + t * 2);
-  }
-
-  __device__ __forceinline__ SplitKTile tile(const SplitKPlan& plan, int slot) const {
-    const auto at = static_cast<uint32_t>(slot * plan.slot_bytes);
-    SplitKTile tile;
-    tile.codes[0] = codes + at;
-    tile.codes[1] = tile.codes[0] + static_cast<uint32_t>(plan.code_bytes / 2);
-    tile.scales[0] = scales + at;
-    tile.scales[1] = tile.scales[0] + static_cast<uint32_t>(plan.scale_row * 8);
-    return tile;
-  }
-};
-
-/// x of a warp's k, as the tensor cores take it: lane 4 g + t has 32 k of row g for each block.
-struct SplitKX {
-  static constexpr int kBlocks = kSplitK / kBlockK;
-  uint4 eights[kBlocks][4];  ///< of k; halves of them are operands as they were loaded
-
-  __device__ __forceinline__ void load(const ProductCall& c, const TileItem& it, int part) {
-    const int g = lane_id() >> 2;
-    const int64_t row = (c.offsets != nullptr ? 0 : it.e * c.x_matrix) + (it.first + g) * c.x_row;
-    const Bf16* x = static_cast<const Bf16*>(c.x) + row + part * kSplitK + (lane_id() & 3) * 32;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        eights[block][j] =
-            g < it.count ? *reinterpret_cast<const uint4*>(x + block * kBlockK + j * 8) : uint4{};
-      }
-    }
-  }
-
-  /// Adds the products of a tile. What comes back follows from what was loaded of it last, and
-  /// loads of a warp come in the order in which they were asked for (warp_arrive_after).
-  template <int kBlock = 0>
-  __device__ __forceinline__ uint32_t multiply(const SplitKTile& tile,
-                                               float (&sums)[4],
-                                               float (&others)[4]) const {
-    if constexpr (kBlock < kBlocks) {
-      const uint4 row_g = tile.load_codes<kBlock, 0>();
-      const uint4 row_g8 = tile.load_codes<kBlock, 1>();
-      const uint32_t scale_g = tile.load_scales<kBlock, 0>();
-      const uint32_t scale_g8 = tile.load_scales<kBlock, 1>();
-      multiply_half<kBlock, 0>(row_g, row_g8, scale_g, scale_g8, sums, others);
-      multiply_half<kBlock, 1>(row_g, row_g8, scale_g, scale_g8, sums, others);
-      if constexpr (kBlock + 1 == kBlocks) return row_g.w | row_g8.w | scale_g | scale_g8;
-      return multiply<kBlock + 1>(tile, sums, others);
-    }
-    return 0;
-  }
-
- private:
-  template <int kBlock, int kHalf>
-  __device__ __forceinline__ void multiply_half(const uint4& row_g,
-                                                const uint4& row_g8,
-                                                uint32_t scale_g,
-                                                uint32_t scale_g8,
-                                                float (&sums)[4],
-                                                float (&others)[4]) const {
-    decode_half<kHalf>(row_g, row_g8, scale_g, scale_g8, [&](int j, const uint4& w) {
-      cuda::multiply_half<kHalf>(j % 2 == 0 ? sums : others, w, eights[kBlock][j]);
-    });
-  }
-};
 
 /// The sums of a block's warps.
 class SplitKSums {
@@ -236,9 +92,12 @@ class SplitKSums {
   }
 
   /// Adds up the parts of tile i and stores its rows, a lane two of a token.
-  __device__ __forceinline__ void finish(const ProductCall& c, int tile, const TileItem& it) const {
+  __device__ __forceinline__ void finish(const ProductCall& c,
+                                         int tile,
+                                         const TileItem& it,
+                                         float codes_factor) const {
     constexpr int kPairs = kSplitKRows / 2;
-    const float factor = c.factor(it.e) * Nvfp4Codec::kFactor;
+    const float factor = c.factor(it.e) * codes_factor;
     const int n = it.tile * kSplitKRows + lane_id() % kPairs * 2;
     const auto* sums = reinterpret_cast<const float*>(
         memory_ + plan_.sums_at() + (tile & (kSplitKBuffers - 1)) * plan_.buffer_bytes());
@@ -282,12 +141,15 @@ class SplitKSums {
   uint32_t mine_;
 };
 
-static __global__ void __launch_bounds__(kMostSplitKThreads, 1)
+template <class Weights>
+__global__ void __launch_bounds__(kMostSplitKThreads, 1)
     split_k_products(const __grid_constant__ ProductCall c,
-                     const __grid_constant__ SplitKPlan plan) {
-  extern __shared__ __align__(128) unsigned char split_k_shared[];
-  const uint32_t shared = shared_address(split_k_shared);
-  auto* const starts = reinterpret_cast<int*>(split_k_shared + plan.starts_at());
+                     const __grid_constant__ SplitKPlan plan,
+                     const __grid_constant__ typename Weights::Maps maps) {
+  extern __shared__ __align__(kSplitKAlign) unsigned char split_k_shared[];
+  unsigned char* const memory = Weights::first_slot(split_k_shared);
+  const uint32_t shared = shared_address(memory);
+  auto* const starts = reinterpret_cast<int*>(memory + plan.starts_at());
   const SplitKBarriers barriers(plan, shared);
   if (threadIdx.x == 0) barriers.init(plan.parts);
   if (c.offsets != nullptr) bring_offsets_nearer(c);
@@ -301,19 +163,18 @@ static __global__ void __launch_bounds__(kMostSplitKThreads, 1)
     find_expert_items<kSplitKTokens>(c, plan.row_tiles, plan.threads(), starts);
   __syncthreads();
   if (warp_id() == plan.parts) {
-    bring_tiles(c, plan, barriers, starts, shared);
+    bring_tiles<Weights>(c, plan, maps, barriers, starts, shared);
     return;
   }
   SplitKCursor items(c, plan, starts);
   if (!waits) wait_for_previous();
   const int part = warp_id();
-  const SplitKLane lane(c, plan, part, shared);
-  SplitKSums sums(plan, barriers, split_k_shared, shared);
-  SplitKX x;
-  SplitKSlot at;
+  const typename Weights::Lane lane(c, plan, part, shared);
+  SplitKSums sums(plan, barriers, memory, shared);
+  typename Weights::X x;
+  SplitKRing ring{plan, barriers, static_cast<uint32_t>(plan.parts) >> 31};
   TileItem mine{};   // the tile that this warp finishes
   int until = part;  // tiles before the next that it finishes
-  const auto zero = static_cast<uint32_t>(plan.parts) >> 31;
   int i = 0;
   /// Finishes tile i - kSplitKLag, where that is this warp's. Called once for every tile, and
   /// kSplitKLag times after them.
@@ -322,20 +183,18 @@ static __global__ void __launch_bounds__(kMostSplitKThreads, 1)
     sums.wait(i - kSplitKLag);
     // What is asked second follows from the first; without it ptxas 13.0.88 spills registers.
     if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part)
-      sums.finish(c, i - kSplitKLag, mine);
+      sums.finish(c, i - kSplitKLag, mine, Weights::kFactor);
   };
   for (; items.more(); items.next_run()) {
     const TileItem& first = items.item();
     const int run = items.run();
-    x.load(c, first, part);
+    x.load(c, plan, first, part);
 #pragma unroll 1
     for (int tile = 0; tile < run; ++tile, ++i) {
-      barrier_wait(barriers.full(at.slot), at.parity);
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
-      const uint32_t loaded = x.multiply(lane.tile(plan, at.slot), even, odd);
-      warp_arrive_after(barriers.free(at.slot), loaded, zero);
-      at.next(plan.slots);
+      x.begin_tile(c, plan, first, min(tile + 1, run - 1), part);
+      x.add_tile(lane, ring, even, odd);
       finish_late();
       sums.keep(i, even, odd);
       if (--until < 0) {
@@ -353,16 +212,19 @@ static __global__ void __launch_bounds__(kMostSplitKThreads, 1)
 }
 
 /// Runs a product that takes_split_k().
-inline Status run_split_k(Exec& ex, const ProductCall& c) {
+template <class Weights>
+Status run_split_k(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const SplitKPlan plan = split_k_plan(c, ex.device->num_sms);
+  const SplitKPlan plan = split_k_plan<Weights>(c, ex.device->num_sms);
+  typename Weights::Maps maps;
+  FATHOM_TRY(Weights::make_maps(c, plan, &maps));
   const int64_t tiles = int64_t{plan.row_tiles} * plan.batches * c.matrices;
   const int64_t blocks = int64_t{ex.device->num_sms} * plan.blocks;
-  return launch_kernel(ex, split_k_products,
+  return launch_kernel(ex, split_k_products<Weights>,
                        {.blocks = c.offsets == nullptr ? std::min(blocks, tiles) : blocks,
                         .threads = plan.threads(),
                         .shared_bytes = plan.shared_bytes(c)},
-                       c, plan);
+                       c, plan, maps);
 }
 
 }  // namespace fathom::cuda

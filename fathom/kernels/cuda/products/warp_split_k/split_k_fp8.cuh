@@ -1,0 +1,217 @@
+// FP8 weights of products whose warps split K: how tiles come by quarters, and what a warp does with
+// one.
+//
+// Codes become f16 by one instruction for two of them, exactly; bf16 would take four. So x becomes
+// f16 as well, when it is loaded: the 128 k of a row that share a scale of weights are multiplied by
+// the power of two that brings the largest of them below 2^15. What is up to 2^31 times smaller than
+// it stays exact, and what is smaller still is rounded to 2^-40 of it. The power is taken back when
+// the sum of the block is scaled, which is done in float32 as it is without.
+#pragma once
+
+#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/split_k_slots.cuh"
+#include "fathom/kernels/cuda/tensor_map.cuh"
+
+namespace fathom::cuda {
+
+/// The weights of all matrices as [panels of 128 k][rows of all][128 bytes].
+struct SplitKFp8Maps {
+  CUtensorMap w;
+};
+
+/// Where the tiles of a matrix lie from one on; for the warp that brings them.
+struct SplitKFp8Source {
+  int row;
+
+  __device__ __forceinline__ SplitKFp8Source(const ProductCall& c, const TileItem& it)
+      : row(it.e * c.N + it.tile * kSplitKRows) {}
+
+  __device__ __forceinline__ static uint32_t bytes(const SplitKPlan& plan) {
+    return static_cast<uint32_t>(plan.code_bytes);
+  }
+
+  /// Panel `step` of each part's four, in one box. For one lane.
+  __device__ __forceinline__ void bring(const SplitKPlan& plan,
+                                        const SplitKFp8Maps& maps,
+                                        int step,
+                                        uint32_t to,
+                                        uint32_t full,
+                                        uint64_t policy) const {
+    copy_box(to, maps.w, 0, row, step * plan.parts, full, policy);
+  }
+
+  __device__ __forceinline__ void next_tile(const ProductCall& /*c*/) { row += kSplitKRows; }
+};
+
+/// Where a lane reads its two rows of a slot, lane / 4 and the eighth behind it: in each 32 k, two
+/// chunks of sixteen. Lanes that read at once touch all banks: those of a row the even or the odd
+/// chunks, as the swizzle has them, those of the next row the others.
+struct SplitKFp8Lane {
+  static constexpr uint32_t kEighth = 8 * kPanelRowBytes;  ///< from a row to the eighth behind it
+
+  uint32_t chunks[2];  ///< in slot 0
+
+  __device__ SplitKFp8Lane(const ProductCall& /*c*/,
+                           const SplitKPlan& /*plan*/,
+                           int part,
+                           uint32_t shared) {
+    const int g = lane_id() >> 2;
+    const int t = lane_id() & 3;
+    const uint32_t panel =
+        shared + static_cast<uint32_t>(part * kSplitKRows * kPanelRowBytes);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      chunks[i] = panel + panel_offset(g, 2 * t + i);
+  }
+};
+
+/// x of a warp's k in f16, as the tensor cores take it: lane 4 g + t has 32 k of row g for each
+/// block, times a power of two.
+class SplitKFp8X {
+ public:
+  __device__ __forceinline__ void load(const ProductCall& c,
+                                       const SplitKPlan& plan,
+                                       const TileItem& it,
+                                       int part) {
+    load_split_k_rows(c, it, part * kBlockK, plan.parts * kBlockK, eights_);
+#pragma unroll
+    for (int block = 0; block < kSplitKBlocks; ++block)
+      make_f16(block);
+    next_scale_ = scale_of(c, plan, it.e, it.tile, part);
+  }
+
+  /// Before add_tile(): asks for the scales of tile `next` behind `first`, which is the tile to add
+  /// or the one behind it.
+  __device__ __forceinline__ void begin_tile(const ProductCall& c,
+                                             const SplitKPlan& plan,
+                                             const TileItem& first,
+                                             int next,
+                                             int part) {
+    scale_ = next_scale_;
+    next_scale_ = scale_of(c, plan, first.e, first.tile + next, part);
+  }
+
+  /// Adds the products of the next tile in the ring, a slot for each block.
+  __device__ __forceinline__ void add_tile(const SplitKFp8Lane& lane,
+                                           SplitKRing& ring,
+                                           float (&total)[4],
+                                           float (&/*others*/)[4]) const {
+#pragma unroll
+    for (int block = 0; block < kSplitKBlocks; ++block) {
+      ring.wait();
+      const auto slot = static_cast<uint32_t>(ring.at.slot * ring.plan.slot_bytes);
+      uint4 row_g[2];
+      uint4 row_g8[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        row_g[i] = load_shared_16(lane.chunks[i] + slot);
+        row_g8[i] = load_shared_16(lane.chunks[i] + slot + SplitKFp8Lane::kEighth);
+      }
+      ring.give_back(row_g[0].w | row_g8[0].w | row_g[1].w | row_g8[1].w);
+      float even[4] = {};
+      float odd[4] = {};  // a second chain, so that products need not wait for each other
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        multiply_eight(row_g[i].x, row_g[i].y, row_g8[i].x, row_g8[i].y, eights_[block][2 * i],
+                       even, odd);
+        multiply_eight(row_g[i].z, row_g[i].w, row_g8[i].z, row_g8[i].w, eights_[block][2 * i + 1],
+                       even, odd);
+      }
+      const float scale = __shfl_sync(0xFFFFFFFFu, scale_, block);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        total[j] = fmaf(scale * x_scale_[block][j & 1], even[j] + odd[j], total[j]);
+    }
+  }
+
+ private:
+  /// The scale of this warp's block lane % 4 in a tile.
+  __device__ __forceinline__ static float scale_of(
+      const ProductCall& c, const SplitKPlan& plan, int e, int tile, int part) {
+    return block_scale(c, e, tile * kSplitKRows / kBlockK, (lane_id() & 3) * plan.parts + part);
+  }
+
+  /// Adds the products of eight k of two rows of w, four of them in each chain.
+  __device__ __forceinline__ static void multiply_eight(uint32_t low_g,
+                                                        uint32_t high_g,
+                                                        uint32_t low_g8,
+                                                        uint32_t high_g8,
+                                                        const uint4& x,
+                                                        float (&even)[4],
+                                                        float (&odd)[4]) {
+    uint32_t a[4];
+    uint32_t b[4];
+    f16_of_e4m3(low_g, a[0], a[1]);
+    f16_of_e4m3(high_g, a[2], a[3]);
+    f16_of_e4m3(low_g8, b[0], b[1]);
+    f16_of_e4m3(high_g8, b[2], b[3]);
+    mma_16x8x16_f16(even, a[0], b[0], a[1], b[1], x.x, x.y);
+    mma_16x8x16_f16(odd, a[2], b[2], a[3], b[3], x.z, x.w);
+  }
+
+  /// Turns a block from bf16 to f16. NaN and infinities stay.
+  __device__ __forceinline__ void make_f16(int block) {
+    // Of bf16 numbers without sign, the larger one has the larger bits.
+    uint32_t largest = 0;
+#pragma unroll
+    for (const uint4& v : eights_[block]) {
+#pragma unroll
+      for (const uint32_t word : {v.x, v.y, v.z, v.w})
+        largest = __vmaxu2(largest, word & 0x7FFF7FFFu);
+    }
+    largest = max(largest >> 16, largest & 0xFFFFu);
+    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
+    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
+    // Exponents, such that both powers of two are normal numbers.
+    const uint32_t exponent = min(max(largest >> 7, 15u), 254u);
+    const float factor = __uint_as_float((268u - exponent) << 23);  // 2^(14 - (exponent - 127))
+    const float back = __uint_as_float((exponent - 14u) << 23);     // 1 / factor
+    const auto scaled = [&](uint32_t& word) {
+      const __half2 pair = __floats2half2_rn(__uint_as_float(word << 16) * factor,
+                                             __uint_as_float(word & 0xFFFF0000u) * factor);
+      word = uint32_t{__half_as_ushort(pair.y)} << 16 | __half_as_ushort(pair.x);
+    };
+#pragma unroll
+    for (uint4& v : eights_[block]) {
+      scaled(v.x);
+      scaled(v.y);
+      scaled(v.z);
+      scaled(v.w);
+    }
+    // Sums of a lane are of rows 2 t and 2 t + 1 of x.
+    const int from = (lane_id() & 3) * 8;
+    x_scale_[block][0] = __shfl_sync(0xFFFFFFFFu, back, from);
+    x_scale_[block][1] = __shfl_sync(0xFFFFFFFFu, back, from + 4);
+  }
+
+  uint4 eights_[kSplitKBlocks][4];
+  float x_scale_[kSplitKBlocks][2];
+  float scale_;       ///< of the tile to add, for block lane % 4
+  float next_scale_;  ///< on its way
+};
+
+struct SplitKFp8 : SplitKFp8Plan {
+  using Source = SplitKFp8Source;
+  using Lane = SplitKFp8Lane;
+  using X = SplitKFp8X;
+  using Maps = SplitKFp8Maps;
+  static constexpr float kFactor = 1.0f;
+
+  /// The first that the swizzle of the copy engine begins at.
+  __device__ __forceinline__ static unsigned char* first_slot(unsigned char* memory) {
+    const uint32_t at = shared_address(memory);
+    return memory + ((at + 1023) / 1024 * 1024 - at);
+  }
+
+  static Status make_maps(const ProductCall& c, const SplitKPlan& plan, Maps* maps) {
+    return make_tensor_map({.data = c.w,
+                            .dims = {kBlockK, int64_t{c.N} * c.matrices, c.K / kBlockK},
+                            .strides = {c.w_row, kBlockK},
+                            .box = {kBlockK, kSplitKRows},
+                            .depth = plan.parts,
+                            .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
+                           &maps->w);
+  }
+};
+
+}  // namespace fathom::cuda
