@@ -96,6 +96,21 @@ TEST(Interrupt, OfAWriteLeavesWhatTheSameCommandGoesOnWith) {
   EXPECT_EQ(run_fathom({"verify", out.string()}).exit_code, 0);
 }
 
+TEST(Interrupt, TakesTheLineOfProgressAwayWithoutEscapeCodes) {
+  const TempFolder folder;
+  const fs::path out = folder / "out";
+  const auto begun = [&] { return fs::exists(out) && !fs::is_empty(out); };
+
+  const ProgramResult r =
+      run_on_terminal({"synth", out.string(), "--layers", "16", "--color", "off"}, {},
+                      STDERR_FILENO, interrupt_when(begun));
+
+  EXPECT_EQ(r.exit_code, 130) << r.err;
+  EXPECT_THAT(r.err, AllOf(HasSubstr("fathom: interrupted: "), Not(HasSubstr("\033"))));
+  EXPECT_TRUE(r.err.starts_with("fathom: interrupted") || r.err.find(" \rfathom: ") != r.err.npos)
+      << r.err;
+}
+
 TEST(Interrupt, OfAPerplexityGivesWhatIsScored) {
   const TempFolder folder;
   const std::string pipe = (folder / "pipe").string();
