@@ -139,8 +139,8 @@ Result<std::string> resolve_model_argument(const std::string& argument) {
     return directory;
   }
   if (is_name && directory.status().code() == StatusCode::kNotFound) {
-    Status near =
-        not_found(str_cat(directory.status().message(), did_you_mean(models_like(argument))));
+    Status near = not_found(
+        str_cat(without_hint(directory.status().message()), did_you_mean(models_like(argument))));
     return with_hint(std::move(near),
                      "`fathom version --json` lists the models that have a name here");
   }

@@ -24,6 +24,7 @@
 #include "cli/not_empty.h"
 #include "fathom/base/hint.h"
 #include "fathom/base/log.h"
+#include "fathom/os/file.h"
 
 namespace fathom::cli {
 
@@ -187,8 +188,8 @@ int finish_output(int code) {
   // The reason of an earlier failure is gone. The output has a hole already, so that a byte more
   // does no harm: it asks the system again.
   if (error == 0 && ::write(STDOUT_FILENO, "\n", 1) < 0) error = errno;
-  log_error("cannot write standard output: ",
-            error == 0 ? "a part of it is missing" : std::generic_category().message(error));
+  log_error(error == 0 ? std::string("cannot write standard output: a part of it is missing")
+                       : errno_status("write", "standard output", error).message());
   return code == kExitOk ? kExitIo : code;
 }
 

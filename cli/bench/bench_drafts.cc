@@ -36,8 +36,10 @@ Result<double> time_answers(EngineCore& core,
     };
     FATHOM_TRY(core.submit(std::move(request)).status());
   }
-  while (!core.idle())
+  while (!core.idle()) {
+    FATHOM_TRY(flags.go_on());
     FATHOM_TRY(core.step());
+  }
   return static_cast<double>(monotonic_ns() - begin) * 1e-9;
 }
 

@@ -73,12 +73,16 @@ Result<Rate> time_engine(const Model& model,
       request.on_token = [&started](const TokenEvent& e) { started += e.index == 0; };
       FATHOM_TRY(core->submit(std::move(request)).status());
     }
-    while (started < batch && !core->idle())
+    while (started < batch && !core->idle()) {
+      FATHOM_TRY(flags.go_on());
       FATHOM_TRY(core->step());
+    }
     const int64_t done = core->stats().generated_tokens;
     const int64_t begin = monotonic_ns();
-    for (int64_t i = 0; i < flags.generate; ++i)
+    for (int64_t i = 0; i < flags.generate; ++i) {
+      FATHOM_TRY(flags.go_on());
       FATHOM_TRY(core->step());
+    }
     const double elapsed = static_cast<double>(monotonic_ns() - begin) * 1e-9;
     const int64_t decoded = core->stats().generated_tokens - done;
     if (decoded != flags.generate * batch) {

@@ -11,9 +11,11 @@
 #include "cli/config/engine_flags.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
+#include "cli/io/interrupt.h"
 #include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_output.h"
+#include "fathom/base/log.h"
 #include "fathom/bench/machine/conditions.h"
 #include "fathom/bench/machine/peaks.h"
 #include "fathom/bench/timing/timer.h"
@@ -54,6 +56,7 @@ Result<DecodeRate> time_decode(ForwardSession& session,
         random_tokens(batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
     const int64_t begin = monotonic_ns();
     for (int64_t i = 0; i < flags.generate; ++i) {
+      FATHOM_TRY(flags.go_on());
       const auto step =
           std::span(tokens).subspan(static_cast<size_t>(i * batch), static_cast<size_t>(batch));
       FATHOM_TRY(session.decode_sampled(step, sampling_of(flags), next));
@@ -94,10 +97,8 @@ Status bench_batch(const Model& model,
   const bool prefills = first && flags.prompt > 0;
   ThreadPool& pool = *machine.pool;
   const int64_t vocabulary = model.config().vocab_size;
-  SessionOptions options;
-  options.sequences = batch;
-  options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
-  FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
+  FATHOM_ASSIGN(const auto session,
+                ForwardSession::create(model, machine.compute(), session_options(flags, batch)));
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
   const auto prefix = random_tokens(flags.depth, vocabulary, 2);
   const auto tokens = random_tokens(batch, vocabulary, 3);
@@ -182,16 +183,28 @@ Status bench_batch(const Model& model,
   return {};
 }
 
-Result<ModelReport> bench_model_on_cpu(const BenchModelFlags& flags,
-                                       const Machine& machine,
-                                       const OpenedModel& opened) {
-  ModelReport report =
-      start_model_report(opened, flags, bench_conditions(machine.isa, machine.pool->size()));
+Status bench_model_on_cpu(const BenchModelFlags& flags,
+                          const Machine& machine,
+                          const OpenedModel& opened,
+                          ModelReport& report) {
+  report = start_model_report(opened, flags, bench_conditions(machine.isa, machine.pool->size()));
   report.backend = "CPU";
   report.threads = str_cat(machine.pool->size());
   for (const int64_t batch : flags.batch)
     FATHOM_TRY(bench_batch(*opened.model, machine, flags, batch, report));
-  return report;
+  return {};
+}
+
+// What an interrupted run has not measured: the rows of a whole one begin with those that it has.
+std::string left_out(const BenchModelFlags& flags, const ModelReport& report) {
+  const std::vector<std::string> all = tests_of(flags);
+  const size_t measured = report.rates.size();
+  if (measured == all.size()) return "interrupted: the rows are whole, what follows them is not";
+  std::string names;
+  for (size_t i = measured; i < all.size(); ++i)
+    str_append(names, str_cat(names.empty() ? "" : ", ", all[i]));
+  return str_cat("interrupted: ", measured, " of ", all.size(),
+                 " rows are measured, left out: ", names);
 }
 
 }  // namespace
@@ -211,13 +224,22 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
       batches * (flags.repetitions + warm_ups + (flags.engine_rate ? flags.repetitions + 1 : 0));
   watched.on_run = [&, done = int64_t{0}](std::string_view what) mutable {
     progress.update(done++, total, what);
+    log_debug("timing ", what);
   };
-  FATHOM_ASSIGN(const ModelReport report, machine.gpu == nullptr
-                                              ? bench_model_on_cpu(watched, machine, opened)
-                                              : bench_model_on_gpu(watched, machine, opened));
+  // The first Ctrl-C ends the run with the rows that there are; a second at once ends the program.
+  install_interrupt_handler();
+  watched.go_on = [] { return take_interrupt() ? cancelled("interrupted") : Status{}; };
+  ModelReport report;
+  Status ended = machine.gpu == nullptr ? bench_model_on_cpu(watched, machine, opened, report)
+                                        : bench_model_on_gpu(watched, machine, opened, report);
   progress.erase();
-  FATHOM_TRY(emit(write_model_report(report, format), flags.out_file));
-  return kExitOk;
+  const bool interrupted = ended.code() == StatusCode::kCancelled;
+  if (!interrupted) FATHOM_TRY(std::move(ended));
+  const bool any = !interrupted || !report.rates.empty();
+  if (any) FATHOM_TRY(emit(write_model_report(report, format), flags.out_file));
+  if (!interrupted) return kExitOk;
+  log_warn(left_out(flags, report));
+  return kExitInterrupted;
 }
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals) {

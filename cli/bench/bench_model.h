@@ -28,6 +28,9 @@ struct BenchModelFlags {
   std::string out_file;
   /// Called before each timed run, with what it times; set by the command.
   std::function<void(std::string_view)> on_run = [](std::string_view) {};
+  /// Asked before each run and each decode step; its error, Cancelled after Ctrl-C, ends the
+  /// benchmark. Set by the command.
+  std::function<Status()> go_on = [] { return Status{}; };
 };
 
 void add_bench_model(CLI::App& bench, BenchModelFlags& flags, GlobalFlags& globals);

@@ -30,6 +30,7 @@ Result<Rate> time_decode(ForwardSession& session,
         random_tokens(batch * flags.generate, vocabulary, static_cast<uint64_t>(r) + 7);
     const int64_t begin = monotonic_ns();
     for (int64_t i = 0; i < flags.generate; ++i) {
+      FATHOM_TRY(flags.go_on());
       FATHOM_TRY(session.decode_sampled(
           std::span(tokens).subspan(static_cast<size_t>(i * batch), next.size()),
           sampling_of(flags), next));
@@ -94,11 +95,8 @@ Status bench_batch(const Model& model,
   const bool first = report.rates.empty();
   const bool prefills = first && flags.prompt > 0;
   const int64_t vocabulary = model.config().vocab_size;
-  SessionOptions options;
-  options.sequences = batch;
-  options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
+  SessionOptions options = session_options(flags, batch);
   options.chunk = std::max<int64_t>(options.chunk, std::min<int64_t>(flags.prompt, 4096));
-  options.cuda_graphs = flags.engine.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
   FATHOM_ASSIGN(const auto session, ForwardSession::create(model, machine.compute(), options));
 
   const auto prompt = random_tokens(flags.prompt, vocabulary, 1);
@@ -156,11 +154,12 @@ Status bench_batch(const Model& model,
 
 }  // namespace
 
-Result<ModelReport> bench_model_on_gpu(const BenchModelFlags& flags,
-                                       const Machine& machine,
-                                       const OpenedModel& opened) {
+Status bench_model_on_gpu(const BenchModelFlags& flags,
+                          const Machine& machine,
+                          const OpenedModel& opened,
+                          ModelReport& report) {
   const DeviceInfo& gpu = machine.gpu->info();
-  ModelReport report =
+  report =
       start_model_report(opened, flags, bench_conditions(machine.isa, machine.pool->size(), gpu));
   report.backend = gpu.name;
   report.threads = "-";
@@ -170,7 +169,7 @@ Result<ModelReport> bench_model_on_gpu(const BenchModelFlags& flags,
                                   " GB/s (", report.peaks.source, ")\n"));
   for (const int64_t batch : flags.batch)
     FATHOM_TRY(bench_batch(*opened.model, machine, flags, batch, report));
-  return report;
+  return {};
 }
 
 }  // namespace fathom::cli

@@ -9,6 +9,14 @@
 #include "fathom/os/clock.h"
 
 namespace fathom::cli {
+namespace {
+
+Rate prefill_test(const BenchModelFlags& flags) {
+  return {
+      .test = str_cat("pp", flags.prompt), .phase = "prefill", .batch = 1, .tokens = flags.prompt};
+}
+
+}  // namespace
 
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -44,6 +52,24 @@ Rate decode_test(const BenchModelFlags& flags, int64_t batch, std::string_view p
           .depth = flags.depth};
 }
 
+std::vector<std::string> tests_of(const BenchModelFlags& flags) {
+  std::vector<std::string> names;
+  if (flags.prompt > 0) names.push_back(prefill_test(flags).test);
+  for (const int64_t batch : flags.batch) {
+    names.push_back(decode_test(flags, batch).test);
+    if (flags.engine_rate) names.push_back(decode_test(flags, batch, "engine ").test);
+  }
+  return names;
+}
+
+SessionOptions session_options(const BenchModelFlags& flags, int64_t batch) {
+  SessionOptions options;
+  options.sequences = batch;
+  options.max_tokens = std::max(flags.prompt, flags.depth + flags.generate + 1);
+  options.cuda_graphs = flags.engine.cuda_graphs ? CudaGraphs::kOn : CudaGraphs::kOff;
+  return options;
+}
+
 std::vector<int32_t> random_tokens(int64_t count, int64_t vocabulary, uint64_t seed) {
   Rng rng(seed);
   std::vector<int32_t> ids(static_cast<size_t>(count));
@@ -58,15 +84,14 @@ Result<Rate> time_prefill(ForwardSession& session,
                           std::span<const int32_t> tokens) {
   std::vector<double> seconds;
   for (int r = 0; r < flags.repetitions; ++r) {
+    FATHOM_TRY(flags.go_on());
     flags.on_run("prefill");
     session.reset();
     const int64_t begin = monotonic_ns();
     FATHOM_TRY(session.prefill(0, tokens, LogitRows::kLast, {}));
     seconds.push_back(static_cast<double>(monotonic_ns() - begin) * 1e-9);
   }
-  return rate_of(
-      {.test = str_cat("pp", flags.prompt), .phase = "prefill", .batch = 1, .tokens = flags.prompt},
-      seconds, 1);
+  return rate_of(prefill_test(flags), seconds, 1);
 }
 
 std::string batch_label(const BenchModelFlags& flags, int64_t batch) {

@@ -19,6 +19,12 @@ Rate rate_of(Rate rate, std::vector<double> seconds, double passes);
 /// The test of decoding: "tg128", "engine tg128 x 8 @ d64".
 Rate decode_test(const BenchModelFlags& flags, int64_t batch, std::string_view prefix = {});
 
+/// The names of all rows of the benchmark, in their order.
+std::vector<std::string> tests_of(const BenchModelFlags& flags);
+
+/// Room for `batch` sequences through all that the benchmark has them do.
+SessionOptions session_options(const BenchModelFlags& flags, int64_t batch);
+
 double median_of(std::vector<double> values);
 
 /// What each decoded row is sampled with.

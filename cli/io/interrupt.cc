@@ -5,9 +5,11 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <string>
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "cli/io/terminal.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom::cli {
@@ -28,6 +30,7 @@ void note_interrupt(int) {
 }
 
 void say_and_end(int) {
+  cover_drawn_line();
   const size_t size = g_farewell_size.load();
   if (size > 0 && ::write(STDERR_FILENO, g_farewell.data(), size) < 0) _exit(kExitInterrupted);
   _exit(kExitInterrupted);
@@ -44,9 +47,7 @@ void set_handler(void (*handler)(int)) {
 }  // namespace
 
 void end_at_interrupt(std::string_view left) {
-  // A line of progress may stand there.
-  const std::string_view begin = isatty(STDERR_FILENO) == 1 ? "\r\033[K" : "";
-  const std::string text = str_cat(begin, "fathom: interrupted: ", left, "\n");
+  const std::string text = str_cat("fathom: interrupted: ", left, "\n");
   g_farewell_size.store(0);
   const size_t size = std::min(text.size(), g_farewell.size());
   std::memcpy(g_farewell.data(), text.data(), size);

@@ -57,7 +57,9 @@ class MemoryFile {
 };
 
 Status not_installed() {
-  return unsupported("--png needs rsvg-convert, which is not installed (package librsvg2-bin)");
+  return unsupported(
+      "--png needs rsvg-convert, which is not installed\nhint: it comes with the package "
+      "librsvg2-bin");
 }
 
 /// Runs `rsvg-convert --format png` on the SVG, from its standard input to its output.

@@ -1,5 +1,8 @@
 #include "cli/io/terminal.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <unistd.h>
 
@@ -9,6 +12,15 @@ namespace fathom::cli {
 namespace {
 
 EscapeCodes g_codes = EscapeCodes::kOnTerminals;
+
+// Columns of the line that stands on stderr.
+std::atomic<size_t> g_drawn{0};
+
+constexpr auto kBlanks = [] {
+  std::array<char, 64> blanks{};
+  blanks.fill(' ');
+  return blanks;
+}();
 
 }  // namespace
 
@@ -45,6 +57,20 @@ void draw_over_line(std::string_view text, size_t& drawn) {
                text.empty() ? "\r" : "");
   std::fflush(stderr);
   drawn = text.size();
+  g_drawn.store(drawn);
+}
+
+void cover_drawn_line() {
+  const size_t columns = g_drawn.exchange(0);
+  if (columns == 0) return;
+  // Nobody is left to be told of an error.
+  const auto put = [](size_t size, const char* bytes) {
+    return ::write(STDERR_FILENO, bytes, size) >= 0;
+  };
+  bool went = put(1, "\r");
+  for (size_t left = columns; went && left > 0; left -= std::min(left, kBlanks.size()))
+    went = put(std::min(left, kBlanks.size()), kBlanks.data());
+  if (went) put(1, "\r");
 }
 
 }  // namespace fathom::cli

@@ -36,4 +36,7 @@ void write_text(std::string_view text);
 /// first.
 void draw_over_line(std::string_view text, size_t& drawn);
 
+/// Takes away whatever line stands on stderr, from a handler of signals.
+void cover_drawn_line();
+
 }  // namespace fathom::cli

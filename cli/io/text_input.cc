@@ -6,12 +6,16 @@
 #include <charconv>
 #include <fcntl.h>
 #include <unistd.h>
+#include <utility>
 
+#include "fathom/base/hint.h"
 #include "fathom/os/file.h"
 
 namespace fathom::cli {
 
 namespace {
+
+constexpr std::string_view kSplit = "give it in parts";
 
 // Everything until the end. `too_long` and `failed` are the errors.
 template <class TooLong, class Failed>
@@ -32,7 +36,11 @@ Result<std::string> read_stream(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno_status("open", path, errno);
   Result<std::string> text = read_to_end(
-      fd, [&] { return corrupt(str_cat(path, ": is longer than ", kMaxInputBytes, " bytes")); },
+      fd,
+      [&] {
+        return with_hint(corrupt(str_cat(path, ": is longer than ", kMaxInputBytes, " bytes")),
+                         kSplit);
+      },
       [&](int error) { return errno_status("read", path, error); });
   ::close(fd);
   return text;
@@ -45,12 +53,16 @@ Result<std::string> read_standard_input() {
 }
 
 Status standard_input_too_long() {
-  return invalid_argument(str_cat("standard input is longer than ", kMaxInputBytes, " bytes"));
+  return with_hint(
+      invalid_argument(str_cat("standard input is longer than ", kMaxInputBytes, " bytes")),
+      kSplit);
 }
 
 Status standard_input_error(int error) {
   // Io whatever the number: the other codes of errno_status speak of files.
-  return io_error(errno_status("read", "standard input", error).message());
+  Status status = io_error(errno_status("read", "standard input", error).message());
+  if (error != EBADF && error != EISDIR) return status;
+  return with_hint_instead(std::move(status), "`< FILE` gives a file, `< /dev/null` nothing");
 }
 
 Result<std::string> read_text(const std::string& path) {

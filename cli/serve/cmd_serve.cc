@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -29,6 +30,7 @@
 #include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/machine/conditions.h"
+#include "fathom/os/file.h"
 #include "fathom/os/sha256.h"
 #include "fathom/serve/answer/request_trace.h"
 #include "fathom/serve/http/http_server.h"
@@ -60,7 +62,8 @@ void on_signal(int) {
 }
 
 Status install_signals() {
-  if (::pipe(g_signal_pipe) != 0) return io_error("cannot make a pipe for signals");
+  if (::pipe(g_signal_pipe) != 0)
+    return io_error(errno_status("make", "a pipe for signals", errno).message());
 
   struct sigaction action {};
 

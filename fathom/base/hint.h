@@ -38,4 +38,15 @@ inline Status with_hint(Status status,
   return Status::error(status.code(), str_cat(status.message(), kHintMark, hint), file, line);
 }
 
+/// The error with `hint` in place of what it may have: of whoever knows more about the thing than
+/// the one that raised it.
+inline Status with_hint_instead(Status status,
+                                std::string_view hint,
+                                const char* file = __builtin_FILE(),
+                                int line = __builtin_LINE()) {
+  if (status.ok()) return status;
+  return Status::error(status.code(), str_cat(without_hint(status.message()), kHintMark, hint),
+                       file, line);
+}
+
 }  // namespace fathom

@@ -21,6 +21,13 @@ TEST(Hint, OfWhereAnErrorWasMadeStays) {
   EXPECT_EQ(with_hint(std::move(near), "far").message(), "reading x: no case\nhint: near");
 }
 
+TEST(Hint, OfWhoKnowsMoreReplacesAnother) {
+  EXPECT_EQ(with_hint_instead(with_hint(not_found("no case"), "near"), "far").message(),
+            "no case\nhint: far");
+  EXPECT_EQ(with_hint_instead(not_found("no case"), "far").code(), StatusCode::kNotFound);
+  EXPECT_TRUE(with_hint_instead(Status{}, "far").ok());
+}
+
 TEST(Hint, ChangesNeitherASuccessNorAnErrorWithoutOne) {
   EXPECT_TRUE(with_hint(Status{}, "help").ok());
   EXPECT_EQ(with_hint(io_error("full"), "").message(), "full");

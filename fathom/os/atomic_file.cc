@@ -28,11 +28,9 @@ constexpr int kMaxLinks = 40;
 
 // An error of a write is Io whatever its number: NotFound and OutOfMemory speak of inputs.
 Status write_error(std::string_view action, std::string_view path, int error) {
-  std::string_view hint;
-  if (error == ENOSPC || error == EDQUOT) hint = "free some space there, or write elsewhere";
-  if (error == ENOENT) hint = "the directory of that file must be there";
-  if (error == EFBIG) hint = "the shell limits the size of files (ulimit -f)";
-  return with_hint(io_error(errno_status(action, path, error).message()), hint);
+  Status status = io_error(errno_status(action, path, error).message());
+  if (error != ENOENT) return status;
+  return with_hint_instead(std::move(status), "the directory of that file must be there");
 }
 
 // What a link says, or nothing for whatever is no link.
@@ -111,8 +109,9 @@ Result<std::string> output_target(const std::string& path) {
   // as those of other users in /tmp.
   const int error = stat(path.c_str(), &info) == 0 ? 0 : errno;
   if (error == 0 && !S_ISREG(info.st_mode)) {
-    return io_error(str_cat("cannot write ", path, ": is ", kind_in_words(info.st_mode),
-                            ", expected a regular file or a new name"));
+    return with_hint(io_error(str_cat("cannot write ", path, ": is ", kind_in_words(info.st_mode),
+                                      ", expected a regular file or a new name")),
+                     "choose another name");
   }
   std::string target = path;
   for (int links = 0; links <= kMaxLinks; ++links) {
@@ -150,7 +149,9 @@ Result<AtomicFile> AtomicFile::create(const std::string& path, const AtomicFileO
                      ? -EACCES
                      : open_locked(file.partial_, /*fresh=*/true, options.mode);
   if (fd == -EWOULDBLOCK) {
-    return io_error(str_cat("cannot write ", file.path_, ": another process is writing it"));
+    return with_hint(
+        io_error(str_cat("cannot write ", file.path_, ": another process is writing it")),
+        "wait until that one has ended, or write elsewhere");
   }
   // The file that was asked for is named, not the one beside it.
   if (fd < 0) return write_error("create", file.path_, -fd);
@@ -308,7 +309,9 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory) {
   lock.path_ = join_path(directory, kFileName);
   const int fd = open_locked(lock.path_, /*fresh=*/false, 0644);
   if (fd == -EWOULDBLOCK) {
-    return io_error(str_cat("cannot lock ", directory, ": another process is writing to it"));
+    return with_hint(
+        io_error(str_cat("cannot lock ", directory, ": another process is writing to it")),
+        "wait until that one has ended, or write elsewhere");
   }
   if (fd < 0) return write_error("create", lock.path_, -fd);
   lock.fd_ = fd;

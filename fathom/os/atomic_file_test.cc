@@ -168,8 +168,9 @@ TEST(AtomicFile, SecondWriterIsRefused) {
 
   const auto second = AtomicFile::create(dir.file("a"));
 
-  EXPECT_EQ(second.status().message(),
-            "cannot write " + dir.file("a") + ": another process is writing it");
+  EXPECT_EQ(second.status().message(), "cannot write " + dir.file("a") +
+                                           ": another process is writing it\nhint: wait until that "
+                                           "one has ended, or write elsewhere");
   ASSERT_TRUE(first->append("mine").ok());
   ASSERT_TRUE(first->commit().ok());
   EXPECT_EQ(content(dir.file("a")), "mine");
@@ -199,7 +200,8 @@ TEST(AtomicFile, DirectoriesAndMissingParentsAreRefused) {
   const TempDir dir;
   EXPECT_EQ(
       write_file(dir.path(), "x").message(),
-      "cannot write " + dir.path() + ": is a directory, expected a regular file or a new name");
+      "cannot write " + dir.path() +
+          ": is a directory, expected a regular file or a new name\nhint: choose another name");
   EXPECT_EQ(write_file(dir.file("none/a"), "x").message(),
             "cannot create " + dir.file("none/a") +
                 ": No such file or directory\nhint: the directory of that file must be there");
@@ -214,10 +216,11 @@ TEST(AtomicFile, PipeIsRefusedAndStays) {
 
   EXPECT_EQ(write_file(pipe, "x").code(), StatusCode::kIo);
   EXPECT_EQ(write_file(pipe, "x").message(),
-            "cannot write " + pipe + ": is a pipe, expected a regular file or a new name");
-  EXPECT_EQ(
-      write_file(dir.file("link"), "x").message(),
-      "cannot write " + dir.file("link") + ": is a pipe, expected a regular file or a new name");
+            "cannot write " + pipe +
+                ": is a pipe, expected a regular file or a new name\nhint: choose another name");
+  EXPECT_EQ(write_file(dir.file("link"), "x").message(),
+            "cannot write " + dir.file("link") +
+                ": is a pipe, expected a regular file or a new name\nhint: choose another name");
 
   struct stat info {};
 
@@ -233,7 +236,8 @@ TEST(AtomicFile, DeviceIsRefusedAndStays) {
   if (mknod(device.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) GTEST_SKIP() << "no right to";
 
   EXPECT_EQ(write_file(device, "x").message(),
-            "cannot write " + device + ": is a device, expected a regular file or a new name");
+            "cannot write " + device +
+                ": is a device, expected a regular file or a new name\nhint: choose another name");
 
   EXPECT_EQ(path_kind(device), PathKind::kOther);
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"device"});
@@ -286,8 +290,9 @@ TEST(AtomicFile, LinksInACircleAreAnError) {
   const Status status = write_file(dir.file("a"), "x");
 
   EXPECT_EQ(status.code(), StatusCode::kIo);
-  EXPECT_EQ(status.message(),
-            "cannot write " + dir.file("a") + ": Too many levels of symbolic links");
+  EXPECT_EQ(status.message(), "cannot write " + dir.file("a") +
+                                  ": Too many levels of symbolic links\nhint: `namei` with that "
+                                  "path shows the links; make them lead to a file");
   EXPECT_EQ(names_in(dir), (std::vector<std::string>{"a", "b"}));
 }
 
@@ -380,8 +385,9 @@ TEST(DirectoryLock, OneHolderAtATime) {
     ASSERT_TRUE(first.ok());
     const auto second = DirectoryLock::acquire(dir.path());
     EXPECT_EQ(second.status().code(), StatusCode::kIo);
-    EXPECT_EQ(second.status().message(),
-              "cannot lock " + dir.path() + ": another process is writing to it");
+    EXPECT_EQ(second.status().message(), "cannot lock " + dir.path() +
+                                             ": another process is writing to it\nhint: wait until "
+                                             "that one has ended, or write elsewhere");
   }
   EXPECT_TRUE(names_in(dir).empty());
   EXPECT_TRUE(DirectoryLock::acquire(dir.path()).ok());

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom {
@@ -41,7 +42,75 @@ bool is_dangling_link(const std::string& path) {
   return lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
 }
 
+// The shortest part of a path, from its beginning, for which `holds`; the whole path if there is
+// none.
+template <class Holds>
+std::string_view first_part(std::string_view path, const Holds& holds) {
+  for (size_t end = 1; end < path.size(); ++end) {
+    if (path[end] == '/' && holds(path_kind(std::string(path.substr(0, end))))) {
+      return path.substr(0, end);
+    }
+  }
+  return path;
+}
+
+std::string hint_of_missing(std::string_view path) {
+  const std::string_view missing =
+      first_part(path, [](PathKind kind) { return kind == PathKind::kMissing; });
+  if (missing.size() < path.size()) return str_cat(missing, " is not there either");
+  if (path.starts_with('/'))
+    return str_cat("`ls ", parent_directory(path), "` shows what is there");
+  return "the path is taken from the current directory; `ls` shows what is there";
+}
+
+// In place of a file: a directory, a pipe, a device.
+Status no_regular_file(const std::string& path, mode_t mode) {
+  return with_hint(
+      corrupt(str_cat(path, ": is ", kind_in_words(mode), ", expected a regular file")),
+      S_ISDIR(mode) ? "name a file in it, or put the file in its place"
+                    : "name a file, or put one in its place");
+}
+
 }  // namespace
+
+std::string errno_hint(std::string_view path, int error) {
+  switch (error) {
+    case ENOENT:
+      return hint_of_missing(path);
+    case ENOTDIR:
+      return str_cat(first_part(path, [](PathKind kind) { return kind != PathKind::kDirectory; }),
+                     " is no directory");
+    case EACCES:
+    case EPERM:
+      return "`namei -l` with that path shows which permission this user lacks";
+    case EISDIR:
+      return "name a file in it";
+    case ELOOP:
+      return "`namei` with that path shows the links; make them lead to a file";
+    case ENAMETOOLONG:
+      return "a name may have 255 bytes, a path 4095";
+    case ENXIO:
+      return "it is a socket or a device; name a file";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
+    case ENOMEM:
+      return "free some memory, or raise the limit of the shell (ulimit -v)";
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space there, or write elsewhere";
+    case EFBIG:
+      return "the shell limits the size of files (ulimit -f)";
+    case EROFS:
+      return "that file system is mounted to be read only; write elsewhere";
+    case EIO:
+      return "the disk or the network behind it fails; `dmesg` may say more";
+    case ESTALE:
+      return "the network file system has lost it; mount it again";
+    default:
+      return {};
+  }
+}
 
 Status errno_status(
     std::string_view action, std::string_view path, int error, const char* file, int line) {
@@ -49,9 +118,11 @@ Status errno_status(
   if (error == ENOENT || error == ENOTDIR) code = StatusCode::kNotFound;
   if (error == ELOOP) code = StatusCode::kCorrupt;
   if (error == ENOMEM) code = StatusCode::kOutOfMemory;
-  return Status::error(
-      code, str_cat("cannot ", action, " ", path, ": ", std::generic_category().message(error)),
-      file, line);
+  return with_hint(
+      Status::error(
+          code, str_cat("cannot ", action, " ", path, ": ", std::generic_category().message(error)),
+          file, line),
+      errno_hint(path, error), file, line);
 }
 
 File::~File() {
@@ -80,21 +151,21 @@ Result<File> File::open(std::string path, Symlinks symlinks) {
     file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | no_follow);
   } while (file.fd_ < 0 && errno == EINTR);
   if (file.fd_ < 0 && errno == ELOOP && symlinks == Symlinks::kRefuse) {
-    return invalid_argument(
-        str_cat(path, ": is a symbolic link, expected a regular file (links are refused here)"));
+    return with_hint(
+        invalid_argument(str_cat(
+            path, ": is a symbolic link, expected a regular file (links are refused here)")),
+        "put the file itself in its place");
   }
   if (file.fd_ < 0 && errno == ENOENT && is_dangling_link(path)) {
-    return corrupt(str_cat(path, ": is a symbolic link to a file that is not there"));
+    return with_hint(corrupt(str_cat(path, ": is a symbolic link to a file that is not there")),
+                     "fetch the file that it leads to, or make the link anew");
   }
   if (file.fd_ < 0) return errno_status("open", path, errno);
 
   struct stat info {};
 
   if (fstat(file.fd_, &info) != 0) return errno_status("examine", path, errno);
-  if (!S_ISREG(info.st_mode)) {
-    return corrupt(
-        str_cat(path, ": is ", kind_in_words(info.st_mode), ", expected a regular file"));
-  }
+  if (!S_ISREG(info.st_mode)) return no_regular_file(path, info.st_mode);
   file.size_ = info.st_size;
   file.path_ = std::move(path);
   return file;
@@ -110,8 +181,9 @@ Status File::read_at(int64_t offset, std::span<std::byte> dst) const {
                         static_cast<int>(-got));
   }
   if (got < size) {
-    return corrupt(str_cat(path_, ": ends at byte ", offset + got, ", expected ", size,
-                           " bytes at offset ", offset));
+    return with_hint(corrupt(str_cat(path_, ": ends at byte ", offset + got, ", expected ", size,
+                                     " bytes at offset ", offset)),
+                     "it was cut while it was read; try again when nothing writes it");
   }
   return {};
 }
@@ -169,7 +241,8 @@ Result<std::vector<std::string>> list_directory(const std::string& path) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     if (names.size() == kMaxDirectoryEntries) {
-      return corrupt(str_cat(path, ": holds more than ", kMaxDirectoryEntries, " files"));
+      return with_hint(corrupt(str_cat(path, ": holds more than ", kMaxDirectoryEntries, " files")),
+                       "name a directory with those files alone that are needed");
     }
     names.emplace_back(name);
   }
@@ -188,7 +261,9 @@ Status make_directories(const std::string& path) {
     return io_error(errno_status("make directory", prefix, errno).message());
   }
   if (path_kind(path) == PathKind::kDirectory) return {};
-  return io_error(str_cat("cannot make directory ", path, ": a file of that name exists"));
+  return with_hint(
+      io_error(str_cat("cannot make directory ", path, ": a file of that name exists")),
+      "choose another directory or delete it");
 }
 
 Status check_make_directories(const std::string& path) {

@@ -19,12 +19,15 @@ enum class Symlinks { kFollow, kRefuse };
 
 /// The error of a failed system call: "cannot open /a/b: No such file or directory". ENOENT and
 /// ENOTDIR give NotFound, ELOOP (links in a circle) Corrupt, ENOMEM OutOfMemory, everything else
-/// Io.
+/// Io. It has the hint of errno_hint.
 Status errno_status(std::string_view action,
                     std::string_view path,
                     int error,
                     const char* file = __builtin_FILE(),
                     int line = __builtin_LINE());
+
+/// What helps where the system refused to read or write at `path`; empty where nothing is known to.
+std::string errno_hint(std::string_view path, int error);
 
 /// A regular file open for reading. Move-only; closed with the object.
 class File {

@@ -1,5 +1,6 @@
 #include "fathom/os/file.h"
 
+#include <cerrno>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <string>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "fathom/base/str_cat.h"
 #include "tests/support/temp_dir.h"
 
 namespace fathom {
@@ -46,7 +48,9 @@ TEST(File, ReadPastTheEndNamesTheByteWhereItEnds) {
   const Status past = file->read_at(8, dst);
 
   EXPECT_EQ(past.code(), StatusCode::kCorrupt);
-  EXPECT_EQ(past.message(), dir.file("a") + ": ends at byte 10, expected 5 bytes at offset 8");
+  EXPECT_EQ(past.message(), dir.file("a") +
+                                ": ends at byte 10, expected 5 bytes at offset 8\nhint: it was cut "
+                                "while it was read; try again when nothing writes it");
   EXPECT_EQ(file->read_at(50, dst).code(), StatusCode::kCorrupt);
 }
 
@@ -59,15 +63,42 @@ TEST(File, FileThatShrinksWhileOpenIsCorruptNotACrash) {
 
   std::vector<std::byte> dst(100);
   EXPECT_EQ(file->read_at(0, dst).message(),
-            dir.file("a") + ": ends at byte 40, expected 100 bytes at offset 0");
+            dir.file("a") +
+                ": ends at byte 40, expected 100 bytes at offset 0\nhint: it was cut "
+                "while it was read; try again when nothing writes it");
 }
 
 TEST(File, MissingFileIsNotFoundWithTheReason) {
   const TempDir dir;
   const auto file = File::open(dir.file("none"));
   EXPECT_EQ(file.status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(file.status().message(),
-            "cannot open " + dir.file("none") + ": No such file or directory");
+  EXPECT_EQ(file.status().message(), "cannot open " + dir.file("none") +
+                                         ": No such file or directory\nhint: `ls " + dir.path() +
+                                         "` shows what is there");
+  EXPECT_EQ(File::open(dir.file("none/further")).status().message(),
+            "cannot open " + dir.file("none/further") +
+                ": No such file or directory\nhint: " + dir.file("none") + " is not there either");
+  EXPECT_EQ(File::open("no_such_file").status().message(),
+            "cannot open no_such_file: No such file or directory\nhint: the path is taken from the "
+            "current directory; `ls` shows what is there");
+}
+
+TEST(ErrnoStatus, SaysWhatHelps) {
+  const std::pair<int, const char*> helps[] = {
+      {EACCES, "`namei -l` with that path shows which permission this user lacks"},
+      {ENOTDIR, "/etc/passwd is no directory"},
+      {ENOSPC, "free some space there, or write elsewhere"},
+      {EROFS, "that file system is mounted to be read only; write elsewhere"},
+      {EMFILE, "raise the limit of open files (ulimit -n)"},
+      {EIO, "the disk or the network behind it fails; `dmesg` may say more"},
+  };
+  for (const auto& [error, hint] : helps) {
+    EXPECT_TRUE(
+        errno_status("read", "/etc/passwd/a", error).message().ends_with(str_cat("\nhint: ", hint)))
+        << errno_status("read", "/etc/passwd/a", error).message();
+  }
+  EXPECT_EQ(errno_status("start", "a process", EAGAIN).message(),
+            "cannot start a process: Resource temporarily unavailable");
 }
 
 TEST(File, OnlyRegularFilesOpen) {
@@ -75,11 +106,16 @@ TEST(File, OnlyRegularFilesOpen) {
   ASSERT_EQ(mkfifo(dir.file("pipe").c_str(), 0600), 0);
 
   EXPECT_EQ(File::open(dir.path()).status().message(),
-            dir.path() + ": is a directory, expected a regular file");
+            dir.path() +
+                ": is a directory, expected a regular file\nhint: name a file in it, or "
+                "put the file in its place");
   EXPECT_EQ(File::open(dir.file("pipe")).status().message(),
-            dir.file("pipe") + ": is a pipe, expected a regular file");
+            dir.file("pipe") +
+                ": is a pipe, expected a regular file\nhint: name a file, or put "
+                "one in its place");
   EXPECT_EQ(File::open("/dev/null").status().message(),
-            "/dev/null: is a device, expected a regular file");
+            "/dev/null: is a device, expected a regular file\nhint: name a file, or put one in its "
+            "place");
 }
 
 TEST(File, LinksAreFollowedUnlessRefused) {
@@ -91,7 +127,9 @@ TEST(File, LinksAreFollowedUnlessRefused) {
   EXPECT_TRUE(File::open(dir.file("a"), Symlinks::kRefuse).ok());
   EXPECT_EQ(
       File::open(dir.file("link"), Symlinks::kRefuse).status().message(),
-      dir.file("link") + ": is a symbolic link, expected a regular file (links are refused here)");
+      dir.file("link") +
+          ": is a symbolic link, expected a regular file (links are refused here)\nhint: put the "
+          "file itself in its place");
 }
 
 TEST(File, LinkThatLeadsNowhereIsCorruptAndNotAbsent) {
@@ -101,7 +139,9 @@ TEST(File, LinkThatLeadsNowhereIsCorruptAndNotAbsent) {
 
   EXPECT_EQ(File::open(dir.file("link")).status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(File::open(dir.file("link")).status().message(),
-            dir.file("link") + ": is a symbolic link to a file that is not there");
+            dir.file("link") +
+                ": is a symbolic link to a file that is not there\nhint: fetch the "
+                "file that it leads to, or make the link anew");
   EXPECT_EQ(File::open(dir.file("circle")).status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(File::open(dir.file("absent")).status().code(), StatusCode::kNotFound);
 }
@@ -179,7 +219,8 @@ TEST(MakeDirectories, MakesParentsAndTakesExistingOnes) {
   EXPECT_TRUE(make_directories(dir.file("x/y/z/")).ok());
   EXPECT_EQ(path_kind(dir.file("x/y/z")), PathKind::kDirectory);
   EXPECT_EQ(make_directories(dir.file("a")).message(),
-            "cannot make directory " + dir.file("a") + ": a file of that name exists");
+            "cannot make directory " + dir.file("a") +
+                ": a file of that name exists\nhint: choose another directory or delete it");
   EXPECT_FALSE(make_directories(dir.file("a/b")).ok());
 }
 
@@ -192,7 +233,8 @@ TEST(MakeDirectories, CheckSaysTheSameAndLeavesNothing) {
   EXPECT_TRUE(check_make_directories(dir.file("kept")).ok());
   EXPECT_TRUE(check_make_directories(dir.file("kept/new/")).ok());
   EXPECT_EQ(check_make_directories(dir.file("a/b")).message(),
-            "cannot make directory " + dir.file("a/b") + ": Not a directory");
+            "cannot make directory " + dir.file("a/b") +
+                ": Not a directory\nhint: " + dir.file("a") + " is no directory");
 
   EXPECT_EQ(*list_directory(dir.path()), (std::vector<std::string>{"a", "kept"}));
   EXPECT_TRUE(list_directory(dir.file("kept"))->empty());

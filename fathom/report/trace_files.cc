@@ -6,6 +6,7 @@
 #include "fathom/base/str_cat.h"
 #include "fathom/bench/files/peaks_file.h"
 #include "fathom/os/atomic_file.h"
+#include "fathom/os/file.h"
 #include "fathom/report/docs/config_doc.h"
 #include "fathom/report/docs/cross_check.h"
 #include "fathom/report/docs/graph_doc.h"
@@ -31,6 +32,11 @@ bool is_trace_file(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
+Status fail(std::string_view action, const fs::path& path, const std::error_code& error) {
+  // Io whatever the number: NotFound speaks of inputs.
+  return io_error(errno_status(action, path.string(), error.value()).message());
+}
+
 // Refuses to replace what is not a trace: the name of the first stranger, or nothing.
 Result<std::string> stranger_in(const fs::path& directory) {
   std::error_code error;
@@ -39,7 +45,7 @@ Result<std::string> stranger_in(const fs::path& directory) {
     const std::string name = it->path().filename().string();
     if (!is_trace_file(name) || !it->is_regular_file(error)) found = name;
   }
-  if (error) return io_error(str_cat(directory.string(), ": cannot be listed: ", error.message()));
+  if (error) return fail("list", directory, error);
   return found;
 }
 
@@ -53,12 +59,8 @@ Status remove_leftover(const fs::path& path) {
                                     ", which is no file of a trace; move it"));
   }
   fs::remove_all(path, error);
-  if (error) return io_error(str_cat(path.string(), ": cannot be removed: ", error.message()));
+  if (error) return fail("remove", path, error);
   return {};
-}
-
-Status fail(const fs::path& path, std::string_view what, const std::error_code& error) {
-  return io_error(str_cat(path.string(), ": ", what, ": ", error.message()));
 }
 
 }  // namespace
@@ -132,7 +134,7 @@ Status write_trace_directory(const std::vector<TraceFile>& files,
   FATHOM_TRY(remove_leftover(replaced));
   std::error_code error;
   fs::create_directories(partial, error);
-  if (error) return fail(partial, "cannot be made", error);
+  if (error) return fail("make", name, error);
   for (const TraceFile& file : files) {
     if (Status s = write_file((partial / file.name).string(), file.text); !s.ok()) {
       std::error_code ignored;
@@ -143,13 +145,13 @@ Status write_trace_directory(const std::vector<TraceFile>& files,
   const bool there = fs::exists(name, error);
   if (there) {
     fs::rename(name, replaced, error);
-    if (error) return fail(name, "cannot be replaced", error);
+    if (error) return fail("replace", name, error);
   }
   fs::rename(partial, name, error);
   if (error) {
     std::error_code ignored;
     if (there) fs::rename(replaced, name, ignored);
-    return fail(name, "cannot be made", error);
+    return fail("make", name, error);
   }
   if (there) fs::remove_all(replaced, error);
   return {};

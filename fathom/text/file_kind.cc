@@ -62,7 +62,7 @@ std::string_view foreign_file(std::string_view first_bytes) {
   if (found != std::end(kKinds)) return found->what;
   if (!is_html(first_bytes)) return {};
   return "is a page of HTML, which a server sends in place of a file that needs a login or is not "
-         "there; download it again";
+         "there\nhint: download it again, with the login that its page asks for";
 }
 
 Result<Json> parse_json_file(std::string_view text,

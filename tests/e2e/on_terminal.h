@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <functional>
 #include <pty.h>
 #include <termios.h>
 
@@ -9,11 +10,13 @@
 
 namespace fathom::e2e {
 
-/// What fathom ARGS writes to a terminal, byte by byte, in `out` (for STDERR_FILENO in `err`); at
-/// most a few kB.
-inline ProgramResult run_on_terminal(const std::vector<std::string>& args,
-                                     const std::string& input = {},
-                                     int descriptor = STDOUT_FILENO) {
+/// What fathom ARGS, whose process runs `before` first, writes to a terminal, byte by byte, in
+/// `out` (for STDERR_FILENO in `err`); at most a few kB.
+inline ProgramResult run_on_terminal(
+    const std::vector<std::string>& args,
+    const std::string& input = {},
+    int descriptor = STDOUT_FILENO,
+    const std::function<void()>& before = [] {}) {
   int terminal = -1;
   int program = -1;
   termios plain{};
@@ -21,6 +24,7 @@ inline ProgramResult run_on_terminal(const std::vector<std::string>& args,
   if (openpty(&terminal, &program, nullptr, &plain, nullptr) != 0) std::abort();
   ProgramResult result = run_fathom(args, input, [&] {
     if (dup2(program, descriptor) < 0) _exit(127);
+    before();
   });
   if (fcntl(terminal, F_SETFL, O_NONBLOCK) != 0) std::abort();
   std::string& shown = descriptor == STDERR_FILENO ? result.err : result.out;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "fathom/text/json.h"
 #include "tests/e2e/on_terminal.h"
 
 namespace fathom::e2e {
@@ -95,6 +96,21 @@ TEST(Interrupt, OfAWriteLeavesWhatTheSameCommandGoesOnWith) {
   EXPECT_EQ(run_fathom({"verify", out.string()}).exit_code, 0);
 }
 
+TEST(Interrupt, TakesTheLineOfProgressAwayWithoutEscapeCodes) {
+  const TempFolder folder;
+  const fs::path out = folder / "out";
+  const auto begun = [&] { return fs::exists(out) && !fs::is_empty(out); };
+
+  const ProgramResult r =
+      run_on_terminal({"synth", out.string(), "--layers", "16", "--color", "off"}, {},
+                      STDERR_FILENO, interrupt_when(begun));
+
+  EXPECT_EQ(r.exit_code, 130) << r.err;
+  EXPECT_THAT(r.err, AllOf(HasSubstr("fathom: interrupted: "), Not(HasSubstr("\033"))));
+  EXPECT_TRUE(r.err.starts_with("fathom: interrupted") || r.err.find(" \rfathom: ") != r.err.npos)
+      << r.err;
+}
+
 TEST(Interrupt, OfAPerplexityGivesWhatIsScored) {
   const TempFolder folder;
   const std::string pipe = (folder / "pipe").string();
@@ -110,6 +126,31 @@ TEST(Interrupt, OfAPerplexityGivesWhatIsScored) {
   EXPECT_THAT(r.out, HasSubstr("perplexity"));
   EXPECT_THAT(r.err, testing::ContainsRegex("interrupted: this is of the first [0-9]+ of [0-9]+ "
                                             "tokens"));
+}
+
+TEST(Interrupt, OfABenchmarkOfAModelGivesTheRowsThatThereAre) {
+  const TempFolder folder;
+  const std::string rows = (folder / "rows.json").string();
+  // The second row takes seconds: a hundred runs.
+  const Words args{"bench",      "model", FATHOM_SOURCE_DIR "/tests/golden/micro-v3",
+                   "-p",         "1",     "-n",
+                   "100",        "-r",    "100",
+                   "-b",         "1,2",   "--json",
+                   "--out-file", rows,    "--log-level",
+                   "debug"};
+  const auto decodes = [] {
+    return read_all("/proc/self/fd/2").find("timing decode") != std::string::npos;
+  };
+
+  const ProgramResult r = run_fathom(args, {}, interrupt_when(decodes));
+
+  EXPECT_EQ(r.exit_code, 130) << r.err;
+  EXPECT_THAT(r.err, EndsWith("fathom: warning: interrupted: 1 of 3 rows are measured, left out: "
+                              "tg100, tg100 x 2\n"));
+  const Result<Json> report = parse_json(read_all(rows), {}, rows);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_EQ(report->find("rows")->items().size(), 1u);
+  EXPECT_EQ(report->find("rows")->items()[0].find("test")->as_string(), "pp1");
 }
 
 TEST(Interrupt, OfWhatWritesNothingSaysSo) {

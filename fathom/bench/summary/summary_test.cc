@@ -209,9 +209,11 @@ TEST(BenchDirectory, WhatCannotBeWrittenIsSaidBeforeTheRun) {
 
   EXPECT_EQ(check_bench_directory(parent.file("r"), Overwrite::kYes).message(),
             "cannot write " + parent.file("r/peaks.json") +
-                ": is a directory, expected a regular file or a new name");
+                ": is a directory, expected a regular file or a new name\nhint: choose another "
+                "name");
   EXPECT_EQ(check_bench_directory(parent.file("file/r"), Overwrite::kNo).message(),
-            "cannot make directory " + parent.file("file/r") + ": Not a directory");
+            "cannot make directory " + parent.file("file/r") +
+                ": Not a directory\nhint: " + parent.file("file") + " is no directory");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "fathom/base/log.h"
 #include "fathom/os/clock.h"
+#include "fathom/os/file.h"
 #include "fathom/serve/answer/reply_form.h"
 #include "fathom/text/json_writer.h"
 
@@ -70,8 +71,8 @@ std::string traced_line(const TracedAnswer& a, int64_t unix_seconds) {
 Result<std::unique_ptr<RequestTrace>> RequestTrace::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) {
-    return io_error(
-        str_cat("--trace-requests ", path, ": ", std::generic_category().message(errno)));
+    // Io whatever the number: NotFound speaks of inputs.
+    return io_error(errno_status("open", path, errno).message()).add_context("--trace-requests");
   }
   return std::unique_ptr<RequestTrace>(new RequestTrace(fd));
 }

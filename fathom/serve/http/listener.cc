@@ -54,7 +54,9 @@ Status listen_error(std::string_view action, std::string_view place, int error) 
   } else if (error == ENOENT || error == ENOTDIR) {
     hint = "the directory of --uds must be there";
   }
-  return with_hint(io_error(errno_status(action, place, error).message()), hint);
+  Status status = io_error(errno_status(action, place, error).message());
+  if (hint.empty()) return status;
+  return with_hint_instead(std::move(status), hint);
 }
 
 // Whether a server answers at the path.
@@ -157,7 +159,8 @@ Status Listener::bind_unix(const std::string& path) {
     if (!S_ISSOCK(there.st_mode))
       return invalid_argument(str_cat("--uds ", path, " is there and no socket"));
     if (someone_listens(address))
-      return io_error(str_cat("--uds ", path, " is in use by another server"));
+      return with_hint(io_error(str_cat("--uds ", path, " is in use by another server")),
+                       "end that one, or give another path");
     unlink(path.c_str());
   }
   address_ = str_cat("unix:", path);

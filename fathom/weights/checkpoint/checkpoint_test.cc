@@ -177,7 +177,8 @@ TEST(Checkpoint, FileThatShrinksAfterOpeningIsNamedWithItsTensor) {
 
   EXPECT_EQ(read_all(*checkpoint, "c"),
             str_cat("tensor \"c\": ", dir.file(kShard2), ": ends at byte ", tensor.entry.begin + 1,
-                    ", expected 4 bytes at offset ", tensor.entry.begin));
+                    ", expected 4 bytes at offset ", tensor.entry.begin,
+                    "\nhint: it was cut while it was read; try again when nothing writes it"));
 }
 
 TEST(Checkpoint, ShardNamedByTheIndexMustExist) {
@@ -376,14 +377,16 @@ TEST(Checkpoint, LinksToShardsOpenUnlessRefused) {
   EXPECT_EQ(open_error(dir), "opened");
   EXPECT_EQ(open_error(dir, {.symlinks = Symlinks::kRefuse}),
             dir.file("model.safetensors") +
-                ": is a symbolic link, expected a regular file (links are refused here)");
+                ": is a symbolic link, expected a regular file (links are refused here)\nhint: put "
+                "the file itself in its place");
 }
 
 TEST(Checkpoint, ShardThatIsADirectoryIsAnError) {
   const TempDir dir;
   ASSERT_EQ(mkdir(dir.file("model.safetensors").c_str(), 0700), 0);
-  EXPECT_EQ(open_error(dir),
-            dir.file("model.safetensors") + ": is a directory, expected a regular file");
+  EXPECT_EQ(open_error(dir), dir.file("model.safetensors") +
+                                 ": is a directory, expected a regular file\nhint: name a file in "
+                                 "it, or put the file in its place");
 }
 
 TEST(Checkpoint, SingleFilesOpenAlone) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
 #include "fathom/weights/checkpoint/safetensors.h"
@@ -98,7 +99,8 @@ Status refuse_gguf(const std::string& path) {
                              architecture.empty()
                                  ? std::string("whose architecture is not to be found")
                                  : str_cat("with architecture ", quoted(architecture)),
-                             "; fathom reads checkpoints of Hugging Face: a directory with "
+                             kHintMark,
+                             "fathom reads checkpoints of Hugging Face: a directory with "
                              "config.json, tokenizer.json and "
                              "safetensors files, or ORG/NAME in the local cache"));
 }

@@ -1,6 +1,7 @@
 #include "fathom/weights/checkpoint/model_folder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
@@ -71,7 +72,7 @@ Status refuse_other_weights(const std::string& directory, const std::vector<std:
 
 Status hint_at_files(Status status, const std::string& directory) {
   if (status.code() == StatusCode::kNotFound) {
-    return with_hint(
+    return with_hint_instead(
         std::move(status),
         "a model is a directory with config.json, tokenizer.json and model.safetensors "
         "or its shards; fetch what is missing");

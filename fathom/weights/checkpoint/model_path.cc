@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <optional>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/os/file.h"
 #include "fathom/weights/checkpoint/gguf.h"
@@ -89,28 +91,35 @@ Result<std::string> resolve_model(std::string_view model,
       FATHOM_TRY(refuse_gguf_file(path));
       [[fallthrough]];
     case PathKind::kOther:
-      return corrupt(str_cat("model ", quoted(model),
-                             " is a file, expected a directory in Hugging Face layout"));
+      return with_hint(corrupt(str_cat("model ", quoted(model),
+                                       " is a file, expected a directory in Hugging Face layout")),
+                       "name the directory that holds config.json, tokenizer.json and the weights");
     case PathKind::kMissing:
       break;
   }
   const std::optional<HubName> hub = parse_hub_name(model);
   if (!hub) {
-    return not_found(
-        str_cat("model ", quoted(model), " is no directory, and not of the form ORG/NAME[@REV]"));
-  }
-  std::string places;
-  for (const std::string& root : cache_roots) {
-    const std::string folder = join_path(root, str_cat("models--", hub->org, "--", hub->name));
-    if (path_kind(folder) == PathKind::kDirectory) return find_snapshot(folder, hub->revision);
-    str_append(places, str_cat(places.empty() ? "" : ", ", root));
+    return with_hint(not_found(str_cat("model ", quoted(model),
+                                       " is no directory, and not of the form ORG/NAME[@REV]")),
+                     errno_hint(path, ENOENT));
   }
   const std::string option =
       hub->revision == "main" ? std::string() : str_cat(" --revision ", hub->revision);
-  return not_found(str_cat("model ", model, " is no directory, and not in the cache (",
-                           places.empty() ? "none is known" : places,
-                           ")\nhint: fathom does not download: hf download ", hub->org, "/",
-                           hub->name, option));
+  const std::string fetch =
+      str_cat("fathom does not download: hf download ", hub->org, "/", hub->name, option);
+  std::string places;
+  for (const std::string& root : cache_roots) {
+    const std::string folder = join_path(root, str_cat("models--", hub->org, "--", hub->name));
+    if (path_kind(folder) == PathKind::kDirectory) {
+      Result<std::string> snapshot = find_snapshot(folder, hub->revision);
+      if (snapshot.ok()) return snapshot;
+      return with_hint(std::move(snapshot).status(), fetch);
+    }
+    str_append(places, str_cat(places.empty() ? "" : ", ", root));
+  }
+  return with_hint(not_found(str_cat("model ", model, " is no directory, and not in the cache (",
+                                     places.empty() ? "none is known" : places, ")")),
+                   fetch);
 }
 
 }  // namespace fathom

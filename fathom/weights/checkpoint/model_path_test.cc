@@ -62,11 +62,18 @@ TEST(ResolveModel, UnknownRevisionIsNamed) {
   const TempDir dir;
   make_cache(dir);
   const std::string folder = dir.file("models--deepseek-ai--DeepSeek-V3");
-  EXPECT_EQ(resolve("deepseek-ai/DeepSeek-V3@dev", {dir.path()}), folder + ": has no revision dev");
+  EXPECT_EQ(resolve("deepseek-ai/DeepSeek-V3@dev", {dir.path()}),
+            folder +
+                ": has no revision dev\nhint: fathom does not download: hf download "
+                "deepseek-ai/DeepSeek-V3 --revision dev");
   EXPECT_EQ(resolve("deepseek-ai/DeepSeek-V3@lost", {dir.path()}),
-            folder + "/refs/lost: names commit ffff, whose snapshot is not there");
+            folder +
+                "/refs/lost: names commit ffff, whose snapshot is not there\nhint: fathom does not "
+                "download: hf download deepseek-ai/DeepSeek-V3 --revision lost");
   EXPECT_EQ(resolve("deepseek-ai/DeepSeek-V3@bad", {dir.path()}),
-            folder + "/refs/bad: holds \"../../etc\", expected a commit");
+            folder +
+                "/refs/bad: holds \"../../etc\", expected a commit\nhint: fathom does not "
+                "download: hf download deepseek-ai/DeepSeek-V3 --revision bad");
 }
 
 TEST(ResolveModel, MissingModelNamesThePlacesAndTheCommand) {
@@ -93,7 +100,8 @@ TEST(ResolveModel, NothingLeavesTheCache) {
         << model;
   }
   EXPECT_EQ(resolve("none", {}),
-            "model \"none\" is no directory, and not of the form ORG/NAME[@REV]");
+            "model \"none\" is no directory, and not of the form ORG/NAME[@REV]\nhint: the path is "
+            "taken from the current directory; `ls` shows what is there");
 }
 
 TEST(ResolveModel, FilesAreRefused) {
@@ -103,7 +111,8 @@ TEST(ResolveModel, FilesAreRefused) {
 
   EXPECT_EQ(resolve(dir.file("m.safetensors"), {}),
             str_cat("model \"", dir.file("m.safetensors"),
-                    "\" is a file, expected a directory in Hugging Face layout"));
+                    "\" is a file, expected a directory in Hugging Face layout\nhint: name the "
+                    "directory that holds config.json, tokenizer.json and the weights"));
   EXPECT_EQ(resolve_model(dir.file("m.safetensors"), {}).status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(resolve_model(dir.file("m.gguf"), {}).status().code(), StatusCode::kUnsupported);
 }

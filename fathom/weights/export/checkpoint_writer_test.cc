@@ -347,7 +347,9 @@ TEST(CheckpointWriter, SecondWriterIsRefused) {
   const auto lock = DirectoryLock::acquire(dir.path());
   ASSERT_TRUE(lock.ok());
   EXPECT_EQ(write(dir.path()).status().message(),
-            "cannot lock " + dir.path() + ": another process is writing to it");
+            "cannot lock " + dir.path() +
+                ": another process is writing to it\nhint: wait until that one has ended, or write "
+                "elsewhere");
 }
 
 TEST(CheckpointWriter, WrongAmountOfDataIsRefusedAndLeavesNothingLoadable) {

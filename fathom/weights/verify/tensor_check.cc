@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "fathom/base/hint.h"
+
 namespace fathom {
 namespace {
 
@@ -34,7 +36,7 @@ TensorCheck::TensorCheck(const Checkpoint& checkpoint) : checkpoint_(&checkpoint
     if (!tensor.entry.name.ends_with(".weight")) continue;
     const Result<StoredLinear> stored = describe_linear(checkpoint, tensor.entry.name);
     if (!stored.ok()) {
-      faults_.push_back(stored.status().message());
+      faults_.push_back(in_one_line(stored.status().message()));
       continue;
     }
     const bool only_one = stored->format == Format::kFp8Tensor;

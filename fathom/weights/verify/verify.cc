@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "fathom/base/hint.h"
 #include "fathom/os/file.h"
 #include "fathom/os/sha256.h"
 #include "fathom/weights/verify/tensor_check.h"
@@ -44,7 +45,7 @@ class Reader {
     out.file.name = item.name;
     if (item.recorded != nullptr) out.file.recorded_by = item.recorded->recorded_by;
     const Status status = read_bytes(item, out);
-    if (!status.ok()) out.faults.push_back(status.message());
+    if (!status.ok()) out.faults.push_back(in_one_line(status.message()));
     return out;
   }
 
@@ -74,7 +75,7 @@ class Reader {
         if (!sound) continue;
         const Status status = check_->check(tensor, values, at);
         sound = status.ok();
-        if (!sound) out.faults.push_back(status.message());
+        if (!sound) out.faults.push_back(in_one_line(status.message()));
       }
     }
     if (item.recorded != nullptr) compare(*item.recorded, to_hex(hash.finish()), out);
@@ -146,7 +147,7 @@ VerifyReport verify_files(const std::string& directory,
   }
   Result<std::vector<RecordedFile>> recorded = recorded_files(directory);
   if (!recorded.ok()) {
-    report.faults.push_back(recorded.status().message());
+    report.faults.push_back(in_one_line(recorded.status().message()));
     recorded = std::vector<RecordedFile>{};
   }
   const std::vector<Item> items = items_of(checkpoint, *recorded);
