@@ -96,8 +96,8 @@ class DraftedSequences {
     return out;
   }
 
-  /// States of the last pass.
-  std::vector<std::byte> states() const { return bytes_of(hidden_); }
+  /// States of the last pass. Rows behind those of the sequences fill a shape.
+  std::vector<std::byte> states() const { return bytes_of(slice_rows(hidden_, 0, 3)); }
 
   /// All rows of all layers.
   std::vector<std::byte> cache() {
