@@ -42,9 +42,20 @@ Status check_width(const DraftShape& shape) {
               " and --speculative-topk ", shape.branches, ", expected ", least, " to ", most));
 }
 
+// Of the draft layer, all levels of a tree but the last have rows, and no root.
+Status check_depth(const DraftShape& shape) {
+  const int64_t most = 1 + kMostTreeRows / shape.branches;
+  if (shape.tokens <= most) return {};
+  return invalid_argument(str_cat("--speculative-tokens is ", shape.tokens,
+                                  " with --speculative-topk ", shape.branches,
+                                  ", expected at most ", most, ": a tree has up to ", kMostTreeRows,
+                                  " rows of the draft layer"));
+}
+
 Status check_trees(Speculative method, const DraftShape& shape, const Model& model, bool on_gpu) {
   FATHOM_TRY(check_width(shape));
   if (!shape.is_tree()) return {};
+  FATHOM_TRY(check_depth(shape));
   if (method == Speculative::kNgram) {
     return invalid_argument(str_cat("--speculative-topk is ", shape.branches,
                                     " with --speculative ngram, which guesses chains; expected 1, "

@@ -132,6 +132,20 @@ TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
       checked(Speculative::kMtp, {.tokens = 2, .branches = 2, .width = 6}, FakeDraftModel()).ok());
 }
 
+// All levels but the last have rows of the draft layer, whose masks have 64 bits.
+TEST(Speculative, ADeepAndWideTreeIsRefused) {
+  const Status deep = checked(Speculative::kMtp, {.tokens = 10, .branches = 8}, FakeDraftModel());
+
+  EXPECT_EQ(deep.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(deep.message(),
+            "--speculative-tokens is 10 with --speculative-topk 8, expected at most 9: a tree has "
+            "up to 64 rows of the draft layer");
+  for (const DraftShape& shape : {DraftShape{.tokens = 9, .branches = 8},
+                                  {.tokens = 13, .branches = 5},
+                                  {.tokens = 16, .branches = 4}})
+    EXPECT_TRUE(checked(Speculative::kMtp, shape, FakeDraftModel()).ok()) << shape.branches;
+}
+
 TEST(Speculative, EachMethodHasItsProposer) {
   const DraftShape chain{.tokens = 5};
   const DraftShape tree{.tokens = 5, .branches = 3};
