@@ -28,7 +28,8 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
     const int64_t rows = tokens / group.tokens_per_row + 2 * requests;
     pooled += rows * (8 * group.pool_entries + 4 + 8);
   }
-  return tokens * per_token + 2 * (requests + 1) * per_request + pooled +
+  const int64_t trees = s.trees ? 8 * tokens + 4 * requests + 2 * kPartAlignment : 0;
+  return tokens * per_token + 2 * (requests + 1) * per_request + pooled + trees +
          (11 + 4 * groups) * kPartAlignment;
 }
 
@@ -134,6 +135,8 @@ Result<Batch> GpuExecutor::place(Batch batch) {
     put(range->kv_lens_view);
     put(range->block_table);
     put(range->request_slots);
+    put(range->tree_masks);
+    put(range->tree_begins);
   }
   if (!fits) {
     return internal_error(str_cat("a step of ", batch.num_tokens(), " tokens needs more than the ",
@@ -242,7 +245,8 @@ Status GpuExecutor::submit(const Step& step) {
       graphed ? graph_of({.requests = padding.requests,
                           .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
                           .pages = host.attention.decode.block_table.dim(1),
-                          .sampling = sampling_})
+                          .sampling = sampling_,
+                          .trees = host.attention.decode.tree_masks.present()})
               : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));

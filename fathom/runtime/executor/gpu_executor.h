@@ -47,6 +47,7 @@ class GpuExecutor final : public Executor {
     int64_t queries = 0;
     int64_t pages = 0;
     Sampling sampling = Sampling::kNone;
+    bool trees = false;
 
     friend bool operator==(const GraphKey&, const GraphKey&) = default;
   };
