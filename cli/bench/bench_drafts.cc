@@ -76,7 +76,7 @@ Result<std::string> drafts_text(const Model& model,
                                 const BenchModelFlags& flags,
                                 int64_t batch) {
   const EngineOptions& o = flags.engine;
-  FATHOM_TRY(check_speculative(o.speculative, o.draft_shape(), model, compute.gpu != nullptr));
+  FATHOM_TRY(check_speculative(o.speculative, o.draft_shape(), model));
   const MonotonicClock clock;
   const int64_t length = std::max<int64_t>(flags.depth, 1) + flags.generate + 1;
   const std::unique_ptr<Proposer> proposer = make_proposer(o.speculative, o.draft_shape());

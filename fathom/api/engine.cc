@@ -50,7 +50,7 @@ Result<MemoryPlan> plan_source(const Model& dry,
     FATHOM_ASSIGN(available, cuda_free_bytes());
   }
   const DraftShape drafts = o.draft_shape();
-  FATHOM_TRY(check_speculative(o.speculative, drafts, dry, compute.gpu != nullptr));
+  FATHOM_TRY(check_speculative(o.speculative, drafts, dry));
   return plan_memory(dry, {.max_model_len = o.max_model_len,
                            .max_num_seqs = o.max_num_seqs,
                            .max_num_batched_tokens = o.max_num_batched_tokens,

@@ -202,7 +202,7 @@ constexpr OptionInfo kTable[] = {
          "with --speculative: tokens that are guessed one behind the other, at most"}),
     option_row<Count{&O::speculative_topk, 1, kMostBranches}>(
         {kDrafts, kRuns, "speculative-topk", "speculative-eagle-topk", "K",
-         "with --speculative mtp: guesses at one place; 1: a chain of them, more: a tree (CPU)"}),
+         "with --speculative mtp: guesses at one place; 1: a chain of them, more: a tree"}),
     option_row<Count{&O::speculative_width, 0, kMostTreeDrafts}>(
         {kDrafts, kRuns, "speculative-width", "", "W",
          "with --speculative-topk 2 or more: guesses that a step verifies, the most probable of "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/attn/tree_keys/tree_keys.h"
 
 namespace fathom {
 namespace {
@@ -38,6 +39,8 @@ void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
     range->block_table.reserve(r * static_cast<size_t>(pages));
     range->request_slots.reserve(r);
   }
+  tree_masks_.reserve(t);
+  tree_begins_.reserve(r);
 }
 
 // Copies of the request with the fewest keys, behind the requests of the range.
@@ -112,33 +115,45 @@ int32_t BatchBuffer::position_of(const SequenceStep& r, int64_t token) const {
   return depth;
 }
 
-// The keys of each token of a range with trees: all that lie before its tree, then its path.
-View BatchBuffer::add_keys(std::span<const SequenceStep> requests, int64_t first_token) {
-  const auto first = static_cast<size_t>(first_token);
-  const auto count = static_cast<int64_t>(positions_.size() - first);
-  const int64_t width = 1 + *std::max_element(positions_.begin() + first_token, positions_.end());
-  key_slots_.assign(static_cast<size_t>(count * width), -1);
-  int32_t* row = key_slots_.data();
-  const int32_t* position = positions_.data() + first;
-  for (const SequenceStep& r : requests) {
-    const auto slot_of = [&](int64_t place) {
-      const int64_t page = r.pages[static_cast<size_t>(place / layout_.block_tokens)];
-      return static_cast<int32_t>(page * layout_.block_tokens + place % layout_.block_tokens);
-    };
-    const int64_t before = r.before();
+// Which keys the tokens of a range with trees see, its copies the same as what they copy. A row
+// that all others follow lies before the tree as well as within it: it needs no bit.
+Status BatchBuffer::add_trees(std::span<const SequenceStep> requests,
+                              int64_t num_requests,
+                              TokenRange& out) {
+  tree_masks_.clear();
+  tree_begins_.clear();
+  for (size_t b = 0; b < requests.size(); ++b) {
+    const SequenceStep& r = requests[b];
     const auto n = static_cast<int64_t>(r.tokens.size());
-    for (int64_t i = 0; i < n; ++i, row += width, ++position) {
-      for (int64_t p = 0; i == 0 && p < before; ++p)
-        row[p] = slot_of(p);
-      if (i > 0) std::copy_n(row - width, before, row);
-      auto at = static_cast<int32_t>(r.cached + i - before);
-      for (int64_t p = *position; p >= before; --p) {
-        row[p] = slot_of(before + at);
-        at = r.parents.empty() ? at - 1 : r.parents[static_cast<size_t>(at)];
-      }
+    const auto parent_of = [&](int64_t row) {
+      return r.parents.empty() ? row - 1 : int64_t{r.parents[static_cast<size_t>(row)]};
+    };
+    const int64_t rows = r.cached + n - r.before();
+    const bool has_root = r.parents.empty() || std::ranges::count(r.parents, -1) == 1;
+    const int64_t first_row = has_root ? 1 : 0;
+    if (rows - first_row > kMostTreeRows) {
+      return invalid_argument(str_cat("request ", b, " of a step with trees has ", rows,
+                                      " rows of its own, expected at most ", kMostTreeRows,
+                                      " behind a root"));
     }
+    for (int64_t row = rows - n; row < rows; ++row) {
+      uint64_t mask = 0;
+      for (int64_t at = row; at >= first_row; at = parent_of(at))
+        mask |= uint64_t{1} << (at - first_row);
+      tree_masks_.push_back(static_cast<int64_t>(mask));
+    }
+    tree_begins_.push_back(static_cast<int32_t>(r.before() + first_row));
   }
-  return make_view(key_slots_.data(), {count, width}, Format::kI32, "T,C");
+  const auto shortest = std::ranges::min_element(out.kv_lens) - out.kv_lens.begin();
+  const auto queries = static_cast<int64_t>(requests[0].tokens.size());
+  for (auto b = static_cast<int64_t>(requests.size()); b < num_requests; ++b) {
+    for (int64_t q = 0; q < queries; ++q)
+      tree_masks_.push_back(tree_masks_[static_cast<size_t>(shortest * queries + q)]);
+    tree_begins_.push_back(tree_begins_[static_cast<size_t>(shortest)]);
+  }
+  out.tree_masks = vector_view(tree_masks_, "T");
+  out.tree_begins = vector_view(tree_begins_, "B");
+  return {};
 }
 
 // Where the rows of the new tokens go in each group. A ring has room for the last of them alone,
@@ -280,8 +295,7 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   out.fixed_keys = count > 0 && padding.requests > 0 ? width * layout_.block_tokens : 0;
   if (layout_.has_slots()) out.request_slots = vector_view(range.request_slots, "B");
   const auto is_tree = [](const SequenceStep& r) { return !r.parents.empty(); };
-  if (std::ranges::any_of(requests, is_tree)) out.key_slots = add_keys(requests, begin);
-  return {};
+  return std::ranges::any_of(requests, is_tree) ? add_trees(requests, count, out) : Status{};
 }
 
 Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
@@ -300,7 +314,7 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
   Batch batch;
   FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));
   FATHOM_TRY(add_range(decode, padding, decode_, batch.attention.decode));
-  if (batch.attention.prefill.key_slots.present()) {
+  if (batch.attention.prefill.tree_masks.present()) {
     return invalid_argument("a prompt of a step is a tree of tokens, expected it to decode");
   }
   batch.token_ids = vector_view(token_ids_, "T");

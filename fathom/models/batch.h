@@ -74,8 +74,9 @@ struct SequenceStep {
   int64_t padding = 0;
   /// Of a tree: for each of its last rows, the new ones included, the one that it follows, counted
   /// from the first of them; -1: what lies before all of them. A token attends to that and to its
-  /// own path, and its position is behind them; rows lie one behind the other all the same. Empty:
-  /// a chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
+  /// own path, and its position is behind them; rows lie one behind the other all the same. At most
+  /// kMostTreeRows (tree_keys.h), and the root before them if all of them follow it. Empty: a
+  /// chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
   std::span<const int32_t> parents = {};
 
   int64_t num_logits() const {
@@ -106,15 +107,14 @@ class BatchBuffer {
       : layout_(std::move(layout)), slots_(layout_.groups.size()), pooled_(layout_.groups.size()) {}
 
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
-  /// Lists of the keys of trees grow as they are needed.
   void reserve(int64_t tokens, int64_t requests, int64_t pages);
 
   /// The batch of these requests. Valid until the next call. The caller adds `cache`.
   /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot,
-  /// and for a tree whose rows follow later ones, in prefill or in a cache that takes none. Padding
-  /// needs decode requests of equally many tokens, which the copies have too. Each request and each
-  /// copy then counts for as many rows of logits as the one with the most; rows that nobody asked
-  /// for come last.
+  /// and for a tree whose rows follow later ones, in prefill or in a cache that takes none, or that
+  /// is larger than a mask, which goes for chains beside trees too. Padding needs decode requests
+  /// of equally many tokens, which the copies have too. Each request and each copy then counts for
+  /// as many rows of logits as the one with the most; rows that nobody asked for come last.
   Result<Batch> build(std::span<const SequenceStep> prefill,
                       std::span<const SequenceStep> decode,
                       const DecodePadding& padding = {});
@@ -140,7 +140,7 @@ class BatchBuffer {
   Status check(const SequenceStep& request, int64_t index) const;
   Status check_tree(const SequenceStep& request, int64_t index) const;
   int32_t position_of(const SequenceStep& request, int64_t token) const;
-  View add_keys(std::span<const SequenceStep> requests, int64_t first_token);
+  Status add_trees(std::span<const SequenceStep> requests, int64_t num_requests, TokenRange& out);
   void add_slots(const SequenceStep& request);
   void add_pooled(const SequenceStep& request, int64_t first_token, int64_t count);
   void finish_pooled();
@@ -154,7 +154,8 @@ class BatchBuffer {
   std::vector<Pooled> pooled_;  // of each group
   std::vector<PooledRows> pooled_views_;
   std::vector<int32_t> logit_rows_;
-  std::vector<int32_t> key_slots_;  // of a decode range with trees
+  std::vector<int64_t> tree_masks_;  // of a decode range with trees
+  std::vector<int32_t> tree_begins_;
   Range prefill_;
   Range decode_;
 };

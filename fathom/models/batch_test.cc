@@ -269,6 +269,12 @@ TEST(BatchPooled, CopiesOfARequestCompleteNothing) {
 
 // Seven tokens before; a root in row 7, two behind it, one behind the first of these and one behind
 // that; and a chain of two beside it.
+std::vector<uint64_t> masks_of(const Batch& batch) {
+  const View& masks = batch.attention.decode.tree_masks;
+  const auto* at = masks.as<const uint64_t>();
+  return {at, at + masks.dim(0)};
+}
+
 TEST(BatchTrees, TokensStandBehindTheirPathAndSeeIt) {
   const std::vector<int32_t> tree{50, 51, 52, 53, 54};
   const std::vector<int32_t> parents{-1, 0, 0, 1, 3};
@@ -285,23 +291,12 @@ TEST(BatchTrees, TokensStandBehindTheirPathAndSeeIt) {
   EXPECT_EQ(numbers(batch.attention.positions), (std::vector<int32_t>{7, 8, 8, 9, 10, 1, 2}));
   EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{23, 4, 5, 6, 7, 13, 14}));
   EXPECT_EQ(numbers(batch.attention.decode.kv_lens_view), (std::vector<int32_t>{12, 3}));
-  const View& keys = batch.attention.decode.key_slots;
-  ASSERT_EQ(keys.dim(0), 7);
-  ASSERT_EQ(keys.dim(1), 11);
-  const auto row = [&](int64_t t) {
-    const auto* at = keys.row<int32_t>(t);
-    return std::vector<int32_t>(at, std::find(at, at + keys.dim(1), -1));
-  };
-  const std::vector<int32_t> before{8, 9, 10, 11, 20, 21, 22};
-  const std::vector<std::vector<int32_t>> paths{{23}, {23, 4}, {23, 5}, {23, 4, 6}, {23, 4, 6, 7}};
-  for (int64_t t = 0; t < 5; ++t) {
-    std::vector<int32_t> expected = before;
-    const auto& path = paths[static_cast<size_t>(t)];
-    expected.insert(expected.end(), path.begin(), path.end());
-    EXPECT_EQ(row(t), expected) << t;
-  }
-  EXPECT_EQ(row(5), (std::vector<int32_t>{12, 13}));
-  EXPECT_EQ(row(6), (std::vector<int32_t>{12, 13, 14}));
+  // The roots lie before the trees, those of chains too.
+  EXPECT_EQ(numbers(batch.attention.decode.tree_begins), (std::vector<int32_t>{8, 2}));
+  EXPECT_EQ(masks_of(batch), (std::vector<uint64_t>{0, 0b1, 0b10, 0b101, 0b1101, 0, 0b1}));
+  EXPECT_FALSE(batch.attention.prefill.tree_masks.present());
+  EXPECT_FALSE(
+      buffer.build({}, std::span(decode).subspan(1)).value().attention.decode.tree_masks.present());
 }
 
 // A later level of a tree whose first rows are in the cache.
@@ -317,8 +312,54 @@ TEST(BatchTrees, GoOnBehindRowsThatAreThere) {
 
   EXPECT_EQ(numbers(batch.attention.positions), (std::vector<int32_t>{4, 4}));
   EXPECT_EQ(slots_of(batch, 0), (std::vector<int64_t>{5, 6}));
-  EXPECT_EQ(numbers(batch.attention.decode.key_slots),
-            (std::vector<int32_t>{0, 1, 2, 3, 5, 0, 1, 2, 4, 6}));
+  EXPECT_EQ(numbers(batch.attention.decode.tree_begins), (std::vector<int32_t>{3}));
+  EXPECT_EQ(masks_of(batch), (std::vector<uint64_t>{0b101, 0b1010}));
+}
+
+// Requests that are not there see what the one that they copy sees.
+TEST(BatchTrees, CopiesHaveTheTreeOfTheShortest) {
+  const std::vector<int32_t> tokens{50, 51, 52};
+  const std::vector<int32_t> parents{-1, 0, 0};
+  const std::vector<int32_t> chain_like{-1, 0, 1};
+  const std::vector<int32_t> pages{0, 1, 2};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 6, .pages = pages, .parents = chain_like},
+      {.tokens = tokens, .cached = 2, .pages = pages, .parents = parents},
+      {.tokens = tokens, .cached = 5, .pages = pages, .parents = chain_like}};
+  BatchBuffer buffer(one_group(4));
+
+  const Batch batch = buffer.build({}, decode, {.requests = 4, .pages = 4}).value();
+
+  EXPECT_EQ(numbers(batch.attention.decode.tree_begins), (std::vector<int32_t>{7, 3, 6, 3}));
+  EXPECT_EQ(masks_of(batch),
+            (std::vector<uint64_t>{0, 0b1, 0b11, 0, 0b1, 0b10, 0, 0b1, 0b11, 0, 0b1, 0b10}));
+}
+
+TEST(BatchTrees, AMaskHasRoomForSixtyFourRowsBehindARoot) {
+  const auto built = [](size_t tokens, bool has_root, size_t chain) {
+    std::vector<int32_t> parents(tokens, has_root ? 0 : -1);
+    parents[0] = -1;
+    const std::vector<int32_t> ids(std::max(tokens, chain), 3);
+    std::vector<int32_t> pages(40);
+    const std::vector<SequenceStep> decode{
+        {.tokens = std::span(ids).first(tokens), .cached = 1, .pages = pages, .parents = parents},
+        {.tokens = std::span(ids).first(chain), .cached = 5, .pages = pages}};
+    BatchBuffer buffer(one_group(4));
+    const auto batch = buffer.build({}, decode);
+    return batch.ok() ? str_cat(masks_of(*batch)[tokens - 1] >> 62) : batch.status().message();
+  };
+
+  EXPECT_EQ(built(65, true, 1), "2");
+  EXPECT_EQ(built(64, false, 65), "2");
+  EXPECT_EQ(built(66, true, 1),
+            "request 0 of a step with trees has 66 rows of its own, expected at most 64 behind a "
+            "root");
+  EXPECT_EQ(built(65, false, 1),
+            "request 0 of a step with trees has 65 rows of its own, expected at most 64 behind a "
+            "root");
+  EXPECT_EQ(built(3, true, 66),
+            "request 1 of a step with trees has 66 rows of its own, expected at most 64 behind a "
+            "root");
 }
 
 TEST(BatchTrees, WhatIsNoTreeIsRefused) {

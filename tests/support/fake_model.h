@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
+#include "fathom/kernels/attn/tree_keys/tree_keys.h"
 #include "fathom/models/model.h"
 
 namespace fathom {
@@ -89,15 +90,16 @@ class FakeModel : public Model {
   static void each_key(const Batch& b, const TokenRange& r, int64_t i, int64_t t, const F& f) {
     int64_t count = 0;
     const int64_t in_range = t - r.token_begin;
-    if (r.key_slots.present()) {
-      const int32_t* row = r.key_slots.row<int32_t>(in_range);
-      for (; count < r.key_slots.dim(1) && row[count] >= 0; ++count)
-        f(row[count]);
-    } else {
-      const int32_t* pages = r.block_table.as<int32_t>() + i * r.block_table.dim(1);
-      const int64_t behind = r.query_offsets[static_cast<size_t>(i) + 1] - in_range - 1;
-      for (; count < r.kv_lens[static_cast<size_t>(i)] - behind; ++count)
-        f(pages[count / kPageSize] * kPageSize + count % kPageSize);
+    const int32_t* pages = r.block_table.as<int32_t>() + i * r.block_table.dim(1);
+    const int64_t behind = r.query_offsets[static_cast<size_t>(i) + 1] - in_range - 1;
+    TreeToken token{.begin = r.kv_lens[static_cast<size_t>(i)] - behind};
+    if (r.tree_masks.present()) {
+      token = {r.tree_begins.as<int32_t>()[i],
+               static_cast<uint64_t>(r.tree_masks.as<int64_t>()[in_range])};
+    }
+    for (; count < num_seen(token); ++count) {
+      const int64_t place = place_of_seen(token, count);
+      f(pages[place / kPageSize] * kPageSize + place % kPageSize);
     }
     FATHOM_CHECK(b.attention.positions.as<int32_t>()[t] == count - 1,
                  "a token stands behind the keys before it");

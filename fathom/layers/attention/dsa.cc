@@ -146,7 +146,8 @@ void part_of(const TokenRange& range, const MlaContext& m, const RangeRequest& r
       .kv_lens_view = slice_rows(range.kv_lens_view, r.index, 1),
       .block_table = slice_rows(range.block_table, r.index, 1),
       .request_slots = {},
-      .key_slots = {}};
+      .tree_masks = {},
+      .tree_begins = {}};
 }
 
 }  // namespace
@@ -165,7 +166,7 @@ Status dsa_attend(Exec& ex,
                   int layer) {
   const int64_t T = x.dim(0);
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
-  FATHOM_CHECK(!batch.decode.key_slots.present(),
+  FATHOM_CHECK(!batch.decode.tree_masks.present(),
                "an indexer scores keys by their place, not by path");
   FATHOM_TRY(check_prefill_chunk(m.options, cache));
   Scope scope(ex.recorder, "self_attn");

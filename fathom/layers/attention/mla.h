@@ -69,10 +69,11 @@ struct TokenRange {
   View kv_lens_view;                       ///< [B] i32
   View block_table;                        ///< [B, M] i32, pages of each request
   View request_slots;  ///< [B] i32, where the rings and states of each request lie; may be absent
-  /// [num_tokens, C] i32, of a range with trees (SequenceStep::parents): the slots of the keys that
-  /// each token sees, page * rows of a page + row, in order; -1 behind them. Absent: each token
-  /// sees what lies before it and itself. Decode alone.
-  View key_slots;
+  /// Of a range with trees (SequenceStep::parents): which keys each token sees (tree_keys.h).
+  /// [num_tokens] i64, and [B] i32. Absent: each token sees what lies before it and itself. Decode
+  /// alone.
+  View tree_masks;
+  View tree_begins;
   /// Steps that are captured and replayed with other lengths: keys that a request may have at most.
   /// What is launched, and with which shapes, follows from it alone. 0: kv_lens may be looked at.
   int64_t fixed_keys = 0;

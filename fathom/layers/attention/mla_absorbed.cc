@@ -26,8 +26,8 @@ View split_requests(const View& v, int64_t num_requests, const char* axes) {
   return reshape(v, {num_requests, v.dim(0) / num_requests, v.dim(1), v.dim(2)}, axes);
 }
 
-// Requests [first, first + count) of the range, `queries` tokens each; q and o hold their rows.
-// With `slots` the tokens are queries of one request, and each has keys of its own.
+// Requests [first, first + count) of the range, `queries` tokens each, which are the range's from
+// token `begin` on; q and o hold their rows.
 Status attend(Exec& ex,
               const MlaContext& m,
               const TokenRange& range,
@@ -35,10 +35,10 @@ Status attend(Exec& ex,
               int64_t first,
               int64_t count,
               int64_t queries,
+              int64_t begin,
               const View& q,
               const View& cache,
-              const View& o,
-              const View& slots = {}) {
+              const View& o) {
   MlaDecode::Args args{.q = q,
                        .cache = cache,
                        .block_table = slice_rows(range.block_table, first, count),
@@ -46,12 +46,17 @@ Status attend(Exec& ex,
                        .o = o,
                        .lse = {},
                        .scale = m.shape.softmax_scale,
-                       .kv_scale = m.options.kv_scale,
-                       .slots = slots};
+                       .kv_scale = m.options.kv_scale};
   const SelectionRow row = attention_row(form);
-  if (queries == 1 && !slots.present()) return launch<MlaDecode>(ex, "attn_mqa", args, row);
+  const bool trees = range.tree_masks.present();
+  if (queries == 1 && !trees) return launch<MlaDecode>(ex, "attn_mqa", args, row);
   args.q = split_requests(q, count, "B,Q,Nh,Lkv+Dr");
   args.o = split_requests(o, count, "B,Q,Nh,Lkv");
+  if (trees) {
+    args.tree_masks =
+        reshape(slice_rows(range.tree_masks, begin, count * queries), {count, queries}, "B,Q");
+    args.tree_begins = slice_rows(range.tree_begins, first, count);
+  }
   return launch<MlaDecodeMulti>(ex, "attn_mqa", args, row);
 }
 
@@ -96,15 +101,14 @@ Status mla_decode_absorbed(Exec& ex,
   }
 
   FATHOM_ASSIGN(const View o_lat, ex.activations->tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
-  if (range.key_slots.present()) {
-    const View slots = reshape(range.key_slots, {1, T, range.key_slots.dim(1)}, "1,T,C");
-    FATHOM_TRY(attend(ex, m, range, form, 0, 1, T, q, cache.rows, o_lat, slots));
-  } else if (const int64_t queries = uniform_queries(range); queries > 0) {
-    FATHOM_TRY(attend(ex, m, range, form, 0, range.num_requests(), queries, q, cache.rows, o_lat));
+  if (const int64_t queries = uniform_queries(range); queries > 0) {
+    FATHOM_TRY(
+        attend(ex, m, range, form, 0, range.num_requests(), queries, 0, q, cache.rows, o_lat));
   } else {
     FATHOM_TRY(each_request(ex, range, [&](const RangeRequest& r) {
-      return attend(ex, m, range, form, r.index, 1, r.count, slice_rows(q, r.begin, r.count),
-                    cache.rows, slice_rows(o_lat, r.begin, r.count));
+      return attend(ex, m, range, form, r.index, 1, r.count, r.begin,
+                    slice_rows(q, r.begin, r.count), cache.rows,
+                    slice_rows(o_lat, r.begin, r.count));
     }));
   }
   return head_linear(ex, "w_vc", o_lat, w.w_vc, o);

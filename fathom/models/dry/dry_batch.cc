@@ -98,8 +98,8 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
   FATHOM_TRY(add_range(prefill, 0, out.prefill_, batch.attention.prefill));
   FATHOM_TRY(add_range(decode, shape.padding.pages, out.decode_, batch.attention.decode));
   if (TokenRange& range = batch.attention.decode; shape.trees && range.num_tokens > 0) {
-    range.key_slots =
-        make_view(nullptr, {range.num_tokens, range.most_keys()}, Format::kI32, "T,C");
+    range.tree_masks = numbers(range.num_tokens, Format::kI64, "T");
+    range.tree_begins = numbers(range.num_requests(), Format::kI32, "B");
   }
 
   batch.token_ids = numbers(tokens, Format::kI32, "T");

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "fathom/base/status.h"
+#include "fathom/kernels/attn/tree_keys/tree_keys.h"
 #include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/request.h"
 
@@ -20,8 +21,8 @@ namespace fathom {
 /// Drafts one behind the other in a step at most (`--speculative-tokens`).
 inline constexpr int64_t kMostDrafts = 16;
 
-/// Drafts of a tree in a step at most (`--speculative-width`).
-inline constexpr int64_t kMostTreeDrafts = 64;
+/// Drafts of a tree in a step at most (`--speculative-width`). The last known token is its root.
+inline constexpr int64_t kMostTreeDrafts = kMostTreeRows;
 
 /// A sequence that decodes in the next step. Its cache has room for `most` tokens behind the last
 /// known one.

@@ -42,33 +42,37 @@ Status check_width(const DraftShape& shape) {
               " and --speculative-topk ", shape.branches, ", expected ", least, " to ", most));
 }
 
-Status check_trees(Speculative method, const DraftShape& shape, const Model& model, bool on_gpu) {
+// Of the draft layer, all levels of a tree but the last have rows, and no root.
+Status check_depth(const DraftShape& shape) {
+  const int64_t most = 1 + kMostTreeRows / shape.branches;
+  if (shape.tokens <= most) return {};
+  return invalid_argument(str_cat("--speculative-tokens is ", shape.tokens,
+                                  " with --speculative-topk ", shape.branches,
+                                  ", expected at most ", most, ": a tree has up to ", kMostTreeRows,
+                                  " rows of the draft layer"));
+}
+
+Status check_trees(Speculative method, const DraftShape& shape, const Model& model) {
   FATHOM_TRY(check_width(shape));
   if (!shape.is_tree()) return {};
+  FATHOM_TRY(check_depth(shape));
   if (method == Speculative::kNgram) {
     return invalid_argument(str_cat("--speculative-topk is ", shape.branches,
                                     " with --speculative ngram, which guesses chains; expected 1, "
                                     "or --speculative mtp"));
   }
-  const std::string_view why =
-      !model.takes_trees()
-          ? "the attention of this model finds keys by their places and takes no trees"
-      : on_gpu ? "trees are verified on the CPU alone (--device cpu)"
-               : std::string_view();
-  if (why.empty()) return {};
-  return unsupported(str_cat("--speculative-topk is ", shape.branches, ", but ", why,
-                             "; expected 1, which makes chains"));
+  if (model.takes_trees()) return {};
+  return unsupported(str_cat("--speculative-topk is ", shape.branches,
+                             ", but the attention of this model finds keys by their places and "
+                             "takes no trees; expected 1, which makes chains"));
 }
 
 }  // namespace
 
-Status check_speculative(Speculative method,
-                         const DraftShape& shape,
-                         const Model& model,
-                         bool on_gpu) {
+Status check_speculative(Speculative method, const DraftShape& shape, const Model& model) {
   if (method == Speculative::kOff) return {};
   if (method == Speculative::kMtp && !model.has_draft()) return no_draft_layer(model);
-  FATHOM_TRY(check_trees(method, shape, model, on_gpu));
+  FATHOM_TRY(check_trees(method, shape, model));
   const int64_t tokens = shape.tokens;
   const int64_t slack = model.cache_layout().slack();
   if (slack >= shape.drafts()) return {};

@@ -27,14 +27,11 @@ inline int64_t most_queries(Speculative method, const DraftShape& shape) {
   return method == Speculative::kOff ? 1 : 1 + shape.drafts();
 }
 
-/// Whether the model, which may be dry, can make and verify such drafts where it lies. Errors:
+/// Whether the model, which may be dry, can make and verify such drafts. Errors:
 /// InvalidArgument for numbers that contradict each other; Unsupported for a model without the
 /// draft layer that is asked for, where its caches cannot be cut back by as many tokens, and for
-/// trees that its attention or a GPU does not take. They name the flag and what is possible.
-Status check_speculative(Speculative method,
-                         const DraftShape& shape,
-                         const Model& model,
-                         bool on_gpu);
+/// trees that its attention does not take. They name the flag and what is possible.
+Status check_speculative(Speculative method, const DraftShape& shape, const Model& model);
 
 /// Null for kOff.
 std::unique_ptr<Proposer> make_proposer(Speculative method, const DraftShape& shape);

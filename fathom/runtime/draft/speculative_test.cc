@@ -28,7 +28,7 @@ struct RingModel final : FakeModel {
 
 // On the CPU.
 Status checked(Speculative method, const DraftShape& shape, const Model& model) {
-  return check_speculative(method, shape, model, false);
+  return check_speculative(method, shape, model);
 }
 
 TEST(Speculative, CachesThatGrowCanBeCutBackByAnyNumber) {
@@ -75,12 +75,11 @@ TEST(Speculative, AModelWithoutADraftLayerIsRefused) {
       "says num_nextn_predict_layers 1)\nhint: --speculative ngram needs no draft layer");
 }
 
-TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {
+TEST(Speculative, TreesAreOfTheDraftLayer) {
   const DraftShape tree{.tokens = 3, .branches = 4};
   EXPECT_TRUE(checked(Speculative::kMtp, tree, FakeDraftModel()).ok());
 
   const Status ngram = checked(Speculative::kNgram, tree, FakeDraftModel());
-  const Status gpu = check_speculative(Speculative::kMtp, tree, FakeDraftModel(), true);
 
   struct ChainsAlone final : FakeDraftModel {
     bool takes_trees() const override { return false; }
@@ -93,15 +92,10 @@ TEST(Speculative, TreesAreOfTheDraftLayerOnTheCpu) {
       ngram.message(),
       "--speculative-topk is 4 with --speculative ngram, which guesses chains; expected 1, or "
       "--speculative mtp");
-  EXPECT_EQ(gpu.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(gpu.message(),
-            "--speculative-topk is 4, but trees are verified on the CPU alone (--device cpu); "
-            "expected 1, which makes chains");
   EXPECT_EQ(chains.code(), StatusCode::kUnsupported);
   EXPECT_EQ(chains.message(),
             "--speculative-topk is 4, but the attention of this model finds keys by their places "
             "and takes no trees; expected 1, which makes chains");
-  EXPECT_TRUE(check_speculative(Speculative::kMtp, {.tokens = 3}, FakeDraftModel(), true).ok());
 }
 
 TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
@@ -130,6 +124,20 @@ TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
   }
   EXPECT_TRUE(
       checked(Speculative::kMtp, {.tokens = 2, .branches = 2, .width = 6}, FakeDraftModel()).ok());
+}
+
+// All levels but the last have rows of the draft layer, whose masks have 64 bits.
+TEST(Speculative, ADeepAndWideTreeIsRefused) {
+  const Status deep = checked(Speculative::kMtp, {.tokens = 10, .branches = 8}, FakeDraftModel());
+
+  EXPECT_EQ(deep.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(deep.message(),
+            "--speculative-tokens is 10 with --speculative-topk 8, expected at most 9: a tree has "
+            "up to 64 rows of the draft layer");
+  for (const DraftShape& shape : {DraftShape{.tokens = 9, .branches = 8},
+                                  {.tokens = 13, .branches = 5},
+                                  {.tokens = 16, .branches = 4}})
+    EXPECT_TRUE(checked(Speculative::kMtp, shape, FakeDraftModel()).ok()) << shape.branches;
 }
 
 TEST(Speculative, EachMethodHasItsProposer) {

@@ -31,8 +31,9 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
     const int64_t rows = std::max(tokens / group.tokens_per_row + 2 * requests, passes * requests);
     pooled += rows * (8 * group.pool_entries + 4 + 8);
   }
+  const int64_t trees = s.trees ? 8 * tokens + 4 * requests + 2 * passes * kPartAlignment : 0;
   return tokens * per_token + (1 + passes) * (requests + 1) * per_request + tables + pooled +
-         passes * (12 + 4 * groups) * kPartAlignment;
+         trees + passes * (12 + 4 * groups) * kPartAlignment;
 }
 
 // Gives a probe what lies on the GPU as host memory.
@@ -143,6 +144,8 @@ void GpuExecutor::place_pass(const Batch& host, Pass& pass, const TokenRange* sh
     place(range->kv_lens_view);
     if (shared == nullptr) place(range->block_table);
     place(range->request_slots);
+    place(range->tree_masks);
+    place(range->tree_begins);
   }
   if (shared != nullptr) batch.attention.decode.block_table = shared->block_table;
 }
@@ -317,7 +320,8 @@ Status GpuExecutor::submit(const Step& step) {
                       .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
                       .pages = first.attention.decode.block_table.dim(1),
                       .logits = first.num_logits(),
-                      .sampling = sampling_})
+                      .sampling = sampling_,
+                      .trees = first.attention.decode.tree_masks.present()})
           : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));

@@ -53,6 +53,7 @@ class GpuExecutor final : public Executor {
     int64_t pages = 0;
     int64_t logits = 0;  // rows of each pass
     Sampling sampling = Sampling::kNone;
+    bool trees = false;
 
     friend bool operator==(const GraphKey&, const GraphKey&) = default;
   };

@@ -68,7 +68,8 @@ struct MlaDecode {
     View sinks = {};
     float o_scale = 1.0f;
     KeyTable table = KeyTable::kPages;
-    View slots = {};  ///< of MlaDecodeMulti alone
+    View slots = {};  ///< of MlaDecodeMulti alone, as what follows
+    View tree_masks = {}, tree_begins = {};
   };
 
   static constexpr auto operands(const Args& a) {
@@ -96,9 +97,16 @@ struct MlaDecode {
 /// offset in its row; entries of -1 are skipped, and block_table and kv_lens are not read. The keys
 /// of a row are then in the order of its slots, in blocks of 64 without the skipped ones.
 ///
+/// With tree_masks [B,Q] and tree_begins [B] the queries are tokens of trees (tree_keys.h), rows of
+/// which are the last keys of the request: query j sees the keys before tree_begins[b], and key
+/// tree_begins[b] + i if bit i of its mask is set. A row has the bits that MlaDecode gives for
+/// those keys in their order, as those of a chain do; on a GPU's tensor cores it has them up to
+/// rounding.
+///
 /// The reference's bmm1_scale is scale * kv_scale, its bmm2_scale kv_scale * o_scale: set kv_scale
 /// to 1 to give both freely. Its cache [P,1,S,D] is [P,S,D].
-/// Errors: as MlaDecode, and slots outside [-1, P*S).
+/// Errors: as MlaDecode, slots outside [-1, P*S), slots together with trees, and trees as
+/// check_trees().
 /// Source: as MlaDecode; TensorRT-LLM's batch decode with several query tokens.
 struct MlaDecodeMulti {
   static constexpr KernelInfo kInfo{
@@ -106,7 +114,8 @@ struct MlaDecodeMulti {
       .reference_names = {"trtllm_batch_decode_with_kv_cache_mla"},
       .signature =
           "q[B,Q,N,Dq]:bf16|f32|f16|e4m3 cache[P,S,D]:bf16|f32|f16|e4m3 block_table[B,M]:i32 "
-          "kv_lens[B]:i32 q_pe?[B,Q,N,D-Dq]:bf16|f32|f16|e4m3 sinks?[N]:f32 slots?[B,Q,C]:i32 -> "
+          "kv_lens[B]:i32 q_pe?[B,Q,N,D-Dq]:bf16|f32|f16|e4m3 sinks?[N]:f32 slots?[B,Q,C]:i32 "
+          "tree_masks?[B,Q]:i64 tree_begins?[B]:i32 -> "
           "o[B,Q,N,L]:bf16|f32|f16 lse?[B,Q,N]:f32",
       .limits = "L<=D, Dq<=D, S>=1",
       .equation = "o = softmax(scale q k^T + mask) k[:, :L]",
@@ -117,8 +126,8 @@ struct MlaDecodeMulti {
   using Args = MlaDecode::Args;
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.q,     &a.cache, &a.block_table, &a.kv_lens, &a.q_pe,
-                      &a.sinks, &a.slots, &a.o,           &a.lse};
+    return std::array{&a.q,     &a.cache,      &a.block_table, &a.kv_lens, &a.q_pe, &a.sinks,
+                      &a.slots, &a.tree_masks, &a.tree_begins, &a.o,       &a.lse};
   }
 
   static Cost cost(const Args& a);

@@ -13,33 +13,38 @@ static_assert(MlaDecode::kSplitKeys % kBlockKeys == 0, "splits hold whole blocks
 
 namespace {
 
-/// Keys `first` and on of request b, before `end` and at most a block.
+/// Keys `first` and on of those that query j of request b sees, before `end` and at most a block.
 template <class Element>
-void find_block(
-    const MlaDecode::Args& a, int64_t b, int64_t first, int64_t end, KeyBlock<Element>& out) {
+void find_block(const MlaDecode::Args& a,
+                int64_t b,
+                int64_t j,
+                int64_t first,
+                int64_t end,
+                KeyBlock<Element>& out) {
   const int32_t* pages = a.block_table.row<int32_t>(b);
   const int64_t page_size = mla_decode::keys_per_entry(a);
   out.count = end - first < kBlockKeys ? (end < first ? 0 : end - first) : kBlockKeys;
-  for (int64_t j = 0; j < out.count; ++j) {
-    const int64_t token = first + j;
-    const int64_t slot = pages[token / page_size] * page_size + token % page_size;
-    out.at[j] = slot_data<Element>(a.cache, slot);
+  for (int64_t i = 0; i < out.count; ++i) {
+    const int64_t place = mla_decode::key_place(a, b, j, first + i);
+    const int64_t slot = pages[place / page_size] * page_size + place % page_size;
+    out.at[i] = slot_data<Element>(a.cache, slot);
   }
 }
 
-/// Adds keys [begin, end) of request b to the rows in `s`.
+/// Adds keys [begin, end) of those that query j of request b sees to the rows in `s`.
 template <class Element>
 void attend_keys(const MlaDecode::Args& a,
                  const AttendScratch& s,
                  int64_t b,
+                 int64_t j,
                  int64_t count,
                  int64_t begin,
                  int64_t end) {
   KeyBlock<Element> keys;
-  find_block(a, b, begin, end, keys);
+  find_block(a, b, j, begin, end, keys);
   for (int64_t first = begin; first < end; first += kBlockKeys) {
     KeyBlock<Element> next;
-    find_block(a, b, first + kBlockKeys, end, next);
+    find_block(a, b, j, first + kBlockKeys, end, next);
     pack_keys(s, keys, next, a.cache.dim(2));
     pack_values(s, keys, a.o.dim(3));
     attend_block(s, count, first, a.scale * a.kv_scale);
@@ -68,6 +73,42 @@ float* lse_at(const MlaDecode::Args& a, int64_t b, int64_t j, int64_t n) {
   return a.lse.row<float>(b) + j * a.lse.stride(1) + n * a.lse.stride(2);
 }
 
+/// decode_rows() of rows that see the same keys, or the first ones of those of the last row.
+void decode_alike(const MlaDecode::Args& a,
+                  const AttendScratch& s,
+                  int64_t b,
+                  int64_t row,
+                  int64_t count,
+                  int64_t begin,
+                  int64_t end,
+                  const PartialRows& out) {
+  reset_rows(s, count);
+  const int64_t num_heads = a.q.dim(2);
+  int64_t most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t j = (row + i) / num_heads;
+    const int64_t n = (row + i) % num_heads;
+    load_parts(a, s, i, b, j, n);
+    const int64_t seen = mla_decode::visible_keys(a, b, j);
+    s.seen[i] = static_cast<int32_t>(seen);
+    most = seen > most ? seen : most;
+  }
+  const int64_t last = end < most ? end : most;
+  const int64_t j = row / num_heads;
+  if (a.cache.format == Format::kBf16) {
+    attend_keys<Bf16>(a, s, b, j, count, begin, last);
+  } else {
+    attend_keys<E4m3>(a, s, b, j, count, begin, last);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    out.max[i] = s.max[i];
+    out.sum[i] = sum_lanes(s.sum + i * kLanes);
+    for (int64_t d = 0; d < s.padded_L; d += kLanes) {
+      _mm512_store_ps(out.o + i * s.padded_L + d, _mm512_load_ps(s.o + i * s.padded_L + d));
+    }
+  }
+}
+
 }  // namespace
 
 int64_t padded_width(int64_t L) {
@@ -88,29 +129,15 @@ void decode_rows(const MlaDecode::Args& a,
                  const PartialRows& out) {
   AttendScratch s(kMaxDecodeRows, a.cache.dim(2), a.o.dim(3));
   s.place(scratch);
-  reset_rows(s, count);
+  if (!a.tree_masks.present()) return decode_alike(a, s, b, row, count, begin, end, out);
+  // Tokens of a tree have keys of their own: the heads of one at a time.
   const int64_t num_heads = a.q.dim(2);
-  int64_t most = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t j = (row + i) / num_heads;
-    const int64_t n = (row + i) % num_heads;
-    load_parts(a, s, i, b, j, n);
-    const int64_t seen = mla_decode::visible_keys(a, b, j);
-    s.seen[i] = static_cast<int32_t>(seen);
-    most = seen > most ? seen : most;
-  }
-  const int64_t last = end < most ? end : most;
-  if (a.cache.format == Format::kBf16) {
-    attend_keys<Bf16>(a, s, b, count, begin, last);
-  } else {
-    attend_keys<E4m3>(a, s, b, count, begin, last);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    out.max[i] = s.max[i];
-    out.sum[i] = sum_lanes(s.sum + i * kLanes);
-    for (int64_t d = 0; d < s.padded_L; d += kLanes) {
-      _mm512_store_ps(out.o + i * s.padded_L + d, _mm512_load_ps(s.o + i * s.padded_L + d));
-    }
+  for (int64_t i = 0; i < count;) {
+    const int64_t heads = num_heads - (row + i) % num_heads;
+    const int64_t part = heads < count - i ? heads : count - i;
+    decode_alike(a, s, b, row + i, part, begin, end,
+                 {out.o + i * s.padded_L, out.max + i, out.sum + i});
+    i += part;
   }
 }
 

@@ -31,6 +31,9 @@ struct DecodeShape {
   bool by_slot = false;    ///< the block table holds slots
   int64_t slots_each = 0;  ///< > 0: every query has keys of its own, so many, some of them none
   std::function<double(int64_t)> lift = nullptr;  ///< added to the logits of key i of a request
+  /// Of each request, rows of the tree behind its root that are its last keys; the queries are the
+  /// last ones. -1: a chain. Empty: no trees.
+  std::vector<int64_t> trees = {};
   bool lse = true;
   int64_t q_gap = 2, o_gap = 4;  ///< between heads
 
@@ -43,5 +46,6 @@ void add_decode_case(CaseList& list, const DecodeShape& s);
 // What mla_decode_edge_cases.cc adds.
 void add_decode_model_widths(CaseList& list);
 void add_decode_large_weights(CaseList& list);
+void add_decode_trees(CaseList& list);
 
 }  // namespace fathom

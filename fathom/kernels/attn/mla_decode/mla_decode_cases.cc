@@ -14,7 +14,8 @@ namespace fathom {
 namespace {
 
 struct DecodeTensors {
-  Tensor q, q_pe, cache, block_table, kv_lens, sinks, slots, o, lse;
+  Tensor q, q_pe, cache, block_table, kv_lens, sinks, slots, tree_masks, tree_begins, o, lse;
+  std::vector<std::vector<int64_t>> seen;  ///< of trees: keys of query b * Q + j
 
   /// Row of q, its parts one behind the other.
   std::vector<double> query(int64_t row) const {
@@ -119,6 +120,45 @@ void choose_slots(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
   });
 }
 
+/// Random trees: a row follows any earlier one or what lies before all; then the masks of the last
+/// rows. Numbers of cases are doubles, so no mask has bits more than 52 apart.
+void grow_trees(const DecodeShape& s, CaseData& c, DecodeTensors& x) {
+  const auto B = static_cast<int64_t>(s.kv_lens.size());
+  x.tree_masks = c.input({B, s.queries}, Format::kI64, {}, {.row_gap = 3, .rows_per_batch = 1});
+  x.tree_begins = c.input({B}, Format::kI32, {}, {.rows_per_batch = 1});
+  x.seen.resize(static_cast<size_t>(B * s.queries));
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t keys = s.kv_lens[static_cast<size_t>(b)];
+    const bool chain = s.trees[static_cast<size_t>(b)] < 0;
+    const int64_t rows = std::min(keys, chain ? s.queries - 1 : s.trees[static_cast<size_t>(b)]);
+    const int64_t begin = keys - rows;
+    x.tree_begins.set(b, static_cast<double>(begin));
+    std::vector<std::vector<int64_t>> paths;  // of each row, from the first on
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto limit = static_cast<uint32_t>(paths.size() + 1);
+      const int64_t parent = chain ? row - 1 : int64_t{c.rng().next_below(limit)} - 1;
+      std::vector<int64_t> path;
+      if (parent >= 0) path = paths[static_cast<size_t>(parent)];
+      if (!path.empty() && row - path.front() > 52) path.clear();
+      path.push_back(row);
+      paths.push_back(path);
+    }
+    for (int64_t j = 0; j < s.queries; ++j) {
+      const int64_t row = rows - s.queries + j;
+      int64_t mask = 0;
+      std::vector<int64_t>& seen = x.seen[static_cast<size_t>(b * s.queries + j)];
+      for (int64_t i = 0; i < begin + std::min<int64_t>(row + 1, 0); ++i)
+        seen.push_back(i);
+      for (int64_t i = 0; row >= 0 && i < std::ssize(paths[static_cast<size_t>(row)]); ++i) {
+        const int64_t on_path = paths[static_cast<size_t>(row)][static_cast<size_t>(i)];
+        mask |= static_cast<int64_t>(uint64_t{1} << on_path);
+        seen.push_back(begin + on_path);
+      }
+      x.tree_masks.set(b * s.queries + j, static_cast<double>(mask));
+    }
+  }
+}
+
 /// Row (b * Q + j) * N + n of the output.
 oracle::AttentionRow exact_row(const DecodeShape& s,
                                const DecodeTensors& x,
@@ -135,10 +175,16 @@ oracle::AttentionRow exact_row(const DecodeShape& s,
   std::vector<int64_t> slots;
   const int64_t page_size = s.by_slot ? 1 : s.page_size;
   const int64_t keys = s.kv_lens[static_cast<size_t>(b)] - s.queries + j + 1;
-  for (int64_t i = 0; i < keys && s.slots_each == 0; ++i) {
+  const auto slot_of = [&](int64_t i) {
     const int64_t width = x.block_table.dim(1);
     const auto page = static_cast<int64_t>(x.block_table[b * width + i / page_size]);
-    slots.push_back(page * page_size + i % page_size);
+    return page * page_size + i % page_size;
+  };
+  for (int64_t i = 0; i < keys && s.slots_each == 0 && s.trees.empty(); ++i)
+    slots.push_back(slot_of(i));
+  if (!s.trees.empty()) {
+    for (const int64_t place : x.seen[static_cast<size_t>(b * s.queries + j)])
+      slots.push_back(slot_of(place));
   }
   for (int64_t i = 0; i < s.slots_each; ++i) {
     const auto slot = static_cast<int64_t>(x.slots[(b * s.queries + j) * s.slots_each + i]);
@@ -177,6 +223,7 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
   if (s.lift) lift_keys(s, double{scale}, x);
   if (s.by_slot) name_slots(s, c, x);
   if (s.slots_each > 0) choose_slots(s, c, x);
+  if (!s.trees.empty()) grow_trees(s, c, x);
   if (s.sinks) x.sinks = c.input({s.n}, Format::kF32, {.scale = 2});
   x.o = c.output(dims({s.n, s.l}), s.out(), {.row_gap = s.o_gap, .rows_per_batch = 1});
   if (s.lse) x.lse = c.output(dims({s.n}), Format::kF32, {.rows_per_batch = 1});
@@ -193,7 +240,9 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
                             .sinks = at(x.sinks),
                             .o_scale = s.o_scale,
                             .table = s.by_slot ? KeyTable::kSlots : KeyTable::kPages,
-                            .slots = at(x.slots)};
+                            .slots = at(x.slots),
+                            .tree_masks = at(x.tree_masks),
+                            .tree_begins = at(x.tree_begins)};
   });
   auto rows = std::make_shared<oracle::AttentionRows>(
       [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
@@ -212,7 +261,7 @@ void add_case_of(CaseList& list, const DecodeShape& s) {
 }  // namespace
 
 void add_decode_case(CaseList& list, const DecodeShape& s) {
-  if (s.queries == 1 && s.slots_each == 0) add_case_of<MlaDecode>(list, s);
+  if (s.queries == 1 && s.slots_each == 0 && s.trees.empty()) add_case_of<MlaDecode>(list, s);
   add_case_of<MlaDecodeMulti>(list, s);
 }
 
@@ -399,6 +448,7 @@ void add_mla_decode_cases(CaseList& list) {
   add_reference_cases(list);
   add_decode_model_widths(list);
   add_decode_large_weights(list);
+  add_decode_trees(list);
   constexpr int64_t kPoolKeys = 64 << 10;  // 75 MB in bf16: more than the caches hold
   const auto add_bench = [&](std::string_view model, int64_t n, int64_t b, int64_t keys,
                              int64_t queries, Format cache) {

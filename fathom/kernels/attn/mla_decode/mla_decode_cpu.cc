@@ -83,6 +83,7 @@ MlaDecode::Args flatten(const MlaDecode::Args& a, void* memory) {
 namespace {
 
 using mla_decode::first_width;
+using mla_decode::key_place;
 using mla_decode::keys_per_entry;
 using mla_decode::visible_keys;
 using mla_decode::with_query_axis;
@@ -113,7 +114,10 @@ Cost cost_with_query_axis(const MlaDecode::Args& a) {
   double pairs = 0;
   for (int64_t b = 0; b < a.q.dim(0); ++b) {
     for (int64_t j = 0; j < Q; ++j) {
-      pairs += static_cast<double>(std::max<int64_t>(keys_of(a, b) - Q + j + 1, 0));
+      const bool by_mask = a.tree_masks.readable() && a.tree_begins.readable();
+      const int64_t seen =
+          by_mask ? visible_keys(a, b, j) : std::max<int64_t>(keys_of(a, b) - Q + j + 1, 0);
+      pairs += static_cast<double>(seen);
     }
   }
   return {.flops = 2.0 * pairs * width};
@@ -151,10 +155,14 @@ Status check_decode(const MlaDecode::Args& a) {
   FATHOM_TRY(check_query(a));
   // A call that scales freely leaves kv_scale at 1, whatever the cache is.
   if (a.kv_scale != 1.0f) FATHOM_TRY(check_scale("kv_scale", a.kv_scale, a.cache.format));
+  if (a.slots.present() && a.tree_masks.present()) {
+    return invalid_argument("slots and tree_masks both say which keys a query sees");
+  }
   if (a.slots.present()) return check_slot_lists(a);
   const bool by_slot = a.table == KeyTable::kSlots;
   const int64_t entries = by_slot ? a.cache.dim(0) * a.cache.dim(1) : a.cache.dim(0);
-  return check_block_table(a.kv_lens, a.block_table, keys_per_entry(a), entries, "keys");
+  FATHOM_TRY(check_block_table(a.kv_lens, a.block_table, keys_per_entry(a), entries, "keys"));
+  return check_trees(a.tree_masks, a.tree_begins, a.kv_lens);
 }
 
 }  // namespace
@@ -181,6 +189,8 @@ void MlaDecode::bytes(const Args& a, Cost& cost) {
                     a.q.numel() * element_bytes(a.q.format) + entries * 4;
   if (a.q_pe.present()) cost.bytes_read += a.q_pe.numel() * element_bytes(a.q_pe.format);
   if (a.sinks.present()) cost.bytes_read += a.sinks.numel() * 4;
+  if (a.tree_masks.present())
+    cost.bytes_read += operand_bytes(a.tree_masks) + operand_bytes(a.tree_begins);
   cost.bytes_written = a.o.numel() * element_bytes(a.o.format);
   if (a.lse.present()) cost.bytes_written += a.lse.numel() * 4;
 }
@@ -211,6 +221,9 @@ int64_t MlaDecode::workspace(const Args& args, int num_threads) {
 Status MlaDecode::check(const Args& a) {
   if (a.slots.present()) {
     return invalid_argument("slots are for each query token; mla_decode_multi takes them");
+  }
+  if (a.tree_masks.present() || a.tree_begins.present()) {
+    return invalid_argument("trees have several query tokens; mla_decode_multi takes them");
   }
   return check_decode(a);
 }
@@ -254,7 +267,8 @@ void decode_row(const MlaDecode::Args& a, int64_t b, int64_t j, int64_t n, float
   float* query = memory + align_up<int64_t>(L * 4, 64) / 4;
   const int32_t* pages = a.block_table.row<int32_t>(b);
   const auto key_at = [&](int64_t i) -> const C* {
-    return slot_data<C>(a.cache, pages[i / page_size] * page_size + i % page_size);
+    const int64_t place = key_place(a, b, j, i);
+    return slot_data<C>(a.cache, pages[place / page_size] * page_size + place % page_size);
   };
   load_query<A>(a, b, j, n, query);
   SoftmaxState state =

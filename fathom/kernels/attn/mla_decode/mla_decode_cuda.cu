@@ -24,7 +24,8 @@ int64_t row_tiles(const MlaDecode::Args& a) {
 /// that is described and cannot be asked.
 template <class C>
 int64_t clusters_of(int device, int size) {
-  return cuda::clusters_at_once(device, {.kernel = reinterpret_cast<const void*>(decode_tiles<C>),
+  const auto* kernel = reinterpret_cast<const void*>(decode_tiles<C, SeenKeys>);
+  return cuda::clusters_at_once(device, {.kernel = kernel,
                                          .threads = mla_decode::kTileThreads,
                                          .shared_bytes = kSharedBytes,
                                          .cluster = size});
@@ -114,15 +115,16 @@ Status map_pages(const MlaDecode::Args& a, CUtensorMap* map) {
                                map);
 }
 
-template <class C>
+template <class C, class Seen>
 Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensorMap& map) {
   const bool in_cluster = cuts.merge == Merge::kCluster;
   if (in_cluster && cuts.splits > 8) {
-    FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(decode_tiles<C>),
-                                                cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-                           "asking for a large cluster"));
+    FATHOM_TRY(
+        cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(decode_tiles<C, Seen>),
+                                         cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                    "asking for a large cluster"));
   }
-  return launch_kernel(ex, decode_tiles<C>,
+  return launch_kernel(ex, decode_tiles<C, Seen>,
                        {.blocks = call.B * cuts.splits * cuts.row_tiles,
                         .threads = mla_decode::kTileThreads,
                         .shared_bytes = kSharedBytes,
@@ -150,8 +152,11 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
     cuts.sums = static_cast<float*>(ex.workspace);
     cuts.states = reinterpret_cast<float2*>(cuts.sums + piece_rows(a, cuts.splits) * kTileL);
   }
-  FATHOM_TRY(a.cache.format == Format::kE4m3 ? launch_tiles<E4m3>(ex, call, cuts, map)
-                                             : launch_tiles<Bf16>(ex, call, cuts, map));
+  const auto launch = [&]<class C>(C) {
+    return a.tree_masks.present() ? launch_tiles<C, SeenOfTrees>(ex, call, cuts, map)
+                                  : launch_tiles<C, SeenKeys>(ex, call, cuts, map);
+  };
+  FATHOM_TRY(a.cache.format == Format::kE4m3 ? launch(E4m3{}) : launch(Bf16{}));
   if (cuts.merge != Merge::kKernel) return {};
   return launch_kernel(ex, merge_pieces,
                        {.blocks = call.B * call.Q * call.N, .threads = kMergeThreads}, call, cuts);
@@ -175,14 +180,14 @@ int64_t few_rows_clusters(const MlaDecode::Args& a) {
   return a.q.dim(0) * ceil_div<int64_t>(a.q.dim(1) * a.q.dim(2), kFewRows);
 }
 
-Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
-  const MlaDecode::Args a = with_query_axis(args);
-  if (a.o.numel() == 0) return {};
+template <class Seen>
+Status launch_few_rows(Exec& ex, const MlaDecode::Args& a) {
   const int64_t clusters = few_rows_clusters(a);
   LaunchShape shape{.threads = FewPagedMemory::kWarps * kWarp,
                     .shared_bytes = sizeof(FewPagedMemory)};
-  FATHOM_TRY(choose_clusters(ex, reinterpret_cast<const void*>(decode_few_rows), clusters, &shape));
-  return launch_kernel(ex, decode_few_rows, shape,
+  FATHOM_TRY(
+      choose_clusters(ex, reinterpret_cast<const void*>(decode_few_rows<Seen>), clusters, &shape));
+  return launch_kernel(ex, decode_few_rows<Seen>, shape,
                        FewRows{.c = call_of(a),
                                .num_rows = static_cast<uint32_t>(a.q.dim(1) * a.q.dim(2)),
                                .num_queries = static_cast<uint32_t>(a.q.dim(1)),
@@ -191,6 +196,13 @@ Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
                                .page_size = cuda::FastDivide(a.cache.dim(1)),
                                .row_tiles = cuda::FastDivide(clusters / a.q.dim(0)),
                                .log2_pieces = shape.cluster == 8 ? 3 : 4});
+}
+
+Status run_few_rows(Exec& ex, const MlaDecode::Args& args) {
+  const MlaDecode::Args a = with_query_axis(args);
+  if (a.o.numel() == 0) return {};
+  return a.tree_masks.present() ? launch_few_rows<FewInTrees>(ex, a)
+                                : launch_few_rows<FewInChains>(ex, a);
 }
 
 /// Queries are loaded four bytes at a time, a panel of them from one operand, and results written
@@ -230,10 +242,14 @@ __global__ void __launch_bounds__(cuda::kRowThreads) decode_rows(const __grid_co
   __syncthreads();
   const int32_t* slots =
       c.slots == nullptr ? nullptr : c.slots + b * c.slots_strides[0] + j * c.slots_strides[1];
-  const int64_t end = slots == nullptr ? c.visible(c.length(b), j) : c.num_slots;
+  const int64_t length = slots == nullptr ? c.length(b) : 0;
+  const bool in_tree = c.tree_masks != nullptr;
+  const TreeToken token = in_tree ? c.tree_token(b, length, j) : TreeToken{c.visible(length, j), 0};
+  const int64_t end = slots == nullptr ? num_seen(token) : c.num_slots;
   const auto place = [&](int64_t i) {
-    return slots == nullptr ? c.keys.place(b, static_cast<uint32_t>(i))
-                            : c.keys.slot_place(slots[i]);
+    if (slots != nullptr) return c.keys.slot_place(slots[i]);
+    const int64_t at = in_tree ? place_of_seen(token, i) : i;
+    return at < length ? c.keys.place(b, static_cast<uint32_t>(at)) : int64_t{-1};
   };
   const cuda::Elements keys{c.keys.data, c.keys.format};
   cuda::RowState state =

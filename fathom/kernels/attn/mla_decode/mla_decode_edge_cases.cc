@@ -158,4 +158,60 @@ void add_decode_large_weights(CaseList& list) {
               .lift = one_of(353)});
 }
 
+/// Trees of any shape, and chains among them: rows that end at every edge of a tile, alone and with
+/// many keys before them, of which some queries are the last level of a larger tree.
+void add_decode_trees(CaseList& list) {
+  const auto add = [&](std::string_view name, DecodeShape s) {
+    s.spec.name = str_cat("trees_", name);
+    add_decode_case(list, s);
+  };
+  const std::vector<int64_t> lens = {9, 64, 65, 70, 128, 131, 300, 520};
+  const std::vector<int64_t> rows = {8, 7, 12, -1, 20, 33, -1, 64};
+  for (const Format f : {Format::kBf16, Format::kF32}) {
+    add(format_name(f), {.spec = {},
+                         .kv_lens = lens,
+                         .queries = 8,
+                         .n = 3,
+                         .q = f,
+                         .cache = f,
+                         .sinks = true,
+                         .trees = rows});
+  }
+  add("by_slot", {.spec = {}, .kv_lens = {70, 21}, .queries = 5, .by_slot = true, .trees = {9, 6}});
+  add("of_one_row", {.spec = {}, .kv_lens = {1, 2, 66}, .queries = 1, .trees = {0, 1, 40}});
+  add("nothing_seen", {.spec = {}, .kv_lens = {0, 2, 64}, .queries = 4, .trees = {3, 2, 64}});
+  // The widths of the model. Few rows of few requests, which a cluster takes, and more.
+  const auto model = [&](std::string_view name, DecodeShape s) {
+    s.l = 512;
+    s.r = 64;
+    s.page_size = 64;
+    add(str_cat("r1_width_", name), s);
+  };
+  for (int64_t keys : {40, 64, 127, 129, 700, 2049}) {
+    model(str_cat("b1_kv", keys),
+          {.spec = {}, .kv_lens = {keys}, .queries = 8, .n = 16, .trees = {keys > 100 ? 30 : 7}});
+  }
+  model("few_b3",
+        {.spec = {}, .kv_lens = {70, 130, 513}, .queries = 9, .n = 4, .trees = {64, 8, -1}});
+  model("n128_q65", {.spec = {}, .kv_lens = {200}, .queries = 65, .n = 128, .trees = {64}});
+  for (const Format cache : {Format::kBf16, Format::kE4m3}) {
+    model(str_cat("b8_", format_name(cache)), {.spec = {},
+                                               .kv_lens = lens,
+                                               .queries = 8,
+                                               .n = 16,
+                                               .cache = cache,
+                                               .kv_scale = cache == Format::kE4m3 ? 0.37f : 1.0f,
+                                               .sinks = true,
+                                               .trees = rows});
+  }
+  model("b1_kv9300", {.spec = {}, .kv_lens = {9300}, .queries = 17, .n = 8, .trees = {16}});
+  std::vector<int64_t> many;
+  std::vector<int64_t> of_many;
+  for (int64_t b = 0; b < 43; ++b) {
+    many.push_back(b < 2 ? 3970 + 30 * b : 9 + 13 * b);
+    of_many.push_back(b % 5 == 4 ? -1 : b % 7 + 5);
+  }
+  model("b43", {.spec = {}, .kv_lens = many, .queries = 6, .n = 4, .trees = of_many});
+}
+
 }  // namespace fathom

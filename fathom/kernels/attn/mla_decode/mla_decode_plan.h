@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/attn/tree_keys/tree_keys.h"
 
 namespace fathom::mla_decode {
 
@@ -34,10 +35,22 @@ static inline int64_t first_width(const MlaDecode::Args& a) {
   return a.q.dim(a.q.rank - 1);
 }
 
+/// Query j of request b of a call with trees.
+static inline TreeToken tree_token(const MlaDecode::Args& a, int64_t b, int64_t j) {
+  return {a.tree_begins.as<const int32_t>()[b],
+          static_cast<uint64_t>(a.tree_masks.row<const int64_t>(b)[j])};
+}
+
 /// Keys that query j of request b sees; 0 if there are none. `a` has the query axis.
 static inline int64_t visible_keys(const MlaDecode::Args& a, int64_t b, int64_t j) {
+  if (a.tree_masks.present()) return num_seen(tree_token(a, b, j));
   const int64_t keys = a.kv_lens.as<int32_t>()[b] - a.q.dim(1) + j + 1;
   return keys > 0 ? keys : 0;
+}
+
+/// The place in its request of key i of those that query j of request b sees.
+static inline int64_t key_place(const MlaDecode::Args& a, int64_t b, int64_t j, int64_t i) {
+  return a.tree_masks.present() ? place_of_seen(tree_token(a, b, j), i) : i;
 }
 
 /// First key of split i. Splits lie at absolute positions; they are 512 keys long up to position

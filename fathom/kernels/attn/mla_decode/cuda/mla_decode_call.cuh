@@ -74,6 +74,9 @@ struct Call {
   float out_scale;    ///< kv_scale and o_scale
   float lse_factor;   ///< 1; log2(e) for a log-sum-exp of base 2
   bool lse_has_sink;
+  const int64_t* tree_masks = nullptr;  ///< null: queries are chains
+  int64_t masks_stride = 0;
+  const int32_t* tree_begins = nullptr;
 
   __device__ int64_t length(int64_t b) const {
     const int64_t keys_of_b = kv_lens[b];
@@ -86,11 +89,21 @@ struct Call {
     const int64_t seen = length - Q + j + 1;
     return seen > 0 ? seen : 0;
   }
+
+  /// Query j of request b, of `length` keys, of a call with trees. Read past the first cache, which
+  /// would keep what an earlier kernel may still write.
+  __device__ TreeToken tree_token(int64_t b, int64_t length, int64_t j) const {
+    const int64_t begin = __ldcg(tree_begins + b);
+    const int64_t* mask = tree_masks + b * masks_stride + j;
+    return {begin < 0 ? 0 : (begin < length ? begin : length),
+            static_cast<uint64_t>(__ldcg(reinterpret_cast<const long long*>(mask)))};
+  }
 };
 
 /// `a` has the query axis.
 inline Call call_of(const MlaDecode::Args& a) {
   const bool has_slots = a.slots.present();
+  const bool has_trees = a.tree_masks.present();
   return {
       .q = head_rows(a.q),
       .q_pe = head_rows(a.q_pe),
@@ -121,6 +134,9 @@ inline Call call_of(const MlaDecode::Args& a) {
       .out_scale = a.kv_scale * a.o_scale,
       .lse_factor = 1.0f,
       .lse_has_sink = true,
+      .tree_masks = has_trees ? a.tree_masks.as<const int64_t>() : nullptr,
+      .masks_stride = has_trees ? a.tree_masks.stride(0) : 0,
+      .tree_begins = has_trees ? a.tree_begins.as<const int32_t>() : nullptr,
   };
 }
 

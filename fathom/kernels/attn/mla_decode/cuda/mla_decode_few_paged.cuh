@@ -17,15 +17,53 @@ struct KeyRange {
   int end;
 };
 
+/// Which keys the two rows of a lane see: those of a chain.
+struct FewInChains {
+  __device__ __forceinline__ explicit FewInChains(const FewRowsBlock&) {}
+
+  /// Keys that some of the rows up to `last_row` see.
+  static __device__ __forceinline__ int most(const FewRows& f, int length, uint32_t last_row) {
+    return f.visible(length, f.heads.of(last_row));
+  }
+
+  __device__ __forceinline__ bool sees(const FewRowsBlock& block,
+                                       int length,
+                                       int h,
+                                       int key) const {
+    return key < (block.rows.exists[h] ? block.f.visible(length, block.rows.j[h]) : 0);
+  }
+};
+
+/// The same of tokens in trees. In a rehearsal masks may be any.
+struct FewInTrees {
+  TreeToken tokens[2];
+
+  __device__ __forceinline__ explicit FewInTrees(const FewRowsBlock& block) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      tokens[h] = {};
+      if (block.rows.exists[h])
+        tokens[h] = block.f.c.tree_token(block.b, block.f.room, block.rows.j[h]);
+    }
+  }
+
+  static __device__ __forceinline__ int most(const FewRows&, int length, uint32_t) {
+    return length;
+  }
+
+  __device__ __forceinline__ bool sees(const FewRowsBlock&, int length, int h, int key) const {
+    return key < length && sees_place(tokens[h], key);
+  }
+};
+
 /// Pieces are of equal length, a multiple of 16 keys. Reads what an earlier kernel may still write
 /// past the first cache, which would keep it.
-__device__ __forceinline__ KeyRange keys_of_piece(const FewRows& f,
-                                                  int b,
-                                                  uint32_t first_row,
-                                                  int piece) {
+template <class Seen>
+__device__ __forceinline__ KeyRange
+keys_of_piece(const FewRows& f, int b, uint32_t first_row, int piece) {
   const int length = max(0, min(__ldcg(f.c.kv_lens + b), f.room));
   const uint32_t last_row = min(first_row + kFewRows, f.num_rows) - 1;
-  const int seen = f.visible(length, f.heads.of(last_row));
+  const int seen = Seen::most(f, length, last_row);
   const int pieces = 1 << f.log2_pieces;
   const int each = (seen + kChunkKeys * pieces - 1) / kChunkKeys >> f.log2_pieces;
   const int first = piece * each * kChunkKeys;
@@ -83,6 +121,7 @@ __device__ __forceinline__ void bring_panel(uint32_t panel,
 }
 
 /// The keys of a block.
+template <class Seen>
 struct FewPagedKeys {
   const FewRowsBlock& block;
   FewPagedMemory& m;
@@ -92,7 +131,7 @@ struct FewPagedKeys {
   }
 
   __device__ __forceinline__ KeyRange range() const {
-    return keys_of_piece(block.f, block.b, block.first_row, block.rank);
+    return keys_of_piece<Seen>(block.f, block.b, block.first_row, block.rank);
   }
 
   /// Brings this piece's keys into the last cache, as far as they can be known.
@@ -115,22 +154,20 @@ struct FewPagedKeys {
 
   __device__ __forceinline__ void attend(const KeyRange& keys,
                                          int tile,
+                                         const Seen& seen,
                                          const uint32_t (&queries)[16],
                                          RowPair& state,
                                          FewSums& o) const {
     const int first = keys.first + tile * kTileKeys;
     wait_copies<kFewStages - 1>();
     __syncwarp();
-    int limits[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      limits[h] = block.rows.exists[h] ? block.f.visible(keys.length, block.rows.j[h]) : 0;
     block.attend(m, panel(tile), chunks_between(first, keys.end), queries, state, o,
-                 [&](int h, int key) { return first + key < limits[h]; });
+                 [&](int h, int key) { return seen.sees(block, keys.length, h, first + key); });
   }
 
   __device__ __forceinline__ void run(bool rehearsal) const {
     block.run(m, rehearsal, [&](const uint32_t(&queries)[16], RowPair& state, FewSums& o) {
+      const Seen seen(block);
       KeyRange keys = range();
       // All warps must take the same way, and may have read different lengths.
       if (rehearsal) keys = {.length = 0, .first = 0, .end = min(kChunkKeys, block.f.room)};
@@ -138,20 +175,21 @@ struct FewPagedKeys {
       const int num_tiles = (keys.end - keys.first + kTileKeys - 1) / kTileKeys;
 #pragma unroll 1
       for (int tile = -kFewStages; tile < num_tiles; ++tile) {
-        if (tile >= 0) attend(keys, tile, queries, state, o);
+        if (tile >= 0) attend(keys, tile, seen, queries, state, o);
         bring(keys, tile + kFewStages);
       }
     });
   }
 };
 
+template <class Seen>
 __global__ void __launch_bounds__(FewPagedMemory::kWarps* kWarp, 1)
     decode_few_rows(const __grid_constant__ FewRows f) {
   extern __shared__ __align__(1024) unsigned char few_rows_memory[];
   auto& m = *reinterpret_cast<FewPagedMemory*>(few_rows_memory);
   let_next_start();
   const FewRowsBlock block = begin_few_rows(f, m);
-  const FewPagedKeys keys{block, m};
+  const FewPagedKeys<Seen> keys{block, m};
   keys.prefetch();
   cluster_wait();
 #pragma unroll 1

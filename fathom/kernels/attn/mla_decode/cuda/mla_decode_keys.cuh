@@ -101,7 +101,9 @@ __device__ inline Piece piece_of(const Call& c, const Cuts& cuts) {
   p.length = static_cast<int>(c.length(p.b));
   const int64_t rows = c.Q * c.N;
   p.end_row = p.first_row + kTileRows < rows ? p.first_row + kTileRows : rows;
-  p.num_keys = static_cast<int>(c.visible(p.length, query_of(c, p.end_row - 1)));
+  p.num_keys = c.tree_masks != nullptr
+                   ? p.length
+                   : static_cast<int>(c.visible(p.length, query_of(c, p.end_row - 1)));
   const auto tiles_of = [](int keys) { return keys / kTileKeys + (keys % kTileKeys != 0); };
   int each = static_cast<int>((static_cast<uint32_t>(tiles_of(p.length)) + splits - 1) / splits);
   if (splits > 1 && each > 1) each = (each + 1) / 2 * 2;

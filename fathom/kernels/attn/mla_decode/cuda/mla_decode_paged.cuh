@@ -46,7 +46,58 @@ struct SeenKeys {
   }
 };
 
-template <class C>
+/// The same of tokens in trees: those before the tree, and those of its rows that a mask names.
+struct SeenOfTrees {
+  static constexpr int kScored = kPanels;
+
+  int begins[2];  ///< keys before the tree; 0 of a row that does not exist
+  uint64_t masks[2];
+  int all_see;
+
+  __device__ SeenOfTrees(const Call& c, const Piece& p) : begins{}, masks{}, all_see(0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = p.first_row + (warp_id() & 3) * 16 + lane_id() / 4 + 8 * h;
+      if (at >= p.end_row) continue;
+      const TreeToken token = c.tree_token(p.b, p.length, query_of(c, at));
+      begins[h] = static_cast<int>(token.begin);
+      masks[h] = token.mask;
+    }
+    if (p.end_row == p.first_row + kTileRows) all_see = begins[0];
+  }
+
+  struct Asked {};
+
+  __device__ Asked ask(int) const {
+    return {};
+  }
+
+  /// Bit i: row h sees key first_key + i.
+  __device__ __forceinline__ uint64_t window(int h, int first_key) const {
+    const int behind = first_key - begins[h];
+    if (behind >= 0) return behind < kTileKeys ? masks[h] >> behind : 0;
+    const int before = -behind;
+    return before < kTileKeys ? masks[h] << before | ((uint64_t{1} << before) - 1) : ~uint64_t{0};
+  }
+
+  __device__ __forceinline__ void hide(float (&s)[kScores], int first_key, Asked) const {
+    if (first_key + kTileKeys <= all_see) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint64_t seen = window(h, first_key) >> 2 * (lane_id() & 3);
+#pragma unroll
+      for (int k = 0; k < kScores / 4; ++k) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if ((seen >> (8 * k + e) & 1) == 0) s[4 * k + 2 * h + e] = -INFINITY;
+      }
+    }
+  }
+};
+
+static_assert(kTileKeys == kMostTreeRows, "a window of keys has the bits of a mask");
+
+template <class C, class Seen>
 __global__ void __launch_bounds__(kTileThreads, 1)
     decode_tiles(const __grid_constant__ Call c,
                  const __grid_constant__ Cuts cuts,
@@ -85,7 +136,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     named_sync(kAll, kBoth);
     float o[kSums];
     RowPair state;
-    attend_tiles(c, p, SeenKeys(c, p), base, shared, bars, wg, o, state);
+    attend_tiles(c, p, Seen(c, p), base, shared, bars, wg, o, state);
     let_next_start();
     const C* data = static_cast<const C*>(c.keys.data) + wg * (kTileL / 2);
     finish_rows(c, p, cuts, base, shared, wg, o, state,
