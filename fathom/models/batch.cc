@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/attn/tree_keys/tree_keys.h"
+#include "fathom/kernels/attn/tree_keys.h"
 
 namespace fathom {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fathom/base/rng.h"
-#include "fathom/kernels/attn/tree_keys/tree_keys.h"
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/models/model.h"
 
 namespace fathom {

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "fathom/base/status.h"
-#include "fathom/kernels/attn/tree_keys/tree_keys.h"
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/runtime/executor/executor.h"
 #include "fathom/runtime/request.h"
 

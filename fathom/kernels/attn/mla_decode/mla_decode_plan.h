@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
-#include "fathom/kernels/attn/tree_keys/tree_keys.h"
+#include "fathom/kernels/attn/tree_keys.h"
 
 namespace fathom::mla_decode {
 

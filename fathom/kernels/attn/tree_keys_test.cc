@@ -1,4 +1,4 @@
-#include "fathom/kernels/attn/tree_keys/tree_keys.h"
+#include "fathom/kernels/attn/tree_keys.h"
 
 #include <gtest/gtest.h>
 #include <string>
