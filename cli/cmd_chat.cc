@@ -126,6 +126,7 @@ class LocalModel final : public ChatModel {
 };
 
 Result<int> chat(const Flags& flags, const CLI::App& app, const GlobalFlags& globals) {
+  FATHOM_TRY(check_chat_format(flags.settings.prompt.chat_format));
   FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine));
   const ModelSource& files = model.source.model;
   FATHOM_ASSIGN(const ChatFormat* const format,

@@ -18,6 +18,7 @@
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/nvidia_driver.h"
+#include "fathom/runtime/memory_plan.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::cli {
@@ -110,7 +111,7 @@ std::string gpu_text() {
   if (!devices.ok()) return in_one_line(devices.status().message());
   std::string out;
   for (const DeviceInfo& gpu : devices.value()) {
-    str_append(out, str_cat(out.empty() ? "" : "; ", gpu.name, ", ", format_bytes(gpu.total_bytes),
+    str_append(out, str_cat(out.empty() ? "" : "; ", gpu.name, ", ", format_memory(gpu.total_bytes),
                             ", ", gpu.num_sms, " multiprocessors of sm_", gpu.sm));
   }
   return out;
@@ -125,10 +126,11 @@ void print_text(const Peaks& peaks, int threads, Isa isa, const KernelSet& here,
       {"cores", str_cat(cpu.num_cores, " (", cpu.num_cpus(), " CPUs allowed), ", cpu.num_numa_nodes,
                         " NUMA node", cpu.num_numa_nodes == 1 ? "" : "s")});
   machine.add({"threads used", str_cat(threads)});
-  machine.add({"caches", str_cat("L1d ", format_bytes(cpu.l1d_bytes), ", L2 ",
-                                 format_bytes(cpu.l2_bytes), ", L3 ", format_bytes(cpu.l3_bytes))});
-  machine.add({"memory", str_cat(format_bytes(memory.total_bytes), ", available ",
-                                 format_bytes(memory.available_bytes))});
+  machine.add(
+      {"caches", str_cat("L1d ", format_memory(cpu.l1d_bytes), ", L2 ", format_memory(cpu.l2_bytes),
+                         ", L3 ", format_memory(cpu.l3_bytes))});
+  machine.add({"memory", str_cat(format_memory(memory.total_bytes), ", available ",
+                                 format_memory(memory.available_bytes))});
   machine.add({"instruction sets", feature_list(cpu.features)});
   machine.add(
       {"kernels built for", str_cat(cpu_kernels_built(), "; used here: up to ", isa_name(isa))});

@@ -98,6 +98,7 @@ void print_ids(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, cons
 }
 
 Result<int> tokenize(const Flags& flags) {
+  FATHOM_TRY(check_chat_format(flags.prompt.chat_format));
   FATHOM_ASSIGN(const std::string directory, resolve_model_argument(flags.model));
   FATHOM_ASSIGN(const Tokenizer tokenizer, load_tokenizer(directory));
   if (flags.decode_given) {

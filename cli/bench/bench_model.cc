@@ -23,6 +23,7 @@
 #include "fathom/os/clock.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/forward_session.h"
+#include "fathom/runtime/memory_plan.h"
 
 namespace fathom::cli {
 namespace {
@@ -172,11 +173,11 @@ Status bench_batch(const Model& model,
     text += drafts;
   }
   const int64_t cache = session->executor().cache().bytes();
-  str_append(text, str_cat("\nmemory", label, ": weights ", format_bytes(model.weights().bytes()),
-                           ", cache ", format_bytes(cache), ", steps ",
-                           format_bytes(session->executor().memory_bytes() - cache)));
+  str_append(text, str_cat("\nmemory", label, ": weights ", format_memory(model.weights().bytes()),
+                           ", cache ", format_memory(cache), ", steps ",
+                           format_memory(session->executor().memory_bytes() - cache)));
   if (first) {
-    str_append(text, str_cat("; peak of the process ", format_bytes(peak_bytes),
+    str_append(text, str_cat("; peak of the process ", format_memory(peak_bytes),
                              ", before the buffers of the benchmark"));
   }
   text += '\n';

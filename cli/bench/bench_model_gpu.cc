@@ -10,6 +10,7 @@
 #include "fathom/bench/machine/conditions.h"
 #include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/os/clock.h"
+#include "fathom/runtime/memory_plan.h"
 
 namespace fathom::cli {
 namespace {
@@ -147,8 +148,8 @@ Status bench_batch(const Model& model,
   const int64_t cache = session->executor().cache().bytes();
   str_append(text,
              str_cat("\nmemory of the GPU", label, ": weights ",
-                     format_bytes(model.weights().bytes()), ", cache ", format_bytes(cache),
-                     ", steps ", format_bytes(session->executor().memory_bytes() - cache), "\n"));
+                     format_memory(model.weights().bytes()), ", cache ", format_memory(cache),
+                     ", steps ", format_memory(session->executor().memory_bytes() - cache), "\n"));
   return {};
 }
 

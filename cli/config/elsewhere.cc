@@ -138,6 +138,7 @@ constexpr ElsewhereCommand kCommands[] = {
     {"show", "`fathom inspect MODEL`"},
     {"create convert", "`fathom quantize SRC DST` writes another format"},
     {"perplexity", "`fathom eval MODEL --ppl FILE`"},
+    {"man", "`fathom help --man` prints the manual page"},
     {"generate complete", "`fathom run MODEL -p TEXT`"},
     {"server", "`fathom serve MODEL`"},
     {"cli", "`fathom chat MODEL`"},

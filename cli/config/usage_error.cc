@@ -7,6 +7,7 @@
 #include "cli/config/elsewhere.h"
 #include "fathom/base/near_names.h"
 #include "fathom/base/str_cat.h"
+#include "fathom/os/file.h"
 
 namespace fathom::cli {
 namespace {
@@ -49,6 +50,11 @@ Refusal explain_unknown(const CLI::App& chosen, const std::string& word) {
   const bool is_flag = word.starts_with('-');
   Refusal refusal{str_cat("unknown argument '", word, "'"),
                   help_hint(chosen, is_flag ? "flags" : "arguments")};
+  const CLI::Option* prompt = chosen.get_option_no_throw("--prompt");
+  const bool is_text = !is_flag && prompt != nullptr && value_name(*prompt) == "TEXT";
+  if (is_text && prompt->count() == 0) {
+    refusal.hint = str_cat("a text is given with -p; ", refusal.hint);
+  }
   if (!word.starts_with("--")) return refusal;
   std::vector<std::string> names;
   for (const CLI::App* app = &chosen; app != nullptr; app = app->get_parent()) {
@@ -83,6 +89,8 @@ Refusal explain_missing_command(const CLI::App& chosen, const std::string& word)
   const std::vector<std::string> near = near_names(word, names);
   if (!elsewhere.empty()) {
     refusal.hint = std::string(elsewhere);
+  } else if (chosen.get_parent() == nullptr && path_kind(word) == PathKind::kDirectory) {
+    refusal.hint = str_cat("`fathom run ", word, " -p TEXT`, or another command before the model");
   } else if (near.empty()) {
     str_append(refusal.message, str_cat(", expected ", known));
     refusal.hint = help_hint(chosen, "commands");

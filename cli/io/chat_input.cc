@@ -12,6 +12,11 @@
 
 namespace fathom::cli {
 
+Status check_chat_format(const std::string& name) {
+  if (name.empty()) return {};
+  return find_chat_format(name).status().add_context("--chat-format");
+}
+
 Result<const ChatFormat*> chat_format_of_model(std::string_view model_type,
                                                const std::string& directory,
                                                const Tokenizer& tokenizer,

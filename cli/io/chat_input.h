@@ -11,6 +11,10 @@
 
 namespace fathom::cli {
 
+/// Refuses a name that no format has, before a model is opened; an empty one is none. Errors:
+/// InvalidArgument, listing the names.
+Status check_chat_format(const std::string& name);
+
 /// The format named by --chat-format, or with an empty name the one of the model's family and
 /// template.
 Result<const ChatFormat*> chat_format_of_model(std::string_view model_type,

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -138,9 +139,10 @@ std::string fingerprint(const Engine& engine) {
 Result<ChatOptions> default_chat_options(const ServeFlags& flags) {
   ServedModel silent;
   if (!flags.chat_template_kwargs.empty()) {
-    FATHOM_ASSIGN(Json kwargs,
-                  parse_json(flags.chat_template_kwargs, {}, "--chat-template-kwargs"));
-    const Json request = Json::object({{"chat_template_kwargs", std::move(kwargs)}});
+    // A flag is at fault, no file.
+    Result<Json> kwargs = parse_json(flags.chat_template_kwargs, {}, "--chat-template-kwargs");
+    if (!kwargs.ok()) return invalid_argument(kwargs.status().message());
+    const Json request = Json::object({{"chat_template_kwargs", *std::move(kwargs)}});
     serve::Fields fields(request);
     const serve::ThinkingAsk ask = serve::read_thinking(fields);
     if (!fields.ok()) {
@@ -155,40 +157,50 @@ Result<ChatOptions> default_chat_options(const ServeFlags& flags) {
   return options;
 }
 
-// The format of prompts: what the flags name, else what the checkpoint says.
-Status choose_chat(const ServeFlags& flags, const Engine& engine, ServedModel& out) {
-  std::string name = flags.chat_format;
-  if (name.empty()) {
-    FATHOM_ASSIGN(name, chat_format_of_parser("--tool-call-parser", flags.tool_call_parser));
+// How the server reads messages.
+struct ServedChat {
+  const ChatFormat* format = nullptr;  // of prompts; null: `refused` says why there is none
+  std::string refused;
+  ChatOptions options;
+};
+
+// The format is what the flags name, else what the checkpoint says.
+Result<ServedChat> choose_chat(const ServeFlags& flags,
+                               const EngineSource& source,
+                               const EngineOptions& options) {
+  ServedChat out;
+  FATHOM_ASSIGN(out.options, default_chat_options(flags));
+  FATHOM_ASSIGN(const std::string name, named_chat_format(flags));
+  if (!source.tokenizer) {
+    out.refused = "this server has no tokenizer: /v1/completions takes token ids";
+    return out;
   }
-  if (name.empty()) {
-    FATHOM_ASSIGN(name, chat_format_of_parser("--reasoning-parser", flags.reasoning_parser));
-  }
-  if (engine.tokenizer() == nullptr) {
-    out.no_chat = "this server has no tokenizer: /v1/completions takes token ids";
-    return {};
-  }
-  Result<const ChatFormat*> format = chat_format_of_model(
-      engine.model().config().model_type, engine.options().model, *engine.tokenizer(), name);
+  Result<const ChatFormat*> format =
+      chat_format_of_model(source.model.config.model_type, options.model, *source.tokenizer, name);
   if (format.ok()) {
-    out.chat_format = *format;
-    return {};
+    out.format = *format;
+    return out;
   }
   if (!name.empty()) return std::move(format).status();
-  out.no_chat = in_one_line(format.status().message());
-  log_warn("chat routes are refused: ", out.no_chat);
-  return {};
+  out.refused = in_one_line(format.status().message());
+  log_warn("chat routes are refused: ", out.refused);
+  return out;
 }
 
-Result<ServedModel> served_model(const ServeFlags& flags, const Engine& engine) {
+std::vector<std::string> served_names(const ServeFlags& flags, const EngineOptions& options) {
+  return flags.served_model_names.empty() ? std::vector{short_name(options)}
+                                          : flags.served_model_names;
+}
+
+ServedModel served_model(const ServeFlags& flags, const Engine& engine, const ServedChat& chat) {
   const EngineOptions& o = engine.options();
   ServedModel m;
-  m.names = flags.served_model_names;
-  if (m.names.empty()) m.names = {short_name(o)};
+  m.names = served_names(flags, o);
   m.any_name = flags.allow_any_model;
   m.tokenizer = engine.tokenizer();
-  FATHOM_TRY(choose_chat(flags, engine, m));
-  FATHOM_ASSIGN(m.chat_options, default_chat_options(flags));
+  m.chat_format = chat.format;
+  m.no_chat = chat.refused;
+  m.chat_options = chat.options;
   m.sampling = engine.default_sampling();
   m.recipe_defaults =
       flags.recipe_defaults && m.chat_format != nullptr && m.chat_format->name().starts_with("v4");
@@ -257,7 +269,7 @@ class Running {
  private:
   Status open_access();
   Status start_metrics(const ServedModel& model);
-  Status start_kv_events(const ServedModel& model);
+  Status start_kv_events(const EngineOptions& options, const MemoryPlan& plan);
   std::string metrics_text() const;
   Result<std::unique_ptr<Engine>> load(const EngineOptions& options);
   Status make_ready();
@@ -268,6 +280,8 @@ class Running {
   const GlobalFlags& globals_;
   serve::Access access_;
   serve::LifeCycle life_;
+  std::optional<EngineSource> source_;  // from its opening until the engine has it
+  ServedChat chat_;
   StepTable step_table_;
   std::unique_ptr<TraceProfiler> profiler_;
   std::unique_ptr<GrammarCompiler> grammars_;
@@ -294,9 +308,8 @@ Status Running::open_access() {
 }
 
 Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
-  FATHOM_ASSIGN(EngineSource source, EngineSource::open(options));
-  clock_.end("open", 0);
-  FATHOM_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, std::move(source)));
+  FATHOM_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, *std::move(source_)));
+  source_.reset();
   clock_.end("load", engine->memory_plan().weight_bytes);
   return engine;
 }
@@ -310,12 +323,16 @@ Status Running::start(EngineOptions options) {
     log_warn("--trace-requests writes what users write to ", flags_.trace_requests);
   }
   // What cannot be served is refused before anybody is told that it is.
-  FATHOM_ASSIGN(const MemoryPlan plan, Engine::plan(options));
+  FATHOM_ASSIGN(source_, EngineSource::open(options));
+  clock_.end("open", 0);
+  FATHOM_ASSIGN(chat_, choose_chat(flags_, *source_, options));
+  FATHOM_ASSIGN(const MemoryPlan plan, Engine::plan(options, *source_));
   if (plan.max_model_len < 2) {
     return invalid_argument(str_cat("--max-model-len is ", plan.max_model_len,
                                     ", expected at least 2: a token of a prompt and one of an "
                                     "answer"));
   }
+  if (!flags_.kv_events.empty()) FATHOM_TRY(start_kv_events(options, plan));
   clock_.end("plan", 0);
   const serve::Post post = [this](std::function<void()> f) { post_(std::move(f)); };
   serve::ServerParts parts;
@@ -383,25 +400,19 @@ Status Running::start_metrics(const ServedModel& model) {
   return metrics_->open(std::move(facts));
 }
 
-Status Running::start_kv_events(const ServedModel& model) {
-  const Engine& engine = service_->engine();
+Status Running::start_kv_events(const EngineOptions& options, const MemoryPlan& plan) {
   serve::KvPublisherSettings settings;
   settings.endpoint = flags_.kv_events;
   settings.replay_endpoint = flags_.kv_events_replay;
   settings.pod_id = flags_.pod_id;
   if (settings.pod_id.empty()) settings.pod_id = environment("POD_IP");
   if (settings.pod_id.empty()) settings.pod_id = environment("POD_NAME");
-  settings.model_name = model.name();
-  settings.frame.block_size = engine.memory_plan().cache.block_tokens;
-  settings.frame.medium = engine.machine().gpu ? "GPU" : "CPU";
+  settings.model_name = served_names(flags_, options).front();
+  settings.frame.block_size = plan.cache.block_tokens;
+  settings.frame.medium = options.device.kind == DeviceKind::kCuda ? "GPU" : "CPU";
   if (flags_.kv_events_form == "array") settings.frame.form = serve::KvEventForm::kArray;
-  FATHOM_ASSIGN(std::unique_ptr<serve::KvPublisher> publisher,
-                serve::KvPublisher::create(std::move(settings)));
-  log_info("KV events on ", publisher->endpoint(), ", topic ", publisher->topic());
-  service_->with_engine([&](Engine& e) {
-    e.core().set_prefix_observer(publisher.get());
-    kv_events_ = std::move(publisher);
-  });
+  FATHOM_ASSIGN(kv_events_, serve::KvPublisher::create(std::move(settings)));
+  log_info("KV events on ", kv_events_->endpoint(), ", topic ", kv_events_->topic());
   return {};
 }
 
@@ -442,7 +453,7 @@ Status Running::warm_up() {
 Status Running::make_ready() {
   FATHOM_TRY(warm_up());
   const Engine& engine = service_->engine();
-  FATHOM_ASSIGN(ServedModel model, served_model(flags_, engine));
+  ServedModel model = served_model(flags_, engine, chat_);
   if (grammar_available() && engine.tokenizer() != nullptr) {
     FATHOM_ASSIGN(grammars_,
                   GrammarCompiler::create(*engine.tokenizer(), engine.memory_plan().shape.num_ids,
@@ -451,7 +462,9 @@ Status Running::make_ready() {
     clock_.end("grammar", 0);
   }
   FATHOM_TRY(start_metrics(model));
-  if (!flags_.kv_events.empty()) FATHOM_TRY(start_kv_events(model));
+  if (kv_events_) {
+    service_->with_engine([&](Engine& e) { e.core().set_prefix_observer(kv_events_.get()); });
+  }
   const std::string info =
       server_info_json(engine, model, clock_.phases(), globals_.effective_config());
   if (model.chat_format != nullptr) {

@@ -2,12 +2,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 
 #include "cli/config/lists.h"
 #include "cli/flags.h"
 #include "cli/integers.h"
+#include "cli/io/chat_input.h"
 #include "fathom/base/ascii.h"
 #include "fathom/base/near_names.h"
+#include "fathom/os/file.h"
 
 namespace fathom::cli {
 namespace {
@@ -157,40 +160,8 @@ void add_operation(CLI::App& app, ServeFlags& f) {
       ->group(group);
 }
 
-}  // namespace
-
-void add_serve_flags(CLI::App& app, ServeFlags& flags) {
-  add_listening(app, flags);
-  add_access(app, flags);
-  add_answers(app, flags);
-  add_operation(app, flags);
-}
-
-Status check_serve_flags(const ServeFlags& f) {
-  if (f.tls_key.empty() != f.tls_certificate.empty()) {
-    return invalid_argument(str_cat(f.tls_key.empty() ? "--ssl-keyfile" : "--ssl-certfile",
-                                    " is missing: TLS needs a key and a certificate"));
-  }
-  if (!f.root_path.empty() && (f.root_path.front() != '/' || f.root_path.back() == '/')) {
-    return invalid_argument(
-        str_cat("--root-path is '", f.root_path, "', expected /name without a slash at its end"));
-  }
-  const auto is_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  };
-  if (f.metrics_prefix.empty() || !std::ranges::all_of(f.metrics_prefix, is_name) ||
-      (f.metrics_prefix.front() >= '0' && f.metrics_prefix.front() <= '9')) {
-    return invalid_argument(
-        str_cat("--metrics-prefix is '", f.metrics_prefix, "', expected letters, digits and _"));
-  }
-  for (const std::string& name : f.served_model_names) {
-    if (name.empty() || name.size() > 256) {
-      return invalid_argument("--served-model-name: a name is empty or longer than 256 bytes");
-    }
-  }
-  return {};
-}
-
+// The chat format of a parser, which other servers call "deepseek_v3", "deepseekv32",
+// "deepseek-v4", ...; empty for auto.
 Result<std::string> chat_format_of_parser(const std::string& flag, const std::string& name) {
   if (name.empty() || name == "auto") return std::string{};
   // "deepseek_v3", "deepseek-v3", "deepseekv3" and "v3" are one.
@@ -209,6 +180,52 @@ Result<std::string> chat_format_of_parser(const std::string& flag, const std::st
   return invalid_argument(str_cat(flag, " is '", name,
                                   "', expected auto, deepseek_v2, deepseek_v25, deepseek_v3, "
                                   "deepseek_r1, deepseek_v31, deepseek_v32 or deepseek_v4"));
+}
+
+}  // namespace
+
+void add_serve_flags(CLI::App& app, ServeFlags& flags) {
+  add_listening(app, flags);
+  add_access(app, flags);
+  add_answers(app, flags);
+  add_operation(app, flags);
+}
+
+Status check_serve_flags(const ServeFlags& f) {
+  if (f.tls_key.empty() != f.tls_certificate.empty()) {
+    return invalid_argument(str_cat(f.tls_key.empty() ? "--ssl-keyfile" : "--ssl-certfile",
+                                    " is missing: TLS needs a key and a certificate"));
+  }
+  for (const std::string& path : {f.tls_key, f.tls_certificate}) {
+    if (path.empty() || path_kind(path) != PathKind::kMissing) continue;
+    return errno_status("open", path, ENOENT);
+  }
+  if (!f.root_path.empty() && (f.root_path.front() != '/' || f.root_path.back() == '/')) {
+    return invalid_argument(
+        str_cat("--root-path is '", f.root_path, "', expected /name without a slash at its end"));
+  }
+  const auto is_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (f.metrics_prefix.empty() || !std::ranges::all_of(f.metrics_prefix, is_name) ||
+      (f.metrics_prefix.front() >= '0' && f.metrics_prefix.front() <= '9')) {
+    return invalid_argument(
+        str_cat("--metrics-prefix is '", f.metrics_prefix, "', expected letters, digits and _"));
+  }
+  for (const std::string& name : f.served_model_names) {
+    if (name.empty() || name.size() > 256) {
+      return invalid_argument("--served-model-name: a name is empty or longer than 256 bytes");
+    }
+  }
+  FATHOM_ASSIGN(const std::string format, named_chat_format(f));
+  return check_chat_format(format);
+}
+
+Result<std::string> named_chat_format(const ServeFlags& f) {
+  if (!f.chat_format.empty()) return f.chat_format;
+  FATHOM_ASSIGN(std::string name, chat_format_of_parser("--tool-call-parser", f.tool_call_parser));
+  if (!name.empty()) return name;
+  return chat_format_of_parser("--reasoning-parser", f.reasoning_parser);
 }
 
 }  // namespace fathom::cli

@@ -68,9 +68,8 @@ void add_serve_flags(CLI::App& app, ServeFlags& flags);
 /// Errors: InvalidArgument for values that contradict each other or mean nothing here.
 Status check_serve_flags(const ServeFlags& flags);
 
-/// The chat format of --tool-call-parser or --reasoning-parser, which other servers call
-/// "deepseek_v3", "deepseekv32", "deepseek-v4", ...; empty for auto. Errors: InvalidArgument for a
-/// name that is not known.
-Result<std::string> chat_format_of_parser(const std::string& flag, const std::string& name);
+/// The name that --chat-format gives, else --tool-call-parser, else --reasoning-parser; empty where
+/// none does. Errors: InvalidArgument for a parser that is not known.
+Result<std::string> named_chat_format(const ServeFlags& flags);
 
 }  // namespace fathom::cli

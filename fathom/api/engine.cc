@@ -142,6 +142,11 @@ Status check_vocabulary(const EngineSource& source, const EngineOptions& options
 Result<MemoryPlan> Engine::plan(const EngineOptions& options) {
   FATHOM_TRY(validate(options));
   FATHOM_ASSIGN(const EngineSource source, EngineSource::open(options));
+  return plan(options, source);
+}
+
+Result<MemoryPlan> Engine::plan(const EngineOptions& options, const EngineSource& source) {
+  FATHOM_TRY(validate(options));
   FATHOM_TRY(check_vocabulary(source, options));
   FATHOM_ASSIGN(const Machine machine, set_up_machine(options));
   FATHOM_ASSIGN(const std::unique_ptr<Model> dry,

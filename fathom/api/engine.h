@@ -85,6 +85,9 @@ class Engine {
   /// The memory plan for these options without loading anything. Pages are planned as load() does.
   static Result<MemoryPlan> plan(const EngineOptions& options);
 
+  /// The same of a source that is open, which load() may take behind it.
+  static Result<MemoryPlan> plan(const EngineOptions& options, const EngineSource& source);
+
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -1,5 +1,6 @@
 // Each file of a checkpoint is opened once, whatever the command.
 #include <algorithm>
+#include <csignal>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <map>
@@ -101,6 +102,32 @@ TEST(FileOpens, EachFileOfACheckpointIsOpenedOnce) {
     EXPECT_EQ(r.exit_code, 0) << testing::PrintToString(args) << r.err;
     EXPECT_EQ(opens.take(), once(files)) << testing::PrintToString(args);
   }
+}
+
+// A server plans before it listens, and loads behind that, of one source.
+TEST(FileOpens, AServerOpensEachFileOnce) {
+  const Scene scene;
+  scene.quantize_with_journal();
+  OpenCounter opens(scene.model());
+  if (!opens.works()) GTEST_SKIP() << "no inotify here: " << strerror(errno);
+  const auto end_when_ready = [] {
+    const pid_t program = getpid();
+    if (fork() != 0) return;
+    for (int tries = 0; tries < 30'000 && getppid() == program; ++tries) {
+      if (read_all("/proc/self/fd/1").starts_with("ready ")) {
+        kill(program, SIGTERM);
+        break;
+      }
+      usleep(2'000);
+    }
+    _exit(0);
+  };
+
+  const ProgramResult r = run_fathom(
+      {"serve", scene.model().string(), "--port", "0", "--threads", "1"}, {}, end_when_ready);
+
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(opens.take(), once(with(kModelFiles, {"tokenizer.json", "tokenizer_config.json"})));
 }
 
 // The template of chats stands in a file of the tokenizer, the family in one of the model.

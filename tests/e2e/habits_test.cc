@@ -122,6 +122,7 @@ TEST(Habits, FlagsThatAreNotHereGetAnAnswer) {
        "a process has one GPU"},
       {{"pull", "deepseek"}, "'pull' is no command of `fathom`", "hf download ORG/NAME"},
       {{"show"}, "'show' is no command of `fathom`", "fathom inspect MODEL"},
+      {{"man"}, "'man' is no command of `fathom`", "`fathom help --man` prints the manual page"},
   };
   for (const Refused& c : cases) {
     const ProgramResult r = run_fathom(c.args);
@@ -173,6 +174,8 @@ TEST(Errors, OfTheCommandLineSpeakOurLanguage) {
       {{"presets", "--verbose=99999999999999999999"},
        "--verbose is '99999999999999999999', expected true, false or nothing",
        ""},
+      {{"run", model, "hello"}, "unknown argument 'hello'", "a text is given with -p; `fathom run"},
+      {{model}, "is no command of `fathom`", "`fathom run " + model + " -p TEXT`"},
       {{"run", model, "-p", "x", "y"}, "unknown argument 'y'", "`fathom run --help` lists the"},
       {{"run", model, "-p", "x", "-f", "y"},
        "--prompt and --file exclude each other",

@@ -1,6 +1,7 @@
 // `fathom serve` as a supervisor sees it: it starts, answers, drains, and ends with 70 when its
 // engine does not go on. What clients do with it is in tests/clients.
 #include <csignal>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <string>
 #include <vector>
@@ -210,9 +211,10 @@ TEST(Serve, AHungTeardownIsEnded) {
 TEST(Serve, RefusesWhatItCannotServeBeforeItListens) {
   const std::string model = shipped_model();
   const std::pair<std::vector<std::string>, int> cases[] = {
-      {{"--pin", "q_b_proj=none"}, 64},      {{"--pin", "q_b_prj=portable"}, 64},
-      {{"--max-model-len", "999999"}, 64},   {{"--max-model-len", "1"}, 64},
-      {{"--memory-fraction", "0.0001"}, 78},
+      {{"--chat-format", "nope"}, 64},       {{"--tool-call-parser", "nope"}, 64},
+      {{"--chat-template-kwargs", "{"}, 64}, {{"--pin", "q_b_proj=none"}, 64},
+      {{"--pin", "q_b_prj=portable"}, 64},   {{"--max-model-len", "999999"}, 64},
+      {{"--max-model-len", "1"}, 64},        {{"--memory-fraction", "0.0001"}, 78},
   };
   for (const auto& [flags, exit_code] : cases) {
     std::vector<std::string> args{"serve", model, "--port", "0", "--threads", "1"};
@@ -224,6 +226,36 @@ TEST(Serve, RefusesWhatItCannotServeBeforeItListens) {
     EXPECT_EQ(r.err.find("listening"), std::string::npos) << r.err;
     EXPECT_NE(r.err.find("\nhint: "), std::string::npos) << r.err;
   }
+}
+
+TEST(Serve, NamesTheChatFormatsBeforeItOpensTheModel) {
+  const ProgramResult r = run_fathom({"serve", "/nowhere/model", "--chat-format", "nope"});
+
+  EXPECT_EQ(r.exit_code, 64);
+  EXPECT_NE(
+      r.err.find("--chat-format: chat format \"nope\" is not known, expected one of v2, v2.5"),
+      std::string::npos)
+      << r.err;
+}
+
+// Without libzmq it is the library that is missing.
+TEST(Serve, RefusesAnAddressOfEventsBeforeItListens) {
+  const ProgramResult r =
+      run_fathom({"serve", shipped_model(), "--port", "0", "--kv-events", "nope"});
+
+  EXPECT_TRUE(r.exit_code == 64 || r.exit_code == 69) << r.err;
+  EXPECT_THAT(r.err, testing::ContainsRegex("--kv-events|KV events")) << r.err;
+  EXPECT_EQ(r.err.find("listening"), std::string::npos) << r.err;
+}
+
+TEST(Serve, NamesTheFileOfACertificateThatIsNotThere) {
+  const ProgramResult r = run_fathom({"serve", shipped_model(), "--ssl-keyfile", "/nowhere/key",
+                                      "--ssl-certfile", "/nowhere/certificate"});
+
+  EXPECT_EQ(r.exit_code, 65);
+  EXPECT_EQ(r.err,
+            "fathom: error: cannot open /nowhere/key: No such file or directory\nhint: /nowhere is "
+            "not there either\n");
 }
 
 TEST(Serve, StartsWithRoomForOneTokenOfAnAnswer) {

@@ -134,6 +134,13 @@ TEST(Usage, DoctorTellsTheCudaOfTheBuildFromThatOfTheMachine) {
   EXPECT_THAT(json.out, HasSubstr("\"driver_runs_up_to\": "));
 }
 
+TEST(Usage, DoctorGivesMemoryInPowersOfTwo) {
+  const ProgramResult r = run_fathom({"doctor", "--no-measure"});
+
+  EXPECT_THAT(r.out, testing::ContainsRegex("memory +\\| [0-9.]+ GiB, available [0-9.]+ [MG]iB"));
+  EXPECT_THAT(r.out, testing::ContainsRegex("caches +\\| L1d [0-9.]+ KiB"));
+}
+
 // In the process that becomes the program: standard output is the device that is always full.
 void fill_the_disk() {
   const int fd = ::open("/dev/full", O_WRONLY);
