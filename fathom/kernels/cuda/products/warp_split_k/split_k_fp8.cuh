@@ -1,11 +1,11 @@
-// FP8 weights of products whose warps split K: how tiles come by quarters, and what a warp does with
-// one.
+// FP8 weights of products whose warps split K: how tiles come by quarters, and what a warp does
+// with one.
 //
 // Codes become f16 by one instruction for two of them, exactly; bf16 would take four. So x becomes
-// f16 as well, when it is loaded: the 128 k of a row that share a scale of weights are multiplied by
-// the power of two that brings the largest of them below 2^15. What is up to 2^31 times smaller than
-// it stays exact, and what is smaller still is rounded to 2^-40 of it. The power is taken back when
-// the sum of the block is scaled, which is done in float32 as it is without.
+// f16 as well, when it is loaded: the 128 k of a row that share a scale of weights are multiplied
+// by the power of two that brings the largest of them below 2^15. What is up to 2^31 times smaller
+// than it stays exact, and what is smaller still is rounded to 2^-40 of it. The power is taken back
+// when the sum of the block is scaled, which is done in float32 as it is without.
 #pragma once
 
 #include "fathom/kernels/cuda/codecs.cuh"
@@ -57,8 +57,7 @@ struct SplitKFp8Lane {
                            uint32_t shared) {
     const int g = lane_id() >> 2;
     const int t = lane_id() & 3;
-    const uint32_t panel =
-        shared + static_cast<uint32_t>(part * kSplitKRows * kPanelRowBytes);
+    const uint32_t panel = shared + static_cast<uint32_t>(part * kSplitKRows * kPanelRowBytes);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       chunks[i] = panel + panel_offset(g, 2 * t + i);
@@ -82,11 +81,8 @@ class SplitKFp8X {
 
   /// Before add_tile(): asks for the scales of tile `next` behind `first`, which is the tile to add
   /// or the one behind it.
-  __device__ __forceinline__ void begin_tile(const ProductCall& c,
-                                             const SplitKPlan& plan,
-                                             const TileItem& first,
-                                             int next,
-                                             int part) {
+  __device__ __forceinline__ void begin_tile(
+      const ProductCall& c, const SplitKPlan& plan, const TileItem& first, int next, int part) {
     scale_ = next_scale_;
     next_scale_ = scale_of(c, plan, first.e, first.tile + next, part);
   }
