@@ -241,7 +241,7 @@ class EngineCore {
   int64_t drafted_tokens_ = 0;
   int64_t accepted_tokens_ = 0;
   DraftBalance balance_;
-  Rng simulation_{0};  // of simulated acceptance
+  Rng simulation_{0};    // of simulated acceptance
   DraftGain mean_gain_;  // of all requests
   int64_t num_drafts_ = 0;
   std::array<int64_t, kMostDrafts> accepted_at_{};
