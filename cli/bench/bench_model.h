@@ -23,7 +23,7 @@ struct BenchModelFlags {
   double temperature = 0;    ///< of the tokens that are drawn; 0: the largest logits
   bool engine_rate = false;  ///< the engine's own path too
   std::optional<double> simulated_acceptance;  ///< of drafts, in place of the model's
-  int ops = 10;              ///< listed; 0: all
+  int ops = 10;                                ///< listed; 0: all
   std::string output = "md";
   std::string out_file;
   /// Called before each timed run, with what it times; set by the command.
