@@ -144,11 +144,6 @@ class Executor {
   /// Cache, activations, workspaces and hidden states.
   int64_t memory_bytes() const;
 
- private:
-  Status check_drafts(const Step& step) const;
-
-  View kept_states(int64_t num_tokens);
-
  protected:
   Executor(const Model& model, const Compute& compute, ExecutorSettings settings);
 
@@ -185,6 +180,12 @@ class Executor {
   BatchBuffer batch_;
   std::vector<SequenceStep> chained_;
   std::vector<int32_t> state_rows_;
+
+ private:
+  Status check_drafts(const Step& step) const;
+
+  /// The memory of states that outlive their step, as rows.
+  View kept_states(int64_t num_tokens);
 };
 
 }  // namespace fathom
