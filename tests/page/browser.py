@@ -134,9 +134,15 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def click(self, selector):
-        """A real click at the middle of an element."""
-        x, y = self.eval(f"(e => {{ e.scrollIntoView({{block: 'nearest'}}); const r = e.getBoundingClientRect(); "
-                         f"return [r.x + r.width / 2, r.y + r.height / 2]; }})(document.querySelector({json.dumps(selector)}))")
+        """A real click at the middle of an element, once it stands still: a page that draws an answer moves it."""
+        x, y = self.eval("(async e => {"
+                         " const place = () => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };"
+                         " const frame = () => new Promise(requestAnimationFrame);"
+                         " e.scrollIntoView({block: 'nearest'});"
+                         " for (let was = place(); ; was = place()) {"
+                         " await frame(); await frame();"
+                         " const now = place(); if (now[0] === was[0] && now[1] === was[1]) return now; }"
+                         f"}})(document.querySelector({json.dumps(selector)}))")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
 
