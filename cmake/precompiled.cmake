@@ -31,7 +31,8 @@ function(fathom_precompiled target kind)
     return()
   endif()
   target_compile_options(${target} PRIVATE
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds> $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overread>)
   get_property(first GLOBAL PROPERTY fathom_pch_of_${kind})
   if(first)
     target_precompile_headers(${target} REUSE_FROM ${first})
