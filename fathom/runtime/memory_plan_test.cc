@@ -176,14 +176,5 @@ TEST(MemoryPlan, TextNamesEveryRegion) {
   }
 }
 
-TEST(FormatMemory, RoundsToTwoDecimals) {
-  EXPECT_EQ(format_memory(0), "0 bytes");
-  EXPECT_EQ(format_memory(1023), "1023 bytes");
-  EXPECT_EQ(format_memory(1024), "1.00 KiB");
-  EXPECT_EQ(format_memory(1536), "1.50 KiB");
-  EXPECT_EQ(format_memory((1 << 20) - 1), "1024.00 KiB");
-  EXPECT_EQ(format_memory(5ll << 40), "5.00 TiB");
-}
-
 }  // namespace
 }  // namespace fathom
