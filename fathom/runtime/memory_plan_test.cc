@@ -5,6 +5,7 @@
 
 #include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
+#include "fathom/text/figures.h"
 #include "tests/support/fake_model.h"
 
 namespace fathom {
