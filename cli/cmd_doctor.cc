@@ -18,7 +18,7 @@
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/os/nvidia_driver.h"
-#include "fathom/runtime/memory_plan.h"
+#include "fathom/text/figures.h"
 #include "fathom/text/json_writer.h"
 
 namespace fathom::cli {

@@ -180,7 +180,7 @@ std::string device_text(const PlanDevice& device) {
                                                     : " (the default of --as; --device plans for "
                                                       "another)";
   return str_cat(device.gpu.empty() ? "this machine's CPU" : device.name, why, ", ",
-                 format_bytes(device.memory_bytes), " of memory");
+                 format_memory(device.memory_bytes), " of memory");
 }
 
 Result<std::string> weights_table(const Model& model) {
@@ -193,14 +193,14 @@ Result<std::string> weights_table(const Model& model) {
     tensors += s.tensors;
     parameters += s.parameters;
     table.add({std::string(weight_role_name(s.role)), std::string(format_name(s.format)),
-               yes(s.draft), str_cat(s.tensors), format_count(s.parameters), format_bytes(s.bytes),
+               yes(s.draft), str_cat(s.tensors), format_count(s.parameters), format_memory(s.bytes),
                format_fixed(100.0 * static_cast<double>(s.bytes) /
                                 static_cast<double>(std::max<int64_t>(store.bytes(), 1)),
                             1) +
                    " %"});
   }
-  table.add({"all", "", "", str_cat(tensors), format_count(parameters), format_bytes(store.bytes()),
-             "100 %"});
+  table.add({"all", "", "", str_cat(tensors), format_count(parameters),
+             format_memory(store.bytes()), "100 %"});
   return table.str();
 }
 
@@ -245,7 +245,7 @@ std::string context_table(const Model& model,
     for (size_t i = 0; i < lengths.size(); ++i) {
       const int64_t value = bytes(i);
       sums[i] += value;
-      row.push_back(format_bytes(value));
+      row.push_back(format_memory(value));
     }
     table.add(std::move(row));
   };
@@ -284,17 +284,17 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   const int64_t left = device.memory_bytes - weights - step;
 
   MarkdownTable table({"region", "bytes", "sized by"});
-  table.add({"weights", format_bytes(weights), "formats of the tensors"});
-  table.add({"step", format_bytes(step),
+  table.add({"weights", format_memory(weights), "formats of the tensors"});
+  table.add({"step", format_memory(step),
              str_cat("dry runs: ", chunk, " prompt tokens, ", options.max_num_seqs, " sequences")});
   for (const CacheGroup& group : cache.groups) {
     table.add({str_cat("cache of ", group.name, group.grows() ? ", per token" : ", per sequence"),
-               format_bytes(group.grows() ? group.bytes() / cache.block_tokens : group.bytes()),
+               format_memory(group.grows() ? group.bytes() / cache.block_tokens : group.bytes()),
                cache.describe(group)});
   }
   table.add({str_cat("left for the cache on ", device.name),
-             format_bytes(std::max<int64_t>(left, 0)),
-             str_cat(format_bytes(device.memory_bytes), " in all")});
+             format_memory(std::max<int64_t>(left, 0)),
+             str_cat(format_memory(device.memory_bytes), " in all")});
   MemoryVerdict out;
   out.text = str_cat(table.str(), "\n", context_table(model, lengths, by_length), "\n");
   MarkdownTable sequences({"sequences", "of tokens", "cache"});
@@ -302,7 +302,7 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
        {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {
     const int64_t each = cache.blocks_for(length) * per_block + cache.bytes_per_slot();
     const int64_t count = left > 0 ? left / each : 0;
-    sequences.add({str_cat(count), str_cat(length), format_bytes(count * each)});
+    sequences.add({str_cat(count), str_cat(length), format_memory(count * each)});
   }
   out.text += sequences.str();
   out.fits = left >= cache.blocks_for(context) * per_block + cache.bytes_per_slot();
@@ -312,7 +312,7 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
     out.verdict = str_cat("fits on ", device.name, " with a shorter context: --max-model-len ",
                           left / per_block * cache.block_tokens);
   } else {
-    out.verdict = str_cat("does not fit on ", device.name, ": ", format_bytes(-left),
+    out.verdict = str_cat("does not fit on ", device.name, ": ", format_memory(-left),
                           " are missing; plan for more with --device, such as 8xh200");
   }
   return out;

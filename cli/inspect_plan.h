@@ -49,7 +49,7 @@ Result<std::string> weights_table(const Model& model);
 /// InvalidArgument for a length beyond the model's context.
 Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& options);
 
-/// "8xh200 (the default of --as; --device plans for another machine), 1.13 TB of memory".
+/// "8xh200 (the default of --as; --device plans for another machine), 1.03 TiB of memory".
 std::string device_text(const PlanDevice& device);
 
 /// Every distinct op of a decode step and of a prefill chunk: shape, kernel, variant, how often it

@@ -80,7 +80,9 @@ int print_help(const CLI::App& root, HelpDetail detail) {
   const CommandDoc all = describe(root);
   const CommandDoc chosen = describe(innermost(root));
   const bool as_page = detail == HelpDetail::kAll && chosen.words.empty();
-  std::printf("%s", as_page ? flags_markdown(all).c_str() : help_text(all, chosen, detail).c_str());
+  const std::string text =
+      as_page ? flags_markdown(all) : help_text(all, chosen, detail, help_columns());
+  std::printf("%s", text.c_str());
   return kExitOk;
 }
 
@@ -143,6 +145,8 @@ int run_program(int argc, char** argv) {
   } catch (const CLI::CallForAllHelp&) {
     return print_help(app, HelpDetail::kAll);
   } catch (const CLI::CallForVersion&) {
+    const std::vector<std::string> left = app.remaining(true);
+    if (!left.empty()) return refuse(explain_usage(app, CLI::ExtrasError(left)));
     std::printf("fathom %s\n", FATHOM_VERSION);
     return kExitOk;
   } catch (const CLI::ParseError& error) {

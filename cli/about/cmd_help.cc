@@ -80,9 +80,10 @@ Result<int> help(const CLI::App& app, const Flags& flags) {
     FATHOM_TRY(write_pages(root, flags.directory));
     return kExitOk;
   }
-  std::printf("%s", flags.json  ? help_json(root).c_str()
-                    : flags.man ? man_page(root, *command).c_str()
-                                : help_text(root, *command, HelpDetail::kUsual).c_str());
+  std::printf("%s", flags.json ? help_json(root).c_str()
+                    : flags.man
+                        ? man_page(root, *command).c_str()
+                        : help_text(root, *command, HelpDetail::kUsual, help_columns()).c_str());
   return kExitOk;
 }
 

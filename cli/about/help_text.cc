@@ -1,8 +1,10 @@
 #include "cli/about/help_text.h"
 
 #include <algorithm>
+#include <unistd.h>
 
 #include "cli/about/command_texts.h"
+#include "cli/io/terminal.h"
 #include "fathom/base/str_cat.h"
 
 namespace fathom::cli {
@@ -39,9 +41,9 @@ std::string bracket_of(const FlagDoc& flag, HelpDetail detail) {
 }
 
 // Names in the left column, the text in the right one, or below names that are too long.
-std::string row(const std::string& names, const std::string& text) {
+std::string row(const std::string& names, const std::string& text, size_t columns) {
   std::string out = str_cat("  ", names);
-  std::string lines = wrapped(text, kHelpColumn);
+  std::string lines = wrapped(text, kHelpColumn, columns);
   if (out.size() + 2 <= kHelpColumn) {
     lines.erase(0, out.size());
     return out + lines;
@@ -49,14 +51,14 @@ std::string row(const std::string& names, const std::string& text) {
   return str_cat(out, "\n", lines);
 }
 
-std::string flag_row(const FlagDoc& flag, HelpDetail detail) {
+std::string flag_row(const FlagDoc& flag, HelpDetail detail, size_t columns) {
   std::string names = names_with_value(flag, Names::kShort);
   // Long names stand below each other, whether there is a letter or not.
   if (flag.letters.empty() && flag.positional.empty()) names = "    " + names;
-  return row(names, flag.help + bracket_of(flag, detail));
+  return row(names, flag.help + bracket_of(flag, detail), columns);
 }
 
-std::string flag_groups(const std::vector<FlagDoc>& flags, HelpDetail detail) {
+std::string flag_groups(const std::vector<FlagDoc>& flags, HelpDetail detail, size_t columns) {
   std::string out;
   std::vector<std::string> groups;
   for (const FlagDoc& flag : flags) {
@@ -65,24 +67,24 @@ std::string flag_groups(const std::vector<FlagDoc>& flags, HelpDetail detail) {
   }
   std::string arguments;
   for (const FlagDoc& flag : flags)
-    if (!flag.positional.empty()) arguments += flag_row(flag, detail);
+    if (!flag.positional.empty()) arguments += flag_row(flag, detail, columns);
   if (!arguments.empty()) str_append(out, str_cat("\nArguments:\n", arguments));
   for (const std::string& group : groups) {
     str_append(out, str_cat("\n", group, ":\n"));
     for (const FlagDoc& flag : flags)
-      if (flag.positional.empty() && flag.group == group) out += flag_row(flag, detail);
+      if (flag.positional.empty() && flag.group == group) out += flag_row(flag, detail, columns);
   }
   return out;
 }
 
-std::string usage_and_examples(const CommandText& text) {
+std::string usage_and_examples(const CommandText& text, size_t columns) {
   std::string out = "\nUsage:\n";
   for (const std::string_view line : text.usage)
     str_append(out, str_cat("  ", line, "\n"));
-  if (!text.details.empty()) str_append(out, str_cat("\n", wrapped(text.details, 0)));
+  if (!text.details.empty()) str_append(out, str_cat("\n", wrapped(text.details, 0, columns)));
   out += "\nExamples:\n";
   for (const Example& example : text.examples)
-    str_append(out, str_cat("  ", example.line, "\n      ", example.says, "\n"));
+    str_append(out, str_cat("  ", example.line, "\n", wrapped(example.says, 6, columns)));
   return out;
 }
 
@@ -110,27 +112,41 @@ std::string wrapped(std::string_view text, size_t indent, size_t width) {
   return out;
 }
 
-std::string help_text(const CommandDoc& root, const CommandDoc& command, HelpDetail detail) {
+size_t help_columns() {
+  const size_t columns = terminal_columns(STDOUT_FILENO);
+  return columns > 0 ? std::clamp<size_t>(columns, 60, 120) : 80;
+}
+
+std::string help_text(const CommandDoc& root,
+                      const CommandDoc& command,
+                      HelpDetail detail,
+                      size_t columns) {
   const bool is_root = command.words.empty();
-  std::string out = wrapped(command.help, 0);
-  if (const CommandText* text = find_command_text(command.words)) out += usage_and_examples(*text);
+  std::string out = wrapped(command.help, 0, columns);
+  if (const CommandText* text = find_command_text(command.words)) {
+    out += usage_and_examples(*text, columns);
+  }
   if (!command.commands.empty()) {
     out += "\nCommands:\n";
     for (const CommandDoc& below : command.commands) {
       const std::string name = below.words.substr(below.words.rfind(' ') + 1);
-      out += row(name, below.help);
+      out += row(name, below.help, columns);
     }
   }
-  if (!is_root) out += flag_groups(command.flags, detail);
+  if (!is_root) out += flag_groups(command.flags, detail, columns);
   out += "\nEvery command:\n";
   for (const FlagDoc& flag : root.flags)
-    out += flag_row(flag, detail);
+    out += flag_row(flag, detail, columns);
   if (is_root) {
-    str_append(out, str_cat("\n", wrapped(model_text(), 0), "\n", wrapped(value_source_text(), 0),
-                            "\nExit codes: ", wrapped(exit_code_text(), 0)));
+    const auto paragraph = [&](std::string_view text) { out += "\n" + wrapped(text, 0, columns); };
+    paragraph(model_text());
+    paragraph(value_source_text());
+    paragraph(str_cat("Exit codes: ", exit_code_text()));
   } else if (detail == HelpDetail::kUsual) {
-    str_append(out, str_cat("\n`", command.line(),
-                            " --help-all` adds limits, other spellings and the environment.\n"));
+    str_append(out, str_cat("\n", wrapped(str_cat("`", command.line(),
+                                                  " --help-all` adds limits, other spellings and "
+                                                  "the environment."),
+                                          0, columns)));
   }
   return out;
 }

@@ -23,7 +23,7 @@
 #include "fathom/os/clock.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/forward_session.h"
-#include "fathom/runtime/memory_plan.h"
+#include "fathom/text/figures.h"
 
 namespace fathom::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "fathom/bench/machine/conditions.h"
 #include "fathom/bench/machine/gpu_machine.h"
 #include "fathom/os/clock.h"
-#include "fathom/runtime/memory_plan.h"
+#include "fathom/text/figures.h"
 
 namespace fathom::cli {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/io/terminal.h"
@@ -18,9 +17,8 @@ constexpr int64_t kRedrawNs = 100'000'000;
 
 // A longer line would wrap, and only its last row be taken away.
 std::string cut_to_terminal(std::string line) {
-  winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-  const size_t columns = known ? size.ws_col - size_t{1} : 79;
+  const size_t width = terminal_columns(STDERR_FILENO);
+  const size_t columns = width > 1 ? width - 1 : 79;
   if (line.size() > columns) line.resize(columns);
   return line;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "fathom/text/terminal_text.h"
@@ -30,6 +31,11 @@ bool stderr_is_terminal() {
 
 bool stdout_is_terminal() {
   return isatty(STDOUT_FILENO) == 1;
+}
+
+size_t terminal_columns(int descriptor) {
+  winsize size{};
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 void set_escape_codes(EscapeCodes codes) {

@@ -2,6 +2,7 @@
 // rates and tables as text are in text/figures.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,6 +14,9 @@ namespace fathom::cli {
 /// True if stderr is a terminal that may show a bar.
 bool stderr_is_terminal();
 bool stdout_is_terminal();
+
+/// Columns of the terminal at a descriptor; 0 where there is none, or none that tells.
+size_t terminal_columns(int descriptor);
 
 /// Where escape codes may go, which --color, NO_COLOR and TERM decide.
 enum class EscapeCodes { kOnTerminals, kNever, kAlways };

@@ -41,6 +41,7 @@
 #include "fathom/serve/replay/replay_store.h"
 #include "fathom/serve/server/server.h"
 #include "fathom/serve/server/watchdog.h"
+#include "fathom/text/figures.h"
 
 namespace fathom::cli {
 namespace {

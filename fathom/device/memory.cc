@@ -2,7 +2,22 @@
 
 #include <utility>
 
+#include "fathom/base/hint.h"
+
 namespace fathom {
+namespace {
+
+// Why there is no memory, for whom it was and, where it is short, what helps.
+Status refused(Status status, std::string_view what, std::string_view hint) {
+  status = std::move(status).add_context(std::string(what));
+  if (status.code() != StatusCode::kOutOfMemory) return status;
+  return with_hint(std::move(status), hint);
+}
+
+constexpr std::string_view kShorter =
+    "lower --max-model-len or --max-num-seqs, or end what else holds memory there";
+
+}  // namespace
 
 Buffer::Buffer(Buffer&& other) noexcept
     : host_(std::move(other.host_)),
@@ -25,12 +40,12 @@ Result<Buffer> Buffer::allocate(DeviceKind kind, int64_t bytes, std::string_view
   Buffer buffer;
   if (kind == DeviceKind::kCpu) {
     Result<HostBuffer> host = huge_alloc(bytes);
-    if (!host.ok()) return std::move(host).status().add_context(std::string(what));
+    if (!host.ok()) return refused(std::move(host).status(), what, kShorter);
     buffer.host_ = std::move(host).value();
     buffer.data_ = buffer.host_.data();
   } else if (bytes > 0) {
     Result<std::byte*> memory = internal::allocate_on_device(bytes);
-    if (!memory.ok()) return std::move(memory).status().add_context(std::string(what));
+    if (!memory.ok()) return refused(std::move(memory).status(), what, kShorter);
     buffer.device_.reset(*memory);
     buffer.data_ = *memory;
   }
@@ -43,7 +58,11 @@ Result<Buffer> Buffer::allocate_pinned(int64_t bytes, std::string_view what) {
   Buffer buffer;
   if (bytes > 0) {
     Result<std::byte*> memory = internal::allocate_pinned(bytes);
-    if (!memory.ok()) return std::move(memory).status().add_context(std::string(what));
+    if (!memory.ok()) {
+      return refused(std::move(memory).status(), what,
+                     "pinned memory is the host's: end what else holds memory there, or raise the "
+                     "limit of the container");
+    }
     buffer.pinned_.reset(*memory);
     buffer.data_ = *memory;
   }

@@ -125,8 +125,8 @@ Status check_memory(const Model& dry, const std::string& title, DeviceKind devic
   }
   const int64_t needed = dry.weights().bytes();
   if (available == 0 || needed <= available) return {};
-  return out_of_memory(str_cat(title, " needs ", format_bytes(needed), " for its weights, but ",
-                               format_bytes(available), " are available",
+  return out_of_memory(str_cat(title, " needs ", format_memory(needed), " for its weights, but ",
+                               format_memory(available), " are available",
                                on_gpu ? " on the GPU" : "",
                                "\nhint: try a smaller model or `fathom inspect`"));
 }

@@ -4,6 +4,7 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/base/log.h"
+#include "fathom/text/figures.h"
 
 namespace fathom {
 namespace {
@@ -77,23 +78,6 @@ Status size_cache(MemoryPlan& plan, const MemoryRequest& request) {
 }
 
 }  // namespace
-
-std::string format_memory(int64_t bytes) {
-  constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return str_cat(bytes, " bytes");
-  size_t unit = 0;
-  int64_t scale = 1;
-  while (unit + 1 < std::size(kUnits) && bytes / scale >= 1024) {
-    scale *= 1024;
-    ++unit;
-  }
-  // Two decimals, rounded half up, in integers: bytes / scale < 1024 (or the largest unit).
-  const int64_t whole = bytes / scale;
-  int64_t cents = (bytes % scale * 100 + scale / 2) / scale;
-  const int64_t carry = cents / 100;
-  cents %= 100;
-  return str_cat(whole + carry, ".", cents / 10, cents % 10, " ", kUnits[unit]);
-}
 
 Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request) {
   const int64_t context = model.options().max_positions > 0

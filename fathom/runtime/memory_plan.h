@@ -67,7 +67,4 @@ struct MemoryPlan {
 /// that changes it.
 Result<MemoryPlan> plan_memory(const Model& model, const MemoryRequest& request);
 
-/// "1.50 GiB", "640 MiB", "12 KiB", "7 bytes".
-std::string format_memory(int64_t bytes);
-
 }  // namespace fathom

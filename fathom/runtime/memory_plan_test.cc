@@ -5,6 +5,7 @@
 
 #include "fathom/models/config/presets.h"
 #include "fathom/models/registry.h"
+#include "fathom/text/figures.h"
 #include "tests/support/fake_model.h"
 
 namespace fathom {
@@ -174,15 +175,6 @@ TEST(MemoryPlan, TextNamesEveryRegion) {
                            "8 sequences of 256 tokens"}) {
     EXPECT_NE(text.find(word), std::string::npos) << word << " in\n" << text;
   }
-}
-
-TEST(FormatMemory, RoundsToTwoDecimals) {
-  EXPECT_EQ(format_memory(0), "0 bytes");
-  EXPECT_EQ(format_memory(1023), "1023 bytes");
-  EXPECT_EQ(format_memory(1024), "1.00 KiB");
-  EXPECT_EQ(format_memory(1536), "1.50 KiB");
-  EXPECT_EQ(format_memory((1 << 20) - 1), "1024.00 KiB");
-  EXPECT_EQ(format_memory(5ll << 40), "5.00 TiB");
 }
 
 }  // namespace

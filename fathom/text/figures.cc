@@ -52,6 +52,23 @@ std::string format_bytes(int64_t bytes) {
   return str_cat(format_fixed(value, decimals), " ", std::string_view(kUnits[unit]));
 }
 
+std::string format_memory(int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return str_cat(bytes, " bytes");
+  size_t unit = 0;
+  int64_t scale = 1;
+  while (unit + 1 < std::size(kUnits) && bytes / scale >= 1024) {
+    scale *= 1024;
+    ++unit;
+  }
+  // Two decimals, rounded half up, in integers: bytes / scale < 1024 (or the largest unit).
+  const int64_t whole = bytes / scale;
+  int64_t cents = (bytes % scale * 100 + scale / 2) / scale;
+  const int64_t carry = cents / 100;
+  cents %= 100;
+  return str_cat(whole + carry, ".", cents / 10, cents % 10, " ", kUnits[unit]);
+}
+
 std::string format_si(double value) {
   constexpr std::array<const char*, 6> kPrefixes = {"", " k", " M", " G", " T", " P"};
   if (value == 0) return "0";

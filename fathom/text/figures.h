@@ -9,8 +9,11 @@
 
 namespace fathom {
 
-/// "1.23 GB", "345 MB", "12 kB", "7 B": powers of ten.
+/// "1.23 GB", "345 MB", "12.0 kB", "7 B": powers of ten, for files, traffic and rates.
 std::string format_bytes(int64_t bytes);
+
+/// "1.50 GiB", "640.00 MiB", "7 bytes": powers of two, for memory that is there or is taken.
+std::string format_memory(int64_t bytes);
 
 /// Three significant digits with a prefix of powers of ten: "1.23 G", "345 M", "12.0 k", "7.00".
 std::string format_si(double value);

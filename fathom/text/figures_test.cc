@@ -14,6 +14,15 @@ TEST(Figures, BytesHaveThreeDigitsAndAUnit) {
   EXPECT_EQ(format_bytes(345'000'000), "345 MB");
 }
 
+TEST(Figures, MemoryIsInPowersOfTwoWithTwoDecimals) {
+  EXPECT_EQ(format_memory(0), "0 bytes");
+  EXPECT_EQ(format_memory(1023), "1023 bytes");
+  EXPECT_EQ(format_memory(1024), "1.00 KiB");
+  EXPECT_EQ(format_memory(1536), "1.50 KiB");
+  EXPECT_EQ(format_memory((1 << 20) - 1), "1024.00 KiB");
+  EXPECT_EQ(format_memory(5ll << 40), "5.00 TiB");
+}
+
 TEST(Figures, PrefixesCoverSmallAndLarge) {
   EXPECT_EQ(format_si(0), "0");
   EXPECT_EQ(format_si(7), "7.00");

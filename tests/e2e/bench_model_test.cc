@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fathom/os/memory.h"
 #include "fathom/text/json.h"
 #include "tests/e2e/bad_input.h"
 #include "tests/support/draft_checkpoint.h"
@@ -10,6 +11,7 @@ namespace fathom::e2e {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -43,6 +45,16 @@ TEST(BenchModel, SaysOfEachBatchWhatDraftsGive) {
   EXPECT_THAT(r.out, HasSubstr(" without in the same run: "));
   EXPECT_EQ(bench_micro({"--speculative-tokens", "0"}).exit_code, 64);
   EXPECT_THAT(bench_micro({"--speculative", "mtp"}).err, HasSubstr("no draft layer"));
+}
+
+TEST(BenchModel, WeightsThatDoNotFitAreRefusedWithBothSizes) {
+  if (host_memory().available_bytes > 300ll << 30) GTEST_SKIP() << "they may fit here";
+  const ProgramResult r =
+      run_fathom({"bench", "model", "--as", "deepseek-r1-nvfp4", "--dummy-weights"});
+
+  EXPECT_EQ(r.exit_code, 78);
+  EXPECT_THAT(r.err, ContainsRegex("needs 361\\.[0-9][0-9] GiB for its weights, but "
+                                   "[0-9]+\\.[0-9][0-9] [KMG]iB are available"));
 }
 
 // The command itself refuses answers that drafts changed.

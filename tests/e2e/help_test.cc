@@ -2,9 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <set>
+#include <sys/ioctl.h>
 
 #include "fathom/text/json.h"
-#include "tests/e2e/program.h"
+#include "tests/e2e/on_terminal.h"
 
 namespace fathom::e2e {
 namespace {
@@ -137,6 +138,46 @@ TEST(Help, IsTheSameHoweverItIsAskedFor) {
     EXPECT_EQ(run_fathom(asked).out, text);
     EXPECT_EQ(run_fathom(with_letter).out, text);
   }
+}
+
+// The help of `synth` on a terminal of so many columns.
+std::string shown_at(uint16_t columns) {
+  const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+  return run_on_terminal({"synth", "--help"}, {}, STDOUT_FILENO,
+                         [&size] {
+                           if (ioctl(STDOUT_FILENO, TIOCSWINSZ, &size) != 0) _exit(127);
+                         })
+      .out;
+}
+
+Words words_in(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+size_t longest_line(const std::string& text) {
+  std::istringstream in(text);
+  size_t longest = 0;
+  for (std::string line; std::getline(in, line);)
+    longest = std::max(longest, line.size());
+  return longest;
+}
+
+TEST(Help, FillsATerminalOf60To120Columns) {
+  const std::string piped = run_fathom({"synth", "--help"}).out;
+  const std::string narrow = shown_at(60);
+  const std::string middle = shown_at(100);
+  const std::string wide = shown_at(120);
+
+  for (const auto& [text, columns] : std::vector<std::pair<std::string, size_t>>{
+           {piped, 80}, {narrow, 60}, {middle, 100}, {wide, 120}}) {
+    EXPECT_LE(longest_line(text), columns) << text;
+    EXPECT_GT(longest_line(text), columns - 8) << text;
+    EXPECT_EQ(words_in(text), words_in(piped)) << columns;
+  }
+  EXPECT_EQ(shown_at(20), narrow);
+  EXPECT_EQ(shown_at(300), wide);
+  EXPECT_EQ(shown_at(0), piped) << "a terminal that does not tell";
 }
 
 TEST(Help, ShowsFlagsAsTheyAreTypedWithUnitsAndDefaults) {

@@ -12,18 +12,19 @@ using testing::AnyOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// Weights, caches by group and scratch of one sequence at 4k, 128k and 1M tokens. 4 MB of rows at
-// 4k: 30 layers x 1024 rows x 1024 bytes, and 32 rows of 31 layers.
+// Weights, caches by group and scratch of one sequence at 4k, 128k and 1M tokens, in powers of two.
+// At 4k the rows of CSA are 30 layers x 1024 rows x 1024 bytes, those of HCA 31 layers x 32 rows.
 TEST(Inspect, PlansAV4ProAtThreeLengthsOfContext) {
   const ProgramResult r = run_fathom({"inspect", "--as", "deepseek-v4-pro"});
 
   ASSERT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.out, ContainsRegex("one sequence of +\\| +4096 tokens \\| +131072 tokens \\| +"
                                    "1048576 tokens"));
-  EXPECT_THAT(r.out, ContainsRegex("cache of csa +\\| +31.5 MB \\| +1.01 GB \\| +8.05 GB"));
-  EXPECT_THAT(r.out, ContainsRegex("cache of hca +\\| +1.02 MB \\| +32.5 MB \\| +260 MB"));
-  EXPECT_THAT(r.out, ContainsRegex("cache of index +\\| +2.09 MB \\| +66.8 MB \\| +535 MB"));
-  EXPECT_THAT(r.out, ContainsRegex("cache of hca state +\\| +18.3 MB \\| +18.3 MB \\| +18.3 MB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of csa +\\| +30.00 MiB \\| +960.00 MiB \\| +7.50 GiB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of hca +\\| +992.00 KiB \\| +31.00 MiB \\| +248.00 MiB"));
+  EXPECT_THAT(r.out, ContainsRegex("cache of index +\\| +1.99 MiB \\| +63.75 MiB \\| +510.00 MiB"));
+  EXPECT_THAT(r.out,
+              ContainsRegex("cache of hca state +\\| +17.44 MiB \\| +17.44 MiB \\| +17.44 MiB"));
   EXPECT_THAT(r.out, ContainsRegex("scratch +\\|"));
 }
 
@@ -35,7 +36,7 @@ TEST(Inspect, NamesTheMachineThatItPlansFor) {
   const ProgramResult model = run_fathom({"inspect", shipped_model()});
 
   EXPECT_THAT(preset.out, HasSubstr("Planned for 8xh200 (the default of --as; --device plans for "
-                                    "another), 1.13 TB of memory."));
+                                    "another), 1.03 TiB of memory."));
   EXPECT_THAT(preset.out, AnyOf(HasSubstr("variant on h200"),
                                 AllOf(HasSubstr("built without CUDA and has no kernels for h200"),
                                       HasSubstr("variant on this CPU ("))));

@@ -248,6 +248,20 @@ TEST(Serve, RefusesAnAddressOfEventsBeforeItListens) {
   EXPECT_EQ(r.err.find("listening"), std::string::npos) << r.err;
 }
 
+TEST(Serve, SaysWhichPackageHasTheLibraryOfEvents) {
+  const TempFolder folder;
+  std::ofstream(folder / "libzmq.so.5") << "not a library";
+
+  const ProgramResult r = run_program(
+      FATHOM_PROGRAM, {"serve", shipped_model(), "--port", "0", "--kv-events", "tcp://127.0.0.1:*"},
+      {}, [&] { setenv("LD_LIBRARY_PATH", folder.str().c_str(), 1); });
+
+  EXPECT_EQ(r.exit_code, 69) << r.err;
+  EXPECT_THAT(r.err, testing::HasSubstr("--kv-events needs the library libzmq.so.5: "));
+  EXPECT_THAT(r.err, testing::HasSubstr("\nhint: Debian has it in the package libzmq5; without "
+                                        "--kv-events nothing needs it\n"));
+}
+
 TEST(Serve, NamesTheFileOfACertificateThatIsNotThere) {
   const ProgramResult r = run_fathom({"serve", shipped_model(), "--ssl-keyfile", "/nowhere/key",
                                       "--ssl-certfile", "/nowhere/certificate"});

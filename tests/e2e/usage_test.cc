@@ -18,6 +18,18 @@ TEST(Usage, VersionIsOneLineOnStandardOutput) {
   EXPECT_THAT(r.out, testing::StartsWith("fathom "));
 }
 
+TEST(Usage, WordsBesideTheVersionAreRefused) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"--version", "extra"}, {"extra", "--version"}}) {
+    const ProgramResult r = run_fathom(args);
+
+    EXPECT_EQ(r.exit_code, 64);
+    EXPECT_EQ(r.out, "");
+    EXPECT_THAT(r.err, HasSubstr("unknown argument 'extra'\nhint: `fathom --help`"));
+  }
+  EXPECT_EQ(run_fathom({"run", "--version"}).out, run_fathom({"--version"}).out);
+}
+
 TEST(Usage, EveryCommandHasHelp) {
   for (const char* command : {"run", "chat", "inspect", "doctor", "tokenize", "eval", "synth",
                               "quantize", "verify", "bench"}) {

@@ -96,6 +96,8 @@ class ReferenceModel : public ReferenceWeights {
         const double width = low == high ? 0.001 : high - low;
         const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
         w = w * (1 - ramp) + w / s.factor * ramp;
+      } else {
+        w /= s.factor;  // linear scaling, which is none with a factor of 1
       }
       for (int64_t t = 0; t < x.rows; ++t) {
         const double c = std::cos(static_cast<double>(t) * w) * config_.rope_attention_factor();

@@ -40,7 +40,7 @@ void append_conditions(std::string& out, const BenchReport& report) {
   const Peaks& p = report.peaks;
   str_append(out, str_cat("fathom ", c.fathom_version, " (", c.commit, "), ", c.timestamp, "\n\n"));
   str_append(out, str_cat(c.host_cpu, ", ", c.host_isa, ", ", c.host_cores, " cores, ", c.threads,
-                          " threads, ", c.host_mem_bytes >> 20, " MiB\n\n"));
+                          " threads, ", format_memory(c.host_mem_bytes), "\n\n"));
   if (p.source.empty()) return;
   str_append(out, str_cat("Ceilings (", p.source, "): read ", rounded(p.read_gbps), " GB/s, copy ",
                           rounded(p.copy_gbps), " GB/s, f32 ", rounded(p.f32_gflops), " GFLOP/s (",

@@ -31,7 +31,7 @@ std::string code(std::string_view text) {
 
 std::string hardware_of(const BenchConditions& c) {
   const std::string host =
-      str_cat(c.threads, " threads on ", c.host_cores, " cores, ", format_bytes(c.host_mem_bytes));
+      str_cat(c.threads, " threads on ", c.host_cores, " cores, ", format_memory(c.host_mem_bytes));
   if (c.backend == "cpu") return str_cat(c.device_name, ", ", c.host_isa, ", ", host);
   return str_cat(c.device_name, ", ", c.arch, "; host ", c.host_cpu, ", ", host);
 }

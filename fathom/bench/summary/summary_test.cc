@@ -20,6 +20,7 @@ BenchReport whole_report() {
   report.whole_suite = true;
   report.command = "fathom bench kernel --suite reference23 --backend cpu --out-dir r";
   report.conditions.device_name = "Some CPU";
+  report.conditions.host_mem_bytes = 3ll << 33;
   report.conditions.timestamp = "2026-01-31T12:00:00Z";
   report.peaks = {.device = "Some CPU", .source = "measured"};
   report.peaks.read_gbps = 30;
@@ -74,6 +75,15 @@ TEST(ReferenceSummary, EveryTableOfThePublishedBenchmarkIsFilled) {
   EXPECT_EQ(count_of(text, "inf"), 0u);
   EXPECT_NE(text.find("fathom bench kernel --suite reference23 --backend cpu --out-dir r"),
             std::string::npos);
+}
+
+// Memory is in powers of two wherever it is said.
+TEST(ReferenceSummary, AndTheReportOfPartsSayTheMemoryOfTheMachine) {
+  const BenchReport report = whole_report();
+
+  EXPECT_EQ(count_of(write_reference_summary(report).value(), " cores, 24.00 GiB\n"), 1u);
+  EXPECT_EQ(count_of(write_bench_report(report, BenchFormat::kMarkdown), " threads, 24.00 GiB\n"),
+            1u);
 }
 
 TEST(ReferenceSummary, LayerTimesAndRatesAreThoseOfTheRows) {

@@ -41,10 +41,10 @@ void fill_rope_table(const RopeParams& p, const View& table) {
   const int64_t pairs = p.dim / 2;
   for (int64_t position = 0; position < table.dim(0); ++position) {
     float* row = table.row<float>(position);
+    const float place = static_cast<float>(position) / static_cast<float>(p.position_divisor);
     for (int64_t i = 0; i < pairs; ++i) {
       // The product in float32 is part of the definition: far positions depend on its rounding.
-      const float angle =
-          static_cast<float>(position) * static_cast<float>(w[static_cast<size_t>(i)]);
+      const float angle = place * static_cast<float>(w[static_cast<size_t>(i)]);
       row[i] = static_cast<float>(std::cos(static_cast<double>(angle)) * p.attention_factor);
       row[pairs + i] =
           static_cast<float>(std::sin(static_cast<double>(angle)) * p.attention_factor);

@@ -15,11 +15,12 @@ struct RopeParams {
   int64_t dim = 0;  ///< Dr, even
   double theta = 10000.0;
   bool yarn = false;
-  double factor = 1.0;
+  double factor = 1.0;  ///< of YaRN
   int64_t original_positions = 0;
   double beta_fast = 32.0;
   double beta_slow = 1.0;
   double attention_factor = 1.0;  ///< multiplies every cosine and sine; 1 for DeepSeek's models
+  double position_divisor = 1.0;  ///< linear scaling: positions are divided by it
 };
 
 /// The Dr/2 angular frequencies, in float64.
@@ -34,8 +35,8 @@ struct RopeParams {
 std::vector<double> rope_frequencies(const RopeParams& params);
 
 /// Fills a float32 table [P, Dr] in host memory; row p is c_0 .. c_{Dr/2-1} s_0 .. s_{Dr/2-1} of
-/// the angles phi_i = fl32(p * fl32(w_i)), as the reference engines form them, with cosine and sine
-/// of that float32 angle correctly rounded (computed in float64).
+/// the angles phi_i = fl32(fl32(p / position_divisor) * fl32(w_i)), as the reference engines form
+/// them, with cosine and sine of that float32 angle correctly rounded (computed in float64).
 void fill_rope_table(const RopeParams& params, const View& table);
 
 /// That table of so many positions, in the memory of the weights. Errors: InvalidArgument for an

@@ -111,6 +111,19 @@ TEST(RopeTable, WithoutYarnFrequenciesArePlainPowers) {
   }
 }
 
+TEST(RopeTable, LinearScalingDividesThePositionInFloat32) {
+  const RopeParams p{.dim = 8, .theta = 10000.0, .position_divisor = 3.0};
+  const Table table(p, 1001);
+  const auto w = rope_frequencies(p);
+
+  const float* row = table.view.row<float>(1000);
+  for (size_t i = 0; i < 4; ++i) {
+    const float angle = 1000.0f / 3.0f * static_cast<float>(w[i]);
+    EXPECT_EQ(row[i], static_cast<float>(std::cos(static_cast<double>(angle)))) << i;
+    EXPECT_EQ(row[4 + i], static_cast<float>(std::sin(static_cast<double>(angle)))) << i;
+  }
+}
+
 TEST(RopeTable, RotatesTheReferenceVector) {
   // Pairs (1, 2) at i = 0 and (3, 4) at i = 20.
   const Table table(v3(), 1001);

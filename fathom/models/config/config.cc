@@ -157,10 +157,14 @@ void read_rope(ConfigReader& in, ModelConfig& c) {
   if (rope.has("type") && rope.text_or("type", "") != type) {
     rope.fail_value("type", str_cat("\"", type.substr(0, 64), "\", as rope_type says"));
   }
-  if (c.model_type == kFirstType && type != "default") {
+  if (c.model_type == kFirstType && type == "linear") {
+    c.rope_scaling.factor = rope.number("factor", 1.0, 1e6);
+  } else if (c.model_type == kFirstType && type != "default") {
+    // Dynamic scaling would give a token another rotation with each length of its sequence, so
+    // that keys in the cache would not stay what they are.
     rope.fail(unsupported(str_cat(rope.what(), ": the type is \"", type.substr(0, 64),
-                                  "\", expected null: a model of type \"", kFirstType,
-                                  "\" runs without linear, dynamic or yarn scaling")));
+                                  "\", expected linear or null: a model of type \"", kFirstType,
+                                  "\" runs without dynamic or yarn scaling")));
   } else if (type == "yarn") {
     RopeScaling& s = c.rope_scaling;
     s.yarn = true;
@@ -192,7 +196,9 @@ void read_rest(ConfigReader& in, ModelConfig& c) {
   if (in.has("bos_token_id")) c.bos_token_id = in.integer("bos_token_id", 0, c.vocab_size - 1);
   for (std::string_view key : {"attention_bias", "mlp_bias"}) {
     if (in.boolean_or(key, false)) {
-      in.fail(unsupported(str_cat(in.what(), ": ", key, " is true, expected false")));
+      in.fail(unsupported(str_cat(in.what(), ": ", key,
+                                  " is true, expected false: no published checkpoint of this "
+                                  "family has biases in its projections")));
     }
   }
   if (const std::string act = in.text_or("hidden_act", "silu"); act != "silu") {

@@ -34,8 +34,8 @@ class Json;
 
 /// How rotary frequencies are stretched. YaRN is static here: it applies at every position.
 struct RopeScaling {
-  bool yarn = false;  ///< false: plain rotary embedding
-  double factor = 1.0;
+  bool yarn = false;    ///< false: plain rotary embedding, or the linear stretch of V1
+  double factor = 1.0;  ///< without YaRN positions are divided by it; 1 but for V1
   int64_t original_max_position_embeddings = 0;
   double beta_fast = 32.0;
   double beta_slow = 1.0;

@@ -116,15 +116,26 @@ TEST(ConfigV1, SizesThatContradictEachOtherAreNamed) {
               HasSubstr("for a head dimension of 128"));
 }
 
-TEST(ConfigV1, EveryScalingOfRotationIsRefusedByName) {
-  for (const char* type : {"linear", "dynamic", "yarn"}) {
-    for (const char* key : {"type", "rope_type"}) {
-      const std::string scaling =
-          str_cat("\"rope_scaling\": {\"", key, "\": \"", type, "\", \"factor\": 4.0}");
-      EXPECT_THAT(refusal("\"rope_scaling\": null", scaling),
-                  HasSubstr(str_cat("rope_scaling: the type is \"", type, "\", expected null")));
+TEST(ConfigV1, RotationIsStretchedLinearlyOrNotAtAll) {
+  for (const char* key : {"type", "rope_type"}) {
+    const auto of_type = [key](std::string_view type, std::string_view factor) {
+      return str_cat("\"rope_scaling\": {\"", key, "\": \"", type, "\", \"factor\": ", factor, "}");
+    };
+    const auto linear = edited("\"rope_scaling\": null", of_type("linear", "4.0"));
+    ASSERT_TRUE(linear.ok()) << linear.status().message();
+    EXPECT_FALSE(linear->rope_scaling.yarn);
+    EXPECT_EQ(linear->rope_scaling.factor, 4.0);
+    EXPECT_EQ(linear->softmax_scale(), parse_config(kPublished)->softmax_scale());
+    EXPECT_THAT(refusal("\"rope_scaling\": null", of_type("linear", "0.5")),
+                HasSubstr("rope_scaling: factor is 0.5, expected a number from 1 to 1e+06"));
+    for (const char* type : {"dynamic", "yarn"}) {
+      EXPECT_THAT(
+          refusal("\"rope_scaling\": null", of_type(type, "4.0")),
+          HasSubstr(str_cat("rope_scaling: the type is \"", type, "\", expected linear or null")));
     }
   }
+  EXPECT_THAT(refusal("\"rope_scaling\": null", R"("rope_scaling": {"type": "linear"})"),
+              HasSubstr("rope_scaling: factor"));
   EXPECT_EQ(refusal("\"rope_scaling\": null",
                     R"("rope_parameters": {"rope_type": "default", "rope_theta": 500})"),
             "none");
@@ -132,7 +143,8 @@ TEST(ConfigV1, EveryScalingOfRotationIsRefusedByName) {
 
 TEST(ConfigV1, WhatThePublishedCodeDoesNotKnowIsRefused) {
   EXPECT_THAT(refusal("\"attention_bias\": false", "\"attention_bias\": true"),
-              HasSubstr("attention_bias is true, expected false"));
+              HasSubstr("attention_bias is true, expected false: no published checkpoint of this "
+                        "family"));
   EXPECT_THAT(refusal("\"scoring_func\": \"softmax\"", "\"scoring_func\": \"sigmoid\""),
               HasSubstr("scoring_func is \"sigmoid\", expected \"softmax\""));
   EXPECT_THAT(refusal("\"use_cache\": true", "\"topk_method\": \"noaux_tc\""),

@@ -7,6 +7,8 @@
 
 #include "fathom/base/rng.h"
 #include "fathom/models/synth.h"
+#include "fathom/os/atomic_file.h"
+#include "fathom/os/file.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/temp_dir.h"
@@ -164,6 +166,25 @@ TEST_P(V1Model, RoundedCachesAndActivationsStayNearTheOracle) {
   codes.kv_format = Format::kE4m3;
   ModelRunner e4m3(dir_.path(), codes);
   EXPECT_LE(median(e4m3.prefill(tokens).logits), 0.05);
+}
+
+TEST_P(V1Model, LinearScalingOfRotationMatchesTheOracle) {
+  const auto tokens = some_tokens(83);
+  const std::vector<double> plain = expected(tokens);
+  const std::string path = dir_.file("config.json");
+  std::string config = read_file(path, 1 << 20).value();
+  const std::string none = "\"rope_scaling\": null";
+  const size_t at = config.find(none);
+  ASSERT_NE(at, std::string::npos) << config;
+  config.replace(at, none.size(), R"("rope_scaling": {"type": "linear", "factor": 3.0})");
+  ASSERT_TRUE(write_file(path, config).ok());
+  ASSERT_TRUE(remove_file(dir_.file("fathom-journal.jsonl")).ok());
+
+  ModelRunner runner(dir_.path(), small_pages(Format::kF32));
+  const std::vector<float> logits = runner.prefill(tokens).logits;
+
+  EXPECT_LE(largest_difference(logits, expected(tokens)), kGate);
+  EXPECT_GT(largest_difference(logits, plain), 100 * kGate) << "the factor changes nothing";
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, V1Model, testing::Values(1, 2, 4), [](const auto& p) {

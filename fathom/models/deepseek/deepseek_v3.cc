@@ -122,7 +122,8 @@ RopeParams rope_params(const ModelConfig& c) {
           .original_positions = s.original_max_position_embeddings,
           .beta_fast = s.beta_fast,
           .beta_slow = s.beta_slow,
-          .attention_factor = c.rope_attention_factor()};
+          .attention_factor = c.rope_attention_factor(),
+          .position_divisor = s.yarn ? 1.0 : s.factor};
 }
 
 PageCodec latent_codec(const ModelConfig& c, const ModelOptions& o) {

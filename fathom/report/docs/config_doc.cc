@@ -151,6 +151,8 @@ std::string parameter_table(const Recording& r) {
   if (c.rope_scaling.yarn) {
     table.add("rope_scaling", str_cat("yarn, factor ", c.rope_scaling.factor, ", original context ",
                                       c.rope_scaling.original_max_position_embeddings));
+  } else if (c.rope_scaling.factor != 1.0) {
+    table.add("rope_scaling", str_cat("linear, factor ", c.rope_scaling.factor));
   }
   table.add("tie_word_embeddings", c.tie_word_embeddings ? "true" : "false");
   return table.str();

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 
 namespace fathom::serve {
@@ -156,9 +157,8 @@ class AsioLoop final : public Loop, public std::enable_shared_from_this<AsioLoop
 Result<std::shared_ptr<Loop>> Loop::start() {
   auto loop = std::make_shared<AsioLoop>();
   if (!loop->start()) {
-    return out_of_memory(
-        "cannot start a thread with an event queue for HTTP; raise the limits of processes and "
-        "files (ulimit -u, -n)");
+    return with_hint(out_of_memory("cannot start a thread with an event queue for HTTP"),
+                     "raise the limits of processes and files (ulimit -u, -n)");
   }
   return std::shared_ptr<Loop>(std::move(loop));
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 
 namespace fathom::serve {
@@ -49,7 +50,10 @@ Result<std::unique_ptr<KvPublisher>> KvPublisher::create(KvPublisherSettings set
 Status KvPublisher::open_sockets() {
   FATHOM_ASSIGN(library_, ZmqLibrary::open());
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) return io_error("no descriptor is left for KV events (ulimit -n)");
+  if (wake_fd_ < 0) {
+    return with_hint(io_error("no descriptor is left for KV events"),
+                     "raise the limit of open files (ulimit -n)");
+  }
   const auto context = std::make_shared<ZmqContext>(*library_);
   // A replay is handed over at once, so as much as is kept must fit.
   const auto limit = static_cast<int>(std::min<int64_t>(settings_.kept_batches + 16, INT32_MAX));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <dlfcn.h>
 
+#include "fathom/base/hint.h"
+
 namespace fathom::serve {
 namespace {
 
@@ -65,10 +67,9 @@ std::string last_error(const ZmqLibrary& library) {
 Result<const ZmqLibrary*> ZmqLibrary::open() {
   static const Loaded loaded = load();
   if (!loaded.error.empty()) {
-    return unavailable(
-        str_cat("--kv-events needs the library libzmq.so.5 (Debian: apt install "
-                "libzmq5): ",
-                loaded.error));
+    return with_hint(
+        unavailable(str_cat("--kv-events needs the library libzmq.so.5: ", loaded.error)),
+        "Debian has it in the package libzmq5; without --kv-events nothing needs it");
   }
   return &loaded.library;
 }
@@ -93,7 +94,8 @@ Result<std::unique_ptr<ZmqSocket>> ZmqSocket::create(std::shared_ptr<ZmqContext>
   void* handle =
       context->handle != nullptr ? zmq.socket(context->handle, static_cast<int>(type)) : nullptr;
   if (handle == nullptr) {
-    return unavailable(str_cat("ZeroMQ gives no socket: ", last_error(zmq)));
+    return with_hint(unavailable(str_cat("ZeroMQ gives no socket: ", last_error(zmq))),
+                     "raise the limit of open files (ulimit -n)");
   }
   zmq.setsockopt(handle, kOptionLinger, &kLingerMs, sizeof kLingerMs);
   zmq.setsockopt(handle, kOptionSendLimit, &send_limit, sizeof send_limit);

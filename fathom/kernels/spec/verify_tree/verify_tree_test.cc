@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "fathom/kernels/core/test_exec.h"
 
@@ -254,13 +255,12 @@ struct Histogram {
 
   void add(int32_t token) { ++counts[static_cast<size_t>(token)]; }
 
+  int64_t total() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
   double chi_square(const std::vector<float>& exact) const {
-    int64_t total = 0;
-    for (int64_t n : counts)
-      total += n;
     double sum = 0;
     for (size_t v = 0; v < counts.size(); ++v) {
-      const double expected = double{exact[v]} * static_cast<double>(total);
+      const double expected = double{exact[v]} * static_cast<double>(total());
       const double off = static_cast<double>(counts[v]) - expected;
       if (expected > 0) sum += off * off / expected;
       if (expected == 0) {
@@ -271,7 +271,7 @@ struct Histogram {
   }
 };
 
-/// A tree of three levels with several siblings, drawn 100,000 times: the token behind each node
+/// A tree of three levels with several siblings, drawn a million times: the token behind each node
 /// must follow the target's distribution there, whatever the draft proposed.
 class VerifiedDistribution : public testing::TestWithParam<const char*> {
  protected:
@@ -297,7 +297,7 @@ TEST_P(VerifiedDistribution, IsThatOfTheTargetAtEveryNode) {
 #ifdef FATHOM_SANITIZED
   constexpr int kLaunches = 20;
 #else
-  constexpr int kLaunches = 200;
+  constexpr int kLaunches = 2000;
 #endif
   for (int i = 0; i < kLaunches; ++i) {
     for (float& u : chances.uniform)
@@ -312,6 +312,7 @@ TEST_P(VerifiedDistribution, IsThatOfTheTargetAtEveryNode) {
     }
   }
 
+  EXPECT_EQ(behind[0].total(), kBatch * kLaunches);
   for (size_t node = 0; node < rows_.size(); ++node) {
     // 29.9 for 7 degrees of freedom, p = 1e-4; rows with impossible tokens have fewer.
     EXPECT_LT(behind[node].chi_square(rows_[node]), 29.9) << "node " << node;
