@@ -27,6 +27,9 @@ struct ModelOptions {
   bool draft = true;          ///< load the draft layer where there is one
   AttentionOptions attention;
   MoeOptions moe;
+  /// On a GPU: of each kernel one form for steps of any number of rows (KernelSet::batch_invariant).
+  /// Goes with one form of attention, attention.always_absorbed.
+  bool batch_invariant = false;
 
   Format cache_format() const { return kv_format.value_or(activations); }
 
