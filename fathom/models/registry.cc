@@ -113,11 +113,10 @@ Status check_kernels(const Model& dry, const DeviceInfo& gpu, int num_threads) {
   Status status = dry_run(dry, shape, options).status();
   if (status.ok() && invariant) status = check_one_form(dry, options);
   if (status.ok()) return {};
-  return Status::error(status.code(),
-                       str_cat("this model does not run with --device cuda",
-                               invariant ? " --batch-invariant: " : ": ", status.message(),
-                               "\nhint: --device cpu runs it",
-                               invariant ? ", or leave --batch-invariant out" : ""));
+  return Status::error(status.code(), str_cat("this model does not run with --device cuda",
+                                              invariant ? " --batch-invariant: " : ": ",
+                                              status.message(), "\nhint: --device cpu runs it",
+                                              invariant ? ", or leave --batch-invariant out" : ""));
 }
 
 // What would not fit is refused with both numbers, not killed half-way through loading.

@@ -410,7 +410,8 @@ TEST_F(UncutAttention, AQueryHasItsBitsAloneInAChainAndInATree) {
 
     const auto chain = attend(a, keys, queries, {700}, kTreeRows);
     const auto together = attend(a, keys, queries, lens, 1);
-    const auto tree = attend(a, keys, queries, {700}, kTreeRows, {kTreeMasks.begin(), kTreeMasks.end()});
+    const auto tree =
+        attend(a, keys, queries, {700}, kTreeRows, {kTreeMasks.begin(), kTreeMasks.end()});
 
     EXPECT_EQ(chain, together);
     EXPECT_NE(chain, tree);

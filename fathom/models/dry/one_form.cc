@@ -24,7 +24,10 @@ std::vector<BatchShape> shapes_of(const Model& model) {
     const int64_t count = std::min(tokens, keys);
     shape.prefill = {.count = 1, .new_tokens = count, .cached = keys - count};
     out.push_back(shape);
-    shape = {};
+  }
+  for (const int64_t drafts : {1, 4}) {
+    BatchShape shape;
+    const int64_t count = std::min(1 + drafts, keys);
     shape.decode = {.count = 3, .new_tokens = count, .cached = keys - count};
     out.push_back(shape);
   }

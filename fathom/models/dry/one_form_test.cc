@@ -33,9 +33,8 @@ TEST(OneForm, IsFoundWhereNoKernelCountsRows) {
 }
 
 TEST(OneForm, NamesTheOpWhoseVariantFollowsTheNumberOfRows) {
-  const VariantTable<RmsNorm> table{
-      {"few", Isa::kPortable, "T<=4", kBatchInvariant, norm_nothing},
-      {"many", Isa::kPortable, "", kBatchInvariant, norm_nothing}};
+  const VariantTable<RmsNorm> table{{"few", Isa::kPortable, "T<=4", kBatchInvariant, norm_nothing},
+                                    {"many", Isa::kPortable, "", kBatchInvariant, norm_nothing}};
   const KernelSet kernels = cpu_kernels().with<RmsNorm>(table);
 
   const Status status = check_one_form(*dry_model(), {.kernels = &kernels});

@@ -108,7 +108,8 @@ class KernelSet {
     } else {
       for (Other& other : others_)
         if (other.contract == &kIdentity<K>) return other.rows;
-      return others_.emplace_back(&kIdentity<K>, Rows{}, one_form<K>).rows;
+      others_.push_back(Other{&kIdentity<K>, Rows{}, one_form<K>});
+      return others_.back().rows;
     }
   }
 

@@ -162,9 +162,9 @@ TEST(KernelSet, BatchInvariantOneHasOneFormForAnyNumberOfRows) {
   Runner r(all);
   EXPECT_FALSE(all.is_batch_invariant());
   EXPECT_EQ(r.fill_row(2), "tiles");
-  EXPECT_THAT(Runner(KernelSet::for_cpu(Isa::kPortable).with<Fill>(kTwos).batch_invariant())
-                  .fill_row(2),
-              HasSubstr("fill: fill_rows has no batch-invariant variant for this call on cpu"));
+  EXPECT_THAT(
+      Runner(KernelSet::for_cpu(Isa::kPortable).with<Fill>(kTwos).batch_invariant()).fill_row(2),
+      HasSubstr("fill: fill_rows has no batch-invariant variant for this call on cpu"));
 }
 
 TEST(KernelSet, OutlivesTheSetItWasMadeFrom) {

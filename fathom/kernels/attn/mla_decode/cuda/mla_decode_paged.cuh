@@ -137,19 +137,30 @@ struct SeenByQuery {
   using Places = OnPath;
   static constexpr int kScored = kPanels;
 
-  int num_keys;
+  int limits[2];
+  int all_see;
 
-  __device__ SeenByQuery(const Call&, const Piece& p) : num_keys(p.num_keys) {}
+  __device__ SeenByQuery(const Call&, const Piece& p)
+      : limits{}, all_see(p.end_row == p.first_row + kTileRows ? p.num_keys : 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = p.first_row + (warp_id() & 3) * 16 + lane_id() / 4 + 8 * h;
+      limits[h] = at < p.end_row ? p.num_keys : 0;
+    }
+  }
 
-  __device__ static Piece piece(const Call& c, const Cuts& cuts) { return piece_of_query(c, cuts); }
+  __device__ static Piece piece(const Call& c, const Cuts& cuts) {
+    return piece_of_query(c, cuts);
+  }
 
   struct Asked {};
 
-  __device__ Asked ask(int) const { return {}; }
+  __device__ Asked ask(int) const {
+    return {};
+  }
 
   __device__ __forceinline__ void hide(float (&s)[kScores], int first_key, Asked) const {
-    const int limits[2] = {num_keys, num_keys};
-    if (first_key + kTileKeys > num_keys) mask_scores(s, first_key, limits);
+    if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
   }
 };
 
