@@ -174,7 +174,7 @@ Result<Plans> plan_on(const Flags& flags,
                       std::string& why_cpu) {
   const std::optional<DeviceInfo> gpu = described_gpu(plan.device.gpu);
   if (gpu && cuda_is_built()) {
-    const KernelSet kernels = KernelSet::for_cuda(gpu->sm);
+    const KernelSet kernels = KernelSet::for_cuda(gpu->sm, engine.batch_invariant);
     PlanOptions on_gpu = plan;
     on_gpu.kernels = &kernels;
     on_gpu.gpu = &*gpu;

@@ -173,7 +173,7 @@ Result<KernelSet> plan_device(const PlannedDevice& device,
   r.has_variants = true;
   if (device.is_gpu()) {
     r.settings.emplace_back("device", str_cat(device.name, ", ", capability_text(device.gpu)));
-    return KernelSet::for_cuda(device.gpu.sm);
+    return KernelSet::for_cuda(device.gpu.sm, globals.engine.batch_invariant);
   }
   const Isa isa = globals.engine.isa.value_or(best_isa());
   r.settings.emplace_back("device", str_cat("cpu with ", isa_name(isa)));

@@ -4,6 +4,7 @@
 
 #include "tests/support/draft_checkpoint.h"
 #include "tests/support/engine_traces.h"
+#include "tests/support/known_answers.h"
 #include "tests/support/v4_checkpoint.h"
 
 namespace fathom {
@@ -30,19 +31,6 @@ EngineOptions drafting(EngineOptions o, Speculative method, int64_t tokens) {
   o.speculative = method;
   o.speculative_tokens = tokens;
   return o;
-}
-
-// The engine again, drafting whatever it costs: times do not decide what a test sees.
-std::unique_ptr<EngineCore> always_drafting(const Engine& engine,
-                                            const Clock& clock,
-                                            Proposer* proposer = nullptr) {
-  CoreSettings settings = engine.core().settings();
-  if (proposer != nullptr) settings.proposer = proposer;
-  settings.adaptive_drafts = false;
-  auto core = EngineCore::create(settings, engine.model(), engine.machine().compute(),
-                                 engine.tokenizer(), clock);
-  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
-  return std::move(core).value();
 }
 
 // Beginnings of tales, some with a word said again and again; the first two share a prefix.
@@ -94,31 +82,6 @@ TEST(DraftingApi, PreemptedSequencesDraftOn) {
 
   EXPECT_EQ(run_in_blocks(*engine, 14, prompts, greedy(50)), expected);
 }
-
-// Knows the answers, and is wrong now and then.
-class KnownAnswers final : public Proposer {
- public:
-  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts, const std::vector<Trace>& answers)
-      : prompts_(prompts), answers_(answers) {}
-
-  Status propose(Executor&, std::span<const DraftPlace> places) override {
-    for (const DraftPlace& place : places) {
-      Sequence& s = *place.sequence;
-      const std::vector<int32_t> prompt(s.tokens.begin(), s.tokens.begin() + s.prompt_length);
-      const auto which =
-          static_cast<size_t>(std::ranges::find(prompts_, prompt) - prompts_.begin());
-      const std::vector<int32_t>& answer = answers_[which].tokens;
-      const auto at = static_cast<size_t>(s.num_generated());
-      for (size_t i = at; i < std::min(at + static_cast<size_t>(place.most), answer.size()); ++i)
-        s.drafts.push_back(i % 7 == 6 ? answer[i] ^ 1 : answer[i]);
-    }
-    return {};
-  }
-
- private:
-  const std::vector<std::vector<int32_t>>& prompts_;
-  const std::vector<Trace>& answers_;
-};
 
 // Sliding windows and compressors; and an indexer, which chooses keys for each place by itself.
 TEST(DraftingApi, ModelsOfOtherCachesDraftToo) {

@@ -11,7 +11,7 @@ Result<Machine> set_up_machine(const EngineOptions& options) {
   Machine machine;
   FATHOM_ASSIGN(machine.isa, usable_isa(options));
   if (options.device.kind == DeviceKind::kCuda) {
-    FATHOM_ASSIGN(machine.gpu, Gpu::open(options.device.ordinal));
+    FATHOM_ASSIGN(machine.gpu, Gpu::open(options.device.ordinal, options.batch_invariant));
   }
   machine.kernels = std::make_unique<const KernelSet>(KernelSet::for_cpu(machine.isa));
   const PinThreads pin = options.pin_threads ? PinThreads::kYes : PinThreads::kNo;
@@ -51,6 +51,7 @@ ModelOptions model_options(const EngineOptions& o) {
   m.indexer_format = o.indexer_dtype;
   m.page_size = o.block_size;
   m.draft = o.speculative == Speculative::kMtp;  // else its layer would only take memory
+  m.batch_invariant = o.batch_invariant;
   m.attention.always_absorbed = o.batch_invariant || o.attention == AttentionChoice::kAbsorbed;
   // On a GPU a step of few tokens is as long as its kernels are many.
   const bool fewest = o.device.kind == DeviceKind::kCuda && !o.batch_invariant &&

@@ -219,7 +219,8 @@ constexpr OptionInfo kTable[] = {
          "keys expanded at once in prefill; a multiple of the block size"}),
     option_row<Switch{&O::batch_invariant}>(
         {kKernels, kEveryUse, "batch-invariant", "deterministic enable-deterministic-inference", "",
-         "one attention form: a token's bits never depend on how it was computed (CPU)"}),
+         "one form of attention and kernels: a token's bits never depend on how it was computed; "
+         "slower on a GPU"}),
     option_row<PinList{&O::pins}>({kKernels, kRuns, "pin", "", "OP=VARIANT",
                                "use this variant for an op or kernel; may be repeated"}),
 };
@@ -362,11 +363,6 @@ Status validate(const EngineOptions& o, SourceUse use) {
     }
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
-  }
-  if (o.batch_invariant && o.device.kind == DeviceKind::kCuda) {
-    return invalid_argument(
-        "--batch-invariant is for --device cpu: on a GPU products of few rows and of many add up "
-        "in different orders");
   }
   if (o.batch_invariant && o.attention == AttentionChoice::kFusedRope) {
     return invalid_argument(

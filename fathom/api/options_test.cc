@@ -191,6 +191,10 @@ TEST(EngineOptions, KnobsThatContradictEachOtherAreRefused) {
     o.attention = AttentionChoice::kFusedRope;
   }));
   EXPECT_FALSE(refused([](EngineOptions& o) {
+    o.batch_invariant = true;
+    o.device.kind = DeviceKind::kCuda;
+  }));
+  EXPECT_FALSE(refused([](EngineOptions& o) {
     o.model.clear();
     o.preset = "deepseek-v3";
     o.dummy_weights = true;

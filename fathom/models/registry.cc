@@ -7,6 +7,7 @@
 #include "fathom/models/deepseek/deepseek_v3.h"
 #include "fathom/models/deepseek/deepseek_v32.h"
 #include "fathom/models/deepseek/v4/deepseek_v4.h"
+#include "fathom/models/dry/one_form.h"
 #include "fathom/os/file.h"
 #include "fathom/os/memory.h"
 #include "fathom/text/figures.h"
@@ -100,18 +101,22 @@ Result<Declared> declare(const ModelSource& source,
   return Declared{std::move(model), std::move(plan)};
 }
 
-// A prompt and a token after it, on shapes alone: whatever has no kernel is named.
+// A prompt and a token after it, on shapes alone: whatever has no kernel is named, or what has not
+// one form where it must.
 Status check_kernels(const Model& dry, const DeviceInfo& gpu, int num_threads) {
   BatchShape shape;
   shape.prefill = {.count = 1, .new_tokens = 2, .cached = 0};
   shape.decode = {.count = 1, .new_tokens = 1, .cached = 2};
-  const KernelSet kernels = KernelSet::for_cuda(gpu.sm);
-  const auto needs =
-      dry_run(dry, shape, {.num_threads = num_threads, .kernels = &kernels, .gpu = &gpu});
-  if (needs.ok()) return {};
-  return Status::error(needs.status().code(),
-                       str_cat("this model does not run with --device cuda: ",
-                               needs.status().message(), "\nhint: --device cpu runs it"));
+  const bool invariant = dry.options().batch_invariant;
+  const KernelSet kernels = KernelSet::for_cuda(gpu.sm, invariant);
+  const DryRunOptions options{.num_threads = num_threads, .kernels = &kernels, .gpu = &gpu};
+  Status status = dry_run(dry, shape, options).status();
+  if (status.ok() && invariant) status = check_one_form(dry, options);
+  if (status.ok()) return {};
+  return Status::error(status.code(), str_cat("this model does not run with --device cuda",
+                                              invariant ? " --batch-invariant: " : ": ",
+                                              status.message(), "\nhint: --device cpu runs it",
+                                              invariant ? ", or leave --batch-invariant out" : ""));
 }
 
 // What would not fit is refused with both numbers, not killed half-way through loading.

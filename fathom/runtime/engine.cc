@@ -13,10 +13,10 @@ constexpr int64_t kMostDefaultTokens = 32'768;
 
 // Everything that gives a cached page other bits for the same tokens and weights.
 std::string compute_name(const ModelOptions& o) {
-  return str_cat(format_name(o.activations),
-                 o.attention.always_absorbed ? "/absorbed" : "/by-phase",
-                 o.attention.fused_rope ? "/fused-rope" : "", "/chunk-", o.attention.prefill_chunk,
-                 "/scale-", o.attention.kv_scale);
+  return str_cat(
+      format_name(o.activations), o.attention.always_absorbed ? "/absorbed" : "/by-phase",
+      o.batch_invariant ? "/batch-invariant" : "", o.attention.fused_rope ? "/fused-rope" : "",
+      "/chunk-", o.attention.prefill_chunk, "/scale-", o.attention.kv_scale);
 }
 
 PrefixDomain domain_of(const CoreSettings& settings, const Model& model) {
@@ -32,10 +32,11 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   settings.scheduler.max_num_seqs = shape.max_num_seqs;
   settings.scheduler.max_num_batched_tokens = shape.max_num_batched_tokens;
   settings.scheduler.max_model_len = settings.plan.max_model_len;
-  // In one attention form a token has the same bits however it was computed, but on a GPU, whose
-  // products take other variants for few rows than for many.
+  // In one attention form a token has the same bits however it was computed; on a GPU, whose
+  // products take other variants for few rows than for many, in one form of all kernels.
+  const ModelOptions& options = model.options();
   settings.scheduler.share_decoded_pages |=
-      model.options().attention.always_absorbed && shape.gpu == nullptr;
+      options.attention.always_absorbed && (shape.gpu == nullptr || options.batch_invariant);
   return settings;
 }
 

@@ -85,16 +85,6 @@ EngineOptions options_of(const DraftCheckpoint& checkpoint, int64_t drafts) {
   return o;
 }
 
-// Drafting whatever it costs.
-std::unique_ptr<EngineCore> core_of(const Engine& engine, const Clock& clock) {
-  CoreSettings settings = engine.core().settings();
-  settings.adaptive_drafts = false;
-  auto core = EngineCore::create(settings, engine.model(), engine.machine().compute(),
-                                 engine.tokenizer(), clock);
-  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
-  return std::move(core).value();
-}
-
 // The first two share a prefix of pages.
 std::vector<std::vector<int32_t>> prompts_of(int64_t vocabulary) {
   std::vector<std::vector<int32_t>> prompts;
@@ -140,7 +130,7 @@ TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
   for (int64_t n = 1; n <= 5; ++n) {
     SCOPED_TRACE(str_cat(n, " drafts"));
     const auto engine = load(options_of(*checkpoint_, n));
-    const auto core = core_of(*engine, clock);
+    const auto core = always_drafting(*engine, clock);
     for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce}) {
       const auto found = tokens_of(run_together(*core, prompts, params, arrival));
       for (const auto& tokens : found)

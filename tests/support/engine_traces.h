@@ -58,6 +58,19 @@ inline Trace run_alone(Engine& engine,
   return trace;
 }
 
+/// The engine again, drafting whatever it costs: times do not decide what a test sees.
+inline std::unique_ptr<EngineCore> always_drafting(const Engine& engine,
+                                                   const Clock& clock,
+                                                   Proposer* proposer = nullptr) {
+  CoreSettings settings = engine.core().settings();
+  if (proposer != nullptr) settings.proposer = proposer;
+  settings.adaptive_drafts = false;
+  auto core = EngineCore::create(settings, engine.model(), engine.machine().compute(),
+                                 engine.tokenizer(), clock);
+  FATHOM_CHECK(core.ok(), core.ok() ? "" : core.status().message());
+  return std::move(core).value();
+}
+
 enum class Arrival { kAtOnce, kOneAStep };
 
 /// All requests to their ends in one engine (Engine or EngineCore), prompts[i] with params[i].

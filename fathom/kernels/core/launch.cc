@@ -32,11 +32,16 @@ Status mismatch_error(Op op, std::string_view kernel, std::string why) {
                        str_cat(op.name, ": ", kernel, ": ", why, " ", place(op)), op.file, op.line);
 }
 
-Status no_variant_error(Op op, std::string_view kernel, Backend backend, std::string last_reason) {
+Status no_variant_error(Op op,
+                        std::string_view kernel,
+                        Backend backend,
+                        std::string last_reason,
+                        bool batch_invariant) {
   return Status::error(
       StatusCode::kUnsupported,
-      str_cat(op.name, ": ", kernel, " has no variant for this call on ",
-              std::string_view(backend_name(backend)), ": ", last_reason, " ", place(op)),
+      str_cat(op.name, ": ", kernel, " has no ", batch_invariant ? "batch-invariant " : "",
+              "variant for this call on ", std::string_view(backend_name(backend)), ": ",
+              last_reason, " ", place(op)),
       op.file, op.line);
 }
 

@@ -78,7 +78,11 @@ inline bool variant_fits(const Variant<K>& v,
 
 // Out of line: they run when something is wrong or recorded.
 Status mismatch_error(Op op, std::string_view kernel, std::string why);
-Status no_variant_error(Op op, std::string_view kernel, Backend backend, std::string last_reason);
+Status no_variant_error(Op op,
+                        std::string_view kernel,
+                        Backend backend,
+                        std::string last_reason,
+                        bool batch_invariant = false);
 Status workspace_error(const Arena& scratch, int64_t bytes, std::string_view kernel);
 Status pin_error(Op op, std::string_view kernel, std::string_view variant);
 std::string_view pinned_variant(const Pins& pins, Op op, const KernelInfo& kernel);
@@ -157,7 +161,8 @@ Status no_variant(Exec& ex, const Op& op, const int64_t* symbols) {
       if (!limit.holds(symbols)) reason = str_cat("variant ", v.name, " needs ", limit.text);
     }
   }
-  return no_variant_error(op, K::kInfo.name, ex.kernels->backend(), reason);
+  return no_variant_error(op, K::kInfo.name, ex.kernels->backend(), reason,
+                          ex.kernels->is_batch_invariant());
 }
 
 /// Why K does not take a call that takes() refused.

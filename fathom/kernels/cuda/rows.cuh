@@ -42,11 +42,12 @@ inline AnyRows any_rows(const View& v) {
   return {v.data, v.rank > 1 ? v.stride(0) : 0, v.format};
 }
 
-/// True if the address, and every stride but the last, are multiples of `bytes`.
+/// True if the address, and every stride but the last, are multiples of `bytes`: also that of a row
+/// which is alone, so that it takes the variant that it would take among others.
 inline bool is_aligned(const View& v, int64_t bytes) {
   if (reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(bytes) != 0) return false;
   for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
+    if (v.stride(i) * element_bytes(v.format) % bytes != 0) return false;
   }
   return true;
 }

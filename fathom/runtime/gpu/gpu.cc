@@ -4,7 +4,7 @@
 
 namespace fathom {
 
-Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
+Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal, bool batch_invariant) {
   Result<DeviceInfo> info = use_cuda_device(ordinal);
   if (!info.ok()) {
     const std::string why = str_cat("--device cuda: ", info.status().message());
@@ -14,7 +14,8 @@ Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal) {
   }
   FATHOM_ASSIGN(Stream stream, Stream::create());
   FATHOM_ASSIGN(SideStream side, SideStream::create());
-  return std::unique_ptr<Gpu>(new Gpu(std::move(info).value(), std::move(stream), std::move(side)));
+  return std::unique_ptr<Gpu>(
+      new Gpu(std::move(info).value(), std::move(stream), std::move(side), batch_invariant));
 }
 
 }  // namespace fathom

@@ -16,7 +16,8 @@ class Gpu {
  public:
   /// Takes a GPU for this thread. Errors: Unavailable, in one line with what to do about it: no
   /// CUDA in this build, no GPU or driver, no such number, a GPU that this build has no code for.
-  static Result<std::unique_ptr<Gpu>> open(int ordinal = 0);
+  /// With `batch_invariant` its kernels are of one form (KernelSet::batch_invariant).
+  static Result<std::unique_ptr<Gpu>> open(int ordinal = 0, bool batch_invariant = false);
 
   const DeviceInfo& info() const { return info_; }
 
@@ -27,9 +28,9 @@ class Gpu {
   SideStream& side() { return side_; }
 
  private:
-  Gpu(DeviceInfo info, Stream stream, SideStream side)
+  Gpu(DeviceInfo info, Stream stream, SideStream side, bool batch_invariant)
       : info_(std::move(info)),
-        kernels_(KernelSet::for_cuda(info_.sm)),
+        kernels_(KernelSet::for_cuda(info_.sm, batch_invariant)),
         stream_(std::move(stream)),
         side_(std::move(side)) {}
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "fathom/models/dry/one_form.h"
 #include "fathom/models/registry.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/memory_plan.h"
@@ -106,6 +107,53 @@ TEST(GpuPlan, FitsModelsThatRunThere) {
 
     ASSERT_TRUE(plan.ok()) << name << ": " << plan.status().message();
     EXPECT_GT(plan->step.activation_bytes, 0);
+  }
+}
+
+// Every family, weights in every format that a GPU reads, caches in every one that a model has.
+TEST(GpuPlan, BatchInvariantStepsRunTheSameVariantsForAnyNumberOfRows) {
+  if (!cuda_is_built()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+  const DeviceInfo gpu = hopper();
+  const KernelSet kernels = hopper_kernels().batch_invariant();
+
+  struct Run {
+    const char* preset;
+    const char* format = "";
+    std::optional<Format> cache = {};
+  };
+
+  for (const Run& run : {Run{"deepseek-moe-16b"},
+                         {"deepseek-v2-lite"},
+                         {"deepseek-v2"},
+                         {"deepseek-v3-fp8"},
+                         {"deepseek-v3-fp8", "", Format::kE4m3},
+                         {"deepseek-v3-fp8", "bf16"},
+                         {"deepseek-r1-nvfp4"},
+                         {"deepseek-r1-nvfp4", "", Format::kF32},
+                         {"deepseek-v3.2"},
+                         {"deepseek-v3.2", "", Format::kE4m3},
+                         {"deepseek-v4-flash"},
+                         {"deepseek-v4-flash", "", Format::kE4m3},
+                         {"deepseek-v4-pro-nvfp4", "", Format::kNvfp4}}) {
+    SCOPED_TRACE(str_cat(run.preset, " ", run.format, " ",
+                         run.cache ? format_name(*run.cache) : std::string_view("default")));
+    Preset preset = std::move(find_preset(run.preset)).value();
+    if (*run.format != '\0') preset.formats = preset_formats(run.format, preset.config).value();
+    preset.config = first_layers(preset.config, 5);
+    OpenOptions open;
+    open.weights = WeightOrigin::kNone;
+    open.model.kv_format = run.cache;
+    open.model.attention.always_absorbed = true;
+    open.model.batch_invariant = true;
+    const auto model =
+        open_model(ModelSource::describe(preset), {.device = DeviceKind::kCuda}, open);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+
+    const Status one_form = check_one_form(**model, {.kernels = &kernels, .gpu = &gpu});
+    const Status others = check_one_form(**model, {.kernels = &hopper_kernels(), .gpu = &gpu});
+
+    EXPECT_TRUE(one_form.ok()) << one_form.message();
+    EXPECT_FALSE(others.ok());
   }
 }
 

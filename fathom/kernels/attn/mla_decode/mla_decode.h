@@ -100,8 +100,8 @@ struct MlaDecode {
 /// With tree_masks [B,Q] and tree_begins [B] the queries are tokens of trees (tree_keys.h), rows of
 /// which are the last keys of the request: query j sees the keys before tree_begins[b], and key
 /// tree_begins[b] + i if bit i of its mask is set. A row has the bits that MlaDecode gives for
-/// those keys in their order, as those of a chain do; on a GPU's tensor cores it has them up to
-/// rounding.
+/// those keys in their order, as those of a chain do; on a GPU's tensor cores, but in the variant
+/// `uncut`, it has them up to rounding.
 ///
 /// The reference's bmm1_scale is scale * kv_scale, its bmm2_scale kv_scale * o_scale: set kv_scale
 /// to 1 to give both freely. Its cache [P,1,S,D] is [P,S,D].

@@ -115,6 +115,18 @@ Status map_pages(const MlaDecode::Args& a, CUtensorMap* map) {
                                map);
 }
 
+/// What tiles of a call have, if it is not cut.
+Cuts uncut(const MlaDecode::Args& a) {
+  return {.splits = 1,
+          .merge = Merge::kNone,
+          .row_tiles = static_cast<int>(row_tiles(a)),
+          .sums = nullptr,
+          .states = nullptr,
+          .by_engine = tiles_lie_in_pages(a),
+          .copy_queries = a.q.format == Format::kBf16 && is_aligned(a.q, 16) &&
+                          (!a.q_pe.present() || is_aligned(a.q_pe, 16))};
+}
+
 template <class C, class Seen>
 Status launch_tiles(Exec& ex, const Call& call, const Cuts& cuts, const CUtensorMap& map) {
   const bool in_cluster = cuts.merge == Merge::kCluster;
@@ -138,14 +150,9 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   if (a.o.numel() == 0) return {};
   const Call call = call_of(a);
   const Plan plan = plan_of(a, *ex.device);
-  Cuts cuts{.splits = plan.pieces,
-            .merge = plan.merge,
-            .row_tiles = static_cast<int>(row_tiles(a)),
-            .sums = nullptr,
-            .states = nullptr,
-            .by_engine = tiles_lie_in_pages(a),
-            .copy_queries = a.q.format == Format::kBf16 && is_aligned(a.q, 16) &&
-                            (!a.q_pe.present() || is_aligned(a.q_pe, 16))};
+  Cuts cuts = uncut(a);
+  cuts.splits = plan.pieces;
+  cuts.merge = plan.merge;
   CUtensorMap map{};
   if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
   if (cuts.merge == Merge::kKernel) {
@@ -160,6 +167,22 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   if (cuts.merge != Merge::kKernel) return {};
   return launch_kernel(ex, merge_pieces,
                        {.blocks = call.B * call.Q * call.N, .threads = kMergeThreads}, call, cuts);
+}
+
+/// Not cut, and a block has rows of one query alone: the bits of a query follow from its own rows
+/// and keys, however many others there are and whether it is one of a chain, of a tree or alone.
+Status run_uncut(Exec& ex, const MlaDecode::Args& args) {
+  const MlaDecode::Args a = with_query_axis(args);
+  if (a.o.numel() == 0) return {};
+  const Call call = call_of(a);
+  Cuts cuts = uncut(a);
+  cuts.row_tiles = static_cast<int>(a.q.dim(1) * ceil_div<int64_t>(a.q.dim(2), kTileRows));
+  // Keys of a path do not lie side by side.
+  cuts.by_engine = cuts.by_engine && !a.tree_masks.present();
+  CUtensorMap map{};
+  if (cuts.by_engine) FATHOM_TRY(map_pages(a, &map));
+  return a.cache.format == Format::kE4m3 ? launch_tiles<E4m3, SeenByQuery>(ex, call, cuts, map)
+                                         : launch_tiles<Bf16, SeenByQuery>(ex, call, cuts, map);
 }
 
 /// Keys are copied sixteen bytes at a time, results written eight.
@@ -283,6 +306,7 @@ constinit const VariantTable<MlaDecode> mla_decode_cuda{
     {"few_rows", sm(90), kTileShape, kTileTraits, run_few_rows, MathUnit::kBf16, takes_few_rows},
     {"wgmma", sm(90), kTileShape, kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
+    {"uncut", sm(90), kTileShape, kRowTraits, run_uncut, MathUnit::kBf16, takes_tiles},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},
 };
 
@@ -290,6 +314,7 @@ constinit const VariantTable<MlaDecodeMulti> mla_decode_multi_cuda{
     {"few_rows", sm(90), kTileShape, kTileTraits, run_few_rows, MathUnit::kBf16, takes_few_rows},
     {"wgmma", sm(90), kTileShape, kTileTraits, run_tiles, MathUnit::kBf16, takes_tiles,
      tiles_workspace},
+    {"uncut", sm(90), kTileShape, kRowTraits, run_uncut, MathUnit::kBf16, takes_tiles},
     {"rows", sm(90), "D<=16384", kRowTraits, run_rows},
 };
 

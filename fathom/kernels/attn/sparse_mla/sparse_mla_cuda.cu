@@ -44,6 +44,7 @@ constexpr const char* kHeadsLimits = "D<=16384";
 constexpr uint32_t kHeadsTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 constexpr const char* kListsLimits = "L==512";
 constexpr uint32_t kListsTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kUncutTraits = kListsTraits | kBatchInvariant;
 
 }  // namespace
 
@@ -52,11 +53,12 @@ constinit const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda{
      takes_few_lists},
     {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists,
      lists_workspace},
+    {"uncut", sm(90), kListsLimits, kUncutTraits, run_uncut_lists, MathUnit::kBf16, takes_lists},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaDecode::Args>},
 };
 
 constinit const VariantTable<SparseMlaPrefill> sparse_mla_prefill_cuda{
-    {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists},
+    {"wgmma", sm(90), kListsLimits, kUncutTraits, run_lists, MathUnit::kBf16, takes_lists},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaPrefill::Args>},
 };
 

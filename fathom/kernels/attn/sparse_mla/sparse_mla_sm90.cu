@@ -202,6 +202,11 @@ Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
                        {.blocks = rows, .threads = mla_decode::kMergeThreads}, tile_call(c), cuts);
 }
 
+Status run_uncut(Exec& ex, const Call& c) {
+  if (c.o.numel() == 0) return {};
+  return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_rows<Rows>(ex, c, Plan{}); });
+}
+
 // ---- few tokens ----
 
 int64_t few_clusters(const Call& c) {
@@ -252,9 +257,11 @@ Status run_lists(Exec& ex, const SparseMlaDecode::Args& a) {
 
 /// Not cut: the largest score of a row stays within its block.
 Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a) {
-  const Call c = make_call(a);
-  if (c.o.numel() == 0) return {};
-  return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_rows<Rows>(ex, c, Plan{}); });
+  return run_uncut(ex, make_call(a));
+}
+
+Status run_uncut_lists(Exec& ex, const SparseMlaDecode::Args& a) {
+  return run_uncut(ex, make_call(a));
 }
 
 /// The bounds of mla_decode, where they were measured: more clusters, or longer pieces, are those

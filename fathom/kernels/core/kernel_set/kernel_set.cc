@@ -20,4 +20,16 @@ KernelSet KernelSet::planned_for_cpu(Isa isa) {
   return set;
 }
 
+KernelSet KernelSet::batch_invariant() const {
+  KernelSet set = *this;
+  set.is_batch_invariant_ = true;
+#define FATHOM_KERNEL(family, group, Contract, name, backends) \
+  set.rows_of<Contract>() = one_form<Contract>(set.rows_of<Contract>());
+#include "fathom/kernels/kernels.def"
+#undef FATHOM_KERNEL
+  for (Other& other : set.others_)
+    other.rows = other.one_form(other.rows);
+  return set;
+}
+
 }  // namespace fathom

@@ -4,7 +4,6 @@
 #include <array>
 #include <memory>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "fathom/kernels/core/kernel_set/kernel_index.h"
@@ -26,11 +25,25 @@ class KernelSet {
   /// CUDA backend.
   static KernelSet for_cuda(int sm);
 
+  /// Of every kernel the variants of one form (is_one_form), chosen by formats, layouts and sizes
+  /// that a step of any number of rows has alike: `suits`, which may count rows, is not asked. A
+  /// row's bits then depend neither on the rows beside it nor on how many there are.
+  KernelSet batch_invariant() const;
+
+  /// for_cuda(), and of that batch_invariant() if asked for.
+  static KernelSet for_cuda(int sm, bool batch_invariant) {
+    const KernelSet all = for_cuda(sm);
+    return batch_invariant ? all.batch_invariant() : all;
+  }
+
+  bool is_batch_invariant() const { return is_batch_invariant_; }
+
   /// The same with these variants of K in place of its own. K may be missing from kernels.def.
   template <Contract K>
   KernelSet with(const VariantTable<K>& table) const {
     KernelSet changed = *this;
     changed.rows_of<K>() = keep<K>(table, [](const Variant<K>&) { return true; });
+    if (is_batch_invariant_) changed.rows_of<K>() = one_form<K>(changed.rows_of<K>());
     return changed;
   }
 
@@ -40,8 +53,8 @@ class KernelSet {
     if constexpr (internal::kKernelIndex<K> >= 0) {
       return listed_[internal::kKernelIndex<K>].template as<K>();
     } else {
-      for (const auto& [contract, rows] : others_)
-        if (contract == &kIdentity<K>) return rows.template as<K>();
+      for (const Other& other : others_)
+        if (other.contract == &kIdentity<K>) return other.rows.template as<K>();
       return {};
     }
   }
@@ -61,11 +74,18 @@ class KernelSet {
     }
   };
 
+  // The variants of a kernel that kernels.def does not list.
+  struct Other {
+    const void* contract;
+    Rows rows;
+    Rows (*one_form)(const Rows&);
+  };
+
   explicit KernelSet(Backend backend) : backend_(backend) {}
 
   // The variants of `source` that `wanted` takes.
   template <Contract K>
-  static Rows keep(const VariantTable<K>& source, auto&& wanted) {
+  static Rows keep(const auto& source, auto&& wanted) {
     auto kept = std::make_shared<std::vector<Variant<K>>>();
     for (const Variant<K>& v : source)
       if (wanted(v)) kept->push_back(v);
@@ -74,13 +94,22 @@ class KernelSet {
   }
 
   template <Contract K>
+  static Rows one_form(const Rows& all) {
+    std::vector<Variant<K>> variants(all.as<K>().begin(), all.as<K>().end());
+    for (Variant<K>& v : variants)
+      v.suits = nullptr;
+    return keep<K>(variants, is_one_form<K>);
+  }
+
+  template <Contract K>
   Rows& rows_of() {
     if constexpr (internal::kKernelIndex<K> >= 0) {
       return listed_[internal::kKernelIndex<K>];
     } else {
-      for (auto& [contract, rows] : others_)
-        if (contract == &kIdentity<K>) return rows;
-      return others_.emplace_back(&kIdentity<K>, Rows{}).second;
+      for (Other& other : others_)
+        if (other.contract == &kIdentity<K>) return other.rows;
+      others_.push_back(Other{&kIdentity<K>, Rows{}, one_form<K>});
+      return others_.back().rows;
     }
   }
 
@@ -89,8 +118,9 @@ class KernelSet {
   static inline const char kIdentity = 0;
 
   Backend backend_;
+  bool is_batch_invariant_ = false;
   std::array<Rows, internal::kNumListedKernels> listed_;
-  std::vector<std::pair<const void*, Rows>> others_;
+  std::vector<Other> others_;
 };
 
 }  // namespace fathom

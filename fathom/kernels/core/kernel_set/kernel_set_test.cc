@@ -131,6 +131,42 @@ TEST(KernelSet, WithChangesACopyAlone) {
   EXPECT_EQ(Runner(ones.with<RmsNorm>({})).norm().find("norm: rmsnorm has no variant"), 0u);
 }
 
+bool suits_no_gpu(const Fill::Args&, const DeviceInfo&) {
+  return false;
+}
+
+// In order: no claim; few rows alone; not asked how large a GPU is; what is left.
+const VariantTable<Fill> kForms{
+    {"tiles", Isa::kPortable, "", kDeterministic, fill<4>},
+    {"few", Isa::kPortable, "D<=2", kBatchInvariant | kSomeRowCounts, fill<5>},
+    {"streams", Isa::kPortable, "D<=4", kBatchInvariant, fill<6>, MathUnit::kF32, nullptr, nullptr,
+     suits_no_gpu},
+    {"any", Isa::kPortable, "", kBatchInvariant, fill<7>}};
+
+TEST(KernelSet, BatchInvariantOneHasOneFormForAnyNumberOfRows) {
+  const KernelSet all = KernelSet::for_cpu(Isa::kPortable).with<Fill>(kForms);
+  const KernelSet invariant = all.batch_invariant();
+  const KernelSet later = KernelSet::for_cpu(Isa::kPortable).batch_invariant().with<Fill>(kForms);
+  DeviceInfo gpu;
+  for (const KernelSet* set : {&invariant, &later}) {
+    Runner r(*set);
+    r.exec().device = &gpu;
+
+    EXPECT_TRUE(set->is_batch_invariant());
+    EXPECT_EQ(r.fill_row(2), "streams");
+    EXPECT_EQ(r.fill_row(4), "streams");
+    EXPECT_EQ(r.fill_row(8), "any");
+    EXPECT_EQ(r.norm(), "portable");
+  }
+
+  Runner r(all);
+  EXPECT_FALSE(all.is_batch_invariant());
+  EXPECT_EQ(r.fill_row(2), "tiles");
+  EXPECT_THAT(
+      Runner(KernelSet::for_cpu(Isa::kPortable).with<Fill>(kTwos).batch_invariant()).fill_row(2),
+      HasSubstr("fill: fill_rows has no batch-invariant variant for this call on cpu"));
+}
+
 TEST(KernelSet, OutlivesTheSetItWasMadeFrom) {
   auto first = std::make_unique<KernelSet>(KernelSet::for_cpu(Isa::kPortable));
   const KernelSet second = first->with<Fill>(kOnes);

@@ -15,6 +15,10 @@ enum Traits : uint32_t {
   kDeterministic = 1u << 0,   ///< the same bits for the same input, every time
   kBatchInvariant = 1u << 1,  ///< no row depends on its neighbours or on the number of threads
   kGraphSafe = 1u << 2,       ///< may be captured; everything that changes comes from memory
+  /// Not a claim but a limit: takes calls of some numbers of rows alone. Variants that take the
+  /// others may add in another order, so that one form for all calls (KernelSet::batch_invariant)
+  /// has none of these.
+  kSomeRowCounts = 1u << 3,
 };
 
 /// What a machine must have to run a variant: an instruction set of the CPU, or a GPU of this
@@ -55,9 +59,16 @@ struct Variant {
   bool (*accepts)(const typename K::Args&) = nullptr;  ///< formats and layouts; null: all
   /// Bytes of scratch of a variant for a GPU. Null: none. (For the CPU the contract says.)
   int64_t (*workspace)(const typename K::Args&, const Exec&) = nullptr;
-  /// Whether a GPU of these figures is large or small enough for it; null: any.
+  /// Whether a GPU of these figures is large or small enough for it; null: any. About speed alone.
   bool (*suits)(const typename K::Args&, const DeviceInfo&) = nullptr;
 };
+
+/// Whether a step of any number of rows may run it and each row still have the same bits: no row
+/// depends on its neighbours, and which calls it takes does not depend on how many rows they have.
+template <Contract K>
+constexpr bool is_one_form(const Variant<K>& v) {
+  return (v.traits & (kBatchInvariant | kSomeRowCounts)) == kBatchInvariant;
+}
 
 /// One row as it is written in a table.
 template <Contract K>

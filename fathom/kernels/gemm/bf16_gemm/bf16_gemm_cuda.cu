@@ -60,8 +60,8 @@ constexpr MathUnit kBf16Unit = MathUnit::kBf16;
 }  // namespace
 
 constinit const VariantTable<Bf16Gemm> bf16_gemm_cuda{
-    {"warp_per_row", sm(90), "", kTraits, run_warp_per_row, MathUnit::kF32, takes_one_row, nullptr,
-     suits_one_row},
+    {"warp_per_row", sm(90), "", kTraits | kSomeRowCounts, run_warp_per_row, MathUnit::kF32,
+     takes_one_row, nullptr, suits_one_row},
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, kBf16Unit, fills_tiles},
     {"persistent", sm(90), "K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16, is_bf16},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},

@@ -412,16 +412,16 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<MhcPre> mhc_pre_cuda{
-    {"few_tokens", sm(90), "n==4, T<=32", kTraits, run_few_tokens<MhcPre::Args>, MathUnit::kF32,
-     takes_few_tokens<MhcPre::Args>, nullptr, suits_few_tokens<MhcPre::Args>},
+    {"few_tokens", sm(90), "n==4, T<=32", kTraits | kSomeRowCounts, run_few_tokens<MhcPre::Args>,
+     MathUnit::kF32, takes_few_tokens<MhcPre::Args>, nullptr, suits_few_tokens<MhcPre::Args>},
     {"token_tiles", sm(90), "n==4, D%512==0, T<=16777216", kTraits, run_token_tiles<MhcPre::Args>,
      MathUnit::kBf16, is_aligned<MhcPre::Args>},
     {"any_layout", sm(90), "", kTraits, run_any_layout<MhcPre::Args>},
 };
 
 constinit const VariantTable<MhcHead> mhc_head_cuda{
-    {"few_tokens", sm(90), "n==4, T<=32", kTraits, run_few_tokens<MhcHead::Args>, MathUnit::kF32,
-     takes_few_tokens<MhcHead::Args>, nullptr, suits_few_tokens<MhcHead::Args>},
+    {"few_tokens", sm(90), "n==4, T<=32", kTraits | kSomeRowCounts, run_few_tokens<MhcHead::Args>,
+     MathUnit::kF32, takes_few_tokens<MhcHead::Args>, nullptr, suits_few_tokens<MhcHead::Args>},
     {"token_tiles", sm(90), "n==4, D%512==0, T<=16777216", kTraits, run_token_tiles<MhcHead::Args>,
      MathUnit::kBf16, is_aligned<MhcHead::Args>},
     {"any_layout", sm(90), "", kTraits, run_any_layout<MhcHead::Args>},

@@ -37,7 +37,8 @@ Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, any_product_of(product_of(a), a.w.format()));
 }
 
-constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTraits = kTileTraits | kBatchInvariant;
 static_assert(kMostExperts<TileBf16<false>> >= 1024);
 
 }  // namespace
@@ -52,7 +53,7 @@ Status run_bf16_experts(Exec& ex, const ProductCall& c) {
 }  // namespace cuda
 
 constinit const VariantTable<Bf16GroupGemm> bf16_group_gemm_cuda{
-    {"tiles", sm(90), "E<=1024", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"tiles", sm(90), "E<=1024", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
      is_bf16},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},

@@ -509,7 +509,8 @@ Status down_any_layout(Exec& ex, const ChosenExpertsDown::Args& a) {
   return launch_kernel(ex, each_output<down_output>, each_shape(a.y), c);
 }
 
-constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
+/// More than a token or two are calls of other kernels.
+constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe | kSomeRowCounts;
 
 }  // namespace
 

@@ -18,7 +18,8 @@ bool fills_tiles(const Args& a) {
   return fp8_blocks::is_bf16(a) && suits_tiles(fp8_blocks::product(a));
 }
 
-constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTraits = kTileTraits | kBatchInvariant;
 static_assert(std::min(kMostExperts<TileFp8>, kMostExperts<TileFp8Pair<true>>) >= 1024);
 
 /// On a GPU both kernels have one schedule: blocks take tiles and experts as they come, so that a
@@ -26,11 +27,12 @@ static_assert(std::min(kMostExperts<TileFp8>, kMostExperts<TileFp8Pair<true>>) >
 template <class K>
 constexpr VariantTable<K> group_table() {
   return {
-      {"tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16, fills_tiles},
-      {"fp8_tiles", sm(90), "E<=1024", kTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
+      {"tiles", sm(90), "E<=1024", kTileTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16,
+       fills_tiles},
+      {"fp8_tiles", sm(90), "E<=1024", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
        fp8_blocks::fills_fp8_tiles},
-      {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, fp8_blocks::run_warp_split_k,
-       MathUnit::kBf16, fp8_blocks::is_split_k},
+      {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits | kSomeRowCounts,
+       fp8_blocks::run_warp_split_k, MathUnit::kBf16, fp8_blocks::is_split_k},
       {"persistent", sm(90), "E<=1024, K<=16384", kTraits, fp8_blocks::run_persistent_blocks,
        MathUnit::kBf16, fp8_blocks::is_bf16},
       {"block_per_tile", sm(90), "E<=1024, K<=32768", kTraits, fp8_blocks::run_blocks_per_tile,

@@ -92,7 +92,8 @@ Status run_any_layout(Exec& ex, const Args& a) {
   return run_any(ex, p);
 }
 
-constexpr uint32_t kTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
+constexpr uint32_t kTraits = kTileTraits | kBatchInvariant;
 static_assert(kMostExperts<TileNvfp4<2>> == 475, "as the table says");
 
 }  // namespace
@@ -116,15 +117,15 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
 
 constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
 #ifdef FATHOM_SM100
-    {"native_sm100_never_run", sm(100), "", kTraits, run_nvfp4_group_gemm_sm100, MathUnit::kFp4,
+    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_group_gemm_sm100, MathUnit::kFp4,
      fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
 #endif
-    {"tiles", sm(90), "E<=475", kTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
-    {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits, run_warp_split_k,
-     MathUnit::kBf16, is_split_k},
+    {"tiles", sm(90), "E<=475", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits | kSomeRowCounts,
+     run_warp_split_k, MathUnit::kBf16, is_split_k},
     {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
      is_persistent},
-    {"reordered", sm(90), "E<=1024, K<=16384", kTraits, run_reordered, MathUnit::kBf16, reorders,
+    {"reordered", sm(90), "E<=1024, K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,
      reordered_workspace},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };

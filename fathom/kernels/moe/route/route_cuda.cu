@@ -307,7 +307,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<RouteOffsets> route_offsets_cuda{
-    {"few_slots", sm(90), "", kTraits, route_few_offsets, MathUnit::kF32, few_fit},
+    {"few_slots", sm(90), "", kTraits | kSomeRowCounts, route_few_offsets, MathUnit::kF32, few_fit},
     {"block", sm(90), "E1<=1602", kTraits, route_offsets, MathUnit::kF32, route_fits},
 };
 

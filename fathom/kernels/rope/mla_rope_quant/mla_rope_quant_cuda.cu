@@ -569,7 +569,7 @@ constinit const VariantTable<MlaRopeQuantFp8> mla_rope_quant_fp8_cuda{
 };
 
 constinit const VariantTable<MlaRopeWrite> mla_rope_write_cuda{
-    {"few_heads", sm(90), "L%8==0, R%8==0", kTraits, run_few_heads, MathUnit::kF32,
+    {"few_heads", sm(90), "L%8==0, R%8==0", kTraits | kSomeRowCounts, run_few_heads, MathUnit::kF32,
      takes_few_heads},
     {"vectors", sm(90), "L%8==0, R%8==0", kTraits, run_write<Form::kVectors>, MathUnit::kF32,
      write_is_aligned},

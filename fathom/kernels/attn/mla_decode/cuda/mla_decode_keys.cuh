@@ -116,6 +116,32 @@ __device__ inline Piece piece_of(const Call& c, const Cuts& cuts) {
   return p;
 }
 
+/// Blocks of a call that is not cut, each with rows of one query: what a block has, and how it goes
+/// about it, follows from its query alone, whatever is beside it. With trees a row's keys are those
+/// of its path, one behind the other.
+__device__ inline Piece piece_of_query(const Call& c, const Cuts& cuts) {
+  Piece p{};
+  const auto row_tiles = static_cast<uint32_t>(cuts.row_tiles);
+  const uint32_t tiles_of_query = row_tiles / static_cast<uint32_t>(c.Q);
+  const uint32_t request = blockIdx.x / row_tiles;
+  const uint32_t within = blockIdx.x - request * row_tiles;
+  const uint32_t query = within / tiles_of_query;
+  const int64_t end = (int64_t{query} + 1) * c.N;
+  p.b = request;
+  p.first_row = query * c.N + int64_t{within - query * tiles_of_query} * kTileRows;
+  p.end_row = p.first_row + kTileRows < end ? p.first_row + kTileRows : end;
+  const int64_t length = c.length(p.b);
+  int64_t keys = c.tree_masks != nullptr ? num_seen(c.tree_token(p.b, length, query))
+                                         : c.visible(length, query);
+  // The host could not look at masks: no path is longer than its request.
+  keys = keys < length ? keys : length;
+  p.num_keys = static_cast<int>(keys);
+  p.length = p.num_keys;
+  p.num_tiles = p.num_keys / kTileKeys + (p.num_keys % kTileKeys != 0);
+  p.whole_tiles = cuts.by_engine ? p.num_keys / kTileKeys : 0;
+  return p;
+}
+
 /// Barriers: group `group` of tile buffer `buffer` is filled; part `part` of it is free again.
 struct Barriers {
   uint32_t base;
@@ -254,8 +280,15 @@ __device__ __forceinline__ void bring_rows(
   wait_copies_all();
 }
 
-__device__ inline void bring_keys(
-    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap& map, Bf16) {
+/// place_of(key): the first element of a key of the piece's request, or -1.
+template <class PlaceOf>
+__device__ __forceinline__ void bring_keys(const Call& c,
+                                           const Piece& p,
+                                           uint32_t keys_at,
+                                           Barriers bars,
+                                           const CUtensorMap& map,
+                                           const PlaceOf& place_of,
+                                           Bf16) {
   if (p.whole_tiles > 0) {
     if ((static_cast<int>(threadIdx.x) & (kWarpgroup - 1)) == 0)
       bring_whole_tiles(c, p, keys_at, bars, map);
@@ -265,7 +298,7 @@ __device__ inline void bring_keys(
   }
   const auto* data = static_cast<const Bf16*>(c.keys.data);
   bring_rows<kPanels>(p, p.whole_tiles, keys_at, bars, data, [&](int key) {
-    const int64_t place = c.keys.place(p.b, static_cast<uint32_t>(key));
+    const int64_t place = place_of(static_cast<uint32_t>(key));
     return place < 0 ? nullptr : data + place;
   });
 }
@@ -286,8 +319,14 @@ __device__ __forceinline__ void widen(const uint4& codes, uint4 (&out)[2]) {
 
 /// e4m3 keys: loaded to registers while the part is in use, widened on the way to shared memory.
 /// Four threads a row of a panel.
-__device__ inline void bring_keys(
-    const Call& c, const Piece& p, uint32_t keys_at, Barriers bars, const CUtensorMap&, E4m3) {
+template <class PlaceOf>
+__device__ __forceinline__ void bring_keys(const Call& c,
+                                           const Piece& p,
+                                           uint32_t keys_at,
+                                           Barriers bars,
+                                           const CUtensorMap&,
+                                           const PlaceOf& place_of,
+                                           E4m3) {
   const int tid = static_cast<int>(threadIdx.x) & (kWarpgroup - 1);
   const int quarter = tid & 3;
   constexpr int kRowsEach = 2;
@@ -332,7 +371,7 @@ __device__ inline void bring_keys(
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
       const int key = (p.first_tile + tile) * kTileKeys + tid / 4 + 32 * i;
-      places[i] = key < p.num_keys ? c.keys.place(p.b, static_cast<uint32_t>(key)) : -1;
+      places[i] = key < p.num_keys ? place_of(static_cast<uint32_t>(key)) : -1;
     }
     bring_part.template operator()<0, kFirstPart>(places, buffer, 0, parity);
     bring_part.template operator()<kFirstPart, kPanels>(places, buffer, 1, parity);

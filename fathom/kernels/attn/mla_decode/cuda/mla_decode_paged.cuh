@@ -17,9 +17,22 @@ __device__ __forceinline__ void mask_scores(float (&s)[kScores],
   }
 }
 
+/// Keys of a request by their number.
+struct InOrder {
+  const PagedKeys& keys;
+  int64_t b;
+
+  __device__ InOrder(const Call& c, const Piece& p) : keys(c.keys), b(p.b) {}
+
+  __device__ __forceinline__ int64_t operator()(uint32_t key) const { return keys.place(b, key); }
+};
+
 /// Which keys of a request the two rows of a lane see: those before a limit each.
 struct SeenKeys {
+  using Places = InOrder;
   static constexpr int kScored = kPanels;
+
+  __device__ static Piece piece(const Call& c, const Cuts& cuts) { return piece_of(c, cuts); }
 
   int limits[2];
   int all_see;  ///< keys that all rows of the block see
@@ -48,7 +61,10 @@ struct SeenKeys {
 
 /// The same of tokens in trees: those before the tree, and those of its rows that a mask names.
 struct SeenOfTrees {
+  using Places = InOrder;
   static constexpr int kScored = kPanels;
+
+  __device__ static Piece piece(const Call& c, const Cuts& cuts) { return piece_of(c, cuts); }
 
   int begins[2];  ///< keys before the tree; 0 of a row that does not exist
   uint64_t masks[2];
@@ -97,6 +113,57 @@ struct SeenOfTrees {
 
 static_assert(kTileKeys == kMostTreeRows, "a window of keys has the bits of a mask");
 
+/// Keys of a token by their number among those that it sees, which are not all that lie before it
+/// where its query is in a tree.
+struct OnPath {
+  const PagedKeys& keys;
+  int64_t b;
+  int64_t length;  ///< of the request
+  TreeToken token;
+
+  __device__ OnPath(const Call& c, const Piece& p)
+      : keys(c.keys), b(p.b), length(c.length(p.b)), token{int64_t{p.num_keys}, 0} {
+    if (c.tree_masks != nullptr) token = c.tree_token(b, length, query_of(c, p.first_row));
+  }
+
+  __device__ __forceinline__ int64_t operator()(uint32_t key) const {
+    const int64_t at = place_of_seen(token, key);
+    return at < length ? keys.place(b, static_cast<uint32_t>(at)) : -1;
+  }
+};
+
+/// Rows of one query, which see all keys of their block.
+struct SeenByQuery {
+  using Places = OnPath;
+  static constexpr int kScored = kPanels;
+
+  int limits[2];
+  int all_see;
+
+  __device__ SeenByQuery(const Call&, const Piece& p)
+      : limits{}, all_see(p.end_row == p.first_row + kTileRows ? p.num_keys : 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t at = p.first_row + (warp_id() & 3) * 16 + lane_id() / 4 + 8 * h;
+      limits[h] = at < p.end_row ? p.num_keys : 0;
+    }
+  }
+
+  __device__ static Piece piece(const Call& c, const Cuts& cuts) {
+    return piece_of_query(c, cuts);
+  }
+
+  struct Asked {};
+
+  __device__ Asked ask(int) const {
+    return {};
+  }
+
+  __device__ __forceinline__ void hide(float (&s)[kScores], int first_key, Asked) const {
+    if (first_key + kTileKeys > all_see) mask_scores(s, first_key, limits);
+  }
+};
+
 template <class C, class Seen>
 __global__ void __launch_bounds__(kTileThreads, 1)
     decode_tiles(const __grid_constant__ Call c,
@@ -115,13 +182,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const bool in_cluster = cuts.merge == Merge::kCluster;
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   wait_for_previous();
-  const Piece p = piece_of(c, cuts);
+  const Piece p = Seen::piece(c, cuts);
   // Blocks of the next kernel wait where those of this one still have to run.
   constexpr int kShort = 8;
   if (p.num_tiles <= kShort) let_next_start();
   if (wg == 2) {
     give_registers<56>();
-    bring_keys(c, p, shared + kKeysAt, bars, map, C{});
+    bring_keys(c, p, shared + kKeysAt, bars, map, typename Seen::Places(c, p), C{});
     __syncwarp();
     if (in_cluster) meet_cluster_relaxed();
   } else {
@@ -142,7 +209,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     finish_rows(c, p, cuts, base, shared, wg, o, state,
                 [&](const uint2* rests, int left, uint32_t values) {
                   const int mine = lane_id() & (kRestsAtOnce - 1);
-                  const int64_t place = mine < left ? c.keys.place(p.b, rests[mine].x) : -1;
+                  const typename Seen::Places place_of(c, p);
+                  const int64_t place = mine < left ? place_of(rests[mine].x) : -1;
                   bring_values(data + (place < 0 ? 0 : place),
                                __ballot_sync(0xFFFFFFFFu, place >= 0), values);
                 });

@@ -16,6 +16,10 @@ bool takes_lists(const SparseMlaPrefill::Args& a);
 Status run_lists(Exec& ex, const SparseMlaDecode::Args& a);
 Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a);
 
+/// The same in blocks that have all entries of their token's list, so that its bits follow from it
+/// alone.
+Status run_uncut_lists(Exec& ex, const SparseMlaDecode::Args& a);
+
 /// Bytes for the pieces of lists that a second kernel adds: a constant of the GPU, so that memory
 /// planned for one call has room for all.
 int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex);

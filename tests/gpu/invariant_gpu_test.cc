@@ -1,0 +1,311 @@
+// --batch-invariant on a GPU: a token's bits follow from its own tokens alone, however its prompt
+// was cut, whatever ran beside it, and whether it was prefilled, decoded or guessed. Part of
+// engine_gpu_test.
+#include <algorithm>
+#include <array>
+#include <gtest/gtest.h>
+#include <memory>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fathom/api/engine.h"
+#include "fathom/base/rng.h"
+#include "fathom/models/synth.h"
+#include "fathom/runtime/forward_session.h"
+#include "tests/gpu/gpu_test_tree.h"
+#include "tests/support/draft_checkpoint.h"
+#include "tests/support/engine_traces.h"
+#include "tests/support/known_answers.h"
+#include "tests/support/v4_checkpoint.h"
+
+namespace fathom {
+namespace {
+
+EngineOptions invariant_options(const std::string& model) {
+  EngineOptions o;
+  o.model = model;
+  EXPECT_TRUE(set_option(o, "device", "cuda").ok());
+  o.threads = 4;
+  o.pin_threads = false;
+  o.batch_invariant = true;
+  o.max_model_len = 320;
+  o.max_num_seqs = 8;
+  o.seed = 7;
+  return o;
+}
+
+/// A model, where it comes from, and what changes its cache or its weights.
+struct Subject {
+  const char* name;  ///< shipped or micro; else the version of a synthetic one, or a preset
+
+  enum Source : uint8_t { kShipped, kMicro, kSynthetic, kPreset } source;
+
+  Format weights = Format::kBf16;  ///< of a synthetic one
+  const char* option = "";         ///< one of the engine
+  const char* value = "";
+  int64_t layers = 0;  ///< of a preset
+
+  friend void PrintTo(const Subject& s, std::ostream* out) {
+    *out << s.name << " " << format_name(s.weights) << " " << s.option << " " << s.value;
+  }
+};
+
+class Invariant : public testing::TestWithParam<Subject> {
+ protected:
+  EngineOptions options() {
+    const Subject& s = GetParam();
+    EngineOptions o;
+    switch (s.source) {
+      case Subject::kShipped:
+        o = invariant_options(str_cat(gpu_test_tree(), "/models/", s.name));
+        break;
+      case Subject::kMicro:
+        o = invariant_options(str_cat(gpu_test_tree(), "/tests/golden/", s.name));
+        break;
+      case Subject::kSynthetic: {
+        const auto made = synthesize_checkpoint(
+            dir_.path(), {.version = s.name, .layers = 4, .hidden = 128, .format = s.weights});
+        EXPECT_TRUE(made.ok()) << made.status().message();
+        o = invariant_options(dir_.path());
+        break;
+      }
+      case Subject::kPreset:
+        o = invariant_options("");
+        o.preset = s.name;
+        o.layers = s.layers;
+        o.dummy_weights = true;
+        break;
+    }
+    if (*s.option != '\0') EXPECT_TRUE(set_option(o, s.option, s.value).ok());
+    return o;
+  }
+
+  TempDir dir_;
+};
+
+std::vector<int32_t> some_ids(int64_t count, int64_t vocabulary, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>(rng.next_below(static_cast<uint32_t>(vocabulary - 4)) + 4));
+  return ids;
+}
+
+std::unique_ptr<ForwardSession> session_of(const Engine& engine, int64_t sequences, int64_t chunk) {
+  auto session = ForwardSession::create(engine.model(), engine.machine().compute(),
+                                        {.max_tokens = 320,
+                                         .chunk = chunk,
+                                         .sequences = sequences,
+                                         .prefill_logits = LogitRows::kAll});
+  FATHOM_CHECK(session.ok(), session.ok() ? "" : session.status().message());
+  return std::move(session).value();
+}
+
+/// Rows of logits as bits.
+using Rows = std::vector<std::vector<uint32_t>>;
+
+void add_rows(const View& logits, Rows& rows) {
+  for (int64_t r = 0; r < logits.dim(0); ++r) {
+    const auto* row = logits.row<const uint32_t>(r);
+    rows.emplace_back(row, row + logits.dim(1));
+  }
+}
+
+void prefill(ForwardSession& session, int64_t sequence, std::span<const int32_t> ids, Rows& rows) {
+  const Status done =
+      session.prefill(sequence, ids, LogitRows::kAll, [&](int64_t, const StepResults& out) {
+        add_rows(out.logits, rows);
+        return Status{};
+      });
+  ASSERT_TRUE(done.ok()) << done.message();
+}
+
+/// The first position whose bits differ, or -1.
+int64_t first_other(const Rows& a, const Rows& b) {
+  if (a.size() != b.size()) return 0;
+  const auto at = std::ranges::mismatch(a, b).in1;
+  return at == a.end() ? -1 : at - a.begin();
+}
+
+TEST_P(Invariant, PromptsHaveTheirBitsWholeInChunksAndTokenByToken) {
+  const auto engine = load(options());
+  const std::vector<int32_t> ids = some_ids(200, engine->model().config().vocab_size, 3);
+  Rows whole;
+  prefill(*session_of(*engine, 1, 512), 0, ids, whole);
+  ASSERT_EQ(whole.size(), ids.size());
+  for (const int64_t chunk : {1, 7, 64, 130}) {
+    Rows rows;
+    prefill(*session_of(*engine, 1, chunk), 0, ids, rows);
+    EXPECT_EQ(first_other(whole, rows), -1) << "chunks of " << chunk;
+  }
+  Rows rows;
+  const auto session = session_of(*engine, 1, 512);
+  prefill(*session, 0, std::span(ids).first(9), rows);
+  for (const int32_t id : std::span(ids).subspan(9)) {
+    const auto logits = session->decode(std::span(&id, 1));
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    add_rows(*logits, rows);
+  }
+  EXPECT_EQ(first_other(whole, rows), -1) << "decoded";
+}
+
+TEST_P(Invariant, ASequenceHasItsBitsAloneAndAmongSevenOthers) {
+  constexpr int64_t kSteps = 24;
+  const auto engine = load(options());
+  const int64_t vocabulary = engine->model().config().vocab_size;
+  const auto run = [&](int64_t sequences) {
+    const auto session = session_of(*engine, sequences, 512);
+    Rows of_first;
+    Rows others;
+    for (int64_t s = 0; s < sequences; ++s)
+      prefill(*session, s, some_ids(40 + 29 * s, vocabulary, static_cast<uint64_t>(s)),
+              s == 0 ? of_first : others);
+    for (int64_t i = 0; i < kSteps; ++i) {
+      std::vector<int32_t> tokens = some_ids(8, vocabulary, 100 + static_cast<uint64_t>(i));
+      tokens.resize(static_cast<size_t>(sequences));
+      Rows rows;
+      const auto logits = session->decode(tokens);
+      EXPECT_TRUE(logits.ok()) << logits.status().message();
+      if (logits.ok()) add_rows(*logits, rows);
+      if (!rows.empty()) of_first.push_back(rows.front());
+    }
+    return of_first;
+  };
+
+  const Rows alone = run(1);
+
+  EXPECT_EQ(alone.size(), 40u + kSteps);
+  EXPECT_EQ(first_other(alone, run(8)), -1);
+  EXPECT_EQ(first_other(alone, run(3)), -1);
+}
+
+/// Prompts of several lengths; the first two share a prefix of pages.
+std::vector<std::vector<int32_t>> prompts_of(const Engine& engine) {
+  const int64_t vocabulary = engine.model().config().vocab_size;
+  std::vector<std::vector<int32_t>> prompts;
+  for (const int64_t length : {150, 140, 5, 33, 64}) {
+    prompts.push_back(some_ids(length, vocabulary, static_cast<uint64_t>(length)));
+    if (prompts.size() == 2) std::copy_n(prompts[0].begin(), 130, prompts[1].begin());
+  }
+  return prompts;
+}
+
+std::vector<Trace> answers_of(Engine& engine, const std::vector<std::vector<int32_t>>& prompts) {
+  return run_together(engine, prompts, std::vector(prompts.size(), greedy(70)), Arrival::kOneAStep);
+}
+
+/// That an engine which drafts so gives these answers, all drafts right or as its own guesses are.
+void expect_answers(const EngineOptions& o,
+                    const std::vector<std::vector<int32_t>>& prompts,
+                    const std::vector<Trace>& expected,
+                    bool known_drafts) {
+  const auto engine = load(o);
+  const MonotonicClock clock;
+  KnownAnswers known(prompts, expected);
+  const auto core = always_drafting(*engine, clock, known_drafts ? &known : nullptr);
+  const std::vector<SamplingParams> params(prompts.size(), greedy(70));
+  for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce})
+    EXPECT_EQ(run_together(*core, prompts, params, arrival), expected);
+  if (known_drafts || o.speculative == Speculative::kMtp) {
+    EXPECT_GT(core->stats().drafted_tokens, 0);
+  }
+  if (known_drafts) {
+    EXPECT_GT(core->stats().accepted_tokens, 100);
+  }
+}
+
+// Models of real sizes take long to fill: of them one number of drafts.
+TEST_P(Invariant, NgramsAndRightDraftsChangeNoTokenAndNoLogProbability) {
+  const bool is_large = GetParam().source == Subject::kPreset;
+  EngineOptions o = options();
+  o.max_num_batched_tokens = 96;  // prompts come in chunks
+  auto plain = load(o);
+  const auto prompts = prompts_of(*plain);
+  const std::vector<Trace> expected = answers_of(*plain, prompts);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(run_alone(*plain, prompts[i], greedy(70)), expected[i]) << "prompt " << i;
+  }
+  plain.reset();
+  o.speculative = Speculative::kNgram;
+  for (const int64_t n : is_large ? std::vector<int64_t>{3} : std::vector<int64_t>{1, 2, 3, 4, 5}) {
+    SCOPED_TRACE(str_cat(n, " drafts"));
+    o.speculative_tokens = n;
+    expect_answers(o, prompts, expected, true);
+  }
+  if (!is_large) expect_answers(o, prompts, expected, false);
+}
+
+constexpr Format kBf16 = Format::kBf16;
+
+INSTANTIATE_TEST_SUITE_P(
+    Engine,
+    Invariant,
+    testing::Values(
+        Subject{"tiny-v3-nvfp4", Subject::kShipped},
+        Subject{"tiny-v3-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "fp8_e4m3"},
+        Subject{"tiny-v3-nvfp4", Subject::kShipped, kBf16, "moe", "sorted"},
+        Subject{"tiny-v4-nvfp4", Subject::kShipped},
+        Subject{"tiny-v4-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "fp8_e4m3"},
+        Subject{"tiny-v4-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "nvfp4"},
+        Subject{"micro-v2-lite", Subject::kMicro},
+        Subject{"micro-v2", Subject::kMicro},
+        Subject{"micro-v3", Subject::kMicro},
+        Subject{"micro-v32", Subject::kMicro},
+        Subject{"micro-v4", Subject::kMicro},
+        Subject{"v1", Subject::kSynthetic},
+        Subject{"v3", Subject::kSynthetic, Format::kFp8Block},
+        Subject{"v3", Subject::kSynthetic, Format::kNvfp4},
+        Subject{"v3.2", Subject::kSynthetic, Format::kFp8Block, "kv-cache-dtype", "fp8_e4m3"},
+        Subject{"v4", Subject::kSynthetic, Format::kMxfp4},
+        Subject{"v4", Subject::kSynthetic, Format::kFp8Block},
+        // Layers of the real sizes, whose attention and products take other variants.
+        Subject{"deepseek-v2-lite", Subject::kPreset, kBf16, "", "", 2},
+        Subject{"deepseek-r1-nvfp4", Subject::kPreset, kBf16, "", "", 4},
+        Subject{"deepseek-v3.2", Subject::kPreset, kBf16, "kv-cache-dtype", "fp8_e4m3", 4},
+        Subject{"deepseek-v4-flash", Subject::kPreset, kBf16, "kv-cache-dtype", "fp8_e4m3", 4}));
+
+/// Chains of every length and trees, by a draft layer; `trees` where attention takes them.
+void expect_same_with_draft_layer(EngineOptions o, bool trees) {
+  o.max_num_batched_tokens = 96;
+  const auto plain = load(o);
+  const auto prompts = prompts_of(*plain);
+  const std::vector<Trace> expected = answers_of(*plain, prompts);
+  o.speculative = Speculative::kMtp;
+  for (const int64_t n : {1, 2, 3, 4, 5}) {
+    SCOPED_TRACE(str_cat(n, " drafts"));
+    o.speculative_tokens = n;
+    expect_answers(o, prompts, expected, false);
+    expect_answers(o, prompts, expected, true);
+  }
+  if (!trees) return;
+  for (const auto& [deep, branches, width] : {std::array{1, 4, 0}, {3, 2, 0}, {5, 4, 9}}) {
+    SCOPED_TRACE(str_cat(deep, " deep, ", branches, " at a place"));
+    o.speculative_tokens = deep;
+    o.speculative_topk = branches;
+    o.speculative_width = width;
+    expect_answers(o, prompts, expected, false);
+  }
+}
+
+TEST(InvariantDrafts, ADraftLayerOfV3ChangesNothing) {
+  const DraftCheckpoint checkpoint("micro-v3", gpu_test_tree());
+  expect_same_with_draft_layer(invariant_options(checkpoint.path()), true);
+}
+
+TEST(InvariantDrafts, ADraftLayerOfV32ChangesNothing) {
+  const DraftCheckpoint checkpoint("micro-v32", gpu_test_tree());
+  expect_same_with_draft_layer(invariant_options(checkpoint.path()), false);
+}
+
+TEST(InvariantDrafts, ADraftLayerOfV4ChangesNothing) {
+  const V4Checkpoint checkpoint([](const std::string& name) { return name; }, 4096);
+  EngineOptions o = invariant_options(checkpoint.path());
+  o.tokenizer = gpu_test_tree() + "/tests/golden/micro-v4";
+  o.block_size = 128;
+  expect_same_with_draft_layer(o, false);
+}
+
+}  // namespace
+}  // namespace fathom
