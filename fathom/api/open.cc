@@ -57,6 +57,7 @@ ModelOptions model_options(const EngineOptions& o) {
   const bool fewest = o.device.kind == DeviceKind::kCuda && !o.batch_invariant &&
                       o.attention == AttentionChoice::kByPhase;
   m.attention.fused_rope = o.attention == AttentionChoice::kFusedRope || fewest;
+  m.chain_streams = o.device.kind == DeviceKind::kCuda && !o.batch_invariant;
   m.attention.prefill_chunk = o.attention_key_chunk;
   m.moe.strategy = o.moe;
   return m;

@@ -62,6 +62,7 @@
 // compress
 #include "fathom/kernels/compress/kv_compress/kv_compress.h"
 // mhc
+#include "fathom/kernels/mhc/mhc_chain/mhc_chain.h"
 #include "fathom/kernels/mhc/mhc_post/mhc_post.h"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 // spec

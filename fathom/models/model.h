@@ -30,6 +30,9 @@ struct ModelOptions {
   bool batch_invariant = false;
   AttentionOptions attention;
   MoeOptions moe;
+  /// Streams of DeepSeek-V4, few tokens: one kernel from a sub-layer to the input of the next
+  /// (mhc_chain), whose sums have another order than those of many tokens.
+  bool chain_streams = false;
 
   Format cache_format() const { return kv_format.value_or(activations); }
 

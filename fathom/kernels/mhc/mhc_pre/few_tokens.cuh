@@ -12,6 +12,10 @@
 // bits whatever tokens are beside it.
 #pragma once
 
+#include <algorithm>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/codecs.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
@@ -278,6 +282,44 @@ __global__ void __launch_bounds__(kFewThreads, 1)
                                              .cluster = static_cast<int>(blockIdx.x) / kFewBlocks,
                                              .clusters = static_cast<int>(gridDim.x) / kFewBlocks};
   block.run();
+}
+
+// ---- on the host ----
+
+/// A token a cluster, as far as there is room for all clusters at once.
+inline int64_t few_clusters(const Exec& ex, int64_t T, const ClusterNeeds& needs) {
+  const int64_t room = clusters_at_once(ex.device->ordinal, needs);
+  return std::max(std::min(T, room), ceil_div(T, int64_t{kMostFewTokens}));
+}
+
+/// Lets a kernel run in clusters of more than eight blocks.
+inline Status allow_large_cluster(const void* kernel) {
+  return cuda_status(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+      "asking for a large cluster");
+}
+
+/// Channels of a stream of one block, in steps of 64.
+inline constexpr int kFewStep = 64;
+
+/// The widths of models.
+inline bool is_few_width(int64_t D) {
+  return D == 1024 || D == 4096 || D == 5120 || D == 7168;
+}
+
+/// Calls f.template operator()<kQuads, kPair>() for such a width.
+template <class F>
+auto with_few_width(int64_t D, F f) {
+  switch (D / (kFewStep * kFewBlocks)) {
+    case 1:
+      return f.template operator()<0, true>();
+    case 4:
+      return f.template operator()<2, false>();
+    case 5:
+      return f.template operator()<2, true>();
+    default:
+      return f.template operator()<3, true>();
+  }
 }
 
 }  // namespace fathom::cuda

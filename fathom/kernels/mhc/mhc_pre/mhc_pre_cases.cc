@@ -1,130 +1,14 @@
 #include <cmath>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/conformance/recorded_call.h"
+#include "fathom/kernels/mhc/mhc_pre/mhc_oracle.h"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 
 namespace fathom {
 namespace {
-
-constexpr double kEps = 1e-6;
-
-/// What a kernel makes of one token, in float64.
-struct Numbers {
-  std::vector<double> pre;   // [n]
-  std::vector<double> post;  // [n]
-  std::vector<double> comb;  // [n][n]
-};
-
-double sigmoid(double z) {
-  return 1.0 / (1.0 + std::exp(-z));
-}
-
-void divide_rows(std::vector<double>& c, size_t n) {
-  for (size_t j = 0; j < n; ++j) {
-    double sum = kEps;
-    for (size_t k = 0; k < n; ++k)
-      sum += c[j * n + k];
-    for (size_t k = 0; k < n; ++k)
-      c[j * n + k] /= sum;
-  }
-}
-
-void divide_columns(std::vector<double>& c, size_t n) {
-  for (size_t k = 0; k < n; ++k) {
-    double sum = kEps;
-    for (size_t j = 0; j < n; ++j)
-      sum += c[j * n + k];
-    for (size_t j = 0; j < n; ++j)
-      c[j * n + k] /= sum;
-  }
-}
-
-std::vector<double> sinkhorn(std::vector<double> c, size_t n, int iterations) {
-  for (size_t j = 0; j < n; ++j) {
-    double sum = 0;
-    for (size_t k = 0; k < n; ++k)
-      sum += std::exp(c[j * n + k]);
-    for (size_t k = 0; k < n; ++k)
-      c[j * n + k] = std::exp(c[j * n + k]) / sum + kEps;
-  }
-  divide_columns(c, n);
-  for (int i = 1; i < iterations; ++i) {
-    divide_rows(c, n);
-    divide_columns(c, n);
-  }
-  return c;
-}
-
-/// The operands of both kernels, and the numbers of each token, worked out once.
-class Oracle {
- public:
-  Oracle(Tensor streams, Tensor fn, Tensor base, Tensor scale)
-      : streams_(streams), fn_(fn), base_(base), scale_(scale) {}
-
-  const Numbers& of(int64_t t, int iterations) {
-    const auto known = numbers_.find(t);
-    if (known != numbers_.end()) return known->second;
-    const std::vector<double> m = normed_products(t);
-    const auto n = static_cast<size_t>(streams_.dim(1));
-    const auto logit = [&](size_t q, int64_t scale) {
-      return m[q] * scale_[scale] + base_[static_cast<int64_t>(q)];
-    };
-    Numbers out;
-    for (size_t j = 0; j < n; ++j)
-      out.pre.push_back(sigmoid(logit(j, 0)) + kEps);
-    if (m.size() > n) {
-      for (size_t j = 0; j < n; ++j)
-        out.post.push_back(2.0 * sigmoid(logit(n + j, 1)));
-      for (size_t i = 0; i < n * n; ++i)
-        out.comb.push_back(logit(2 * n + i, 2));
-      out.comb = sinkhorn(out.comb, n, iterations);
-    }
-    return numbers_.emplace(t, std::move(out)).first->second;
-  }
-
-  void mixed(int64_t t, int iterations, std::span<double> out) {
-    const Numbers& numbers = of(t, iterations);
-    std::ranges::fill(out, 0.0);
-    for (int64_t j = 0; j < streams_.dim(1); ++j) {
-      const std::vector<double> x = streams_.row(t * streams_.dim(1) + j);
-      for (size_t d = 0; d < out.size(); ++d)
-        out[d] += numbers.pre[static_cast<size_t>(j)] * x[d];
-    }
-  }
-
- private:
-  std::vector<double> normed_products(int64_t t) {
-    if (rows_.empty()) {
-      for (int64_t q = 0; q < fn_.dim(0); ++q)
-        rows_.push_back(fn_.row(q));
-    }
-    std::vector<double> v;
-    for (int64_t j = 0; j < streams_.dim(1); ++j) {
-      const std::vector<double> x = streams_.row(t * streams_.dim(1) + j);
-      v.insert(v.end(), x.begin(), x.end());
-    }
-    double squares = 0;
-    for (const double x : v)
-      squares += x * x;
-    const double rho = 1.0 / std::sqrt(squares / static_cast<double>(v.size()) + kEps);
-    std::vector<double> m;
-    for (const std::vector<double>& row : rows_) {
-      double sum = 0;
-      for (size_t i = 0; i < v.size(); ++i)
-        sum += row[i] * v[i];
-      m.push_back(rho * sum);
-    }
-    return m;
-  }
-
-  Tensor streams_, fn_, base_, scale_;
-  std::vector<std::vector<double>> rows_;  // of fn
-  std::map<int64_t, Numbers> numbers_;
-};
 
 struct Shape {
   int64_t tokens;
@@ -145,7 +29,7 @@ CaseSpec spec_of(const Shape& s) {
 /// Operands that both kernels read. fn times the normed streams gives numbers of the size of 1.
 struct StreamOperands {
   Tensor streams, fn, base, scale;
-  std::shared_ptr<Oracle> oracle;
+  std::shared_ptr<MhcOracle> oracle;
 
   template <class K>
   StreamOperands(CaseBuilder<K>& c, const Shape& s, int64_t rows, int64_t scales, bool bench) {
@@ -158,19 +42,11 @@ struct StreamOperands {
         c.input({rows, s.streams * s.width}, Format::kF32, {.scale = 1.5 * size}, {.row_gap = gap});
     base = c.input({rows}, Format::kF32);
     scale = c.input({scales}, Format::kF32, {.scale = 0.3, .offset = 1.0});
-    oracle = std::make_shared<Oracle>(streams, fn, base, scale);
+    oracle = std::make_shared<MhcOracle>(
+        s.streams, [all = streams](int64_t t, int64_t j) { return all.row(t * all.dim(1) + j); },
+        fn, base, scale);
   }
 };
-
-/// A number of a token is off by what the float32 sums over all streams are: their terms are many
-/// times larger than the sum.
-Gate numbers_gate() {
-  return {.rel_l2 = 5e-6, .abs = 1e-5};
-}
-
-Gate mixed_gate(Format format) {
-  return format == Format::kF32 ? gates::gemm(format) : gates::row_op(format);
-}
 
 void add_pre(CaseList& list, const Shape& s, const CaseSpec& spec) {
   add_case<MhcPre>(list, spec, [=](CaseBuilder<MhcPre>& c) {
@@ -191,12 +67,12 @@ void add_pre(CaseList& list, const Shape& s, const CaseSpec& spec) {
                           .comb = at(comb),
                           .iterations = s.iterations};
     });
-    c.expect_rows(x, mixed_gate(s.format),
+    c.expect_rows(x, mhc_mixed_gate(s.format),
                   [=](int64_t t, std::span<double> out) { o.oracle->mixed(t, s.iterations, out); });
-    c.expect_rows(post, numbers_gate(), [=](int64_t t, std::span<double> out) {
+    c.expect_rows(post, mhc_numbers_gate(), [=](int64_t t, std::span<double> out) {
       std::ranges::copy(o.oracle->of(t, s.iterations).post, out.begin());
     });
-    c.expect_rows(comb, numbers_gate(), [=](int64_t row, std::span<double> out) {
+    c.expect_rows(comb, mhc_numbers_gate(), [=](int64_t row, std::span<double> out) {
       const std::vector<double>& all = o.oracle->of(row / n, s.iterations).comb;
       for (int64_t k = 0; k < n; ++k)
         out[static_cast<size_t>(k)] = all[static_cast<size_t>(row % n * n + k)];
@@ -217,7 +93,7 @@ void add_head(CaseList& list, const Shape& s, CaseSpec spec) {
                            .scale = at(o.scale),
                            .h = at(h)};
     });
-    c.expect_rows(h, mixed_gate(s.format),
+    c.expect_rows(h, mhc_mixed_gate(s.format),
                   [=](int64_t t, std::span<double> out) { o.oracle->mixed(t, s.iterations, out); });
   });
 }

@@ -5,6 +5,7 @@
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/mhc/mhc_pre/any_token.cuh"
 #include "fathom/kernels/mhc/mhc_pre/few_tokens.cuh"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 #include "fathom/kernels/mhc/mhc_pre/token_tiles.cuh"
@@ -15,25 +16,7 @@ namespace {
 using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
 
 StreamCall call_of(const MhcPre::Args& a) {
-  return {.streams = a.streams.as<const Bf16>(),
-          .token_stride = a.streams.stride(0),
-          .stream_stride = a.streams.stride(1),
-          .fn = a.fn.as<const float>(),
-          .fn_stride = a.fn.stride(0),
-          .base = a.base.as<const float>(),
-          .scale = a.scale.as<const float>(),
-          .x = a.x.as<Bf16>(),
-          .x_stride = a.x.stride(0),
-          .post = a.post.as<float>(),
-          .post_stride = a.post.stride(0),
-          .comb = a.comb.as<float>(),
-          .comb_token = a.comb.stride(0),
-          .comb_stride = a.comb.stride(1),
-          .T = static_cast<int>(a.streams.dim(0)),
-          .D = static_cast<int>(a.streams.dim(2)),
-          .eps = a.eps,
-          .hc_eps = a.hc_eps,
-          .iterations = a.iterations};
+  return stream_call_of(a);
 }
 
 StreamCall call_of(const MhcHead::Args& a) {
@@ -76,37 +59,11 @@ bool is_aligned(const Args& a) {
          takes_vectors(result_of(a));
 }
 
-/// Lets a kernel run in clusters of more than eight blocks.
-Status allow_large_cluster(const void* kernel) {
-  return cuda_status(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-      "asking for a large cluster");
-}
-
 // ---- few tokens ----
-
-/// Channels of a stream of one block, in steps of 64.
-constexpr int kFewStep = 64;
-
-/// Calls f.template operator()<kQuads, kPair>() for the widths of models.
-template <class F>
-auto with_few_width(int64_t D, F f) {
-  switch (D / (kFewStep * kFewBlocks)) {
-    case 1:
-      return f.template operator()<0, true>();
-    case 4:
-      return f.template operator()<2, false>();
-    case 5:
-      return f.template operator()<2, true>();
-    default:
-      return f.template operator()<3, true>();
-  }
-}
 
 template <class Args>
 bool takes_few_tokens(const Args& a) {
-  const int64_t D = a.streams.dim(2);
-  return is_aligned(a) && (D == 1024 || D == 4096 || D == 5120 || D == 7168);
+  return is_aligned(a) && is_few_width(a.streams.dim(2));
 }
 
 template <int kRows, int kQuads, bool kPair>
@@ -126,7 +83,6 @@ bool suits_few_tokens(const Args& a, const DeviceInfo& gpu) {
   });
 }
 
-/// A token a cluster, as far as there is room for all clusters at once.
 template <class Args>
 Status run_few_tokens(Exec& ex, const Args& a) {
   constexpr int kRows = kRowsOf<Args>;
@@ -134,11 +90,9 @@ Status run_few_tokens(Exec& ex, const Args& a) {
   if (T == 0) return {};
   return with_few_width(a.streams.dim(2), [&]<int kQuads, bool kPair>() -> Status {
     const ClusterNeeds needs = few_tokens_needs<kRows, kQuads, kPair>();
-    const int64_t room = clusters_at_once(ex.device->ordinal, needs);
-    const int64_t clusters = std::max(std::min(T, room), ceil_div(T, int64_t{kMostFewTokens}));
     FATHOM_TRY(allow_large_cluster(needs.kernel));
     return launch_kernel(ex, read_few_tokens<kRows, kQuads, kPair>,
-                         {.blocks = clusters * kFewBlocks,
+                         {.blocks = few_clusters(ex, T, needs) * kFewBlocks,
                           .threads = needs.threads,
                           .shared_bytes = needs.shared_bytes,
                           .cluster = kFewBlocks},
@@ -235,126 +189,6 @@ Status run_token_tiles(Exec& ex, const Args& a) {
 
 // ---- any number of streams, format and layout: a block a token ----
 
-constexpr int kAnyThreads = 256;
-constexpr int kRowsAtOnce = 8;  ///< of fn
-constexpr int kMostSums = kMaxStreams * (kMaxStreams + 2) + 1;
-
-struct AnyCall {
-  const void* streams;
-  int64_t token_stride, stream_stride;
-  Format format;
-  Rows<const float> fn;
-  const float* base;
-  const float* scale;
-  AnyRows x;
-  Rows<float> post;
-  float* comb;
-  int64_t comb_token, comb_stride;
-  int n;
-  int num_rows;  ///< of fn: n of mhc_head
-  int64_t D;
-  float eps, hc_eps;
-  int iterations;
-
-  __device__ float stream(int64_t t, int j, int64_t d) const {
-    return load_any(streams, format, t * token_stride + j * stream_stride + d);
-  }
-};
-
-struct AnyMemory {
-  float scratch[kRowsAtOnce + 1][32];
-  float sums[kMostSums];
-  float pre[kMaxStreams];
-  float comb[kMaxStreams * kMaxStreams];
-};
-
-/// Products with all rows of fn, and behind them the squares, by all threads of the block.
-__device__ void sum_token(const AnyCall& c, int64_t t, AnyMemory& m) {
-#pragma unroll 1
-  for (int first = 0; first < c.num_rows; first += kRowsAtOnce) {
-    float sums[kRowsAtOnce + 1] = {};
-    for (int j = 0; j < c.n; ++j) {
-      for (int64_t d = threadIdx.x; d < c.D; d += kAnyThreads) {
-        const float x = c.stream(t, j, d);
-#pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          if (first + r < c.num_rows) sums[r] = fmaf(c.fn[first + r][j * c.D + d], x, sums[r]);
-        }
-        sums[kRowsAtOnce] = fmaf(x, x, sums[kRowsAtOnce]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r <= kRowsAtOnce; ++r) {
-      const float sum = combine_block(sums[r], m.scratch[r], Add());
-      const int place = r == kRowsAtOnce ? c.num_rows : first + r;
-      if (threadIdx.x == 0 && (r == kRowsAtOnce || place < c.num_rows)) m.sums[place] = sum;
-    }
-    __syncthreads();  // scratch has been read, and sums are seen
-  }
-}
-
-/// Divides the rows or the columns of comb by their sums; by one warp, a lane each.
-enum class Lines : uint8_t { kRows, kColumns };
-
-__device__ void divide_lines(const AnyCall& c, AnyMemory& m, Lines lines) {
-  const int line = lane_id();
-  if (line < c.n) {
-    const int first = lines == Lines::kRows ? line * c.n : line;
-    const int step = lines == Lines::kRows ? 1 : c.n;
-    float sum = 0.0f;
-    for (int i = 0; i < c.n; ++i)
-      sum += m.comb[first + i * step];
-    for (int i = 0; i < c.n; ++i)
-      m.comb[first + i * step] /= sum + c.hc_eps;
-  }
-  __syncwarp();
-}
-
-__device__ void softmax_rows(const AnyCall& c, AnyMemory& m) {
-  if (lane_id() < c.n) {
-    float* row = m.comb + lane_id() * c.n;
-    float largest = -INFINITY;
-    for (int k = 0; k < c.n; ++k)
-      largest = fmaxf(largest, row[k]);
-    float sum = 0.0f;
-    for (int k = 0; k < c.n; ++k) {
-      row[k] = expf(row[k] - largest);
-      sum += row[k];
-    }
-    for (int k = 0; k < c.n; ++k)
-      row[k] = row[k] / sum + c.hc_eps;
-  }
-  __syncwarp();
-}
-
-/// pre, post and comb of a token, by one warp.
-__device__ void find_numbers(const AnyCall& c, int64_t t, AnyMemory& m) {
-  const int n = c.n;
-  const float width = static_cast<float>(n) * static_cast<float>(c.D);
-  const float rho = 1.0f / sqrtf(m.sums[c.num_rows] / width + c.eps);
-  for (int q = lane_id(); q < c.num_rows; q += 32) {
-    const int part = q < n ? 0 : q < 2 * n ? 1 : 2;
-    const float z = rho * m.sums[q] * c.scale[part] + c.base[q];
-    if (part == 0) {
-      m.pre[q] = sigmoid(z) + c.hc_eps;
-    } else if (part == 1) {
-      c.post[t][q - n] = 2.0f * sigmoid(z);
-    } else {
-      m.comb[q - 2 * n] = z;
-    }
-  }
-  __syncwarp();
-  if (c.num_rows == n) return;
-  softmax_rows(c, m);
-  divide_lines(c, m, Lines::kColumns);
-  for (int i = 1; i < c.iterations; ++i) {
-    divide_lines(c, m, Lines::kRows);
-    divide_lines(c, m, Lines::kColumns);
-  }
-  for (int i = lane_id(); i < n * n; i += 32)
-    c.comb[t * c.comb_token + i / n * c.comb_stride + i % n] = m.comb[i];
-}
-
 __global__ void __launch_bounds__(kAnyThreads) read_any_layout(const __grid_constant__ AnyCall c) {
   __shared__ AnyMemory m;
   let_next_start();
@@ -363,42 +197,8 @@ __global__ void __launch_bounds__(kAnyThreads) read_any_layout(const __grid_cons
   sum_token(c, t, m);
   if (warp_id() == 0) find_numbers(c, t, m);
   __syncthreads();
-  for (int64_t d = threadIdx.x; d < c.D; d += kAnyThreads) {
-    float x = __fmul_rn(m.pre[0], c.stream(t, 0, d));
-    for (int j = 1; j < c.n; ++j)
-      x = __fadd_rn(x, __fmul_rn(m.pre[j], c.stream(t, j, d)));
-    c.x.store(t, d, x);
-  }
-}
-
-template <class Args>
-AnyCall any_call_of(const Args& a) {
-  AnyCall c{.streams = a.streams.data,
-            .token_stride = a.streams.stride(0),
-            .stream_stride = a.streams.stride(1),
-            .format = a.streams.format,
-            .fn = rows_of<const float>(a.fn),
-            .base = a.base.template as<const float>(),
-            .scale = a.scale.template as<const float>(),
-            .x = any_rows(result_of(a)),
-            .post = {},
-            .comb = nullptr,
-            .comb_token = 0,
-            .comb_stride = 0,
-            .n = static_cast<int>(a.streams.dim(1)),
-            .num_rows = static_cast<int>(a.fn.dim(0)),
-            .D = a.streams.dim(2),
-            .eps = a.eps,
-            .hc_eps = a.hc_eps,
-            .iterations = 0};
-  if constexpr (std::is_same_v<Args, MhcPre::Args>) {
-    c.post = rows_of<float>(a.post);
-    c.comb = a.comb.template as<float>();
-    c.comb_token = a.comb.stride(0);
-    c.comb_stride = a.comb.stride(1);
-    c.iterations = a.iterations;
-  }
-  return c;
+  for (int64_t d = threadIdx.x; d < c.D; d += kAnyThreads)
+    c.x.store(t, d, mixed_channel(c, m, t, d));
 }
 
 template <class Args>

@@ -10,6 +10,7 @@
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 
 namespace fathom::cuda {
 
@@ -39,6 +40,28 @@ struct StreamCall {
     return streams + t * token_stride + j * stream_stride;
   }
 };
+
+inline StreamCall stream_call_of(const MhcPre::Args& a) {
+  return {.streams = a.streams.as<const Bf16>(),
+          .token_stride = a.streams.stride(0),
+          .stream_stride = a.streams.stride(1),
+          .fn = a.fn.as<const float>(),
+          .fn_stride = a.fn.stride(0),
+          .base = a.base.as<const float>(),
+          .scale = a.scale.as<const float>(),
+          .x = a.x.as<Bf16>(),
+          .x_stride = a.x.stride(0),
+          .post = a.post.as<float>(),
+          .post_stride = a.post.stride(0),
+          .comb = a.comb.as<float>(),
+          .comb_token = a.comb.stride(0),
+          .comb_stride = a.comb.stride(1),
+          .T = static_cast<int>(a.streams.dim(0)),
+          .D = static_cast<int>(a.streams.dim(2)),
+          .eps = a.eps,
+          .hc_eps = a.hc_eps,
+          .iterations = a.iterations};
+}
 
 /// Floats of a token's sums in memory.
 template <int kRows>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/mhc/mhc_chain/mhc_chain.h"
 #include "fathom/kernels/mhc/mhc_post/mhc_post.h"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 #include "fathom/layers/attention/rope_table.h"
@@ -194,37 +195,6 @@ Status DeepseekV4::attach(WeightStore store) {
 
 namespace {
 
-struct StreamMix {
-  View x;     // [T, H], what the sub-layer reads
-  View post;  // [T, n] f32
-  View comb;  // [T, n, n] f32
-};
-
-Result<StreamMix> read_streams(Exec& ex,
-                               const ModelConfig& c,
-                               const StreamWeights& w,
-                               const View& streams) {
-  const int64_t T = streams.dim(0);
-  const int64_t n = c.hc_mult;
-  Arena& arena = *ex.activations;
-  StreamMix mix;
-  FATHOM_ASSIGN(mix.x, arena.tensor({T, c.hidden_size}, streams.format, "T,H"));
-  FATHOM_ASSIGN(mix.post, arena.tensor({T, n}, Format::kF32, "T,n"));
-  FATHOM_ASSIGN(mix.comb, arena.tensor({T, n, n}, Format::kF32, "T,n,n"));
-  FATHOM_TRY(launch<MhcPre>(ex, "hc_pre",
-                            {.streams = streams,
-                             .fn = w.fn,
-                             .base = w.base,
-                             .scale = w.scale,
-                             .x = mix.x,
-                             .post = mix.post,
-                             .comb = mix.comb,
-                             .eps = static_cast<float>(c.rms_norm_eps),
-                             .hc_eps = static_cast<float>(c.hc_eps),
-                             .iterations = static_cast<int>(c.hc_sinkhorn_iters)}));
-  return mix;
-}
-
 Status write_streams(Exec& ex, const StreamMix& mix, const View& y, const View& streams) {
   return launch<MhcPost>(
       ex, "hc_post",
@@ -233,34 +203,107 @@ Status write_streams(Exec& ex, const StreamMix& mix, const View& y, const View& 
 
 }  // namespace
 
+Status DeepseekV4::read_streams(Exec& ex,
+                                const StreamWeights& w,
+                                Op norm,
+                                const View& norm_weight,
+                                const View& streams,
+                                const StreamMix& mix) const {
+  FATHOM_TRY(launch<MhcPre>(ex, "hc_pre",
+                            {.streams = streams,
+                             .fn = w.fn,
+                             .base = w.base,
+                             .scale = w.scale,
+                             .x = mix.x,
+                             .post = mix.post,
+                             .comb = mix.comb,
+                             .eps = eps_,
+                             .hc_eps = static_cast<float>(config_.hc_eps),
+                             .iterations = static_cast<int>(config_.hc_sinkhorn_iters)}));
+  return rms_norm(ex, norm, mix.x, norm_weight, mix.x, eps_);
+}
+
+bool DeepseekV4::chains(int64_t tokens) const {
+  constexpr int64_t kFewTokens = 32;  // more are as long as their bytes, not as their launches
+  return options_.chain_streams && tokens <= kFewTokens;
+}
+
+Status DeepseekV4::chain_streams(Exec& ex,
+                                 const StreamWeights& w,
+                                 const View& norm,
+                                 const View& y,
+                                 const View& streams,
+                                 const StreamMix& mix) const {
+  return launch<MhcChain>(ex, "hc_post_pre",
+                          {.y = y,
+                           .streams = streams,
+                           .post = mix.post,
+                           .comb = mix.comb,
+                           .fn = w.fn,
+                           .base = w.base,
+                           .scale = w.scale,
+                           .norm = norm,
+                           .out = streams,
+                           .h = mix.x,
+                           .next_post = mix.post,
+                           .next_comb = mix.comb,
+                           .eps = eps_,
+                           .hc_eps = static_cast<float>(config_.hc_eps),
+                           .norm_eps = eps_,
+                           .iterations = static_cast<int>(config_.hc_sinkhorn_iters)});
+}
+
 Status DeepseekV4::run_layer(Exec& ex,
                              const V4Layer& w,
+                             const V4Layer* next,
                              const Batch& batch,
-                             const View& streams) const {
+                             const View& streams,
+                             StreamMix& mix) const {
   Scope scope(ex.recorder, "layer", w.index);
   const View rows = reshape(streams, {streams.dim(0), state_width()}, "T,n*H");
   if (w.index > 0) tap(batch.probe, "layer.input", w.index, rows);
+  const bool chained = chains(streams.dim(0));
   Arena& arena = *ex.activations;
   ArenaScope temporary(arena);
   FATHOM_ASSIGN(const View y,
                 arena.tensor({streams.dim(0), config_.hidden_size}, streams.format, "T,H"));
-  {
-    ArenaScope part(arena);
-    FATHOM_ASSIGN(const StreamMix mix, read_streams(ex, config_, w.hc_attn, streams));
-    FATHOM_TRY(rms_norm(ex, "attn_norm", mix.x, w.attn_norm, mix.x, eps_));
-    FATHOM_TRY(compressed_attend(ex, attention_, w.attn, batch.attention,
-                                 v4_rows(batch, groups_, w), mix.x, y, batch.probe, w.index));
-    tap(batch.probe, "attn.output", w.index, y);
+  if (!mix.is_read) FATHOM_TRY(read_streams(ex, w.hc_attn, "attn_norm", w.attn_norm, streams, mix));
+  FATHOM_TRY(compressed_attend(ex, attention_, w.attn, batch.attention, v4_rows(batch, groups_, w),
+                               mix.x, y, batch.probe, w.index));
+  tap(batch.probe, "attn.output", w.index, y);
+  if (chained) {
+    FATHOM_TRY(chain_streams(ex, w.hc_ffn, w.ffn_norm, y, streams, mix));
+  } else {
     FATHOM_TRY(write_streams(ex, mix, y, streams));
+    FATHOM_TRY(read_streams(ex, w.hc_ffn, "ffn_norm", w.ffn_norm, streams, mix));
   }
-  FATHOM_ASSIGN(const StreamMix mix, read_streams(ex, config_, w.hc_ffn, streams));
-  FATHOM_TRY(rms_norm(ex, "ffn_norm", mix.x, w.ffn_norm, mix.x, eps_));
   {
     Scope experts(ex.recorder, "ffn");
     FATHOM_TRY(moe(ex, moe_, w.moe, mix.x, y, w.index, batch.probe, batch.token_ids));
     tap(batch.probe, "ffn.output", w.index, y);
   }
-  return write_streams(ex, mix, y, streams);
+  mix.is_read = chained && next != nullptr;
+  return mix.is_read ? chain_streams(ex, next->hc_attn, next->attn_norm, y, streams, mix)
+                     : write_streams(ex, mix, y, streams);
+}
+
+Status DeepseekV4::run_layers(Exec& ex,
+                              std::span<const V4Layer> layers,
+                              const Batch& batch,
+                              const View& streams) const {
+  const int64_t T = streams.dim(0);
+  const int64_t n = config_.hc_mult;
+  Arena& arena = *ex.activations;
+  ArenaScope temporary(arena);
+  StreamMix mix;
+  FATHOM_ASSIGN(mix.x, arena.tensor({T, config_.hidden_size}, streams.format, "T,H"));
+  FATHOM_ASSIGN(mix.post, arena.tensor({T, n}, Format::kF32, "T,n"));
+  FATHOM_ASSIGN(mix.comb, arena.tensor({T, n, n}, Format::kF32, "T,n,n"));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const V4Layer* next = i + 1 < layers.size() ? &layers[i + 1] : nullptr;
+    FATHOM_TRY(run_layer(ex, layers[i], next, batch, streams, mix));
+  }
+  return {};
 }
 
 // ---- 3. The forward pass: embed, layers, read the streams, final norm, head.
@@ -281,8 +324,7 @@ Status DeepseekV4::forward(Exec& ex, const Batch& batch, ForwardOut& out) const 
   FATHOM_TRY(embed_tokens(ex, batch.token_ids, embed_, h));
   tap(batch.probe, "layer.input", 0, h);
   FATHOM_TRY(launch<MhcExpand>(ex, "hc_expand", {.x = h, .streams = streams}));
-  for (const V4Layer& layer : layers_)
-    FATHOM_TRY(run_layer(ex, layer, batch, streams));
+  FATHOM_TRY(run_layers(ex, layers_, batch, streams));
   tap(batch.probe, "final.input", static_cast<int>(layers_.size()), state);
   out.hidden = state;
   FATHOM_TRY(read_out(ex, batch, streams, hc_head_, norm_, h, out));

@@ -10,6 +10,7 @@
 // v4_nextn.cc has the draft layer, deepseek_v4_cache.cc what is kept of tokens.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "fathom/layers/attention/compressed_attention.h"
@@ -71,6 +72,14 @@ CacheLayout v4_cache_layout(const ModelConfig& config,
 Status declare_streams(
     WeightPlan& plan, const V4Names& name, const std::string& prefix, bool head, StreamWeights& w);
 
+/// What a sub-layer reads, and how its output goes back to the streams.
+struct StreamMix {
+  View x;                ///< [T, H], normed
+  View post;             ///< [T, n] f32
+  View comb;             ///< [T, n, n] f32
+  bool is_read = false;  ///< for the sub-layer that comes
+};
+
 /// The part of one layer in a step's cache.
 CompressedRows v4_rows(const Batch& batch, const V4Groups& at, const V4Layer& layer);
 
@@ -101,7 +110,32 @@ class DeepseekV4 final : public Model {
   Status declare_layer(
       WeightPlan& plan, const V4Names& name, const std::string& prefix, int index, V4Layer& layer);
   Status declare_nextn(WeightPlan& plan, const V4Names& name);  // v4_nextn.cc
-  Status run_layer(Exec& ex, const V4Layer& w, const Batch& batch, const View& streams) const;
+  /// The layers one after the other; the streams are read and written.
+  Status run_layers(Exec& ex,
+                    std::span<const V4Layer> layers,
+                    const Batch& batch,
+                    const View& streams) const;
+  /// A layer; `next` is the one behind it, whose first input may be made on the way.
+  Status run_layer(Exec& ex,
+                   const V4Layer& w,
+                   const V4Layer* next,
+                   const Batch& batch,
+                   const View& streams,
+                   StreamMix& mix) const;
+  Status read_streams(Exec& ex,
+                      const StreamWeights& w,
+                      Op norm,
+                      const View& norm_weight,
+                      const View& streams,
+                      const StreamMix& mix) const;
+  /// Whether the output of a sub-layer becomes the input of the next one in one kernel.
+  bool chains(int64_t tokens) const;
+  Status chain_streams(Exec& ex,
+                       const StreamWeights& w,
+                       const View& norm,
+                       const View& y,
+                       const View& streams,
+                       const StreamMix& mix) const;
   Status nextn_streams(Exec& ex, const Batch& batch, const View& hidden, const View& streams) const;
   /// Reads the streams a last time; norm and head.
   Status read_out(Exec& ex,

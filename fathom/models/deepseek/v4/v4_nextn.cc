@@ -86,7 +86,7 @@ Status DeepseekV4::draft(Exec& ex, const Batch& batch, const View& hidden, Forwa
   FATHOM_ASSIGN(const View h, arena.tensor({T, H}, options_.activations, "T,H"));
   const View streams = reshape(state, {T, config_.hc_mult, H}, "T,n,H");
   FATHOM_TRY(nextn_streams(ex, batch, hidden, streams));
-  FATHOM_TRY(run_layer(ex, nextn_.layer, batch, streams));
+  FATHOM_TRY(run_layers(ex, {&nextn_.layer, 1}, batch, streams));
   tap(batch.probe, "draft.output", nextn_.layer.index, state);
   out.hidden = state;
   return read_out(ex, batch, streams, nextn_.hc_head, nextn_.norm, h, out);

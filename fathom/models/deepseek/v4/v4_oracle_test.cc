@@ -93,6 +93,23 @@ TEST(V4Oracle, MainModelMatches) {
   EXPECT_LE(difference(result.logits, reference.logits(expected).v), 1e-4);
 }
 
+// On a CPU the kernel is its three parts in their order, so that no bit may differ.
+TEST(V4Oracle, StreamsChainedInOneKernelGiveTheSameBits) {
+  const V4Checkpoint checkpoint;
+  ModelOptions chained = f32_options();
+  chained.chain_streams = true;
+  ModelRunner apart(checkpoint.path(), f32_options());
+  ModelRunner together(checkpoint.path(), chained);
+  for (const size_t count : {1, 30, 40}) {  // 40: more than are chained
+    const auto tokens = some_tokens(count, 5);
+    const StepResult expected = apart.prefill(tokens);
+    const StepResult found = together.prefill(tokens);
+    EXPECT_EQ(found.hidden, expected.hidden) << count;
+    EXPECT_EQ(found.logits, expected.logits) << count;
+  }
+  EXPECT_EQ(run_prompt(together, 20, 6).draft.logits, run_prompt(apart, 20, 6).draft.logits);
+}
+
 TEST(V4Oracle, DraftMatches) {
   const V4Checkpoint checkpoint;
   oracle::ReferenceV4 reference(checkpoint.path());
