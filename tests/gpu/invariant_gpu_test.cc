@@ -36,19 +36,17 @@ EngineOptions invariant_options(const std::string& model) {
   return o;
 }
 
-/// A model, where it comes from, and what changes its cache or its weights.
+/// A model of the tree, a preset, or the version of a synthetic one; and an option.
 struct Subject {
-  const char* name;  ///< shipped or micro; else the version of a synthetic one, or a preset
+  std::string_view model;
+  Format weights = Format::kNone;  ///< of a synthetic one
+  const char* option = "block-size";
+  const char* value = "64";
 
-  enum Source : uint8_t { kShipped, kMicro, kSynthetic, kPreset } source;
-
-  Format weights = Format::kBf16;  ///< of a synthetic one
-  const char* option = "";         ///< one of the engine
-  const char* value = "";
-  int64_t layers = 0;  ///< of a preset
+  bool is_preset() const { return model.starts_with("deepseek-"); }
 
   friend void PrintTo(const Subject& s, std::ostream* out) {
-    *out << s.name << " " << format_name(s.weights) << " " << s.option << " " << s.value;
+    *out << s.model << " " << format_name(s.weights) << " " << s.option << " " << s.value;
   }
 };
 
@@ -56,29 +54,19 @@ class Invariant : public testing::TestWithParam<Subject> {
  protected:
   EngineOptions options() {
     const Subject& s = GetParam();
-    EngineOptions o;
-    switch (s.source) {
-      case Subject::kShipped:
-        o = invariant_options(str_cat(gpu_test_tree(), "/models/", s.name));
-        break;
-      case Subject::kMicro:
-        o = invariant_options(str_cat(gpu_test_tree(), "/tests/golden/", s.name));
-        break;
-      case Subject::kSynthetic: {
-        const auto made = synthesize_checkpoint(
-            dir_.path(), {.version = s.name, .layers = 4, .hidden = 128, .format = s.weights});
-        EXPECT_TRUE(made.ok()) << made.status().message();
-        o = invariant_options(dir_.path());
-        break;
-      }
-      case Subject::kPreset:
-        o = invariant_options("");
-        o.preset = s.name;
-        o.layers = s.layers;
-        o.dummy_weights = true;
-        break;
+    EngineOptions o = invariant_options(str_cat(gpu_test_tree(), "/", s.model));
+    if (s.is_preset()) {
+      o.model.clear();
+      o.preset = s.model;
+      o.layers = 4;
+      o.dummy_weights = true;
+    } else if (s.weights != Format::kNone) {
+      const SynthOptions synth{
+          .version = std::string(s.model), .layers = 4, .hidden = 128, .format = s.weights};
+      EXPECT_TRUE(synthesize_checkpoint(dir_.path(), synth).ok());
+      o.model = dir_.path();
     }
-    if (*s.option != '\0') EXPECT_TRUE(set_option(o, s.option, s.value).ok());
+    EXPECT_TRUE(set_option(o, s.option, s.value).ok());
     return o;
   }
 
@@ -218,7 +206,7 @@ void expect_answers(const EngineOptions& o,
 
 // Models of real sizes take long to fill: of them one number of drafts.
 TEST_P(Invariant, NgramsAndRightDraftsChangeNoTokenAndNoLogProbability) {
-  const bool is_large = GetParam().source == Subject::kPreset;
+  const bool is_large = GetParam().is_preset();
   EngineOptions o = options();
   o.max_num_batched_tokens = 96;  // prompts come in chunks
   auto plain = load(o);
@@ -237,34 +225,35 @@ TEST_P(Invariant, NgramsAndRightDraftsChangeNoTokenAndNoLogProbability) {
   if (!is_large) expect_answers(o, prompts, expected, false);
 }
 
-constexpr Format kBf16 = Format::kBf16;
+constexpr const char* kTinyV3 = "models/tiny-v3-nvfp4";
+constexpr const char* kTinyV4 = "models/tiny-v4-nvfp4";
+constexpr const char* kKv = "kv-cache-dtype";
+constexpr const char* kFp8 = "fp8_e4m3";
 
-INSTANTIATE_TEST_SUITE_P(
-    Engine,
-    Invariant,
-    testing::Values(
-        Subject{"tiny-v3-nvfp4", Subject::kShipped},
-        Subject{"tiny-v3-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "fp8_e4m3"},
-        Subject{"tiny-v3-nvfp4", Subject::kShipped, kBf16, "moe", "sorted"},
-        Subject{"tiny-v4-nvfp4", Subject::kShipped},
-        Subject{"tiny-v4-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "fp8_e4m3"},
-        Subject{"tiny-v4-nvfp4", Subject::kShipped, kBf16, "kv-cache-dtype", "nvfp4"},
-        Subject{"micro-v2-lite", Subject::kMicro},
-        Subject{"micro-v2", Subject::kMicro},
-        Subject{"micro-v3", Subject::kMicro},
-        Subject{"micro-v32", Subject::kMicro},
-        Subject{"micro-v4", Subject::kMicro},
-        Subject{"v1", Subject::kSynthetic},
-        Subject{"v3", Subject::kSynthetic, Format::kFp8Block},
-        Subject{"v3", Subject::kSynthetic, Format::kNvfp4},
-        Subject{"v3.2", Subject::kSynthetic, Format::kFp8Block, "kv-cache-dtype", "fp8_e4m3"},
-        Subject{"v4", Subject::kSynthetic, Format::kMxfp4},
-        Subject{"v4", Subject::kSynthetic, Format::kFp8Block},
-        // Layers of the real sizes, whose attention and products take other variants.
-        Subject{"deepseek-v2-lite", Subject::kPreset, kBf16, "", "", 2},
-        Subject{"deepseek-r1-nvfp4", Subject::kPreset, kBf16, "", "", 4},
-        Subject{"deepseek-v3.2", Subject::kPreset, kBf16, "kv-cache-dtype", "fp8_e4m3", 4},
-        Subject{"deepseek-v4-flash", Subject::kPreset, kBf16, "kv-cache-dtype", "fp8_e4m3", 4}));
+// Presets have layers of the real sizes, whose attention and products take other variants.
+INSTANTIATE_TEST_SUITE_P(Engine,
+                         Invariant,
+                         testing::Values(Subject{kTinyV3},
+                                         Subject{kTinyV3, Format::kNone, kKv, kFp8},
+                                         Subject{kTinyV3, Format::kNone, "moe", "sorted"},
+                                         Subject{kTinyV4},
+                                         Subject{kTinyV4, Format::kNone, kKv, kFp8},
+                                         Subject{kTinyV4, Format::kNone, kKv, "nvfp4"},
+                                         Subject{"tests/golden/micro-v2-lite"},
+                                         Subject{"tests/golden/micro-v2"},
+                                         Subject{"tests/golden/micro-v3"},
+                                         Subject{"tests/golden/micro-v32"},
+                                         Subject{"tests/golden/micro-v4"},
+                                         Subject{"v1", Format::kBf16},
+                                         Subject{"v3", Format::kFp8Block},
+                                         Subject{"v3", Format::kNvfp4},
+                                         Subject{"v3.2", Format::kFp8Block, kKv, kFp8},
+                                         Subject{"v4", Format::kMxfp4},
+                                         Subject{"v4", Format::kFp8Block},
+                                         Subject{"deepseek-v2-lite"},
+                                         Subject{"deepseek-r1-nvfp4"},
+                                         Subject{"deepseek-v3.2", Format::kNone, kKv, kFp8},
+                                         Subject{"deepseek-v4-flash", Format::kNone, kKv, kFp8}));
 
 /// Chains of every length and trees, by a draft layer; `trees` where attention takes them.
 void expect_same_with_draft_layer(EngineOptions o, bool trees) {
@@ -289,17 +278,13 @@ void expect_same_with_draft_layer(EngineOptions o, bool trees) {
   }
 }
 
-TEST(InvariantDrafts, ADraftLayerOfV3ChangesNothing) {
-  const DraftCheckpoint checkpoint("micro-v3", gpu_test_tree());
-  expect_same_with_draft_layer(invariant_options(checkpoint.path()), true);
-}
-
-TEST(InvariantDrafts, ADraftLayerOfV32ChangesNothing) {
-  const DraftCheckpoint checkpoint("micro-v32", gpu_test_tree());
-  expect_same_with_draft_layer(invariant_options(checkpoint.path()), false);
-}
-
-TEST(InvariantDrafts, ADraftLayerOfV4ChangesNothing) {
+TEST(InvariantDrafts, DraftLayersChangeNothing) {
+  for (const char* model : {"micro-v3", "micro-v32"}) {
+    SCOPED_TRACE(model);
+    const DraftCheckpoint checkpoint(model, gpu_test_tree());
+    const bool trees = std::string_view(model) == "micro-v3";
+    expect_same_with_draft_layer(invariant_options(checkpoint.path()), trees);
+  }
   const V4Checkpoint checkpoint([](const std::string& name) { return name; }, 4096);
   EngineOptions o = invariant_options(checkpoint.path());
   o.tokenizer = gpu_test_tree() + "/tests/golden/micro-v4";

@@ -310,82 +310,43 @@ TEST_F(LargeShapes, MlaDecodeFromAThousandToFourMillionKeys) {
   }
 }
 
-/// One request: a cache with its tokens in order, and queries that are its newest.
-struct Attended {
-  int64_t heads = 0;
-  Format keys = Format::kBf16;
-  int64_t page_size = 0;
-  int64_t length = 0;
-};
-
-/// A tree of five rows behind 695 keys. Row 4 sees rows 0 and 2; row 3 sees row 1.
-constexpr int64_t kTreeBegin = 695;
+/// A tree of five rows behind 695 keys. Row 3 sees row 1, row 4 sees rows 0 and 2.
+constexpr int32_t kTreeBegin = 695;
 constexpr int64_t kTreeRows = 5;
 constexpr std::array<int64_t, kTreeRows> kTreeMasks = {0b1, 0b10, 0b101, 0b1010, 0b10101};
 
-class UncutAttention : public LargeShapes {
+class UncutAttention : public LargeShapes, public testing::WithParamInterface<Format> {
  protected:
-  void SetUp() override {
-    LargeShapes::SetUp();
-    pins_ = {{"mla_decode", "uncut"}, {"mla_decode_multi", "uncut"}};
-    on_gpu_.pins = &pins_;
-  }
-
-  /// Bytes of rows of keys; codes have no NaN.
-  static std::vector<std::byte> random_keys(const Attended& a) {
-    Rng rng(17);
-    const int64_t pages = ceil_div(a.length, a.page_size);
-    std::vector<std::byte> out;
-    for (int64_t i = 0; i < pages * a.page_size * kKeyDim; ++i) {
-      const float value = rng.next_normal();
-      if (a.keys == Format::kE4m3) {
-        out.push_back(static_cast<std::byte>(e4m3_from_float(value).bits));
-      } else {
-        const Bf16 rounded = bf16_from_float(value);
-        const auto* bytes = reinterpret_cast<const std::byte*>(&rounded);
-        out.insert(out.end(), bytes, bytes + 2);
-      }
-    }
-    return out;
-  }
-
-  /// o of `queries` [count * heads * kKeyDim] as the last of each of `lens` keys; all requests have
-  /// the same cache.
-  std::vector<uint16_t> attend(const Attended& a,
-                               const std::vector<std::byte>& keys,
+  /// o of `each` queries for each of `lens` keys; all requests have the same cache.
+  std::vector<uint16_t> attend(int64_t heads,
+                               const std::vector<uint8_t>& keys,
                                const std::vector<Bf16>& queries,
                                const std::vector<int32_t>& lens,
-                               int64_t each,
                                const std::vector<int64_t>& masks = {}) {
     const auto B = static_cast<int64_t>(lens.size());
-    const int64_t pages = ceil_div(a.length, a.page_size);
-    std::vector<int32_t> table;
-    for (int64_t i = 0; i < B * pages; ++i)
-      table.push_back(static_cast<int32_t>(i % pages));
-    const View o = on_gpu({B, each, a.heads, kLatentDim}, Format::kBf16, 0xFF);
-    const View q = upload(queries, {B, each, a.heads, kKeyDim}, Format::kBf16);
-    MlaDecode::Args args{.q = q,
-                         .cache = upload(keys, {pages, a.page_size, kKeyDim}, a.keys),
-                         .block_table = upload(table, {B, pages}, Format::kI32),
-                         .kv_lens = upload(lens, {B}, Format::kI32),
-                         .o = o,
-                         .lse = {},
-                         .scale = kScale};
+    const int64_t Q = std::ssize(queries) / (B * heads * kKeyDim);
+    const int64_t pages = std::ssize(keys) / (64 * kKeyDim * element_bytes(GetParam()));
+    std::vector<int32_t> table(static_cast<size_t>(B * pages));
+    for (size_t i = 0; i < table.size(); ++i)
+      table[i] = static_cast<int32_t>(i) % static_cast<int32_t>(pages);
+    const View o = on_gpu({B, Q, heads, kLatentDim}, Format::kBf16, 0xFF);
+    MlaDecodeMulti::Args args{.q = upload(queries, {B, Q, heads, kKeyDim}, Format::kBf16),
+                              .cache = upload(keys, {pages, 64, kKeyDim}, GetParam()),
+                              .block_table = upload(table, {B, pages}, Format::kI32),
+                              .kv_lens = upload(lens, {B}, Format::kI32),
+                              .o = o,
+                              .lse = {},
+                              .scale = kScale};
     if (!masks.empty()) {
-      args.tree_masks = upload(masks, {B, each}, Format::kI64);
+      args.tree_masks = upload(masks, {B, Q}, Format::kI64);
       args.tree_begins = upload(std::vector<int32_t>(lens.size(), kTreeBegin), {B}, Format::kI32);
     }
-    if (each == 1) {
-      args.q = reshape(q, {B, a.heads, kKeyDim});
-      args.o = reshape(o, {B, a.heads, kLatentDim});
-    }
-    const Status launched = each == 1 ? launch<MlaDecode>(on_gpu_, "attn_mqa", args)
-                                      : launch<MlaDecodeMulti>(on_gpu_, "attn_mqa", args);
+    const Pins pins = {{"mla_decode_multi", "uncut"}};
+    on_gpu_.pins = &pins;
+    const Status launched = launch<MlaDecodeMulti>(on_gpu_, "attn_mqa", args);
     EXPECT_TRUE(launched.ok()) << launched.message();
     return fetch<uint16_t>(o, 0, o.numel());
   }
-
-  Pins pins_;
 };
 
 template <class T>
@@ -394,44 +355,41 @@ std::vector<T> part(const std::vector<T>& all, int64_t at, int64_t each) {
 }
 
 // Requests beside it, tokens of its chain and the branches of a tree change no bit of a query.
-TEST_F(UncutAttention, AQueryHasItsBitsAloneInAChainAndInATree) {
-  for (const Attended& a :
-       {Attended{128, Format::kBf16, 64, 700}, Attended{128, Format::kE4m3, 64, 700},
-        Attended{16, Format::kBf16, 16, 700}, Attended{16, Format::kE4m3, 64, 700}}) {
-    SCOPED_TRACE(str_cat(a.heads, " heads, ", format_name(a.keys), ", pages of ", a.page_size));
-    buffers_.clear();
-    const int64_t of_query = a.heads * kKeyDim;
-    const int64_t of_result = a.heads * kLatentDim;
+TEST_P(UncutAttention, AQueryHasItsBitsAloneInAChainAndInATree) {
+  const int64_t row = kKeyDim * element_bytes(GetParam());
+  std::vector<uint8_t> keys(static_cast<size_t>(11 * 64 * row));
+  const std::vector<Bf16> values = random_bf16(std::ssize(keys), 12);
+  for (size_t i = 0; i < keys.size(); ++i)  // finite in either format
+    keys[i] = GetParam() == Format::kE4m3 ? e4m3_from_float(to_float(values[i])).bits
+                                          : static_cast<uint8_t>(values[i / 2].bits >> 8 * (i % 2));
+  for (const int64_t heads : {128, 16}) {
+    SCOPED_TRACE(str_cat(heads, " heads"));
+    const int64_t of_query = heads * kKeyDim;
+    const int64_t of_result = heads * kLatentDim;
     const std::vector<Bf16> queries = random_bf16(kTreeRows * of_query, 11);
-    const std::vector<std::byte> keys = random_keys(a);
-    std::vector<int32_t> lens;
-    for (int64_t j = 0; j < kTreeRows; ++j)
-      lens.push_back(static_cast<int32_t>(kTreeBegin + j + 1));
+    const auto chain = attend(heads, keys, queries, {700});
+    const auto tree = attend(heads, keys, queries, {700}, {kTreeMasks.begin(), kTreeMasks.end()});
 
-    const auto chain = attend(a, keys, queries, {700}, kTreeRows);
-    const auto together = attend(a, keys, queries, lens, 1);
-    const auto tree =
-        attend(a, keys, queries, {700}, kTreeRows, {kTreeMasks.begin(), kTreeMasks.end()});
-
-    EXPECT_EQ(chain, together);
+    EXPECT_EQ(chain, attend(heads, keys, queries, {696, 697, 698, 699, 700}));
     EXPECT_NE(chain, tree);
     for (int64_t j = 0; j < kTreeRows; ++j) {
       SCOPED_TRACE(str_cat("query ", j));
       const std::vector<Bf16> query = part(queries, j, of_query);
-      EXPECT_EQ(part(chain, j, of_result), attend(a, keys, query, part(lens, j, 1), 1));
+      EXPECT_EQ(part(chain, j, of_result),
+                attend(heads, keys, query, {static_cast<int32_t>(kTreeBegin + j + 1)}));
       // The rows of its path, moved to lie behind each other.
-      std::vector<std::byte> moved = keys;
-      const int64_t row = kKeyDim * element_bytes(a.keys);
-      int64_t end = kTreeBegin;
+      std::vector<uint8_t> moved = keys;
+      int32_t end = kTreeBegin;
       for (int64_t i = 0; i < kTreeRows; ++i) {
         if ((kTreeMasks[static_cast<size_t>(j)] >> i & 1) == 0) continue;
-        std::memcpy(moved.data() + end++ * row, keys.data() + (kTreeBegin + i) * row,
-                    static_cast<size_t>(row));
+        std::copy_n(keys.begin() + (kTreeBegin + i) * row, row, moved.begin() + end++ * row);
       }
-      EXPECT_EQ(part(tree, j, of_result), attend(a, moved, query, {static_cast<int32_t>(end)}, 1));
+      EXPECT_EQ(part(tree, j, of_result), attend(heads, moved, query, {end}));
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Engine, UncutAttention, testing::Values(Format::kBf16, Format::kE4m3));
 
 }  // namespace
 }  // namespace fathom

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "fathom/device/device.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/norm/rmsnorm/rmsnorm.h"
 #include "tests/support/allocation_count.h"

@@ -125,8 +125,8 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
      run_warp_split_k, MathUnit::kBf16, is_split_k},
     {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
      is_persistent},
-    {"reordered", sm(90), "E<=1024, K<=16384", kTileTraits, run_reordered, MathUnit::kBf16, reorders,
-     reordered_workspace},
+    {"reordered", sm(90), "E<=1024, K<=16384", kTileTraits, run_reordered, MathUnit::kBf16,
+     reorders, reordered_workspace},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
