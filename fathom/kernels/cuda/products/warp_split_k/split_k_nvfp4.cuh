@@ -65,7 +65,10 @@ struct SplitKNvfp4Lane {
   uint32_t codes;
   uint32_t scales;
 
-  __device__ SplitKNvfp4Lane(const ProductCall& c, const SplitKPlan& plan, int part, uint32_t shared) {
+  __device__ SplitKNvfp4Lane(const ProductCall& c,
+                             const SplitKPlan& plan,
+                             int part,
+                             uint32_t shared) {
     const int g = lane_id() >> 2;
     const int t = lane_id() & 3;
     codes = shared + static_cast<uint32_t>(g * (c.K / 2) + part * (kSplitK / 2) + t * 16);
@@ -96,11 +99,9 @@ struct SplitKNvfp4X {
     load_split_k_rows(c, it, part * kSplitK, kBlockK, eights);
   }
 
-  __device__ __forceinline__ void begin_tile(const ProductCall& /*c*/,
-                                             const SplitKPlan& /*plan*/,
-                                             const TileItem& /*first*/,
-                                             int /*next*/,
-                                             int /*part*/) {}
+  __device__ __forceinline__ void begin_tile(
+      const ProductCall& /*c*/, const SplitKPlan& /*plan*/, int /*e*/, int /*tile*/, int /*part*/) {
+  }
 
   /// Adds the products of the next tile in the ring.
   __device__ __forceinline__ void add_tile(const SplitKNvfp4Lane& lane,

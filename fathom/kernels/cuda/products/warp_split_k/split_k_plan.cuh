@@ -16,9 +16,9 @@ inline constexpr int kSplitKTokens = 8;      // of a warp
 inline constexpr int kMostSplitKWarps = 15;  // that multiply; one more brings weights
 inline constexpr int kMostSplitKThreads = (kMostSplitKWarps + 1) * 32;
 inline constexpr int kWarpsOfSm = 16;  // with as many registers as the threads of this kernel have
-inline constexpr int kFewestSplitKParts = 3;  // of fewer one warp in three would bring weights
-inline constexpr int kSplitKLag = 2;          // tiles between the sums of a tile and their use
-inline constexpr int kSplitKBuffers = 4;      // of sums: twice the lag
+inline constexpr int kFewestSplitKParts = 3;     // of fewer one warp in three would bring weights
+inline constexpr int kSplitKLag = 2;             // tiles between the sums of a tile and their use
+inline constexpr int kSplitKBuffers = 4;         // of sums: twice the lag
 inline constexpr int kMostSplitKExperts = 1024;  // whose items have room in shared memory
 inline constexpr int kSplitKSumRow = 20;         // sums of a token: 16, and 4 that keep banks apart
 inline constexpr int kSplitKAlign = 128;         // bytes, of the shared memory that a kernel gets
@@ -37,7 +37,7 @@ struct SplitKPlan : PersistentPlan {
   int code_bytes = 0;  ///< of a slot
   int scale_row = 0;   ///< bytes of a slot's scales of a row
   int slot_bytes = 0;
-  int align = 0;  ///< bytes, of the first slot
+  int align = 0;            ///< bytes, of the first slot
   bool y_in_pairs = false;  ///< two elements of a row of y are stored at once
   bool y_is_plain = false;  ///< the same, of one matrix: sums times its factor and nothing else
 
@@ -103,8 +103,8 @@ struct SplitKFp8Plan {
   }
 
   static bool takes(const ProductCall& c) {
-    return !c.in_pairs && c.w_row == c.K && c.scales != nullptr &&
-           c.scale_row == c.K / kBlockK && int64_t{c.N} * c.matrices < (int64_t{1} << 31);
+    return !c.in_pairs && c.w_row == c.K && c.scales != nullptr && c.scale_row == c.K / kBlockK &&
+           int64_t{c.N} * c.matrices < (int64_t{1} << 31);
   }
 };
 

@@ -84,9 +84,7 @@ struct SplitKRing {
   uint32_t zero;  ///< 0, which the compiler does not know
   SplitKSlot at{};
 
-  __device__ __forceinline__ void wait() const {
-    barrier_wait(barriers.full(at.slot), at.parity);
-  }
+  __device__ __forceinline__ void wait() const { barrier_wait(barriers.full(at.slot), at.parity); }
 
   /// Gives the slot back, once `loaded` of it is there (warp_arrive_after).
   __device__ __forceinline__ void give_back(uint32_t loaded) {
