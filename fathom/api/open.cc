@@ -58,6 +58,7 @@ ModelOptions model_options(const EngineOptions& o) {
   m.attention.fused_rope = o.attention == AttentionChoice::kFusedRope || fewest;
   m.attention.prefill_chunk = o.attention_key_chunk;
   m.moe.strategy = o.moe;
+  m.moe.activations = o.moe_activations;
   return m;
 }
 
