@@ -60,6 +60,7 @@ ModelOptions model_options(const EngineOptions& o) {
   m.chain_streams = o.device.kind == DeviceKind::kCuda && !o.batch_invariant;
   m.attention.prefill_chunk = o.attention_key_chunk;
   m.moe.strategy = o.moe;
+  m.moe.activations = o.moe_activations;
   return m;
 }
 

@@ -41,6 +41,7 @@ constexpr std::optional<Format> kCacheFormats[] = {
     {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kNvfp4};
 constexpr std::optional<Format> kIndexFormats[] = {
     {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kMxfp4};
+constexpr MoeActivations kMoeActivations[] = {MoeActivations::kAuto, MoeActivations::kFp8};
 constexpr KvSizing kPools[] = {KvSizing::kByRequest, KvSizing::kRemaining};
 constexpr std::optional<MoeStrategy> kStrategies[] = {
     {}, MoeStrategy::kGrouped, MoeStrategy::kSorted, MoeStrategy::kFused};
@@ -150,6 +151,10 @@ constexpr OptionInfo kTable[] = {
         {kNumbers, kEveryUse, "indexer-dtype", "", "",
          "keys and queries of the indexer; auto is as it was trained: fp8_e4m3 in V3.2, mxfp4 in "
          "V4"}),
+    option_row<Choice<&O::moe_activations, kMoeActivations>{}>(
+        {kNumbers, kEveryUse, "moe-activations", "", "",
+         "what products of routed experts read; auto: activations as they are; fp8: E4M3 with a "
+         "scale for 128 values, lossy, for experts in nvfp4, mxfp4 and fp8_block"}),
     option_row<Count{&O::block_size, 1, 1024}>({kNumbers, kEveryUse, "block-size",
                                             "page-size tokens-per-block", "N",
                                             "tokens of a KV page and of a prefix hit"}),

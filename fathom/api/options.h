@@ -57,7 +57,8 @@ struct EngineOptions {
   std::optional<Format> dtype;           ///< of activations: bf16 or f32; absent: bf16
   std::optional<Format> kv_cache_dtype;  ///< f32, bf16, e4m3 or nvfp4; absent: as the activations
   std::optional<Format> indexer_dtype;   ///< f32, bf16, e4m3 or mxfp4; absent: the model's
-  int64_t block_size = 64;               ///< tokens of a KV page
+  MoeActivations moe_activations = MoeActivations::kAuto;  ///< what products of experts read
+  int64_t block_size = 64;                                 ///< tokens of a KV page
 
   // How much there is.
   int64_t max_model_len = 0;             ///< tokens of prompt and answer; 0: the model's, to fit

@@ -62,6 +62,7 @@ TEST(EngineOptions, EveryValueThatIsPrintedCanBeSet) {
   source.dtype = Format::kF32;
   source.isa = Isa::kAvx2;
   source.moe = MoeStrategy::kSorted;
+  source.moe_activations = MoeActivations::kFp8;
   source.device = {.kind = DeviceKind::kCuda, .ordinal = 3};
   source.max_model_len = 777;
   source.memory_fraction = 0.123456789;

@@ -16,6 +16,7 @@
 #include "fathom/kernels/moe/bf16_group_gemm/bf16_group_gemm.h"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_group_gemm.h"
 #include "fathom/kernels/moe/mxfp8_group_gemm/mxfp8_group_gemm.h"
+#include "fathom/kernels/moe/nvfp4_fp8_group_gemm/nvfp4_fp8_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
@@ -153,9 +154,16 @@ constexpr LinearRow kLinearRows[] = {
     row<Plain<Mxfp8Gemm>>(Format::kMxfp8),
 };
 
+bool is_fp8_block(Format format) {
+  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
+}
+
+bool is_fp4(Format format) {
+  return format == Format::kNvfp4 || format == Format::kMxfp4;
+}
+
 bool has_head_kernel(Format format) {
-  return format == Format::kBf16 || format == Format::kF32 || format == Format::kFp8Block ||
-         format == Format::kFp8BlockUe8m0;
+  return format == Format::kBf16 || format == Format::kF32 || is_fp8_block(format);
 }
 
 // Bytes of `v` from `bytes` on as a view of those dimensions.
@@ -228,6 +236,12 @@ View head_of(const View& v, int64_t g) {
 
 bool serves(const LinearRow& r, Format format, LinearUse use) {
   return r.format == format && (r.use == LinearUse::kAny || r.use == use);
+}
+
+// MXFP4 lies in tiles as NVFP4 does, exactly (formats/layout/tile_layout.h).
+QuantView as_nvfp4(QuantView w) {
+  if (w.layout == WeightLayout::kRows16) w.values.format = Format::kNvfp4;
+  return w;
 }
 
 Status no_row(Op op, const char* what, const LinearWeight& w, const std::string& reason) {
@@ -318,15 +332,31 @@ std::string explain_linear(Exec& ex,
   return out;
 }
 
+bool takes_fp8_rows(Format weights) {
+  return is_fp4(weights) || is_fp8_block(weights);
+}
+
 Status group_linear(Exec& ex,
                     Op op,
                     const View& x,
                     const LinearWeight& w,
                     const View& offsets,
                     const View& y,
-                    int64_t top_k) {
+                    int64_t top_k,
+                    const View& x_scales) {
   const Format format = w.w.format();
-  if (format == Format::kNvfp4 || format == Format::kMxfp4) {
+  if (x_scales.present() && !takes_fp8_rows(format))
+    return no_row(op, "grouped kernel", w, "x is in fp8");
+  if (is_fp4(format) && x_scales.present()) {
+    return launch<Nvfp4Fp8GroupGemm>(ex, op,
+                                     {.x = x,
+                                      .w = as_nvfp4(w.w),
+                                      .offsets = offsets,
+                                      .y = y,
+                                      .top_k = top_k,
+                                      .x_scales = x_scales});
+  }
+  if (is_fp4(format)) {
     return launch<Nvfp4GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
   }
@@ -334,9 +364,10 @@ Status group_linear(Exec& ex,
     return launch<Mxfp8GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
   }
-  if (format == Format::kFp8Block || format == Format::kFp8BlockUe8m0) {
-    return launch<Fp8GroupGemm>(ex, op,
-                                {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
+  if (is_fp8_block(format)) {
+    return launch<Fp8GroupGemm>(
+        ex, op,
+        {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k, .x_scales = x_scales});
   }
   if (format == Format::kW4Fp8) {
     ArenaScope temporary(*ex.activations);
@@ -365,21 +396,21 @@ Status group_linear_rows(Exec& ex,
                          const RowsWeight& w,
                          const View& offsets,
                          const View& y,
-                         int64_t top_k) {
-  if (w.num_parts == 1) return group_linear(ex, op, x, w.parts[0], offsets, y, top_k);
+                         int64_t top_k,
+                         const View& x_scales) {
+  if (w.num_parts == 1) return group_linear(ex, op, x, w.parts[0], offsets, y, top_k, x_scales);
   int64_t column = 0;
   for (int i = 0; i < w.num_parts; ++i) {
     const int64_t rows = w.parts[i].w.rows();
     FATHOM_TRY(group_linear(ex, part_ops[static_cast<size_t>(i)], x, w.parts[i], offsets,
-                            slice_cols(y, column, rows), top_k));
+                            slice_cols(y, column, rows), top_k, x_scales));
     column += rows;
   }
   return {};
 }
 
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
-  if (w.w.format() == Format::kFp8Block || w.w.format() == Format::kFp8BlockUe8m0)
-    return launch<Fp8BlockBmm>(ex, op, {.x = x, .w = w.w, .y = y});
+  if (is_fp8_block(w.w.format())) return launch<Fp8BlockBmm>(ex, op, {.x = x, .w = w.w, .y = y});
   return launch<Bf16Bmm>(ex, op, {.x = x, .w = w.w, .y = y});
 }
 

@@ -70,16 +70,22 @@ std::string explain_linear(Exec& ex,
                            Format result,
                            LinearUse use);
 
+/// Whether the grouped form takes x in FP8, with a scale for 128 of a row, for such weights.
+bool takes_fp8_rows(Format weights);
+
 /// The grouped form for experts: rows offsets[e] .. offsets[e+1]-1 of x use matrix e of the stack.
 /// `top_k` serves the expected traffic in costs. Weights in w4_fp8 quantise x first, with the scale
-/// the checkpoint brings ("input_quant").
+/// the checkpoint brings ("input_quant"). x in fp8_group has x_scales [R, K/128]; then weights of
+/// four bits become E4M3 (kernels/gemm/nvfp4_fp8_gemm), MXFP4 exactly where its scales are within
+/// 2^13 of the largest of their rows. Errors: Unsupported for a format without such a product.
 Status group_linear(Exec& ex,
                     Op op,
                     const View& x,
                     const LinearWeight& w,
                     const View& offsets,
                     const View& y,
-                    int64_t top_k);
+                    int64_t top_k,
+                    const View& x_scales = {});
 
 /// group_linear for weights that may lie in two stacks, as linear_rows_of is for linear.
 Status group_linear_rows(Exec& ex,
@@ -89,7 +95,8 @@ Status group_linear_rows(Exec& ex,
                          const RowsWeight& w,
                          const View& offsets,
                          const View& y,
-                         int64_t top_k);
+                         int64_t top_k,
+                         const View& x_scales = {});
 
 /// One product a head: x [T, Nh, K], w [Nh, N, K], y [T, Nh, N].
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);

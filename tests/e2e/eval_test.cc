@@ -58,6 +58,24 @@ TEST_F(Eval, TheOtherModelMayHaveOptionsOfItsOwn) {
   EXPECT_THAT(shapeless.err, HasSubstr("expected OPTION=VALUE"));
 }
 
+TEST_F(Eval, ExpertsThatReadFp8StayNearTheExactOnes) {
+  const std::string model = shipped_model();
+  const auto fp8 = [&](const std::string& max_kl) {
+    return run_fathom({"eval", model, "--ids", scene_.beside("ids.json").string(), "--compare",
+                       model, "--moe-activations", "fp8", "--compare-options",
+                       "moe-activations=auto", "--max-kl", max_kl});
+  };
+
+  const ProgramResult near = fp8("0.1");
+  const ProgramResult not_the_same = fp8("1e-7");
+  const ProgramResult refused = with_ids({"--compare", model, "--moe-activations", "fp8"});
+
+  EXPECT_EQ(near.exit_code, 0) << near.out << near.err;
+  EXPECT_EQ(not_the_same.exit_code, 1) << not_the_same.out << not_the_same.err;
+  EXPECT_EQ(refused.exit_code, 78) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("hint: use --moe-activations auto"));
+}
+
 TEST_F(Eval, BoundsAreFiniteNumbers) {
   for (const auto& [flag, value] :
        std::vector<std::pair<std::string, std::string>>{{"--max-kl", "nan"},

@@ -47,6 +47,8 @@ TEST(Trace, EveryFormatStrategyAndFormOfAttentionCanBeShown) {
       {{"--moe", "grouped"}, "permute_rows"},
       {{"--moe", "sorted"}, "sorted_moe_gemm"},
       {{"--moe", "fused"}, "fused_moe_nvfp4"},
+      {{"--moe-activations", "fp8"}, "nvfp4_fp8_group_gemm"},
+      {{"--moe-activations", "fp8"}, "group_quant_fp8"},
       {{"--attention", "mha"}, "ragged_attention"},
       {{"--attention", "chunked"}, "merge_state"},
       {{"--attention", "absorbed"}, "mla_decode"},
@@ -243,6 +245,10 @@ TEST(Trace, UnknownNamesAreAnsweredWithNearOnes) {
       {{"trace", "--dry", "--as", "deepseek-v3", "--format", "nvfp5"}, 64, "nvfp4"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--isa", "avx1024"}, 64, "avx512"},
       {{"trace", "--dry", "--as", "deepseek-v3", "--moe", "sort"}, 64, "sorted"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--moe-activations", "fp4"}, 64, "auto|fp8"},
+      {{"trace", "--dry", "--as", "deepseek-v3", "--format", "bf16", "--moe-activations", "fp8"},
+       78,
+       "experts in bf16 do not read activations in fp8"},
       {{"trace", "--dri"}, 64, "did you mean --dry"},
   };
 

@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
 #include "fathom/kernels/moe/gate/gate.h"
@@ -58,8 +59,21 @@ constexpr MoeRow kMoeRows[] = {
     {MoeStrategy::kSorted, "sorted", MoePin::kMay, why_not_sorted},
 };
 
+// Why the experts cannot read FP8; empty if they can.
+std::string_view why_not_fp8(const MoeCall& c) {
+  if (has_channel_codes(c.experts) || c.experts == Format::kW4Fp8)
+    return "their products quantise activations by a rule of their own";
+  if (!takes_fp8_rows(c.experts))
+    return "products with activations in fp8 are for nvfp4, mxfp4 and fp8_block";
+  return c.in_fp8_groups ? "" : "hidden size and width of an expert are not both multiples of 128";
+}
+
 // Why the table does not stop at this row; empty if it does.
 std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOptions& options) {
+  const bool fp8 = options.activations == MoeActivations::kFp8;
+  if (fp8 && row.strategy != MoeStrategy::kGrouped)
+    return "activations in fp8 are for grouped products";
+  if (const std::string_view why = fp8 ? why_not_fp8(call) : ""; !why.empty()) return why;
   if (options.strategy && *options.strategy != row.strategy) return "the options ask for another";
   if (!options.strategy && row.pin == MoePin::kMust) return "runs only if asked for";
   return row.why_not(call);
@@ -79,6 +93,13 @@ SelectionRow moe_row(MoeStrategy strategy) {
 }
 
 Result<int> choose_moe(const MoeCall& call, const MoeOptions& options) {
+  if (options.activations == MoeActivations::kFp8) {
+    if (const std::string_view why = why_not_fp8(call); !why.empty()) {
+      return unsupported(str_cat("experts in ", format_name(call.experts),
+                                 " do not read activations in fp8: ", why,
+                                 "\nhint: use --moe-activations auto"));
+    }
+  }
   std::string_view reason;
   for (int i = 0; i < static_cast<int>(std::size(kMoeRows)); ++i) {
     const MoeRow& row = kMoeRows[i];
@@ -148,7 +169,8 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
       .clamped = s.limit > 0.0f,
       .tokens = x.dim(0),
       .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
-                 (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down))};
+                 (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down)),
+      .in_fp8_groups = x.dim(1) % kFp8Block == 0 && s.I % kFp8Block == 0};
   if (call.in_rows && why_not_chosen(call).empty()) call.chosen_fits = chosen_fits(ex, s, w, x);
   return call;
 }
@@ -258,8 +280,8 @@ Status moe(Exec& ex,
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
   if (strategy == MoeStrategy::kChosen) return moe_chosen(ex, m.shape, w, x, choice, y);
-  return strategy == MoeStrategy::kGrouped ? moe_grouped(ex, m.shape, w, x, choice, y)
-                                           : moe_sorted(ex, m.shape, w, x, choice, y);
+  if (strategy == MoeStrategy::kSorted) return moe_sorted(ex, m.shape, w, x, choice, y);
+  return moe_grouped(ex, m.shape, w, x, choice, m.options.activations, y);
 }
 
 }  // namespace fathom

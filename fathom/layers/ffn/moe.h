@@ -57,8 +57,15 @@ struct MoeWeights {
 
 enum class MoeStrategy : uint8_t { kChosen, kGrouped, kSorted, kFused };
 
+/// What the products of routed experts read.
+enum class MoeActivations : uint8_t {
+  kAuto,  ///< activations as they are, but for weights whose scheme quantises them
+  kFp8,   ///< E4M3 with a scale for 128 of a row: lossy (docs/numerics.md, Experts in FP8)
+};
+
 struct MoeOptions {
   std::optional<MoeStrategy> strategy;  ///< pins one
+  MoeActivations activations = MoeActivations::kAuto;
 };
 
 /// What the choice of a strategy depends on besides the options.
@@ -72,6 +79,8 @@ struct MoeCall {
   bool in_rows = false;
   /// The kernels of the chosen experts have variants that take the call.
   bool chosen_fits = true;
+  /// H and I are multiples of 128.
+  bool in_fp8_groups = true;
 };
 
 /// Whether the options may ask for a strategy.
@@ -95,7 +104,8 @@ std::span<const MoeRow> moe_rows();
 /// The row of a strategy, for records.
 SelectionRow moe_row(MoeStrategy strategy);
 
-/// The row that computes a call. Errors: Unsupported, if a pinned strategy cannot or none can.
+/// The row that computes a call. Errors: Unsupported, if a pinned strategy cannot or none can, or
+/// the experts have no product with the activations that the options ask for.
 Result<int> choose_moe(const MoeCall& call, const MoeOptions& options);
 
 /// The same with the reasons, as lines of text, for `inspect --explain`.
@@ -133,6 +143,7 @@ Status moe_grouped(Exec& ex,
                    const MoeWeights& w,
                    const View& x,
                    const RouterChoice& choice,
+                   MoeActivations activations,
                    const View& y);
 Status moe_chosen(Exec& ex,
                   const MoeShape& s,

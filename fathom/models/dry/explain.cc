@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fathom/base/near_names.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/linear.h"
 #include "fathom/models/deepseek/deepseek_v3.h"
@@ -68,8 +69,11 @@ LinearUse use_of(std::string_view op, const std::vector<OpRecord>& one_token) {
 
 // The table the layer chose from, if it chose.
 MoeCall moe_call(const Model& model) {
-  MoeCall call{.rule = router_rule(model.config().topk_method),
-               .renormalize = model.config().norm_topk_prob};
+  const ModelConfig& c = model.config();
+  MoeCall call{
+      .rule = router_rule(c.topk_method),
+      .renormalize = c.norm_topk_prob,
+      .in_fp8_groups = c.hidden_size % kFp8Block == 0 && c.moe_intermediate_size % kFp8Block == 0};
   for (const WeightSummary& line : model.weights().summary()) {
     if (line.role == WeightRole::kExpert && !line.draft) call.experts = line.format;
   }

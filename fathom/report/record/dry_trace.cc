@@ -273,6 +273,11 @@ Status add_large(const ModelConfig& config, const TraceShape& shape, std::vector
   const ModelOptions usual;
   const bool has_experts = has_expert_layers(config);
   FATHOM_ASSIGN(Preset large, find_preset(kLarge));
+  ModelOptions fp8_experts = usual;
+  fp8_experts.moe.activations = MoeActivations::kFp8;
+  FATHOM_ASSIGN(large.formats, preset_formats("nvfp4", large.config));
+  FATHOM_TRY(add_variation(str_cat("--as ", kLarge, " --format nvfp4 --moe-activations fp8"), large,
+                           fp8_experts, shape, out));
   for (std::string_view format : preset_format_names()) {
     FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);

@@ -15,7 +15,7 @@ namespace fathom::cuda {
 enum class ScalePlaces : uint8_t {
   kNone,
   kPerBlock,  ///< of [128, 128], row-major
-  kPerGroup,  ///< of 16 or 128 of a row, any strides
+  kPerGroup,  ///< of 16 (nvfp4), 32 (mxfp4) or 128 of a row, any strides
   kSwizzled,  ///< of 16 of a row, 128x4
 };
 
@@ -32,6 +32,13 @@ struct AnyMatrix {
   int32_t scale_columns = 0;  ///< of a swizzled matrix
   bool in_pairs = false;      ///< nvfp4 in layout kPairs
   bool as_e4m3 = false;       ///< nvfp4, each value rounded to what products in E4M3 take for it
+
+  /// Elements of a row that share a scale of kPerGroup.
+  __device__ int group() const {
+    if (format == Format::kNvfp4) return kNvfp4Block;
+    if (format == Format::kMxfp4) return kMxfp4Block;
+    return kBlockK;
+  }
 
   __device__ float scale_at(int64_t at) const {
     if (scale_format == Format::kUe8m0) return to_float(Ue8m0{scales[at]});
@@ -61,7 +68,7 @@ struct AnyMatrix {
     if (in_pairs) {
       const auto* words = static_cast<const uint32_t*>(values) + (r * row + k) / 32 * 4;
       value = load_paired(words[k % 8 / 2], k % 32 / 8, k % 2);
-    } else if (format == Format::kNvfp4) {
+    } else if (is_fp4(format)) {
       const int64_t at = r * row + k;
       const uint32_t byte = static_cast<const uint8_t*>(values)[at / 2];
       value = to_float(E2m1{static_cast<uint8_t>(at % 2 == 0 ? byte & 15u : byte >> 4)});
@@ -74,8 +81,7 @@ struct AnyMatrix {
       case ScalePlaces::kPerBlock:
         return value * scale_at(scale_r / 128 * scale_row + k / 128);
       case ScalePlaces::kPerGroup:
-        return value * scale_at(scale_r * scale_row +
-                                k / (format == Format::kNvfp4 ? 16 : 128) * scale_column);
+        return value * scale_at(scale_r * scale_row + k / group() * scale_column);
       case ScalePlaces::kSwizzled:
         return value * scale_at(swizzled_128x4_offset(scale_r, k / 16, scale_columns));
     }
@@ -157,10 +163,9 @@ inline AnyProduct any_product_of(const ProductCall& c, Format w_format) {
     p.x.scale_column = c.x_scale_block;
   }
   if (c.scales == nullptr) return p;
-  const bool fp4 = w_format == Format::kNvfp4;
   p.w.scales = c.scales;
   p.w.scale_format = c.scale_format;
-  p.w.places = fp4 ? ScalePlaces::kPerGroup : ScalePlaces::kPerBlock;
+  p.w.places = is_fp4(w_format) ? ScalePlaces::kPerGroup : ScalePlaces::kPerBlock;
   p.w.scale_row = c.scale_row;
   p.w_scale_bytes = c.scale_matrix * (c.scale_format == Format::kF32 ? 4 : 1);
   return p;

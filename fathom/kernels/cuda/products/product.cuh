@@ -169,9 +169,13 @@ __device__ __forceinline__ void bring_x_nearer(const ProductCall& c,
   }
 }
 
-/// Whether rows of weights follow each other, as every product here reads them. None reads MXFP4.
+/// Codes of four bits, two in a byte: each row of w has scales of its own.
+FATHOM_HD constexpr bool is_fp4(Format f) {
+  return f == Format::kNvfp4 || f == Format::kMxfp4;
+}
+
+/// Whether rows of weights follow each other, as every product here reads them.
 inline bool has_rows(const QuantView& w) {
-  if (w.format() == Format::kMxfp4) return false;
   return w.layout == WeightLayout::kRowMajor || w.layout == WeightLayout::kPairs;
 }
 
@@ -200,7 +204,7 @@ ProductCall product_of(const Args& a) {
   c.matrices = w.values.rank == 3 ? static_cast<int32_t>(w.values.dim(0)) : 1;
   c.w = w.values.as<const uint8_t>();
   c.in_pairs = w.layout == WeightLayout::kPairs;
-  const bool fp4 = w.format() == Format::kNvfp4;
+  const bool fp4 = is_fp4(w.format());
   const int64_t per_byte_2 = fp4                           ? 1
                              : w.format() == Format::kBf16 ? 4
                              : w.format() == Format::kF32  ? 8
@@ -208,7 +212,7 @@ ProductCall product_of(const Args& a) {
   c.w_row = w.cols() * per_byte_2 / 2;
   c.w_matrix = c.w_row * w.rows();
   if (w.scales.present()) {
-    const int64_t block = fp4 ? 16 : 128;
+    const int64_t block = fp4 ? format_info(w.format()).block_k : kBlockK;
     c.scales = w.scales.as<const uint8_t>();
     c.scale_format = w.scales.format;
     c.scale_row = (w.cols() + block - 1) / block;

@@ -194,6 +194,17 @@ void add_plain_x_cases(CaseList& list) {
     add_product_case<Fp8BlockGemm>(
         list, {.t = t, .n = 7174, .k = 2176, .weight = Format::kFp8Block, .x_gap = 8});
   }
+  // K of multiples of 512 and bytes enough: the warps of a block of a GPU split K. Rows of x of
+  // different size, rows of w that end within 128, a tile a block and many.
+  const auto split_k = [&](ProductShape s) {
+    if (s.weight == Format::kBf16) s.weight = Format::kFp8Block;
+    s.x_gap = 8;
+    add_product_case<Fp8BlockGemm>(list, s);
+  };
+  split_k({.t = 8, .n = 10960, .k = 1536, .y = Format::kF32});
+  split_k({.t = 5, .n = 2112, .k = 4096, .weight = Format::kFp8BlockUe8m0});
+  split_k({.t = 8, .n = 2112, .k = 7168, .dist = Dist::kMixedRows});
+  split_k({.t = 3, .n = 1040, .k = 7680, .y = Format::kF16, .y_gap = 0});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<Fp8BlockGemm>(

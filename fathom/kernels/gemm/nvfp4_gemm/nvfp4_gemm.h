@@ -26,7 +26,7 @@ enum class BlockScaleLayout {
 /// x and y may have strided rows (of whole bytes); y must not overlap x.
 /// w in MXFP4 has scale[n,b] = 2^e, b of 32 k, and no global; in layout kRows16 it lies in the
 /// tiles of NVFP4, exactly (formats/tile_layout.h), and the loops are the same. x is then not
-/// quantised. Variants for a GPU take none.
+/// quantised. On a GPU `any_layout` alone takes it: models have it there as NVFP4.
 /// `global` belongs to the matrix; in layout kRows16 every 16 rows have one. alpha is one float32,
 /// for the global scale of the activations. It may be left out (1). Where it is given, row-major
 /// weights may have no global, as in the reference call, which passes alpha alone.

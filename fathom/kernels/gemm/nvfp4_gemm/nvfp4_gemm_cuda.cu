@@ -110,7 +110,7 @@ AnyMatrix with_scales(AnyMatrix m, const View& scales, BlockScaleLayout layout, 
 }
 
 Status run_any_layout(Exec& ex, const Args& a) {
-  AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
+  AnyProduct p = any_product_of(product_of(a), a.w.format());
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear)
     p.w = with_scales(p.w, a.w.scales, a.w_scale_layout, k);

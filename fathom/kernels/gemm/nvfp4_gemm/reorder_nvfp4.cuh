@@ -111,8 +111,8 @@ template <class Args>
 bool reorders(const Args& a) {
   const bool x_fits =
       a.x.format == Format::kNvfp4 || (a.x.format == Format::kBf16 && takes_vectors(a.x));
-  return x_fits && has_rows(a) && a.w.cols() % 128 == 0 && a.w.cols() > 0 && a.w.rows() > 0 &&
-         reinterpret_cast<uintptr_t>(a.w.values.data) % 16 == 0;
+  return x_fits && has_rows(a) && a.w.format() == Format::kNvfp4 && a.w.cols() % 128 == 0 &&
+         a.w.cols() > 0 && a.w.rows() > 0 && reinterpret_cast<uintptr_t>(a.w.values.data) % 16 == 0;
 }
 
 template <class Args>

@@ -162,6 +162,29 @@ void add_real_quantised_cases(CaseList& list, ExpertLoad (*load_of)(int64_t, int
   }
 }
 
+/// x in bf16 and K of multiples of 512, which are split over the warps of a block on a GPU: experts
+/// without rows, with one batch of eight and with two, tiles enough that each block has several,
+/// K as short and as long as it may be, scales of both formats, rows of w that end within 128.
+template <class K>
+void add_split_k_cases(CaseList& list) {
+  const auto add = [&](GroupedShape s) {
+    if (s.weight == Format::kBf16) s.weight = Format::kFp8Block;
+    s.x_gap = 8;
+    add_grouped_case<K>(list, s);
+  };
+  const std::vector<int64_t> some{0, 1, 3, 0, 0, 11, 8, 0};
+  add({.counts = some, .n = 272, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
+  add({.counts = some, .n = 1008, .k = 2048, .y = Format::kF32});
+  add({.counts = some, .n = 176, .k = 7168, .y = Format::kF16, .before = 2});
+  add({.counts = some, .n = 48, .k = 2560, .weight = Format::kFp8BlockUe8m0});
+  add({.counts = {1, 9, 2}, .n = 48, .k = 7680});
+  add({.counts = {0, 0, 0, 0}, .n = 16, .k = 1536});
+  std::vector<int64_t> many(200);
+  for (size_t e = 0; e < many.size(); ++e)
+    many[e] = static_cast<int64_t>(e % 7 == 3 ? 9 : e % 3);
+  add({.counts = many, .n = 160, .k = 1536});
+}
+
 }  // namespace
 
 void add_fp8_group_gemm_cases(CaseList& list) {
@@ -172,6 +195,7 @@ void add_fp8_group_gemm_cases(CaseList& list) {
   add_small_grouped_cases<Fp8GroupGemmSkewed>(list, Format::kFp8Block);
   add_small_quantised_cases<Fp8GroupGemmSkewed>(list);
   add_real_quantised_cases<Fp8GroupGemmSkewed>(list, skewed_load);
+  add_split_k_cases<Fp8GroupGemm>(list);
   list.serve_calls("fp8_group_gemm", add_grouped_call<Fp8GroupGemm>);
 }
 

@@ -30,7 +30,6 @@ struct Nvfp4Fp8GroupGemm {
       .equation = "y[r] = x[r] w8[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 3.3.2",
       .flops = "2*R*N*K",
-      .outside = "the lossy mode of nvfp4_fp8_gemm for experts",
   };
 
   struct Args {

@@ -73,7 +73,7 @@ AnyMatrix swizzled(AnyMatrix m, const View& scales, int64_t k) {
 }
 
 Status run_any_layout(Exec& ex, const Args& a) {
-  AnyProduct p = any_product_of(product_of(a), Format::kNvfp4);
+  AnyProduct p = any_product_of(product_of(a), a.w.format());
   const int64_t k = a.w.cols();
   if (a.w_scale_layout != BlockScaleLayout::kLinear) {
     p.w = swizzled(p.w, a.w.scales, k);

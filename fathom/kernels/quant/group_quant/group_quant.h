@@ -97,7 +97,6 @@ struct GroupQuantFp8 : GroupQuantContract {
       .equation = "s = max|y| / 448 per group; q = e4m3(y / s)",
       .source = "sgl-kernel, per_token_group_quant_8bit",
       .flops = "~3 for each value of q in rows that count, 9 with the gated activation",
-      .outside = "activations in fp8 groups: fp8_block weights take bf16 activations here",
   };
 };
 

@@ -49,19 +49,14 @@ struct SplitKFp8Source {
 struct SplitKFp8Lane {
   static constexpr uint32_t kEighth = 8 * kPanelRowBytes;  ///< from a row to the eighth behind it
 
-  uint32_t chunks[2];  ///< in slot 0
+  uint32_t chunk;  ///< the first, in slot 0; the second is at this address xor 16
 
   __device__ SplitKFp8Lane(const ProductCall& /*c*/,
                            const SplitKPlan& /*plan*/,
                            int part,
-                           uint32_t shared) {
-    const int g = lane_id() >> 2;
-    const int t = lane_id() & 3;
-    const uint32_t panel = shared + static_cast<uint32_t>(part * kSplitKRows * kPanelRowBytes);
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      chunks[i] = panel + panel_offset(g, 2 * t + i);
-  }
+                           uint32_t shared)
+      : chunk(shared + static_cast<uint32_t>(part * kSplitKRows * kPanelRowBytes) +
+              panel_offset(lane_id() >> 2, (lane_id() & 3) * 2)) {}
 };
 
 /// x of a warp's k in f16, as the tensor cores take it: lane 4 g + t has 32 k of row g for each
@@ -74,17 +69,18 @@ class SplitKFp8X {
                                        int part) {
     load_split_k_rows(c, it, part * kBlockK, plan.parts * kBlockK, eights_);
 #pragma unroll
+    for (uint32_t& exponents : x_exponents_)
+      exponents = 0;
+#pragma unroll
     for (int block = 0; block < kSplitKBlocks; ++block)
       make_f16(block);
-    next_scale_ = scale_of(c, plan, it.e, it.tile, part);
   }
 
-  /// Before add_tile(): asks for the scales of tile `next` behind `first`, which is the tile to add
-  /// or the one behind it.
+  /// Before add_tile(): asks for the scales of tile `tile`, which come while its weights do.
   __device__ __forceinline__ void begin_tile(
-      const ProductCall& c, const SplitKPlan& plan, const TileItem& first, int next, int part) {
-    scale_ = next_scale_;
-    next_scale_ = scale_of(c, plan, first.e, first.tile + next, part);
+      const ProductCall& c, const SplitKPlan& plan, int e, int tile, int part) {
+    const int block = (lane_id() & 3) * plan.parts + part;
+    scale_ = block_scale(c, e, tile * kSplitKRows / kBlockK, block);
   }
 
   /// Adds the products of the next tile in the ring, a slot for each block.
@@ -95,38 +91,25 @@ class SplitKFp8X {
 #pragma unroll
     for (int block = 0; block < kSplitKBlocks; ++block) {
       ring.wait();
-      const auto slot = static_cast<uint32_t>(ring.at.slot * ring.plan.slot_bytes);
-      uint4 row_g[2];
-      uint4 row_g8[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        row_g[i] = load_shared_16(lane.chunks[i] + slot);
-        row_g8[i] = load_shared_16(lane.chunks[i] + slot + SplitKFp8Lane::kEighth);
-      }
-      ring.give_back(row_g[0].w | row_g8[0].w | row_g[1].w | row_g8[1].w);
+      const uint32_t from = lane.chunk + static_cast<uint32_t>(ring.at.slot * ring.plan.slot_bytes);
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        multiply_eight(row_g[i].x, row_g[i].y, row_g8[i].x, row_g8[i].y, eights_[block][2 * i],
-                       even, odd);
-        multiply_eight(row_g[i].z, row_g[i].w, row_g8[i].z, row_g8[i].w, eights_[block][2 * i + 1],
-                       even, odd);
+      for (uint32_t i = 0; i < 2; ++i) {
+        const uint4 row_g = load_shared_16(from ^ i << 4);
+        const uint4 row_g8 = load_shared_16((from ^ i << 4) + SplitKFp8Lane::kEighth);
+        if (i == 1) ring.give_back(row_g.w | row_g8.w);
+        multiply_eight(row_g.x, row_g.y, row_g8.x, row_g8.y, eights_[block][2 * i], even, odd);
+        multiply_eight(row_g.z, row_g.w, row_g8.z, row_g8.w, eights_[block][2 * i + 1], even, odd);
       }
       const float scale = __shfl_sync(0xFFFFFFFFu, scale_, block);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        total[j] = fmaf(scale * x_scale_[block][j & 1], even[j] + odd[j], total[j]);
+        total[j] = fmaf(scale * x_scale(block, j & 1), even[j] + odd[j], total[j]);
     }
   }
 
  private:
-  /// The scale of this warp's block lane % 4 in a tile.
-  __device__ __forceinline__ static float scale_of(
-      const ProductCall& c, const SplitKPlan& plan, int e, int tile, int part) {
-    return block_scale(c, e, tile * kSplitKRows / kBlockK, (lane_id() & 3) * plan.parts + part);
-  }
-
   /// Adds the products of eight k of two rows of w, four of them in each chain.
   __device__ __forceinline__ static void multiply_eight(uint32_t low_g,
                                                         uint32_t high_g,
@@ -161,11 +144,11 @@ class SplitKFp8X {
     // Exponents, such that both powers of two are normal numbers.
     const uint32_t exponent = min(max(largest >> 7, 15u), 254u);
     const float factor = __uint_as_float((268u - exponent) << 23);  // 2^(14 - (exponent - 127))
-    const float back = __uint_as_float((exponent - 14u) << 23);     // 1 / factor
     const auto scaled = [&](uint32_t& word) {
       const __half2 pair = __floats2half2_rn(__uint_as_float(word << 16) * factor,
                                              __uint_as_float(word & 0xFFFF0000u) * factor);
-      word = uint32_t{__half_as_ushort(pair.y)} << 16 | __half_as_ushort(pair.x);
+      // Kept: ptxas 13.0.88 would convert in the loop over tiles, and spill registers for that.
+      word = kept(uint32_t{__half_as_ushort(pair.y)} << 16 | __half_as_ushort(pair.x));
     };
 #pragma unroll
     for (uint4& v : eights_[block]) {
@@ -174,16 +157,21 @@ class SplitKFp8X {
       scaled(v.z);
       scaled(v.w);
     }
-    // Sums of a lane are of rows 2 t and 2 t + 1 of x.
-    const int from = (lane_id() & 3) * 8;
-    x_scale_[block][0] = __shfl_sync(0xFFFFFFFFu, back, from);
-    x_scale_[block][1] = __shfl_sync(0xFFFFFFFFu, back, from + 4);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t of_row = __shfl_sync(0xFFFFFFFFu, exponent, (lane_id() & 3) * 8 + 4 * i);
+      x_exponents_[i] |= (of_row - 14u) << 8 * block;  // of 1 / factor
+    }
+  }
+
+  /// What takes back the power of two of a block of row 2 t + i of x, of which a lane has sums.
+  __device__ __forceinline__ float x_scale(int block, int i) const {
+    return __uint_as_float((x_exponents_[i] >> 8 * block & 0xFFu) << 23);
   }
 
   uint4 eights_[kSplitKBlocks][4];
-  float x_scale_[kSplitKBlocks][2];
-  float scale_;       ///< of the tile to add, for block lane % 4
-  float next_scale_;  ///< on its way
+  uint32_t x_exponents_[2];  ///< a byte a block: registers are few
+  float scale_;              ///< of the tile to add, for block lane % 4
 };
 
 struct SplitKFp8 : SplitKFp8Plan {

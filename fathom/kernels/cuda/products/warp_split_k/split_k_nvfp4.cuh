@@ -99,11 +99,9 @@ struct SplitKNvfp4X {
     load_split_k_rows(c, it, part * kSplitK, kBlockK, eights);
   }
 
-  __device__ __forceinline__ void begin_tile(const ProductCall& /*c*/,
-                                             const SplitKPlan& /*plan*/,
-                                             const TileItem& /*first*/,
-                                             int /*next*/,
-                                             int /*part*/) {}
+  __device__ __forceinline__ void begin_tile(
+      const ProductCall& /*c*/, const SplitKPlan& /*plan*/, int /*e*/, int /*tile*/, int /*part*/) {
+  }
 
   /// Adds the products of the next tile in the ring.
   __device__ __forceinline__ void add_tile(const SplitKNvfp4Lane& lane,

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kMostSplitKThreads, 1)
     for (int tile = 0; tile < run; ++tile, ++i) {
       float even[4] = {};
       float odd[4] = {};  // a second chain, so that products need not wait for each other
-      x.begin_tile(c, plan, first, min(tile + 1, run - 1), part);
+      x.begin_tile(c, plan, first.e, first.tile + tile, part);
       x.add_tile(lane, ring, even, odd);
       finish_late();
       sums.keep(i, even, odd);

@@ -1,0 +1,304 @@
+// Experts whose products read FP8: which kernels run, and how far the layer is from the exact one.
+#include "fathom/layers/ffn/moe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <string>
+#include <vector>
+
+#include "fathom/base/checked_math.h"
+#include "fathom/base/rng.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/tile_layout.h"
+#include "fathom/layers/linear.h"
+#include "fathom/trace/recorder.h"
+#include "tests/support/cpu_kernels.h"
+
+namespace fathom {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct TestExec {
+  ThreadPool pool{2, PinThreads::kNo};
+  Arena activations{Buffer::allocate(DeviceKind::kCpu, 8 << 20, "test").value()};
+  Arena scratch{Buffer::allocate(DeviceKind::kCpu, 8 << 20, "test").value()};
+  Recorder recorder{RecordLevel::kShapes, 64};
+  Exec ex;
+
+  TestExec() {
+    ex.kernels = &cpu_kernels();
+    ex.backend = Backend::kCpu;
+    ex.pool = &pool;
+    ex.activations = &activations;
+    ex.scratch = &scratch;
+    ex.recorder = &recorder;
+  }
+};
+
+/// Normal numbers; a prime count of them, so that no row repeats its neighbour.
+std::vector<float> normal_numbers(float scale, int64_t count, uint64_t seed) {
+  std::vector<float> period(65'537);
+  Rng rng(seed);
+  for (float& v : period)
+    v = scale * rng.next_normal();
+  std::vector<float> out(static_cast<size_t>(count));
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = period[i % period.size()];
+  return out;
+}
+
+/// A stack of one matrix [1, n, k] in tiles, as a CPU has it.
+struct Stack {
+  std::vector<uint8_t> tiles;
+  std::vector<float> scales, global;
+  LinearWeight w;
+
+  Stack(Format format,
+        int64_t n,
+        int64_t k,
+        const void* values,
+        const void* row_scales,
+        float matrix_scale = 1.0f) {
+    const int64_t groups = ceil_div(n, kTileRows);
+    const int64_t group_scales = rows16_group_scales(format, k);
+    tiles.resize(static_cast<size_t>(groups * rows16_group_bytes(format, k)));
+    scales.resize(static_cast<size_t>(groups * group_scales));
+    global.resize(static_cast<size_t>(groups));
+    pack_rows16({.format = format,
+                 .n = n,
+                 .k = k,
+                 .values = values,
+                 .scales = row_scales,
+                 .global = matrix_scale},
+                {.format = format,
+                 .n = n,
+                 .k = k,
+                 .tiles = tiles.data(),
+                 .scales = scales.data(),
+                 .global = global.data()},
+                0, groups);
+    w.w.layout = WeightLayout::kRows16;
+    w.w.values = make_view(tiles.data(), {1, n, k}, format);
+    if (group_scales > 0)
+      w.w.scales = make_view(scales.data(), {groups, group_scales}, Format::kF32);
+    if (rows16_has_global(format)) w.w.global = make_view(global.data(), {groups}, Format::kF32);
+  }
+};
+
+/// Normal weights as wide as a layer's are, quantised.
+Stack random_stack(Format format, int64_t n, int64_t k, uint64_t seed) {
+  const std::vector<float> weights =
+      normal_numbers(1.0f / std::sqrt(static_cast<float>(k)), n * k, seed);
+  std::vector<uint8_t> codes(static_cast<size_t>(n * k));
+  std::vector<uint8_t> bytes(codes.size() / 16);
+  std::vector<float> scales(codes.size() / 128);
+  const void* row_scales = bytes.data();
+  float global = 1.0f;
+  if (format == Format::kNvfp4) {
+    global = nvfp4_global_scale(*std::max_element(weights.begin(), weights.end()));
+    const Status done = nvfp4_quantize_weights(weights.data(), n, k, global, codes.data(),
+                                               reinterpret_cast<E4m3*>(bytes.data()));
+    FATHOM_CHECK(done.ok(), done.message());
+  } else if (format == Format::kMxfp4) {
+    mxfp4_quantize(weights.data(), n, k, Mxfp4Rule::kCeil, codes.data(),
+                   reinterpret_cast<Ue8m0*>(bytes.data()));
+  } else {
+    const Status done = fp8_quantize_blocks(weights.data(), n, k, Fp8QuantOptions::Rounding::kNone,
+                                            reinterpret_cast<E4m3*>(codes.data()), scales.data());
+    FATHOM_CHECK(done.ok(), done.message());
+    row_scales = scales.data();
+  }
+  return Stack(format, n, k, codes.data(), row_scales, global);
+}
+
+/// One expert of four tokens, and what it is made of.
+struct Layer {
+  static constexpr int64_t kTokens = 4;
+
+  MoeShape shape{.E = 1, .K = 1};
+  Stack gate_up, down;
+  MoeWeights w;
+  std::vector<float> x;
+  std::vector<int32_t> ids = std::vector<int32_t>(kTokens, 0);
+  std::vector<float> weights = std::vector<float>(kTokens, 1.0f);
+  int64_t hidden;
+
+  Layer(Format format, int64_t h, int64_t width)
+      : gate_up(random_stack(format, 2 * width, h, 1)),
+        down(random_stack(format, h, width, 2)),
+        x(normal_numbers(1.0f, kTokens * h, 3)),
+        hidden(h) {
+    shape.I = width;
+    w.gate_up.num_parts = 1;
+    w.gate_up.parts[0] = gate_up.w;
+    w.down = down.w;
+  }
+
+  std::vector<float> run(TestExec& t, MoeActivations activations) {
+    std::vector<float> y(x.size(), NAN);
+    const RouterChoice choice{.ids = make_view(ids.data(), {kTokens, 1}, Format::kI32),
+                              .weights = make_view(weights.data(), {kTokens, 1}, Format::kF32)};
+    const Status done =
+        moe_grouped(t.ex, shape, w, make_view(x.data(), {kTokens, hidden}, Format::kF32), choice,
+                    activations, make_view(y.data(), {kTokens, hidden}, Format::kF32));
+    FATHOM_CHECK(done.ok(), done.message());
+    return y;
+  }
+};
+
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += double{a[i]} * double{b[i]};
+    aa += double{a[i]} * double{a[i]};
+    bb += double{b[i]} * double{b[i]};
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+struct Budget {
+  Format format;
+  int64_t hidden;
+  int64_t width;
+  double error;  ///< 1 - cosine with the exact layer; what was measured and a fifth
+};
+
+class ExpertsInFp8 : public testing::TestWithParam<Budget> {};
+
+// numerics.md has the measured values.
+TEST_P(ExpertsInFp8, StayWithinTheirErrorBudget) {
+  const Budget& b = GetParam();
+  TestExec t;
+  Layer layer(b.format, b.hidden, b.width);
+
+  const double error =
+      1.0 - cosine(layer.run(t, MoeActivations::kFp8), layer.run(t, MoeActivations::kAuto));
+
+  RecordProperty("error", std::to_string(error));
+  EXPECT_LT(error, b.error);
+  EXPECT_GT(error, b.error / 2) << "nothing was quantised";
+}
+
+// Widths of the experts of V3, and small ones.
+INSTANTIATE_TEST_SUITE_P(Widths,
+                         ExpertsInFp8,
+                         testing::Values(Budget{Format::kNvfp4, 512, 256, 2.1e-3},
+                                         Budget{Format::kMxfp4, 512, 256, 1.1e-3},
+                                         Budget{Format::kFp8Block, 512, 256, 1.1e-3},
+                                         Budget{Format::kNvfp4, 7168, 2048, 2.1e-3},
+                                         Budget{Format::kMxfp4, 7168, 2048, 1.1e-3},
+                                         Budget{Format::kFp8Block, 7168, 2048, 1.1e-3}),
+                         [](const auto& p) {
+                           return str_cat(format_name(p.param.format), "_", p.param.hidden, "_",
+                                          p.param.width);
+                         });
+
+std::vector<std::string> ops_of(Format format) {
+  TestExec t;
+  Layer(format, 256, 128).run(t, MoeActivations::kFp8);
+  std::vector<std::string> out;
+  for (const OpRecord& r : t.recorder.records())
+    out.push_back(str_cat(r.op.name, " ", r.kernel));
+  return out;
+}
+
+TEST(ExpertsInFp8Ops, QuantiseEachTokenOnceAndWhatIsBetweenTheProducts) {
+  EXPECT_THAT(ops_of(Format::kMxfp4),
+              ElementsAre("prepare_moe_input route_offsets", "input_quant group_quant_fp8",
+                          "shuffle_rows permute_rows", "shuffle_scales permute_rows",
+                          "gate_up_proj nvfp4_fp8_group_gemm", "act_fn silu_mul",
+                          "input_quant group_quant_fp8", "down_proj nvfp4_fp8_group_gemm",
+                          "apply_shuffle_mul_sum unpermute_weighted_sum"));
+  EXPECT_THAT(ops_of(Format::kFp8Block), testing::Contains("down_proj fp8_group_gemm"));
+}
+
+// Codes of MXFP4 times powers of two are codes of E4M3 too.
+TEST(GroupLinear, Mxfp4IsExactForRowsInFp8) {
+  constexpr int64_t kN = 16, kK = 128;
+  TestExec t;
+  std::vector<uint8_t> codes(kN * kK / 2);
+  for (size_t i = 0; i < codes.size(); ++i)
+    codes[i] = static_cast<uint8_t>(i * 37 + i / 64);
+  std::vector<Ue8m0> scales(kN * kK / 32);
+  for (size_t i = 0; i < scales.size(); ++i)
+    scales[i].bits = static_cast<uint8_t>(127 + i % 14);  // 2^13 apart
+  std::vector<float> w(kN * kK);
+  mxfp4_dequantize(codes.data(), scales.data(), kN, kK, w.data());
+  const Stack stack(Format::kMxfp4, kN, kK, codes.data(), scales.data());
+  std::vector<E4m3> x(kK);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = e4m3_from_float(static_cast<float>(i % 5) - 2.0f);
+  std::vector<float> x_scales{2.0f};
+  std::vector<int32_t> offsets{0, 1};
+  std::vector<float> y(kN, NAN);
+
+  const Status done = group_linear(
+      t.ex, "down_proj", make_view(x.data(), {1, kK}, Format::kFp8Group), stack.w,
+      make_view(offsets.data(), {2}, Format::kI32), make_view(y.data(), {1, kN}, Format::kF32), 1,
+      make_view(x_scales.data(), {1, 1}, Format::kF32));
+
+  ASSERT_TRUE(done.ok()) << done.message();
+
+  for (size_t n = 0; n < kN; ++n) {
+    double sum = 0;
+    for (size_t k = 0; k < kK; ++k)
+      sum += 2.0 * double{to_float(x[k])} * double{w[n * kK + k]};
+    EXPECT_EQ(double{y[n]}, sum) << n;
+  }
+}
+
+TEST(GroupLinear, RowsInFp8NeedAProductThatTakesThem) {
+  TestExec t;
+  std::vector<float> scale{1.0f};
+  LinearWeight w;
+  w.w.values = make_view(nullptr, {1, 16, 128}, Format::kBf16);
+
+  const Status status =
+      group_linear(t.ex, "down_proj", make_view(nullptr, {1, 128}, Format::kFp8Group), w,
+                   make_view(nullptr, {2}, Format::kI32), make_view(nullptr, {1, 16}, Format::kF32),
+                   1, make_view(scale.data(), {1, 1}, Format::kF32));
+
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(),
+              HasSubstr("no grouped kernel takes weights [1, 16, 128] bf16: x is"));
+}
+
+int64_t row_of(const MoeCall& call, const MoeOptions& options) {
+  const Result<int> row = choose_moe(call, options);
+  FATHOM_CHECK(row.ok(), row.status().message());
+  return *row;
+}
+
+TEST(MoeTable, ActivationsInFp8AreForGroupedProducts) {
+  const MoeOptions fp8{.strategy = {}, .activations = MoeActivations::kFp8};
+  const auto refused = [](const MoeCall& call, const MoeOptions& options) {
+    return choose_moe(call, options).status().message();
+  };
+  for (const Format format :
+       {Format::kNvfp4, Format::kMxfp4, Format::kFp8Block, Format::kFp8BlockUe8m0}) {
+    EXPECT_EQ(row_of({.experts = format}, fp8), moe_row(MoeStrategy::kGrouped).index);
+  }
+
+  EXPECT_THAT(refused({}, fp8),
+              HasSubstr("experts in bf16 do not read activations in fp8: products with activations "
+                        "in fp8 are for nvfp4, mxfp4 and fp8_block\nhint: use --moe-activations "
+                        "auto"));
+  EXPECT_THAT(refused({.experts = Format::kMxfp8}, fp8), HasSubstr("experts in mxfp8 do not"));
+  for (const Format format : {Format::kFp8Channel, Format::kInt8Channel, Format::kW4Fp8}) {
+    EXPECT_THAT(refused({.experts = format}, fp8), HasSubstr("by a rule of their own"));
+  }
+  EXPECT_THAT(refused({.experts = Format::kNvfp4, .in_fp8_groups = false}, fp8),
+              HasSubstr("multiples of 128"));
+  EXPECT_THAT(refused({.experts = Format::kNvfp4},
+                      {.strategy = MoeStrategy::kSorted, .activations = MoeActivations::kFp8}),
+              HasSubstr("activations in fp8 are for grouped products\nhint: use --moe auto"));
+  EXPECT_THAT(explain_moe({}, fp8), HasSubstr("grouped: products with activations in fp8 are for"));
+}
+
+}  // namespace
+}  // namespace fathom
