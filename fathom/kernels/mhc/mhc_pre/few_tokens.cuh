@@ -258,8 +258,7 @@ struct FewBlock {
     __syncthreads();
     if (mixer < 0) {
       const int i = warp_id();
-      if (i < count && lane_id() == 0 && owns(rank, i))
-        write_comb<true>(c, token(i), m.softened[i]);
+      if (i < count && lane_id() == 0 && owns(rank, i)) write_comb(c, token(i), m.softened[i]);
       return;
     }
 #pragma unroll 1

@@ -158,19 +158,40 @@ __device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
   }
 }
 
-/// comb of token t to memory, from its logits, or from their softmax where `softened`.
-template <bool softened>
-__device__ __forceinline__ void write_comb(const StreamCall& c, int64_t t, const float* numbers) {
-  float comb[kStreams][kStreams];
-#pragma unroll
-  for (int i = 0; i < kStreams * kStreams; ++i)
-    comb[i / kStreams][i % kStreams] = numbers[i];
-  if constexpr (!softened) soften_rows(comb, c.hc_eps);
+/// comb of token t to memory, from its softened rows.
+__device__ __forceinline__ void write_comb(const StreamCall& c,
+                                           int64_t t,
+                                           float (&comb)[kStreams][kStreams]) {
   sinkhorn(comb, c.iterations, c.hc_eps);
   float* to = c.comb + t * c.comb_token;
 #pragma unroll
   for (int i = 0; i < kStreams * kStreams; ++i)
     to[i / kStreams * c.comb_stride + i % kStreams] = comb[i / kStreams][i % kStreams];
+}
+
+/// The numbers of a matrix that this thread reads, row by row.
+__device__ __forceinline__ void load_matrix(const float* numbers,
+                                            float (&matrix)[kStreams][kStreams]) {
+#pragma unroll
+  for (int i = 0; i < kStreams * kStreams; ++i)
+    matrix[i / kStreams][i % kStreams] = numbers[i];
+}
+
+/// The same from where its softened rows lie.
+__device__ __forceinline__ void write_comb(const StreamCall& c, int64_t t, const float* softened) {
+  float comb[kStreams][kStreams];
+  load_matrix(softened, comb);
+  write_comb(c, t, comb);
+}
+
+/// The same from where its logits lie.
+__device__ __forceinline__ void write_comb_of_logits(const StreamCall& c,
+                                                     int64_t t,
+                                                     const float* logits) {
+  float comb[kStreams][kStreams];
+  load_matrix(logits, comb);
+  soften_rows(comb, c.hc_eps);
+  write_comb(c, t, comb);
 }
 
 /// kCount channels of x: sum over j, in order, of pre[j] streams[j]. Rounded as on the CPU.
