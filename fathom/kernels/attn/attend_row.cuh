@@ -16,6 +16,9 @@ inline constexpr int kRowKeys = 64;  ///< keys that are merged at a time
 struct Elements {
   const void* data;
   Format format;
+
+  /// Element d of the row whose first element is number `at`.
+  __device__ float operator()(int64_t at, int d) const { return load_any(data, format, at + d); }
 };
 
 /// Running maximum and sum of a row's weights, the same in all threads.
@@ -46,16 +49,17 @@ inline int64_t attend_row_floats(int64_t D, int64_t L) {
 
 /// Keys [begin, end) for the query in shared[0 .. D-1], which a barrier has made visible. The sums
 /// of weighted values are in shared[D .. D+L-1] after the call, element d written by thread
-/// d % kRowThreads. key_at(i) and value_at(i) give the first element's place, or -1: no such key.
-template <class KeyAt, class ValueAt>
+/// d % kRowThreads. key_at(i) and value_at(i) give a row's place, or -1: no such key. keys(place,
+/// d) and values(place, d) are numbers of it, as Elements gives them.
+template <class Keys, class Values, class KeyAt, class ValueAt>
 __device__ RowState attend_row(float* shared,
                                int D,
                                int L,
                                int64_t begin,
                                int64_t end,
                                float scale,
-                               const Elements& keys,
-                               const Elements& values,
+                               const Keys& keys,
+                               const Values& values,
                                KeyAt key_at,
                                ValueAt value_at) {
   const float* query = shared;
@@ -72,7 +76,7 @@ __device__ RowState attend_row(float* shared,
       const int64_t at = key_at(first + i);
       float dot = 0.0f;
       for (int d = lane_id(); at >= 0 && d < D; d += 32)
-        dot += query[d] * load_any(keys.data, keys.format, at + d);
+        dot += query[d] * keys(at, d);
       dot = combine_lanes(dot, Add{});
       if (lane_id() == 0) scores[i] = at >= 0 ? dot * scale : -INFINITY;
     }
@@ -91,7 +95,7 @@ __device__ RowState attend_row(float* shared,
       float total = sums[d] * shrink;
       for (int i = 0; i < count; ++i) {
         const int64_t at = value_at(first + i);
-        if (at >= 0) total += weights[i] * load_any(values.data, values.format, at + d);
+        if (at >= 0) total += weights[i] * values(at, d);
       }
       sums[d] = total;
     }

@@ -101,6 +101,18 @@ __device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t (&pairs)[4])
   pairs[3] = ((rotated & kLastPairMask) * kLastPairFactor) & kPairMask;
 }
 
+/// Four E2M1 codes in the low half of a word, the first in the lowest nibble, as two pairs of bf16.
+__device__ __forceinline__ uint2 pairs_of_e2m1(uint32_t codes) {
+  // The upper and the lower bytes of 0, .5, 1, 1.5 and 2, 3, 4, 6, of which a nibble without its
+  // sign picks one.
+  const uint32_t sizes = codes & 0x7777u;
+  const uint32_t upper = __byte_perm(0x3F3F3F00u, 0x40404040u, sizes);
+  const uint32_t lower = __byte_perm(0xC0800000u, 0xC0804000u, sizes);
+  // The sign of a nibble is the highest bit of a byte in one of these two words.
+  const uint32_t signs = __byte_perm(codes << 4, codes, 0x5140u) & 0x80808080u;
+  return {__byte_perm(lower, upper | signs, 0x5140u), __byte_perm(lower, upper | signs, 0x7362u)};
+}
+
 /// The lower or the upper half of `pair` as both: in such a form that `mul.bf16x2` takes the half
 /// from where it is (a `prmt` would be an instruction of its own).
 template <int kUpper>

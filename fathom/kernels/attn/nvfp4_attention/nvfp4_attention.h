@@ -23,11 +23,12 @@ namespace fathom {
 ///
 /// code * scale is exact in bf16, so variants in bf16 multiply the same numbers; the globals are
 /// multiplied into `scale` in float32. Scores, softmax and sums are float32, a weight of the
-/// softmax enters a product in bf16 as the sum of two bf16 numbers. Keys are taken in blocks of 64
-/// from the first of the request, merged in order. So a row depends on its own query and keys
-/// alone, not on other requests nor on the number of threads; keys of its own request that it does
-/// not see must be finite. Deterministic. Errors: InvalidArgument if cu_seqlens do not rise from 0
-/// to T, or Nk is 0. Source: FlashAttention-2, algorithm 1; NVFP4 as in formats/block_fp4.h.
+/// softmax enters a product in bf16 as the sum of two bf16 numbers (on a GPU only for queries that
+/// see at most 512 keys; other weights enter as one). Keys are taken in blocks of 64, on a GPU also
+/// of 128, from the first of the request, merged in order. So a row depends on its own query and
+/// keys alone, not on other requests nor on the number of threads; keys of its own request that it
+/// does not see must be finite. Deterministic. Errors: InvalidArgument if cu_seqlens do not rise
+/// from 0 to T, or Nk is 0. Source: FlashAttention-2, algorithm 1; NVFP4 as in formats/block_fp4.h.
 struct Nvfp4QkAttention {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_qk_attention",
@@ -63,5 +64,6 @@ struct Nvfp4QkAttention {
 };
 
 extern const VariantTable<Nvfp4QkAttention> nvfp4_qk_attention_cpu;
+extern const VariantTable<Nvfp4QkAttention> nvfp4_qk_attention_cuda;
 
 }  // namespace fathom

@@ -204,7 +204,25 @@ void add_nvfp4_attention_cases(CaseList& list) {
                           .d = 192,
                           .dv = 128,
                           .out = out});
+    // The widths of the tiles of a GPU, and what lies on both sides of their edges.
+    for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{192, 128}, {512, 512}}) {
+      add_nvfp4_case(list, {.spec = {.name = str_cat("tile_edges_d", d, "_", name)},
+                            .tokens = {0, 1, 63, 64, 65, 0, 127, 128, 129},
+                            .nk = 1,
+                            .d = d,
+                            .dv = dv,
+                            .out = out});
+    }
   }
+  // Weights of more than 512 keys.
+  add_nvfp4_case(list,
+                 {.spec = {.name = "many_keys"}, .tokens = {3, 530}, .n = 1, .d = 192, .dv = 128});
+  add_nvfp4_case(list, {.spec = {.name = "tile_batch"},
+                        .tokens = {70, 70, 70},
+                        .nk = 1,
+                        .d = 192,
+                        .dv = 128,
+                        .batch = true});
   add_nvfp4_case(list, {.spec = {.name = "no_requests"}, .tokens = {}});
   add_nvfp4_case(list, {.spec = {.name = "no_tokens"}, .tokens = {0, 0}});
   add_nvfp4_case(list, {.spec = {.name = "batch"}, .tokens = {37, 37, 37, 37}, .batch = true});

@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(cuda::kRowThreads) attend_rows(const __grid_co
   const int64_t seen = b < 0 ? 0 : c.keys_seen(b, t);
   const int64_t kv_head = n / c.group;
   const cuda::RowState state = cuda::attend_row(
-      row_shared, c.D, c.Dv, 0, seen, c.score_scale, {c.k.data, c.k.format}, {c.v.data, c.v.format},
+      row_shared, c.D, c.Dv, 0, seen, c.score_scale, cuda::Elements{c.k.data, c.k.format},
+      cuda::Elements{c.v.data, c.v.format},
       [&](int64_t j) { return c.place(c.k, b, static_cast<uint32_t>(j), kv_head); },
       [&](int64_t j) { return c.place(c.v, b, static_cast<uint32_t>(j), kv_head); });
   const float factor = state.inverse_sum() * c.out_scale;

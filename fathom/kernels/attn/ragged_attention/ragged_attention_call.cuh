@@ -92,4 +92,14 @@ __device__ inline Request request_of(const Call& c, int b) {
   return r;
 }
 
+/// The request of query row t.
+__device__ inline Request request_of_query(const Call& c, int64_t t) {
+  Request r;
+  for (int b = 0; b < c.B; ++b) {
+    r = request_of(c, b);
+    if (t >= r.first_query && t < r.first_query + r.queries) break;
+  }
+  return r;
+}
+
 }  // namespace fathom::ragged

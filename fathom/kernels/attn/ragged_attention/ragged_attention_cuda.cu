@@ -10,11 +10,9 @@ namespace {
 using ragged::Call;
 using ragged::Request;
 
-// Tiles that T queries of B requests can make at most: what each of them really has is in memory of
-// the GPU, and a captured graph must stay right when it changes.
 Status run_tiles(Exec& ex, const RaggedAttention::Args& a) {
   const Call c = ragged::call_of(a);
-  const int64_t tiles = c.T == 0 ? 0 : c.T / ragged::kTileQueries + c.B;
+  const int64_t tiles = ragged::most_tiles(c, ragged::kTileQueries);
   return launch_kernel(ex, ragged::attend_tiles,
                        {.blocks = tiles * c.N,
                         .threads = ragged::kBlockThreads,
@@ -37,11 +35,7 @@ __global__ void __launch_bounds__(cuda::kRowThreads) attend_rows(const __grid_co
   const auto block = static_cast<int64_t>(blockIdx.x);
   const int64_t t = block / c.N;
   const int64_t n = block - t * c.N;
-  Request r;
-  for (int b = 0; b < c.B; ++b) {
-    r = ragged::request_of(c, b);
-    if (t >= r.first_query && t < r.first_query + r.queries) break;
-  }
+  const Request r = ragged::request_of_query(c, t);
   const auto tid = static_cast<int>(threadIdx.x);
   for (int d = tid; d < c.Dq; d += cuda::kRowThreads)
     row_shared[d] = cuda::load_any(c.q.data, c.q.format, c.q.offset(t, n) + d);
@@ -49,8 +43,9 @@ __global__ void __launch_bounds__(cuda::kRowThreads) attend_rows(const __grid_co
   const VisibleKeys seen = r.seen(c, t - r.first_query);
   const int64_t kv_head = n / c.group;
   cuda::RowState state = cuda::attend_row(
-      row_shared, c.Dq, c.Dv, seen.begin, seen.end, c.scale, {c.k.data, c.k.format},
-      {c.v.data, c.v.format}, [&](int64_t i) { return c.k.offset(r.first_key + i, kv_head); },
+      row_shared, c.Dq, c.Dv, seen.begin, seen.end, c.scale, cuda::Elements{c.k.data, c.k.format},
+      cuda::Elements{c.v.data, c.v.format},
+      [&](int64_t i) { return c.k.offset(r.first_key + i, kv_head); },
       [&](int64_t i) { return c.v.offset(r.first_key + i, kv_head); });
   const float shrink = c.sinks == nullptr ? 1.0f : state.add_sink(c.sinks[n]);
   const float factor = state.inverse_sum() * shrink * c.out_scale;

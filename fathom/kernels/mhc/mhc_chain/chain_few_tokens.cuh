@@ -4,7 +4,7 @@
 //
 //   1  all threads    four channels of all streams of a token each: new streams to memory and to
 //                     shared memory, from where all that follows reads them
-//   2  all warps      sums, sent to the blocks; pre, post, logits of comb      as in mhc_pre
+//   2  all warps      sums, sent to the blocks; pre, post, rows of comb        as in mhc_pre
 //   3  first half     Sinkhorn's iteration
 //      second half    x, and the squares of this block's channels to all blocks
 //   4  second half    h, once the squares of all blocks are there
@@ -206,7 +206,7 @@ struct ChainBlock {
       cluster_arrive_relaxed();  // it sends nothing
       const int i = warp_id();
       if (i < count && lane_id() == 0 && Few::owns(few.rank, i))
-        write_comb(c.next, few.token(i), m.few.logits[i]);
+        write_comb(c.next, few.token(i), m.few.softened[i]);
       __syncwarp();
       cluster_wait();
       return;

@@ -47,7 +47,7 @@ struct FewMemory {
   float partial[kMostFewTokens][FewShare<kRows>::kParts][kSums<kRows>];
   float received[kFewBlocks][kMostFewTokens][kSums<kRows>];  ///< by the block they come from
   float4 pre[kMostFewTokens];
-  float logits[kMostFewTokens][kStreams * kStreams];
+  float softened[kMostFewTokens][kStreams * kStreams];  ///< rows of comb behind their softmax
   Affine<kRows> affine;
 };
 
@@ -177,7 +177,7 @@ struct FewBlock {
     __syncwarp();
   }
 
-  /// pre of token i, and, for its owner, post and the logits of comb; by warp i.
+  /// pre of token i, and, for its owner, post and the softened rows of comb; by warp i.
   __device__ __forceinline__ void find_numbers(int i) const {
     const int q = lane_id();
     const bool has = q < kStreams || q == kRows || (q < kRows && owns(rank, i));
@@ -189,11 +189,13 @@ struct FewBlock {
     }
     const float z = logit_of_lane<kRows>(c, m.affine, sum);
     if (q < kStreams) reinterpret_cast<float*>(&m.pre[i])[q] = sigmoid(z) + c.hc_eps;
-    if (!owns(rank, i) || q < kStreams || q >= kRows) return;
+    if (!owns(rank, i)) return;
+    const float softened = soften_row_of_lanes(z, c.hc_eps);
+    if (q < kStreams || q >= kRows) return;
     if (q < 2 * kStreams) {
       c.post[token(i) * c.post_stride + q - kStreams] = 2.0f * sigmoid(z);
     } else {
-      m.logits[i][q - 2 * kStreams] = z;
+      m.softened[i][q - 2 * kStreams] = softened;
     }
   }
 
@@ -260,7 +262,7 @@ struct FewBlock {
     __syncthreads();
     if (mixer < 0) {
       const int i = warp_id();
-      if (i < count && lane_id() == 0 && owns(rank, i)) write_comb(c, token(i), m.logits[i]);
+      if (i < count && lane_id() == 0 && owns(rank, i)) write_comb(c, token(i), m.softened[i]);
       return;
     }
 #pragma unroll 1

@@ -10,6 +10,7 @@
 #include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
+#include "fathom/kernels/cuda/reduce.cuh"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
 
 namespace fathom::cuda {
@@ -98,20 +99,8 @@ __device__ __forceinline__ float sigmoid(float z) {
   return 1.0f / (1.0f + expf(-z));
 }
 
-/// comb from its logits, row by row, in place.
-///
-/// The steps divide rows and columns by their sums. C is kept as a_j K[j][k] b_k, where K is what
-/// the first softmax left, so that a step is four sums and four reciprocals, which wait for no
-/// other of the four:
-///
-///   columns   b_k /= b_k sum_j a_j K[j][k] + hc_eps
-///   rows      a_j /= a_j sum_k K[j][k] b_k + hc_eps
-///
-/// The approximate reciprocal is off by one in the last place; the iteration does not add such
-/// errors up (3e-7 against float64 over logits of deviation 0.5 to 30, as with exact divisions).
-__device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
-                                         int iterations,
-                                         float hc_eps) {
+/// What Sinkhorn's iteration starts from: the softmax of each row of logits, in place.
+__device__ __forceinline__ void soften_rows(float (&c)[kStreams][kStreams], float hc_eps) {
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
     const float largest = fmaxf(fmaxf(c[j][0], c[j][1]), fmaxf(c[j][2], c[j][3]));
@@ -125,24 +114,64 @@ __device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
     for (int k = 0; k < kStreams; ++k)
       c[j][k] = c[j][k] / sum + hc_eps;
   }
+}
+
+/// The same where each of four neighbouring lanes has a logit of the row. By whole warps.
+__device__ __forceinline__ float soften_row_of_lanes(float logit, float hc_eps) {
+  const float weight = expf(logit - combine_lanes<kStreams>(logit, Max()));
+  return weight / combine_lanes<kStreams>(weight, Add()) + hc_eps;
+}
+
+/// Every x divided by its divisor, by one reciprocal: that of the product of all, which must be in
+/// range.
+__device__ __forceinline__ void divide_all(float (&x)[kStreams], const float (&by)[kStreams]) {
+  const float low = by[0] * by[1];
+  const float high = by[2] * by[3];
+  const float inverse = approximate_reciprocal(low * high);
+  x[0] = x[0] * by[1] * high * inverse;
+  x[1] = x[1] * by[0] * high * inverse;
+  x[2] = x[2] * by[3] * low * inverse;
+  x[3] = x[3] * by[2] * low * inverse;
+}
+
+/// comb from its softened rows, in place.
+///
+/// The steps divide rows and columns by their sums. C is kept as a_j K[j][k] b_k, where K is what
+/// the softmax left, so that a step is four sums and a reciprocal:
+///
+///   columns   b_k /= b_k sum_j a_j K[j][k] + hc_eps
+///   rows      a_j /= a_j sum_k K[j][k] b_k + hc_eps
+///
+/// Sums of the first columns may be tiny, so they have a reciprocal each. Behind them no sum is
+/// below 1/4 or above 4, since what is divided adds up to at most 4, so a product of four sums is
+/// in range. (Against float64, over logits of deviation 0.5 to 80: 4.6e-7.)
+__device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
+                                         int iterations,
+                                         float hc_eps) {
   float a[kStreams] = {1.0f, 1.0f, 1.0f, 1.0f};
   float b[kStreams] = {1.0f, 1.0f, 1.0f, 1.0f};
-  const auto divide_columns = [&] {
+  float sums[kStreams];
+  const auto sum_columns = [&] {
 #pragma unroll
     for (int k = 0; k < kStreams; ++k) {
       const float sum = fmaf(a[1], c[1][k], a[0] * c[0][k]) + fmaf(a[3], c[3][k], a[2] * c[2][k]);
-      b[k] *= approximate_reciprocal(fmaf(b[k], sum, hc_eps));
+      sums[k] = fmaf(b[k], sum, hc_eps);
     }
   };
-  divide_columns();
+  sum_columns();
+#pragma unroll
+  for (int k = 0; k < kStreams; ++k)
+    b[k] = approximate_reciprocal(sums[k]);
 #pragma unroll 1
   for (int i = 1; i < iterations; ++i) {
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) {
       const float sum = fmaf(b[1], c[j][1], b[0] * c[j][0]) + fmaf(b[3], c[j][3], b[2] * c[j][2]);
-      a[j] *= approximate_reciprocal(fmaf(a[j], sum, hc_eps));
+      sums[j] = fmaf(a[j], sum, hc_eps);
     }
-    divide_columns();
+    divide_all(a, sums);
+    sum_columns();
+    divide_all(b, sums);
   }
 #pragma unroll
   for (int j = 0; j < kStreams; ++j) {
@@ -152,17 +181,40 @@ __device__ __forceinline__ void sinkhorn(float (&c)[kStreams][kStreams],
   }
 }
 
-/// The logits of comb of token t, which this thread reads, and comb to memory.
-__device__ __forceinline__ void write_comb(const StreamCall& c, int64_t t, const float* logits) {
-  float comb[kStreams][kStreams];
-#pragma unroll
-  for (int i = 0; i < kStreams * kStreams; ++i)
-    comb[i / kStreams][i % kStreams] = logits[i];
+/// comb of token t to memory, from its softened rows.
+__device__ __forceinline__ void write_comb(const StreamCall& c,
+                                           int64_t t,
+                                           float (&comb)[kStreams][kStreams]) {
   sinkhorn(comb, c.iterations, c.hc_eps);
   float* to = c.comb + t * c.comb_token;
 #pragma unroll
   for (int i = 0; i < kStreams * kStreams; ++i)
     to[i / kStreams * c.comb_stride + i % kStreams] = comb[i / kStreams][i % kStreams];
+}
+
+/// The numbers of a matrix that this thread reads, row by row.
+__device__ __forceinline__ void load_matrix(const float* numbers,
+                                            float (&matrix)[kStreams][kStreams]) {
+#pragma unroll
+  for (int i = 0; i < kStreams * kStreams; ++i)
+    matrix[i / kStreams][i % kStreams] = numbers[i];
+}
+
+/// The same from where its softened rows lie.
+__device__ __forceinline__ void write_comb(const StreamCall& c, int64_t t, const float* softened) {
+  float comb[kStreams][kStreams];
+  load_matrix(softened, comb);
+  write_comb(c, t, comb);
+}
+
+/// The same from where its logits lie.
+__device__ __forceinline__ void write_comb_of_logits(const StreamCall& c,
+                                                     int64_t t,
+                                                     const float* logits) {
+  float comb[kStreams][kStreams];
+  load_matrix(logits, comb);
+  soften_rows(comb, c.hc_eps);
+  write_comb(c, t, comb);
 }
 
 /// kCount channels of x: sum over j, in order, of pre[j] streams[j]. Rounded as on the CPU.

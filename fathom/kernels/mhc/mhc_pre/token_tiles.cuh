@@ -299,7 +299,7 @@ struct TileBlock {
   __device__ __forceinline__ void write_combs(int tile) const {
     if (kRows != kPreRows || warp_id() != 0) return;
     const int token = tile * kTokens + rank * owned() + lane_id();
-    if (lane_id() < owned() && token < c.T) write_comb(c, token, m.logits[lane_id()]);
+    if (lane_id() < owned() && token < c.T) write_comb_of_logits(c, token, m.logits[lane_id()]);
     __syncwarp();
   }
 

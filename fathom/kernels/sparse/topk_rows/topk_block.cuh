@@ -6,8 +6,8 @@
 //   element 4 * ((warp * quads + q) * 32 + lane) + c   is key[4 q + c] of a lane
 //
 // so that sums over lanes and warps say where a taken element goes. The smallest key that is taken
-// comes from a histogram over distances to a key from which none above is left out, then over the
-// bin that holds it, and so on; a bin of few keys is ranked.
+// comes from a histogram over sizes, or over distances to a key from which none above is left out,
+// then over the bin that holds it, and so on; a bin of few keys is ranked.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,13 @@ inline constexpr int kFirstShift = 16;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 static_assert(kBins == 4 * kThreads, "a thread has four neighbouring bins");
+static_assert(kThreads == 4 * kListed, "four threads rank a key");
+
+/// Histograms of a row that a cluster holds: each but the first is of a bin of the one before.
+inline constexpr int kRounds = 4;
+inline constexpr int kMostBlocks = 16;  ///< of a cluster
+static_assert(kAtOnce == kRounds * kBins, "their bins take the place of candidates");
+static_assert(kMostBlocks <= kWarps, "a warp looks at the bins of a block");
 
 /// The smallest key that is taken, how many equal to it are, and how many there are.
 struct Cut {
@@ -46,17 +53,28 @@ struct Picked {
   int count;
 };
 
+/// What blocks of a cluster tell each other in a round. Sums are zeros before.
+struct Round {
+  int own_groups[kWarps];                ///< keys of this block in each 128 bins, for the others
+  int groups[kWarps];                    ///< of all blocks
+  alignas(16) int bins[kBins / kWarps];  ///< of all blocks: those 128 that hold the rank
+  int above[kMostBlocks];                ///< of each block: keys before the bin that is picked
+  int inside[kMostBlocks];               ///< and in it
+};
+
 struct Shared {
-  alignas(16) uint32_t keys[kAtOnce];    ///< candidates; at the end positions that are written
+  /// Candidates; at the end positions that are written. Or the bins of kRounds histograms.
+  alignas(16) uint32_t keys[kAtOnce];
   alignas(16) uint32_t places[kAtOnce];  ///< of candidates, in the row
   alignas(16) uint32_t bins[kBins];      ///< zeros between two uses
   uint32_t listed[kListed];
-  int sums[2][kWarps];  ///< of warps; uses take turns, so that one barrier each is enough
-  int begins[9];        ///< of the candidates of a cluster's blocks
+  int sums[2][kWarps];          ///< of warps; uses take turns, so that one barrier each is enough
+  int begins[kMostBlocks + 1];  ///< of the candidates of a cluster's blocks
   int num_listed;
   int num_candidates;
   Picked picked;
   Cut cut;
+  Round rounds[kRounds];
 };
 
 /// The key of a score's bits.
@@ -119,12 +137,16 @@ struct Held {
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if ((live >> i & 1u) != 0) f(key[i]);
+    for (int q = 0; q < kQuads; ++q) {
+      if (q >= quads) break;
+#pragma unroll
+      for (int i = 4 * q; i < 4 * q + 4; ++i) {
+        if ((live >> i & 1u) != 0) f(key[i]);
+      }
     }
   }
 
-  __device__ uint32_t largest() const {
+  __device__ __forceinline__ uint32_t largest() const {
     uint32_t top = 0;
     each([&](uint32_t k) { top = max(top, k); });
     return top;
@@ -135,8 +157,12 @@ struct Held {
   __device__ __forceinline__ uint32_t where(F f) const {
     uint32_t mask = 0;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      mask |= f(key[i]) ? 1u << i : 0u;
+    for (int q = 0; q < kQuads; ++q) {
+      if (q >= quads) break;
+#pragma unroll
+      for (int i = 4 * q; i < 4 * q + 4; ++i)
+        mask |= f(key[i]) ? 1u << i : 0u;
+    }
     return mask & live;
   }
 };
@@ -172,6 +198,7 @@ struct Order {
   __device__ __forceinline__ void each(uint32_t mask, F f) const {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
+      if ((mask >> 4 * q & 15u) == 0) continue;
       int number = first[q];
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -181,6 +208,30 @@ struct Order {
   }
 };
 
+/// Of four neighbouring bins, behind `above` keys, the one that holds rank k.
+struct PickedOfFour {
+  int index = 0;
+  int above;
+  int count;
+
+  __device__ PickedOfFour(uint4 bins, int above_all, int k)
+      : above(above_all), count(static_cast<int>(bins.x)) {
+    const int counts[4] = {static_cast<int>(bins.x), static_cast<int>(bins.y),
+                           static_cast<int>(bins.z), static_cast<int>(bins.w)};
+#pragma unroll
+    for (int i = 1; i < 4; ++i) {
+      if (index != i - 1 || k <= above + count) continue;
+      above += count;
+      index = i;
+      count = counts[i];
+    }
+  }
+};
+
+__device__ __forceinline__ int sum_of_four(uint4 bins) {
+  return static_cast<int>(bins.x + bins.y + bins.z + bins.w);
+}
+
 /// Finds the bin of rank k, 1 <= k <= what bins hold, and clears all. By all threads, after a
 /// barrier; ends with one.
 __device__ inline Picked pick(Shared& s, Threads& threads, int k) {
@@ -189,22 +240,12 @@ __device__ inline Picked pick(Shared& s, Threads& threads, int k) {
   const uint4 quad = quads[tid];
   quads[tid] = make_uint4(0, 0, 0, 0);
   if (tid == 0) s.num_listed = 0;
-  const int counts[4] = {static_cast<int>(quad.x), static_cast<int>(quad.y),
-                         static_cast<int>(quad.z), static_cast<int>(quad.w)};
-  const int own = counts[0] + counts[1] + counts[2] + counts[3];
+  const int own = sum_of_four(quad);
   const int upto = cuda::sum_up_to_lane(own);
-  int above = threads.sum_warps(upto).before + upto - own;
+  const int above = threads.sum_warps(upto).before + upto - own;
   if (above < k && k <= above + own) {
-    int bin = 0;
-    int count = counts[0];
-#pragma unroll
-    for (int i = 1; i < 4; ++i) {
-      if (bin != i - 1 || k <= above + count) continue;
-      above += count;
-      bin = i;
-      count = counts[i];
-    }
-    s.picked = {static_cast<uint32_t>(4 * tid + bin), above, count};
+    const PickedOfFour p(quad, above, k);
+    s.picked = {static_cast<uint32_t>(4 * tid + p.index), p.above, p.count};
   }
   __syncthreads();
   return s.picked;
@@ -221,6 +262,13 @@ struct Window {
   }
 
   __device__ bool holds(uint32_t key) const { return key <= top && key >= bottom; }
+
+  /// To what a bin of it holds.
+  __device__ void narrow(uint32_t picked) {
+    top -= picked << shift;
+    const uint32_t span = (1u << shift) - 1;
+    if (picked < kBins - 1 && top - bottom > span) bottom = top - span;
+  }
 };
 
 /// The shift at which bins hold so many distances.
@@ -228,29 +276,61 @@ __device__ __forceinline__ int shift_of(uint32_t range) {
   return max(0, 32 - __clz(static_cast<int>(range)) - kBinBits);
 }
 
+/// Bins of all keys by sign and size: 32 an octave, from 2^-16 to 2^16. The outermost bins of a
+/// sign have what is beyond. Positive ones come first, the largest at their head.
+struct SizeBins {
+  static constexpr int kShift = 18;
+  static constexpr int kLeast = (127 - 16) << (23 - kShift);
+  static constexpr int kOfSign = kBins / 2;
+
+  __device__ static uint32_t bin(uint32_t key) {
+    const uint32_t bits = key ^ 0x80000000u;
+    const int sign = static_cast<int>(bits) >> 31;  // -1 or 0
+    const int size = static_cast<int>(bits) ^ sign;
+    const int level = min(max((size >> kShift) - kLeast, 0), kOfSign - 1);
+    return static_cast<uint32_t>(kOfSign + (level ^ ~sign));
+  }
+
+  __device__ static Window window(uint32_t bin) {
+    const bool negative = bin >= kOfSign;
+    const auto level = static_cast<int>(negative ? bin - kOfSign : kOfSign - 1 - bin);
+    const auto edge = [](int i) { return static_cast<uint32_t>(i + kLeast) << kShift; };
+    const uint32_t low = level == 0 ? 0 : edge(level);
+    const uint32_t high = level == kOfSign - 1 ? 0x7FFFFFFFu : edge(level + 1) - 1;
+    const int shift = shift_of(high - low);
+    if (negative) return {0x7FFFFFFFu - low, 0x7FFFFFFFu - high, shift};
+    return {0x80000000u + high, 0x80000000u + low, shift};
+  }
+};
+
+/// The cut of rank k among `count` keys that are listed, after a barrier. Four threads have a key.
+__device__ inline Cut rank_listed(Shared& s, int count, int k) {
+  const auto tid = static_cast<int>(threadIdx.x);
+  const int number = tid / 4;
+  const uint32_t own = s.listed[min(number, count - 1)];
+  uint32_t ranks = 0;  // a byte each: keys that are greater, equal, equal and earlier
+  for (int i = tid % 4; i < count; i += 4) {
+    const uint32_t other = s.listed[i];
+    ranks += other > own ? 1u : other < own ? 0u : i < number ? 0x10100u : 0x100u;
+  }
+  ranks += __shfl_xor_sync(kAllLanes, ranks, 1);
+  ranks += __shfl_xor_sync(kAllLanes, ranks, 2);
+  const auto greater = static_cast<int>(ranks & 255u);
+  const auto equal = static_cast<int>(ranks >> 8 & 255u);
+  if (tid % 4 == 0 && number < count && ranks >> 16 == 0 && greater < k && k <= greater + equal)
+    s.cut = {own, k - greater, equal};
+  __syncthreads();
+  return s.cut;
+}
+
 /// The cut of rank k among the `count` keys of a window, no more than kListed.
 template <class Elements>
 __device__ Cut rank_few(Shared& s, const Elements& elements, const Window& w, int count, int k) {
-  const auto tid = static_cast<int>(threadIdx.x);
   elements.each([&](uint32_t key) {
     if (w.holds(key)) s.listed[atomicAdd(&s.num_listed, 1)] = key;
   });
   __syncthreads();
-  if (tid < count) {
-    const uint32_t own = s.listed[tid];
-    int greater = 0;
-    int equal = 0;
-    int earlier = 0;
-    for (int i = 0; i < count; ++i) {
-      const uint32_t other = s.listed[i];
-      greater += other > own ? 1 : 0;
-      equal += other == own ? 1 : 0;
-      earlier += other == own && i < tid ? 1 : 0;
-    }
-    if (earlier == 0 && greater < k && k <= greater + equal) s.cut = {own, k - greater, equal};
-  }
-  __syncthreads();
-  return s.cut;
+  return rank_listed(s, count, k);
 }
 
 /// The cut of the k largest elements; k of them or more lie in the window, and none above it. By
@@ -264,13 +344,22 @@ __device__ Cut find_cut(Shared& s, Threads& threads, const Elements& elements, W
     __syncthreads();
     const Picked p = pick(s, threads, k);
     k -= p.above;
-    w.top -= p.bin << w.shift;
-    const uint32_t span = (1u << w.shift) - 1;
-    if (p.bin < kBins - 1 && w.top - w.bottom > span) w.bottom = w.top - span;
+    w.narrow(p.bin);
     if (w.top == w.bottom) return {w.top, k, p.count};
     if (p.count <= kListed) return rank_few(s, elements, w, p.count, k);
     w.shift = shift_of(w.top - w.bottom);
   }
+}
+
+/// The cut of the k largest of all elements, of which there are as many.
+template <class Elements>
+__device__ Cut find_cut(Shared& s, Threads& threads, const Elements& elements, int k) {
+  elements.each([&](uint32_t key) { atomicAdd(&s.bins[SizeBins::bin(key)], 1u); });
+  __syncthreads();
+  const Picked p = pick(s, threads, k);
+  const Window w = SizeBins::window(p.bin);
+  if (p.count <= kListed) return rank_few(s, elements, w, p.count, k - p.above);
+  return find_cut(s, threads, elements, w, k - p.above);
 }
 
 /// The elements that a cut takes; of those equal to it the first, `equal_before` of which came

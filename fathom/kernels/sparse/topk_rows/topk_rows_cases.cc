@@ -251,6 +251,13 @@ void add_topk_rows_cases(CaseList& list) {
   for (Scores kind : {Scores::kNormal, Scores::kCoarse, Scores::kHidden, Scores::kMasked})
     add_plain(list, {1, 40009, 2048, kind, Starts::kGiven, true});
   add_plain(list, {2, 70001, 1024, Scores::kNormal, Starts::kAbsent, true});
+  // Clusters hold up to 131,072; longer rows, and many rows, are sampled.
+  for (Scores kind : {Scores::kNormal, Scores::kCoarse, Scores::kEqual, Scores::kAscending,
+                      Scores::kDescending, Scores::kHidden, Scores::kExtremes, Scores::kMasked})
+    add_plain(list, {1, 131101, 2048, kind, Starts::kGiven, true});
+  add_plain(list, {1, 131069, 2048, Scores::kCoarse, Starts::kGiven, true});
+  add_plain(list, {1, 131072, 4096, Scores::kNormal, Starts::kAbsent, true});
+  add_plain(list, {600, 9001, 64, Scores::kNormal, Starts::kAbsent, true});
   add_plain(list, {9, 16384, 1024});
   add_ragged(list, {5, 8200, 2048});
   add_ragged(list, {5, 8200, 512, Scores::kMasked, Starts::kGiven});

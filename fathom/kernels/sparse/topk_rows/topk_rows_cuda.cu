@@ -1,8 +1,8 @@
 // One row by a block, or by the blocks of a cluster. Up to 8,192 scores are held in registers and
-// selected from as they are. Of a longer row, a sample says a bound that somewhat more than K
-// scores are not below; one pass over the row keeps those, in order of position, and they are
-// selected from. Where the bound was wrong, or equal scores are many, a block reads the row in
-// several passes.
+// selected from as they are, and up to 131,072 by a cluster (topk_cluster.cuh) where rows are few.
+// Of other rows, a sample says a bound that somewhat more than K scores are not below; one pass
+// over the row keeps those, in order of position, and they are selected from. Where the bound was
+// wrong, or equal scores are many, a block reads the row in several passes.
 //
 //   block r of a cluster of C:  sample of the row, bound | pass over part r of the row
 //   cluster meets               block 0 appends the candidates of blocks 1 .. C-1 to its own
@@ -11,11 +11,14 @@
 #include <cmath>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/products/mma.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/sparse/request_offsets.cuh"
+#include "fathom/kernels/sparse/topk_rows/topk_cluster.cuh"
 #include "fathom/kernels/sparse/topk_rows/topk_row.cuh"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 
@@ -24,7 +27,7 @@ namespace {
 
 using namespace topk_rows;  // the parts of this kernel
 
-constexpr int kMostBlocks = 8;  // of a cluster
+constexpr int kMostSampling = 8;  // blocks of a cluster
 /// Fewer scores of a block are not worth a larger cluster.
 constexpr int64_t kLeastScores = kAtOnce / 2;
 
@@ -40,6 +43,11 @@ struct Selection {
   cuda::Rows<int32_t> out;
   int k;
   int blocks;  ///< of a row
+
+  /// First column of row b.
+  __device__ int64_t start(int64_t b) const {
+    return row_starts == nullptr ? 0 : min(max(int64_t{row_starts[b]}, int64_t{0}), columns);
+  }
 
   /// Of row b, cut to what it has room for.
   __device__ int length(int64_t b, int64_t start) const {
@@ -326,9 +334,8 @@ __device__ void select_held(Shared& s,
                             int k,
                             const Row& row,
                             int32_t* out) {
-  const uint32_t top = threads.largest(held.largest());
-  const Window w{top, 0, min(kFirstShift, shift_of(top))};
-  const Cut cut = find_cut(s, threads, held, w, k);
+  __syncthreads();  // bins are clear
+  const Cut cut = find_cut(s, threads, held, k);
   write_taken(s, threads, held, cut, k, row, out,
               [&](int i) { return 4 * held.quad_index(i / 4) + i % 4 - units.begin; });
 }
@@ -370,8 +377,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   cuda::wait_for_previous();
   const int64_t b = blockIdx.x / static_cast<unsigned>(c.blocks);
   const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(c.blocks));
-  const int64_t start =
-      c.row_starts == nullptr ? 0 : min(max(int64_t{c.row_starts[b]}, int64_t{0}), c.columns);
+  const int64_t start = c.start(b);
   const int length = c.length(b, start);
   if (length <= c.k) {
     if (part == 0) write_all(length, c.k, translation.row(b), c.out[b]);
@@ -412,12 +418,77 @@ __global__ void __launch_bounds__(kThreads, 2)
   });
 }
 
+/// Rows that fit into the registers of a cluster.
+template <class Translation>
+__global__ void __launch_bounds__(kThreads, 2)
+    select_in_cluster(const __grid_constant__ Selection c, const Translation translation) {
+  extern __shared__ __align__(16) unsigned char topk_shared[];
+  Shared& s = *reinterpret_cast<Shared*>(topk_shared);
+  const int64_t b = blockIdx.x / static_cast<unsigned>(c.blocks);
+  const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(c.blocks));
+  // Into the last cache, where what earlier kernels still write is seen all the same.
+  if (threadIdx.x == 0) cuda::prefetch_line(c.lengths + b);
+  clear_rounds(s);
+  __syncthreads();
+  cuda::let_next_start();
+  cuda::wait_for_previous();
+  const int64_t start = c.start(b);
+  const int length = c.length(b, start);
+  if (length <= c.k) {
+    if (part == 0) write_all(length, c.k, translation.row(b), c.out[b]);
+    return;
+  }
+  const RowUnits units(c.scores + b * c.stride + start, length);
+  const int each = (units.count + c.blocks - 1) / c.blocks;
+  const int first = min(units.count, part * each);
+  Held held;
+  held.quads = quads_for(each);
+  uint4 raw[kQuads];
+  held.live = units.load(first, min(units.count, first + each), held.quads, raw);
+  const auto row = translation.row(b);
+  keys_of(raw, held.key);
+  const Share share = share_of_block(s, held, c.k, c.blocks);
+  Threads threads(s);
+  int equal_before = share.equal_before;
+  const uint32_t taken = taken_by(threads, held, share.cut, equal_before);
+  const Order order(threads, held, taken);
+  order.each(taken, [&](int number, int i) {
+    s.places[number] =
+        static_cast<uint32_t>(4 * (first + held.quad_index(i / 4)) + i % 4 - units.begin);
+  });
+  __syncthreads();
+  int32_t* out = c.out[b] + share.first;
+  for (int i = static_cast<int>(threadIdx.x); i < order.all; i += kThreads)
+    out[i] = row.of(static_cast<int>(s.places[i]));
+}
+
 // ---- launches ----
+
+/// Blocks of a cluster that holds rows of so many scores, or 0 if rows are too long, or so many
+/// that more than four rounds of blocks would wait for each other's ends.
+int blocks_that_hold(int64_t rows, int64_t scores, int at_least, int num_sms) {
+  int blocks = at_least;
+  while (blocks < kMostBlocks && blocks * int64_t{kAtOnce} < scores)
+    blocks *= 2;
+  const bool fits = blocks > 1 && blocks * int64_t{kAtOnce} >= scores;
+  return fits && rows * blocks <= int64_t{8} * num_sms ? blocks : 0;
+}
+
+/// Whether the GPU has room for clusters of so many blocks, which are asked for.
+template <class Translation>
+bool has_clusters(const DeviceInfo& gpu, int blocks) {
+  if (blocks <= 8) return true;
+  return cuda::clusters_at_once(
+             gpu.ordinal, {.kernel = reinterpret_cast<const void*>(select_in_cluster<Translation>),
+                           .threads = kThreads,
+                           .shared_bytes = sizeof(Shared),
+                           .cluster = blocks}) > 0;
+}
 
 /// Blocks of a row: as many as the GPU has room for, while each has enough to read.
 int blocks_of_row(int64_t rows, int64_t columns, int num_sms) {
   int blocks = 1;
-  while (blocks < kMostBlocks && columns > kAtOnce && 2 * blocks * rows <= num_sms &&
+  while (blocks < kMostSampling && columns > kAtOnce && 2 * blocks * rows <= num_sms &&
          ceil_div<int64_t>(columns, 2 * blocks) >= kLeastScores)
     blocks *= 2;
   return blocks;
@@ -426,10 +497,14 @@ int blocks_of_row(int64_t rows, int64_t columns, int num_sms) {
 template <class Args, class Translation>
 Status launch_selection(Exec& ex, const Args& a, const View& out, const Translation& translation) {
   const int64_t rows = out.dim(0);
-  const int blocks = blocks_of_row(rows, a.scores.dim(1), ex.device->num_sms);
+  int blocks = blocks_of_row(rows, a.scores.dim(1), ex.device->num_sms);
   // A row that is not aligned has up to three scores of others in its first unit.
-  const int64_t in_units = a.scores.dim(1) + (cuda::takes_vectors(a.scores) ? 0 : 3);
+  const bool in_order = cuda::takes_vectors(a.scores) && !a.row_starts.present();
+  const int64_t in_units = a.scores.dim(1) + (in_order ? 0 : 3);
   const bool is_short = !a.row_starts.present() && in_units <= kAtOnce;
+  const int holding = is_short ? 0 : blocks_that_hold(rows, in_units, blocks, ex.device->num_sms);
+  const bool in_cluster = holding > 0 && has_clusters<Translation>(*ex.device, holding);
+  if (in_cluster) blocks = holding;
   const Selection c{
       .scores = a.scores.template as<const float>(),
       .stride = a.scores.stride(0),
@@ -439,7 +514,10 @@ Status launch_selection(Exec& ex, const Args& a, const View& out, const Translat
       .out = cuda::rows_of<int32_t>(out),
       .k = static_cast<int>(out.dim(1)),
       .blocks = blocks};
-  return launch_kernel(ex, is_short ? select_short_rows<Translation> : select_rows<Translation>,
+  const auto kernel = is_short     ? select_short_rows<Translation>
+                      : in_cluster ? select_in_cluster<Translation>
+                                   : select_rows<Translation>;
+  return launch_kernel(ex, kernel,
                        {.blocks = rows * blocks,
                         .threads = kThreads,
                         .shared_bytes = sizeof(Shared),

@@ -47,13 +47,10 @@ __device__ __forceinline__ uint32_t scaled_pair(uint32_t codes, float scale) {
   return cuda::pack_bf16(values.x * scale, values.y * scale);
 }
 
-/// Four e2m1 codes in the low half of a word, the first in the lowest nibble, as e4m3 codes.
-__device__ __forceinline__ uint32_t e4m3_of_e2m1(uint32_t codes) {
-  // 0, .5, 1, 1.5 and 2, 3, 4, 6 in e4m3, of which a nibble without its sign picks one.
-  const uint32_t sizes = __byte_perm(0x3C383000u, 0x4C484440u, codes & 0x7777u);
-  // The sign of a nibble is the highest bit of a byte in one of these two words.
-  const uint32_t signs = __byte_perm(codes << 4, codes, 0x5140u) & 0x80808080u;
-  return sizes | signs;
+/// Four e2m1 codes in the low half of a word, times a scale of bf16 as above.
+__device__ __forceinline__ uint2 scaled_e2m1(uint32_t codes, uint32_t scales) {
+  const uint2 pairs = cuda::pairs_of_e2m1(codes);
+  return {cuda::multiply_pairs(pairs.x, scales), cuda::multiply_pairs(pairs.y, scales)};
 }
 
 struct Fp8F32Rows {
@@ -124,10 +121,10 @@ struct E2m1Rows {
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
     const uint32_t scales = widen_four(unit.scale).x & 0xFFFFu;
     const uint32_t twice = scales * 0x10001u;
-    const uint2 a = widen_four(e4m3_of_e2m1(unit.words.x), twice);
-    const uint2 b = widen_four(e4m3_of_e2m1(unit.words.x >> 16), twice);
-    const uint2 c = widen_four(e4m3_of_e2m1(unit.words.y), twice);
-    const uint2 d = widen_four(e4m3_of_e2m1(unit.words.y >> 16), twice);
+    const uint2 a = scaled_e2m1(unit.words.x, twice);
+    const uint2 b = scaled_e2m1(unit.words.x >> 16, twice);
+    const uint2 c = scaled_e2m1(unit.words.y, twice);
+    const uint2 d = scaled_e2m1(unit.words.y >> 16, twice);
     out[0] = {a.x, a.y, b.x, b.y};
     out[1] = {c.x, c.y, d.x, d.y};
   }
