@@ -77,7 +77,7 @@ Prompt run_prompt(ModelRunner& runner, size_t count, uint64_t seed) {
   return p;
 }
 
-// Longer than a block of 128 tokens, and than what the ring of the window takes in one piece.
+// Longer than a block of 128 tokens, and than what attends by way of the window's ring.
 constexpr size_t kLong = 150;
 
 TEST(V4Oracle, MainModelMatches) {
