@@ -56,23 +56,26 @@ void rotate_last(std::vector<double>& row, const Tensor& table, int64_t position
 
 void add(CaseList& list, const Shape& s) {
   add_case<QnormRopeKvWrite>(list, s.spec, [s](CaseBuilder<QnormRopeKvWrite>& c) {
-    if (s.slots) c.set_batch(s.t);  // by number a token's row depends on those before it
+    // By number a token's row depends on those before it, so no part of them stands alone.
+    const int64_t each = s.slots ? 1 : 0;
+    if (s.slots) c.set_batch(s.t);
     const bool timed = s.spec.bench;
     const Fill fill{.dist = timed ? Dist::kNormal : Dist::kMixedRows, .scale = 3};
-    const RowPlacement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = 1};
+    const RowPlacement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = each};
     const bool in_place = s.where == Where::kInPlace;
     const Tensor q = in_place ? c.inout({s.t, s.h, s.d}, s.format, fill, apart)
                               : c.input({s.t, s.h, s.d}, s.format, fill, apart);
-    const Tensor q_out = in_place ? q : c.output({s.t, s.h, s.d}, s.format, {.rows_per_batch = 1});
+    const Tensor q_out =
+        in_place ? q : c.output({s.t, s.h, s.d}, s.format, {.rows_per_batch = each});
     const Tensor kv =
-        c.input({s.t, s.d}, s.format, fill, {.row_gap = s.kv_gap, .rows_per_batch = 1});
+        c.input({s.t, s.d}, s.format, fill, {.row_gap = s.kv_gap, .rows_per_batch = each});
     const Tensor weight = s.norm == Format::kNone ? Tensor{} : c.input({s.d}, s.norm);
-    const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
+    const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = each});
     positions.fill([&](int64_t t) { return s.of ? s.of->position(t) : t * 37 % kPositions; });
     const Tensor table = c.input({s.table_rows, s.r}, Format::kF32);
     oracle::fill_rope_rows(table, positions);
     const Tensor slots =
-        s.slots ? c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1}) : Tensor{};
+        s.slots ? c.input({s.t}, Format::kI64, {}, {.rows_per_batch = each}) : Tensor{};
     const int64_t pages = s.pages > 0 ? s.pages : 2 * s.t / s.page_size + 2;
     const int64_t num_slots = pages * s.page_size;
     // Backwards through the pages, every other slot where there are so many.
