@@ -267,14 +267,14 @@ Result<CacheFields> fields_like(Exec& ex, const CacheFields& like, int64_t rows)
   const bool one_scale = coded && like.scales.dim(2) == 1;
   CacheFields own;
   FATHOM_ASSIGN(own.values, rows_like(ex, like.values, rows,
-                                      fp4     ? "1,T,Dn/2"
-                                      : coded ? "1,T,Dn"
-                                              : "1,T,D"));
-  FATHOM_ASSIGN(own.rope, rows_like(ex, like.rope, rows, "1,T,Dr"));
+                                      fp4     ? "1,step_rows,Dn/2"
+                                      : coded ? "1,step_rows,Dn"
+                                              : "1,step_rows,D"));
+  FATHOM_ASSIGN(own.rope, rows_like(ex, like.rope, rows, "1,step_rows,Dr"));
   FATHOM_ASSIGN(own.scales, rows_like(ex, like.scales, rows,
-                                      one_scale ? "1,T,1"
-                                      : fp4     ? "1,T,Dn/16"
-                                                : "1,T,Dn/64"));
+                                      one_scale ? "1,step_rows,1"
+                                      : fp4     ? "1,step_rows,Dn/16"
+                                                : "1,step_rows,Dn/64"));
   return own;
 }
 
