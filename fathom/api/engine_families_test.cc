@@ -69,9 +69,10 @@ TEST_P(EngineFamilies, ChunksPrefixHitsAndThreadsAreInvisible) {
   const auto ids = prompt(300, 11);
   const SamplingParams params = greedy(12);
   const Trace expected = run_alone(*load(options()), ids, params);
-  for (int64_t chunk : {1, 7, 33, 100}) {
+  for (int64_t chunk : {1, 7, 33, 100, 200, 300}) {
     EngineOptions o = options();
     o.prefill_chunk = chunk;
+    o.max_num_batched_tokens = std::max<int64_t>(o.max_num_batched_tokens, chunk);
     EXPECT_EQ(run_alone(*load(o), ids, params), expected) << "chunk " << chunk;
   }
   EngineOptions one = options();

@@ -77,8 +77,8 @@ struct CacheGroup {
   /// window is how far a sequence may be cut back.
   int64_t window = 0;
   int64_t rows = 0;  ///< of a page (kTokens), or of a slot
-  /// kWindow: its layers write a step in pieces that fit the ring, so every token has a slot there;
-  /// else only the last `rows` tokens of a step have.
+  /// kWindow: its layers write a step in pieces that fit the ring, or the last of it alone, so
+  /// every token has a slot there; else only the last `rows` tokens of a step have.
   bool in_pieces = false;
   /// kTokens: a row is pooled from the last `pool_entries` tokens when its last token comes; those
   /// before the step are in the ring of group `pool_ring`. -1: rows are written as they are.

@@ -25,6 +25,7 @@ constexpr StepSymbol kStepSymbols[] = {
     {"seen_rows", "such rows of the longest request, if none are chosen of them"},
     {"sequences", "sequences with a ring of rows in the cache"},
     {"ring", "rows of such a ring"},
+    {"step_rows", "rows beside each other in place of a ring, one of each token of a range"},
     {"slots", "places for (token, expert) pairs sorted by expert, padding included"},
     {"blocks", "blocks of such places, each of one expert"},
 };

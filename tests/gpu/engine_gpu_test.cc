@@ -62,6 +62,8 @@ struct Runner {
 struct RunnerOptions {
   Format activations = Format::kBf16;
   std::optional<Format> indexer_keys = {};  ///< the model's own
+  std::optional<Format> kv_format = {};     ///< the activations'
+  int64_t chunk = 512;                      ///< tokens of a prompt in a pass
   int64_t max_tokens = 512;
   int64_t sequences = 1;
   CudaGraphs graphs = CudaGraphs::kOn;
@@ -73,6 +75,7 @@ Runner make_runner(const std::string& directory, DeviceKind device, RunnerOption
   OpenOptions open;
   open.model.activations = o.activations;
   open.model.indexer_format = o.indexer_keys;
+  open.model.kv_format = o.kv_format;
   open.model.attention = o.attention;
   open.model.draft = o.draft;
   open.pool = &pool();
@@ -83,6 +86,7 @@ Runner make_runner(const std::string& directory, DeviceKind device, RunnerOption
   r.session = must(
       ForwardSession::create(*r.model, {.pool = &pool(), .cpu_kernels = &cpu_kernels(), .gpu = on},
                              {.max_tokens = o.max_tokens,
+                              .chunk = o.chunk,
                               .sequences = o.sequences,
                               .prefill_logits = LogitRows::kAll,
                               .draft = o.draft && r.model->has_draft(),
@@ -205,6 +209,29 @@ TEST(Engine, OtherFormsOfAttentionAgreeWithTheCpu) {
 
     EXPECT_GE(c.cosine(), 0.9995);
     EXPECT_LE(c.mean_kl(), 1e-3);
+  }
+}
+
+// Prompts of V4 longer than the window's ring: rows of a long pass stand side by side, the first
+// tokens of a later one look into the ring.
+TEST(Engine, LongPromptsOfV4AreThoseOfTheCpuHoweverTheyAreCut) {
+  const std::string model = shipped("tiny-v4-nvfp4");
+  auto sequences = text_sequences(must(Tokenizer::load(model)));
+  auto& longest = sequences.front();
+  while (longest.size() < 400)
+    longest.insert(longest.end(), sequences[1].begin(), sequences[1].end());
+  for (const Format format : {Format::kBf16, Format::kE4m3}) {
+    const Runner on_cpu = make_runner(model, DeviceKind::kCpu, {.kv_format = format, .chunk = 100});
+    for (const int64_t chunk : {512, 200, 100}) {
+      const Runner on_gpu =
+          make_runner(model, DeviceKind::kCuda, {.kv_format = format, .chunk = chunk});
+
+      const LogitComparison c =
+          must(compare_logits(*on_cpu.session, *on_gpu.session, sequences, nullptr));
+
+      EXPECT_GE(c.cosine(), 0.999) << format_name(format) << ", " << chunk << " tokens a pass";
+      EXPECT_LE(c.mean_kl(), 3e-3) << format_name(format) << ", " << chunk << " tokens a pass";
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "fathom/base/checked_math.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 #include "fathom/kernels/compress/kv_compress/kv_compress.h"
 #include "fathom/kernels/core/launch.h"
@@ -162,100 +163,178 @@ struct Projected {
   View kv;  // [T, D]
 };
 
-// Tokens [begin, begin + count) of the step: their rows go to the ring, then they attend. No two
-// of one request may share a row of the ring.
-Status attend_piece(Exec& ex,
-                    const CompressedContext& m,
-                    const CompressedWeights& w,
-                    const CompressedRows& cache,
-                    const Projected& p,
-                    const View& positions,
-                    const View& ring,
-                    const View& rows,
-                    int64_t range_begin,
+// Where the rows of a window are written and read.
+struct WindowRows {
+  CacheFields fields;
+  View slots;  // [T] i64, of all tokens of the step; absent: row t has token t of the range
+  View lists;  // [T, W] i32, of the tokens of a range
+};
+
+// A range of a step on its way through one layer.
+struct RangeCall {
+  const CompressedContext& m;
+  const CompressedWeights& w;
+  const CompressedRows& cache;
+  const TokenRange& range;
+  const Projected& p;
+  const View& positions;  // of all tokens of the step
+  View chosen;            // [T, K], slots of compressed rows of the range's tokens; may be absent
+  View o;                 // [T, Nh, D], of all tokens of the step
+};
+
+enum class Written : uint8_t { kQueriesAndRows, kRows };
+
+// Tokens [begin, begin + count) of the range: their rows, and their queries in place unless that
+// has been done.
+Status write_window(Exec& ex,
+                    const RangeCall& c,
+                    const WindowRows& to,
                     int64_t begin,
                     int64_t count,
-                    const View& o) {
-  const View q = slice_rows(p.q, begin, count);
-  FATHOM_TRY(launch<QnormRopeKvWrite>(ex, "qnorm_rope_kv_write",
-                                      {.q = q,
-                                       .kv = slice_rows(p.kv, begin, count),
-                                       .kv_norm = w.kv_norm,
-                                       .positions = slice_rows(positions, begin, count),
-                                       .table = rope_of(m, w),
-                                       .slots = slice_rows(cache.window_slots, begin, count),
-                                       .q_out = q,
-                                       .values = cache.window.values,
-                                       .rope = cache.window.rope,
-                                       .scales = cache.window.scales,
-                                       .eps = m.shape.eps}));
+                    Written what) {
+  const int64_t first = c.range.token_begin + begin;
+  View q = slice_rows(c.p.q, first, count);
+  if (what == Written::kRows) {
+    q.dims[1] = 0;
+    q.axes = "T,0,D";
+  }
+  return launch<QnormRopeKvWrite>(
+      ex, what == Written::kRows ? "window_write" : "qnorm_rope_kv_write",
+      {.q = q,
+       .kv = slice_rows(c.p.kv, first, count),
+       .kv_norm = c.w.kv_norm,
+       .positions = slice_rows(c.positions, first, count),
+       .table = rope_of(c.m, c.w),
+       .slots = to.slots.present() ? slice_rows(to.slots, first, count) : View{},
+       .q_out = q,
+       .values = to.fields.values,
+       .rope = to.fields.rope,
+       .scales = to.fields.scales,
+       .eps = c.m.shape.eps});
+}
+
+Status attend_window(
+    Exec& ex, const RangeCall& c, const WindowRows& from, int64_t begin, int64_t count) {
+  const int64_t first = c.range.token_begin + begin;
   SparseRows extra;
-  if (rows.present()) {
-    const CacheFields& f = cache.rows.fields;
+  if (c.chosen.present()) {
+    const CacheFields& f = c.cache.rows.fields;
     extra = {.values = f.values,
-             .slots = slice_rows(rows, begin - range_begin, count),
+             .slots = slice_rows(c.chosen, begin, count),
              .rope = f.rope,
              .scales = f.scales};
   }
   return launch<SparseMlaDecode>(ex, "attn",
-                                 {.q = q,
-                                  .rows = {.values = cache.window.values,
-                                           .slots = slice_rows(ring, begin - range_begin, count),
-                                           .rope = cache.window.rope,
-                                           .scales = cache.window.scales},
-                                  .o = slice_rows(o, begin, count),
+                                 {.q = slice_rows(c.p.q, first, count),
+                                  .rows = {.values = from.fields.values,
+                                           .slots = slice_rows(from.lists, begin, count),
+                                           .rope = from.fields.rope,
+                                           .scales = from.fields.scales},
+                                  .o = slice_rows(c.o, first, count),
                                   .extra = extra,
-                                  .sink = w.sink,
+                                  .sink = c.w.sink,
                                   .lse = {},
-                                  .scale = m.shape.scale});
+                                  .scale = c.m.shape.scale});
 }
 
-// A range in one piece where the ring holds the window of each of its tokens until all have
-// attended; else request by request in pieces of which that is true.
-Status attend_range(Exec& ex,
-                    const CompressedContext& m,
-                    const CompressedWeights& w,
-                    const CompressedRows& cache,
-                    const TokenRange& range,
-                    const Projected& p,
-                    const IndexQueries& queries,
-                    const View& all_positions,
-                    const Probe* probe,
-                    int layer,
-                    const View& o) {
-  ArenaScope arena(*ex.activations);
-  const int64_t ring_rows = cache.window.values.dim(1);
-  const View positions = slice_rows(all_positions, range.token_begin, range.num_tokens);
-  FATHOM_ASSIGN(const View ring,
-                ex.activations->tensor({range.num_tokens, m.shape.W}, Format::kI32, "T,W"));
-  FATHOM_TRY(launch<RingSlots>(ex, "window_slots",
-                               {.positions = positions,
-                                .request_slots = range.request_slots,
-                                .q_offsets = range.query_offsets_view,
-                                .slots = ring,
+// `from`: whose rows are listed; absent, rows of the range's own tokens.
+Result<View> window_lists(
+    Exec& ex, const RangeCall& c, Op op, const View& from, int64_t ring_rows) {
+  const int64_t T = c.range.num_tokens;
+  FATHOM_ASSIGN(const View lists, ex.activations->tensor({T, c.m.shape.W}, Format::kI32, "T,W"));
+  FATHOM_TRY(launch<RingSlots>(ex, op,
+                               {.positions = slice_rows(c.positions, c.range.token_begin, T),
+                                .request_slots = from,
+                                .q_offsets = c.range.query_offsets_view,
+                                .slots = lists,
                                 .ring_rows = ring_rows}));
-  FATHOM_ASSIGN(const View rows,
-                compressed_slots(ex, m, w, range, positions,
-                                 rows_of(queries, range.token_begin, range.num_tokens), cache));
-  if (w.ratio == CompressRatio::kSparse && rows.present()) tap(probe, "indexer.slots", layer, rows);
-  const int64_t most = ring_rows - m.shape.W + 1;
-  const auto piece = [&](int64_t begin, int64_t count) {
-    return attend_piece(ex, m, w, cache, p, all_positions, ring, rows, range.token_begin, begin,
-                        count, o);
+  return lists;
+}
+
+// Memory of a step for rows as those of `like`; they begin at multiples of sixteen bytes.
+Result<View> rows_like(Exec& ex, const View& like, int64_t rows, const char* axes) {
+  if (!like.present()) return View{};
+  const int64_t element = element_bytes(like.format);
+  const int64_t width = align_up<int64_t>(like.dim(2) * element, 16) / element;
+  FATHOM_ASSIGN(View v, ex.activations->tensor({1, rows, width}, like.format, axes));
+  v.dims[2] = like.dim(2);
+  return v;
+}
+
+Result<CacheFields> fields_like(Exec& ex, const CacheFields& like, int64_t rows) {
+  const bool fp4 = like.values.format == Format::kU8;
+  const bool coded = like.scales.present();
+  const bool one_scale = coded && like.scales.dim(2) == 1;
+  CacheFields own;
+  FATHOM_ASSIGN(own.values, rows_like(ex, like.values, rows,
+                                      fp4     ? "1,step_rows,Dn/2"
+                                      : coded ? "1,step_rows,Dn"
+                                              : "1,step_rows,D"));
+  FATHOM_ASSIGN(own.rope, rows_like(ex, like.rope, rows, "1,step_rows,Dr"));
+  FATHOM_ASSIGN(own.scales, rows_like(ex, like.scales, rows,
+                                      one_scale ? "1,step_rows,1"
+                                      : fp4     ? "1,step_rows,Dn/16"
+                                                : "1,step_rows,Dn/64"));
+  return own;
+}
+
+// A range with a request that has more tokens than its ring has room for while they attend. All of
+// their rows stand side by side for as long as that takes, with the bits that a ring would have.
+// Tokens that look behind the step, the first W - 1 of a request, attend to the ring, in pieces
+// that it has room for; the others to what is side by side. In the end the newest rows go to the
+// ring.
+Status attend_side_by_side(Exec& ex, const RangeCall& c, WindowRows ring, int64_t most) {
+  const TokenRange& range = c.range;
+  const CacheFields& like = c.cache.window;
+  const int64_t T = range.num_tokens;
+  WindowRows own;
+  FATHOM_ASSIGN(own.fields, fields_like(ex, like, T));
+  FATHOM_ASSIGN(own.lists, window_lists(ex, c, "step_slots", {}, 1));
+  FATHOM_TRY(write_window(ex, c, own, 0, T, Written::kQueriesAndRows));
+  const auto look_behind = [&](const RangeRequest& r) {
+    return r.keys > r.count ? std::min(r.count, c.m.shape.W - 1) : 0;
   };
-  int64_t longest = 0;
-  for (size_t b = 0; b + 1 < range.query_offsets.size(); ++b)
-    longest = std::max<int64_t>(longest, range.query_offsets[b + 1] - range.query_offsets[b]);
-  if (longest <= most) return piece(range.token_begin, range.num_tokens);
-  const CallSite here = CallSite::here();
-  return each_request(ex, range, [&](const RangeRequest& request) -> Status {
-    int number = 0;
-    for (int64_t at = 0; at < request.count; at += most) {
-      Scope scope(ex.recorder, "piece", number++, here);
-      FATHOM_TRY(piece(range.token_begin + request.begin + at, std::min(most, request.count - at)));
+  bool all_new = true;
+  for (int64_t b = 0; b < range.num_requests(); ++b)
+    all_new = all_new && look_behind(request_of(range, b)) == 0;
+  if (all_new) FATHOM_TRY(attend_window(ex, c, own, 0, T));
+  return each_request(ex, range, [&](const RangeRequest& r) -> Status {
+    const int64_t behind = look_behind(r);
+    for (int64_t at = 0; at < behind; at += most) {
+      const int64_t count = std::min(most, behind - at);
+      FATHOM_TRY(write_window(ex, c, ring, r.begin + at, count, Written::kRows));
+      FATHOM_TRY(attend_window(ex, c, ring, r.begin + at, count));
     }
-    return {};
+    if (!all_new && behind < r.count)
+      FATHOM_TRY(attend_window(ex, c, own, r.begin + behind, r.count - behind));
+    const int64_t newest = std::min(r.count - behind, like.values.dim(1));
+    if (newest == 0) return {};
+    return write_window(ex, c, ring, r.begin + r.count - newest, newest, Written::kRows);
   });
+}
+
+// By way of the ring where it holds the window of each token until all have attended. Its lists are
+// made in any case: the memory of a step must not depend on where its prompts begin.
+Status attend_range(
+    Exec& ex, RangeCall c, const IndexQueries& queries, const Probe* probe, int layer) {
+  ArenaScope arena(*ex.activations);
+  const TokenRange& range = c.range;
+  const int64_t begin = range.token_begin;
+  const int64_t T = range.num_tokens;
+  WindowRows ring{.fields = c.cache.window, .slots = c.cache.window_slots, .lists = {}};
+  const int64_t ring_rows = ring.fields.values.dim(1);
+  FATHOM_ASSIGN(ring.lists, window_lists(ex, c, "window_slots", range.request_slots, ring_rows));
+  FATHOM_ASSIGN(c.chosen, compressed_slots(ex, c.m, c.w, range, slice_rows(c.positions, begin, T),
+                                           rows_of(queries, begin, T), c.cache));
+  if (c.w.ratio == CompressRatio::kSparse && c.chosen.present())
+    tap(probe, "indexer.slots", layer, c.chosen);
+  const int64_t most = ring_rows - c.m.shape.W + 1;
+  int64_t longest = 0;
+  for (int64_t b = 0; b < range.num_requests(); ++b)
+    longest = std::max(longest, request_of(range, b).count);
+  if (longest > most) return attend_side_by_side(ex, c, ring, most);
+  FATHOM_TRY(write_window(ex, c, ring, 0, T, Written::kQueriesAndRows));
+  return attend_window(ex, c, ring, 0, T);
 }
 
 }  // namespace
@@ -294,7 +373,16 @@ Status compressed_attend(Exec& ex,
   }
   FATHOM_ASSIGN(const View o, arena.tensor({T, s.Nh, s.D}, x.format, "T,Nh,D"));
   FATHOM_TRY(each_range(ex, batch, [&](const TokenRange& range, bool /*decode*/) {
-    return attend_range(ex, m, w, cache, range, p, queries, batch.positions, probe, layer, o);
+    return attend_range(ex,
+                        {.m = m,
+                         .w = w,
+                         .cache = cache,
+                         .range = range,
+                         .p = p,
+                         .positions = batch.positions,
+                         .chosen = {},
+                         .o = o},
+                        queries, probe, layer);
   }));
   FATHOM_TRY(launch<InverseRope>(ex, "inverse_rope",
                                  {.o = o, .positions = batch.positions, .table = rope_of(m, w)}));

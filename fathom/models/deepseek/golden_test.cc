@@ -338,6 +338,56 @@ TEST_F(CompressedGolden, EveryCutOfThePromptGivesTheSameLogits) {
   }
 }
 
+// Up to 129 tokens of a request attend by way of the window's ring, rows of longer steps stand side
+// by side: in each format of the cache with the bits that the ring would have, and the ring holds
+// them afterwards. A fresh prompt, parts behind others, and both in one step.
+TEST_F(CompressedGolden, LongStepsHaveTheBitsOfShortOnes) {
+  using Cuts = std::vector<size_t>;
+  const std::span all(tokens_);
+  for (const Format format : {Format::kBf16, Format::kF32, Format::kE4m3, Format::kNvfp4}) {
+    ModelOptions options;
+    options.activations = format == Format::kF32 ? Format::kF32 : Format::kBf16;
+    options.kv_format = format;
+    options.attention.always_absorbed = true;
+    ModelRunner runner(dir_, options);
+    const auto logits_of = [&](const Cuts& cuts) {
+      runner.poison_pages();
+      std::vector<float> logits;
+      size_t at = 0;
+      for (const size_t count : cuts) {
+        SequenceStep step = part(all.subspan(at, count), static_cast<int64_t>(at), pages_);
+        step.logits = LogitRows::kAll;
+        const StepResult r = runner.step({step}, {});
+        logits.insert(logits.end(), r.logits.begin(), r.logits.end());
+        at += count;
+      }
+      return logits;
+    };
+    const auto expected = logits_of({100, 100, 100});
+    for (const Cuts& cuts : {Cuts{300}, Cuts{130, 129, 41}, Cuts{1, 299}, Cuts{20, 150, 130},
+                             Cuts{160, 20, 120}, Cuts{299, 1}})
+      EXPECT_EQ(logits_of(cuts), expected) << format_name(format) << ", first " << cuts[0];
+
+    std::vector<std::vector<int32_t>> pages;
+    for (int32_t i = 0; i < 4; ++i)
+      pages.push_back(ModelRunner::page_list(4 * i, 4));
+    runner.poison_pages();
+    runner.step({part(all.first(100), 0, pages[0], 0), part(all.first(60), 0, pages[3], 3)}, {});
+    const StepResult together =
+        runner.step({part(all.first(150), 0, pages[1], 1), part(all.subspan(100), 100, pages[0], 0),
+                     part(all.first(9), 0, pages[2], 2), part(all.subspan(60, 9), 60, pages[3], 3)},
+                    {});
+    const auto row = [&](size_t token) {
+      const auto begin = expected.begin() + static_cast<int64_t>(token) * together.vocab;
+      return std::vector<float>(begin, begin + together.vocab);
+    };
+    EXPECT_EQ(together.row(0), row(149)) << format_name(format);
+    EXPECT_EQ(together.row(1), row(299)) << format_name(format);
+    EXPECT_EQ(together.row(2), row(8)) << format_name(format);
+    EXPECT_EQ(together.row(3), row(68)) << format_name(format);
+  }
+}
+
 TEST_F(CompressedGolden, ATokenAtATimeGivesTheLogitsOfThePrompt) {
   ModelRunner runner(dir_, f32_options());
   const StepResult whole = runner.prefill(tokens_);

@@ -97,11 +97,17 @@ std::vector<BatchShape> largest_gpu_steps(const StepShape& s,
     shape.padding = largest;
   // Padding comes on top of the token budget, and a prompt of every other sequence may end.
   BatchShape mixed;
-  mixed.decode = {.count = 1, .new_tokens = 1, .cached = s.max_model_len - 1};
+  const int64_t most_queries = std::min(s.max_queries, s.max_model_len);
+  mixed.decode = {.count = 1, .new_tokens = most_queries, .cached = s.max_model_len - most_queries};
   const int64_t budget = std::min(s.max_num_batched_tokens, s.max_num_seqs * s.max_model_len);
   spread_prompts(budget, std::min(s.max_num_seqs, budget), s.max_model_len, mixed);
   mixed.padding = largest;
   shapes.push_back(mixed);
+  // The same with prompts as long as they come: rows of a long one stand side by side.
+  BatchShape prompts = fresh_prompts(budget, s.max_model_len);
+  prompts.decode = mixed.decode;
+  prompts.padding = largest;
+  shapes.push_back(prompts);
   for (int64_t queries = 1; queries <= std::min(s.max_queries, s.max_model_len); ++queries) {
     for (const int64_t requests : decode_buckets(s.max_num_seqs)) {
       for (const int64_t pages : page_buckets(most_pages)) {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "fathom/base/rng.h"
+#include "fathom/device/described_gpu.h"
 #include "fathom/models/registry.h"
+#include "fathom/runtime/executor/decode_shapes.h"
 #include "tests/support/cpu_kernels.h"
 
 namespace fathom {
@@ -29,6 +31,24 @@ std::unique_ptr<Model> r1_attention(int64_t key_chunk, int64_t block) {
   open.weights = WeightOrigin::kNone;
   open.model.page_size = block;
   open.model.attention.prefill_chunk = key_chunk;
+  return std::move(open_model(ModelSource::describe(preset), {}, open)).value();
+}
+
+// V4's attention in four layers, two of them with a window alone: rows of a long prompt stand side
+// by side in the memory of a step.
+std::unique_ptr<Model> v4_attention() {
+  Preset preset = std::move(find_preset("deepseek-v4-flash")).value();
+  preset.config = first_layers(preset.config, 4);
+  ModelConfig& c = preset.config;
+  c.hidden_size = 256;
+  c.num_attention_heads = 8;
+  c.q_lora_rank = 256;
+  c.o_lora_rank = 64;
+  c.index_topk = 64;
+  c.moe_intermediate_size = 256;
+  c.n_routed_experts = 8;
+  OpenOptions open;
+  open.weights = WeightOrigin::kNone;
   return std::move(open_model(ModelSource::describe(preset), {}, open)).value();
 }
 
@@ -107,19 +127,20 @@ INSTANTIATE_TEST_SUITE_P(Chunks, EveryLength, testing::Values(64));
 INSTANTIATE_TEST_SUITE_P(Chunks, EveryLength, testing::Values(64, 128, 1024, 4096));
 #endif
 
-// Mixed steps of several sequences at random, with drafts and without.
-TEST(StepMemory, HasRoomForStepsOfEveryKind) {
-  const auto model = r1_attention(128, 64);
+// Mixed steps of several sequences at random, with drafts and without. `gpu`: null, or that the
+// decode range is padded as for one; scratch is the CPU's all the same.
+void expect_room_for_steps_of_every_kind(const Model& model, const DeviceInfo* gpu) {
   Rng rng(3);
   for (int world = 0; world < 40; ++world) {
     StepShape shape{.max_num_seqs = 1 + rng.next_below(8),
                     .max_model_len = 1 + rng.next_below(900),
                     .num_ids = 1000,
                     .num_threads = kThreads,
-                    .kernels = &cpu_kernels()};
+                    .kernels = &cpu_kernels(),
+                    .gpu = gpu};
     shape.max_queries = 1 + rng.next_below(3);
     shape.max_num_batched_tokens = shape.max_num_seqs * shape.max_queries + rng.next_below(700);
-    const MemoryNeeds plan = step_memory(*model, shape).value();
+    const MemoryNeeds plan = step_memory(model, shape).value();
     for (int i = 0; i < 40; ++i) {
       // Decoding sequences and two groups of prompts within the budget.
       BatchShape step;
@@ -148,8 +169,13 @@ TEST(StepMemory, HasRoomForStepsOfEveryKind) {
       }
       if (step.prefill.count + step.decode.count == 0) continue;
 
+      if (gpu != nullptr && decodes > 0) {
+        const int64_t pages = model.cache_layout().blocks_for(step.decode.cached + queries);
+        step.padding = {.requests = decode_bucket(decodes), .pages = pages};
+      }
+
       const MemoryNeeds needs =
-          dry_run(*model, step, {.num_threads = kThreads, .kernels = &cpu_kernels()}).value();
+          dry_run(model, step, {.num_threads = kThreads, .kernels = &cpu_kernels()}).value();
 
       ASSERT_LE(needs.activation_bytes, plan.activation_bytes)
           << "world " << world << ": " << step.prefill.count << " x " << step.prefill.new_tokens
@@ -161,6 +187,19 @@ TEST(StepMemory, HasRoomForStepsOfEveryKind) {
       ASSERT_LE(needs.scratch_bytes, plan.scratch_bytes);
     }
   }
+}
+
+TEST(StepMemory, HasRoomForStepsOfEveryKind) {
+  expect_room_for_steps_of_every_kind(*r1_attention(128, 64), nullptr);
+}
+
+TEST(StepMemory, HasRoomForRowsThatStandSideBySide) {
+  expect_room_for_steps_of_every_kind(*v4_attention(), nullptr);
+}
+
+TEST(StepMemory, HasRoomForThemBesidePaddedDecode) {
+  const DeviceInfo gpu = described_gpu("h100").value();
+  expect_room_for_steps_of_every_kind(*v4_attention(), &gpu);
 }
 
 }  // namespace

@@ -145,6 +145,8 @@ void add_mhc_pre_cases(CaseList& list) {
       add_both(list, {.tokens = t, .width = d});
   }
   add_both(list, {.tokens = 33, .width = 4096});
+  // Tiles of sixteen, more than eight of them for each of eight clusters.
+  add_pre(list, {.tokens = 1050, .width = 4096}, spec_of({.tokens = 1050, .width = 4096}));
   for (int64_t t : {15, 16, 17, 40, 130, 300, 1100})
     add_both(list, {.tokens = t, .width = 512});
   add_both(list, {.tokens = 50, .width = 1536});

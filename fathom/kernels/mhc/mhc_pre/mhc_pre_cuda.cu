@@ -8,6 +8,7 @@
 #include "fathom/kernels/mhc/mhc_pre/any_token.cuh"
 #include "fathom/kernels/mhc/mhc_pre/few_tokens.cuh"
 #include "fathom/kernels/mhc/mhc_pre/mhc_pre.h"
+#include "fathom/kernels/mhc/mhc_pre/resident_tiles.cuh"
 #include "fathom/kernels/mhc/mhc_pre/token_tiles.cuh"
 
 namespace fathom {
@@ -187,6 +188,41 @@ Status run_token_tiles(Exec& ex, const Args& a) {
   });
 }
 
+// ---- tiles that stay in shared memory ----
+
+/// Blocks of 32 channels of a warp; with more its weights would not fit into its registers.
+constexpr int kResidentOwn = 4;
+static_assert(ResidentShape<kResidentOwn>::kWidth == 4096, "the limit of the variant");
+
+ClusterNeeds resident_needs() {
+  using Memory = ResidentShape<kResidentOwn>::Memory;
+  static_assert(sizeof(Memory) <= 227 << 10, "what a block of Hopper may take");
+  return {.kernel = reinterpret_cast<const void*>(read_resident_tiles<kResidentOwn>),
+          .threads = kResidentThreads,
+          .shared_bytes = static_cast<int64_t>(sizeof(Memory)),
+          .cluster = kResidentBlocks};
+}
+
+/// As suits_few_tokens.
+bool suits_resident_tiles(const MhcPre::Args&, const DeviceInfo& gpu) {
+  return gpu.ordinal < 0 || clusters_at_once(gpu.ordinal, resident_needs()) > 0;
+}
+
+Status run_resident_tiles(Exec& ex, const MhcPre::Args& a) {
+  const int64_t T = a.streams.dim(0);
+  if (T == 0) return {};
+  const ClusterNeeds needs = resident_needs();
+  const int64_t room = std::max<int64_t>(1, clusters_at_once(ex.device->ordinal, needs));
+  const int64_t clusters = std::min(room, ceil_div(T, int64_t{kResidentTokens}));
+  FATHOM_TRY(allow_large_cluster(needs.kernel));
+  return launch_kernel(ex, read_resident_tiles<kResidentOwn>,
+                       {.blocks = clusters * kResidentBlocks,
+                        .threads = needs.threads,
+                        .shared_bytes = needs.shared_bytes,
+                        .cluster = kResidentBlocks},
+                       call_of(a));
+}
+
 // ---- any number of streams, format and layout: a block a token ----
 
 __global__ void __launch_bounds__(kAnyThreads) read_any_layout(const __grid_constant__ AnyCall c) {
@@ -214,6 +250,8 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 constinit const VariantTable<MhcPre> mhc_pre_cuda{
     {"few_tokens", sm(90), "n==4, T<=32", kTraits | kSomeRowCounts, run_few_tokens<MhcPre::Args>,
      MathUnit::kF32, takes_few_tokens<MhcPre::Args>, nullptr, suits_few_tokens<MhcPre::Args>},
+    {"resident_tiles", sm(90), "n==4, D==4096, T<=16777216", kTraits, run_resident_tiles,
+     MathUnit::kBf16, is_aligned<MhcPre::Args>, nullptr, suits_resident_tiles},
     {"token_tiles", sm(90), "n==4, D%512==0, T<=16777216", kTraits, run_token_tiles<MhcPre::Args>,
      MathUnit::kBf16, is_aligned<MhcPre::Args>},
     {"any_layout", sm(90), "", kTraits, run_any_layout<MhcPre::Args>},

@@ -225,7 +225,8 @@ TEST(MhcPre, OnAGpuFewTokensAndTilesTakeTheWidthsOfModels) {
 
   EXPECT_EQ(variant_for(1, 4096), "few_tokens");
   EXPECT_EQ(variant_for(32, 4096), "few_tokens");
-  EXPECT_EQ(variant_for(33, 4096), "token_tiles");
+  EXPECT_EQ(variant_for(33, 4096), "resident_tiles");
+  EXPECT_EQ(variant_for(33, 7168), "token_tiles");
   EXPECT_EQ(variant_for(1, 7168), "few_tokens");
   EXPECT_EQ(variant_for(1, 1536), "token_tiles") << "a width of no model";
   EXPECT_EQ(variant_for(1, 100), "any_layout");

@@ -20,20 +20,21 @@ namespace fathom {
 /// c_0 .. c_{R/2-1} s_0 .. s_{R/2-1}. q_out may be the memory of q. The fields of the cache are a
 /// row of cache_row.h of D channels: values alone (bf16, f32), or with rope and scales (e4m3, NVFP4
 /// as u8). slots[t] = page * S + row, -1 skips the row of that token; two tokens must not share a
-/// slot. Only those rows are written. All operands may be strided. T and H may be 0.
+/// slot. Without slots that of token t is t. Only those rows are written. All operands may be
+/// strided. T and H may be 0.
 /// float32 inside, squares summed in 64 partial sums (of a query in 32 where a warp of a GPU has
 /// it); one rounding to q_out, and one to the cache (quantised rows: to bf16, then to codes). In
 /// f32 with an f32 cache nothing is rounded to less. Deterministic; tokens and heads are
 /// independent. Errors: InvalidArgument for positions outside [0, P), slots outside [-1, M*S),
 /// unequal formats of q, kv and q_out, fields that are no row of D channels, or an eps that is
-/// negative or NaN. Source: DeepSeek-V4, inference/model.py (Attention.forward); vLLM,
-/// fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert.
+/// negative or NaN; without slots, for more tokens than rows. Source: DeepSeek-V4,
+/// inference/model.py (Attention.forward); vLLM, fused_deepseek_v4_qnorm_rope_kv_rope_quant_insert.
 struct QnormRopeKvWrite {
   static constexpr KernelInfo kInfo{
       .name = "qnorm_rope_kv_write",
       .signature =
           "q[T,H,D]:bf16|f32 kv[T,D]:bf16|f32 kv_norm?[D]:bf16|f32 positions[T]:i32 table[P,R]:f32 "
-          "slots[T]:i64 -> q_out[T,H,D]:bf16|f32 values[M,S,C]:bf16|f32|e4m3|u8 rope?[M,S,R]:bf16 "
+          "slots?[T]:i64 -> q_out[T,H,D]:bf16|f32 values[M,S,C]:bf16|f32|e4m3|u8 rope?[M,S,R]:bf16 "
           "scales?[M,S,G]:ue8m0|f32|e4m3",
       .limits = "R%2==0, R<=D",
       .equation = "q_out = rope(q / rms(q)); cache[slot] = row(rope(norm(kv)))",

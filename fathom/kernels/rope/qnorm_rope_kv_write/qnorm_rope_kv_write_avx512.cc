@@ -49,7 +49,7 @@ void norm_kv(const A* kv, const W* weight, int64_t D, float eps, float* row) {
 template <class A>
 void cache_token(
     const Args& a, const CodedRows& rows, int64_t t, const float* table_row, float* row) {
-  const int64_t slot = a.slots.as<int64_t>()[t];
+  const int64_t slot = a.slots.present() ? a.slots.as<int64_t>()[t] : t;
   if (slot < 0) return;
   const int64_t R = a.table.dim(1);
   const int64_t D = a.kv.dim(1);

@@ -27,6 +27,7 @@ struct Shape {
   Format norm = Format::kNone;  ///< of kv_norm; kNone: left out
   Where where = Where::kApart;
   int64_t page_size = 64;
+  bool slots = true;    ///< false: a token's row is that of its number
   bool padding = true;  ///< the third token goes nowhere
   int64_t pages = 0;    ///< 0: twice as many as the tokens fill, and more
   int64_t kv_gap = 64;
@@ -55,30 +56,38 @@ void rotate_last(std::vector<double>& row, const Tensor& table, int64_t position
 
 void add(CaseList& list, const Shape& s) {
   add_case<QnormRopeKvWrite>(list, s.spec, [s](CaseBuilder<QnormRopeKvWrite>& c) {
-    c.set_batch(s.t);
+    // By number a token's row depends on those before it, so no part of them stands alone.
+    const int64_t each = s.slots ? 1 : 0;
+    if (s.slots) c.set_batch(s.t);
     const bool timed = s.spec.bench;
     const Fill fill{.dist = timed ? Dist::kNormal : Dist::kMixedRows, .scale = 3};
-    const RowPlacement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = 1};
+    const RowPlacement apart{.row_gap = timed ? 0 : 5, .rows_per_batch = each};
     const bool in_place = s.where == Where::kInPlace;
     const Tensor q = in_place ? c.inout({s.t, s.h, s.d}, s.format, fill, apart)
                               : c.input({s.t, s.h, s.d}, s.format, fill, apart);
-    const Tensor q_out = in_place ? q : c.output({s.t, s.h, s.d}, s.format, {.rows_per_batch = 1});
+    const Tensor q_out =
+        in_place ? q : c.output({s.t, s.h, s.d}, s.format, {.rows_per_batch = each});
     const Tensor kv =
-        c.input({s.t, s.d}, s.format, fill, {.row_gap = s.kv_gap, .rows_per_batch = 1});
+        c.input({s.t, s.d}, s.format, fill, {.row_gap = s.kv_gap, .rows_per_batch = each});
     const Tensor weight = s.norm == Format::kNone ? Tensor{} : c.input({s.d}, s.norm);
-    const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
+    const Tensor positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = each});
     positions.fill([&](int64_t t) { return s.of ? s.of->position(t) : t * 37 % kPositions; });
     const Tensor table = c.input({s.table_rows, s.r}, Format::kF32);
     oracle::fill_rope_rows(table, positions);
-    const Tensor slots = c.input({s.t}, Format::kI64, {}, {.rows_per_batch = 1});
+    const Tensor slots =
+        s.slots ? c.input({s.t}, Format::kI64, {}, {.rows_per_batch = each}) : Tensor{};
     const int64_t pages = s.pages > 0 ? s.pages : 2 * s.t / s.page_size + 2;
     const int64_t num_slots = pages * s.page_size;
     // Backwards through the pages, every other slot where there are so many.
     const int64_t step = num_slots >= 2 * s.t ? 2 : 1;
-    slots.fill([&](int64_t t) { return s.padding && t == 2 ? -1 : num_slots - 1 - step * t; });
+    const auto slot_of = [&](int64_t t) {
+      if (!s.slots) return t;
+      return s.padding && t == 2 ? -1 : num_slots - 1 - step * t;
+    };
+    if (s.slots) slots.fill(slot_of);
     const auto token_of = std::make_shared<std::vector<int64_t>>(num_slots, -1);
     for (int64_t t = 0; t < s.t; ++t) {
-      if (slots[t] >= 0) (*token_of)[static_cast<size_t>(slots[t])] = t;
+      if (slot_of(t) >= 0) (*token_of)[static_cast<size_t>(slot_of(t))] = t;
     }
     const oracle::RowTensors rows = oracle::make_rows(c, s.row, pages, s.page_size, s.d, s.r);
     c.bind([=](const Binding& at) {
@@ -119,7 +128,7 @@ std::string name_of(const Shape& s) {
   return str_cat("t", s.t, "_h", s.h, "_d", s.d, "_r", s.r, "_", format_name(s.format), "_to_",
                  s.row.name(), s.norm == Format::kNone ? "" : "_normed_",
                  s.norm == Format::kNone ? "" : format_name(s.norm),
-                 s.where == Where::kInPlace ? "_in_place" : "");
+                 s.where == Where::kInPlace ? "_in_place" : "", s.slots ? "" : "_by_number");
 }
 
 void add_named(CaseList& list, Shape s) {
@@ -167,6 +176,15 @@ void add_small_cases(CaseList& list) {
   }
   add_named(list, {.spec = {}, .t = 7, .h = 1, .d = 72, .r = 8, .row = oracle::kFp8Row});
   add_named(list, {.spec = {}, .t = 7, .h = 1, .d = 24, .r = 8, .row = oracle::kNvfp4Row});
+  for (const oracle::RowKind& kind : kinds) {
+    add_named(list, {.spec = {},
+                     .t = 21,
+                     .h = 3,
+                     .row = kind,
+                     .norm = Format::kBf16,
+                     .page_size = 64,
+                     .slots = false});
+  }
   // Groups of 32 over all channels: the window rows of DeepSeek-V4.1.
   add_named(list, {.spec = {},
                    .t = 7,
@@ -186,6 +204,7 @@ void add_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
             .norm = call.has("kv_norm") ? call.format("kv_norm") : Format::kNone,
             .where = Where::kInPlace,
             .page_size = call.dim("values", 1),
+            .slots = call.has("slots"),
             .padding = false,
             .pages = call.dim("values", 0),
             .kv_gap = call.row_gap("kv"),

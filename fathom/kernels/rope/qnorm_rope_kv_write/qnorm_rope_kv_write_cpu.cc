@@ -44,7 +44,7 @@ void norm_kv(const A* kv, const W* weight, int64_t D, float eps, float* row) {
 template <class A>
 void cache_token(const Args& a, const CodedRows& rows, int64_t t, float* row) {
   const int64_t D = a.kv.dim(1);
-  const int64_t slot = a.slots.as<int64_t>()[t];
+  const int64_t slot = a.slots.present() ? a.slots.as<int64_t>()[t] : t;
   if (slot < 0) return;
   const A* kv = a.kv.row<A>(t);
   if (a.kv_norm.present()) {
@@ -102,7 +102,8 @@ void QnormRopeKvWrite::bytes(const Args& a, Cost& cost) {
   const int64_t D = a.kv.dim(1);
   const int64_t element = element_bytes(a.q.format);
   const int64_t weight = a.kv_norm.present() ? D * element_bytes(a.kv_norm.format) : 0;
-  cost.bytes_read = T * ((a.q.dim(1) + 1) * D * element + a.table.dim(1) * 4 + 4 + 8) + weight;
+  cost.bytes_read = T * ((a.q.dim(1) + 1) * D * element + a.table.dim(1) * 4 + 4) + weight;
+  if (a.slots.present()) cost.bytes_read += T * 8;
   cost.bytes_written = T * (a.q.dim(1) * D * element + cache_row_bytes(a.fields()));
 }
 
@@ -112,7 +113,11 @@ Status QnormRopeKvWrite::check(const Args& a) {
   if (!(a.eps >= 0.0f)) return invalid_argument(str_cat("eps is ", a.eps, ", expected 0 or more"));
   FATHOM_TRY(check_cache_row(a.fields(), a.kv.dim(1), CacheScale::kPowerOfTwo));
   FATHOM_TRY(check_positions(a.positions, a.table.dim(0)));
-  return check_row_slots("slots", a.slots, a.values);
+  if (a.slots.present()) return check_row_slots("slots", a.slots, a.values);
+  const int64_t rows = a.values.dim(0) * a.values.dim(1);
+  if (a.kv.dim(0) <= rows) return {};
+  return invalid_argument(
+      str_cat("kv has ", a.kv.dim(0), " tokens without slots but the cache has ", rows, " rows"));
 }
 
 int64_t QnormRopeKvWrite::workspace(const Args& a, int num_threads) {

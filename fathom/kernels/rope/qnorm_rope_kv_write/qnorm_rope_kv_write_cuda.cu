@@ -24,7 +24,7 @@ struct Preparation {
   int64_t kv_stride;
   ChannelWeights kv_norm;
   RotaryTable table;
-  const int64_t* slots;
+  const int64_t* slots;  ///< null: row t
   StoredRows cache;
   int D;
   float eps;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void cache_token(const Preparation& p, const RowMemor
   const bool norms = p.kv_norm.data != nullptr;
   if (norms) p.kv_norm.bring(p.D, m.weights);
   wait_for_previous();
-  const int64_t slot = p.slots[t];
+  const int64_t slot = p.slots == nullptr ? t : p.slots[t];
   const A* kv = static_cast<const A*>(p.kv) + t * p.kv_stride;
   const bool is_ready =
       prepare_row(p, m, t, kv, norms ? Norm::kRms : Norm::kNone, norms ? m.weights : nullptr);

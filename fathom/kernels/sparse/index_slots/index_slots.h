@@ -113,17 +113,24 @@ struct VisibleSlots {
 ///   slots[t,j] = request_slots[b] * R + p mod R   for p >= 0, -1 otherwise
 ///
 /// The window of V4's attention: the query's own token is the last entry. R = ring_rows >= W; the
-/// rows above W keep the tokens of one step apart. Request b owns tokens q_offsets[b] ..
-/// q_offsets[b+1]-1; tokens behind the last one get -1. slots may be strided in tokens.
-/// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, a position or
-/// a request's slot below 0, and ring_rows below W.
-/// Source: DeepSeek-V4, sliding-window attention.
+/// rows above W keep the tokens of one step apart. Without request_slots they are slots of rows
+/// that hold the tokens of this call alone, row t that of token t; ring_rows is not read then:
+///
+///   slots[t,j] = t - (W - 1) + j   where that is a token of the same request, -1 otherwise
+///
+/// Request b owns tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one get -1. slots
+/// may be strided in tokens.
+/// Errors: InvalidArgument for q_offsets that are not one more than request_slots, do not begin at
+/// 0, descend or exceed T, a position or a request's slot below 0, and ring_rows below W. Source:
+/// DeepSeek-V4, sliding-window attention.
 struct RingSlots {
   static constexpr KernelInfo kInfo{
       .name = "ring_slots",
-      .signature = "positions[T]:i32 request_slots[B]:i32 q_offsets[B1]:i32 -> slots[T,W]:i32",
-      .limits = "B1==B+1",
-      .equation = "slots = request_slots[b] * R + p mod R, p = position - (W - 1) + j >= 0",
+      .signature = "positions[T]:i32 request_slots?[B]:i32 q_offsets[B1]:i32 -> slots[T,W]:i32",
+      .limits = "",
+      .equation =
+          "slots = request_slots[b] * R + p mod R, p = position - (W - 1) + j >= 0; "
+          "without request_slots t - (W - 1) + j",
       .source = "DeepSeek-V4, sliding-window attention",
       .flops = "0",
   };

@@ -157,12 +157,13 @@ void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "
   });
 }
 
+/// page_rows 0: rows of the call's tokens in place of rings.
 void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
   add_case<RingSlots>(list, s.spec("ring_slots", phase), [=](CaseBuilder<RingSlots>& c) {
     const Tensor positions = c.input({s.of.tokens()}, Format::kI32);
-    positions.fill([=](int64_t t) { return t * 61 % (3 * s.page_rows); });
-    const Tensor rings = c.input({s.of.requests}, Format::kI32);
-    rings.fill([](int64_t b) { return b * 5 % 7; });
+    positions.fill([=](int64_t t) { return t * 61 % (3 * s.page_rows + 100); });
+    const Tensor rings = s.page_rows > 0 ? c.input({s.of.requests}, Format::kI32) : Tensor{};
+    if (rings.present()) rings.fill([](int64_t b) { return b * 5 % 7; });
     const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
     s.of.fill_begins(begins);
     const Tensor slots = c.output({s.of.tokens(), s.width}, Format::kI32, {.row_gap = 1});
@@ -177,6 +178,11 @@ void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
       const int64_t b = s.of.request(t);
       // From the query's own token backwards, as the window is defined.
       for (int64_t back = 0; back < s.width; ++back) {
+        if (!rings.present()) {
+          const bool own = b < s.of.requests && t >= back && s.of.request(t - back) == b;
+          out[static_cast<size_t>(s.width - 1 - back)] = own ? static_cast<double>(t - back) : -1;
+          continue;
+        }
         const double token = positions[t] - static_cast<double>(back);
         out[static_cast<size_t>(s.width - 1 - back)] =
             token < 0 || b >= s.of.requests
@@ -288,11 +294,12 @@ void add_visible_slots_call(CaseList& one, const RecordedCall& call, const CaseS
 void add_ring_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
   const int64_t width = call.dim("slots", 1);
   const int64_t ring_rows = std::max(call.context().ring_rows, width);
-  const CallTokens of = tokens_of(call, spec, call.dim("slots", 0), call.dim("request_slots", 0));
+  const CallTokens of = tokens_of(call, spec, call.dim("slots", 0), call.dim("q_offsets", 0) - 1);
   add_case<RingSlots>(one, spec, [=](CaseBuilder<RingSlots>& c) {
     const Tensor positions = positions_of(c, of);
-    const Tensor rings = c.input({of.requests}, Format::kI32);
-    rings.fill([&](int64_t b) { return scattered_page(b, of.requests); });
+    const Tensor rings =
+        call.has("request_slots") ? c.input({of.requests}, Format::kI32) : Tensor{};
+    if (rings.present()) rings.fill([&](int64_t b) { return scattered_page(b, of.requests); });
     const Tensor begins = begins_of(c, of);
     const Tensor slots = c.output({of.tokens, width}, Format::kI32);
     c.bind([=](const Binding& at) {
@@ -303,6 +310,10 @@ void add_ring_call(CaseList& one, const RecordedCall& call, const CaseSpec& spec
                              .ring_rows = ring_rows};
     });
     c.expect_each(slots, gates::exact(), [=](int64_t t, int64_t j) {
+      if (!rings.present()) {
+        const int64_t row = t - (width - 1 - j);
+        return row >= of.first(of.request(t)) ? static_cast<double>(row) : -1.0;
+      }
       const int64_t token = static_cast<int64_t>(positions[t]) - (width - 1 - j);
       if (token < 0) return -1.0;
       return rings[of.request(t)] * static_cast<double>(ring_rows) +
@@ -327,7 +338,8 @@ void add_index_slots_cases(CaseList& list) {
         Rows{{1, 0, 3}, 4, 2, 128}, Rows{{4, 2}, 7, 1, 1}})
     add_visible_slots(list, rows);
   for (const Rows& rows : {Rows{{1, 1}, 8, 24}, Rows{{3, 40}, 8, 8}, Rows{{2, 9, 2}, 128, 256, 1},
-                           Rows{{1, 0, 3}, 4, 8, 1}, Rows{{4, 2}, 1, 1}})
+                           Rows{{1, 0, 3}, 4, 8, 1}, Rows{{4, 2}, 1, 1}, Rows{{1, 1}, 8, 0},
+                           Rows{{3, 40, 2}, 8, 0}, Rows{{2, 9}, 7, 0}, Rows{{1, 0, 3}, 4, 0}})
     add_ring(list, rows);
 
   // DeepSeek-V3.2 and V4: 128 Ki tokens of context.

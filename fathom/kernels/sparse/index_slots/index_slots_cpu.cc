@@ -62,7 +62,25 @@ Status visible_slots(Exec& ex, const VisibleSlots::Args& a) {
   return {};
 }
 
+Status step_slots(Exec& ex, const RingSlots::Args& a) {
+  const int64_t w = a.slots.dim(1);
+  const auto* begins = a.q_offsets.as<const int32_t>();
+  for_rows(ex, a.slots.dim(0), 4 * w, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      auto* slots = a.slots.row<int32_t>(t);
+      const int64_t b = request_of(a.q_offsets, t);
+      const bool owned = b + 1 < a.q_offsets.dim(0);
+      for (int64_t j = 0; j < w; ++j) {
+        const int64_t row = t - (w - 1) + j;
+        slots[j] = owned && row >= begins[b] ? static_cast<int32_t>(row) : -1;
+      }
+    }
+  });
+  return {};
+}
+
 Status ring_slots(Exec& ex, const RingSlots::Args& a) {
+  if (!a.request_slots.present()) return step_slots(ex, a);
   const int64_t w = a.slots.dim(1);
   const auto* positions = a.positions.as<const int32_t>();
   const auto* rings = a.request_slots.as<const int32_t>();
@@ -153,7 +171,10 @@ Status VisibleSlots::check(const Args& a) {
 }
 
 Status RingSlots::check(const Args& a) {
-  if (a.ring_rows < a.slots.dim(1))
+  if (a.request_slots.present() && a.request_slots.dim(0) + 1 != a.q_offsets.dim(0))
+    return invalid_argument(str_cat("q_offsets has ", a.q_offsets.dim(0), " offsets, expected ",
+                                    a.request_slots.dim(0) + 1, ", one more than request_slots"));
+  if (a.request_slots.present() && a.ring_rows < a.slots.dim(1))
     return invalid_argument(str_cat("ring_rows is ", a.ring_rows, ", expected ", a.slots.dim(1),
                                     " or more, the rows of the window"));
   if (!a.positions.readable() || !a.q_offsets.readable()) return {};

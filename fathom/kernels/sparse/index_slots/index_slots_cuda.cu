@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kFlatThreads) find_visible_slots(const int32_t
   }
 }
 
-/// A ring of rows for each request.
+/// A ring of rows for each request; null: rows of the call's tokens.
 struct Rings {
   const int32_t* request_slots;
   const int32_t* q_offsets;
@@ -145,8 +145,12 @@ __global__ void __launch_bounds__(kFlatThreads)
   const int first = positions[piece.row] - (rings.width - 1);
   const int b = request_by_warp(rings.q_offsets, rings.num_requests, piece.row);
   const bool owned = b >= 0 && b < rings.num_requests;
+  const bool of_step = rings.request_slots == nullptr;
   const uint32_t begin =
-      owned ? static_cast<uint32_t>(rings.request_slots[b]) * rings.ring_rows.divisor : 0;
+      owned && !of_step ? static_cast<uint32_t>(rings.request_slots[b]) * rings.ring_rows.divisor
+                        : 0;
+  const int oldest = owned && of_step ? rings.q_offsets[b] : 0;
+  const int first_row = static_cast<int>(piece.row) - (rings.width - 1);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const uint32_t item = piece.first + static_cast<uint32_t>(lane_id() + i * kWarp);
@@ -154,7 +158,13 @@ __global__ void __launch_bounds__(kFlatThreads)
     Slots<kUnit> out;
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
-      const int p = first + kUnit * static_cast<int>(item) + j;
+      const int entry = kUnit * static_cast<int>(item) + j;
+      if (of_step) {
+        const int row = first_row + entry;
+        out.v[j] = owned && row >= oldest ? row : -1;
+        continue;
+      }
+      const int p = first + entry;
       const auto token = static_cast<uint32_t>(p < 0 ? 0 : p);
       const uint32_t row = token - rings.ring_rows.of(token) * rings.ring_rows.divisor;
       out.v[j] = owned && p >= 0 ? static_cast<int32_t>(begin + row) : -1;
@@ -203,7 +213,7 @@ template <int kUnit>
 Status ring_slots(Exec& ex, const RingSlots::Args& a) {
   const Rings rings{.request_slots = a.request_slots.as<const int32_t>(),
                     .q_offsets = a.q_offsets.as<const int32_t>(),
-                    .num_requests = static_cast<int>(a.request_slots.dim(0)),
+                    .num_requests = static_cast<int>(a.q_offsets.dim(0) - 1),
                     .width = static_cast<int>(a.slots.dim(1)),
                     .ring_rows = FastDivide(a.ring_rows)};
   return with_row_pieces<4>(ex, a.slots.dim(0), a.slots.dim(1) / kUnit,

@@ -14,7 +14,7 @@ constexpr int64_t kSparse = static_cast<int64_t>(CompressRatio::kSparse);
 constexpr int64_t kHeavy = static_cast<int64_t>(CompressRatio::kHeavy);
 
 // Rows of a ring beyond those that a token looks back at: tokens that may be taken back, and of the
-// window also the tokens of a piece of a prompt.
+// window also the tokens of a step that attends by way of the ring.
 constexpr int64_t kWindowSlack = 128;
 constexpr int64_t kStateSlack = 16;
 

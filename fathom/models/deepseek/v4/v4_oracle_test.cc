@@ -1,5 +1,6 @@
 // DeepSeek-V4 and its draft layer against the float64 oracle, on random weights: of every kind of
 // layer, with every tensor filled, so that one that is forgotten shows.
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -9,6 +10,7 @@
 #include "fathom/base/rng.h"
 #include "fathom/formats/minifloat.h"
 #include "fathom/models/deepseek/v4/v4_names.h"
+#include "fathom/models/dry/dry_records.h"
 #include "fathom/weights/export/quantizer.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/reference_v4.h"
@@ -77,7 +79,7 @@ Prompt run_prompt(ModelRunner& runner, size_t count, uint64_t seed) {
   return p;
 }
 
-// Longer than a block of 128 tokens, and than what the ring of the window takes in one piece.
+// Longer than a block of 128 tokens, and than what attends by way of the window's ring.
 constexpr size_t kLong = 150;
 
 TEST(V4Oracle, MainModelMatches) {
@@ -354,6 +356,28 @@ TEST(V4Draft, StatesOfAnotherWidthAreRefused) {
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("[1, 64] bf16, expected the streams [1, 256]"));
+}
+
+// However long it is; behind others the tokens that look at them make a call of their own.
+TEST(V4Attention, APromptAttendsInOneCallALayer) {
+  OpenOptions open;
+  open.weights = WeightOrigin::kNone;
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v4-flash").value()), {}, open).value();
+  const auto calls = [&](const BatchShape& shape) {
+    const std::vector<OpRecord> records = dry_records(*model, shape, {}).value();
+    return std::ranges::count_if(records, [](const OpRecord& r) {
+      return std::string_view(r.kernel) == "sparse_mla_decode";
+    });
+  };
+  BatchShape fresh;
+  fresh.prefill = {.count = 1, .new_tokens = 8192};
+  fresh.more_prefill = {.count = 2, .new_tokens = 500};
+  BatchShape behind;
+  behind.prefill = {.count = 1, .new_tokens = 8192, .cached = 8192};
+
+  EXPECT_EQ(calls(fresh), model->config().num_hidden_layers);
+  EXPECT_EQ(calls(behind), 2 * model->config().num_hidden_layers);
 }
 
 TEST(V4Draft, DryRunTakesMemoryForItsTokens) {
