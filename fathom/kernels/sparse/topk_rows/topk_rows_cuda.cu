@@ -428,6 +428,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(c.blocks));
   // Into the last cache, where what earlier kernels still write is seen all the same.
   if (threadIdx.x == 0) cuda::prefetch_line(c.lengths + b);
+  reinterpret_cast<uint4*>(s.bins)[threadIdx.x] = make_uint4(0, 0, 0, 0);
   clear_rounds(s);
   __syncthreads();
   cuda::let_next_start();
@@ -439,6 +440,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     return;
   }
   const RowUnits units(c.scores + b * c.stride + start, length);
+  Threads threads(s);
+  if (4 * units.count <= kAtOnce) {  // sooner done alone
+    if (part == 0)
+      select_held(s, threads, units, hold(units, 0), c.k, translation.row(b), c.out[b]);
+    return;
+  }
   const int each = (units.count + c.blocks - 1) / c.blocks;
   const int first = min(units.count, part * each);
   Held held;
@@ -448,7 +455,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto row = translation.row(b);
   keys_of(raw, held.key);
   const Share share = share_of_block(s, held, c.k, c.blocks);
-  Threads threads(s);
   int equal_before = share.equal_before;
   const uint32_t taken = taken_by(threads, held, share.cut, equal_before);
   const Order order(threads, held, taken);
