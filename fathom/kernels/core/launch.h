@@ -153,7 +153,9 @@ Status no_variant(Exec& ex, const Op& op, const int64_t* symbols) {
       return pin_error(op, K::kInfo.name, name);
     }
   }
-  std::string reason = "no variant is built for this machine";
+  std::string reason = ex.kernels->is_batch_invariant()
+                           ? "none that is built for this machine takes any number of rows alike"
+                           : "no variant is built for this machine";
   for (const Variant<K>& v : ex.kernels->table<K>()) {
     reason = str_cat("variant ", v.name, " does not take these formats or layouts");
     for (int i = 0; i < v.limits.size; ++i) {

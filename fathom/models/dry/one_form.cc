@@ -47,17 +47,29 @@ Choices choices_of(const std::vector<OpRecord>& calls) {
   return out;
 }
 
+Status two_forms(std::string_view op, std::string_view one, std::string_view other) {
+  return unsupported(str_cat(op, ": steps of few rows run ", one, ", others ", other,
+                             ": a row's bits would depend on the step"));
+}
+
 }  // namespace
 
 Status check_one_form(const Model& model, const DryRunOptions& options) {
-  Choices first;
+  constexpr std::string_view kNothing = "nothing";
+  Choices all;
   for (const BatchShape& shape : shapes_of(model)) {
     FATHOM_ASSIGN(const std::vector<OpRecord> calls, dry_records(model, shape, options));
-    for (const auto& [call, variant] : choices_of(calls)) {
-      const auto [known, is_new] = first.try_emplace(call, variant);
-      if (is_new || known->second == variant) continue;
-      return unsupported(str_cat(call.first, ": steps of few rows run ", known->second, ", others ",
-                                 variant, ": a row's bits would depend on the step"));
+    const Choices found = choices_of(calls);
+    const bool is_first = all.empty();
+    for (const auto& [call, variant] : found) {
+      const auto [known, is_new] = all.try_emplace(call, variant);
+      if (known->second != variant) return two_forms(call.first, known->second, variant);
+      // How often an op runs may follow from the number of rows, but not whether it does.
+      if (is_new && !is_first && call.second == 0) return two_forms(call.first, kNothing, variant);
+    }
+    for (const auto& [call, variant] : all) {
+      if (call.second == 0 && !found.contains(call))
+        return two_forms(call.first, variant, kNothing);
     }
   }
   return {};
