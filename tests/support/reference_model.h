@@ -96,8 +96,6 @@ class ReferenceModel : public ReferenceWeights {
         const double width = low == high ? 0.001 : high - low;
         const double ramp = std::clamp((static_cast<double>(i) - low) / width, 0.0, 1.0);
         w = w * (1 - ramp) + w / s.factor * ramp;
-      } else {
-        w /= s.factor;  // linear scaling, which is none with a factor of 1
       }
       for (int64_t t = 0; t < x.rows; ++t) {
         const double c = std::cos(static_cast<double>(t) * w) * config_.rope_attention_factor();
@@ -153,13 +151,14 @@ class ReferenceModel : public ReferenceWeights {
 
   // apply_rotary_pos_emb of the published modeling_deepseek.py on columns [begin, begin + D): with
   // angles t theta^(-2i/D) in both halves, x cos + rotate_half(x) sin, rotate_half(x) = [-x2, x1].
+  // Linear scaling divides t by its factor, which is 1 without.
   void rotate_halves(Matrix& x, int64_t begin, int64_t D) const {
     for (int64_t t = 0; t < x.rows; ++t) {
       std::vector<double> turned;
       for (int64_t i = 0; i < D; ++i) {
         const double w = std::pow(config_.rope_theta,
                                   -2.0 * static_cast<double>(i % (D / 2)) / static_cast<double>(D));
-        const double angle = static_cast<double>(t) * w;
+        const double angle = static_cast<double>(t) / config_.rope_scaling.factor * w;
         const double half = i < D / 2 ? -x.at(t, begin + i + D / 2) : x.at(t, begin + i - D / 2);
         turned.push_back(x.at(t, begin + i) * std::cos(angle) + half * std::sin(angle));
       }
