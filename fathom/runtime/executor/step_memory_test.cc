@@ -42,9 +42,11 @@ std::unique_ptr<Model> v4_attention() {
   ModelConfig& c = preset.config;
   c.hidden_size = 256;
   c.num_attention_heads = 8;
+  c.vocab_size = 1024;  // rows of logits would hide what rows of tokens take
   c.q_lora_rank = 256;
   c.o_lora_rank = 64;
   c.index_topk = 64;
+  c.index_n_heads = 4;
   c.moe_intermediate_size = 256;
   c.n_routed_experts = 8;
   OpenOptions open;
@@ -199,7 +201,24 @@ TEST(StepMemory, HasRoomForRowsThatStandSideBySide) {
 
 TEST(StepMemory, HasRoomForThemBesidePaddedDecode) {
   const DeviceInfo gpu = described_gpu("h100").value();
-  expect_room_for_steps_of_every_kind(*v4_attention(), &gpu);
+  const auto model = v4_attention();
+  expect_room_for_steps_of_every_kind(*model, &gpu);
+
+  // The whole budget in a prompt but for three sequences that decode, and the padding of those.
+  const StepShape shape{.max_num_seqs = 8,
+                        .max_num_batched_tokens = 700,
+                        .max_model_len = 900,
+                        .num_ids = 1000,
+                        .num_threads = kThreads,
+                        .kernels = &cpu_kernels(),
+                        .gpu = &gpu};
+  BatchShape step;
+  step.prefill = {.count = 1, .new_tokens = 697, .cached = 203};
+  step.decode = {.count = 3, .new_tokens = 1, .cached = 899};
+  step.padding = {.requests = decode_bucket(3), .pages = model->cache_layout().blocks_for(900)};
+  const MemoryNeeds needs =
+      dry_run(*model, step, {.num_threads = kThreads, .kernels = &cpu_kernels()}).value();
+  EXPECT_LE(needs.activation_bytes, step_memory(*model, shape).value().activation_bytes);
 }
 
 }  // namespace
