@@ -165,7 +165,6 @@ class EngineCore {
   Status propose();
   SampleRow guess_row(const ActiveRequest& request, int64_t ahead) const;
   Status find_paths();
-  Status move_path(const ActiveRequest& request, const StepItem& item);
   Status follow(const View& hidden);
   void keep_results();
   void add_computed(const StepItem& item,
@@ -219,9 +218,9 @@ class EngineCore {
   std::vector<int32_t> depths_;   // of the rows of an item, in its tree
   std::vector<int32_t> kept_;     // of the drafts of a request, where those go that stay
   std::vector<int32_t> walked_;   // drafts that a constraint has followed from the last known token
-  std::vector<int64_t> moved_;    // rows of the cache that are right, where they were computed
-  std::vector<uint32_t> masks_;   // a mask for each row of a step
-  size_t num_masks_ = 0;          // of the step so far
+  RowMoves moves_{settings_.plan.cache.block_tokens};  // rows of the cache that are right
+  std::vector<uint32_t> masks_;                        // a mask for each row of a step
+  size_t num_masks_ = 0;                               // of the step so far
   std::span<const SampleResult> results_;
   std::vector<Accepted> accepted_;
   std::vector<int32_t> accepted_ids_;

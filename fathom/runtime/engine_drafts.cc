@@ -78,6 +78,7 @@ bool EngineCore::is_right(int32_t guess, int32_t drawn) {
 // Follows what was drawn through the drafts of each sequence.
 Status EngineCore::find_paths() {
   if (settings_.proposer == nullptr) return {};
+  moves_.clear();
   size_t row = results_.size();
   for (const StepItem& item : plan_->decode)
     row -= static_cast<size_t>(1 + item.num_drafts());
@@ -97,17 +98,13 @@ Status EngineCore::find_paths() {
       r.path.push_back(draft);
       last = draft;
     }
-    if (!r.draft_parents.empty()) FATHOM_TRY(move_path(r, item));
+    if (r.draft_parents.empty()) continue;
+    // Rows of a tree that are right go to where those of a chain would lie.
+    int64_t place = item.begin + 1;
+    for (const int32_t draft : r.path)
+      moves_.add(r.cache.blocks(), item.begin + 1 + draft, place++);
   }
-  return {};
-}
-
-// Rows of a tree that are right go to where those of a chain would lie.
-Status EngineCore::move_path(const ActiveRequest& r, const StepItem& item) {
-  moved_.clear();
-  for (const int32_t draft : r.path)
-    moved_.push_back(item.begin + 1 + draft);
-  return executor_->move_rows(r.cache.blocks(), item.begin + 1, moved_);
+  return moves_.empty() ? Status{} : executor_->move_rows(moves_);
 }
 
 // Shows the proposer what was computed, before pages are shared and given back.

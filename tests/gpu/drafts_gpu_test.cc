@@ -1,5 +1,5 @@
-// Drafts by the draft layer on a GPU: chains of passes, captured and launched, and whole engines
-// that draft. Part of engine_gpu_test.
+// Drafts by the draft layer on a GPU: chains of passes, captured and launched, whole engines that
+// draft chains and trees, and moves of the rows of a path. Part of engine_gpu_test.
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <memory>
@@ -66,7 +66,8 @@ TEST_P(GpuDrafts, ChainsInGraphsEqualSinglePassesBitForBit) {
   }
 }
 
-EngineOptions options_of(const DraftCheckpoint& checkpoint, int64_t drafts) {
+EngineOptions options_of(const DraftCheckpoint& checkpoint,
+                         const DraftShape& shape = {.tokens = 0}) {
   EngineOptions o;
   o.model = checkpoint.path();
   EXPECT_TRUE(set_option(o, "device", "cuda").ok());
@@ -79,9 +80,11 @@ EngineOptions options_of(const DraftCheckpoint& checkpoint, int64_t drafts) {
   o.max_num_batched_tokens = 48;  // prompts come in chunks
   o.max_num_seqs = 4;
   o.seed = 7;
-  if (drafts == 0) return o;
+  if (shape.tokens == 0) return o;
   o.speculative = Speculative::kMtp;
-  o.speculative_tokens = drafts;
+  o.speculative_tokens = shape.tokens;
+  o.speculative_topk = shape.branches;
+  o.speculative_width = shape.width;
   return o;
 }
 
@@ -121,15 +124,22 @@ TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
   // An indexer chooses among keys in 8 bits, where rounding moves a code now and then.
   const double least = std::string_view(GetParam()) == "micro-v32" ? 0.6 : 0.9;
   const MonotonicClock clock;
-  const auto plain = load(options_of(*checkpoint_, 0));
+  const auto plain = load(options_of(*checkpoint_));
   const auto prompts = prompts_of(plain->model().config().vocab_size);
   std::vector<SamplingParams> params(prompts.size(), greedy(40));
   for (SamplingParams& p : params)
     p.top_logprobs = -1;  // steps with log-probabilities are not captured
   const auto expected = tokens_of(run_together(*plain, prompts, params, Arrival::kAtOnce));
-  for (int64_t n = 1; n <= 5; ++n) {
-    SCOPED_TRACE(str_cat(n, " drafts"));
-    const auto engine = load(options_of(*checkpoint_, n));
+  for (const DraftShape& shape : {DraftShape{.tokens = 1},
+                                  {.tokens = 2},
+                                  {.tokens = 3},
+                                  {.tokens = 4},
+                                  {.tokens = 5},
+                                  {.tokens = 1, .branches = 4},
+                                  {.tokens = 3, .branches = 2},
+                                  {.tokens = 5, .branches = 4, .width = 9}}) {
+    SCOPED_TRACE(str_cat(shape.tokens, " deep, ", shape.branches, " at a place"));
+    const auto engine = load(options_of(*checkpoint_, shape));
     const auto core = always_drafting(*engine, clock);
     for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce}) {
       const auto found = tokens_of(run_together(*core, prompts, params, arrival));
@@ -145,6 +155,42 @@ TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, GpuDrafts, testing::Values("micro-v3", "micro-v32"));
+
+// Rows of 32, 12 and 5 bytes, in two layers each; more moves than a thread has at once.
+TEST(GpuCache, MovesRowsLikeTheCpu) {
+  const auto gpu = Gpu::open().value();
+  CacheLayout layout{.block_tokens = 4, .groups = {}};
+  for (const auto& [format, width] :
+       {std::pair{Format::kF32, 8}, {Format::kF32, 3}, {Format::kE4m3, 5}}) {
+    layout.groups.push_back({.name = "rows",
+                             .layers = {0, 1},
+                             .rows = 4,
+                             .codec = PageCodec::dense("rows", format, width, nullptr)});
+  }
+  CacheStorage host = CacheStorage::allocate(layout, 12, 0).value();
+  CacheStorage device = CacheStorage::allocate(layout, 12, 0, DeviceKind::kCuda).value();
+  for (int64_t i = 0; i < host.bytes(); ++i)
+    host.data()[i] = static_cast<std::byte>(i * 7 % 251);
+  Stream& stream = gpu->stream();
+  ASSERT_TRUE(stream.copy(device.data(), host.data(), host.bytes()).ok());
+  const std::vector<PageId> pages{11, 3, 7, 0, 1, 10, 4, 5, 9, 2};
+  RowMoves moves(4);
+  for (int64_t i = 0; i < 19; ++i)
+    moves.add(pages, 2 * i + 1, i);
+  View there = moves.view();
+  const Buffer list = Buffer::allocate(DeviceKind::kCuda, 8 * there.numel(), "moves").value();
+  ASSERT_TRUE(stream.copy(list.data(), there.data, list.size()).ok());
+  there.data = list.data();
+  there.on_device = true;
+
+  ASSERT_TRUE(device.move_rows(there, &stream).ok());
+
+  std::vector<std::byte> found(static_cast<size_t>(host.bytes()));
+  ASSERT_TRUE(stream.copy(found.data(), device.data(), host.bytes()).ok());
+  ASSERT_TRUE(stream.synchronize().ok());
+  ASSERT_TRUE(host.move_rows(moves.view(), nullptr).ok());
+  EXPECT_TRUE(std::ranges::equal(found, std::span(host.data(), found.size())));
+}
 
 }  // namespace
 }  // namespace fathom

@@ -44,6 +44,12 @@ struct TreeToken {
   return t.begin + count_bits(t.mask);
 }
 
+/// The token that sees so many keys, those that its mask names among them.
+[[maybe_unused]] FATHOM_HD static inline TreeToken tree_token_of(int64_t seen, int64_t mask) {
+  const auto bits = static_cast<uint64_t>(mask);
+  return {seen - count_bits(bits), bits};
+}
+
 /// Whether it sees the key at `place`.
 [[maybe_unused]] FATHOM_HD static inline bool sees_place(const TreeToken& t, int64_t place) {
   if (place < t.begin) return true;

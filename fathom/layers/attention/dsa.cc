@@ -104,7 +104,8 @@ Status attend_sparse(Exec& ex,
                         .lengths = lengths,
                         .block_table = range.block_table,
                         .q_offsets = range.query_offsets_view,
-                        .num_keys = num_keys};
+                        .num_keys = num_keys,
+                        .tree_masks = range.tree_masks};
   FATHOM_TRY(choose_rows(ex, m.request_offsets, range, all, index, slots));
   tap(probe, "indexer.slots", layer, slots);
 
@@ -146,8 +147,10 @@ void part_of(const TokenRange& range, const MlaContext& m, const RangeRequest& r
       .kv_lens_view = slice_rows(range.kv_lens_view, r.index, 1),
       .block_table = slice_rows(range.block_table, r.index, 1),
       .request_slots = {},
-      .tree_masks = {},
-      .tree_begins = {}};
+      .tree_masks =
+          range.tree_masks.present() ? slice_rows(range.tree_masks, r.begin, r.count) : View{},
+      .tree_begins =
+          range.tree_begins.present() ? slice_rows(range.tree_begins, r.index, 1) : View{}};
 }
 
 }  // namespace
@@ -166,8 +169,6 @@ Status dsa_attend(Exec& ex,
                   int layer) {
   const int64_t T = x.dim(0);
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
-  FATHOM_CHECK(!batch.decode.tree_masks.present(),
-               "an indexer scores keys by their place, not by path");
   FATHOM_TRY(check_prefill_chunk(m.options, cache));
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);

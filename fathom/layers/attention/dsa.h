@@ -55,6 +55,7 @@ struct DsaContext {
 ///
 /// Whether a request is scored depends on its own length alone. With `always_absorbed` every
 /// request is, so that a token has the same bits however its prompt was cut into steps.
+/// A token of a tree chooses among the keys of its own path, as if it were decoded alone.
 /// A probe gets the slots of a sparse range as "indexer.slots" [T, topk].
 /// Errors: those of mla_attend; Unsupported for a model without a query latent.
 Status dsa_attend(Exec& ex,

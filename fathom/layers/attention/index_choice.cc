@@ -28,6 +28,7 @@ Status choose_keys(
                                        .block_table = s.block_table,
                                        .q_offsets = s.q_offsets,
                                        .lengths = s.lengths,
+                                       .tree_masks = s.tree_masks,
                                        .logits = logits}));
   FATHOM_TRY(launch<TopkRows>(
       ex, "index_topk", {.scores = logits, .lengths = s.lengths, .row_starts = {}, .ids = slots}));
@@ -35,6 +36,8 @@ Status choose_keys(
                             {.ids = slots,
                              .block_table = s.block_table,
                              .q_offsets = s.q_offsets,
+                             .lengths = s.tree_masks.present() ? s.lengths : View{},
+                             .tree_masks = s.tree_masks,
                              .slots = slots,
                              .page_rows = index.keys.dim(1)});
 }
@@ -43,6 +46,7 @@ IndexScored tokens_of(const IndexScored& s, int64_t begin, int64_t count) {
   IndexScored rows = s;
   rows.queries = rows_of(s.queries, begin, count);
   rows.lengths = slice_rows(s.lengths, begin, count);
+  if (s.tree_masks.present()) rows.tree_masks = slice_rows(s.tree_masks, begin, count);
   return rows;
 }
 

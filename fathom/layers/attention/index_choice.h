@@ -31,6 +31,7 @@ struct IndexScored {
   View q_offsets;    ///< [B+1] i32
   int64_t num_keys;  ///< of the longest request
   int64_t tokens_per_key = 1;
+  View tree_masks{};  ///< [T] i64, TokenRange's: keys are then counted along each token's path
 };
 
 /// slots [T, K] i32 of the K best keys of each token of a range, ascending, -1 behind them. A

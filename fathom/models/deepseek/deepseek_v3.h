@@ -96,8 +96,7 @@ class DeepseekV3 final : public Model {
   CacheLayout cache_layout() const override;
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;
 
-  // An indexer scores the keys of a request by their places.
-  bool takes_trees() const override { return !config_.has_indexer(); }
+  bool takes_trees() const override { return true; }
 
   bool has_draft() const override { return has_draft_; }
 

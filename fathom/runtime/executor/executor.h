@@ -122,10 +122,9 @@ class Executor {
   /// Whether steps gain by having few shapes (SequenceStep::padding).
   virtual bool captures_steps() const { return false; }
 
-  /// Moves rows of the cache that a step has written: CacheStorage::move_rows. Between steps.
-  Status move_rows(std::span<const PageId> pages, int64_t to, std::span<const int64_t> from) {
-    return cache_.move_rows(pages, to, from, exec_.stream);
-  }
+  /// Moves rows of the cache that a step has written, at most as many as it has tokens. Between
+  /// steps.
+  virtual Status move_rows(RowMoves& moves) { return cache_.move_rows(moves.view(), nullptr); }
 
   CacheStorage& cache() { return cache_; }
 

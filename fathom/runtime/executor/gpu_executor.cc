@@ -178,6 +178,17 @@ Status GpuExecutor::place_step(const Step& step, const DecodePadding& padding) {
   return exec_.stream->copy(metadata_.data(), pinned_.data(), placed_);
 }
 
+// The list goes where the metadata of the step before lay, which nothing reads any more.
+Status GpuExecutor::move_rows(RowMoves& moves) {
+  View v = moves.view();
+  const int64_t bytes = v.numel() * element_bytes(v.format);
+  FATHOM_CHECK(bytes <= metadata_.size(), "more moves than a step has tokens");
+  FATHOM_TRY(exec_.stream->copy(metadata_.data(), v.data, bytes));
+  v.data = metadata_.data();
+  v.on_device = true;
+  return cache_.move_rows(v, exec_.stream);
+}
+
 // Another block takes another place, which captured steps do not know.
 Status GpuExecutor::grow_sample_room(const SampleRoom& needed) {
   if (sample_room_.holds(needed)) return {};

@@ -29,6 +29,8 @@ class GpuExecutor final : public Executor {
 
   Result<TimedStep> time(const Step& step, Recorder& recorder, int repetitions) override;
 
+  Status move_rows(RowMoves& moves) override;
+
   bool works_apart() const override { return true; }
 
   bool captures_steps() const override { return settings_.graphs == CudaGraphs::kOn; }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "fathom/base/hint.h"
+#include "fathom/kernels/attn/kv_write/move_rows.h"
 
 namespace fathom {
 namespace {
@@ -57,36 +58,49 @@ Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
       FATHOM_CHECK(field.plane == 0 && field.offset == 0, "the first field begins the page");
       storage.layers_.push_back({.data = static_cast<std::byte*>(first.data),
                                  .page_bytes = group.codec.page_bytes(group.rows),
-                                 .grows = group.grows(),
-                                 .rows = group.rows,
-                                 .plane_bytes = group.codec.plane_bytes});
+                                 .grows = group.grows()});
+    }
+    if (!group.grows() || group.layers.empty()) continue;
+    // Layers of a group lie equally far apart.
+    const auto layers = static_cast<int64_t>(group.layers.size());
+    std::byte* at = storage.layers_.end()[-layers].data;
+    const int64_t apart = layers > 1 ? storage.layers_.end()[1 - layers].data - at : 0;
+    for (const int64_t row_bytes : group.codec.plane_bytes) {
+      View plane = make_view(at, {layers, num_blocks, group.rows, row_bytes}, Format::kU8,
+                             "layers,pages,rows,bytes");
+      plane.strides = {apart, group.codec.page_bytes(group.rows), row_bytes, 1};
+      plane.on_device = storage.buffer_.on_device();
+      storage.planes_.push_back(plane);
+      if (at != nullptr) at += group.rows * row_bytes;
     }
   }
   return storage;
 }
 
-Status CacheStorage::move_rows(std::span<const PageId> pages,
-                               int64_t to,
-                               std::span<const int64_t> from,
-                               Stream* stream) {
-  for (const Layer& layer : layers_) {
-    const auto row_at = [&](int64_t token, int64_t plane_begin, int64_t bytes) {
-      const int64_t page = pages[static_cast<size_t>(token / layer.rows)];
-      return layer.data + page * layer.page_bytes + plane_begin + token % layer.rows * bytes;
+void RowMoves::add(std::span<const PageId> pages, int64_t from, int64_t to) {
+  if (from == to) return;
+  for (const int64_t token : {from, to}) {
+    const int64_t page = pages[static_cast<size_t>(token / block_tokens_)];
+    moves_.push_back(page * block_tokens_ + token % block_tokens_);
+  }
+}
+
+Status CacheStorage::move_rows(const View& moves, Stream* stream) {
+  for (const View& plane : planes_) {
+    if (stream != nullptr) {
+      FATHOM_TRY(move_rows_by_kernel(*stream, plane, moves));
+      continue;
+    }
+    const auto row_at = [&](int64_t layer, int64_t slot) {
+      return plane.row<std::byte>(layer) + slot / plane.dim(2) * plane.stride(1) +
+             slot % plane.dim(2) * plane.stride(2);
     };
-    int64_t plane_begin = 0;
-    for (const int64_t bytes : layer.plane_bytes) {
-      for (size_t i = 0; i < from.size(); ++i) {
-        std::byte* const into = row_at(to + static_cast<int64_t>(i), plane_begin, bytes);
-        const std::byte* const row = row_at(from[i], plane_begin, bytes);
-        if (into == row) continue;
-        if (stream != nullptr) {
-          FATHOM_TRY(stream->copy(into, row, bytes));
-        } else {
-          std::memcpy(into, row, static_cast<size_t>(bytes));
-        }
+    for (int64_t layer = 0; layer < plane.dim(0); ++layer) {
+      for (int64_t n = 0; n < moves.dim(0); ++n) {
+        const auto* move = moves.row<const int64_t>(n);
+        std::memcpy(row_at(layer, move[1]), row_at(layer, move[0]),
+                    static_cast<size_t>(plane.dim(3)));
       }
-      plane_begin += layer.rows * bytes;
     }
   }
   return {};

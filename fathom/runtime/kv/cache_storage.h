@@ -18,6 +18,28 @@ namespace fathom {
 /// Errors: Unsupported, naming the flag and the choices.
 Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations);
 
+/// Moves of rows of sequences, all of which a cache makes together.
+class RowMoves {
+ public:
+  explicit RowMoves(int64_t block_tokens) : block_tokens_(block_tokens) {}
+
+  void clear() { moves_.clear(); }
+
+  bool empty() const { return moves_.empty(); }
+
+  /// The row of token `from` of a sequence goes to the place of token `to`. Those of one sequence
+  /// come in order: both ascend, and `to` is not behind `from`, so that no row is written before it
+  /// is read.
+  void add(std::span<const PageId> pages, int64_t from, int64_t to);
+
+  /// [N,2] i64: slots from and to. Valid until the next add().
+  View view() { return make_view(moves_.data(), {std::ssize(moves_) / 2, 2}, Format::kI64, "N,2"); }
+
+ private:
+  int64_t block_tokens_;
+  std::vector<int64_t> moves_;
+};
+
 /// Pages of every group of a layout, each layer's one behind the other. Move-only.
 class CacheStorage {
  public:
@@ -38,13 +60,10 @@ class CacheStorage {
 
   std::byte* data() const { return buffer_.data(); }
 
-  /// Moves rows within the pages of a sequence, in every group: that of token `from[i]` goes to the
-  /// place of token `to` + i, in order. `from` ascends, and from[i] >= to + i. The groups keep a
-  /// row of each token (CacheLayout::keeps_rows). `stream` is null on the CPU.
-  Status move_rows(std::span<const PageId> pages,
-                   int64_t to,
-                   std::span<const int64_t> from,
-                   Stream* stream);
+  /// Moves rows in every group; on a GPU by one kernel for each plane of a group. The groups keep a
+  /// row of each token (CacheLayout::keeps_rows). `moves` is RowMoves::view() where the cache lies,
+  /// `stream` null on the CPU.
+  Status move_rows(const View& moves, Stream* stream);
 
   /// Copies rings and states, in the order of the list. `stream` is null on the CPU.
   Status copy_slots(std::span<const SlotCopy> copies, Stream* stream);
@@ -59,14 +78,13 @@ class CacheStorage {
     std::byte* data = nullptr;
     int64_t page_bytes = 0;
     bool grows = true;
-    int64_t rows = 0;                  // of a page
-    std::vector<int64_t> plane_bytes;  // of a row in each plane
   };
 
   int64_t num_blocks_ = 0;
   Buffer buffer_;
   std::vector<GroupRows> groups_;
   std::vector<Layer> layers_;
+  std::vector<View> planes_;  // of each group that grows: [layers, pages, rows, bytes] u8
 };
 
 }  // namespace fathom

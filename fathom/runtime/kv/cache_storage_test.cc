@@ -142,9 +142,12 @@ TEST(CacheStorage, MovesRowsOfATreeToWhereThoseOfAChainLie) {
     for (const size_t field : {size_t{0}, size_t{2}})
       byte_at(field, token) = static_cast<uint8_t>(100 * field + static_cast<size_t>(token));
   }
-  const std::vector<int64_t> from{3, 6, 7, 11};
+  RowMoves moves(4);
+  for (const auto& [from, to] : {std::pair{3, 3}, {6, 4}, {7, 5}, {11, 6}})
+    moves.add(pages, from, to);
+  EXPECT_EQ(moves.view().dim(0), 3) << "a row that is right where it is stays";
 
-  ASSERT_TRUE(storage->move_rows(pages, 3, from, nullptr).ok());
+  ASSERT_TRUE(storage->move_rows(moves.view(), nullptr).ok());
 
   // Tokens 3 to 6 are those of the path; what lies elsewhere stays.
   const std::vector<int64_t> found{0, 1, 2, 3, 6, 7, 11, 7, 8, 9, 10, 11};

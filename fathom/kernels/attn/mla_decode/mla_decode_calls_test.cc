@@ -5,6 +5,7 @@
 
 #include "fathom/kernels/attn/merge_state/merge_state.h"
 #include "fathom/kernels/attn/mla_decode/mla_decode.h"
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/kernels/core/test_exec.h"
 
 namespace fathom {
@@ -132,6 +133,50 @@ TEST(MlaDecodeCalls, QueriesWithSlotsOfTheirOwnHaveTheBitsOfDecodesOverThese) {
         ASSERT_EQ(o[j * kN * kL + i], one.o[i]) << variant << ", query " << j;
       for (int64_t n = 0; n < kN; ++n)
         ASSERT_EQ(lse[j * kN + n], one.lse[n]) << variant << ", query " << j;
+    }
+  }
+}
+
+// Alone: with their paths in pages of their own.
+TEST(MlaDecodeCalls, TokensOfATreeHaveTheBitsOfTheSameTokensAlone) {
+  TestExec ex;
+  constexpr int64_t Q = 5, kRows = 20;
+  for (const int64_t keys : {20, 75, 1100}) {
+    for (const std::string& variant : variants_of<MlaDecodeMulti>()) {
+      const Format format = format_of(variant);
+      const Request r(keys, format, 3);
+      Rng rng(static_cast<uint64_t>(keys), 1);
+      TestTensor q({1, Q, kN, kD}, format), masks({1, Q}, Format::kI64);
+      const TestTensor begins({1}, Format::kI32, static_cast<float>(keys - kRows));
+      const TestTensor o({1, Q, kN, kL}, format, NAN), lse({1, Q, kN}, Format::kF32, NAN);
+      q.randomise(rng);
+      for (int64_t j = 0; j < Q; ++j) {
+        const uint32_t own = 1u << (kRows - Q + j);
+        masks.set(j, static_cast<float>(own | rng.next_below(own)));
+      }
+      MlaDecodeMulti::Args args = r.args();
+      args.q = q.view();
+      args.o = o.view();
+      args.lse = lse.view();
+      args.tree_masks = masks.view();
+      args.tree_begins = begins.view();
+      FATHOM_EXPECT_OK(launch<MlaDecodeMulti>(ex.with("mla_decode_multi", variant), "test", args));
+
+      for (int64_t j = 0; j < Q; ++j) {
+        const TreeToken token{keys - kRows, static_cast<uint64_t>(masks[j])};
+        Request alone(num_seen(token), format, 4);
+        for (int64_t i = 0; i < alone.keys * kD; ++i) {
+          const int64_t key = place_of_seen(token, i / kD);
+          alone.cache.set(alone.slot(i / kD) * kD + i % kD, r.cache[r.slot(key) * kD + i % kD]);
+        }
+        for (int64_t i = 0; i < kN * kD; ++i)
+          alone.q.set(i, q[j * kN * kD + i]);
+        FATHOM_EXPECT_OK(launch<MlaDecode>(ex.with("mla_decode", variant), "test", alone.args()));
+        for (int64_t i = 0; i < kN * kL; ++i)
+          ASSERT_EQ(o[j * kN * kL + i], alone.o[i]) << variant << ", query " << j;
+        for (int64_t n = 0; n < kN; ++n)
+          ASSERT_EQ(lse[j * kN + n], alone.lse[n]) << variant << ", query " << j;
+      }
     }
   }
 }

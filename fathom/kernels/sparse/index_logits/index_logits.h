@@ -43,9 +43,14 @@ namespace fathom {
 /// Entries of block_table past the last page in use and rows past the last key are not read. q, w
 /// and logits may be strided in tokens, q also in heads. H, T and L may be 0.
 ///
+/// With tree_masks the tokens are of trees (tree_keys.h): token t sees lengths[t] keys, the last of
+/// which are the rows of the tree that its mask names, and column i is of key i of those in their
+/// order. So a row of logits is that of the token decoded alone, behind its own path.
+///
 /// Deterministic. Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed
-/// T, lengths outside [0, min(L, P*S)], a length of a token of no request that is not 0, pages
-/// outside [0, M), widths of q and keys that differ, and scales that are not those of a format.
+/// T, lengths outside [0, min(L, P*S)], a length of a token of no request that is not 0, a mask of
+/// more rows than the token sees or of rows behind its pages, pages outside [0, M), widths of q and
+/// keys that differ, and scales that are not those of a format.
 /// Source: DeepSeek-V3.2 report, eq. 1; the contract of DeepGEMM, fp8_paged_mqa_logits.
 struct IndexLogitsPaged {
   static constexpr KernelInfo kInfo{
@@ -53,7 +58,7 @@ struct IndexLogitsPaged {
       .signature =
           "q[T,H,C]:f32|bf16|e4m3|u8 q_scales?[T,H,G]:ue8m0 w[T,H]:f32 "
           "keys[M,S,E]:f32|bf16|e4m3|u8 key_scales?[M,S,F]:f32|ue8m0 block_table[B,P]:i32 "
-          "q_offsets[B1]:i32 lengths[T]:i32 -> logits[T,L]:f32",
+          "q_offsets[B1]:i32 lengths[T]:i32 tree_masks?[T]:i64 -> logits[T,L]:f32",
       .limits = "B1==B+1, S>=1, C>=1, C<=1024",
       .equation = "logits = s_j sum_h w_h relu(q_h . k_j)",
       .source = "DeepSeek-V3.2 report, eq. 1; DeepGEMM",
@@ -61,12 +66,13 @@ struct IndexLogitsPaged {
   };
 
   struct Args {
-    View q, q_scales{}, w, keys, key_scales{}, block_table, q_offsets, lengths, logits;
+    View q, q_scales{}, w, keys, key_scales{}, block_table, q_offsets, lengths, tree_masks{},
+        logits;
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.q,           &a.q_scales,  &a.w,       &a.keys,  &a.key_scales,
-                      &a.block_table, &a.q_offsets, &a.lengths, &a.logits};
+    return std::array{&a.q,           &a.q_scales,  &a.w,       &a.keys,       &a.key_scales,
+                      &a.block_table, &a.q_offsets, &a.lengths, &a.tree_masks, &a.logits};
   }
 
   /// A dry run assumes that every token sees as many keys as a row of logits or of pages holds.

@@ -123,7 +123,8 @@ Scratch scratch_of(void* workspace, int thread, const IndexLogitsCall& call) {
 
 // ---- work ----
 
-/// Up to sixteen tokens of a request. Without data for keys that no token of it sees.
+/// Up to sixteen tokens of a request, or one of a tree, whose keys are its own. Without data for
+/// keys that no token of it sees.
 struct Tile {
   int64_t request;
   int64_t begin, end;     ///< tokens
@@ -152,10 +153,11 @@ int64_t work_of(const Unit& unit) {
 /// Calls f(unit) for all units of the call, in order. The units of padding tokens have no keys.
 template <class F>
 void for_units(const IndexLogitsCall& call, F&& f) {
+  const int64_t tokens = call.tree_masks == nullptr ? kTileTokens : 1;
   for (int64_t b = 0; b <= call.num_requests; ++b) {
     const int64_t end = b < call.num_requests ? first_token(call, b + 1) : call.num_tokens;
-    for (int64_t t = first_token(call, b); t < end; t += kTileTokens) {
-      Tile tile{.request = b, .begin = t, .end = std::min(t + kTileTokens, end)};
+    for (int64_t t = first_token(call, b); t < end; t += tokens) {
+      Tile tile{.request = b, .begin = t, .end = std::min(t + tokens, end)};
       tile.first_key = call.columns;
       for (int64_t i = tile.begin; i < tile.end; ++i) {
         if (end_seen(call, i) <= first_seen(call, i)) continue;
@@ -185,7 +187,10 @@ void find_rows(const IndexLogitsCall& call, const Tile& tile, int64_t begin, Blo
     return;
   }
   // A division for the block instead of two for each key, which would take as long as decoding it.
-  IndexRowIn row = key_at(call, tile.request, begin + first);
+  // Keys from `apart` on are rows of a tree: each is found by itself.
+  const int64_t apart =
+      call.tree_masks == nullptr ? call.columns : tree_token(call, tile.begin).begin;
+  IndexRowIn row = key_at(call, tile.request, tile.begin, begin + first);
   const int64_t row_bytes = call.keys.stride(1) * element_bytes(call.keys.format);
   const int64_t scale_bytes =
       call.key_scales.present() ? call.key_scales.stride(1) * element_bytes(call.key_scales.format)
@@ -193,11 +198,11 @@ void find_rows(const IndexLogitsCall& call, const Tile& tile, int64_t begin, Blo
   int64_t left = call.page_size - (begin + first) % call.page_size;  // rows of the page
   for (int64_t lane = 0; lane < kBlockKeys; ++lane) {
     if (lane > first && lane < rows.count) {
-      if (--left > 0) {
+      if (--left > 0 && begin + lane < apart) {
         row.values = static_cast<const std::byte*>(row.values) + row_bytes;
         row.scales = static_cast<const std::byte*>(row.scales) + scale_bytes;
       } else {
-        row = key_at(call, tile.request, begin + lane);
+        row = key_at(call, tile.request, tile.begin, begin + lane);
         left = call.page_size;
       }
     }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_row.h"
 
@@ -25,6 +26,7 @@ struct IndexLogitsCall {
   int64_t num_requests = 1;
   const int32_t* starts = nullptr;  ///< null: 0
   const int32_t* ends = nullptr;
+  const int64_t* tree_masks = nullptr;  ///< null: keys lie in the order of their numbers
 };
 
 /// [L,E] as one page [1,L,E].
@@ -51,7 +53,8 @@ struct IndexLogitsCall {
           .block_table = &a.block_table,
           .q_offsets = a.q_offsets.as<const int32_t>(),
           .num_requests = a.block_table.dim(0),
-          .ends = a.lengths.as<const int32_t>()};
+          .ends = a.lengths.as<const int32_t>(),
+          .tree_masks = a.tree_masks.as<const int64_t>()};
 }
 
 [[maybe_unused]] static IndexLogitsCall call_of(const IndexLogitsRagged::Args& a) {
@@ -103,8 +106,17 @@ struct IndexRowIn {
   return {row_at(call.q, t, h), row_at(call.q_scales, t, h)};
 }
 
-/// Key j of request b.
-[[maybe_unused]] static IndexRowIn key_at(const IndexLogitsCall& call, int64_t b, int64_t j) {
+/// Token t of a call with trees.
+[[maybe_unused]] static TreeToken tree_token(const IndexLogitsCall& call, int64_t t) {
+  return tree_token_of(call.ends[t], call.tree_masks[t]);
+}
+
+/// Key i of token t, of request b.
+[[maybe_unused]] static IndexRowIn key_at(const IndexLogitsCall& call,
+                                          int64_t b,
+                                          int64_t t,
+                                          int64_t i) {
+  const int64_t j = call.tree_masks == nullptr ? i : place_of_seen(tree_token(call, t), i);
   const int64_t page =
       call.block_table == nullptr ? 0 : call.block_table->row<const int32_t>(b)[j / call.page_size];
   const int64_t offset = j % call.page_size;

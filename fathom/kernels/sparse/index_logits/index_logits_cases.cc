@@ -4,142 +4,21 @@
 #include <memory>
 #include <vector>
 
-#include "fathom/formats/block/block_fp4.h"
-#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
-#include "fathom/kernels/sparse/index_row.h"
+#include "fathom/kernels/sparse/index_logits/index_logits_case_rows.h"
 
 namespace fathom {
 namespace {
 
+using index_logits::make_rows;
+using index_logits::random_keys;
+using index_logits::Rows;
+using index_logits::RowScales;
+using index_logits::spoil_row;
+
 constexpr double kHidden = -std::numeric_limits<double>::infinity();
-
-/// Rows of random values: as drawn, and as their format holds them.
-struct Rows {
-  Tensor stored{};
-  Tensor scales{};  ///< of e2m1, and of e4m3 keys
-  int64_t width = 0;
-  std::shared_ptr<std::vector<float>> drawn{};   ///< [rows][width]
-  std::shared_ptr<std::vector<float>> values{};  ///< with their scales, but for e4m3
-  std::shared_ptr<std::vector<float>> factor{};  ///< the scale of each row of e4m3; else 1
-
-  const float* drawn_row(int64_t row) const { return drawn->data() + row * width; }
-
-  const float* row(int64_t index) const {
-    return values != nullptr ? values->data() + index * width : decoded(index);
-  }
-
-  double scale(int64_t row) const {
-    if (factor != nullptr) return (*factor)[static_cast<size_t>(row)];
-    return stored.format() == Format::kE4m3 ? scales[row] : 1.0;
-  }
-
- private:
-  /// Of random codes, until the next one is asked for.
-  const float* decoded(int64_t index) const {
-    std::vector<float>& x = *drawn;
-    for (int64_t d = 0; d < width; ++d) {
-      if (stored.format() == Format::kU8) {
-        const auto byte = static_cast<uint8_t>(stored[(index * width + d) / 2]);
-        const double scale = scales[(index * width + d) / kIndexScaleGroup];
-        x[static_cast<size_t>(d)] = to_float(unpack_e2m1(&byte, d % 2)) * static_cast<float>(scale);
-      } else {
-        x[static_cast<size_t>(d)] = static_cast<float>(stored[index * width + d]);
-      }
-    }
-    return x.data();
-  }
-};
-
-enum class RowScales { kInOperand, kElsewhere };
-
-/// Keys [pages, rows of a page] of random codes: those of long contexts would take longer to
-/// quantise than to measure, and more memory. They have no values as drawn.
-template <class Builder>
-Rows random_keys(Builder& c, int64_t pages, int64_t page_size, int64_t width, Format format) {
-  Rows r{.width = width};
-  const bool bytes = format == Format::kU8;
-  const bool coded = bytes || format == Format::kE4m3;
-  const Fill codes = bytes ? Fill{.dist = Dist::kBytes} : Fill{.scale = coded ? 100.0 : 1.0};
-  r.stored = c.input({pages, page_size, index_elements(format, width)}, format, codes);
-  const Fill scale{.dist = Dist::kUniform, .scale = 0.01, .offset = 0.005};
-  const int64_t groups = bytes ? width / kIndexScaleGroup : 1;
-  if (coded) {
-    r.scales = c.input({pages, page_size, groups}, bytes ? Format::kUe8m0 : Format::kF32, scale);
-  }
-  r.drawn = std::make_shared<std::vector<float>>(static_cast<size_t>(width));
-  return r;
-}
-
-/// An operand [dims, width in that format] of quantised normal values; dims has all axes but the
-/// last. Rows of e4m3 with kElsewhere have their scales in `factor` alone.
-template <class Builder>
-Rows make_rows(Builder& c,
-               std::vector<int64_t> dims,
-               int64_t width,
-               Format format,
-               RowScales row_scales,
-               const RowPlacement& placement) {
-  Rows r{.width = width};
-  int64_t count = 1;
-  for (int64_t d : dims)
-    count *= d;
-  const auto with_last = [&](int64_t last) {
-    std::vector<int64_t> all = dims;
-    all.push_back(last);
-    return all;
-  };
-  r.stored = c.input(with_last(index_elements(format, width)), format, {}, placement);
-  if (format == Format::kU8) {
-    r.scales = c.input(with_last(width / kIndexScaleGroup), Format::kUe8m0, {}, placement);
-  }
-  if (format == Format::kE4m3 && row_scales == RowScales::kInOperand) {
-    r.scales = c.input(with_last(1), Format::kF32, {}, placement);
-  }
-  r.drawn = std::make_shared<std::vector<float>>(static_cast<size_t>(count * width));
-  r.values = std::make_shared<std::vector<float>>(r.drawn->size());
-  r.factor = std::make_shared<std::vector<float>>(static_cast<size_t>(count), 1.0f);
-  std::vector<E4m3> e4m3(static_cast<size_t>(width));
-  std::vector<uint8_t> packed(static_cast<size_t>(width / 2));
-  std::vector<Ue8m0> groups(static_cast<size_t>(width / kIndexScaleGroup));
-  for (int64_t row = 0; row < count; ++row) {
-    float* x = r.drawn->data() + row * width;
-    float* y = r.values->data() + row * width;
-    generate_row({}, row, c.rng(), {x, static_cast<size_t>(width)});
-    if (format == Format::kE4m3) {
-      float& scale = (*r.factor)[static_cast<size_t>(row)];
-      fp8_quantize_groups(x, 1, width, width, kFp8V32DemoUe8m0, e4m3.data(), &scale);
-      if (r.scales.present()) r.scales.set(row, scale);
-      for (int64_t d = 0; d < width; ++d)
-        y[d] = to_float(e4m3[static_cast<size_t>(d)]);
-    } else if (format == Format::kU8) {
-      mxfp4_quantize(x, 1, width, Mxfp4Rule::kCeil, packed.data(), groups.data());
-      mxfp4_dequantize(packed.data(), groups.data(), 1, width, y);
-      for (size_t g = 0; g < groups.size(); ++g)
-        r.scales.set(row * r.scales.dim(r.scales.rank() - 1) + static_cast<int64_t>(g),
-                     to_float(groups[g]));
-      for (int64_t i = 0; i < width / 2; ++i)
-        r.stored.set(row * (width / 2) + i, packed[static_cast<size_t>(i)]);
-      continue;
-    } else {
-      for (int64_t d = 0; d < width; ++d)
-        y[d] = format == Format::kBf16 ? to_float(bf16_from_float(x[d])) : x[d];
-    }
-    for (int64_t d = 0; d < width; ++d)
-      r.stored.set(row * width + d, y[d]);
-  }
-  return r;
-}
-
-/// A row of keys that no token sees: what is read of it shows.
-void spoil_row(const Rows& keys, int64_t row) {
-  const int64_t elements = keys.stored.dim(keys.stored.rank() - 1);
-  const bool is_float = keys.stored.format() != Format::kU8;
-  for (int64_t i = 0; i < elements; ++i)
-    keys.stored.set(row * elements + i, is_float ? NAN : 0x77);
-}
 
 /// sum over h of w_h relu(q_h . k); w has a factor for each head.
 template <class Weight>
@@ -214,7 +93,24 @@ struct PagedShape {
   int64_t columns = 0;  ///< of the logits; 0: as many as keys
   int64_t gap = 0;
   int64_t tokens_per_key = 1;  ///< what a token sees: floor((p + 1) / that)
+  int64_t tree_rows = 0;       ///< the last keys of each request, of a tree of which tokens are
 };
+
+/// Row `row` of the tree of request r follows any earlier one, or (-1) what lies before the tree.
+int64_t parent_of(int64_t r, int64_t row) {
+  return (row * 5 + r) % (row + 1) - 1;
+}
+
+/// Places of the keys that query i of request r sees in a tree.
+std::vector<int64_t> places_in_tree(const PagedShape& s, int64_t r, int64_t i) {
+  const int64_t keys = s.keys - r * 37;
+  std::vector<int64_t> places;
+  for (int64_t row = s.tree_rows - s.per_request + i; row >= 0; row = parent_of(r, row))
+    places.insert(places.begin(), keys - s.tree_rows + row);
+  for (int64_t place = keys - s.tree_rows - 1; place >= 0; --place)
+    places.insert(places.begin(), place);
+  return places;
+}
 
 /// Keys that query i of request r sees: the newest token of request 0 sees `keys`.
 int64_t visible(const PagedShape& s, int64_t r, int64_t i) {
@@ -246,19 +142,35 @@ void add_paged(CaseList& list, const PagedShape& s) {
       const int64_t r = t / s.per_request;
       return empty >= 0 && r >= empty ? r + 1 : r;
     };
+    const auto places = std::make_shared<std::vector<std::vector<int64_t>>>();  // in trees
+    for (int64_t t = 0; s.tree_rows > 0 && t < s.requests * s.per_request; ++t)
+      places->push_back(places_in_tree(s, t / s.per_request, t % s.per_request));
+    const auto place_of = [=](int64_t t, int64_t j) {
+      return s.tree_rows > 0 ? (*places)[static_cast<size_t>(t)][static_cast<size_t>(j)] : j;
+    };
     const auto length_of = [=](int64_t t) {
       if (t >= s.requests * s.per_request) return int64_t{0};
+      if (s.tree_rows > 0) return std::ssize((*places)[static_cast<size_t>(t)]);
       return visible(s, t / s.per_request, t % s.per_request);
     };
     const Tensor lengths = c.input({T}, Format::kI32, {}, own);
     lengths.fill(length_of);
+    Tensor masks;
+    if (s.tree_rows > 0) masks = c.input({T}, Format::kI64, {}, own);
+    for (size_t t = 0; t < places->size(); ++t) {
+      const int64_t begin = s.keys - static_cast<int64_t>(t) / s.per_request * 37 - s.tree_rows;
+      double mask = 0;
+      for (const int64_t place : (*places)[t])
+        mask += place < begin ? 0 : std::ldexp(1.0, static_cast<int>(place - begin));
+      masks.set(static_cast<int64_t>(t), mask);
+    }
     const Tensor offsets = c.input({B + 1}, Format::kI32);
     offsets.fill([=](int64_t b) { return (empty >= 0 && b > empty ? b - 1 : b) * s.per_request; });
     const auto page_of = [=](int64_t b, int64_t i) { return (b * P + i) * 5 % M; };
     std::vector<int64_t> used(static_cast<size_t>(B), 0);
     for (int64_t t = 0; t < T; ++t) {
       auto& most = used[static_cast<size_t>(std::min(request_of(t), B - 1))];
-      most = std::max(most, length_of(t));
+      if (length_of(t) > 0) most = std::max(most, place_of(t, length_of(t) - 1) + 1);
     }
     const Tensor table =
         c.input({B, P}, Format::kI32, {}, {.row_gap = 1, .rows_per_batch = per_batch});
@@ -282,10 +194,12 @@ void add_paged(CaseList& list, const PagedShape& s) {
                                     .block_table = at(table),
                                     .q_offsets = q_offsets,
                                     .lengths = at(lengths),
+                                    .tree_masks = at(masks),
                                     .logits = at(logits)};
     });
     const auto key_row = [=](int64_t t, int64_t j) {
-      return page_of(request_of(t), j / S) * S + j % S;
+      const int64_t place = place_of(t, j);
+      return page_of(request_of(t), place / S) * S + place % S;
     };
     c.expect_each(logits, logit_gate(s.q, s.k, s.width), [=](int64_t t, int64_t j) {
       if (j >= length_of(t)) return kHidden;
@@ -483,6 +397,24 @@ void add_small_cases(CaseList& list) {
                    .tokens_per_key = 4});
 }
 
+/// Tokens of trees: one a request, the last level, a whole one with its root; in page and tile.
+void add_trees(CaseList& list) {
+  for (const Format format : {Format::kF32, Format::kBf16, Format::kE4m3, Format::kU8}) {
+    for (const auto& [tokens, rows] : {std::pair{1, 9}, {5, 30}, {21, 20}}) {
+      add_paged(list,
+                {.spec = {.name = str_cat("tree", rows, "_q", tokens, "_", format_name(format))},
+                 .requests = 2,
+                 .per_request = tokens,
+                 .keys = 140,
+                 .width = 128,
+                 .q = format,
+                 .k = format,
+                 .page_size = 16,
+                 .tree_rows = rows});
+    }
+  }
+}
+
 /// The codes that tensor cores multiply: 128 channels, up to 64 heads. Tiles of 64 keys, some in a
 /// block where there are many; up to four tokens, of one request or of two.
 void add_code_cases(CaseList& list) {
@@ -571,6 +503,7 @@ void add_timed_cases(CaseList& list) {
 void add_index_logits_cases(CaseList& list) {
   add_small_cases(list);
   add_code_cases(list);
+  add_trees(list);
   add_timed_cases(list);
   list.serve_calls("index_logits_paged", add_paged_call);
 }

@@ -44,7 +44,7 @@ void logits_of_token(const IndexLogitsCall& call, int64_t b, int64_t t, const fl
   float* out = call.logits.row<float>(t);
   std::fill_n(out, call.columns, kHidden);
   for (int64_t j = first_seen(call, t); j < end_seen(call, t); ++j) {
-    const IndexRowIn row = key_at(call, b, j);
+    const IndexRowIn row = key_at(call, b, t, j);
     decode_row(call.keys.format, row, D, key);
     float sum = 0.0f;
     for (int64_t h = 0; h < call.heads; ++h) {
@@ -176,7 +176,15 @@ int64_t most_keys(const IndexLogitsPaged::Args& a) {
 }
 
 bool has_data(const IndexLogitsPaged::Args& a) {
-  return a.lengths.readable() && a.q_offsets.readable();
+  return a.lengths.readable() && a.q_offsets.readable() &&
+         a.tree_masks.present() == a.tree_masks.readable();
+}
+
+/// Behind the last key that token t sees.
+int64_t end_place(const IndexLogitsCall& call, int64_t t) {
+  const int64_t end = end_seen(call, t);
+  if (call.tree_masks == nullptr || end == 0) return end;
+  return place_of_seen(tree_token(call, t), end - 1) + 1;
 }
 
 bool has_data(const IndexLogitsRagged::Args& a) {
@@ -200,13 +208,14 @@ void IndexLogitsPaged::bytes(const Args& a, Cost& cost) {
     int64_t seen = has_data(a) ? 0 : most_keys(a);
     for (int64_t t = 0; has_data(a) && t < call.num_tokens; ++t) {
       if (t >= first_token(call, b) && t < first_token(call, b + 1))
-        seen = std::max(seen, end_seen(call, t));
+        seen = std::max(seen, end_place(call, t));
     }
     keys += seen;
   }
   count_bytes(a, keys, cost);
   const int64_t pages = ceil_div<int64_t>(keys, a.keys.dim(1));
   cost.bytes_read += 4 * (pages + a.q_offsets.dim(0) + a.lengths.dim(0));
+  if (a.tree_masks.present()) cost.bytes_read += operand_bytes(a.tree_masks);
 }
 
 void IndexLogitsRagged::bytes(const Args& a, Cost& cost) {
@@ -248,11 +257,21 @@ Status IndexLogitsPaged::check(const Args& a) {
           str_cat("lengths[", t, "] is ", length, ", expected 0 to ", most,
                   b < call.num_requests ? "" : ", since the token belongs to no request"));
     }
+    if (call.tree_masks != nullptr) {
+      const int64_t rows = a.block_table.dim(1) * S;
+      const auto bits = count_bits(static_cast<uint64_t>(call.tree_masks[t]));
+      if (bits > length || end_place(call, t) > rows) {
+        return invalid_argument(str_cat("tree_masks[", t, "] names ", bits, " rows of the ", length,
+                                        " keys that the token sees, expected at most as many, ",
+                                        "and none behind ", rows, " keys"));
+      }
+    }
     if (length == 0 || !a.block_table.readable()) continue;
     // Tokens of a request see the same first pages: those of the longest are enough.
-    if (t > first_token(call, b) && length <= end_seen(call, t - 1)) continue;
+    const int64_t end = end_place(call, t);
+    if (t > first_token(call, b) && end <= end_place(call, t - 1)) continue;
     FATHOM_TRY(
-        check_pages(a.block_table.row<const int32_t>(b), 0, ceil_div(length, S), a.keys.dim(0)));
+        check_pages(a.block_table.row<const int32_t>(b), 0, ceil_div(end, S), a.keys.dim(0)));
   }
   return {};
 }

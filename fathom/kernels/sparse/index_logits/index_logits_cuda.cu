@@ -45,6 +45,7 @@ Call device_call(const IndexLogitsCall& call) {
           .num_requests = static_cast<int>(call.num_requests),
           .starts = call.starts,
           .ends = call.ends,
+          .tree_masks = call.tree_masks,
           .logits = cuda::rows_of<float>(call.logits),
           .columns = static_cast<int>(call.columns)};
 }
@@ -60,10 +61,12 @@ NearRows near_rows(const View& v) {
   return {rows.data, static_cast<uint32_t>(rows.outer), static_cast<uint32_t>(rows.inner)};
 }
 
-/// Tokens that share a request, at most kMostQueries, and as many tiles as fill the GPU.
+/// Tokens that share a request, at most kMostQueries, and as many tiles as fill the GPU. A token of
+/// a tree is by itself, as its keys are its own.
 Cuts cuts_of(const IndexLogitsCall& call, const DeviceInfo& gpu) {
   const int64_t requests = std::max<int64_t>(call.num_requests, 1);
-  const int64_t queries = std::clamp<int64_t>(ceil_div(call.num_tokens, requests), 1, kMostQueries);
+  const int64_t most = call.tree_masks == nullptr ? kMostQueries : 1;
+  const int64_t queries = std::clamp<int64_t>(ceil_div(call.num_tokens, requests), 1, most);
   const int64_t token_blocks = ceil_div(call.num_tokens, queries);
   const int64_t tiles = ceil_div<int64_t>(call.columns, kTileKeys);
   const int64_t at_once = std::max<int64_t>(int64_t{gpu.num_sms} * kBlocksOfSm, 1);
@@ -91,6 +94,7 @@ template <class Rows>
 Status launch_codes(Exec& ex, const IndexLogitsCall& call) {
   if (call.num_tokens == 0 || call.columns == 0) return {};
   const Cuts cuts = cuts_of(call, *ex.device);
+  if (call.tree_masks != nullptr) return launch_form<Form<Rows, false, true, true>>(ex, call, cuts);
   const bool whole_pages = call.block_table == nullptr || call.page_size % kWarpKeys == 0;
   const auto launch = [&]<bool kWholePages>() {
     return cuts.queries == 1 ? launch_form<Form<Rows, kWholePages, true>>(ex, call, cuts)
@@ -161,8 +165,11 @@ __global__ void __launch_bounds__(kKeysOfBlock)
     return;
   }
   const int32_t* pages = c.pages_of(request);
+  const bool in_tree = c.tree_masks != nullptr;
+  const TreeToken token = in_tree ? c.tree_token(t, range.end) : TreeToken{};
   const auto place_of = [&](int key) {
-    return c.place(pages, min(max(key, range.first), range.end - 1));
+    const int i = min(max(key, range.first), range.end - 1);
+    return c.place(pages, in_tree ? c.place_in_tree(token, i) : i);
   };
   float sum = 0.0f;
   for (int h0 = 0; h0 < c.H; h0 += kHeadsAtOnce) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "fathom/formats/format.h"
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/sparse/request_offsets.cuh"
@@ -39,6 +40,7 @@ struct Call {
   int num_requests = 1;
   const int32_t* starts = nullptr;  ///< null: 0
   const int32_t* ends = nullptr;
+  const int64_t* tree_masks = nullptr;  ///< null: keys lie in the order of their numbers
   cuda::Rows<float> logits;
   int columns = 0;
 
@@ -69,6 +71,17 @@ struct Call {
     const int page = pages[index];
     const int row = j - index * static_cast<int>(page_size.divisor);
     return {page >= 0 && page < num_pages ? page : 0, row};
+  }
+
+  /// A token of a tree that sees so many keys.
+  __device__ TreeToken tree_token(int t, int seen) const {
+    return tree_token_of(seen, tree_masks[t]);
+  }
+
+  /// The place of key i of a token of a tree, among those that the pages hold.
+  __device__ int place_in_tree(const TreeToken& token, int i) const {
+    const int64_t place = place_of_seen(token, i);
+    return static_cast<int>(min(max(place, int64_t{0}), int64_t{room - 1}));
   }
 
   /// Keys that a token of a request sees.

@@ -60,12 +60,13 @@ struct TileKeys {
   const int32_t* pages;
   int first;
   int end;
+  TreeToken token{};  ///< if the keys are those of a token of a tree
 
   __device__ int inside(int j) const { return min(max(j, first), end - 1); }
 
   /// Looks up where the rows of the tile that begins at `begin` lie. kWholePages: a warp's sixteen
-  /// rows are in one page.
-  template <bool kWholePages>
+  /// rows are in one page. kTrees: rows are those that `token` sees.
+  template <bool kWholePages, bool kTrees>
   __device__ __forceinline__ RowPlaces find(const Call& c, int begin) const {
     const int warp_begin = begin + kWarpKeys * cuda::warp_id();
     const int own = warp_begin + cuda::lane_id() / 4;
@@ -81,7 +82,9 @@ struct TileKeys {
     } else {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Call::Place at = c.place(pages, inside(own + 8 * h));
+        int place = inside(own + 8 * h);
+        if constexpr (kTrees) place = c.place_in_tree(token, place);
+        const Call::Place at = c.place(pages, place);
         places.pages[h] = at.page;
         places.rows[h] = at.row;
       }
@@ -238,11 +241,13 @@ __device__ __forceinline__ void hide_columns(
 }
 
 /// How a kernel is compiled.
-template <class RowsOf, bool kWhole, bool kOne>
+template <class RowsOf, bool kWhole, bool kOne, bool kOfTrees = false>
 struct Form {
   using Rows = RowsOf;
   static constexpr bool kWholePages = kWhole;
   static constexpr bool kOneQuery = kOne;
+  static constexpr bool kTrees = kOfTrees;
+  static_assert(!kTrees || (kOneQuery && !kWholePages), "a token of a tree has keys of its own");
 };
 
 /// Columns [begin, end) of tokens of one request.
@@ -269,13 +274,14 @@ __device__ __forceinline__ void score_request(const Call& c,
 
   constexpr int kBuffers = Rows::kBuffers;
   const uint64_t policy = cuda::weights_policy(cuts.read_once);
-  const TileKeys keys{.pages = c.pages_of(request), .first = first_key, .end = end_key};
+  TileKeys keys{.pages = c.pages_of(request), .first = first_key, .end = end_key};
+  if constexpr (F::kTrees) keys.token = c.tree_token(token, queries.range(0).end);
   KeyTile<Rows> buffers[kBuffers];
   // Behind the last tile its last row is brought again, so that nothing needs to be asked.
   int next_tile = first_tile;
   RowPlaces places;
   const auto find_next = [&] {
-    places = keys.find<F::kWholePages>(c, next_tile);
+    places = keys.template find<F::kWholePages, F::kTrees>(c, next_tile);
     next_tile += kTileKeys;
   };
 #pragma unroll

@@ -43,12 +43,18 @@ struct VisibleRows {
 ///
 /// Request b owns tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one belong to no
 /// request and get -1. S = page_rows. ids may be strided in tokens; slots may be ids itself.
-/// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, an id outside
-/// [-1, P*S), and page_rows below 1. Source: DeepSeek-V3.2, page_table of the token selection.
+/// With tree_masks the tokens are of trees (tree_keys.h): id i is key i of the lengths[t] that
+/// token t sees, which lies where the mask says. Errors: InvalidArgument for q_offsets that do not
+/// begin at 0, descend or exceed T, an id outside
+/// [-1, P*S), or in a tree outside [-1, lengths[t]), a mask of more rows than the token sees or of
+/// rows behind P*S, masks without lengths or the reverse, and page_rows below 1. Source:
+/// DeepSeek-V3.2, page_table of the token selection.
 struct IndexSlots {
   static constexpr KernelInfo kInfo{
       .name = "index_slots",
-      .signature = "ids[T,K]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 -> slots[T,K]:i32",
+      .signature =
+          "ids[T,K]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 lengths?[T]:i32 "
+          "tree_masks?[T]:i64 -> slots[T,K]:i32",
       .limits = "B1==B+1",
       .equation = "slots = block_table[b, ids / S] * S + ids % S",
       .source = "DeepSeek-V3.2, token selection",
@@ -56,12 +62,12 @@ struct IndexSlots {
   };
 
   struct Args {
-    View ids, block_table, q_offsets, slots;
+    View ids, block_table, q_offsets, lengths{}, tree_masks{}, slots;
     int64_t page_rows = 1;
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.ids, &a.block_table, &a.q_offsets, &a.slots};
+    return std::array{&a.ids, &a.block_table, &a.q_offsets, &a.lengths, &a.tree_masks, &a.slots};
   }
 
   static Cost cost(const Args&) { return {}; }

@@ -77,16 +77,36 @@ struct Chosen {
   int64_t k;
   int64_t pages;
   int64_t page_rows;
+  bool trees = false;
 };
 
+/// The rows that a token of a tree sees: none of the last seven, but for two of these.
+std::vector<int64_t> path_of(const Chosen& s, int64_t t) {
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < s.pages * s.page_rows; ++row) {
+    const int64_t in_tree = row - (s.pages * s.page_rows - 7);
+    if (in_tree < 0 || in_tree == t % 3 || in_tree == 3 + t % 4) rows.push_back(row);
+  }
+  return rows;
+}
+
 void add_slots(CaseList& list, const Chosen& s, std::string_view phase = "") {
-  const CaseSpec spec =
-      s.of.spec("index_slots", str_cat("_p", s.pages, "x", s.page_rows), s.k, phase);
+  const CaseSpec spec = s.of.spec(
+      "index_slots", str_cat("_p", s.pages, "x", s.page_rows, s.trees ? "_trees" : ""), s.k, phase);
   add_case<IndexSlots>(list, spec, [=](CaseBuilder<IndexSlots>& c) {
     const Tensor ids = c.input({s.of.tokens(), s.k}, Format::kI32, {}, {.row_gap = 3});
     ids.fill([=](int64_t i) {
-      return i % 7 == 5 ? -1 : i * 7919 % std::max<int64_t>(s.pages * s.page_rows, 1);
+      const int64_t rows = s.pages * s.page_rows - (s.trees ? 5 : 0);
+      return i % 7 == 5 ? -1 : i * 7919 % std::max<int64_t>(rows, 1);
     });
+    Tensor lengths;
+    Tensor masks;
+    if (s.trees) {
+      lengths = c.input({s.of.tokens()}, Format::kI32);
+      lengths.fill([=](int64_t t) { return std::ssize(path_of(s, t)); });
+      masks = c.input({s.of.tokens()}, Format::kI64);
+      masks.fill([](int64_t t) { return (1 << t % 3) + (8 << t % 4); });
+    }
     const Tensor table = c.input({s.of.requests, s.pages}, Format::kI32, {}, {.row_gap = 2});
     fill_table(table);
     const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
@@ -96,13 +116,17 @@ void add_slots(CaseList& list, const Chosen& s, std::string_view phase = "") {
       return IndexSlots::Args{.ids = at(ids),
                               .block_table = at(table),
                               .q_offsets = at(begins),
+                              .lengths = at(lengths),
+                              .tree_masks = at(masks),
                               .slots = at(slots),
                               .page_rows = s.page_rows};
     });
     c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
       const int64_t b = s.of.request(t);
+      const std::vector<int64_t> path = s.trees ? path_of(s, t) : std::vector<int64_t>{};
       for (int64_t j = 0; j < s.k; ++j) {
-        const double id = ids.at(t, j);
+        double id = ids.at(t, j);
+        if (s.trees && id >= 0) id = static_cast<double>(path[static_cast<size_t>(id)]);
         const double page = std::floor(id / static_cast<double>(s.page_rows));
         out[static_cast<size_t>(j)] = id < 0 || b >= s.of.requests
                                           ? -1
@@ -331,7 +355,8 @@ void add_index_slots_cases(CaseList& list) {
   }
   for (const Chosen& chosen :
        {Chosen{{1, 1}, 5, 3, 16}, Chosen{{1, 7}, 64, 5, 1}, Chosen{{3, 4}, 33, 9, 64},
-        Chosen{{4, 1, 3}, 16, 2, 2}, Chosen{{1, 0, 2}, 4, 1, 8}, Chosen{{2, 3}, 1, 4, 7}})
+        Chosen{{4, 1, 3}, 16, 2, 2}, Chosen{{1, 0, 2}, 4, 1, 8}, Chosen{{2, 3}, 1, 4, 7},
+        Chosen{{3, 9, 1}, 21, 3, 16, true}, Chosen{{2, 5}, 512, 6, 64, true}})
     add_slots(list, chosen);
   for (const Rows& rows :
        {Rows{{1, 1}, 5, 2, 128}, Rows{{3, 4, 2}, 33, 2, 128}, Rows{{2, 9}, 64, 64, 4},

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
 #include "fathom/kernels/sparse/request_offsets.h"
@@ -19,6 +20,13 @@ int64_t request_of(const View& q_offsets, int64_t t) {
   return request_at(q_offsets.as<const int32_t>(), q_offsets.dim(0) - 1, t);
 }
 
+/// Where key `id` of token t lies among its request's.
+int64_t place_of(const IndexSlots::Args& a, int64_t t, int64_t id) {
+  if (id < 0 || !a.tree_masks.present()) return id;
+  return place_of_seen(
+      tree_token_of(a.lengths.as<const int32_t>()[t], a.tree_masks.as<const int64_t>()[t]), id);
+}
+
 Status index_slots(Exec& ex, const IndexSlots::Args& a) {
   const int64_t k = a.slots.dim(1);
   const int64_t S = a.page_rows;
@@ -33,7 +41,7 @@ Status index_slots(Exec& ex, const IndexSlots::Args& a) {
       }
       const auto* pages = a.block_table.row<const int32_t>(b);
       for (int64_t j = 0; j < k; ++j) {
-        const int64_t id = ids[j];
+        const int64_t id = place_of(a, t, ids[j]);
         slots[j] = id < 0 ? -1 : static_cast<int32_t>(pages[id / S] * S + id % S);
       }
     }
@@ -132,14 +140,27 @@ Status VisibleRows::check(const Args& a) {
 void IndexSlots::bytes(const Args& a, Cost& cost) {
   cost.bytes_read = 4 * (2 * a.ids.numel() + a.q_offsets.numel());
   cost.bytes_written = 4 * a.slots.numel();
+  if (a.tree_masks.present()) cost.bytes_read += 12 * a.tree_masks.numel();
 }
 
 Status IndexSlots::check(const Args& a) {
   FATHOM_TRY(at_least_one("page_rows", a.page_rows));
+  if (a.tree_masks.present() != a.lengths.present())
+    return invalid_argument("tree_masks and lengths are given together, one of them is missing");
   if (!a.ids.readable() || !a.q_offsets.readable()) return {};
   FATHOM_TRY(check_request_offsets(a.q_offsets, a.ids.dim(0)));
-  const int64_t rows = a.block_table.dim(1) * a.page_rows;
+  const int64_t pages = a.block_table.dim(1) * a.page_rows;
   for (int64_t t = 0; t < owned(a.q_offsets); ++t) {
+    int64_t rows = pages;
+    if (a.tree_masks.present()) {
+      rows = a.lengths.as<const int32_t>()[t];
+      const TreeToken token = tree_token_of(rows, a.tree_masks.as<const int64_t>()[t]);
+      if (token.begin < 0 || (rows > 0 && place_of_seen(token, rows - 1) >= pages)) {
+        return invalid_argument(str_cat("tree_masks[", t, "] names ", rows - token.begin,
+                                        " rows of the ", rows, " keys that the token sees, ",
+                                        "expected at most as many, and none behind ", pages));
+      }
+    }
     const auto* ids = a.ids.row<const int32_t>(t);
     for (int64_t j = 0; j < a.ids.dim(1); ++j) {
       if (ids[j] < -1 || ids[j] >= rows) {

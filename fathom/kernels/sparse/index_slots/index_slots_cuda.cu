@@ -1,3 +1,4 @@
+#include "fathom/kernels/attn/tree_keys.h"
 #include "fathom/kernels/cuda/flat.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
@@ -70,12 +71,16 @@ struct Slots {
   }
 };
 
+/// Of tokens of trees: keys that each sees, and which rows of its tree are among them.
+struct Trees {
+  const int32_t* lengths;
+  const int64_t* masks;
+};
+
 /// Items are units of kUnit slots of a token; a warp has a piece of one token.
-template <int kUnit, int kEach>
-__global__ void __launch_bounds__(kFlatThreads) find_chosen_slots(Rows<const int32_t> ids,
-                                                                  Tables tables,
-                                                                  Rows<int32_t> slots,
-                                                                  RowPieces pieces) {
+template <int kUnit, int kEach, bool kTrees>
+__global__ void __launch_bounds__(kFlatThreads) find_chosen_slots(
+    Rows<const int32_t> ids, Tables tables, Trees trees, Rows<int32_t> slots, RowPieces pieces) {
   let_next_start();
   wait_for_previous();
   const PiecePlace piece = pieces.mine<kEach>();
@@ -87,10 +92,17 @@ __global__ void __launch_bounds__(kFlatThreads) find_chosen_slots(Rows<const int
     if (pieces.left(item) > 0) held[i].load(ids[piece.row] + int64_t{kUnit} * item);
   }
   const int32_t* pages = tables.pages_of(piece.row);
+  TreeToken token;
+  if constexpr (kTrees) token = tree_token_of(trees.lengths[piece.row], trees.masks[piece.row]);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const uint32_t item = piece.first + static_cast<uint32_t>(lane_id() + i * kWarp);
     if (pieces.left(item) <= 0) continue;
+    if constexpr (kTrees) {
+#pragma unroll
+      for (int32_t& id : held[i].v)
+        id = id < 0 ? -1 : static_cast<int32_t>(place_of_seen(token, id));
+    }
 #pragma unroll
     for (int32_t& id : held[i].v)
       id = pages == nullptr ? -1 : tables.slot(pages, id);
@@ -190,12 +202,15 @@ Status visible_rows(Exec& ex, const VisibleRows::Args& a) {
 
 template <int kUnit>
 Status index_slots(Exec& ex, const IndexSlots::Args& a) {
-  return with_row_pieces<4>(ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
-                            [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
-                              return launch_kernel(ex, find_chosen_slots<kUnit, kEach>, shape,
-                                                   rows_of<const int32_t>(a.ids), tables_of(a),
-                                                   rows_of<int32_t>(a.slots), pieces);
-                            });
+  const Trees trees{a.lengths.as<const int32_t>(), a.tree_masks.as<const int64_t>()};
+  return with_row_pieces<4>(
+      ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
+      [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
+        const auto kernel = a.tree_masks.present() ? find_chosen_slots<kUnit, kEach, true>
+                                                   : find_chosen_slots<kUnit, kEach, false>;
+        return launch_kernel(ex, kernel, shape, rows_of<const int32_t>(a.ids), tables_of(a), trees,
+                             rows_of<int32_t>(a.slots), pieces);
+      });
 }
 
 template <int kUnit>
