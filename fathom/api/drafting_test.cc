@@ -95,11 +95,15 @@ TEST(DraftingApi, PreemptedSequencesDraftOn) {
   EXPECT_EQ(run_in_blocks(*engine, 14, prompts, greedy(50)), expected);
 }
 
-// Knows the answers, and is wrong now and then.
+// Knows the answers, and is wrong now and then. Of a tree each guess comes behind a wrong one.
 class KnownAnswers final : public Proposer {
  public:
-  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts, const std::vector<Trace>& answers)
-      : prompts_(prompts), answers_(answers) {}
+  enum class Shape { kChains, kTrees };
+
+  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts,
+               const std::vector<Trace>& answers,
+               Shape shape = Shape::kChains)
+      : prompts_(prompts), answers_(answers), trees_(shape == Shape::kTrees) {}
 
   Status propose(Executor&, std::span<const DraftPlace> places) override {
     for (const DraftPlace& place : places) {
@@ -109,8 +113,16 @@ class KnownAnswers final : public Proposer {
           static_cast<size_t>(std::ranges::find(prompts_, prompt) - prompts_.begin());
       const std::vector<int32_t>& answer = answers_[which].tokens;
       const auto at = static_cast<size_t>(s.num_generated());
-      for (size_t i = at; i < std::min(at + static_cast<size_t>(place.most), answer.size()); ++i)
+      const auto levels = static_cast<size_t>(trees_ ? place.most / 2 : place.most);
+      int32_t last = -1;
+      for (size_t i = at; i < std::min(at + levels, answer.size()); ++i) {
+        if (trees_) {
+          s.drafts.push_back(answer[i] ^ 2);
+          s.draft_parents.insert(s.draft_parents.end(), 2, last);
+        }
+        last = static_cast<int32_t>(s.drafts.size());
         s.drafts.push_back(i % 7 == 6 ? answer[i] ^ 1 : answer[i]);
+      }
     }
     return {};
   }
@@ -118,6 +130,7 @@ class KnownAnswers final : public Proposer {
  private:
   const std::vector<std::vector<int32_t>>& prompts_;
   const std::vector<Trace>& answers_;
+  const bool trees_;
 };
 
 // Sliding windows and compressors; and an indexer, which chooses keys for each place by itself.
@@ -175,8 +188,9 @@ std::string name_of(const DraftShape& s) {
   return str_cat(s.tokens, " deep, ", s.branches, " at a place, ", s.drafts(), " in all");
 }
 
-// Random weights guess badly: what is checked is that wrong rows and right ones leave no trace. The
-// indexer of micro-v32 chooses among the keys of a node's own path.
+// Random weights guess badly: what is checked is that wrong rows and right ones leave no trace, the
+// right ones of trees where the answers are known. The indexer of micro-v32 chooses among the keys
+// of a node's own path.
 class DraftLayers : public testing::TestWithParam<const char*> {};
 
 TEST_P(DraftLayers, ChangeNoToken) {
@@ -201,6 +215,11 @@ TEST_P(DraftLayers, ChangeNoToken) {
       }
       EXPECT_GT(core->stats().drafted_tokens, 0);
       EXPECT_GT(core->stats().prefix.hit_tokens, 0);
+      if (shape.drafts() < 4 || !shape.is_tree()) continue;
+      KnownAnswers known(prompts, expected, KnownAnswers::Shape::kTrees);
+      const auto right = always_drafting(*engine, clock, &known);
+      EXPECT_EQ(run_together(*right, prompts, params, Arrival::kOneAStep), expected);
+      EXPECT_GT(right->stats().accepted_tokens, 60);
     }
   }
 }
