@@ -8,11 +8,15 @@
 
 namespace fathom {
 
-/// Knows the answers, and is wrong now and then.
+/// Knows the answers, and is wrong now and then. Of a tree each guess comes behind a wrong one.
 class KnownAnswers final : public Proposer {
  public:
-  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts, const std::vector<Trace>& answers)
-      : prompts_(prompts), answers_(answers) {}
+  enum class Shape { kChains, kTrees };
+
+  KnownAnswers(const std::vector<std::vector<int32_t>>& prompts,
+               const std::vector<Trace>& answers,
+               Shape shape = Shape::kChains)
+      : prompts_(prompts), answers_(answers), trees_(shape == Shape::kTrees) {}
 
   Status propose(Executor&, std::span<const DraftPlace> places) override {
     for (const DraftPlace& place : places) {
@@ -22,8 +26,16 @@ class KnownAnswers final : public Proposer {
           static_cast<size_t>(std::ranges::find(prompts_, prompt) - prompts_.begin());
       const std::vector<int32_t>& answer = answers_[which].tokens;
       const auto at = static_cast<size_t>(s.num_generated());
-      for (size_t i = at; i < std::min(at + static_cast<size_t>(place.most), answer.size()); ++i)
+      const auto levels = static_cast<size_t>(trees_ ? place.most / 2 : place.most);
+      int32_t last = -1;
+      for (size_t i = at; i < std::min(at + levels, answer.size()); ++i) {
+        if (trees_) {
+          s.drafts.push_back(answer[i] ^ 2);
+          s.draft_parents.insert(s.draft_parents.end(), 2, last);
+        }
+        last = static_cast<int32_t>(s.drafts.size());
         s.drafts.push_back(i % 7 == 6 ? answer[i] ^ 1 : answer[i]);
+      }
     }
     return {};
   }
@@ -31,6 +43,7 @@ class KnownAnswers final : public Proposer {
  private:
   const std::vector<std::vector<int32_t>>& prompts_;
   const std::vector<Trace>& answers_;
+  const bool trees_;
 };
 
 }  // namespace fathom
