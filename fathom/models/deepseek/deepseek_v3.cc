@@ -307,7 +307,13 @@ Status DeepseekV3::forward(Exec& ex, const Batch& batch, ForwardOut& out) const 
 Status DeepseekV3::draft(Exec& ex, const Batch& batch, const View& hidden, ForwardOut& out) const {
   if (!has_draft_) return unsupported("this model has no draft layer");
   PhaseScope phase(ex.recorder, Phase::kDraft);
-  return nextn_forward(ex, context_, nextn_, embed_, head_, batch, hidden, out);
+  LayerContext context = context_;
+  // Its experts may have another format than the model's, bf16 in NVFP4 checkpoints. It only
+  // guesses: what it has no product for is computed exactly.
+  const DecoderLayer& layer = nextn_.layer;
+  if (layer.is_moe && !takes_fp8_rows(layer.moe.down.w.format()))
+    context.moe.options.activations = MoeActivations::kAuto;
+  return nextn_forward(ex, context, nextn_, embed_, head_, batch, hidden, out);
 }
 
 }  // namespace fathom
