@@ -171,7 +171,7 @@ TEST_P(Invariant, ASequenceHasItsBitsAloneAndAmongSevenOthers) {
 
 /// Prompts of several lengths; the first two share a prefix of pages.
 std::vector<std::vector<int32_t>> prompts_of(const Engine& engine) {
-  const int64_t vocabulary = engine.model().config().vocab_size;
+  const int64_t vocabulary = engine.core().settings().plan.shape.num_ids;  // of the tokenizer
   std::vector<std::vector<int32_t>> prompts;
   for (const int64_t length : {150, 140, 5, 33, 64}) {
     prompts.push_back(some_ids(length, vocabulary, static_cast<uint64_t>(length)));
