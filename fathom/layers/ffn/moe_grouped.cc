@@ -46,6 +46,7 @@ Result<Rows> in_fp8(Exec& ex, const View& x, const RowAxes& axes) {
   FATHOM_ASSIGN(q.scales, arena.tensor({x.dim(0), groups}, Format::kF32, axes.scales));
   FATHOM_TRY(launch<GroupQuantFp8>(ex, "input_quant",
                                    {.x = one_expert(x, axes.one_rows),
+                                    .masked_rows = {},
                                     .q = one_expert(q.x, axes.one_rows),
                                     .s = one_expert(q.scales, axes.one_scales)}));
   return q;
