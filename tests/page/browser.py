@@ -134,17 +134,20 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def click(self, selector):
-        """A real click at the middle of an element, once it stands still: a page that draws an answer moves it."""
+        """A real click at the middle of an element, once it stands still: a page that draws an answer moves it.
+        Comes back when the page has drawn what follows."""
         x, y = self.eval("(async e => {"
                          " const place = () => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };"
                          " const frame = () => new Promise(requestAnimationFrame);"
                          " e.scrollIntoView({block: 'nearest'});"
                          " for (let was = place(); ; was = place()) {"
                          " await frame(); await frame();"
-                         " const now = place(); if (now[0] === was[0] && now[1] === was[1]) return now; }"
+                         " const now = place(); const hit = document.elementFromPoint(...now);"
+                         " if (now[0] === was[0] && now[1] === was[1] && hit && (e.contains(hit) || hit.contains(e))) return now; }"
                          f"}})(document.querySelector({json.dumps(selector)}))")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
+        self.eval("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     def screenshot(self, path):
         Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
