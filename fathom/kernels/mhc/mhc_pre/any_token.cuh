@@ -138,15 +138,8 @@ __device__ inline float mixed_channel(const AnyCall& c, const AnyMemory& m, int6
   return x;
 }
 
-/// A call of mhc_pre, or of mhc_head, whose one result is h.
 template <class Args>
 AnyCall any_call_of(const Args& a) {
-  const View* x = nullptr;
-  if constexpr (requires { a.h; }) {
-    x = &a.h;
-  } else {
-    x = &a.x;
-  }
   AnyCall c{.streams = a.streams.data,
             .token_stride = a.streams.stride(0),
             .stream_stride = a.streams.stride(1),
@@ -154,7 +147,7 @@ AnyCall any_call_of(const Args& a) {
             .fn = rows_of<const float>(a.fn),
             .base = a.base.template as<const float>(),
             .scale = a.scale.template as<const float>(),
-            .x = any_rows(*x),
+            .x = any_rows(result_of(a)),
             .post = {},
             .comb = nullptr,
             .comb_token = 0,
@@ -165,7 +158,7 @@ AnyCall any_call_of(const Args& a) {
             .eps = a.eps,
             .hc_eps = a.hc_eps,
             .iterations = 0};
-  if constexpr (std::is_same_v<Args, MhcPre::Args>) {
+  if constexpr (requires { a.comb; }) {
     c.post = rows_of<float>(a.post);
     c.comb = a.comb.template as<float>();
     c.comb_token = a.comb.stride(0);

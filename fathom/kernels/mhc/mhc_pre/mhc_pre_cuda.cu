@@ -16,40 +16,6 @@ namespace {
 
 using namespace cuda;  // NOLINT: device primitives, in this file's own namespace
 
-StreamCall call_of(const MhcPre::Args& a) {
-  return stream_call_of(a);
-}
-
-StreamCall call_of(const MhcHead::Args& a) {
-  return {.streams = a.streams.as<const Bf16>(),
-          .token_stride = a.streams.stride(0),
-          .stream_stride = a.streams.stride(1),
-          .fn = a.fn.as<const float>(),
-          .fn_stride = a.fn.stride(0),
-          .base = a.base.as<const float>(),
-          .scale = a.scale.as<const float>(),
-          .x = a.h.as<Bf16>(),
-          .x_stride = a.h.stride(0),
-          .post = nullptr,
-          .post_stride = 0,
-          .comb = nullptr,
-          .comb_token = 0,
-          .comb_stride = 0,
-          .T = static_cast<int>(a.streams.dim(0)),
-          .D = static_cast<int>(a.streams.dim(2)),
-          .eps = a.eps,
-          .hc_eps = a.hc_eps,
-          .iterations = 0};
-}
-
-const View& result_of(const MhcPre::Args& a) {
-  return a.x;
-}
-
-const View& result_of(const MhcHead::Args& a) {
-  return a.h;
-}
-
 template <class Args>
 inline constexpr int kRowsOf = std::is_same_v<Args, MhcPre::Args> ? kPreRows : kHeadRows;
 
@@ -97,7 +63,7 @@ Status run_few_tokens(Exec& ex, const Args& a) {
                           .threads = needs.threads,
                           .shared_bytes = needs.shared_bytes,
                           .cluster = kFewBlocks},
-                         call_of(a));
+                         stream_call_of(a));
   });
 }
 
@@ -184,7 +150,7 @@ Status run_token_tiles(Exec& ex, const Args& a) {
                           .threads = needs.threads,
                           .shared_bytes = needs.shared_bytes,
                           .cluster = plan.cluster},
-                         call_of(a), cut);
+                         stream_call_of(a), cut);
   });
 }
 
@@ -220,7 +186,7 @@ Status run_resident_tiles(Exec& ex, const MhcPre::Args& a) {
                         .threads = needs.threads,
                         .shared_bytes = needs.shared_bytes,
                         .cluster = kResidentBlocks},
-                       call_of(a));
+                       stream_call_of(a));
 }
 
 // ---- any number of streams, format and layout: a block a token ----

@@ -29,39 +29,54 @@ struct StreamCall {
   const float* scale;
   Bf16* x;
   int64_t x_stride;
-  float* post;
-  int64_t post_stride;
-  float* comb;
-  int64_t comb_token, comb_stride;
+  float* post = nullptr;
+  int64_t post_stride = 0;
+  float* comb = nullptr;
+  int64_t comb_token = 0;
+  int64_t comb_stride = 0;
   int T, D;
   float eps, hc_eps;
-  int iterations;
+  int iterations = 0;
 
   __device__ const Bf16* stream(int64_t t, int j) const {
     return streams + t * token_stride + j * stream_stride;
   }
 };
 
-inline StreamCall stream_call_of(const MhcPre::Args& a) {
-  return {.streams = a.streams.as<const Bf16>(),
-          .token_stride = a.streams.stride(0),
-          .stream_stride = a.streams.stride(1),
-          .fn = a.fn.as<const float>(),
-          .fn_stride = a.fn.stride(0),
-          .base = a.base.as<const float>(),
-          .scale = a.scale.as<const float>(),
-          .x = a.x.as<Bf16>(),
-          .x_stride = a.x.stride(0),
-          .post = a.post.as<float>(),
-          .post_stride = a.post.stride(0),
-          .comb = a.comb.as<float>(),
-          .comb_token = a.comb.stride(0),
-          .comb_stride = a.comb.stride(1),
-          .T = static_cast<int>(a.streams.dim(0)),
-          .D = static_cast<int>(a.streams.dim(2)),
-          .eps = a.eps,
-          .hc_eps = a.hc_eps,
-          .iterations = a.iterations};
+/// x of mhc_pre; of mhc_head its one result, h.
+template <class Args>
+const View& result_of(const Args& a) {
+  if constexpr (requires { a.h; }) {
+    return a.h;
+  } else {
+    return a.x;
+  }
+}
+
+template <class Args>
+StreamCall stream_call_of(const Args& a) {
+  StreamCall c{.streams = a.streams.template as<const Bf16>(),
+               .token_stride = a.streams.stride(0),
+               .stream_stride = a.streams.stride(1),
+               .fn = a.fn.template as<const float>(),
+               .fn_stride = a.fn.stride(0),
+               .base = a.base.template as<const float>(),
+               .scale = a.scale.template as<const float>(),
+               .x = result_of(a).template as<Bf16>(),
+               .x_stride = result_of(a).stride(0),
+               .T = static_cast<int>(a.streams.dim(0)),
+               .D = static_cast<int>(a.streams.dim(2)),
+               .eps = a.eps,
+               .hc_eps = a.hc_eps};
+  if constexpr (requires { a.comb; }) {
+    c.post = a.post.template as<float>();
+    c.post_stride = a.post.stride(0);
+    c.comb = a.comb.template as<float>();
+    c.comb_token = a.comb.stride(0);
+    c.comb_stride = a.comb.stride(1);
+    c.iterations = a.iterations;
+  }
+  return c;
 }
 
 /// Floats of a token's sums in memory.
