@@ -4,6 +4,8 @@
 #include <type_traits>
 
 #include "fathom/base/checked_math.h"
+#include "fathom/formats/block/block_fp4.h"
+#include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
@@ -153,14 +155,6 @@ constexpr LinearRow kLinearRows[] = {
     row<Plain<Nvfp4Gemm>>(Format::kMxfp4),
     row<Plain<Mxfp8Gemm>>(Format::kMxfp8),
 };
-
-bool is_fp8_block(Format format) {
-  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
-}
-
-bool is_fp4(Format format) {
-  return format == Format::kNvfp4 || format == Format::kMxfp4;
-}
 
 bool has_head_kernel(Format format) {
   return format == Format::kBf16 || format == Format::kF32 || is_fp8_block(format);

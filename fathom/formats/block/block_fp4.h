@@ -24,9 +24,15 @@
 #include <span>
 
 #include "fathom/base/status.h"
+#include "fathom/formats/format.h"
 #include "fathom/formats/minifloat.h"
 
 namespace fathom {
+
+/// Codes of four bits, two in a byte, with scales along each row.
+FATHOM_HD constexpr bool is_fp4(Format format) {
+  return format == Format::kNvfp4 || format == Format::kMxfp4;
+}
 
 inline constexpr int64_t kNvfp4Block = 16;
 inline constexpr int64_t kMxfp4Block = 32;

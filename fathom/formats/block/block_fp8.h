@@ -37,6 +37,11 @@ namespace fathom {
 inline constexpr int64_t kFp8Block = 128;
 inline constexpr int64_t kMxfp8Block = 32;
 
+/// Weights with a scale for 128 x 128, in either format of scales.
+FATHOM_HD constexpr bool is_fp8_block(Format format) {
+  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
+}
+
 /// How a dynamic quantiser turns the largest magnitude of a group into scale and codes:
 ///
 ///   amax  = max(max |x|, amax_floor)

@@ -22,10 +22,6 @@ constexpr int64_t kTileK = 16;        // nvfp4: k of a tile, one block scale a r
 constexpr int64_t kTileBytes = 128;
 constexpr int64_t kFp8BlockK = 128;
 
-bool is_fp8_block(Format format) {
-  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
-}
-
 const uint8_t* row_values(const RowMajorMatrix& m, int64_t row) {
   return static_cast<const uint8_t*>(m.values) + row * value_bytes_for(m.format, 1, m.k);
 }

@@ -28,8 +28,7 @@ std::string_view why_not_fused(const MoeCall& c) {
     return "the fused kernels always normalise the weights of a sigmoid router";
   }
   const bool fits = c.experts == Format::kBf16 || c.experts == Format::kF32 ||
-                    c.experts == Format::kFp8Block || c.experts == Format::kFp8BlockUe8m0 ||
-                    c.experts == Format::kNvfp4;
+                    is_fp8_block(c.experts) || c.experts == Format::kNvfp4;
   return fits ? "" : "the fused kernels take experts in bf16, f32, fp8_block and nvfp4";
 }
 
@@ -80,6 +79,10 @@ std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOp
 }
 
 }  // namespace
+
+bool widths_fit_fp8_groups(int64_t hidden, int64_t intermediate) {
+  return hidden % kFp8Block == 0 && intermediate % kFp8Block == 0;
+}
 
 std::span<const MoeRow> moe_rows() {
   return kMoeRows;
@@ -170,7 +173,7 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
       .tokens = x.dim(0),
       .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
                  (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down)),
-      .in_fp8_groups = x.dim(1) % kFp8Block == 0 && s.I % kFp8Block == 0};
+      .in_fp8_groups = widths_fit_fp8_groups(x.dim(1), s.I)};
   if (call.in_rows && why_not_chosen(call).empty()) call.chosen_fits = chosen_fits(ex, s, w, x);
   return call;
 }

@@ -79,9 +79,11 @@ struct MoeCall {
   bool in_rows = false;
   /// The kernels of the chosen experts have variants that take the call.
   bool chosen_fits = true;
-  /// H and I are multiples of 128.
-  bool in_fp8_groups = true;
+  bool in_fp8_groups = true;  ///< widths_fit_fp8_groups
 };
+
+/// Whether both widths of an expert are whole groups of activations in FP8, 128 values each.
+bool widths_fit_fp8_groups(int64_t hidden, int64_t intermediate);
 
 /// Whether the options may ask for a strategy.
 enum class MoePin : uint8_t {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "fathom/base/near_names.h"
-#include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "fathom/layers/linear.h"
 #include "fathom/models/deepseek/deepseek_v3.h"
@@ -70,10 +69,9 @@ LinearUse use_of(std::string_view op, const std::vector<OpRecord>& one_token) {
 // The table the layer chose from, if it chose.
 MoeCall moe_call(const Model& model) {
   const ModelConfig& c = model.config();
-  MoeCall call{
-      .rule = router_rule(c.topk_method),
-      .renormalize = c.norm_topk_prob,
-      .in_fp8_groups = c.hidden_size % kFp8Block == 0 && c.moe_intermediate_size % kFp8Block == 0};
+  MoeCall call{.rule = router_rule(c.topk_method),
+               .renormalize = c.norm_topk_prob,
+               .in_fp8_groups = widths_fit_fp8_groups(c.hidden_size, c.moe_intermediate_size)};
   for (const WeightSummary& line : model.weights().summary()) {
     if (line.role == WeightRole::kExpert && !line.draft) call.experts = line.format;
   }

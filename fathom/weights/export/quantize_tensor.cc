@@ -158,10 +158,6 @@ QuantizedMatrix to_bf16(const std::vector<float>& w,
   return q;
 }
 
-bool is_fp8_block(Format format) {
-  return format == Format::kFp8Block || format == Format::kFp8BlockUe8m0;
-}
-
 Status check_block(int64_t k, int64_t block, Format format, const std::string& name) {
   if (k % block == 0) return {};
   return unsupported(str_cat(name, ": ", k, " columns are no multiple of ", block, ", which ",

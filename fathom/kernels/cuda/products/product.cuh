@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
@@ -167,11 +168,6 @@ __device__ __forceinline__ void bring_x_nearer(const ProductCall& c,
     const int token = i / lines;
     prefetch_line(x + token * c.x_row + (i - token * lines) * kLine);
   }
-}
-
-/// Codes of four bits, two in a byte: each row of w has scales of its own.
-FATHOM_HD constexpr bool is_fp4(Format f) {
-  return f == Format::kNvfp4 || f == Format::kMxfp4;
 }
 
 /// Whether rows of weights follow each other, as every product here reads them.
