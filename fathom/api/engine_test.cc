@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <gtest/gtest.h>
 
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
@@ -324,6 +325,25 @@ TEST(EngineApi, LoadRefusesByName) {
   EngineOptions length = small_options();
   length.max_model_len = 1 << 29;
   EXPECT_NE(Engine::load(length).status().message().find("--max-model-len"), std::string::npos);
+}
+
+TEST(EngineApi, ConfigAloneMakesADummyOfAnyFormat) {
+  const std::filesystem::path folder = testing::TempDir() + "/config_alone";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(kModel + "/config.json", folder / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  EngineOptions o = small_options();
+  o.model = folder.string();
+  o.dummy_weights = true;
+  o.tokenizer = kModel;
+  EXPECT_FALSE(Engine::load(o).ok());  // the formats are those of files that are not there
+  o.format = PresetFormatName::kNvfp4;
+
+  const auto engine = load(o);
+
+  EXPECT_EQ(run_alone(*engine, some_prompt(20, 3), greedy(4)).tokens.size(), 4u);
+  o.dummy_weights = false;
+  EXPECT_EQ(Engine::load(o).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(EngineApi, LoadRefusesUnknownPinsBeforeItReadsWeights) {

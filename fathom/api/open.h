@@ -34,8 +34,9 @@ Result<Isa> usable_isa(const EngineOptions& options);
 /// options.threads, or one a physical core that this process may use.
 int thread_count(const EngineOptions& options);
 
-/// The directory or the preset that the options name, cut to options.layers. Errors: those of
-/// check_source, ModelSource::open and find_preset.
+/// The directory or the preset that the options name, cut to options.layers; of a directory with
+/// dummy weights in a format, config.json alone. Errors: those of check_source, ModelSource::open,
+/// ModelSource::describe and find_preset.
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use = SourceUse::kWeights);
 
 /// How the model runs that the options ask for; its draft layer is there for `--speculative mtp`.

@@ -116,7 +116,8 @@ constexpr OptionInfo kTable[] = {
          "a built-in description in place of a MODEL, such as deepseek-r1-nvfp4"}),
     option_row<Choice<&O::format, kFormats>{}>(
         {kBuiltIn, kWithoutFiles, "format", "", "",
-         "with --as: weights in this format (default: the description's own)"}),
+         "with --as: weights in this format (default: the description's own); with a MODEL and "
+         "--dummy-weights too, which then needs its config.json alone"}),
     option_row<Count{&O::layers, 0, 1024}>(
         {kBuiltIn, kWithoutFiles, "layers", "", "N",
          "with --as: the first layers only, where the whole does not fit; 0: all"}),
@@ -327,10 +328,11 @@ Status check_source(const EngineOptions& o, SourceUse use) {
         "a MODEL is missing, expected a directory or ORG/NAME in the local cache (or --as PRESET, "
         "where a built-in description will do)");
   }
-  if (o.preset.empty() && o.format) {
+  if (o.preset.empty() && o.format && !o.dummy_weights) {
     return invalid_argument(str_cat("--format is '", option::word_of(o.format),
                                     "', but a MODEL has the formats of its files; --format is for "
-                                    "--as PRESET, and `fathom quantize` writes another format"));
+                                    "--as PRESET and for --dummy-weights, and `fathom quantize` "
+                                    "writes another format"));
   }
   if (o.preset.empty() && o.layers > 0) {
     return invalid_argument(str_cat("--layers is ", o.layers,
