@@ -36,9 +36,11 @@ if(FATHOM_SANITIZE)
     -fno-omit-frame-pointer -g1)
   target_link_options(fathom_options INTERFACE -fsanitize=${FATHOM_SANITIZE})
   # A check that fails ends in an illegal instruction, whose stack the address sanitizer prints, in place of a
-  # message: a quarter less to compile. Null pointers fault by themselves, and so have no checks of their own.
+  # message: a quarter less to compile. Null pointers fault by themselves, and what lies outside of an object the
+  # address sanitizer finds, so that there are no checks of them: an eighth less.
   if(FATHOM_SANITIZE_TRAP)
-    target_compile_options(fathom_options INTERFACE -fsanitize-undefined-trap-on-error -fno-sanitize=null)
+    target_compile_options(fathom_options INTERFACE -fsanitize-undefined-trap-on-error
+      -fno-sanitize=null,object-size,pointer-overflow,vptr)
   endif()
   target_compile_definitions(fathom_options INTERFACE FATHOM_SANITIZED=1)
 endif()

@@ -2,8 +2,8 @@
 # under sanitizers, and more of a test. Ours only where every file of the kind has them: a change in one must
 # not compile everything again.
 #
-# Without a sanitizer for tests alone: GCC 12 reports false positives within the standard library's headers, which
-# it knows for headers of the system no more when they come from there. Libraries and program have these warnings.
+# Without a sanitizer for tests and the program alone: GCC 12 reports false positives within the standard library's
+# headers, which it knows for headers of the system no more when they come from there. Libraries have these warnings.
 #
 # AUTO (the default) is OFF where there is a compiler cache, which keeps no object that was made with
 # precompiled headers.
@@ -27,7 +27,7 @@ set(FATHOM_PCH_OF_PROGRAM ${FATHOM_STANDARD_HEADERS} <CLI/CLI.hpp>)
 # fathom_precompiled(TARGET KIND): KIND is TESTS, LIBRARIES, CASES or PROGRAM. The first target of a kind
 # compiles the headers and the others take what it made; all have the same flags.
 function(fathom_precompiled target kind)
-  if(NOT FATHOM_WITH_PCH OR NOT (FATHOM_SANITIZE OR kind STREQUAL "TESTS"))
+  if(NOT FATHOM_WITH_PCH OR NOT (FATHOM_SANITIZE OR kind MATCHES "^(TESTS|PROGRAM)$"))
     return()
   endif()
   target_compile_options(${target} PRIVATE

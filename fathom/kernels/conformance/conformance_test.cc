@@ -24,12 +24,12 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-constexpr int kRepeats = kSanitized ? 1 : 20;  // no wrong access waits for the second run
+constexpr int kRepeats = kSanitized ? 1 : 8;  // no wrong access waits for the second run
 constexpr int kLargeRepeats = 2;
 
 /// From so much on a case has few repeats: those that are for GPUs take a second each, and what
 /// repeats find, they find in the others.
-constexpr double kLargeFlops = kSanitized ? 20e6 : 100e6;
+constexpr double kLargeFlops = 20e6;
 
 bool is_large(const Case& c, CaseInstance& instance) {
   return c.spec.bench || instance.cost().flops >= kLargeFlops;

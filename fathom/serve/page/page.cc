@@ -44,7 +44,8 @@ std::string source_of(std::string_view html, std::string_view tag) {
 bool accepts_html(std::string_view accept) {
   constexpr std::string_view kHtml = "text/html";
   const auto same = [](char a, char b) { return (a | 0x20) == (b | 0x20); };
-  return std::search(accept.begin(), accept.end(), kHtml.begin(), kHtml.end(), same) != accept.end();
+  return std::search(accept.begin(), accept.end(), kHtml.begin(), kHtml.end(), same) !=
+         accept.end();
 }
 
 constexpr std::string_view kHint =
