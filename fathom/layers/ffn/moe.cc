@@ -182,7 +182,6 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
 bool joins_router(const MoeContext& m, const MoeWeights& w, int64_t tokens) {
   const Format format = w.gate.w.format();
   return m.options.join_router && tokens <= Router::kMostTokens &&
-         w.gate.w.layout == WeightLayout::kRowMajor &&
          (format == Format::kBf16 || format == Format::kF32);
 }
 
@@ -223,7 +222,7 @@ Result<RouterChoice> route_tokens(Exec& ex,
   FATHOM_ASSIGN(choice.ids, ex.activations->tensor({T, s.K}, Format::kI32, "T,K"));
   FATHOM_ASSIGN(choice.weights, ex.activations->tensor({T, s.K}, Format::kF32, "T,K"));
   Router::Args router{.x = x,
-                      .gate = w.gate.w.values,
+                      .gate = w.gate.w,
                       .bias = w.bias,
                       .token_ids = w.tid2eid.present() ? token_ids : View{},
                       .tid2eid = w.tid2eid,

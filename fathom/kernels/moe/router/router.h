@@ -7,6 +7,7 @@
 
 #include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/route/route.h"
+#include "fathom/tensor/quant_view.h"
 
 namespace fathom {
 
@@ -48,7 +49,9 @@ struct Router {
   static constexpr int64_t kMostTokens = 16;  ///< as in the limits
 
   struct Args {
-    View x, gate, bias{}, token_ids{}, tid2eid{}, arrivals;
+    View x;
+    QuantView gate;
+    View bias{}, token_ids{}, tid2eid{}, arrivals;
     View weights, ids, offsets{}, src_row{}, dest{};
     RouterRule rule = RouterRule::kSoftmax;
     int n_group = 1;  ///< of the rules with groups
@@ -58,12 +61,12 @@ struct Router {
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.x,       &a.gate, &a.bias,    &a.token_ids, &a.tid2eid, &a.arrivals,
-                      &a.weights, &a.ids,  &a.offsets, &a.src_row,   &a.dest};
+    return std::array{&a.x,       &a.gate.values, &a.bias,    &a.token_ids, &a.tid2eid, &a.arrivals,
+                      &a.weights, &a.ids,         &a.offsets, &a.src_row,   &a.dest};
   }
 
   static Cost cost(const Args& a) {
-    return {.flops = 2.0 * static_cast<double>(a.x.numel() * a.gate.dim(0))};
+    return {.flops = 2.0 * static_cast<double>(a.x.numel() * a.gate.rows())};
   }
 
   /// Of the table the rows of the tokens.

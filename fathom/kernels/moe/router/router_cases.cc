@@ -140,7 +140,7 @@ void add(CaseList& list, const Shape& s, const CaseSpec& spec) {
     c.bind([=](const Binding& at) {
       return Router::Args{
           .x = at(x),
-          .gate = at(gate),
+          .gate = QuantView::dense(at(gate)),
           .bias = at(bias),
           .token_ids = at(token_ids),
           .tid2eid = at(tid2eid),

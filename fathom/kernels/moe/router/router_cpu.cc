@@ -10,13 +10,13 @@ namespace fathom {
 namespace {
 
 View logits_at(void* data, const Router::Args& a) {
-  View logits = make_view(data, {a.x.dim(0), a.gate.dim(0)}, Format::kF32);
+  View logits = make_view(data, {a.x.dim(0), a.gate.rows()}, Format::kF32);
   logits.on_device = a.x.on_device;
   return logits;
 }
 
 RouterGemm::Args product_of(const Router::Args& a, void* logits) {
-  return {.x = a.x, .w = QuantView::dense(a.gate), .y = logits_at(logits, a)};
+  return {.x = a.x, .w = a.gate, .y = logits_at(logits, a)};
 }
 
 Status run_parts(Exec& ex, const Router::Args& a, const RouterGemm::Args& product) {
@@ -39,7 +39,7 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 }  // namespace
 
 int64_t router_logits_bytes(const Router::Args& a) {
-  return align_up(a.x.dim(0) * a.gate.dim(0) * element_bytes(Format::kF32), Arena::kAlignment);
+  return align_up(a.x.dim(0) * a.gate.rows() * element_bytes(Format::kF32), Arena::kAlignment);
 }
 
 Status run_router_parts(Exec& ex, const Router::Args& a) {
@@ -55,7 +55,7 @@ Status run_router_parts(Exec& ex, const Router::Args& a) {
 }
 
 void Router::bytes(const Args& a, Cost& cost) {
-  for (const View* v : {&a.x, &a.gate, &a.bias, &a.token_ids, &a.arrivals})
+  for (const View* v : {&a.x, &a.gate.values, &a.bias, &a.token_ids, &a.arrivals})
     if (v->present()) cost.bytes_read += operand_bytes(*v);
   if (a.tid2eid.present()) cost.bytes_read += a.ids.numel() * element_bytes(a.tid2eid.format);
   for (const View* v : {&a.weights, &a.ids, &a.offsets, &a.src_row, &a.dest, &a.arrivals})
@@ -63,6 +63,7 @@ void Router::bytes(const Args& a, Cost& cost) {
 }
 
 Status Router::check(const Args& a) {
+  FATHOM_TRY(check_weight(a.gate));
   if (a.offsets.present() != a.src_row.present() || a.offsets.present() != a.dest.present())
     return invalid_argument("of offsets, src_row and dest some are given; give all or none");
   if (a.tid2eid.present()) {

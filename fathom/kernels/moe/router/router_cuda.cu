@@ -193,11 +193,15 @@ __global__ void __launch_bounds__(kThreads, Choice::kBlocksOfSm)
 
 // ---- on the host ----
 
+bool has_gate_rows(const Args& a) {
+  return a.gate.layout == WeightLayout::kRowMajor;
+}
+
 bool takes_few_tokens(const Args& a) {
   const int64_t H = a.x.dim(1);
-  return a.x.format == Format::kBf16 && a.gate.format == Format::kBf16 && takes_vectors(a.x) &&
-         takes_vectors(a.gate) && H > 0 && H % kStepOfAll == 0 && H / kStepOfAll <= kMostSteps &&
-         a.gate.dim(0) % kExperts == 0 && a.ids.dim(1) <= kWarp;
+  return a.x.format == Format::kBf16 && a.gate.format() == Format::kBf16 && has_gate_rows(a) &&
+         takes_vectors(a.x) && takes_vectors(a.gate.values) && H > 0 && H % kStepOfAll == 0 &&
+         H / kStepOfAll <= kMostSteps && a.gate.rows() % kExperts == 0 && a.ids.dim(1) <= kWarp;
 }
 
 int64_t sums_bytes(const Args& a, const Exec& /*ex*/) {
@@ -218,13 +222,13 @@ Status run_few_tokens(Exec& ex, const Args& a) {
   if (a.x.dim(0) == 0) return run_router_parts(ex, a);
   Call c{.x = a.x.as<const Bf16>(),
          .x_stride = a.x.stride(0),
-         .gate = a.gate.as<const Bf16>(),
-         .gate_stride = a.gate.stride(0),
+         .gate = a.gate.values.as<const Bf16>(),
+         .gate_stride = a.gate.values.stride(0),
          .sums = static_cast<float*>(ex.workspace),
          .arrivals = a.arrivals.as<unsigned>(),
          .offsets = {},
          .T = static_cast<int>(a.x.dim(0)),
-         .E = static_cast<int>(a.gate.dim(0)),
+         .E = static_cast<int>(a.gate.rows()),
          .steps = static_cast<int>(a.x.dim(1) / kStepOfAll),
          .words = 0};
   if (a.offsets.present()) {
@@ -258,7 +262,8 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe | kSo
 constinit const VariantTable<Router> router_cuda{
     {"few_tokens", sm(90), "", kTraits, run_few_tokens, MathUnit::kBf16, takes_few_tokens,
      sums_bytes},
-    {"composed", sm(90), "", kTraits, run_router_parts, MathUnit::kBf16, nullptr, logits_bytes},
+    {"composed", sm(90), "", kTraits, run_router_parts, MathUnit::kBf16, has_gate_rows,
+     logits_bytes},
 };
 
 }  // namespace fathom
