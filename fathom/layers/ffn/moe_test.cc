@@ -279,13 +279,7 @@ int64_t row_of(const MoeCall& call, const MoeOptions& options) {
 struct RouterLayer {
   static constexpr int64_t kHidden = 64;
 
-  MoeContext m{.shape = {.E = 16,
-                         .K = 4,
-                         .rule = RouterRule::kGroupedSigmoid,
-                         .n_group = 4,
-                         .topk_group = 2,
-                         .renormalize = true,
-                         .scaling = 2.5f}};
+  MoeContext m;
   MoeWeights w;
   std::vector<float> gate = normal_numbers(0.3f, 16 * kHidden, 4);
   std::vector<float> bias = normal_numbers(0.1f, 16, 5);
@@ -293,6 +287,13 @@ struct RouterLayer {
   int32_t arrivals = 0;
 
   RouterLayer() {
+    m.shape = {.E = 16,
+               .K = 4,
+               .rule = RouterRule::kGroupedSigmoid,
+               .n_group = 4,
+               .topk_group = 2,
+               .renormalize = true,
+               .scaling = 2.5f};
     w.gate.w.values = make_view(gate.data(), {16, kHidden}, Format::kF32);
     w.bias = make_view(bias.data(), {16}, Format::kF32);
     m.arrivals = make_view(&arrivals, {1}, Format::kI32);
