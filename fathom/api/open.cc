@@ -61,6 +61,7 @@ ModelOptions model_options(const EngineOptions& o) {
                       o.attention == AttentionChoice::kByPhase;
   m.attention.fused_rope = o.attention == AttentionChoice::kFusedRope || fewest;
   m.chain_streams = o.device.kind == DeviceKind::kCuda && !o.batch_invariant;
+  m.moe.join_router = m.chain_streams;
   m.attention.prefill_chunk = o.attention_key_chunk;
   m.moe.strategy = o.moe;
   m.moe.activations = o.moe_activations;

@@ -44,6 +44,7 @@
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/kernels/moe/route/route.h"
+#include "fathom/kernels/moe/router/router.h"
 #include "fathom/kernels/moe/sorted_moe/sorted_moe.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
 // sample

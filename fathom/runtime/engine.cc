@@ -13,11 +13,11 @@ constexpr int64_t kMostDefaultTokens = 32'768;
 
 // Everything that gives a cached page other bits for the same tokens and weights.
 std::string compute_name(const ModelOptions& o) {
-  return str_cat(format_name(o.activations),
-                 o.attention.always_absorbed ? "/absorbed" : "/by-phase",
-                 o.batch_invariant ? "/batch-invariant" : "",
-                 o.attention.fused_rope ? "/fused-rope" : "", o.chain_streams ? "/chained" : "",
-                 "/chunk-", o.attention.prefill_chunk, "/scale-", o.attention.kv_scale);
+  return str_cat(
+      format_name(o.activations), o.attention.always_absorbed ? "/absorbed" : "/by-phase",
+      o.batch_invariant ? "/batch-invariant" : "", o.attention.fused_rope ? "/fused-rope" : "",
+      o.chain_streams ? "/chained" : "", o.moe.join_router ? "/joined-router" : "", "/chunk-",
+      o.attention.prefill_chunk, "/scale-", o.attention.kv_scale);
 }
 
 PrefixDomain domain_of(const CoreSettings& settings, const Model& model) {

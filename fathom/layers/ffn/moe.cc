@@ -1,11 +1,11 @@
 #include "fathom/layers/ffn/moe.h"
 
+#include <cstring>
 #include <iterator>
 
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
-#include "fathom/kernels/moe/gate/gate.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/scope.h"
@@ -178,6 +178,13 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
   return call;
 }
 
+// Tokens few enough, and a matrix that the kernel reads.
+bool joins_router(const MoeContext& m, const MoeWeights& w, int64_t tokens) {
+  const Format format = w.gate.w.format();
+  return m.options.join_router && tokens <= Router::kMostTokens &&
+         (format == Format::kBf16 || format == Format::kF32);
+}
+
 }  // namespace
 
 // In float32, as everything about the choice.
@@ -187,65 +194,62 @@ Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, con
   return logits;
 }
 
+Result<View> router_arrivals(WeightStore& store, const MoeOptions& options) {
+  if (!options.join_router) return View{};
+  return store.constant("arrivals at the router", {1}, Format::kI32, "1",
+                        [](std::byte* out) { std::memset(out, 0, sizeof(int32_t)); });
+}
+
+Result<RowOrder> row_order(Exec& ex, const MoeShape& s, int64_t tokens) {
+  Arena& arena = *ex.activations;
+  RowOrder order;
+  FATHOM_ASSIGN(order.offsets, arena.tensor({s.E + 1}, Format::kI32, "E+1"));
+  FATHOM_ASSIGN(order.src_row, arena.tensor({tokens * s.K}, Format::kI32, "T*K"));
+  FATHOM_ASSIGN(order.dest, arena.tensor({tokens, s.K}, Format::kI32, "T,K"));
+  return order;
+}
+
 // DeepSeek-V3 report, eq. 13 to 16; all of it in float32.
-Result<RouterChoice> route_tokens(
-    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& token_ids) {
+Result<RouterChoice> route_tokens(Exec& ex,
+                                  const MoeContext& m,
+                                  const MoeWeights& w,
+                                  const View& x,
+                                  const View& token_ids,
+                                  MoeStrategy strategy) {
+  const MoeShape& s = m.shape;
   const int64_t T = x.dim(0);
   RouterChoice choice;
   FATHOM_ASSIGN(choice.ids, ex.activations->tensor({T, s.K}, Format::kI32, "T,K"));
   FATHOM_ASSIGN(choice.weights, ex.activations->tensor({T, s.K}, Format::kF32, "T,K"));
+  Router::Args router{.x = x,
+                      .gate = w.gate.w,
+                      .bias = w.bias,
+                      .token_ids = w.tid2eid.present() ? token_ids : View{},
+                      .tid2eid = w.tid2eid,
+                      .arrivals = m.arrivals,
+                      .weights = choice.weights,
+                      .ids = choice.ids,
+                      .rule = s.rule,
+                      .n_group = s.n_group,
+                      .topk_group = s.topk_group,
+                      .renorm = s.renormalize ? Renormalize::kYes : Renormalize::kNo,
+                      .scaling = s.scaling};
+  if (joins_router(m, w, T)) {
+    if (strategy == MoeStrategy::kGrouped) {
+      FATHOM_ASSIGN(choice.order, row_order(ex, s, T));
+      router.offsets = choice.order.offsets;
+      router.src_row = choice.order.src_row;
+      router.dest = choice.order.dest;
+    }
+    FATHOM_TRY(launch<Router>(ex, "gate_topk", router));
+    return choice;
+  }
   ArenaScope arena(*ex.activations);
   FATHOM_ASSIGN(const View logits, router_logits(ex, s, w, x));
-  const Renormalize renorm = s.renormalize ? Renormalize::kYes : Renormalize::kNo;
-  switch (s.rule) {
-    case RouterRule::kSoftmax:
-      FATHOM_TRY(launch<TopkSoftmax>(ex, "topk",
-                                     {.logits = logits,
-                                      .weights = choice.weights,
-                                      .ids = choice.ids,
-                                      .renorm = renorm,
-                                      .scaling = s.scaling}));
-      break;
-    case RouterRule::kGroupLimitedSoftmax:
-      FATHOM_TRY(launch<GroupLimitedSoftmaxGate>(ex, "topk",
-                                                 {.logits = logits,
-                                                  .weights = choice.weights,
-                                                  .ids = choice.ids,
-                                                  .n_group = s.n_group,
-                                                  .topk_group = s.topk_group,
-                                                  .scaling = s.scaling,
-                                                  .renorm = renorm}));
-      break;
-    case RouterRule::kGroupedSigmoid:
-      FATHOM_TRY(launch<GroupedTopkGate>(ex, "topk",
-                                         {.logits = logits,
-                                          .bias = w.bias,
-                                          .weights = choice.weights,
-                                          .ids = choice.ids,
-                                          .n_group = s.n_group,
-                                          .topk_group = s.topk_group,
-                                          .scaling = s.scaling,
-                                          .renorm = renorm}));
-      break;
-    case RouterRule::kSqrtSoftplus:
-      if (w.tid2eid.present()) {
-        FATHOM_TRY(launch<HashRoute>(ex, "hash_route",
-                                     {.logits = logits,
-                                      .token_ids = token_ids,
-                                      .tid2eid = w.tid2eid,
-                                      .weights = choice.weights,
-                                      .ids = choice.ids,
-                                      .scaling = s.scaling}));
-      } else {
-        FATHOM_TRY(launch<TopkSqrtsoftplus>(ex, "topk",
-                                            {.logits = logits,
-                                             .bias = w.bias,
-                                             .weights = choice.weights,
-                                             .ids = choice.ids,
-                                             .scaling = s.scaling}));
-      }
-      break;
-  }
+  const Op op = w.tid2eid.present() ? Op("hash_route") : Op("topk");
+  FATHOM_TRY(with_gate(router, logits, [&]<class K>(const typename K::Args& args) {
+    return launch<K>(ex, op, args);
+  }));
   return choice;
 }
 
@@ -279,7 +283,7 @@ Status moe(Exec& ex,
   FATHOM_ASSIGN(const int row, choose_moe(call_of(ex, m.shape, w, x), m.options));
   const MoeStrategy strategy = kMoeRows[row].strategy;
   if (strategy == MoeStrategy::kFused) return moe_fused(ex, m.shape, w, x, y);
-  FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m.shape, w, x, token_ids));
+  FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m, w, x, token_ids, strategy));
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
   if (strategy == MoeStrategy::kChosen) return moe_chosen(ex, m.shape, w, x, choice, y);

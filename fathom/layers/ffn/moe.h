@@ -21,18 +21,12 @@
 
 #include "fathom/base/status.h"
 #include "fathom/kernels/core/exec.h"
+#include "fathom/kernels/moe/router/router.h"
 #include "fathom/layers/ffn/mlp.h"
 #include "fathom/layers/probe.h"
+#include "fathom/weights/weight_store.h"
 
 namespace fathom {
-
-/// How experts are chosen and weighted.
-enum class RouterRule : uint8_t {
-  kSoftmax,              ///< V2-Lite: the K largest of the softmax
-  kGroupLimitedSoftmax,  ///< V2: within the best groups by their largest
-  kGroupedSigmoid,       ///< V3: sigmoid; biased for the choice; groups by their two largest
-  kSqrtSoftplus,         ///< V4: sqrt(softplus); biased for the choice, or by token id
-};
 
 struct MoeShape {
   int64_t E = 0;  ///< routed experts
@@ -66,6 +60,9 @@ enum class MoeActivations : uint8_t {
 struct MoeOptions {
   std::optional<MoeStrategy> strategy;  ///< pins one
   MoeActivations activations = MoeActivations::kAuto;
+  /// Few tokens: one kernel from their states to the order of their rows (router), whose logits are
+  /// summed in another order than those of many tokens.
+  bool join_router = false;
 };
 
 /// What the choice of a strategy depends on besides the options.
@@ -116,12 +113,24 @@ std::string explain_moe(const MoeCall& call, const MoeOptions& options);
 struct MoeContext {
   MoeShape shape;
   MoeOptions options;
+  View arrivals;  ///< of join_router: see Router. Passes of one model follow each other.
+};
+
+/// That of the context, in the memory of the weights; absent if the options do not join.
+Result<View> router_arrivals(WeightStore& store, const MoeOptions& options);
+
+/// The rows of experts, as route_offsets has them; absent: not sorted yet.
+struct RowOrder {
+  View offsets;  ///< [E + 1] i32
+  View src_row;  ///< [T*K] i32
+  View dest;     ///< [T, K] i32
 };
 
 /// What the router decided.
 struct RouterChoice {
   View ids;      ///< [T, K] i32
   View weights;  ///< [T, K] f32
+  RowOrder order = {};
 };
 
 /// y = the whole block of x [T, H]; token_ids [T] where experts are chosen by them. The router's
@@ -138,8 +147,14 @@ Status moe(Exec& ex,
 
 // The parts of moe().
 Result<View> router_logits(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x);
-Result<RouterChoice> route_tokens(
-    Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x, const View& token_ids);
+/// Sorts too where one kernel does both and `strategy` reads the order.
+Result<RouterChoice> route_tokens(Exec& ex,
+                                  const MoeContext& m,
+                                  const MoeWeights& w,
+                                  const View& x,
+                                  const View& token_ids,
+                                  MoeStrategy strategy);
+Result<RowOrder> row_order(Exec& ex, const MoeShape& s, int64_t tokens);
 Status moe_grouped(Exec& ex,
                    const MoeShape& s,
                    const MoeWeights& w,

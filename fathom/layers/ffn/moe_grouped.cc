@@ -95,19 +95,22 @@ Result<ExpertRows> expert_rows(Exec& ex,
   const int64_t H = x.dim(1);
   const int64_t R = T * s.K;
   Arena& arena = *ex.activations;
-  ExpertRows out;
-  FATHOM_ASSIGN(out.dest, arena.tensor({T, s.K}, Format::kI32, "T,K"));
+  RowOrder order = choice.order;
+  if (!order.offsets.present()) {
+    FATHOM_ASSIGN(order, row_order(ex, s, T));
+    FATHOM_TRY(launch<RouteOffsets>(ex, "prepare_moe_input",
+                                    {.ids = choice.ids,
+                                     .offsets = order.offsets,
+                                     .src_row = order.src_row,
+                                     .dest = order.dest}));
+  }
+  ExpertRows out{.y = {}, .dest = order.dest};
   FATHOM_ASSIGN(out.y, arena.tensor({R, H}, x.format, "T*K,H"));
   ArenaScope temporary(arena);
-  FATHOM_ASSIGN(const View offsets, arena.tensor({s.E + 1}, Format::kI32, "E+1"));
-  FATHOM_ASSIGN(const View src_row, arena.tensor({R}, Format::kI32, "T*K"));
-  FATHOM_TRY(launch<RouteOffsets>(
-      ex, "prepare_moe_input",
-      {.ids = choice.ids, .offsets = offsets, .src_row = src_row, .dest = out.dest}));
-  FATHOM_ASSIGN(const Rows rows, rows_of_experts(ex, x, src_row, activations));
+  FATHOM_ASSIGN(const Rows rows, rows_of_experts(ex, x, order.src_row, activations));
   FATHOM_ASSIGN(const View gate_up, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
   const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
-  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, operand(rows), w.gate_up, offsets,
+  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, operand(rows), w.gate_up, order.offsets,
                                gate_up, s.K, rows.scales));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
   FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act, .limit = s.limit}));
@@ -115,8 +118,8 @@ Result<ExpertRows> expert_rows(Exec& ex,
   if (activations == MoeActivations::kFp8) {
     FATHOM_ASSIGN(inner, in_fp8(ex, act, kExpertAxes));
   }
-  FATHOM_TRY(
-      group_linear(ex, "down_proj", operand(inner), w.down, offsets, out.y, s.K, inner.scales));
+  FATHOM_TRY(group_linear(ex, "down_proj", operand(inner), w.down, order.offsets, out.y, s.K,
+                          inner.scales));
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/tile_layout.h"
+#include "fathom/kernels/core/launch.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/recorder.h"
 #include "tests/support/cpu_kernels.h"
@@ -272,6 +273,75 @@ int64_t row_of(const MoeCall& call, const MoeOptions& options) {
   const Result<int> row = choose_moe(call, options);
   FATHOM_CHECK(row.ok(), row.status().message());
   return *row;
+}
+
+/// A router in float32, and tokens that choose by it.
+struct RouterLayer {
+  static constexpr int64_t kHidden = 64;
+
+  MoeContext m;
+  MoeWeights w;
+  std::vector<float> gate = normal_numbers(0.3f, 16 * kHidden, 4);
+  std::vector<float> bias = normal_numbers(0.1f, 16, 5);
+  std::vector<float> x = normal_numbers(1.0f, 17 * kHidden, 6);
+  int32_t arrivals = 0;
+
+  RouterLayer() {
+    m.shape = {.E = 16,
+               .K = 4,
+               .rule = RouterRule::kGroupedSigmoid,
+               .n_group = 4,
+               .topk_group = 2,
+               .renormalize = true,
+               .scaling = 2.5f};
+    w.gate.w.values = make_view(gate.data(), {16, kHidden}, Format::kF32);
+    w.bias = make_view(bias.data(), {16}, Format::kF32);
+    m.arrivals = make_view(&arrivals, {1}, Format::kI32);
+  }
+
+  RouterChoice route(TestExec& t, int64_t tokens, bool join, MoeStrategy strategy) {
+    m.options.join_router = join;
+    Result<RouterChoice> choice = route_tokens(
+        t.ex, m, w, make_view(x.data(), {tokens, kHidden}, Format::kF32), {}, strategy);
+    FATHOM_CHECK(choice.ok(), choice.status().message());
+    return *choice;
+  }
+};
+
+template <class T>
+std::vector<T> elements(const View& v) {
+  return {v.as<const T>(), v.as<const T>() + v.numel()};
+}
+
+TEST(JoinedRouter, ChoosesAndSortsAsItsPartsDo) {
+  TestExec t;
+  RouterLayer layer;
+  const RouterChoice apart = layer.route(t, 16, false, MoeStrategy::kGrouped);
+  ASSERT_FALSE(apart.order.offsets.present());
+  RowOrder order = row_order(t.ex, layer.m.shape, 16).value();
+  ASSERT_TRUE(launch<RouteOffsets>(t.ex, "route",
+                                   {.ids = apart.ids,
+                                    .offsets = order.offsets,
+                                    .src_row = order.src_row,
+                                    .dest = order.dest})
+                  .ok());
+
+  const RouterChoice joined = layer.route(t, 16, true, MoeStrategy::kGrouped);
+
+  EXPECT_EQ(elements<int32_t>(joined.ids), elements<int32_t>(apart.ids));
+  EXPECT_EQ(elements<float>(joined.weights), elements<float>(apart.weights));
+  EXPECT_EQ(elements<int32_t>(joined.order.offsets), elements<int32_t>(order.offsets));
+  EXPECT_EQ(elements<int32_t>(joined.order.src_row), elements<int32_t>(order.src_row));
+  EXPECT_EQ(elements<int32_t>(joined.order.dest), elements<int32_t>(order.dest));
+  EXPECT_EQ(layer.arrivals, 0);
+  EXPECT_FALSE(layer.route(t, 16, true, MoeStrategy::kSorted).order.offsets.present());
+  EXPECT_FALSE(layer.route(t, 17, true, MoeStrategy::kGrouped).order.offsets.present());
+  std::vector<std::string> ops;
+  for (const OpRecord& r : t.recorder.records())
+    ops.push_back(str_cat(r.op.name, " ", r.kernel));
+  EXPECT_THAT(ops, ElementsAre("gate bf16_gemm", "topk grouped_topk_gate", "route route_offsets",
+                               "gate_topk router", "gate_topk router", "gate bf16_gemm",
+                               "topk grouped_topk_gate"));
 }
 
 TEST(MoeTable, ActivationsInFp8AreForGroupedProducts) {

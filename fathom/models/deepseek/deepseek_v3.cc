@@ -209,6 +209,7 @@ Status DeepseekV3::attach(WeightStore store) {
       options_.max_positions > 0 ? options_.max_positions : config_.max_position_embeddings;
   FATHOM_ASSIGN(context_.mla.rope_table, rope_table(store_, rope_params(config_), positions));
   context_.mha.rope_table = context_.mla.rope_table.with_axes("P,D");
+  FATHOM_ASSIGN(context_.moe.arrivals, router_arrivals(store_, options_.moe));
   if (config_.is_v1()) return {};
   FATHOM_ASSIGN(context_.mla.request_offsets, request_offsets(store_, options_.attention));
   return {};

@@ -7,7 +7,7 @@
 #include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/gate/gate.h"
-#include "fathom/kernels/moe/gate/gate_oracle.h"
+#include "fathom/kernels/moe/gate/gate_expect.h"
 
 namespace fathom {
 namespace {
@@ -97,12 +97,7 @@ struct RouterOperands {
 
   double beta(int64_t e) const { return bias.present() ? bias[e] : 0.0; }
 
-  std::vector<double> sigmoids(int64_t t) const {
-    std::vector<double> s = logits.row(t);
-    for (double& v : s)
-      v = 1.0 / (1.0 + std::exp(-v));
-    return s;
-  }
+  std::vector<double> sigmoids(int64_t t) const { return oracle::sigmoids_of(logits.row(t)); }
 
   std::vector<double> biased(std::vector<double> score) const {
     for (size_t e = 0; e < score.size(); ++e)
@@ -110,46 +105,9 @@ struct RouterOperands {
     return score;
   }
 
-  /// What the choice goes by: NaN, which has no place in an order, counts as -inf.
-  static std::vector<double> in_order(std::vector<double> score) {
-    for (double& v : score)
-      v = std::isnan(v) ? -std::numeric_limits<double>::infinity() : v;
-    return score;
-  }
-
-  std::vector<int> found_ids(int64_t t) const {
-    const std::vector<double> row = ids.row(t);
-    return {row.begin(), row.end()};
-  }
-
-  /// Ids and weights as the exact scores say; where float32 scores may order experts otherwise, as
-  /// the choice found says.
   template <class K>
   void expect(CaseBuilder<K>& c, const std::function<oracle::Rule(int64_t t)>& rule_of) const {
-    const RouterOperands o = *this;
-    c.expect_rows(
-        weights, gates::router_weights(),
-        [=](int64_t t, std::span<double> out) {
-          const oracle::Rule rule = rule_of(t);
-          std::ranges::copy(oracle::weights_of(rule, oracle::ids_of(rule)), out.begin());
-        },
-        [=](int64_t t, std::span<double> expected) {
-          const oracle::Rule rule = rule_of(t);
-          const std::vector<int> found = o.found_ids(t);
-          if (found == oracle::ids_of(rule) || !oracle::near_tie(rule, found)) return;
-          std::ranges::copy(oracle::weights_of(rule, found), expected.begin());
-        });
-    c.expect_rows(
-        ids, gates::exact(),
-        [=](int64_t t, std::span<double> out) {
-          std::ranges::copy(oracle::ids_of(rule_of(t)), out.begin());
-        },
-        [=](int64_t t, std::span<double> expected) {
-          const oracle::Rule rule = rule_of(t);
-          const std::vector<int> found = o.found_ids(t);
-          if (found == oracle::ids_of(rule) || !oracle::near_tie(rule, found)) return;
-          std::ranges::copy(found, expected.begin());
-        });
+    expect_choice(c, weights, ids, rule_of);
   }
 };
 
@@ -171,7 +129,7 @@ void add_softmax_case(
       for (double& v : z)
         v = softcap == 0 ? v : softcap * std::tanh(v / softcap);
       z = o.biased(z);
-      return oracle::Rule{.choice = o.in_order(z),
+      return oracle::Rule{.choice = oracle::orderly(z),
                           .score = oracle::softmax(z),
                           .count = static_cast<int>(s.chosen),
                           .renormalize = renorm == Renormalize::kYes,
@@ -202,25 +160,13 @@ void add_sigmoid(CaseList& list, const Shape& s, bool bench, Renormalize renorm)
     });
     o.expect(c, [=](int64_t t) {
       const std::vector<double> score = o.sigmoids(t);
-      return oracle::Rule{.choice = o.in_order(o.biased(score)),
+      return oracle::Rule{.choice = oracle::orderly(o.biased(score)),
                           .score = score,
                           .count = static_cast<int>(s.chosen),
                           .renormalize = renorm == Renormalize::kYes,
                           .scaling = 2.5};
     });
   });
-}
-
-/// sqrt(log(1 + e^z)), with the digits of both ends.
-double sqrt_softplus(double z) {
-  return z > 40 ? std::sqrt(z) : z < -40 ? std::exp(z / 2) : std::sqrt(std::log1p(std::exp(z)));
-}
-
-/// Weights of every logit of the token, in the order of the experts.
-std::vector<double> sqrt_softplus_of(std::vector<double> logits) {
-  for (double& v : logits)
-    v = sqrt_softplus(v);
-  return logits;
 }
 
 void add_sqrtsoftplus_case(CaseList& list, const CaseSpec& spec, const Shape& s) {
@@ -234,8 +180,8 @@ void add_sqrtsoftplus_case(CaseList& list, const CaseSpec& spec, const Shape& s)
                                     .scaling = 1.5f};
     });
     o.expect(c, [=](int64_t t) {
-      const std::vector<double> score = sqrt_softplus_of(o.logits.row(t));
-      return oracle::Rule{.choice = o.in_order(o.biased(score)),
+      const std::vector<double> score = oracle::sqrt_softplus_of(o.logits.row(t));
+      return oracle::Rule{.choice = oracle::orderly(o.biased(score)),
                           .score = score,
                           .count = static_cast<int>(s.chosen),
                           .renormalize = true,
@@ -276,7 +222,7 @@ void add_hash_case(
     c.expect_rows(o.weights, gates::router_weights(), [=](int64_t t, std::span<double> out) {
       double sum = 0;
       for (size_t k = 0; k < out.size(); ++k) {
-        out[k] = sqrt_softplus(o.logits.at(t, expert(t, static_cast<int64_t>(k))));
+        out[k] = oracle::sqrt_softplus(o.logits.at(t, expert(t, static_cast<int64_t>(k))));
         sum += out[k];
       }
       for (double& w : out)
@@ -370,7 +316,7 @@ void add_grouped_gate_case(CaseList& list,
       if (rounds) round_all(s.format, score);
       std::vector<double> choice = o.biased(score);
       if (rounds) round_all(s.format, choice);
-      return oracle::Rule{.choice = o.in_order(choice),
+      return oracle::Rule{.choice = oracle::orderly(choice),
                           .score = score,
                           .count = static_cast<int>(s.chosen),
                           .groups = s.groups,
@@ -416,7 +362,7 @@ void add_group_limited_case(CaseList& list,
         });
         o.expect(c, [=](int64_t t) {
           // Logits are in the order of their probabilities.
-          return oracle::Rule{.choice = o.in_order(o.logits.row(t)),
+          return oracle::Rule{.choice = oracle::orderly(o.logits.row(t)),
                               .score = oracle::softmax(o.logits.row(t)),
                               .count = static_cast<int>(s.chosen),
                               .groups = s.groups,

@@ -35,6 +35,30 @@ inline std::vector<double> softmax(const std::vector<double>& z) {
   return p;
 }
 
+inline std::vector<double> sigmoids_of(std::vector<double> logits) {
+  for (double& v : logits)
+    v = 1.0 / (1.0 + std::exp(-v));
+  return logits;
+}
+
+/// sqrt(log(1 + e^z)), with the digits of both ends.
+inline double sqrt_softplus(double z) {
+  return z > 40 ? std::sqrt(z) : z < -40 ? std::exp(z / 2) : std::sqrt(std::log1p(std::exp(z)));
+}
+
+inline std::vector<double> sqrt_softplus_of(std::vector<double> logits) {
+  for (double& v : logits)
+    v = sqrt_softplus(v);
+  return logits;
+}
+
+/// What a choice goes by: NaN, which has no place in an order, counts as -inf.
+inline std::vector<double> orderly(std::vector<double> score) {
+  for (double& v : score)
+    v = std::isnan(v) ? -HUGE_VAL : v;
+  return score;
+}
+
 /// What one token may choose from, and how its choice is weighed.
 struct Rule {
   std::vector<double> choice;  // scores that are compared

@@ -359,4 +359,23 @@ __device__ void choose(const Gate& g,
   write_shared(g, t, lane_id(), 32);
 }
 
+/// All of it. shared: as many words as fit_to_lanes() says.
+template <int kItems>
+__device__ __forceinline__ void route_token(const Gate& g, int64_t t, uint32_t* shared) {
+  Scores<kItems> scores;
+  float bias[kItems];
+  scores.load(g, t);
+  scores.load_bias(g, bias);
+  scores.make(g, bias);
+  if (g.keep_groups < g.num_groups) {
+    if (g.lanes_fit_groups) {
+      keep_groups_of_lanes(g, scores);
+    } else {
+      keep_any_groups(g, scores, shared);
+      __syncwarp();
+    }
+  }
+  choose(g, t, scores, shared);
+}
+
 }  // namespace fathom::cuda

@@ -8,6 +8,7 @@
 #include "fathom/kernels/conformance/recorded_call.h"
 #include "fathom/kernels/conformance/reference_shapes.h"
 #include "fathom/kernels/moe/route/route.h"
+#include "fathom/kernels/moe/route/route_oracle.h"
 
 namespace fathom {
 namespace {
@@ -69,31 +70,6 @@ CaseSpec spec_of(const RouteShape& s) {
 
 constexpr int32_t kIntermediate = 2048;
 constexpr int32_t kHidden = 7168;
-
-/// The definition: the slots of each expert, in their order. Ids of no expert are left out.
-std::vector<std::vector<int64_t>> slots_of_experts(const Tensor& ids, int experts) {
-  std::vector<std::vector<int64_t>> slots(static_cast<size_t>(experts));
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const double id = ids[i];
-    if (id >= 0 && id < experts) slots[static_cast<size_t>(id)].push_back(i);
-  }
-  return slots;
-}
-
-/// Slots that have an expert, stably sorted by it.
-std::vector<int64_t> sorted_slots(const Tensor& ids, int experts) {
-  std::vector<int64_t> sorted;
-  for (const std::vector<int64_t>& slots : slots_of_experts(ids, experts))
-    sorted.insert(sorted.end(), slots.begin(), slots.end());
-  return sorted;
-}
-
-std::vector<double> counts_of_experts(const Tensor& ids, int experts) {
-  std::vector<double> counts;
-  for (const std::vector<int64_t>& slots : slots_of_experts(ids, experts))
-    counts.push_back(static_cast<double>(slots.size()));
-  return counts;
-}
 
 void expect_offsets(CaseData& c, const Tensor& ids, int experts, const Tensor& offsets) {
   c.expect_all(offsets, gates::exact(), [=](std::span<double> out) {

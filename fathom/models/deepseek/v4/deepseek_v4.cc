@@ -188,6 +188,7 @@ Status DeepseekV4::attach(WeightStore store) {
   FATHOM_ASSIGN(attention_.compressed_rope,
                 rope_table(store_, compressed_rope(config_), positions));
   FATHOM_ASSIGN(attention_.request_offsets, request_offsets(store_, options_.attention));
+  FATHOM_ASSIGN(moe_.arrivals, router_arrivals(store_, options_.moe));
   return {};
 }
 
