@@ -184,34 +184,54 @@ struct V4WithTokenizer : V4Checkpoint {
 EngineOptions v4_options(const V4Checkpoint& checkpoint) {
   EngineOptions o = tale_options(checkpoint.path());
   o.tokenizer = FATHOM_SOURCE_DIR "/tests/golden/micro-v4";
-  o.block_size = 128;
+  o.block_size = 32;  // a block is 128 tokens, one row of as many
   o.attention_key_chunk = 128;
+  o.max_model_len = 4096;
   return o;
 }
 
+std::vector<std::vector<int32_t>> v4_prompts(const std::vector<int64_t>& lengths) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const int64_t length : lengths) {
+    prompts.emplace_back();
+    for (int64_t i = 0; i < length; ++i)
+      prompts.back().push_back(static_cast<int32_t>((7 * i + length) % 4096));
+  }
+  return prompts;
+}
+
 // Rings of windows and the state of compressors are cut back behind every wrong draft: of the main
-// model, whose answers are known so that some drafts are right, and of the draft layer.
+// model, whose answers are known so that some drafts are right, and of the draft layer. Nodes of
+// trees complete compressed rows and keys of their own, one beside the other, and those of a right
+// path go to where plain decoding has them.
 TEST(DraftingApi, TheDraftLayerOfWindowsAndCompressorsChangesNoToken) {
   const V4WithTokenizer checkpoint;
   EngineOptions o = v4_options(checkpoint);
+  const DraftShape shapes[] = {{.tokens = 1},
+                               {.tokens = 2},
+                               {.tokens = 3},
+                               {.tokens = 4},
+                               {.tokens = 1, .branches = 4},
+                               {.tokens = 2, .branches = 3, .width = 12},
+                               {.tokens = 5, .branches = 4, .width = 16}};
+  using Known = KnownAnswers::Shape;
   for (const Format dtype : {Format::kF32, Format::kBf16}) {
     o.dtype = dtype;
     const auto plain = load(o);
-    std::vector<std::vector<int32_t>> prompts;
-    for (const int64_t length : {3, 9, 126, 140}) {
-      prompts.emplace_back();
-      for (int64_t i = 0; i < length; ++i)
-        prompts.back().push_back(static_cast<int32_t>((7 * i + length) % 4096));
-    }
+    // Before, at and behind the ends of compressed rows of 4 and of 128 tokens.
+    const auto prompts = v4_prompts({3, 9, 126, 140});
     const auto params = params_of_every_kind(prompts.size(), 50);
     const auto expected = run_together(*plain, prompts, params, Arrival::kOneAStep);
-    for (int64_t n = 1; n <= 4; ++n) {
-      SCOPED_TRACE(str_cat(n, " drafts"));
-      const auto engine = load(drafting(o, Speculative::kMtp, n));
+    for (const DraftShape& shape : shapes) {
+      SCOPED_TRACE(name_of(shape));
+      const auto engine = load(drafting(o, shape));
       ASSERT_TRUE(engine->model().has_draft());
       const MonotonicClock clock;
-      KnownAnswers known(prompts, expected);
-      for (Proposer* proposer : {static_cast<Proposer*>(nullptr), static_cast<Proposer*>(&known)}) {
+      KnownAnswers chains(prompts, expected, shape.is_tree() ? Known::kTrees : Known::kChains);
+      KnownAnswers bushes(prompts, expected, Known::kBushes);
+      for (Proposer* proposer : {static_cast<Proposer*>(nullptr), static_cast<Proposer*>(&chains),
+                                 static_cast<Proposer*>(&bushes)}) {
+        if (proposer == &bushes && !shape.is_tree()) continue;
         const auto core = always_drafting(*engine, clock, proposer);
         for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce})
           EXPECT_EQ(run_together(*core, prompts, params, arrival), expected);
@@ -224,17 +244,31 @@ TEST(DraftingApi, TheDraftLayerOfWindowsAndCompressorsChangesNoToken) {
   }
 }
 
-TEST(DraftingApi, TreesAreRefusedWhereAttentionTakesNone) {
+// Where blocks are short, trees are smaller, and sequences are put aside.
+TEST(DraftingApi, TreesOfCompressedRowsInFewBlocks) {
+  const V4WithTokenizer checkpoint;
+  const EngineOptions o = v4_options(checkpoint);
+  const auto plain = load(o);
+  const auto prompts = v4_prompts({120, 121, 122, 123});
+  const auto expected =
+      run_together(*plain, prompts, std::vector(prompts.size(), greedy(50)), Arrival::kAtOnce);
+  const auto engine = load(drafting(o, {.tokens = 3, .branches = 3, .width = 12}));
+
+  EXPECT_EQ(run_in_blocks(*engine, 5, prompts, greedy(50)), expected);
+}
+
+TEST(DraftingApi, TreesBeyondTheSlackOfRingsAreRefused) {
   const V4WithTokenizer checkpoint;
   const EngineOptions o = v4_options(checkpoint);
 
-  const auto refused = Engine::load(drafting(o, {.tokens = 2, .branches = 2}));
+  const auto refused = Engine::load(drafting(o, {.tokens = 6, .branches = 3}));
 
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(refused.status().message().find("--speculative-topk is 2, but the attention of this "),
-            0u)
-      << refused.status().message();
+  EXPECT_EQ(refused.status().message(),
+            "--speculative-tokens 6 and --speculative-topk 3 make trees of 18 drafts, but the "
+            "caches of this model can be cut back by 16 tokens, expected --speculative-width of at "
+            "most so many");
 }
 
 // The trained draft layer does not fit the tree: it lies beside it, or one folder up.

@@ -16,9 +16,16 @@ View vector_view(std::vector<T>& values, const char* axes) {
 
 }  // namespace
 
-void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
+int64_t blocks_of(const CacheLayout& layout, const SequenceStep& step) {
+  return step.parents.empty()
+             ? layout.blocks_for(step.cached + static_cast<int64_t>(step.tokens.size()))
+             : layout.blocks_for_tree(step.before(), std::ssize(step.parents));
+}
+
+void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages, int64_t tree_tokens) {
   const auto t = static_cast<size_t>(tokens);
   const auto r = static_cast<size_t>(requests);
+  const auto trees = static_cast<size_t>(tree_tokens);
   for (auto* array : {&token_ids_, &positions_, &logit_rows_})
     array->reserve(t);
   for (auto& slots : slots_)
@@ -28,10 +35,11 @@ void BatchBuffer::reserve(int64_t tokens, int64_t requests, int64_t pages) {
   for (size_t g = 0; g < pooled_.size(); ++g) {
     const CacheGroup& group = layout_.groups[g];
     if (group.pool_ring < 0) continue;
-    const size_t rows = t / static_cast<size_t>(group.tokens_per_row) + 2 * r;
+    const size_t rows = t / static_cast<size_t>(group.tokens_per_row) + 2 * r + trees;
     pooled_[g].gather.reserve(rows * static_cast<size_t>(group.pool_entries));
     pooled_[g].positions.reserve(rows);
     pooled_[g].slots.reserve(rows);
+    pooled_[g].tree_masks.reserve(trees);
   }
   for (Range* range : {&prefill_, &decode_}) {
     range->query_offsets.reserve(r + 1);
@@ -68,7 +76,8 @@ void BatchBuffer::add_copies(
 Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
   const auto n = static_cast<int64_t>(r.tokens.size());
   const auto has = static_cast<int64_t>(r.pages.size());
-  const int64_t needs = layout_.blocks_for(r.cached + n);
+  if (!r.parents.empty()) FATHOM_TRY(check_tree(r, index));
+  const int64_t needs = blocks_of(layout_, r);
   if (n == 0 || r.cached < 0 || has < needs) {
     return invalid_argument(str_cat("request ", index, " of a step has ", n, " new tokens after ",
                                     r.cached, " and ", has,
@@ -83,7 +92,7 @@ Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
                                     " of a step has no slot, and this model "
                                     "keeps state of each sequence"));
   }
-  return r.parents.empty() ? Status{} : check_tree(r, index);
+  return {};
 }
 
 Status BatchBuffer::check_tree(const SequenceStep& r, int64_t index) const {
@@ -91,10 +100,16 @@ Status BatchBuffer::check_tree(const SequenceStep& r, int64_t index) const {
     return invalid_argument(str_cat("request ", index, " of a step is a tree of tokens, and the ",
                                     "cache of this model does not keep a row of each token"));
   }
-  if (r.parents.size() < r.tokens.size() || r.before() < 0) {
+  if (r.tokens.empty() || r.parents.size() < r.tokens.size() || r.before() < 0) {
     return invalid_argument(str_cat("request ", index, " of a step has ", r.tokens.size(),
                                     " new tokens after ", r.cached, " in a tree of ",
                                     r.parents.size(), ", expected a tree that holds the new ones"));
+  }
+  if (std::ssize(r.parents) - 1 > layout_.slack()) {
+    return invalid_argument(str_cat("request ", index, " of a step is a tree of ", r.parents.size(),
+                                    " rows, and the rings of this model can be ", "cut back by ",
+                                    layout_.slack(), " tokens, expected at most ",
+                                    layout_.slack() + 1, " rows"));
   }
   for (size_t i = 0; i < r.parents.size(); ++i) {
     if (r.parents[i] >= -1 && r.parents[i] < static_cast<int32_t>(i)) continue;
@@ -104,56 +119,71 @@ Status BatchBuffer::check_tree(const SequenceStep& r, int64_t index) const {
   return {};
 }
 
-// Of new token `token`: behind what it attends to.
-int32_t BatchBuffer::position_of(const SequenceStep& r, int64_t token) const {
-  if (r.parents.empty()) return static_cast<int32_t>(r.cached + token);
-  const auto first_new = static_cast<int64_t>(r.parents.size() - r.tokens.size());
-  auto depth = static_cast<int32_t>(r.before());
-  for (int32_t at = r.parents[static_cast<size_t>(first_new + token)]; at >= 0;
-       at = r.parents[static_cast<size_t>(at)])
-    ++depth;
-  return depth;
+// The tree of a request of a range with trees; a chain is one too.
+Status BatchBuffer::set_tree(const SequenceStep& r, int64_t index) {
+  const auto n = static_cast<int64_t>(r.tokens.size());
+  const int64_t rows = r.parents.empty() ? n : std::ssize(r.parents);
+  const int64_t roots = r.parents.empty() ? 1 : TreeRows::num_roots(r.parents);
+  if (rows - roots > kMostTreeRows) {
+    return invalid_argument(str_cat("request ", index, " of a step with trees has ", rows,
+                                    " rows of its own, expected at most ", kMostTreeRows,
+                                    " behind a root"));
+  }
+  if (r.parents.empty()) {
+    tree_.set_chain(r.cached, n);
+  } else {
+    tree_.set(r.before(), r.parents);
+  }
+  return {};
 }
 
-// Which keys the tokens of a range with trees see, its copies the same as what they copy. A row
-// that all others follow lies before the tree as well as within it: it needs no bit.
-Status BatchBuffer::add_trees(std::span<const SequenceStep> requests,
-                              int64_t num_requests,
-                              TokenRange& out) {
-  tree_masks_.clear();
-  tree_begins_.clear();
-  for (size_t b = 0; b < requests.size(); ++b) {
-    const SequenceStep& r = requests[b];
-    const auto n = static_cast<int64_t>(r.tokens.size());
-    const auto parent_of = [&](int64_t row) {
-      return r.parents.empty() ? row - 1 : int64_t{r.parents[static_cast<size_t>(row)]};
-    };
-    const int64_t rows = r.cached + n - r.before();
-    const bool has_root = r.parents.empty() || std::ranges::count(r.parents, -1) == 1;
-    const int64_t first_row = has_root ? 1 : 0;
-    if (rows - first_row > kMostTreeRows) {
-      return invalid_argument(str_cat("request ", b, " of a step with trees has ", rows,
-                                      " rows of its own, expected at most ", kMostTreeRows,
-                                      " behind a root"));
+// What the new tokens of tree_ see, and the rows that they complete on their paths.
+void BatchBuffer::add_tree(const SequenceStep& r, int64_t first_token) {
+  const int64_t begin = tree_.size() - static_cast<int64_t>(r.tokens.size());
+  tree_begins_.push_back(static_cast<int32_t>(tree_.begin()));
+  for (int64_t row = begin; row < tree_.size(); ++row)
+    tree_masks_.push_back(static_cast<int64_t>(tree_.token(row).mask));
+  for (size_t g = 0; g < pooled_.size(); ++g) {
+    const CacheGroup& group = layout_.groups[g];
+    if (group.pool_ring < 0) continue;
+    const CacheGroup& ring = layout_.groups[static_cast<size_t>(group.pool_ring)];
+    Pooled& rows = pooled_[g];
+    tree_.pool(group.tokens_per_row, group_tree_);
+    for (int64_t row = begin; row < tree_.size(); ++row) {
+      const auto at = static_cast<size_t>(row);
+      const int64_t place = group_tree_.places[at];
+      const int64_t first = tree_.position(row) + 1 - group.tokens_per_row;
+      const int64_t page = place < 0 ? 0 : r.pages[static_cast<size_t>(place / group.rows)];
+      rows.tree_masks.push_back(static_cast<int64_t>(group_tree_.masks[at]));
+      rows.slots.push_back(place < 0 ? -1 : page * group.rows + place % group.rows);
+      rows.positions.push_back(place < 0 ? 0 : static_cast<int32_t>(first));
+      for (int64_t e = 0; e < group.pool_entries; ++e) {
+        const int64_t position = first + group.tokens_per_row - group.pool_entries + e;
+        int64_t entry = -1;
+        if (place >= 0 && position >= 0) {
+          const int64_t source = place_of_seen(tree_.token(row), position);
+          entry = source >= r.cached ? first_token + source - r.cached
+                                     : -2 - (r.slot * ring.rows + source % ring.rows);
+        }
+        rows.gather.push_back(entry);
+      }
     }
-    for (int64_t row = rows - n; row < rows; ++row) {
-      uint64_t mask = 0;
-      for (int64_t at = row; at >= first_row; at = parent_of(at))
-        mask |= uint64_t{1} << (at - first_row);
-      tree_masks_.push_back(static_cast<int64_t>(mask));
-    }
-    tree_begins_.push_back(static_cast<int32_t>(r.before() + first_row));
   }
-  const auto shortest = std::ranges::min_element(out.kv_lens) - out.kv_lens.begin();
-  const auto queries = static_cast<int64_t>(requests[0].tokens.size());
-  for (auto b = static_cast<int64_t>(requests.size()); b < num_requests; ++b) {
-    for (int64_t q = 0; q < queries; ++q)
-      tree_masks_.push_back(tree_masks_[static_cast<size_t>(shortest * queries + q)]);
+}
+
+// Copies of requests see what those see that they copy, and complete nothing.
+void BatchBuffer::add_tree_copies(int64_t count, int64_t queries, const Range& range) {
+  const auto shortest = std::ranges::min_element(range.kv_lens) - range.kv_lens.begin();
+  const auto add = [&](std::vector<int64_t>& masks) {
+    for (int64_t i = 0; i < count * queries; ++i)
+      masks.push_back(masks[static_cast<size_t>(shortest * queries + i % queries)]);
+  };
+  add(tree_masks_);
+  for (int64_t b = 0; b < count; ++b)
     tree_begins_.push_back(tree_begins_[static_cast<size_t>(shortest)]);
+  for (size_t g = 0; g < pooled_.size(); ++g) {
+    if (layout_.groups[g].pool_ring >= 0) add(pooled_[g].tree_masks);
   }
-  out.tree_masks = vector_view(tree_masks_, "T");
-  out.tree_begins = vector_view(tree_begins_, "B");
-  return {};
 }
 
 // Where the rows of the new tokens go in each group. A ring has room for the last of them alone,
@@ -195,7 +225,8 @@ void BatchBuffer::add_pooled(const SequenceStep& r, int64_t first_token, int64_t
     Pooled& rows = pooled_[g];
     const int64_t block = group.tokens_per_row;
     const int64_t end = r.pages.empty() ? 0 : r.cached + count;
-    for (int64_t i = 0; i < ceil_div(count, block); ++i) {
+    const int64_t most = tree_begins_.empty() ? ceil_div(count, block) : count;
+    for (int64_t i = 0; i < most; ++i) {
       const int64_t first = (r.cached / block + i) * block;
       const bool complete = first + block <= end;
       const int64_t page =
@@ -232,6 +263,7 @@ void BatchBuffer::finish_pooled() {
                                Format::kI64, "rows,entries");
       views.positions = vector_view(rows.positions, "rows");
       views.slots = vector_view(rows.slots, "rows");
+      if (!rows.tree_masks.empty()) views.tree_masks = vector_view(rows.tree_masks, "T");
     }
     pooled_views_.push_back(views);
   }
@@ -247,38 +279,49 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   int64_t most_logits = 0;  // of a request
   const int64_t count = given == 0 ? 0 : std::max(given, padding.requests);
   int64_t width = given == 0 ? 0 : padding.pages;
-  for (const SequenceStep& r : requests) {
-    width = std::max(width, layout_.blocks_for(r.cached + static_cast<int64_t>(r.tokens.size())));
+  for (int64_t b = 0; b < given; ++b) {
+    FATHOM_TRY(check(requests[static_cast<size_t>(b)], b));
+    width = std::max(width, blocks_of(layout_, requests[static_cast<size_t>(b)]));
   }
+  const bool trees =
+      std::ranges::any_of(requests, [](const SequenceStep& r) { return !r.parents.empty(); });
+  tree_masks_.clear();
+  tree_begins_.clear();
   range.query_offsets.assign(1, 0);
   range.kv_lens.clear();
   range.request_slots.clear();
   range.block_table.assign(static_cast<size_t>(count * width), 0);
   for (int64_t b = 0; b < given; ++b) {
     const SequenceStep& r = requests[static_cast<size_t>(b)];
-    FATHOM_TRY(check(r, b));
+    if (trees) FATHOM_TRY(set_tree(r, b));
     const auto n = static_cast<int64_t>(r.tokens.size());
     const auto first = static_cast<int64_t>(token_ids_.size());
     const int64_t logits = r.num_logits();
     for (int64_t i = 0; i < n; ++i) {
       token_ids_.push_back(r.tokens[static_cast<size_t>(i)]);
-      positions_.push_back(position_of(r, i));
+      const int64_t position =
+          r.parents.empty() ? r.cached + i : tree_.position(tree_.size() - n + i);
+      positions_.push_back(static_cast<int32_t>(position));
       const int64_t behind = n - r.padding - i;  // tokens from this one on that are read
       if (behind > 0 && behind <= logits) logit_rows_.push_back(static_cast<int32_t>(first + i));
     }
     most_logits = std::max(most_logits, logits);
     add_slots(r);
-    add_pooled(r, first, n);
+    if (trees) {
+      add_tree(r, first);
+    } else {
+      add_pooled(r, first, n);
+    }
     range.query_offsets.push_back(static_cast<int32_t>(first + n - begin));
     range.kv_lens.push_back(static_cast<int32_t>(r.cached + n));
     range.request_slots.push_back(r.slot);
-    std::copy_n(r.pages.begin(), layout_.blocks_for(r.cached + n),
-                range.block_table.begin() + b * width);
+    std::copy_n(r.pages.begin(), blocks_of(layout_, r), range.block_table.begin() + b * width);
   }
   if (count > given) {
     const auto queries = static_cast<int64_t>(requests[0].tokens.size());
     FATHOM_CHECK(static_cast<int64_t>(token_ids_.size()) - begin == given * queries,
                  "copies are of requests with equally many tokens");
+    if (trees) add_tree_copies(count - given, queries, range);
     add_copies(count, width, queries, begin, range);
   }
   // A request has as many tokens as rows of logits at least, so these are tokens of the range.
@@ -294,8 +337,11 @@ Status BatchBuffer::add_range(std::span<const SequenceStep> requests,
   out.block_table = make_view(range.block_table.data(), {count, width}, Format::kI32, "B,M");
   out.fixed_keys = count > 0 && padding.requests > 0 ? width * layout_.block_tokens : 0;
   if (layout_.has_slots()) out.request_slots = vector_view(range.request_slots, "B");
-  const auto is_tree = [](const SequenceStep& r) { return !r.parents.empty(); };
-  return std::ranges::any_of(requests, is_tree) ? add_trees(requests, count, out) : Status{};
+  if (trees) {
+    out.tree_masks = vector_view(tree_masks_, "T");
+    out.tree_begins = vector_view(tree_begins_, "B");
+  }
+  return {};
 }
 
 Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
@@ -310,6 +356,7 @@ Result<Batch> BatchBuffer::build(std::span<const SequenceStep> prefill,
     rows.gather.clear();
     rows.positions.clear();
     rows.slots.clear();
+    rows.tree_masks.clear();
   }
   Batch batch;
   FATHOM_TRY(add_range(prefill, {}, prefill_, batch.attention.prefill));

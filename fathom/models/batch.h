@@ -14,16 +14,21 @@
 #include "fathom/layers/attention/mla.h"
 #include "fathom/layers/probe.h"
 #include "fathom/models/cache_layout.h"
+#include "fathom/models/tree/tree_rows.h"
 #include "fathom/tensor/view.h"
 
 namespace fathom {
 
 /// The rows of a group that may be complete after a step, as many for each request as its tokens
-/// can complete at most: where the entries of each are, and where it goes (CompressPool).
+/// can complete at most: where the entries of each are, and where it goes (CompressPool). Of a
+/// range with trees as many as tokens, since each may complete one on its own path.
 struct PooledRows {
   View gather;     ///< [I, entries] i64
   View positions;  ///< [I] i32, of the first token of the row's own block
   View slots;      ///< [I] i64, -1: not complete
+  /// [tokens of the decode range] i64, if that has trees: rows of its tree that each token sees,
+  /// as TokenRange::tree_masks says of the tokens.
+  View tree_masks{};
 };
 
 struct Batch {
@@ -75,8 +80,9 @@ struct SequenceStep {
   /// Of a tree: for each of its last rows, the new ones included, the one that it follows, counted
   /// from the first of them; -1: what lies before all of them. A token attends to that and to its
   /// own path, and its position is behind them; rows lie one behind the other all the same. At most
-  /// kMostTreeRows (tree_keys.h), and the root before them if all of them follow it. Empty: a
-  /// chain. For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
+  /// kMostTreeRows (tree_keys.h), and the root before them if all of them follow it; where the
+  /// cache has rings, no more than may be cut back (CacheLayout::slack) and a root. Empty: a chain.
+  /// For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
   std::span<const int32_t> parents = {};
 
   int64_t num_logits() const {
@@ -90,6 +96,9 @@ struct SequenceStep {
     return parents.empty() ? cached : cached + n - static_cast<int64_t>(parents.size());
   }
 };
+
+/// Blocks that a request's part of a step reads and writes.
+int64_t blocks_of(const CacheLayout& layout, const SequenceStep& step);
 
 /// The decode range as it is made for a GPU, whose captured steps have fixed shapes. Requests that
 /// are not there are copies of the shortest one: they choose its experts and read its keys, both of
@@ -107,7 +116,8 @@ class BatchBuffer {
       : layout_(std::move(layout)), slots_(layout_.groups.size()), pooled_(layout_.groups.size()) {}
 
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
-  void reserve(int64_t tokens, int64_t requests, int64_t pages);
+  /// `tree_tokens`: of a decode range with trees, at most.
+  void reserve(int64_t tokens, int64_t requests, int64_t pages, int64_t tree_tokens);
 
   /// The batch of these requests. Valid until the next call. The caller adds `cache`.
   /// Errors: InvalidArgument for a request without tokens, with too few pages or without a slot,
@@ -131,6 +141,7 @@ class BatchBuffer {
     std::vector<int64_t> gather;  // -2 and below: slots of the ring, until the tokens are counted
     std::vector<int32_t> positions;
     std::vector<int64_t> slots;
+    std::vector<int64_t> tree_masks;
   };
 
   Status add_range(std::span<const SequenceStep> requests,
@@ -139,8 +150,9 @@ class BatchBuffer {
                    TokenRange& out);
   Status check(const SequenceStep& request, int64_t index) const;
   Status check_tree(const SequenceStep& request, int64_t index) const;
-  int32_t position_of(const SequenceStep& request, int64_t token) const;
-  Status add_trees(std::span<const SequenceStep> requests, int64_t num_requests, TokenRange& out);
+  Status set_tree(const SequenceStep& request, int64_t index);
+  void add_tree(const SequenceStep& request, int64_t first_token);
+  void add_tree_copies(int64_t count, int64_t queries, const Range& range);
   void add_slots(const SequenceStep& request);
   void add_pooled(const SequenceStep& request, int64_t first_token, int64_t count);
   void finish_pooled();
@@ -154,8 +166,11 @@ class BatchBuffer {
   std::vector<Pooled> pooled_;  // of each group
   std::vector<PooledRows> pooled_views_;
   std::vector<int32_t> logit_rows_;
-  std::vector<int64_t> tree_masks_;  // of a decode range with trees
+  // Of a decode range with trees; empty without.
+  std::vector<int64_t> tree_masks_;
   std::vector<int32_t> tree_begins_;
+  TreeRows tree_;  // of the request at hand
+  GroupTree group_tree_;
   Range prefill_;
   Range decode_;
 };

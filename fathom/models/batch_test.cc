@@ -362,6 +362,82 @@ TEST(BatchTrees, AMaskHasRoomForSixtyFourRowsBehindARoot) {
             "root");
 }
 
+// Two paths, 5 6 7 each, complete the row of tokens 4 to 7 side by side; and a chain beside them.
+TEST(BatchTrees, EachPathCompletesRowsOfItsOwn) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens{50, 51, 52, 53, 54};
+  const std::vector<int32_t> parents{-1, 0, 0, 1, 2};
+  const std::vector<int32_t> pages{5, 3, 7};
+  const std::vector<int32_t> chain{60, 61};
+  const std::vector<int32_t> other{1};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 5, .pages = pages, .slot = 2, .parents = parents},
+      {.tokens = chain, .cached = 2, .pages = other, .slot = 0}};
+
+  const Batch batch = buffer.build({}, decode).value();
+
+  const PooledRows& rows = batch.pooled[1];
+  // Row 1 of the sequence and the one behind it, which is not yet in use; row 0 of the other.
+  EXPECT_EQ(long_numbers(rows.slots), (std::vector<int64_t>{-1, -1, -1, 11, 6, -1, 2}));
+  EXPECT_EQ(numbers(rows.positions), (std::vector<int32_t>{0, 0, 0, 4, 4, 0, 0}));
+  EXPECT_EQ(long_numbers(rows.tree_masks), (std::vector<int64_t>{0, 0, 0, 0b1, 0b10, 0, 0b1}));
+  EXPECT_EQ(batch.attention.decode.block_table.dim(1), 3);
+  const auto ring = [](int64_t slot, int64_t position) { return 7 + slot * 12 + position % 12; };
+  const std::vector<int64_t> gather = long_numbers(rows.gather);
+  const auto entries_of = [&](int64_t token) {
+    return std::vector(gather.begin() + 8 * token, gather.begin() + 8 * (token + 1));
+  };
+  EXPECT_EQ(entries_of(3), (std::vector<int64_t>{ring(2, 0), ring(2, 1), ring(2, 2), ring(2, 3),
+                                                 ring(2, 4), 0, 1, 3}));
+  EXPECT_EQ(entries_of(4), (std::vector<int64_t>{ring(2, 0), ring(2, 1), ring(2, 2), ring(2, 3),
+                                                 ring(2, 4), 0, 2, 4}));
+  EXPECT_EQ(entries_of(6), (std::vector<int64_t>{-1, -1, -1, -1, ring(0, 0), ring(0, 1), 5, 6}));
+}
+
+// Entries of tokens that a tree had in an earlier step are in the ring, where these lie.
+TEST(BatchTrees, RowsArePooledFromEarlierLevels) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens{70, 71};
+  const std::vector<int32_t> parents{-1, -1, 0, 1};
+  const std::vector<int32_t> pages{0, 1};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 4, .pages = pages, .slot = 0, .parents = parents}};
+
+  const PooledRows rows = buffer.build({}, decode).value().pooled[1];
+
+  EXPECT_EQ(long_numbers(rows.slots), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(long_numbers(rows.gather), (std::vector<int64_t>{-1, -1, -1, -1, 2, 3, 4, 0,  //
+                                                             -1, -1, -1, -1, 2, 3, 5, 1}));
+}
+
+TEST(BatchTrees, CopiesCompleteNothing) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens{50, 51, 52};
+  const std::vector<int32_t> parents{-1, 0, 0};
+  const std::vector<int32_t> pages{0, 1, 2};
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 6, .pages = pages, .slot = 1, .parents = parents}};
+
+  const Batch batch = buffer.build({}, decode, {.requests = 2, .pages = 4}).value();
+
+  EXPECT_EQ(long_numbers(batch.pooled[1].slots), (std::vector<int64_t>{-1, 1, 2, -1, -1, -1}));
+  EXPECT_EQ(long_numbers(batch.pooled[1].tree_masks),
+            (std::vector<int64_t>{0, 0b1, 0b10, 0, 0b1, 0b10}));
+}
+
+TEST(BatchTrees, RingsMustHoldThem) {
+  BatchBuffer buffer(pooled_rows());
+  const std::vector<int32_t> tokens(6, 50);
+  const std::vector<int32_t> parents{-1, 0, 0, 0, 0, 0};
+  const std::vector<int32_t> pages(8);
+  const std::vector<SequenceStep> decode{
+      {.tokens = tokens, .cached = 8, .pages = pages, .slot = 0, .parents = parents}};
+
+  EXPECT_EQ(buffer.build({}, decode).status().message(),
+            "request 0 of a step is a tree of 6 rows, and the rings of this model can be cut back "
+            "by 4 tokens, expected at most 5 rows");
+}
+
 TEST(BatchTrees, WhatIsNoTreeIsRefused) {
   const std::vector<int32_t> tokens{1, 2, 3};
   const std::vector<int32_t> pages{0, 1};

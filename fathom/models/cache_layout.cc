@@ -119,8 +119,19 @@ int64_t CacheLayout::bytes_per_slot() const {
 
 bool CacheLayout::keeps_rows() const {
   return std::ranges::all_of(groups, [](const CacheGroup& g) {
-    return g.grows() && g.tokens_per_row == 1 && g.pool_ring < 0;
+    return g.grows() ? g.tokens_per_row == 1 || g.pool_ring >= 0 : g.extent == CacheExtent::kWindow;
   });
+}
+
+int64_t CacheLayout::blocks_for_tree(int64_t before, int64_t rows) const {
+  int64_t blocks = blocks_for(before + rows);
+  for (const CacheGroup& g : groups) {
+    if (g.pool_ring < 0) continue;
+    const int64_t complete = before / g.tokens_per_row;
+    if ((before + rows) / g.tokens_per_row == complete) continue;  // its tokens complete none
+    blocks = std::max(blocks, ceil_div(complete + rows, g.rows));
+  }
+  return blocks;
 }
 
 int64_t CacheLayout::slack() const {

@@ -118,10 +118,15 @@ struct CacheLayout {
 
   int64_t blocks_for(int64_t tokens) const { return ceil_div(tokens, block_tokens); }
 
+  /// Blocks that hold all that a tree of `rows` tokens behind `before` others may write: in a group
+  /// that pools its rows each of them may complete one.
+  int64_t blocks_for_tree(int64_t before, int64_t rows) const;
+
   /// Tokens by which a sequence may be cut back without a snapshot; INT64_MAX if all groups grow.
   int64_t slack() const;
 
-  /// Whether all groups keep a row of each token, so that a row may move to another token's place.
+  /// Whether all groups keep a row of each token, or pool their rows from those of others, so that
+  /// a row may move to another token's place. Trees of tokens need that.
   bool keeps_rows() const;
 
   /// "latent: mla latent bf16, 61 layers x 576 x 2 bytes = 70272 bytes per token, 64 tokens per

@@ -99,6 +99,24 @@ TEST(CacheLayout, SlackIsWhatRingsHoldBeyondTheirWindow) {
   EXPECT_EQ(with_state.slack(), 0);
 }
 
+// Every token of a tree may complete a row on its own path, where a path may complete one at all.
+TEST(CacheLayout, TreesMayTakeBlocksForRowsThatArePooled) {
+  CacheLayout layout = v4_layout();
+  EXPECT_EQ(layout.blocks_for_tree(120, 17), 1) << "rows are not pooled";
+  EXPECT_FALSE(layout.keeps_rows());
+  layout.groups[0].pool_ring = 2;
+  layout.groups[1].pool_ring = 2;
+  EXPECT_TRUE(layout.keeps_rows());
+
+  EXPECT_EQ(layout.blocks_for_tree(100, 17), 1);
+  EXPECT_EQ(layout.blocks_for_tree(110, 17), 1);
+  EXPECT_EQ(layout.blocks_for_tree(111, 17), 9);
+  EXPECT_EQ(layout.blocks_for_tree(127, 1), 1);
+  EXPECT_EQ(layout.blocks_for_tree(200, 17), 2);
+  EXPECT_EQ(layout.blocks_for_tree(250, 17), 9);
+  EXPECT_EQ(v3_layout(Format::kBf16).blocks_for_tree(60, 5), 2);
+}
+
 TEST(CacheLayout, SaysBytesPerTokenAndPerSequence) {
   const CacheLayout v3 = v3_layout(Format::kBf16);
   EXPECT_EQ(v3.describe(v3.groups[0]),

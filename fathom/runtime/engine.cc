@@ -33,6 +33,7 @@ CoreSettings with_planned_limits(CoreSettings settings, const Model& model) {
   settings.scheduler.max_num_seqs = shape.max_num_seqs;
   settings.scheduler.max_num_batched_tokens = shape.max_num_batched_tokens;
   settings.scheduler.max_model_len = settings.plan.max_model_len;
+  settings.scheduler.trees = shape.trees;
   // In one attention form a token has the same bits however it was computed; on a GPU, whose
   // products take other variants for few rows than for many, in one form of all kernels.
   const ModelOptions& options = model.options();

@@ -157,7 +157,8 @@ class EngineCore {
   void constrain(SampleRow& row, ActiveRequest& request, int64_t ahead);
   int64_t room_from(const ActiveRequest& request, int64_t begin) const;
   bool constrain_guess(SampleRow& row, ActiveRequest& request, std::span<const int32_t> tokens);
-  void add_tree(const ActiveRequest& request, int64_t drafts, SequenceStep& step);
+  std::span<const int32_t> add_tree(const ActiveRequest& request, int64_t drafts);
+  void add_moves(const ActiveRequest& request, const StepItem& item);
   void add_sampled_rows(ActiveRequest& request, int64_t drafts);
   int64_t prefill_limit() const;
   void measure(const StepPlan& plan, int64_t step_ns);
@@ -218,9 +219,11 @@ class EngineCore {
   std::vector<int32_t> depths_;   // of the rows of an item, in its tree
   std::vector<int32_t> kept_;     // of the drafts of a request, where those go that stay
   std::vector<int32_t> walked_;   // drafts that a constraint has followed from the last known token
-  RowMoves moves_{settings_.plan.cache.block_tokens};  // rows of the cache that are right
-  std::vector<uint32_t> masks_;                        // a mask for each row of a step
-  size_t num_masks_ = 0;                               // of the step so far
+  RowMoves moves_{settings_.plan.cache};  // rows of the cache that are right
+  TreeRows tree_;                         // of an item
+  std::vector<int32_t> tree_path_;        // of it, the rows that are right
+  std::vector<uint32_t> masks_;           // a mask for each row of a step
+  size_t num_masks_ = 0;                  // of the step so far
   std::span<const SampleResult> results_;
   std::vector<Accepted> accepted_;
   std::vector<int32_t> accepted_ids_;

@@ -98,13 +98,19 @@ Status EngineCore::find_paths() {
       r.path.push_back(draft);
       last = draft;
     }
-    if (r.draft_parents.empty()) continue;
-    // Rows of a tree that are right go to where those of a chain would lie.
-    int64_t place = item.begin + 1;
-    for (const int32_t draft : r.path)
-      moves_.add(r.cache.blocks(), item.begin + 1 + draft, place++);
+    if (!r.draft_parents.empty() && !r.path.empty()) add_moves(r, item);
   }
   return moves_.empty() ? Status{} : executor_->move_rows(moves_);
+}
+
+// Rows of a tree that are right go to where those of a chain would lie.
+void EngineCore::add_moves(const ActiveRequest& r, const StepItem& item) {
+  parents_.clear();  // those of the step have served
+  tree_.set(item.begin, add_tree(r, item.num_drafts()));
+  tree_path_.clear();
+  for (const int32_t draft : r.path)
+    tree_path_.push_back(draft + 1);
+  moves_.add(tree_, tree_path_, r.cache.blocks(), r.cache.slot());
 }
 
 // Shows the proposer what was computed, before pages are shared and given back.

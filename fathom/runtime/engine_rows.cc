@@ -79,7 +79,7 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
     drafted_.insert(drafted_.end(), s.drafts.begin(), s.drafts.begin() + drafts);
     step.tokens = std::span(drafted_).subspan(begin);
     step.logits = LogitRows::kAll;
-    if (!s.draft_parents.empty()) add_tree(s, drafts, step);
+    if (!s.draft_parents.empty()) step.parents = add_tree(s, drafts);
   }
   steps.push_back(step);
   if (!item.yields_token) return;
@@ -87,12 +87,12 @@ void EngineCore::add_item(const StepItem& item, std::vector<SequenceStep>& steps
 }
 
 // The last known token is the root, in row 0 of the tree.
-void EngineCore::add_tree(const ActiveRequest& r, int64_t drafts, SequenceStep& step) {
+std::span<const int32_t> EngineCore::add_tree(const ActiveRequest& r, int64_t drafts) {
   const size_t begin = parents_.size();
   parents_.push_back(-1);
   for (int64_t i = 0; i < drafts; ++i)
     parents_.push_back(r.draft_parents[static_cast<size_t>(i)] + 1);
-  step.parents = std::span(parents_).subspan(begin);
+  return std::span(parents_).subspan(begin);
 }
 
 // A row for the next token and for each behind a draft. A constraint follows the drafts for the

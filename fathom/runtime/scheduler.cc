@@ -224,7 +224,7 @@ void Scheduler::plan_decode(Sequence& s) {
   s.drafts.resize(static_cast<size_t>(drafts));
   if (!s.draft_parents.empty()) s.draft_parents.resize(static_cast<size_t>(drafts));
   token_budget_ -= drafts;
-  const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
+  const bool grown = s.cache.grow(pools_, blocks_with_drafts(s, drafts) * pools_.block_tokens);
   FATHOM_CHECK(grown, "room was asked for before");
   plan_.decode.push_back({&s, s.num_computed, 1 + drafts, true});
 }
@@ -236,19 +236,30 @@ int64_t Scheduler::drafts_with_room(const Sequence& s, int64_t most) const {
   int64_t drafts = std::max<int64_t>(std::min({most, left - 1, pools_.slack}), 0);
   const int64_t spoken_for = reserve_blocks_ + static_cast<int64_t>(running_.size()) - 1;
   const int64_t spare = std::max<int64_t>(pools_.blocks.num_free() - spoken_for, 0);
+  const int64_t most_blocks = pools_.blocks_for(options_.max_model_len);
   const auto fits = [&](int64_t count) {
-    const int64_t tokens = s.num_computed + 1 + count;
-    return s.cache.has_room(pools_, tokens) && s.cache.missing(pools_, tokens) <= spare;
+    const int64_t blocks = blocks_with_drafts(s, count);
+    const int64_t tokens = blocks * pools_.block_tokens;
+    return blocks <= most_blocks && s.cache.has_room(pools_, tokens) &&
+           s.cache.missing(pools_, tokens) <= spare;
   };
   while (drafts > 0 && !fits(drafts))
     --drafts;
   return drafts;
 }
 
+// Of the last known token and its drafts; the rows of a tree that are pooled may need some of their
+// own, until the step is over.
+int64_t Scheduler::blocks_with_drafts(const Sequence& s, int64_t drafts) const {
+  const int64_t rows = 1 + drafts;
+  return options_.trees ? pools_.layout.blocks_for_tree(s.num_computed, rows)
+                        : pools_.blocks_for(s.num_computed + rows);
+}
+
 int64_t Scheduler::make_draft_room(Sequence& s, int64_t most) {
   const int64_t drafts = drafts_with_room(s, most);
   if (drafts == 0) return 0;
-  const bool grown = s.cache.grow(pools_, s.num_computed + 1 + drafts);
+  const bool grown = s.cache.grow(pools_, blocks_with_drafts(s, drafts) * pools_.block_tokens);
   FATHOM_CHECK(grown, "room was asked for before");
   return drafts;
 }

@@ -53,6 +53,7 @@ struct SchedulerOptions {
   /// Whether pages with decoded tokens may be shared. Only where a token has the same bits however
   /// it was computed (`--batch-invariant`): absorbed decode leaves other bits than prefill.
   bool share_decoded_pages = false;
+  bool trees = false;  ///< drafts may be trees, which may take blocks of their own
 };
 
 /// Tokens [begin, begin + count) of a sequence, to be computed in this step.
@@ -167,6 +168,7 @@ class Scheduler {
   void preempt(size_t index);
   void drop_planned(const Sequence& sequence);
   int64_t drafts_with_room(const Sequence& sequence, int64_t most) const;
+  int64_t blocks_with_drafts(const Sequence& sequence, int64_t drafts) const;
   int64_t scored_chunk(const Sequence& sequence) const;
   int64_t snapshot_end(const Sequence& sequence) const;
   void offer_blocks(Sequence& sequence);

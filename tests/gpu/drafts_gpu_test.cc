@@ -156,7 +156,8 @@ TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, GpuDrafts, testing::Values("micro-v3", "micro-v32"));
 
-// Rows of 32, 12 and 5 bytes, in two layers each; more moves than a thread has at once.
+// Rows of 32, 12 and 5 bytes in pages and of 16 in a ring, in two layers each; more moves than a
+// thread has at once.
 TEST(GpuCache, MovesRowsLikeTheCpu) {
   const auto gpu = Gpu::open().value();
   CacheLayout layout{.block_tokens = 4, .groups = {}};
@@ -167,28 +168,42 @@ TEST(GpuCache, MovesRowsLikeTheCpu) {
                              .rows = 4,
                              .codec = PageCodec::dense("rows", format, width, nullptr)});
   }
-  CacheStorage host = CacheStorage::allocate(layout, 12, 0).value();
-  CacheStorage device = CacheStorage::allocate(layout, 12, 0, DeviceKind::kCuda).value();
+  layout.groups.push_back({.name = "ring",
+                           .layers = {0, 1},
+                           .extent = CacheExtent::kWindow,
+                           .window = 8,
+                           .rows = 40,
+                           .codec = PageCodec::dense("ring", Format::kF32, 4, nullptr)});
+  CacheStorage host = CacheStorage::allocate(layout, 12, 3).value();
+  CacheStorage device = CacheStorage::allocate(layout, 12, 3, DeviceKind::kCuda).value();
   for (int64_t i = 0; i < host.bytes(); ++i)
     host.data()[i] = static_cast<std::byte>(i * 7 % 251);
   Stream& stream = gpu->stream();
   ASSERT_TRUE(stream.copy(device.data(), host.data(), host.bytes()).ok());
   const std::vector<PageId> pages{11, 3, 7, 0, 1, 10, 4, 5, 9, 2};
-  RowMoves moves(4);
-  for (int64_t i = 0; i < 19; ++i)
-    moves.add(pages, 2 * i + 1, i);
-  View there = moves.view();
+  // Every second row is of the path.
+  std::vector<int32_t> parents(38, -1);
+  std::vector<int32_t> path;
+  for (int32_t row = 1; row < 38; row += 2) {
+    parents[static_cast<size_t>(row)] = row - 2;
+    path.push_back(row);
+  }
+  TreeRows tree;
+  tree.set(0, parents);
+  RowMoves moves(layout);
+  moves.add(tree, path, pages, 1);
+  View there = moves.all();
   const Buffer list = Buffer::allocate(DeviceKind::kCuda, 8 * there.numel(), "moves").value();
   ASSERT_TRUE(stream.copy(list.data(), there.data, list.size()).ok());
   there.data = list.data();
   there.on_device = true;
 
-  ASSERT_TRUE(device.move_rows(there, &stream).ok());
+  ASSERT_TRUE(device.move_rows(moves, there, &stream).ok());
 
   std::vector<std::byte> found(static_cast<size_t>(host.bytes()));
   ASSERT_TRUE(stream.copy(found.data(), device.data(), host.bytes()).ok());
   ASSERT_TRUE(stream.synchronize().ok());
-  ASSERT_TRUE(host.move_rows(moves.view(), nullptr).ok());
+  ASSERT_TRUE(host.move_rows(moves, moves.all(), nullptr).ok());
   EXPECT_TRUE(std::ranges::equal(found, std::span(host.data(), found.size())));
 }
 

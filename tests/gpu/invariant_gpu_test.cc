@@ -191,7 +191,8 @@ void expect_answers(const EngineOptions& o,
                     bool known_drafts) {
   const auto engine = load(o);
   const MonotonicClock clock;
-  KnownAnswers known(prompts, expected);
+  using Known = KnownAnswers::Shape;
+  KnownAnswers known(prompts, expected, o.speculative_topk > 1 ? Known::kBushes : Known::kChains);
   const auto core = always_drafting(*engine, clock, known_drafts ? &known : nullptr);
   const std::vector<SamplingParams> params(prompts.size(), greedy(70));
   for (const Arrival arrival : {Arrival::kOneAStep, Arrival::kAtOnce})
@@ -255,8 +256,8 @@ INSTANTIATE_TEST_SUITE_P(Engine,
                                          Subject{"deepseek-v3.2", Format::kNone, kKv, kFp8},
                                          Subject{"deepseek-v4-flash", Format::kNone, kKv, kFp8}));
 
-/// Chains of every length and trees, by a draft layer; `trees` where attention takes them.
-void expect_same_with_draft_layer(EngineOptions o, bool trees) {
+/// Chains of every length and trees, by a draft layer.
+void expect_same_with_draft_layer(EngineOptions o) {
   o.max_num_batched_tokens = 96;
   const auto plain = load(o);
   const auto prompts = prompts_of(*plain);
@@ -268,13 +269,14 @@ void expect_same_with_draft_layer(EngineOptions o, bool trees) {
     expect_answers(o, prompts, expected, false);
     expect_answers(o, prompts, expected, true);
   }
-  if (!trees) return;
-  for (const auto& [deep, branches, width] : {std::array{1, 4, 0}, {3, 2, 0}, {5, 4, 9}}) {
+  for (const auto& [deep, branches, width] :
+       {std::array{1, 4, 0}, {3, 2, 0}, {5, 4, 9}, {5, 4, 16}}) {
     SCOPED_TRACE(str_cat(deep, " deep, ", branches, " at a place"));
     o.speculative_tokens = deep;
     o.speculative_topk = branches;
     o.speculative_width = width;
     expect_answers(o, prompts, expected, false);
+    if (width > 0) expect_answers(o, prompts, expected, true);
   }
 }
 
@@ -282,14 +284,14 @@ TEST(InvariantDrafts, DraftLayersChangeNothing) {
   for (const char* model : {"micro-v3", "micro-v32"}) {
     SCOPED_TRACE(model);
     const DraftCheckpoint checkpoint(model, gpu_test_tree());
-    const bool trees = std::string_view(model) == "micro-v3";
-    expect_same_with_draft_layer(invariant_options(checkpoint.path()), trees);
+    expect_same_with_draft_layer(invariant_options(checkpoint.path()));
   }
   const V4Checkpoint checkpoint([](const std::string& name) { return name; }, 4096);
   EngineOptions o = invariant_options(checkpoint.path());
   o.tokenizer = gpu_test_tree() + "/tests/golden/micro-v4";
-  o.block_size = 128;
-  expect_same_with_draft_layer(o, false);
+  o.block_size = 32;  // rows of 128 tokens are one a page
+  o.max_model_len = 4096;
+  expect_same_with_draft_layer(o);
 }
 
 }  // namespace

@@ -8,15 +8,16 @@
 
 namespace fathom {
 
-/// Knows the answers, and is wrong now and then. Of a tree each guess comes behind a wrong one.
+/// Knows the answers, and is wrong now and then. Of a tree each guess comes behind a wrong one, and
+/// of a bush also behind wrong ones that follow each other.
 class KnownAnswers final : public Proposer {
  public:
-  enum class Shape { kChains, kTrees };
+  enum class Shape { kChains, kTrees, kBushes };
 
   KnownAnswers(const std::vector<std::vector<int32_t>>& prompts,
                const std::vector<Trace>& answers,
                Shape shape = Shape::kChains)
-      : prompts_(prompts), answers_(answers), trees_(shape == Shape::kTrees) {}
+      : prompts_(prompts), answers_(answers), shape_(shape) {}
 
   Status propose(Executor&, std::span<const DraftPlace> places) override {
     for (const DraftPlace& place : places) {
@@ -26,10 +27,16 @@ class KnownAnswers final : public Proposer {
           static_cast<size_t>(std::ranges::find(prompts_, prompt) - prompts_.begin());
       const std::vector<int32_t>& answer = answers_[which].tokens;
       const auto at = static_cast<size_t>(s.num_generated());
-      const auto levels = static_cast<size_t>(trees_ ? place.most / 2 : place.most);
+      const auto levels = static_cast<size_t>(place.most / (1 + static_cast<int64_t>(shape_)));
       int32_t last = -1;
+      int32_t wrong = -1;
       for (size_t i = at; i < std::min(at + levels, answer.size()); ++i) {
-        if (trees_) {
+        if (shape_ == Shape::kBushes) {
+          s.drafts.push_back(answer[i] ^ 3);
+          s.draft_parents.push_back(wrong);
+          wrong = static_cast<int32_t>(s.drafts.size()) - 1;
+        }
+        if (shape_ != Shape::kChains) {
           s.drafts.push_back(answer[i] ^ 2);
           s.draft_parents.insert(s.draft_parents.end(), 2, last);
         }
@@ -43,7 +50,7 @@ class KnownAnswers final : public Proposer {
  private:
   const std::vector<std::vector<int32_t>>& prompts_;
   const std::vector<Trace>& answers_;
-  const bool trees_;
+  const Shape shape_;
 };
 
 }  // namespace fathom

@@ -55,7 +55,7 @@ class V4Checkpoint {
   "compress_ratios": [0, 4, 128, 4, 0], "rope_theta": 10000, "compress_rope_theta": 160000,
   "rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1,
                    "original_max_position_embeddings": 128},
-  "max_position_embeddings": 512, "index_n_heads": 16, "index_head_dim": 32, "index_topk": 8,
+  "max_position_embeddings": 4096, "index_n_heads": 16, "index_head_dim": 32, "index_topk": 8,
   "n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 3,
   "moe_intermediate_size": 32, "num_hash_layers": 1, "scoring_func": "sqrtsoftplus",
   "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 1.5,

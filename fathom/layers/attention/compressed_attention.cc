@@ -129,6 +129,7 @@ Result<View> compressed_slots(Exec& ex,
   const int64_t rows = range.most_keys() / ratio;
   if (rows == 0) return View{};
   const bool chosen = w.ratio == CompressRatio::kSparse && rows > m.shape.topk;
+  const View tree_masks = range.tree_masks.present() ? cache.rows.tree_masks : View{};
   Arena& arena = *ex.activations;
   FATHOM_ASSIGN(const View slots, arena.tensor({T, chosen ? m.shape.topk : rows}, Format::kI32,
                                                chosen ? "T,Kt" : "T,seen_rows"));
@@ -137,6 +138,7 @@ Result<View> compressed_slots(Exec& ex,
                                     {.positions = positions,
                                      .block_table = range.block_table,
                                      .q_offsets = range.query_offsets_view,
+                                     .tree_masks = tree_masks,
                                      .slots = slots,
                                      .page_rows = cache.rows.fields.values.dim(1),
                                      .tokens_per_row = ratio}));
@@ -151,7 +153,8 @@ Result<View> compressed_slots(Exec& ex,
                            .block_table = range.block_table,
                            .q_offsets = range.query_offsets_view,
                            .num_keys = rows,
-                           .tokens_per_key = ratio};
+                           .tokens_per_key = ratio,
+                           .tree_masks = tree_masks};
   const IndexRows keys{
       .keys = cache.keys.fields.values, .scales = cache.keys.fields.scales, .slots = {}};
   FATHOM_TRY(choose_rows(ex, m.request_offsets, range, scored, keys, slots));
@@ -246,6 +249,7 @@ Result<View> window_lists(
                                {.positions = slice_rows(c.positions, c.range.token_begin, T),
                                 .request_slots = from,
                                 .q_offsets = c.range.query_offsets_view,
+                                .tree_masks = from.present() ? c.range.tree_masks : View{},
                                 .slots = lists,
                                 .ring_rows = ring_rows}));
   return lists;

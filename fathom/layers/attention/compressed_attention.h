@@ -14,7 +14,9 @@
 //   4       index_topk of one row per 4 tokens     compressed sparse attention
 //   128     every row of 128 tokens                heavily compressed attention
 //
-// A token depends on its own position alone: a prompt has the same bits however it is cut.
+// A token depends on its own position alone: a prompt has the same bits however it is cut. A token
+// of a tree of drafts depends on its path: the lists of rows that it attends to are made along it,
+// and it sees the compressed rows that its path completes (models/tree/tree_rows.h).
 // Source: DeepSeek-V4, inference/model.py (Attention, Compressor, Indexer).
 #pragma once
 
@@ -73,6 +75,7 @@ struct CompressorRows {
   View state_u, state_z;          ///< [slots, ring, C] f32
   View state_slots;               ///< [T] i64
   View gather, positions, slots;  ///< PooledRows
+  View tree_masks;                ///< of a decode range with trees: [T] i64, PooledRows
   CacheFields fields;             ///< where its rows go
 };
 

@@ -62,7 +62,7 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
   std::vector<int64_t> pooled(groups, 0);
   int64_t tokens = 0;
   int64_t logits = 0;
-  const auto add_range = [&](std::span<const Run> runs, int64_t pages, Lengths& lengths,
+  const auto add_range = [&](std::span<const Run> runs, int64_t pages, bool trees, Lengths& lengths,
                              TokenRange& range) -> Status {
     range.token_begin = tokens;
     int64_t width = 0;
@@ -81,7 +81,8 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
       for (size_t g = 0; g < groups; ++g) {
         const CacheGroup& group = layout.groups[g];
         if (group.pool_ring >= 0)
-          pooled[g] += r.count * ceil_div(r.new_tokens, group.tokens_per_row);
+          pooled[g] +=
+              r.count * (trees ? r.new_tokens : ceil_div(r.new_tokens, group.tokens_per_row));
       }
     }
     const auto count = static_cast<int64_t>(lengths.kv_lens.size());
@@ -93,14 +94,15 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
     range.block_table = make_view(nullptr, {count, width}, Format::kI32, "B,M");
     if (layout.has_slots()) range.request_slots = numbers(count, Format::kI32, "B");
     range.fixed_keys = count > 0 && pages > 0 ? width * layout.block_tokens : 0;
+    if (trees && range.num_tokens > 0) {
+      range.tree_masks = numbers(range.num_tokens, Format::kI64, "T");
+      range.tree_begins = numbers(count, Format::kI32, "B");
+    }
     return {};
   };
-  FATHOM_TRY(add_range(prefill, 0, out.prefill_, batch.attention.prefill));
-  FATHOM_TRY(add_range(decode, shape.padding.pages, out.decode_, batch.attention.decode));
-  if (TokenRange& range = batch.attention.decode; shape.trees && range.num_tokens > 0) {
-    range.tree_masks = numbers(range.num_tokens, Format::kI64, "T");
-    range.tree_begins = numbers(range.num_requests(), Format::kI32, "B");
-  }
+  FATHOM_TRY(add_range(prefill, 0, false, out.prefill_, batch.attention.prefill));
+  TokenRange& decoded_range = batch.attention.decode;
+  FATHOM_TRY(add_range(decode, shape.padding.pages, shape.trees, out.decode_, decoded_range));
 
   batch.token_ids = numbers(tokens, Format::kI32, "T");
   batch.attention.positions = numbers(tokens, Format::kI32, "T");
@@ -113,7 +115,8 @@ Result<DryBatch> DryBatch::create(const CacheLayout& layout, const BatchShape& s
     out.pooled_[g] = {.gather = make_view(nullptr, {pooled[g], layout.groups[g].pool_entries},
                                           Format::kI64, "rows,entries"),
                       .positions = numbers(pooled[g], Format::kI32, "rows"),
-                      .slots = numbers(pooled[g], Format::kI64, "rows")};
+                      .slots = numbers(pooled[g], Format::kI64, "rows"),
+                      .tree_masks = decoded_range.tree_masks};
   }
   batch.pooled = out.pooled_;
   return out;

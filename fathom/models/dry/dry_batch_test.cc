@@ -23,12 +23,18 @@ CacheLayout layout_of(std::string_view preset) {
 class Built {
  public:
   Built(const CacheLayout& layout, const BatchShape& shape)
-      : buffer_(layout), pages_(1 << 10), tokens_(1 << 10) {
+      : buffer_(layout), pages_(1 << 10), tokens_(1 << 10), parents_(1 << 10) {
+    parents_[0] = -1;
     std::vector<SequenceStep> prefill = steps_of(shape.prefill, shape.logits);
     const auto more = steps_of(shape.more_prefill, shape.logits);
     prefill.insert(prefill.end(), more.begin(), more.end());
     const LogitRows decoded = shape.decode.new_tokens > 1 ? LogitRows::kAll : shape.logits;
-    batch = buffer_.build(prefill, steps_of(shape.decode, decoded), shape.padding).value();
+    std::vector<SequenceStep> decode = steps_of(shape.decode, decoded);
+    if (shape.trees) {
+      for (SequenceStep& step : decode)
+        step.parents = std::span(parents_).first(step.tokens.size());
+    }
+    batch = buffer_.build(prefill, decode, shape.padding).value();
   }
 
   Batch batch;
@@ -46,6 +52,7 @@ class Built {
   BatchBuffer buffer_;
   std::vector<int32_t> pages_;
   std::vector<int32_t> tokens_;
+  std::vector<int32_t> parents_;
 };
 
 std::string text_of(const View& v) {
@@ -67,6 +74,8 @@ void expect_range(const TokenRange& dry, const TokenRange& built) {
   expect_sizes(dry.kv_lens_view, built.kv_lens_view, "kv_lens");
   expect_sizes(dry.block_table, built.block_table, "block_table");
   expect_sizes(dry.request_slots, built.request_slots, "request_slots");
+  expect_sizes(dry.tree_masks, built.tree_masks, "tree_masks");
+  expect_sizes(dry.tree_begins, built.tree_begins, "tree_begins");
 }
 
 const BatchShape kShapes[] = {
@@ -84,6 +93,10 @@ const BatchShape kShapes[] = {
     {.decode = {.count = 1, .new_tokens = 4, .cached = 0},
      .logits = LogitRows::kNone,
      .padding = {.requests = 1}},
+    {.prefill = {.count = 1, .new_tokens = 33},
+     .decode = {.count = 3, .new_tokens = 9, .cached = 62},
+     .padding = {.requests = 4, .pages = 7},
+     .trees = true},
 };
 
 class DryBatchOf : public testing::TestWithParam<const char*> {};
@@ -108,6 +121,7 @@ TEST_P(DryBatchOf, HasTheSizesOfTheBatchWithContents) {
       expect_sizes(dry.pooled[g].gather, built.batch.pooled[g].gather, "gather");
       expect_sizes(dry.pooled[g].positions, built.batch.pooled[g].positions, "pooled positions");
       expect_sizes(dry.pooled[g].slots, built.batch.pooled[g].slots, "pooled slots");
+      expect_sizes(dry.pooled[g].tree_masks, built.batch.pooled[g].tree_masks, "pooled masks");
     }
   }
 }

@@ -26,7 +26,7 @@ Status no_draft_layer(const Model& model) {
       "\nhint: --speculative ngram needs no draft layer"));
 }
 
-Status check_width(const DraftShape& shape) {
+Status check_width(const DraftShape& shape, int64_t slack) {
   if (shape.width == 0) return {};
   if (!shape.is_tree()) {
     return invalid_argument(str_cat("--speculative-width is ", shape.width,
@@ -35,33 +35,34 @@ Status check_width(const DraftShape& shape) {
                                     "2, or no --speculative-width"));
   }
   const int64_t least = std::max(shape.tokens, shape.branches);
-  const int64_t most = std::min(shape.candidates(), kMostTreeDrafts);
+  const int64_t most = std::min({shape.candidates(), kMostTreeDrafts, slack});
   if (shape.width >= least && shape.width <= most) return {};
   return invalid_argument(
       str_cat("--speculative-width is ", shape.width, " with --speculative-tokens ", shape.tokens,
               " and --speculative-topk ", shape.branches, ", expected ", least, " to ", most));
 }
 
-// Of the draft layer, all levels of a tree but the last have rows, and no root.
-Status check_depth(const DraftShape& shape) {
-  const int64_t most = 1 + kMostTreeRows / shape.branches;
+// Of the draft layer, all levels of a tree but the last have rows, and no root: the first of them
+// lies where a chain's would.
+Status check_depth(const DraftShape& shape, int64_t slack) {
+  const int64_t rows = std::min(kMostTreeRows - 1, slack) + 1;
+  const int64_t most = 1 + rows / shape.branches;
   if (shape.tokens <= most) return {};
-  return invalid_argument(str_cat("--speculative-tokens is ", shape.tokens,
-                                  " with --speculative-topk ", shape.branches,
-                                  ", expected at most ", most, ": a tree has up to ", kMostTreeRows,
-                                  " rows of the draft layer"));
+  return invalid_argument(str_cat(
+      "--speculative-tokens is ", shape.tokens, " with --speculative-topk ", shape.branches,
+      ", expected at most ", most, ": a tree has up to ", rows, " rows of the draft layer"));
 }
 
 Status check_trees(Speculative method, const DraftShape& shape, const Model& model) {
-  FATHOM_TRY(check_width(shape));
+  const int64_t slack = model.cache_layout().slack();
+  FATHOM_TRY(check_width(shape, slack > 0 ? slack : kMostTreeDrafts));
   if (!shape.is_tree()) return {};
-  FATHOM_TRY(check_depth(shape));
   if (method == Speculative::kNgram) {
     return invalid_argument(str_cat("--speculative-topk is ", shape.branches,
                                     " with --speculative ngram, which guesses chains; expected 1, "
                                     "or --speculative mtp"));
   }
-  if (model.takes_trees()) return {};
+  if (model.takes_trees()) return check_depth(shape, slack);
   return unsupported(str_cat("--speculative-topk is ", shape.branches,
                              ", but the attention of this model finds keys by their places and "
                              "takes no trees; expected 1, which makes chains"));
@@ -80,6 +81,12 @@ Status check_speculative(Speculative method, const DraftShape& shape, const Mode
   if (slack <= 0) {
     return unsupported(str_cat("--speculative ", name, ": the caches of this model cannot be cut ",
                                "back, so no draft can be taken back\nhint: use --speculative off"));
+  }
+  if (shape.is_tree()) {
+    return unsupported(str_cat("--speculative-tokens ", tokens, " and --speculative-topk ",
+                               shape.branches, " make trees of ", shape.drafts(),
+                               " drafts, but the caches of this model can be cut back by ", slack,
+                               " tokens, expected --speculative-width of at most so many"));
   }
   return unsupported(str_cat("--speculative-tokens is ", tokens,
                              ", but the caches of this model can be cut back by ", slack,

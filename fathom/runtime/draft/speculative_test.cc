@@ -8,7 +8,7 @@ namespace fathom {
 namespace {
 
 // A cache with a ring that holds `spare` tokens more than a query sees, or with a state.
-struct RingModel final : FakeModel {
+struct RingModel final : FakeDraftModel {
   RingModel(int64_t spare, bool state = false) : spare_tokens(spare), has_state(state) {}
 
   CacheLayout cache_layout() const override {
@@ -124,6 +124,28 @@ TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {
   }
   EXPECT_TRUE(
       checked(Speculative::kMtp, {.tokens = 2, .branches = 2, .width = 6}, FakeDraftModel()).ok());
+}
+
+// Rings hold the rows of a tree, and those that the draft layer makes it of.
+TEST(Speculative, TreesBeyondWhatARingHoldsAreRefused) {
+  const RingModel model(16);
+  const auto refused = [&](const DraftShape& shape) {
+    const Status s = checked(Speculative::kMtp, shape, model);
+    return s.ok() ? std::string() : s.message();
+  };
+
+  EXPECT_EQ(refused({.tokens = 4, .branches = 4}), "");
+  EXPECT_EQ(refused({.tokens = 5, .branches = 4, .width = 16}), "");
+  EXPECT_EQ(refused({.tokens = 5, .branches = 4}),
+            "--speculative-tokens 5 and --speculative-topk 4 make trees of 20 drafts, but the "
+            "caches of this model can be cut back by 16 tokens, expected --speculative-width of at "
+            "most so many");
+  EXPECT_EQ(refused({.tokens = 5, .branches = 4, .width = 17}),
+            "--speculative-width is 17 with --speculative-tokens 5 and --speculative-topk 4, "
+            "expected 5 to 16");
+  EXPECT_EQ(refused({.tokens = 4, .branches = 8, .width = 16}),
+            "--speculative-tokens is 4 with --speculative-topk 8, expected at most 3: a tree has "
+            "up to 17 rows of the draft layer");
 }
 
 // All levels but the last have rows of the draft layer, whose masks have 64 bits.

@@ -3,17 +3,16 @@
 namespace fathom {
 
 DecodePadding decode_padding(std::span<const SequenceStep> decode,
-                             int64_t block_tokens,
+                             const CacheLayout& layout,
                              int64_t max_model_len) {
   if (decode.empty()) return {};
   int64_t pages = 0;
   for (const SequenceStep& s : decode) {
     if (s.tokens.size() != decode.front().tokens.size()) return {};
-    pages =
-        std::max(pages, ceil_div(s.cached + static_cast<int64_t>(s.tokens.size()), block_tokens));
+    pages = std::max(pages, blocks_of(layout, s));
   }
   return {.requests = decode_bucket(static_cast<int64_t>(decode.size())),
-          .pages = page_bucket(pages, ceil_div(max_model_len, block_tokens))};
+          .pages = page_bucket(pages, layout.blocks_for(max_model_len))};
 }
 
 std::vector<int64_t> decode_buckets(int64_t most) {

@@ -29,11 +29,11 @@ constexpr int64_t page_bucket(int64_t pages, int64_t most) {
   return std::max(std::min(bucket, most), pages);
 }
 
-/// What a decode range is padded to. Columns of the block table are blocks of the cache's layout
-/// (CacheLayout::block_tokens), of which a sequence has up to max_model_len tokens. Nothing where
+/// What a decode range is padded to. Columns of the block table are blocks of the layout, in which
+/// a sequence has up to max_model_len tokens. Nothing where
 /// sequences have different numbers of tokens.
 DecodePadding decode_padding(std::span<const SequenceStep> decode,
-                             int64_t block_tokens,
+                             const CacheLayout& layout,
                              int64_t max_model_len);
 
 /// All buckets up to that of `most`.

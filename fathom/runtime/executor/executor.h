@@ -124,7 +124,9 @@ class Executor {
 
   /// Moves rows of the cache that a step has written, at most as many as it has tokens. Between
   /// steps.
-  virtual Status move_rows(RowMoves& moves) { return cache_.move_rows(moves.view(), nullptr); }
+  virtual Status move_rows(RowMoves& moves) {
+    return cache_.move_rows(moves, moves.all(), nullptr);
+  }
 
   CacheStorage& cache() { return cache_; }
 

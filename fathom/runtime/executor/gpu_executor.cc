@@ -26,12 +26,16 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
   const int64_t per_request = 4 + 4 + 4;
   const int64_t tables = 2 * (requests + 1) * 4 * layout.blocks_for(s.max_model_len);
   int64_t pooled = 0;
+  int64_t masks = 1;  // a tree's, of each kind of rows
   for (const CacheGroup& group : layout.groups) {
     if (group.pool_ring < 0) continue;
-    const int64_t rows = std::max(tokens / group.tokens_per_row + 2 * requests, passes * requests);
+    const int64_t rows =
+        std::max(tokens / group.tokens_per_row + 2 * requests, passes * requests) + s.tree_tokens();
     pooled += rows * (8 * group.pool_entries + 4 + 8);
+    ++masks;
   }
-  const int64_t trees = s.trees ? 8 * tokens + 4 * requests + 2 * passes * kPartAlignment : 0;
+  const int64_t trees =
+      s.trees ? 8 * tokens * masks + 4 * requests + (1 + masks) * passes * kPartAlignment : 0;
   return tokens * per_token + (1 + passes) * (requests + 1) * per_request + tables + pooled +
          trees + passes * (12 + 4 * groups) * kPartAlignment;
 }
@@ -137,6 +141,7 @@ void GpuExecutor::place_pass(const Batch& host, Pass& pass, const TokenRange* sh
     place(rows.gather);
     place(rows.positions);
     place(rows.slots);
+    place(rows.tree_masks);
   }
   batch.pooled = pass.pooled;
   for (TokenRange* range : {&batch.attention.prefill, &batch.attention.decode}) {
@@ -180,13 +185,13 @@ Status GpuExecutor::place_step(const Step& step, const DecodePadding& padding) {
 
 // The list goes where the metadata of the step before lay, which nothing reads any more.
 Status GpuExecutor::move_rows(RowMoves& moves) {
-  View v = moves.view();
+  View v = moves.all();
   const int64_t bytes = v.numel() * element_bytes(v.format);
   FATHOM_CHECK(bytes <= metadata_.size(), "more moves than a step has tokens");
   FATHOM_TRY(exec_.stream->copy(metadata_.data(), v.data, bytes));
   v.data = metadata_.data();
   v.on_device = true;
-  return cache_.move_rows(v, exec_.stream);
+  return cache_.move_rows(moves, v, exec_.stream);
 }
 
 // Another block takes another place, which captured steps do not know.
@@ -317,8 +322,8 @@ Status GpuExecutor::submit(const Step& step) {
   step_ = step;
   to_capture_ = nullptr;
   raw_.clear();
-  const DecodePadding padding = decode_padding(requests_of(step, step.chain - 1), block_tokens(),
-                                               settings_.shape.max_model_len);
+  const DecodePadding padding = decode_padding(
+      requests_of(step, step.chain - 1), model_.cache_layout(), settings_.shape.max_model_len);
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, exec_.stream));
   FATHOM_TRY(place_step(step, padding));
   const Batch& first = passes_[0].batch;

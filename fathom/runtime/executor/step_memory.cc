@@ -222,7 +222,7 @@ int64_t StepShape::padded_seqs() const {
 }
 
 void StepShape::reserve(BatchBuffer& batch, const CacheLayout& layout) const {
-  batch.reserve(max_tokens(), padded_seqs(), layout.blocks_for(max_model_len));
+  batch.reserve(max_tokens(), padded_seqs(), layout.blocks_for(max_model_len), tree_tokens());
 }
 
 }  // namespace fathom

@@ -55,6 +55,9 @@ struct StepShape {
   /// Tokens of a step at most, those of padding included.
   int64_t max_tokens() const { return max_num_batched_tokens + padded_seqs() * max_queries; }
 
+  /// Tokens of sequences that decode in a step with trees; 0 without trees.
+  int64_t tree_tokens() const { return trees ? padded_seqs() * max_queries : 0; }
+
   /// Makes room in a buffer for the largest step, so that no step allocates.
   void reserve(BatchBuffer& batch, const CacheLayout& layout) const;
 };

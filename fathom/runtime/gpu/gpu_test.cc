@@ -44,10 +44,12 @@ TEST(DecodeShapes, BlockTablesAreAsWideAsTheBlocksOfTheLongestSequence) {
   const std::vector<SequenceStep> steps = {{.tokens = token, .cached = 131072},
                                            {.tokens = token, .cached = 5}};
   // V4 has 256 tokens a block: 513 blocks, and no sequence has more than 520.
-  EXPECT_EQ(decode_padding(steps, 256, 520 * 256).pages, 520);
-  EXPECT_EQ(decode_padding(steps, 64, 520 * 256).pages, 2080);
-  EXPECT_EQ(decode_padding(std::span(steps).last(1), 256, 520 * 256).pages, 4);
-  EXPECT_EQ(decode_padding(steps, 256, 520 * 256).requests, 2);
+  EXPECT_EQ(decode_padding(steps, {.block_tokens = 256, .groups = {}}, 520 * 256).pages, 520);
+  EXPECT_EQ(decode_padding(steps, {.block_tokens = 64, .groups = {}}, 520 * 256).pages, 2080);
+  EXPECT_EQ(decode_padding(std::span(steps).last(1), {.block_tokens = 256, .groups = {}}, 520 * 256)
+                .pages,
+            4);
+  EXPECT_EQ(decode_padding(steps, {.block_tokens = 256, .groups = {}}, 520 * 256).requests, 2);
 }
 
 const KernelSet& hopper_kernels() {

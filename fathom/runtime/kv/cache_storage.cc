@@ -1,5 +1,6 @@
 #include "fathom/runtime/kv/cache_storage.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "fathom/base/hint.h"
@@ -60,46 +61,95 @@ Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
                                  .page_bytes = group.codec.page_bytes(group.rows),
                                  .grows = group.grows()});
     }
-    if (!group.grows() || group.layers.empty()) continue;
+    if (group.layers.empty()) continue;
     // Layers of a group lie equally far apart.
     const auto layers = static_cast<int64_t>(group.layers.size());
     std::byte* at = storage.layers_.end()[-layers].data;
     const int64_t apart = layers > 1 ? storage.layers_.end()[1 - layers].data - at : 0;
     for (const int64_t row_bytes : group.codec.plane_bytes) {
-      View plane = make_view(at, {layers, num_blocks, group.rows, row_bytes}, Format::kU8,
-                             "layers,pages,rows,bytes");
+      View plane =
+          make_view(at, {layers, group.grows() ? num_blocks : num_slots, group.rows, row_bytes},
+                    Format::kU8, "layers,pages,rows,bytes");
       plane.strides = {apart, group.codec.page_bytes(group.rows), row_bytes, 1};
       plane.on_device = storage.buffer_.on_device();
-      storage.planes_.push_back(plane);
+      storage.planes_.push_back({g, plane});
       if (at != nullptr) at += group.rows * row_bytes;
     }
   }
   return storage;
 }
 
-void RowMoves::add(std::span<const PageId> pages, int64_t from, int64_t to) {
+void RowMoves::clear() {
+  for (auto& moves : groups_)
+    moves.clear();
+}
+
+bool RowMoves::empty() const {
+  return std::ranges::all_of(groups_, [](const auto& moves) { return moves.empty(); });
+}
+
+void RowMoves::move(size_t group, int64_t from, int64_t to) {
   if (from == to) return;
-  for (const int64_t token : {from, to}) {
-    const int64_t page = pages[static_cast<size_t>(token / block_tokens_)];
-    moves_.push_back(page * block_tokens_ + token % block_tokens_);
+  groups_[group].push_back(from);
+  groups_[group].push_back(to);
+}
+
+void RowMoves::add(const TreeRows& tree,
+                   std::span<const int32_t> path,
+                   std::span<const PageId> pages,
+                   PageId slot) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const CacheGroup& group = layout_.groups[g];
+    if (!group.grows()) {
+      for (const int32_t row : path) {
+        move(g, slot * group.rows + tree.place(row) % group.rows,
+             slot * group.rows + tree.position(row) % group.rows);
+      }
+      continue;
+    }
+    const auto slot_at = [&](int64_t place) {
+      return pages[static_cast<size_t>(place / group.rows)] * group.rows + place % group.rows;
+    };
+    tree.pool(group.tokens_per_row, rows_);
+    for (const int32_t row : path) {
+      const int64_t place = rows_.places[static_cast<size_t>(row)];
+      if (place >= 0) move(g, slot_at(place), slot_at(tree.position(row) / group.tokens_per_row));
+    }
   }
 }
 
-Status CacheStorage::move_rows(const View& moves, Stream* stream) {
-  for (const View& plane : planes_) {
+View RowMoves::all() {
+  all_.clear();
+  for (const auto& moves : groups_)
+    all_.insert(all_.end(), moves.begin(), moves.end());
+  return make_view(all_.data(), {std::ssize(all_) / 2, 2}, Format::kI64, "N,2");
+}
+
+View RowMoves::of_group(size_t group, const View& all) const {
+  int64_t begin = 0;
+  for (size_t g = 0; g < group; ++g)
+    begin += std::ssize(groups_[g]) / 2;
+  return slice_rows(all, begin, std::ssize(groups_[group]) / 2);
+}
+
+Status CacheStorage::move_rows(const RowMoves& moves, const View& all, Stream* stream) {
+  for (const Plane& plane : planes_) {
+    const View& rows = plane.rows;
+    const View of_group = moves.of_group(plane.group, all);
+    if (of_group.dim(0) == 0) continue;
     if (stream != nullptr) {
-      FATHOM_TRY(move_rows_by_kernel(*stream, plane, moves));
+      FATHOM_TRY(move_rows_by_kernel(*stream, rows, of_group));
       continue;
     }
     const auto row_at = [&](int64_t layer, int64_t slot) {
-      return plane.row<std::byte>(layer) + slot / plane.dim(2) * plane.stride(1) +
-             slot % plane.dim(2) * plane.stride(2);
+      return rows.row<std::byte>(layer) + slot / rows.dim(2) * rows.stride(1) +
+             slot % rows.dim(2) * rows.stride(2);
     };
-    for (int64_t layer = 0; layer < plane.dim(0); ++layer) {
-      for (int64_t n = 0; n < moves.dim(0); ++n) {
-        const auto* move = moves.row<const int64_t>(n);
+    for (int64_t layer = 0; layer < rows.dim(0); ++layer) {
+      for (int64_t n = 0; n < of_group.dim(0); ++n) {
+        const auto* move = of_group.row<const int64_t>(n);
         std::memcpy(row_at(layer, move[1]), row_at(layer, move[0]),
-                    static_cast<size_t>(plane.dim(3)));
+                    static_cast<size_t>(rows.dim(3)));
       }
     }
   }

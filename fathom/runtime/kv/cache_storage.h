@@ -10,6 +10,7 @@
 #include "fathom/device/memory.h"
 #include "fathom/device/stream.h"
 #include "fathom/models/cache_layout.h"
+#include "fathom/models/tree/tree_rows.h"
 #include "fathom/runtime/kv/sequence_cache.h"
 
 namespace fathom {
@@ -18,26 +19,38 @@ namespace fathom {
 /// Errors: Unsupported, naming the flag and the choices.
 Result<Format> choose_kv_format(std::string_view cache_dtype, Format activations);
 
-/// Moves of rows of sequences, all of which a cache makes together.
+/// Moves of rows of sequences, in every group of a cache, all of which it makes together.
 class RowMoves {
  public:
-  explicit RowMoves(int64_t block_tokens) : block_tokens_(block_tokens) {}
+  explicit RowMoves(const CacheLayout& layout) : layout_(layout), groups_(layout.groups.size()) {}
 
-  void clear() { moves_.clear(); }
+  void clear();
 
-  bool empty() const { return moves_.empty(); }
+  bool empty() const;
 
-  /// The row of token `from` of a sequence goes to the place of token `to`. Those of one sequence
-  /// come in order: both ascend, and `to` is not behind `from`, so that no row is written before it
-  /// is read.
-  void add(std::span<const PageId> pages, int64_t from, int64_t to);
+  /// The rows that a path of a tree has in the blocks and rings of a sequence go to where those of
+  /// a chain would lie. `path`: rows of the tree, each behind the one that its token follows. Both
+  /// ends of the moves ascend, and none goes backwards, so that no row is written before it is
+  /// read.
+  void add(const TreeRows& tree,
+           std::span<const int32_t> path,
+           std::span<const PageId> pages,
+           PageId slot);
 
-  /// [N,2] i64: slots from and to. Valid until the next add().
-  View view() { return make_view(moves_.data(), {std::ssize(moves_) / 2, 2}, Format::kI64, "N,2"); }
+  /// The moves of every group, one group behind the other: [N,2] i64, slots from and to. Valid
+  /// until the next call.
+  View all();
+
+  /// Of them, those of one group.
+  View of_group(size_t group, const View& all) const;
 
  private:
-  int64_t block_tokens_;
-  std::vector<int64_t> moves_;
+  void move(size_t group, int64_t from, int64_t to);
+
+  CacheLayout layout_;
+  std::vector<std::vector<int64_t>> groups_;
+  std::vector<int64_t> all_;
+  GroupTree rows_;
 };
 
 /// Pages of every group of a layout, each layer's one behind the other. Move-only.
@@ -60,10 +73,9 @@ class CacheStorage {
 
   std::byte* data() const { return buffer_.data(); }
 
-  /// Moves rows in every group; on a GPU by one kernel for each plane of a group. The groups keep a
-  /// row of each token (CacheLayout::keeps_rows). `moves` is RowMoves::view() where the cache lies,
-  /// `stream` null on the CPU.
-  Status move_rows(const View& moves, Stream* stream);
+  /// Moves rows in every group; on a GPU by one kernel for each plane of a group that has moves.
+  /// `all` is moves.all() where the cache lies, `stream` null on the CPU.
+  Status move_rows(const RowMoves& moves, const View& all, Stream* stream);
 
   /// Copies rings and states, in the order of the list. `stream` is null on the CPU.
   Status copy_slots(std::span<const SlotCopy> copies, Stream* stream);
@@ -84,7 +96,14 @@ class CacheStorage {
   Buffer buffer_;
   std::vector<GroupRows> groups_;
   std::vector<Layer> layers_;
-  std::vector<View> planes_;  // of each group that grows: [layers, pages, rows, bytes] u8
+
+  // A plane of a group in all of its layers.
+  struct Plane {
+    size_t group = 0;
+    View rows;  // [layers, pages or slots, rows, bytes] u8
+  };
+
+  std::vector<Plane> planes_;
 };
 
 }  // namespace fathom

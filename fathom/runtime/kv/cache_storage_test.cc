@@ -142,12 +142,16 @@ TEST(CacheStorage, MovesRowsOfATreeToWhereThoseOfAChainLie) {
     for (const size_t field : {size_t{0}, size_t{2}})
       byte_at(field, token) = static_cast<uint8_t>(100 * field + static_cast<size_t>(token));
   }
-  RowMoves moves(4);
-  for (const auto& [from, to] : {std::pair{3, 3}, {6, 4}, {7, 5}, {11, 6}})
-    moves.add(pages, from, to);
-  EXPECT_EQ(moves.view().dim(0), 3) << "a row that is right where it is stays";
+  // Tokens 3, 6, 7 and 11 are a path.
+  const std::vector<int32_t> parents{-1, 0, 0, 0, 3, 3, 3, 3, 4};
+  TreeRows tree;
+  tree.set(3, parents);
+  RowMoves moves(layout);
+  moves.add(tree, std::vector<int32_t>{0, 3, 4, 8}, pages, kNoPage);
+  const View all = moves.all();
+  EXPECT_EQ(moves.of_group(1, all).dim(0), 3) << "a row that is right where it is stays";
 
-  ASSERT_TRUE(storage->move_rows(moves.view(), nullptr).ok());
+  ASSERT_TRUE(storage->move_rows(moves, all, nullptr).ok());
 
   // Tokens 3 to 6 are those of the path; what lies elsewhere stays.
   const std::vector<int64_t> found{0, 1, 2, 3, 6, 7, 11, 7, 8, 9, 10, 11};
@@ -159,6 +163,51 @@ TEST(CacheStorage, MovesRowsOfATreeToWhereThoseOfAChainLie) {
     for (const size_t field : {size_t{0}, size_t{2}})
       EXPECT_EQ(byte_at(field, token), 100 * field + static_cast<size_t>(is)) << field;
   }
+}
+
+// A ring of twelve rows, and rows of four tokens: path 0 2 4 of a tree whose root is token 5.
+TEST(CacheStorage, MovesRowsOfRingsAndPooledRows) {
+  const PageCodec codec = PageCodec::dense("rows", Format::kF32, 1, nullptr);
+  const CacheLayout layout{.block_tokens = 8,
+                           .groups = {{.name = "state",
+                                       .layers = {0},
+                                       .extent = CacheExtent::kWindow,
+                                       .window = 8,
+                                       .rows = 12,
+                                       .codec = codec},
+                                      {.name = "rows",
+                                       .layers = {0},
+                                       .tokens_per_row = 4,
+                                       .rows = 2,
+                                       .pool_ring = 0,
+                                       .pool_entries = 8,
+                                       .codec = codec}}};
+  Result<CacheStorage> storage = CacheStorage::allocate(layout, 8, 3);
+  ASSERT_TRUE(storage.ok());
+  const auto value_at = [&](size_t group, int64_t slot) -> float& {
+    return storage->groups()[group].at(0).as<float>()[slot];
+  };
+  for (int64_t slot = 0; slot < 16; ++slot)
+    value_at(1, slot) = static_cast<float>(slot);
+  for (int64_t slot = 0; slot < 36; ++slot)
+    value_at(0, slot) = static_cast<float>(slot);
+  const std::vector<PageId> pages{5, 3, 7};
+  const std::vector<int32_t> parents{-1, 0, 0, 1, 2};
+  TreeRows tree;
+  tree.set(5, parents);
+  RowMoves moves(layout);
+  moves.add(tree, std::vector<int32_t>{2, 4}, pages, 2);
+
+  ASSERT_TRUE(storage->move_rows(moves, moves.all(), nullptr).ok());
+
+  // Tokens 6 and 7 are those that lay in rows 7 and 9 of the ring; the row of tokens 4 to 7 lay
+  // behind that of the other path.
+  for (int64_t slot = 0; slot < 36; ++slot) {
+    const int64_t from = slot == 24 + 6 ? 24 + 7 : slot == 24 + 7 ? 24 + 9 : slot;
+    EXPECT_EQ(value_at(0, slot), static_cast<float>(from)) << slot;
+  }
+  for (int64_t slot = 0; slot < 16; ++slot)
+    EXPECT_EQ(value_at(1, slot), static_cast<float>(slot == 11 ? 6 : slot)) << slot;
 }
 
 }  // namespace

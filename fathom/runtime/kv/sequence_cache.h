@@ -31,17 +31,25 @@ struct SlotCopy {
 /// Who owns which block, and which slot. Neither knows what lies there.
 struct CachePools {
   CachePools(int64_t tokens_per_block, int64_t most_slack, int64_t num_blocks, int64_t num_slots)
-      : block_tokens(tokens_per_block), slack(most_slack), blocks(num_blocks), slots(num_slots) {}
+      : layout{.block_tokens = tokens_per_block, .groups = {}},
+        block_tokens(tokens_per_block),
+        slack(most_slack),
+        blocks(num_blocks),
+        slots(num_slots) {}
 
-  CachePools(const CacheLayout& layout, int64_t num_blocks, int64_t num_slots)
-      : CachePools(
-            layout.block_tokens, layout.slack(), num_blocks, layout.has_slots() ? num_slots : 0) {}
+  CachePools(const CacheLayout& of, int64_t num_blocks, int64_t num_slots)
+      : layout(of),
+        block_tokens(of.block_tokens),
+        slack(of.slack()),
+        blocks(num_blocks),
+        slots(of.has_slots() ? num_slots : 0) {}
 
   int64_t blocks_for(int64_t tokens) const { return ceil_div(tokens, block_tokens); }
 
   /// Sequences need a slot each.
   bool has_slots() const { return slots.num_pages() > 0; }
 
+  const CacheLayout layout;
   const int64_t block_tokens;
   const int64_t slack;  ///< CacheLayout::slack
   PagePool blocks;

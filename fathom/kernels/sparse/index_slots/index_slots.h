@@ -84,14 +84,18 @@ struct IndexSlots {
 ///
 /// What a query of V4's layers with ratio 128 attends to, where no indexer chooses. Request b owns
 /// tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one get -1. S = page_rows.
-/// slots may be strided in tokens.
+/// slots may be strided in tokens. With tree_masks the tokens are of trees (tree_keys.h), and entry
+/// j is row j of those that token t sees, which lies where the mask of rows says.
 /// Errors: InvalidArgument for q_offsets that do not begin at 0, descend or exceed T, a position
-/// below 0, one whose rows exceed K or P*S, and page_rows or tokens_per_row below 1.
+/// below 0, one whose rows exceed K or P*S, a mask of more rows than the token sees or of rows
+/// behind P*S, and page_rows or tokens_per_row below 1.
 /// Source: DeepSeek-V4, heavily compressed attention.
 struct VisibleSlots {
   static constexpr KernelInfo kInfo{
       .name = "visible_slots",
-      .signature = "positions[T]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 -> slots[T,K]:i32",
+      .signature =
+          "positions[T]:i32 block_table[B,P]:i32 q_offsets[B1]:i32 tree_masks?[T]:i64 -> "
+          "slots[T,K]:i32",
       .limits = "B1==B+1",
       .equation = "slots = block_table[b, j / S] * S + j % S, j < (position + 1) / tokens_per_row",
       .source = "DeepSeek-V4, heavily compressed attention",
@@ -99,13 +103,13 @@ struct VisibleSlots {
   };
 
   struct Args {
-    View positions, block_table, q_offsets, slots;
+    View positions, block_table, q_offsets, tree_masks{}, slots;
     int64_t page_rows = 1;
     int64_t tokens_per_row = 1;
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.positions, &a.block_table, &a.q_offsets, &a.slots};
+    return std::array{&a.positions, &a.block_table, &a.q_offsets, &a.tree_masks, &a.slots};
   }
 
   static Cost cost(const Args&) { return {}; }
@@ -125,14 +129,18 @@ struct VisibleSlots {
 ///   slots[t,j] = t - (W - 1) + j   where that is a token of the same request, -1 otherwise
 ///
 /// Request b owns tokens q_offsets[b] .. q_offsets[b+1]-1; tokens behind the last one get -1. slots
-/// may be strided in tokens.
+/// may be strided in tokens. With tree_masks the tokens are of trees (tree_keys.h): p counts what
+/// token t sees along its path, and the row of that token lies where the mask says, modulo R.
 /// Errors: InvalidArgument for q_offsets that are not one more than request_slots, do not begin at
-/// 0, descend or exceed T, a position or a request's slot below 0, and ring_rows below W. Source:
-/// DeepSeek-V4, sliding-window attention.
+/// 0, descend or exceed T, a position or a request's slot below 0, ring_rows below W, masks without
+/// request_slots, and a mask of more tokens than token t sees. Source: DeepSeek-V4, sliding-window
+/// attention.
 struct RingSlots {
   static constexpr KernelInfo kInfo{
       .name = "ring_slots",
-      .signature = "positions[T]:i32 request_slots?[B]:i32 q_offsets[B1]:i32 -> slots[T,W]:i32",
+      .signature =
+          "positions[T]:i32 request_slots?[B]:i32 q_offsets[B1]:i32 tree_masks?[T]:i64 -> "
+          "slots[T,W]:i32",
       .limits = "",
       .equation =
           "slots = request_slots[b] * R + p mod R, p = position - (W - 1) + j >= 0; "
@@ -142,12 +150,12 @@ struct RingSlots {
   };
 
   struct Args {
-    View positions, request_slots, q_offsets, slots;
+    View positions, request_slots, q_offsets, tree_masks{}, slots;
     int64_t ring_rows = 1;
   };
 
   static constexpr auto operands(const Args& a) {
-    return std::array{&a.positions, &a.request_slots, &a.q_offsets, &a.slots};
+    return std::array{&a.positions, &a.request_slots, &a.q_offsets, &a.tree_masks, &a.slots};
   }
 
   static Cost cost(const Args&) { return {}; }

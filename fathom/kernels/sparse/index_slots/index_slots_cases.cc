@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
@@ -142,40 +143,69 @@ struct Rows {
   int64_t width;      ///< entries of slots a token
   int64_t page_rows;  ///< of a page, or of a ring
   int64_t per_row = 1;
+  bool trees = false;
 
   CaseSpec spec(std::string_view op, std::string_view phase) const {
-    return of.spec(op, str_cat("_s", page_rows, "_r", per_row), width, phase);
+    return of.spec(op, str_cat("_s", page_rows, "_r", per_row, trees ? "_trees" : ""), width,
+                   phase);
+  }
+
+  /// Of token t of a tree: of the rows behind the place `begin` every second one, or all but that,
+  /// as many as it sees there and no more than eleven.
+  int64_t mask_of(int64_t t, int64_t seen) const {
+    const int64_t bits = std::min<int64_t>(t % 12, seen);
+    int64_t mask = 0;
+    for (int64_t i = 0; i < bits; ++i)
+      mask |= int64_t{1} << (t % 2 == 0 ? 2 * i : i + 1);
+    return mask;
+  }
+
+  /// Where the last but `back` of the rows that it sees lies.
+  int64_t place_of(int64_t t, int64_t seen, int64_t back) const {
+    const int64_t row = seen - 1 - back;
+    const int64_t begin = seen - std::min<int64_t>(t % 12, seen);
+    if (!trees || row < begin) return row;
+    return t % 2 == 0 ? begin + 2 * (row - begin) : row + 1;
+  }
+
+  Tensor masks(CaseData& c, const std::function<int64_t(int64_t)>& seen) const {
+    if (!trees) return {};
+    const Tensor tensor = c.input({of.tokens()}, Format::kI64);
+    tensor.fill([&](int64_t t) { return mask_of(t, seen(t)); });
+    return tensor;
   }
 };
 
 void add_visible_slots(CaseList& list, const Rows& s, std::string_view phase = "") {
   add_case<VisibleSlots>(list, s.spec("visible_slots", phase), [=](CaseBuilder<VisibleSlots>& c) {
-    const int64_t pages = (s.width + s.page_rows - 1) / s.page_rows;
+    const int64_t pages = (s.width + (s.trees ? 12 : 0) + s.page_rows - 1) / s.page_rows;
     const Tensor positions = c.input({s.of.tokens()}, Format::kI32);
     positions.fill([=](int64_t t) { return t * 7919 % ((s.width + 1) * s.per_row - 1); });
     const Tensor table = c.input({s.of.requests, pages}, Format::kI32, {}, {.row_gap = 2});
     fill_table(table);
     const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
     s.of.fill_begins(begins);
+    const auto seen = [=](int64_t t) { return static_cast<int64_t>(positions[t] + 1) / s.per_row; };
+    const Tensor masks = s.masks(c, seen);
     const Tensor slots = c.output({s.of.tokens(), s.width}, Format::kI32, {.row_gap = 1});
     c.bind([=](const Binding& at) {
       return VisibleSlots::Args{.positions = at(positions),
                                 .block_table = at(table),
                                 .q_offsets = at(begins),
+                                .tree_masks = at(masks),
                                 .slots = at(slots),
                                 .page_rows = s.page_rows,
                                 .tokens_per_row = s.per_row};
     });
     c.expect_rows(slots, gates::exact(), [=](int64_t t, std::span<double> out) {
       const int64_t b = s.of.request(t);
-      const double rows =
-          b < s.of.requests ? std::floor((positions[t] + 1) / static_cast<double>(s.per_row)) : 0;
+      const int64_t rows = b < s.of.requests ? seen(t) : 0;
       for (int64_t j = 0; j < s.width; ++j) {
+        const int64_t row = j < rows ? s.place_of(t, rows, rows - 1 - j) : -1;
         out[static_cast<size_t>(j)] =
-            static_cast<double>(j) < rows
-                ? table.at(b, j / s.page_rows) * static_cast<double>(s.page_rows) +
-                      static_cast<double>(j % s.page_rows)
-                : -1;
+            row < 0 ? -1
+                    : table.at(b, row / s.page_rows) * static_cast<double>(s.page_rows) +
+                          static_cast<double>(row % s.page_rows);
       }
     });
   });
@@ -190,11 +220,14 @@ void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
     if (rings.present()) rings.fill([](int64_t b) { return b * 5 % 7; });
     const Tensor begins = c.input({s.of.requests + 1}, Format::kI32);
     s.of.fill_begins(begins);
+    const auto seen = [=](int64_t t) { return static_cast<int64_t>(positions[t]) + 1; };
+    const Tensor masks = s.masks(c, seen);
     const Tensor slots = c.output({s.of.tokens(), s.width}, Format::kI32, {.row_gap = 1});
     c.bind([=](const Binding& at) {
       return RingSlots::Args{.positions = at(positions),
                              .request_slots = at(rings),
                              .q_offsets = at(begins),
+                             .tree_masks = at(masks),
                              .slots = at(slots),
                              .ring_rows = s.page_rows};
     });
@@ -207,12 +240,11 @@ void add_ring(CaseList& list, const Rows& s, std::string_view phase = "") {
           out[static_cast<size_t>(s.width - 1 - back)] = own ? static_cast<double>(t - back) : -1;
           continue;
         }
-        const double token = positions[t] - static_cast<double>(back);
+        const int64_t token = back < seen(t) ? s.place_of(t, seen(t), back) : -1;
         out[static_cast<size_t>(s.width - 1 - back)] =
-            token < 0 || b >= s.of.requests
-                ? -1
-                : rings[b] * static_cast<double>(s.page_rows) +
-                      std::fmod(token, static_cast<double>(s.page_rows));
+            token < 0 || b >= s.of.requests ? -1
+                                            : rings[b] * static_cast<double>(s.page_rows) +
+                                                  static_cast<double>(token % s.page_rows);
       }
     });
   });
@@ -360,11 +392,13 @@ void add_index_slots_cases(CaseList& list) {
     add_slots(list, chosen);
   for (const Rows& rows :
        {Rows{{1, 1}, 5, 2, 128}, Rows{{3, 4, 2}, 33, 2, 128}, Rows{{2, 9}, 64, 64, 4},
-        Rows{{1, 0, 3}, 4, 2, 128}, Rows{{4, 2}, 7, 1, 1}})
+        Rows{{1, 0, 3}, 4, 2, 128}, Rows{{4, 2}, 7, 1, 1}, Rows{{3, 13, 1}, 33, 2, 128, true},
+        Rows{{2, 26}, 64, 16, 4, true}})
     add_visible_slots(list, rows);
   for (const Rows& rows : {Rows{{1, 1}, 8, 24}, Rows{{3, 40}, 8, 8}, Rows{{2, 9, 2}, 128, 256, 1},
                            Rows{{1, 0, 3}, 4, 8, 1}, Rows{{4, 2}, 1, 1}, Rows{{1, 1}, 8, 0},
-                           Rows{{3, 40, 2}, 8, 0}, Rows{{2, 9}, 7, 0}, Rows{{1, 0, 3}, 4, 0}})
+                           Rows{{3, 40, 2}, 8, 0}, Rows{{2, 9}, 7, 0}, Rows{{1, 0, 3}, 4, 0},
+                           Rows{{3, 26, 1}, 8, 32, 1, true}, Rows{{2, 13}, 128, 256, 1, true}})
     add_ring(list, rows);
 
   // DeepSeek-V3.2 and V4: 128 Ki tokens of context.

@@ -20,11 +20,10 @@ int64_t request_of(const View& q_offsets, int64_t t) {
   return request_at(q_offsets.as<const int32_t>(), q_offsets.dim(0) - 1, t);
 }
 
-/// Where key `id` of token t lies among its request's.
-int64_t place_of(const IndexSlots::Args& a, int64_t t, int64_t id) {
-  if (id < 0 || !a.tree_masks.present()) return id;
-  return place_of_seen(
-      tree_token_of(a.lengths.as<const int32_t>()[t], a.tree_masks.as<const int64_t>()[t]), id);
+/// Where key `id` of the `seen` keys of token t lies among its request's.
+int64_t place_of(const View& tree_masks, int64_t t, int64_t seen, int64_t id) {
+  if (id < 0 || !tree_masks.present()) return id;
+  return place_of_seen(tree_token_of(seen, tree_masks.as<const int64_t>()[t]), id);
 }
 
 Status index_slots(Exec& ex, const IndexSlots::Args& a) {
@@ -40,8 +39,9 @@ Status index_slots(Exec& ex, const IndexSlots::Args& a) {
         continue;
       }
       const auto* pages = a.block_table.row<const int32_t>(b);
+      const int64_t seen = a.lengths.present() ? a.lengths.as<const int32_t>()[t] : 0;
       for (int64_t j = 0; j < k; ++j) {
-        const int64_t id = place_of(a, t, ids[j]);
+        const int64_t id = place_of(a.tree_masks, t, seen, ids[j]);
         slots[j] = id < 0 ? -1 : static_cast<int32_t>(pages[id / S] * S + id % S);
       }
     }
@@ -61,8 +61,10 @@ Status visible_slots(Exec& ex, const VisibleSlots::Args& a) {
       if (b < a.block_table.dim(0)) {
         const auto* pages = a.block_table.row<const int32_t>(b);
         const int64_t rows = (int64_t{positions[t]} + 1) / a.tokens_per_row;
-        for (; j < rows; ++j)
-          slots[j] = static_cast<int32_t>(pages[j / S] * S + j % S);
+        for (; j < rows; ++j) {
+          const int64_t row = place_of(a.tree_masks, t, rows, j);
+          slots[j] = static_cast<int32_t>(pages[row / S] * S + row % S);
+        }
       }
       std::fill(slots + j, slots + k, -1);
     }
@@ -99,7 +101,7 @@ Status ring_slots(Exec& ex, const RingSlots::Args& a) {
       const bool owned = b < a.request_slots.dim(0);
       const int64_t first = int64_t{positions[t]} - (w - 1);
       for (int64_t j = 0; j < w; ++j) {
-        const int64_t p = first + j;
+        const int64_t p = place_of(a.tree_masks, t, int64_t{positions[t]} + 1, first + j);
         slots[j] =
             owned && p >= 0 ? static_cast<int32_t>(rings[b] * a.ring_rows + p % a.ring_rows) : -1;
       }
@@ -120,6 +122,15 @@ Status check_positions(const View& positions, int64_t tokens) {
 Status at_least_one(std::string_view name, int64_t value) {
   if (value >= 1) return {};
   return invalid_argument(str_cat(name, " is ", value, ", expected 1 or more"));
+}
+
+/// A mask of token t names rows that it sees, none behind `most`.
+Status check_mask(const View& tree_masks, int64_t t, int64_t seen, int64_t most) {
+  const TreeToken token = tree_token_of(seen, tree_masks.as<const int64_t>()[t]);
+  if (token.begin >= 0 && (seen == 0 || place_of_seen(token, seen - 1) < most)) return {};
+  return invalid_argument(str_cat("tree_masks[", t, "] names ", seen - token.begin, " rows of the ",
+                                  seen, " keys that the token sees, ",
+                                  "expected at most as many, and none behind ", most));
 }
 
 /// Tokens that some request owns.
@@ -154,12 +165,7 @@ Status IndexSlots::check(const Args& a) {
     int64_t rows = pages;
     if (a.tree_masks.present()) {
       rows = a.lengths.as<const int32_t>()[t];
-      const TreeToken token = tree_token_of(rows, a.tree_masks.as<const int64_t>()[t]);
-      if (token.begin < 0 || (rows > 0 && place_of_seen(token, rows - 1) >= pages)) {
-        return invalid_argument(str_cat("tree_masks[", t, "] names ", rows - token.begin,
-                                        " rows of the ", rows, " keys that the token sees, ",
-                                        "expected at most as many, and none behind ", pages));
-      }
+      FATHOM_TRY(check_mask(a.tree_masks, t, rows, pages));
     }
     const auto* ids = a.ids.row<const int32_t>(t);
     for (int64_t j = 0; j < a.ids.dim(1); ++j) {
@@ -182,6 +188,8 @@ Status VisibleSlots::check(const Args& a) {
   const auto* positions = a.positions.as<const int32_t>();
   for (int64_t t = 0; t < owned(a.q_offsets); ++t) {
     const int64_t rows = (int64_t{positions[t]} + 1) / a.tokens_per_row;
+    if (a.tree_masks.readable())
+      FATHOM_TRY(check_mask(a.tree_masks, t, rows, a.block_table.dim(1) * a.page_rows));
     if (rows <= most) continue;
     return invalid_argument(str_cat("positions[", t, "] is ", positions[t], ", which sees ", rows,
                                     " rows, expected ", most, " at most: ", a.slots.dim(1),
@@ -198,9 +206,15 @@ Status RingSlots::check(const Args& a) {
   if (a.request_slots.present() && a.ring_rows < a.slots.dim(1))
     return invalid_argument(str_cat("ring_rows is ", a.ring_rows, ", expected ", a.slots.dim(1),
                                     " or more, the rows of the window"));
+  if (a.tree_masks.present() && !a.request_slots.present())
+    return invalid_argument("tree_masks are of rows in rings, and request_slots is missing");
   if (!a.positions.readable() || !a.q_offsets.readable()) return {};
   FATHOM_TRY(check_request_offsets(a.q_offsets, a.positions.dim(0)));
   FATHOM_TRY(check_positions(a.positions, owned(a.q_offsets)));
+  for (int64_t t = 0; a.tree_masks.readable() && t < owned(a.q_offsets); ++t) {
+    FATHOM_TRY(
+        check_mask(a.tree_masks, t, int64_t{a.positions.as<const int32_t>()[t]} + 1, INT64_MAX));
+  }
   if (!a.request_slots.readable()) return {};
   const auto* rings = a.request_slots.as<const int32_t>();
   for (int64_t b = 0; b < a.request_slots.dim(0); ++b) {

@@ -77,6 +77,15 @@ struct Trees {
   const int64_t* masks;
 };
 
+/// Where key `id` of the `seen` keys of a token lies among its request's; kTrees: by its mask.
+template <bool kTrees>
+__device__ int32_t place_of(const int64_t* masks, int64_t t, int64_t seen, int32_t id) {
+  if constexpr (kTrees) {
+    if (id >= 0) return static_cast<int32_t>(place_of_seen(tree_token_of(seen, masks[t]), id));
+  }
+  return id;
+}
+
 /// Items are units of kUnit slots of a token; a warp has a piece of one token.
 template <int kUnit, int kEach, bool kTrees>
 __global__ void __launch_bounds__(kFlatThreads) find_chosen_slots(
@@ -92,29 +101,28 @@ __global__ void __launch_bounds__(kFlatThreads) find_chosen_slots(
     if (pieces.left(item) > 0) held[i].load(ids[piece.row] + int64_t{kUnit} * item);
   }
   const int32_t* pages = tables.pages_of(piece.row);
-  TreeToken token;
-  if constexpr (kTrees) token = tree_token_of(trees.lengths[piece.row], trees.masks[piece.row]);
+  int64_t seen = 0;
+  if constexpr (kTrees) seen = trees.lengths[piece.row];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const uint32_t item = piece.first + static_cast<uint32_t>(lane_id() + i * kWarp);
     if (pieces.left(item) <= 0) continue;
-    if constexpr (kTrees) {
 #pragma unroll
-      for (int32_t& id : held[i].v)
-        id = id < 0 ? -1 : static_cast<int32_t>(place_of_seen(token, id));
+    for (int32_t& id : held[i].v) {
+      id = pages == nullptr
+               ? -1
+               : tables.slot(pages, place_of<kTrees>(trees.masks, piece.row, seen, id));
     }
-#pragma unroll
-    for (int32_t& id : held[i].v)
-      id = pages == nullptr ? -1 : tables.slot(pages, id);
     held[i].store(slots[piece.row] + int64_t{kUnit} * item);
   }
 }
 
 /// The same of the rows that a token sees.
-template <int kUnit, int kEach>
+template <int kUnit, int kEach, bool kTrees>
 __global__ void __launch_bounds__(kFlatThreads) find_visible_slots(const int32_t* positions,
                                                                    int64_t tokens_per_row,
                                                                    Tables tables,
+                                                                   const int64_t* tree_masks,
                                                                    Rows<int32_t> slots,
                                                                    RowPieces pieces) {
   let_next_start();
@@ -131,8 +139,10 @@ __global__ void __launch_bounds__(kFlatThreads) find_visible_slots(const int32_t
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
       const int64_t row = int64_t{kUnit} * item + j;
-      out.v[j] =
-          pages == nullptr || row >= seen ? -1 : tables.slot(pages, static_cast<int32_t>(row));
+      out.v[j] = pages == nullptr || row >= seen
+                     ? -1
+                     : tables.slot(pages, place_of<kTrees>(tree_masks, piece.row, seen,
+                                                           static_cast<int32_t>(row)));
     }
     out.store(slots[piece.row] + int64_t{kUnit} * item);
   }
@@ -145,9 +155,10 @@ struct Rings {
   int num_requests;
   int width;  ///< slots of a token
   FastDivide ring_rows;
+  const int64_t* tree_masks;
 };
 
-template <int kUnit, int kEach>
+template <int kUnit, int kEach, bool kTrees>
 __global__ void __launch_bounds__(kFlatThreads)
     find_ring_slots(const int32_t* positions, Rings rings, Rows<int32_t> slots, RowPieces pieces) {
   let_next_start();
@@ -176,7 +187,8 @@ __global__ void __launch_bounds__(kFlatThreads)
         out.v[j] = owned && row >= oldest ? row : -1;
         continue;
       }
-      const int p = first + entry;
+      const int p = place_of<kTrees>(rings.tree_masks, piece.row, int64_t{first} + rings.width,
+                                     first + entry);
       const auto token = static_cast<uint32_t>(p < 0 ? 0 : p);
       const uint32_t row = token - rings.ring_rows.of(token) * rings.ring_rows.divisor;
       out.v[j] = owned && p >= 0 ? static_cast<int32_t>(begin + row) : -1;
@@ -215,13 +227,15 @@ Status index_slots(Exec& ex, const IndexSlots::Args& a) {
 
 template <int kUnit>
 Status visible_slots(Exec& ex, const VisibleSlots::Args& a) {
-  return with_row_pieces<4>(ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
-                            [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
-                              return launch_kernel(ex, find_visible_slots<kUnit, kEach>, shape,
-                                                   a.positions.as<const int32_t>(),
-                                                   a.tokens_per_row, tables_of(a),
-                                                   rows_of<int32_t>(a.slots), pieces);
-                            });
+  return with_row_pieces<4>(
+      ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
+      [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
+        const auto kernel = a.tree_masks.present() ? find_visible_slots<kUnit, kEach, true>
+                                                   : find_visible_slots<kUnit, kEach, false>;
+        return launch_kernel(ex, kernel, shape, a.positions.as<const int32_t>(), a.tokens_per_row,
+                             tables_of(a), a.tree_masks.as<const int64_t>(),
+                             rows_of<int32_t>(a.slots), pieces);
+      });
 }
 
 template <int kUnit>
@@ -230,13 +244,16 @@ Status ring_slots(Exec& ex, const RingSlots::Args& a) {
                     .q_offsets = a.q_offsets.as<const int32_t>(),
                     .num_requests = static_cast<int>(a.q_offsets.dim(0) - 1),
                     .width = static_cast<int>(a.slots.dim(1)),
-                    .ring_rows = FastDivide(a.ring_rows)};
-  return with_row_pieces<4>(ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
-                            [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
-                              return launch_kernel(ex, find_ring_slots<kUnit, kEach>, shape,
-                                                   a.positions.as<const int32_t>(), rings,
-                                                   rows_of<int32_t>(a.slots), pieces);
-                            });
+                    .ring_rows = FastDivide(a.ring_rows),
+                    .tree_masks = a.tree_masks.as<const int64_t>()};
+  return with_row_pieces<4>(
+      ex, a.slots.dim(0), a.slots.dim(1) / kUnit,
+      [&]<int kEach>(const RowPieces& pieces, const LaunchShape& shape) {
+        const auto kernel = a.tree_masks.present() ? find_ring_slots<kUnit, kEach, true>
+                                                   : find_ring_slots<kUnit, kEach, false>;
+        return launch_kernel(ex, kernel, shape, a.positions.as<const int32_t>(), rings,
+                             rows_of<int32_t>(a.slots), pieces);
+      });
 }
 
 /// True if four neighbours of a row are sixteen bytes on their own boundary.

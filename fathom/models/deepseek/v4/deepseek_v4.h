@@ -101,6 +101,8 @@ class DeepseekV4 final : public Model {
 
   bool has_draft() const override { return has_draft_; }
 
+  bool takes_trees() const override { return true; }
+
   CacheLayout cache_layout() const override { return layout_; }
 
   Status forward(Exec& ex, const Batch& batch, ForwardOut& out) const override;

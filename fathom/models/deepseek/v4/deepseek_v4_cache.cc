@@ -137,6 +137,7 @@ CompressorRows compressor_rows(const Batch& batch, size_t rows, size_t state, si
           .gather = pooled.gather,
           .positions = pooled.positions,
           .slots = pooled.slots,
+          .tree_masks = pooled.tree_masks,
           .fields = fields_of(batch.cache[rows], layer)};
 }
 
