@@ -127,7 +127,7 @@ void add_top_logprobs_cases(CaseList& list) {
     add(list, 10, v, std::min<int64_t>(v, 20));
   for (int64_t k : {1, 2, 8, 31, 32})
     add(list, 10, 5000, k);
-  add(list, 10, 132000, 20);  // more than the warps of a cluster have one piece each of
+  add(list, 3, 132000, 20);  // more than the warps of a cluster have one piece each of
   for (int64_t t : {1, 2, 8, 64})
     add(list, t, 129280, 20, true);
 }
