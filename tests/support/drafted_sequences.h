@@ -133,6 +133,7 @@ class DraftedSequences {
       hidden_ = results.hidden;
       for (const SampleResult& r : results.samples) {
         EXPECT_TRUE(r.finite);
+        EXPECT_EQ(r.token, r.top_logprobs[0].token);
         for (const TokenLogprob& guess : r.top_logprobs)
           out.emplace_back(guess.token, guess.logprob);
       }
