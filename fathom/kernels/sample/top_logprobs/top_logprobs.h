@@ -16,8 +16,9 @@ namespace fathom {
 ///
 /// Of equal logits the lower place comes first; -0 equals 0. With `largest` the log-probability of
 /// any other token v is logits[t,v] - largest[t] + logprobs[t,0]. A row that argmax calls bad (it
-/// holds NaN or +inf, or nothing but -inf) has -1 for ids, and NaN else. Sums and differences in
-/// float64. Deterministic, rows are independent. Source: the definition of log-softmax.
+/// holds NaN or +inf, or nothing but -inf) has -1 for ids, and NaN else. Sums in float64; variants
+/// for a GPU add exponentials by fours in float32 before. Deterministic, rows are independent.
+/// Source: the definition of log-softmax.
 struct TopLogprobs {
   static constexpr KernelInfo kInfo{
       .name = "top_logprobs",
