@@ -54,6 +54,7 @@
 #include "fathom/kernels/sample/penalty/penalty.h"
 #include "fathom/kernels/sample/renorm/renorm.h"
 #include "fathom/kernels/sample/token_mask/token_mask.h"
+#include "fathom/kernels/sample/top_logprobs/top_logprobs.h"
 // sparse
 #include "fathom/kernels/sparse/hadamard/hadamard.h"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"

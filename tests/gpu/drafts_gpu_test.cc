@@ -66,6 +66,25 @@ TEST_P(GpuDrafts, ChainsInGraphsEqualSinglePassesBitForBit) {
   }
 }
 
+// Log-probabilities are found in the graph.
+TEST_P(GpuDrafts, LevelsOfTreesInGraphsEqualLaunchedOnesBitForBit) {
+  DraftedSequences launched(*model_, compute(), CudaGraphs::kOff, true);
+  DraftedSequences captured(*model_, compute(), CudaGraphs::kOn, true);
+
+  const auto expected = launched.grow(3);
+
+  ASSERT_EQ(expected.size(), 3u * 6 * 3);
+  for (const auto& [token, logprob] : expected) {
+    EXPECT_GE(token, 0);
+    EXPECT_LT(logprob, 0.0f);
+  }
+  EXPECT_EQ(captured.grow(3), expected);  // launched and captured, then replayed
+  EXPECT_EQ(captured.executor().num_graphs(), 1);
+  EXPECT_EQ(launched.executor().num_graphs(), 0);
+  EXPECT_TRUE(captured.states() == launched.states());
+  EXPECT_TRUE(captured.cache() == launched.cache());
+}
+
 EngineOptions options_of(const DraftCheckpoint& checkpoint,
                          const DraftShape& shape = {.tokens = 0}) {
   EngineOptions o;
@@ -127,8 +146,8 @@ TEST_P(GpuDrafts, EnginesThatDraftSayWhatOthersSay) {
   const auto plain = load(options_of(*checkpoint_));
   const auto prompts = prompts_of(plain->model().config().vocab_size);
   std::vector<SamplingParams> params(prompts.size(), greedy(40));
-  for (SamplingParams& p : params)
-    p.top_logprobs = -1;  // steps with log-probabilities are not captured
+  for (size_t i = 0; i < params.size(); ++i)
+    params[i].top_logprobs = i % 2 == 0 ? -1 : 3;
   const auto expected = tokens_of(run_together(*plain, prompts, params, Arrival::kAtOnce));
   for (const DraftShape& shape : {DraftShape{.tokens = 1},
                                   {.tokens = 2},

@@ -30,6 +30,8 @@ std::unique_ptr<Engine> load_engine(bool graphs) {
 struct Answer {
   RequestId id = 0;
   std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> best;  // of each token
   std::vector<FinishReason> ends;
 };
 
@@ -51,7 +53,11 @@ std::shared_ptr<Answer> submit(Engine& engine,
   request.sampling = params;
   request.constraint = std::move(constraint);
   request.on_token = [answer](const TokenEvent& e) {
-    if (e.token >= 0) answer->tokens.push_back(e.token);
+    if (e.token >= 0) {
+      answer->tokens.push_back(e.token);
+      answer->logprobs.push_back(e.logprob);
+      answer->best.emplace_back(e.top_logprobs.begin(), e.top_logprobs.end());
+    }
     if (e.finish != FinishReason::kNone) answer->ends.push_back(e.finish);
   };
   const Result<RequestId> id = engine.submit(std::move(request));
@@ -106,6 +112,42 @@ TEST(Masks, LimitWhatIsDrawnInGraphsAsInLaunches) {
     EXPECT_EQ(replayed[which]->tokens, expected[which]->tokens) << which;
     for (size_t place = 0; which < 4 && place < 20; ++place)
       EXPECT_EQ(std::ranges::count(allowed_at(which, place), expected[which]->tokens[place]), 1);
+  }
+}
+
+// A bias of nothing has the raw logits of a row brought to the host.
+TEST(Logprobs, AreTheSameInGraphsInLaunchesAndOnTheHost) {
+  const auto graphed = load_engine(true);
+  const auto launched = load_engine(false);
+  for (const float temperature : {0.0f, 3.0f}) {
+    SCOPED_TRACE(temperature);
+    SamplingParams p = params_of(3);
+    p.temperature = temperature;
+    p.top_logprobs = kMaxTopLogprobs;
+    SamplingParams biased = p;
+    biased.logit_bias.emplace_back(7, 0.0f);
+
+    const auto answer = submit(*graphed, p, nullptr);
+    run_to_end(*graphed);
+    const auto again = submit(*launched, p, nullptr);
+    run_to_end(*launched);
+    const auto on_host = submit(*graphed, biased, nullptr);
+    run_to_end(*graphed);
+
+    EXPECT_EQ(answer->tokens, again->tokens);
+    EXPECT_EQ(answer->logprobs, again->logprobs);
+    ASSERT_EQ(answer->tokens, on_host->tokens);
+    int64_t others = 0;  // tokens that are none of the best
+    for (size_t i = 0; i < answer->tokens.size(); ++i) {
+      EXPECT_NEAR(answer->logprobs[i], on_host->logprobs[i], 1e-5) << i;
+      ASSERT_EQ(answer->best[i].size(), on_host->best[i].size());
+      for (size_t k = 0; k < answer->best[i].size(); ++k) {
+        EXPECT_EQ(answer->best[i][k].token, on_host->best[i][k].token) << i << ", " << k;
+        EXPECT_NEAR(answer->best[i][k].logprob, on_host->best[i][k].logprob, 1e-5) << i;
+      }
+      others += std::ranges::count(answer->best[i], answer->tokens[i], &TokenLogprob::token) == 0;
+    }
+    EXPECT_EQ(others > 0, temperature > 0.0f) << others;
   }
 }
 

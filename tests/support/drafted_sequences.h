@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "fathom/runtime/executor/executor.h"
@@ -18,7 +19,10 @@ class DraftedSequences {
   static constexpr int64_t kPage = 16;  ///< the page size of the model
   static constexpr int64_t kPagesEach = 4;
 
-  DraftedSequences(const Model& model, const Compute& compute, CudaGraphs graphs = CudaGraphs::kOn)
+  DraftedSequences(const Model& model,
+                   const Compute& compute,
+                   CudaGraphs graphs = CudaGraphs::kOn,
+                   bool trees = false)
       : compute_(compute) {
     const StepShape shape{.max_num_seqs = 3,
                           .max_num_batched_tokens = 64,
@@ -26,6 +30,7 @@ class DraftedSequences {
                           .max_queries = 6,
                           .num_ids = model.config().vocab_size,
                           .drafts = true,
+                          .trees = trees,
                           .num_threads = compute.pool->size(),
                           .kernels = &compute.kernels(),
                           .gpu = compute.device()};
@@ -92,6 +97,46 @@ class DraftedSequences {
       hidden_ = results.hidden;
       last_ = {0, 1, 2};
       std::copy(out.end() - 3, out.end(), tokens_.begin());
+    }
+    return out;
+  }
+
+  /// The best tokens behind each node of trees that grow by two nodes a level, each below the one
+  /// beside it, with log-probabilities; a pass a level.
+  std::vector<std::pair<int32_t, float>> grow(int64_t levels) {
+    SamplingParams best = greedy_sampling();
+    best.top_logprobs = 3;
+    std::vector<std::pair<int32_t, float>> out;
+    std::vector<int32_t> parents;
+    for (int64_t level = 0; level < levels; ++level) {
+      const auto rows = static_cast<int32_t>(2 * level);
+      for (const int32_t row : {rows - 2, rows - 1})
+        parents.push_back(std::max(row, -1));
+      const std::vector<int32_t> tokens{7 + rows, 31 + rows};
+      std::vector<SequenceStep> decode;
+      std::vector<int32_t> read;
+      for (size_t s = 0; s < 3; ++s) {
+        decode.push_back(step_of(s, tokens, length_of(s) + rows));
+        decode.back().logits = LogitRows::kAll;
+        decode.back().parents = parents;
+        const auto first = static_cast<int32_t>(2 * s);
+        for (const int32_t node : {0, 1})
+          read.push_back(level == 0 ? last_[s] : first + node);
+      }
+      const std::vector<SampleRow> samples(6, SampleRow{.params = &best});
+      const StepResults results = run({.decode = decode,
+                                       .wants = StepWants::kTokens,
+                                       .samples = samples,
+                                       .pass = Step::Pass::kDraft,
+                                       .draft_input = hidden_,
+                                       .draft_rows = read});
+      hidden_ = results.hidden;
+      for (const SampleResult& r : results.samples) {
+        EXPECT_TRUE(r.finite);
+        EXPECT_EQ(r.token, r.top_logprobs[0].token);
+        for (const TokenLogprob& guess : r.top_logprobs)
+          out.emplace_back(guess.token, guess.logprob);
+      }
     }
     return out;
   }

@@ -299,32 +299,42 @@ __device__ __forceinline__ float exp_below(float z, float reference, float facto
 /// Whether a row asks for probabilities, or for the largest logit alone.
 enum class Scan { kPeaks, kMasses };
 
+/// A piece of a row of logits, NaN as -inf. True if one is NaN or +inf. By a whole warp.
+template <class Row>
+__device__ __forceinline__ bool load_logits(const Row& row, int piece, PieceValues& x) {
+  row.load_raw(piece, x);
+  bool odd = false;
+  for_values(x, [&](float z) { odd |= !(z < INFINITY); });
+  if (!__any_sync(kAllLanes, odd)) return false;
+  for_values(x, [](float& z) { z = LogitValues::clean(z); });
+  return true;
+}
+
+/// The mass of a piece of logits relative to its largest one, in all lanes; 0 where that is not
+/// finite. Sums of four are in float32, sums of those in float64.
+__device__ __forceinline__ double softmax_mass(PieceValues& x, float peak, float factor) {
+  if (!(fabsf(peak) < INFINITY)) return 0;
+  double mass = 0;
+#pragma unroll
+  for (int j = 0; j < kQuads; ++j) {
+    const float low = exp_below(x[j][0], peak, factor) + exp_below(x[j][1], peak, factor);
+    const float high = exp_below(x[j][2], peak, factor) + exp_below(x[j][3], peak, factor);
+    mass += double{low + high};
+  }
+  return sum_of_lanes(mass);
+}
+
 /// Fills the table for this warp's pieces of a row of logits: the largest logit, and the mass
-/// relative to it. Sums of four are in float32, sums of those in float64. True if a logit is NaN or
-/// +inf. Whoever reads the table waits for all warps first.
+/// relative to it. True if a logit is NaN or +inf. Whoever reads the table waits for all warps
+/// first.
 template <class Row>
 __device__ bool scan_logits(const Row& row, Scan scan, float factor, PieceTable& table) {
   bool unusable = false;
   for (int piece = warp_id(); piece < row.num_pieces(); piece += kRowWarps) {
     PieceValues x;
-    row.load_raw(piece, x);
-    bool odd = false;
-    for_values(x, [&](float z) { odd |= !(z < INFINITY); });
-    if (__any_sync(kAllLanes, odd)) {
-      unusable = true;
-      for_values(x, [](float& z) { z = LogitValues::clean(z); });
-    }
+    if (load_logits(row, piece, x)) unusable = true;
     const float peak = peak_of(x);
-    double mass = 0;
-    if (scan == Scan::kMasses && fabsf(peak) < INFINITY) {
-#pragma unroll
-      for (int j = 0; j < kQuads; ++j) {
-        const float low = exp_below(x[j][0], peak, factor) + exp_below(x[j][1], peak, factor);
-        const float high = exp_below(x[j][2], peak, factor) + exp_below(x[j][3], peak, factor);
-        mass += double{low + high};
-      }
-      mass = sum_of_lanes(mass);
-    }
+    const double mass = scan == Scan::kMasses ? softmax_mass(x, peak, factor) : 0;
     if (lane_id() == 0) {
       table.peak[piece] = peak;
       table.mass[piece] = mass;

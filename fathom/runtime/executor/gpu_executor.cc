@@ -6,6 +6,7 @@
 
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/sample/top_logprobs/top_logprobs.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/executor/median.h"
 
@@ -94,7 +95,7 @@ Status GpuExecutor::allocate_transfers() {
   FATHOM_ASSIGN(metadata_, Buffer::allocate(DeviceKind::kCuda, bytes, "metadata of a step"));
   const int64_t rows =
       std::max(shape.max_logit_rows(), shape.all_logits ? shape.max_prompt() : int64_t{0});
-  logits_at_ = align_up<int64_t>(rows * 8, kPartAlignment);
+  logits_at_ = align_up<int64_t>(rows * (8 + 4 * BestTokens::numbers(num_best())), kPartAlignment);
   FATHOM_ASSIGN(results_, Buffer::allocate_pinned(
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   const int64_t passes = shape.drafts ? shape.most_chained() : 1;
@@ -102,6 +103,7 @@ Status GpuExecutor::allocate_transfers() {
   padded_samples_.reserve(static_cast<size_t>(passes * shape.padded_seqs()));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
+  not_best_.reserve(static_cast<size_t>(shape.max_samples()));
   FATHOM_TRY(grow_sample_room({.rows = shape.max_logit_rows(),
                                .listed = 4096,
                                .biased = 1024,
@@ -228,6 +230,7 @@ std::span<const SampleRow> GpuExecutor::padded_samples(int64_t num_rows) {
 // What the rows of a step ask for, `num_rows` of each pass, in as few copies as it has lists.
 Status GpuExecutor::place_samples(int64_t num_rows) {
   sampling_ = Sampling::kNone;
+  wants_best_ = false;
   if (step_.wants != StepWants::kTokens || num_rows == 0) return {};
   const std::span<const SampleRow> rows = padded_samples(num_rows);
   SampleRoom needed = room_of(rows);
@@ -237,6 +240,7 @@ Status GpuExecutor::place_samples(int64_t num_rows) {
                                           step_.chain * num_rows, settings_.shape.num_ids);
   sampling_ = packed.altered || packed.drawn ? Sampling::kAny : Sampling::kLargest;
   if (packed.masked) sampling_ = Sampling::kMasked;
+  wants_best_ = std::ranges::any_of(rows, needs_best_tokens);
   sample_batch_ = packed.in_copy(sample_block_.data(), sample_metadata_.data(), true);
   // A captured step serves rows of either kind.
   sample_batch_.altered = sample_batch_.drawn = sampling_ != Sampling::kLargest;
@@ -252,11 +256,16 @@ Status GpuExecutor::place_samples(int64_t num_rows) {
 // All passes and, if tokens are wanted, the choice of one for each row, all of it in the stream.
 Status GpuExecutor::run_passes(const Step& step, ForwardOut& out) {
   activations_.reset();
-  choices_ = {};
+  choices_ = best_ = {};
   const int64_t rows = passes_[0].batch.num_logits();
   if (rows > 0 && sampling_ != Sampling::kNone) {
-    FATHOM_ASSIGN(choices_,
-                  exec_.activations->tensor({2 * step.chain, rows}, Format::kI32, "2*n,R"));
+    // One tensor, so that one copy brings all of it back.
+    const int64_t choices = 2 * step.chain;
+    const int64_t best = wants_best_ ? BestTokens::numbers(num_best()) : 0;
+    FATHOM_ASSIGN(const View all,
+                  exec_.activations->tensor({choices + best, rows}, Format::kI32, "2*n,R"));
+    choices_ = slice_rows(all, 0, choices);
+    if (wants_best_) best_ = slice_rows(all, choices, best);
   }
   for (int64_t pass = 0; pass + 1 < step.chain; ++pass) {
     ArenaScope until_the_next(activations_);
@@ -277,20 +286,41 @@ Status GpuExecutor::run_pass(const Step& step, int64_t pass, ForwardOut& out) {
   if (pass > 0) batch.token_ids = choices_of(pass - 1, 0);
   FATHOM_TRY(forward(step, pass, batch, out));
   if (!choices_.present()) return {};
+  FATHOM_TRY(find_best(out));
   FATHOM_TRY(fetch_raw_rows(out));
   const int64_t rows = choices_.dim(1);
   return sample(exec_, out.logits, sample_batch_.rows(pass * rows, rows), choices_of(pass, 0),
                 choices_of(pass, 1));
 }
 
-// Raw logits of rows that ask for log-probabilities, before penalties change them.
+// As many for every row as anybody may ask for: captured steps serve them all, and what a row gets
+// does not depend on its neighbours.
+int64_t GpuExecutor::num_best() const {
+  return std::min<int64_t>(kMaxTopLogprobs, settings_.shape.num_ids);
+}
+
+Status GpuExecutor::find_best(const ForwardOut& out) {
+  if (!best_.present()) return {};
+  const int64_t k = num_best();
+  const int64_t rows = best_.dim(1);
+  View logprobs = reshape(slice_rows(best_, k, k), {rows, k}, "R,K");
+  View largest = reshape(slice_rows(best_, 2 * k, 1), {rows}, "R");
+  logprobs.format = largest.format = Format::kF32;
+  return launch<TopLogprobs>(exec_, "sample_logprobs",
+                             {.logits = slice_cols(out.logits, 0, settings_.shape.num_ids),
+                              .ids = reshape(slice_rows(best_, 0, k), {rows, k}, "R,K"),
+                              .logprobs = logprobs,
+                              .largest = largest});
+}
+
+// Raw logits of rows that need them, before penalties change them.
 Status GpuExecutor::fetch_raw_rows(const ForwardOut& out) {
-  if (std::ranges::none_of(step_.samples, asks_for_logprobs)) return {};
+  if (std::ranges::none_of(step_.samples, needs_raw_logits)) return {};
   const int64_t width = out.logits.dim(1);
   auto* host = reinterpret_cast<float*>(results_.data() + logits_at_);
   for (size_t i = 0; i < step_.samples.size(); ++i) {
     raw_.push_back(nullptr);
-    if (!asks_for_logprobs(step_.samples[i])) continue;
+    if (!needs_raw_logits(step_.samples[i])) continue;
     float* row = host + static_cast<int64_t>(i) * width;
     FATHOM_TRY(exec_.stream->copy(row, out.logits.row<float>(static_cast<int64_t>(i)), width * 4));
     raw_.back() = row;
@@ -311,11 +341,11 @@ GpuExecutor::DecodeGraph* GpuExecutor::graph_of(const GraphKey& key) {
 // What a captured step reads that is not metadata lies in the same place each time: so a draft pass
 // reads kept states.
 bool GpuExecutor::may_be_captured(const Step& step, const DecodePadding& padding) const {
-  const bool logprobs =
-      step.wants == StepWants::kTokens && std::ranges::any_of(step.samples, asks_for_logprobs);
+  const bool fetches =
+      step.wants == StepWants::kTokens && std::ranges::any_of(step.samples, needs_raw_logits);
   return captures_steps() && step.prefill.empty() && padding.requests > 0 &&
          (step.pass == Step::Pass::kForward || !step.draft_rows.empty()) && step.probe == nullptr &&
-         !logprobs && exec_.recorder == nullptr;
+         !fetches && exec_.recorder == nullptr;
 }
 
 Status GpuExecutor::submit(const Step& step) {
@@ -337,12 +367,14 @@ Status GpuExecutor::submit(const Step& step) {
                       .pages = first.attention.decode.block_table.dim(1),
                       .logits = first.num_logits(),
                       .sampling = sampling_,
+                      .best = wants_best_,
                       .trees = first.attention.decode.tree_masks.present()})
           : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));
     out_ = entry->out;
     choices_ = entry->choices;
+    best_ = entry->best;
     return {};
   }
   to_capture_ = entry;
@@ -376,12 +408,13 @@ Status GpuExecutor::capture(DecodeGraph& entry) {
   entry.graph = std::make_unique<Graph>(std::move(graph));
   entry.out = out;
   entry.choices = choices_;
+  entry.best = best_;
   return {};
 }
 
 Status GpuExecutor::fetch_tokens() {
   const int64_t rows = choices_.dim(1);
-  const int64_t bytes = choices_.numel() * 4;
+  const int64_t bytes = (choices_.numel() + (best_.present() ? best_.numel() : 0)) * 4;
   FATHOM_CHECK(bytes <= logits_at_, "more rows than there is room for");
   FATHOM_TRY(exec_.stream->copy(results_.data(), choices_.data, bytes));
   FATHOM_TRY(wait());
@@ -396,6 +429,33 @@ Status GpuExecutor::fetch_tokens() {
   if (!raw_.empty()) {
     logprobs_.add(*compute_.pool, raw_, settings_.shape.num_ids, step_.samples, samples_);
   }
+  return best_.present() ? add_best(numbers + choices_.numel(), rows) : Status{};
+}
+
+// Log-probabilities of the rows whose best tokens were found. The logits of tokens that are none of
+// these come after them: sampling has left them as they were.
+Status GpuExecutor::add_best(const int32_t* numbers, int64_t num_rows) {
+  const auto rows = static_cast<size_t>(num_rows);
+  const auto k = static_cast<size_t>(num_best());
+  const auto* floats = reinterpret_cast<const float*>(numbers);
+  const BestTokens best{.count = k,
+                        .ids = {numbers, rows * k},
+                        .logprobs = {floats + rows * k, rows * k},
+                        .largest = {floats + 2 * rows * k, rows}};
+  auto* logits = reinterpret_cast<float*>(results_.data() + logits_at_);
+  not_best_.clear();
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    SampleResult& result = samples_[i];
+    if (!needs_best_tokens(step_.samples[i]) || !result.finite) continue;
+    if (logprobs_.add_best(best, i, step_.samples[i], result)) continue;
+    const float* logit = out_.logits.row<float>(static_cast<int64_t>(i)) + result.token;
+    FATHOM_TRY(exec_.stream->copy(logits + not_best_.size(), logit, 4));
+    not_best_.push_back(i);
+  }
+  if (not_best_.empty()) return {};
+  FATHOM_TRY(exec_.stream->synchronize());
+  for (size_t n = 0; n < not_best_.size(); ++n)
+    Logprobs::set_logprob(best, not_best_[n], logits[n], samples_[not_best_[n]]);
   return {};
 }
 

@@ -8,6 +8,9 @@
 // After the first step of a shape its work is captured as a graph, which every later one replays:
 // all that changes is in the metadata. That of a chain of draft passes goes there for all of them
 // at once; ids and states go from pass to pass on the GPU, and the host waits for the last.
+//
+// Log-probabilities are found where the logits are, the best tokens of each row (top_logprobs), in
+// captured steps as well. Rows that need more have their raw logits copied back, pass by pass.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +58,7 @@ class GpuExecutor final : public Executor {
     int64_t pages = 0;
     int64_t logits = 0;  // rows of each pass
     Sampling sampling = Sampling::kNone;
+    bool best = false;  // tokens of each row are found, with log-probabilities
     bool trees = false;
 
     friend bool operator==(const GraphKey&, const GraphKey&) = default;
@@ -72,6 +76,7 @@ class GpuExecutor final : public Executor {
     std::unique_ptr<Graph> graph;
     ForwardOut out;
     View choices;
+    View best;
   };
 
   GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings);
@@ -87,12 +92,15 @@ class GpuExecutor final : public Executor {
   Status run_passes(const Step& step, ForwardOut& out);
   Status run_pass(const Step& step, int64_t pass, ForwardOut& out);
   View choices_of(int64_t pass, int64_t what) const;
+  int64_t num_best() const;
+  Status find_best(const ForwardOut& out);
   Status fetch_raw_rows(const ForwardOut& out);
   Status launch_pass(const Step& step);
   DecodeGraph* graph_of(const GraphKey& key);
   Status capture(DecodeGraph& entry);
   Status wait();
   Status fetch_tokens();
+  Status add_best(const int32_t* numbers, int64_t rows);
   Result<View> fetch_logits();
 
   /// What a step gives to the stream, on the same memory each time.
@@ -106,13 +114,14 @@ class GpuExecutor final : public Executor {
 
   Buffer pinned_;    // metadata on its way to the GPU
   Buffer metadata_;  // and there
-  Buffer results_;   // pinned: choices, then logits
+  Buffer results_;   // pinned: choices and best tokens, then logits
   int64_t logits_at_ = 0;
   Buffer sample_block_;     // pinned: what rows ask for, on its way to the GPU
   Buffer sample_metadata_;  // and there
   SampleRoom sample_room_;
   std::vector<SampleResult> samples_;
-  std::vector<const float*> raw_;  // rows of logits in results_, of rows that ask for them
+  std::vector<const float*> raw_;  // rows of logits in results_, of rows that need them
+  std::vector<size_t> not_best_;   // rows whose token is none of their best
   Logprobs logprobs_;
   std::vector<std::unique_ptr<DecodeGraph>> graphs_;
   std::vector<SampleRow> padded_samples_;  // of a chain
@@ -122,8 +131,10 @@ class GpuExecutor final : public Executor {
   int64_t placed_ = 0;        // bytes of metadata
   ForwardOut out_;            // of the last pass
   Sampling sampling_ = Sampling::kNone;
+  bool wants_best_ = false;  // some row needs best tokens; never in a chain
   SampleBatch sample_batch_;
   View choices_;  // [2*chain, R] i32: ids of a pass, then whether the row is bad
+  View best_;     // [2*K+1, R] of four bytes: ids [R,K], log-probabilities [R,K], largest logits
   DecodeGraph* to_capture_ = nullptr;
 };
 

@@ -188,7 +188,7 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   Sampler sampler(shape.num_ids, count);
   const auto rows = static_cast<size_t>(count);
   std::vector<SampleRow> sample_rows(rows, Sampler::largest_row());
-  // From a GPU the raw logits of rows that ask for log-probabilities are brought back.
+  // On a GPU nothing keeps the raw logits of rows that ask for log-probabilities.
   SamplingParams here = *sample_rows[0].params;
   if (shape.gpu != nullptr) here.top_logprobs = -1;
   for (SampleRow& row : sample_rows)
@@ -196,7 +196,9 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   std::vector<SampleResult> results(rows);
   const View logits = make_view(nullptr, {count, model.config().vocab_size}, Format::kF32, "R,V");
   FATHOM_TRY(sampler.sample(ex, logits, sample_rows, results));
-  const int64_t choices = shape.gpu == nullptr ? 0 : align_up<int64_t>(8 * count, 64);
+  // There the choices lie beside the best tokens of each row.
+  const int64_t row_bytes = 8 + 4 * BestTokens::numbers(kMaxTopLogprobs);
+  const int64_t choices = shape.gpu == nullptr ? 0 : align_up<int64_t>(row_bytes * count, 64);
   return MemoryNeeds{.activation_bytes = activations.high_water() + choices,
                      .scratch_bytes = scratch.high_water()};
 }

@@ -1,41 +1,13 @@
 #include "fathom/runtime/sample/logprobs.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
 #include "fathom/base/check.h"
+#include "fathom/kernels/sample/top_logprobs/top_logprobs_row.h"
 
 namespace fathom {
 namespace {
-
-// log(sum(exp(x))) in float64.
-double log_sum_exp(std::span<const float> x) {
-  const double top = *std::ranges::max_element(x);
-  double sum = 0.0;
-  for (float v : x)
-    sum += std::exp(static_cast<double>(v) - top);
-  return top + std::log(sum);
-}
-
-// The `count` largest entries, best first, lower ids first on ties.
-size_t largest(std::span<const float> x, size_t count, TokenLogprob* out) {
-  const auto better = [](const TokenLogprob& a, const TokenLogprob& b) {
-    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
-  };
-  size_t size = 0;
-  for (size_t v = 0; v < x.size(); ++v) {
-    const TokenLogprob candidate{static_cast<int32_t>(v), x[v]};
-    if (size == count) {
-      if (count == 0 || !better(candidate, out[size - 1])) continue;
-      --size;
-    }
-    TokenLogprob* place = std::upper_bound(out, out + size, candidate, better);
-    std::move_backward(place, out + size, out + size + 1);
-    *place = candidate;
-    ++size;
-  }
-  return size;
-}
 
 // How many come before a token, lower ids first on ties, and itself.
 int32_t rank_of(std::span<const float> x, int32_t token) {
@@ -51,15 +23,19 @@ void add_to_row(std::span<const float> x,
                 TokenLogprob* top,
                 SampleResult& result) {
   const double norm = log_sum_exp(x);
-  const size_t count = largest(x, static_cast<size_t>(row.params->top_logprobs), top);
+  const auto logprob_of = [&](int32_t token) {
+    return static_cast<float>(static_cast<double>(x[static_cast<size_t>(token)]) - norm);
+  };
+  std::array<int32_t, kMaxTopLogprobs> places;
+  const size_t count = std::min(x.size(), static_cast<size_t>(row.params->top_logprobs));
+  find_largest(x, std::span(places).first(count));
   for (size_t j = 0; j < count; ++j)
-    top[j].logprob = static_cast<float>(static_cast<double>(top[j].logprob) - norm);
+    top[j] = {places[j], logprob_of(places[j])};
   if (row.scored >= 0) {
     result.token = row.scored;
     result.rank = rank_of(x, row.scored);
   }
-  result.logprob =
-      static_cast<float>(static_cast<double>(x[static_cast<size_t>(result.token)]) - norm);
+  result.logprob = logprob_of(result.token);
   result.top_logprobs = {top, count};
 }
 
@@ -77,10 +53,32 @@ void Logprobs::add(ThreadPool& pool,
                "raw logits and a result for each row, and room for its best tokens");
   pool.for_blocks(static_cast<int64_t>(rows.size()), [&](int64_t block) {
     const auto i = static_cast<size_t>(block);
-    if (!asks_for_logprobs(rows[i]) || !results[i].finite) return;
+    if (raw[i] == nullptr || !asks_for_logprobs(rows[i]) || !results[i].finite) return;
     add_to_row({raw[i], static_cast<size_t>(num_ids)}, rows[i], &top_[i * kMaxTopLogprobs],
                results[i]);
   });
+}
+
+bool Logprobs::add_best(const BestTokens& best,
+                        size_t i,
+                        const SampleRow& row,
+                        SampleResult& result) {
+  const auto ids = best.ids.subspan(i * best.count, best.count);
+  const auto logprobs = best.logprobs.subspan(i * best.count, best.count);
+  TokenLogprob* top = &top_[i * kMaxTopLogprobs];
+  const size_t count = std::min(best.count, static_cast<size_t>(row.params->top_logprobs));
+  for (size_t j = 0; j < count; ++j)
+    top[j] = {ids[j], logprobs[j]};
+  result.top_logprobs = {top, count};
+  const auto place = std::ranges::find(ids, result.token) - ids.begin();
+  if (place == std::ssize(ids)) return false;
+  result.logprob = logprobs[static_cast<size_t>(place)];
+  return true;
+}
+
+void Logprobs::set_logprob(const BestTokens& best, size_t i, float logit, SampleResult& result) {
+  const double below = static_cast<double>(logit) - static_cast<double>(best.largest[i]);
+  result.logprob = static_cast<float>(below + static_cast<double>(best.logprobs[i * best.count]));
 }
 
 }  // namespace fathom

@@ -1,5 +1,5 @@
-// Log-probabilities of tokens, for the rows that ask for them: log-softmax of the raw logits in
-// float64, on the host.
+// Log-probabilities of tokens, for the rows that ask for them: log-softmax of the raw logits. From
+// logits in host memory, in float64, or from what the kernel top_logprobs found where they are.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,33 @@ struct SampleResult {
   std::span<const TokenLogprob> top_logprobs;  ///< best first; valid until the next call
 };
 
-/// True if the row's raw logits are needed on the host, as they were before penalties and biases.
 inline bool asks_for_logprobs(const SampleRow& row) {
   return row.params->top_logprobs >= 0;
 }
+
+/// True if the row's raw logits are needed, as they were before penalties and biases: to say more
+/// than what the best tokens are, and what the one is that is drawn.
+inline bool needs_raw_logits(const SampleRow& row) {
+  const SamplingParams& p = *row.params;
+  return asks_for_logprobs(row) && (row.scored >= 0 || p.has_penalties() || !p.logit_bias.empty());
+}
+
+/// True if the best tokens of the row's raw logits are enough, and the logit of the token drawn,
+/// which masks and bans leave as it was.
+inline bool needs_best_tokens(const SampleRow& row) {
+  return asks_for_logprobs(row) && !needs_raw_logits(row);
+}
+
+/// What top_logprobs found of the rows of a step, in host memory.
+struct BestTokens {
+  /// Numbers of four bytes for each row: `count` ids and log-probabilities, and the largest logit.
+  static constexpr int64_t numbers(int64_t count) { return 2 * count + 1; }
+
+  size_t count = 0;                   ///< of each row
+  std::span<const int32_t> ids{};     // [R, count]
+  std::span<const float> logprobs{};  // [R, count]
+  std::span<const float> largest{};   // [R]
+};
 
 /// Keeps the best tokens of `max_rows` rows, so that steps take no memory.
 class Logprobs {
@@ -32,12 +55,19 @@ class Logprobs {
   explicit Logprobs(int64_t max_rows);
 
   /// Adds to the results of rows that ask and are finite; the others are left alone. raw[i]: the
-  /// num_ids raw logits of row i in host memory; null where row i does not ask.
+  /// num_ids raw logits of row i in host memory; null for a row that is left alone as well.
   void add(ThreadPool& pool,
            std::span<const float* const> raw,
            int64_t num_ids,
            std::span<const SampleRow> rows,
            std::span<SampleResult> results);
+
+  /// Adds to the results of rows for which the best tokens are enough. True if the token is one of
+  /// these; otherwise set_logprob() is called with its logit.
+  bool add_best(const BestTokens& best, size_t i, const SampleRow& row, SampleResult& result);
+
+  /// The log-probability of a token of row i that is none of the best.
+  static void set_logprob(const BestTokens& best, size_t i, float logit, SampleResult& result);
 
  private:
   std::vector<TokenLogprob> top_;  // [max_rows, kMaxTopLogprobs]

@@ -8,8 +8,9 @@
 // neither on its neighbours nor on the step in which it is computed.
 //
 // A step packs its rows (sample_batch.h), launches sample() where the logits are, and reads back
-// eight bytes a row. A device that is not the host copies the block there first, and the raw logits
-// of rows that ask for log-probabilities (logprobs.h) back before sample() changes them.
+// eight bytes a row. A device that is not the host copies the block there first; before sample()
+// changes them it finds the best tokens of rows that ask for log-probabilities (logprobs.h), and
+// copies back the raw logits of those for which that is not enough.
 #pragma once
 
 #include <cstddef>
