@@ -230,15 +230,16 @@ Source make_source(const SparseShape& s, const SourceShape& shape, CaseData& c) 
   const int64_t in_page = shape.page_size + shape.page_gap;
   const int64_t num_rows = shape.pages * in_page;
   const int64_t width = form.values == Format::kU8 ? form.w / 2 : form.w;
-  x.values = c.input({shape.pages, in_page, width}, form.values, random_codes(form),
-                     {.row_gap = shape.row_gap});
-  if (form.r > 0) {
-    x.rope =
-        c.input({shape.pages, in_page, form.r}, Format::kBf16, {}, {.row_gap = shape.rope_gap});
-  }
+  const auto apart = [&](int64_t gap) {
+    return RowPlacement{.row_gap = gap, .may_repeat = s.spec.bench};
+  };
+  x.values =
+      c.input({shape.pages, in_page, width}, form.values, random_codes(form), apart(shape.row_gap));
+  if (form.r > 0)
+    x.rope = c.input({shape.pages, in_page, form.r}, Format::kBf16, {}, apart(shape.rope_gap));
   if (form.coded()) {
     x.scales = c.input({shape.pages, in_page, form.w / form.group}, form.scale, random_scales(form),
-                       {.row_gap = shape.scale_gap});
+                       apart(shape.scale_gap));
     if (!s.spec.bench) {
       x.exact = std::make_shared<std::vector<float>>();
       for (int64_t i = 0; i < num_rows * form.w; ++i)
