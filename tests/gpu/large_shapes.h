@@ -17,12 +17,41 @@ namespace fathom {
 
 inline constexpr int64_t kBorder = int64_t{1} << 31;  // elements
 
+inline constexpr int kNanByte = 0xFF;    // NaN in each format of floating point
+inline constexpr int kSmallByte = 0x3C;  // again and again: 0.0115 in bf16 and in float32
+
 inline std::vector<Bf16> random_bf16(int64_t count, uint64_t seed) {
   Rng rng(seed);
   std::vector<Bf16> out(static_cast<size_t>(count));
   for (Bf16& x : out)
     x = bf16_from_float(rng.next_normal());
   return out;
+}
+
+inline std::vector<float> random_f32(int64_t count, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> out(static_cast<size_t>(count));
+  for (float& x : out)
+    x = rng.next_normal();
+  return out;
+}
+
+/// Codes of normal values of size 100.
+inline std::vector<uint8_t> random_e4m3(int64_t count, uint64_t seed) {
+  std::vector<uint8_t> out;
+  for (const float x : random_f32(count, seed))
+    out.push_back(e4m3_from_float(100 * x).bits);
+  return out;
+}
+
+/// A field of rows of bytes [pages, 64, bytes of a row].
+inline View field(const View& rows, int64_t at, int64_t width, Format format) {
+  View v =
+      make_view(static_cast<std::byte*>(rows.data) + at, {rows.dim(0), rows.dim(1), width}, format);
+  const int64_t each = element_bytes(format);
+  v.strides = {rows.stride(0) / each, rows.stride(1) / each, 1};
+  v.on_device = rows.on_device;
+  return v;
 }
 
 template <class T>
