@@ -492,29 +492,29 @@ void add_timed_decode_cases(CaseList& list) {
       {"v4_flash_nvfp4", 64, 512, kV4Nvfp4, 128, 512},
       {"v4_flash_bf16", 64, 512, resized(kDenseBf16, 512, 0), 128, 512}};
   for (const TimedShape& m : shapes) {
-    for (int64_t t : {1, 8, 64}) {
-      add_decode_case(
-          list, {.spec = {.name = str_cat(m.name, "_t", t),
-                          .op = "sparse_attn",
-                          .bench = true,
-                          .phase = phase_of_case(true, t),
-                          .columns = str_cat("M=", t, ";KV=", m.k + m.extra_k, ";H=", m.n,
-                                             ";D=", m.form.w + m.form.r),
-                          .note = "rows drawn from a pool of 65,536"},
-                 .t = t,
-                 .n = m.n,
-                 .l = m.l,
-                 .rows = {.form = m.form, .k = m.k, .pages = 64, .page_size = 64, .none_every = 0},
-                 .extra = {.form = m.form,
-                           .k = m.extra_k,
-                           .pages = kPoolRows / 64,
-                           .page_size = 64,
-                           .none_every = 0},
-                 .sink = m.extra_k > 0 ? Sink::kNormal : Sink::kNone,
-                 .lse = false,
-                 .empty_token = false,
-                 .q_gap = 0,
-                 .o_gap = 0});
+    const bool v4 = m.extra_k > 0;
+    const auto pages = [&](int64_t k, int64_t count) {
+      return SourceShape{.form = m.form, .k = k, .pages = count, .page_size = 64, .none_every = 0};
+    };
+    for (int64_t t : {1, 8, 32, 64, 128}) {
+      add_decode_case(list,
+                      {.spec = {.name = str_cat(m.name, "_t", t),
+                                .op = "sparse_attn",
+                                .bench = true,
+                                .phase = phase_of_case(true, t),
+                                .columns = str_cat("M=", t, ";KV=", m.k + m.extra_k, ";H=", m.n,
+                                                   ";D=", m.form.w + m.form.r),
+                                .note = v4 ? "rows of a pool of 65,536" : "rows of 8,192 a token"},
+                       .t = t,
+                       .n = m.n,
+                       .l = m.l,
+                       .rows = pages(m.k, v4 ? 64 : 128 * t),
+                       .extra = pages(m.extra_k, kPoolRows / 64),
+                       .sink = v4 ? Sink::kNormal : Sink::kNone,
+                       .lse = false,
+                       .empty_token = false,
+                       .q_gap = 0,
+                       .o_gap = 0});
     }
   }
 }
