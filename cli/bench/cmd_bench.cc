@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <unistd.h>
 
 #include "cli/bench/bench_model.h"
 #include "cli/bench/bench_serve.h"
@@ -56,6 +57,7 @@ struct KernelFlags {
 };
 
 constexpr double kMostCallSeconds = 2;
+constexpr int64_t kTellEveryNs = 15'000'000'000;  // in a log; a terminal has its line
 
 /// True where nothing but the suite "all" says which rows there are.
 bool is_everything(const BenchKernelOptions& o) {
@@ -169,8 +171,14 @@ Result<int> bench_kernel(const KernelFlags& flags, const GlobalFlags& globals) {
   if (!flags.out_file.empty()) FATHOM_TRY(check_writable(flags.out_file));
   FATHOM_ASSIGN(const BenchFormat format, parse_bench_format(flags.output));
   Progress progress("timing", "cases", globals.quiet);
+  const bool to_log = isatty(STDERR_FILENO) == 0 && !globals.quiet;
+  int64_t told_ns = monotonic_ns();
   options.on_start = [&](int64_t index, int64_t count, const std::string& name) {
     progress.update(index, count, name);
+    if (!to_log || monotonic_ns() - told_ns < kTellEveryNs) return;
+    told_ns = monotonic_ns();
+    std::fprintf(stderr, "fathom: %lld of %lld cases are done, %s is next\n",
+                 static_cast<long long>(index), static_cast<long long>(count), name.c_str());
   };
   // The first ends the run with the rows that there are; a second at once ends the program.
   install_interrupt_handler();

@@ -40,6 +40,7 @@ void store_report(const CheckReport& report, BenchRow& row) {
   row.sqnr_db = finite(report.sqnr_db);
   row.passed = report.passed ? "true" : "false";
   row.budget = report.budget;
+  row.checked = report.checked;
 }
 
 void store_timing(const Timing& timing, BenchRow& row) {
@@ -158,10 +159,24 @@ std::string CaseBench::reason_to_leave_out(const BenchPlanEntry& entry) const {
   if (options_.interrupted && options_.interrupted()) return std::string(kInterruptedReason);
   if (options_.deadline_ns > 0 && monotonic_ns() > options_.deadline_ns)
     return "the time of --budget was over";
-  if (!entry.bench_case) return {};
+  return entry.bench_case ? too_long_by_spec(*entry.bench_case) : std::string{};
+}
+
+std::string CaseBench::too_long_by_spec(const Case& c) const {
   const double gflops = report_.peaks.compute_gflops(MathUnit::kBf16);
-  const double seconds = gflops > 0 ? entry.bench_case->spec.flops / gflops * 1e-9 : 0;
+  const double seconds = gflops > 0 ? c.spec.flops / gflops * 1e-9 : 0;
   return too_long_text(seconds, options_.max_call_s, "bf16 rate");
+}
+
+std::unique_ptr<CaseInstance> CaseBench::make(const BenchPlanEntry& entry) const {
+  const bool runs = entry.kernel != nullptr && !entry.kernel->variants(kernels_).empty();
+  if (!runs || !entry.bench_case || !too_long_by_spec(*entry.bench_case).empty()) return nullptr;
+  const Case& c = *entry.bench_case;
+  const int64_t begin_ns = monotonic_ns();
+  std::unique_ptr<CaseInstance> instance =
+      options_.backend == Backend::kCpu ? c.make(options_.seed) : c.make_for_gpu(options_.seed);
+  log_debug(entry.name(), ": operands and answers in ", seconds_since(begin_ns), " s");
+  return instance;
 }
 
 std::string CaseBench::too_long(const KernelEntry& kernel, CaseInstance& instance) {
@@ -186,17 +201,16 @@ std::string CaseBench::too_long(const KernelEntry& kernel, CaseInstance& instanc
                        str_cat(report_.peaks.compute_name(record.cost.unit), " rate"));
 }
 
-void CaseBench::run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAbsent& on_absent) {
+void CaseBench::run(const BenchPlanEntry& entry,
+                    std::unique_ptr<CaseInstance> instance,
+                    const OnRow& on_row,
+                    const OnAbsent& on_absent) {
   BenchRow row = start_row(entry, report_.conditions);
   if (entry.kernel == nullptr || !entry.bench_case) {
     row.note = entry.kernel == nullptr ? "not among the kernels of this build" : entry.why;
     return on_row(std::move(row), {});
   }
   const Case& c = *entry.bench_case;
-  const int64_t begin_ns = monotonic_ns();
-  const std::unique_ptr<CaseInstance> instance =
-      options_.backend == Backend::kCpu ? c.make(options_.seed) : c.make_for_gpu(options_.seed);
-  log_debug(entry.name(), ": operands and answers in ", seconds_since(begin_ns), " s");
   store_shape(c.spec, *instance, row);
   describe_operands(*instance, row);
   add_note(row, c.spec.note);

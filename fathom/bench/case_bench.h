@@ -37,10 +37,20 @@ class CaseBench {
   /// does not.
   std::string reason_to_leave_out(const BenchPlanEntry& entry) const;
 
-  /// Calls `on_row` once a variant, and `on_absent` for one that takes too long here.
-  void run(const BenchPlanEntry& entry, const OnRow& on_row, const OnAbsent& on_absent);
+  /// The case of an entry with its operands and answers; null for one without a case, or that this
+  /// machine leaves out. Several threads may call it at a time.
+  std::unique_ptr<CaseInstance> make(const BenchPlanEntry& entry) const;
+
+  /// Calls `on_row` once a variant, and `on_absent` for one that takes too long here. `instance` is
+  /// what make() has made of an entry that is not left out.
+  void run(const BenchPlanEntry& entry,
+           std::unique_ptr<CaseInstance> instance,
+           const OnRow& on_row,
+           const OnAbsent& on_absent);
 
  private:
+  std::string too_long_by_spec(const Case& c) const;
+
   /// Why a call by the pinned variant is left out, by its cost; empty if it is not.
   std::string too_long(const KernelEntry& kernel, CaseInstance& instance);
 

@@ -9,6 +9,7 @@
 #include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/case_bench.h"
+#include "fathom/bench/cases_ahead.h"
 #include "fathom/bench/child_process.h"
 #include "fathom/bench/files/csv.h"
 #include "fathom/bench/machine/conditions.h"
@@ -53,6 +54,12 @@ void add_row(BenchReport& report, BenchRow row, const Cost& cost) {
   report.costs.push_back(cost);
 }
 
+/// Threads that make cases ahead: none beside kernels that are timed on the processor, and on a GPU
+/// one less than there are, which launches.
+int threads_ahead(const BenchKernelOptions& options, int num_threads) {
+  return options.backend == Backend::kCpu ? 0 : num_threads - 1;
+}
+
 /// Entries [begin, end), of one kernel, in this process.
 Status run_here(const Plan& plan,
                 size_t begin,
@@ -63,6 +70,8 @@ Status run_here(const Plan& plan,
                 BenchReport& report) {
   FATHOM_ASSIGN(const std::unique_ptr<CaseBench> bench,
                 CaseBench::create(kernels, options, report, num_threads));
+  CasesAhead cases(begin, end, threads_ahead(options, num_threads),
+                   [&](size_t i) { return bench->make(plan[i]); });
   for (size_t i = begin; i < end; ++i) {
     tell(options, plan, i);
     if (std::string why = bench->reason_to_leave_out(plan[i]); !why.empty()) {
@@ -70,7 +79,8 @@ Status run_here(const Plan& plan,
       continue;
     }
     bench->run(
-        plan[i], [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); },
+        plan[i], cases.take(i),
+        [&](BenchRow row, const Cost& cost) { add_row(report, std::move(row), cost); },
         [&](AbsentRow row) { report.absent.push_back(std::move(row)); });
   }
   return {};
@@ -156,6 +166,8 @@ Result<size_t> run_in_own_process(const Plan& plan,
     const auto send_row = [&](char kind, const BenchRow& row) {
       send(kind, write_bench_csv(std::span(&row, 1)));
     };
+    CasesAhead cases(begin, end, bench.ok() ? threads_ahead(options, num_threads) : 0,
+                     [&](size_t i) { return (*bench)->make(plan[i]); });
     for (size_t i = begin; i < end; ++i) {
       send(kBegins, str_cat(i));
       if (!bench.ok()) {
@@ -170,7 +182,7 @@ Result<size_t> run_in_own_process(const Plan& plan,
         continue;
       }
       (*bench)->run(
-          plan[i],
+          plan[i], cases.take(i),
           [&](const BenchRow& row, const Cost& cost) {
             send(kCost, bytes_of(cost));
             send_row(kRow, row);

@@ -343,6 +343,19 @@ TEST_F(HarnessTest, WritesADirectoryOfFiles) {
   }
 }
 
+TEST(BenchReport, SaysHowMuchOfAnOutputWasCompared) {
+  BenchReport report;
+  BenchRow row;
+  row.kernel = "negate";
+  row.status = RowStatus::kOk;
+  row.checked = "24 of 8192 rows";
+  report.rows = {row};
+  EXPECT_NE(write_bench_report(report, BenchFormat::kMarkdown).find("| ok (24 of 8192 rows) |"),
+            std::string::npos);
+  EXPECT_NE(write_bench_report(report, BenchFormat::kJson).find("\"checked\": \"24 of 8192 rows\""),
+            std::string::npos);
+}
+
 TEST(Roofline, ComputeBoundAndLatencyBoundCalls) {
   Peaks peaks{.device = "", .source = ""};
   peaks.read_gbps = peaks.copy_gbps = 100;

@@ -78,6 +78,7 @@ struct BenchRow {
   Figure max_abs{}, max_rel{}, cos{}, sqnr_db{};
   std::string passed{};  ///< "true", "false", or empty where nothing was checked
   std::string budget{};
+  std::string checked{};  ///< "24 of 8192 rows"; empty where all was compared, or nothing
 
   Figure clock_mhz{}, mem_mhz{}, power_w{}, temp_c{};
   std::string note{};  ///< "unstable", "warm", why a row has no figure

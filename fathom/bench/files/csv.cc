@@ -1,6 +1,7 @@
 #include "fathom/bench/files/csv.h"
 
 #include <cmath>
+#include <cstdint>
 #include <variant>
 
 #include "fathom/os/file.h"
@@ -20,6 +21,7 @@ struct Column {
   std::string_view name;
   Member member;
   FieldKind kind = FieldKind::kText;
+  bool may_miss = false;  ///< in files of earlier versions
 };
 
 const Column kColumns[] = {
@@ -79,6 +81,7 @@ const Column kColumns[] = {
     {"sqnr_db", &BenchRow::sqnr_db, FieldKind::kNumber},
     {"passed", &BenchRow::passed, FieldKind::kFlag},
     {"budget", &BenchRow::budget},
+    {"checked", &BenchRow::checked, FieldKind::kText, true},
     {"clock_mhz", &BenchRow::clock_mhz, FieldKind::kNumber},
     {"mem_mhz", &BenchRow::mem_mhz, FieldKind::kNumber},
     {"power_w", &BenchRow::power_w, FieldKind::kNumber},
@@ -137,17 +140,21 @@ Status store_field(BenchRow& row, const Member& member, const std::string& text)
 
 /// Which field of a record holds each column.
 struct Header {
+  static constexpr size_t kAbsent = SIZE_MAX;
+
   size_t num_fields = 0;
   size_t schema = 0;
-  std::vector<size_t> fields;  // of kColumns
+  std::vector<size_t> fields;  // of kColumns; kAbsent where one is missing that may
 
   static Result<Header> parse(const std::vector<std::string>& names) {
     Header header;
     header.num_fields = names.size();
     FATHOM_ASSIGN(header.schema, find(names, kSchemaColumn));
     for (const Column& column : kColumns) {
-      FATHOM_ASSIGN(const size_t at, find(names, column.name));
-      header.fields.push_back(at);
+      Result<size_t> at = find(names, column.name);
+      if (!at.ok() && column.may_miss) at = kAbsent;
+      if (!at.ok()) return std::move(at).status();
+      header.fields.push_back(*at);
     }
     return header;
   }
@@ -195,6 +202,7 @@ Result<BenchRow> parse_row(const Header& header, const std::vector<std::string>&
   }
   BenchRow row;
   for (size_t c = 0; c < header.fields.size(); ++c) {
+    if (header.fields[c] == Header::kAbsent) continue;
     Status status = store_field(row, kColumns[c].member, fields[header.fields[c]]);
     if (!status.ok()) {
       return std::move(status).add_context(str_cat("column ", kColumns[c].name));

@@ -101,6 +101,14 @@ TEST(BenchCsv, ColumnsMayComeInAnotherOrderWithOthersBetween) {
   EXPECT_EQ(read_bench_csv(text, "all.csv").value()[0].kernel, "rmsnorm");
 }
 
+TEST(BenchCsv, FilesOfEarlierVersionsDoNotSayHowMuchWasCompared) {
+  BenchRow row = ok_row();
+  row.checked = "24 of 8192 rows";
+  EXPECT_EQ(read_bench_csv(text_of(row), "all.csv").value()[0].checked, row.checked);
+  const std::string earlier = replaced(text_of(row), ",checked,", ",no_column_of_today,");
+  EXPECT_EQ(read_bench_csv(earlier, "all.csv").value()[0].checked, "");
+}
+
 TEST(BenchCsv, RefusesAMissingColumn) {
   EXPECT_EQ(error_of(replaced(text_of(ok_row()), ",us_p90,", ",p90,")),
             "all.csv: line 1: column 'us_p90' is missing; expected a file of schema "

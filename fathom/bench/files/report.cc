@@ -54,6 +54,12 @@ void append_conditions(std::string& out, const BenchReport& report) {
   out += "\n\n";
 }
 
+/// "ok", or with how much of the output was compared: "ok (24 of 8192 rows)".
+std::string status_text(const BenchRow& row) {
+  const std::string_view name = row_status_name(row.status);
+  return row.checked.empty() ? std::string(name) : str_cat(name, " (", row.checked, ")");
+}
+
 void append_table(std::string& out, const BenchReport& report) {
   out +=
       "| kernel | variant | op | case | status | us median | p10 | p90 | GB/s | TFLOP/s | bound | "
@@ -62,9 +68,9 @@ void append_table(std::string& out, const BenchReport& report) {
   for (const BenchRow& r : report.rows) {
     for (const std::string& text :
          {r.kernel, dash_if_empty(r.variant), dash_if_empty(r.op), dash_if_empty(r.case_name),
-          std::string(row_status_name(r.status)), rounded(r.us_median), rounded(r.us_p10),
-          rounded(r.us_p90), rounded(r.gbps), rounded(r.tflops), dash_if_empty(r.bound),
-          rounded(r.roof_us), rounded(r.pct_of_roof), r.note}) {
+          status_text(r), rounded(r.us_median), rounded(r.us_p10), rounded(r.us_p90),
+          rounded(r.gbps), rounded(r.tflops), dash_if_empty(r.bound), rounded(r.roof_us),
+          rounded(r.pct_of_roof), r.note}) {
       str_append(out, str_cat("| ", cell(text), text.empty() ? "" : " "));
     }
     out += "|\n";

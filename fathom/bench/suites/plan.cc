@@ -226,16 +226,68 @@ void add_calls_of_steps(const BenchKernelOptions& options,
   }
 }
 
-/// The points of a suite that the flags leave.
-std::vector<StepPoint> chosen_points(const BenchKernelOptions& options, const Suite& suite) {
+bool is_chosen_point(const BenchKernelOptions& options, const StepPoint& p) {
+  return (options.phase.empty() || options.phase == p.phase) &&
+         one_of(options.batch, static_cast<double>(p.batch)) &&
+         one_of(options.seq, static_cast<double>(p.seq)) &&
+         one_of(options.kv_len, static_cast<double>(p.keys));
+}
+
+/// Adds the steps of a preset at `points`; without points none.
+Status add_steps(std::string_view preset_name,
+                 const std::vector<StepPoint>& points,
+                 const BenchKernelOptions& options,
+                 std::vector<PresetStep>& steps) {
+  if (points.empty()) return {};
+  const StepChoice choice{.points = points, .gpu = options.gpu ? &*options.gpu : nullptr};
+  FATHOM_ASSIGN(const Preset preset, find_preset(preset_name));
+  FATHOM_ASSIGN(std::vector<PresetStep> own, preset_steps(preset, choice));
+  std::ranges::move(own, std::back_inserter(steps));
+  return {};
+}
+
+/// The steps of a suite that the flags leave, whole ones and then parts.
+Result<std::vector<PresetStep>> chosen_steps(const BenchKernelOptions& options,
+                                             const Suite& suite) {
   std::vector<StepPoint> points = suite.points;
-  std::erase_if(points, [&](const StepPoint& p) {
-    const bool phase = options.phase.empty() || options.phase == p.phase;
-    return !phase || !one_of(options.batch, static_cast<double>(p.batch)) ||
-           !one_of(options.seq, static_cast<double>(p.seq)) ||
-           !one_of(options.kv_len, static_cast<double>(p.keys));
-  });
-  return points;
+  std::erase_if(points, [&](const StepPoint& p) { return !is_chosen_point(options, p); });
+  std::vector<PresetStep> steps;
+  for (const std::string_view name : suite.step_presets)
+    FATHOM_TRY(add_steps(name, points, options, steps));
+  for (const PartOfStep& part : suite.parts) {
+    if (!is_chosen_point(options, part.point)) continue;
+    std::vector<PresetStep> own;
+    FATHOM_TRY(add_steps(part.preset, {part.point}, options, own));
+    for (PresetStep& step : own) {
+      std::erase_if(step.calls, [&](const PresetCall& c) {
+        return std::ranges::none_of(part.kernels, [&](std::string_view pattern) {
+          return matches_pattern(pattern, c.kernel());
+        });
+      });
+    }
+    std::ranges::move(own, std::back_inserter(steps));
+  }
+  return steps;
+}
+
+/// Timed cases that a suite of steps has besides.
+void add_timed_cases(const BenchKernelOptions& options,
+                     const Suite& suite,
+                     std::vector<BenchPlanEntry>& entries) {
+  for (const std::string& name : suite.kernels) {
+    const KernelEntry* kernel = find_kernel(name);
+    const bool named =
+        options.kernels.empty() || std::ranges::any_of(options.kernels, [&](const std::string& n) {
+          return find_kernel(n) == kernel;
+        });
+    if (kernel == nullptr || !named) continue;
+    for (const Case* c : all_cases().of(name)) {
+      const bool timed = c->spec.bench && c->spec.suite.empty();
+      if (timed && matches_pattern(suite.cases, c->spec.name) &&
+          is_chosen(options, {}, *kernel, *c))
+        entries.push_back({name, kernel, *c});
+    }
+  }
 }
 
 /// Leaves of calls that are the same, in whatever steps, the first.
@@ -259,19 +311,13 @@ void keep_distinct_calls(std::vector<PresetStep>& steps) {
 /// The rows of a suite of steps, in its order of kernels.
 Result<BenchPlan> plan_suite_of_steps(const BenchKernelOptions& options, const Suite& suite) {
   FATHOM_TRY(check_phase(options.phase, true));
-  const StepChoice choice{.points = chosen_points(options, suite),
-                          .gpu = options.gpu ? &*options.gpu : nullptr};
-  if (choice.points.empty()) return nothing_chosen(options);
-  std::vector<PresetStep> steps;
-  for (const std::string_view name : suite.step_presets) {
-    FATHOM_ASSIGN(const Preset preset, find_preset(name));
-    FATHOM_ASSIGN(std::vector<PresetStep> own, preset_steps(preset, choice));
-    std::ranges::move(own, std::back_inserter(steps));
-  }
+  FATHOM_ASSIGN(std::vector<PresetStep> steps, chosen_steps(options, suite));
+  if (steps.empty()) return nothing_chosen(options);
   FATHOM_TRY(check_named(options.kernels, suite, steps));
   keep_distinct_calls(steps);
   BenchPlan plan;
   add_calls_of_steps(options, steps, plan.entries);
+  add_timed_cases(options, suite, plan.entries);
   std::ranges::stable_sort(plan.entries, {}, [](const BenchPlanEntry& e) {
     return step_suite_rank(e.kernel->info.name);
   });

@@ -49,6 +49,25 @@ std::vector<StepPoint> suite_points() {
   return points;
 }
 
+/// What has a target and is in no step above: a context of 65,536 keys, prompts of 1,024 and 4,096
+/// tokens through what Flash's layers have in common.
+std::vector<PartOfStep> parts_with_targets(std::string_view suite) {
+  const bool v4 = suite == "v4";
+  const std::string_view preset = v4 ? "deepseek-v4-flash" : "deepseek-v3.2";
+  std::vector<PartOfStep> parts;
+  for (const int64_t batch : {1, 8, 32, 128})
+    parts.push_back({preset,
+                     {"decode", batch, 1, 65536},
+                     {"sparse_mla_decode", "index_logits_paged", "topk_rows"}});
+  for (const int64_t tokens : {1024, 4096}) {
+    if (v4)
+      parts.push_back({preset,
+                       {"prefill", 1, tokens, 4096},
+                       {"mhc_p*", "fp8_block_*", "nvfp4_group_gemm", "silu_mul"}});
+  }
+  return parts;
+}
+
 constexpr std::string_view kRanks[] = {
     "sparse_mla*",       "index_*",    "topk_rows*", "qnorm_rope_kv_write",
     "inverse_rope*",     "compress_*", "mhc_*",      "hash_route",
@@ -99,11 +118,15 @@ Result<Suite> find_suite(std::string_view name) {
     return suite;
   }
   if (const StepSuite* s = find_step_suite(name)) {
-    return Suite{.name = s->name,
-                 .phase = {},
-                 .kernels = {},
-                 .step_presets = s->presets,
-                 .points = suite_points()};
+    Suite suite{.name = s->name,
+                .phase = {},
+                .kernels = {"sparse_mla_decode"},
+                .step_presets = s->presets,
+                .points = suite_points(),
+                .parts = parts_with_targets(name),
+                .cases = name == "v4" ? "v4_flash_t*" : "v32_t*"};
+    if (name == "v4") suite.kernels.emplace_back("mhc_chain");
+    return suite;
   }
   std::string known;
   for (const std::string& s : suite_names())

@@ -57,6 +57,7 @@ TEST_P(SuiteOfSteps, HoldsTheDistinctCallsOfItsPresetsAndNothingElse) {
   options.suite = GetParam();
   options.kv_len = {4096};
   options.batch = {1, 8};  // and no prefill but of one request
+  options.seq = {1, 2048};
   const BenchPlan plan = plan_kernel_bench(options).value();
   const Suite suite = find_suite(GetParam()).value();
   ASSERT_TRUE(is_suite_of_steps(GetParam()));
@@ -117,8 +118,9 @@ TEST(Suites, OfStepsTakeKernelsOfTheirGraphsAlone) {
   options.phase = "decode";
   options.batch = {1};
   options.kernels = {"sparse_mla_decode"};
-  // The window of the context does not show in the operands but the pool does: a row a context.
-  EXPECT_EQ(plan_kernel_bench(options).value().entries.size(), 2u);
+  // The window of the context does not show in the operands but the pool does: a row a context, and
+  // the one of a cache in FP8.
+  EXPECT_EQ(plan_kernel_bench(options).value().entries.size(), 4u);
 
   options.kernels = {"compress_pool"};
   EXPECT_EQ(plan_kernel_bench(options).status().message(),
@@ -126,6 +128,34 @@ TEST(Suites, OfStepsTakeKernelsOfTheirGraphsAlone) {
   options.kernels = {};
   options.batch = {7};
   EXPECT_EQ(plan_kernel_bench(options).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Suites, OfStepsHaveRowsForWhatHasATarget) {
+  const auto names = [](const char* suite) {
+    BenchKernelOptions options;
+    options.suite = suite;
+    const BenchPlan plan = plan_kernel_bench(options).value();
+    std::set<std::string> out;
+    for (const BenchPlanEntry& entry : plan.entries)
+      EXPECT_TRUE(out.insert(entry.name()).second) << entry.name() << " twice";
+    return out;
+  };
+  const std::set<std::string> v32 = names("v32");
+  for (const int batch : {1, 8, 32, 128}) {
+    for (const std::string& name :
+         {str_cat("index_logits_paged/deepseek-v3.2_sparse.index_logits_decode_b", batch,
+                  "_kv65536"),
+          str_cat("topk_rows/deepseek-v3.2_sparse.index_topk_decode_b", batch, "_kv65536"),
+          str_cat("sparse_mla_decode/v32_t", batch)})
+      EXPECT_EQ(v32.count(name), 1u) << name;
+  }
+  const std::set<std::string> v4 = names("v4");
+  for (const char* name : {"mhc_pre/deepseek-v4-flash_model.hc_pre_prefill_b1_s4096_kv4096",
+                           "fp8_block_gemm/deepseek-v4-flash_attn.wo_b_prefill_b1_s1024_kv4096",
+                           "topk_rows/deepseek-v4-flash_attn.index_topk_decode_b128_kv65536",
+                           "sparse_mla_decode/v4_flash_t32", "mhc_chain/v4_flash_t32"})
+    EXPECT_EQ(v4.count(name), 1u) << name;
+  EXPECT_EQ(v4.count("rmsnorm/deepseek-v4-flash_attn.q_norm_prefill_b1_s4096_kv4096"), 0u);
 }
 
 TEST(Suites, TimedCasesHaveAPhase) {

@@ -33,8 +33,9 @@ struct CheckReport {
   double sqnr_db = 0;
   double diff = 0;
   double rel_l2 = 0;
-  std::string budget;  ///< the gates, "A: relL2 <= 0.003; B: diff <= 0.007"
-  std::string why;     ///< empty if passed; else output, place, found, expected, seed
+  std::string budget;   ///< the gates, "A: relL2 <= 0.003; B: diff <= 0.007"
+  std::string checked;  ///< of the first output that is not compared whole, "24 of 8192 rows"
+  std::string why;      ///< empty if passed; else output, place, found, expected, seed
 };
 
 struct OperandInfo {

@@ -155,6 +155,7 @@ class KernelCase final : public CaseInstance {
             .diff = m.diff,
             .rel_l2 = m.rel_l2,
             .budget = judged.budget,
+            .checked = judged.checked,
             .why = judged.why};
   }
 

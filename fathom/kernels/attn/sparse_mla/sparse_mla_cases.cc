@@ -230,15 +230,16 @@ Source make_source(const SparseShape& s, const SourceShape& shape, CaseData& c) 
   const int64_t in_page = shape.page_size + shape.page_gap;
   const int64_t num_rows = shape.pages * in_page;
   const int64_t width = form.values == Format::kU8 ? form.w / 2 : form.w;
-  x.values = c.input({shape.pages, in_page, width}, form.values, random_codes(form),
-                     {.row_gap = shape.row_gap});
-  if (form.r > 0) {
-    x.rope =
-        c.input({shape.pages, in_page, form.r}, Format::kBf16, {}, {.row_gap = shape.rope_gap});
-  }
+  const auto apart = [&](int64_t gap) {
+    return RowPlacement{.row_gap = gap, .may_repeat = s.spec.bench};
+  };
+  x.values =
+      c.input({shape.pages, in_page, width}, form.values, random_codes(form), apart(shape.row_gap));
+  if (form.r > 0)
+    x.rope = c.input({shape.pages, in_page, form.r}, Format::kBf16, {}, apart(shape.rope_gap));
   if (form.coded()) {
     x.scales = c.input({shape.pages, in_page, form.w / form.group}, form.scale, random_scales(form),
-                       {.row_gap = shape.scale_gap});
+                       apart(shape.scale_gap));
     if (!s.spec.bench) {
       x.exact = std::make_shared<std::vector<float>>();
       for (int64_t i = 0; i < num_rows * form.w; ++i)
@@ -491,29 +492,29 @@ void add_timed_decode_cases(CaseList& list) {
       {"v4_flash_nvfp4", 64, 512, kV4Nvfp4, 128, 512},
       {"v4_flash_bf16", 64, 512, resized(kDenseBf16, 512, 0), 128, 512}};
   for (const TimedShape& m : shapes) {
-    for (int64_t t : {1, 8, 64}) {
-      add_decode_case(
-          list, {.spec = {.name = str_cat(m.name, "_t", t),
-                          .op = "sparse_attn",
-                          .bench = true,
-                          .phase = phase_of_case(true, t),
-                          .columns = str_cat("M=", t, ";KV=", m.k + m.extra_k, ";H=", m.n,
-                                             ";D=", m.form.w + m.form.r),
-                          .note = "rows drawn from a pool of 65,536"},
-                 .t = t,
-                 .n = m.n,
-                 .l = m.l,
-                 .rows = {.form = m.form, .k = m.k, .pages = 64, .page_size = 64, .none_every = 0},
-                 .extra = {.form = m.form,
-                           .k = m.extra_k,
-                           .pages = kPoolRows / 64,
-                           .page_size = 64,
-                           .none_every = 0},
-                 .sink = m.extra_k > 0 ? Sink::kNormal : Sink::kNone,
-                 .lse = false,
-                 .empty_token = false,
-                 .q_gap = 0,
-                 .o_gap = 0});
+    const bool v4 = m.extra_k > 0;
+    const auto pages = [&](int64_t k, int64_t count) {
+      return SourceShape{.form = m.form, .k = k, .pages = count, .page_size = 64, .none_every = 0};
+    };
+    for (int64_t t : {1, 8, 32, 64, 128}) {
+      add_decode_case(list,
+                      {.spec = {.name = str_cat(m.name, "_t", t),
+                                .op = "sparse_attn",
+                                .bench = true,
+                                .phase = phase_of_case(true, t),
+                                .columns = str_cat("M=", t, ";KV=", m.k + m.extra_k, ";H=", m.n,
+                                                   ";D=", m.form.w + m.form.r),
+                                .note = v4 ? "rows of a pool of 65,536" : "rows of 8,192 a token"},
+                       .t = t,
+                       .n = m.n,
+                       .l = m.l,
+                       .rows = pages(m.k, v4 ? 64 : 128 * t),
+                       .extra = pages(m.extra_k, kPoolRows / 64),
+                       .sink = v4 ? Sink::kNormal : Sink::kNone,
+                       .lse = false,
+                       .empty_token = false,
+                       .q_gap = 0,
+                       .o_gap = 0});
     }
   }
 }

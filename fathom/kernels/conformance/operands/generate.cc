@@ -411,6 +411,22 @@ void store_element(Format format, void* data, int64_t index, double value) {
   }
 }
 
+int64_t first_not_finite(Format format, const void* data, int64_t count) {
+  // The wide formats in loops of their own: outputs have up to hundreds of millions of them.
+  if (format == Format::kBf16) {
+    const auto* x = static_cast<const uint16_t*>(data);
+    return std::find_if(x, x + count, [](uint16_t b) { return (b & 0x7F80u) == 0x7F80u; }) - x;
+  }
+  if (format == Format::kF32) {
+    const auto* x = static_cast<const float*>(data);
+    return std::find_if(x, x + count, [](float v) { return !std::isfinite(v); }) - x;
+  }
+  int64_t i = 0;
+  while (i < count && std::isfinite(load_element(format, data, i)))
+    ++i;
+  return i;
+}
+
 void poison_elements(Format format, void* data, int64_t count) {
   std::memset(data, static_cast<int>(poison_byte(format)),
               static_cast<size_t>(count * (format_info(format).bits / 8)));

@@ -41,6 +41,10 @@ double load_element(Format format, const void* data, int64_t index);
 /// Rounds to nearest even, saturates FP8 to its largest value.
 void store_element(Format format, void* data, int64_t index, double value);
 
+/// Place of the first of `count` elements of a floating-point format that is NaN or infinite, or
+/// `count`.
+int64_t first_not_finite(Format format, const void* data, int64_t count);
+
 /// Sets `count` elements to what no kernel may read or leave: NaN, or for integers a number out of
 /// every range of ids and slots.
 void poison_elements(Format format, void* data, int64_t count);

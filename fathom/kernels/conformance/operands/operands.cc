@@ -37,6 +37,10 @@ uint64_t hash_bytes(uint64_t hash, const std::byte* data, int64_t count) {
   return hash;
 }
 
+constexpr int64_t kRingedBytes = 64 << 20;   // from here on rows that may repeat lie on a ring
+constexpr int64_t kRingBytes = 32 << 20;     // about, of it
+constexpr int64_t kFilledOnGpu = 512 << 20;  // from here on an output's poison is the GPU's alone
+
 int64_t last_dim(const View& v) {
   return v.rank == 0 ? 1 : v.dim(v.rank - 1);
 }
@@ -177,7 +181,7 @@ Format Tensor::format() const {
 
 double Tensor::operator[](int64_t place) const {
   const CaseData::Operand& o = *data_->operands_[static_cast<size_t>(id_)];
-  return load_element(o.shape.format, o.copies[0].data(),
+  return load_element(o.shape.format, CaseData::dense_data(o, 0),
                       element_offset(o.shape, o.placement, place));
 }
 
@@ -186,7 +190,8 @@ std::vector<double> Tensor::row(int64_t row) const {
   const int64_t begin = row * row_pitch(o.shape, o.placement);
   std::vector<double> out(static_cast<size_t>(last_dim(o.shape)));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = load_element(o.shape.format, o.copies[0].data(), begin + static_cast<int64_t>(i));
+    out[i] =
+        load_element(o.shape.format, CaseData::dense_data(o, 0), begin + static_cast<int64_t>(i));
   }
   return out;
 }
@@ -194,6 +199,7 @@ std::vector<double> Tensor::row(int64_t row) const {
 void Tensor::set(int64_t place, double value) const {
   FATHOM_CHECK(place >= 0 && place < numel(), str_cat("element ", place, " of ", numel()));
   const CaseData::Operand& o = *data_->operands_[static_cast<size_t>(id_)];
+  FATHOM_CHECK(!o.ring, "an element of rows that repeat is set");
   store_element(o.shape.format, o.copies[0].data(), element_offset(o.shape, o.placement, place),
                 value);
 }
@@ -279,13 +285,30 @@ Tensor CaseData::add_dense(
   const int64_t rows = leading_rows(o->shape);
   const int64_t elements = last_dim(o->shape) == 0 ? 0 : rows * row_pitch(o->shape, placement);
   o->bytes = elements * element_bytes(format);
-  o->copies.emplace_back(o->bytes);
-  poison_elements(format, o->copies[0].data(), elements);
+  allocate_dense(*o);
   const Tensor handle(this, static_cast<int>(operands_.size()));
   operands_.push_back(std::move(o));
   if (role == Role::kOutput) return handle;
   fill_dense(*operands_.back(), fill);
   return handle;
+}
+
+/// Memory of a dense operand, all poison.
+void CaseData::allocate_dense(Operand& o) {
+  const Format format = o.shape.format;
+  const bool on_gpu = runs_on_ == Side::kGpu;
+  if (on_gpu && o.role == Role::kInput && o.placement.may_repeat && o.bytes > kRingedBytes) {
+    const int64_t row_bytes = row_pitch(o.shape, o.placement) * element_bytes(format);
+    const int64_t unit = ring_unit(row_bytes);
+    // An odd number of units: no multiple of a page of the cache.
+    o.ring = map_ring(unit * (kRingBytes / unit | 1), o.bytes);
+    const int64_t bytes = o.ring.get_deleter().ring_bytes;
+    return poison_elements(format, o.ring.get(), bytes / element_bytes(format));
+  }
+  o.copies.emplace_back(o.bytes);
+  o.filled_on_gpu = on_gpu && o.role == Role::kOutput && o.bytes > kFilledOnGpu;
+  if (o.filled_on_gpu) return;
+  poison_elements(format, o.copies[0].data(), o.bytes / element_bytes(format));
 }
 
 // Large operands repeat a block of rows: a million values are as random as a hundred million, and
@@ -295,25 +318,29 @@ void CaseData::fill_dense(Operand& o, const Fill& fill) {
   constexpr int64_t kDistinctValues = 1 << 20;
   constexpr int64_t kKindsOfRows = 6;  // of Dist::kMixedRows
   const int64_t cols = last_dim(o.shape);
-  const int64_t rows = leading_rows(o.shape);
   const int64_t pitch = row_pitch(o.shape, o.placement);
   if (cols == 0) return;
+  const int64_t row_bytes = pitch * element_bytes(o.shape.format);
+  const int64_t rows = o.ring ? o.ring.get_deleter().ring_bytes / row_bytes : leading_rows(o.shape);
   const int64_t distinct =
       std::min(rows, kKindsOfRows * (ceil_div(kDistinctValues, kKindsOfRows * cols) | 1));
   const Format format = o.shape.format;
   const bool random = format_info(format).is_float || fill.dist == Dist::kBytes;
-  std::byte* data = o.copies[0].data();
+  std::byte* data = dense_data(o, 0);
   std::vector<float> row(static_cast<size_t>(cols));
   for (int64_t r = 0; r < distinct; ++r) {
     if (random) generate_row(fill, r, rng_, row);
     for (int64_t i = 0; i < cols; ++i)
       store_element(format, data, r * pitch + i, double{row[static_cast<size_t>(i)]});
   }
-  const int64_t row_bytes = pitch * element_bytes(format);
   for (int64_t r = distinct; r < rows; r += distinct) {
     std::memcpy(data + r * row_bytes, data,
                 static_cast<size_t>(std::min(distinct, rows - r) * row_bytes));
   }
+}
+
+const std::byte* CaseData::row_data(const Operand& o, int64_t row) const {
+  return dense_data(o, 0) + row * row_pitch(o.shape, o.placement) * element_bytes(o.shape.format);
 }
 
 Tensor CaseData::input(std::vector<int64_t> dims,
@@ -372,7 +399,7 @@ Weight CaseData::weight_codes(const CaseWeightSpec& wanted, int64_t ring_bytes) 
   const CaseWeightSpec spec = as_it_lies(wanted);
   auto o = std::make_unique<Operand>();
   o->weight = spec;
-  if (ring_bytes > 0) o->ring = map_ring(spec, ring_bytes);
+  if (ring_bytes > 0) o->ring = map_weight_ring(spec, ring_bytes);
   const Weight handle = add_weight(std::move(o));
   const auto& ring = operands_.back()->ring;
   generate_weight_codes(spec, rng_, parts_of(*operands_.back(), 0),
@@ -417,7 +444,7 @@ View CaseData::view_of(const Operand& o, int copy, Side side) const {
   const auto c = static_cast<size_t>(copy);
   View v = o.shape;
   v.on_device = side == Side::kGpu;
-  v.data = v.on_device ? o.on_gpu[c].values : o.copies[c].data();
+  v.data = v.on_device ? o.on_gpu[c].values : dense_data(o, copy);
   return v;
 }
 
@@ -438,7 +465,9 @@ Status CaseData::make_copies(int count) {
     for (auto& o : operands_) {
       if (o->role == Role::kWeight) {
         o->stored.push_back(copy_of(o->stored[0]));
-      } else {
+      } else if (o->filled_on_gpu) {
+        o->copies.emplace_back(o->bytes);
+      } else if (!o->ring) {
         o->copies.push_back(copy_block(o->copies[0]));
       }
     }
@@ -449,6 +478,7 @@ Status CaseData::make_copies(int count) {
 
 void CaseData::reset(int copy) {
   for (auto& o : operands_) {
+    if (o->filled_on_gpu) continue;
     if (o->role == Role::kOutput) {
       std::byte* data = o->copies[static_cast<size_t>(copy)].data();
       poison_elements(o->shape.format, data, o->bytes / element_bytes(o->shape.format));
@@ -490,7 +520,7 @@ uint64_t CaseData::hash_of(const Operand& o, int copy) const {
 // ---- CaseData: checks on memory ----
 
 bool CaseData::gaps_intact(const Operand& o, int copy) const {
-  if (o.placement.row_gap == 0 || o.bytes == 0) return true;
+  if (o.placement.row_gap == 0 || o.bytes == 0 || comes_back_in_part(o)) return true;
   const std::byte* data = o.copies[static_cast<size_t>(copy)].data();
   const int64_t pitch = row_pitch(o.shape, o.placement);
   for (int64_t r = 0; r < leading_rows(o.shape); ++r) {
@@ -505,6 +535,7 @@ std::string CaseData::check_guards(int copy) const {
   for (const auto& o : operands_) {
     const auto c = static_cast<size_t>(copy);
     const bool is_weight = o->role == Role::kWeight;
+    if (!is_weight && o->ring) continue;  // no guards, and nothing of it comes back
     const bool guards = is_weight ? o->stored[c].values.guards_intact() &&
                                         o->stored[c].scales.guards_intact() &&
                                         o->stored[c].global.guards_intact()
@@ -522,7 +553,7 @@ std::string CaseData::compare_rows(int a, int b, int64_t begin, int64_t count) c
   for (const auto& o : operands_) {
     if (o->role != Role::kOutput && o->role != Role::kInOut) continue;
     const int64_t each = o->placement.rows_per_batch;
-    if (each == 0 || o->bytes == 0) continue;
+    if (each == 0 || o->bytes == 0 || comes_back_in_part(*o)) continue;
     const int64_t row_bytes = o->bytes / o->shape.dim(0);
     const std::byte* full = o->copies[static_cast<size_t>(a)].data();
     const std::byte* part = o->copies[static_cast<size_t>(b)].data();
@@ -552,7 +583,7 @@ std::string CaseData::compare_rows(int a, int b, int64_t begin, int64_t count) c
 
 void CaseData::name_operand(const void* data, std::string_view name) {
   for (auto& o : operands_) {
-    const std::byte* own = o->role == Role::kWeight ? parts_of(*o, 0).values : o->copies[0].data();
+    const std::byte* own = o->role == Role::kWeight ? parts_of(*o, 0).values : dense_data(*o, 0);
     const std::byte* end = own + std::max<int64_t>(1, o->bytes);
     if (own <= data && data < end && o->name.empty()) o->name = name;
   }

@@ -136,6 +136,9 @@ class Weight {
 struct RowPlacement {
   int64_t row_gap = 0;         ///< poisoned elements after every row of the last axis
   int64_t rows_per_batch = 0;  ///< of the first axis, for one row of the batch; 0: not cut
+  /// Random rows of which nobody sets an element: a large one of a case that runs on a GPU is a
+  /// ring on the host, and whole in the memory of the GPU.
+  bool may_repeat = false;
 };
 
 /// Which memory the views of a launch lie in.
@@ -184,7 +187,7 @@ struct Expectation {
   std::vector<double> expected{};  // at these places
 };
 
-/// Frees a ring of weights.
+/// Frees a ring.
 struct RingUnmap {
   int64_t bytes = 0;       // of the mapping
   int64_t ring_bytes = 0;  // of the memory behind it
@@ -302,10 +305,11 @@ class CaseData {
     std::vector<std::byte> first;      // of kInOut: the bytes before any launch
     uint64_t first_hash = 0;           // of what is only read, 0 where it is too large to check
     std::string name;                  // as the signature has it
+    std::unique_ptr<std::byte, RingUnmap> ring;  // the values of all copies, in place of blocks
+    bool filled_on_gpu = false;  // an output so large that its poison is written there alone
     // Of a weight:
     CaseWeightSpec weight;
-    std::vector<StoredWeight> stored;            // one a copy
-    std::unique_ptr<std::byte, RingUnmap> ring;  // the values of all copies, instead of stored
+    std::vector<StoredWeight> stored;  // one a copy
     std::vector<float> exact;
     std::vector<float> decoded;  // the row asked for last
     int64_t decoded_row = -1;
@@ -317,7 +321,16 @@ class CaseData {
                    Format format,
                    const Fill& fill,
                    RowPlacement placement);
+  void allocate_dense(Operand& o);
   void fill_dense(Operand& o, const Fill& fill);
+
+  /// On the host, of a dense operand.
+  static std::byte* dense_data(const Operand& o, int copy) {
+    return o.ring ? o.ring.get() : o.copies[static_cast<size_t>(copy)].data();
+  }
+
+  /// Row of the last axis, of copy 0.
+  const std::byte* row_data(const Operand& o, int64_t row) const;
   WeightParts parts_of(const Operand& o, int copy, Side side = Side::kHost) const;
   View view_of(const Operand& o, int copy, Side side) const;
 
@@ -340,6 +353,11 @@ class CaseData {
   std::vector<int64_t> gpu_layout() const;
   template <class F>
   static void for_parts(const Operand& o, int copy, F&& f);
+  Status fill_output(const GuardedBlock& block, Format format, std::byte* at, Stream& stream) const;
+  Status fetch_places(const Operand& o, int copy, Stream& stream) const;
+  static int64_t ringed_bytes(const Operand& o);
+  /// Whether only the rows that are compared come back from the GPU.
+  bool comes_back_in_part(const Operand& o) const;
 
   /// Computes the exact answers and keeps what check_guards compares with. Called once, after the
   /// author's function.
@@ -356,6 +374,7 @@ class CaseData {
     bool passed = true;
     Measures first;
     std::string budget;
+    std::string checked;  ///< CheckReport::checked
     std::string why;
   };
 
@@ -363,10 +382,12 @@ class CaseData {
 
   void choose_places(Expectation& e);
   void evaluate(Expectation& e) const;
+  std::string unexpected_outside(const Expectation& e, std::span<const double> expected) const;
   Weight add_weight(std::unique_ptr<Operand> o);
   CaseWeightSpec as_it_lies(CaseWeightSpec spec) const;
   StoredWeight copy_of(const StoredWeight& from) const;
-  std::unique_ptr<std::byte, RingUnmap> map_ring(const CaseWeightSpec& spec, int64_t ring_bytes);
+  std::unique_ptr<std::byte, RingUnmap> map_weight_ring(const CaseWeightSpec& spec,
+                                                        int64_t ring_bytes);
   uint64_t hash_of(const Operand& o, int copy) const;
   bool gaps_intact(const Operand& o, int copy) const;
   /// Gives operands the names of the signature, for messages.
@@ -381,6 +402,13 @@ class CaseData {
   std::vector<Expectation> expectations_;
   std::vector<std::function<std::string()>> checks_;
 };
+
+/// The least number of bytes after which rows of so many bytes and pages of memory begin together.
+int64_t ring_unit(int64_t row_bytes);
+
+/// `total` bytes of memory, rounded up to pages, that repeat the first `ring` ones, of whole pages.
+/// Errors of the system (no memory) end the program.
+std::unique_ptr<std::byte, RingUnmap> map_ring(int64_t ring, int64_t total);
 
 /// Sum over k of x[k] * w[k] in double. Lengths must agree.
 double dot(std::span<const double> x, std::span<const float> w);

@@ -164,6 +164,81 @@ TEST(CaseHarness, FindsRowsThatDependOnTheBatchInThePiecesThatAVariantTakes) {
             "y row 4 has other bits when rows 1..4 run alone");
 }
 
+// ---- large outputs, of which a sample is compared ----
+
+constexpr int64_t kManyRows = 70000;
+
+bool is_left_alone(int64_t row) {
+  return row % 1000 == 501;
+}
+
+/// y = 2 x, but rows of the oracle above are not written, and `odd_row` is NaN.
+template <int64_t odd_row>
+Status leaves_rows_alone(Exec&, const Twice::Args& a) {
+  for (int64_t t = 0; t < a.x.dim(0); ++t) {
+    if (is_left_alone(t)) continue;
+    a.y.row<float>(t)[0] = t == odd_row ? std::nanf("") : 2 * a.x.row<float>(t)[0];
+  }
+  return {};
+}
+
+CheckReport report_of_many_rows(RunTwice run, bool by_rows) {
+  CaseList list;
+  add_case<Twice>(list, {.name = "many"}, [by_rows](CaseBuilder<Twice>& c) {
+    const int64_t width = by_rows ? 16 : 1;
+    const Tensor x = c.input({kManyRows, width}, Format::kF32, {.offset = 1});
+    const Tensor y = c.output({kManyRows, width}, Format::kF32);
+    c.bind([=](const Binding& at) { return Twice::Args{.x = at(x), .y = at(y)}; });
+    if (by_rows) {
+      c.expect_rows(y, gates::exact(), [=](int64_t row, std::span<double> out) {
+        for (size_t i = 0; i < out.size(); ++i)
+          out[i] = 2 * x.row(row)[i];
+      });
+      return;
+    }
+    c.expect_each(y, gates::exact(), [=](int64_t row, int64_t) {
+      return is_left_alone(row) ? std::nan("") : 2 * x[row];
+    });
+  });
+  const KernelSet kernels = set_with(run);
+  CaseRunner runner(kernels, 2);
+  return runner.run_checked(*list.of("twice")[0]->make(1));
+}
+
+TEST(LargeOutputs, SayHowMuchOfThemWasCompared) {
+  const CheckReport rows = report_of_many_rows(twice, true);
+  EXPECT_EQ(rows.why, "");
+  EXPECT_TRUE(rows.checked.ends_with(" of 70000 rows")) << rows.checked;
+  const CheckReport values = report_of_many_rows(leaves_rows_alone<-1>, false);
+  EXPECT_EQ(values.why, "");
+  EXPECT_TRUE(values.checked.ends_with(" of 70000 values")) << values.checked;
+  const KernelSet kernels = set_with(twice);
+  EXPECT_EQ(CaseRunner(kernels, 2).run_checked(*make_case()).checked, "");
+}
+
+TEST(LargeOutputs, HoldNoNanOutsideOfTheSampleWhereTheOracleHasANumber) {
+  const CheckReport report = report_of_many_rows(leaves_rows_alone<30000>, false);
+  EXPECT_FALSE(report.passed);
+  EXPECT_TRUE(report.why.starts_with("outside of the sample y[30000,0] is ")) << report.why;
+}
+
+TEST(RowsThatRepeat, LieOnARingWhereTheyRunOnAGpu) {
+  constexpr int64_t kRows = 40000;  // of 2,048 bytes, gap included
+  const RowPlacement repeats{.row_gap = 24, .may_repeat = true};
+  CaseData gpu(7, Side::kGpu);
+  const Tensor x = gpu.input({kRows, 1000}, Format::kBf16, {}, repeats);
+  const int64_t ring = ((int64_t{32} << 20) / ring_unit(2048) | 1) * ring_unit(2048) / 2048;
+  ASSERT_LT(ring + 3, kRows);
+  EXPECT_EQ(x.row(3), x.row(ring + 3));
+  EXPECT_NE(x.row(3), x.row(4));
+  for (const double value : x.row(kRows - 1))
+    ASSERT_TRUE(std::isfinite(value));
+
+  CaseData host(7);
+  const Tensor y = host.input({kRows, 1000}, Format::kBf16, {}, repeats);
+  EXPECT_NE(y.row(3), y.row(ring + 3));
+}
+
 TEST(CaseHarness, SameSeedGivesSameInputs) {
   const KernelSet kernels = set_with(twice);
   CaseRunner runner(kernels, 1);

@@ -25,7 +25,8 @@ void add_embed_case(CaseList& list, const EmbedShape& s) {
       return static_cast<int64_t>(c.rng().next_below(static_cast<uint32_t>(s.v)));
     });
     const Tensor table =
-        c.input({s.v, s.h}, s.table, {}, {.row_gap = s.spec.bench ? 0 : s.table_gap});
+        c.input({s.v, s.h}, s.table, {},
+                {.row_gap = s.spec.bench ? 0 : s.table_gap, .may_repeat = s.spec.bench});
     const Tensor y = c.output({s.t, s.h}, s.y, {.row_gap = s.y_gap, .rows_per_batch = 1});
     c.bind([=](const Binding& at) {
       return Embed::Args{.ids = at(ids), .table = at(table), .y = at(y)};

@@ -59,11 +59,13 @@ Rows random_keys(Builder& c, int64_t pages, int64_t page_size, int64_t width, Fo
   const bool bytes = format == Format::kU8;
   const bool coded = bytes || format == Format::kE4m3;
   const Fill codes = bytes ? Fill{.dist = Dist::kBytes} : Fill{.scale = coded ? 100.0 : 1.0};
-  r.stored = c.input({pages, page_size, index_elements(format, width)}, format, codes);
+  const RowPlacement repeats{.may_repeat = true};
+  r.stored = c.input({pages, page_size, index_elements(format, width)}, format, codes, repeats);
   const Fill scale{.dist = Dist::kUniform, .scale = 0.01, .offset = 0.005};
   const int64_t groups = bytes ? width / kIndexScaleGroup : 1;
   if (coded) {
-    r.scales = c.input({pages, page_size, groups}, bytes ? Format::kUe8m0 : Format::kF32, scale);
+    const Format scales = bytes ? Format::kUe8m0 : Format::kF32;
+    r.scales = c.input({pages, page_size, groups}, scales, scale, repeats);
   }
   r.drawn = std::make_shared<std::vector<float>>(static_cast<size_t>(width));
   return r;

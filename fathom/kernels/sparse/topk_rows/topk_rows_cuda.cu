@@ -53,6 +53,12 @@ struct Selection {
   __device__ int length(int64_t b, int64_t start) const {
     return static_cast<int>(min(max(int64_t{lengths[b]}, int64_t{0}), columns - start));
   }
+
+  /// Row b as it lies.
+  __device__ RowUnits row(int64_t b) const {
+    const int64_t first = start(b);
+    return {scores + b * stride + first, length(b, first)};
+  }
 };
 
 // ---- what a position becomes ----
@@ -367,6 +373,28 @@ __global__ void __launch_bounds__(kThreads, 2)
   select_held(s, threads, units, early.hold(units), c.k, row, c.out[b]);
 }
 
+/// Whether row b is one for a block alone: it takes all its scores, or the block holds them, which
+/// is sooner done. Part 0 has written it then, and all parts are told alike.
+template <class Translation>
+__device__ __forceinline__ bool is_written_alone(Shared& s,
+                                                 const Selection& c,
+                                                 const RowUnits& units,
+                                                 const Translation& translation,
+                                                 int64_t b,
+                                                 int part) {
+  const int length = units.end - units.begin;
+  if (length <= c.k) {
+    if (part == 0) write_all(length, c.k, translation.row(b), c.out[b]);
+    return true;
+  }
+  if (4 * units.count > kAtOnce) return false;
+  if (part == 0) {
+    Threads threads(s);
+    select_held(s, threads, units, hold(units, 0), c.k, translation.row(b), c.out[b]);
+  }
+  return true;
+}
+
 template <class Translation>
 __global__ void __launch_bounds__(kThreads, 2)
     select_rows(const __grid_constant__ Selection c, const Translation translation) {
@@ -377,19 +405,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   cuda::wait_for_previous();
   const int64_t b = blockIdx.x / static_cast<unsigned>(c.blocks);
   const int part = static_cast<int>(blockIdx.x % static_cast<unsigned>(c.blocks));
-  const int64_t start = c.start(b);
-  const int length = c.length(b, start);
-  if (length <= c.k) {
-    if (part == 0) write_all(length, c.k, translation.row(b), c.out[b]);
-    return;
-  }
-  const RowUnits units(c.scores + b * c.stride + start, length);
+  const RowUnits units = c.row(b);
+  if (is_written_alone(s, c, units, translation, b, part)) return;
   Threads threads(s);
-  if (4 * units.count <= kAtOnce) {
-    if (part == 0)
-      select_held(s, threads, units, hold(units, 0), c.k, translation.row(b), c.out[b]);
-    return;
-  }
   const Sample sample(s, units);
   const Part own(units, part, c.blocks);
   __syncthreads();  // bins are clear
@@ -433,19 +451,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   cuda::let_next_start();
   cuda::wait_for_previous();
-  const int64_t start = c.start(b);
-  const int length = c.length(b, start);
-  if (length <= c.k) {
-    if (part == 0) write_all(length, c.k, translation.row(b), c.out[b]);
-    return;
-  }
-  const RowUnits units(c.scores + b * c.stride + start, length);
+  const RowUnits units = c.row(b);
+  if (is_written_alone(s, c, units, translation, b, part)) return;
   Threads threads(s);
-  if (4 * units.count <= kAtOnce) {  // sooner done alone
-    if (part == 0)
-      select_held(s, threads, units, hold(units, 0), c.k, translation.row(b), c.out[b]);
-    return;
-  }
   const int each = (units.count + c.blocks - 1) / c.blocks;
   const int first = min(units.count, part * each);
   Held held;
