@@ -243,6 +243,20 @@ Status no_row(Op op, const char* what, const LinearWeight& w, const std::string&
                              reason.empty() ? "" : ": ", reason));
 }
 
+// The call with a gate, if the variant that takes the product alone takes it.
+template <class K>
+Result<bool> run_if_gated(Exec& ex, Op op, const typename K::Args& args) {
+  typename K::Args plain = args;
+  plain.gate = {};
+  plain.y = make_view(nullptr, {args.y.dim(0), args.w.rows()}, args.y.format);
+  const auto gated = choose_if_taken<K>(ex, op, args);
+  if (!gated) return false;
+  const auto product = choose_if_taken<K>(ex, op, plain);
+  if (!product || product->variant != gated->variant) return false;
+  FATHOM_TRY(run(ex, *gated));
+  return true;
+}
+
 }  // namespace
 
 std::span<const LinearRow> linear_rows() {
@@ -401,6 +415,49 @@ Status group_linear_rows(Exec& ex,
     column += rows;
   }
   return {};
+}
+
+Result<bool> gated_group_linear(Exec& ex,
+                                Op op,
+                                const View& x,
+                                const RowsWeight& w,
+                                const View& offsets,
+                                const View& y,
+                                int64_t top_k,
+                                float limit,
+                                const View& x_scales) {
+  // On a CPU the pass between two products is short, and there the kernels of products have no gate.
+  const bool on_gpu = ex.kernels != nullptr && ex.kernels->backend() == Backend::kCuda;
+  if (!on_gpu || w.num_parts != 1) return false;
+  const QuantView& weight = w.parts[0].w;
+  const Format format = weight.format();
+  const OutputGate gate{.on = true, .limit = limit};
+  if (is_fp4(format) && x_scales.present()) {
+    return run_if_gated<Nvfp4Fp8GroupGemm>(ex, op,
+                                           {.x = x,
+                                            .w = as_nvfp4(weight),
+                                            .offsets = offsets,
+                                            .y = y,
+                                            .top_k = top_k,
+                                            .gate = gate,
+                                            .x_scales = x_scales});
+  }
+  if (is_fp4(format)) {
+    return run_if_gated<Nvfp4GroupGemm>(
+        ex, op,
+        {.x = x, .w = weight, .offsets = offsets, .y = y, .top_k = top_k, .gate = gate});
+  }
+  if (is_fp8_block(format)) {
+    return run_if_gated<Fp8GroupGemm>(ex, op,
+                                      {.x = x,
+                                       .w = weight,
+                                       .offsets = offsets,
+                                       .y = y,
+                                       .top_k = top_k,
+                                       .gate = gate,
+                                       .x_scales = x_scales});
+  }
+  return false;
 }
 
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {

@@ -44,6 +44,43 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
+/// Gate and up rows of stacked matrices as the copy engine brings them group by group, eight gate
+/// rows and the eight up rows of the same outputs (kGatedRows), one behind the other.
+struct GatedBox {
+  const void* data = nullptr;
+  int64_t row_bytes = 0;
+  int64_t half_rows = 0;      ///< from a gate row to the up row of the same output
+  int64_t columns = 0;        ///< bytes; outside arrive zeros
+  int64_t groups = 0;         ///< outside arrive zeros
+  int64_t lasts = 1;          ///< of the last axis: matrices, or panels of columns
+  int64_t last_bytes = 0;     ///< from one to the next
+  std::array<int, 3> box{};  ///< columns, groups and lasts of one copy
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+};
+
+/// Errors: Unavailable for a driver without maps, Internal for a box that it refuses.
+inline Status make_gated_map(const GatedBox& b, CUtensorMap* map) {
+  const auto encode = tensor_map_encoder();
+  if (encode == nullptr)
+    return unavailable("the driver has no cuTensorMapEncodeTiled; CUDA 12.0 or newer is needed");
+  constexpr int kEight = 8;
+  const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+  const cuuint64_t dims[5] = {size(b.columns), kEight, 2, size(b.groups), size(b.lasts)};
+  const cuuint64_t strides[4] = {size(b.row_bytes), size(b.half_rows * b.row_bytes),
+                                 size(kEight * b.row_bytes), size(b.last_bytes)};
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(b.box[0]), kEight, 2,
+                             static_cast<cuuint32_t>(b.box[1]), static_cast<cuuint32_t>(b.box[2])};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 5, const_cast<void*>(b.data), dims, strides, box,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, b.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return {};
+  return internal_error(str_cat("cuTensorMapEncodeTiled refused gate and up rows of ", b.row_bytes,
+                                " bytes, ", b.half_rows, " rows apart: error ",
+                                static_cast<int>(result)));
+}
+
 /// Errors: Unavailable for a driver without maps, Internal for a box that it refuses.
 inline Status make_tensor_map(const TensorBox& b, CUtensorMap* map) {
   const auto encode = tensor_map_encoder();
@@ -116,6 +153,22 @@ __device__ __forceinline__ void copy_box(uint32_t to,
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier),
       "l"(policy)
+      : "memory");
+}
+
+/// The box of a GatedBox at (column, group, last), kept in the last cache by `policy`.
+__device__ __forceinline__ void copy_gated_box(uint32_t to,
+                                               const CUtensorMap& map,
+                                               int column,
+                                               int group,
+                                               int last,
+                                               uint32_t barrier,
+                                               uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(0), "r"(group), "r"(last),
+      "r"(barrier), "l"(policy)
       : "memory");
 }
 

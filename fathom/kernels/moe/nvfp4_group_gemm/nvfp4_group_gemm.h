@@ -6,6 +6,7 @@
 #include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
+#include "fathom/kernels/moe/gated_product.h"
 
 namespace fathom {
 
@@ -28,7 +29,8 @@ namespace fathom {
 /// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and
 /// offsets do not.
 /// w may be in MXFP4, as there; x is then not quantised.
-/// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
+/// With `gate` on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
+/// (moe/gated_product.h). Without, row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
 /// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
 /// expert without rows are not read. Deterministic; independent of other rows and of the number of
 /// threads.
@@ -41,7 +43,7 @@ struct Nvfp4GroupGemm {
       .name = "nvfp4_group_gemm",
       .reference_names = {"cutlass_fp4_group_mm"},
       .signature =
-          "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4|mxfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32|f16",
+          "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4|mxfp4 offsets[E1]:i32 -> y[R,M]:bf16|f32|f16",
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 2.1.2",
@@ -54,6 +56,7 @@ struct Nvfp4GroupGemm {
     View offsets;
     View y;
     int64_t top_k = 1;
+    OutputGate gate = {};     ///< M is N, or N/2 with a gate
     View x_scales = {};       ///< of nvfp4 x
     View scale_offsets = {};  ///< [E] or [E+1] i32; of swizzled x_scales
     View alphas = {};         ///< [E]; only with nvfp4 x
