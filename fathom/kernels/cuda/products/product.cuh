@@ -241,7 +241,7 @@ ProductCall product_of(const Args& a) {
     c.scale_matrix = c.scale_row * (fp4 ? w.rows() : (w.rows() + block - 1) / block);
   }
   if (w.global.present()) c.global = w.global.as<const float>();
-  if constexpr (requires { a.gate; }) {
+  if constexpr (requires { a.gate.on; }) {
     c.gated = a.gate.on;
     c.gate_limit = a.gate.limit > 0.0f ? a.gate.limit : std::numeric_limits<float>::infinity();
   }

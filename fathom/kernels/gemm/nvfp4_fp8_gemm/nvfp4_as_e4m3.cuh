@@ -228,7 +228,7 @@ Status run_e4m3_tiles(Exec& ex, const Args& a) {
   FATHOM_TRY(launch_kernel(ex, order_e4m3_rows, one_item_each(items), c, aligned, items, ordered));
   c.x = ordered;
   c.x_row = c.K;
-  if constexpr (requires { a.gate; }) {
+  if constexpr (requires { a.gate.on; }) {
     if (a.gate.on) return run_tiles<Gated<TileNvfp4AsE4m3>>(ex, c);
   }
   return run_tiles<TileNvfp4AsE4m3>(ex, c);

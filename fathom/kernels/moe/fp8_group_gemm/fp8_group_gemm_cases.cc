@@ -204,7 +204,7 @@ void add_fp8_group_gemm_cases(CaseList& list) {
                                         .x_gap = 8,
                                         .gated = true});
   add_gated_experts<Fp8GroupGemm>(list, Format::kFp8Block, "v32_experts_gate_up_act",
-                                  {.n = 4096, .k = 7168, .top_k = 8});
+                                  {.counts = {}, .n = 4096, .k = 7168, .top_k = 8});
   list.serve_calls("fp8_group_gemm", add_grouped_call<Fp8GroupGemm>);
 }
 

@@ -436,9 +436,9 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_gated_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
   add_stored_gated_cases(list);
   add_gated_experts<Nvfp4GroupGemm>(list, Format::kNvfp4, "v4_flash_experts_gate_up_act",
-                                    {.n = 4096, .k = 4096, .top_k = 6, .limit = 10});
+                                    {.counts = {}, .n = 4096, .k = 4096, .top_k = 6, .limit = 10});
   add_gated_experts<Nvfp4GroupGemm>(list, Format::kNvfp4, "r1_experts_gate_up_act",
-                                    {.n = 4096, .k = 7168, .top_k = 8});
+                                    {.counts = {}, .n = 4096, .k = 7168, .top_k = 8});
 }
 
 }  // namespace fathom

@@ -108,7 +108,7 @@ class SplitKSums {
                        token * kSplitKSumRow + pair;
     float2 gate{};
     float2 up{};
-#pragma unroll 4
+#pragma unroll 2
     for (int part = 0; part < plan_.parts; ++part) {
       const float2 of_gate = *reinterpret_cast<const float2*>(mine + part * SplitKPlan::kSums);
       const float2 of_up =
