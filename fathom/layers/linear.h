@@ -100,8 +100,8 @@ Status group_linear_rows(Exec& ex,
 
 /// SwiGLU of group_linear_rows, gate rows first in w, by the product's kernel: y [R, N/2], and the
 /// limit is SiluMul's. On a GPU, where the variant that would run the product alone takes the call
-/// with the gate as well. False, and nothing ran: product and SiluMul are to be run. Errors: those of
-/// the kernel.
+/// with the gate as well. False, and nothing ran: product and SiluMul are to be run. Errors: those
+/// of the kernel.
 Result<bool> gated_group_linear(Exec& ex,
                                 Op op,
                                 const View& x,

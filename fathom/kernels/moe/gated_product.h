@@ -1,4 +1,5 @@
-// SwiGLU at the end of a grouped product of gate and up rows: one option of the products' contracts.
+// SwiGLU at the end of a grouped product of gate and up rows: one option of the products'
+// contracts.
 #pragma once
 
 #include "fathom/base/checked_math.h"
@@ -15,8 +16,8 @@ namespace fathom {
 ///   y[r,i] = silu(min(p[r,i], limit)) * max(-limit, min(p[r,N/2+i], limit))
 ///
 /// in float32 without a rounding between: y is closer to the equations than the product in bf16 and
-/// SiluMul behind it, and not the same bits. y is bf16 then, N is even, and x has no four-bit codes.
-/// NaN and infinities do what they do in SiluMul.
+/// SiluMul behind it, and not the same bits. y is bf16 then, N is even, and x has no four-bit
+/// codes. NaN and infinities do what they do in SiluMul.
 struct OutputGate {
   bool on = false;
   float limit = 0.0f;  ///< as SiluMul's; 0: none

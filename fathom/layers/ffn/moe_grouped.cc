@@ -88,9 +88,8 @@ Status gate_and_up(Exec& ex,
                    const View& offsets,
                    const View& act) {
   const View x = operand(rows);
-  FATHOM_ASSIGN(const bool gated,
-                gated_group_linear(ex, "gate_up_proj", x, w.gate_up, offsets, act, s.K, s.limit,
-                                   rows.scales));
+  FATHOM_ASSIGN(const bool gated, gated_group_linear(ex, "gate_up_proj", x, w.gate_up, offsets, act,
+                                                     s.K, s.limit, rows.scales));
   if (gated) return {};
   FATHOM_ASSIGN(const View gate_up,
                 ex.activations->tensor({act.dim(0), 2 * s.I}, act.format, "T*K,2*I"));

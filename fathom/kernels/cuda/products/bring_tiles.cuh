@@ -22,9 +22,7 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
-    const auto load = [&](int k) {
-      scales.template load<kGated<Codec>>(walk.c, tile, k, thread);
-    };
+    const auto load = [&](int k) { scales.template load<kGated<Codec>>(walk.c, tile, k, thread); };
     if (walk.begin < walk.end) load(walk.begin);
     for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
       const int stage = kOwnRing ? walk.w_stage : walk.stage;
@@ -110,8 +108,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
       barrier_wait(at.free(walk.stage), walk.parity ^ 1);
       const uint32_t full = at.full(walk.stage);
       barrier_expect(full, Memory::kStageBytes);
-      if constexpr (!Memory::kOwnRing)
-        copy_weights(at.w(walk.stage), k, full);
+      if constexpr (!Memory::kOwnRing) copy_weights(at.w(walk.stage), k, full);
       if (x_may_be_in_the_making) wait_for_previous();
       x_may_be_in_the_making = false;
 #pragma unroll

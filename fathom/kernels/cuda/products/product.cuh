@@ -143,7 +143,8 @@ inline constexpr int kGatedRows = 16;
 
 /// Whether the rows of w are whole groups of them.
 inline bool gates_by_groups(const ProductCall& c) {
-  return c.offsets != nullptr && c.N % kGatedRows == 0 && c.y_format == Format::kBf16 && c.is_bare();
+  return c.offsets != nullptr && c.N % kGatedRows == 0 && c.y_format == Format::kBf16 &&
+         c.is_bare();
 }
 
 /// The row of w that is number `at` in that order, or without a gate in its own; behind the last

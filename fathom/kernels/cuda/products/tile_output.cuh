@@ -352,9 +352,9 @@ template <int kSums>
 __device__ __forceinline__ void store_gated_tile(
     const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
   constexpr int kTokens = 2 * kSums;
-  constexpr int kRows = std::min(64, kTokens);  // of a panel
+  constexpr int kRows = std::min(64, kTokens);     // of a panel
   constexpr int kAtOnce = std::min(4, kRows / 8);  // matrices of 8 x 8 that are turned over
-  constexpr int kRowsAtOnce = kWarpgroup / 4;  // stored, a row by four threads
+  constexpr int kRowsAtOnce = kWarpgroup / 4;      // stored, a row by four threads
   static_assert(kAtOnce == 2 || kAtOnce == 4);
   const ProductCall& c = out.c;
   const int lane = lane_id();

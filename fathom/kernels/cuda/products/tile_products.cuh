@@ -275,9 +275,9 @@ class TileSums {
     // With a gate, a warp has eight gate rows and the eight up rows of the same outputs.
     constexpr bool kTwoScales = kHasBlockScales<Codec> && kGated<Codec>;
     const int output = (tile.row_tile * kTileRows<Codec> + (wg_ * 4 + (warp_id() & 3)) * 16) / 2;
-    const int64_t block_row = kTwoScales
-                                  ? output / kBlockK
-                                  : int64_t{tile.row_tile} * kRowBlocks + (kRowBlocks > 1 ? wg_ : 0);
+    const int64_t block_row =
+        kTwoScales ? output / kBlockK
+                   : int64_t{tile.row_tile} * kRowBlocks + (kRowBlocks > 1 ? wg_ : 0);
     const int64_t up_row = (walk.c.N / 2 + output) / kBlockK;
     float scale =
         kHasBlockScales<Codec> ? block_scale(walk.c, tile.e, block_row, walk.begin) : 1.0f;

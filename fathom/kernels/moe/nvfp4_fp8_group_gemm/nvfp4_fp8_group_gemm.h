@@ -16,14 +16,14 @@ namespace fathom {
 ///
 /// with w8, x, x_scales, errors and error budget of Nvfp4Fp8Gemm (gemm/nvfp4_fp8_gemm). With `gate`
 /// on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
-/// (moe/gated_product.h). Without, row r is that kernel's row with matrix e, and by the portable variant it has the same bits. Lossy, and
-/// never what a layer takes by itself. Rows outside [offsets[0], offsets[E]) are neither read nor
-/// written, and the weights of an expert without rows are not read. x and y may have strided rows;
-/// y must not overlap x. In layout kRows16, N must be a multiple of 16. `top_k`, the number of
-/// experts that a token chose, only serves the expected traffic in cost(). Deterministic;
-/// independent of other rows and of the number of threads. Errors: InvalidArgument for offsets that
-/// decrease or leave [0, R], for missing or misshapen scales.
-/// Source: NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, sections 2.1.2 and 3.3.2.
+/// (moe/gated_product.h). Without, row r is that kernel's row with matrix e, and by the portable
+/// variant it has the same bits. Lossy, and never what a layer takes by itself. Rows outside
+/// [offsets[0], offsets[E]) are neither read nor written, and the weights of an expert without rows
+/// are not read. x and y may have strided rows; y must not overlap x. In layout kRows16, N must be
+/// a multiple of 16. `top_k`, the number of experts that a token chose, only serves the expected
+/// traffic in cost(). Deterministic; independent of other rows and of the number of threads.
+/// Errors: InvalidArgument for offsets that decrease or leave [0, R], for missing or misshapen
+/// scales. Source: NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, sections 2.1.2 and 3.3.2.
 struct Nvfp4Fp8GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_fp8_group_gemm",

@@ -30,14 +30,13 @@ namespace fathom {
 /// offsets do not.
 /// w may be in MXFP4, as there; x is then not quantised.
 /// With `gate` on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
-/// (moe/gated_product.h). Without, row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
-/// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
-/// expert without rows are not read. Deterministic; independent of other rows and of the number of
-/// threads.
-/// Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that are too
-/// small or no multiples of 128, missing, superfluous or misshapen scales, or x in NVFP4 with w in
-/// MXFP4.
-/// Source: NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
+/// (moe/gated_product.h). Without, row r has the bits of Nvfp4Gemm on that row with matrix e;
+/// precision and what NaN does are as there. Rows outside [offsets[0], offsets[E]) are neither read
+/// nor written, and the weights of an expert without rows are not read. Deterministic; independent
+/// of other rows and of the number of threads. Errors: InvalidArgument for offsets that decrease or
+/// leave [0, R], scale_offsets that are too small or no multiples of 128, missing, superfluous or
+/// misshapen scales, or x in NVFP4 with w in MXFP4. Source: NVIDIA/Model-Optimizer;
+/// sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
 struct Nvfp4GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_group_gemm",

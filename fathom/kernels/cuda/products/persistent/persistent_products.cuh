@@ -238,8 +238,8 @@ class PersistentWeights {
 /// The scale of 128 x 128 weights; 1 where there is none.
 template <class Codec, bool kGated>
 __device__ __forceinline__ WarpScale<kGated> persistent_scale(const ProductCall& c,
-                                                             const TileItem& it,
-                                                             int block) {
+                                                              const TileItem& it,
+                                                              int block) {
   if constexpr (Codec::kScale != ScaleKind::kOneABlock) {
     return {};
   } else if constexpr (kGated) {
@@ -403,8 +403,7 @@ __global__ void __launch_bounds__(kPersistentThreads, kTiles == 1 ? 3 : 2)
     }
     if (done > 0) {
       barrier.wait();
-      finish<kGated>(c, before, factor_before, plan.split,
-                         sums + ((done - 1) & 1) * Memory::kSums);
+      finish<kGated>(c, before, factor_before, plan.split, sums + ((done - 1) & 1) * Memory::kSums);
     }
     keep_persistent_sums(total, sums + (done & 1) * Memory::kSums);
     barrier.arrive();
@@ -451,13 +450,11 @@ Status launch_persistent(Exec& ex, const ProductCall& c, PersistentPlan plan) {
   const int shared = Memory::starts_at(plan.slice_blocks) +
                      (c.offsets == nullptr ? 0 : (c.matrices + 1) * static_cast<int>(sizeof(int)));
   int64_t clusters = std::max<int64_t>(
-      1,
-      clusters_at_once(ex.device->ordinal,
-                       {.kernel = reinterpret_cast<const void*>(
-                            persistent_products<Codec, kTiles, kGated>),
-                        .threads = kPersistentThreads,
-                        .shared_bytes = shared,
-                        .cluster = plan.split}));
+      1, clusters_at_once(ex.device->ordinal, {.kernel = reinterpret_cast<const void*>(
+                                                   persistent_products<Codec, kTiles, kGated>),
+                                               .threads = kPersistentThreads,
+                                               .shared_bytes = shared,
+                                               .cluster = plan.split}));
   if (c.offsets == nullptr)
     clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
   return launch_kernel(ex, persistent_products<Codec, kTiles, kGated>,

@@ -102,10 +102,10 @@ class SplitKSums {
     if (token >= it.count) return;
     const int pair = lane_id() % (kOutputs / 2) * 2;
     const float factor = c.factor(it.e) * codes_factor;
-    const auto* mine = reinterpret_cast<const float*>(
-                           memory_ + plan_.sums_at() +
-                           (tile & (kSplitKBuffers - 1)) * plan_.buffer_bytes()) +
-                       token * kSplitKSumRow + pair;
+    const auto* mine =
+        reinterpret_cast<const float*>(memory_ + plan_.sums_at() +
+                                       (tile & (kSplitKBuffers - 1)) * plan_.buffer_bytes()) +
+        token * kSplitKSumRow + pair;
     float2 gate{};
     float2 up{};
 #pragma unroll 2
@@ -228,8 +228,7 @@ __global__ void __launch_bounds__(kMostSplitKThreads, 1)
     if (i < kSplitKLag) return;
     sums.wait(i - kSplitKLag);
     // What is asked second follows from the first; without it ptxas 13.0.88 spills registers.
-    if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part)
-      finish_mine();
+    if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part) finish_mine();
   };
   for (; items.more(); items.next_run()) {
     const TileItem& first = items.item();
