@@ -2,10 +2,10 @@
 
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/tiles.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
-#include "fathom/kernels/cuda/swiglu.cuh"
 
 namespace fathom {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/core/kernel_set/variants.h"
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
-#include "fathom/kernels/cuda/swiglu.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/tensor/quant_view.h"
 
