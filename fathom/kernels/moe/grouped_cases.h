@@ -125,12 +125,12 @@ void add_gated_cases(CaseList& list, Format weight) {
   add({.counts = some, .n = 2 * 288, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
   add({.counts = {1, 9, 2}, .n = 2 * 8, .k = 7680});
   add({.counts = some, .n = 2 * 576, .k = 2048});
-  // Tiles of 16, 32, 64, 128 and 256 rows of x.
+  // Tiles of 32, 64, 128 and 256 rows of x.
   add({.counts = {17, 40, 33, 18, 20, 16}, .n = 2 * 288, .k = 320, .y_gap = 0});
   add({.counts = {0, 65, 0, 0, 17, 64, 1, 0}, .n = 2 * 136, .k = 320, .before = 1, .after = 2});
-  add({.counts = {0, 129, 100, 0}, .n = 2 * 576, .k = 192});
+  add({.counts = {0, 129, 200, 0}, .n = 2 * 576, .k = 192});
   add({.counts = {0, 257, 0, 520}, .n = 2 * 104, .k = 320});
-  add({.counts = {300, 350}, .n = 2 * 192, .k = 64, .after = 1});
+  add({.counts = {60, 33, 40}, .n = 2 * 192, .k = 64, .after = 1});
 }
 
 /// Gate and up of experts of steps, 256 of them, with the activation behind.
