@@ -243,6 +243,61 @@ Status no_row(Op op, const char* what, const LinearWeight& w, const std::string&
                              reason.empty() ? "" : ": ", reason));
 }
 
+// A grouped product. With a gate false, and nothing ran, if the variant that takes the product
+// alone does not take it.
+template <class K>
+Result<bool> run_grouped(Exec& ex, Op op, const typename K::Args& args, CallSite site) {
+  if (!args.gate.on) {
+    FATHOM_TRY(launch<K>(ex, op, args, {}, site));
+    return true;
+  }
+  typename K::Args plain = args;
+  plain.gate = {};
+  plain.y = make_view(nullptr, {args.y.dim(0), args.w.rows()}, args.y.format);
+  const auto gated = choose_if_taken<K>(ex, op, args, {}, site);
+  const auto product = choose_if_taken<K>(ex, op, plain);
+  if (!gated || !product || product->variant != gated->variant) return false;
+  FATHOM_TRY(run(ex, *gated));
+  return true;
+}
+
+// Those of weights whose products may have a gate: FP4 and FP8 blocks.
+Result<bool> run_grouped_codes(Exec& ex,
+                               Op op,
+                               const View& x,
+                               const QuantView& w,
+                               const View& offsets,
+                               const View& y,
+                               int64_t top_k,
+                               const View& x_scales,
+                               const OutputGate& gate,
+                               CallSite site = CallSite::here()) {
+  if (is_fp8_block(w.format())) {
+    return run_grouped<Fp8GroupGemm>(ex, op,
+                                     {.x = x,
+                                      .w = w,
+                                      .offsets = offsets,
+                                      .y = y,
+                                      .top_k = top_k,
+                                      .gate = gate,
+                                      .x_scales = x_scales},
+                                     site);
+  }
+  if (x_scales.present()) {
+    return run_grouped<Nvfp4Fp8GroupGemm>(ex, op,
+                                          {.x = x,
+                                           .w = as_nvfp4(w),
+                                           .offsets = offsets,
+                                           .y = y,
+                                           .top_k = top_k,
+                                           .gate = gate,
+                                           .x_scales = x_scales},
+                                          site);
+  }
+  return run_grouped<Nvfp4GroupGemm>(
+      ex, op, {.x = x, .w = w, .offsets = offsets, .y = y, .top_k = top_k, .gate = gate}, site);
+}
+
 }  // namespace
 
 std::span<const LinearRow> linear_rows() {
@@ -341,27 +396,11 @@ Status group_linear(Exec& ex,
   const Format format = w.w.format();
   if (x_scales.present() && !takes_fp8_rows(format))
     return no_row(op, "grouped kernel", w, "x is in fp8");
-  if (is_fp4(format) && x_scales.present()) {
-    return launch<Nvfp4Fp8GroupGemm>(ex, op,
-                                     {.x = x,
-                                      .w = as_nvfp4(w.w),
-                                      .offsets = offsets,
-                                      .y = y,
-                                      .top_k = top_k,
-                                      .x_scales = x_scales});
-  }
-  if (is_fp4(format)) {
-    return launch<Nvfp4GroupGemm>(ex, op,
-                                  {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
-  }
+  if (takes_fp8_rows(format))
+    return run_grouped_codes(ex, op, x, w.w, offsets, y, top_k, x_scales, {}).status();
   if (format == Format::kMxfp8) {
     return launch<Mxfp8GroupGemm>(ex, op,
                                   {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
-  }
-  if (is_fp8_block(format)) {
-    return launch<Fp8GroupGemm>(
-        ex, op,
-        {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k, .x_scales = x_scales});
   }
   if (format == Format::kW4Fp8) {
     ArenaScope temporary(*ex.activations);
@@ -401,6 +440,25 @@ Status group_linear_rows(Exec& ex,
     column += rows;
   }
   return {};
+}
+
+Result<bool> gated_group_linear(Exec& ex,
+                                Op op,
+                                const View& x,
+                                const RowsWeight& w,
+                                const View& offsets,
+                                const View& y,
+                                int64_t top_k,
+                                float limit,
+                                const View& x_scales) {
+  // On a CPU the pass between two products is short, and there the kernels of products have no
+  // gate.
+  const bool on_gpu = ex.kernels != nullptr && ex.kernels->backend() == Backend::kCuda;
+  if (!on_gpu || w.num_parts != 1) return false;
+  const QuantView& weight = w.parts[0].w;
+  if (!takes_fp8_rows(weight.format())) return false;
+  return run_grouped_codes(ex, op, x, weight, offsets, y, top_k, x_scales,
+                           {.on = true, .limit = limit});
 }
 
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {

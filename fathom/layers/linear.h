@@ -98,6 +98,20 @@ Status group_linear_rows(Exec& ex,
                          int64_t top_k,
                          const View& x_scales = {});
 
+/// SwiGLU of group_linear_rows, gate rows first in w, by the product's kernel: y [R, N/2], and the
+/// limit is SiluMul's. On a GPU, where the variant that would run the product alone takes the call
+/// with the gate as well. False, and nothing ran: product and SiluMul are to be run. Errors: those
+/// of the kernel.
+Result<bool> gated_group_linear(Exec& ex,
+                                Op op,
+                                const View& x,
+                                const RowsWeight& w,
+                                const View& offsets,
+                                const View& y,
+                                int64_t top_k,
+                                float limit,
+                                const View& x_scales = {});
+
 /// One product a head: x [T, Nh, K], w [Nh, N, K], y [T, Nh, N].
 Status head_linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y);
 

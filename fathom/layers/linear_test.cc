@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/layers/embedding.h"
 #include "fathom/layers/ffn/moe.h"
 #include "fathom/layers/norm.h"
@@ -215,6 +216,89 @@ TEST(LinearTable, EightBitActivationsAreQuantisedFirst) {
 
 MoeStrategy strategy_of(const MoeCall& call, const MoeOptions& options) {
   return moe_rows()[static_cast<size_t>(choose_moe(call, options).value())].strategy;
+}
+
+// Rows of a table of a GPU that a dry run plans for.
+bool takes_no_gate(const Nvfp4GroupGemm::Args& a) {
+  return !a.gate.on;
+}
+
+bool takes_both(const Nvfp4GroupGemm::Args&) {
+  return true;
+}
+
+Status not_run(Exec&, const Nvfp4GroupGemm::Args&) {
+  return internal_error("a dry run calls nothing");
+}
+
+struct GatedCall {
+  static constexpr int64_t kRows = 3, kWidth = 64;
+  View offsets = make_view(nullptr, {5}, Format::kI32);
+  RowsWeight w;
+
+  GatedCall() {
+    w.num_parts = 1;
+    QuantView& stack = w.parts[0].w;
+    stack.layout = WeightLayout::kPairs;
+    stack.values = make_view(nullptr, {4, 2 * kWidth, 256}, Format::kNvfp4);
+    stack.scales = make_view(nullptr, {4, 2 * kWidth, 16}, Format::kE4m3);
+    stack.global = make_view(nullptr, {4}, Format::kF32);
+  }
+
+  Result<bool> run(TestExec& t, Format format = Format::kBf16) const {
+    return gated_group_linear(t.ex, "gate_up_proj", make_view(nullptr, {kRows, 256}, format), w,
+                              offsets, make_view(nullptr, {kRows, kWidth}, format), 2, 10.0f);
+  }
+};
+
+TEST(GatedGroupLinear, IsOneCallWhereTheVariantOfTheProductTakesTheGate) {
+  const KernelSet gpu = KernelSet::for_cuda(90).with<Nvfp4GroupGemm>(
+      {{"tiles", sm(90), "", kDeterministic, not_run, MathUnit::kBf16, takes_both}});
+  TestExec t(Backend::kDry);
+  t.ex.kernels = &gpu;
+
+  const Result<bool> ran = GatedCall().run(t);
+
+  ASSERT_TRUE(ran.ok()) << ran.status().message();
+  EXPECT_TRUE(*ran);
+  ASSERT_EQ(t.recorder.records().size(), 1u);
+  const OpRecord& r = t.recorder.records()[0];
+  EXPECT_STREQ(r.kernel, "nvfp4_group_gemm");
+  EXPECT_STREQ(r.variant, "tiles");
+  const Result<bool> in_f32 = GatedCall().run(t, Format::kF32);
+  EXPECT_TRUE(in_f32.ok() && !*in_f32) << "the gate is for bf16";
+}
+
+TEST(GatedGroupLinear, IsLeftToTwoKernelsWhereAnotherVariantWouldTakeIt) {
+  const KernelSet gpu = KernelSet::for_cuda(90).with<Nvfp4GroupGemm>(
+      {{"tiles", sm(90), "", kDeterministic, not_run, MathUnit::kBf16, takes_no_gate},
+       {"any_layout", sm(90), "", kDeterministic, not_run, MathUnit::kF32, takes_both}});
+  TestExec t(Backend::kDry);
+  t.ex.kernels = &gpu;
+
+  const Result<bool> ran = GatedCall().run(t);
+
+  ASSERT_TRUE(ran.ok()) << ran.status().message();
+  EXPECT_FALSE(*ran);
+  EXPECT_TRUE(t.recorder.records().empty());
+}
+
+TEST(GatedGroupLinear, IsForOneStackOnAGpu) {
+  TestExec cpu(Backend::kCpu);
+  TestExec dry(Backend::kDry);
+  GatedCall two;
+  two.w.num_parts = 2;
+  const KernelSet gpu = KernelSet::for_cuda(90).with<Nvfp4GroupGemm>(
+      {{"tiles", sm(90), "", kDeterministic, not_run, MathUnit::kBf16, takes_both}});
+
+  const Result<bool> on_cpu = GatedCall().run(cpu);
+  const Result<bool> without_kernels = GatedCall().run(dry);
+  dry.ex.kernels = &gpu;
+  const Result<bool> in_two = two.run(dry);
+
+  EXPECT_TRUE(on_cpu.ok() && !*on_cpu);
+  EXPECT_TRUE(without_kernels.ok() && !*without_kernels);
+  EXPECT_TRUE(in_two.ok() && !*in_two);
 }
 
 TEST(MoeTable, PinDecidesAndGroupedIsTheDefault) {

@@ -1,4 +1,5 @@
-// Arithmetic that the hardware has no short form of, where a shorter way gives the same bits.
+// Arithmetic that the hardware has no short form of, where a shorter way gives the same bits; and
+// what several kernels share of activations.
 #pragma once
 
 #include <cstdint>
@@ -180,5 +181,23 @@ struct RowOfGroup {
     }
   }
 };
+
+/// min(z, limit); NaN stays NaN.
+__device__ __forceinline__ float at_most(float z, float limit) {
+  return z > limit ? limit : z;
+}
+
+/// min(z, limit), from below at -limit as well.
+__device__ __forceinline__ float within(float z, float limit) {
+  return -at_most(-at_most(z, limit), limit);
+}
+
+/// SwiGLU as SiluMul has it (kernels/act/gated_act), silu(gate) * up, of sums in float32 for a
+/// result of 16 bits: e^x and the quotient by the approximations of the hardware, a few steps of
+/// float32 off; of gates below -87 it is 0. The limit is infinite where there is none.
+__device__ __forceinline__ float swiglu(float gate, float up, float limit) {
+  gate = at_most(gate, limit);
+  return __fdividef(gate, 1.0f + __expf(-gate)) * within(up, limit);
+}
 
 }  // namespace fathom::cuda

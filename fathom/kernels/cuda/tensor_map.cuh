@@ -45,30 +45,68 @@ inline auto tensor_map_encoder() {
 }
 
 /// Errors: Unavailable for a driver without maps, Internal for a box that it refuses.
-inline Status make_tensor_map(const TensorBox& b, CUtensorMap* map) {
+template <size_t kRank>
+Status encode_tensor_map(CUtensorMap* map,
+                         CUtensorMapDataType type,
+                         const void* data,
+                         const std::array<int64_t, kRank>& dims,
+                         const std::array<int64_t, kRank - 1>& strides,
+                         const std::array<int, kRank>& box,
+                         CUtensorMapSwizzle swizzle) {
   const auto encode = tensor_map_encoder();
   if (encode == nullptr)
     return unavailable("the driver has no cuTensorMapEncodeTiled; CUDA 12.0 or newer is needed");
-  const auto size = [&](int i) { return static_cast<cuuint64_t>(b.dims[static_cast<size_t>(i)]); };
-  // An axis of one element may have any stride; the driver still asks for one that it could use.
-  const auto stride = [&](int i) {
-    const int64_t bytes = b.strides[static_cast<size_t>(i)];
-    return static_cast<cuuint64_t>(b.dims[static_cast<size_t>(i) + 1] > 1 || bytes > 0 ? bytes
-                                                                                       : 16);
-  };
-  const cuuint64_t dims[3] = {size(0), size(1), size(2)};
-  const cuuint64_t strides[2] = {stride(0), stride(1)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(b.box[0]), static_cast<cuuint32_t>(b.box[1]),
-                             static_cast<cuuint32_t>(b.depth)};
-  const cuuint32_t steps[3] = {1, 1, 1};
+  cuuint64_t sizes[kRank];
+  cuuint64_t bytes[kRank - 1];
+  cuuint32_t of_box[kRank];
+  cuuint32_t steps[kRank];
+  for (size_t i = 0; i < kRank; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(dims[i]);
+    of_box[i] = static_cast<cuuint32_t>(box[i]);
+    steps[i] = 1;
+    if (i == 0) continue;
+    // An axis of one element may have any stride; the driver still asks for one that it could use.
+    const int64_t stride = strides[i - 1];
+    bytes[i - 1] = static_cast<cuuint64_t>(dims[i] > 1 || stride > 0 ? stride : 16);
+  }
   const CUresult result =
-      encode(map, b.type, 3, const_cast<void*>(b.data), dims, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, b.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      encode(map, type, kRank, const_cast<void*>(data), sizes, bytes, of_box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
-  return internal_error(str_cat("cuTensorMapEncodeTiled refused a matrix [", b.dims[2], ", ",
-                                b.dims[1], ", ", b.dims[0], "] with row strides of ", b.strides[0],
-                                " and ", b.strides[1], " bytes: error ", static_cast<int>(result)));
+  std::string axes = str_cat(dims[0]);
+  for (size_t i = 1; i < kRank; ++i)
+    str_append(axes, str_cat(" x ", dims[i], " (", strides[i - 1], " bytes apart)"));
+  return internal_error(str_cat("cuTensorMapEncodeTiled refused axes of ", axes, ": error ",
+                                static_cast<int>(result)));
+}
+
+/// Errors: those of encode_tensor_map.
+inline Status make_tensor_map(const TensorBox& b, CUtensorMap* map) {
+  return encode_tensor_map<3>(map, b.type, b.data, b.dims, b.strides, {b.box[0], b.box[1], b.depth},
+                              b.swizzle);
+}
+
+/// Gate and up rows of stacked matrices as the copy engine brings them group by group, eight gate
+/// rows and the eight up rows of the same outputs (kGatedRows), one behind the other.
+struct GatedBox {
+  const void* data = nullptr;
+  int64_t row_bytes = 0;
+  int64_t half_rows = 0;  ///< from a gate row to the up row of the same output
+  int64_t columns = 0;    ///< bytes
+  int64_t groups = 0;
+  int64_t lasts = 1;         ///< of the last axis: matrices, or panels of columns
+  int64_t last_bytes = 0;    ///< from one to the next
+  std::array<int, 3> box{};  ///< columns, groups and lasts of one copy
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+};
+
+/// Errors: those of encode_tensor_map.
+inline Status make_gated_map(const GatedBox& b, CUtensorMap* map) {
+  return encode_tensor_map<5>(
+      map, CU_TENSOR_MAP_DATA_TYPE_UINT8, b.data, {b.columns, 8, 2, b.groups, b.lasts},
+      {b.row_bytes, b.half_rows * b.row_bytes, 8 * b.row_bytes, b.last_bytes},
+      {b.box[0], 8, 2, b.box[1], b.box[2]}, b.swizzle);
 }
 
 /// Brings the map itself nearer.
@@ -116,6 +154,22 @@ __device__ __forceinline__ void copy_box(uint32_t to,
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(matrix), "r"(barrier),
       "l"(policy)
+      : "memory");
+}
+
+/// The box of a GatedBox at (column, group, last), kept in the last cache by `policy`.
+__device__ __forceinline__ void copy_gated_box(uint32_t to,
+                                               const CUtensorMap& map,
+                                               int column,
+                                               int group,
+                                               int last,
+                                               uint32_t barrier,
+                                               uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(0), "r"(group), "r"(last),
+      "r"(barrier), "l"(policy)
       : "memory");
 }
 

@@ -315,6 +315,10 @@ struct GroupedShape {
   int64_t ring_bytes = 0;
   int64_t x_gap = 6;  ///< as in ProductShape
   int64_t y_gap = 3;
+  bool gated = false;  ///< the outputs are SwiGLU of gate and up rows (moe/gated_product.h)
+  float limit = 0;
+
+  int64_t width() const { return gated ? n / 2 : n; }  ///< of y
 
   int64_t experts() const { return static_cast<int64_t>(counts.size()); }
 
@@ -345,7 +349,18 @@ inline std::string grouped_case_name(const GroupedShape& s) {
   if (s.layout == WeightLayout::kRowMajor) name += "_row_major";
   if (s.x_gap % 8 == 0) name += "_aligned";
   if (s.y_gap == 0) name += "_packed_y";
+  if (s.gated) name += "_gated";
+  if (s.limit > 0) str_append(name, str_cat("_limit", s.limit));
   return name;
+}
+
+/// SwiGLU in float64 of the products of a gate and an up row; a NaN stays one.
+inline double swiglu_of(double gate, double up, double limit) {
+  if (limit > 0) {
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+  }
+  return gate / (1.0 + std::exp(-gate)) * up;
 }
 
 /// Gate B is applied to cases that are not timed, where there are enough outputs and no other rows.
@@ -373,20 +388,29 @@ void add_grouped_case(CaseList& list, CaseSpec spec, const GroupedShape& s) {
                                 .format = s.weight,
                                 .layout = s.layout};
     const Weight w = weight_of_case(c, w_spec, bench, s.ring_bytes);
-    const Tensor y = c.output({s.rows(), s.n}, s.y, {.row_gap = s.y_gap});
-    c.bind([=, top_k = s.top_k](const Binding& at) {
-      return typename K::Args{
-          .x = at(x), .w = at(w), .offsets = at(offsets), .y = at(y), .top_k = top_k};
+    const Tensor y = c.output({s.rows(), s.width()}, s.y, {.row_gap = s.y_gap});
+    c.bind([=](const Binding& at) {
+      typename K::Args a{
+          .x = at(x), .w = at(w), .offsets = at(offsets), .y = at(y), .top_k = s.top_k};
+      if constexpr (requires { a.gate; }) a.gate = {.on = s.gated, .limit = s.limit};
+      return a;
     });
     c.expect_each(y, gates::gemm(s.y), [=](int64_t row, int64_t n) {
       const int64_t e = expert[static_cast<size_t>(row)];
       // Rows of no expert keep the NaN that outputs start with.
       if (e < 0) return std::numeric_limits<double>::quiet_NaN();
-      return dot(x.row(row), w.row(e * s.n + n));
+      const double first = dot(x.row(row), w.row(e * s.n + n));
+      if (!s.gated) return first;
+      return swiglu_of(first, dot(x.row(row), w.row(e * s.n + s.width() + n)), s.limit);
     });
-    if (bench || s.before + s.after > 0 || s.rows() * s.n < 4096) return;
-    c.expect_full_precision(y, gates::full_precision(s.weight), [=](int64_t row, int64_t n) {
-      return dot(x.row(row), w.exact_row(expert[static_cast<size_t>(row)] * s.n + n));
+    if (bench || s.before + s.after > 0 || s.rows() * s.width() < 4096) return;
+    Gate gate = gates::full_precision(s.weight);
+    if (s.gated) gate.diff *= 2;  // a product of two that are so far off
+    c.expect_full_precision(y, gate, [=](int64_t row, int64_t n) {
+      const int64_t of_expert = expert[static_cast<size_t>(row)] * s.n;
+      const double first = dot(x.row(row), w.exact_row(of_expert + n));
+      if (!s.gated) return first;
+      return swiglu_of(first, dot(x.row(row), w.exact_row(of_expert + s.width() + n)), s.limit);
     });
   });
 }
@@ -422,7 +446,8 @@ void add_grouped_call(CaseList& list, const RecordedCall& call, const CaseSpec& 
                  .y = call.format("y"),
                  .top_k = top_k,
                  .x_gap = call.row_gap("x"),
-                 .y_gap = call.row_gap("y")};
+                 .y_gap = call.row_gap("y"),
+                 .gated = call.dim("y", 1) != call.dim("w", 1)};
   for (int64_t row = 0; row < rows; ++row)
     ++s.counts[static_cast<size_t>(row % reached * experts / reached)];
   const CaseWeightSpec all{.num_experts = experts, .rows = s.n, .cols = s.k, .format = s.weight};

@@ -104,6 +104,48 @@ inline CaseSpec grouped_case_spec(const char* op,
       .columns = str_cat("M=", tokens, ";N=", n, ";K=", k, ";E=", load.experts(), ";topk=", top_k)};
 }
 
+/// SwiGLU behind the product, with a limit that clamps some and without, for every kernel of a GPU:
+/// from one row an expert to several tiles of each height; widths of an expert that tensor
+/// parallelism makes, odd ones, experts without rows, and rows of none.
+template <class K>
+void add_gated_cases(CaseList& list, Format weight) {
+  const auto add = [&](GroupedShape s) {
+    s.weight = weight;
+    s.gated = true;
+    s.x_gap = 8;
+    add_grouped_case<K>(list, s);
+    s.limit = 1;
+    s.y_gap = s.y_gap == 0 ? 0 : 8;
+    add_grouped_case<K>(list, s);
+  };
+  const std::vector<int64_t> some{0, 1, 3, 0, 0, 11, 8, 0};
+  add({.counts = {0, 0, 0}, .n = 32, .k = 128});
+  add({.counts = some, .n = 2 * 24, .k = 96, .before = 1, .after = 2, .y_gap = 0});
+  add({.counts = some, .n = 2 * 72, .k = 640, .before = 1, .after = 2, .y_gap = 0});
+  add({.counts = some, .n = 2 * 288, .k = 1536, .before = 1, .after = 2, .y_gap = 0});
+  add({.counts = {1, 9, 2}, .n = 2 * 8, .k = 7680});
+  add({.counts = some, .n = 2 * 576, .k = 2048});
+  // Tiles of 32, 64, 128 and 256 rows of x.
+  add({.counts = {17, 40, 33, 18, 20, 16}, .n = 2 * 288, .k = 320, .y_gap = 0});
+  add({.counts = {0, 65, 0, 0, 17, 64, 1, 0}, .n = 2 * 136, .k = 320, .before = 1, .after = 2});
+  add({.counts = {0, 129, 200, 0}, .n = 2 * 576, .k = 192});
+  add({.counts = {0, 257, 0, 520}, .n = 2 * 104, .k = 320});
+  add({.counts = {60, 33, 40}, .n = 2 * 192, .k = 64, .after = 1});
+}
+
+/// Gate and up of experts of steps, 256 of them, with the activation behind.
+template <class K>
+void add_gated_experts(CaseList& list, Format weight, const char* op, GroupedShape s) {
+  for (const int64_t tokens : {1, 32, 128, 512}) {
+    s.counts = even_load(tokens, s.top_k, 256).counts;
+    s.weight = weight;
+    s.op = op;
+    s.ring_bytes = kExpertRing;
+    s.gated = true;
+    add_grouped_case<K>(list, s);
+  }
+}
+
 /// Rows of no expert keep the NaN that outputs start with.
 inline double untouched() {
   return std::numeric_limits<double>::quiet_NaN();

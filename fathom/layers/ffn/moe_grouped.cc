@@ -79,6 +79,26 @@ View operand(const Rows& rows) {
   return x;
 }
 
+// act [R, I] = SwiGLU of gate and up of each row: within the products' kernel where it can, else by
+// one behind it.
+Status gate_and_up(Exec& ex,
+                   const MoeShape& s,
+                   const MoeWeights& w,
+                   const Rows& rows,
+                   const View& offsets,
+                   const View& act) {
+  const View x = operand(rows);
+  FATHOM_ASSIGN(const bool gated, gated_group_linear(ex, "gate_up_proj", x, w.gate_up, offsets, act,
+                                                     s.K, s.limit, rows.scales));
+  if (gated) return {};
+  FATHOM_ASSIGN(const View gate_up,
+                ex.activations->tensor({act.dim(0), 2 * s.I}, act.format, "T*K,2*I"));
+  const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
+  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, x, w.gate_up, offsets, gate_up, s.K,
+                               rows.scales));
+  return launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act, .limit = s.limit});
+}
+
 struct ExpertRows {
   View y;     // [R, H], rows in expert order
   View dest;  // [T, K] row of each chosen expert
@@ -108,12 +128,8 @@ Result<ExpertRows> expert_rows(Exec& ex,
   FATHOM_ASSIGN(out.y, arena.tensor({R, H}, x.format, "T*K,H"));
   ArenaScope temporary(arena);
   FATHOM_ASSIGN(const Rows rows, rows_of_experts(ex, x, order.src_row, activations));
-  FATHOM_ASSIGN(const View gate_up, arena.tensor({R, 2 * s.I}, x.format, "T*K,2*I"));
-  const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
-  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, operand(rows), w.gate_up, order.offsets,
-                               gate_up, s.K, rows.scales));
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
-  FATHOM_TRY(launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act, .limit = s.limit}));
+  FATHOM_TRY(gate_and_up(ex, s, w, rows, order.offsets, act));
   Rows inner{.x = act, .scales = {}};
   if (activations == MoeActivations::kFp8) {
     FATHOM_ASSIGN(inner, in_fp8(ex, act, kExpertAxes));

@@ -2,6 +2,7 @@
 
 #include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/products/tiles.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -71,15 +72,10 @@ struct GeluTanh {
   }
 };
 
-/// min(z, limit); NaN stays NaN.
-__device__ __forceinline__ float at_most(float z, float limit) {
-  return z > limit ? limit : z;
-}
-
 /// A result; the limit is infinite where there is none.
 template <class Act, class T>
 __device__ __forceinline__ float gated(float gate, float up, float limit) {
-  return Act::template of<T>(at_most(gate, limit)) * -at_most(-at_most(up, limit), limit);
+  return Act::template of<T>(at_most(gate, limit)) * within(up, limit);
 }
 
 // Eight results a thread.

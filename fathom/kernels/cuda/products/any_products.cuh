@@ -115,8 +115,9 @@ static __global__ void __launch_bounds__(kAnyWarps * 32)
   const ProductCall& c = p.call;
   const int64_t item = int64_t{blockIdx.x} * kAnyWarps + warp_id();
   if (item >= num_outputs) return;
-  const int64_t n = item % c.N;
-  int64_t r = item / c.N;
+  const int width = c.width();
+  const int64_t n = item % width;
+  int64_t r = item / width;
   int e = 0;
   int64_t scale_r = r;
   if (c.offsets != nullptr) {
@@ -132,19 +133,25 @@ static __global__ void __launch_bounds__(kAnyWarps * 32)
   x.row = c.x_row;
   AnyMatrix w = p.w;
   w.scales += e * p.w_scale_bytes;
-  // Whole matrices: the element index grows by e * N rows.
-  const int64_t w_row = e * int64_t{c.N} + n;
   const int64_t x_at = e * c.x_matrix;
-  float sum = 0.0f;
-  for (int k = lane_id(); k < c.K; k += 32) {
-    const float a = c.x_matrix == 0 ? x.load(r, scale_r, k)
-                                    : load_any(x.values, x.format, x_at + r * c.x_row + k);
-    sum = fmaf(a, w.load(w_row, n, k), sum);
-  }
-  sum = combine_lanes(sum, Add()) * c.factor(e);
-  if (lane_id() == 0) {
-    store_any(c.y, c.y_format, e * c.y_matrix + c.row_of_y(r) * c.y_row + n,
-              c.finished_of(e, sum, r, static_cast<int>(n)));
+  const auto product = [&](int64_t row) {
+    // Whole matrices: the element index grows by e * N rows.
+    const int64_t w_row = e * int64_t{c.N} + row;
+    float sum = 0.0f;
+    for (int k = lane_id(); k < c.K; k += 32) {
+      const float a = c.x_matrix == 0 ? x.load(r, scale_r, k)
+                                      : load_any(x.values, x.format, x_at + r * c.x_row + k);
+      sum = fmaf(a, w.load(w_row, row, k), sum);
+    }
+    return combine_lanes(sum, Add()) * c.factor(e);
+  };
+  const float sum = product(n);
+  const int64_t at = e * c.y_matrix + c.row_of_y(r) * c.y_row + n;
+  if (c.gated) {
+    const float up = product(width + n);
+    if (lane_id() == 0) store_any(c.y, c.y_format, at, swiglu(sum, up, c.gate_limit));
+  } else if (lane_id() == 0) {
+    store_any(c.y, c.y_format, at, c.finished_of(e, sum, r, static_cast<int>(n)));
   }
 }
 
@@ -174,7 +181,7 @@ inline AnyProduct any_product_of(const ProductCall& c, Format w_format) {
 inline Status run_any(Exec& ex, const AnyProduct& p) {
   const ProductCall& c = p.call;
   const int64_t rows = c.offsets == nullptr ? int64_t{c.T} * c.matrices : c.T;
-  const int64_t outputs = rows * c.N;
+  const int64_t outputs = rows * c.width();
   return launch_kernel(ex, any_products,
                        {.blocks = (outputs + kAnyWarps - 1) / kAnyWarps, .threads = kAnyWarps * 32},
                        p, outputs);

@@ -22,14 +22,15 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
-    if (walk.begin < walk.end) scales.load(walk.c, tile, walk.begin, thread);
+    const auto load = [&](int k) { scales.template load<kGated<Codec>>(walk.c, tile, k, thread); };
+    if (walk.begin < walk.end) load(walk.begin);
     for (int k = walk.begin; k < walk.end; k += Codec::kWEvery) {
       const int stage = kOwnRing ? walk.w_stage : walk.stage;
       barrier_wait(kOwnRing ? at.w_free(stage) : at.free(stage),
                    (kOwnRing ? walk.w_parity : walk.parity) ^ 1);
       scales.keep(at.side(stage), thread);
       barrier_arrive(kOwnRing ? at.w_full(stage) : at.full(stage));
-      if (k + Codec::kWEvery < walk.end) scales.load(walk.c, tile, k + Codec::kWEvery, thread);
+      if (k + Codec::kWEvery < walk.end) load(k + Codec::kWEvery);
       kOwnRing ? walk.next_w_stage() : walk.next_stage();
     }
   }
@@ -77,11 +78,17 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
     const ProductTile tile = walk.tile();
     const int first_row = tile.row_tile * kTileRows<Codec>;
     const int x_matrix = walk.c.offsets != nullptr || walk.c.x_matrix == 0 ? 0 : tile.e;
+    const auto copy_weights = [&](uint32_t to, int k, uint32_t full) {
+      if constexpr (kGated<Codec>) {
+        copy_gated_box(to, maps.w, k * kWElements, first_row / kGatedRows, tile.e, full, policy);
+      } else {
+        copy_box(to, maps.w, k * kWElements, first_row, tile.e, full, policy);
+      }
+    };
     const auto bring_weights = [&](int k) {
       barrier_wait(at.w_free(walk.w_stage), walk.w_parity ^ 1);
       barrier_expect(at.w_full(walk.w_stage), Memory::kWBytes);
-      copy_box(at.w(walk.w_stage), maps.w, k * kWElements, first_row, tile.e,
-               at.w_full(walk.w_stage), policy);
+      copy_weights(at.w(walk.w_stage), k, at.w_full(walk.w_stage));
       walk.next_w_stage();
     };
     for (int k = walk.begin; k < walk.end; k += Memory::kXEvery, walk.next_stage()) {
@@ -101,8 +108,7 @@ __device__ __forceinline__ void bring_boxes(const TileMaps& maps,
       barrier_wait(at.free(walk.stage), walk.parity ^ 1);
       const uint32_t full = at.full(walk.stage);
       barrier_expect(full, Memory::kStageBytes);
-      if constexpr (!Memory::kOwnRing)
-        copy_box(at.w(walk.stage), maps.w, k * kWElements, first_row, tile.e, full, policy);
+      if constexpr (!Memory::kOwnRing) copy_weights(at.w(walk.stage), k, full);
       if (x_may_be_in_the_making) wait_for_previous();
       x_may_be_in_the_making = false;
 #pragma unroll

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/kernels/core/kernel_set/variants.h"
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/tensor/quant_view.h"
@@ -65,6 +67,8 @@ struct ProductCall {
   int64_t bias_matrix = 0;             ///< with offsets: elements from matrix to matrix
   const int32_t* y_rows = nullptr;     ///< with offsets: row of y of each row of x; null: the same
   const float* row_weights = nullptr;  ///< with offsets: one a row of x, multiplied last; null: 1
+  bool gated = false;  ///< y has N/2 columns, SwiGLU of the sums of gate and up rows; with offsets
+  float gate_limit = 0.0f;  ///< infinite: none
   int32_t matrices = 1;
   int32_t T = 0;  ///< rows of a matrix; with offsets, of x
   int32_t N = 0;
@@ -126,8 +130,31 @@ struct ProductCall {
     return is_plain() && row_weights == nullptr && y_rows == nullptr;
   }
 
+  /// Columns of y.
+  FATHOM_HD constexpr int width() const { return gated ? N / 2 : N; }
+
   __device__ int64_t row_of_y(int64_t row) const { return y_rows != nullptr ? y_rows[row] : row; }
 };
+
+/// Rows of w whose gate and up rows make eight outputs. Kernels whose outputs are gated take the
+/// rows of w in this order: eight gate rows, the eight up rows of the same outputs, and so on, so
+/// that a lane of the tensor cores has the sums of both (rows lane / 4 and the eighth behind it).
+inline constexpr int kGatedRows = 16;
+
+/// Whether the rows of w are whole groups of them.
+inline bool gates_by_groups(const ProductCall& c) {
+  return c.offsets != nullptr && c.N % kGatedRows == 0 && c.y_format == Format::kBf16 &&
+         c.is_bare();
+}
+
+/// The row of w that is number `at` in that order, or without a gate in its own; behind the last
+/// one, one of the last.
+template <bool kGated>
+__device__ __forceinline__ int row_of_w(const ProductCall& c, int at) {
+  if constexpr (!kGated) return min(at, c.N - 1);
+  const int half = c.N / 2;
+  return min(at / kGatedRows * 8 + (at & 7), half - 1) + ((at & 8) != 0 ? half : 0);
+}
 
 /// The scale of 128 x 128 weights; block_row counts those of the matrix.
 __device__ __forceinline__ float block_scale(const ProductCall& c,
@@ -215,6 +242,10 @@ ProductCall product_of(const Args& a) {
     c.scale_matrix = c.scale_row * (fp4 ? w.rows() : (w.rows() + block - 1) / block);
   }
   if (w.global.present()) c.global = w.global.as<const float>();
+  if constexpr (requires { a.gate.on; }) {
+    c.gated = a.gate.on;
+    c.gate_limit = a.gate.limit > 0.0f ? a.gate.limit : std::numeric_limits<float>::infinity();
+  }
   if constexpr (requires { a.offsets; }) c.offsets = a.offsets.template as<const int32_t>();
   return c;
 }

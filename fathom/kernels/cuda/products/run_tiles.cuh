@@ -125,16 +125,31 @@ Status make_maps(const ProductCall& c, int tokens, TileMaps* maps) {
        .box = {kPanelRowBytes / Codec::kXElement, tokens},
        .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
       &maps->x));
-  const int element = kWideWeights ? 2 : 1;
-  return make_tensor_map(
-      {.data = c.w,
-       .type = kWideWeights ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-       .dims = {c.w_row / element, c.N, c.matrices},
-       .strides = {c.w_row, c.w_matrix},
-       .box = {kWBox / element, kTileRows<Codec>},
-       .swizzle =
-           kWBox == kPanelRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE},
-      &maps->w);
+  constexpr auto kSwizzle =
+      kWBox == kPanelRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
+  if constexpr (kGated<Codec>) {
+    static_assert(!kWideWeights, "a map of bytes");
+    return make_gated_map({.data = c.w,
+                           .row_bytes = c.w_row,
+                           .half_rows = c.N / 2,
+                           .columns = c.w_row,
+                           .groups = c.N / kGatedRows,
+                           .lasts = c.matrices,
+                           .last_bytes = c.w_matrix,
+                           .box = {kWBox, kTileRows<Codec> / kGatedRows, 1},
+                           .swizzle = kSwizzle},
+                          &maps->w);
+  } else {
+    const int element = kWideWeights ? 2 : 1;
+    return make_tensor_map(
+        {.data = c.w,
+         .type = kWideWeights ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+         .dims = {c.w_row / element, c.N, c.matrices},
+         .strides = {c.w_row, c.w_matrix},
+         .box = {kWBox / element, kTileRows<Codec>},
+         .swizzle = kSwizzle},
+        &maps->w);
+  }
 }
 
 template <class Codec, int kTokens>
@@ -318,6 +333,7 @@ inline constexpr int kMostExperts = most_experts(static_cast<typename Family::Sh
 template <class Family>
 bool takes_tiles(const ProductCall& c, int64_t fewest_rows) {
   return c.T >= fewest_rows && c.K > 0 && c.N > 0 && c.x_matrix >= 0 && c.x_row > 0 &&
+         (!c.gated || gates_by_groups(c)) &&
          (c.offsets == nullptr || c.matrices <= kMostExperts<Family>)&&takes_tensor_map(
              c.x, c.x_row * Family::kXElement, c.x_matrix * Family::kXElement) &&
          takes_tensor_map(c.w, c.w_row, c.w_matrix);

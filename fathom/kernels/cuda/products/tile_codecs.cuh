@@ -249,10 +249,33 @@ struct TileFp8Pair {
   static constexpr float kFactor = 1.0f;
 };
 
+template <class Shapes>
+struct GatedShapes;
+
+/// Tiles of gate and up rows in groups (kGatedRows), whose outputs are gated: those of `Plain` with
+/// another order of rows and another end. For calls with offsets.
+template <class Plain>
+struct Gated : Plain {
+  using Shapes = typename GatedShapes<typename Plain::Shapes>::Of;
+  using Rest = typename GatedShapes<typename Plain::Rest>::Of;
+};
+
+template <class... Kinds>
+struct GatedShapes<TileShapes<Kinds...>> {
+  using Of = TileShapes<Tiles<Gated<typename Kinds::Codec>, Kinds::kTokens>...>;
+};
+
+template <class Codec>
+inline constexpr bool kGated = false;
+template <class Plain>
+inline constexpr bool kGated<Gated<Plain>> = true;
+
 /// Whether whoever multiplies scales sums by those of blocks of weights.
 template <class Codec>
 inline constexpr bool kHasBlockScales = false;
 template <>
 inline constexpr bool kHasBlockScales<TileFp8> = true;
+template <class Plain>
+inline constexpr bool kHasBlockScales<Gated<Plain>> = kHasBlockScales<Plain>;
 
 }  // namespace fathom::cuda

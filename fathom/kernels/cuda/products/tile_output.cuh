@@ -96,6 +96,14 @@ __device__ __forceinline__ void store_eight(T* to, uint4 words, int exist) {
   }
 }
 
+/// Eight neighbours of a row of y that need not lie on more than two bytes.
+__device__ __forceinline__ void store_eight_apart(Bf16* to, uint4 words) {
+  const uint32_t each[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    to[i].bits = static_cast<uint16_t>(each[i / 2] >> (16 * (i & 1)));
+}
+
 /// Two neighbours of a row of y, as far as they exist; `whole`: they lie on four bytes.
 template <class T>
 __device__ __forceinline__ void store_two(T* to, uint32_t word, int exist, bool whole) {
@@ -335,6 +343,68 @@ __device__ __forceinline__ void store_row_panels(
       }
     }
     __syncwarp();
+  }
+}
+
+/// Gated outputs of a block of sums of 64 rows of w, gate and up rows in groups (kGatedRows): 32
+/// columns of y from first_n on. As store_panels, with half of each row of the panel.
+template <int kSums>
+__device__ __forceinline__ void store_gated_tile(
+    const TileOutput& out, const float (&d)[kSums], int first_n, uint32_t panel, int barrier) {
+  constexpr int kTokens = 2 * kSums;
+  constexpr int kRows = std::min(64, kTokens);     // of a panel
+  constexpr int kAtOnce = std::min(4, kRows / 8);  // matrices of 8 x 8 that are turned over
+  constexpr int kRowsAtOnce = kWarpgroup / 4;      // stored, a row by four threads
+  static_assert(kAtOnce == 2 || kAtOnce == 4);
+  const ProductCall& c = out.c;
+  const int lane = lane_id();
+  const int warp = warp_id() & 3;
+  Bf16* const y = static_cast<Bf16*>(c.y);
+  const bool in_eights = reinterpret_cast<uintptr_t>(c.y) % 16 == 0 && c.y_row % 8 == 0;
+  const auto output = [&](float gate, float up) {
+    return swiglu(gate * out.factor, up * out.factor, c.gate_limit);
+  };
+#pragma unroll
+  for (int part = 0; part < kTokens / kRows; ++part) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; j += kAtOnce) {
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        // Gate rows of tokens 2t and 2t + 1 of eight, then the up rows.
+        const int at = part * 32 + (j + i) * 4;
+        words[i] = pair_of_floats(output(d[at], d[at + 2]), output(d[at + 1], d[at + 3]));
+      }
+      // Lane 8 i + r names the place of row r of the turned-over matrix i.
+      const uint32_t to = panel + panel_offset((j + (lane >> 3) % kAtOnce) * 8 + (lane & 7), warp);
+      if constexpr (kAtOnce == 4) {
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+            "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+            : "memory");
+      } else {
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),
+                     "r"(words[0]), "r"(words[1])
+                     : "memory");
+      }
+    }
+    named_sync(barrier, kWarpgroup);
+#pragma unroll
+    for (int i = 0; i < (kRows + kRowsAtOnce - 1) / kRowsAtOnce; ++i) {
+      const int row = i * kRowsAtOnce + warp * 8 + lane / 4;
+      const int chunk = lane & 3;
+      const int token = part * kRows + row;
+      const int n = first_n + 8 * chunk;
+      if (row >= kRows || token >= out.tile.count || n >= c.width()) continue;
+      const uint4 words = load_shared_16(panel + panel_offset(row, chunk));
+      Bf16* const to = y + out.y_first + token * c.y_row + n;
+      if (in_eights) {
+        *reinterpret_cast<uint4*>(to) = words;
+      } else {
+        store_eight_apart(to, words);
+      }
+    }
+    named_sync(barrier, kWarpgroup);
   }
 }
 

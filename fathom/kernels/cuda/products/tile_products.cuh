@@ -272,20 +272,31 @@ class TileSums {
   __device__ __forceinline__ void add_parts(Walk& walk, const ProductTile& tile) {
     float part[kSums];
     // A warpgroup has half of 128 rows of w, or 128 of 256.
-    const int64_t block_row = int64_t{tile.row_tile} * kRowBlocks + (kRowBlocks > 1 ? wg_ : 0);
+    // With a gate, a warp has eight gate rows and the eight up rows of the same outputs.
+    constexpr bool kTwoScales = kHasBlockScales<Codec> && kGated<Codec>;
+    const int output = (tile.row_tile * kTileRows<Codec> + (wg_ * 4 + (warp_id() & 3)) * 16) / 2;
+    const int64_t block_row =
+        kTwoScales ? output / kBlockK
+                   : int64_t{tile.row_tile} * kRowBlocks + (kRowBlocks > 1 ? wg_ : 0);
+    const int64_t up_row = (walk.c.N / 2 + output) / kBlockK;
     float scale =
         kHasBlockScales<Codec> ? block_scale(walk.c, tile.e, block_row, walk.begin) : 1.0f;
+    float up_scale = kTwoScales ? block_scale(walk.c, tile.e, up_row, walk.begin) : 1.0f;
     for (int k = walk.begin; k < walk.end; ++k, walk.next_stage()) {
       const bool begins = (k - walk.begin) % Codec::kAddEvery == 0;
       const bool ends =
           (k - walk.begin) % Codec::kAddEvery == Codec::kAddEvery - 1 || k + 1 == walk.end;
       wait_full(walk);
       const float now = scale;
+      const float up_now = up_scale;
 #pragma unroll
       for (int block = 0; block < kRowBlocks; ++block) {
         multiply_part(walk, k, block, part, !begins);
         if constexpr (kHasBlockScales<Codec>) {
-          if (block == 0 && k + 1 < walk.end) scale = block_scale(walk.c, tile.e, block_row, k + 1);
+          if (block == 0 && k + 1 < walk.end) {
+            scale = block_scale(walk.c, tile.e, block_row, k + 1);
+            if constexpr (kTwoScales) up_scale = block_scale(walk.c, tile.e, up_row, k + 1);
+          }
         }
         wait_products<0>();
         if constexpr (Codec::kSide == TileSide::kTokenScales) {
@@ -295,7 +306,7 @@ class TileSums {
         } else if (ends) {
 #pragma unroll
           for (int i = 0; i < kSums; ++i)
-            d[block][i] = fmaf(now, part[i], d[block][i]);
+            d[block][i] = fmaf(kTwoScales && (i & 2) != 0 ? up_now : now, part[i], d[block][i]);
         }
       }
       warp_arrive_after(at_.free(walk.stage), __float_as_uint(d[kRowBlocks - 1][kSums - 1]),
@@ -421,7 +432,7 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
   constexpr int kPitch = TileMemory<Codec, kTokens>::kSumPitch;
   constexpr bool kFirstIsX = kXFirst<Codec, kTokens>;
   const ProductCall& c = walk.c;
-  const bool split = !Codec::kBlocksShare && walk.plan.split > 1;
+  const bool split = !Codec::kBlocksShare && !kGated<Codec> && walk.plan.split > 1;
   bool y_may_be_in_use = true;
   TileSums<Codec, kTokens> mine(at, wg);
   for (; walk.more(); walk.next_item()) {
@@ -443,7 +454,10 @@ __device__ __forceinline__ void compute_tiles(TileWalk<Codec, kTokens> walk,
 #pragma unroll
     for (int block = 0; block < Codec::kRowBlocks; ++block) {
       const SumsPlace place = sums_place<Codec, kTokens>(wg, block);
-      if (split) {
+      if constexpr (kGated<Codec>) {
+        store_gated_tile(TileOutput(c, tile, Codec::kFactor), mine.d[block],
+                         (tile.row_tile * kTileRows<Codec> + place.row) / 2, at.out(wg), 2 + wg);
+      } else if (split) {
         keep_sums<kFirstIsX, kPitch>(mine.d[block], sums, place.token, place.row);
       } else {
         store_tile<kFirstIsX>(TileOutput(c, tile, Codec::kFactor), mine.d[block], place.token,
@@ -478,13 +492,13 @@ __global__ void __launch_bounds__(kTileThreadsOfProduct<Codec>, 1)
   if (wg == Codec::kGroups) {
     give_registers<kFewRegisters<Codec, kTokens>>();
     bring_tiles<Codec, kTokens>(maps, walk, at);
-    if (Codec::kBlocksShare || plan.split == 1) return;
+    if (Codec::kBlocksShare || kGated<Codec> || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
   } else {
     take_registers<kManyRegisters<Codec, kTokens>>();
     compute_tiles<Codec, kTokens>(walk, at, sums, wg);
-    if (Codec::kBlocksShare || plan.split == 1) return;
+    if (Codec::kBlocksShare || kGated<Codec> || plan.split == 1) return;
     __syncwarp();
     cluster_sync();
     TileWalk<Codec, kTokens> whole(c, plan, starts);

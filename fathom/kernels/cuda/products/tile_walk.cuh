@@ -384,6 +384,7 @@ struct RowScales {
   uint4 codes[kEach];
 
   /// Those of stage `stage` of x and what follows. What is behind the end of a row counts as zero.
+  template <bool kGatedRows>
   __device__ __forceinline__ void load(const ProductCall& c,
                                        const ProductTile& tile,
                                        int stage,
@@ -393,7 +394,7 @@ struct RowScales {
     const uint8_t* const first = c.scales + tile.e * c.scale_matrix + k / 16;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const int n = min(tile.row_tile * kRows + thread + j * kSideThreads, c.N - 1);
+      const int n = row_of_w<kGatedRows>(c, tile.row_tile * kRows + thread + j * kSideThreads);
       const uint8_t* const from = first + n * c.scale_row;
       if (aligned) {
         codes[j] = *reinterpret_cast<const uint4*>(from);

@@ -122,6 +122,7 @@ struct TileNvfp4AsE4m3 {
     uint2 scales[kEach];
     float tokens[kEach];
 
+    template <bool kGatedRows>
     __device__ __forceinline__ void load(const ProductCall& c,
                                          const ProductTile& tile,
                                          int stage,
@@ -130,7 +131,7 @@ struct TileNvfp4AsE4m3 {
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const int row = thread + j * kSideThreads;
-        const int n = min(tile.row_tile * kRows + row, c.N - 1);
+        const int n = row_of_w<kGatedRows>(c, tile.row_tile * kRows + row);
         scales[j] = *reinterpret_cast<const uint2*>(first + n * c.scale_row);
         const int64_t at = (int64_t{tile.first} + row) * c.x_scale_row + stage * c.x_scale_block;
         tokens[j] = row < tile.count ? c.x_scales[at] : 0.0f;
@@ -227,6 +228,9 @@ Status run_e4m3_tiles(Exec& ex, const Args& a) {
   FATHOM_TRY(launch_kernel(ex, order_e4m3_rows, one_item_each(items), c, aligned, items, ordered));
   c.x = ordered;
   c.x_row = c.K;
+  if constexpr (requires { a.gate.on; }) {
+    if (a.gate.on) return run_tiles<Gated<TileNvfp4AsE4m3>>(ex, c);
+  }
   return run_tiles<TileNvfp4AsE4m3>(ex, c);
 }
 

@@ -5,6 +5,7 @@
 
 #include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
+#include "fathom/kernels/moe/gated_product.h"
 
 namespace fathom {
 
@@ -16,22 +17,23 @@ namespace fathom {
 /// x is bf16 or float32, without x_scale; or E4M3 codes (format fp8_group) with x_scales float32
 /// [R, ceil(K/128)] in any strides. w in either layout; its row-major block scales are
 /// [E, ceil(N/128), ceil(K/128)], which is what the reference's transposed [E, K/128, N/128] is.
-/// Row r has the bits of Fp8BlockGemm on that row with matrix e; precision and what NaN does are as
-/// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
-/// expert without rows are not read. x and y may have strided rows; y must not overlap x. In layout
-/// kRows16, N must be a multiple of 16. `top_k`, the number of experts that a token chose, only
-/// serves the expected traffic in cost(). Deterministic; independent of other rows and of the
-/// number of threads. The reference's problem_sizes say nothing that shapes and offsets do not.
-/// Errors: InvalidArgument for offsets that decrease or leave [0, R], for missing or misshapen
-/// scales.
-/// Source: DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM.
+/// With `gate` on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
+/// (moe/gated_product.h). Without, row r has the bits of Fp8BlockGemm on that row with matrix e;
+/// precision and what NaN does are as there. Rows outside [offsets[0], offsets[E]) are neither read
+/// nor written, and the weights of an expert without rows are not read. x and y may have strided
+/// rows; y must not overlap x. In layout kRows16, N must be a multiple of 16. `top_k`, the number
+/// of experts that a token chose, only serves the expected traffic in cost(). Deterministic;
+/// independent of other rows and of the number of threads. The reference's problem_sizes say
+/// nothing that shapes and offsets do not. Errors: InvalidArgument for offsets that decrease or
+/// leave [0, R], for missing or misshapen scales. Source: DeepSeek-V3 technical report,
+/// section 3.3.2; deepseek-ai/DeepGEMM.
 struct Fp8GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_group_gemm",
       .reference_names = {"fp8_blockwise_scaled_grouped_mm"},
       .signature =
           "x[R,K]:bf16|f32|fp8_group w[E,N,K]:fp8_block|fp8_block_ue8m0 offsets[E1]:i32 -> "
-          "y[R,N]:bf16|f32|f16",
+          "y[R,M]:bf16|f32|f16",
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "DeepSeek-V3 technical report, section 3.3.2; deepseek-ai/DeepGEMM",
@@ -44,7 +46,8 @@ struct Fp8GroupGemm {
     View offsets;
     View y;
     int64_t top_k = 1;
-    View x_scales = {};  ///< of fp8_group x
+    OutputGate gate = {};  ///< M is N, or N/2 with a gate
+    View x_scales = {};    ///< of fp8_group x
   };
 
   static constexpr auto operands(const Args& a) {

@@ -196,6 +196,15 @@ void add_fp8_group_gemm_cases(CaseList& list) {
   add_small_quantised_cases<Fp8GroupGemmSkewed>(list);
   add_real_quantised_cases<Fp8GroupGemmSkewed>(list, skewed_load);
   add_split_k_cases<Fp8GroupGemm>(list);
+  add_gated_cases<Fp8GroupGemm>(list, Format::kFp8Block);
+  add_grouped_case<Fp8GroupGemm>(list, {.counts = {2, 9, 0, 30},
+                                        .n = 2 * 72,
+                                        .k = 1536,
+                                        .weight = Format::kFp8BlockUe8m0,
+                                        .x_gap = 8,
+                                        .gated = true});
+  add_gated_experts<Fp8GroupGemm>(list, Format::kFp8Block, "v32_experts_gate_up_act",
+                                  {.counts = {}, .n = 4096, .k = 7168, .top_k = 8});
   list.serve_calls("fp8_group_gemm", add_grouped_call<Fp8GroupGemm>);
 }
 

@@ -56,7 +56,7 @@ Status run_quantised(Exec& ex, const Args& a) {
 }
 
 template <RunProducts kRun>
-Status run_portable(Exec& ex, const Args& a) {
+Status run_product(Exec& ex, const Args& a) {
   if (a.x.format != Format::kFp8Group) return run_plain<products_portable, kRun>(ex, a);
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
   p.weight = &a.w;
@@ -65,6 +65,11 @@ Status run_portable(Exec& ex, const Args& a) {
       ex, p, f32_row(p.k), products_portable,
       [&](int64_t r, std::byte* out) { decode_f32_row(a, r, reinterpret_cast<float*>(out)); },
       kRun);
+}
+
+template <RunProducts kRun>
+Status run_portable(Exec& ex, const Args& a) {
+  return run_gated(ex, a, run_product<kRun>);
 }
 
 bool takes_rows16_quantised(const Args& a) {
@@ -85,18 +90,20 @@ constexpr VariantTable<K> variants() {
   constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
   return {
       {"amx", Isa::kAmx, "", kTraits, run_plain<fp8_products_amx, kRun>, MathUnit::kBf16,
-       is_rows16_bf16<Args>},
+       ungated<Args, is_rows16_bf16<Args>>},
       {"avx512", Isa::kAvx512, "", kTraits, run_plain<fp8_products_avx512, kRun>, MathUnit::kBf16,
-       is_rows16_bf16<Args>},
+       ungated<Args, is_rows16_bf16<Args>>},
       {"avx512_quantised_x", Isa::kAvx512, "", kTraits,
-       run_quantised<fp8_scaled_x_products_avx512, kRun>, MathUnit::kBf16, takes_rows16_quantised},
+       run_quantised<fp8_scaled_x_products_avx512, kRun>, MathUnit::kBf16,
+       ungated<Args, takes_rows16_quantised>},
       {"avx512_row_major_quantised_x", Isa::kAvx512, "", kTraits,
        run_quantised<fp8_row_major_scaled_x_products_avx512, kRun>, MathUnit::kBf16,
-       takes_row_major_quantised},
+       ungated<Args, takes_row_major_quantised>},
       {"avx512_row_major", Isa::kAvx512, "", kTraits,
-       run_plain<fp8_row_major_products_avx512, kRun>, MathUnit::kBf16, is_row_major_bf16<Args>},
+       run_plain<fp8_row_major_products_avx512, kRun>, MathUnit::kBf16,
+       ungated<Args, is_row_major_bf16<Args>>},
       {"avx2", Isa::kAvx2, "", kTraits, run_plain<fp8_products_avx2, kRun>, MathUnit::kF32,
-       takes_rows16_plain},
+       ungated<Args, takes_rows16_plain>},
       {"portable", Isa::kPortable, "", kTraits, run_portable<kRun>},
   };
 }
@@ -112,10 +119,12 @@ int64_t Fp8GroupGemm::workspace(const Args& a, int num_threads) {
     decoded = std::max(grouped_workspace(experts, rows, bf16_row(k)),
                        grouped_workspace(experts, rows, f32_row(k)));
   }
-  return decoded + product_workspace(rows, align_up<int64_t>(k, 4), num_threads);
+  return gated_workspace(a.gate, rows, a.w.rows()) + decoded +
+         product_workspace(rows, align_up<int64_t>(k, 4), num_threads);
 }
 
 Status Fp8GroupGemm::check(const Args& a) {
+  FATHOM_TRY(check_output_gate(a.gate, a.x, a.w, a.y));
   FATHOM_TRY(check_weight(a.w));
   if (a.x.format != Format::kFp8Group) {
     if (!a.x_scales.present()) return {};

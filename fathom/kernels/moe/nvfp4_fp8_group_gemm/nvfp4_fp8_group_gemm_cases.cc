@@ -19,10 +19,15 @@ struct Shape {
   int64_t gap = 9;  ///< elements after each row of x and y
   int64_t top_k = 1;
   const char* op = "";
+  OutputGate gate = {};
+
+  int64_t width() const { return gate.on ? n / 2 : n; }  ///< of y
 };
 
 void add(CaseList& list, const Shape& s) {
-  CaseSpec spec = grouped_case_spec(s.op, s.load, s.n, s.k, s.top_k, e4m3_suffix(s));
+  std::string suffix = e4m3_suffix(s);
+  if (s.gate.on) str_append(suffix, str_cat("_gated_limit", s.gate.limit));
+  CaseSpec spec = grouped_case_spec(s.op, s.load, s.n, s.k, s.top_k, suffix);
   if (spec.bench) spec.note = "experts mapped onto a ring";
   add_case<K>(list, spec, [s](CaseBuilder<K>& c) {
     const bool bench = *s.op != '\0';
@@ -35,24 +40,33 @@ void add(CaseList& list, const Shape& s) {
                                 .format = Format::kNvfp4,
                                 .layout = s.layout};
     const E4m3Weight w(c, w_spec, bench, s.scales);
-    const Tensor y = c.output({s.load.rows(), s.n}, s.y, {.row_gap = gap});
+    const Tensor y = c.output({s.load.rows(), s.width()}, s.y, {.row_gap = gap});
     c.bind([=](const Binding& at) {
       return K::Args{.x = x.code_view(at),
                      .w = at(w.stored),
                      .offsets = at(offsets),
                      .y = at(y),
                      .top_k = s.top_k,
+                     .gate = s.gate,
                      .x_scales = x.scale_view(at)};
     });
     c.expect_each(y, gates::gemm(s.y), [=](int64_t r, int64_t n) {
       const int64_t e = s.load.expert_of(r);
-      return e < 0 ? untouched() : dot(x.row(r), w.row(e * s.n + n));
+      if (e < 0) return untouched();
+      const double first = dot(x.row(r), w.row(e * s.n + n));
+      if (!s.gate.on) return first;
+      return swiglu_of(first, dot(x.row(r), w.row(e * s.n + s.width() + n)), s.gate.limit);
     });
     const bool plain = s.dist == Dist::kNormal && s.scales.count == 0;
-    if (bench || !plain || s.load.rows() * s.n < 4096) return;
-    c.expect_full_precision(y, gates::full_precision(Format::kNvfp4), [=](int64_t r, int64_t n) {
+    if (bench || !plain || s.load.rows() * s.width() < 4096) return;
+    Gate gate = gates::full_precision(Format::kNvfp4);
+    if (s.gate.on) gate.diff *= 3;  // of two that are so far off, with the largest clamped
+    c.expect_full_precision(y, gate, [=](int64_t r, int64_t n) {
       const int64_t e = s.load.expert_of(r);
-      return e < 0 ? untouched() : w.exact_product(x, r, e * s.n + n);
+      if (e < 0) return untouched();
+      const double first = w.exact_product(x, r, e * s.n + n);
+      if (!s.gate.on) return first;
+      return swiglu_of(first, w.exact_product(x, r, e * s.n + s.width() + n), s.gate.limit);
     });
   });
 }
@@ -82,6 +96,14 @@ void add_nvfp4_fp8_group_gemm_cases(CaseList& list) {
   for (int64_t k : {128, 640, 1152}) {
     add(list, {.load = some, .n = 136, .k = k});
     add(list, {.load = more, .n = 261, .k = k, .gap = 0});
+  }
+  // SwiGLU behind the product.
+  for (const float limit : {0.0f, 1.0f}) {
+    const OutputGate gate{.on = true, .limit = limit};
+    add(list, {.load = few, .n = 2 * 24, .k = 256, .gate = gate});
+    add(list, {.load = few, .n = 34, .k = 256, .layout = WeightLayout::kRowMajor, .gate = gate});
+    add(list, {.load = some, .n = 2 * 136, .k = 640, .gate = gate});
+    add(list, {.load = more, .n = 2 * 288, .k = 384, .gap = 8, .gate = gate});
   }
   // R1's experts: all of them, and sixteen as one device of several has them.
   for (int64_t tokens : {1, 32, 128, 1024}) {

@@ -8,7 +8,7 @@ namespace {
 
 using Args = Nvfp4Fp8GroupGemm::Args;
 
-Status run_portable(Exec& ex, const Args& a) {
+Status run_product(Exec& ex, const Args& a) {
   FATHOM_ASSIGN(Products p, make_grouped_products(a.x, a.w, a.offsets, a.y));
   p.weight = &a.w;
   p.decode_weight_row = decode_nvfp4_as_e4m3;
@@ -19,16 +19,22 @@ Status run_portable(Exec& ex, const Args& a) {
       });
 }
 
+Status run_portable(Exec& ex, const Args& a) {
+  return run_gated(ex, a, run_product);
+}
+
 }  // namespace
 
 int64_t Nvfp4Fp8GroupGemm::workspace(const Args& a, int num_threads) {
   const int64_t rows = a.x.dim(0);
   const int64_t k = a.w.cols();
-  return grouped_workspace(a.w.values.dim(0), rows, e4m3_x_row(k)) +
+  return gated_workspace(a.gate, rows, a.w.rows()) +
+         grouped_workspace(a.w.values.dim(0), rows, e4m3_x_row(k)) +
          product_workspace(rows, k, num_threads);
 }
 
 Status Nvfp4Fp8GroupGemm::check(const Args& a) {
+  FATHOM_TRY(check_output_gate(a.gate, a.x, a.w, a.y));
   return check_e4m3_operands(a.x, a.x_scales, a.w);
 }
 

@@ -6,6 +6,7 @@
 #include "fathom/kernels/core/kernel_set/variants.h"
 #include "fathom/kernels/gemm/gemm_shape.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
+#include "fathom/kernels/moe/gated_product.h"
 
 namespace fathom {
 
@@ -28,20 +29,20 @@ namespace fathom {
 /// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and
 /// offsets do not.
 /// w may be in MXFP4, as there; x is then not quantised.
-/// Row r has the bits of Nvfp4Gemm on that row with matrix e; precision and what NaN does are as
-/// there. Rows outside [offsets[0], offsets[E]) are neither read nor written, and the weights of an
-/// expert without rows are not read. Deterministic; independent of other rows and of the number of
-/// threads.
-/// Errors: InvalidArgument for offsets that decrease or leave [0, R], scale_offsets that are too
-/// small or no multiples of 128, missing, superfluous or misshapen scales, or x in NVFP4 with w in
-/// MXFP4.
-/// Source: NVIDIA/Model-Optimizer; sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
+/// With `gate` on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
+/// (moe/gated_product.h). Without, row r has the bits of Nvfp4Gemm on that row with matrix e;
+/// precision and what NaN does are as there. Rows outside [offsets[0], offsets[E]) are neither read
+/// nor written, and the weights of an expert without rows are not read. Deterministic; independent
+/// of other rows and of the number of threads. Errors: InvalidArgument for offsets that decrease or
+/// leave [0, R], scale_offsets that are too small or no multiples of 128, missing, superfluous or
+/// misshapen scales, or x in NVFP4 with w in MXFP4. Source: NVIDIA/Model-Optimizer;
+/// sgl-project/sglang; DeepSeek-V3 technical report, section 2.1.2.
 struct Nvfp4GroupGemm {
   static constexpr KernelInfo kInfo{
       .name = "nvfp4_group_gemm",
       .reference_names = {"cutlass_fp4_group_mm"},
       .signature =
-          "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4|mxfp4 offsets[E1]:i32 -> y[R,N]:bf16|f32|f16",
+          "x[R,K]:bf16|f32|nvfp4 w[E,N,K]:nvfp4|mxfp4 offsets[E1]:i32 -> y[R,M]:bf16|f32|f16",
       .limits = "E1==E+1",
       .equation = "y[r] = x[r] w[e]^T for offsets[e] <= r < offsets[e+1]",
       .source = "NVIDIA/Model-Optimizer; DeepSeek-V3 technical report, section 2.1.2",
@@ -54,6 +55,7 @@ struct Nvfp4GroupGemm {
     View offsets;
     View y;
     int64_t top_k = 1;
+    OutputGate gate = {};     ///< M is N, or N/2 with a gate
     View x_scales = {};       ///< of nvfp4 x
     View scale_offsets = {};  ///< [E] or [E+1] i32; of swizzled x_scales
     View alphas = {};         ///< [E]; only with nvfp4 x

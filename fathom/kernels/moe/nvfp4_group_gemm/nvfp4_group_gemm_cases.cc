@@ -352,6 +352,27 @@ void add_mxfp4_cases(CaseList& list) {
   }
 }
 
+/// A gate where no GPU reads weights in tiles, and widths that no tile has.
+void add_stored_gated_cases(CaseList& list) {
+  const auto add = [&](GroupedShape s) {
+    s.gated = true;
+    s.limit = 1;
+    add_grouped_case<Nvfp4GroupGemm>(list, s);
+  };
+  add({.counts = {5, 17, 0, 9}, .n = 80, .k = 320, .weight = Format::kMxfp4, .before = 2});
+  add({.counts = {3, 10, 0, 1},
+       .n = 34,
+       .k = 160,
+       .weight = Format::kMxfp4,
+       .layout = WeightLayout::kRowMajor});
+  add({.counts = {3, 10, 0, 1},
+       .n = 38,
+       .k = 144,
+       .weight = Format::kNvfp4,
+       .x = Format::kF32,
+       .layout = WeightLayout::kRowMajor});
+}
+
 }  // namespace
 
 void add_nvfp4_group_gemm_cases(CaseList& list) {
@@ -412,6 +433,12 @@ void add_nvfp4_group_gemm_cases(CaseList& list) {
   add_tile_cases(list);
   add_few_row_cases(list);
   add_split_k_cases(list);
+  add_gated_cases<Nvfp4GroupGemm>(list, Format::kNvfp4);
+  add_stored_gated_cases(list);
+  add_gated_experts<Nvfp4GroupGemm>(list, Format::kNvfp4, "v4_flash_experts_gate_up_act",
+                                    {.counts = {}, .n = 4096, .k = 4096, .top_k = 6, .limit = 10});
+  add_gated_experts<Nvfp4GroupGemm>(list, Format::kNvfp4, "r1_experts_gate_up_act",
+                                    {.counts = {}, .n = 4096, .k = 7168, .top_k = 8});
 }
 
 }  // namespace fathom

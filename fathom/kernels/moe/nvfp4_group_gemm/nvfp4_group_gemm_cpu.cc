@@ -155,9 +155,13 @@ Status run_quantised(Exec& ex, const Args& a) {
   return run_rows(ex, p, a, kLoop);
 }
 
-Status run_portable(Exec& ex, const Args& a) {
+Status run_product(Exec& ex, const Args& a) {
   if (a.x.format == Format::kNvfp4) return run_quantised<portable_loop, ElementType::kF32>(ex, a);
   return run_product_kernel<Args, products_portable>(ex, a);
+}
+
+Status run_portable(Exec& ex, const Args& a) {
+  return run_gated(ex, a, run_product);
 }
 
 bool takes_rows16_quantised(const Args& a) {
@@ -250,10 +254,12 @@ int64_t Nvfp4GroupGemm::workspace(const Args& a, int num_threads) {
     decoded = std::max(grouped_workspace(experts, rows, bf16_row(k)),
                        grouped_workspace(experts, rows, f32_row(k)));
   }
-  return decoded + product_workspace(rows, align_up<int64_t>(k, kPaddedTo), num_threads);
+  return gated_workspace(a.gate, rows, a.w.rows()) + decoded +
+         product_workspace(rows, align_up<int64_t>(k, kPaddedTo), num_threads);
 }
 
 Status Nvfp4GroupGemm::check(const Args& a) {
+  FATHOM_TRY(check_output_gate(a.gate, a.x, a.w, a.y));
   if (a.x.format != Format::kNvfp4) return check_plain_x(a);
   if (a.w.format() != Format::kNvfp4) {
     return invalid_argument(str_cat("x is nvfp4 but w is ", format_name(a.w.format()),
@@ -284,16 +290,16 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant;
 
 constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cpu{
     {"amx", Isa::kAmx, "", kTraits, run_product_kernel<Args, nvfp4_products_amx>, MathUnit::kBf16,
-     is_rows16_bf16<Args>},
+     ungated<Args, is_rows16_bf16<Args>>},
     {"avx512", Isa::kAvx512, "", kTraits, run_product_kernel<Args, nvfp4_products_avx512>,
-     MathUnit::kBf16, is_rows16_bf16<Args>},
+     MathUnit::kBf16, ungated<Args, is_rows16_bf16<Args>>},
     {"avx512_quantised_x", Isa::kAvx512, "", kTraits,
      run_quantised<rows16_loop<nvfp4_products_avx512>, ElementType::kBf16>, MathUnit::kBf16,
      takes_rows16_quantised},
     {"avx512_row_major_quantised_x", Isa::kAvx512, "", kTraits,
      run_quantised<row_major_loop, ElementType::kBf16>, MathUnit::kBf16, takes_row_major_quantised},
     {"avx2", Isa::kAvx2, "", kTraits, run_product_kernel<Args, nvfp4_products_avx2>, MathUnit::kF32,
-     takes_rows16_plain},
+     ungated<Args, takes_rows16_plain>},
     {"portable", Isa::kPortable, "", kTraits, run_portable, MathUnit::kF32, is_for_cpu<Args>},
 };
 

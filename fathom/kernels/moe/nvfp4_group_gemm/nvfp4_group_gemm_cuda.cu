@@ -5,6 +5,7 @@
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_experts.cuh"
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_gated.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm_sm100.h"
 
@@ -27,6 +28,7 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
+  if (a.gate.on) return run_gated_nvfp4_tiles(ex, product_of(a));
   return run_tiles<TileNvfp4<2>>(ex, product_of(a));
 }
 
@@ -35,6 +37,7 @@ bool is_split_k(const Args& a) {
 }
 
 Status run_warp_split_k(Exec& ex, const Args& a) {
+  if (a.gate.on) return run_gated_nvfp4_split_k(ex, product_of(a));
   return run_split_k<SplitKNvfp4>(ex, product_of(a));
 }
 
@@ -43,6 +46,7 @@ bool is_persistent(const Args& a) {
 }
 
 Status run_persistent_blocks(Exec& ex, const Args& a) {
+  if (a.gate.on) return run_gated_nvfp4_persistent(ex, product_of(a));
   return run_persistent<Nvfp4Codec>(ex, product_of(a));
 }
 
@@ -58,6 +62,10 @@ Status run_reordered(Exec& ex, const Args& a) {
     return run_tiles<TileNvfp4<2>>(ex, c);
   }
   return run_persistent<Nvfp4Codec>(ex, c);
+}
+
+bool reorders_plain(const Args& a) {
+  return !a.gate.on && reorders(a);
 }
 
 int64_t reordered_workspace(const Args& a, const Exec&) {
@@ -126,7 +134,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
     {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
      is_persistent},
     {"reordered", sm(90), "E<=1024, K<=16384", kTileTraits, run_reordered, MathUnit::kBf16,
-     reorders, reordered_workspace},
+     reorders_plain, reordered_workspace},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 

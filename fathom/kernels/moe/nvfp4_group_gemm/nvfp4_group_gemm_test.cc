@@ -153,5 +153,36 @@ TEST(Nvfp4GroupGemm, RefusesScalesThatDoNotFit) {
   EXPECT_TRUE(has("takes neither x_scales nor alphas")) << error();
 }
 
+TEST(Nvfp4GroupGemm, AGateIsForHalfTheColumnsInBf16) {
+  TestExec ex;
+  Call c;
+  const TestTensor x({5, kK}, Format::kBf16), halves({5, kN / 2}, Format::kBf16);
+  const TestTensor global({2}, Format::kF32);
+  Nvfp4GroupGemm::Args a{.x = x.view(),
+                         .w = c.linear_args().w,
+                         .offsets = c.offsets.view(),
+                         .y = halves.view(),
+                         .gate = {.on = true, .limit = 10}};
+  a.w.global = global.view();
+  const auto has = [&](std::string_view text) {
+    return launch<Nvfp4GroupGemm>(*ex, "test", a).message().find(text) != std::string::npos;
+  };
+
+  FATHOM_EXPECT_OK(launch<Nvfp4GroupGemm>(*ex, "test", a));
+  a.gate.limit = -1;
+  EXPECT_TRUE(has("gate.limit is -1 of a product with a gate"));
+  a.gate = {.on = false, .limit = 10};
+  EXPECT_TRUE(has("gate.limit is 10 of a product without a gate"));
+  a.gate = {};
+  EXPECT_TRUE(has("expected 32 columns"));
+  a.gate.on = true;
+  a.y = c.y.view();
+  EXPECT_TRUE(has("expected bf16 and half as many columns as w has rows, 32"));
+  a = c.linear_args();
+  a.gate.on = true;
+  a.y = halves.view();
+  EXPECT_TRUE(has("x is nvfp4, whose products have no gate"));
+}
+
 }  // namespace
 }  // namespace fathom

@@ -60,11 +60,29 @@ struct PersistentMemory {
 
 // ---- weights ----
 
+/// The scale of a block of the weights of a warp, sixteen rows; with a gate one of its eight gate
+/// rows and one of its up rows (kGatedRows).
+template <bool kGated>
+struct WarpScale {
+  float scale = 1.0f;
+
+  /// For sum j of a lane.
+  __device__ __forceinline__ float of(int /*j*/) const { return scale; }
+};
+
+template <>
+struct WarpScale<true> {
+  float gate = 1.0f;
+  float up = 1.0f;
+
+  __device__ __forceinline__ float of(int j) const { return j < 2 ? gate : up; }
+};
+
 /// The weights of a block's items, one block of 128 k after the other, on their way through slots
 /// of shared memory. What a warp brings, it alone reads.
 ///
 ///   slot: [row lane/4, that + 8][block, load][thread]: 16 bytes; [row]: eight E4M3 scales a block
-template <class Codec, int kTiles>
+template <class Codec, int kTiles, bool kGated>
 class PersistentWeights {
  public:
   using Memory = PersistentMemory<Codec, kTiles>;
@@ -90,7 +108,7 @@ class PersistentWeights {
   /// Adds a slot of k, the next in order, to the sums; it is filled again.
   __device__ __forceinline__ void multiply(int slot,
                                            const uint4* x,
-                                           float block_scale,
+                                           const WarpScale<kGated>& block_scale,
                                            float (&total)[kTiles][4]) {
     wait_copy_groups<Memory::kAhead - 1>();
     if constexpr (Memory::kHasScales) __syncwarp();
@@ -113,7 +131,7 @@ class PersistentWeights {
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        total[tile][j] = fmaf(block_scale, sums[tile][j] + others[tile][j], total[tile][j]);
+        total[tile][j] = fmaf(block_scale.of(j), sums[tile][j] + others[tile][j], total[tile][j]);
     }
     if constexpr (Memory::kHasScales) __syncwarp();
     start(slot);
@@ -136,11 +154,11 @@ class PersistentWeights {
     // Rows past the end read the last one and are not stored.
     const uint8_t* w = c.w + it.e * c.w_matrix;
     const int64_t at = begin_ * (kBlockK * 16 / Codec::kLoadK) + (lane_id() & 3) * 16;
-    rows_[0] = w + min(n + g, c.N - 1) * c.w_row + at;
-    rows_[1] = w + min(n + g + 8, c.N - 1) * c.w_row + at;
+    rows_[0] = w + row_of_w<kGated>(c, n + g) * c.w_row + at;
+    rows_[1] = w + row_of_w<kGated>(c, n + g + 8) * c.w_row + at;
     if constexpr (Memory::kHasScales) {
       scale_row_ = c.scales + it.e * c.scale_matrix +
-                   min(n + (lane_id() >> 1), c.N - 1) * c.scale_row + begin_ * 8 +
+                   row_of_w<kGated>(c, n + (lane_id() >> 1)) * c.scale_row + begin_ * 8 +
                    (lane_id() & 1) * kLaneScales;
     }
   }
@@ -218,11 +236,19 @@ class PersistentWeights {
 };
 
 /// The scale of 128 x 128 weights; 1 where there is none.
-template <class Codec>
-__device__ __forceinline__ float persistent_scale(const ProductCall& c,
-                                                  const TileItem& it,
-                                                  int block) {
-  return Codec::kScale == ScaleKind::kOneABlock ? block_scale(c, it.e, it.tile, block) : 1.0f;
+template <class Codec, bool kGated>
+__device__ __forceinline__ WarpScale<kGated> persistent_scale(const ProductCall& c,
+                                                              const TileItem& it,
+                                                              int block) {
+  if constexpr (Codec::kScale != ScaleKind::kOneABlock) {
+    return {};
+  } else if constexpr (kGated) {
+    const int output = (it.tile * kPersistentRows + warp_id() * kGatedRows) / 2;
+    return {block_scale(c, it.e, output / kBlockK, block),
+            block_scale(c, it.e, (c.N / 2 + output) / kBlockK, block)};
+  } else {
+    return {block_scale(c, it.e, it.tile, block)};
+  }
 }
 
 // ---- sums ----
@@ -242,9 +268,38 @@ __device__ __forceinline__ void keep_persistent_sums(const float (&total)[kTiles
   }
 }
 
+/// The sum of all slices at a place of theirs.
+__device__ __forceinline__ float sum_of_slices(float* sums, int at, int split) {
+  if (split == 1) return sums[at];
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int s = 0; s < split; ++s)
+    sum += in_block(sums, static_cast<unsigned>(s))[at];
+  return sum;
+}
+
+/// Adds up a tile's slices and stores this block's share of its gated outputs, half as many as it
+/// has rows: whole groups, as a block has sixteen rows or more.
+__device__ __forceinline__ void finish_gated_item(
+    const ProductCall& c, const TileItem& it, float factor, int split, float* sums) {
+  const int rank = split > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int share = kPersistentRows / 2 / split;  // of outputs; a power of two
+  const int shift = __ffs(share) - 1;
+  for (int i = static_cast<int>(threadIdx.x); i < it.count * share; i += kPersistentThreads) {
+    const int token = i >> shift;
+    const int output = rank * share + (i & (share - 1));
+    const int n = it.tile * (kPersistentRows / 2) + output;
+    if (n >= c.width()) continue;
+    const int at = token * kPersistentPitch + output / 8 * kGatedRows + (output & 7);
+    const float gate = sum_of_slices(sums, at, split) * factor;
+    const float up = sum_of_slices(sums, at + 8, split) * factor;
+    static_cast<Bf16*>(c.y)[(it.first + token) * c.y_row + n] =
+        bf16_from_float(swiglu(gate, up, c.gate_limit));
+  }
+}
+
 /// Adds up a tile's slices and stores this block's share of its rows.
-template <class Codec>
-__device__ void finish_item(
+inline __device__ void finish_item(
     const ProductCall& c, const TileItem& it, float factor, int split, float* sums) {
   const int rank = split > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int share = kPersistentRows / split;  // a power of two
@@ -255,18 +310,21 @@ __device__ void finish_item(
     const int n = it.tile * kPersistentRows + row;
     if (n >= c.N) continue;
     const int at = token * kPersistentPitch + row;
-    float sum = 0.0f;
-    if (split == 1) {
-      sum = sums[at];
-    } else {
-#pragma unroll 4
-      for (int s = 0; s < split; ++s)
-        sum += in_block(sums, static_cast<unsigned>(s))[at];
-    }
+    const float sum = sum_of_slices(sums, at, split);
     const int64_t x_row = it.first + token;
     store_any(c.y, c.y_format,
               (c.offsets != nullptr ? 0 : it.e * c.y_matrix) + c.row_of_y(x_row) * c.y_row + n,
               c.finished_of(it.e, sum * factor, x_row, n));
+  }
+}
+
+template <bool kGated>
+__device__ __forceinline__ void finish(
+    const ProductCall& c, const TileItem& it, float factor, int split, float* sums) {
+  if constexpr (kGated) {
+    finish_gated_item(c, it, factor, split, sums);
+  } else {
+    finish_item(c, it, factor, split, sums);
   }
 }
 
@@ -289,7 +347,7 @@ struct PersistentBarrier {
 
 // ---- the kernel ----
 
-template <class Codec, int kTiles>
+template <class Codec, int kTiles, bool kGated>
 __global__ void __launch_bounds__(kPersistentThreads, kTiles == 1 ? 3 : 2)
     persistent_products(ProductCall c, PersistentPlan plan) {
   using Memory = PersistentMemory<Codec, kTiles>;
@@ -311,7 +369,7 @@ __global__ void __launch_bounds__(kPersistentThreads, kTiles == 1 ? 3 : 2)
   const int slice = static_cast<int>(blockIdx.x) % plan.split;
   const int begin = min(slice * plan.slice_blocks, plan.num_blocks);
   const int end = min(begin + plan.slice_blocks, plan.num_blocks);
-  PersistentWeights<Codec, kTiles> weights(c, items, begin, end, persistent_shared);
+  PersistentWeights<Codec, kTiles, kGated> weights(c, items, begin, end, persistent_shared);
   if (!waits) wait_for_previous();
   const PersistentBarrier barrier{plan.split > 1};
   TileItem before{};
@@ -335,24 +393,24 @@ __global__ void __launch_bounds__(kPersistentThreads, kTiles == 1 ? 3 : 2)
       __syncthreads();
     }
     float total[kTiles][4] = {};
-    float scale = begin < end ? persistent_scale<Codec>(c, it, begin) : 1.0f;
+    WarpScale<kGated> scale;
+    if (begin < end) scale = persistent_scale<Codec, kGated>(c, it, begin);
     for (int b = begin; b < end; b += kPer) {
-      const float now = scale;
-      if (b + kPer < end) scale = persistent_scale<Codec>(c, it, b + kPer);
+      const WarpScale<kGated> now = scale;
+      if (b + kPer < end) scale = persistent_scale<Codec, kGated>(c, it, b + kPer);
       weights.multiply(slot, x_shared + (b - begin) * kTiles * 128 + lane_id(), now, total);
       slot = slot + 1 == Memory::kAhead ? 0 : slot + 1;
     }
     if (done > 0) {
       barrier.wait();
-      finish_item<Codec>(c, before, factor_before, plan.split,
-                         sums + ((done - 1) & 1) * Memory::kSums);
+      finish<kGated>(c, before, factor_before, plan.split, sums + ((done - 1) & 1) * Memory::kSums);
     }
     keep_persistent_sums(total, sums + (done & 1) * Memory::kSums);
     barrier.arrive();
   }
   if (done > 0) {
     barrier.wait();
-    finish_item<Codec>(c, it, factor, plan.split, sums + ((done - 1) & 1) * Memory::kSums);
+    finish<kGated>(c, it, factor, plan.split, sums + ((done - 1) & 1) * Memory::kSums);
   }
   wait_copy_groups<0>();
   barrier.arrive();
@@ -385,22 +443,21 @@ inline PersistentPlan persistent_plan(const ProductCall& c, int num_sms, int slo
   return plan;
 }
 
-template <class Codec, int kTiles>
+template <class Codec, int kTiles, bool kGated>
 Status launch_persistent(Exec& ex, const ProductCall& c, PersistentPlan plan) {
   using Memory = PersistentMemory<Codec, kTiles>;
   plan.batches = (c.T + 8 * kTiles - 1) / (8 * kTiles);
   const int shared = Memory::starts_at(plan.slice_blocks) +
                      (c.offsets == nullptr ? 0 : (c.matrices + 1) * static_cast<int>(sizeof(int)));
   int64_t clusters = std::max<int64_t>(
-      1,
-      clusters_at_once(ex.device->ordinal,
-                       {.kernel = reinterpret_cast<const void*>(persistent_products<Codec, kTiles>),
-                        .threads = kPersistentThreads,
-                        .shared_bytes = shared,
-                        .cluster = plan.split}));
+      1, clusters_at_once(ex.device->ordinal, {.kernel = reinterpret_cast<const void*>(
+                                                   persistent_products<Codec, kTiles, kGated>),
+                                               .threads = kPersistentThreads,
+                                               .shared_bytes = shared,
+                                               .cluster = plan.split}));
   if (c.offsets == nullptr)
     clusters = std::min(clusters, int64_t{plan.row_tiles} * plan.batches * c.matrices);
-  return launch_kernel(ex, persistent_products<Codec, kTiles>,
+  return launch_kernel(ex, persistent_products<Codec, kTiles, kGated>,
                        {.blocks = clusters * plan.split,
                         .threads = kPersistentThreads,
                         .shared_bytes = shared,
@@ -412,19 +469,20 @@ Status launch_persistent(Exec& ex, const ProductCall& c, PersistentPlan plan) {
 /// Whether copies of sixteen bytes fit: scales of a row come by eight bytes, those of 128 k.
 template <class Codec>
 bool takes_persistent(const ProductCall& c) {
+  if (c.gated && !gates_by_groups(c)) return false;
   return Codec::kScale != ScaleKind::kOneASixteen ||
          (c.K % kBlockK == 0 && reinterpret_cast<uintptr_t>(c.scales) % 8 == 0);
 }
 
 /// Runs a product. More than 16 rows go in batches, each of which reads the weights again.
-template <class Codec>
+template <class Codec, bool kGated = false>
 Status run_persistent(Exec& ex, const ProductCall& c) {
   if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
   const PersistentPlan plan = persistent_plan(c, ex.device->num_sms, kSlotBlocks<Codec>);
   // Of experts with four rows on average two in a hundred have more than eight.
   const bool few = c.offsets == nullptr ? c.T <= 8 : c.T <= 4 * int64_t{c.matrices};
-  if (few) return launch_persistent<Codec, 1>(ex, c, plan);
-  return launch_persistent<Codec, 2>(ex, c, plan);
+  if (few) return launch_persistent<Codec, 1, kGated>(ex, c, plan);
+  return launch_persistent<Codec, 2, kGated>(ex, c, plan);
 }
 
 }  // namespace fathom::cuda

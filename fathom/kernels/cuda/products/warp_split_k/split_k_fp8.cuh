@@ -43,6 +43,29 @@ struct SplitKFp8Source {
   __device__ __forceinline__ void next_tile(const ProductCall& /*c*/) { row += kSplitKRows; }
 };
 
+/// As SplitKFp8Source, of eight gate rows and the eight up rows of the same outputs.
+struct GatedSplitKFp8Source {
+  int group;
+
+  __device__ __forceinline__ GatedSplitKFp8Source(const ProductCall& c, const TileItem& it)
+      : group(it.e * (c.N / 8) + it.tile) {}
+
+  __device__ __forceinline__ static uint32_t bytes(const SplitKPlan& plan) {
+    return SplitKFp8Source::bytes(plan);
+  }
+
+  __device__ __forceinline__ void bring(const SplitKPlan& plan,
+                                        const SplitKFp8Maps& maps,
+                                        int step,
+                                        uint32_t to,
+                                        uint32_t full,
+                                        uint64_t policy) const {
+    copy_gated_box(to, maps.w, 0, group, step * plan.parts, full, policy);
+  }
+
+  __device__ __forceinline__ void next_tile(const ProductCall& /*c*/) { ++group; }
+};
+
 /// Where a lane reads its two rows of a slot, lane / 4 and the eighth behind it: in each 32 k, two
 /// chunks of sixteen. Lanes that read at once touch all banks: those of a row the even or the odd
 /// chunks, as the swizzle has them, those of the next row the others.
@@ -61,6 +84,7 @@ struct SplitKFp8Lane {
 
 /// x of a warp's k in f16, as the tensor cores take it: lane 4 g + t has 32 k of row g for each
 /// block, times a power of two.
+template <bool kGated>
 class SplitKFp8X {
  public:
   __device__ __forceinline__ void load(const ProductCall& c,
@@ -80,7 +104,9 @@ class SplitKFp8X {
   __device__ __forceinline__ void begin_tile(
       const ProductCall& c, const SplitKPlan& plan, int e, int tile, int part) {
     const int block = (lane_id() & 3) * plan.parts + part;
-    scale_ = block_scale(c, e, tile * kSplitKRows / kBlockK, block);
+    int row = tile * kSplitKRows;
+    if constexpr (kGated) row = tile * (kSplitKRows / 2) + (lane_id() & 4) / 4 * (c.N / 2);
+    scale_ = block_scale(c, e, row / kBlockK, block);
   }
 
   /// Adds the products of the next tile in the ring, a slot for each block.
@@ -103,9 +129,12 @@ class SplitKFp8X {
         multiply_eight(row_g.z, row_g.w, row_g8.z, row_g8.w, eights_[block][2 * i + 1], even, odd);
       }
       const float scale = __shfl_sync(0xFFFFFFFFu, scale_, block);
+      const float scale_8 = kGated ? __shfl_sync(0xFFFFFFFFu, scale_, 4 + block) : scale;
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        total[j] = fmaf(scale * x_scale(block, j & 1), even[j] + odd[j], total[j]);
+      for (int j = 0; j < 4; ++j) {
+        total[j] =
+            fmaf((j < 2 ? scale : scale_8) * x_scale(block, j & 1), even[j] + odd[j], total[j]);
+      }
     }
   }
 
@@ -171,13 +200,14 @@ class SplitKFp8X {
 
   uint4 eights_[kSplitKBlocks][4];
   uint32_t x_exponents_[2];  ///< a byte a block: registers are few
-  float scale_;              ///< of the tile to add, for block lane % 4
+  float scale_;  ///< of the tile to add, for block lane % 4; of its up rows in every second quad
 };
 
 struct SplitKFp8 : SplitKFp8Plan {
   using Source = SplitKFp8Source;
   using Lane = SplitKFp8Lane;
-  using X = SplitKFp8X;
+  using X = SplitKFp8X<false>;
+  static constexpr bool kGated = false;
   using Maps = SplitKFp8Maps;
   static constexpr float kFactor = 1.0f;
 
@@ -195,6 +225,25 @@ struct SplitKFp8 : SplitKFp8Plan {
                             .depth = plan.parts,
                             .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
                            &maps->w);
+  }
+};
+
+struct GatedSplitKFp8 : SplitKFp8 {
+  using Source = GatedSplitKFp8Source;
+  using X = SplitKFp8X<true>;
+  static constexpr bool kGated = true;
+
+  static Status make_maps(const ProductCall& c, const SplitKPlan& plan, Maps* maps) {
+    return make_gated_map({.data = c.w,
+                           .row_bytes = c.w_row,
+                           .half_rows = c.N / 2,
+                           .columns = kBlockK,
+                           .groups = int64_t{c.N} * c.matrices / 8,
+                           .lasts = c.K / kBlockK,
+                           .last_bytes = kBlockK,
+                           .box = {kBlockK, 1, plan.parts},
+                           .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
+                          &maps->w);
   }
 };
 

@@ -145,10 +145,48 @@ struct SplitKNvfp4X {
   }
 };
 
+/// As SplitKNvfp4Source, of eight gate rows and the eight up rows of the same outputs.
+struct GatedSplitKNvfp4Source : SplitKNvfp4Source {
+  const uint8_t* up_codes;
+  const uint8_t* up_scales;
+
+  __device__ __forceinline__ GatedSplitKNvfp4Source(const ProductCall& c, const TileItem& it)
+      : SplitKNvfp4Source(c, it) {
+    const int64_t rows = int64_t{it.tile} * kSplitKRows / 2;  // too many that the tile has skipped
+    codes -= rows * c.w_row;
+    scales -= rows * c.scale_row;
+    up_codes = codes + c.N / 2 * c.w_row;
+    up_scales = scales + c.N / 2 * c.scale_row;
+  }
+
+  template <class Maps>
+  __device__ __forceinline__ void bring(const SplitKPlan& plan,
+                                        const Maps& /*maps*/,
+                                        int /*step*/,
+                                        uint32_t to,
+                                        uint32_t full,
+                                        uint64_t policy) const {
+    const auto code_bytes = static_cast<uint32_t>(plan.code_bytes / 2);
+    const auto scale_bytes = static_cast<uint32_t>(kSplitKRows / 2 * plan.scale_row);
+    copy_bytes(to, codes, code_bytes, full, policy);
+    copy_bytes(to + code_bytes, up_codes, code_bytes, full, policy);
+    copy_bytes(to + 2 * code_bytes, scales, scale_bytes, full, policy);
+    copy_bytes(to + 2 * code_bytes + scale_bytes, up_scales, scale_bytes, full, policy);
+  }
+
+  __device__ __forceinline__ void next_tile(const ProductCall& c) {
+    codes += kSplitKRows / 2 * c.w_row;
+    up_codes += kSplitKRows / 2 * c.w_row;
+    scales += kSplitKRows / 2 * c.scale_row;
+    up_scales += kSplitKRows / 2 * c.scale_row;
+  }
+};
+
 struct SplitKNvfp4 : SplitKNvfp4Plan {
   using Source = SplitKNvfp4Source;
   using Lane = SplitKNvfp4Lane;
   using X = SplitKNvfp4X;
+  static constexpr bool kGated = false;
   static constexpr float kFactor = Nvfp4Codec::kFactor;
 
   struct Maps {};
@@ -160,6 +198,11 @@ struct SplitKNvfp4 : SplitKNvfp4Plan {
   static Status make_maps(const ProductCall& /*c*/, const SplitKPlan& /*plan*/, Maps* /*maps*/) {
     return {};
   }
+};
+
+struct GatedSplitKNvfp4 : SplitKNvfp4 {
+  using Source = GatedSplitKNvfp4Source;
+  static constexpr bool kGated = true;
 };
 
 }  // namespace fathom::cuda

@@ -11,7 +11,7 @@
 namespace fathom::cuda {
 
 inline constexpr int kSplitK = 512;          // of a warp
-inline constexpr int kSplitKRows = 16;       // of w, a tile
+inline constexpr int kSplitKRows = 16;       // of w, a tile; with a gate, a group (kGatedRows)
 inline constexpr int kSplitKTokens = 8;      // of a warp
 inline constexpr int kMostSplitKWarps = 15;  // that multiply; one more brings weights
 inline constexpr int kMostSplitKThreads = (kMostSplitKWarps + 1) * 32;
@@ -166,6 +166,7 @@ bool takes_split_k(const ProductCall& c) {
          c.K <= kMostSplitKWarps * kSplitK && c.N % kSplitKRows == 0 &&
          c.w_matrix == c.w_row * c.N && Weights::takes(c) && aligned(c.w) && aligned(c.x) &&
          c.x_row % kVector == 0 && c.x_matrix % kVector == 0 && c.matrices <= kMostSplitKExperts &&
+         (!c.gated || gates_by_groups(c)) &&
          (c.offsets == nullptr ? c.T <= kSplitKTokens : c.T <= int64_t{4} * c.matrices);
 }
 

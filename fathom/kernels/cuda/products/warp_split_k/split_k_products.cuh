@@ -91,6 +91,45 @@ class SplitKSums {
     barrier_wait(barriers_.summed(i), static_cast<uint32_t>(i / kSplitKBuffers & 1));
   }
 
+  /// Adds up the parts of tile i and stores its eight gated outputs, a lane two of a token.
+  __device__ __forceinline__ void finish_gated(const ProductCall& c,
+                                               int tile,
+                                               const TileItem& it,
+                                               float codes_factor) const {
+    constexpr int kOutputs = kSplitKRows / 2;
+    static_assert(kSplitKTokens * kOutputs / 2 == 32, "a pass of the lanes");
+    const int token = lane_id() / (kOutputs / 2);
+    if (token >= it.count) return;
+    const int pair = lane_id() % (kOutputs / 2) * 2;
+    const float factor = c.factor(it.e) * codes_factor;
+    const auto* mine =
+        reinterpret_cast<const float*>(memory_ + plan_.sums_at() +
+                                       (tile & (kSplitKBuffers - 1)) * plan_.buffer_bytes()) +
+        token * kSplitKSumRow + pair;
+    float2 gate{};
+    float2 up{};
+#pragma unroll 2
+    for (int part = 0; part < plan_.parts; ++part) {
+      const float2 of_gate = *reinterpret_cast<const float2*>(mine + part * SplitKPlan::kSums);
+      const float2 of_up =
+          *reinterpret_cast<const float2*>(mine + part * SplitKPlan::kSums + kOutputs);
+      gate.x += of_gate.x;
+      gate.y += of_gate.y;
+      up.x += of_up.x;
+      up.y += of_up.y;
+    }
+    const uint32_t both = pack_bf16(swiglu(gate.x * factor, up.x * factor, c.gate_limit),
+                                    swiglu(gate.y * factor, up.y * factor, c.gate_limit));
+    Bf16* const to =
+        static_cast<Bf16*>(c.y) + (it.first + token) * c.y_row + it.tile * kOutputs + pair;
+    if (plan_.y_in_pairs) {
+      *reinterpret_cast<uint32_t*>(to) = both;
+    } else {
+      to[0].bits = static_cast<uint16_t>(both);
+      to[1].bits = static_cast<uint16_t>(both >> 16);
+    }
+  }
+
   /// Adds up the parts of tile i and stores its rows, a lane two of a token.
   __device__ __forceinline__ void finish(const ProductCall& c,
                                          int tile,
@@ -176,14 +215,20 @@ __global__ void __launch_bounds__(kMostSplitKThreads, 1)
   TileItem mine{};   // the tile that this warp finishes
   int until = part;  // tiles before the next that it finishes
   int i = 0;
+  const auto finish_mine = [&] {
+    if constexpr (Weights::kGated) {
+      sums.finish_gated(c, i - kSplitKLag, mine, Weights::kFactor);
+    } else {
+      sums.finish(c, i - kSplitKLag, mine, Weights::kFactor);
+    }
+  };
   /// Finishes tile i - kSplitKLag, where that is this warp's. Called once for every tile, and
   /// kSplitKLag times after them.
   const auto finish_late = [&] {
     if (i < kSplitKLag) return;
     sums.wait(i - kSplitKLag);
     // What is asked second follows from the first; without it ptxas 13.0.88 spills registers.
-    if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part)
-      sums.finish(c, i - kSplitKLag, mine, Weights::kFactor);
+    if (until == plan.parts - kSplitKLag && i >= kSplitKLag + part) finish_mine();
   };
   for (; items.more(); items.next_run()) {
     const TileItem& first = items.item();

@@ -1,0 +1,14 @@
+// Grouped products of NVFP4 weights whose outputs are gated: the same kernels with another end.
+#pragma once
+
+#include "fathom/kernels/core/exec.h"
+#include "fathom/kernels/cuda/products/product.cuh"
+
+namespace fathom::cuda {
+
+/// Each for calls that the variant of that name takes (nvfp4_group_gemm_cuda.cu).
+Status run_gated_nvfp4_tiles(Exec& ex, const ProductCall& c);
+Status run_gated_nvfp4_split_k(Exec& ex, const ProductCall& c);
+Status run_gated_nvfp4_persistent(Exec& ex, const ProductCall& c);
+
+}  // namespace fathom::cuda
