@@ -69,7 +69,7 @@ function(fathom_kernels_module)
     add_library(fathom_kernels_cases STATIC ${cases})
     target_link_libraries(fathom_kernels_cases PUBLIC fathom_kernels PRIVATE fathom_warnings)
     fathom_precompiled(fathom_kernels_cases CASES)
-    if(FATHOM_SANITIZE_TRAP)  # two fifths less to compile: an oracle's own variables are not what is looked at
+    if(FATHOM_SANITIZE AND FATHOM_SANITIZE_TRAP)  # two fifths less to compile: an oracle's own variables are not what is looked at
       set_source_files_properties(${cases} PROPERTIES COMPILE_OPTIONS "-fno-sanitize=alignment;--param=asan-stack=0")
     endif()
   else()

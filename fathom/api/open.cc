@@ -32,7 +32,9 @@ Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_TRY(check_source(options, use));
   if (options.preset.empty()) {
     if (options.dummy_weights && options.format) {  // of its files, config.json alone is needed
-      return ModelSource::describe(options.model, *options.format);
+      Result<ModelSource> source = ModelSource::describe(options.model, *options.format);
+      if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);
+      return source;
     }
     Result<ModelSource> source = ModelSource::open(options.model);
     if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);

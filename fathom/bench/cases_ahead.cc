@@ -9,9 +9,11 @@
 namespace fathom {
 namespace {
 
-bool memory_is_short() {
+// What a case that is being made has not taken yet counts for a sixteenth of the memory.
+bool memory_is_short(int64_t being_made) {
   const HostMemory memory = host_memory();
-  return memory.available_bytes < memory.total_bytes / 2;
+  const int64_t left = memory.available_bytes - being_made * (memory.total_bytes / 16);
+  return left < memory.total_bytes / 2;
 }
 
 }  // namespace
@@ -46,7 +48,7 @@ size_t CasesAhead::next_to_make() const {
   for (size_t i = wanted_; i < end; ++i) {
     if (slots_[i].step != Step::kUnclaimed) continue;
     // The first one is waited for, whatever the memory.
-    return i == wanted_ || !memory_is_short() ? i : slots_.size();
+    return i == wanted_ || !memory_is_short(being_made_) ? i : slots_.size();
   }
   return slots_.size();
 }
@@ -61,10 +63,19 @@ void CasesAhead::work() {
     });
     if (stopping_) return;
     slots_[i].step = Step::kClaimed;
+    ++being_made_;
     lock.unlock();
-    std::unique_ptr<CaseInstance> made = make_(begin_ + i);
+    std::unique_ptr<CaseInstance> made;
+    std::exception_ptr failure;
+    try {
+      made = make_(begin_ + i);
+    } catch (...) {  // no memory: whoever takes the case hears of it
+      failure = std::current_exception();
+    }
     lock.lock();
+    --being_made_;
     slots_[i].step = Step::kMade;
+    slots_[i].failure = failure;
     if (i >= wanted_) slots_[i].instance = std::move(made);
     changed_.notify_all();
     if (made == nullptr) continue;
@@ -93,6 +104,7 @@ std::unique_ptr<CaseInstance> CasesAhead::take(size_t index) {
   changed_.wait(lock, [&] { return slots_[i].step == Step::kMade; });
   wanted_ = i + 1;
   changed_.notify_all();
+  if (slots_[i].failure != nullptr) std::rethrow_exception(slots_[i].failure);
   return std::move(slots_[i].instance);
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <malloc.h>
 #include <type_traits>
+#include <utility>
 
 #include "fathom/base/hint.h"
 #include "fathom/base/log.h"
@@ -149,13 +150,16 @@ class Receiver {
   Cost cost_;
 };
 
-/// Entries [begin, end), of one kernel, in a child. Returns the entry to go on with.
+/// Entries [begin, end), of one kernel, in a child that makes `ahead` cases ahead. Returns the
+/// entry to go on with. A child that dies may have died of a case ahead: then no entry is blamed,
+/// `ahead` is 0 from there on, and the next child tells.
 Result<size_t> run_in_own_process(const Plan& plan,
                                   size_t begin,
                                   size_t end,
                                   const KernelSet& kernels,
                                   const BenchKernelOptions& options,
                                   int num_threads,
+                                  int& ahead,
                                   BenchReport& report) {
   const auto work = [&](const SendMessage& send) {
     // What one case gives back the next one takes: the system clears fresh pages slowly.
@@ -166,7 +170,7 @@ Result<size_t> run_in_own_process(const Plan& plan,
     const auto send_row = [&](char kind, const BenchRow& row) {
       send(kind, write_bench_csv(std::span(&row, 1)));
     };
-    CasesAhead cases(begin, end, bench.ok() ? threads_ahead(options, num_threads) : 0,
+    CasesAhead cases(begin, end, bench.ok() ? ahead : 0,
                      [&](size_t i) { return (*bench)->make(plan[i]); });
     for (size_t i = begin; i < end; ++i) {
       send(kBegins, str_cat(i));
@@ -197,6 +201,7 @@ Result<size_t> run_in_own_process(const Plan& plan,
                     options.interrupted));
   if (!ended.crashed()) return end;
   if (is_interrupted(options)) return receiver.first_missing();
+  if (std::exchange(ahead, 0) > 0) return receiver.first_missing();
   receiver.take_crash(ended);
   return receiver.at() + 1;
 }
@@ -282,11 +287,15 @@ Status run_bench_plan(const std::vector<BenchPlanEntry>& plan,
                       int num_threads,
                       BenchReport& report,
                       const std::function<void()>& between_kernels) {
+  size_t kernel_end = 0;
+  int ahead = 0;
   for (size_t begin = 0; begin < plan.size();) {
     const size_t end = end_of_kernel(plan, begin);
+    if (end != kernel_end) ahead = threads_ahead(options, num_threads);
+    kernel_end = end;
     if (options.isolation == BenchIsolation::kChildPerKernel) {
-      FATHOM_ASSIGN(begin,
-                    run_in_own_process(plan, begin, end, kernels, options, num_threads, report));
+      FATHOM_ASSIGN(begin, run_in_own_process(plan, begin, end, kernels, options, num_threads,
+                                              ahead, report));
     } else {
       FATHOM_TRY(run_here(plan, begin, end, kernels, options, num_threads, report));
       begin = end;

@@ -98,7 +98,8 @@ Status BatchBuffer::check(const SequenceStep& r, int64_t index) const {
 Status BatchBuffer::check_tree(const SequenceStep& r, int64_t index) const {
   if (!layout_.keeps_rows()) {
     return invalid_argument(str_cat("request ", index, " of a step is a tree of tokens, and the ",
-                                    "cache of this model does not keep a row of each token"));
+                                    "cache of this model keeps no rows that nodes could have, "
+                                    "expected a chain"));
   }
   if (r.tokens.empty() || r.parents.size() < r.tokens.size() || r.before() < 0) {
     return invalid_argument(str_cat("request ", index, " of a step has ", r.tokens.size(),

@@ -82,7 +82,7 @@ struct SequenceStep {
   /// own path, and its position is behind them; rows lie one behind the other all the same. At most
   /// kMostTreeRows (tree_keys.h), and the root before them if all of them follow it; where the
   /// cache has rings, no more than may be cut back (CacheLayout::slack) and a root. Empty: a chain.
-  /// For decode, and layouts that keep a row a token (CacheLayout::keeps_rows).
+  /// For decode, and layouts in which nodes have rows (CacheLayout::keeps_rows).
   std::span<const int32_t> parents = {};
 
   int64_t num_logits() const {

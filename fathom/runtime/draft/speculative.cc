@@ -45,6 +45,7 @@ Status check_width(const DraftShape& shape, int64_t slack) {
 // Of the draft layer, all levels of a tree but the last have rows, and no root: the first of them
 // lies where a chain's would.
 Status check_depth(const DraftShape& shape, int64_t slack) {
+  if (slack <= 0) return {};  // takes no drafts at all, as check_speculative says
   const int64_t rows = std::min(kMostTreeRows - 1, slack) + 1;
   const int64_t most = 1 + rows / shape.branches;
   if (shape.tokens <= most) return {};
@@ -64,8 +65,8 @@ Status check_trees(Speculative method, const DraftShape& shape, const Model& mod
   }
   if (model.takes_trees()) return check_depth(shape, slack);
   return unsupported(str_cat("--speculative-topk is ", shape.branches,
-                             ", but the attention of this model finds keys by their places and "
-                             "takes no trees; expected 1, which makes chains"));
+                             ", but the attention of this model takes no trees; expected 1, which "
+                             "makes chains"));
 }
 
 }  // namespace

@@ -94,8 +94,8 @@ TEST(Speculative, TreesAreOfTheDraftLayer) {
       "--speculative mtp");
   EXPECT_EQ(chains.code(), StatusCode::kUnsupported);
   EXPECT_EQ(chains.message(),
-            "--speculative-topk is 4, but the attention of this model finds keys by their places "
-            "and takes no trees; expected 1, which makes chains");
+            "--speculative-topk is 4, but the attention of this model takes no trees; expected 1, "
+            "which makes chains");
 }
 
 TEST(Speculative, ATreeHasRoomForAPathAndForItsFirstLevel) {

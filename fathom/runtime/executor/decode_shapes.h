@@ -30,8 +30,8 @@ constexpr int64_t page_bucket(int64_t pages, int64_t most) {
 }
 
 /// What a decode range is padded to. Columns of the block table are blocks of the layout, in which
-/// a sequence has up to max_model_len tokens. Nothing where
-/// sequences have different numbers of tokens.
+/// a sequence has up to max_model_len tokens. Nothing where sequences have different numbers of
+/// tokens.
 DecodePadding decode_padding(std::span<const SequenceStep> decode,
                              const CacheLayout& layout,
                              int64_t max_model_len);

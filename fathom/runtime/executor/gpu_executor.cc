@@ -1,6 +1,7 @@
 #include "fathom/runtime/executor/gpu_executor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -447,6 +448,9 @@ Status GpuExecutor::add_best(const int32_t* numbers, int64_t num_rows) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     SampleResult& result = samples_[i];
     if (!needs_best_tokens(step_.samples[i]) || !result.finite) continue;
+    // The choice is made of masked logits; what the mask hides may be NaN.
+    result.finite = std::isfinite(best.largest[i]);
+    if (!result.finite) continue;
     if (logprobs_.add_best(best, i, step_.samples[i], result)) continue;
     const float* logit = out_.logits.row<float>(static_cast<int64_t>(i)) + result.token;
     FATHOM_TRY(exec_.stream->copy(logits + not_best_.size(), logit, 4));

@@ -197,11 +197,14 @@ bool has_gate_rows(const Args& a) {
   return a.gate.layout == WeightLayout::kRowMajor;
 }
 
+constexpr int64_t kMostExperts = 1024;  // the last block has a float for each and each token
+
 bool takes_few_tokens(const Args& a) {
   const int64_t H = a.x.dim(1);
   return a.x.format == Format::kBf16 && a.gate.format() == Format::kBf16 && has_gate_rows(a) &&
          takes_vectors(a.x) && takes_vectors(a.gate.values) && H > 0 && H % kStepOfAll == 0 &&
-         H / kStepOfAll <= kMostSteps && a.gate.rows() % kExperts == 0 && a.ids.dim(1) <= kWarp;
+         H / kStepOfAll <= kMostSteps && a.gate.rows() % kExperts == 0 &&
+         a.gate.rows() <= kMostExperts && a.ids.dim(1) <= kWarp;
 }
 
 int64_t sums_bytes(const Args& a, const Exec& /*ex*/) {
