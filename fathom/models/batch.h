@@ -115,6 +115,8 @@ class BatchBuffer {
   explicit BatchBuffer(CacheLayout layout)
       : layout_(std::move(layout)), slots_(layout_.groups.size()), pooled_(layout_.groups.size()) {}
 
+  const CacheLayout& layout() const { return layout_; }
+
   /// Room for steps of so many tokens, with so many requests in each range, of so many pages each.
   /// `tree_tokens`: of a decode range with trees, at most.
   void reserve(int64_t tokens, int64_t requests, int64_t pages, int64_t tree_tokens);

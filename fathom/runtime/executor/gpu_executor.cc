@@ -353,8 +353,8 @@ Status GpuExecutor::submit(const Step& step) {
   step_ = step;
   to_capture_ = nullptr;
   raw_.clear();
-  const DecodePadding padding = decode_padding(
-      requests_of(step, step.chain - 1), model_.cache_layout(), settings_.shape.max_model_len);
+  const DecodePadding padding = decode_padding(requests_of(step, step.chain - 1), batch_.layout(),
+                                               settings_.shape.max_model_len);
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, exec_.stream));
   FATHOM_TRY(place_step(step, padding));
   const Batch& first = passes_[0].batch;
