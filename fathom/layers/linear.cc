@@ -436,7 +436,7 @@ Status group_linear_rows(Exec& ex,
   for (int i = 0; i < w.num_parts; ++i) {
     const int64_t rows = w.parts[i].w.rows();
     FATHOM_TRY(group_linear(ex, part_ops[static_cast<size_t>(i)], x, w.parts[i], offsets,
-                            slice_cols(y, column, rows), top_k, x_scales));
+                            slice_cols(y, column, rows, "T*K,I"), top_k, x_scales));
     column += rows;
   }
   return {};

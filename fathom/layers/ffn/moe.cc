@@ -178,10 +178,12 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
   return call;
 }
 
-// Tokens few enough, and a matrix that the kernel reads.
+// Tokens so few that one kernel is faster than three (MOE_CUDA_NOTES.md), and a matrix it reads.
 bool joins_router(const MoeContext& m, const MoeWeights& w, int64_t tokens) {
+  constexpr int64_t kMostTokens = 4;
+  static_assert(kMostTokens <= Router::kMostTokens);
   const Format format = w.gate.w.format();
-  return m.options.join_router && tokens <= Router::kMostTokens &&
+  return m.options.join_router && tokens <= kMostTokens &&
          (format == Format::kBf16 || format == Format::kF32);
 }
 

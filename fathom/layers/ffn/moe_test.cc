@@ -316,9 +316,9 @@ std::vector<T> elements(const View& v) {
 TEST(JoinedRouter, ChoosesAndSortsAsItsPartsDo) {
   TestExec t;
   RouterLayer layer;
-  const RouterChoice apart = layer.route(t, 16, false, MoeStrategy::kGrouped);
+  const RouterChoice apart = layer.route(t, 4, false, MoeStrategy::kGrouped);
   ASSERT_FALSE(apart.order.offsets.present());
-  RowOrder order = row_order(t.ex, layer.m.shape, 16).value();
+  RowOrder order = row_order(t.ex, layer.m.shape, 4).value();
   ASSERT_TRUE(launch<RouteOffsets>(t.ex, "route",
                                    {.ids = apart.ids,
                                     .offsets = order.offsets,
@@ -326,7 +326,7 @@ TEST(JoinedRouter, ChoosesAndSortsAsItsPartsDo) {
                                     .dest = order.dest})
                   .ok());
 
-  const RouterChoice joined = layer.route(t, 16, true, MoeStrategy::kGrouped);
+  const RouterChoice joined = layer.route(t, 4, true, MoeStrategy::kGrouped);
 
   EXPECT_EQ(elements<int32_t>(joined.ids), elements<int32_t>(apart.ids));
   EXPECT_EQ(elements<float>(joined.weights), elements<float>(apart.weights));
@@ -334,8 +334,8 @@ TEST(JoinedRouter, ChoosesAndSortsAsItsPartsDo) {
   EXPECT_EQ(elements<int32_t>(joined.order.src_row), elements<int32_t>(order.src_row));
   EXPECT_EQ(elements<int32_t>(joined.order.dest), elements<int32_t>(order.dest));
   EXPECT_EQ(layer.arrivals, 0);
-  EXPECT_FALSE(layer.route(t, 16, true, MoeStrategy::kSorted).order.offsets.present());
-  EXPECT_FALSE(layer.route(t, 17, true, MoeStrategy::kGrouped).order.offsets.present());
+  EXPECT_FALSE(layer.route(t, 4, true, MoeStrategy::kSorted).order.offsets.present());
+  EXPECT_FALSE(layer.route(t, 5, true, MoeStrategy::kGrouped).order.offsets.present());
   std::vector<std::string> ops;
   for (const OpRecord& r : t.recorder.records())
     ops.push_back(str_cat(r.op.name, " ", r.kernel));
