@@ -207,6 +207,9 @@ bool has_rows(const Args& a) {
   return has_rows(a.w);
 }
 
+/// Where the offsets of a dry run lie.
+inline constexpr int32_t kOffsetsOfAPlan = 0;
+
 /// The call of a contract with x, w and y, and offsets if it has experts. x is [T, K] or [T, H, K].
 template <class Args>
 ProductCall product_of(const Args& a) {
@@ -246,7 +249,11 @@ ProductCall product_of(const Args& a) {
     c.gated = a.gate.on;
     c.gate_limit = a.gate.limit > 0.0f ? a.gate.limit : std::numeric_limits<float>::infinity();
   }
-  if constexpr (requires { a.offsets; }) c.offsets = a.offsets.template as<const int32_t>();
+  if constexpr (requires { a.offsets; }) {
+    c.offsets = a.offsets.template as<const int32_t>();
+    // A plan has no data and chooses as the call will, which has: any address that nobody reads.
+    if (c.offsets == nullptr && a.offsets.present()) c.offsets = &kOffsetsOfAPlan;
+  }
   return c;
 }
 
