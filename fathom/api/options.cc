@@ -116,8 +116,8 @@ constexpr OptionInfo kTable[] = {
          "a built-in description in place of a MODEL, such as deepseek-r1-nvfp4"}),
     option_row<Choice<&O::format, kFormats>{}>(
         {kBuiltIn, kWithoutFiles, "format", "", "",
-         "with --as: weights in this format (default: the description's own); with a MODEL and "
-         "--dummy-weights too, which then needs its config.json alone"}),
+         "with --as, or with a MODEL and --dummy-weights, which then needs its config.json alone: "
+         "weights in this format (default: the description's own)"}),
     option_row<Count{&O::layers, 0, 1024}>(
         {kBuiltIn, kWithoutFiles, "layers", "", "N",
          "with --as: the first layers only, where the whole does not fit; 0: all"}),

@@ -459,9 +459,10 @@ TEST(BatchTrees, WhatIsNoTreeIsRefused) {
   CacheLayout pooled = one_group(4);
   pooled.groups[0].tokens_per_row = 2;
   pooled.groups[0].rows = 2;
-  EXPECT_EQ(refused({-1, 0, 1}, pooled),
-            "request 0 of a step is a tree of tokens, and the cache of this model does not keep a "
-            "row of each token");
+  EXPECT_EQ(
+      refused({-1, 0, 1}, pooled),
+      "request 0 of a step is a tree of tokens, and the cache of this model keeps no rows that "
+      "nodes could have, expected a chain");
 }
 
 }  // namespace
