@@ -262,7 +262,7 @@ TEST(GatedGroupLinear, IsOneCallWhereTheVariantOfTheProductTakesTheGate) {
   ASSERT_TRUE(ran.ok()) << ran.status().message();
   EXPECT_TRUE(*ran);
   ASSERT_EQ(t.recorder.records().size(), 1u);
-  const OpRecord& r = t.recorder.records()[0];
+  const OpRecord r = t.recorder.records()[0];
   EXPECT_STREQ(r.kernel, "nvfp4_group_gemm");
   EXPECT_STREQ(r.variant, "tiles");
   const Result<bool> in_f32 = GatedCall().run(t, Format::kF32);
