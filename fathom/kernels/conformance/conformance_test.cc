@@ -29,7 +29,7 @@ constexpr int kLargeRepeats = 2;
 
 /// From so much on a case has few repeats: those that are for GPUs take a second each, and what
 /// repeats find, they find in the others.
-constexpr double kLargeFlops = 20e6;
+constexpr double kLargeFlops = kSanitized ? 5e6 : 20e6;
 
 bool is_large(const Case& c, CaseInstance& instance) {
   return c.spec.bench || instance.cost().flops >= kLargeFlops;
