@@ -31,12 +31,10 @@ int thread_count(const EngineOptions& options) {
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_TRY(check_source(options, use));
   if (options.preset.empty()) {
-    if (options.dummy_weights && options.format) {  // of its files, config.json alone is needed
-      Result<ModelSource> source = ModelSource::describe(options.model, *options.format);
-      if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);
-      return source;
-    }
-    Result<ModelSource> source = ModelSource::open(options.model);
+    // Dummy weights in a format need no files but config.json.
+    Result<ModelSource> source = options.dummy_weights && options.format
+                                     ? ModelSource::describe(options.model, *options.format)
+                                     : ModelSource::open(options.model);
     if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);
     return source;
   }

@@ -45,7 +45,6 @@ Status check_width(const DraftShape& shape, int64_t slack) {
 // Of the draft layer, all levels of a tree but the last have rows, and no root: the first of them
 // lies where a chain's would.
 Status check_depth(const DraftShape& shape, int64_t slack) {
-  if (slack <= 0) return {};  // takes no drafts at all, as check_speculative says
   const int64_t rows = std::min(kMostTreeRows - 1, slack) + 1;
   const int64_t most = 1 + rows / shape.branches;
   if (shape.tokens <= most) return {};
@@ -55,8 +54,9 @@ Status check_depth(const DraftShape& shape, int64_t slack) {
 }
 
 Status check_trees(Speculative method, const DraftShape& shape, const Model& model) {
-  const int64_t slack = model.cache_layout().slack();
-  FATHOM_TRY(check_width(shape, slack > 0 ? slack : kMostTreeDrafts));
+  int64_t slack = model.cache_layout().slack();
+  if (slack <= 0) slack = kMostTreeDrafts;  // no drafts at all, as check_speculative says
+  FATHOM_TRY(check_width(shape, slack));
   if (!shape.is_tree()) return {};
   if (method == Speculative::kNgram) {
     return invalid_argument(str_cat("--speculative-topk is ", shape.branches,
