@@ -64,10 +64,6 @@ Status run_reordered(Exec& ex, const Args& a) {
   return run_persistent<Nvfp4Codec>(ex, c);
 }
 
-bool reorders_plain(const Args& a) {
-  return !a.gate.on && reorders(a);
-}
-
 int64_t reordered_workspace(const Args& a, const Exec&) {
   return nvfp4_copies(a).bytes();
 }
@@ -134,7 +130,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
     {"persistent", sm(90), "E<=1024, K<=16384", kTraits, run_persistent_blocks, MathUnit::kBf16,
      is_persistent},
     {"reordered", sm(90), "E<=1024, K<=16384", kTileTraits, run_reordered, MathUnit::kBf16,
-     reorders_plain, reordered_workspace},
+     ungated<Args, reorders<Args>>, reordered_workspace},
     {"any_layout", sm(90), "", kTraits, run_any_layout, MathUnit::kF32, has_rows},
 };
 
