@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 
+#include "tests/support/pooled_layout.h"
+
 namespace fathom {
 namespace {
 
@@ -185,25 +187,6 @@ TEST(BatchSlots, FollowTheExtentOfEachGroup) {
 
   const std::vector<SequenceStep> without{{.tokens = tokens, .cached = 5, .pages = pages}};
   EXPECT_EQ(buffer.build(without, {}).status().code(), StatusCode::kInvalidArgument);
-}
-
-// Rows of four tokens, each pooled from eight entries: its own and those of the row before it.
-CacheLayout pooled_rows() {
-  PageCodec codec = PageCodec::dense("rows", Format::kF32, 1, nullptr);
-  return {.block_tokens = 8,
-          .groups = {{.name = "state",
-                      .layers = {0},
-                      .extent = CacheExtent::kWindow,
-                      .window = 8,
-                      .rows = 12,
-                      .codec = codec},
-                     {.name = "rows",
-                      .layers = {0},
-                      .tokens_per_row = 4,
-                      .rows = 2,
-                      .pool_ring = 0,
-                      .pool_entries = 8,
-                      .codec = codec}}};
 }
 
 std::vector<int64_t> long_numbers(const View& v) {

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <gtest/gtest.h>
 
+#include "tests/support/pooled_layout.h"
+
 namespace fathom {
 namespace {
 
@@ -167,21 +169,7 @@ TEST(CacheStorage, MovesRowsOfATreeToWhereThoseOfAChainLie) {
 
 // A ring of twelve rows, and rows of four tokens: path 0 2 4 of a tree whose root is token 5.
 TEST(CacheStorage, MovesRowsOfRingsAndPooledRows) {
-  const PageCodec codec = PageCodec::dense("rows", Format::kF32, 1, nullptr);
-  const CacheLayout layout{.block_tokens = 8,
-                           .groups = {{.name = "state",
-                                       .layers = {0},
-                                       .extent = CacheExtent::kWindow,
-                                       .window = 8,
-                                       .rows = 12,
-                                       .codec = codec},
-                                      {.name = "rows",
-                                       .layers = {0},
-                                       .tokens_per_row = 4,
-                                       .rows = 2,
-                                       .pool_ring = 0,
-                                       .pool_entries = 8,
-                                       .codec = codec}}};
+  const CacheLayout layout = pooled_rows();
   Result<CacheStorage> storage = CacheStorage::allocate(layout, 8, 3);
   ASSERT_TRUE(storage.ok());
   const auto value_at = [&](size_t group, int64_t slot) -> float& {
