@@ -1,13 +1,19 @@
-// Whether calls may run beside each other.
+// Whether calls may run beside each other, and where.
 #pragma once
 
+#include "fathom/device/side_streams.h"
 #include "fathom/kernels/core/exec.h"
 
 namespace fathom {
 
-/// On the second stream, or in a dry run for a device that has one.
+/// On streams of their own, or in a dry run for a device that has some.
 inline bool has_side(const Exec& ex) {
   return ex.side != nullptr || (ex.dry() && ex.device != nullptr);
+}
+
+/// Not in a dry run.
+inline SideStream& stream_of(const Exec& ex, Side side) {
+  return ex.side[static_cast<size_t>(side)];
 }
 
 }  // namespace fathom

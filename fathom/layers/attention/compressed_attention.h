@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "fathom/kernels/attn/cache_row.h"
 #include "fathom/layers/attention/compress_ratio.h"
@@ -95,7 +96,32 @@ struct CompressedContext {
   View request_offsets;  ///< MlaContext's
 };
 
-/// y = attention of x [T, H], the output projection included. Writes the step's rows first.
+/// Which compressed rows the tokens of a range see: slots of all of them, or, where an indexer
+/// chooses among them, how many.
+struct SeenRows {
+  View slots;    ///< [T, K] i32
+  View lengths;  ///< [T] i32
+};
+
+/// Lists of the decode range of a step that all layers read, each made once.
+struct DecodeLists {
+  View window;                            ///< [T, W] i32, slots; absent: no decode range
+  std::optional<SeenRows> sparse, heavy;  ///< of rows of 4 and of 128 tokens
+};
+
+/// Adds to `lists` what a layer of that ratio reads, of any layer's part of the cache; what is
+/// there already stays. From the arena: the lists live until the caller gives its memory back.
+/// Those of prompts, which may be large, are made by each layer in turn. Errors: those of the
+/// kernels.
+Status add_decode_lists(Exec& ex,
+                        const CompressedContext& m,
+                        CompressRatio ratio,
+                        const AttentionBatch& batch,
+                        const CompressedRows& cache,
+                        DecodeLists& lists);
+
+/// y = attention of x [T, H], the output projection included. Writes the step's rows first. `lists`
+/// has what a layer of that ratio reads.
 /// A probe gets the slots of the compressed rows of a range as "indexer.slots" [T, K], where an
 /// indexer chooses.
 /// Errors: those of the kernels.
@@ -104,6 +130,7 @@ Status compressed_attend(Exec& ex,
                          const CompressedWeights& w,
                          const AttentionBatch& batch,
                          const CompressedRows& cache,
+                         const DecodeLists& lists,
                          const View& x,
                          const View& y,
                          const Probe* probe = nullptr,

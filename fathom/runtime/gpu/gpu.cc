@@ -13,9 +13,9 @@ Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal, bool batch_invariant) {
                          str_cat(why, has_hint ? ", or " : kHintMark, "use --device cpu"));
   }
   FATHOM_ASSIGN(Stream stream, Stream::create());
-  FATHOM_ASSIGN(SideStream side, SideStream::create());
+  FATHOM_ASSIGN(SideStreams sides, create_side_streams());
   return std::unique_ptr<Gpu>(
-      new Gpu(std::move(info).value(), std::move(stream), std::move(side), batch_invariant));
+      new Gpu(std::move(info).value(), std::move(stream), std::move(sides), batch_invariant));
 }
 
 }  // namespace fathom
