@@ -132,7 +132,6 @@ Result<SeenRows> seen_rows(Exec& ex,
                            const View& positions,
                            const CompressorRows& cache) {
   SeenRows seen;
-  if (ratio == CompressRatio::kNone) return seen;
   const auto tokens = static_cast<int64_t>(ratio);
   const int64_t T = range.num_tokens;
   const int64_t rows = range.most_keys() / tokens;
@@ -273,8 +272,7 @@ Status attend_window(
                                   .scale = c.m.shape.scale});
 }
 
-// Slots of the window of each token of a range. `from`: whose rows are listed; absent, rows of the
-// range's own tokens. `positions`: of the step.
+// `from`: whose rows are listed; absent, rows of the range's own tokens. `positions`: of the range.
 Result<View> window_lists(Exec& ex,
                           const CompressedContext& m,
                           const TokenRange& range,
@@ -285,7 +283,7 @@ Result<View> window_lists(Exec& ex,
   const int64_t T = range.num_tokens;
   FATHOM_ASSIGN(const View lists, ex.activations->tensor({T, m.shape.W}, Format::kI32, "T,W"));
   FATHOM_TRY(launch<RingSlots>(ex, op,
-                               {.positions = slice_rows(positions, range.token_begin, T),
+                               {.positions = positions,
                                 .request_slots = from,
                                 .q_offsets = range.query_offsets_view,
                                 .tree_masks = from.present() ? range.tree_masks : View{},
@@ -332,7 +330,9 @@ Status attend_side_by_side(Exec& ex, const RangeCall& c, WindowRows ring, int64_
   const int64_t T = range.num_tokens;
   WindowRows own;
   FATHOM_ASSIGN(own.fields, fields_like(ex, like, T));
-  FATHOM_ASSIGN(own.lists, window_lists(ex, c.m, range, c.positions, "step_slots", {}, 1));
+  FATHOM_ASSIGN(own.lists,
+                window_lists(ex, c.m, range, slice_rows(c.positions, range.token_begin, T),
+                             "step_slots", {}, 1));
   FATHOM_TRY(write_window(ex, c, own, 0, T, Written::kQueriesAndRows));
   const auto look_behind = [&](const RangeRequest& r) {
     return r.keys > r.count ? std::min(r.count, c.m.shape.W - 1) : 0;
@@ -370,32 +370,25 @@ Status attend_range(Exec& ex, const RangeCall& c, const View& lists) {
   return attend_window(ex, c, ring, 0, range.num_tokens);
 }
 
-const SeenRows& seen_by_decode(const DecodeLists& lists, CompressRatio ratio) {
-  static constexpr SeenRows kNone{};
-  if (ratio == CompressRatio::kNone) return kNone;
-  return ratio == CompressRatio::kSparse ? *lists.sparse : *lists.heavy;
-}
-
 }  // namespace
 
-Status add_decode_lists(Exec& ex,
-                        const CompressedContext& m,
-                        CompressRatio ratio,
-                        const AttentionBatch& batch,
-                        const CompressedRows& cache,
-                        DecodeLists& lists) {
-  const TokenRange& range = batch.decode;
+Status add_lists(Exec& ex,
+                 const CompressedContext& m,
+                 CompressRatio ratio,
+                 const AttentionBatch& batch,
+                 const TokenRange& range,
+                 const CompressedRows& cache,
+                 RangeLists& lists) {
   if (range.num_tokens == 0) return {};
+  const View positions = slice_rows(batch.positions, range.token_begin, range.num_tokens);
   if (!lists.window.present()) {
-    FATHOM_ASSIGN(lists.window, window_lists(ex, m, range, batch.positions, "window_slots",
+    FATHOM_ASSIGN(lists.window, window_lists(ex, m, range, positions, "window_slots",
                                              range.request_slots, cache.window.values.dim(1)));
   }
   if (ratio == CompressRatio::kNone) return {};
   std::optional<SeenRows>& seen = ratio == CompressRatio::kSparse ? lists.sparse : lists.heavy;
   if (seen) return {};
-  FATHOM_ASSIGN(seen, seen_rows(ex, m, ratio, range,
-                                slice_rows(batch.positions, range.token_begin, range.num_tokens),
-                                cache.rows));
+  FATHOM_ASSIGN(seen, seen_rows(ex, m, ratio, range, positions, cache.rows));
   return {};
 }
 
@@ -404,7 +397,7 @@ Status compressed_attend(Exec& ex,
                          const CompressedWeights& w,
                          const AttentionBatch& batch,
                          const CompressedRows& cache,
-                         const DecodeLists& lists,
+                         const RangeLists& decode_lists,
                          const View& x,
                          const View& y,
                          const Probe* probe,
@@ -441,8 +434,8 @@ Status compressed_attend(Exec& ex,
   const auto choose = [&](Exec& side) -> Status {
     FATHOM_TRY(indexer.make_queries(side, c));
     if (!beside) return {};
-    FATHOM_ASSIGN(chosen,
-                  attended_rows(side, m, batch.decode, *lists.sparse, indexer.queries, cache));
+    FATHOM_ASSIGN(
+        chosen, attended_rows(side, m, batch.decode, *decode_lists.sparse, indexer.queries, cache));
     return {};
   };
   if (w.ratio == CompressRatio::kSparse) FATHOM_TRY(sides.indexer.run(choose));
@@ -454,22 +447,16 @@ Status compressed_attend(Exec& ex,
   FATHOM_ASSIGN(const View o, arena.tensor({T, s.Nh, s.D}, x.format, "T,Nh,D"));
   const auto attend = [&](const TokenRange& range, bool decode) -> Status {
     ArenaScope of_range(arena);
-    const int64_t begin = range.token_begin;
-    const int64_t count = range.num_tokens;
-    View window = lists.window;
-    if (!decode) {
-      FATHOM_ASSIGN(window, window_lists(ex, m, range, batch.positions, "window_slots",
-                                         range.request_slots, cache.window.values.dim(1)));
-    }
+    RangeLists own;
+    if (!decode) FATHOM_TRY(add_lists(ex, m, w.ratio, batch, range, cache, own));
+    const RangeLists& lists = decode ? decode_lists : own;
     View rows = chosen;
-    if (!rows.present()) {
-      SeenRows seen = decode ? seen_by_decode(lists, w.ratio) : SeenRows{};
-      if (!decode) {
-        FATHOM_ASSIGN(seen, seen_rows(ex, m, w.ratio, range,
-                                      slice_rows(batch.positions, begin, count), cache.rows));
-      }
+    if (!rows.present() && w.ratio != CompressRatio::kNone) {
+      const SeenRows& seen = w.ratio == CompressRatio::kSparse ? *lists.sparse : *lists.heavy;
       FATHOM_ASSIGN(
-          rows, attended_rows(ex, m, range, seen, rows_of(indexer.queries, begin, count), cache));
+          rows,
+          attended_rows(ex, m, range, seen,
+                        rows_of(indexer.queries, range.token_begin, range.num_tokens), cache));
     }
     FATHOM_TRY(attend_range(ex,
                             {.m = m,
@@ -481,7 +468,7 @@ Status compressed_attend(Exec& ex,
                              .chosen = rows,
                              .o = o,
                              .sides = sides},
-                            window));
+                            lists.window));
     if (w.ratio == CompressRatio::kSparse && rows.present())
       tap(probe, "indexer.slots", layer, rows);
     return {};

@@ -258,7 +258,7 @@ Status DeepseekV4::run_layer(Exec& ex,
                              const V4Layer& w,
                              const V4Layer* next,
                              const Batch& batch,
-                             const DecodeLists& lists,
+                             const RangeLists& lists,
                              const View& streams,
                              StreamMix& mix) const {
   Scope scope(ex.recorder, "layer", w.index);
@@ -289,14 +289,14 @@ Status DeepseekV4::run_layer(Exec& ex,
                      : write_streams(ex, mix, y, streams);
 }
 
-Result<DecodeLists> DeepseekV4::decode_lists(Exec& ex,
-                                             std::span<const V4Layer> layers,
-                                             const Batch& batch) const {
+Result<RangeLists> DeepseekV4::decode_lists(Exec& ex,
+                                            std::span<const V4Layer> layers,
+                                            const Batch& batch) const {
   Scope scope(ex.recorder, "lists");
-  DecodeLists lists;
+  RangeLists lists;
   for (const V4Layer& w : layers) {
-    FATHOM_TRY(add_decode_lists(ex, attention_, w.attn.ratio, batch.attention,
-                                v4_rows(batch, groups_, w), lists));
+    FATHOM_TRY(add_lists(ex, attention_, w.attn.ratio, batch.attention, batch.attention.decode,
+                         v4_rows(batch, groups_, w), lists));
   }
   return lists;
 }
@@ -313,7 +313,7 @@ Status DeepseekV4::run_layers(Exec& ex,
   FATHOM_ASSIGN(mix.x, arena.tensor({T, config_.hidden_size}, streams.format, "T,H"));
   FATHOM_ASSIGN(mix.post, arena.tensor({T, n}, Format::kF32, "T,n"));
   FATHOM_ASSIGN(mix.comb, arena.tensor({T, n, n}, Format::kF32, "T,n,n"));
-  FATHOM_ASSIGN(const DecodeLists lists, decode_lists(ex, layers, batch));
+  FATHOM_ASSIGN(const RangeLists lists, decode_lists(ex, layers, batch));
   for (size_t i = 0; i < layers.size(); ++i) {
     const V4Layer* next = i + 1 < layers.size() ? &layers[i + 1] : nullptr;
     FATHOM_TRY(run_layer(ex, layers[i], next, batch, lists, streams, mix));
