@@ -1,10 +1,18 @@
 // Whether calls may run beside each other, and where.
 #pragma once
 
-#include "fathom/device/side_streams.h"
+#include <array>
+
+#include "fathom/device/stream.h"
 #include "fathom/kernels/core/exec.h"
 
 namespace fathom {
+
+/// A stream beside the first one of a device.
+enum class Side : uint8_t { kFirst, kSecond };
+
+/// By Side. Exec::side is the first of them.
+using SideStreams = std::array<SideStream, 2>;
 
 /// On streams of their own, or in a dry run for a device that has some.
 inline bool has_side(const Exec& ex) {

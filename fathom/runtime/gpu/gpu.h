@@ -6,8 +6,9 @@
 
 #include "fathom/base/status.h"
 #include "fathom/device/device.h"
-#include "fathom/device/side_streams.h"
+#include "fathom/device/stream.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/kernels/core/side.h"
 
 namespace fathom {
 

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "fathom/device/side_streams.h"
+#include "fathom/device/stream.h"
 
 namespace fathom {
 
@@ -9,12 +9,6 @@ Result<SideStream> SideStream::create() {
   FATHOM_ASSIGN(Event fork, Event::create());
   FATHOM_ASSIGN(Event join, Event::create());
   return SideStream{.stream = std::move(stream), .fork = std::move(fork), .join = std::move(join)};
-}
-
-Result<SideStreams> create_side_streams() {
-  FATHOM_ASSIGN(SideStream first, SideStream::create());
-  FATHOM_ASSIGN(SideStream second, SideStream::create());
-  return SideStreams{std::move(first), std::move(second)};
 }
 
 }  // namespace fathom
