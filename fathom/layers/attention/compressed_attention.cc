@@ -433,7 +433,7 @@ Status compressed_attend(Exec& ex,
   View chosen;  // of the decode range, where that is all of the step
   const auto choose = [&](Exec& side) -> Status {
     FATHOM_TRY(indexer.make_queries(side, c));
-    if (!beside) return {};
+    if (batch.prefill.num_tokens > 0) return {};
     FATHOM_ASSIGN(
         chosen, attended_rows(side, m, batch.decode, *decode_lists.sparse, indexer.queries, cache));
     return {};

@@ -201,8 +201,7 @@ Status dsa_attend(Exec& ex,
       scored += is_sparse(range.keys_of(b)) ? 1 : 0;
     return scored;
   };
-  const bool beside = indexes_beside(batch);
-  SideWork side(ex, Side::kFirst, beside);
+  SideWork side(ex, Side::kFirst, indexes_beside(batch));
   Indexer index_keys{.m = m,
                      .d = d,
                      .w = indexer,
@@ -216,7 +215,8 @@ Status dsa_attend(Exec& ex,
   View chosen;  // of the decode range, where that is all of the step
   const auto choose = [&](Exec& own) -> Status {
     FATHOM_TRY(index_keys.make_queries(own, p.q_a));
-    if (!beside || num_sparse(batch.decode) < batch.decode.num_requests()) return {};
+    const bool alone = batch.prefill.num_tokens == 0;
+    if (!alone || num_sparse(batch.decode) < batch.decode.num_requests()) return {};
     FATHOM_ASSIGN(chosen, index_keys.choose(own, batch.decode));
     return {};
   };
