@@ -43,12 +43,12 @@ TEST(SideWork, KeepsItsMemoryToItsEndWhereItRunsBeside) {
 
 TEST(SideWork, IsForIndexersOfStepsThatDecodeFewTokensAlone) {
   AttentionBatch batch;
-  batch.decode.num_tokens = 32;
+  batch.decode.num_tokens = 128;
   EXPECT_TRUE(indexes_beside(batch));
   batch.prefill.num_tokens = 1;
   EXPECT_FALSE(indexes_beside(batch));
   batch.prefill.num_tokens = 0;
-  batch.decode.num_tokens = 33;
+  batch.decode.num_tokens = 129;
   EXPECT_FALSE(indexes_beside(batch));
 }
 

@@ -79,7 +79,7 @@ IndexQueries rows_of(const IndexQueries& q, int64_t begin, int64_t count) {
 }
 
 bool indexes_beside(const AttentionBatch& batch) {
-  constexpr int64_t kFewTokens = 32;
+  constexpr int64_t kFewTokens = 128;  // more are not measured
   return batch.prefill.num_tokens == 0 && batch.decode.num_tokens <= kFewTokens;
 }
 

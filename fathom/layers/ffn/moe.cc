@@ -8,7 +8,6 @@
 #include "fathom/kernels/moe/chosen_experts/chosen_experts.h"
 #include "fathom/kernels/moe/permute/permute.h"
 #include "fathom/layers/linear.h"
-#include "fathom/layers/side_work.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -188,14 +187,6 @@ bool joins_router(const MoeContext& m, const MoeWeights& w, int64_t tokens) {
          (format == Format::kBf16 || format == Format::kF32);
 }
 
-// Kernels of experts that share out their work over the whole GPU wait for blocks of others that
-// run beside them: those of few rows an expert, but of many experts.
-bool gains_beside(const MoeShape& s, int64_t tokens) {
-  constexpr int64_t kFewTokens = 16;
-  constexpr int64_t kManyRows = 16;  // of an expert
-  return tokens <= kFewTokens || tokens * s.K >= kManyRows * s.E;
-}
-
 }  // namespace
 
 // In float32, as everything about the choice.
@@ -294,18 +285,12 @@ Status moe(Exec& ex,
   FATHOM_ASSIGN(const int row, choose_moe(call_of(ex, m.shape, w, x), m.options));
   const MoeStrategy strategy = kMoeRows[row].strategy;
   if (strategy == MoeStrategy::kFused) return moe_fused(ex, m.shape, w, x, y);
-  // The shared experts need no choice: they run beside the router, then beside the other experts.
-  const bool grouped = strategy == MoeStrategy::kGrouped;
-  SideWork shared(ex, Side::kFirst, grouped && gains_beside(m.shape, x.dim(0)));
-  if (grouped && has_shared_experts(w)) {
-    FATHOM_TRY(shared.run([&](Exec& side) { return shared_experts(side, m.shape, w, x, y); }));
-  }
   FATHOM_ASSIGN(const RouterChoice choice, route_tokens(ex, m, w, x, token_ids, strategy));
   tap(probe, "router.ids", layer, choice.ids);
   tap(probe, "router.weights", layer, choice.weights);
   if (strategy == MoeStrategy::kChosen) return moe_chosen(ex, m.shape, w, x, choice, y);
   if (strategy == MoeStrategy::kSorted) return moe_sorted(ex, m.shape, w, x, choice, y);
-  return moe_grouped(ex, m.shape, w, x, choice, m.options.activations, shared, y);
+  return moe_grouped(ex, m.shape, w, x, choice, m.options.activations, y);
 }
 
 }  // namespace fathom

@@ -28,8 +28,6 @@
 
 namespace fathom {
 
-class SideWork;
-
 struct MoeShape {
   int64_t E = 0;  ///< routed experts
   int64_t K = 0;  ///< experts per token
@@ -157,14 +155,12 @@ Result<RouterChoice> route_tokens(Exec& ex,
                                   const View& token_ids,
                                   MoeStrategy strategy);
 Result<RowOrder> row_order(Exec& ex, const MoeShape& s, int64_t tokens);
-/// y has the shared experts of x, if there are any, once `shared` is joined.
 Status moe_grouped(Exec& ex,
                    const MoeShape& s,
                    const MoeWeights& w,
                    const View& x,
                    const RouterChoice& choice,
                    MoeActivations activations,
-                   SideWork& shared,
                    const View& y);
 Status moe_chosen(Exec& ex,
                   const MoeShape& s,

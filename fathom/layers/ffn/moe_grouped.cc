@@ -155,6 +155,14 @@ Result<ExpertRows> expert_rows(Exec& ex,
   return out;
 }
 
+// Kernels of experts that share out their work over the whole GPU wait for blocks of others that
+// run beside them: those of few rows an expert, but of many experts.
+bool gains_beside(const MoeShape& s, int64_t tokens) {
+  constexpr int64_t kFewTokens = 16;
+  constexpr int64_t kManyRows = 16;  // of an expert
+  return tokens <= kFewTokens || tokens * s.K >= kManyRows * s.E;
+}
+
 }  // namespace
 
 Status moe_grouped(Exec& ex,
@@ -163,17 +171,21 @@ Status moe_grouped(Exec& ex,
                    const View& x,
                    const RouterChoice& choice,
                    MoeActivations activations,
-                   SideWork& shared,
                    const View& y) {
   ArenaScope arena(*ex.activations);
+  const bool shared = has_shared_experts(w);
+  SideWork beside(ex, Side::kFirst, gains_beside(s, x.dim(0)));
+  if (shared) {
+    FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, s, w, x, y); }));
+  }
   FATHOM_ASSIGN(const ExpertRows experts, expert_rows(ex, s, w, x, choice, activations));
-  FATHOM_TRY(shared.join());
+  FATHOM_TRY(beside.join());
   // The weight multiplies the expert's output, and the shared expert is added unscaled.
   return launch<UnpermuteWeightedSum>(ex, "apply_shuffle_mul_sum",
                                       {.x = experts.y,
                                        .dest = experts.dest,
                                        .weights = choice.weights,
-                                       .add = has_shared_experts(w) ? y : View{},
+                                       .add = shared ? y : View{},
                                        .y = y},
                                       moe_row(MoeStrategy::kGrouped));
 }

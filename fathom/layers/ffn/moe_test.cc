@@ -15,7 +15,6 @@
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/layers/linear.h"
-#include "fathom/layers/side_work.h"
 #include "fathom/trace/recorder.h"
 #include "tests/support/cpu_kernels.h"
 
@@ -145,10 +144,9 @@ struct Layer {
     std::vector<float> y(x.size(), NAN);
     const RouterChoice choice{.ids = make_view(ids.data(), {kTokens, 1}, Format::kI32),
                               .weights = make_view(weights.data(), {kTokens, 1}, Format::kF32)};
-    SideWork shared(t.ex, Side::kFirst);
     const Status done =
         moe_grouped(t.ex, shape, w, make_view(x.data(), {kTokens, hidden}, Format::kF32), choice,
-                    activations, shared, make_view(y.data(), {kTokens, hidden}, Format::kF32));
+                    activations, make_view(y.data(), {kTokens, hidden}, Format::kF32));
     FATHOM_CHECK(done.ok(), done.message());
     return y;
   }
