@@ -16,7 +16,7 @@ namespace fathom {
 /// of one starts no other.
 class SideWork {
  public:
-  explicit SideWork(Exec& ex, Side side, bool wanted = true)
+  explicit SideWork(Exec& ex, SideNumber side, bool wanted = true)
       : ex_(ex),
         side_(side),
         beside_(wanted && has_side(ex)),
@@ -69,7 +69,7 @@ class SideWork {
   }
 
   Exec& ex_;
-  Side side_;
+  SideNumber side_;
   bool beside_;
   bool forked_ = false;
   int64_t activations_;

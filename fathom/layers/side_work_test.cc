@@ -19,8 +19,8 @@ int64_t bytes_behind(const DeviceInfo* device, bool wanted) {
   ex.device = device;
   int64_t used = 0;
   {
-    SideWork one(ex, Side::kFirst, wanted);
-    SideWork other(ex, Side::kSecond, wanted);
+    SideWork one(ex, SideNumber::kFirst, wanted);
+    SideWork other(ex, SideNumber::kSecond, wanted);
     for (SideWork* side : {&one, &other, &one}) {
       const Status done = side->run([](Exec& own) {
         ArenaScope temporary(*own.activations);

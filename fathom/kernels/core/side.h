@@ -9,9 +9,9 @@
 namespace fathom {
 
 /// A stream beside the first one of a device.
-enum class Side : uint8_t { kFirst, kSecond };
+enum class SideNumber : uint8_t { kFirst, kSecond };
 
-/// By Side. Exec::side is the first of them.
+/// By SideNumber. Exec::side is the first of them.
 using SideStreams = std::array<SideStream, 2>;
 
 /// On streams of their own, or in a dry run for a device that has some.
@@ -20,7 +20,7 @@ inline bool has_side(const Exec& ex) {
 }
 
 /// Not in a dry run.
-inline SideStream& stream_of(const Exec& ex, Side side) {
+inline SideStream& stream_of(const Exec& ex, SideNumber side) {
   return ex.side[static_cast<size_t>(side)];
 }
 

@@ -410,8 +410,8 @@ Status compressed_attend(Exec& ex,
   ArenaScope temporary(arena);
 
   const bool beside = indexes_beside(batch);
-  Sides sides{.compressor = SideWork(ex, Side::kFirst, beside),
-              .indexer = SideWork(ex, Side::kSecond, beside)};
+  Sides sides{.compressor = SideWork(ex, SideNumber::kFirst, beside),
+              .indexer = SideWork(ex, SideNumber::kSecond, beside)};
   Indexer indexer{
       .m = m, .w = w.indexer, .positions = batch.positions, .queries = {}, .weights = {}};
   if (w.ratio != CompressRatio::kNone) {

@@ -201,7 +201,7 @@ Status dsa_attend(Exec& ex,
       scored += is_sparse(range.keys_of(b)) ? 1 : 0;
     return scored;
   };
-  SideWork side(ex, Side::kFirst, indexes_beside(batch));
+  SideWork side(ex, SideNumber::kFirst, indexes_beside(batch));
   Indexer index_keys{.m = m,
                      .d = d,
                      .w = indexer,

@@ -174,7 +174,7 @@ Status moe_grouped(Exec& ex,
                    const View& y) {
   ArenaScope arena(*ex.activations);
   const bool shared = has_shared_experts(w);
-  SideWork beside(ex, Side::kFirst, gains_beside(s, x.dim(0)));
+  SideWork beside(ex, SideNumber::kFirst, gains_beside(s, x.dim(0)));
   if (shared) {
     FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, s, w, x, y); }));
   }
