@@ -1,22 +1,24 @@
-// Work beside other work of a layer, on the second stream of a device that has one.
+// Work beside other work of a layer, on one of the further streams of a device that has them.
 #pragma once
 
 #include <utility>
 
 #include "fathom/base/status.h"
-#include "fathom/device/stream.h"
 #include "fathom/kernels/core/side.h"
 
 namespace fathom {
 
-/// Runs one piece of work on the second stream, where there is one, until join(); everything called
-/// in between runs beside it. What the work takes from the arenas stays taken until the end of this
-/// object's life. Where there is no second stream, or it is not wanted, the work runs at once; a
-/// dry run for a device that has one takes the memory that it would.
+/// Runs work on a stream of its own, where there is one, until join(); everything called in between
+/// runs beside it. Each piece waits for what was called before it, and for the piece before. What
+/// the work takes from the arenas stays taken until the end of this object's life. Where there are
+/// no such streams, or they are not wanted, the work runs at once; a dry run for a device that has
+/// them takes the memory that it would. Several may live at a time, each on its own side; the work
+/// of one starts no other.
 class SideWork {
  public:
-  explicit SideWork(Exec& ex, bool wanted = true)
+  explicit SideWork(Exec& ex, SideNumber side, bool wanted = true)
       : ex_(ex),
+        side_(side),
         beside_(wanted && has_side(ex)),
         activations_(ex.activations->mark()),
         scratch_(ex.scratch->mark()) {}
@@ -44,20 +46,21 @@ class SideWork {
   Status join() {
     if (!forked_) return {};
     forked_ = false;
-    return ex_.stream->wait(ex_.side->join);
+    return ex_.stream->wait(stream_of(ex_, side_).join);
   }
 
  private:
   template <class Work>
   Status run_aside(Work&& work) {
-    FATHOM_TRY(ex_.side->fork.record(*ex_.stream));
-    FATHOM_TRY(ex_.side->stream.wait(ex_.side->fork));
+    SideStream& own = stream_of(ex_, side_);
+    FATHOM_TRY(own.fork.record(*ex_.stream));
+    FATHOM_TRY(own.stream.wait(own.fork));
     forked_ = true;
     Exec side = ex_;
-    side.stream = &ex_.side->stream;
+    side.stream = &own.stream;
     side.side = nullptr;
     FATHOM_TRY(work(side));
-    return ex_.side->join.record(ex_.side->stream);
+    return own.join.record(own.stream);
   }
 
   void hold(bool held) {
@@ -66,6 +69,7 @@ class SideWork {
   }
 
   Exec& ex_;
+  SideNumber side_;
   bool beside_;
   bool forked_ = false;
   int64_t activations_;

@@ -16,6 +16,7 @@
 #include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/linear.h"
 #include "fathom/layers/norm.h"
+#include "fathom/layers/side_work.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -64,97 +65,115 @@ Status compress(Exec& ex,
                                      .state_z = cache.state_z});
 }
 
-bool is_quantised_key(Format format) {
-  return format == Format::kMxfp4 || format == Format::kE4m3;
+// The indexer of a step: keys to the cache, queries and weights ready to be scored. What it takes
+// of x comes first, since the queries wait for their latent.
+struct Indexer {
+  const CompressedContext& m;
+  const CompressedIndexerWeights& w;
+  const View& positions;
+  IndexQueries queries;
+  View weights;  // [T, Hi], as projected
+
+  bool is_quantised() const {
+    return m.index_keys == Format::kMxfp4 || m.index_keys == Format::kE4m3;
+  }
+
+  Status write_keys(Exec& ex, const CompressorRows& keys, const View& x) {
+    Scope scope(ex.recorder, "indexer");
+    FATHOM_ASSIGN(weights, ex.activations->tensor({x.dim(0), m.shape.Hi}, x.format, "T,Hi"));
+    FATHOM_TRY(compress(ex, m, w.keys, keys, x, positions,
+                        is_quantised() ? CompressTransform::kHadamard : CompressTransform::kNone));
+    return linear(ex, "weights_proj", x, w.weights_proj, weights);
+  }
+
+  Status make_queries(Exec& ex, const View& c) {
+    Scope scope(ex.recorder, "indexer");
+    const CompressedShape& s = m.shape;
+    const int64_t T = c.dim(0);
+    const bool packed = m.index_keys == Format::kMxfp4;
+    Arena& arena = *ex.activations;
+    FATHOM_ASSIGN(queries.q, packed ? arena.tensor({T, s.Hi, s.Di / 2}, Format::kU8, "T,Hi,Di/2")
+                                    : arena.tensor({T, s.Hi, s.Di}, m.index_keys, "T,Hi,Di"));
+    if (packed) {
+      FATHOM_ASSIGN(queries.q_scales,
+                    arena.tensor({T, s.Hi, s.Di / 32}, Format::kUe8m0, "T,Hi,Di/32"));
+    }
+    FATHOM_ASSIGN(queries.w, arena.tensor({T, s.Hi}, Format::kF32, "T,Hi"));
+    ArenaScope temporary(arena);
+    FATHOM_ASSIGN(const View q, arena.tensor({T, s.Hi * s.Di}, c.format, "T,Hi*Di"));
+    FATHOM_TRY(linear(ex, "wq_b", c, w.wq_b, q));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(s.Di) * static_cast<double>(s.Hi));
+    return launch<IndexQuery>(
+        ex, "index_query",
+        {.q = reshape(q, {T, s.Hi, s.Di}, "T,Hi,Di"),
+         .positions = positions,
+         .table = m.compressed_rope,
+         .w = weights,
+         .q_out = queries.q,
+         .q_scales = queries.q_scales,
+         .w_out = queries.w,
+         .style = RopeStyle::kInterleaved,
+         .channels = RopeChannels::kLast,
+         .transform = is_quantised() ? IndexTransform::kHadamard : IndexTransform::kNone,
+         .weight_scale = static_cast<float>(scale)});
+  }
+};
+
+const View& tree_masks_of(const TokenRange& range, const CompressorRows& rows) {
+  static constexpr View kNone{};
+  return range.tree_masks.present() ? rows.tree_masks : kNone;
 }
 
-// The indexer's side of a step: keys to the cache, queries and weights ready to be scored.
-Result<IndexQueries> prepare_index(Exec& ex,
-                                   const CompressedContext& m,
-                                   const CompressedIndexerWeights& w,
-                                   const CompressorRows& keys,
-                                   const View& c,
-                                   const View& x,
-                                   const View& positions) {
-  Scope scope(ex.recorder, "indexer");
-  const CompressedShape& s = m.shape;
-  const int64_t T = x.dim(0);
-  const bool packed = m.index_keys == Format::kMxfp4;
-  const bool quantised = is_quantised_key(m.index_keys);
-  Arena& arena = *ex.activations;
-
-  IndexQueries out;
-  FATHOM_ASSIGN(out.q, packed ? arena.tensor({T, s.Hi, s.Di / 2}, Format::kU8, "T,Hi,Di/2")
-                              : arena.tensor({T, s.Hi, s.Di}, m.index_keys, "T,Hi,Di"));
-  if (packed) {
-    FATHOM_ASSIGN(out.q_scales, arena.tensor({T, s.Hi, s.Di / 32}, Format::kUe8m0, "T,Hi,Di/32"));
+// `positions`: of the range. Nothing if no token sees a row.
+Result<SeenRows> seen_rows(Exec& ex,
+                           const CompressedContext& m,
+                           CompressRatio ratio,
+                           const TokenRange& range,
+                           const View& positions,
+                           const CompressorRows& cache) {
+  SeenRows seen;
+  const auto tokens = static_cast<int64_t>(ratio);
+  const int64_t T = range.num_tokens;
+  const int64_t rows = range.most_keys() / tokens;
+  if (rows == 0) return seen;
+  if (ratio == CompressRatio::kSparse && rows > m.shape.topk) {
+    FATHOM_ASSIGN(seen.lengths, ex.activations->tensor({T}, Format::kI32, "T"));
+    FATHOM_TRY(launch<VisibleRows>(
+        ex, "visible_rows",
+        {.positions = positions, .rows = seen.lengths, .tokens_per_row = tokens}));
+    return seen;
   }
-  FATHOM_ASSIGN(out.w, arena.tensor({T, s.Hi}, Format::kF32, "T,Hi"));
-  ArenaScope temporary(arena);
-  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Hi * s.Di}, x.format, "T,Hi*Di"));
-  FATHOM_ASSIGN(const View weights, arena.tensor({T, s.Hi}, x.format, "T,Hi"));
-  FATHOM_TRY(compress(ex, m, w.keys, keys, x, positions,
-                      quantised ? CompressTransform::kHadamard : CompressTransform::kNone));
-  FATHOM_TRY(linear(ex, "wq_b", c, w.wq_b, q));
-  FATHOM_TRY(linear(ex, "weights_proj", x, w.weights_proj, weights));
-  const double scale = 1.0 / std::sqrt(static_cast<double>(s.Di) * static_cast<double>(s.Hi));
-  FATHOM_TRY(launch<IndexQuery>(
-      ex, "index_query",
-      {.q = reshape(q, {T, s.Hi, s.Di}, "T,Hi,Di"),
-       .positions = positions,
-       .table = m.compressed_rope,
-       .w = weights,
-       .q_out = out.q,
-       .q_scales = out.q_scales,
-       .w_out = out.w,
-       .style = RopeStyle::kInterleaved,
-       .channels = RopeChannels::kLast,
-       .transform = quantised ? IndexTransform::kHadamard : IndexTransform::kNone,
-       .weight_scale = static_cast<float>(scale)}));
-  return out;
+  FATHOM_ASSIGN(seen.slots, ex.activations->tensor({T, rows}, Format::kI32, "T,seen_rows"));
+  FATHOM_TRY(launch<VisibleSlots>(ex, "visible_slots",
+                                  {.positions = positions,
+                                   .block_table = range.block_table,
+                                   .q_offsets = range.query_offsets_view,
+                                   .tree_masks = tree_masks_of(range, cache),
+                                   .slots = seen.slots,
+                                   .page_rows = cache.fields.values.dim(1),
+                                   .tokens_per_row = tokens}));
+  return seen;
 }
 
 // Slots [T, K] of the compressed rows that each token of a range attends to; absent if no token
-// sees one.
-Result<View> compressed_slots(Exec& ex,
-                              const CompressedContext& m,
-                              const CompressedWeights& w,
-                              const TokenRange& range,
-                              const View& positions,
-                              const IndexQueries& queries,
-                              const CompressedRows& cache) {
-  if (w.ratio == CompressRatio::kNone) return View{};
-  const auto ratio = static_cast<int64_t>(w.ratio);
-  const int64_t T = range.num_tokens;
-  const int64_t rows = range.most_keys() / ratio;
-  if (rows == 0) return View{};
-  const bool chosen = w.ratio == CompressRatio::kSparse && rows > m.shape.topk;
-  const View tree_masks = range.tree_masks.present() ? cache.rows.tree_masks : View{};
-  Arena& arena = *ex.activations;
-  FATHOM_ASSIGN(const View slots, arena.tensor({T, chosen ? m.shape.topk : rows}, Format::kI32,
-                                               chosen ? "T,Kt" : "T,seen_rows"));
-  if (!chosen) {
-    FATHOM_TRY(launch<VisibleSlots>(ex, "visible_slots",
-                                    {.positions = positions,
-                                     .block_table = range.block_table,
-                                     .q_offsets = range.query_offsets_view,
-                                     .tree_masks = tree_masks,
-                                     .slots = slots,
-                                     .page_rows = cache.rows.fields.values.dim(1),
-                                     .tokens_per_row = ratio}));
-    return slots;
-  }
-  ArenaScope temporary(arena);
-  FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
-  FATHOM_TRY(launch<VisibleRows>(
-      ex, "visible_rows", {.positions = positions, .rows = lengths, .tokens_per_row = ratio}));
+// sees one. `queries`: of the range.
+Result<View> attended_rows(Exec& ex,
+                           const CompressedContext& m,
+                           const TokenRange& range,
+                           const SeenRows& seen,
+                           const IndexQueries& queries,
+                           const CompressedRows& cache) {
+  if (!seen.lengths.present()) return seen.slots;
+  constexpr auto kRatio = static_cast<int64_t>(CompressRatio::kSparse);
+  FATHOM_ASSIGN(const View slots,
+                ex.activations->tensor({range.num_tokens, m.shape.topk}, Format::kI32, "T,Kt"));
   const IndexScored scored{.queries = queries,
-                           .lengths = lengths,
+                           .lengths = seen.lengths,
                            .block_table = range.block_table,
                            .q_offsets = range.query_offsets_view,
-                           .num_keys = rows,
-                           .tokens_per_key = ratio,
-                           .tree_masks = tree_masks};
+                           .num_keys = range.most_keys() / kRatio,
+                           .tokens_per_key = kRatio,
+                           .tree_masks = tree_masks_of(range, cache.rows)};
   const IndexRows keys{
       .keys = cache.keys.fields.values, .scales = cache.keys.fields.scales, .slots = {}};
   FATHOM_TRY(choose_rows(ex, m.request_offsets, range, scored, keys, slots));
@@ -173,6 +192,17 @@ struct WindowRows {
   View lists;  // [T, W] i32, of the tokens of a range
 };
 
+// What may run beside the way of the queries.
+struct Sides {
+  SideWork compressor;
+  SideWork indexer;
+
+  Status join() {
+    FATHOM_TRY(compressor.join());
+    return indexer.join();
+  }
+};
+
 // A range of a step on its way through one layer.
 struct RangeCall {
   const CompressedContext& m;
@@ -183,6 +213,7 @@ struct RangeCall {
   const View& positions;  // of all tokens of the step
   View chosen;            // [T, K], slots of compressed rows of the range's tokens; may be absent
   View o;                 // [T, Nh, D], of all tokens of the step
+  Sides& sides;           // joined before anything attends
 };
 
 enum class Written : uint8_t { kQueriesAndRows, kRows };
@@ -218,6 +249,7 @@ Status write_window(Exec& ex,
 
 Status attend_window(
     Exec& ex, const RangeCall& c, const WindowRows& from, int64_t begin, int64_t count) {
+  FATHOM_TRY(c.sides.join());
   const int64_t first = c.range.token_begin + begin;
   SparseRows extra;
   if (c.chosen.present()) {
@@ -240,16 +272,21 @@ Status attend_window(
                                   .scale = c.m.shape.scale});
 }
 
-// `from`: whose rows are listed; absent, rows of the range's own tokens.
-Result<View> window_lists(
-    Exec& ex, const RangeCall& c, Op op, const View& from, int64_t ring_rows) {
-  const int64_t T = c.range.num_tokens;
-  FATHOM_ASSIGN(const View lists, ex.activations->tensor({T, c.m.shape.W}, Format::kI32, "T,W"));
+// `from`: whose rows are listed; absent, rows of the range's own tokens. `positions`: of the range.
+Result<View> window_lists(Exec& ex,
+                          const CompressedContext& m,
+                          const TokenRange& range,
+                          const View& positions,
+                          Op op,
+                          const View& from,
+                          int64_t ring_rows) {
+  const int64_t T = range.num_tokens;
+  FATHOM_ASSIGN(const View lists, ex.activations->tensor({T, m.shape.W}, Format::kI32, "T,W"));
   FATHOM_TRY(launch<RingSlots>(ex, op,
-                               {.positions = slice_rows(c.positions, c.range.token_begin, T),
+                               {.positions = positions,
                                 .request_slots = from,
-                                .q_offsets = c.range.query_offsets_view,
-                                .tree_masks = from.present() ? c.range.tree_masks : View{},
+                                .q_offsets = range.query_offsets_view,
+                                .tree_masks = from.present() ? range.tree_masks : View{},
                                 .slots = lists,
                                 .ring_rows = ring_rows}));
   return lists;
@@ -293,7 +330,9 @@ Status attend_side_by_side(Exec& ex, const RangeCall& c, WindowRows ring, int64_
   const int64_t T = range.num_tokens;
   WindowRows own;
   FATHOM_ASSIGN(own.fields, fields_like(ex, like, T));
-  FATHOM_ASSIGN(own.lists, window_lists(ex, c, "step_slots", {}, 1));
+  FATHOM_ASSIGN(own.lists,
+                window_lists(ex, c.m, range, slice_rows(c.positions, range.token_begin, T),
+                             "step_slots", {}, 1));
   FATHOM_TRY(write_window(ex, c, own, 0, T, Written::kQueriesAndRows));
   const auto look_behind = [&](const RangeRequest& r) {
     return r.keys > r.count ? std::min(r.count, c.m.shape.W - 1) : 0;
@@ -317,37 +356,48 @@ Status attend_side_by_side(Exec& ex, const RangeCall& c, WindowRows ring, int64_
   });
 }
 
-// By way of the ring where it holds the window of each token until all have attended. Its lists are
-// made in any case: the memory of a step must not depend on where its prompts begin.
-Status attend_range(
-    Exec& ex, RangeCall c, const IndexQueries& queries, const Probe* probe, int layer) {
-  ArenaScope arena(*ex.activations);
+// By way of the ring where it holds the window of each token until all have attended; `lists` has
+// its slots.
+Status attend_range(Exec& ex, const RangeCall& c, const View& lists) {
   const TokenRange& range = c.range;
-  const int64_t begin = range.token_begin;
-  const int64_t T = range.num_tokens;
-  WindowRows ring{.fields = c.cache.window, .slots = c.cache.window_slots, .lists = {}};
-  const int64_t ring_rows = ring.fields.values.dim(1);
-  FATHOM_ASSIGN(ring.lists, window_lists(ex, c, "window_slots", range.request_slots, ring_rows));
-  FATHOM_ASSIGN(c.chosen, compressed_slots(ex, c.m, c.w, range, slice_rows(c.positions, begin, T),
-                                           rows_of(queries, begin, T), c.cache));
-  if (c.w.ratio == CompressRatio::kSparse && c.chosen.present())
-    tap(probe, "indexer.slots", layer, c.chosen);
-  const int64_t most = ring_rows - c.m.shape.W + 1;
+  const WindowRows ring{.fields = c.cache.window, .slots = c.cache.window_slots, .lists = lists};
+  const int64_t most = ring.fields.values.dim(1) - c.m.shape.W + 1;
   int64_t longest = 0;
   for (int64_t b = 0; b < range.num_requests(); ++b)
     longest = std::max(longest, request_of(range, b).count);
   if (longest > most) return attend_side_by_side(ex, c, ring, most);
-  FATHOM_TRY(write_window(ex, c, ring, 0, T, Written::kQueriesAndRows));
-  return attend_window(ex, c, ring, 0, T);
+  FATHOM_TRY(write_window(ex, c, ring, 0, range.num_tokens, Written::kQueriesAndRows));
+  return attend_window(ex, c, ring, 0, range.num_tokens);
 }
 
 }  // namespace
+
+Status add_lists(Exec& ex,
+                 const CompressedContext& m,
+                 CompressRatio ratio,
+                 const AttentionBatch& batch,
+                 const TokenRange& range,
+                 const CompressedRows& cache,
+                 RangeLists& lists) {
+  if (range.num_tokens == 0) return {};
+  const View positions = slice_rows(batch.positions, range.token_begin, range.num_tokens);
+  if (!lists.window.present()) {
+    FATHOM_ASSIGN(lists.window, window_lists(ex, m, range, positions, "window_slots",
+                                             range.request_slots, cache.window.values.dim(1)));
+  }
+  if (ratio == CompressRatio::kNone) return {};
+  std::optional<SeenRows>& seen = ratio == CompressRatio::kSparse ? lists.sparse : lists.heavy;
+  if (seen) return {};
+  FATHOM_ASSIGN(seen, seen_rows(ex, m, ratio, range, positions, cache.rows));
+  return {};
+}
 
 Status compressed_attend(Exec& ex,
                          const CompressedContext& m,
                          const CompressedWeights& w,
                          const AttentionBatch& batch,
                          const CompressedRows& cache,
+                         const RangeLists& decode_lists,
                          const View& x,
                          const View& y,
                          const Probe* probe,
@@ -358,36 +408,72 @@ Status compressed_attend(Exec& ex,
   Scope scope(ex.recorder, "attn");
   Arena& arena = *ex.activations;
   ArenaScope temporary(arena);
+
+  const bool beside = indexes_beside(batch);
+  Sides sides{.compressor = SideWork(ex, SideNumber::kFirst, beside),
+              .indexer = SideWork(ex, SideNumber::kSecond, beside)};
+  Indexer indexer{
+      .m = m, .w = w.indexer, .positions = batch.positions, .queries = {}, .weights = {}};
+  if (w.ratio != CompressRatio::kNone) {
+    FATHOM_TRY(sides.compressor.run([&](Exec& side) {
+      return compress(side, m, w.rows, cache.rows, x, batch.positions, CompressTransform::kNone);
+    }));
+  }
+  if (w.ratio == CompressRatio::kSparse) {
+    FATHOM_TRY(
+        sides.indexer.run([&](Exec& side) { return indexer.write_keys(side, cache.keys, x); }));
+  }
+
   const std::array<Op, 2> parts = {Op("wq_a"), Op("wkv")};
   FATHOM_ASSIGN(const View q_kv, arena.tensor({T, s.Lq + s.D}, x.format, "T,Lq+D"));
   FATHOM_TRY(linear_rows_of(ex, "wq_kv_a", parts, x, w.q_kv_a, q_kv, LinearUse::kLatentDown));
   FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
   FATHOM_TRY(rms_norm(ex, "q_norm", slice_cols(q_kv, 0, s.Lq, "T,Lq"), w.q_norm, c, s.eps));
+
+  View chosen;  // of the decode range, where that is all of the step
+  const auto choose = [&](Exec& side) -> Status {
+    FATHOM_TRY(indexer.make_queries(side, c));
+    if (batch.prefill.num_tokens > 0) return {};
+    FATHOM_ASSIGN(
+        chosen, attended_rows(side, m, batch.decode, *decode_lists.sparse, indexer.queries, cache));
+    return {};
+  };
+  if (w.ratio == CompressRatio::kSparse) FATHOM_TRY(sides.indexer.run(choose));
   FATHOM_ASSIGN(const View q, arena.tensor({T, s.Nh * s.D}, x.format, "T,Nh*D"));
   FATHOM_TRY(linear(ex, "wq_b", c, w.q_b, q));
   const Projected p{.q = reshape(q, {T, s.Nh, s.D}, "T,Nh,D"),
                     .kv = slice_cols(q_kv, s.Lq, s.D, "T,D")};
 
-  IndexQueries queries;
-  if (w.ratio != CompressRatio::kNone) {
-    FATHOM_TRY(compress(ex, m, w.rows, cache.rows, x, batch.positions, CompressTransform::kNone));
-  }
-  if (w.ratio == CompressRatio::kSparse) {
-    FATHOM_ASSIGN(queries, prepare_index(ex, m, w.indexer, cache.keys, c, x, batch.positions));
-  }
   FATHOM_ASSIGN(const View o, arena.tensor({T, s.Nh, s.D}, x.format, "T,Nh,D"));
-  FATHOM_TRY(each_range(ex, batch, [&](const TokenRange& range, bool /*decode*/) {
-    return attend_range(ex,
-                        {.m = m,
-                         .w = w,
-                         .cache = cache,
-                         .range = range,
-                         .p = p,
-                         .positions = batch.positions,
-                         .chosen = {},
-                         .o = o},
-                        queries, probe, layer);
-  }));
+  const auto attend = [&](const TokenRange& range, bool decode) -> Status {
+    ArenaScope of_range(arena);
+    RangeLists own;
+    if (!decode) FATHOM_TRY(add_lists(ex, m, w.ratio, batch, range, cache, own));
+    const RangeLists& lists = decode ? decode_lists : own;
+    View rows = chosen;
+    if (!rows.present() && w.ratio != CompressRatio::kNone) {
+      const SeenRows& seen = w.ratio == CompressRatio::kSparse ? *lists.sparse : *lists.heavy;
+      FATHOM_ASSIGN(
+          rows,
+          attended_rows(ex, m, range, seen,
+                        rows_of(indexer.queries, range.token_begin, range.num_tokens), cache));
+    }
+    FATHOM_TRY(attend_range(ex,
+                            {.m = m,
+                             .w = w,
+                             .cache = cache,
+                             .range = range,
+                             .p = p,
+                             .positions = batch.positions,
+                             .chosen = rows,
+                             .o = o,
+                             .sides = sides},
+                            lists.window));
+    if (w.ratio == CompressRatio::kSparse && rows.present())
+      tap(probe, "indexer.slots", layer, rows);
+    return {};
+  };
+  FATHOM_TRY(each_range(ex, batch, attend));
   FATHOM_TRY(launch<InverseRope>(ex, "inverse_rope",
                                  {.o = o, .positions = batch.positions, .table = rope_of(m, w)}));
   FATHOM_ASSIGN(const View o_a, arena.tensor({T, s.Go, s.Lo}, x.format, "T,Go,Lo"));

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "fathom/kernels/attn/cache_row.h"
 #include "fathom/layers/attention/compress_ratio.h"
@@ -95,15 +96,39 @@ struct CompressedContext {
   View request_offsets;  ///< MlaContext's
 };
 
+/// Which compressed rows the tokens of a range see: slots of all of them, or, where an indexer
+/// chooses among them, how many. Both absent: none.
+struct SeenRows {
+  View slots;    ///< [T, K] i32
+  View lengths;  ///< [T] i32
+};
+
+/// Lists of a range that follow from the step alone, not from a layer.
+struct RangeLists {
+  View window;                            ///< [T, W] i32, slots
+  std::optional<SeenRows> sparse, heavy;  ///< of rows of 4 and of 128 tokens
+};
+
+/// Adds what a layer of that ratio reads, `cache` being any such layer's part, unless it is there.
+/// From the arena. Errors: those of the kernels.
+Status add_lists(Exec& ex,
+                 const CompressedContext& m,
+                 CompressRatio ratio,
+                 const AttentionBatch& batch,
+                 const TokenRange& range,
+                 const CompressedRows& cache,
+                 RangeLists& lists);
+
 /// y = attention of x [T, H], the output projection included. Writes the step's rows first.
-/// A probe gets the slots of the compressed rows of a range as "indexer.slots" [T, K], where an
-/// indexer chooses.
-/// Errors: those of the kernels.
+/// `decode` has the lists of that range, if it has tokens; those of prompts, which may be large,
+/// are made here, for this layer alone. A probe gets the slots of the compressed rows of a range as
+/// "indexer.slots" [T, K], where an indexer chooses. Errors: those of the kernels.
 Status compressed_attend(Exec& ex,
                          const CompressedContext& m,
                          const CompressedWeights& w,
                          const AttentionBatch& batch,
                          const CompressedRows& cache,
+                         const RangeLists& decode,
                          const View& x,
                          const View& y,
                          const Probe* probe = nullptr,

@@ -13,6 +13,7 @@
 #include "fathom/layers/attention/each_request.h"
 #include "fathom/layers/attention/index_choice.h"
 #include "fathom/layers/linear.h"
+#include "fathom/layers/side_work.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom {
@@ -21,101 +22,119 @@ namespace {
 /// The keys' norm. The reference's code leaves it its default (torch.nn.LayerNorm).
 constexpr float kIndexNormEps = 1e-6f;
 
-// DeepSeek-V3.2 report, section 2.1. Keys go to the cache whether or not anything is scored.
-Result<IndexQueries> prepare_index(Exec& ex,
-                                   const MlaContext& m,
-                                   const DsaContext& d,
-                                   const IndexerWeights& w,
-                                   const View& q_a,
-                                   const View& x,
-                                   const View& positions,
-                                   const IndexRows& index) {
-  Scope scope(ex.recorder, "indexer");
-  const IndexerShape& s = d.shape;
-  const int64_t T = x.dim(0);
-  const bool quantised = d.options.keys == Format::kE4m3;
-  const IndexTransform transform = quantised ? IndexTransform::kHadamard : IndexTransform::kNone;
+// DeepSeek-V3.2 report, section 2.1. Keys go to the cache whether or not anything is scored. What
+// it takes of x comes first, since the queries wait for their latent.
+struct Indexer {
+  const MlaContext& m;
+  const DsaContext& d;
+  const IndexerWeights& w;
+  const View& positions;  // of the step
+  const IndexRows& index;
+  IndexQueries queries;
+  View weights;  // [T, Hi], as projected
+
+  bool is_quantised() const { return d.options.keys == Format::kE4m3; }
+
+  IndexTransform transform() const {
+    return is_quantised() ? IndexTransform::kHadamard : IndexTransform::kNone;
+  }
+
+  Status write_keys(Exec& ex, const View& x) {
+    Scope scope(ex.recorder, "indexer");
+    const int64_t T = x.dim(0);
+    FATHOM_ASSIGN(weights, ex.activations->tensor({T, d.shape.Hi}, x.format, "T,Hi"));
+    ArenaScope temporary(*ex.activations);
+    FATHOM_ASSIGN(const View k, ex.activations->tensor({T, d.shape.Di}, x.format, "T,Di"));
+    FATHOM_TRY(linear(ex, "wk", x, w.wk, k));
+    FATHOM_TRY(linear(ex, "weights_proj", x, w.weights_proj, weights));
+    return launch<IndexKeyWrite>(ex, "index_key",
+                                 {.k = k,
+                                  .norm_w = w.k_norm,
+                                  .norm_b = w.k_norm_bias,
+                                  .positions = positions,
+                                  .table = m.rope_table,
+                                  .slots = index.slots,
+                                  .values = index.keys,
+                                  .scales = index.scales,
+                                  .eps = kIndexNormEps,
+                                  .style = RopeStyle::kHalfSplit,
+                                  .channels = RopeChannels::kFirst,
+                                  .transform = transform()});
+  }
+
+  Status make_queries(Exec& ex, const View& q_a) {
+    Scope scope(ex.recorder, "indexer");
+    const IndexerShape& s = d.shape;
+    const int64_t T = q_a.dim(0);
+    Arena& arena = *ex.activations;
+    FATHOM_ASSIGN(queries.q, arena.tensor({T, s.Hi, s.Di}, d.options.keys, "T,Hi,Di"));
+    FATHOM_ASSIGN(queries.w, arena.tensor({T, s.Hi}, Format::kF32, "T,Hi"));
+    ArenaScope temporary(arena);
+    FATHOM_ASSIGN(const View q, arena.tensor({T, s.Hi * s.Di}, q_a.format, "T,Hi*Di"));
+    FATHOM_TRY(linear(ex, "wq_b", q_a, w.wq_b, q));
+    const double scale = 1.0 / std::sqrt(static_cast<double>(s.Di) * static_cast<double>(s.Hi));
+    return launch<IndexQuery>(ex, "index_query",
+                              {.q = reshape(q, {T, s.Hi, s.Di}, "T,Hi,Di"),
+                               .positions = positions,
+                               .table = m.rope_table,
+                               .w = weights,
+                               .q_out = queries.q,
+                               .q_scales = {},
+                               .w_out = queries.w,
+                               .style = RopeStyle::kHalfSplit,
+                               .channels = RopeChannels::kFirst,
+                               .transform = transform(),
+                               .weight_scale = static_cast<float>(scale)});
+  }
+
+  // Slots [T, topk] of the keys that each token of a range attends to.
+  Result<View> choose(Exec& ex, const TokenRange& range) const {
+    Scope scope(ex.recorder, "sparse");
+    const int64_t begin = range.token_begin;
+    const int64_t T = range.num_tokens;
+    Arena& arena = *ex.activations;
+    FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,Kt"));
+    FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
+    FATHOM_TRY(launch<VisibleRows>(
+        ex, "visible_rows",
+        {.positions = slice_rows(positions, begin, T), .rows = lengths, .tokens_per_row = 1}));
+    const IndexScored all{.queries = rows_of(queries, begin, T),
+                          .lengths = lengths,
+                          .block_table = range.block_table,
+                          .q_offsets = range.query_offsets_view,
+                          .num_keys = range.most_keys(),
+                          .tree_masks = range.tree_masks};
+    FATHOM_TRY(choose_rows(ex, m.request_offsets, range, all, index, slots));
+    return slots;
+  }
+};
+
+// Queries of the absorbed form [T, Nh, Lkv+Dr]; p: of a range.
+Result<View> absorbed_queries(Exec& ex,
+                              const MlaShape& s,
+                              const MlaWeights& w,
+                              const MlaProjected& p) {
+  const int64_t T = p.q.dim(0);
   Arena& arena = *ex.activations;
-
-  FATHOM_ASSIGN(const View q_out, arena.tensor({T, s.Hi, s.Di}, d.options.keys, "T,Hi,Di"));
-  FATHOM_ASSIGN(const View w_out, arena.tensor({T, s.Hi}, Format::kF32, "T,Hi"));
-  ArenaScope temporary(arena);
-  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Hi * s.Di}, x.format, "T,Hi*Di"));
-  FATHOM_ASSIGN(const View k, arena.tensor({T, s.Di}, x.format, "T,Di"));
-  FATHOM_ASSIGN(const View weights, arena.tensor({T, s.Hi}, x.format, "T,Hi"));
-  FATHOM_TRY(linear(ex, "wq_b", q_a, w.wq_b, q));
-  FATHOM_TRY(linear(ex, "wk", x, w.wk, k));
-  FATHOM_TRY(linear(ex, "weights_proj", x, w.weights_proj, weights));
-  FATHOM_TRY(launch<IndexKeyWrite>(ex, "index_key",
-                                   {.k = k,
-                                    .norm_w = w.k_norm,
-                                    .norm_b = w.k_norm_bias,
-                                    .positions = positions,
-                                    .table = m.rope_table,
-                                    .slots = index.slots,
-                                    .values = index.keys,
-                                    .scales = index.scales,
-                                    .eps = kIndexNormEps,
-                                    .style = RopeStyle::kHalfSplit,
-                                    .channels = RopeChannels::kFirst,
-                                    .transform = transform}));
-  const double scale = 1.0 / std::sqrt(static_cast<double>(s.Di) * static_cast<double>(s.Hi));
-  FATHOM_TRY(launch<IndexQuery>(ex, "index_query",
-                                {.q = reshape(q, {T, s.Hi, s.Di}, "T,Hi,Di"),
-                                 .positions = positions,
-                                 .table = m.rope_table,
-                                 .w = weights,
-                                 .q_out = q_out,
-                                 .q_scales = {},
-                                 .w_out = w_out,
-                                 .style = RopeStyle::kHalfSplit,
-                                 .channels = RopeChannels::kFirst,
-                                 .transform = transform,
-                                 .weight_scale = static_cast<float>(scale)}));
-  return IndexQueries{.q = q_out, .q_scales = {}, .w = w_out};
-}
-
-// The absorbed form over chosen rows. p, queries and positions are those of the range.
-Status attend_sparse(Exec& ex,
-                     const MlaContext& m,
-                     const DsaContext& d,
-                     const MlaWeights& w,
-                     const TokenRange& range,
-                     const MlaProjected& p,
-                     const IndexQueries& queries,
-                     const View& positions,
-                     const CacheRows& cache,
-                     const IndexRows& index,
-                     const Probe* probe,
-                     int layer,
-                     const View& o) {
-  Scope scope(ex.recorder, "sparse");
-  const MlaShape& s = m.shape;
-  const int64_t T = range.num_tokens;
-  const Format format = p.q.format;
-  Arena& arena = *ex.activations;
-  const int64_t num_keys = range.most_keys();
-
-  FATHOM_ASSIGN(const View slots, arena.tensor({T, d.shape.topk}, Format::kI32, "T,Kt"));
-  FATHOM_ASSIGN(const View lengths, arena.tensor({T}, Format::kI32, "T"));
-  FATHOM_TRY(launch<VisibleRows>(ex, "visible_rows",
-                                 {.positions = positions, .rows = lengths, .tokens_per_row = 1}));
-  const IndexScored all{.queries = queries,
-                        .lengths = lengths,
-                        .block_table = range.block_table,
-                        .q_offsets = range.query_offsets_view,
-                        .num_keys = num_keys,
-                        .tree_masks = range.tree_masks};
-  FATHOM_TRY(choose_rows(ex, m.request_offsets, range, all, index, slots));
-  tap(probe, "indexer.slots", layer, slots);
-
-  FATHOM_ASSIGN(const View q_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
-  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Nh, s.cache_width()}, format, "T,Nh,Lkv+Dr"));
+  FATHOM_ASSIGN(const View q_lat, arena.tensor({T, s.Nh, s.Lkv}, p.q.format, "T,Nh,Lkv"));
+  FATHOM_ASSIGN(const View q, arena.tensor({T, s.Nh, s.cache_width()}, p.q.format, "T,Nh,Lkv+Dr"));
   FATHOM_TRY(head_linear(ex, "w_kc", slice_cols(p.q, 0, s.Dn, "T,Nh,Dn"), w.w_kc, q_lat));
   FATHOM_TRY(launch<ConcatAbsorbedQ>(
       ex, "concat_mla_absorb_q",
       {.q_lat = q_lat, .q_pe = slice_cols(p.q, s.Dn, s.Dr, "T,Nh,Dr"), .q = q}));
-  FATHOM_ASSIGN(const View o_lat, arena.tensor({T, s.Nh, s.Lkv}, format, "T,Nh,Lkv"));
+  return q;
+}
+
+// The absorbed form over chosen rows.
+Status attend_sparse(Exec& ex,
+                     const MlaShape& s,
+                     const MlaWeights& w,
+                     const View& q,
+                     const View& slots,
+                     const CacheRows& cache,
+                     const View& o) {
+  FATHOM_ASSIGN(const View o_lat,
+                ex.activations->tensor({q.dim(0), s.Nh, s.Lkv}, q.format, "T,Nh,Lkv"));
   FATHOM_TRY(launch<SparseMlaDecode>(
       ex, "attn_sparse",
       {.q = q,
@@ -172,32 +191,63 @@ Status dsa_attend(Exec& ex,
   FATHOM_TRY(check_prefill_chunk(m.options, cache));
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);
-  FATHOM_ASSIGN(const MlaProjected p, mla_project(ex, m, w, x));
+  const auto is_sparse = [&](int64_t keys) {
+    // The dense forms read rows without scales.
+    return m.options.always_absorbed || cache.scales.present() || keys > d.shape.topk;
+  };
+  const auto num_sparse = [&](const TokenRange& range) {
+    int64_t scored = 0;
+    for (int64_t b = 0; b < range.num_requests(); ++b)
+      scored += is_sparse(range.keys_of(b)) ? 1 : 0;
+    return scored;
+  };
+  SideWork side(ex, SideNumber::kFirst, indexes_beside(batch));
+  Indexer index_keys{.m = m,
+                     .d = d,
+                     .w = indexer,
+                     .positions = batch.positions,
+                     .index = index,
+                     .queries = {},
+                     .weights = {}};
+  FATHOM_TRY(side.run([&](Exec& own) { return index_keys.write_keys(own, x); }));
+  FATHOM_ASSIGN(MlaProjected p, mla_latents(ex, m, w, x));
   if (!p.q_a.present()) return unsupported("the indexer reads the query latent: q_lora_rank is 0");
-  FATHOM_ASSIGN(const IndexQueries queries,
-                prepare_index(ex, m, d, indexer, p.q_a, x, batch.positions, index));
+  View chosen;  // of the decode range, where that is all of the step
+  const auto choose = [&](Exec& own) -> Status {
+    FATHOM_TRY(index_keys.make_queries(own, p.q_a));
+    const bool alone = batch.prefill.num_tokens == 0;
+    if (!alone || num_sparse(batch.decode) < batch.decode.num_requests()) return {};
+    FATHOM_ASSIGN(chosen, index_keys.choose(own, batch.decode));
+    return {};
+  };
+  FATHOM_TRY(side.run(choose));
+  FATHOM_TRY(mla_queries(ex, m, w, p));
   FATHOM_TRY(mla_rotate_and_write(ex, m, p, batch.positions, cache));
 
   FATHOM_ASSIGN(const View o,
                 ex.activations->tensor({T, m.shape.Nh * m.shape.Dv}, x.format, "T,Nh*Dv"));
   const View heads = reshape(o, {T, m.shape.Nh, m.shape.Dv}, "T,Nh,Dv");
-  const auto is_sparse = [&](int64_t keys) {
-    // The dense forms read rows without scales.
-    return m.options.always_absorbed || cache.scales.present() || keys > d.shape.topk;
-  };
   const auto attend = [&](const TokenRange& range, bool decode, bool sparse) -> Status {
-    if (!sparse) return mla_attend_range(ex, m, w, batch, range, decode, p, cache, heads);
+    if (!sparse) {
+      FATHOM_TRY(side.join());
+      return mla_attend_range(ex, m, w, batch, range, decode, p, cache, heads);
+    }
     ArenaScope range_arena(*ex.activations);
+    View slots = chosen;
+    if (!slots.present()) {
+      FATHOM_TRY(side.join());
+      FATHOM_ASSIGN(slots, index_keys.choose(ex, range));
+    }
+    Scope sparse_scope(ex.recorder, "sparse");
     const int64_t begin = range.token_begin;
     const int64_t count = range.num_tokens;
-    return attend_sparse(ex, m, d, w, range, rows_of(p, begin, count),
-                         rows_of(queries, begin, count), slice_rows(batch.positions, begin, count),
-                         cache, index, probe, layer, slice_rows(heads, begin, count));
+    FATHOM_ASSIGN(const View q, absorbed_queries(ex, m.shape, w, rows_of(p, begin, count)));
+    FATHOM_TRY(side.join());
+    tap(probe, "indexer.slots", layer, slots);
+    return attend_sparse(ex, m.shape, w, q, slots, cache, slice_rows(heads, begin, count));
   };
   const auto attend_phase = [&](const TokenRange& range, bool decode) -> Status {
-    int64_t scored = 0;
-    for (int64_t b = 0; b < range.num_requests(); ++b)
-      scored += is_sparse(range.keys_of(b)) ? 1 : 0;
+    const int64_t scored = num_sparse(range);
     if (scored == 0 || scored == range.num_requests()) return attend(range, decode, scored > 0);
     return each_request(ex, range, [&](const RangeRequest& request) {
       Part part;

@@ -78,6 +78,11 @@ IndexQueries rows_of(const IndexQueries& q, int64_t begin, int64_t count) {
   return {.q = part(q.q), .q_scales = part(q.q_scales), .w = part(q.w)};
 }
 
+bool indexes_beside(const AttentionBatch& batch) {
+  constexpr int64_t kFewTokens = 128;  // more are not measured
+  return batch.prefill.num_tokens == 0 && batch.decode.num_tokens <= kFewTokens;
+}
+
 // All tokens of a range: one call where their scores fit at once, as in decode. More tokens and
 // longer contexts never take less memory, as plans of it expect (runtime/executor/step_memory.h).
 Status choose_rows(Exec& ex,

@@ -34,6 +34,11 @@ struct IndexScored {
   View tree_masks{};  ///< [T] i64, TokenRange's: keys are then counted along each token's path
 };
 
+/// Whether compressor and indexer of a step run beside the way of its queries (SideWork): where it
+/// decodes few tokens, whose kernels leave room on a GPU, and alone, since memory is planned for
+/// every such step (runtime/executor/step_memory.h).
+bool indexes_beside(const AttentionBatch& batch);
+
 /// slots [T, K] i32 of the K best keys of each token of a range, ascending, -1 behind them. A
 /// token's choice depends on itself alone. `request_offsets` are MlaContext's.
 Status choose_rows(Exec& ex,

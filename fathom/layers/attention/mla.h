@@ -205,6 +205,11 @@ Status mla_attend_range(Exec& ex,
                         const CacheRows& cache,
                         const View& o);
 Result<MlaProjected> mla_project(Exec& ex, const MlaContext& m, const MlaWeights& w, const View& x);
+
+// The halves of mla_project: down to the latents, of which the query's alone is normalised and c is
+// not; then up to the queries, and c.
+Result<MlaProjected> mla_latents(Exec& ex, const MlaContext& m, const MlaWeights& w, const View& x);
+Status mla_queries(Exec& ex, const MlaContext& m, const MlaWeights& w, MlaProjected& p);
 Status mla_rotate_and_write(Exec& ex,
                             const MlaContext& m,
                             const MlaProjected& p,

@@ -137,6 +137,15 @@ Result<MlaProjected> mla_project(Exec& ex,
                                  const MlaContext& m,
                                  const MlaWeights& w,
                                  const View& x) {
+  FATHOM_ASSIGN(MlaProjected p, mla_latents(ex, m, w, x));
+  FATHOM_TRY(mla_queries(ex, m, w, p));
+  return p;
+}
+
+Result<MlaProjected> mla_latents(Exec& ex,
+                                 const MlaContext& m,
+                                 const MlaWeights& w,
+                                 const View& x) {
   Scope scope(ex.recorder, "project");
   const MlaShape& s = m.shape;
   const int64_t T = x.dim(0);
@@ -150,24 +159,32 @@ Result<MlaProjected> mla_project(Exec& ex,
                                            latent_q ? "T,Lq+Lkv+Dr" : "T,Nh*Dq+Lkv+Dr"));
   FATHOM_TRY(linear_rows_of(ex, "fused_qkv_a_proj_with_mqa", parts, x, w.q_kv_a, a,
                             LinearUse::kLatentDown));
-
-  View q_a;
-  View q = slice_cols(a, 0, first, latent_q ? "T,Lq" : "T,Nh*Dq");
+  MlaProjected p{.q_a = {},
+                 .q = slice_cols(a, 0, first, latent_q ? "T,Lq" : "T,Nh*Dq"),
+                 .c = slice_cols(a, first, s.Lkv, "T,Lkv"),
+                 .k_pe = slice_cols(a, first + s.Lkv, s.Dr, "T,Dr")};
   if (latent_q) {
-    FATHOM_ASSIGN(q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
-    FATHOM_TRY(rms_norm(ex, "q_a_layernorm", q, w.q_a_norm, q_a, kLatentNormEps));
-    FATHOM_ASSIGN(q, arena.tensor({T, s.Nh * s.Dq()}, x.format, "T,Nh*Dq"));
-    FATHOM_TRY(linear(ex, "q_b_proj", q_a, w.q_b, q));
+    FATHOM_ASSIGN(p.q_a, arena.tensor({T, s.Lq}, x.format, "T,Lq"));
+    FATHOM_TRY(rms_norm(ex, "q_a_layernorm", p.q, w.q_a_norm, p.q_a, kLatentNormEps));
   }
+  return p;
+}
 
+Status mla_queries(Exec& ex, const MlaContext& m, const MlaWeights& w, MlaProjected& p) {
+  Scope scope(ex.recorder, "project");
+  const MlaShape& s = m.shape;
+  const int64_t T = p.c.dim(0);
+  Arena& arena = *ex.activations;
+  if (p.q_a.present()) {
+    FATHOM_ASSIGN(p.q, arena.tensor({T, s.Nh * s.Dq()}, p.q_a.format, "T,Nh*Dq"));
+    FATHOM_TRY(linear(ex, "q_b_proj", p.q_a, w.q_b, p.q));
+  }
+  p.q = reshape(p.q, {T, s.Nh, s.Dq()}, "T,Nh,Dq");
   // Only the latent is normalised; the rotary key is cached as it is projected.
-  const View latent = slice_cols(a, first, s.Lkv, "T,Lkv");
-  FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lkv}, x.format, "T,Lkv"));
-  FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", latent, w.kv_a_norm, c, kLatentNormEps));
-  return MlaProjected{.q_a = q_a,
-                      .q = reshape(q, {T, s.Nh, s.Dq()}, "T,Nh,Dq"),
-                      .c = c,
-                      .k_pe = slice_cols(a, first + s.Lkv, s.Dr, "T,Dr")};
+  FATHOM_ASSIGN(const View c, arena.tensor({T, s.Lkv}, p.c.format, "T,Lkv"));
+  FATHOM_TRY(rms_norm(ex, "kv_a_layernorm", p.c, w.kv_a_norm, c, kLatentNormEps));
+  p.c = c;
+  return {};
 }
 
 Status mla_rotate_and_write(Exec& ex,

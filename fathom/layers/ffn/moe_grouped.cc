@@ -72,6 +72,14 @@ Result<Rows> rows_of_experts(Exec& ex, const View& x, const View& src_row, MoeAc
   return out;
 }
 
+// The rows of one token: each is that token, where it lies.
+Rows rows_of_one_token(View x, int64_t num_rows) {
+  x.dims[0] = num_rows;
+  x.strides[0] = 0;
+  x.axes = "T*K,H";
+  return {.x = x, .scales = {}};
+}
+
 // As the products know it: codes that have scales.
 View operand(const Rows& rows) {
   View x = rows.x;
@@ -127,7 +135,15 @@ Result<ExpertRows> expert_rows(Exec& ex,
   ExpertRows out{.y = {}, .dest = order.dest};
   FATHOM_ASSIGN(out.y, arena.tensor({R, H}, x.format, "T*K,H"));
   ArenaScope temporary(arena);
-  FATHOM_ASSIGN(const Rows rows, rows_of_experts(ex, x, order.src_row, activations));
+  // A router that sorts is for few tokens anyway; otherwise any number of them has the same calls.
+  const bool in_place =
+      T == 1 && choice.order.offsets.present() && activations != MoeActivations::kFp8;
+  Rows rows;
+  if (in_place) {
+    rows = rows_of_one_token(x, R);
+  } else {
+    FATHOM_ASSIGN(rows, rows_of_experts(ex, x, order.src_row, activations));
+  }
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
   FATHOM_TRY(gate_and_up(ex, s, w, rows, order.offsets, act));
   Rows inner{.x = act, .scales = {}};
@@ -158,7 +174,7 @@ Status moe_grouped(Exec& ex,
                    const View& y) {
   ArenaScope arena(*ex.activations);
   const bool shared = has_shared_experts(w);
-  SideWork beside(ex, gains_beside(s, x.dim(0)));
+  SideWork beside(ex, SideNumber::kFirst, gains_beside(s, x.dim(0)));
   if (shared) {
     FATHOM_TRY(beside.run([&](Exec& side) { return shared_experts(side, s, w, x, y); }));
   }

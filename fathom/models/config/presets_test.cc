@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <map>
 #include <set>
 
 #include "fathom/models/dry/explain.h"
@@ -297,6 +298,26 @@ TEST(DryRun, EveryActivationAxisHasAName) {
       if (o.format == Format::kNone || o.rank < 2) continue;
       EXPECT_NE(o.axes, nullptr) << r.op.name << " " << std::string_view(o.name, o.name_length);
     }
+  }
+}
+
+TEST(DryRun, DecodeOfV4MakesListsOnceAndCopiesNoTokenThatIsAlone) {
+  OpenOptions open;
+  open.weights = WeightOrigin::kNone;
+  open.model.moe.join_router = true;
+  const auto model =
+      open_model(ModelSource::describe(find_preset("deepseek-v4-flash").value()), {}, open);
+  ASSERT_TRUE(model.ok());
+  for (const int64_t requests : {1, 2}) {
+    Recorder recorder(RecordLevel::kShapes, 1 << 14);
+    const BatchShape shape{.decode = {.count = requests, .cached = 4096}};
+    ASSERT_TRUE(dry_run(**model, shape, {.recorder = &recorder}).ok());
+    std::map<std::string, int> calls;
+    for (const OpRecord& r : recorder.records())
+      ++calls[r.op.name];
+    for (const char* list : {"window_slots", "visible_slots", "visible_rows"})
+      EXPECT_EQ(calls[list], 1) << list;
+    EXPECT_EQ(calls["shuffle_rows"], requests == 1 ? 0 : 43);
   }
 }
 

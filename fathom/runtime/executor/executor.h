@@ -74,7 +74,7 @@ struct StepResults {
 struct TimedStep {
   std::vector<double> op_us;  ///< medians
   double step_us = 0;         ///< median of the step by itself; on a GPU as one graph
-  double one_stream_us = 0;   ///< GPU: the same without the second stream
+  double one_stream_us = 0;   ///< GPU: the same without the streams beside it
 };
 
 struct ExecutorSettings {

@@ -87,7 +87,7 @@ Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
 Status GpuExecutor::allocate_transfers() {
   exec_.backend = Backend::kCuda;
   exec_.stream = &compute_.gpu->stream();
-  exec_.side = &compute_.gpu->side();
+  exec_.side = compute_.gpu->side();
   exec_.device = &compute_.gpu->info();
   const StepShape& shape = settings_.shape;
   const CacheLayout layout = model_.cache_layout();

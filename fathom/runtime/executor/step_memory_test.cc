@@ -130,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(Chunks, EveryLength, testing::Values(64, 128, 1024, 409
 #endif
 
 // Mixed steps of several sequences at random, with drafts and without. `gpu`: null, or that the
-// decode range is padded as for one; scratch is the CPU's all the same.
+// decode range is padded as for one, and that work beside other work keeps its memory; scratch is
+// the CPU's all the same.
 void expect_room_for_steps_of_every_kind(const Model& model, const DeviceInfo* gpu) {
   Rng rng(3);
   for (int world = 0; world < 40; ++world) {
@@ -177,7 +178,8 @@ void expect_room_for_steps_of_every_kind(const Model& model, const DeviceInfo* g
       }
 
       const MemoryNeeds needs =
-          dry_run(model, step, {.num_threads = kThreads, .kernels = &cpu_kernels()}).value();
+          dry_run(model, step, {.num_threads = kThreads, .kernels = &cpu_kernels(), .gpu = gpu})
+              .value();
 
       ASSERT_LE(needs.activation_bytes, plan.activation_bytes)
           << "world " << world << ": " << step.prefill.count << " x " << step.prefill.new_tokens

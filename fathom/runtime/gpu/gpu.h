@@ -8,6 +8,7 @@
 #include "fathom/device/device.h"
 #include "fathom/device/stream.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
+#include "fathom/kernels/core/side.h"
 
 namespace fathom {
 
@@ -25,19 +26,20 @@ class Gpu {
 
   Stream& stream() { return stream_; }
 
-  SideStream& side() { return side_; }
+  /// The first of those beside it.
+  SideStream* side() { return sides_.data(); }
 
  private:
-  Gpu(DeviceInfo info, Stream stream, SideStream side, bool batch_invariant)
+  Gpu(DeviceInfo info, Stream stream, SideStreams sides, bool batch_invariant)
       : info_(std::move(info)),
         kernels_(KernelSet::for_cuda(info_.sm, batch_invariant)),
         stream_(std::move(stream)),
-        side_(std::move(side)) {}
+        sides_(std::move(sides)) {}
 
   DeviceInfo info_;
   KernelSet kernels_;
   Stream stream_;
-  SideStream side_;
+  SideStreams sides_;
 };
 
 }  // namespace fathom

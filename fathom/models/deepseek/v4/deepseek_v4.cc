@@ -258,6 +258,7 @@ Status DeepseekV4::run_layer(Exec& ex,
                              const V4Layer& w,
                              const V4Layer* next,
                              const Batch& batch,
+                             const RangeLists& lists,
                              const View& streams,
                              StreamMix& mix) const {
   Scope scope(ex.recorder, "layer", w.index);
@@ -270,7 +271,7 @@ Status DeepseekV4::run_layer(Exec& ex,
                 arena.tensor({streams.dim(0), config_.hidden_size}, streams.format, "T,H"));
   if (!mix.is_read) FATHOM_TRY(read_streams(ex, w.hc_attn, "attn_norm", w.attn_norm, streams, mix));
   FATHOM_TRY(compressed_attend(ex, attention_, w.attn, batch.attention, v4_rows(batch, groups_, w),
-                               mix.x, y, batch.probe, w.index));
+                               lists, mix.x, y, batch.probe, w.index));
   tap(batch.probe, "attn.output", w.index, y);
   if (chained) {
     FATHOM_TRY(chain_streams(ex, w.hc_ffn, w.ffn_norm, y, streams, mix));
@@ -288,6 +289,18 @@ Status DeepseekV4::run_layer(Exec& ex,
                      : write_streams(ex, mix, y, streams);
 }
 
+Result<RangeLists> DeepseekV4::decode_lists(Exec& ex,
+                                            std::span<const V4Layer> layers,
+                                            const Batch& batch) const {
+  Scope scope(ex.recorder, "lists");
+  RangeLists lists;
+  for (const V4Layer& w : layers) {
+    FATHOM_TRY(add_lists(ex, attention_, w.attn.ratio, batch.attention, batch.attention.decode,
+                         v4_rows(batch, groups_, w), lists));
+  }
+  return lists;
+}
+
 Status DeepseekV4::run_layers(Exec& ex,
                               std::span<const V4Layer> layers,
                               const Batch& batch,
@@ -300,9 +313,10 @@ Status DeepseekV4::run_layers(Exec& ex,
   FATHOM_ASSIGN(mix.x, arena.tensor({T, config_.hidden_size}, streams.format, "T,H"));
   FATHOM_ASSIGN(mix.post, arena.tensor({T, n}, Format::kF32, "T,n"));
   FATHOM_ASSIGN(mix.comb, arena.tensor({T, n, n}, Format::kF32, "T,n,n"));
+  FATHOM_ASSIGN(const RangeLists lists, decode_lists(ex, layers, batch));
   for (size_t i = 0; i < layers.size(); ++i) {
     const V4Layer* next = i + 1 < layers.size() ? &layers[i + 1] : nullptr;
-    FATHOM_TRY(run_layer(ex, layers[i], next, batch, streams, mix));
+    FATHOM_TRY(run_layer(ex, layers[i], next, batch, lists, streams, mix));
   }
   return {};
 }

@@ -112,6 +112,10 @@ class DeepseekV4 final : public Model {
   Status declare_layer(
       WeightPlan& plan, const V4Names& name, const std::string& prefix, int index, V4Layer& layer);
   Status declare_nextn(WeightPlan& plan, const V4Names& name);  // v4_nextn.cc
+  /// Which all these layers read.
+  Result<RangeLists> decode_lists(Exec& ex,
+                                  std::span<const V4Layer> layers,
+                                  const Batch& batch) const;
   /// The layers one after the other; the streams are read and written.
   Status run_layers(Exec& ex,
                     std::span<const V4Layer> layers,
@@ -122,6 +126,7 @@ class DeepseekV4 final : public Model {
                    const V4Layer& w,
                    const V4Layer* next,
                    const Batch& batch,
+                   const RangeLists& lists,
                    const View& streams,
                    StreamMix& mix) const;
   Status read_streams(Exec& ex,
