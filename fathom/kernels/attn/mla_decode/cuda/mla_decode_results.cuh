@@ -252,17 +252,20 @@ __device__ __forceinline__ void merge_in_cluster(const Call& c,
   constexpr int kWarps = kBoth / kWarp;
   constexpr int kChunks = kTileL / 2 / kWarpColumns;
   auto* memory = reinterpret_cast<PieceMemory*>(base);
+  const auto side = static_cast<unsigned>(cuts.side);
+  const unsigned mine = cluster_rank() % side;
+  const auto block_of = [&](int piece) { return static_cast<unsigned>(piece) * side + mine; };
   const auto rows = static_cast<int>(p.end_row - p.first_row);
   for (int half = p.split * kWarps + warp_id(); half < 2 * rows; half += cuts.splits * kWarps) {
     const int row = half / 2;
     const int column = half % 2 * (kTileL / 2) + 4 * lane_id();
     const Shares shares = shares_of(c, p.first_row + row, cuts.splits, [&](int s) {
-      return *in_block(piece_states(base) + row, static_cast<unsigned>(s));
+      return *in_block(piece_states(base) + row, block_of(s));
     });
     const PieceOrder order{.pieces = cuts.splits, .first = half % cuts.splits, .spare = p.split};
     write_merged<kChunks>(c, p.b, p.first_row + row, column, order, shares, [&](int s, int k) {
       const float* sums = memory->sums[row] + column + k * kWarpColumns;
-      return in_block(sums, static_cast<unsigned>(s));
+      return in_block(sums, block_of(s));
     });
   }
 }

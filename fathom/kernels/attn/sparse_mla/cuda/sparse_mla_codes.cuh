@@ -55,14 +55,19 @@ __device__ __forceinline__ uint2 scaled_e2m1(uint32_t codes, uint32_t scales) {
 
 struct Fp8F32Rows {
   static constexpr int kCodes = 512;
-  static constexpr int kBytes = 512;  ///< of codes
+  static constexpr int kBytes = 512;    ///< of codes
+  static constexpr int kOfScale = 128;  ///< channels that share a scale
+
+  __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
+    return reinterpret_cast<const uint32_t*>(scales)[i];
+  }
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
                                               int unit,
                                               bool exists) {
-    const auto* scale = reinterpret_cast<const uint32_t*>(scales) + unit / (128 / kUnit);
-    return {cuda::load_16_if(values + kUnit * unit, exists), exists ? *scale : 0};
+    return {cuda::load_16_if(values + kUnit * unit, exists),
+            exists ? scale(scales, kUnit * unit / kOfScale) : 0};
   }
 
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
@@ -82,13 +87,18 @@ struct Fp8F32Rows {
 struct Fp8Ue8m0Rows {
   static constexpr int kCodes = 448;
   static constexpr int kBytes = 448;
+  static constexpr int kOfScale = 64;
+
+  __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
+    return scales[i];
+  }
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
                                               int unit,
                                               bool exists) {
-    const uint32_t scale = exists ? scales[unit / (64 / kUnit)] : 0;
-    return {cuda::load_16_if(values + kUnit * unit, exists), scale};
+    return {cuda::load_16_if(values + kUnit * unit, exists),
+            exists ? scale(scales, kUnit * unit / kOfScale) : 0};
   }
 
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
@@ -108,6 +118,7 @@ struct Fp8Ue8m0Rows {
 struct E2m1Rows {
   static constexpr int kCodes = 448;
   static constexpr int kBytes = 224;
+  static constexpr int kOfScale = kUnit;
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
