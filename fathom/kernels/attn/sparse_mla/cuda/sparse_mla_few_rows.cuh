@@ -74,7 +74,7 @@ struct FewListedKeys {
     const unsigned char* panel = Rows::kCodes > 0
                                      ? rope_of(call.lists, row)
                                      : address_of(call.lists, row).values + 128 * block.warp;
-    return {panel, panel};
+    return {panel, panel, panel};
   }
 
   /// Starts to load the panel of entries [first, end), at most a tile: codes to registers, bf16 to

@@ -19,6 +19,9 @@ using mla_decode::kTileThreads;
 using mla_decode::Piece;
 using namespace cuda;  // NOLINT: device primitives
 
+/// Named barrier: the first rows of codes are on their way.
+inline constexpr int kRowsAsked = mla_decode::kWholeTiles + 1;
+
 // ---- which entries count ----
 
 /// The lists of a token, one behind the other, each from its first entry that names a row to its
@@ -86,37 +89,41 @@ struct Found {
 };
 
 /// Looks through the lists of token t, and finds piece `split` of them: pieces are of equal length.
-/// All threads of the block; `all` is clear and a barrier has made that known. Integers alone are
-/// added, so their order does not matter. `entries` and `all` are in shared memory; all threads may
-/// read `entries` behind it.
+/// All threads of the block; `all` is clear and a barrier has made that known. The gathering
+/// warpgroup alone looks: its loads come before those of queries then. Integers alone are added, so
+/// their order does not matter. `entries` and `all` are in shared memory; all threads may read
+/// `entries` behind it.
 __device__ __forceinline__ void find_entries(
     const DeviceCall& c, int64_t t, int split, int splits, Findings& all, Entries& entries) {
-  constexpr int kAtOnce = 6;
-  const int of_first = c.list_length(0, t);
-  const int count = of_first + (c.num_sources > 1 ? c.sources[1].width : 0);
+  constexpr int kAtOnce = 16;
   const int32_t* lists[2] = {c.sources[0].slots + t * c.sources[0].slots_stride,
                              c.sources[1].slots + t * c.sources[1].slots_stride};
-  Found found[2];
-  for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kAtOnce * kTileThreads) {
-    int32_t slots[kAtOnce];
+  if (threadIdx.x >= mla_decode::kBoth) {
+    const int of_first = c.list_length(0, t);
+    const int count = of_first + (c.num_sources > 1 ? c.sources[1].width : 0);
+    Found found[2];
+    for (int begin = static_cast<int>(threadIdx.x & (kWarpgroup - 1)); begin < count;
+         begin += kAtOnce * kWarpgroup) {
+      int32_t slots[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = begin + i * kTileThreads;
-      slots[i] = -1;
-      if (at < count) slots[i] = at < of_first ? lists[0][at] : lists[1][at - of_first];
-    }
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = begin + i * kWarpgroup;
+        slots[i] = -1;
+        if (at < count) slots[i] = at < of_first ? lists[0][at] : lists[1][at - of_first];
+      }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int at = begin + i * kTileThreads;
-      const bool second = at >= of_first;
-      const bool counts = c.sources[second ? 1 : 0].names(slots[i]);
-      found[0].take(at, counts && !second);
-      found[1].take(at - of_first, counts && second);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int at = begin + i * kWarpgroup;
+        const bool second = at >= of_first;
+        const bool counts = c.sources[second ? 1 : 0].names(slots[i]);
+        found[0].take(at, counts && !second);
+        found[1].take(at - of_first, counts && second);
+      }
     }
+    __syncwarp();
+    found[0].add_to(all, 0);
+    if (c.num_sources > 1) found[1].add_to(all, 1);
   }
-  __syncwarp();
-  found[0].add_to(all, 0);
-  if (c.num_sources > 1) found[1].add_to(all, 1);
   __syncthreads();
   if (threadIdx.x == 0) {
     int lengths[2];
@@ -210,10 +217,8 @@ struct CodeGatherer {
     return kKeepsScales ? half_row_chunk(h) : 2 * quarter() + h;
   }
 
-  /// The rows of a tile that is being loaded. Their rotary channels come last: where they lie is
-  /// found when nothing else of the rows is needed any more, for want of registers.
+  /// The rows of a tile that is being loaded.
   struct Loaded {
-    RowName names[kRows];
     RowAddress rows[kRows];
   };
 
@@ -250,7 +255,6 @@ struct CodeGatherer {
                                        Scales& scales) const {
 #pragma unroll
     for (int h = 0; h < kRows; ++h) {
-      tile.names[h] = names[h];
       tile.rows[h] = address_of(c, names[h]);
       if constexpr (kKeepsScales) {
 #pragma unroll
@@ -272,12 +276,11 @@ struct CodeGatherer {
     for (int h = 0; h < kRows; ++h) {
       const RowAddress at = address_of(c, names[h]);
       if (!at.exists()) continue;
-      const unsigned char* rope = rope_of(c, names[h]);
 #pragma unroll
       for (int line = 0; line < Rows::kBytes; line += 4 * kSector)
         prefetch_line(at.values + min(line + kSector * quarter(), kLast));
-      prefetch_line(rope + kSector * quarter());
-      const unsigned char* others[3] = {rope + 2 * kRopeWidth - 1, at.scales, at.values + kLast};
+      prefetch_line(at.rope + kSector * quarter());
+      const unsigned char* others[3] = {at.rope + 2 * kRopeWidth - 1, at.scales, at.values + kLast};
       const unsigned char* other = others[0];
 #pragma unroll
       for (int i = 1; i < 3; ++i)
@@ -287,13 +290,11 @@ struct CodeGatherer {
   }
 
   __device__ __forceinline__ Unit load(int step, const Loaded& tile) const {
-    const int h = step % kRows;
+    const RowAddress& at = tile.rows[step % kRows];
     if (step >= S::kCodes) {
-      const unsigned char* rope = rope_of(c, tile.names[h]);
-      const int at = half_row_chunk((step - S::kCodes) / kRows);
-      return {load_16_if(rope + 16 * at, rope != nullptr), 0};
+      const int of_row = half_row_chunk((step - S::kCodes) / kRows);
+      return {load_16_if(at.rope + 16 * of_row, at.exists()), 0};
     }
-    const RowAddress& at = tile.rows[h];
     const int panel = step / kRows;
     if constexpr (kKeepsScales) {
       const unsigned char* from = at.values + kPanelColumns * panel;
@@ -343,8 +344,8 @@ struct CodeGatherer {
   }
 
   /// Arrives for a warp that has stored its rows of a group; eight of the other block come too.
+  /// Whoever waits calls fence_for_products(): here it would wait for loads that are on their way.
   __device__ __forceinline__ static void arrive(uint32_t full, int panels) {
-    fence_for_products();
     if constexpr (kPaired) {
       __syncwarp();
       const int bytes = panels * 8 * kPanelRowBytes / kWarpArrivals;
@@ -377,6 +378,7 @@ struct CodeGatherer {
 #pragma unroll
     for (int i = 0; i < S::kAhead; ++i)
       held[i] = load(i, rows);
+    named_arrive(kRowsAsked, kTileThreads);
     prefetch(next);
 #pragma unroll 1
     for (int tile = 0; tile < entries.num_tiles; ++tile) {

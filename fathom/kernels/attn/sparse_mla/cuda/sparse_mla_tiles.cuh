@@ -121,23 +121,34 @@ __device__ __forceinline__ void bring_rest_rows(const DeviceCall& c,
     // Sixteen lanes have a row, sixteen channels each.
     const int chunk = lane_id() & 15;
     const int column = first + kUnit * chunk;
+    const bool coded = column < Rows::kCodes;
+    // Loads before the stores of four rows, over which they are not moved.
+    constexpr int kAtOnce = 4;
 #pragma unroll
-    for (int i = 0; i < kRestsAtOnce / 2; ++i) {
-      const int key = 2 * i + lane_id() / 16;
-      const RowName of_key = __shfl_sync(0xFFFFFFFFu, name, key);
-      uint4 wide[2];
-      if (column < Rows::kCodes) {
-        const RowAddress at = address_of(c, of_key);
-        Rows::decode(Rows::load(at.values, at.scales, column / kUnit, at.exists()), wide);
-      } else {
-        const unsigned char* rope = rope_of(c, of_key);
-        const unsigned char* from = rope + 2 * (column - Rows::kCodes);
-        wide[0] = load_16_if(from, rope != nullptr);
-        wide[1] = load_16_if(from + 16, rope != nullptr);
+    for (int begin = 0; begin < kRestsAtOnce / 2; begin += kAtOnce) {
+      Unit units[kAtOnce];
+      uint4 seconds[kAtOnce] = {};  // of rotary channels, the upper eight
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int key = 2 * (begin + i) + lane_id() / 16;
+        const RowAddress at = address_of(c, __shfl_sync(0xFFFFFFFFu, name, key));
+        if (coded) {
+          units[i] = Rows::load(at.values, at.scales, column / kUnit, at.exists());
+        } else {
+          const unsigned char* from = at.rope + 2 * (column - Rows::kCodes);
+          units[i] = {load_16_if(from, at.exists()), 0};
+          seconds[i] = load_16_if(from + 16, at.exists());
+        }
       }
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        store_shared_16(mla_decode::value_place(values, key, 2 * chunk + h), wide[h]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int key = 2 * (begin + i) + lane_id() / 16;
+        uint4 wide[2] = {units[i].words, seconds[i]};
+        if (coded) Rows::decode(units[i], wide);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          store_shared_16(mla_decode::value_place(values, key, 2 * chunk + h), wide[h]);
+      }
     }
   }
 }
@@ -202,7 +213,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   wait_for_previous();
   Piece p = heads_of_block(c, cuts, blockIdx.x);
-  if (wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
+  constexpr bool kCoded = Rows::kCodes > 0;
+  if (!kCoded && wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
   find_entries(lists, p.b, p.split, cuts.splits, findings, entries);
   if constexpr (kPaired) cluster_wait();  // the other block has its barriers
   take_piece(entries, p);
@@ -216,6 +228,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     if (merges) mla_decode::meet_cluster_relaxed();
   } else {
     take_registers<kComputeRegisters<Rows>>();
+    if constexpr (kCoded) {
+      // Ahead of them, queries would hold up lists and rows, which wait for each other.
+      named_sync(kRowsAsked, kTileThreads);
+      if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
+    }
     if (cuts.copy_queries) {
       wait_copies_all();
     } else {
