@@ -193,14 +193,14 @@ struct CodeGatherer {
   static constexpr int kLaneScales = kKeepsScales ? ceil_div(kScales, 4) : 1;
 
   const DeviceCall& c;
-  const Entries& entries;
+  const Entries entries;  ///< a copy: each look at the one in shared memory would be waited for
+  const int row;          ///< the first one of a tile that the thread has
 
   __device__ __forceinline__ static int thread() {
     return static_cast<int>(threadIdx.x & (kWarpgroup - 1));
   }
 
-  /// The first row of the tile that the thread has.
-  __device__ __forceinline__ static int row() {
+  __device__ __forceinline__ static int first_row() {
     return thread() / 4 + (kPaired ? 32 * static_cast<int>(cluster_rank() & 1) : 0);
   }
 
@@ -228,7 +228,7 @@ struct CodeGatherer {
 
   /// Entries of the thread's rows in a tile.
   __device__ __forceinline__ int entry_of(int tile, int h) const {
-    return (entries.first_tile + tile) * kTileKeys + row() + 32 * h;
+    return (entries.first_tile + tile) * kTileKeys + row + 32 * h;
   }
 
   /// Starts to load their slots. Nothing is asked of them yet: a thread would wait for it.
@@ -323,7 +323,7 @@ struct CodeGatherer {
                                         uint32_t full,
                                         uint32_t to_other) const {
     const int h = step % kRows;
-    const int at = row() + 32 * h;
+    const int at = row + 32 * h;
     if (step >= S::kCodes) {
       const uint32_t panel = tile + static_cast<uint32_t>(S::kCodePanels) * kPanelBytes;
       const int of_row = half_row_chunk((step - S::kCodes) / kRows);
@@ -416,7 +416,8 @@ template <class Rows, bool kPaired>
 __device__ __forceinline__ void gather(
     const DeviceCall& c, const Entries& entries, const Piece& p, uint32_t tiles, Barriers bars) {
   if constexpr (Rows::kCodes > 0) {
-    CodeGatherer<Rows, kPaired>{.c = c, .entries = entries}.run(tiles, bars);
+    using Gatherer = CodeGatherer<Rows, kPaired>;
+    Gatherer{.c = c, .entries = entries, .row = Gatherer::first_row()}.run(tiles, bars);
   } else {
     mla_decode::bring_rows<kWidthOf<Rows> / kPanelColumns>(
         p, 0, tiles, bars, reinterpret_cast<const Bf16*>(c.sources[0].values.data),
