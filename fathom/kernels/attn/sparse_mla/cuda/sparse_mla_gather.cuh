@@ -217,11 +217,6 @@ struct CodeGatherer {
     return kKeepsScales ? half_row_chunk(h) : 2 * quarter() + h;
   }
 
-  /// The rows of a tile that is being loaded.
-  struct Loaded {
-    RowAddress rows[kRows];
-  };
-
   struct Scales {
     uint32_t of[kRows][kLaneScales];
   };
@@ -251,17 +246,17 @@ struct CodeGatherer {
 
   /// Where rows lie; starts to load their scales.
   __device__ __forceinline__ void find(const RowName (&names)[kRows],
-                                       Loaded& tile,
+                                       RowAddress (&rows)[kRows],
                                        Scales& scales) const {
 #pragma unroll
     for (int h = 0; h < kRows; ++h) {
-      tile.rows[h] = address_of(c, names[h]);
+      rows[h] = address_of(c, names[h]);
       if constexpr (kKeepsScales) {
 #pragma unroll
         for (int i = 0; i < kLaneScales; ++i) {
           const int at = 4 * i + quarter();
-          const bool exists = tile.rows[h].exists() && at < kScales;
-          scales.of[h][i] = exists ? Rows::scale(tile.rows[h].scales, at) : 0;
+          const bool exists = rows[h].exists() && at < kScales;
+          scales.of[h][i] = exists ? Rows::scale(rows[h].scales, at) : 0;
         }
       }
     }
@@ -289,8 +284,8 @@ struct CodeGatherer {
     }
   }
 
-  __device__ __forceinline__ Unit load(int step, const Loaded& tile) const {
-    const RowAddress& at = tile.rows[step % kRows];
+  __device__ __forceinline__ Unit load(int step, const RowAddress (&rows)[kRows]) const {
+    const RowAddress& at = rows[step % kRows];
     if (step >= S::kCodes) {
       const int of_row = half_row_chunk((step - S::kCodes) / kRows);
       return {load_16_if(at.rope + 16 * of_row, at.exists()), 0};
@@ -362,7 +357,7 @@ struct CodeGatherer {
         kPaired ? address_in_block(tiles, static_cast<int>(cluster_rank() ^ 1)) - tiles : 0;
     RowName next[kRows];   // rows of the next tile
     int32_t after[kRows];  // slots of the one behind it
-    Loaded rows;
+    RowAddress rows[kRows];
     Scales scales;       // of the tile that is stored
     Scales next_scales;  // of the one that is loaded
     Unit held[S::kAhead];

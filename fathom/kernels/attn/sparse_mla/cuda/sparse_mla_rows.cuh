@@ -37,13 +37,6 @@ __device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName na
   return {source.values.at(place), source.scales.at(place), source.rope.at(place)};
 }
 
-/// Where its rotary channels lie, or null.
-__device__ __forceinline__ const unsigned char* rope_of(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return nullptr;
-  const Source& source = source_of(c, name);
-  return source.rope.at(source.place(name & INT32_MAX));
-}
-
 /// Where a row of bf16 lies, or null.
 __device__ __forceinline__ const Bf16* bf16_row(const DeviceCall& c, RowName name) {
   return reinterpret_cast<const Bf16*>(address_of(c, name).values);
