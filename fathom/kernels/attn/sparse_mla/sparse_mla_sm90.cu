@@ -91,15 +91,10 @@ mla_decode::Call tile_call(const Call& c) {
           .lse_has_sink = false};
 }
 
-/// Blocks of a cluster.
-int cluster_of(const Cuts& cuts) {
-  return cuts.side * (cuts.merge == Merge::kCluster ? cuts.splits : 1);
-}
-
 template <class Rows, bool kPaired>
 Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
   const auto kernel = attend_lists<Rows, kPaired>;
-  const int cluster = cluster_of(cuts);
+  const int cluster = cuts.side * (cuts.merge == Merge::kCluster ? cuts.splits : 1);
   if (cluster > 8) {
     FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                 cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
@@ -149,24 +144,25 @@ int most_side(const Call& c, const DeviceInfo& gpu) {
 }
 
 /// The plan of the least time, in tiles of one block: from shapes and the GPU alone, so that a
-/// captured graph stays right. Lists count as full. The constants are those of mla_decode, where
-/// they were measured; kSecondTerm is what the tensor cores do more for every weight in two terms,
-/// kConverted what one block alone takes to turn codes into bf16.
+/// captured graph stays right. Lists count as full. Constants are fitted to times on an H200: those
+/// of bf16 in mla_decode, those of codes in the notes.
 template <class Rows>
 Plan plan_of(const Call& c, const DeviceInfo& gpu) {
-  constexpr double kStart = 3;         // until the first products run, and the results
-  constexpr double kClusterMerge = 1;  // of 64 rows
-  constexpr double kKernelMerge = 2;
-  constexpr double kPieceTraffic = 1.0 / 48;
-  constexpr double kSecondTerm = 0.4;
-  constexpr double kConverted = Rows::kCodes > 0 ? 1.3 : 1.0;
+  constexpr bool kCoded = Rows::kCodes > 0;
+  constexpr double kStart = 3;                      // until the first products run, and the results
+  constexpr double kRests = kCoded ? 2 : 0;         // of large weights, where they have one term
+  constexpr double kClusterMerge = kCoded ? 2 : 1;  // of 64 rows
+  constexpr double kKernelMerge = kCoded ? 3 : 2;
+  constexpr double kPieceTraffic = kCoded ? 0 : 1.0 / 48;
+  constexpr double kSecondTerm = kCoded ? 0.15 : 0.4;  // of every weight
+  constexpr double kAlone = kCoded ? 1.35 : 1;         // a tile that one block gathers
   const int64_t T = c.q.dim(0);
   const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(list_width(c), kTileKeys));
   const auto time_of = [&](int64_t pieces, int side) {
     const auto each = static_cast<double>(ceil_div(tiles, pieces));
-    const double converted = side == 2 ? 1.0 : kConverted;
-    return kStart +
-           each * (each <= mla_decode::kTwoTermTiles ? converted + kSecondTerm : converted);
+    const double tile = side == 2 ? 1 : kAlone;
+    return each <= mla_decode::kTwoTermTiles ? kStart + each * (tile + kSecondTerm)
+                                             : kStart + kRests + each * tile;
   };
   const auto rounds = [](int64_t items, int64_t at_once) {
     return static_cast<double>(ceil_div(items, at_once));
@@ -184,7 +180,7 @@ Plan plan_of(const Call& c, const DeviceInfo& gpu) {
   for (int side = most; side >= 1; --side) {
     for (int pieces = 2; pieces * side <= kMostInCluster && pieces <= tiles; ++pieces) {
       const int size = pieces * side;
-      if (size > 8 && size % (side == 2 ? 2 : kMostInCluster) != 0) continue;
+      if (side == 1 && size > 8 && size < kMostInCluster) continue;
       const int64_t clusters_at_once = clusters_of<Rows>(gpu, side, size);
       if (clusters_at_once == 0) continue;
       // Fewer rows a block: no tile takes less time, but there is less to add up.

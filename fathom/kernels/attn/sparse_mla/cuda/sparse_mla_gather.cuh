@@ -206,15 +206,18 @@ struct CodeGatherer {
 
   __device__ __forceinline__ static int quarter() { return static_cast<int>(threadIdx.x & 3); }
 
-  /// Chunk h of the thread within a panel. Those that four lanes store at once are half of a row,
-  /// so that what goes to another block has no gaps; rows take turns, so that those of eight lanes
-  /// meet all banks. A unit of e2m1 is two chunks side by side.
+  /// Whether the two chunks of a thread are of both halves of a row: those that four lanes send to
+  /// another block at once have no gaps then. Else it loads them at once.
+  static constexpr bool kHalfRows = kPaired && kKeepsScales;
+
+  /// Chunk h within a panel where four lanes store half of a row: rows take turns, so that those of
+  /// eight lanes meet all banks.
   __device__ __forceinline__ static int half_row_chunk(int h) {
     return quarter() + 4 * (h ^ (thread() / 4 & 1));
   }
 
   __device__ __forceinline__ static int chunk(int h) {
-    return kKeepsScales ? half_row_chunk(h) : 2 * quarter() + h;
+    return kHalfRows ? half_row_chunk(h) : 2 * quarter() + h;
   }
 
   struct Scales {
@@ -291,13 +294,16 @@ struct CodeGatherer {
       return {load_16_if(at.rope + 16 * of_row, at.exists()), 0};
     }
     const int panel = step / kRows;
-    if constexpr (kKeepsScales) {
+    const int unit = 4 * panel + quarter();
+    if constexpr (kHalfRows) {
       const unsigned char* from = at.values + kPanelColumns * panel;
       const uint2 first = load_8_if(from + 8 * chunk(0), at.exists());
       const uint2 second = load_8_if(from + 8 * chunk(1), at.exists());
       return {{first.x, first.y, second.x, second.y}, 0};
+    } else if constexpr (kKeepsScales) {
+      return {load_16_if(at.values + kUnit * unit, at.exists()), 0};
     } else {
-      return Rows::load(at.values, at.scales, 4 * panel + quarter(), at.exists());
+      return Rows::load(at.values, at.scales, unit, at.exists());
     }
   }
 
