@@ -53,13 +53,15 @@ __device__ __forceinline__ uint2 scaled_e2m1(uint32_t codes, uint32_t scales) {
   return {cuda::multiply_pairs(pairs.x, scales), cuda::multiply_pairs(pairs.y, scales)};
 }
 
-struct Fp8F32Rows {
-  static constexpr int kCodes = 512;
-  static constexpr int kBytes = 512;    ///< of codes
-  static constexpr int kOfScale = 128;  ///< channels that share a scale
+/// `Scale` as it is stored, for `kGroup` channels.
+template <int kChannels, int kGroup, class Scale>
+struct Fp8Rows {
+  static constexpr int kCodes = kChannels;
+  static constexpr int kBytes = kChannels;  ///< of codes
+  static constexpr int kOfScale = kGroup;   ///< channels that share a scale
 
   __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
-    return reinterpret_cast<const uint32_t*>(scales)[i];
+    return reinterpret_cast<const Scale*>(scales)[i];
   }
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
@@ -67,9 +69,11 @@ struct Fp8F32Rows {
                                               int unit,
                                               bool exists) {
     return {cuda::load_16_if(values + kUnit * unit, exists),
-            exists ? scale(scales, kUnit * unit / kOfScale) : 0};
+            exists ? scale(scales, kUnit * unit / kGroup) : 0};
   }
+};
 
+struct Fp8F32Rows : Fp8Rows<512, 128, uint32_t> {
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
     const float scale = __uint_as_float(unit.scale);
     const uint32_t words[4] = {unit.words.x, unit.words.y, unit.words.z, unit.words.w};
@@ -84,23 +88,7 @@ struct Fp8F32Rows {
   }
 };
 
-struct Fp8Ue8m0Rows {
-  static constexpr int kCodes = 448;
-  static constexpr int kBytes = 448;
-  static constexpr int kOfScale = 64;
-
-  __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
-    return scales[i];
-  }
-
-  __device__ __forceinline__ static Unit load(const unsigned char* values,
-                                              const unsigned char* scales,
-                                              int unit,
-                                              bool exists) {
-    return {cuda::load_16_if(values + kUnit * unit, exists),
-            exists ? scale(scales, kUnit * unit / kOfScale) : 0};
-  }
-
+struct Fp8Ue8m0Rows : Fp8Rows<448, 64, unsigned char> {
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
     // 2^(byte - 127) as bf16: 0 is a subnormal number, 255 is NaN.
     const uint32_t byte = unit.scale;
