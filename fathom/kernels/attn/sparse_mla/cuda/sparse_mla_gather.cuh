@@ -177,23 +177,20 @@ struct Steps {
 };
 
 /// With kPaired the two blocks of a cluster that have the same rows gather half of a tile each, and
-/// write it into the tiles of both: their own by stores, after which a warp arrives at the barrier
-/// of the group, and those of the other one by stores that count their bytes there. A warp of that
-/// block expects them where it arrives for its own. Tiles are free when the warps of both blocks
-/// say so.
+/// write it into the tiles of both. What is sent counts its bytes at the other block's barrier; a
+/// warp there expects them where it arrives for its own. Tiles are free when both blocks say so.
 template <class Rows, bool kPaired>
 struct CodeGatherer {
   static constexpr int kRows = kPaired ? 1 : 2;  ///< of a tile, that a thread has
   using S = Steps<Rows, kRows>;
 
-  /// Scales that hold for whole panels: each of the four lanes of a row keeps so many of them, and
-  /// asks the others. Scales of fewer channels come with their codes.
+  /// Scales of whole panels: each of the four lanes of a row keeps so many, and asks the others.
   static constexpr bool kKeepsScales = Rows::kOfScale >= kPanelColumns;
   static constexpr int kScales = Rows::kCodes / Rows::kOfScale;
   static constexpr int kLaneScales = kKeepsScales ? ceil_div(kScales, 4) : 1;
 
   const DeviceCall& c;
-  const Entries entries;  ///< a copy: each look at the one in shared memory would be waited for
+  const Entries entries;  ///< a copy in registers
   const int row;          ///< the first one of a tile that the thread has
 
   __device__ __forceinline__ static int thread() {
@@ -206,8 +203,7 @@ struct CodeGatherer {
 
   __device__ __forceinline__ static int quarter() { return static_cast<int>(threadIdx.x & 3); }
 
-  /// Whether the two chunks of a thread are of both halves of a row: those that four lanes send to
-  /// another block at once have no gaps then. Else it loads them at once.
+  /// Whether a thread's chunks are of both halves of a row: what four lanes send has no gaps then.
   static constexpr bool kHalfRows = kPaired && kKeepsScales;
 
   /// Chunk h within a panel where four lanes store half of a row: rows take turns, so that those of
@@ -265,8 +261,7 @@ struct CodeGatherer {
     }
   }
 
-  /// Brings rows into the last cache, each sector by itself: how much more than that a prefetch
-  /// brings is the GPU's to say. Four lanes have 128 bytes that follow each other.
+  /// Brings the sectors of rows into the last cache. Four lanes have 128 bytes at a time.
   __device__ __forceinline__ void prefetch(const RowName (&names)[kRows]) const {
     constexpr int kLast = Rows::kBytes - 1;
     constexpr int kSector = 32;
@@ -345,7 +340,7 @@ struct CodeGatherer {
   }
 
   /// Arrives for a warp that has stored its rows of a group; eight of the other block come too.
-  /// Whoever waits calls fence_for_products(): here it would wait for loads that are on their way.
+  /// Whoever waits calls fence_for_products().
   __device__ __forceinline__ static void arrive(uint32_t full, int panels) {
     if constexpr (kPaired) {
       __syncwarp();
