@@ -91,11 +91,11 @@ mla_decode::Call tile_call(const Call& c) {
           .lse_has_sink = false};
 }
 
-template <class Rows>
+template <class Rows, bool kPaired>
 Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
-  const auto kernel = attend_lists<Rows>;
-  const bool in_cluster = cuts.merge == Merge::kCluster;
-  if (in_cluster && cuts.splits > 8) {
+  const auto kernel = attend_lists<Rows, kPaired>;
+  const int cluster = cuts.side * (cuts.merge == Merge::kCluster ? cuts.splits : 1);
+  if (cluster > 8) {
     FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                                 cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
                            "asking for a large cluster"));
@@ -104,7 +104,7 @@ Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
                        {.blocks = c.q.dim(0) * cuts.splits * cuts.row_tiles,
                         .threads = kTileThreads,
                         .shared_bytes = kListsSharedBytes,
-                        .cluster = in_cluster ? cuts.splits : 1,
+                        .cluster = cluster,
                         .alone = c.q.dim(0) * cuts.row_tiles >= 32},
                        tile_call(c), device_call(c), cuts);
 }
@@ -116,6 +116,7 @@ struct Plan {
   int pieces = 1;
   Merge merge = Merge::kNone;
   int rows_each = kTileRows;
+  int side = 1;  ///< 2: the blocks of 128 heads gather for each other
 };
 
 int64_t row_tiles(const Call& c, int rows_each) {
@@ -124,57 +125,78 @@ int64_t row_tiles(const Call& c, int rows_each) {
 
 /// Clusters of `size` blocks that the GPU runs at once; 0 if it runs none or cannot be asked.
 template <class Rows>
-int64_t clusters_of(const DeviceInfo& gpu, int size) {
-  return cuda::clusters_at_once(gpu.ordinal,
-                                {.kernel = reinterpret_cast<const void*>(attend_lists<Rows>),
-                                 .threads = kTileThreads,
-                                 .shared_bytes = kListsSharedBytes,
-                                 .cluster = size});
+int64_t clusters_of(const DeviceInfo& gpu, int side, int size) {
+  const void* kernel = reinterpret_cast<const void*>(attend_lists<Rows, false>);
+  if constexpr (Rows::kCodes > 0) {
+    if (side == 2) kernel = reinterpret_cast<const void*>(attend_lists<Rows, true>);
+  }
+  return cuda::clusters_at_once(gpu.ordinal, {.kernel = kernel,
+                                              .threads = kTileThreads,
+                                              .shared_bytes = kListsSharedBytes,
+                                              .cluster = size});
+}
+
+/// Blocks side by side of a plan: two, if rows are of codes and heads fill pairs of blocks.
+template <class Rows>
+int most_side(const Call& c, const DeviceInfo& gpu) {
+  const bool pairs = Rows::kCodes > 0 && row_tiles(c, kTileRows) % 2 == 0;
+  return pairs && clusters_of<Rows>(gpu, 2, 2) > 0 ? 2 : 1;
 }
 
 /// The plan of the least time, in tiles of one block: from shapes and the GPU alone, so that a
-/// captured graph stays right. Lists count as full. The constants are those of mla_decode, where
-/// they were measured; kSecondTerm is what the tensor cores do more for every weight in two terms.
+/// captured graph stays right. Lists count as full. Constants are fitted to times on an H200: those
+/// of bf16 in mla_decode, those of codes in the notes.
 template <class Rows>
 Plan plan_of(const Call& c, const DeviceInfo& gpu) {
-  constexpr double kStart = 3;         // until the first products run, and the results
-  constexpr double kClusterMerge = 1;  // of 64 rows
-  constexpr double kKernelMerge = 2;
-  constexpr double kPieceTraffic = 1.0 / 48;
-  constexpr double kSecondTerm = 0.4;
+  constexpr bool kCoded = Rows::kCodes > 0;
+  constexpr double kStart = 3;                      // until the first products run, and the results
+  constexpr double kRests = kCoded ? 2 : 0;         // of large weights, where they have one term
+  constexpr double kClusterMerge = kCoded ? 2 : 1;  // of 64 rows
+  constexpr double kKernelMerge = kCoded ? 3 : 2;
+  constexpr double kPieceTraffic = kCoded ? 0 : 1.0 / 48;
+  constexpr double kSecondTerm = kCoded ? 0.15 : 0.4;  // of every weight
+  constexpr double kAlone = kCoded ? 1.35 : 1;         // a tile that one block gathers
   const int64_t T = c.q.dim(0);
   const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(list_width(c), kTileKeys));
-  const auto time_of = [&](int64_t pieces) {
+  const auto time_of = [&](int64_t pieces, int side) {
     const auto each = static_cast<double>(ceil_div(tiles, pieces));
-    return kStart + each * (each <= mla_decode::kTwoTermTiles ? 1 + kSecondTerm : 1);
+    const double tile = side == 2 ? 1 : kAlone;
+    return each <= mla_decode::kTwoTermTiles ? kStart + each * (tile + kSecondTerm)
+                                             : kStart + kRests + each * tile;
   };
   const auto rounds = [](int64_t items, int64_t at_once) {
     return static_cast<double>(ceil_div(items, at_once));
   };
-  Plan best;
+  const int most = most_side<Rows>(c, gpu);
+  Plan best{.side = most};
   const int64_t blocks = T * row_tiles(c, kTileRows);
-  double best_time = rounds(blocks, gpu.num_sms) * time_of(1);
+  const int64_t at_once = most == 2 ? 2 * clusters_of<Rows>(gpu, 2, 2) : gpu.num_sms;
+  double best_time = rounds(blocks, at_once) * time_of(1, most);
   const auto consider = [&](const Plan& plan, double time) {
     if (time >= best_time) return;
     best_time = time;
     best = plan;
   };
-  for (int pieces = 2; pieces <= kMostInCluster && pieces <= tiles; ++pieces) {
-    if (pieces > 8 && pieces < kMostInCluster) continue;
-    const int64_t at_once = clusters_of<Rows>(gpu, pieces);
-    if (at_once == 0) continue;
-    // Fewer rows a block: no tile takes less time, but there is less to add up.
-    for (int rows_each = kTileRows; rows_each >= 16; rows_each /= 2) {
-      const int64_t clusters = T * row_tiles(c, rows_each);
-      const double merge = kClusterMerge * rows_each / kTileRows;
-      consider({pieces, Merge::kCluster, rows_each},
-               rounds(clusters, at_once) * (time_of(pieces) + merge));
+  for (int side = most; side >= 1; --side) {
+    for (int pieces = 2; pieces * side <= kMostInCluster && pieces <= tiles; ++pieces) {
+      const int size = pieces * side;
+      if (side == 1 && size > 8 && size < kMostInCluster) continue;
+      const int64_t clusters_at_once = clusters_of<Rows>(gpu, side, size);
+      if (clusters_at_once == 0) continue;
+      // Fewer rows a block: no tile takes less time, but there is less to add up.
+      for (int rows_each = kTileRows; rows_each >= (side == 2 ? kTileRows : 16); rows_each /= 2) {
+        const int64_t clusters = T * row_tiles(c, rows_each) / side;
+        const double merge = kClusterMerge * rows_each / kTileRows;
+        consider({pieces, Merge::kCluster, rows_each, side},
+                 rounds(clusters, clusters_at_once) * (time_of(pieces, side) + merge));
+      }
     }
   }
   for (int pieces = 2; pieces <= kMostPieces && pieces <= tiles; ++pieces) {
-    if (blocks * pieces > gpu.num_sms) break;
-    consider({pieces, Merge::kKernel, kTileRows},
-             time_of(pieces) + kKernelMerge + kPieceTraffic * static_cast<double>(blocks * pieces));
+    if (blocks * pieces > at_once) break;
+    consider({pieces, Merge::kKernel, kTileRows, most},
+             time_of(pieces, most) + kKernelMerge +
+                 kPieceTraffic * static_cast<double>(blocks * pieces));
   }
   return best;
 }
@@ -192,19 +214,28 @@ Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
             .states = nullptr,
             .by_engine = false,
             .copy_queries = is_aligned(c.q, 16),
-            .rows_each = plan.rows_each};
-  if (cuts.merge != Merge::kKernel) return launch_lists<Rows>(ex, c, cuts);
+            .rows_each = plan.rows_each,
+            .side = plan.side};
+  const auto launch = [&]() -> Status {
+    if constexpr (Rows::kCodes > 0) {
+      if (cuts.side == 2) return launch_lists<Rows, true>(ex, c, cuts);
+    }
+    return launch_lists<Rows, false>(ex, c, cuts);
+  };
+  if (cuts.merge != Merge::kKernel) return launch();
   const int64_t rows = c.q.dim(0) * c.q.dim(1);
   cuts.sums = static_cast<float*>(ex.workspace);
   cuts.states = reinterpret_cast<float2*>(cuts.sums + rows * cuts.splits * kTileL);
-  FATHOM_TRY(launch_lists<Rows>(ex, c, cuts));
+  FATHOM_TRY(launch());
   return launch_kernel(ex, mla_decode::merge_pieces,
                        {.blocks = rows, .threads = mla_decode::kMergeThreads}, tile_call(c), cuts);
 }
 
 Status run_uncut(Exec& ex, const Call& c) {
   if (c.o.numel() == 0) return {};
-  return with_rows(c, Status{}, [&]<class Rows>(Rows) { return run_rows<Rows>(ex, c, Plan{}); });
+  return with_rows(c, Status{}, [&]<class Rows>(Rows) {
+    return run_rows<Rows>(ex, c, Plan{.side = most_side<Rows>(c, *ex.device)});
+  });
 }
 
 // ---- few tokens ----

@@ -55,6 +55,20 @@ __device__ __forceinline__ void send(uint32_t to, uint32_t barrier, float2 value
       : "memory");
 }
 
+__device__ __forceinline__ void send(uint32_t to, uint32_t barrier, uint4 value) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+      "[%0], {%2, %3, %4, %5}, [%1];" ::"r"(to),
+      "r"(barrier), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+      : "memory");
+}
+
+/// Arrives at a barrier of a block of the cluster, whose address `address_in_block` gave: says that
+/// this thread has read, not that others may see what it wrote. PTX ISA, mbarrier.arrive.
+__device__ __forceinline__ void arrive_in_block(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /// The same variable in the shared memory of block `rank`.
 template <class T>
 __device__ __forceinline__ T* in_block(T* shared, unsigned rank) {

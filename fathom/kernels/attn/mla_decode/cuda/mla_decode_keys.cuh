@@ -63,6 +63,7 @@ struct Cuts {
   bool by_engine;             ///< the copy engine brings whole tiles: each lies within a page
   bool copy_queries;          ///< queries are bf16 whose chunks of sixteen bytes can be copied
   int rows_each = kTileRows;  ///< query rows of a block, at most 64
+  int side = 1;               ///< blocks of a cluster that have the same piece, side by side
 };
 
 /// The tiles of one block.
@@ -154,13 +155,13 @@ struct Barriers {
     return base + 8 * static_cast<uint32_t>(2 * kGroups + 2 * buffer + part);
   }
 
-  /// `arrivals`: of those that fill a group.
-  __device__ void init(int arrivals) const {
+  /// `arrivals`: of those that fill a group; `blocks` whose warps use what is brought.
+  __device__ void init(int arrivals, int blocks = 1) const {
     for (int buffer = 0; buffer < 2; ++buffer) {
       for (int group = 0; group < kGroups; ++group)
         barrier_init(full(buffer, group), arrivals);
-      barrier_init(free(buffer, 0), 4 * kWarpArrivals);  // warps that use it
-      barrier_init(free(buffer, 1), 8 * kWarpArrivals);
+      barrier_init(free(buffer, 0), 4 * kWarpArrivals * blocks);  // warps that use it
+      barrier_init(free(buffer, 1), 8 * kWarpArrivals * blocks);
     }
     fence_barriers();
   }

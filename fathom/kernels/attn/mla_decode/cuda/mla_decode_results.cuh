@@ -63,25 +63,58 @@ __device__ __forceinline__ Sunk sink_row(const Call& c, float sink, float base, 
 
 // ---- one piece ----
 
-/// Adds the sink, divides and writes the rows of a request that is not cut.
+/// Word j of lane q of a quad becomes word q of lane j.
+__device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (lane_id() & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, upper ? words[i] : words[i + bit], bit);
+      words[i] = upper ? got : words[i];
+      words[i + bit] = upper ? words[i + bit] : got;
+    }
+  }
+}
+
+/// Adds the sink, divides and writes the rows of a request that is not cut: sixteen bytes a lane,
+/// where addresses allow it, so that whole sectors are written.
 __device__ __forceinline__ void store_rows(
     const Call& c, const Piece& p, int wg, const float (&o)[kSums], const RowPair& state) {
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
+  const int quarter = lane_id() & 3;
+  const int64_t strides = c.o.strides[0] | c.o.strides[1] | c.o.strides[2];
+  const bool whole =
+      (reinterpret_cast<uintptr_t>(c.o.data) | static_cast<uintptr_t>(2 * strides)) % 16 == 0;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int64_t at = p.first_row + row + 8 * h;
-    if (at >= p.end_row) continue;
+    const bool exists = p.first_row + row + 8 * h < p.end_row;
+    const int64_t at = exists ? p.first_row + row + 8 * h : p.first_row;
     const int64_t j = query_of(c, at);
     const int64_t n = at - j * c.N;
     const Sunk sunk = sink_row(c, sink_of(c, n), state.base[h], state.sum[h]);
-    Bf16* out =
-        static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256 + 2 * (lane_id() & 3);
+    Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256;
 #pragma unroll
-    for (int i = 0; i < kSums / 4; ++i) {
-      *reinterpret_cast<uint32_t*>(out + 8 * i) =
-          pack_bf16(o[4 * i + 2 * h] * sunk.factor, o[4 * i + 2 * h + 1] * sunk.factor);
+    for (int first = 0; first < kSums / 4; first += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = 4 * (first + i) + 2 * h;
+        words[i] = pack_bf16(o[k] * sunk.factor, o[k + 1] * sunk.factor);
+      }
+      if (whole) {
+        transpose_quad(words);
+        if (exists)
+          *reinterpret_cast<uint4*>(out + 8 * (first + quarter)) = {words[0], words[1], words[2],
+                                                                    words[3]};
+      } else if (exists) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          *reinterpret_cast<uint32_t*>(out + 8 * (first + i) + 2 * quarter) = words[i];
+      }
     }
-    if (c.lse.data != nullptr && wg == 0 && (lane_id() & 3) == 0)
+    if (exists && c.lse.data != nullptr && wg == 0 && quarter == 0)
       static_cast<float*>(c.lse.data)[c.lse.offset(p.b, j, n)] = sunk.lse;
   }
 }
@@ -252,17 +285,20 @@ __device__ __forceinline__ void merge_in_cluster(const Call& c,
   constexpr int kWarps = kBoth / kWarp;
   constexpr int kChunks = kTileL / 2 / kWarpColumns;
   auto* memory = reinterpret_cast<PieceMemory*>(base);
+  const auto side = static_cast<unsigned>(cuts.side);
+  const unsigned mine = cluster_rank() % side;
+  const auto block_of = [&](int piece) { return static_cast<unsigned>(piece) * side + mine; };
   const auto rows = static_cast<int>(p.end_row - p.first_row);
   for (int half = p.split * kWarps + warp_id(); half < 2 * rows; half += cuts.splits * kWarps) {
     const int row = half / 2;
     const int column = half % 2 * (kTileL / 2) + 4 * lane_id();
     const Shares shares = shares_of(c, p.first_row + row, cuts.splits, [&](int s) {
-      return *in_block(piece_states(base) + row, static_cast<unsigned>(s));
+      return *in_block(piece_states(base) + row, block_of(s));
     });
     const PieceOrder order{.pieces = cuts.splits, .first = half % cuts.splits, .spare = p.split};
     write_merged<kChunks>(c, p.b, p.first_row + row, column, order, shares, [&](int s, int k) {
       const float* sums = memory->sums[row] + column + k * kWarpColumns;
-      return in_block(sums, static_cast<unsigned>(s));
+      return in_block(sums, block_of(s));
     });
   }
 }

@@ -168,12 +168,25 @@ __device__ __forceinline__ void add_values(
   commit_products();
 }
 
+/// Whether the other block of a cluster of two writes to the tiles as well, and has to know that
+/// they are free.
+template <class Keys>
+inline constexpr bool kOfPair = requires {
+  requires Keys::kPaired;
+};
+
 /// Behind wait_products(), where the lanes of a warp have met: bases and rests that they read went
 /// into those products.
+template <bool kPaired>
 __device__ __forceinline__ void free_tile(Barriers bars, int buffer, int wg) {
   if (!arrives_for_warp()) return;
   if (wg == 0) barrier_arrive(bars.free(buffer, 0));
   barrier_arrive(bars.free(buffer, 1));
+  if constexpr (kPaired) {
+    const auto other = static_cast<int>(cluster_rank() ^ 1);
+    if (wg == 0) arrive_in_block(address_in_block(bars.free(buffer, 0), other));
+    arrive_in_block(address_in_block(bars.free(buffer, 1), other));
+  }
 }
 
 __device__ __forceinline__ float quad_max(float x) {
@@ -189,6 +202,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 /// A block as a warpgroup sees it. Keys says which keys count:
 ///
 ///   kScored                      panels of a key that are scored: 9, or the 8 that are values
+///   kPaired                      if it has one: see kOfPair
 ///   asked = ask(first_key)       before the scores of a tile are made: what must be known of it
 ///   hide(s, first_key, asked)    behind them: -inf for keys that a row of the lane does not see
 template <class Keys>
@@ -396,7 +410,7 @@ __device__ __forceinline__ void attend_even(const Block<Keys>& block,
     load_rest(block, 0, rest);
     add_values(o, block.tile(0), 0, block.two_terms, rest);
     wait_products<0>();
-    free_tile(block.bars, 0, 0);
+    free_tile<kOfPair<Keys>>(block.bars, 0, 0);
     if (!block.has_second(pair)) break;
     block.wait_values(pair, 1, 0);
     named_sync(kWeights1, kBoth);
@@ -405,7 +419,7 @@ __device__ __forceinline__ void attend_even(const Block<Keys>& block,
     load_rest(block, 1, rest);
     add_values(o, block.tile(1), 0, block.two_terms, rest);
     wait_products<0>();
-    free_tile(block.bars, 1, 0);
+    free_tile<kOfPair<Keys>>(block.bars, 1, 0);
   }
 }
 
@@ -435,13 +449,13 @@ __device__ __forceinline__ void attend_odd(const Block<Keys>& block,
       named_sync(kOwn1, kWarpgroup);
     }
     wait_products<0>();
-    free_tile(block.bars, 0, 1);
+    free_tile<kOfPair<Keys>>(block.bars, 0, 1);
     if (!second) break;
     shrink_sums(o, shrink);
     load_rest(block, 1, rest);
     add_values(o, block.tile(1), 1, block.two_terms, rest);
     wait_products<0>();
-    free_tile(block.bars, 1, 1);
+    free_tile<kOfPair<Keys>>(block.bars, 1, 1);
   }
 }
 

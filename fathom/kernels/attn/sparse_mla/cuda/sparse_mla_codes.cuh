@@ -53,18 +53,27 @@ __device__ __forceinline__ uint2 scaled_e2m1(uint32_t codes, uint32_t scales) {
   return {cuda::multiply_pairs(pairs.x, scales), cuda::multiply_pairs(pairs.y, scales)};
 }
 
-struct Fp8F32Rows {
-  static constexpr int kCodes = 512;
-  static constexpr int kBytes = 512;  ///< of codes
+/// `Scale` as it is stored, for `kGroup` channels.
+template <int kChannels, int kGroup, class Scale>
+struct Fp8Rows {
+  static constexpr int kCodes = kChannels;
+  static constexpr int kBytes = kChannels;  ///< of codes
+  static constexpr int kOfScale = kGroup;   ///< channels that share a scale
+
+  __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
+    return reinterpret_cast<const Scale*>(scales)[i];
+  }
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
                                               int unit,
                                               bool exists) {
-    const auto* scale = reinterpret_cast<const uint32_t*>(scales) + unit / (128 / kUnit);
-    return {cuda::load_16_if(values + kUnit * unit, exists), exists ? *scale : 0};
+    return {cuda::load_16_if(values + kUnit * unit, exists),
+            exists ? scale(scales, kUnit * unit / kGroup) : 0};
   }
+};
 
+struct Fp8F32Rows : Fp8Rows<512, 128, uint32_t> {
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
     const float scale = __uint_as_float(unit.scale);
     const uint32_t words[4] = {unit.words.x, unit.words.y, unit.words.z, unit.words.w};
@@ -79,18 +88,7 @@ struct Fp8F32Rows {
   }
 };
 
-struct Fp8Ue8m0Rows {
-  static constexpr int kCodes = 448;
-  static constexpr int kBytes = 448;
-
-  __device__ __forceinline__ static Unit load(const unsigned char* values,
-                                              const unsigned char* scales,
-                                              int unit,
-                                              bool exists) {
-    const uint32_t scale = exists ? scales[unit / (64 / kUnit)] : 0;
-    return {cuda::load_16_if(values + kUnit * unit, exists), scale};
-  }
-
+struct Fp8Ue8m0Rows : Fp8Rows<448, 64, unsigned char> {
   __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
     // 2^(byte - 127) as bf16: 0 is a subnormal number, 255 is NaN.
     const uint32_t byte = unit.scale;
@@ -108,6 +106,7 @@ struct Fp8Ue8m0Rows {
 struct E2m1Rows {
   static constexpr int kCodes = 448;
   static constexpr int kBytes = 224;
+  static constexpr int kOfScale = kUnit;
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,

@@ -70,11 +70,10 @@ struct FewListedKeys {
   /// Where this warp's panel of a row lies, or, of codes, where all of them and their scales do;
   /// null where there is no row.
   __device__ __forceinline__ RowAddress panel_of(RowName row) const {
-    if (is_code_panel() || row == kNoRow) return address_of(call.lists, row);
-    const unsigned char* panel = Rows::kCodes > 0
-                                     ? rope_of(call.lists, row)
-                                     : address_of(call.lists, row).values + 128 * block.warp;
-    return {panel, panel};
+    const RowAddress at = address_of(call.lists, row);
+    if (is_code_panel() || !at.exists()) return at;
+    const unsigned char* panel = Rows::kCodes > 0 ? at.rope : at.values + 128 * block.warp;
+    return {panel, panel, panel};
   }
 
   /// Starts to load the panel of entries [first, end), at most a tile: codes to registers, bf16 to

@@ -17,10 +17,11 @@ __device__ __forceinline__ RowName name_row(const DeviceCall& c, bool second, in
   return slot | static_cast<int32_t>(second ? 0x80000000u : 0u);
 }
 
-/// Where the codes and scales of a row lie; null where there is no row.
+/// Where the fields of a row lie; null where there is no row.
 struct RowAddress {
   const unsigned char* values;
   const unsigned char* scales;
+  const unsigned char* rope;
 
   __device__ __forceinline__ bool exists() const { return values != nullptr; }
 };
@@ -33,14 +34,7 @@ __device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName na
   if (name == kNoRow) return {};
   const Source& source = source_of(c, name);
   const PageRow place = source.place(name & INT32_MAX);
-  return {source.values.at(place), source.scales.at(place)};
-}
-
-/// Where its rotary channels lie, or null.
-__device__ __forceinline__ const unsigned char* rope_of(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return nullptr;
-  const Source& source = source_of(c, name);
-  return source.rope.at(source.place(name & INT32_MAX));
+  return {source.values.at(place), source.scales.at(place), source.rope.at(place)};
 }
 
 /// Where a row of bf16 lies, or null.

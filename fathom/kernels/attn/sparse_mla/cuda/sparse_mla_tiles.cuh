@@ -27,9 +27,10 @@ inline constexpr int64_t kListsSharedBytes = kFindingsAt + sizeof(Findings) + 10
 static_assert(kListsSharedBytes <= 227 << 10, "what a block of Hopper may take");
 
 /// Entries that name a row count, for every head.
-template <int kPanelsScored>
+template <int kPanelsScored, bool kOfPair>
 struct ListedKeys {
   static constexpr int kScored = kPanelsScored;
+  static constexpr bool kPaired = kOfPair;
 
   const DeviceCall& c;
   const Entries& entries;
@@ -71,23 +72,22 @@ struct ListedKeys {
 };
 
 /// Token, heads and piece of a block. Blocks that share rows lie side by side; those of a cluster
-/// must.
+/// must. `cuts.side` blocks have the same piece; then come, in a cluster, its other pieces.
 __device__ __forceinline__ Piece heads_of_block(const mla_decode::Call& c,
                                                 const Cuts& cuts,
                                                 uint32_t block) {
   Piece p{};
   const auto splits = static_cast<uint32_t>(cuts.splits);
-  const auto row_tiles = static_cast<uint32_t>(cuts.row_tiles);
   const bool pieces_inside = cuts.merge == Merge::kCluster;
-  const uint32_t inside = pieces_inside ? splits : row_tiles;
-  const uint32_t middle = pieces_inside ? row_tiles : splits;
-  const uint32_t outer = block / inside;
-  const uint32_t first = block - outer * inside;
-  const uint32_t token = outer / middle;
-  const uint32_t second = outer - token * middle;
+  const auto side = static_cast<uint32_t>(pieces_inside ? cuts.side : cuts.row_tiles);
+  const uint32_t outers = static_cast<uint32_t>(cuts.row_tiles) / side;
+  const uint32_t pieces = block / side;
+  const uint32_t groups = pieces / splits;
+  const uint32_t token = groups / outers;
+  const uint32_t row_tile = (groups - token * outers) * side + (block - pieces * side);
   p.b = token;
-  p.split = static_cast<int>(pieces_inside ? first : second);
-  p.first_row = int64_t{pieces_inside ? second : first} * cuts.rows_each;
+  p.split = static_cast<int>(pieces - groups * splits);
+  p.first_row = int64_t{row_tile} * cuts.rows_each;
   p.end_row = p.first_row + cuts.rows_each < c.N ? p.first_row + cuts.rows_each : c.N;
   return p;
 }
@@ -121,23 +121,34 @@ __device__ __forceinline__ void bring_rest_rows(const DeviceCall& c,
     // Sixteen lanes have a row, sixteen channels each.
     const int chunk = lane_id() & 15;
     const int column = first + kUnit * chunk;
+    const bool coded = column < Rows::kCodes;
+    // Loads before the stores of four rows, over which they are not moved.
+    constexpr int kAtOnce = 4;
 #pragma unroll
-    for (int i = 0; i < kRestsAtOnce / 2; ++i) {
-      const int key = 2 * i + lane_id() / 16;
-      const RowName of_key = __shfl_sync(0xFFFFFFFFu, name, key);
-      uint4 wide[2];
-      if (column < Rows::kCodes) {
-        const RowAddress at = address_of(c, of_key);
-        Rows::decode(Rows::load(at.values, at.scales, column / kUnit, at.exists()), wide);
-      } else {
-        const unsigned char* rope = rope_of(c, of_key);
-        const unsigned char* from = rope + 2 * (column - Rows::kCodes);
-        wide[0] = load_16_if(from, rope != nullptr);
-        wide[1] = load_16_if(from + 16, rope != nullptr);
+    for (int begin = 0; begin < kRestsAtOnce / 2; begin += kAtOnce) {
+      Unit units[kAtOnce];
+      uint4 seconds[kAtOnce] = {};  // of rotary channels, the upper eight
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int key = 2 * (begin + i) + lane_id() / 16;
+        const RowAddress at = address_of(c, __shfl_sync(0xFFFFFFFFu, name, key));
+        if (coded) {
+          units[i] = Rows::load(at.values, at.scales, column / kUnit, at.exists());
+        } else {
+          const unsigned char* from = at.rope + 2 * (column - Rows::kCodes);
+          units[i] = {load_16_if(from, at.exists()), 0};
+          seconds[i] = load_16_if(from + 16, at.exists());
+        }
       }
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        store_shared_16(mla_decode::value_place(values, key, 2 * chunk + h), wide[h]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int key = 2 * (begin + i) + lane_id() / 16;
+        uint4 wide[2] = {units[i].words, seconds[i]};
+        if (coded) Rows::decode(units[i], wide);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          store_shared_16(mla_decode::value_place(values, key, 2 * chunk + h), wide[h]);
+      }
     }
   }
 }
@@ -168,14 +179,15 @@ __device__ __forceinline__ void store_largest(const DeviceCall& c,
 /// Registers of a thread that computes and of one that gathers. Rows of codes pass through
 /// registers, and the largest scores are of rows of bf16 alone.
 template <class Rows>
-inline constexpr int kComputeRegisters = Rows::kCodes > 0 ? 216 : 224;
+inline constexpr int kComputeRegisters = Rows::kCodes > 0 ? 208 : 224;
 template <class Rows>
-inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 72 : 56;
+inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 88 : 56;
 
 /// What a thread is launched with: a third of 64 K registers to a warpgroup, in steps of eight.
 inline constexpr int kLaunchRegisters = (64 << 10) / kTileThreads / 8 * 8;
 
-template <class Rows>
+/// kPaired: two blocks of a cluster that lie side by side have the same piece (CodeGatherer).
+template <class Rows, bool kPaired>
 __global__ void __launch_bounds__(kTileThreads, 1)
     attend_lists(const __grid_constant__ mla_decode::Call c,
                  const __grid_constant__ DeviceCall lists,
@@ -192,27 +204,35 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   auto& findings = *reinterpret_cast<Findings*>(base + kFindingsAt);
   auto* largest = reinterpret_cast<float*>(base + kLargestAt);
   if (threadIdx.x == 0) {
-    bars.init(kFillers<Rows>);
+    bars.init(kFillers<Rows>, kPaired ? 2 : 1);
     findings.clear();
   }
   __syncthreads();
-  const bool in_cluster = cuts.merge == Merge::kCluster;
+  if constexpr (kPaired) cluster_arrive_relaxed();
+  const bool merges = cuts.merge == Merge::kCluster;
   const int wg = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   wait_for_previous();
   Piece p = heads_of_block(c, cuts, blockIdx.x);
-  if (wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
+  constexpr bool kCoded = Rows::kCodes > 0;
+  if (!kCoded && wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
   find_entries(lists, p.b, p.split, cuts.splits, findings, entries);
+  if constexpr (kPaired) cluster_wait();  // the other block has its barriers
   take_piece(entries, p);
   // Blocks of the next kernel wait where those of this one still have to run.
   constexpr int kShort = 8;
   if (p.num_tiles <= kShort) let_next_start();
   if (wg == 2) {
     give_registers<kGatherRegisters<Rows>>();
-    gather<Rows>(lists, entries, p, shared + mla_decode::kKeysAt, bars);
+    gather<Rows, kPaired>(lists, entries, p, shared + mla_decode::kKeysAt, bars);
     __syncwarp();
-    if (in_cluster) mla_decode::meet_cluster_relaxed();
+    if (merges) mla_decode::meet_cluster_relaxed();
   } else {
     take_registers<kComputeRegisters<Rows>>();
+    if constexpr (kCoded) {
+      // Ahead of them, queries would hold up lists and rows, which wait for each other.
+      named_sync(kRowsAsked, kTileThreads);
+      if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
+    }
     if (cuts.copy_queries) {
       wait_copies_all();
     } else {
@@ -223,7 +243,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     const bool has_largest = Rows::kCodes == 0 && lists.max.data != nullptr;
     float o[kSums];
     RowPair state;
-    const ListedKeys<kScored> keys{lists, entries};
+    const ListedKeys<kScored, kPaired> keys{lists, entries};
     mla_decode::attend_tiles(c, p, keys, base, shared, bars, wg, o, state);
     let_next_start();
     if (has_largest) lay_out_largest(largest, wg, state);
@@ -237,8 +257,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                             });
     if (has_largest) store_largest(lists, done, largest, wg);
   }
-  // Shared memory that another block reads stays until it has.
-  if (in_cluster) mla_decode::meet_cluster_relaxed();
+  // Shared memory that another block reads or writes stays until it has.
+  if (merges || kPaired) mla_decode::meet_cluster_relaxed();
 }
 
 }  // namespace fathom::sparse_mla
