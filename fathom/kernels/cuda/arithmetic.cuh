@@ -21,6 +21,16 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return out;
 }
 
+/// An unsigned integer that orders as IEEE 754 totalOrder does the floats of these bits: -NaN <
+/// -inf < .. < -0 < +0 < .. < +NaN.
+__device__ __forceinline__ uint32_t key_of_bits(uint32_t bits) {
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+}
+
+__device__ __forceinline__ uint32_t bits_of_key(uint32_t key) {
+  return (key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key;
+}
+
 /// Zeros above the highest bit of a word that is not zero. PTX ISA, bfind.
 __device__ __forceinline__ uint32_t leading_zeros(uint32_t word) {
   uint32_t out;

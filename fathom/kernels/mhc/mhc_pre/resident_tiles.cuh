@@ -3,22 +3,20 @@
 // tile stays in shared memory from its products until it is mixed.
 //
 // Products are those of token_tiles.cuh, with fn cut into three bf16 numbers each; here a warp has
-// its weights cut before the first tile. A tile takes three turns, and every turn has one meeting
-// of the cluster:
+// its weights cut before the first tile. Blocks never meet: what they send counts its bytes at a
+// barrier of the block that waits for it.
 //
-//   turn i      products of tile i, sums of the warps   |  each block's sums to the token's owner
-//     meeting i: the sums are there
+//   turn i      products of tile i, sums of the warps; each block's sums to the token's owner
 //               the owner finds pre, post and the logits of comb, and sends pre to all blocks
-//   turn i + 1, meeting i + 1: pre is there
-//   turn i + 2  tile i is mixed, between arriving at meeting i + 2 and waiting for it
+//   meanwhile   other warps mix the tiles whose pre has come
 //
-// Of six tiles in memory three are on their way. A third warpgroup, which gives its registers to
-// those that multiply, has one warp that finds the numbers of the one token of a tile that the
-// block owns, beside the products of the next turn; combs, whose steps wait for each other, come
-// eight tokens at a time.
+// Of six tiles in memory three are on their way. A third warpgroup gives its registers to those
+// that multiply. One warp of it finds the numbers of the one token of a tile that the block owns;
+// combs, whose steps wait for each other, come eight tokens at a time. Three warps mix.
 #pragma once
 
 #include "fathom/kernels/cuda/tensor_core.cuh"
+#include "fathom/kernels/cuda/tensor_map.cuh"
 #include "fathom/kernels/mhc/mhc_pre/token_tiles.cuh"
 
 namespace fathom::cuda {
@@ -26,6 +24,7 @@ namespace fathom::cuda {
 inline constexpr int kResidentBlocks = 16;  ///< of a cluster
 inline constexpr int kResidentWarps = 8;    ///< two warpgroups that multiply
 inline constexpr int kMultipliers = kResidentWarps * kWarp;
+inline constexpr int kMixWarps = 3;
 inline constexpr int kResidentThreads = kMultipliers + kWarpgroup;
 inline constexpr int kResidentTokens = 16;  ///< of a tile
 inline constexpr int kResidentTiles = 6;    ///< in memory
@@ -34,9 +33,11 @@ inline constexpr int kCombsAtOnce = 8;      ///< one is a turn long, and so are 
 static_assert(kResidentTokens == kResidentBlocks, "a block owns one token of a tile");
 static_assert(kResidentTiles == kResidentAhead + 3, "multiplied, known, mixed");
 
-/// Turns for which pre of a tile is kept: it is sent in turn i, read in i + 2, and a block that is
-/// past meeting i + 3 may overwrite it.
-inline constexpr int kPreTurns = 4;
+/// Tiles whose sums and whose pre a block has room for. Sums of tile i are sent once the sender has
+/// mixed tile i - 3, whose pre says that the sums which lay there have been read; and once an owner
+/// has all sums of tile i, no block reads pre of tile i - 3.
+inline constexpr int kResidentSlots = 3;
+static_assert(kResidentSlots + kResidentAhead == kResidentTiles);
 
 /// Registers of a thread that multiplies, and of others; 168 at launch.
 inline constexpr int kMultiplierRegisters = 216;
@@ -51,16 +52,18 @@ struct ResidentShape {
   static constexpr int kBlocksOfStream = kBlocks / kStreams;
   static constexpr int kChannels = kBlocksOfStream * kBlockChannels;  ///< of a stream and block
   static constexpr int kWidth = kChannels * kResidentBlocks;          ///< of a stream
-  /// Sixteen bytes each, channels of all streams of a tile by eight.
-  static constexpr int kItems = kBlocksOfStream * 2 * kWarp;
-  static_assert(kItems % kMultipliers == 0);
+  static constexpr uint32_t kSumBytes = kResidentBlocks * kSums<kPreRows> * sizeof(float);
+  static constexpr uint32_t kPreBytes = kResidentTokens * sizeof(float4);
 
   /// tiles[.][block][half][lane 4 g + t]: channels 8 t .. 8 t + 7 of a block, token 8 half + g
   struct Memory {
     uint4 tiles[kResidentTiles][kBlocks][2][kWarp];
-    float sums[kResidentWarps][kResidentTokens][kSums<kPreRows>];
-    float received[2][kResidentBlocks][kSums<kPreRows>];  ///< of the block's own token, by block
-    float4 pre[kPreTurns][kResidentTokens];
+    float sums[2][kResidentWarps][kResidentTokens][kSums<kPreRows>];  ///< of odd and even tiles
+    /// Of the block's own token, by block.
+    float received[kResidentSlots][kResidentBlocks][kSums<kPreRows>];
+    float4 pre[kResidentSlots][kResidentTokens];
+    uint64_t sums_full[kResidentSlots], pre_full[kResidentSlots];
+    uint64_t seen[kResidentSlots], mixed[kResidentSlots];  ///< of tiles
     float logits[kCombsAtOnce][kStreams * kStreams];
     Affine<kPreRows> affine;
   };
@@ -161,29 +164,69 @@ struct ResidentBlock {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float* row = m.sums[warp_id()][8 * h + g()];
+      float* row = m.sums[i % 2][warp_id()][8 * h + g()];
 #pragma unroll
       for (int n = 0; n < Shape::kColumns; ++n) {
         *reinterpret_cast<float2*>(row + 8 * n + 2 * t()) = make_float2(
             acc[0][n][2 * h] + acc[1][n][2 * h], acc[0][n][2 * h + 1] + acc[1][n][2 * h + 1]);
       }
       const float sum = combine_lanes<4>(squares[h], Add());
-      if (t() == 0) row[kPreRows] = sum;
+      if (t() == 0) *reinterpret_cast<float4*>(row + kPreRows) = make_float4(sum, 0, 0, 0);
     }
   }
 
-  /// Adds up the warps and sends each token of tile i to its owner; a lane has a sum.
+  // ---- what blocks send each other ----
+
+  /// Of the use of a slot for tile i.
+  __device__ static uint32_t parity(int i) {
+    return static_cast<uint32_t>(i / kResidentSlots & 1);
+  }
+
+  /// By one thread, before the blocks of the cluster start.
+  __device__ void init_barriers() const {
+    for (int slot = 0; slot < kResidentSlots; ++slot) {
+      barrier_init(shared_address(&m.sums_full[slot]), 1);
+      barrier_init(shared_address(&m.pre_full[slot]), 1);
+      barrier_init(shared_address(&m.seen[slot]), kResidentWarps * kWarpArrivals);
+      barrier_init(shared_address(&m.mixed[slot]), kMixWarps * kWarpArrivals);
+      barrier_expect(shared_address(&m.sums_full[slot]), Shape::kSumBytes);
+      barrier_expect(shared_address(&m.pre_full[slot]), Shape::kPreBytes);
+    }
+    fence_barriers();
+  }
+
+  /// Waits for all bytes of tile i. One of the threads that wait expects those of the slot's next
+  /// tile.
+  __device__ __forceinline__ void wait_for(uint64_t (&full)[kResidentSlots],
+                                           int i,
+                                           uint32_t bytes,
+                                           bool expects) const {
+    const uint32_t barrier = shared_address(&full[i % kResidentSlots]);
+    barrier_wait(barrier, parity(i));
+    if (expects) barrier_expect(barrier, bytes);
+  }
+
+  /// Adds up the warps and sends each token of tile i to its owner; a lane has four sums.
   __device__ __forceinline__ void send_sums(int i) const {
-    const int q = lane_id();
-    if (q <= kPreRows) {
+    constexpr int kFours = kSums<kPreRows> / 4;
+    constexpr int kLanes = 8;
+    constexpr int kTokensOfWarp = kResidentTokens / kResidentWarps;
+    static_assert(kFours <= kLanes && kTokensOfWarp * kLanes <= kWarp);
+    const int token = warp_id() * kTokensOfWarp + lane_id() / kLanes;
+    const int four = lane_id() % kLanes;
+    if (lane_id() < kTokensOfWarp * kLanes && four < kFours) {
+      const auto of_warp = [&](int w) {
+        return reinterpret_cast<const float4*>(m.sums[i % 2][w][token])[four];
+      };
+      float4 sum = of_warp(0);
 #pragma unroll
-      for (int token = warp_id(); token < kResidentTokens; token += kResidentWarps) {
-        float sum = m.sums[0][token][q];
-#pragma unroll
-        for (int w = 1; w < kResidentWarps; ++w)
-          sum += m.sums[w][token][q];
-        *in_block(&m.received[i % 2][rank][q], static_cast<unsigned>(token)) = sum;
+      for (int w = 1; w < kResidentWarps; ++w) {
+        const float4 other = of_warp(w);
+        sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
       }
+      const int slot = i % kResidentSlots;
+      send(address_in_block(shared_address(&m.received[slot][rank][4 * four]), token),
+           address_in_block(shared_address(&m.sums_full[slot]), token), sum, true);
     }
     __syncwarp();
   }
@@ -191,23 +234,28 @@ struct ResidentBlock {
   /// The numbers of the token of tile i that this block owns, by one warp; pre goes to all blocks.
   __device__ __forceinline__ void find_numbers(int i) const {
     const int q = lane_id();
+    const int slot = i % kResidentSlots;
+    wait_for(m.sums_full, i, Shape::kSumBytes, q == 0);
     float sum = 0.0f;
     if (q <= kPreRows) {
 #pragma unroll
       for (int block = 0; block < kResidentBlocks; ++block)
-        sum += m.received[i % 2][block][q];
+        sum += m.received[slot][block][q];
     }
     const float z = logit_of_lane<kPreRows>(c, m.affine, sum);
+    const float share = sigmoid(z);
+    const float pre = share + c.hc_eps;
+    const float4 all =
+        make_float4(__shfl_sync(0xFFFFFFFFu, pre, 0), __shfl_sync(0xFFFFFFFFu, pre, 1),
+                    __shfl_sync(0xFFFFFFFFu, pre, 2), __shfl_sync(0xFFFFFFFFu, pre, 3));
+    static_assert(kStreams == 4);
+    send(address_in_block(shared_address(&m.pre[slot][rank]), q % kResidentBlocks),
+         address_in_block(shared_address(&m.pre_full[slot]), q % kResidentBlocks), all,
+         q < kResidentBlocks);
     const int token = first_token(i) + rank;
-    if (q < kStreams) {
-      const float pre = sigmoid(z) + c.hc_eps;
-      float* to = reinterpret_cast<float*>(&m.pre[i % kPreTurns][rank]) + q;
-#pragma unroll 1
-      for (int block = 0; block < kResidentBlocks; ++block)
-        *in_block(to, static_cast<unsigned>(block)) = pre;
-    } else if (q < kPreRows && token < c.T) {
+    if (q >= kStreams && q < kPreRows && token < c.T) {
       if (q < 2 * kStreams) {
-        c.post[token * c.post_stride + q - kStreams] = 2.0f * sigmoid(z);
+        c.post[token * c.post_stride + q - kStreams] = 2.0f * share;
       } else {
         m.logits[i % kCombsAtOnce][q - 2 * kStreams] = z;
       }
@@ -225,16 +273,16 @@ struct ResidentBlock {
     __syncwarp();  // the logits have been read
   }
 
-  /// Eight channels a thread, of the warps that multiply.
+  /// Eight channels a thread at a time, by the warps that mix.
   __device__ __forceinline__ void mix_tile(int i) const {
     const auto& tile = m.tiles[i % kResidentTiles];
-#pragma unroll
-    for (int item = static_cast<int>(threadIdx.x); item < Shape::kItems; item += kMultipliers) {
-      const int half = item / kWarp % 2;
-      const int block = item / (2 * kWarp);  // of a stream
+#pragma unroll 1
+    for (int part = warp_id() - kResidentWarps - 1; part < 2 * Shape::kBlocksOfStream;
+         part += kMixWarps) {
+      const int half = part % 2;
+      const int block = part / 2;  // of a stream
       const int within = 8 * half + g();
       const int token = first_token(i) + within;
-      if (token >= c.T) continue;
       float streams[kStreams][kVector];
 #pragma unroll
       for (int j = 0; j < kStreams; ++j) {
@@ -242,15 +290,10 @@ struct ResidentBlock {
         unpack(load_packed(reinterpret_cast<const Bf16*>(held)), streams[j]);
       }
       float x[kVector];
-      mix(streams, m.pre[i % kPreTurns][within], x);
+      mix(streams, m.pre[i % kResidentSlots][within], x);
       const int channel = first_channel() + block * kBlockChannels + kVector * t();
-      store8(c.x + int64_t{token} * c.x_stride + channel, x);
+      if (token < c.T) store8(c.x + int64_t{token} * c.x_stride + channel, x);
     }
-    __syncwarp();
-  }
-
-  __device__ __forceinline__ static void arrive() {
-    cooperative_groups::this_cluster().barrier_arrive();
   }
 
   __device__ __forceinline__ void multiply_all(int count) const {
@@ -262,35 +305,45 @@ struct ResidentBlock {
       bring(i, count);
     cluster_wait();
 #pragma unroll 1
-    for (int i = 0; i < count + 2; ++i) {
+    for (int i = 0; i < count; ++i) {
       wait_copy_groups<kResidentAhead - 1>();
-      if (i < count) multiply(i, w);
-      // Sums are here, tile i is seen by all, nobody mixes tile i - 3 any more.
-      named_sync(1, kMultipliers);
+      multiply(i, w);
+      if (i >= kResidentSlots)
+        barrier_wait(shared_address(&m.mixed[i % kResidentSlots]), parity(i - kResidentSlots));
+      warp_arrive(shared_address(&m.seen[i % kResidentSlots]));
+      named_sync(1, kMultipliers);  // sums are here
       bring(i + kResidentAhead, count);
-      if (i < count) send_sums(i);
-      arrive();
-      if (i >= 2) mix_tile(i - 2);
-      cluster_wait();
+      send_sums(i);
+    }
+  }
+
+  __device__ __forceinline__ void mix_all(int count) const {
+    const bool expects = warp_id() == kResidentWarps + 1 && lane_id() == 0;
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      barrier_wait(shared_address(&m.seen[i % kResidentSlots]), parity(i));
+      wait_for(m.pre_full, i, Shape::kPreBytes, expects);
+      mix_tile(i);
+      warp_arrive(shared_address(&m.mixed[i % kResidentSlots]));
     }
   }
 
   __device__ __forceinline__ void number_all(int count) const {
+    if (warp_id() == kResidentWarps) m.affine.bring(c, lane_id());
+    __syncwarp();
     wait_for_previous();
     cluster_wait();
+    if (warp_id() > kResidentWarps) return mix_all(count);
 #pragma unroll 1
-    for (int i = 0; i < count + 2; ++i) {
-      arrive();
-      cluster_wait();
-      if (warp_id() > kResidentWarps || i >= count) continue;
+    for (int i = 0; i < count; ++i) {
       find_numbers(i);
       if ((i + 1) % kCombsAtOnce == 0 || i + 1 == count) write_combs(i);
     }
   }
 
   __device__ __forceinline__ void run() const {
+    if (threadIdx.x == 0) init_barriers();
     cluster_arrive_relaxed();  // blocks may be sent to once they have started
-    m.affine.bring(c);
     if (multiplies()) {
       take_registers<kMultiplierRegisters>();
       multiply_all(num_tiles());

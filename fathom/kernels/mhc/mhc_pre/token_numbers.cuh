@@ -89,8 +89,7 @@ struct Affine {
   float base[kRows];
   float scale[3];
 
-  __device__ void bring(const StreamCall& c) {
-    const auto thread = static_cast<int>(threadIdx.x);
+  __device__ void bring(const StreamCall& c, int thread = static_cast<int>(threadIdx.x)) {
     if (thread < kRows) base[thread] = c.base[thread];
     if (thread < (kRows == kPreRows ? 3 : 1)) scale[thread] = c.scale[thread];
   }

@@ -44,12 +44,11 @@ constexpr uint32_t kRemoved = 0;  // below the key of every score
 /// A key that orders as the score does; NaN counts as -inf, -0 as 0.
 __device__ inline uint32_t key_of(float score) {
   const float orderly = fmaxf(score, -INFINITY) + 0.0f;
-  const uint32_t bits = __float_as_uint(orderly);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return key_of_bits(__float_as_uint(orderly));
 }
 
 __device__ inline float score_of_key(uint32_t key) {
-  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7FFFFFFFu : ~key);
+  return __uint_as_float(bits_of_key(key));
 }
 
 __device__ inline float round_to(Format format, float value) {

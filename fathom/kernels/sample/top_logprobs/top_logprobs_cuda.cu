@@ -10,6 +10,7 @@
 // The best logits of a row are the same however it is split; its mass is added in one order.
 #include <cmath>
 
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -28,17 +29,13 @@ constexpr int kCluster = 8;  // blocks that share a row, no more than a block ha
 /// A logit and its place as one number, larger for what comes first. 0 comes behind all of them.
 using Ranked = unsigned long long;
 
-constexpr uint32_t kSign = 0x80000000u;
-
 __device__ Ranked ranked(float logit, int token) {
-  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 + 0 = 0
-  const uint32_t key = (bits & kSign) != 0 ? ~bits : bits | kSign;
+  const uint32_t key = key_of_bits(__float_as_uint(logit + 0.0f));  // -0 + 0 = 0
   return Ranked{key} << 32 | ~static_cast<uint32_t>(token);
 }
 
 __device__ float logit_of(Ranked entry) {
-  const auto key = static_cast<uint32_t>(entry >> 32);
-  return __uint_as_float((key & kSign) != 0 ? key ^ kSign : ~key);
+  return __uint_as_float(bits_of_key(static_cast<uint32_t>(entry >> 32)));
 }
 
 __device__ int token_of(Ranked entry) {

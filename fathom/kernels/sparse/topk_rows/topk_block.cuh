@@ -12,9 +12,11 @@
 
 #include <cstdint>
 
+#include "fathom/kernels/cuda/arithmetic.cuh"
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
+#include "fathom/kernels/sparse/topk_rows/topk_plan.h"
 
 namespace fathom::topk_rows {
 
@@ -26,8 +28,6 @@ inline constexpr int kAtOnce = kThreads * kEach;  ///< keys of a block
 inline constexpr int kBinBits = 11;
 inline constexpr int kBins = 1 << kBinBits;
 inline constexpr int kListed = 128;  ///< keys of a bin that are ranked
-/// Distances of keys in a bin of a row of unknown range: 128 bins an octave, sixteen octaves.
-inline constexpr int kFirstShift = 16;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 static_assert(kBins == 4 * kThreads, "a thread has four neighbouring bins");
@@ -35,7 +35,7 @@ static_assert(kThreads == 4 * kListed, "four threads rank a key");
 
 /// Histograms of a row that a cluster holds: each but the first is of a bin of the one before.
 inline constexpr int kRounds = 4;
-inline constexpr int kMostBlocks = 16;  ///< of a cluster
+static_assert(kAtOnce == kBlockScores);
 static_assert(kAtOnce == kRounds * kBins, "their bins take the place of candidates");
 static_assert(kMostBlocks <= kWarps, "a warp looks at the bins of a block");
 
@@ -76,11 +76,6 @@ struct Shared {
   Cut cut;
   Round rounds[kRounds];
 };
-
-/// The key of a score's bits.
-__device__ __forceinline__ uint32_t key_of(uint32_t bits) {
-  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
-}
 
 /// The threads of a block as they add up and compare numbers; every call has one barrier.
 class Threads {

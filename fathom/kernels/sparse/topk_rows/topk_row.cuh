@@ -50,10 +50,10 @@ struct RowUnits {
 __device__ __forceinline__ void keys_of(const uint4 (&raw)[kQuads], uint32_t (&keys)[kEach]) {
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    keys[4 * q] = key_of(raw[q].x);
-    keys[4 * q + 1] = key_of(raw[q].y);
-    keys[4 * q + 2] = key_of(raw[q].z);
-    keys[4 * q + 3] = key_of(raw[q].w);
+    keys[4 * q] = cuda::key_of_bits(raw[q].x);
+    keys[4 * q + 1] = cuda::key_of_bits(raw[q].y);
+    keys[4 * q + 2] = cuda::key_of_bits(raw[q].z);
+    keys[4 * q + 3] = cuda::key_of_bits(raw[q].w);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "fathom/kernels/core/test_exec.h"
+#include "fathom/kernels/sparse/topk_rows/topk_plan.h"
 
 namespace fathom {
 namespace {
@@ -134,6 +135,30 @@ TEST_F(TopkRowsTest, CountsOnlyTheScoresItLooksAt) {
 
   EXPECT_EQ(cost.bytes_read, 4 * (40 + 2));
   EXPECT_EQ(cost.bytes_written, 4 * 16);
+}
+
+// How a GPU of 132 multiprocessors goes through rows.
+TEST(TopkPlanTest, FewRowsAreHeldAndManyAreReadOnce) {
+  using topk_rows::plan_rows;
+  using topk_rows::RowForm;
+  using topk_rows::RowPlan;
+  const auto plan = [](int64_t rows, int64_t scores) {
+    return plan_rows(rows, scores, false, 132);
+  };
+  EXPECT_EQ(plan(128, 8192), (RowPlan{RowForm::kShort, 1}));
+  EXPECT_EQ(plan_rows(1, 8192, true, 132), (RowPlan{RowForm::kHeld, 2}));
+  EXPECT_EQ(plan(1, 32768), (RowPlan{RowForm::kHeld, 8}));
+  EXPECT_EQ(plan(32, 32768), (RowPlan{RowForm::kHeld, 4}));
+  EXPECT_EQ(plan(128, 16384), (RowPlan{RowForm::kHeld, 2}));
+  EXPECT_EQ(plan(8, 131072), (RowPlan{RowForm::kHeld, 16}));
+  // Too many, or longer than a cluster holds: a block a multiprocessor, with eight windows or more.
+  EXPECT_EQ(plan(32, 65536), (RowPlan{RowForm::kFew, 1}));
+  EXPECT_EQ(plan(64, 131072), (RowPlan{RowForm::kFew, 2}));
+  EXPECT_EQ(plan(128, 32768), (RowPlan{RowForm::kFew, 1}));
+  EXPECT_EQ(plan(1, 131073), (RowPlan{RowForm::kFew, 2}));
+  EXPECT_EQ(plan(1, 1 << 20), (RowPlan{RowForm::kFew, 8}));
+  // More than multiprocessors.
+  EXPECT_EQ(plan(133, 32768), (RowPlan{RowForm::kMany, 1}));
 }
 
 }  // namespace
