@@ -66,23 +66,29 @@ TEST_P(GpuDrafts, ChainsInGraphsEqualSinglePassesBitForBit) {
   }
 }
 
-// Log-probabilities are found in the graph.
-TEST_P(GpuDrafts, LevelsOfTreesInGraphsEqualLaunchedOnesBitForBit) {
+// Log-probabilities are found in the graph, and the nodes of later levels chosen there.
+TEST_P(GpuDrafts, LevelsOfTreesInGraphsEqualSingleOnesBitForBit) {
   DraftedSequences launched(*model_, compute(), CudaGraphs::kOff, true);
   DraftedSequences captured(*model_, compute(), CudaGraphs::kOn, true);
+  DraftedSequences chained(*model_, compute(), CudaGraphs::kOff, true);
+  DraftedSequences in_graphs(*model_, compute(), CudaGraphs::kOn, true);
 
-  const auto expected = launched.grow(3);
+  const auto expected = launched.grow(9, 1);
 
-  ASSERT_EQ(expected.size(), 3u * 6 * 3);
+  ASSERT_EQ(expected.size(), 9u * 6 * 2);
   for (const auto& [token, logprob] : expected) {
     EXPECT_GE(token, 0);
     EXPECT_LT(logprob, 0.0f);
   }
-  EXPECT_EQ(captured.grow(3), expected);  // launched and captured, then replayed
-  EXPECT_EQ(captured.executor().num_graphs(), 1);
+  EXPECT_EQ(captured.grow(9, 1), expected);
+  EXPECT_EQ(chained.grow(9, 3), expected);
+  EXPECT_EQ(in_graphs.grow(9, 3), expected);  // launched and captured, then replayed
+  EXPECT_EQ(in_graphs.executor().num_graphs(), 1);
   EXPECT_EQ(launched.executor().num_graphs(), 0);
-  EXPECT_TRUE(captured.states() == launched.states());
-  EXPECT_TRUE(captured.cache() == launched.cache());
+  for (DraftedSequences* drafted : {&captured, &chained, &in_graphs}) {
+    EXPECT_TRUE(drafted->states() == launched.states());
+    EXPECT_TRUE(drafted->cache() == launched.cache());
+  }
 }
 
 EngineOptions options_of(const DraftCheckpoint& checkpoint,

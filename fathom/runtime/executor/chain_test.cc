@@ -49,6 +49,27 @@ TEST_P(Chain, EqualsSinglePassesBitForBit) {
   }
 }
 
+// The nodes of a level are chosen where the passes run as the tree of the host chooses them.
+TEST_P(Chain, LevelsOfTreesEqualSingleOnesBitForBit) {
+  const DraftCheckpoint checkpoint(GetParam());
+  OpenOptions open;
+  open.model.page_size = DraftedSequences::kPage;
+  open.pool = &pool();
+  const auto model = open_model(ModelSource::open(checkpoint.path()).value(), {}, open).value();
+  DraftedSequences singly(*model, on_cpu(), CudaGraphs::kOn, true);
+  DraftedSequences chained(*model, on_cpu(), CudaGraphs::kOn, true);
+  DraftedSequences in_parts(*model, on_cpu(), CudaGraphs::kOn, true);
+
+  const auto expected = singly.grow(6, 1);
+
+  EXPECT_EQ(expected.size(), 6u * 6 * 2);
+  EXPECT_EQ(chained.grow(6, 3), expected);
+  EXPECT_EQ(in_parts.grow(6, 2), expected);
+  EXPECT_TRUE(chained.states() == singly.states());
+  EXPECT_TRUE(chained.cache() == singly.cache());
+  EXPECT_EQ(chained.executor().most_levels(2), 3);
+}
+
 INSTANTIATE_TEST_SUITE_P(Executor, Chain, testing::Values("micro-v3", "micro-v32"));
 
 TEST(ChainLimits, LongerChainsThanPlannedAreRefused) {
