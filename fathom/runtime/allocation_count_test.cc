@@ -20,16 +20,19 @@ TEST(AllocationCount, SeesAnAllocation) {
 namespace fathom {
 namespace {
 
-// Trees have fewer nodes at first: a request for few tokens leaves room for small ones alone.
 TEST(AllocationCount, StepsWithTreesOfDraftsAllocateNothing) {
   NextnTreeProposer trees({.tokens = 4, .branches = 3, .width = 14});
   BenchOf<FakeDraftModel> bench({.num_pages = 2000, .max_queries = 15, .proposer = &trees});
   SamplingParams p = greedy(200);
   p.ignore_eos = true;
   p.top_logprobs = 2;
-  for (const int32_t seed : {1, 2, 3})
-    bench.submit(prompt_of(5, seed), p);
-  for (int i = 0; i < 8; ++i)
+  for (const int32_t seed : {1, 2, 3}) {
+    Request request;
+    request.prompt = prompt_of(5, seed);
+    request.sampling = p;
+    ASSERT_TRUE(bench.core->submit(std::move(request)).ok());
+  }
+  for (int i = 0; i < 2; ++i)  // the prompts, and a first tree
     ASSERT_TRUE(bench.core->step().ok());
 
   const int64_t before = allocation_count();
