@@ -103,7 +103,8 @@ class DraftedSequences {
   }
 
   /// The best tokens behind each node of trees that grow by two nodes a level, with
-  /// log-probabilities; in chains of `chain` levels. The tree of the host says which nodes these are.
+  /// log-probabilities; in chains of `chain` levels. The tree of the host says which nodes these
+  /// are.
   std::vector<std::pair<int32_t, float>> grow(int64_t levels, int64_t chain) {
     SamplingParams best = greedy_sampling();
     best.top_logprobs = 2;

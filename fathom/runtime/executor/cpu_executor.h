@@ -33,6 +33,7 @@ class CpuExecutor final : public Executor {
   // The same of one level; and levels in turn, each made from the one before.
   std::vector<int32_t> best_ids_;
   std::vector<float> best_logprobs_;
+
   struct LevelArrays {
     std::vector<int32_t> tokens, rows;
     std::vector<float> paths;

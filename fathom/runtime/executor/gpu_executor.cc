@@ -34,9 +34,9 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
     ++masks;
   }
   // Levels of a chain have no more tokens together than the largest step of trees.
-  const int64_t trees = s.trees ? (4 + 8 * masks) * tokens +
-                                      (4 * requests + (2 + masks) * kPartAlignment) * passes
-                                : 0;
+  const int64_t trees =
+      s.trees ? (4 + 8 * masks) * tokens + (4 * requests + (2 + masks) * kPartAlignment) * passes
+              : 0;
   return tokens * per_token + (1 + passes) * (requests + 1) * per_request + tables + pooled +
          trees + passes * (12 + 4 * groups) * kPartAlignment;
 }

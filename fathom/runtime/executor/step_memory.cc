@@ -200,7 +200,8 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   // nodes that they lead to: token, row, path and mask.
   const int64_t row_bytes =
       8 + 4 * BestTokens::numbers(kMaxTopLogprobs) + (shape.trees ? 3 * 4 + 8 : 0);
-  const int64_t choices = shape.gpu == nullptr ? 0 : align_up<int64_t>(row_bytes * count, 64) + 2 * 64;
+  const int64_t choices =
+      shape.gpu == nullptr ? 0 : align_up<int64_t>(row_bytes * count, 64) + 2 * 64;
   return MemoryNeeds{.activation_bytes = activations.high_water() + choices,
                      .scratch_bytes = scratch.high_water()};
 }

@@ -39,9 +39,8 @@ void write_tree(const DraftLevel::Args& a, int64_t first) {
     path = a.paths.as<const float>()[t] + a.logprobs.row<const float>(t)[g % K];
     if (a.ids.row<const int32_t>(t)[g % K] >= 0 && !std::isnan(path)) guesses[count++] = g;
   }
-  const size_t chosen =
-      best_in_order(std::span(guesses).first(count), static_cast<size_t>(K),
-                    [&](int32_t g) { return paths[static_cast<size_t>(g)]; });
+  const size_t chosen = best_in_order(std::span(guesses).first(count), static_cast<size_t>(K),
+                                      [&](int32_t g) { return paths[static_cast<size_t>(g)]; });
   for (int64_t j = 0; j < K; ++j) {
     if (j >= static_cast<int64_t>(chosen)) {
       write_node(a, first + j, 0, first, std::numeric_limits<float>::quiet_NaN());
@@ -69,8 +68,7 @@ Status DraftLevel::check(const Args& a) {
     const int64_t rows = rows_so_far(a, first) + K;
     if (rows <= kMostTreeRows) continue;
     return invalid_argument(str_cat("tree ", first / K, " has ", rows,
-                                    " rows with its next level, expected at most ",
-                                    kMostTreeRows));
+                                    " rows with its next level, expected at most ", kMostTreeRows));
   }
   return {};
 }

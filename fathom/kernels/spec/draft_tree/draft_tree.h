@@ -132,8 +132,9 @@ struct DraftTreeBuild {
 struct DraftLevel {
   static constexpr KernelInfo kInfo{
       .name = "draft_level",
-      .signature = "ids[T,K]:i32 logprobs[T,K]:f32 paths[T]:f32 masks[T]:i64 -> tokens[T]:i32 "
-                   "rows[T]:i32 next_paths[T]:f32 next_masks[T]:i64",
+      .signature =
+          "ids[T,K]:i32 logprobs[T,K]:f32 paths[T]:f32 masks[T]:i64 -> tokens[T]:i32 "
+          "rows[T]:i32 next_paths[T]:f32 next_masks[T]:i64",
       .limits = "K>=1, K<=8, T%K==0",
       .equation = "of K*K guesses a tree the K with the largest paths + logprobs, in order",
       .source = "arXiv 2406.16858, section 4",

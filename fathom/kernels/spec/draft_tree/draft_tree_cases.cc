@@ -373,11 +373,9 @@ void add_level(CaseList& list, int64_t trees, int64_t K, int64_t rows, bool benc
         }
       });
     };
-    expect(tokens, [=](bool node, const Guess& g, int64_t) {
-      return node ? ids.at(g.row, g.child) : 0.0;
-    });
-    expect(parents,
-           [](bool, const Guess& g, int64_t) { return static_cast<double>(g.row); });
+    expect(tokens,
+           [=](bool node, const Guess& g, int64_t) { return node ? ids.at(g.row, g.child) : 0.0; });
+    expect(parents, [](bool, const Guess& g, int64_t) { return static_cast<double>(g.row); });
     expect(next_paths, [](bool, const Guess& g, int64_t) { return g.path; });
     expect(next_masks, [=](bool, const Guess& g, int64_t j) {
       return masks[g.row] + std::ldexp(1.0, static_cast<int>(rows + j));

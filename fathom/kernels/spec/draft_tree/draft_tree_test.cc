@@ -194,16 +194,15 @@ TEST(DraftLevel, ChoosesInOrderAndRefusesTreesThatAreTooLarge) {
   Ints masks{0b01, 0b10}, next_masks(2);
   const auto choose = [&] {
     const auto view = [](auto& v, Format format) { return make_view(v.data(), {2}, format); };
-    return launch<DraftLevel>(
-        *exec, "draft_level",
-        {.ids = make_view(ids.data(), {2, 2}, Format::kI32),
-         .logprobs = make_view(logprobs.data(), {2, 2}, Format::kF32),
-         .paths = view(paths, Format::kF32),
-         .masks = view(masks, Format::kI64),
-         .tokens = view(tokens, Format::kI32),
-         .rows = view(rows, Format::kI32),
-         .next_paths = view(next_paths, Format::kF32),
-         .next_masks = view(next_masks, Format::kI64)});
+    return launch<DraftLevel>(*exec, "draft_level",
+                              {.ids = make_view(ids.data(), {2, 2}, Format::kI32),
+                               .logprobs = make_view(logprobs.data(), {2, 2}, Format::kF32),
+                               .paths = view(paths, Format::kF32),
+                               .masks = view(masks, Format::kI64),
+                               .tokens = view(tokens, Format::kI32),
+                               .rows = view(rows, Format::kI32),
+                               .next_paths = view(next_paths, Format::kF32),
+                               .next_masks = view(next_masks, Format::kI64)});
   };
 
   FATHOM_EXPECT_OK(choose());

@@ -45,7 +45,8 @@ void DraftTree::grow() {
 void DraftTree::choose(size_t first, size_t most, std::vector<int32_t>& chosen) const {
   chosen.resize(nodes_.size() - first);
   std::iota(chosen.begin(), chosen.end(), static_cast<int32_t>(first));
-  chosen.resize(best_in_order(std::span(chosen), most, [&](int32_t node) { return logprob(node); }));
+  chosen.resize(
+      best_in_order(std::span(chosen), most, [&](int32_t node) { return logprob(node); }));
 }
 
 void DraftTree::keep(int64_t most, std::vector<int32_t>& tokens, std::vector<int32_t>& parents) {

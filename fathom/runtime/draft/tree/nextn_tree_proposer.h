@@ -68,6 +68,7 @@ class NextnTreeProposer final : public NextnPasses {
   void add_guesses(Growing& growing, std::span<const SampleResult> level);
 
   std::span<Growing> trees() { return std::span(trees_).first(num_trees_); }
+
   std::span<const Growing> trees() const { return std::span(trees_).first(num_trees_); }
 
   DraftShape shape_;
