@@ -38,6 +38,7 @@ class DraftedSequences {
     executor_ = Executor::create(model, compute,
                                  {.shape = shape,
                                   .num_blocks = 3 * kPagesEach,
+                                  .num_slots = 3,
                                   .memory = step_memory(model, shape).value(),
                                   .graphs = graphs})
                     .value();
@@ -171,9 +172,11 @@ class DraftedSequences {
   /// All rows of all layers.
   std::vector<std::byte> cache() {
     std::vector<std::byte> out;
-    for (const View& v : executor_->cache().groups()[0].views) {
-      const std::vector<std::byte> bytes = bytes_of(v);
-      out.insert(out.end(), bytes.begin(), bytes.end());
+    for (const GroupRows& group : executor_->cache().groups()) {
+      for (const View& v : group.views) {
+        const std::vector<std::byte> bytes = bytes_of(v);
+        out.insert(out.end(), bytes.begin(), bytes.end());
+      }
     }
     return out;
   }
@@ -200,7 +203,8 @@ class DraftedSequences {
   SequenceStep step_of(size_t s, std::span<const int32_t> tokens, int64_t cached) const {
     return {.tokens = tokens,
             .cached = cached,
-            .pages = std::span(pages_).subspan(s * kPagesEach, kPagesEach)};
+            .pages = std::span(pages_).subspan(s * kPagesEach, kPagesEach),
+            .slot = static_cast<int32_t>(s)};
   }
 
   std::span<const SequenceStep> all_of(const std::vector<int32_t> (&tokens)[3]) {

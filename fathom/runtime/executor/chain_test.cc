@@ -8,6 +8,7 @@
 #include "tests/support/cpu_kernels.h"
 #include "tests/support/draft_checkpoint.h"
 #include "tests/support/drafted_sequences.h"
+#include "tests/support/v4_checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -50,12 +51,11 @@ TEST_P(Chain, EqualsSinglePassesBitForBit) {
 }
 
 // The nodes of a level are chosen where the passes run as the tree of the host chooses them.
-TEST_P(Chain, LevelsOfTreesEqualSingleOnesBitForBit) {
-  const DraftCheckpoint checkpoint(GetParam());
+void expect_equal_levels(const std::string& checkpoint, int64_t page) {
   OpenOptions open;
-  open.model.page_size = DraftedSequences::kPage;
+  open.model.page_size = page;
   open.pool = &pool();
-  const auto model = open_model(ModelSource::open(checkpoint.path()).value(), {}, open).value();
+  const auto model = open_model(ModelSource::open(checkpoint).value(), {}, open).value();
   DraftedSequences singly(*model, on_cpu(), CudaGraphs::kOn, true);
   DraftedSequences chained(*model, on_cpu(), CudaGraphs::kOn, true);
   DraftedSequences in_parts(*model, on_cpu(), CudaGraphs::kOn, true);
@@ -68,6 +68,14 @@ TEST_P(Chain, LevelsOfTreesEqualSingleOnesBitForBit) {
   EXPECT_TRUE(chained.states() == singly.states());
   EXPECT_TRUE(chained.cache() == singly.cache());
   EXPECT_EQ(chained.executor().most_levels(2), 3);
+}
+
+TEST_P(Chain, LevelsOfTreesEqualSingleOnesBitForBit) {
+  expect_equal_levels(DraftCheckpoint(GetParam()).path(), DraftedSequences::kPage);
+}
+
+TEST(ChainOfWindows, LevelsOfTreesEqualSingleOnesBitForBit) {
+  expect_equal_levels(V4Checkpoint().path(), 32);
 }
 
 INSTANTIATE_TEST_SUITE_P(Executor, Chain, testing::Values("micro-v3", "micro-v32"));
