@@ -1,6 +1,7 @@
 // A warp a tree. Its guesses, 64 at most, lie in shared memory, and a lane has two of them: it
 // counts those that come before each, all there are, and what is chosen finds its place by the
-// votes of the lanes. Predicted: 2.5 us, of which 2 are a launch; 1 KB a tree moves.
+// votes of the lanes. One H200: 2.2 us for a tree of two a level, most of it a launch (2.5
+// predicted), 5.2 us for 64 trees of eight; 1 KB a tree moves.
 #include "fathom/kernels/cuda/device_code.cuh"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/rows.cuh"
