@@ -87,9 +87,12 @@ EngineCore::EngineCore(CoreSettings settings,
     const auto tokens = static_cast<size_t>(shape.max_num_batched_tokens + shape.max_samples());
     next_tokens_.reserve(tokens);
     hidden_rows_.reserve(tokens);
+    kept_results_.reserve(static_cast<size_t>(shape.max_samples()));
+    settings_.proposer->reserve(shape);
   }
-  for (auto* of_drafts : {&drafted_, &parents_})
+  for (auto* of_drafts : {&drafted_, &parents_, &depths_, &kept_, &tree_path_})
     of_drafts->reserve(static_cast<size_t>(shape.max_samples()));
+  if (shape.trees) moves_.reserve(shape.max_samples());
   accepted_.resize(static_cast<size_t>(shape.max_queries));
   accepted_ids_.reserve(accepted_.size());
   masks_.resize(static_cast<size_t>(shape.max_samples() * mask_words(shape.num_ids)));
@@ -164,6 +167,8 @@ Result<RequestId> EngineCore::submit(Request request) {
   r->cache_salt = std::move(request.cache_salt);
   r->seed = r->params.seed.value_or(settings_.seed);
   r->stream = r->params.seed ? 0 : r->id;
+  for (auto* of_drafts : {&r->drafts, &r->draft_parents, &r->path})
+    of_drafts->reserve(accepted_.size());
   r->scores_prompt = request.prompt_logprobs >= 0;
   if (r->scores_prompt) {
     r->scoring = greedy_sampling();

@@ -14,6 +14,7 @@
 #include "tests/support/draft_checkpoint.h"
 #include "tests/support/drafted_sequences.h"
 #include "tests/support/engine_traces.h"
+#include "tests/support/v4_checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -66,23 +67,47 @@ TEST_P(GpuDrafts, ChainsInGraphsEqualSinglePassesBitForBit) {
   }
 }
 
-// Log-probabilities are found in the graph.
-TEST_P(GpuDrafts, LevelsOfTreesInGraphsEqualLaunchedOnesBitForBit) {
-  DraftedSequences launched(*model_, compute(), CudaGraphs::kOff, true);
-  DraftedSequences captured(*model_, compute(), CudaGraphs::kOn, true);
+// Log-probabilities are found in the graph, and the nodes of later levels chosen there.
+void expect_equal_levels(const Model& model, const Compute& compute, int64_t levels) {
+  DraftedSequences launched(model, compute, CudaGraphs::kOff, true);
+  DraftedSequences captured(model, compute, CudaGraphs::kOn, true);
+  DraftedSequences chained(model, compute, CudaGraphs::kOff, true);
+  DraftedSequences in_graphs(model, compute, CudaGraphs::kOn, true);
 
-  const auto expected = launched.grow(3);
+  const auto expected = launched.grow(levels, 1);
 
-  ASSERT_EQ(expected.size(), 3u * 6 * 3);
+  ASSERT_EQ(std::ssize(expected), levels * 6 * 2);
   for (const auto& [token, logprob] : expected) {
     EXPECT_GE(token, 0);
     EXPECT_LT(logprob, 0.0f);
   }
-  EXPECT_EQ(captured.grow(3), expected);  // launched and captured, then replayed
-  EXPECT_EQ(captured.executor().num_graphs(), 1);
+  EXPECT_EQ(captured.grow(levels, 1), expected);
+  EXPECT_EQ(chained.grow(levels, 3), expected);
+  EXPECT_EQ(in_graphs.grow(levels, 3), expected);  // launched and captured, then replayed
+  EXPECT_EQ(in_graphs.executor().num_graphs(), 1);
   EXPECT_EQ(launched.executor().num_graphs(), 0);
-  EXPECT_TRUE(captured.states() == launched.states());
-  EXPECT_TRUE(captured.cache() == launched.cache());
+  for (DraftedSequences* drafted : {&captured, &chained, &in_graphs}) {
+    EXPECT_TRUE(drafted->states() == launched.states());
+    EXPECT_TRUE(drafted->cache() == launched.cache());
+  }
+}
+
+TEST_P(GpuDrafts, LevelsOfTreesInGraphsEqualSingleOnesBitForBit) {
+  expect_equal_levels(*model_, compute(), 9);
+}
+
+TEST(GpuDraftsOfWindows, LevelsOfTreesInGraphsEqualSingleOnesBitForBit) {
+  const auto gpu = Gpu::open().value();
+  ThreadPool pool(2, PinThreads::kNo);
+  const V4Checkpoint checkpoint;
+  OpenOptions open;
+  open.model.page_size = 32;
+  open.pool = &pool;
+  open.gpu = &gpu->info();
+  const auto model =
+      open_model(ModelSource::open(checkpoint.path()).value(), {.device = DeviceKind::kCuda}, open);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  expect_equal_levels(**model, {.pool = &pool, .cpu_kernels = &cpu_kernels(), .gpu = gpu.get()}, 6);
 }
 
 EngineOptions options_of(const DraftCheckpoint& checkpoint,

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fathom/runtime/draft/tree/draft_tree.h"
 #include "fathom/runtime/executor/executor.h"
 
 namespace fathom {
@@ -37,6 +38,7 @@ class DraftedSequences {
     executor_ = Executor::create(model, compute,
                                  {.shape = shape,
                                   .num_blocks = 3 * kPagesEach,
+                                  .num_slots = 3,
                                   .memory = step_memory(model, shape).value(),
                                   .graphs = graphs})
                     .value();
@@ -101,41 +103,64 @@ class DraftedSequences {
     return out;
   }
 
-  /// The best tokens behind each node of trees that grow by two nodes a level, each below the one
-  /// beside it, with log-probabilities; a pass a level.
-  std::vector<std::pair<int32_t, float>> grow(int64_t levels) {
+  /// The best tokens behind each node of trees that grow by two nodes a level, with
+  /// log-probabilities; in chains of `chain` levels. The tree of the host says which nodes these
+  /// are.
+  std::vector<std::pair<int32_t, float>> grow(int64_t levels, int64_t chain) {
     SamplingParams best = greedy_sampling();
-    best.top_logprobs = 3;
+    best.top_logprobs = 2;
     std::vector<std::pair<int32_t, float>> out;
-    std::vector<int32_t> parents;
-    for (int64_t level = 0; level < levels; ++level) {
-      const auto rows = static_cast<int32_t>(2 * level);
-      for (const int32_t row : {rows - 2, rows - 1})
-        parents.push_back(std::max(row, -1));
-      const std::vector<int32_t> tokens{7 + rows, 31 + rows};
+    std::vector<DraftTree> trees(3, DraftTree({.tokens = levels + 1, .branches = 2}));
+    std::vector<int32_t> row_of[3], parents[3], tokens[3];  // rows of the cache, of each node
+    const auto lay_rows = [&](size_t s) {
+      row_of[s].resize(static_cast<size_t>(trees[s].num_nodes()));
+      for (const int32_t node : trees[s].frontier()) {
+        const int32_t before = trees[s].parent(node);
+        row_of[s][static_cast<size_t>(node)] = static_cast<int32_t>(parents[s].size());
+        parents[s].push_back(before < 0 ? -1 : row_of[s][static_cast<size_t>(before)]);
+      }
+    };
+    for (int32_t s = 0; s < 3; ++s)
+      trees[static_cast<size_t>(s)].start(std::vector<TokenLogprob>{{7 + s, -0.5f}, {31, -0.6f}});
+    for (int64_t level = 0; level < levels; level += chain) {
       std::vector<SequenceStep> decode;
       std::vector<int32_t> read;
+      std::vector<float> paths;
       for (size_t s = 0; s < 3; ++s) {
-        decode.push_back(step_of(s, tokens, length_of(s) + rows));
+        const auto rows = static_cast<int32_t>(parents[s].size());
+        lay_rows(s);
+        tokens[s].clear();
+        for (const int32_t node : trees[s].frontier()) {
+          tokens[s].push_back(trees[s].token(node));
+          paths.push_back(trees[s].logprob(node));
+          const int32_t before = parents[s][static_cast<size_t>(rows) + tokens[s].size() - 1];
+          read.push_back(level == 0 ? last_[s] : before - rows + 2 + 2 * static_cast<int32_t>(s));
+        }
+        decode.push_back(step_of(s, tokens[s], length_of(s) + rows));
         decode.back().logits = LogitRows::kAll;
-        decode.back().parents = parents;
-        const auto first = static_cast<int32_t>(2 * s);
-        for (const int32_t node : {0, 1})
-          read.push_back(level == 0 ? last_[s] : first + node);
+        decode.back().parents = parents[s];
       }
-      const std::vector<SampleRow> samples(6, SampleRow{.params = &best});
+      const std::vector<SampleRow> samples(static_cast<size_t>(6 * chain),
+                                           SampleRow{.params = &best});
       const StepResults results = run({.decode = decode,
                                        .wants = StepWants::kTokens,
                                        .samples = samples,
                                        .pass = Step::Pass::kDraft,
                                        .draft_input = hidden_,
-                                       .draft_rows = read});
+                                       .draft_rows = read,
+                                       .chain = chain,
+                                       .node_paths = paths});
       hidden_ = results.hidden;
-      for (const SampleResult& r : results.samples) {
+      for (size_t i = 0; i < results.samples.size(); ++i) {
+        const SampleResult& r = results.samples[i];
+        DraftTree& tree = trees[i % 6 / 2];
+        if (i >= 6 && i % 2 == 0) lay_rows(i % 6 / 2);
         EXPECT_TRUE(r.finite);
         EXPECT_EQ(r.token, r.top_logprobs[0].token);
         for (const TokenLogprob& guess : r.top_logprobs)
           out.emplace_back(guess.token, guess.logprob);
+        tree.add_children(tree.frontier()[i % 2], r.top_logprobs);
+        if (i % 2 == 1) tree.grow();
       }
     }
     return out;
@@ -147,9 +172,11 @@ class DraftedSequences {
   /// All rows of all layers.
   std::vector<std::byte> cache() {
     std::vector<std::byte> out;
-    for (const View& v : executor_->cache().groups()[0].views) {
-      const std::vector<std::byte> bytes = bytes_of(v);
-      out.insert(out.end(), bytes.begin(), bytes.end());
+    for (const GroupRows& group : executor_->cache().groups()) {
+      for (const View& v : group.views) {
+        const std::vector<std::byte> bytes = bytes_of(v);
+        out.insert(out.end(), bytes.begin(), bytes.end());
+      }
     }
     return out;
   }
@@ -176,7 +203,8 @@ class DraftedSequences {
   SequenceStep step_of(size_t s, std::span<const int32_t> tokens, int64_t cached) const {
     return {.tokens = tokens,
             .cached = cached,
-            .pages = std::span(pages_).subspan(s * kPagesEach, kPagesEach)};
+            .pages = std::span(pages_).subspan(s * kPagesEach, kPagesEach),
+            .slot = static_cast<int32_t>(s)};
   }
 
   std::span<const SequenceStep> all_of(const std::vector<int32_t> (&tokens)[3]) {

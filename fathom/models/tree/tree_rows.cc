@@ -7,6 +7,12 @@
 
 namespace fathom {
 
+// So that no step of an engine takes memory.
+TreeRows::TreeRows() {
+  parents_.reserve(kMostTreeRows + 1);
+  masks_.reserve(kMostTreeRows + 1);
+}
+
 int64_t TreeRows::num_roots(std::span<const int32_t> parents) {
   return std::ranges::count(parents, -1) == 1 ? 1 : 0;
 }

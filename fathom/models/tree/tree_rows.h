@@ -32,6 +32,8 @@ struct GroupTree {
 /// Reused from tree to tree.
 class TreeRows {
  public:
+  TreeRows();
+
   /// A tree behind `before` tokens; `parents` as in SequenceStep. At most kMostTreeRows rows behind
   /// a root.
   void set(int64_t before, std::span<const int32_t> parents);

@@ -4,10 +4,23 @@
 
 namespace fathom {
 
+// A step has no more tokens than its shape, nor has a pass behind it or a chain.
+void NextnPasses::reserve(const StepShape& shape) {
+  const auto seqs = static_cast<size_t>(shape.max_num_seqs);
+  const auto tokens = static_cast<size_t>(shape.max_tokens());
+  for (auto* steps : {&prefill_, &decode_})
+    steps->reserve(seqs);
+  for (auto* numbers : {&rows_read_, &padded_})
+    numbers->reserve(tokens);
+  samples_.reserve(tokens);
+  paths_.reserve(tokens);
+}
+
 void NextnPasses::begin_pass() {
   decode_.clear();
   rows_read_.clear();
   samples_.clear();
+  paths_.clear();
 }
 
 Result<std::span<const SampleResult>> NextnPasses::run_passes(Executor& executor, int64_t chain) {
@@ -17,7 +30,8 @@ Result<std::span<const SampleResult>> NextnPasses::run_passes(Executor& executor
                                                          .pass = Step::Pass::kDraft,
                                                          .draft_input = hidden_,
                                                          .draft_rows = rows_read_,
-                                                         .chain = chain}));
+                                                         .chain = chain,
+                                                         .node_paths = paths_}));
   hidden_ = results.hidden;
   return results.samples;
 }
@@ -96,23 +110,29 @@ Status NextnPasses::run_behind(Executor& executor,
 // A step has no more right tokens than tokens.
 NextnProposer::NextnProposer(PadPasses pad) : NextnPasses(INT64_MAX, pad) {}
 
+void NextnProposer::reserve(const StepShape& shape) {
+  NextnPasses::reserve(shape);
+  first_.reserve(shape.max_num_seqs);
+  chains_.reserve(static_cast<size_t>(shape.max_num_seqs));
+}
+
 Status NextnProposer::follow(Executor& executor,
                              std::span<const ComputedTokens> computed,
                              const View& hidden) {
   first_.clear();
   return run_behind(executor, computed, hidden, nullptr,
                     [&](RequestId id, int32_t row, const SampleResult& guess) {
-                      first_[id] = {guess.finite ? guess.token : -1, row};
+                      first_.add(id) = {guess.finite ? guess.token : -1, row};
                     });
 }
 
 Status NextnProposer::propose(Executor& executor, std::span<const DraftPlace> places) {
   chains_.clear();
   for (const DraftPlace& place : places) {
-    const auto first = first_.find(place.sequence->id);
-    if (first == first_.end() || first->second.token < 0) continue;
-    place.sequence->drafts.push_back(first->second.token);
-    if (place.most > 1) chains_.push_back({&place, first->second});
+    const Draft* first = first_.find(place.sequence->id);
+    if (first == nullptr || first->token < 0) continue;
+    place.sequence->drafts.push_back(first->token);
+    if (place.most > 1) chains_.push_back({&place, *first});
   }
   first_.clear();  // their states go with the next pass
   while (!chains_.empty())

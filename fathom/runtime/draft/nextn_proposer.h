@@ -16,8 +16,9 @@
 // guesses as those of propose(), and lie where the step had wrong drafts.
 #pragma once
 
+#include <algorithm>
 #include <functional>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fathom/runtime/draft/proposer.h"
@@ -27,10 +28,36 @@ namespace fathom {
 /// Whether the passes behind a step are padded to the shape of the step.
 enum class PadPasses : uint8_t { kWhereCaptured, kAlways };
 
+/// What follow() guessed first behind each sequence, until the next pass.
+template <class Guess>
+class FirstGuesses {
+ public:
+  void reserve(int64_t count) { guesses_.reserve(static_cast<size_t>(count)); }
+
+  void clear() { guesses_.clear(); }
+
+  Guess& add(RequestId id) { return guesses_.emplace_back(id, Guess{}).second; }
+
+  /// Null without one.
+  const Guess* find(RequestId id) const {
+    const auto found = std::ranges::find(guesses_, id, &std::pair<RequestId, Guess>::first);
+    return found == guesses_.end() ? nullptr : &found->second;
+  }
+
+  void erase(RequestId id) {
+    std::erase_if(guesses_, [&](const auto& guess) { return guess.first == id; });
+  }
+
+ private:
+  std::vector<std::pair<RequestId, Guess>> guesses_;
+};
+
 /// Passes of the draft layer, of chains and of trees.
 class NextnPasses : public Proposer {
  public:
   bool follows() const override { return true; }
+
+  void reserve(const StepShape& shape) override;
 
  protected:
   /// Of a sequence that decodes at most `most_right` tokens of a step are right.
@@ -51,13 +78,14 @@ class NextnPasses : public Proposer {
   /// Begins a pass over guesses: decode_, rows_read_ and samples_ are empty.
   void begin_pass();
 
-  /// That pass, which reads rows of hidden_, or a chain of so many.
+  /// That pass, which reads rows of hidden_, or a chain of so many: of levels if there are paths_.
   Result<std::span<const SampleResult>> run_passes(Executor& executor, int64_t chain = 1);
 
   View hidden_;  ///< of the pass before
   std::vector<SequenceStep> decode_;
   std::vector<int32_t> rows_read_;
   std::vector<SampleRow> samples_;
+  std::vector<float> paths_;  ///< Step::node_paths
 
  private:
   int64_t padded_tokens(const Executor& executor, std::span<const ComputedTokens> computed) const;
@@ -81,6 +109,8 @@ class NextnProposer final : public NextnPasses {
                 std::span<const ComputedTokens> computed,
                 const View& hidden) override;
 
+  void reserve(const StepShape& shape) override;
+
   void forget(RequestId id) override { first_.erase(id); }
 
  private:
@@ -98,7 +128,7 @@ class NextnProposer final : public NextnPasses {
   Status go_on(Executor& executor);
   void extend(Chain& chain, size_t i, std::span<const SampleResult> results) const;
 
-  std::unordered_map<RequestId, Draft> first_;  // of sequences whose last pass was follow()'s
+  FirstGuesses<Draft> first_;
   std::vector<Chain> chains_;
 };
 

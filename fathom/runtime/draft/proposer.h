@@ -59,6 +59,10 @@ class Proposer {
   /// With steps that verify `drafts` of a sequence at most.
   virtual DraftReach reach(int64_t drafts) const { return {.depth = drafts, .rows = drafts}; }
 
+  /// Takes what its passes need of the host, so that no step allocates. The shape is that of the
+  /// executor.
+  virtual void reserve(const StepShape& shape) { (void)shape; }
+
   /// Appends tokens that may follow to the drafts of each sequence, no more than a step verifies
   /// nor than there is room for; for a tree, their parents too. Between steps. Errors: those of the
   /// executor.

@@ -8,6 +8,7 @@
 #include "tests/support/cpu_kernels.h"
 #include "tests/support/draft_checkpoint.h"
 #include "tests/support/drafted_sequences.h"
+#include "tests/support/v4_checkpoint.h"
 
 namespace fathom {
 namespace {
@@ -47,6 +48,34 @@ TEST_P(Chain, EqualsSinglePassesBitForBit) {
     EXPECT_TRUE(in_parts.states() == singly.states());
     EXPECT_TRUE(chained.cache() == singly.cache());
   }
+}
+
+// The nodes of a level are chosen where the passes run as the tree of the host chooses them.
+void expect_equal_levels(const std::string& checkpoint, int64_t page) {
+  OpenOptions open;
+  open.model.page_size = page;
+  open.pool = &pool();
+  const auto model = open_model(ModelSource::open(checkpoint).value(), {}, open).value();
+  DraftedSequences singly(*model, on_cpu(), CudaGraphs::kOn, true);
+  DraftedSequences chained(*model, on_cpu(), CudaGraphs::kOn, true);
+  DraftedSequences in_parts(*model, on_cpu(), CudaGraphs::kOn, true);
+
+  const auto expected = singly.grow(6, 1);
+
+  EXPECT_EQ(expected.size(), 6u * 6 * 2);
+  EXPECT_EQ(chained.grow(6, 3), expected);
+  EXPECT_EQ(in_parts.grow(6, 2), expected);
+  EXPECT_TRUE(chained.states() == singly.states());
+  EXPECT_TRUE(chained.cache() == singly.cache());
+  EXPECT_EQ(chained.executor().most_levels(2), 3);
+}
+
+TEST_P(Chain, LevelsOfTreesEqualSingleOnesBitForBit) {
+  expect_equal_levels(DraftCheckpoint(GetParam()).path(), DraftedSequences::kPage);
+}
+
+TEST(ChainOfWindows, LevelsOfTreesEqualSingleOnesBitForBit) {
+  expect_equal_levels(V4Checkpoint().path(), 32);
 }
 
 INSTANTIATE_TEST_SUITE_P(Executor, Chain, testing::Values("micro-v3", "micro-v32"));

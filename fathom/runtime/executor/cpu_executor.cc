@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fathom/kernels/spec/draft_tree/best_in_order.h"
 #include "fathom/os/clock.h"
 #include "fathom/runtime/executor/median.h"
 
@@ -13,6 +14,23 @@ CpuExecutor::CpuExecutor(const Model& model, const Compute& compute, ExecutorSet
       sampler_(settings_.shape.num_ids, settings_.shape.max_samples()) {
   samples_.reserve(static_cast<size_t>(settings_.shape.max_samples()));
   settings_.shape.reserve(batch_, model.cache_layout());
+  const auto tokens = static_cast<size_t>(settings_.shape.tree_tokens());
+  for (LevelArrays& arrays : levels_)
+    arrays.level(tokens);
+  best_ids_.reserve(tokens * kMostBranches);
+  best_logprobs_.reserve(tokens * kMostBranches);
+  kept_best_.reserve(tokens * kMostBranches);
+}
+
+Executor::Level CpuExecutor::LevelArrays::level(size_t num_tokens) {
+  const auto view = [&](auto& values, Format format) {
+    values.resize(num_tokens);
+    return make_view(values.data(), {static_cast<int64_t>(num_tokens)}, format, "T");
+  };
+  return {.tokens = view(tokens, Format::kI32),
+          .rows = view(rows, Format::kI32),
+          .paths = view(paths, Format::kF32),
+          .masks = view(masks, Format::kI64)};
 }
 
 Result<std::unique_ptr<Executor>> CpuExecutor::create(const Model& model,
@@ -25,6 +43,7 @@ Result<std::unique_ptr<Executor>> CpuExecutor::create(const Model& model,
 
 Status CpuExecutor::submit(const Step& step) {
   results_ = {};
+  kept_best_.clear();
   FATHOM_TRY(cache_.copy_slots(step.slot_copies, nullptr));
   if (step.wants == StepWants::kTokens) samples_.assign(step.samples.size(), {});
   for (int64_t pass = 0; pass < step.chain; ++pass)
@@ -38,8 +57,14 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   FATHOM_ASSIGN(Batch batch, batch_.build(step.prefill, requests_of(step, pass)));
   const size_t count = step.samples.size() / static_cast<size_t>(step.chain);
   const size_t first = static_cast<size_t>(pass) * count;
+  Level level;
   if (pass == 0) {
     batch.state_rows = state_rows(step, batch.num_tokens());
+    level.paths = node_paths(step, batch.num_tokens());
+    level.masks = batch.attention.decode.tree_masks;
+  } else if (step.chains_levels()) {
+    level = levels_[pass % 2].level(count);
+    level.enter(batch);
   } else {
     // A row without a token keeps that of the first pass: whatever it gives is worth nothing.
     for (size_t i = 0; i < count; ++i) {
@@ -52,8 +77,33 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   results_.hidden = out.hidden;
   if (step.wants == StepWants::kLogits) results_.logits = out.logits;
   if (step.wants != StepWants::kTokens) return {};
-  return sampler_.sample(exec_, out.logits, step.samples.subspan(first, count),
-                         std::span(samples_).subspan(first, count));
+  const std::span results = std::span(samples_).subspan(first, count);
+  FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples.subspan(first, count), results));
+  if (!step.chains_levels()) return {};
+  keep_best(results, step.decode.front().tokens.size());
+  if (pass + 1 == step.chain) return {};
+  const auto k = static_cast<int64_t>(step.decode.front().tokens.size());
+  const auto tokens = static_cast<int64_t>(count);
+  return choose_level(make_view(best_ids_.data(), {tokens, k}, Format::kI32, "T,K"),
+                      make_view(best_logprobs_.data(), {tokens, k}, Format::kF32, "T,K"), level,
+                      levels_[(pass + 1) % 2].level(count));
+}
+
+// The best `k` tokens of each node of a level, whose results outlive the pass.
+void CpuExecutor::keep_best(std::span<SampleResult> results, size_t k) {
+  best_ids_.clear();
+  best_logprobs_.clear();
+  for (SampleResult& result : results) {
+    const size_t begin = kept_best_.size();
+    for (size_t c = 0; c < k; ++c) {
+      const bool known = result.finite && c < result.top_logprobs.size();
+      const TokenLogprob best = known ? result.top_logprobs[c] : TokenLogprob{.token = -1};
+      best_ids_.push_back(best.token);
+      best_logprobs_.push_back(best.logprob);
+      if (known) kept_best_.push_back(best);
+    }
+    result.top_logprobs = std::span(kept_best_).subspan(begin);
+  }
 }
 
 Result<StepResults> CpuExecutor::collect() {

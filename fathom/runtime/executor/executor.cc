@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "fathom/device/upload.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/spec/draft_tree/draft_tree.h"
 #include "fathom/runtime/executor/cpu_executor.h"
 #include "fathom/runtime/executor/gpu_executor.h"
 #include "fathom/runtime/kv/random_rows.h"
@@ -51,6 +53,11 @@ Status Executor::allocate() {
   const StepShape& shape = settings_.shape;
   chained_.reserve(static_cast<size_t>(shape.max_num_seqs));
   state_rows_.reserve(static_cast<size_t>(shape.max_tokens()));
+  if (shape.trees) {
+    node_paths_.reserve(static_cast<size_t>(shape.tree_tokens()));
+    // A tree of the draft layer has no root.
+    chained_parents_.reserve(static_cast<size_t>(shape.max_num_seqs * kMostTreeRows));
+  }
   return {};
 }
 
@@ -58,33 +65,63 @@ Status Executor::allocate() {
 Status Executor::check_drafts(const Step& step) const {
   if (step.chain == 1 && step.draft_rows.empty()) return {};
   int64_t tokens = 0;
-  bool one_each = step.prefill.empty() && step.wants == StepWants::kTokens;
   for (const auto* range : {&step.prefill, &step.decode}) {
-    for (const SequenceStep& s : *range) {
+    for (const SequenceStep& s : *range)
       tokens += std::ssize(s.tokens);
-      one_each &= s.tokens.size() == 1 && s.parents.empty() && s.logits != LogitRows::kNone;
-    }
   }
   FATHOM_CHECK(step.pass == Step::Pass::kDraft && std::ssize(step.draft_rows) == tokens &&
                    step.draft_input.data == hidden_.data() && hidden_.size() > 0,
                "a draft pass reads a row of kept states for each token");
-  if (step.chain == 1) return {};
-  const int64_t most = settings_.shape.most_chained();
+  return step.chain == 1 ? Status{} : check_chain(step, tokens);
+}
+
+Status Executor::check_chain(const Step& step, int64_t tokens) const {
+  const bool trees = step.chains_levels();
+  FATHOM_CHECK(!step.decode.empty(), "a chain has sequences");
+  const size_t each = trees ? step.decode.front().tokens.size() : 1;
+  const int64_t most = trees ? most_levels(static_cast<int64_t>(each)) : shape().most_chained();
   if (step.chain < 1 || step.chain > most) {
     return invalid_argument(
         str_cat("a chain of ", step.chain, " draft passes, expected 1 to ", most));
   }
-  FATHOM_CHECK(one_each && std::ssize(step.samples) == step.chain * tokens &&
-                   std::ranges::none_of(step.samples, asks_for_logprobs),
-               "a chain samples one token of each sequence in each pass");
+  const bool alike = std::ranges::all_of(step.decode, [&](const SequenceStep& s) {
+    const LogitRows wanted = trees ? LogitRows::kAll : s.logits;
+    return s.tokens.size() == each && s.parents.empty() != trees && s.logits == wanted &&
+           s.logits != LogitRows::kNone && s.padding == 0;
+  });
+  const bool asked = std::ranges::all_of(step.samples, [&](const SampleRow& row) {
+    return trees ? needs_best_tokens(row) && row.params->top_logprobs >= static_cast<int>(each)
+                 : !asks_for_logprobs(row);
+  });
+  FATHOM_CHECK(alike && asked && step.prefill.empty() && step.wants == StepWants::kTokens &&
+                   std::ssize(step.samples) == step.chain * tokens &&
+                   (!trees || std::ssize(step.node_paths) == tokens),
+               "a chain samples as many tokens of each sequence in each pass");
   return {};
 }
 
+// Who follows whom in later levels is not known yet. Rows and positions are those of any nodes of
+// that depth.
 std::span<const SequenceStep> Executor::requests_of(const Step& step, int64_t pass) {
   if (pass == 0) return step.decode;
   chained_.assign(step.decode.begin(), step.decode.end());
-  for (SequenceStep& s : chained_)
-    s.cached += pass;
+  chained_parents_.clear();
+  for (SequenceStep& s : chained_) {
+    const auto each = static_cast<int32_t>(s.tokens.size());
+    s.cached += pass * each;
+    if (s.parents.empty()) continue;
+    auto row = static_cast<int32_t>(s.parents.size());
+    chained_parents_.insert(chained_parents_.end(), s.parents.begin(), s.parents.end());
+    for (int64_t i = 0; i < pass * each; ++i, ++row)
+      chained_parents_.push_back(row - each);
+  }
+  size_t first = 0;
+  for (SequenceStep& s : chained_) {
+    if (s.parents.empty()) continue;
+    const size_t rows = s.parents.size() + static_cast<size_t>(pass) * s.tokens.size();
+    s.parents = std::span(chained_parents_).subspan(first, rows);
+    first += rows;
+  }
   return chained_;
 }
 
@@ -93,6 +130,34 @@ View Executor::state_rows(const Step& step, int64_t num_tokens) {
   state_rows_.assign(step.draft_rows.begin(), step.draft_rows.end());
   state_rows_.resize(static_cast<size_t>(num_tokens), step.draft_rows.back());
   return make_view(state_rows_.data(), {num_tokens}, Format::kI32, "T");
+}
+
+View Executor::node_paths(const Step& step, int64_t num_tokens) {
+  if (step.node_paths.empty()) return {};
+  node_paths_.assign(step.node_paths.begin(), step.node_paths.end());
+  node_paths_.resize(static_cast<size_t>(num_tokens), 0.0f);
+  return make_view(node_paths_.data(), {num_tokens}, Format::kF32, "T");
+}
+
+void Executor::Level::enter(Batch& batch) const {
+  batch.token_ids = tokens;
+  batch.state_rows = rows;
+  batch.attention.decode.tree_masks = masks;
+}
+
+Status Executor::choose_level(const View& ids,
+                              const View& logprobs,
+                              const Level& from,
+                              const Level& to) {
+  return launch<DraftLevel>(exec_, "draft_level",
+                            {.ids = ids,
+                             .logprobs = logprobs,
+                             .paths = from.paths,
+                             .masks = from.masks,
+                             .tokens = to.tokens,
+                             .rows = to.rows,
+                             .next_paths = to.paths,
+                             .next_masks = to.masks});
 }
 
 Status Executor::forward(const Step& step, int64_t pass, Batch& batch, ForwardOut& out) {

@@ -10,6 +10,7 @@
 // while a GPU works: docs/decisions/0006-the-host-beside-the-gpu.md.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -56,8 +57,17 @@ struct Step {
   /// draft_rows and tokens to sample may be a chain of up to StepShape::most_chained() passes;
   /// sequences decode, each one token, with pages for all passes. `samples` are those of the first
   /// pass, then of the second, and so on. Behind a row that is not finite a chain is worth nothing.
+  ///
+  /// Of trees a chain has up to most_levels() levels. Each sequence has K tokens, all of them with
+  /// logits, and of each the K best tokens are asked for; the next pass takes the K best of all
+  /// behind them (DraftLevel), whose rows lie behind those before. Only who follows whom in the
+  /// first pass is told (SequenceStep::parents).
   int64_t chain = 1;
+  /// Of a chain of levels: the log-probability of the path to each token.
+  std::span<const float> node_paths = {};
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
+
+  bool chains_levels() const { return chain > 1 && !node_paths.empty(); }
 };
 
 /// Valid until the next run(), `hidden` until the next step of the same pass.
@@ -134,6 +144,11 @@ class Executor {
   /// Errors: those of copies to a GPU.
   Status pretend_rows(uint64_t seed);
 
+  /// Levels of trees in a chain at most, with so many tokens of each tree in a level.
+  int64_t most_levels(int64_t branches) const {
+    return std::min(shape().most_chained(), shape().max_queries / branches);
+  }
+
   /// CacheLayout::block_tokens of the model.
   int64_t block_tokens() const { return block_tokens_; }
 
@@ -165,6 +180,21 @@ class Executor {
   /// it read what the last one reads. Valid until the next call.
   View state_rows(const Step& step, int64_t num_tokens);
 
+  /// A level of a chain of trees, as the pass over it takes it.
+  struct Level {
+    View tokens{}, rows{};  ///< absent of the first level, whose batch has them
+    View paths, masks;
+
+    void enter(Batch& batch) const;
+  };
+
+  /// Step::node_paths of the tokens of a batch, in host memory; absent without any. Valid until the
+  /// next call.
+  View node_paths(const Step& step, int64_t num_tokens);
+
+  /// Chooses the level behind one whose best tokens are known.
+  Status choose_level(const View& ids, const View& logprobs, const Level& from, const Level& to);
+
   /// Runs pass `pass` of a chain, or of a step that is none, on `batch`. Its activations take what
   /// is free in the arena. `batch` has the state_rows() of the first pass.
   Status forward(const Step& step, int64_t pass, Batch& batch, ForwardOut& out);
@@ -180,10 +210,13 @@ class Executor {
   Exec exec_;
   BatchBuffer batch_;
   std::vector<SequenceStep> chained_;
+  std::vector<int32_t> chained_parents_;
   std::vector<int32_t> state_rows_;
+  std::vector<float> node_paths_;
 
  private:
   Status check_drafts(const Step& step) const;
+  Status check_chain(const Step& step, int64_t tokens) const;
 
   /// The memory of states that outlive their step, as rows.
   View kept_states(int64_t num_tokens);

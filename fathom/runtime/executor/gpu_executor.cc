@@ -1,13 +1,10 @@
 #include "fathom/runtime/executor/gpu_executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "fathom/base/checked_math.h"
-#include "fathom/kernels/core/launch.h"
-#include "fathom/kernels/sample/top_logprobs/top_logprobs.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/executor/median.h"
 
@@ -36,8 +33,10 @@ int64_t metadata_bytes(const StepShape& s, const CacheLayout& layout) {
     pooled += rows * (8 * group.pool_entries + 4 + 8);
     ++masks;
   }
+  // Levels of a chain have no more tokens together than the largest step of trees.
   const int64_t trees =
-      s.trees ? 8 * tokens * masks + 4 * requests + (1 + masks) * passes * kPartAlignment : 0;
+      s.trees ? (4 + 8 * masks) * tokens + (4 * requests + (2 + masks) * kPartAlignment) * passes
+              : 0;
   return tokens * per_token + (1 + passes) * (requests + 1) * per_request + tables + pooled +
          trees + passes * (12 + 4 * groups) * kPartAlignment;
 }
@@ -73,7 +72,7 @@ struct HostTap {
 }  // namespace
 
 GpuExecutor::GpuExecutor(const Model& model, const Compute& compute, ExecutorSettings settings)
-    : Executor(model, compute, std::move(settings)), logprobs_(settings_.shape.max_samples()) {}
+    : Executor(model, compute, std::move(settings)), logprobs_(settings_.shape.max_logit_rows()) {}
 
 Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
                                                       const Compute& compute,
@@ -101,7 +100,8 @@ Status GpuExecutor::allocate_transfers() {
                               logits_at_ + rows * model_.config().vocab_size * 4, "logits"));
   const int64_t passes = shape.drafts ? shape.most_chained() : 1;
   passes_.resize(static_cast<size_t>(passes));
-  padded_samples_.reserve(static_cast<size_t>(passes * shape.padded_seqs()));
+  padded_samples_.reserve(
+      static_cast<size_t>(std::max(passes * shape.padded_seqs(), shape.tree_tokens())));
   samples_.reserve(static_cast<size_t>(shape.max_samples()));
   raw_.reserve(static_cast<size_t>(shape.max_samples()));
   not_best_.reserve(static_cast<size_t>(shape.max_samples()));
@@ -167,7 +167,11 @@ Status GpuExecutor::place_step(const Step& step, const DecodePadding& padding) {
   Batch host;
   for (int64_t pass = step.chain - 1; pass >= 0; --pass) {
     FATHOM_ASSIGN(host, batch_.build(step.prefill, requests_of(step, pass), padding));
-    if (pass == 0) host.state_rows = state_rows(step, host.num_tokens());
+    if (pass == 0) {
+      host.state_rows = state_rows(step, host.num_tokens());
+      node_paths_view_ = step.chains_levels() ? node_paths(step, host.num_tokens()) : View{};
+      place(node_paths_view_);
+    }
     Pass& to = passes_[static_cast<size_t>(pass)];
     place_pass(host, to, shared);
     shared = &to.batch.attention.decode;
@@ -219,7 +223,7 @@ std::span<const SampleRow> GpuExecutor::padded_samples(int64_t num_rows) {
   if (step_.chain == 1) return step_.samples;
   static const SamplingParams nothing = greedy_sampling();
   const auto rows = static_cast<size_t>(num_rows);
-  const size_t count = step_.decode.size();
+  const size_t count = step_.samples.size() / static_cast<size_t>(step_.chain);
   padded_samples_.assign(static_cast<size_t>(step_.chain) * rows, {.params = &nothing});
   for (size_t pass = 0; pass < static_cast<size_t>(step_.chain); ++pass) {
     std::ranges::copy(step_.samples.subspan(pass * count, count),
@@ -262,11 +266,12 @@ Status GpuExecutor::run_passes(const Step& step, ForwardOut& out) {
   if (rows > 0 && sampling_ != Sampling::kNone) {
     // One tensor, so that one copy brings all of it back.
     const int64_t choices = 2 * step.chain;
-    const int64_t best = wants_best_ ? BestTokens::numbers(num_best()) : 0;
+    const int64_t best = wants_best_ ? step.chain * BestTokens::numbers(num_best()) : 0;
     FATHOM_ASSIGN(const View all,
                   exec_.activations->tensor({choices + best, rows}, Format::kI32, "2*n,R"));
     choices_ = slice_rows(all, 0, choices);
     if (wants_best_) best_ = slice_rows(all, choices, best);
+    if (step.chains_levels()) FATHOM_TRY(place_levels(step, rows));
   }
   for (int64_t pass = 0; pass + 1 < step.chain; ++pass) {
     ArenaScope until_the_next(activations_);
@@ -284,34 +289,19 @@ View GpuExecutor::choices_of(int64_t pass, int64_t what) const {
 // rows of choices are tokens of the next pass.
 Status GpuExecutor::run_pass(const Step& step, int64_t pass, ForwardOut& out) {
   Batch& batch = passes_[static_cast<size_t>(pass)].batch;
-  if (pass > 0) batch.token_ids = choices_of(pass - 1, 0);
+  if (pass > 0 && step.chains_levels()) {
+    level_of(pass).enter(batch);
+  } else if (pass > 0) {
+    batch.token_ids = choices_of(pass - 1, 0);
+  }
   FATHOM_TRY(forward(step, pass, batch, out));
   if (!choices_.present()) return {};
-  FATHOM_TRY(find_best(out));
+  FATHOM_TRY(find_best(pass, out));
   FATHOM_TRY(fetch_raw_rows(out));
   const int64_t rows = choices_.dim(1);
-  return sample(exec_, out.logits, sample_batch_.rows(pass * rows, rows), choices_of(pass, 0),
-                choices_of(pass, 1));
-}
-
-// As many for every row as anybody may ask for: captured steps serve them all, and what a row gets
-// does not depend on its neighbours.
-int64_t GpuExecutor::num_best() const {
-  return std::min<int64_t>(kMaxTopLogprobs, settings_.shape.num_ids);
-}
-
-Status GpuExecutor::find_best(const ForwardOut& out) {
-  if (!best_.present()) return {};
-  const int64_t k = num_best();
-  const int64_t rows = best_.dim(1);
-  View logprobs = reshape(slice_rows(best_, k, k), {rows, k}, "R,K");
-  View largest = reshape(slice_rows(best_, 2 * k, 1), {rows}, "R");
-  logprobs.format = largest.format = Format::kF32;
-  return launch<TopLogprobs>(exec_, "sample_logprobs",
-                             {.logits = slice_cols(out.logits, 0, settings_.shape.num_ids),
-                              .ids = reshape(slice_rows(best_, 0, k), {rows, k}, "R,K"),
-                              .logprobs = logprobs,
-                              .largest = largest});
+  FATHOM_TRY(sample(exec_, out.logits, sample_batch_.rows(pass * rows, rows), choices_of(pass, 0),
+                    choices_of(pass, 1)));
+  return step.chains_levels() && pass + 1 < step.chain ? choose_behind(pass) : Status{};
 }
 
 // Raw logits of rows that need them, before penalties change them.
@@ -431,36 +421,6 @@ Status GpuExecutor::fetch_tokens() {
     logprobs_.add(*compute_.pool, raw_, settings_.shape.num_ids, step_.samples, samples_);
   }
   return best_.present() ? add_best(numbers + choices_.numel(), rows) : Status{};
-}
-
-// Log-probabilities of the rows whose best tokens were found. The logits of tokens that are none of
-// these come after them: sampling has left them as they were.
-Status GpuExecutor::add_best(const int32_t* numbers, int64_t num_rows) {
-  const auto rows = static_cast<size_t>(num_rows);
-  const auto k = static_cast<size_t>(num_best());
-  const auto* floats = reinterpret_cast<const float*>(numbers);
-  const BestTokens best{.count = k,
-                        .ids = {numbers, rows * k},
-                        .logprobs = {floats + rows * k, rows * k},
-                        .largest = {floats + 2 * rows * k, rows}};
-  auto* logits = reinterpret_cast<float*>(results_.data() + logits_at_);
-  not_best_.clear();
-  for (size_t i = 0; i < samples_.size(); ++i) {
-    SampleResult& result = samples_[i];
-    if (!needs_best_tokens(step_.samples[i]) || !result.finite) continue;
-    // The choice is made of masked logits; what the mask hides may be NaN.
-    result.finite = std::isfinite(best.largest[i]);
-    if (!result.finite) continue;
-    if (logprobs_.add_best(best, i, step_.samples[i], result)) continue;
-    const float* logit = out_.logits.row<float>(static_cast<int64_t>(i)) + result.token;
-    FATHOM_TRY(exec_.stream->copy(logits + not_best_.size(), logit, 4));
-    not_best_.push_back(i);
-  }
-  if (not_best_.empty()) return {};
-  FATHOM_TRY(exec_.stream->synchronize());
-  for (size_t n = 0; n < not_best_.size(); ++n)
-    Logprobs::set_logprob(best, not_best_[n], logits[n], samples_[not_best_[n]]);
-  return {};
 }
 
 Result<View> GpuExecutor::fetch_logits() {

@@ -7,7 +7,8 @@
 // Steps that only decode, each sequence as many tokens, have one of few shapes (decode_shapes.h).
 // After the first step of a shape its work is captured as a graph, which every later one replays:
 // all that changes is in the metadata. That of a chain of draft passes goes there for all of them
-// at once; ids and states go from pass to pass on the GPU, and the host waits for the last.
+// at once; ids and states, of trees also paths and masks, go from pass to pass on the GPU, and the
+// host waits for the last.
 //
 // Log-probabilities are found where the logits are, the best tokens of each row (top_logprobs), in
 // captured steps as well. Rows that need more have their raw logits copied back, pass by pass.
@@ -93,7 +94,11 @@ class GpuExecutor final : public Executor {
   Status run_pass(const Step& step, int64_t pass, ForwardOut& out);
   View choices_of(int64_t pass, int64_t what) const;
   int64_t num_best() const;
-  Status find_best(const ForwardOut& out);
+  View best_of(int64_t pass, bool ids) const;
+  Status find_best(int64_t pass, const ForwardOut& out);
+  Status place_levels(const Step& step, int64_t rows);
+  Level level_of(int64_t pass) const;
+  Status choose_behind(int64_t pass);
   Status fetch_raw_rows(const ForwardOut& out);
   Status launch_pass(const Step& step);
   DecodeGraph* graph_of(const GraphKey& key);
@@ -131,10 +136,15 @@ class GpuExecutor final : public Executor {
   int64_t placed_ = 0;        // bytes of metadata
   ForwardOut out_;            // of the last pass
   Sampling sampling_ = Sampling::kNone;
-  bool wants_best_ = false;  // some row needs best tokens; never in a chain
+  bool wants_best_ = false;  // some row needs best tokens; of chains, in those of levels
   SampleBatch sample_batch_;
   View choices_;  // [2*chain, R] i32: ids of a pass, then whether the row is bad
-  View best_;     // [2*K+1, R] of four bytes: ids [R,K], log-probabilities [R,K], largest logits
+  // [chain*(2*K+1), R] of four bytes: ids [R,K] of each pass, log-probabilities [R,K] of each,
+  // largest logits of each.
+  View best_;
+  View node_paths_view_;  // of the first level of a chain of them, in the metadata
+  View levels_;           // [3*(chain-1), R] i32: tokens, rows and paths of each level behind it
+  View level_masks_;      // [chain-1, R] i64
   DecodeGraph* to_capture_ = nullptr;
 };
 

@@ -196,9 +196,12 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
   std::vector<SampleResult> results(rows);
   const View logits = make_view(nullptr, {count, model.config().vocab_size}, Format::kF32, "R,V");
   FATHOM_TRY(sampler.sample(ex, logits, sample_rows, results));
-  // There the choices lie beside the best tokens of each row.
-  const int64_t row_bytes = 8 + 4 * BestTokens::numbers(kMaxTopLogprobs);
-  const int64_t choices = shape.gpu == nullptr ? 0 : align_up<int64_t>(row_bytes * count, 64);
+  // There the choices lie beside the best tokens of each row, and of levels of trees beside the
+  // nodes that they lead to: token, row, path and mask.
+  const int64_t row_bytes =
+      8 + 4 * BestTokens::numbers(kMaxTopLogprobs) + (shape.trees ? 3 * 4 + 8 : 0);
+  const int64_t choices =
+      shape.gpu == nullptr ? 0 : align_up<int64_t>(row_bytes * count, 64) + 2 * 64;
   return MemoryNeeds{.activation_bytes = activations.high_water() + choices,
                      .scratch_bytes = scratch.high_water()};
 }
@@ -208,7 +211,8 @@ Result<MemoryNeeds> sampler_memory(const Model& model, const StepShape& shape) {
 Result<MemoryNeeds> step_memory(const Model& model, const StepShape& shape) {
   FATHOM_ASSIGN(MemoryNeeds needs, largest_pass(model, shape));
   // The logits lie in the activation arena, and what sampling takes beside them. The choices of a
-  // chain have fewer rows than those of the largest step: most_chained() passes of a row each.
+  // chain have fewer rows than those of the largest step: most_chained() passes of a row each, or
+  // levels of at most max_queries nodes together.
   FATHOM_ASSIGN(const MemoryNeeds sampling, sampler_memory(model, shape));
   needs.activation_bytes += sampling.activation_bytes;
   needs.scratch_bytes = std::max(needs.scratch_bytes, sampling.scratch_bytes);

@@ -79,6 +79,15 @@ Result<CacheStorage> CacheStorage::allocate(const CacheLayout& layout,
   return storage;
 }
 
+void RowMoves::reserve(int64_t count) {
+  const auto numbers = static_cast<size_t>(2 * count);
+  for (auto& moves : groups_)
+    moves.reserve(numbers);
+  all_.reserve(numbers * groups_.size());
+  rows_.places.reserve(kMostTreeRows + 1);
+  rows_.masks.reserve(kMostTreeRows + 1);
+}
+
 void RowMoves::clear() {
   for (auto& moves : groups_)
     moves.clear();

@@ -24,6 +24,9 @@ class RowMoves {
  public:
   explicit RowMoves(const CacheLayout& layout) : layout_(layout), groups_(layout.groups.size()) {}
 
+  /// Room for so many moves in each group.
+  void reserve(int64_t count);
+
   void clear();
 
   bool empty() const;

@@ -1,5 +1,5 @@
-// Drafting of token trees: the best tokens of a draft step, and the arrays that describe a chosen
-// tree to attention and to verification.
+// Drafting of token trees: the best tokens of a draft step, the nodes behind which a tree goes on,
+// and the arrays that describe a chosen tree to attention and to verification.
 #pragma once
 
 #include <array>
@@ -114,7 +114,51 @@ struct DraftTreeBuild {
   static int64_t workspace(const Args& a, int num_threads);
 };
 
+/// The next level of token trees: of the guesses behind K nodes a tree the K most probable ones,
+/// by the product of probabilities along their paths.
+///
+///   path(t,c) = paths[t] + logprobs[t,c], rounded to f32: guess c behind node t = b*K .. b*K + K-1
+///   the K guesses of tree b with the largest path(t,c), of equal ones those with the smallest t,
+///   c, in the order of t, c, become nodes b*K .. b*K + K-1 of the next level:
+///   tokens = ids[t,c];   rows = t;   next_paths = path(t,c)
+///   next_masks = masks[t] and the bit of the node's own row (attn/tree_keys.h)
+///
+/// Rows of a tree lie one behind the other, those of the new nodes behind the last row that masks
+/// of the tree name. A guess without an id (-1), or whose path is NaN, is none. If there are fewer
+/// than K, nodes that are worth nothing come behind them: token 0, behind the first node, with a
+/// path of NaN, so that all behind them is worth nothing either. Every variant writes the same
+/// bits. Errors: InvalidArgument for trees of more than 64 rows.
+/// Source: EAGLE-2, arXiv 2406.16858, section 4.
+struct DraftLevel {
+  static constexpr KernelInfo kInfo{
+      .name = "draft_level",
+      .signature =
+          "ids[T,K]:i32 logprobs[T,K]:f32 paths[T]:f32 masks[T]:i64 -> tokens[T]:i32 "
+          "rows[T]:i32 next_paths[T]:f32 next_masks[T]:i64",
+      .limits = "K>=1, K<=8, T%K==0",
+      .equation = "of K*K guesses a tree the K with the largest paths + logprobs, in order",
+      .source = "arXiv 2406.16858, section 4",
+      .flops = "T*K",
+      .outside = "drafts as trees: the next level",
+  };
+
+  struct Args {
+    View ids, logprobs, paths, masks, tokens, rows, next_paths, next_masks;
+  };
+
+  static constexpr auto operands(const Args& a) {
+    return std::array{&a.ids,    &a.logprobs, &a.paths,      &a.masks,
+                      &a.tokens, &a.rows,     &a.next_paths, &a.next_masks};
+  }
+
+  static Cost cost(const Args& a) { return {.flops = static_cast<double>(a.ids.numel())}; }
+
+  static Status check(const Args& a);
+};
+
 extern const VariantTable<DraftTopk> draft_topk_cpu;
+extern const VariantTable<DraftLevel> draft_level_cpu;
+extern const VariantTable<DraftLevel> draft_level_cuda;
 extern const VariantTable<DraftTreeBuild> draft_tree_build_cpu;
 
 }  // namespace fathom

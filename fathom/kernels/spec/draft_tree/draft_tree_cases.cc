@@ -293,9 +293,105 @@ void add_build(CaseList& list, const TreeShape& s, std::string_view phase = "") 
   });
 }
 
+// ---- draft_level ----
+
+struct Guess {
+  double path;
+  int64_t row, child;
+};
+
+// Of tree b, those that are chosen, in order: the equation by sorting all of them.
+std::vector<Guess> chosen_of(
+    const Tensor& ids, const Tensor& logprobs, const Tensor& paths, int64_t b, int64_t K) {
+  std::vector<Guess> all;
+  for (int64_t t = b * K; t < b * K + K; ++t) {
+    for (int64_t c = 0; c < K; ++c) {
+      const double path = static_cast<float>(paths[t] + logprobs.at(t, c));
+      if (ids.at(t, c) >= 0 && !std::isnan(path)) all.push_back({path, t, c});
+    }
+  }
+  std::ranges::stable_sort(all, std::greater(), &Guess::path);
+  all.resize(std::min(all.size(), static_cast<size_t>(K)));
+  std::ranges::sort(all, {}, [](const Guess& g) { return std::pair(g.row, g.child); });
+  return all;
+}
+
+void add_level(CaseList& list, int64_t trees, int64_t K, int64_t rows, bool bench = false) {
+  const CaseSpec spec{.name = str_cat("level_b", trees, "_k", K, "_r", rows),
+                      .op = "draft_level",
+                      .bench = bench,
+                      .phase = bench ? "decode" : "",
+                      .columns = str_cat("M=", trees, ";topk=", K)};
+  add_case<DraftLevel>(list, spec, [=](CaseBuilder<DraftLevel>& c) {
+    // No batch: rows are places in it. Tree b has coarse values where b % 4 is 1, bad rows where it
+    // is 2, and nothing that is finite where it is 3.
+    const int64_t T = trees * K;
+    const RowPlacement gap{.row_gap = 12, .rows_per_batch = 0};
+    const Tensor ids = c.input({T, K}, Format::kI32, {}, gap);
+    const Tensor logprobs = c.input({T, K}, Format::kF32, {.scale = 2}, gap);
+    const Tensor paths = c.input({T}, Format::kF32, {.scale = 2});
+    const Tensor masks = c.input({T}, Format::kI64);
+    Rng rng(static_cast<uint64_t>(T + rows));
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t kind = t / K % 4;
+      const bool bad = kind == 2 && t % K % 2 == 0;
+      for (int64_t i = t * K; i < t * K + K; ++i) {
+        ids.set(i, bad ? -1 : static_cast<double>(7 * i % 1009));
+        if (kind == 1) logprobs.set(i, std::floor(logprobs[i]));
+        if (kind == 1 && i % 5 == 0) logprobs.set(i, i % 2 == 0 ? -0.0 : -HUGE_VAL);
+        if (bad || kind == 3) logprobs.set(i, NAN);
+      }
+      if (kind == 1) paths.set(t, 0.0);
+      // The level lies in the last K rows, each node behind some rows before it.
+      uint64_t mask = uint64_t{1} << (rows - K + t % K);
+      for (int64_t row = 0; row < rows - K; ++row)
+        mask |= static_cast<uint64_t>(rng.next_below(2)) << row;
+      masks.set(t, static_cast<double>(static_cast<int64_t>(mask)));
+    }
+    const Tensor tokens = c.output({T}, Format::kI32);
+    const Tensor parents = c.output({T}, Format::kI32);
+    const Tensor next_paths = c.output({T}, Format::kF32);
+    const Tensor next_masks = c.output({T}, Format::kI64);
+    c.bind([=](const Binding& at) {
+      return DraftLevel::Args{.ids = at(ids),
+                              .logprobs = at(logprobs),
+                              .paths = at(paths),
+                              .masks = at(masks),
+                              .tokens = at(tokens),
+                              .rows = at(parents),
+                              .next_paths = at(next_paths),
+                              .next_masks = at(next_masks)};
+    });
+    const auto expect = [&](const Tensor& out, auto value) {
+      c.expect_all(out, gates::exact(), [=](std::span<double> o) {
+        for (int64_t at = 0; at < T; ++at) {
+          const std::vector<Guess> chosen = chosen_of(ids, logprobs, paths, at / K, K);
+          const auto j = static_cast<size_t>(at % K);
+          const bool is_node = j < chosen.size();
+          o[static_cast<size_t>(at)] =
+              value(is_node, is_node ? chosen[j] : Guess{NAN, at - at % K, 0}, at % K);
+        }
+      });
+    };
+    expect(tokens,
+           [=](bool node, const Guess& g, int64_t) { return node ? ids.at(g.row, g.child) : 0.0; });
+    expect(parents, [](bool, const Guess& g, int64_t) { return static_cast<double>(g.row); });
+    expect(next_paths, [](bool, const Guess& g, int64_t) { return g.path; });
+    expect(next_masks, [=](bool, const Guess& g, int64_t j) {
+      return masks[g.row] + std::ldexp(1.0, static_cast<int>(rows + j));
+    });
+  });
+}
+
 }  // namespace
 
 void add_draft_tree_cases(CaseList& list) {
+  for (int64_t K = 1; K <= 8; ++K)
+    add_level(list, K == 5 ? 0 : 9, K, K + 3 * (K % 3));
+  add_level(list, 4, 8, 45);  // as many rows as doubles of the oracle tell apart
+  add_level(list, 1, 2, 2, true);
+  add_level(list, 64, 8, 8, true);
+
   for (int64_t t : {0, 1, 2, 3, 9})
     add_topk(list, {t, 331, 4});
   for (Format format : {Format::kF32, Format::kBf16, Format::kF16}) {

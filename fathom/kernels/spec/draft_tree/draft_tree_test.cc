@@ -187,5 +187,39 @@ TEST(DraftTreeBuild, RefusesWhatDoesNotDescribeATree) {
          "mask is u8, expected bool");
 }
 
+TEST(DraftLevel, ChoosesInOrderAndRefusesTreesThatAreTooLarge) {
+  TestExec exec;
+  std::vector<int32_t> ids{5, 6, 7, 8}, tokens(2), rows(2);
+  std::vector<float> logprobs{-1, -3, -1, -2}, paths{-1, -1}, next_paths(2);
+  Ints masks{0b01, 0b10}, next_masks(2);
+  const auto choose = [&] {
+    const auto view = [](auto& v, Format format) { return make_view(v.data(), {2}, format); };
+    return launch<DraftLevel>(*exec, "draft_level",
+                              {.ids = make_view(ids.data(), {2, 2}, Format::kI32),
+                               .logprobs = make_view(logprobs.data(), {2, 2}, Format::kF32),
+                               .paths = view(paths, Format::kF32),
+                               .masks = view(masks, Format::kI64),
+                               .tokens = view(tokens, Format::kI32),
+                               .rows = view(rows, Format::kI32),
+                               .next_paths = view(next_paths, Format::kF32),
+                               .next_masks = view(next_masks, Format::kI64)});
+  };
+
+  FATHOM_EXPECT_OK(choose());
+
+  EXPECT_EQ(tokens, (std::vector<int32_t>{5, 7}));
+  EXPECT_EQ(rows, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(next_paths, (std::vector<float>{-2, -2}));
+  EXPECT_EQ(next_masks, (Ints{0b0101, 0b1010}));
+  logprobs = {-1, -1, -1, 0};  // two of three equal ones do not fit
+  masks[1] = int64_t{1} << 61;
+  FATHOM_EXPECT_OK(choose());
+  EXPECT_EQ(tokens, (std::vector<int32_t>{5, 8}));
+  EXPECT_EQ(static_cast<uint64_t>(next_masks[1]), uint64_t{1} << 63 | uint64_t{1} << 61);
+  masks[1] = int64_t{1} << 62;
+  EXPECT_NE(choose().message().find("tree 0 has 65 rows with its next level, expected at most 64"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace fathom

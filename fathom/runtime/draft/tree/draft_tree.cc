@@ -12,6 +12,13 @@ int64_t DraftShape::drafts() const {
   return width > 0 ? width : std::min(tokens * branches, kMostTreeDrafts);
 }
 
+DraftTree::DraftTree(const DraftShape& shape) : branches_(static_cast<size_t>(shape.branches)) {
+  const auto nodes = static_cast<size_t>(shape.candidates());
+  nodes_.reserve(nodes);
+  kept_.reserve(nodes);
+  frontier_.reserve(branches_ * branches_);
+}
+
 void DraftTree::start(std::span<const TokenLogprob> best) {
   nodes_.clear();
   level_ = 0;
@@ -38,16 +45,8 @@ void DraftTree::grow() {
 void DraftTree::choose(size_t first, size_t most, std::vector<int32_t>& chosen) const {
   chosen.resize(nodes_.size() - first);
   std::iota(chosen.begin(), chosen.end(), static_cast<int32_t>(first));
-  const auto better = [&](int32_t a, int32_t b) {
-    const float of_a = nodes_[static_cast<size_t>(a)].logprob;
-    const float of_b = nodes_[static_cast<size_t>(b)].logprob;
-    return of_a != of_b ? of_a > of_b : a < b;
-  };
-  if (most < chosen.size()) {
-    std::ranges::nth_element(chosen, chosen.begin() + static_cast<int64_t>(most), better);
-    chosen.resize(most);
-  }
-  std::ranges::sort(chosen);
+  chosen.resize(
+      best_in_order(std::span(chosen), most, [&](int32_t node) { return logprob(node); }));
 }
 
 void DraftTree::keep(int64_t most, std::vector<int32_t>& tokens, std::vector<int32_t>& parents) {

@@ -16,17 +16,15 @@
 #include <span>
 #include <vector>
 
+#include "fathom/kernels/spec/draft_tree/best_in_order.h"
 #include "fathom/runtime/request.h"
 
 namespace fathom {
 
-/// Guesses at one place at most (`--speculative-topk`).
-inline constexpr int64_t kMostBranches = 8;
-
 /// How many guesses of a sequence there are.
 struct DraftShape {
   int64_t tokens = 3;    ///< one behind the other at most: `--speculative-tokens`
-  int64_t branches = 1;  ///< at one place: `--speculative-topk`; 1: chains
+  int64_t branches = 1;  ///< at one place, up to kMostBranches: `--speculative-topk`; 1: chains
   int64_t width = 0;     ///< of a tree in a step: `--speculative-width`; 0: tokens * branches
 
   bool is_tree() const { return branches > 1; }
@@ -38,10 +36,10 @@ struct DraftShape {
   int64_t drafts() const;
 };
 
-/// Reused from step to step; takes memory only when it grows beyond every tree before.
+/// Reused from step to step; takes memory only when it grows beyond its shape.
 class DraftTree {
  public:
-  explicit DraftTree(int64_t branches = 1) : branches_(static_cast<size_t>(branches)) {}
+  explicit DraftTree(const DraftShape& shape);
 
   /// Begins again with guesses at the next token, best first; at most `branches`.
   void start(std::span<const TokenLogprob> best);
@@ -61,6 +59,9 @@ class DraftTree {
 
   /// The node that it follows; -1: the last known token.
   int32_t parent(int32_t node) const { return nodes_[static_cast<size_t>(node)].parent; }
+
+  /// Of the path to it.
+  float logprob(int32_t node) const { return nodes_[static_cast<size_t>(node)].logprob; }
 
   /// Appends the best `most` nodes: their tokens, and for each the kept one that it follows.
   void keep(int64_t most, std::vector<int32_t>& tokens, std::vector<int32_t>& parents);

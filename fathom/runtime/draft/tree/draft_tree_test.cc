@@ -27,7 +27,7 @@ struct Kept {
 // Three levels of two guesses each, whose joint probabilities are
 // .6 .3 | .3 .12 .21 .03 | .24 .03 .105 .084
 DraftTree example() {
-  DraftTree tree(2);
+  DraftTree tree({.tokens = 3, .branches = 2});
   tree.start(guesses({{10, .6}, {20, .3}}));
   EXPECT_EQ(Ids(tree.frontier().begin(), tree.frontier().end()), (Ids{0, 1}));
   tree.add_children(0, guesses({{11, .5}, {12, .2}}));
@@ -57,7 +57,7 @@ TEST(DraftTree, KeepsTheBestOfTheExampleOfThreeLevels) {
 }
 
 TEST(DraftTree, OfEqualNodesTheFirstOnesAreKept) {
-  DraftTree tree(3);
+  DraftTree tree({.tokens = 2, .branches = 3});
   tree.start(guesses({{1, .25}, {2, .25}, {3, .25}}));
   for (const int32_t node : {0, 1, 2})
     tree.add_children(node, guesses({{4, 1}, {5, 1}, {6, 1}}));
@@ -105,7 +105,7 @@ TEST(DraftTree, IsTheTreeOfTheReference) {
     const int64_t k = 2 + rng.next_below(4);
     const int64_t depth = 1 + rng.next_below(5);
     const DraftShape shape{.tokens = depth, .branches = k};
-    DraftTree tree(k);
+    DraftTree tree(shape);
     Ints parent_list{-1};
     const auto children = [&] {
       std::vector<TokenLogprob> best;

@@ -25,7 +25,7 @@ Status NextnTreeProposer::follow(Executor& executor,
   return run_behind(executor, computed, hidden, &best_,
                     [&](RequestId id, int32_t row, const SampleResult& guess) {
                       if (!guess.finite) return;
-                      First& first = first_[id];
+                      First& first = first_.add(id);
                       first.hidden_row = row;
                       first.count = guess.top_logprobs.size();
                       std::ranges::copy(guess.top_logprobs, first.best.begin());
@@ -36,22 +36,33 @@ Status NextnTreeProposer::follow(Executor& executor,
                     });
 }
 
+NextnTreeProposer::Growing::Growing(const DraftShape& shape) : tree(shape) {
+  row_of.reserve(static_cast<size_t>(shape.candidates()));
+  parents.reserve(static_cast<size_t>(shape.tokens * shape.branches));
+  tokens.reserve(static_cast<size_t>(shape.branches));
+}
+
+void NextnTreeProposer::reserve(const StepShape& shape) {
+  NextnPasses::reserve(shape);
+  first_.reserve(shape.max_num_seqs);
+  trees_.reserve(static_cast<size_t>(shape.max_num_seqs));
+  while (std::ssize(trees_) < shape.max_num_seqs)
+    trees_.emplace_back(shape_);
+}
+
 Status NextnTreeProposer::propose(Executor& executor, std::span<const DraftPlace> places) {
   num_trees_ = 0;
   while (trees_.size() < places.size())
-    trees_.emplace_back().tree = DraftTree(shape_.branches);
+    trees_.emplace_back(shape_);
   for (const DraftPlace& place : places) {
-    const auto first = first_.find(place.sequence->id);
-    if (first != first_.end()) start(place, first->second);
+    if (const First* first = first_.find(place.sequence->id)) start(place, *first);
   }
   first_.clear();  // their states go with the next pass
-  const auto grows = [](const Growing& g) { return g.levels > 0 && !g.tree.frontier().empty(); };
-  while (std::any_of(trees_.begin(), trees_.begin() + static_cast<int64_t>(num_trees_), grows))
+  while (std::ranges::any_of(trees(), &Growing::grows))
     FATHOM_TRY(grow(executor));
-  for (size_t i = 0; i < num_trees_; ++i) {
-    Sequence& s = *trees_[i].place->sequence;
-    trees_[i].tree.keep(std::min(shape_.drafts(), trees_[i].place->most), s.drafts,
-                        s.draft_parents);
+  for (Growing& g : trees()) {
+    Sequence& s = *g.place->sequence;
+    g.tree.keep(std::min(shape_.drafts(), g.place->most), s.drafts, s.draft_parents);
   }
   return {};
 }
@@ -63,58 +74,91 @@ void NextnTreeProposer::start(const DraftPlace& place, const First& first) {
   g.place = &place;
   g.levels = std::min(shape_.tokens - 1, (place.most + 1) / shape_.branches);
   g.first_row = first.hidden_row;
+  g.level_row = 0;
   g.tree.start(std::span(first.best).first(first.count));
   g.row_of.clear();
   g.parents.clear();
-  g.tokens.clear();
 }
 
-// A level more for each tree that grows, in one pass.
+// As many levels more for each tree that grows as all of them have room for, in one step.
 Status NextnTreeProposer::grow(Executor& executor) {
   begin_pass();
-  for (size_t i = 0; i < num_trees_; ++i) {
-    Growing& g = trees_[i];
-    if (g.levels > 0) add_to_pass(g);
+  const int64_t levels = levels_at_once(executor);
+  for (Growing& g : trees()) {
+    if (g.grows()) add_to_step(g);
   }
-  FATHOM_ASSIGN(const std::span<const SampleResult> results, run_passes(executor));
-  for (size_t i = 0; i < num_trees_; ++i) {
-    Growing& g = trees_[i];
-    if (g.levels == 0) continue;
-    --g.levels;
-    auto row = static_cast<size_t>(g.pass_row);
-    for (const int32_t node : g.tree.frontier()) {
-      const SampleResult& result = results[row++];
-      if (result.finite) g.tree.add_children(node, result.top_logprobs);
+  const size_t nodes = rows_read_.size();
+  samples_.resize(nodes * static_cast<size_t>(levels), {.params = &best_});
+  FATHOM_ASSIGN(const std::span<const SampleResult> results, run_passes(executor, levels));
+  for (Growing& g : trees()) {
+    if (!g.grows()) continue;
+    for (int64_t level = 0; level < levels; ++level) {
+      if (level > 0) g.lay_rows();
+      const size_t first = static_cast<size_t>(level) * nodes + static_cast<size_t>(g.pass_row);
+      add_guesses(g, results.subspan(first));
     }
-    g.tree.grow();
+    g.levels -= levels;
+    // A later level of a chain has rows for nodes that are not there as well.
+    const bool whole = std::ssize(g.tree.frontier()) == shape_.branches;
+    if (levels > 1 && !whole) g.levels = 0;
   }
   return {};
 }
 
-void NextnTreeProposer::add_to_pass(Growing& g) {
-  const Sequence& s = *g.place->sequence;
-  const auto rows = static_cast<int32_t>(g.parents.size());
-  // From a row of the level before to its row of hidden states.
-  const int32_t shift = g.pass_row - (rows - static_cast<int32_t>(g.tokens.size()));
-  g.pass_row = static_cast<int32_t>(rows_read_.size());
-  g.tokens.clear();
-  g.row_of.resize(static_cast<size_t>(g.tree.num_nodes()), -1);
-  for (const int32_t node : g.tree.frontier()) {
-    const int32_t parent = g.tree.parent(node);
-    const int32_t parent_row = parent < 0 ? -1 : g.row_of[static_cast<size_t>(parent)];
-    g.row_of[static_cast<size_t>(node)] = static_cast<int32_t>(g.parents.size());
-    g.parents.push_back(parent_row);
-    g.tokens.push_back(g.tree.token(node));
-    rows_read_.push_back(parent < 0 ? g.first_row : parent_row + shift);
-    samples_.push_back({.params = &best_, .position = g.place->row.position});
+int64_t NextnTreeProposer::levels_at_once(const Executor& executor) const {
+  int64_t levels = executor.most_levels(shape_.branches);
+  for (const Growing& g : trees()) {
+    if (!g.grows()) continue;
+    const bool whole = std::ssize(g.tree.frontier()) == shape_.branches;
+    levels = std::min(levels, whole ? g.levels : 1);
   }
-  if (g.tokens.empty()) return;
+  return std::max<int64_t>(levels, 1);
+}
+
+void NextnTreeProposer::Growing::lay_rows() {
+  level_row = static_cast<int32_t>(parents.size());
+  row_of.resize(static_cast<size_t>(tree.num_nodes()), -1);
+  for (const int32_t node : tree.frontier()) {
+    const int32_t parent = tree.parent(node);
+    row_of[static_cast<size_t>(node)] = static_cast<int32_t>(parents.size());
+    parents.push_back(parent < 0 ? -1 : row_of[static_cast<size_t>(parent)]);
+  }
+}
+
+void NextnTreeProposer::Growing::add_states(std::vector<int32_t>& rows) const {
+  for (const int32_t node : tree.frontier()) {
+    const int32_t parent = tree.parent(node);
+    const bool first = parent < 0;
+    rows.push_back(first ? first_row : row_of[static_cast<size_t>(parent)] - level_row + pass_row);
+  }
+}
+
+void NextnTreeProposer::add_to_step(Growing& g) {
+  const Sequence& s = *g.place->sequence;
+  const auto begin = static_cast<int32_t>(rows_read_.size());
+  g.add_states(rows_read_);
+  g.pass_row = begin;
+  g.lay_rows();
+  g.tokens.clear();
+  for (const int32_t node : g.tree.frontier()) {
+    g.tokens.push_back(g.tree.token(node));
+    paths_.push_back(g.tree.logprob(node));
+  }
   decode_.push_back({.tokens = g.tokens,
-                     .cached = s.num_tokens() - 1 + rows,
+                     .cached = s.num_tokens() - 1 + g.level_row,
                      .pages = s.cache.blocks(),
                      .slot = s.cache.slot(),
                      .logits = LogitRows::kAll,
                      .parents = g.parents});
+}
+
+void NextnTreeProposer::add_guesses(Growing& g, std::span<const SampleResult> level) {
+  size_t row = 0;
+  for (const int32_t node : g.tree.frontier()) {
+    const SampleResult& result = level[row++];
+    if (result.finite) g.tree.add_children(node, result.top_logprobs);
+  }
+  g.tree.grow();
 }
 
 }  // namespace fathom
