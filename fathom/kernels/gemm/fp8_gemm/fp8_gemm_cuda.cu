@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 
@@ -16,6 +17,22 @@ using Args = Fp8BlockGemm::Args;
 
 bool fills_tiles(const Args& a) {
   return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
+}
+
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return fp8_blocks::run_matrix_tiles(ex, fp8_blocks::product(a));
+}
+
+bool is_prefetched(const Args& a) {
+  return fp8_blocks::is_bf16(a) && takes_prefetched<PrefetchedFp8Plan>(product_of(a));
+}
+
+bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
+  return prefetched_pays<PrefetchedFp8Plan>(product_of(a), gpu.num_sms);
+}
+
+Status run_prefetched_blocks(Exec& ex, const Args& a) {
+  return run_prefetched<PrefetchedFp8>(ex, product_of(a));
 }
 
 bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
@@ -37,7 +54,19 @@ bool fills_tiles(const Args& a) {
 }
 
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8>(ex, product_of(a));
+  return fp8_blocks::run_matrix_tiles(ex, product_of(a));
+}
+
+bool is_prefetched(const Args& a) {
+  return is_bf16(a) && takes_prefetched<PrefetchedFp8Plan>(product_of(a));
+}
+
+bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
+  return prefetched_pays<PrefetchedFp8Plan>(product_of(a), gpu.num_sms);
+}
+
+Status run_prefetched_blocks(Exec& ex, const Args& a) {
+  return run_prefetched<PrefetchedFp8>(ex, product_of(a));
 }
 
 Status run_persistent_blocks(Exec& ex, const Args& a) {
@@ -91,10 +120,13 @@ Status run_any_layout(Exec& ex, const Args& a) {
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
-    {"tiles", sm(90), "", kTileTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16,
+    {"tiles", sm(90), "", kTileTraits, blocks::run_in_tiles, MathUnit::kBf16,
      blocks::fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts,
+     blocks::run_prefetched_blocks, MathUnit::kBf16, blocks::is_prefetched, nullptr,
+     blocks::suits_prefetched},
     {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits | kSomeRowCounts,
      fp8_blocks::run_warp_split_k, MathUnit::kBf16, fp8_blocks::is_split_k, nullptr,
      blocks::suits_split_k},
@@ -107,6 +139,8 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
 
 constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda{
     {"tiles", sm(90), "", kTileTraits, heads::run_in_tiles, MathUnit::kBf16, heads::fills_tiles},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts, heads::run_prefetched_blocks,
+     MathUnit::kBf16, heads::is_prefetched, nullptr, heads::suits_prefetched},
     {"persistent", sm(90), "K<=16384", kTraits, heads::run_persistent_blocks, MathUnit::kBf16,
      heads::is_bf16},
     {"any_layout", sm(90), "", kTraits, heads::run_any_layout, MathUnit::kF32, has_rows},

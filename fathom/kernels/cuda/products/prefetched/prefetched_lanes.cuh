@@ -8,7 +8,7 @@
 
 namespace fathom::cuda {
 
-struct PrefetchedMaps {
+struct PrefetchedNvfp4Maps {
   CUtensorMap codes;     ///< boxes of sixteen rows of w and the k of a warp
   CUtensorMap scales;    ///< theirs, or those of all warps of a block
   CUtensorMap x;         ///< boxes of eight rows and 128 k
@@ -23,10 +23,10 @@ struct PrefetchedPart {
   static_assert(kPartK == 256 || kPartK == 192);
   static constexpr int kBlocks = kPartK / kBlockK;
   static constexpr bool kHasRest = kPartK % kBlockK != 0;
-  static constexpr int kCodeBytes = PrefetchedPlan::code_bytes(kPartK);
+  static constexpr int kCodeBytes = PrefetchedNvfp4Plan::code_bytes(kPartK);
   static constexpr int kRowBytes = kPartK / 2;  // of codes
-  static constexpr bool kSharesScales = PrefetchedPlan::shares_scales(kPartK);
-  static constexpr int kScaleRow = PrefetchedPlan::scale_row(kPartK);
+  static constexpr bool kSharesScales = PrefetchedNvfp4Plan::shares_scales(kPartK);
+  static constexpr int kScaleRow = PrefetchedNvfp4Plan::scale_row(kPartK);
 
   /// Rows of a lane are this and the eighth behind. Of neighbouring lanes' rows one has its codes
   /// in the lower and one in the upper banks: by the swizzle, or rows of 96 bytes two apart.
@@ -48,8 +48,9 @@ struct PrefetchedX {
   /// Asks for the first eight rows by way of shared memory: a box has one or two lines of 128 bytes
   /// for a row, so that the eight lanes of a phase read from all banks. The second eight come from
   /// memory at once.
+  template <class Maps>
   __device__ __forceinline__ void ask(
-      const ProductCall& c, const PrefetchedMaps& maps, int k, uint32_t rows, uint32_t barrier) {
+      const ProductCall& c, const Maps& maps, int k, uint32_t rows, uint32_t barrier) {
     warp_expect(barrier, static_cast<uint32_t>(min(c.T, kPrefetchedTokens) * (kPartK * 2)));
 #pragma unroll
     for (int block = 0; block < Part::kBlocks; ++block)
@@ -141,13 +142,13 @@ class PrefetchedWeights {
   }
 
   /// Asks for the scales of all tiles; for one warp of the block, which has made `scales_full`.
-  __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedMaps& maps,
+  __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedNvfp4Maps& maps,
                                                         int tiles,
                                                         uint64_t policy) const {
-    warp_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
+    warp_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedNvfp4Plan::kSharedScaleBytes));
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
-      warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes),
+      warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedNvfp4Plan::kSharedScaleBytes),
                     maps.scales, k_ / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
     }
   }
@@ -166,13 +167,13 @@ class PrefetchedWeights {
 
   /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
   __device__ __forceinline__ void ask(
-      const PrefetchedMaps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
+      const PrefetchedNvfp4Maps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
     const int row = row_ + i * step_;
-    constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedPlan::kScaleBytes;
+    constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedNvfp4Plan::kScaleBytes;
     warp_expect(full(slot), Part::kCodeBytes + kScales + zero);
     warp_copy_box(codes(slot), maps.codes, k_ / 2, row, 0, full(slot), policy);
     if constexpr (!Part::kSharesScales) {
-      warp_copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedPlan::kScaleBytes),
+      warp_copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedNvfp4Plan::kScaleBytes),
                     maps.scales, k_ / 16, row, 0, full(slot), policy);
     }
   }
@@ -191,8 +192,8 @@ class PrefetchedWeights {
     const uint32_t codes = codes_of_lane_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
     const uint32_t scales =
         scales_of_lane_ + static_cast<uint32_t>(Part::kSharesScales
-                                                    ? i * PrefetchedPlan::kSharedScaleBytes
-                                                    : slot * PrefetchedPlan::kScaleBytes);
+                                                    ? i * PrefetchedNvfp4Plan::kSharedScaleBytes
+                                                    : slot * PrefetchedNvfp4Plan::kScaleBytes);
     Tile tile;
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
@@ -328,5 +329,34 @@ __device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<k
   }
   multiply_rest(tile, x, sums);
 }
+
+/// NVFP4 in parts of kK k.
+template <int kK>
+struct PrefetchedNvfp4 {
+  using Plan = PrefetchedNvfp4Plan;
+  using Maps = PrefetchedNvfp4Maps;
+  template <int kTokenGroups>
+  using X = PrefetchedX<kTokenGroups, kK>;
+  static constexpr int kPartK = kK;
+  static constexpr bool kSharesScales = PrefetchedPart<kK>::kSharesScales;
+  static constexpr bool kStacked = false;  ///< matrices, with scales that warps load themselves
+  static constexpr bool kDecodesAhead = true;
+  static constexpr float kFactor = Nvfp4Codec::kFactor;
+
+  struct Weights : PrefetchedWeights<kK> {
+    using PrefetchedWeights<kK>::PrefetchedWeights;
+
+    /// Adds the products of tile i, which is in `slot`.
+    template <int kTokenGroups>
+    __device__ __forceinline__ void add_tile(int i,
+                                             int slot,
+                                             const X<kTokenGroups>& x,
+                                             PrefetchedSums (&sums)[kTokenGroups]) const {
+      multiply_tile(this->load(i, slot), x, sums);
+    }
+  };
+
+  __device__ __forceinline__ static int row_of_lane() { return PrefetchedPart<kK>::row_of_lane(); }
+};
 
 }  // namespace fathom::cuda
