@@ -1,5 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
-#include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_fp8.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 

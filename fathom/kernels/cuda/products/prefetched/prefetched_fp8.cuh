@@ -4,9 +4,37 @@
 // Codes become f16 as in warp_split_k (BlockInF16, E4m3Eight), so x does as well, once.
 #pragma once
 
-#include "fathom/kernels/cuda/products/prefetched/prefetched_lanes.cuh"
+#include "fathom/kernels/cuda/products/f16_codes.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
 
 namespace fathom::cuda {
+
+/// E4M3 with a scale for 128 x 128, one matrix or stacked ones with x of their own. The scales of
+/// all tiles of a warp lie in a register, a lane one: of its two blocks of 128 k sixteen tiles.
+struct PrefetchedFp8Plan {
+  static constexpr int kPartK = 256;
+  static constexpr int kMostTilesOfWarp = 16;
+  static constexpr int kMostRounds = 4;
+  static constexpr int kWorkLeft = 9216;
+  static constexpr int kWorkLeftOfMost = 9216;
+
+  static PrefetchedSplit split(int K) {
+    for (int slices = 1; slices <= kMostPrefetchedSlices; slices *= 2) {
+      if (K % (slices * kPartK) == 0 && K / (slices * kPartK) <= kPrefetchedWarps)
+        return {.slices = slices, .part_k = kPartK};
+    }
+    return {};
+  }
+
+  static void find_slot(PrefetchedPlan* plan) { plan->code_bytes = kPrefetchedRows * kPartK; }
+
+  static bool takes(const ProductCall& c) {
+    constexpr int64_t kMost = int64_t{1} << 31;
+    return !c.in_pairs && c.w_row == c.K && c.w_matrix == c.w_row * c.N && c.scales != nullptr &&
+           c.scale_row == c.K / kBlockK && int64_t{c.N} * c.matrices < kMost &&
+           (c.matrices == 1 || (c.x_matrix % 64 == 0 && c.x_matrix * c.matrices < kMost));
+  }
+};
 
 struct PrefetchedFp8Maps {
   CUtensorMap codes;  ///< boxes of two panels of sixteen rows of w and 128 k
@@ -164,6 +192,17 @@ class PrefetchedFp8Weights {
   int step_;
   int panel_;
 };
+
+inline Status make_prefetched_maps(const ProductCall& c, int part_k, PrefetchedFp8Maps* maps) {
+  FATHOM_TRY(make_tensor_map({.data = c.w,
+                              .dims = {kBlockK, int64_t{c.N} * c.matrices, c.K / kBlockK},
+                              .strides = {c.w_row, kBlockK},
+                              .box = {kBlockK, kPrefetchedRows},
+                              .depth = part_k / kBlockK,
+                              .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
+                             &maps->codes));
+  return make_tensor_map(box_of_x(c), &maps->x);
+}
 
 struct PrefetchedFp8 {
   using Plan = PrefetchedFp8Plan;

@@ -154,33 +154,6 @@ struct PrefetchedNvfp4Plan {
   }
 };
 
-/// E4M3 with a scale for 128 x 128, one matrix or stacked ones with x of their own. The scales of
-/// all tiles of a warp lie in a register, a lane one: of its two blocks of 128 k sixteen tiles.
-struct PrefetchedFp8Plan {
-  static constexpr int kPartK = 256;
-  static constexpr int kMostTilesOfWarp = 16;
-  static constexpr int kMostRounds = 3;
-  static constexpr int kWorkLeft = 9216;
-  static constexpr int kWorkLeftOfMost = 9216;
-
-  static PrefetchedSplit split(int K) {
-    for (int slices = 1; slices <= kMostPrefetchedSlices; slices *= 2) {
-      if (K % (slices * kPartK) == 0 && K / (slices * kPartK) <= kPrefetchedWarps)
-        return {.slices = slices, .part_k = kPartK};
-    }
-    return {};
-  }
-
-  static void find_slot(PrefetchedPlan* plan) { plan->code_bytes = kPrefetchedRows * kPartK; }
-
-  static bool takes(const ProductCall& c) {
-    constexpr int64_t kMost = int64_t{1} << 31;
-    return !c.in_pairs && c.w_row == c.K && c.w_matrix == c.w_row * c.N && c.scales != nullptr &&
-           c.scale_row == c.K / kBlockK && int64_t{c.N} * c.matrices < kMost &&
-           (c.matrices == 1 || (c.x_matrix % 64 == 0 && c.x_matrix * c.matrices < kMost));
-  }
-};
-
 /// 2^32 / d, rounded up, for d > 1: the upper half of its product with n is n / d for n * d < 2^32.
 /// Of 1 it is 0: right for n = 0 alone, which is what a warp with one slot asks.
 constexpr uint32_t inverse_of(int d) {
@@ -263,7 +236,7 @@ PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t all_places) {
 
 /// Whether this is the fastest kernel for a product that takes_prefetched(): half of every
 /// multiprocessor has room for so much of the matrix that all blocks run at once and add up sums
-/// once (FP8, whose other kernels are slower: three times); from nine rows of x on twice, as tiles
+/// once (FP8, whose other kernels are slower: up to four times); from nine rows of x on twice, as tiles
 /// for so many rows are slower than that.
 ///
 /// Clusters are counted as if every multiprocessor had a place in one. A GPU runs somewhat fewer

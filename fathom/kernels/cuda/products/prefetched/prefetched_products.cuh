@@ -18,7 +18,6 @@
 #include "fathom/kernels/cuda/clusters_at_once.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/products/cluster.cuh"
-#include "fathom/kernels/cuda/products/prefetched/prefetched_fp8.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_lanes.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_plan.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
@@ -52,7 +51,7 @@ __device__ __forceinline__ void keep_sums(const PrefetchedSums (&sums)[kTokenGro
 }
 
 /// Stores four rows of y of matrix e from n on of a token, as any call asks for it.
-__device__ __noinline__ void store_four_of_any(
+static __device__ __noinline__ void store_four_of_any(
     const ProductCall& c, int e, int token, int n, float factor, float4 sum) {
   const int64_t at = e * c.y_matrix + c.row_of_y(token) * c.y_row + n;
 #pragma unroll 1
@@ -381,17 +380,6 @@ inline Status make_prefetched_maps(const ProductCall& c, int part_k, PrefetchedN
   if (part_k % kBlockK == 0) return {};
   x.box[1] = 1;
   return make_tensor_map(x, &maps->x_of_64k);
-}
-
-inline Status make_prefetched_maps(const ProductCall& c, int part_k, PrefetchedFp8Maps* maps) {
-  FATHOM_TRY(make_tensor_map({.data = c.w,
-                              .dims = {kBlockK, int64_t{c.N} * c.matrices, c.K / kBlockK},
-                              .strides = {c.w_row, kBlockK},
-                              .box = {kBlockK, kPrefetchedRows},
-                              .depth = part_k / kBlockK,
-                              .swizzle = CU_TENSOR_MAP_SWIZZLE_128B},
-                             &maps->codes));
-  return make_tensor_map(box_of_x(c), &maps->x);
 }
 
 /// Blocks, or clusters of them, that the GPU runs at once with one on a multiprocessor.

@@ -1,13 +1,12 @@
 // FP8 weights of products whose warps split K: how tiles come by quarters, and what a warp does
 // with one.
 //
-// Codes become f16 by one instruction for two of them, exactly; bf16 would take four. So x becomes
-// f16 as well, when it is loaded: the 128 k of a row that share a scale of weights are multiplied
-// by a power of two (BlockInF16), which is taken back when the sum of the block is scaled, in
-// float32 as it is without.
+// Codes become f16 (E4m3Eight), and so does x, when it is loaded: the 128 k of a row that share a
+// scale of weights are multiplied by a power of two (BlockInF16), which is taken back when the sum
+// of the block is scaled, in float32 as it is without.
 #pragma once
 
-#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/products/f16_codes.cuh"
 #include "fathom/kernels/cuda/products/warp_split_k/split_k_slots.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
