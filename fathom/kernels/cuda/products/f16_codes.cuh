@@ -30,9 +30,10 @@ struct E4m3Eight {
   }
 };
 
-/// Turns 128 k of eight rows of x from bf16 to f16, of which lane 4 g + t has 32 of row g: times the
-/// power of two that brings the largest of the row below 2^15. What is up to 2^31 times smaller than
-/// it stays exact, and what is smaller still is rounded to 2^-40 of it. NaN and infinities stay.
+/// Turns 128 k of eight rows of x from bf16 to f16, of which lane 4 g + t has 32 of row g: times
+/// the power of two that brings the largest of the row below 2^15. What is up to 2^31 times smaller
+/// than it stays exact, and what is smaller still is rounded to 2^-40 of it. NaN and infinities
+/// stay.
 class BlockInF16 {
  public:
   __device__ __forceinline__ explicit BlockInF16(uint4 (&eights)[4]) {

@@ -49,8 +49,8 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8>(ex, product(a));
 }
 
-/// A product that is not of experts, in tiles: scales that are powers of two go with the weights. Of
-/// outputs of four bytes tensor cores do not add up more than 128 k.
+/// A product that is not of experts, in tiles: scales that are powers of two go with the weights.
+/// Of outputs of four bytes tensor cores do not add up more than 128 k.
 inline Status run_matrix_tiles(Exec& ex, const ProductCall& c) {
   if (c.scale_format == Format::kUe8m0 && c.y_format != Format::kF32)
     return run_tiles<TileFp8Folded<2>>(ex, c);

@@ -13,10 +13,10 @@ namespace fathom::cuda {
 /// What comes beside weights and activations.
 enum class TileSide {
   kNone,
-  kRowScales,    ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
+  kRowScales,     ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
   kBlockFactors,  ///< of each 64 rows of w, one for a stage of w: a power of two as a pair of bf16
-  kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
-  kTables,       ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
+  kTokenScales,   ///< of each of 128 rows of x, times that of every 128 rows of w: floats
+  kTables,        ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
 };
 
 __device__ __forceinline__ void load_shared(uint32_t at, uint32_t (&words)[4]) {

@@ -80,8 +80,8 @@ struct TileMemory {
       Codec::kSide == TileSide::kNone           ? 0
       : Codec::kSide == TileSide::kBlockFactors ? 16
       : Codec::kSide == TileSide::kRowScales    ? kTileRows<Codec> * kSideRowBytes
-      : Codec::kSide == TileSide::kTables    ? kTileRows<Codec> * kSideRowBytes + 128 * 4
-                                             : Codec::kRowBlocks * 128 * 4;
+      : Codec::kSide == TileSide::kTables       ? kTileRows<Codec> * kSideRowBytes + 128 * 4
+                                                : Codec::kRowBlocks * 128 * 4;
   static constexpr int kWStages = !kOwnRing ? 0 : kTokens <= 64 ? 3 : 2;
   /// 64 rows of w of up to 64 outputs a warpgroup.
   static constexpr int kOutOfGroup = std::min(64, kTokens) * kPanelRowBytes;

@@ -120,8 +120,7 @@ Status run_any_layout(Exec& ex, const Args& a) {
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
-    {"tiles", sm(90), "", kTileTraits, blocks::run_in_tiles, MathUnit::kBf16,
-     blocks::fills_tiles},
+    {"tiles", sm(90), "", kTileTraits, blocks::run_in_tiles, MathUnit::kBf16, blocks::fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
     {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts,

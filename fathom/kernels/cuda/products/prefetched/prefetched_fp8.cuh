@@ -47,11 +47,8 @@ class PrefetchedFp8X {
  public:
   static constexpr int kBlocks = PrefetchedFp8Plan::kPartK / kBlockK;
 
-  __device__ __forceinline__ void ask(const ProductCall& c,
-                                      const PrefetchedFp8Maps& maps,
-                                      int k,
-                                      uint32_t rows,
-                                      uint32_t barrier) {
+  __device__ __forceinline__ void ask(
+      const ProductCall& c, const PrefetchedFp8Maps& maps, int k, uint32_t rows, uint32_t barrier) {
     x_.ask(c, maps, k, rows, barrier);
   }
 
@@ -84,43 +81,25 @@ class PrefetchedFp8X {
   uint32_t exponents_[kTokenGroups];  ///< a byte a block and sum: registers are few
 };
 
+inline constexpr int kPrefetchedFp8Slot = kPrefetchedRows * PrefetchedFp8Plan::kPartK;  ///< bytes
+
 /// The weights of a warp: its slots, and what it asks for.
-class PrefetchedFp8Weights {
+class PrefetchedFp8Weights : public PrefetchedSlots<kPrefetchedFp8Slot> {
  public:
   static constexpr int kBlocks = PrefetchedFp8Plan::kPartK / kBlockK;
   static constexpr int kPanelBytes = kPrefetchedRows * kPanelRowBytes;
-  static constexpr int kSlotBytes = kBlocks * kPanelBytes;
 
   /// `first_row`: of all matrices.
   __device__ PrefetchedFp8Weights(
       const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row, int k)
-      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
-        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
-        row_(first_row),
-        step_(plan.groups * kPrefetchedRows),
-        panel_(k / kBlockK) {
+      : PrefetchedSlots(plan, shared, warp, first_row), panel_(k / kBlockK) {
     codes_of_lane_ = kept(codes_ + panel_offset(lane_id() >> 2, (lane_id() & 3) * 2));
-  }
-
-  /// Makes the barriers; for one lane.
-  __device__ __forceinline__ void make_barriers(int slots) const {
-#pragma unroll 1
-    for (int slot = 0; slot < slots; ++slot)
-      barrier_init(full(slot), 1);
-  }
-
-  __device__ __forceinline__ uint32_t codes(int slot) const {
-    return codes_ + static_cast<uint32_t>(slot * kSlotBytes);
-  }
-
-  __device__ __forceinline__ uint32_t full(int slot) const {
-    return full_ + static_cast<uint32_t>(slot) * 8;
   }
 
   /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
   __device__ __forceinline__ void ask(
       const PrefetchedFp8Maps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
-    warp_expect(full(slot), kSlotBytes + zero);
+    warp_expect(full(slot), kPrefetchedFp8Slot + zero);
     warp_copy_box(codes(slot), maps.codes, 0, row_ + i * step_, panel_, full(slot), policy);
   }
 
@@ -149,13 +128,11 @@ class PrefetchedFp8Weights {
                                            int slot,
                                            const PrefetchedFp8X<kTokenGroups>& x,
                                            PrefetchedSums (&sums)[kTokenGroups]) const {
-    const uint32_t from = codes_of_lane_ + static_cast<uint32_t>(slot * kSlotBytes);
+    const uint32_t from = codes_of_lane_ + static_cast<uint32_t>(slot * kPrefetchedFp8Slot);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      // Two chains of sums, so that products need not wait for each other; of two groups of tokens
-      // each has one.
       float even[kTokenGroups][4] = {};
-      float odd[4] = {};
+      float odd[kTokenGroups][4] = {};  // a second chain, so that none waits for the other
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) {
         const uint32_t at = (from ^ half << 4) + static_cast<uint32_t>(block * kPanelBytes);
@@ -165,31 +142,25 @@ class PrefetchedFp8Weights {
         const E4m3Eight second(row_g.z, row_g.w, row_g8.z, row_g8.w);
 #pragma unroll
         for (int group = 0; group < kTokenGroups; ++group) {
-          float(&other)[4] = kTokenGroups == 1 ? odd : even[group];
-          first.multiply(x.eight(group, block, 2 * half), even[group], other);
-          second.multiply(x.eight(group, block, 2 * half + 1), even[group], other);
+          first.multiply(x.eight(group, block, 2 * half), even[group], odd[group]);
+          second.multiply(x.eight(group, block, 2 * half + 1), even[group], odd[group]);
         }
       }
-      const float scale =
-          __uint_as_float(__shfl_sync(0xFFFFFFFFu, scales_, i * kBlocks + block));
+      const float scale = __uint_as_float(__shfl_sync(0xFFFFFFFFu, scales_, i * kBlocks + block));
 #pragma unroll
       for (int group = 0; group < kTokenGroups; ++group) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const float sum = kTokenGroups == 1 ? even[group][j] + odd[j] : even[group][j];
-          sums[group][0][j] = fmaf(scale * x.scale(group, block, j), sum, sums[group][0][j]);
+          sums[group][0][j] = fmaf(scale * x.scale(group, block, j), even[group][j] + odd[group][j],
+                                   sums[group][0][j]);
         }
       }
     }
   }
 
  private:
-  uint32_t codes_;
-  uint32_t full_;
   uint32_t codes_of_lane_;  // those of its first row, block and slot
   uint32_t scales_ = 0;     // of tile lane / 2 and block lane % 2, as they lie, then as floats
-  int row_;
-  int step_;
   int panel_;
 };
 

@@ -110,20 +110,52 @@ __device__ __forceinline__ int uniform_warp() {
   return __shfl_sync(~0u, warp_id(), 0);
 }
 
+/// The slots of a warp and its rows of w: of its first tile, and from one tile to the next.
+template <int kSlotBytes>
+class PrefetchedSlots {
+ public:
+  __device__ PrefetchedSlots(const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row)
+      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
+        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
+        row_(first_row),
+        step_(plan.groups * kPrefetchedRows) {}
+
+  /// Makes the barriers; for one lane.
+  __device__ __forceinline__ void make_barriers(int slots) const {
+#pragma unroll 1
+    for (int slot = 0; slot < slots; ++slot)
+      barrier_init(full(slot), 1);
+  }
+
+  __device__ __forceinline__ uint32_t codes(int slot) const {
+    return codes_ + static_cast<uint32_t>(slot * kSlotBytes);
+  }
+
+  __device__ __forceinline__ uint32_t full(int slot) const {
+    return full_ + static_cast<uint32_t>(slot) * 8;
+  }
+
+ protected:
+  uint32_t codes_;
+  uint32_t full_;
+  int row_;
+  int step_;
+};
+
 /// The weights of a warp: its slots, and what it asks for.
 template <int kPartK>
-class PrefetchedWeights {
+class PrefetchedWeights : public PrefetchedSlots<PrefetchedPart<kPartK>::kCodeBytes> {
  public:
   using Part = PrefetchedPart<kPartK>;
+  using Slots = PrefetchedSlots<Part::kCodeBytes>;
+  using Slots::codes;
+  using Slots::full;
 
   __device__ PrefetchedWeights(
       const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row, int k)
-      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
+      : Slots(plan, shared, warp, first_row),
         scales_(shared + static_cast<uint32_t>(plan.scales_at(warp))),
-        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
         scales_full_(shared + static_cast<uint32_t>(plan.scales_full_at())),
-        row_(first_row),
-        step_(plan.groups * kPrefetchedRows),
         k_(k) {
     const int row = Part::row_of_lane();
     const int t = lane_id() & 3;
@@ -134,18 +166,12 @@ class PrefetchedWeights {
         kept(scales_ + static_cast<uint32_t>(row * Part::kScaleRow + of_part + t * 2));
   }
 
-  /// Makes the barriers; for one lane.
-  __device__ __forceinline__ void make_barriers(int slots) const {
-#pragma unroll 1
-    for (int slot = 0; slot < slots; ++slot)
-      barrier_init(full(slot), 1);
-  }
-
   /// Asks for the scales of all tiles; for one warp of the block, which has made `scales_full`.
   __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedNvfp4Maps& maps,
                                                         int tiles,
                                                         uint64_t policy) const {
-    warp_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedNvfp4Plan::kSharedScaleBytes));
+    warp_expect(scales_full_,
+                static_cast<uint32_t>(tiles * PrefetchedNvfp4Plan::kSharedScaleBytes));
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
       warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedNvfp4Plan::kSharedScaleBytes),
@@ -155,14 +181,6 @@ class PrefetchedWeights {
 
   __device__ __forceinline__ uint32_t scales_full() const {
     return scales_full_;
-  }
-
-  __device__ __forceinline__ uint32_t codes(int slot) const {
-    return codes_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
-  }
-
-  __device__ __forceinline__ uint32_t full(int slot) const {
-    return full_ + static_cast<uint32_t>(slot) * 8;
   }
 
   /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
@@ -213,15 +231,21 @@ class PrefetchedWeights {
     return tile;
   }
 
+  /// Adds the products of tile i, which is in `slot`.
+  template <class X, class Sums>
+  __device__ __forceinline__ void add_tile(int i, int slot, const X& x, Sums& sums) const {
+    multiply_tile(load(i, slot), x, sums);
+  }
+
  private:
-  uint32_t codes_;
+  using Slots::codes_;
+  using Slots::row_;
+  using Slots::step_;
+
   uint32_t scales_;
-  uint32_t full_;
   uint32_t scales_full_;
   uint32_t codes_of_lane_;  // those of its first row, block and slot
   uint32_t scales_of_lane_;
-  int row_;
-  int step_;
   int k_;
 };
 
@@ -335,6 +359,7 @@ template <int kK>
 struct PrefetchedNvfp4 {
   using Plan = PrefetchedNvfp4Plan;
   using Maps = PrefetchedNvfp4Maps;
+  using Weights = PrefetchedWeights<kK>;
   template <int kTokenGroups>
   using X = PrefetchedX<kTokenGroups, kK>;
   static constexpr int kPartK = kK;
@@ -343,18 +368,6 @@ struct PrefetchedNvfp4 {
   static constexpr bool kDecodesAhead = true;
   static constexpr float kFactor = Nvfp4Codec::kFactor;
 
-  struct Weights : PrefetchedWeights<kK> {
-    using PrefetchedWeights<kK>::PrefetchedWeights;
-
-    /// Adds the products of tile i, which is in `slot`.
-    template <int kTokenGroups>
-    __device__ __forceinline__ void add_tile(int i,
-                                             int slot,
-                                             const X<kTokenGroups>& x,
-                                             PrefetchedSums (&sums)[kTokenGroups]) const {
-      multiply_tile(this->load(i, slot), x, sums);
-    }
-  };
 
   __device__ __forceinline__ static int row_of_lane() { return PrefetchedPart<kK>::row_of_lane(); }
 };

@@ -39,20 +39,20 @@ inline constexpr int kSwizzleAlign = 1024;           ///< of what the copy engin
 /// x and codes of 256 k lie as the copy engine's swizzle of 128 bytes has it. Of matrices that are
 /// stacked each has `blocks` of its own.
 struct PrefetchedPlan {
-  int part_k = 0;      ///< of a warp
-  int slices = 1;      ///< of k: blocks of a cluster
-  int parts = 0;       ///< warps that share the k of a slice
-  int groups = 0;      ///< of such warps, each with other tiles
-  int row_tiles = 0;   ///< of w
-  int blocks = 0;      ///< or clusters of them
-  int tiles = 0;       ///< of a block
-  int fuller = 0;      ///< blocks with so many; others have one fewer, or the last what is left
-  int left = 0;        ///< tiles of a warp, with the one at which the next kernel is let start
-  int slots = 0;       ///< of a warp
-  int code_bytes = 0;  ///< of a slot
-  int scale_bytes = 0;         ///< of a slot
+  int part_k = 0;       ///< of a warp
+  int slices = 1;       ///< of k: blocks of a cluster
+  int parts = 0;        ///< warps that share the k of a slice
+  int groups = 0;       ///< of such warps, each with other tiles
+  int row_tiles = 0;    ///< of w
+  int blocks = 0;       ///< or clusters of them
+  int tiles = 0;        ///< of a block
+  int fuller = 0;       ///< blocks with so many; others have one fewer, or the last what is left
+  int left = 0;         ///< tiles of a warp, with the one at which the next kernel is let start
+  int slots = 0;        ///< of a warp
+  int code_bytes = 0;   ///< of a slot
+  int scale_bytes = 0;  ///< of a slot
   int shared_scale_bytes = 0;  ///< of a tile, for all warps
-  int rows_bytes = 0;  ///< of a warp; at least x_bytes()
+  int rows_bytes = 0;          ///< of a warp; at least x_bytes()
   int received_bytes = 0;
   int group_shift = 0;         ///< groups are 1 << group_shift
   int token_shift = 0;         ///< rows of x are 1 << token_shift at most
@@ -62,7 +62,7 @@ struct PrefetchedPlan {
   uint32_t share_inverse = 0;  ///< the same of it
   bool y_in_fours = false;     ///< sums times their factor are stored, four rows at once
 
-  static constexpr int kSumBytes = kPrefetchedTokens * kPrefetchedRows * 4;    // of 8 rows of x
+  static constexpr int kSumBytes = kPrefetchedTokens * kPrefetchedRows * 4;  // of 8 rows of x
 
   /// Of the sums of a tile and so many rows of x.
   static constexpr int sum_bytes(int tokens) {
@@ -236,8 +236,8 @@ PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t all_places) {
 
 /// Whether this is the fastest kernel for a product that takes_prefetched(): half of every
 /// multiprocessor has room for so much of the matrix that all blocks run at once and add up sums
-/// once (FP8, whose other kernels are slower: up to four times); from nine rows of x on twice, as tiles
-/// for so many rows are slower than that.
+/// once (FP8, whose other kernels are slower: up to four times); from nine rows of x on twice, as
+/// tiles for so many rows are slower than that.
 ///
 /// Clusters are counted as if every multiprocessor had a place in one. A GPU runs somewhat fewer
 /// (an H200 30 of four blocks, not 33), which changes the choice for no matrix of a preset.

@@ -8,11 +8,11 @@
 // (kWorkLeft). What is left to do between two launches is to bring x, to multiply and to store.
 //
 // A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x;
-// with up to eight rows of x it decodes its first tile of NVFP4 while x comes. Before it multiplies it waits
-// for no other warp (but for the blocks of its cluster to have begun, and for scales that all
-// share). It leaves the sums of a tile in shared memory. After a round of tiles, which mostly is
-// all of them, all threads add up the sums in the order of k. Where K is too long for eight warps,
-// the blocks of a cluster have a slice of it each, and send each other their sums.
+// with up to eight rows of x it decodes its first tile of NVFP4 while x comes. Before it multiplies
+// it waits for no other warp (but for the blocks of its cluster to have begun, and for scales that
+// all share). It leaves the sums of a tile in shared memory. After a round of tiles, which mostly
+// is all of them, all threads add up the sums in the order of k. Where K is too long for eight
+// warps, the blocks of a cluster have a slice of it each, and send each other their sums.
 #pragma once
 
 #include "fathom/kernels/cuda/clusters_at_once.h"
@@ -168,7 +168,8 @@ class PrefetchedBlock {
         sum = sum_of(sum, of_part[part]);
       const int row_of_block = tile * kPrefetchedRows + row;
       if (plan_.slices == 1) {
-        store_four(c_, plan_, matrix(), token, first_ * kPrefetchedRows + row_of_block, factor, sum);
+        store_four(c_, plan_, matrix(), token, first_ * kPrefetchedRows + row_of_block, factor,
+                   sum);
         continue;
       }
       const auto owner =
@@ -198,8 +199,8 @@ class PrefetchedBlock {
           sum =
               sum_of(sum, *reinterpret_cast<const float4*>(from + slice * c_.T * plan_.share * 4));
       }
-      store_four(c_, plan_, matrix(), token, first_ * kPrefetchedRows + rank_ * plan_.share + row, factor,
-                 sum);
+      store_four(c_, plan_, matrix(), token, first_ * kPrefetchedRows + rank_ * plan_.share + row,
+                 factor, sum);
     }
   }
 
@@ -262,15 +263,13 @@ static __global__ void __launch_bounds__(kPrefetchedThreads, 2)
     __syncwarp();
     cluster_arrive_relaxed();
   }
-  if (Codec::kSharesScales) __syncthreads();  // their barrier is made
+  if (Codec::kSharesScales) __syncthreads();              // their barrier is made
   const int first_block = e * plan.blocks * plan.slices;  // of this matrix
-  const int num_blocks =
-      Codec::kStacked ? plan.blocks * plan.slices : static_cast<int>(gridDim.x);
-  bring_x_nearer(
-      c, e,
-      (static_cast<int>(blockIdx.x) - first_block) * static_cast<int>(blockDim.x) +
-          static_cast<int>(threadIdx.x),
-      num_blocks * static_cast<int>(blockDim.x));
+  const int num_blocks = Codec::kStacked ? plan.blocks * plan.slices : static_cast<int>(gridDim.x);
+  bring_x_nearer(c, e,
+                 (static_cast<int>(blockIdx.x) - first_block) * static_cast<int>(blockDim.x) +
+                     static_cast<int>(threadIdx.x),
+                 num_blocks * static_cast<int>(blockDim.x));
   wait_for_previous();
   const int all = block.all();
   const int let_at = all > plan.slots ? all - plan.left : -1;
@@ -400,8 +399,8 @@ int64_t prefetched_places(const DeviceInfo& gpu, int slices) {
 template <class Codec>
 Status run_prefetched(Exec& ex, const ProductCall& c) {
   using Plan = typename Codec::Plan;
-  const auto plan = prefetched_plan<Plan>(
-      c, prefetched_places<Codec>(*ex.device, Plan::split(c.K).slices));
+  const auto plan =
+      prefetched_plan<Plan>(c, prefetched_places<Codec>(*ex.device, Plan::split(c.K).slices));
   typename Codec::Maps maps{};
   FATHOM_TRY(make_prefetched_maps(c, plan.part_k, &maps));
   const LaunchShape shape{.blocks = int64_t{c.matrices} * plan.blocks * plan.slices,
@@ -409,8 +408,7 @@ Status run_prefetched(Exec& ex, const ProductCall& c) {
                           .shared_bytes = plan.shared_bytes(),
                           .cluster = plan.slices};
   return launch_kernel(
-      ex,
-      c.T <= kPrefetchedTokens ? prefetched_products<Codec, 1> : prefetched_products<Codec, 2>,
+      ex, c.T <= kPrefetchedTokens ? prefetched_products<Codec, 1> : prefetched_products<Codec, 2>,
       shape, c, plan, maps);
 }
 

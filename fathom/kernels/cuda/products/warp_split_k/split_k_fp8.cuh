@@ -123,8 +123,7 @@ class SplitKFp8X {
         const uint4 row_g = load_shared_16(from ^ i << 4);
         const uint4 row_g8 = load_shared_16((from ^ i << 4) + SplitKFp8Lane::kEighth);
         if (i == 1) ring.give_back(row_g.w | row_g8.w);
-        E4m3Eight(row_g.x, row_g.y, row_g8.x, row_g8.y)
-            .multiply(eights_[block][2 * i], even, odd);
+        E4m3Eight(row_g.x, row_g.y, row_g8.x, row_g8.y).multiply(eights_[block][2 * i], even, odd);
         E4m3Eight(row_g.z, row_g.w, row_g8.z, row_g8.w)
             .multiply(eights_[block][2 * i + 1], even, odd);
       }
