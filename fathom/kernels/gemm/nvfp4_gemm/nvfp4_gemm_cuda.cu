@@ -54,7 +54,10 @@ bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
 }
 
 Status run_prefetched_blocks(Exec& ex, const Args& a) {
-  return run_prefetched_nvfp4(ex, product_of(a));
+  const ProductCall c = product_of(a);
+  return PrefetchedNvfp4Plan::split(c.K).part_k == 192
+             ? run_prefetched<PrefetchedNvfp4<192>>(ex, c)
+             : run_prefetched<PrefetchedNvfp4<256>>(ex, c);
 }
 
 bool is_split_k(const Args& a) {

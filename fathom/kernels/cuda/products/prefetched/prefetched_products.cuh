@@ -412,10 +412,4 @@ Status run_prefetched(Exec& ex, const ProductCall& c) {
       shape, c, plan, maps);
 }
 
-inline Status run_prefetched_nvfp4(Exec& ex, const ProductCall& c) {
-  return PrefetchedNvfp4Plan::split(c.K).part_k == 192
-             ? run_prefetched<PrefetchedNvfp4<192>>(ex, c)
-             : run_prefetched<PrefetchedNvfp4<256>>(ex, c);
-}
-
 }  // namespace fathom::cuda
