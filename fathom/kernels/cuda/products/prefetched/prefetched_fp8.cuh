@@ -15,8 +15,8 @@ struct PrefetchedFp8Plan {
   static constexpr int kPartK = 256;
   static constexpr int kMostTilesOfWarp = 16;
   static constexpr int kMostRounds = 4;
-  static constexpr int kWorkLeft = 9216;
-  static constexpr int kWorkLeftOfMost = 9216;
+
+  static int work_left(int /*T*/, int slices) { return slices == 1 ? 6144 : 9216; }
 
   static PrefetchedSplit split(int K) {
     for (int slices = 1; slices <= kMostPrefetchedSlices; slices *= 2) {

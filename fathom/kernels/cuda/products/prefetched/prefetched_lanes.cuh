@@ -368,7 +368,6 @@ struct PrefetchedNvfp4 {
   static constexpr bool kDecodesAhead = true;
   static constexpr float kFactor = Nvfp4Codec::kFactor;
 
-
   __device__ __forceinline__ static int row_of_lane() { return PrefetchedPart<kK>::row_of_lane(); }
 };
 

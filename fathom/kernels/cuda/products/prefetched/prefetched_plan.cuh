@@ -117,8 +117,6 @@ struct PrefetchedNvfp4Plan {
   static constexpr int kSharedScaleBytes = kPrefetchedRows * kSharedScaleRow;  // of a tile
   static constexpr int kMostTilesOfWarp = kMostPrefetchedTiles;
   static constexpr int kMostRounds = 1;
-  static constexpr int kWorkLeft = 15360;
-  static constexpr int kWorkLeftOfMost = 12288;
 
   FATHOM_HD static constexpr int code_bytes(int part_k) { return kPrefetchedRows * part_k / 2; }
 
@@ -128,6 +126,8 @@ struct PrefetchedNvfp4Plan {
   FATHOM_HD static constexpr int scale_row(int part_k) {
     return shares_scales(part_k) ? kSharedScaleRow : kScaleBytes / kPrefetchedRows;
   }
+
+  static int work_left(int T, int /*slices*/) { return T <= kPrefetchedTokens ? 15360 : 12288; }
 
   static PrefetchedSplit split(int K) {
     for (const int part_k : {192, 256}) {  // 192 where eight warps have all, as no scheduler waits
@@ -179,7 +179,7 @@ inline void share_tiles(PrefetchedPlan& plan, int T, int64_t places) {
 /// On a small GPU blocks may be more than have a place: others follow them.
 ///
 /// When a block lets the next kernel start, if some of its own tiles come late (have no slot at the
-/// beginning): with some 5 us of work left (kWorkLeft; from nine rows of x on kWorkLeftOfMost). The
+/// beginning): with some 5 us of work left (work_left). The
 /// next kernel needs 4 us until its blocks run and know that this one is done. Let start sooner,
 /// its weights would come before the last ones of this one. Work is counted in tiles times the k
 /// that a block has at once.
@@ -224,7 +224,7 @@ PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t all_places) {
   }
   plan.round = plan.rows_bytes / sum_bytes;
   share_tiles(plan, c.T, places);
-  const int work = c.T <= kPrefetchedTokens ? Weights::kWorkLeft : Weights::kWorkLeftOfMost;
+  const int work = Weights::work_left(c.T, plan.slices);
   const int k_at_once = plan.part_k * plan.warps();
   plan.left = (work + k_at_once / 2) / k_at_once - (plan.slices > 1 ? 1 : 0);  // sums are sent
   plan.left = std::max(plan.left, plan.slots + 1);  // it is let start where tiles are asked for

@@ -5,7 +5,7 @@
 // launch. So a block of the next launch has room beside it, and fills its slots with weights. This
 // kernel lets the next one start when the one before it is done: sooner, blocks of three launches
 // would crowd some multiprocessors. Where tiles come late, it does so when few are left
-// (kWorkLeft). What is left to do between two launches is to bring x, to multiply and to store.
+// (work_left). What is left to do between two launches is to bring x, to multiply and to store.
 //
 // A warp has 256 or 192 k and keeps x of those in registers. It asks for its own weights and x;
 // with up to eight rows of x it decodes its first tile of NVFP4 while x comes. Before it multiplies
