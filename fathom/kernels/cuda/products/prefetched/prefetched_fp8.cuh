@@ -30,8 +30,9 @@ struct PrefetchedFp8Plan {
 
   static bool takes(const ProductCall& c) {
     constexpr int64_t kMost = int64_t{1} << 31;
-    return !c.in_pairs && c.w_row == c.K && c.w_matrix == c.w_row * c.N && c.scales != nullptr &&
-           c.scale_row == c.K / kBlockK && int64_t{c.N} * c.matrices < kMost &&
+    return !c.in_pairs && c.w_row == c.K && c.w_matrix == c.w_row * c.N &&
+           c.scale_format != Format::kNone && c.scale_row == c.K / kBlockK &&
+           int64_t{c.N} * c.matrices < kMost &&
            (c.matrices == 1 || (c.x_matrix % 64 == 0 && c.x_matrix * c.matrices < kMost));
   }
 };
