@@ -18,7 +18,7 @@ __device__ __forceinline__ void bring_scales(TileWalk<Codec, kTokens> walk,
                                              const TilePlaces<Codec, kTokens>& at,
                                              int thread) {
   constexpr bool kOwnRing = TileMemory<Codec, kTokens>::kOwnRing;
-  if (Codec::kSide == TileSide::kTables) wait_for_previous();  // for the scales of x
+  if (Codec::kSide != TileSide::kRowScales) wait_for_previous();  // for the scales of x
   for (; walk.more(); walk.next_item()) {
     const ProductTile tile = walk.tile();
     Scales scales;
@@ -132,8 +132,6 @@ __device__ __forceinline__ void bring_tiles(const TileMaps& maps,
   } else if (thread >= kWarpgroup - kSideThreads) {
     if constexpr (Codec::kSide == TileSide::kRowScales)
       bring_scales<RowScales<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
-    if constexpr (Codec::kSide == TileSide::kBlockFactors)
-      bring_scales<BlockFactors<Codec>>(walk, at, thread - (kWarpgroup - kSideThreads));
     if constexpr (Codec::kSide == TileSide::kTokenScales)
       bring_token_scales(walk, at, thread - (kWarpgroup - kSideThreads));
     if constexpr (Codec::kSide == TileSide::kTables)

@@ -49,18 +49,6 @@ Status run_in_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8>(ex, product(a));
 }
 
-/// A product that is not of experts, in tiles. Scales that are powers of two go with the weights
-/// where that is cheaper; but of outputs of four bytes tensor cores do not add up more than 128 k.
-inline Status run_matrix_tiles(Exec& ex, const ProductCall& c) {
-  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  const TileChoice plain = choose_tiles<TileFp8>(c, *ex.device, {});
-  if (c.scale_format == Format::kUe8m0 && c.y_format != Format::kF32) {
-    const TileChoice folded = choose_tiles<TileFp8Folded<2>>(c, *ex.device, {});
-    if (folded.cost <= plain.cost) return run_choice<TileFp8Folded<2>>(ex, c, folded, {});
-  }
-  return run_choice<TileFp8>(ex, c, plain, {});
-}
-
 template <class Args>
 Status run_fp8_tiles(Exec& ex, const Args& a) {
   return run_tiles<TileFp8Pair<true>>(ex, product(a));

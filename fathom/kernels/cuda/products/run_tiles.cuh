@@ -63,20 +63,13 @@ inline int64_t lent_bytes(const DeviceInfo& gpu) {
   return int64_t{gpu.num_sms} * kMostTileWarps * kRowsOfWarp * kFewTokens * 4;
 }
 
-/// Weights of eight bits, x of sixteen.
-template <class Codec>
-inline constexpr bool kWidensCodes =
-    kHasBlockScales<Codec> || Codec::kSide == TileSide::kBlockFactors;
-
 /// Clocks of a stage of k in a tile, roughly: those of its products (2,048 a clock; 4,096 with E4M3
 /// on both sides) or of decoding, whichever are more.
 template <class Codec, int kTokens>
 constexpr int64_t stage_clocks() {
-  constexpr int64_t kDecoding = (!Codec::kDecoded         ? 0
-                                 : Codec::kCodes          ? 5  // counted, of 128 rows of w
-                                 : kHasBlockScales<Codec> ? (kTokens <= 64 ? 9 : 11)
-                                 : kWidensCodes<Codec> && kTokens > 128 ? 20
-                                 : kTokens <= kFewTokens                ? 2 * Codec::kGroups + 3
+  constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
+                                 : Codec::kCodes         ? 5  // counted, of 128 rows of w
+                                 : kTokens <= kFewTokens ? 2 * Codec::kGroups + 3
                                                          : (Codec::kGroups == 4 ? 13 : 14)) *
                                 Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
@@ -191,9 +184,8 @@ inline constexpr int64_t kNoWay = int64_t{1} << 60;  ///< clocks of what cannot 
 /// weights. Then sums of other blocks are added up.
 template <class Codec, int kTokens>
 int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
-  constexpr int64_t kStart = 2500;  // and end of a tile
-  constexpr int64_t kCombine =      // sums of slices
-      kWidensCodes<Codec> ? 2000 + kTileRows<Codec> * kTokens * 17 / 20 : 6000;
+  constexpr int64_t kStart = 2500;         // and end of a tile
+  constexpr int64_t kCombine = 6000;       // sums of slices
   constexpr int64_t kWait = 4000;          // for sums that are lent
   constexpr int64_t kTake = 25 * kTokens;  // those of a block
   constexpr int64_t kBytesPerClock = 16;   // of a multiprocessor's share
@@ -246,7 +238,6 @@ struct TileChoice {
   TileShape first;
   TileShape rest;
   int rows = 0;
-  int64_t cost = kNoWay;  ///< of both; of experts it is not known
 };
 
 /// Rows of w whose tiles fill whole rounds over the multiprocessors: all of them if there is no
@@ -305,7 +296,6 @@ TileChoice choose_tiles(const ProductCall& c, const DeviceInfo& gpu, const TileR
     least = first.cost + rest.cost + kLaunch;
     best = {first, rest, whole};
   });
-  best.cost = least;
   return best;
 }
 
@@ -318,20 +308,16 @@ Status launch_shape(Exec& ex, const ProductCall& c, const TileShape& shape, cons
   return status;
 }
 
+/// `room`: for blocks that share tiles, of lent_bytes() and the counters of the stream.
 template <class Family>
-Status run_choice(Exec& ex, const ProductCall& c, const TileChoice& choice, const TileRoom& room) {
+Status run_tiles(Exec& ex, const ProductCall& c, const TileRoom& room = {}) {
+  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
+  const TileChoice choice = choose_tiles<Family>(c, *ex.device, room);
   using Shapes = typename Family::Shapes;
   if (choice.rows == c.N) return launch_shape<Shapes>(ex, c, choice.first, room);
   FATHOM_TRY(launch_shape<Shapes>(ex, rows_of_product(c, 0, choice.rows), choice.first, room));
   return launch_shape<typename Family::Rest>(ex, rows_of_product(c, choice.rows, c.N - choice.rows),
                                              choice.rest, room);
-}
-
-/// `room`: for blocks that share tiles, of lent_bytes() and the counters of the stream.
-template <class Family>
-Status run_tiles(Exec& ex, const ProductCall& c, const TileRoom& room = {}) {
-  if (c.T == 0 || c.N == 0 || c.matrices == 0) return {};
-  return run_choice<Family>(ex, c, choose_tiles<Family>(c, *ex.device, room), room);
 }
 
 template <class... Kinds>

@@ -13,10 +13,9 @@ namespace fathom::cuda {
 /// What comes beside weights and activations.
 enum class TileSide {
   kNone,
-  kRowScales,     ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
-  kBlockFactors,  ///< of each 64 rows of w, one for a stage of w: a power of two as a pair of bf16
-  kTokenScales,   ///< of each of 128 rows of x, times that of every 128 rows of w: floats
-  kTables,        ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
+  kRowScales,    ///< of each row of w, sixteen for a stage of w: pairs of bf16, lifted
+  kTokenScales,  ///< of each of 128 rows of x, times that of every 128 rows of w: floats
+  kTables,       ///< of codes of each row of w, then a scale of each of 128 rows of x: Codec::Side
 };
 
 __device__ __forceinline__ void load_shared(uint32_t at, uint32_t (&words)[4]) {
@@ -183,29 +182,6 @@ struct TileNvfp4Matrix : TileNvfp4<2> {
                                               Tiles<TileNvfp4<4, true>, 32>>;
 };
 
-/// Two E4M3 codes as bf16, exactly; NaN stays NaN.
-__device__ __forceinline__ uint32_t bf16_of_e4m3(uint16_t codes) {
-  const float2 v = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
-  return pair_of_floats(v.x, v.y);
-}
-
-/// What a lane has of a step of 16 k of codes of eight bits, whose chunk is at `at` in the row of
-/// the lane: two neighbours, and the two that are eight further. `kEighth`: bytes to the eighth row
-/// behind it. By pairs: of a whole word of the chunk a lane needs a half.
-template <int kEighth>
-__device__ __forceinline__ void decode_e4m3_step(uint32_t at, uint32_t (&a)[4]) {
-  a[0] = bf16_of_e4m3(load_shared_2(at));
-  a[1] = bf16_of_e4m3(load_shared_2(at + kEighth));
-  a[2] = bf16_of_e4m3(load_shared_2(at + 8));
-  a[3] = bf16_of_e4m3(load_shared_2(at + kEighth + 8));
-}
-
-/// Where a row of 128 bytes of codes has a lane's pair of its first chunk of sixteen; chunk c is at
-/// the address xor 16 c.
-__device__ __forceinline__ uint32_t place_of_e4m3(uint32_t row) {
-  return row * kPanelRowBytes + ((row & 7) << 4) + (static_cast<uint32_t>(lane_id()) & 3) * 2;
-}
-
 /// E4M3 weights with a scale for 128 x 128, decoded into registers; activations in bf16.
 struct TileFp8 {
   static constexpr bool kBlocksShare = false;  ///< tiles
@@ -224,54 +200,27 @@ struct TileFp8 {
   static constexpr float kFactor = 1.0f;
   static constexpr int kSteps = kStageK / 16;
 
-  __device__ __forceinline__ static uint32_t w_place(uint32_t row) { return place_of_e4m3(row); }
+  __device__ __forceinline__ static uint32_t pair_at(uint32_t at) {
+    const float2 v =
+        __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(load_shared_2(at), __NV_E4M3)));
+    return pair_of_floats(v.x, v.y);
+  }
 
+  /// Where a lane's first row has its pair of the first chunk of sixteen codes; chunk c is at the
+  /// address xor 16 c.
+  __device__ __forceinline__ static uint32_t w_place(uint32_t row) {
+    return row * kWRow + ((row & 7) << 4) + (static_cast<uint32_t>(lane_id()) & 3) * 2;
+  }
+
+  /// By pairs: of a word of a chunk a lane needs a half.
   __device__ __forceinline__ static void decode(uint32_t w, uint32_t (&a)[kSteps][4]) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      decode_e4m3_step<8 * kWRow>(w ^ static_cast<uint32_t>(step << 4), a[step]);
-  }
-};
-
-/// The same where scales are powers of two (UE8M0): they multiply the codes in bf16, so that sums
-/// need none. Exact for scales of 2^-124 to 2^119. Warpgroups as those of TileNvfp4.
-template <int kComputing>
-struct TileFp8Folded {
-  static constexpr bool kBlocksShare = false;
-  static constexpr int kStageK = 64;
-  static constexpr int kXElement = 2;
-  static constexpr int kWRow = 64;
-  static constexpr int kWEvery = 2;  ///< so that a row of w is brought by 128 bytes
-  static constexpr int kGroups = kComputing;
-  static constexpr int kRowBlocks = 1;
-  using Shapes = TileShapes<Tiles<TileFp8Folded<4>, 32>,
-                            Tiles<TileFp8Folded<4>, 64>,
-                            Tiles<TileFp8Folded<4>, 128>,
-                            Tiles<TileFp8Folded<2>, 256>>;
-  using Rest = TileShapes<Tiles<TileFp8Folded<4>, 32>, Tiles<TileFp8Folded<4>, 64>>;
-  static constexpr bool kDecoded = true;
-  static constexpr bool kCodes = false;
-  static constexpr int kAddEvery = 0;
-  static constexpr TileSide kSide = TileSide::kBlockFactors;
-  static constexpr float kFactor = 1.0f;
-  static constexpr int kSteps = kStageK / 16;
-
-  __device__ __forceinline__ static uint32_t w_place(uint32_t row) { return place_of_e4m3(row); }
-
-  __device__ __forceinline__ static uint32_t side_place(uint32_t row) { return row / 64 * 4; }
-
-  /// As TileNvfp4::decode.
-  template <int kCount>
-  __device__ __forceinline__ static void decode(
-      uint32_t w, uint32_t side, int part, int first, uint32_t (&a)[kCount][4]) {
-    const uint32_t factor = load_shared_4(side);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int chunk = kSteps * part + first + i;
-      decode_e4m3_step<8 * kPanelRowBytes>(w ^ static_cast<uint32_t>(chunk << 4), a[i]);
-#pragma unroll
-      for (uint32_t& pair : a[i])
-        pair = multiply_pairs(pair, factor);
+    for (int step = 0; step < kSteps; ++step) {
+      const uint32_t at = w ^ static_cast<uint32_t>(step << 4);
+      a[step][0] = pair_at(at);
+      a[step][1] = pair_at(at + 8 * kWRow);
+      a[step][2] = pair_at(at + 8);
+      a[step][3] = pair_at(at + 8 * kWRow + 8);
     }
   }
 };

@@ -175,8 +175,6 @@ class TileSums {
   static constexpr int kOfStage = kBite > 0 ? Codec::kSteps / kBite : 0;  ///< bites
   static constexpr int kOfX = Memory::kXEvery * kOfStage;                 ///< of a slot of x
   static constexpr int kBites = Codec::kWEvery * kOfStage;                ///< of one of weights
-  /// Whether every pair of weights comes by a load of its own, not two steps of a row by one.
-  static constexpr bool kPairsLoaded = Codec::kSide == TileSide::kBlockFactors;
 
   /// Bites that are left of the stage of weights that begins with stage k of x.
   __device__ __forceinline__ static int bites_from(const Walk& walk, int k) {
@@ -192,11 +190,8 @@ class TileSums {
     if (i + 1 < bites_from(walk, k)) return;
     uint32_t loaded = 0;
 #pragma unroll
-    for (int step = 0; step < kBite; ++step) {
-      if (step % 2 != 0 && !kPairsLoaded) continue;
+    for (int step = 0; step < kBite; step += 2)
       loaded |= a[step][0] | a[step][1];  // of both rows' codes and scales
-      if constexpr (kPairsLoaded) loaded |= a[step][2] | a[step][3];
-    }
     warp_arrive_after(at_.w_free(walk.w_stage), loaded, hidden_zero(walk));
     walk.next_w_stage();
   }

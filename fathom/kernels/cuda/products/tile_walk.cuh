@@ -77,11 +77,10 @@ struct TileMemory {
   static constexpr int kWBytes = kTileRows<Codec> * Codec::kWRow * Codec::kWEvery;
   static constexpr int kStageBytes = kXBytes + (kOwnRing ? 0 : kWBytes);
   static constexpr int kSideBytes =
-      Codec::kSide == TileSide::kNone           ? 0
-      : Codec::kSide == TileSide::kBlockFactors ? 16
-      : Codec::kSide == TileSide::kRowScales    ? kTileRows<Codec> * kSideRowBytes
-      : Codec::kSide == TileSide::kTables       ? kTileRows<Codec> * kSideRowBytes + 128 * 4
-                                                : Codec::kRowBlocks * 128 * 4;
+      Codec::kSide == TileSide::kNone        ? 0
+      : Codec::kSide == TileSide::kRowScales ? kTileRows<Codec> * kSideRowBytes
+      : Codec::kSide == TileSide::kTables    ? kTileRows<Codec> * kSideRowBytes + 128 * 4
+                                             : Codec::kRowBlocks * 128 * 4;
   static constexpr int kWStages = !kOwnRing ? 0 : kTokens <= 64 ? 3 : 2;
   /// 64 rows of w of up to 64 outputs a warpgroup.
   static constexpr int kOutOfGroup = std::min(64, kTokens) * kPanelRowBytes;
@@ -425,33 +424,6 @@ struct RowScales {
                      : "memory");
       }
     }
-  }
-};
-
-/// The scales of blocks of 128 x 128 that are powers of two, as factors of codes in bf16: for each
-/// 64 rows of a stage of weights, which has 128 k.
-template <class Codec>
-struct BlockFactors {
-  static constexpr int kEach = 64;  ///< rows
-  static constexpr int kFactors = kTileRows<Codec> / kEach;
-  static_assert(kFactors * 4 <= 16 && Codec::kStageK * Codec::kWEvery == kBlockK);
-  Ue8m0 code;
-
-  template <bool kGatedRows>
-  __device__ __forceinline__ void load(const ProductCall& c,
-                                       const ProductTile& tile,
-                                       int stage,
-                                       int thread) {
-    if (thread >= kFactors) return;
-    const int row = min(tile.row_tile * kTileRows<Codec> + thread * kEach, c.N - 1);
-    code.bits = c.scales[tile.e * c.scale_matrix + row / kBlockK * c.scale_row +
-                         stage * Codec::kStageK / kBlockK];
-  }
-
-  __device__ __forceinline__ void keep(uint32_t to, int thread) const {
-    if (thread >= kFactors) return;
-    const uint32_t upper = __float_as_uint(to_float(code)) >> 16;  // what bf16 has of it: all
-    store_shared_4(to + 4 * static_cast<uint32_t>(thread), upper << 16 | upper);
   }
 };
 

@@ -220,7 +220,7 @@ void add_plain_x_cases(CaseList& list) {
   prefetched({.t = 16, .n = 4112, .k = 8192, .y_gap = 0});
   split_k({.t = 11, .n = 2064, .k = 1536, .y_gap = 0});
   split_k({.t = 4, .n = 528, .k = 7168});
-  // Tiles whose scales go with the weights: edges of all three axes, slices of K, whole rounds.
+  // Tiles with scales that are powers of two: edges of all three axes, slices of K, whole rounds.
   for (int64_t t : {17, 32, 33, 64, 65, 128, 129, 300})
     prefetched({.t = t, .n = 270, .k = 400, .y = t % 2 == 0 ? Format::kF16 : Format::kBf16});
   for (int64_t k : {16, 64, 112, 144, 1088})

@@ -18,7 +18,7 @@ bool fills_tiles(const Args& a) {
 
 template <class Args>
 Status run_in_tiles(Exec& ex, const Args& a) {
-  return fp8_blocks::run_matrix_tiles(ex, product_of(a));
+  return run_tiles<TileFp8>(ex, product_of(a));
 }
 
 template <class Args>
