@@ -226,9 +226,7 @@ void add_plain_x_cases(CaseList& list) {
   for (int64_t k : {16, 64, 112, 144, 1088})
     prefetched({.t = 140, .n = 136, .k = k, .y_gap = 0});
   prefetched({.t = 40, .n = 700, .k = 3984, .dist = Dist::kMixedRows});
-  prefetched({.t = 20, .n = 256, .k = 4096, .y_gap = 0});
   prefetched({.t = 1024, .n = 4500, .k = 160});
-  prefetched({.t = 2100, .n = 264, .k = 272});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<Fp8BlockGemm>(
