@@ -67,10 +67,11 @@ inline int64_t lent_bytes(const DeviceInfo& gpu) {
 /// on both sides) or of decoding, whichever are more.
 template <class Codec, int kTokens>
 constexpr int64_t stage_clocks() {
-  constexpr int64_t kDecoding = (!Codec::kDecoded        ? 0
-                                 : Codec::kCodes         ? 5  // counted, of 128 rows of w
-                                 : kTokens <= kFewTokens ? 2 * Codec::kGroups + 3
-                                                         : (Codec::kGroups == 4 ? 13 : 14)) *
+  constexpr int64_t kDecoding = (!Codec::kDecoded         ? 0
+                                 : Codec::kCodes          ? 5  // counted, of 128 rows of w
+                                 : kHasBlockScales<Codec> ? (kTokens <= 64 ? 9 : 11)
+                                 : kTokens <= kFewTokens  ? 2 * Codec::kGroups + 3
+                                                          : (Codec::kGroups == 4 ? 13 : 14)) *
                                 Codec::kStageK;
   constexpr int64_t kProducts = int64_t{kTileRows<Codec>} * Codec::kStageK * kTokens;
   constexpr int64_t kBarriers = 40;
@@ -184,8 +185,9 @@ inline constexpr int64_t kNoWay = int64_t{1} << 60;  ///< clocks of what cannot 
 /// weights. Then sums of other blocks are added up.
 template <class Codec, int kTokens>
 int64_t tile_cost(const ProductCall& c, const DeviceInfo& gpu, const TileRoom& room) {
-  constexpr int64_t kStart = 2500;         // and end of a tile
-  constexpr int64_t kCombine = 6000;       // sums of slices
+  constexpr int64_t kStart = 2500;  // and end of a tile
+  constexpr int64_t kCombine =      // sums of slices
+      kHasBlockScales<Codec> ? 2000 + kTileRows<Codec> * kTokens * 17 / 20 : 6000;
   constexpr int64_t kWait = 4000;          // for sums that are lent
   constexpr int64_t kTake = 25 * kTokens;  // those of a block
   constexpr int64_t kBytesPerClock = 16;   // of a multiprocessor's share

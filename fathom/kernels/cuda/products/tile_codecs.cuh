@@ -200,27 +200,27 @@ struct TileFp8 {
   static constexpr float kFactor = 1.0f;
   static constexpr int kSteps = kStageK / 16;
 
-  __device__ __forceinline__ static uint32_t decode_pair(uint32_t codes) {
-    const float2 v = __half22float2(
-        __half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3)));
+  __device__ __forceinline__ static uint32_t pair_at(uint32_t at) {
+    const float2 v =
+        __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(load_shared_2(at), __NV_E4M3)));
     return pair_of_floats(v.x, v.y);
   }
 
-  __device__ __forceinline__ static uint32_t w_place(uint32_t row) { return row * kWRow; }
+  /// Where a lane's first row has its pair of the first chunk of sixteen codes; chunk c is at the
+  /// address xor 16 c.
+  __device__ __forceinline__ static uint32_t w_place(uint32_t row) {
+    return row * kWRow + ((row & 7) << 4) + (static_cast<uint32_t>(lane_id()) & 3) * 2;
+  }
 
+  /// By pairs: of a word of a chunk a lane needs a half.
   __device__ __forceinline__ static void decode(uint32_t w, uint32_t (&a)[kSteps][4]) {
-    const uint32_t t = static_cast<uint32_t>(lane_id()) & 3;
-    const uint32_t row = static_cast<uint32_t>(lane_id()) >> 2;  // mod 8: the swizzle
-    const uint32_t word = (t >> 1) * 4;
-    const uint32_t shift = (t & 1) * 16;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const uint32_t at = w + ((static_cast<uint32_t>(step) ^ row) << 4) + word;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t more = static_cast<uint32_t>((i & 1) * 8 * kWRow + (i >> 1) * 8);
-        a[step][i] = decode_pair(load_shared_4(at + more) >> shift);
-      }
+      const uint32_t at = w ^ static_cast<uint32_t>(step << 4);
+      a[step][0] = pair_at(at);
+      a[step][1] = pair_at(at + 8 * kWRow);
+      a[step][2] = pair_at(at + 8);
+      a[step][3] = pair_at(at + 8 * kWRow + 8);
     }
   }
 };

@@ -23,8 +23,9 @@ namespace fathom {
 /// Codes become bf16 exactly. The sum of a block is float32, over k in order; one fused
 /// multiply-add with the product of the scales brings it into the accumulator; y is rounded once.
 /// (The portable variant multiplies each code by its scale first; amx sums even and odd k of 32
-/// apart; warp_split_k takes x as f16 times a power of two for each block, exactly down to 2^-31 of
-/// the block's largest and to 2^-40 of it below.) A row's bits depend on that row and on w alone.
+/// apart; warp_split_k and prefetched take x as f16 times a power of two for each block, exactly
+/// down to 2^-31 of the block's largest and to 2^-40 of it below.) A row's bits depend on that row
+/// and on w alone.
 /// Deterministic. A NaN code, scale or activation makes its outputs NaN, row by row; E4M3 has no
 /// infinity. Errors: InvalidArgument for missing or misshapen scales. Source: DeepSeek-V3 technical
 /// report, section 3.3.2; deepseek-ai/DeepGEMM.

@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
+#include "fathom/kernels/cuda/products/prefetched/prefetched_fp8.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
 
@@ -10,13 +11,34 @@ using namespace cuda;  // NOLINT: device primitives, in this file's own namespac
 constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 
+template <class Args>
+bool fills_tiles(const Args& a) {
+  return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(product_of(a), kFewestTileRows);
+}
+
+template <class Args>
+Status run_in_tiles(Exec& ex, const Args& a) {
+  return run_tiles<TileFp8>(ex, product_of(a));
+}
+
+template <class Args>
+bool is_prefetched(const Args& a) {
+  return fp8_blocks::is_bf16(a) && takes_prefetched<PrefetchedFp8Plan>(product_of(a));
+}
+
+template <class Args>
+bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
+  return prefetched_pays<PrefetchedFp8Plan>(product_of(a), gpu.num_sms);
+}
+
+template <class Args>
+Status run_prefetched_blocks(Exec& ex, const Args& a) {
+  return run_prefetched<PrefetchedFp8>(ex, product_of(a));
+}
+
 namespace blocks {
 
 using Args = Fp8BlockGemm::Args;
-
-bool fills_tiles(const Args& a) {
-  return fp8_blocks::is_bf16(a) && takes_tiles<TileFp8>(fp8_blocks::product(a), kFewestTileRows);
-}
 
 bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
   return split_k_pays_for_fp8(product_of(a), gpu.num_sms);
@@ -27,18 +49,6 @@ bool suits_split_k(const Args& a, const DeviceInfo& gpu) {
 namespace heads {
 
 using Args = Fp8BlockBmm::Args;
-
-bool is_bf16(const Args& a) {
-  return a.x.format == Format::kBf16 && loads_in_vectors(a, 16);
-}
-
-bool fills_tiles(const Args& a) {
-  return is_bf16(a) && takes_tiles<TileFp8>(product_of(a), kFewestTileRows);
-}
-
-Status run_in_tiles(Exec& ex, const Args& a) {
-  return run_tiles<TileFp8>(ex, product_of(a));
-}
 
 Status run_persistent_blocks(Exec& ex, const Args& a) {
   return run_persistent<Fp8Codec<__NV_E4M3, true>>(ex, product_of(a));
@@ -91,10 +101,11 @@ Status run_any_layout(Exec& ex, const Args& a) {
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
-    {"tiles", sm(90), "", kTileTraits, fp8_blocks::run_in_tiles, MathUnit::kBf16,
-     blocks::fills_tiles},
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts, run_prefetched_blocks,
+     MathUnit::kBf16, is_prefetched, nullptr, suits_prefetched},
     {"warp_split_k", sm(90), "T<=8, K>=1536, K<=7680", kTraits | kSomeRowCounts,
      fp8_blocks::run_warp_split_k, MathUnit::kBf16, fp8_blocks::is_split_k, nullptr,
      blocks::suits_split_k},
@@ -106,9 +117,11 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
 };
 
 constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda{
-    {"tiles", sm(90), "", kTileTraits, heads::run_in_tiles, MathUnit::kBf16, heads::fills_tiles},
+    {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
+    {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts, run_prefetched_blocks,
+     MathUnit::kBf16, is_prefetched, nullptr, suits_prefetched},
     {"persistent", sm(90), "K<=16384", kTraits, heads::run_persistent_blocks, MathUnit::kBf16,
-     heads::is_bf16},
+     fp8_blocks::is_bf16},
     {"any_layout", sm(90), "", kTraits, heads::run_any_layout, MathUnit::kF32, has_rows},
 };
 

@@ -46,15 +46,18 @@ Status run_in_tiles(Exec& ex, const Args& a) {
 }
 
 bool is_prefetched(const Args& a) {
-  return is_bf16(a) && takes_prefetched(product_of(a));
+  return is_bf16(a) && takes_prefetched<PrefetchedNvfp4Plan>(product_of(a));
 }
 
 bool suits_prefetched(const Args& a, const DeviceInfo& gpu) {
-  return prefetched_pays(product_of(a), gpu.num_sms);
+  return prefetched_pays<PrefetchedNvfp4Plan>(product_of(a), gpu.num_sms);
 }
 
 Status run_prefetched_blocks(Exec& ex, const Args& a) {
-  return run_prefetched(ex, product_of(a));
+  const ProductCall c = product_of(a);
+  return PrefetchedNvfp4Plan::split(c.K).part_k == 192
+             ? run_prefetched<PrefetchedNvfp4<192>>(ex, c)
+             : run_prefetched<PrefetchedNvfp4<256>>(ex, c);
 }
 
 bool is_split_k(const Args& a) {

@@ -8,7 +8,7 @@
 
 namespace fathom::cuda {
 
-struct PrefetchedMaps {
+struct PrefetchedNvfp4Maps {
   CUtensorMap codes;     ///< boxes of sixteen rows of w and the k of a warp
   CUtensorMap scales;    ///< theirs, or those of all warps of a block
   CUtensorMap x;         ///< boxes of eight rows and 128 k
@@ -23,10 +23,10 @@ struct PrefetchedPart {
   static_assert(kPartK == 256 || kPartK == 192);
   static constexpr int kBlocks = kPartK / kBlockK;
   static constexpr bool kHasRest = kPartK % kBlockK != 0;
-  static constexpr int kCodeBytes = PrefetchedPlan::code_bytes(kPartK);
+  static constexpr int kCodeBytes = PrefetchedNvfp4Plan::code_bytes(kPartK);
   static constexpr int kRowBytes = kPartK / 2;  // of codes
-  static constexpr bool kSharesScales = PrefetchedPlan::shares_scales(kPartK);
-  static constexpr int kScaleRow = PrefetchedPlan::scale_row(kPartK);
+  static constexpr bool kSharesScales = PrefetchedNvfp4Plan::shares_scales(kPartK);
+  static constexpr int kScaleRow = PrefetchedNvfp4Plan::scale_row(kPartK);
 
   /// Rows of a lane are this and the eighth behind. Of neighbouring lanes' rows one has its codes
   /// in the lower and one in the upper banks: by the swizzle, or rows of 96 bytes two apart.
@@ -48,8 +48,9 @@ struct PrefetchedX {
   /// Asks for the first eight rows by way of shared memory: a box has one or two lines of 128 bytes
   /// for a row, so that the eight lanes of a phase read from all banks. The second eight come from
   /// memory at once.
+  template <class Maps>
   __device__ __forceinline__ void ask(
-      const ProductCall& c, const PrefetchedMaps& maps, int k, uint32_t rows, uint32_t barrier) {
+      const ProductCall& c, const Maps& maps, int k, uint32_t rows, uint32_t barrier) {
     warp_expect(barrier, static_cast<uint32_t>(min(c.T, kPrefetchedTokens) * (kPartK * 2)));
 #pragma unroll
     for (int block = 0; block < Part::kBlocks; ++block)
@@ -109,20 +110,52 @@ __device__ __forceinline__ int uniform_warp() {
   return __shfl_sync(~0u, warp_id(), 0);
 }
 
+/// The slots of a warp and its rows of w: of its first tile, and from one tile to the next.
+template <int kSlotBytes>
+class PrefetchedSlots {
+ public:
+  __device__ PrefetchedSlots(const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row)
+      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
+        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
+        row_(first_row),
+        step_(plan.groups * kPrefetchedRows) {}
+
+  /// Makes the barriers; for one lane.
+  __device__ __forceinline__ void make_barriers(int slots) const {
+#pragma unroll 1
+    for (int slot = 0; slot < slots; ++slot)
+      barrier_init(full(slot), 1);
+  }
+
+  __device__ __forceinline__ uint32_t codes(int slot) const {
+    return codes_ + static_cast<uint32_t>(slot * kSlotBytes);
+  }
+
+  __device__ __forceinline__ uint32_t full(int slot) const {
+    return full_ + static_cast<uint32_t>(slot) * 8;
+  }
+
+ protected:
+  uint32_t codes_;
+  uint32_t full_;
+  int row_;
+  int step_;
+};
+
 /// The weights of a warp: its slots, and what it asks for.
 template <int kPartK>
-class PrefetchedWeights {
+class PrefetchedWeights : public PrefetchedSlots<PrefetchedPart<kPartK>::kCodeBytes> {
  public:
   using Part = PrefetchedPart<kPartK>;
+  using Slots = PrefetchedSlots<Part::kCodeBytes>;
+  using Slots::codes;
+  using Slots::full;
 
   __device__ PrefetchedWeights(
       const PrefetchedPlan& plan, uint32_t shared, int warp, int first_row, int k)
-      : codes_(shared + static_cast<uint32_t>(plan.codes_at(warp))),
+      : Slots(plan, shared, warp, first_row),
         scales_(shared + static_cast<uint32_t>(plan.scales_at(warp))),
-        full_(shared + static_cast<uint32_t>(plan.full_at(warp))),
         scales_full_(shared + static_cast<uint32_t>(plan.scales_full_at())),
-        row_(first_row),
-        step_(plan.groups * kPrefetchedRows),
         k_(k) {
     const int row = Part::row_of_lane();
     const int t = lane_id() & 3;
@@ -133,21 +166,15 @@ class PrefetchedWeights {
         kept(scales_ + static_cast<uint32_t>(row * Part::kScaleRow + of_part + t * 2));
   }
 
-  /// Makes the barriers; for one lane.
-  __device__ __forceinline__ void make_barriers(int slots) const {
-#pragma unroll 1
-    for (int slot = 0; slot < slots; ++slot)
-      barrier_init(full(slot), 1);
-  }
-
   /// Asks for the scales of all tiles; for one warp of the block, which has made `scales_full`.
-  __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedMaps& maps,
+  __device__ __forceinline__ void ask_for_shared_scales(const PrefetchedNvfp4Maps& maps,
                                                         int tiles,
                                                         uint64_t policy) const {
-    warp_expect(scales_full_, static_cast<uint32_t>(tiles * PrefetchedPlan::kSharedScaleBytes));
+    warp_expect(scales_full_,
+                static_cast<uint32_t>(tiles * PrefetchedNvfp4Plan::kSharedScaleBytes));
 #pragma unroll 1
     for (int i = 0; i < tiles; ++i) {
-      warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedPlan::kSharedScaleBytes),
+      warp_copy_box(scales_ + static_cast<uint32_t>(i * PrefetchedNvfp4Plan::kSharedScaleBytes),
                     maps.scales, k_ / 16, row_ + i * kPrefetchedRows, 0, scales_full_, policy);
     }
   }
@@ -156,23 +183,15 @@ class PrefetchedWeights {
     return scales_full_;
   }
 
-  __device__ __forceinline__ uint32_t codes(int slot) const {
-    return codes_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
-  }
-
-  __device__ __forceinline__ uint32_t full(int slot) const {
-    return full_ + static_cast<uint32_t>(slot) * 8;
-  }
-
   /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
   __device__ __forceinline__ void ask(
-      const PrefetchedMaps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
+      const PrefetchedNvfp4Maps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
     const int row = row_ + i * step_;
-    constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedPlan::kScaleBytes;
+    constexpr uint32_t kScales = Part::kSharesScales ? 0 : PrefetchedNvfp4Plan::kScaleBytes;
     warp_expect(full(slot), Part::kCodeBytes + kScales + zero);
     warp_copy_box(codes(slot), maps.codes, k_ / 2, row, 0, full(slot), policy);
     if constexpr (!Part::kSharesScales) {
-      warp_copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedPlan::kScaleBytes),
+      warp_copy_box(scales_ + static_cast<uint32_t>(slot * PrefetchedNvfp4Plan::kScaleBytes),
                     maps.scales, k_ / 16, row, 0, full(slot), policy);
     }
   }
@@ -191,8 +210,8 @@ class PrefetchedWeights {
     const uint32_t codes = codes_of_lane_ + static_cast<uint32_t>(slot * Part::kCodeBytes);
     const uint32_t scales =
         scales_of_lane_ + static_cast<uint32_t>(Part::kSharesScales
-                                                    ? i * PrefetchedPlan::kSharedScaleBytes
-                                                    : slot * PrefetchedPlan::kScaleBytes);
+                                                    ? i * PrefetchedNvfp4Plan::kSharedScaleBytes
+                                                    : slot * PrefetchedNvfp4Plan::kScaleBytes);
     Tile tile;
 #pragma unroll
     for (uint32_t half = 0; half < 2; ++half) {
@@ -212,15 +231,21 @@ class PrefetchedWeights {
     return tile;
   }
 
+  /// Adds the products of tile i, which is in `slot`.
+  template <class X, class Sums>
+  __device__ __forceinline__ void add_tile(int i, int slot, const X& x, Sums& sums) const {
+    multiply_tile(load(i, slot), x, sums);
+  }
+
  private:
-  uint32_t codes_;
+  using Slots::codes_;
+  using Slots::row_;
+  using Slots::step_;
+
   uint32_t scales_;
-  uint32_t full_;
   uint32_t scales_full_;
   uint32_t codes_of_lane_;  // those of its first row, block and slot
   uint32_t scales_of_lane_;
-  int row_;
-  int step_;
   int k_;
 };
 
@@ -328,5 +353,22 @@ __device__ __forceinline__ void multiply_tile(const typename PrefetchedWeights<k
   }
   multiply_rest(tile, x, sums);
 }
+
+/// NVFP4 in parts of kK k.
+template <int kK>
+struct PrefetchedNvfp4 {
+  using Plan = PrefetchedNvfp4Plan;
+  using Maps = PrefetchedNvfp4Maps;
+  using Weights = PrefetchedWeights<kK>;
+  template <int kTokenGroups>
+  using X = PrefetchedX<kTokenGroups, kK>;
+  static constexpr int kPartK = kK;
+  static constexpr bool kSharesScales = PrefetchedPart<kK>::kSharesScales;
+  static constexpr bool kStacked = false;  ///< matrices, with scales that warps load themselves
+  static constexpr bool kDecodesAhead = true;
+  static constexpr float kFactor = Nvfp4Codec::kFactor;
+
+  __device__ __forceinline__ static int row_of_lane() { return PrefetchedPart<kK>::row_of_lane(); }
+};
 
 }  // namespace fathom::cuda

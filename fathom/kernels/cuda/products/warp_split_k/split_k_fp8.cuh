@@ -1,14 +1,12 @@
 // FP8 weights of products whose warps split K: how tiles come by quarters, and what a warp does
 // with one.
 //
-// Codes become f16 by one instruction for two of them, exactly; bf16 would take four. So x becomes
-// f16 as well, when it is loaded: the 128 k of a row that share a scale of weights are multiplied
-// by the power of two that brings the largest of them below 2^15. What is up to 2^31 times smaller
-// than it stays exact, and what is smaller still is rounded to 2^-40 of it. The power is taken back
-// when the sum of the block is scaled, which is done in float32 as it is without.
+// Codes become f16 (E4m3Eight), and so does x, when it is loaded: the 128 k of a row that share a
+// scale of weights are multiplied by a power of two (BlockInF16), which is taken back when the sum
+// of the block is scaled, in float32 as it is without.
 #pragma once
 
-#include "fathom/kernels/cuda/codecs.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/f16_codes.cuh"
 #include "fathom/kernels/cuda/products/warp_split_k/split_k_slots.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
@@ -125,8 +123,9 @@ class SplitKFp8X {
         const uint4 row_g = load_shared_16(from ^ i << 4);
         const uint4 row_g8 = load_shared_16((from ^ i << 4) + SplitKFp8Lane::kEighth);
         if (i == 1) ring.give_back(row_g.w | row_g8.w);
-        multiply_eight(row_g.x, row_g.y, row_g8.x, row_g8.y, eights_[block][2 * i], even, odd);
-        multiply_eight(row_g.z, row_g.w, row_g8.z, row_g8.w, eights_[block][2 * i + 1], even, odd);
+        E4m3Eight(row_g.x, row_g.y, row_g8.x, row_g8.y).multiply(eights_[block][2 * i], even, odd);
+        E4m3Eight(row_g.z, row_g.w, row_g8.z, row_g8.w)
+            .multiply(eights_[block][2 * i + 1], even, odd);
       }
       const float scale = __shfl_sync(0xFFFFFFFFu, scale_, block);
       const float scale_8 = kGated ? __shfl_sync(0xFFFFFFFFu, scale_, 4 + block) : scale;
@@ -139,58 +138,11 @@ class SplitKFp8X {
   }
 
  private:
-  /// Adds the products of eight k of two rows of w, four of them in each chain.
-  __device__ __forceinline__ static void multiply_eight(uint32_t low_g,
-                                                        uint32_t high_g,
-                                                        uint32_t low_g8,
-                                                        uint32_t high_g8,
-                                                        const uint4& x,
-                                                        float (&even)[4],
-                                                        float (&odd)[4]) {
-    uint32_t a[4];
-    uint32_t b[4];
-    f16_of_e4m3(low_g, a[0], a[1]);
-    f16_of_e4m3(high_g, a[2], a[3]);
-    f16_of_e4m3(low_g8, b[0], b[1]);
-    f16_of_e4m3(high_g8, b[2], b[3]);
-    mma_16x8x16_f16(even, a[0], b[0], a[1], b[1], x.x, x.y);
-    mma_16x8x16_f16(odd, a[2], b[2], a[3], b[3], x.z, x.w);
-  }
-
-  /// Turns a block from bf16 to f16. NaN and infinities stay.
   __device__ __forceinline__ void make_f16(int block) {
-    // Of bf16 numbers without sign, the larger one has the larger bits.
-    uint32_t largest = 0;
+    const BlockInF16 f16(eights_[block]);
 #pragma unroll
-    for (const uint4& v : eights_[block]) {
-#pragma unroll
-      for (const uint32_t word : {v.x, v.y, v.z, v.w})
-        largest = __vmaxu2(largest, word & 0x7FFF7FFFu);
-    }
-    largest = max(largest >> 16, largest & 0xFFFFu);
-    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 1));
-    largest = max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, 2));
-    // Exponents, such that both powers of two are normal numbers.
-    const uint32_t exponent = min(max(largest >> 7, 15u), 254u);
-    const float factor = __uint_as_float((268u - exponent) << 23);  // 2^(14 - (exponent - 127))
-    const auto scaled = [&](uint32_t& word) {
-      const __half2 pair = __floats2half2_rn(__uint_as_float(word << 16) * factor,
-                                             __uint_as_float(word & 0xFFFF0000u) * factor);
-      // Kept: ptxas 13.0.88 would convert in the loop over tiles, and spill registers for that.
-      word = kept(uint32_t{__half_as_ushort(pair.y)} << 16 | __half_as_ushort(pair.x));
-    };
-#pragma unroll
-    for (uint4& v : eights_[block]) {
-      scaled(v.x);
-      scaled(v.y);
-      scaled(v.z);
-      scaled(v.w);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t of_row = __shfl_sync(0xFFFFFFFFu, exponent, (lane_id() & 3) * 8 + 4 * i);
-      x_exponents_[i] |= (of_row - 14u) << 8 * block;  // of 1 / factor
-    }
+    for (int i = 0; i < 2; ++i)
+      x_exponents_[i] |= f16.exponent_of_sums(i) << 8 * block;
   }
 
   /// What takes back the power of two of a block of row 2 t + i of x, of which a lane has sums.

@@ -103,8 +103,8 @@ struct SplitKFp8Plan {
   }
 
   static bool takes(const ProductCall& c) {
-    return !c.in_pairs && c.w_row == c.K && c.scales != nullptr && c.scale_row == c.K / kBlockK &&
-           int64_t{c.N} * c.matrices < (int64_t{1} << 31);
+    return !c.in_pairs && c.w_row == c.K && c.scale_format != Format::kNone &&
+           c.scale_row == c.K / kBlockK && int64_t{c.N} * c.matrices < (int64_t{1} << 31);
   }
 };
 
