@@ -60,6 +60,7 @@ class FakeDraftModel : public FakeModel {
   mutable int64_t num_drafts = 0;                    ///< passes
   std::function<void(int64_t num_tokens)> on_draft;  ///< may move a clock
   int64_t fail_draft_at = 0;  ///< this pass of the draft layer and later ones fail; 0: none
+  uint64_t one_bad_in = 0;    ///< behind one path in about so many logits are NaN; 0: none
 
  private:
   void draft_range(const Batch& b,
@@ -79,7 +80,9 @@ class FakeDraftModel : public FakeModel {
         const bool wanted = row < b.num_logits() &&
                             (!b.logit_rows.present() || b.logit_rows.as<int32_t>()[row] == t);
         if (!wanted) continue;
-        fill_logits(digest_of(b, r, i, t, rows), out.logits.row<float>(row++), config_.vocab_size);
+        uint64_t digest = digest_of(b, r, i, t, rows);
+        if (one_bad_in > 0 && digest % one_bad_in == 0) digest = 0;
+        fill_logits(digest, out.logits.row<float>(row++), config_.vocab_size);
       }
     }
   }

@@ -80,6 +80,56 @@ TEST(ChainOfWindows, LevelsOfTreesEqualSingleOnesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Executor, Chain, testing::Values("micro-v3", "micro-v32"));
 
+// Runs a chain of levels of two nodes behind `rows` of a tree.
+Status run_levels(DraftedSequences& drafted, int64_t chain, size_t rows) {
+  SamplingParams best = greedy_sampling();
+  best.top_logprobs = 2;
+  const std::vector<int32_t> tokens{9, 10}, read{12, 12}, pages{0}, parents(rows, -1);
+  const std::vector<float> paths{-0.5f, -0.6f};
+  const std::vector<SampleRow> samples(2 * static_cast<size_t>(chain), {.params = &best});
+  const SequenceStep one{.tokens = tokens,
+                         .cached = 13,
+                         .pages = pages,
+                         .logits = LogitRows::kAll,
+                         .parents = parents};
+  return drafted.executor()
+      .run({.decode = std::span(&one, 1),
+            .wants = StepWants::kTokens,
+            .samples = samples,
+            .pass = Step::Pass::kDraft,
+            .draft_input = drafted.hidden(),
+            .draft_rows = read,
+            .chain = chain,
+            .node_paths = paths})
+      .status();
+}
+
+TEST(ChainLimits, LevelsOfTreesThatHaveNoRoomAreRefused) {
+  const DraftCheckpoint checkpoint;
+  OpenOptions open;
+  open.model.page_size = DraftedSequences::kPage;
+  open.pool = &pool();
+  const auto model = open_model(ModelSource::open(checkpoint.path()).value(), {}, open).value();
+  DraftedSequences chains(*model, on_cpu());
+  DraftedSequences trees(*model, on_cpu(), CudaGraphs::kOn, true);
+  EXPECT_EQ(chains.executor().most_levels(2), 1);
+  EXPECT_EQ(trees.executor().most_levels(2), 3);
+  EXPECT_EQ(trees.executor().most_levels(6), 1);
+  EXPECT_EQ(trees.executor().most_levels(kMostBranches + 1), 1);
+  const auto expect_refused = [](const Status& s, std::string_view why) {
+    ASSERT_FALSE(s.ok());
+    EXPECT_NE(s.message().find(why), std::string::npos) << s.message();
+  };
+
+  expect_refused(run_levels(chains, 2, 2),
+                 "a chain of 2 levels of 2 tokens a tree, expected 1 to 1");
+  expect_refused(run_levels(trees, 4, 2),
+                 "a chain of 4 levels of 2 tokens a tree, expected 1 to 3");
+  expect_refused(run_levels(trees, 3, 61),
+                 "a chain of 3 levels of 2 tokens a tree ends with 65 rows of a tree, expected at "
+                 "most 64");
+}
+
 TEST(ChainLimits, LongerChainsThanPlannedAreRefused) {
   const DraftCheckpoint checkpoint;
   OpenOptions open;

@@ -60,8 +60,8 @@ struct Step {
   ///
   /// Of trees a chain has up to most_levels() levels. Each sequence has K tokens, all of them with
   /// logits, and of each the K best tokens are asked for; the next pass takes the K best of all
-  /// behind them (DraftLevel), whose rows lie behind those before. Only who follows whom in the
-  /// first pass is told (SequenceStep::parents).
+  /// behind them (DraftLevel), whose rows lie behind those before: kMostTreeRows of a tree at most.
+  /// Only who follows whom in the first pass is told (SequenceStep::parents).
   int64_t chain = 1;
   /// Of a chain of levels: the log-probability of the path to each token.
   std::span<const float> node_paths = {};
@@ -144,10 +144,9 @@ class Executor {
   /// Errors: those of copies to a GPU.
   Status pretend_rows(uint64_t seed);
 
-  /// Levels of trees in a chain at most, with so many tokens of each tree in a level.
-  int64_t most_levels(int64_t branches) const {
-    return std::min(shape().most_chained(), shape().max_queries / branches);
-  }
+  /// Levels of trees in a chain at most, with so many tokens of each tree in a level. 1, which is
+  /// no chain, without StepShape::trees, and where a row has fewer guesses than that.
+  int64_t most_levels(int64_t branches) const;
 
   /// CacheLayout::block_tokens of the model.
   int64_t block_tokens() const { return block_tokens_; }
@@ -217,6 +216,7 @@ class Executor {
  private:
   Status check_drafts(const Step& step) const;
   Status check_chain(const Step& step, int64_t tokens) const;
+  Status check_length(const Step& step, int64_t each) const;
 
   /// The memory of states that outlive their step, as rows.
   View kept_states(int64_t num_tokens);

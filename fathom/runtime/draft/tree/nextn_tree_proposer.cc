@@ -80,7 +80,9 @@ void NextnTreeProposer::start(const DraftPlace& place, const First& first) {
   g.parents.clear();
 }
 
-// As many levels more for each tree that grows as all of them have room for, in one step.
+// As many levels more for each tree that grows as all of them have room for, in one step. A chain
+// has K rows in each level: its trees begin with K nodes, and each finite row gives K guesses
+// (most_levels()), so that levels are whole until one is empty.
 Status NextnTreeProposer::grow(Executor& executor) {
   begin_pass();
   const int64_t levels = levels_at_once(executor);
@@ -96,11 +98,10 @@ Status NextnTreeProposer::grow(Executor& executor) {
       if (level > 0) g.lay_rows();
       const size_t first = static_cast<size_t>(level) * nodes + static_cast<size_t>(g.pass_row);
       add_guesses(g, results.subspan(first));
+      FATHOM_DCHECK(levels == 1 || g.tree.frontier().empty() || is_whole(g),
+                    "a level of a chain has rows of all its nodes");
     }
     g.levels -= levels;
-    // A later level of a chain has rows for nodes that are not there as well.
-    const bool whole = std::ssize(g.tree.frontier()) == shape_.branches;
-    if (levels > 1 && !whole) g.levels = 0;
   }
   return {};
 }
@@ -109,10 +110,9 @@ int64_t NextnTreeProposer::levels_at_once(const Executor& executor) const {
   int64_t levels = executor.most_levels(shape_.branches);
   for (const Growing& g : trees()) {
     if (!g.grows()) continue;
-    const bool whole = std::ssize(g.tree.frontier()) == shape_.branches;
-    levels = std::min(levels, whole ? g.levels : 1);
+    levels = std::min(levels, is_whole(g) ? g.levels : 1);
   }
-  return std::max<int64_t>(levels, 1);
+  return levels;
 }
 
 void NextnTreeProposer::Growing::lay_rows() {

@@ -61,6 +61,10 @@ class NextnTreeProposer final : public NextnPasses {
     int32_t pass_row = 0;          // and in the pass over it
   };
 
+  bool is_whole(const Growing& growing) const {
+    return std::ssize(growing.tree.frontier()) == shape_.branches;
+  }
+
   void start(const DraftPlace& place, const First& first);
   Status grow(Executor& executor);
   int64_t levels_at_once(const Executor& executor) const;

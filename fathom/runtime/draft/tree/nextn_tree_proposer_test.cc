@@ -6,6 +6,7 @@
 #include <cmath>
 #include <gtest/gtest.h>
 #include <map>
+#include <utility>
 
 #include "tests/support/fake_draft_model.h"
 #include "tests/support/fake_engine.h"
@@ -198,6 +199,75 @@ TEST(NextnTreeProposer, DrawnTokensFollowTheTarget) {
   }
   EXPECT_GT(tested, 4);
   EXPECT_GT(bench.core->stats().accepted_tokens, static_cast<int64_t>(kRequests) / 2);
+}
+
+// Keeps all nodes of each tree, for the test: none is verified.
+class WholeTrees : public Proposer {
+ public:
+  explicit WholeTrees(const DraftShape& shape) : shape_(shape), inner_(shape) {}
+
+  DraftReach reach(int64_t) const override { return {shape_.tokens, shape_.width}; }
+
+  bool follows() const override { return true; }
+
+  Status follow(Executor& executor,
+                std::span<const ComputedTokens> computed,
+                const View& hidden) override {
+    return inner_.follow(executor, computed, hidden);
+  }
+
+  Status propose(Executor& executor, std::span<const DraftPlace> places) override {
+    most_levels = executor.most_levels(shape_.branches);
+    FATHOM_TRY(inner_.propose(executor, places));
+    for (const DraftPlace& place : places) {
+      tokens.push_back(std::exchange(place.sequence->drafts, {}));
+      parents.push_back(std::exchange(place.sequence->draft_parents, {}));
+    }
+    return {};
+  }
+
+  int64_t most_levels = 0;  // of a chain
+  std::vector<std::vector<int32_t>> tokens, parents;
+
+ private:
+  const DraftShape shape_;
+  NextnTreeProposer inner_;
+};
+
+// Some rows of the draft layer give no guesses. Chains are as long as `max_queries` allow.
+WholeTrees trees_with_bad_rows(const DraftShape& shape, int64_t num_ids, int64_t max_queries) {
+  WholeTrees trees(shape);
+  DraftBench bench(
+      {.max_num_seqs = 3, .num_ids = num_ids, .max_queries = max_queries, .proposer = &trees});
+  bench.model.one_bad_in = 3;
+  for (int32_t i = 0; i < 12; ++i)
+    bench.submit({0, i % 3, i / 3 % 3, 1}, long_answer(80));
+  bench.run();
+  return trees;
+}
+
+// Where rows in the middle of a chain give no guesses, the others are as right as level by level.
+TEST(NextnTreeProposer, ChainsWithRowsWithoutGuessesEqualSingleLevels) {
+  const DraftShape shape{.tokens = 6, .branches = 3, .width = 48};
+  const WholeTrees chained = trees_with_bad_rows(shape, 40, 9);
+  const WholeTrees singly = trees_with_bad_rows(shape, 40, 5);
+
+  EXPECT_EQ(chained.most_levels, 3);
+  EXPECT_EQ(singly.most_levels, 1);
+  EXPECT_EQ(chained.tokens, singly.tokens);
+  EXPECT_EQ(chained.parents, singly.parents);
+}
+
+// Behind a row there are fewer guesses than a level has nodes: a level may be short, and the next
+// one whole again. The rows of a chain's levels would lie elsewhere than those of the tree.
+TEST(NextnTreeProposer, VocabulariesSmallerThanALevelGrowTreesLevelByLevel) {
+  const DraftShape shape{.tokens = 6, .branches = 4, .width = 63};
+  const WholeTrees wide = trees_with_bad_rows(shape, 3, 12);
+  const WholeTrees narrow = trees_with_bad_rows(shape, 3, 4);
+
+  EXPECT_EQ(wide.most_levels, 1);
+  EXPECT_EQ(wide.tokens, narrow.tokens);
+  EXPECT_EQ(wide.parents, narrow.parents);
 }
 
 TEST(NextnTreeProposer, AnErrorOfTheDraftLayerIsAnEngineFault) {
