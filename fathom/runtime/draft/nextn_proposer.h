@@ -16,7 +16,6 @@
 // guesses as those of propose(), and lie where the step had wrong drafts.
 #pragma once
 
-#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -28,28 +27,34 @@ namespace fathom {
 /// Whether the passes behind a step are padded to the shape of the step.
 enum class PadPasses : uint8_t { kWhereCaptured, kAlways };
 
-/// What follow() guessed first behind each sequence, until the next pass.
+/// What follow() guessed first behind each sequence, until the next pass. Those of sequences that
+/// ended meanwhile are asked for by nobody: no other request has their ids.
 template <class Guess>
 class FirstGuesses {
  public:
   void reserve(int64_t count) { guesses_.reserve(static_cast<size_t>(count)); }
 
-  void clear() { guesses_.clear(); }
+  void clear() {
+    guesses_.clear();
+    next_ = 0;
+  }
 
   Guess& add(RequestId id) { return guesses_.emplace_back(id, Guess{}).second; }
 
-  /// Null without one.
-  const Guess* find(RequestId id) const {
-    const auto found = std::ranges::find(guesses_, id, &std::pair<RequestId, Guess>::first);
-    return found == guesses_.end() ? nullptr : &found->second;
-  }
-
-  void erase(RequestId id) {
-    std::erase_if(guesses_, [&](const auto& guess) { return guess.first == id; });
+  /// Null without one. Looks on behind what was found last: a step's sequences are asked for in
+  /// the order in which they were added, but for some.
+  const Guess* find(RequestId id) {
+    for (size_t tried = 0; tried < guesses_.size(); ++tried) {
+      if (next_ == guesses_.size()) next_ = 0;
+      const auto& [of, guess] = guesses_[next_++];
+      if (of == id) return &guess;
+    }
+    return nullptr;
   }
 
  private:
   std::vector<std::pair<RequestId, Guess>> guesses_;
+  size_t next_ = 0;
 };
 
 /// Passes of the draft layer, of chains and of trees.
@@ -110,8 +115,6 @@ class NextnProposer final : public NextnPasses {
                 const View& hidden) override;
 
   void reserve(const StepShape& shape) override;
-
-  void forget(RequestId id) override { first_.erase(id); }
 
  private:
   // A draft, and the state that it came from: a row of the pass before.

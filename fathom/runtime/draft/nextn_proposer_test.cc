@@ -53,6 +53,25 @@ class SpoiledDrafts final : public Proposer {
   int64_t right_;
 };
 
+TEST(FirstGuesses, AreFoundInAnyOrder) {
+  FirstGuesses<int> guesses;
+  EXPECT_EQ(guesses.find(4), nullptr);
+  for (const RequestId id : {4u, 9u, 2u})
+    guesses.add(id) = static_cast<int>(10 * id);
+  for (const RequestId id : {4u, 9u, 2u, 4u, 2u, 9u, 9u}) {
+    const int* found = guesses.find(id);
+    ASSERT_NE(found, nullptr) << id;
+    EXPECT_EQ(*found, static_cast<int>(10 * id));
+    EXPECT_EQ(guesses.find(3), nullptr);
+  }
+
+  guesses.clear();
+  guesses.add(3) = 30;
+
+  EXPECT_EQ(guesses.find(9), nullptr);
+  EXPECT_EQ(*guesses.find(3), 30);
+}
+
 TEST(NextnProposer, EveryDraftIsRightAndSavesItsStep) {
   for (int64_t i = 0; i < 10; ++i) {
     const int64_t n = 1 + i / 2;

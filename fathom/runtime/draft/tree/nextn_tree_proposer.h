@@ -29,8 +29,6 @@ class NextnTreeProposer final : public NextnPasses {
 
   void reserve(const StepShape& shape) override;
 
-  void forget(RequestId id) override { first_.erase(id); }
-
  private:
   // The first guesses behind a sequence, best first.
   struct First {
