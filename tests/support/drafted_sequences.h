@@ -105,7 +105,8 @@ class DraftedSequences {
 
   /// The best tokens behind each node of trees that grow by two nodes a level, with
   /// log-probabilities; in chains of `chain` levels. The tree of the host says which nodes these
-  /// are.
+  /// are. Rows are laid here once more, on purpose: without the proposer, so that an error of its
+  /// own does not hide one of a chain.
   std::vector<std::pair<int32_t, float>> grow(int64_t levels, int64_t chain) {
     SamplingParams best = greedy_sampling();
     best.top_logprobs = 2;

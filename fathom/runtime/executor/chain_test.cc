@@ -47,6 +47,7 @@ TEST_P(Chain, EqualsSinglePassesBitForBit) {
     EXPECT_TRUE(chained.states() == singly.states());
     EXPECT_TRUE(in_parts.states() == singly.states());
     EXPECT_TRUE(chained.cache() == singly.cache());
+    EXPECT_TRUE(in_parts.cache() == singly.cache());
   }
 }
 
@@ -66,7 +67,9 @@ void expect_equal_levels(const std::string& checkpoint, int64_t page) {
   EXPECT_EQ(chained.grow(6, 3), expected);
   EXPECT_EQ(in_parts.grow(6, 2), expected);
   EXPECT_TRUE(chained.states() == singly.states());
+  EXPECT_TRUE(in_parts.states() == singly.states());
   EXPECT_TRUE(chained.cache() == singly.cache());
+  EXPECT_TRUE(in_parts.cache() == singly.cache());
   EXPECT_EQ(chained.executor().most_levels(2), 3);
 }
 
