@@ -28,7 +28,7 @@ struct DraftTopk {
       .equation = "values, ids = the K largest along V, descending",
       .source = "deepseek-v3 drafting: k best tokens of a step",
       .flops = "0",
-      .outside = "drafts as trees: the best tokens of a level",
+      .outside = "for callers of the kernel library: levels of trees take top_logprobs",
   };
 
   struct Args {
