@@ -25,6 +25,9 @@ class SideWork {
 
   ~SideWork() {
     if (!beside_) return;
+    // Only behind an error: what comes later must not reuse memory that the work still reads.
+    if (forked_ && stream_of(ex_, side_).join.record(stream_of(ex_, side_).stream).ok())
+      (void)join();
     ex_.activations->release(activations_);
     ex_.scratch->release(scratch_);
   }
@@ -54,8 +57,8 @@ class SideWork {
   Status run_aside(Work&& work) {
     SideStream& own = stream_of(ex_, side_);
     FATHOM_TRY(own.fork.record(*ex_.stream));
-    FATHOM_TRY(own.stream.wait(own.fork));
     forked_ = true;
+    FATHOM_TRY(own.stream.wait(own.fork));
     Exec side = ex_;
     side.stream = &own.stream;
     side.side = nullptr;

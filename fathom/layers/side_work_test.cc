@@ -41,9 +41,11 @@ TEST(SideWork, KeepsItsMemoryToItsEndWhereItRunsBeside) {
   EXPECT_EQ(bytes_behind(nullptr, true), 0);
 }
 
-TEST(SideWork, IsForIndexersOfStepsThatDecodeFewTokensAlone) {
+TEST(SideWork, IsForIndexersOfPaddedStepsThatDecodeFewTokensAlone) {
   AttentionBatch batch;
   batch.decode.num_tokens = 128;
+  EXPECT_FALSE(indexes_beside(batch));  // sequences with different numbers of tokens
+  batch.decode.fixed_keys = 256;
   EXPECT_TRUE(indexes_beside(batch));
   batch.prefill.num_tokens = 1;
   EXPECT_FALSE(indexes_beside(batch));

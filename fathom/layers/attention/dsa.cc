@@ -188,6 +188,7 @@ Status dsa_attend(Exec& ex,
                   int layer) {
   const int64_t T = x.dim(0);
   FATHOM_CHECK(T == batch.num_tokens(), str_cat(T, " tokens, ranges of ", batch.num_tokens()));
+  if (m.shape.Lq == 0) return unsupported("the indexer reads the query latent: q_lora_rank is 0");
   FATHOM_TRY(check_prefill_chunk(m.options, cache));
   Scope scope(ex.recorder, "self_attn");
   ArenaScope arena(*ex.activations);
@@ -211,7 +212,6 @@ Status dsa_attend(Exec& ex,
                      .weights = {}};
   FATHOM_TRY(side.run([&](Exec& own) { return index_keys.write_keys(own, x); }));
   FATHOM_ASSIGN(MlaProjected p, mla_latents(ex, m, w, x));
-  if (!p.q_a.present()) return unsupported("the indexer reads the query latent: q_lora_rank is 0");
   View chosen;  // of the decode range, where that is all of the step
   const auto choose = [&](Exec& own) -> Status {
     FATHOM_TRY(index_keys.make_queries(own, p.q_a));

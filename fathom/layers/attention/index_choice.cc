@@ -80,11 +80,13 @@ IndexQueries rows_of(const IndexQueries& q, int64_t begin, int64_t count) {
 
 bool indexes_beside(const AttentionBatch& batch) {
   constexpr int64_t kFewTokens = 128;  // more are not measured
-  return batch.prefill.num_tokens == 0 && batch.decode.num_tokens <= kFewTokens;
+  const bool planned = batch.decode.fixed_keys > 0;
+  return planned && batch.prefill.num_tokens == 0 && batch.decode.num_tokens <= kFewTokens;
 }
 
 // All tokens of a range: one call where their scores fit at once, as in decode. More tokens and
-// longer contexts never take less memory, as plans of it expect (runtime/executor/step_memory.h).
+// longer contexts never take less memory here, as plans of it expect
+// (runtime/executor/step_memory.h); what runs beside keeps it longer, in shapes that are planned.
 Status choose_rows(Exec& ex,
                    const View& request_offsets,
                    const TokenRange& range,

@@ -35,8 +35,9 @@ struct IndexScored {
 };
 
 /// Whether compressor and indexer of a step run beside the way of its queries (SideWork): where it
-/// decodes few tokens, whose kernels leave room on a GPU, and alone, since memory is planned for
-/// every such step (runtime/executor/step_memory.h).
+/// decodes few tokens, whose kernels leave room on a GPU, without a prompt, in one of the shapes
+/// that padding makes (TokenRange::fixed_keys): memory is planned for each of these, since beside
+/// they keep more of it than some larger steps do (runtime/executor/step_memory.h).
 bool indexes_beside(const AttentionBatch& batch);
 
 /// slots [T, K] i32 of the K best keys of each token of a range, ascending, -1 behind them. A

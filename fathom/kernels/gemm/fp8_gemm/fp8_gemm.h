@@ -24,11 +24,11 @@ namespace fathom {
 /// multiply-add with the product of the scales brings it into the accumulator; y is rounded once.
 /// (The portable variant multiplies each code by its scale first; amx sums even and odd k of 32
 /// apart; warp_split_k and prefetched take x as f16 times a power of two for each block, exactly
-/// down to 2^-31 of the block's largest and to 2^-40 of it below.) A row's bits depend on that row
-/// and on w alone.
-/// Deterministic. A NaN code, scale or activation makes its outputs NaN, row by row; E4M3 has no
-/// infinity. Errors: InvalidArgument for missing or misshapen scales. Source: DeepSeek-V3 technical
-/// report, section 3.3.2; deepseek-ai/DeepGEMM.
+/// down to 2^-31 of the block's largest and to 2^-40 of it below, and add up parts of K one by
+/// one.) A row's bits depend on that row and on w alone. Deterministic. A NaN code, scale or
+/// activation makes its outputs NaN, row by row; E4M3 has no infinity. Errors: InvalidArgument for
+/// missing or misshapen scales. Source: DeepSeek-V3 technical report, section 3.3.2;
+/// deepseek-ai/DeepGEMM.
 struct Fp8BlockGemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_block_gemm",
@@ -64,7 +64,7 @@ struct Fp8BlockGemm {
 /// [T, H*N]); y must not overlap x. Block scales are those of each matrix, [H, ceil(N/128),
 /// ceil(K/128)]: where N is a multiple of 128, a weight [H*N, K] is this stack as it lies. In
 /// layout kRows16, N must be a multiple of 16. Precision, guarantees and errors as Fp8BlockGemm on
-/// plain x, and the same bits as H calls of it.
+/// plain x, and the same bits as H calls of it by the same variant.
 /// Source: DeepSeek-V4, inference/model.py (Attention, wo_a); DeepGEMM (fp8_einsum).
 struct Fp8BlockBmm {
   static constexpr KernelInfo kInfo{

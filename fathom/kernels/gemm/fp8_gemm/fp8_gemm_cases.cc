@@ -207,26 +207,26 @@ void add_plain_x_cases(CaseList& list) {
   split_k({.t = 3, .n = 1040, .k = 7680, .y = Format::kF16, .y_gap = 0});
   // Weights that a GPU prefetches: parts of K by one block and by clusters of two and four, tiles
   // that come late, sums added up once and in two rounds.
-  const auto prefetched = [&](ProductShape s) {
+  const auto ue8m0 = [&](ProductShape s) {
     s.weight = Format::kFp8BlockUe8m0;
     split_k(s);
   };
-  prefetched({.t = 1, .n = 8208, .k = 1024, .y_gap = 0});
-  prefetched({.t = 8, .n = 6352, .k = 1024, .y = Format::kF32});
-  prefetched({.t = 16, .n = 6352, .k = 1024, .y_gap = 0});
-  prefetched({.t = 9, .n = 2128, .k = 2048, .dist = Dist::kMixedRows});
-  prefetched({.t = 6, .n = 4224, .k = 4096, .dist = Dist::kMixedRows, .y_gap = 0});
-  prefetched({.t = 13, .n = 1552, .k = 8192, .y = Format::kF16});
-  prefetched({.t = 16, .n = 4112, .k = 8192, .y_gap = 0});
+  ue8m0({.t = 1, .n = 8208, .k = 1024, .y_gap = 0});
+  ue8m0({.t = 8, .n = 6352, .k = 1024, .y = Format::kF32});
+  ue8m0({.t = 16, .n = 6352, .k = 1024, .y_gap = 0});
+  ue8m0({.t = 9, .n = 2128, .k = 2048, .dist = Dist::kMixedRows});
+  ue8m0({.t = 6, .n = 4224, .k = 4096, .dist = Dist::kMixedRows, .y_gap = 0});
+  ue8m0({.t = 13, .n = 1552, .k = 8192, .y = Format::kF16});
+  ue8m0({.t = 16, .n = 4112, .k = 8192, .y_gap = 0});
   split_k({.t = 11, .n = 2064, .k = 1536, .y_gap = 0});
   split_k({.t = 4, .n = 528, .k = 7168});
   // Tiles with scales that are powers of two: edges of all three axes, slices of K, whole rounds.
   for (int64_t t : {17, 32, 33, 64, 65, 128, 129, 300})
-    prefetched({.t = t, .n = 270, .k = 400, .y = t % 2 == 0 ? Format::kF16 : Format::kBf16});
+    ue8m0({.t = t, .n = 270, .k = 400, .y = t % 2 == 0 ? Format::kF16 : Format::kBf16});
   for (int64_t k : {16, 64, 112, 144, 1088})
-    prefetched({.t = 140, .n = 136, .k = k, .y_gap = 0});
-  prefetched({.t = 40, .n = 700, .k = 3984, .dist = Dist::kMixedRows});
-  prefetched({.t = 1024, .n = 4500, .k = 160});
+    ue8m0({.t = 140, .n = 136, .k = k, .y_gap = 0});
+  ue8m0({.t = 40, .n = 700, .k = 3984, .dist = Dist::kMixedRows});
+  ue8m0({.t = 1024, .n = 4500, .k = 160});
   for (int64_t t : {1, 8, 512}) {
     const auto bench = [&](const char* op, int64_t n, int64_t k) {
       add_product_case<Fp8BlockGemm>(

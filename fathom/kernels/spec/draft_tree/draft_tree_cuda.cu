@@ -71,7 +71,9 @@ __global__ void __launch_bounds__(32) choose_level(const Rows<const int32_t> ids
                 static_cast<uint64_t>(masks[t]) | own_bit(j));
   }
   if (lane >= __popc(low) + __popc(high) && lane < K) {
-    nodes.write(first + lane, 0, first, NAN, static_cast<uint64_t>(masks[first]) | own_bit(lane));
+    const float nothing = __uint_as_float(0x7FC00000u);  // the NaN that the CPU writes
+    nodes.write(first + lane, 0, first, nothing,
+                static_cast<uint64_t>(masks[first]) | own_bit(lane));
   }
 }
 

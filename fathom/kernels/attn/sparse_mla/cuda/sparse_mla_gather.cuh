@@ -400,6 +400,16 @@ struct CodeGatherer {
         ++group;
       }
     }
+    if constexpr (kPaired) wait_for_others(bars);
+  }
+
+  /// Until both blocks have used the last tiles: nothing of the other one is on its way then to a
+  /// block that has ended.
+  __device__ __forceinline__ void wait_for_others(Barriers bars) const {
+    for (int tile = max(0, entries.num_tiles - 2); tile < entries.num_tiles; ++tile) {
+      for (int part = 0; part < 2; ++part)
+        barrier_wait(bars.free(tile & 1, part), static_cast<uint32_t>((tile >> 1) & 1));
+    }
   }
 };
 

@@ -257,8 +257,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                             });
     if (has_largest) store_largest(lists, done, largest, wg);
   }
-  // Shared memory that another block reads or writes stays until it has.
-  if (merges || kPaired) mla_decode::meet_cluster_relaxed();
+  // Shared memory that another block reads stays until it has. What the other block of a pair
+  // sends, warps here have waited for.
+  if (merges) mla_decode::meet_cluster_relaxed();
 }
 
 }  // namespace fathom::sparse_mla

@@ -179,10 +179,9 @@ inline void share_tiles(PrefetchedPlan& plan, int T, int64_t places) {
 /// On a small GPU blocks may be more than have a place: others follow them.
 ///
 /// When a block lets the next kernel start, if some of its own tiles come late (have no slot at the
-/// beginning): with some 5 us of work left (work_left). The
-/// next kernel needs 4 us until its blocks run and know that this one is done. Let start sooner,
-/// its weights would come before the last ones of this one. Work is counted in tiles times the k
-/// that a block has at once.
+/// beginning): with some 5 us of work left (work_left). The next kernel needs 4 us until its blocks
+/// run and know that this one is done. Let start sooner, its weights would come before the last
+/// ones of this one. Work is counted in tiles times the k that a block has at once.
 template <class Weights>
 PrefetchedPlan prefetched_plan(const ProductCall& c, int64_t all_places) {
   const PrefetchedSplit split = Weights::split(c.K);
