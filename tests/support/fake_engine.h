@@ -140,6 +140,12 @@ inline SamplingParams greedy(int64_t max_tokens) {
   return p;
 }
 
+inline SamplingParams long_answer(int64_t count) {
+  SamplingParams p = greedy(count);
+  p.ignore_eos = true;
+  return p;
+}
+
 inline SamplingParams drawn(int64_t max_tokens, uint64_t seed) {
   SamplingParams p;
   p.max_tokens = max_tokens;

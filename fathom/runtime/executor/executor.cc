@@ -83,38 +83,29 @@ int64_t Executor::most_levels(int64_t branches) const {
   return std::max<int64_t>(std::min(shape().most_chained(), shape().max_queries / branches), 1);
 }
 
-// `each`: tokens of a sequence in a pass.
-Status Executor::check_length(const Step& step, int64_t each) const {
-  const bool trees = step.chains_levels();
-  const int64_t most = trees ? most_levels(each) : shape().most_chained();
-  const auto chain = [&] {
-    return trees ? str_cat("a chain of ", step.chain, " levels of ", each, " tokens a tree")
-                 : str_cat("a chain of ", step.chain, " draft passes");
-  };
-  if (step.chain < 1 || step.chain > most)
-    return invalid_argument(str_cat(chain(), ", expected 1 to ", most));
-  for (const SequenceStep& s : step.decode) {
-    const int64_t rows = std::ssize(s.parents) + (step.chain - 1) * each;
-    if (!trees || rows <= kMostTreeRows) continue;
-    return invalid_argument(
-        str_cat(chain(), " ends with ", rows, " rows of a tree, expected at most ", kMostTreeRows));
-  }
-  return {};
-}
-
 Status Executor::check_chain(const Step& step, int64_t tokens) const {
   const bool trees = step.chains_levels();
   FATHOM_CHECK(!step.decode.empty() && !step.decode.front().tokens.empty(),
                "a chain has sequences with tokens");
-  const size_t each = trees ? step.decode.front().tokens.size() : 1;
-  FATHOM_TRY(check_length(step, static_cast<int64_t>(each)));
+  const int64_t each = trees ? std::ssize(step.decode.front().tokens) : 1;
+  const int64_t most = trees ? most_levels(each) : shape().most_chained();
+  if (step.chain < 1 || step.chain > most) {
+    return invalid_argument(
+        str_cat("a chain of ", step.chain, " draft passes, expected 1 to ", most));
+  }
+  for (const SequenceStep& s : step.decode) {
+    const int64_t rows = std::ssize(s.parents) + (step.chain - 1) * each;
+    if (!trees || rows <= kMostTreeRows) continue;
+    return invalid_argument(str_cat("a chain of ", step.chain, " levels ends at ", rows,
+                                    " rows of a tree, expected at most ", kMostTreeRows));
+  }
   const bool alike = std::ranges::all_of(step.decode, [&](const SequenceStep& s) {
     const LogitRows wanted = trees ? LogitRows::kAll : s.logits;
-    return s.tokens.size() == each && s.parents.empty() != trees && s.logits == wanted &&
+    return std::ssize(s.tokens) == each && s.parents.empty() != trees && s.logits == wanted &&
            s.logits != LogitRows::kNone && s.padding == 0;
   });
   const bool asked = std::ranges::all_of(step.samples, [&](const SampleRow& row) {
-    return trees ? needs_best_tokens(row) && row.params->top_logprobs == static_cast<int>(each)
+    return trees ? needs_best_tokens(row) && row.params->top_logprobs == each
                  : !asks_for_logprobs(row);
   });
   FATHOM_CHECK(alike && asked && step.prefill.empty() && step.wants == StepWants::kTokens &&

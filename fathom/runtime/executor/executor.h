@@ -216,7 +216,6 @@ class Executor {
  private:
   Status check_drafts(const Step& step) const;
   Status check_chain(const Step& step, int64_t tokens) const;
-  Status check_length(const Step& step, int64_t each) const;
 
   /// The memory of states that outlive their step, as rows.
   View kept_states(int64_t num_tokens);

@@ -14,7 +14,7 @@
 namespace fathom {
 
 /// Guesses are the most probable tokens, of greedy requests and of others.
-class NextnTreeProposer final : public NextnPasses {
+class NextnTreeProposer : public NextnPasses {
  public:
   /// `shape` is a tree's.
   explicit NextnTreeProposer(const DraftShape& shape);

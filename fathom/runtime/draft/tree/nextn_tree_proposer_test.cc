@@ -16,12 +16,6 @@ namespace {
 
 using DraftBench = BenchOf<FakeDraftModel>;
 
-SamplingParams long_answer(int64_t count) {
-  SamplingParams p = greedy(count);
-  p.ignore_eos = true;
-  return p;
-}
-
 // With two levels all nodes of the first one go on, so the right path is in the tree.
 TEST(NextnTreeProposer, WholeTreesOfTwoLevelsHoldTheRightPath) {
   for (const int64_t branches : {2, 3, 4}) {
@@ -201,41 +195,29 @@ TEST(NextnTreeProposer, DrawnTokensFollowTheTarget) {
   EXPECT_GT(bench.core->stats().accepted_tokens, static_cast<int64_t>(kRequests) / 2);
 }
 
-// Keeps all nodes of each tree, for the test: none is verified.
-class WholeTrees : public Proposer {
- public:
-  explicit WholeTrees(const DraftShape& shape) : shape_(shape), inner_(shape) {}
+// All nodes of each tree, for the test: none is verified.
+struct WholeTrees : NextnTreeProposer {
+  explicit WholeTrees(const DraftShape& s) : NextnTreeProposer(s), shape(s) {}
 
-  DraftReach reach(int64_t) const override { return {shape_.tokens, shape_.width}; }
-
-  bool follows() const override { return true; }
-
-  Status follow(Executor& executor,
-                std::span<const ComputedTokens> computed,
-                const View& hidden) override {
-    return inner_.follow(executor, computed, hidden);
-  }
+  DraftReach reach(int64_t) const override { return {shape.tokens, shape.width}; }
 
   Status propose(Executor& executor, std::span<const DraftPlace> places) override {
-    most_levels = executor.most_levels(shape_.branches);
-    FATHOM_TRY(inner_.propose(executor, places));
+    most_levels = executor.most_levels(shape.branches);
+    FATHOM_TRY(NextnTreeProposer::propose(executor, places));
     for (const DraftPlace& place : places) {
-      tokens.push_back(std::exchange(place.sequence->drafts, {}));
-      parents.push_back(std::exchange(place.sequence->draft_parents, {}));
+      nodes.push_back(std::exchange(place.sequence->drafts, {}));
+      nodes.push_back(std::exchange(place.sequence->draft_parents, {}));
     }
     return {};
   }
 
-  int64_t most_levels = 0;  // of a chain
-  std::vector<std::vector<int32_t>> tokens, parents;
-
- private:
-  const DraftShape shape_;
-  NextnTreeProposer inner_;
+  const DraftShape shape;
+  int64_t most_levels = 0;                  // of a chain
+  std::vector<std::vector<int32_t>> nodes;  // of each tree in turn, and their parents
 };
 
-// Some rows of the draft layer give no guesses. Chains are as long as `max_queries` allow.
-WholeTrees trees_with_bad_rows(const DraftShape& shape, int64_t num_ids, int64_t max_queries) {
+// Some rows of the draft layer give no guesses.
+WholeTrees with_bad_rows(const DraftShape& shape, int64_t num_ids, int64_t max_queries) {
   WholeTrees trees(shape);
   DraftBench bench(
       {.max_num_seqs = 3, .num_ids = num_ids, .max_queries = max_queries, .proposer = &trees});
@@ -246,28 +228,19 @@ WholeTrees trees_with_bad_rows(const DraftShape& shape, int64_t num_ids, int64_t
   return trees;
 }
 
-// Where rows in the middle of a chain give no guesses, the others are as right as level by level.
-TEST(NextnTreeProposer, ChainsWithRowsWithoutGuessesEqualSingleLevels) {
-  const DraftShape shape{.tokens = 6, .branches = 3, .width = 48};
-  const WholeTrees chained = trees_with_bad_rows(shape, 40, 9);
-  const WholeTrees singly = trees_with_bad_rows(shape, 40, 5);
+// Behind them a chain goes on as single levels do. In a small vocabulary a row gives fewer guesses
+// than a level has nodes: a level may be short and the next one whole again, so there are no
+// chains.
+TEST(NextnTreeProposer, RowsWithoutGuessesLeaveTheOthersRight) {
+  const DraftShape three{.tokens = 6, .branches = 3, .width = 48};
+  const DraftShape four{.tokens = 6, .branches = 4, .width = 63};
+  const WholeTrees chained = with_bad_rows(three, 40, 9);
+  const WholeTrees small = with_bad_rows(four, 3, 12);
 
   EXPECT_EQ(chained.most_levels, 3);
-  EXPECT_EQ(singly.most_levels, 1);
-  EXPECT_EQ(chained.tokens, singly.tokens);
-  EXPECT_EQ(chained.parents, singly.parents);
-}
-
-// Behind a row there are fewer guesses than a level has nodes: a level may be short, and the next
-// one whole again. The rows of a chain's levels would lie elsewhere than those of the tree.
-TEST(NextnTreeProposer, VocabulariesSmallerThanALevelGrowTreesLevelByLevel) {
-  const DraftShape shape{.tokens = 6, .branches = 4, .width = 63};
-  const WholeTrees wide = trees_with_bad_rows(shape, 3, 12);
-  const WholeTrees narrow = trees_with_bad_rows(shape, 3, 4);
-
-  EXPECT_EQ(wide.most_levels, 1);
-  EXPECT_EQ(wide.tokens, narrow.tokens);
-  EXPECT_EQ(wide.parents, narrow.parents);
+  EXPECT_EQ(small.most_levels, 1);
+  EXPECT_EQ(chained.nodes, with_bad_rows(three, 40, 5).nodes);
+  EXPECT_EQ(small.nodes, with_bad_rows(four, 3, 4).nodes);
 }
 
 TEST(NextnTreeProposer, AnErrorOfTheDraftLayerIsAnEngineFault) {
