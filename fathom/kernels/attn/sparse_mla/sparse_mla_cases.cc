@@ -330,9 +330,7 @@ void add_decode_case(CaseList& list, const SparseShape& s) {
       c.expect_each(lse, gates::log_sum_exp(),
                     [=](int64_t row, int64_t col) { return (*rows)(row * s.n + col).lse; });
     }
-    // Of logits far apart, the error of a code decides which row takes all: the gate is of logits
-    // of deviation 1.
-    const bool apart = s.q_scale > 1;
+    const bool apart = s.q_scale > 1;  // the error of a code decides which row takes all
     if (!s.rows.form.coded() || o.numel() < 4096 || s.sink == Sink::kInfinite || apart) return;
     const auto unquantised = rows_of(true);
     c.expect_full_precision(o, full_precision_gate(s), [=](int64_t row, int64_t col) {

@@ -4,8 +4,8 @@
 // Codes become f16 as in warp_split_k (BlockInF16, E4m3Eight), so x does as well, once.
 #pragma once
 
-#include "fathom/kernels/cuda/products/f16_codes.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_products.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/f16_codes.cuh"
 
 namespace fathom::cuda {
 

@@ -6,7 +6,7 @@
 // of the block is scaled, in float32 as it is without.
 #pragma once
 
-#include "fathom/kernels/cuda/products/f16_codes.cuh"
+#include "fathom/kernels/cuda/products/warp_split_k/f16_codes.cuh"
 #include "fathom/kernels/cuda/products/warp_split_k/split_k_slots.cuh"
 #include "fathom/kernels/cuda/tensor_map.cuh"
 
