@@ -11,10 +11,9 @@ ROWS = """kernel,status,us_median,shape
 mhc_pre,ok,7.0,T=8;n=4;D=4096;Q=24
 mhc_pre,ok,9.0,T=8;n=4;D=7168;Q=28
 mhc_post,wrong,,T=8;D=4096;n=4
-nvfp4_group_gemm,ok,100,R=48;K=4096;E=256;N=4096;E1=257
+nvfp4_group_gemm,ok,113,R=48;K=4096;E=256;N=4096;E1=257
 nvfp4_group_gemm,ok,60,R=48;K=2048;E=256;N=4096;E1=257
-silu_mul,ok,13,T=48;J=4096;I=2048
-silu_mul,ok,3,T=8;J=4096;I=2048
+nvfp4_group_gemm,ok,13,R=48;K=1024;E=256;N=4096;E1=257
 """
 
 
