@@ -80,9 +80,9 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   const std::span results = std::span(samples_).subspan(first, count);
   FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples.subspan(first, count), results));
   if (!step.chains_levels()) return {};
-  keep_best(results, step.decode.front().tokens.size());
+  const auto k = std::ssize(step.decode.front().tokens);
+  keep_best(results, static_cast<size_t>(k));
   if (pass + 1 == step.chain) return {};
-  const auto k = static_cast<int64_t>(step.decode.front().tokens.size());
   const auto tokens = static_cast<int64_t>(count);
   return choose_level(make_view(best_ids_.data(), {tokens, k}, Format::kI32, "T,K"),
                       make_view(best_logprobs_.data(), {tokens, k}, Format::kF32, "T,K"), level,

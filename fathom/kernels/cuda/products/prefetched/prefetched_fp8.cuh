@@ -13,6 +13,8 @@ namespace fathom::cuda {
 /// all tiles of a warp lie in a register, a lane one: of its two blocks of 128 k sixteen tiles.
 struct PrefetchedFp8Plan {
   static constexpr int kPartK = 256;
+  static constexpr int kBlocks = kPartK / kBlockK;  ///< of a warp
+  static constexpr int kSlotBytes = kPrefetchedRows * kPartK;
   static constexpr int kMostTilesOfWarp = 16;
   static constexpr int kMostRounds = 4;
 
@@ -26,7 +28,7 @@ struct PrefetchedFp8Plan {
     return {};
   }
 
-  static void find_slot(PrefetchedPlan* plan) { plan->code_bytes = kPrefetchedRows * kPartK; }
+  static void find_slot(PrefetchedPlan* plan) { plan->code_bytes = kSlotBytes; }
 
   static bool takes(const ProductCall& c) {
     constexpr int64_t kMost = int64_t{1} << 31;
@@ -46,7 +48,7 @@ struct PrefetchedFp8Maps {
 template <int kTokenGroups>
 class PrefetchedFp8X {
  public:
-  static constexpr int kBlocks = PrefetchedFp8Plan::kPartK / kBlockK;
+  static constexpr int kBlocks = PrefetchedFp8Plan::kBlocks;
 
   __device__ __forceinline__ void ask(
       const ProductCall& c, const PrefetchedFp8Maps& maps, int k, uint32_t rows, uint32_t barrier) {
@@ -82,12 +84,11 @@ class PrefetchedFp8X {
   uint32_t exponents_[kTokenGroups];  ///< a byte a block and sum: registers are few
 };
 
-inline constexpr int kPrefetchedFp8Slot = kPrefetchedRows * PrefetchedFp8Plan::kPartK;  ///< bytes
-
 /// The weights of a warp: its slots, and what it asks for.
-class PrefetchedFp8Weights : public PrefetchedSlots<kPrefetchedFp8Slot> {
+class PrefetchedFp8Weights : public PrefetchedSlots<PrefetchedFp8Plan::kSlotBytes> {
  public:
-  static constexpr int kBlocks = PrefetchedFp8Plan::kPartK / kBlockK;
+  static constexpr int kSlotBytes = PrefetchedFp8Plan::kSlotBytes;
+  static constexpr int kBlocks = PrefetchedFp8Plan::kBlocks;
   static constexpr int kPanelBytes = kPrefetchedRows * kPanelRowBytes;
 
   /// `first_row`: of all matrices.
@@ -100,7 +101,7 @@ class PrefetchedFp8Weights : public PrefetchedSlots<kPrefetchedFp8Slot> {
   /// Asks for this warp's tile i. `zero` is known when what was in the slot is not needed any more.
   __device__ __forceinline__ void ask(
       const PrefetchedFp8Maps& maps, int i, int slot, uint64_t policy, uint32_t zero = 0) const {
-    warp_expect(full(slot), kPrefetchedFp8Slot + zero);
+    warp_expect(full(slot), kSlotBytes + zero);
     warp_copy_box(codes(slot), maps.codes, 0, row_ + i * step_, panel_, full(slot), policy);
   }
 
@@ -129,7 +130,7 @@ class PrefetchedFp8Weights : public PrefetchedSlots<kPrefetchedFp8Slot> {
                                            int slot,
                                            const PrefetchedFp8X<kTokenGroups>& x,
                                            PrefetchedSums (&sums)[kTokenGroups]) const {
-    const uint32_t from = codes_of_lane_ + static_cast<uint32_t>(slot * kPrefetchedFp8Slot);
+    const uint32_t from = codes_of_lane_ + static_cast<uint32_t>(slot * kSlotBytes);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       float even[kTokenGroups][4] = {};
