@@ -136,9 +136,10 @@ TEST(BenchServe, ConcurrencyIsLimited) {
   EXPECT_EQ(server.most_at_once(), 3);
   EXPECT_EQ(integer(r, "max_concurrent_requests"), 3);
   EXPECT_EQ(integer(r, "max_concurrency"), 3);
+  // A token may be read late and the one behind it at once: only sums have a lower bound.
   EXPECT_GT(number(r, "mean_client_queue_time_ms"), 10);  // three rounds wait for the one before
   EXPECT_GE(number(r, "mean_ttft_ms"), 5);
-  EXPECT_GE(number(r, "mean_itl_ms"), 5);
+  EXPECT_GE(number(r, "mean_e2el_ms"), 15);
 }
 
 TEST(BenchServe, RequestsComeAtTheirRate) {
