@@ -1,6 +1,7 @@
 // Streams and events: work on a GPU that runs in order beside the host, and marks in it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -86,14 +87,19 @@ class Stream {
   Buffer counters_;
 };
 
-/// A second stream, for work beside that of the first, and the marks where they part and meet.
+/// A stream for work beside that of the first, and the marks where they part and meet.
 struct SideStream {
   Stream stream;
   Event fork;
   Event join;
+};
+
+/// Those of a device.
+struct SideStreams {
+  std::array<SideStream, 2> all;
 
   /// Errors: Unavailable without a GPU.
-  static Result<SideStream> create();
+  static Result<SideStreams> create();
 };
 
 }  // namespace fathom

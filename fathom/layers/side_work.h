@@ -40,7 +40,7 @@ class SideWork {
   Status run(Work&& work) {
     if (!beside_) return work(ex_);
     hold(true);
-    Status status = ex_.side == nullptr ? work(ex_) : run_aside(std::forward<Work>(work));
+    Status status = ex_.sides == nullptr ? work(ex_) : run_aside(std::forward<Work>(work));
     hold(false);
     return status;
   }
@@ -61,7 +61,7 @@ class SideWork {
     FATHOM_TRY(own.stream.wait(own.fork));
     Exec side = ex_;
     side.stream = &own.stream;
-    side.side = nullptr;
+    side.sides = nullptr;
     FATHOM_TRY(work(side));
     return own.join.record(own.stream);
   }

@@ -25,7 +25,7 @@ class KernelSet;
 struct DeviceInfo;
 class Stream;
 class StreamMarks;
-struct SideStream;
+struct SideStreams;
 
 struct Exec {
   Backend backend = Backend::kCpu;
@@ -38,7 +38,7 @@ struct Exec {
   int num_threads = 1;                 ///< of the pool; dry runs use it to size workspaces
 
   Stream* stream = nullptr;            ///< CUDA backend: what calls are given to, in order
-  SideStream* side = nullptr;          ///< null: all calls of a step follow each other
+  SideStreams* sides = nullptr;        ///< null: all calls of a step follow each other
   StreamMarks* marks = nullptr;        ///< records of a captured step: the clock of that stream
   const DeviceInfo* device = nullptr;  ///< CUDA backend: the GPU in use; dry: the one planned for
 

@@ -80,7 +80,7 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   const std::span results = std::span(samples_).subspan(first, count);
   FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples.subspan(first, count), results));
   if (!step.chains_levels()) return {};
-  const auto k = std::ssize(step.decode.front().tokens);
+  const auto k = step.tokens_each();
   keep_best(results, static_cast<size_t>(k));
   if (pass + 1 == step.chain) return {};
   const auto tokens = static_cast<int64_t>(count);

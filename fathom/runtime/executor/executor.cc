@@ -87,7 +87,7 @@ Status Executor::check_chain(const Step& step, int64_t tokens) const {
   const bool trees = step.chains_levels();
   FATHOM_CHECK(!step.decode.empty() && !step.decode.front().tokens.empty(),
                "a chain has sequences with tokens");
-  const int64_t each = trees ? std::ssize(step.decode.front().tokens) : 1;
+  const int64_t each = trees ? step.tokens_each() : 1;
   const int64_t most = trees ? most_levels(each) : shape().most_chained();
   if (step.chain < 1 || step.chain > most) {
     return invalid_argument(

@@ -68,6 +68,9 @@ struct Step {
   const Probe* probe = nullptr;  ///< gets copies in host memory; a GPU waits for each
 
   bool chains_levels() const { return chain > 1 && !node_paths.empty(); }
+
+  /// Of a step whose sequences decode as many tokens each, at least one: the nodes of a level.
+  int64_t tokens_each() const { return static_cast<int64_t>(decode.front().tokens.size()); }
 };
 
 /// Valid until the next run(), `hidden` until the next step of the same pass.

@@ -62,7 +62,7 @@ Executor::Level GpuExecutor::level_of(int64_t pass) const {
 
 // All rows of logits are tokens of the level, in order, and so they are of copies.
 Status GpuExecutor::choose_behind(int64_t pass) {
-  const auto k = static_cast<int64_t>(step_.decode.front().tokens.size());
+  const auto k = step_.tokens_each();
   return choose_level(slice_cols(best_of(pass, true), 0, k), slice_cols(best_of(pass, false), 0, k),
                       level_of(pass), level_of(pass + 1));
 }

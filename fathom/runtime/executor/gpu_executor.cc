@@ -86,7 +86,7 @@ Result<std::unique_ptr<Executor>> GpuExecutor::create(const Model& model,
 Status GpuExecutor::allocate_transfers() {
   exec_.backend = Backend::kCuda;
   exec_.stream = &compute_.gpu->stream();
-  exec_.side = compute_.gpu->side();
+  exec_.sides = &compute_.gpu->sides();
   exec_.device = &compute_.gpu->info();
   const StepShape& shape = settings_.shape;
   const CacheLayout layout = model_.cache_layout();
@@ -349,18 +349,17 @@ Status GpuExecutor::submit(const Step& step) {
   FATHOM_TRY(place_step(step, padding));
   const Batch& first = passes_[0].batch;
   FATHOM_TRY(place_samples(first.num_logits()));
-  DecodeGraph* entry =
-      may_be_captured(step, padding)
-          ? graph_of({.pass = step.pass,
-                      .chain = step.chain,
-                      .requests = padding.requests,
-                      .queries = static_cast<int64_t>(step.decode.front().tokens.size()),
-                      .pages = first.attention.decode.block_table.dim(1),
-                      .logits = first.num_logits(),
-                      .sampling = sampling_,
-                      .best = wants_best_,
-                      .trees = first.attention.decode.tree_masks.present()})
-          : nullptr;
+  DecodeGraph* entry = may_be_captured(step, padding)
+                           ? graph_of({.pass = step.pass,
+                                       .chain = step.chain,
+                                       .requests = padding.requests,
+                                       .queries = step.tokens_each(),
+                                       .pages = first.attention.decode.block_table.dim(1),
+                                       .logits = first.num_logits(),
+                                       .sampling = sampling_,
+                                       .best = wants_best_,
+                                       .trees = first.attention.decode.tree_masks.present()})
+                           : nullptr;
   if (entry != nullptr && entry->graph != nullptr) {
     FATHOM_TRY(entry->graph->replay(*exec_.stream));
     out_ = entry->out;
@@ -467,22 +466,22 @@ Result<double> GpuExecutor::time_graph(Graph& graph) {
 
 // Work that was done before, with marks if they are given.
 Result<Graph> GpuExecutor::capture_work(const Work& work,
-                                        SideStream* side,
+                                        SideStreams* sides,
                                         Recorder* recorder,
                                         StreamMarks* marks) {
-  SideStream* const usual = std::exchange(exec_.side, side);
+  SideStreams* const usual = std::exchange(exec_.sides, sides);
   exec_.recorder = recorder;
   exec_.marks = marks;
   Result<Graph> graph = Graph::capture(*exec_.stream, work);
   exec_.recorder = nullptr;
   exec_.marks = nullptr;
-  exec_.side = usual;
+  exec_.sides = usual;
   return graph;
 }
 
 Result<TimedStep> GpuExecutor::time_work(const Work& work, Recorder& recorder, int repetitions) {
   FATHOM_ASSIGN(StreamMarks marks, StreamMarks::create(recorder.capacity() + 1));
-  FATHOM_ASSIGN(Graph plain, capture_work(work, exec_.side, nullptr, nullptr));
+  FATHOM_ASSIGN(Graph plain, capture_work(work, exec_.sides, nullptr, nullptr));
   FATHOM_ASSIGN(Graph one_stream, capture_work(work, nullptr, nullptr, nullptr));
   FATHOM_ASSIGN(Graph marked, capture_work(work, nullptr, &recorder, &marks));
   if (!marks.status().ok()) return std::move(marks).status();

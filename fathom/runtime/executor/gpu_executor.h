@@ -111,7 +111,7 @@ class GpuExecutor final : public Executor {
   /// What a step gives to the stream, on the same memory each time.
   using Work = std::function<Status()>;
   Result<Graph> capture_work(const Work& work,
-                             SideStream* side,
+                             SideStreams* sides,
                              Recorder* recorder,
                              StreamMarks* marks);
   Result<TimedStep> time_work(const Work& work, Recorder& recorder, int repetitions);

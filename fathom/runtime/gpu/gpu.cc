@@ -13,10 +13,9 @@ Result<std::unique_ptr<Gpu>> Gpu::open(int ordinal, bool batch_invariant) {
                          str_cat(why, has_hint ? ", or " : kHintMark, "use --device cpu"));
   }
   FATHOM_ASSIGN(Stream stream, Stream::create());
-  FATHOM_ASSIGN(SideStream first, SideStream::create());
-  FATHOM_ASSIGN(SideStream second, SideStream::create());
-  return std::unique_ptr<Gpu>(new Gpu(std::move(info).value(), std::move(stream),
-                                      {std::move(first), std::move(second)}, batch_invariant));
+  FATHOM_ASSIGN(SideStreams sides, SideStreams::create());
+  return std::unique_ptr<Gpu>(
+      new Gpu(std::move(info).value(), std::move(stream), std::move(sides), batch_invariant));
 }
 
 }  // namespace fathom

@@ -8,7 +8,6 @@
 #include "fathom/device/device.h"
 #include "fathom/device/stream.h"
 #include "fathom/kernels/core/kernel_set/kernel_set.h"
-#include "fathom/kernels/core/side.h"
 
 namespace fathom {
 
@@ -26,8 +25,8 @@ class Gpu {
 
   Stream& stream() { return stream_; }
 
-  /// The first of those beside it.
-  SideStream* side() { return sides_.data(); }
+  /// Those beside it.
+  SideStreams& sides() { return sides_; }
 
  private:
   Gpu(DeviceInfo info, Stream stream, SideStreams sides, bool batch_invariant)
