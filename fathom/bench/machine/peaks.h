@@ -47,7 +47,7 @@ struct Peaks {
 };
 
 struct PeakOptions {
-  int64_t buffer_bytes = 0;  ///< read by all threads together; 0: eight times the last cache
+  int64_t buffer_bytes = 0;  ///< read by all threads together; 0: at least twice the last cache
   double seconds = 0.25;     ///< for each rate
 };
 
