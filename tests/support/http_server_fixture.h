@@ -46,10 +46,13 @@ inline std::string post(const std::string& target,
 
 class TestServer {
  public:
-  explicit TestServer(HttpSettings settings = {}, HttpGate gate = {}) {
+  explicit TestServer(HttpSettings settings = {},
+                      HttpGate gate = {},
+                      RefusalObserver on_refused = {}) {
     settings.port = 0;
     auto started = HttpServer::start(
-        std::move(settings), [this](ExchangePtr x) { handle(std::move(x)); }, std::move(gate));
+        std::move(settings), [this](ExchangePtr x) { handle(std::move(x)); }, std::move(gate),
+        std::move(on_refused));
     EXPECT_TRUE(started.ok()) << (started.ok() ? "" : started.status().message());
     server_ = std::move(started).value();
   }

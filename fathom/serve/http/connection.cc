@@ -59,15 +59,14 @@ void Connection::reject() {
   Active facts;
   facts.id = context_.next_request_id();
   facts.keep_alive = false;
-  write_reply(
-      refusal_reply({.status = 503,
-                     .code = "overloaded",
-                     .message = str_cat("the server has ", context_.settings.max_connections,
-                                        " connections, its limit (--max-connections)"),
-                     .param = {},
-                     .retry_after_s = 1},
-                    "", facts.id),
-      facts, false);
+  const ApiError error{.status = 503,
+                       .code = "overloaded",
+                       .message = str_cat("the server has ", context_.settings.max_connections,
+                                          " connections, its limit (--max-connections)"),
+                       .param = {},
+                       .retry_after_s = 1};
+  if (context_.on_refused) context_.on_refused(error);
+  write_reply(refusal_reply(error, "", facts.id), facts, false);
   write_output();
 }
 
@@ -276,6 +275,7 @@ void Connection::dispatch() {
   since_ns_ = monotonic_ns();
   if (incoming->stage() == IncomingRequest::Stage::kRefused) {
     ++context_.refused;
+    if (context_.on_refused) context_.on_refused(incoming->error());
     write_reply(refusal_reply(incoming->error(), incoming->plan().path, facts->id), *facts,
                 head.method == "HEAD");
     return write_output();

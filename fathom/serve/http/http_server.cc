@@ -63,6 +63,7 @@ class Acceptor final : public FdListener {
   Acceptor(HttpSettings settings,
            HttpHandler handler,
            HttpGate gate,
+           RefusalObserver on_refused,
            std::shared_ptr<Loop> loop,
            std::unique_ptr<TlsContext> tls,
            const Listener& listener)
@@ -72,6 +73,7 @@ class Acceptor final : public FdListener {
     context_.handler = std::move(handler);
     context_.budget = std::make_shared<InputBudget>(context_.settings.max_buffered_input_bytes);
     context_.loop = std::move(loop);
+    context_.on_refused = std::move(on_refused);
     context_.on_closed = [this](Connection& c) { forget(c); };
     tick_ms_ = tick_ms_of(context_.settings);
   }
@@ -278,7 +280,8 @@ std::string ServerContext::next_request_id() {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpSettings settings,
                                                       HttpHandler handler,
-                                                      HttpGate gate) {
+                                                      HttpGate gate,
+                                                      RefusalObserver on_refused) {
   FATHOM_TRY(check_settings(settings));
   settings.max_connections = allowed_connections(settings.max_connections);
   std::unique_ptr<TlsContext> tls;
@@ -287,8 +290,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpSettings settings,
   }
   FATHOM_ASSIGN(Listener listener, Listener::open(settings));
   FATHOM_ASSIGN(auto loop, Loop::start());
-  auto acceptor = std::make_shared<Acceptor>(std::move(settings), std::move(handler),
-                                             std::move(gate), loop, std::move(tls), listener);
+  auto acceptor =
+      std::make_shared<Acceptor>(std::move(settings), std::move(handler), std::move(gate),
+                                 std::move(on_refused), loop, std::move(tls), listener);
   auto server =
       std::make_unique<LoopServer>(std::move(loop), std::move(acceptor), std::move(listener));
   FATHOM_TRY(server->begin());

@@ -39,7 +39,8 @@ class HttpServer {
   /// file that is none), Io (an address in use), Unavailable (no thread).
   static Result<std::unique_ptr<HttpServer>> start(HttpSettings settings,
                                                    HttpHandler handler,
-                                                   HttpGate gate = {});
+                                                   HttpGate gate = {},
+                                                   RefusalObserver on_refused = {});
 
   /// Closes all connections: their requests' clients are gone. Removes the file of a Unix socket.
   virtual ~HttpServer() = default;

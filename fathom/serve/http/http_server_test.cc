@@ -141,13 +141,20 @@ TEST(HttpServer, ReadsTheReplyToALargeBodyThatIsRefused) {
 }
 
 TEST(HttpServer, KeepsTheConnectionAfterARefusalWithoutABody) {
-  TestServer server;
+  std::mutex mutex;  // the server has a thread of its own
+  std::vector<std::string> refused;
+  TestServer server({}, {}, [&](const ApiError& error) {
+    const std::lock_guard lock(mutex);
+    refused.push_back(error.code);
+  });
   RawHttpClient client(server.address());
 
   EXPECT_EQ(client.ask("DELETE /echo HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 405);
   EXPECT_EQ(client.ask(get("/echo", "", "evil.example")).status, 403);
   EXPECT_EQ(client.ask(get("/echo")).status, 200);
   EXPECT_EQ(server->counts().refused_total, 2);
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(refused, testing::ElementsAre("method_not_allowed", "host_not_allowed"));
 }
 
 TEST(HttpServer, AnswersWhomTheGateRefusesBeforeTheirBodyComes) {

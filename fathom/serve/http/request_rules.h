@@ -35,6 +35,10 @@ struct RequestPlan {
 /// gets has no body. An error is the reply, behind which the connection ends if a body was to come.
 using HttpGate = std::function<std::optional<ApiError>(const HttpRequest& head)>;
 
+/// Told of each error that is answered before a handler has seen the request, on the server's
+/// thread. May be empty.
+using RefusalObserver = std::function<void(const ApiError&)>;
+
 /// What heads are judged by besides the settings.
 struct HeadRules {
   /// The server listens on the loopback alone: Host must be a name of it.

@@ -38,6 +38,7 @@ struct ServerContext {
   // On the loop only.
   std::array<char, 64 << 10> read_buffer;
   std::function<void(Connection&)> on_closed;
+  RefusalObserver on_refused;
 
   /// "Sun, 06 Nov 1994 08:49:37 GMT", made once a second.
   const std::string& date();

@@ -87,9 +87,7 @@ std::variant<Caller, ApiError> Server::admit(const HttpRequest& request, const R
 std::optional<ApiError> Server::refuse_head(const HttpRequest& head) const {
   const auto admitted = admit(head, router_.find(head.method, head.path).route);
   const auto* const error = std::get_if<ApiError>(&admitted);
-  if (error == nullptr) return {};
-  if (parts_.count_error) parts_.count_error(*error);
-  return *error;
+  return error == nullptr ? std::optional<ApiError>() : *error;
 }
 
 void Server::handle(const ExchangePtr& exchange) {
