@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "fathom/base/log.h"
 #include "fathom/os/clock.h"
@@ -41,6 +42,7 @@ Result<std::string> TraceProfiler::start(Engine& engine, const Json& request) {
                                     "\"-\"; it becomes a folder of --profile-dir"));
   }
   FATHOM_TRY(check_trace_directory(str_cat(directory_, "/", output_), Replace::kNo));
+  failure_ = {};
   recorder_ = std::make_unique<Recorder>(RecordLevel::kTimed, kMostCallsOfAStep);
   phases_ = std::make_unique<GatheredPhases>(engine.model().config().symbols());
   steps_left_ = steps;
@@ -73,10 +75,11 @@ Status TraceProfiler::keep(Engine& engine) {
 
 void TraceProfiler::after_step(Engine& engine) {
   if (!recorder_) return;
-  if (const Status s = keep(engine); !s.ok()) {
+  if (Status s = keep(engine); !s.ok()) {
     log_error("profile: ", s.message());
     engine.core().set_recorder(nullptr);
     recorder_.reset();
+    failure_ = std::move(s);
     return;
   }
   if (--steps_left_ > 0) return;
@@ -115,6 +118,7 @@ Result<std::string> TraceProfiler::write(Engine& engine) {
 }
 
 Result<std::string> TraceProfiler::stop(Engine& engine) {
+  if (!failure_.ok()) return std::exchange(failure_, Status{});
   if (!recorder_) return invalid_argument("no profile is being recorded; POST /start_profile");
   return write(engine);
 }

@@ -30,6 +30,7 @@ class TraceProfiler final : public serve::StepProfiler {
 
   std::string directory_;
   std::string output_;
+  Status failure_;  ///< of a recording that a step ended; stop() tells it
   int64_t num_profiles_ = 0;
   int64_t steps_left_ = 0;
   int64_t begin_ns_ = 0;

@@ -28,6 +28,11 @@ constexpr StepSymbol kStepSymbols[] = {
     {"step_rows", "rows beside each other in place of a ring, one of each token of a range"},
     {"slots", "places for (token, expert) pairs sorted by expert, padding included"},
     {"blocks", "blocks of such places, each of one expert"},
+    {"ids", "tokens that may be chosen, without the padding of the vocabulary"},
+    {"listed", "tokens of all rows whose logits a penalty moves"},
+    {"biased", "tokens of all rows with a bias"},
+    {"masks", "rows that a grammar limits"},
+    {"words", "words of such a row's mask"},
 };
 
 bool is_letter(char c) {

@@ -56,9 +56,12 @@ class RunningServer {
 
   std::string log() const { return read_all(folder_ / "log"); }
 
-  RawReply ask(const std::string& method, const std::string& path, const std::string& body = {}) {
+  RawReply ask(const std::string& method,
+               const std::string& path,
+               const std::string& body = {},
+               const std::string& headers = {}) {
     RawHttpClient client(address_);
-    client.send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" +
+    client.send(method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers +
                 (body.empty() ? "" : "Content-Type: application/json\r\n") +
                 "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.reply();
@@ -125,6 +128,25 @@ TEST(Serve, ASecondSignalEndsItAtOnce) {
     usleep(1000);
   server.tell(SIGTERM);
   EXPECT_EQ(server.wait(), 130);
+}
+
+TEST(Serve, AProfileHoldsTokensThatWereDrawn) {
+  const TempFolder folder;
+  RunningServer server({"--admin", "--api-key", "hush", "--profile-dir", folder.str()});
+  ASSERT_FALSE(server.address().empty()) << server.log();
+  const std::string key = "Authorization: Bearer hush\r\n";
+
+  EXPECT_EQ(server.ask("POST", "/start_profile", R"({"steps":4,"output":"drawn"})", key).status,
+            200);
+  const RawReply reply = server.ask(
+      "POST", "/v1/completions",
+      R"({"prompt":"Once","max_tokens":3,"ignore_eos":true,"temperature":0.8,"presence_penalty":1,"logit_bias":{"7":1},"logprobs":2})",
+      key);
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  const RawReply stopped = server.ask("POST", "/stop_profile", "{}", key);
+
+  EXPECT_EQ(stopped.body, R"({"output":"drawn"})") << server.log();
+  EXPECT_NE(read_all(folder / "drawn" / "trace.json").find("sample_draw"), std::string::npos);
 }
 
 TEST(Serve, TheKeyIsAskedForBeforeTheBody) {

@@ -201,14 +201,8 @@ Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) 
     SampleResult result;
     FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
   }
-  std::vector<OpRecord> records = recorder.records();
-  for (OpRecord& r : records) {
-    for (OperandRecord& o : r.operands) {
-      // The sampler cuts padding off the logits; a slice has no names.
-      if (o.axes == nullptr && o.rank == 2 && o.dims[1] == config.vocab_size) o.axes = "R,V";
-    }
-  }
-  return make_phase("sampling", "Sampling: one row of logits", records, {}, config.symbols());
+  return make_phase("sampling", "Sampling: one row of logits", recorder.records(), {},
+                    config.symbols());
 }
 
 // ---- Variations

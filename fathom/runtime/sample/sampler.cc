@@ -10,27 +10,38 @@
 #include "fathom/kernels/sample/token_mask/token_mask.h"
 
 namespace fathom {
+namespace {
+
+// A view as records of the call name its axes.
+View named(View v, const char* axes) {
+  v.axes = axes;
+  return v;
+}
+
+}  // namespace
 
 Status sample(
     Exec& ex, const View& all_logits, const SampleBatch& batch, const View& ids, const View& bad) {
-  const View logits = slice_cols(all_logits, 0, batch.num_ids);
+  const View logits = named(slice_cols(all_logits, 0, batch.num_ids),
+                            batch.num_ids == all_logits.dim(1) ? "R,V" : "R,ids");
   if (batch.altered) {
     FATHOM_TRY(launch<Penalty>(ex, "sample_penalty",
                                {.logits = logits,
-                                .tokens = batch.tokens,
-                                .counts = batch.counts,
+                                .tokens = named(batch.tokens, "listed"),
+                                .counts = named(batch.counts, "listed"),
                                 .token_offsets = batch.token_offsets,
                                 .presence = batch.presence,
                                 .frequency = batch.frequency,
                                 .repetition = batch.repetition,
-                                .bias_tokens = batch.bias_tokens,
-                                .bias_values = batch.bias_values,
+                                .bias_tokens = named(batch.bias_tokens, "biased"),
+                                .bias_values = named(batch.bias_values, "biased"),
                                 .bias_offsets = batch.bias_offsets}));
   }
   if (batch.masked) {
-    FATHOM_TRY(launch<ApplyTokenMask>(
-        ex, "sample_mask",
-        {.logits = logits, .mask = batch.mask, .mask_of_row = batch.mask_of_row}));
+    FATHOM_TRY(launch<ApplyTokenMask>(ex, "sample_mask",
+                                      {.logits = logits,
+                                       .mask = named(batch.mask, "masks,words"),
+                                       .mask_of_row = batch.mask_of_row}));
   }
   if (!batch.drawn) {
     return launch<Argmax>(ex, "sample_argmax", {.logits = logits, .ids = ids, .bad = bad});
