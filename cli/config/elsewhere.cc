@@ -73,6 +73,7 @@ constexpr ElsewhereFlag kFlags[] = {
     {"--enforce-eager --disable-cuda-graph --no-cuda-graphs", kServers, "", "--cuda-graphs off",
      true},
     {"--disable-radix-cache", "SGLang", "", "--no-prefix-cache", true},
+    {"--no-enable-prefix-caching", kVllm, "", "--no-prefix-cache", true},
     {"--batch-size -b", kLlama, "", "--max-num-batched-tokens N, the tokens of a step"},
     {"--ubatch-size -ub", kLlama, "", "--prefill-chunk N, prompt tokens of a request in a step"},
     {"--threads-batch -tb", kLlama, "", "--threads counts for prompts and answers"},

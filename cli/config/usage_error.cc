@@ -64,8 +64,10 @@ Refusal explain_unknown(const CLI::App& chosen, const std::string& word) {
         names.push_back("--" + name);
     }
   }
-  const auto near = near_names(word.substr(0, word.find('=')), names, 1);
-  if (!near.empty()) {
+  const std::string typed = word.substr(0, word.find('='));
+  const auto near = near_names(typed, names, 1);
+  // --no-X is the opposite of --X, near as their names are.
+  if (!near.empty() && typed.starts_with("--no-") == near.front().starts_with("--no-")) {
     refusal.hint = str_cat("did you mean ", near.front(), "? ", refusal.hint);
   }
   return refusal;

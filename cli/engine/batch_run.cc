@@ -248,17 +248,23 @@ Result<int> run_batch(const BatchFlags& flags,
                 sampling_params(sampling, sampling_defaults(model.source.model.generation)));
   FATHOM_TRY(validate(params, tokenizer.vocab_size()));
   int64_t longest = 0;
+  uint64_t longest_line = 0;
   for (PromptLine& line : lines) {
     line.tokens = tokenizer.encode(
         line.prompt, {.add_bos = AddBos::kAsConfigured, .added_tokens = AddedTokens::kParse});
-    longest = std::max(longest, static_cast<int64_t>(line.tokens.size()));
+    const auto length = static_cast<int64_t>(line.tokens.size());
+    if (length > longest) longest_line = line.number + 1;
+    longest = std::max(longest, length);
   }
   const int64_t context = model.source.model.config.max_position_embeddings;
+  const int64_t given = model.options.max_model_len;
+  const bool is_given = given > 0 && given < context;
   const int64_t needed = longest + params.max_tokens.value_or(1);
-  if (needed > context) {
-    return invalid_argument(str_cat(flags.prompts, ": the longest prompt and its answer need room ",
-                                    "for ", needed, " tokens, but the model's context holds ",
-                                    context));
+  if (const int64_t room = is_given ? given : context; needed > room) {
+    return invalid_argument(
+        str_cat(flags.prompts, ": line ", longest_line, ": the prompt of ", longest,
+                " tokens and its answer need room for ", needed, ", but ",
+                is_given ? "--max-model-len is " : "the model's context holds ", room));
   }
   if (model.options.max_model_len == 0 && params.max_tokens) model.options.max_model_len = needed;
   FATHOM_ASSIGN(AppendFile out, AppendFile::open(flags.out, earlier.bytes));

@@ -336,9 +336,10 @@ Status check_flags(const Flags& flags) {
 // weights are quantised, nor where a bound or a format says that another run is asked for.
 bool takes_float32(const Flags& flags, const QuantConfig& declared) {
   const EngineOptions& o = flags.engine;
-  return !flags.vectors.empty() && !o.dtype && !o.kv_cache_dtype && !o.indexer_dtype &&
-         !flags.max_kl && !flags.min_top1 && o.device.kind == DeviceKind::kCpu &&
-         declared.algo == QuantAlgo::kNone;
+  const auto is_f32 = [](const std::optional<Format>& f) { return !f || *f == Format::kF32; };
+  return !flags.vectors.empty() && !o.dtype && is_f32(o.kv_cache_dtype) &&
+         is_f32(o.indexer_dtype) && !flags.max_kl && !flags.min_top1 &&
+         o.device.kind == DeviceKind::kCpu && declared.algo == QuantAlgo::kNone;
 }
 
 Result<int> eval(Flags flags, const GlobalFlags& globals) {

@@ -57,8 +57,9 @@ using serve::ServerState;
 int g_signal_pipe[2] = {-1, -1};
 std::atomic<bool> g_serving{false};
 
-void on_signal(int) {
-  if (!g_serving.load(std::memory_order_relaxed)) _exit(kExitInterrupted);  // nothing to drain
+void on_signal(int number) {
+  if (!g_serving.load(std::memory_order_relaxed))  // nothing to drain
+    _exit(number == SIGTERM ? kExitOk : kExitInterrupted);
   const char byte = 's';
   [[maybe_unused]] const ssize_t written = ::write(g_signal_pipe[1], &byte, 1);
 }
@@ -299,9 +300,11 @@ class Running {
 };
 
 Status Running::open_access() {
+  const std::string environment_key = environment("FATHOM_API_KEY");
+  const bool is_argument = flags_.api_key != environment_key;  // a flag takes it from there too
   serve::KeySources keys{.file = flags_.api_key_file,
-                         .argument = flags_.api_key,
-                         .environment = environment("FATHOM_API_KEY")};
+                         .argument = is_argument ? flags_.api_key : std::string(),
+                         .environment = environment_key};
   FATHOM_ASSIGN(access_, serve::Access::load(keys));
   return serve::check_bind(
       http_settings(flags_), !access_.open(),
@@ -345,7 +348,8 @@ Status Running::start(EngineOptions options) {
   };
   parts.metrics_text = [this] { return metrics_text(); };
   parts.count_answer = [this](int64_t num_choices) { metrics_->on_answer(num_choices); };
-  parts.count_error = [this](const serve::ApiError& error) { metrics_->on_error(error.code); };
+  const auto count_error = [this](const serve::ApiError& error) { metrics_->on_error(error.code); };
+  parts.count_error = count_error;
   parts.count_repairs = [this](const AnswerRepairs& repairs) { metrics_->on_repairs(repairs); };
   parts.profiler = profiler_.get();
   parts.trace = trace_.get();
@@ -360,7 +364,8 @@ Status Running::start(EngineOptions options) {
   FATHOM_ASSIGN(
       http_, HttpServer::start(
                  http_settings(flags_), [this](const serve::ExchangePtr& e) { server_->handle(e); },
-                 [this](const serve::HttpRequest& head) { return server_->refuse_head(head); }));
+                 [this](const serve::HttpRequest& head) { return server_->refuse_head(head); },
+                 count_error));
   post_ = http_->post();
   log_info("listening on ", http_->address(), ", loading ", options.model);
   service_ = std::make_unique<EngineService>(
@@ -530,6 +535,7 @@ Command add_serve(CLI::App& app, GlobalFlags& globals) {
       *sub, globals.engine, kServe,
       {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kDevice, OptionGroup::kNumbers,
        OptionGroup::kMemory, OptionGroup::kRequests, OptionGroup::kDrafts, OptionGroup::kKernels});
+  sub->get_option("--kv-pool")->default_str("remaining");  // serving_options()
   return {sub, [flags, sub](const GlobalFlags& given) { return serve_model(*sub, *flags, given); }};
 }
 

@@ -32,13 +32,13 @@ std::string line(std::string_view what, int64_t bytes, std::string_view note) {
 }
 
 Status does_not_fit(const MemoryPlan& plan, std::string_view flag) {
-  const int64_t fixed = plan.fixed_bytes() + plan.num_slots * plan.cache.bytes_per_slot();
-  const int64_t cache = plan.cache.blocks_for(plan.max_model_len) * plan.cache.bytes_per_block();
+  const int64_t cache = plan.cache.blocks_for(plan.max_model_len) * plan.cache.bytes_per_block() +
+                        plan.num_slots * plan.cache.bytes_per_slot();
   return out_of_memory(
       str_cat("the model does not fit: weights ", format_memory(plan.weight_bytes), ", step ",
-              format_memory(plan.step.activation_bytes + plan.step.scratch_bytes),
-              " and a KV cache for ", plan.max_model_len, " tokens ", format_memory(cache),
-              " make ", format_memory(fixed + cache), ", but ", format_memory(plan.budget_bytes),
+              format_memory(plan.fixed_bytes() - plan.weight_bytes), " and a KV cache for ",
+              plan.max_model_len, " tokens ", format_memory(cache), " make ",
+              format_memory(plan.fixed_bytes() + cache), ", but ", format_memory(plan.budget_bytes),
               " may be used of ", format_memory(plan.available_bytes), " available\nhint: ", flag));
 }
 
