@@ -69,9 +69,10 @@ Result<int> run(const Flags& flags, const GlobalFlags& globals) {
   if (!params.seed) params.seed = engine->options().seed;
   log_debug("seed ", params.seed.value_or(0));
   if (flags.echo && !flags.json) write_text(text);
-  install_interrupt_handler();
+  bool begun = false;  // until then there is no answer to keep
   bool interrupted = false;
   FATHOM_ASSIGN(const Completion answer, engine->generate(prompt, params, [&](const TextDelta& d) {
+    if (!std::exchange(begun, true)) install_interrupt_handler();
     if (!flags.json) write_text(d.text);
     std::fflush(stdout);
     interrupted |= take_interrupt();  // the event of the end comes here too

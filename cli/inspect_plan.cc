@@ -62,6 +62,19 @@ std::string weight_format_of(const OpRecord& r) {
   return "-";
 }
 
+// What calls of an op have in common whatever the batch: all axes of a weight, the last of others.
+std::string widths_of(const OpRecord& r) {
+  std::string out;
+  for (int i = 0; i < r.num_operands; ++i) {
+    const OperandRecord& o = r.operands[static_cast<size_t>(i)];
+    if (o.format == Format::kNone || o.rank < 2) continue;
+    const bool is_weight = std::string_view(o.name, o.name_length) == "w";
+    for (int d = is_weight ? 0 : o.rank - 1; d < o.rank; ++d)
+      str_append(out, str_cat("/", o.dims[static_cast<size_t>(d)]));
+  }
+  return out;
+}
+
 struct DryOp {
   OpRecord record;
   double seconds_by_batch[2] = {0, 0};  // roof time, all layers together
@@ -109,7 +122,7 @@ std::string op_table(const std::vector<OpRecord>& one,
   const auto add = [&](const std::vector<OpRecord>& records, int column) {
     for (const OpRecord& r : records) {
       const std::string key = str_cat(std::string_view(r.op.name), "/", std::string_view(r.kernel),
-                                      "/", weight_format_of(r));
+                                      "/", weight_format_of(r), widths_of(r));
       const auto [at, fresh] = index.try_emplace(key, ops.size());
       if (fresh) ops.push_back({.record = r});
       DryOp& op = ops[at->second];

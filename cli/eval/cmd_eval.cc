@@ -199,6 +199,7 @@ Result<int> eval_logits(const Flags& flags, const OpenedModel& opened, const Mac
   FATHOM_ASSIGN(const auto session,
                 make_session(*opened.model, machine, flags.engine, longest, false));
   const std::string header = format_safetensors_header(tensors, {{"format", "pt"}});
+  end_at_interrupt(str_cat(flags.logits_out, kPartialSuffix, " is left, which a new run replaces"));
   FATHOM_ASSIGN(AtomicFile file,
                 AtomicFile::create(flags.logits_out,
                                    {.reserve_bytes = bytes + static_cast<int64_t>(header.size())}));

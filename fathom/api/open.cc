@@ -1,7 +1,9 @@
 #include "fathom/api/open.h"
 
 #include <algorithm>
+#include <mutex>
 
+#include "fathom/base/log.h"
 #include "fathom/runtime/check_pins.h"
 #include "fathom/weights/checkpoint/model_folder.h"
 
@@ -24,8 +26,16 @@ Result<Isa> usable_isa(const EngineOptions& options) {
 }
 
 int thread_count(const EngineOptions& options) {
-  if (options.threads > 0) return static_cast<int>(options.threads);
-  return std::min(cpu_info().num_cores, cpu_info().num_cpus());
+  const int cpus = cpu_info().num_cpus();
+  if (options.threads <= 0) return std::min(cpu_info().num_cores, cpus);
+  if (options.threads > cpus) {
+    static std::once_flag said;
+    std::call_once(said, [&] {
+      log_warn("--threads ", options.threads, ": this process may use ", cpus,
+               " CPUs; more threads ", "would wait for each other, so ", cpus, " run");
+    });
+  }
+  return static_cast<int>(std::min<int64_t>(options.threads, cpus));
 }
 
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {

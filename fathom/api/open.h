@@ -31,7 +31,8 @@ Result<Machine> set_up_machine(const EngineOptions& options);
 /// Unsupported for one that it lacks.
 Result<Isa> usable_isa(const EngineOptions& options);
 
-/// options.threads, or one a physical core that this process may use.
+/// options.threads, but no more than CPUs that this process may use, which it says; or one a
+/// physical core of those.
 int thread_count(const EngineOptions& options);
 
 /// The directory or the preset that the options name, cut to options.layers; of a directory with

@@ -216,6 +216,11 @@ void AnswerParser::end_call(AnswerDelta& delta) {
   switch (phase_) {
     case Phase::kHeader:
       ++repairs_.broken_call;
+      // The beginning of what every call begins with is no text that could be lost.
+      if (grammar_.tool_calls == AnswerGrammar::ToolCalls::kFencedJson &&
+          std::string_view("function").starts_with(trimmed(header_))) {
+        header_.clear();
+      }
       break;
     case Phase::kName:
       if (!trimmed(name_).empty()) {

@@ -170,6 +170,8 @@ TEST(AnswerParser, KeepsWhatAnUnfinishedCallHas) {
 
   EXPECT_EQ(parse(kV3, begin + "\n```json\n{\"a\": 1"), (Answer{.calls = {{"now", "{\"a\": 1"}}}));
   EXPECT_EQ(parse(kV3, begin), (Answer{.calls = {{"now", ""}}}));
+  EXPECT_EQ(parse(kV3, "a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>func"),
+            (Answer{.content = "a"}));
   EXPECT_EQ(repairs_of(kV3, begin).unterminated, 1);
 }
 
