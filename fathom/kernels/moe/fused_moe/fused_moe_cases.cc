@@ -137,7 +137,7 @@ void build(CaseBuilder<K>& c, const LayerShape& s) {
 }
 
 void add(CaseList& list, const LayerShape& s) {
-  const bool bench = *s.op != '\0';
+  const bool bench = s.is_timed();
   const CaseSpec spec{.name = layer_case_name(s),
                       .op = "experts",
                       .bench = bench,

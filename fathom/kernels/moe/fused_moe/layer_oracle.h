@@ -45,6 +45,13 @@ struct LayerShape {
 
   int64_t num_local() const { return local == 0 ? experts : local; }
 
+  bool is_timed() const { return *op != '\0'; }
+
+  /// Where sigmoids do not saturate, no bias that tokens share decides: choices of timed cases
+  /// reach as many experts as their bytes count.
+  double logit_deviation() const { return is_timed() ? 0.5 : 2.0; }
+  double bias_deviation() const { return is_timed() ? 0.01 : 0.1; }
+
   bool quantised() const { return x == Format::kFp8Group || x == Format::kNvfp4; }
 
   /// Block-major scales cannot be cut by tokens, nor can rows by expert.
@@ -84,19 +91,18 @@ struct Layer {
   Layer(CaseData& c, const LayerShape& shape) : s(shape) {
     const RowPlacement rows{.row_gap = 3, .rows_per_batch = s.rows_per_batch()};
     const bool v3 = s.method == RoutingMethod::kDeepSeekV3;
-    logits = c.input({s.tokens, s.experts}, Format::kF32, {.scale = 2.0}, rows);
-    if (v3) bias = c.input({s.experts}, Format::kBf16, {.scale = 0.1});
+    logits = c.input({s.tokens, s.experts}, Format::kF32, {.scale = s.logit_deviation()}, rows);
+    if (v3) bias = c.input({s.experts}, Format::kBf16, {.scale = s.bias_deviation()});
     for (int64_t t = 0; t < s.tokens; ++t)
       settle_logits(c, t);
     make_x(c);
-    const bool bench = *s.op != '\0';
     const auto weight = [&](int64_t n, int64_t k) {
       const CaseWeightSpec spec{.num_experts = s.num_local(),
                                 .rows = n,
                                 .cols = k,
                                 .format = s.weight,
                                 .layout = s.layout};
-      return bench ? c.weight_codes(spec, s.ring_bytes) : c.weight(spec);
+      return s.is_timed() ? c.weight_codes(spec, s.ring_bytes) : c.weight(spec);
     };
     up = weight(2 * s.intermediate, s.hidden);
     down = weight(s.hidden, s.intermediate);
@@ -122,7 +128,7 @@ struct Layer {
         logits.set(t * s.experts + e, e == 1 ? 9.0 : -double(e));
       if (oracle::margin(rule(t)) > 1e-4) return;
       for (int64_t e = 0; e < s.experts; ++e)
-        logits.set(t * s.experts + e, 2.0 * double{c.rng().next_normal()});
+        logits.set(t * s.experts + e, s.logit_deviation() * double{c.rng().next_normal()});
     }
   }
 
