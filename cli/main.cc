@@ -93,6 +93,9 @@ int report(const Status& status, const CLI::App& root) {
     str_append(message, str_cat(kHintMark, "`", command_line_of(innermost(root)),
                                 " --help` lists the flags"));
   }
+  if (status.code() == StatusCode::kNumerical && without_hint(message) == message) {
+    str_append(message, str_cat(kHintMark, "`fathom verify MODEL` finds damaged weights"));
+  }
   log_error(message);
   log_debug("raised at ", status.origin(), " as ", status_code_name(status.code()));
   return exit_code_of(status.code());

@@ -10,6 +10,7 @@
 #include "cli/io/progress.h"
 #include "cli/io/terminal.h"
 #include "cli/io/text_input.h"
+#include "fathom/base/log.h"
 #include "fathom/os/atomic_file.h"
 #include "fathom/os/clock.h"
 #include "fathom/os/file.h"
@@ -96,6 +97,7 @@ Result<std::vector<PromptLine>> read_prompts(const std::string& path) {
 // have left half a line.
 struct EarlierAnswers {
   std::set<std::string> ids;
+  int64_t failed = 0;  // of them
   int64_t bytes = 0;
 };
 
@@ -122,6 +124,9 @@ Result<EarlierAnswers> read_answers(const std::string& path) {
         }
         FATHOM_ASSIGN(std::string id, id_of(answer, number, place));
         out.ids.insert(std::move(id));
+        const Json* finish = answer.find("finish_reason");
+        out.failed += finish != nullptr && finish->is_string() &&
+                      finish->as_string() == finish_reason_name(FinishReason::kNumericalError);
         return {};
       }));
   return out;
@@ -240,6 +245,10 @@ Result<int> run_batch(const BatchFlags& flags,
   if (!globals.quiet && lines.size() < all) {
     std::fprintf(stderr, "fathom: %s has %zu of %zu answers\n", flags.out.c_str(),
                  all - lines.size(), all);
+  }
+  if (earlier.failed > 0) {
+    log_warn(flags.out, ": ", earlier.failed, " answers ended with numerical_error; remove their ",
+             "lines, and they are asked for again");
   }
   if (lines.empty()) return kExitOk;
   FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine, flags.at_once));

@@ -141,7 +141,7 @@ Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
   const int64_t codes = c.qk_nope_head_dim;
   if (kv == Format::kNvfp4 && codes % 16 != 0) {
     return option_error("the KV cache format (--kv-cache-dtype)", "nvfp4",
-                        str_cat("bf16, f32 or e4m3 for ", codes,
+                        str_cat("bf16, f32 or fp8_e4m3 for ", codes,
                                 " channels without rotation: nvfp4 "
                                 "needs a multiple of 16"));
   }
@@ -149,11 +149,11 @@ Status validate_v4_options(const ModelOptions& o, const ModelConfig& c) {
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3 &&
       keys != Format::kMxfp4) {
     return option_error("the format of the indexer's keys (--indexer-dtype)", format_name(keys),
-                        "mxfp4, e4m3, bf16 or f32");
+                        "mxfp4, fp8_e4m3, bf16 or f32");
   }
   if (keys == Format::kMxfp4 && c.index_head_dim % 32 != 0) {
     return option_error("the format of the indexer's keys (--indexer-dtype)", "mxfp4",
-                        str_cat("e4m3, bf16 or f32 for keys of ", c.index_head_dim,
+                        str_cat("fp8_e4m3, bf16 or f32 for keys of ", c.index_head_dim,
                                 " channels: mxfp4 needs a multiple of 32"));
   }
   if (o.page_size % 32 != 0) {
@@ -168,10 +168,10 @@ Status validate_indexer_options(const ModelOptions& o, const ModelConfig& c) {
   const Format keys = o.index_format(c);
   if (keys != Format::kBf16 && keys != Format::kF32 && keys != Format::kE4m3) {
     return option_error("the format of the indexer's keys (--indexer-dtype)", format_name(keys),
-                        "bf16, f32 or e4m3");
+                        "bf16, f32 or fp8_e4m3");
   }
   if (o.cache_format() == Format::kE4m3 && c.kv_lora_rank % kLatentGroup != 0) {
-    return option_error("the KV cache format (--kv-cache-dtype)", "e4m3",
+    return option_error("the KV cache format (--kv-cache-dtype)", "fp8_e4m3",
                         str_cat("bf16 or f32 for a kv_lora_rank of ", c.kv_lora_rank,
                                 ": rows in e4m3 have a scale for ", kLatentGroup, " channels"));
   }
@@ -188,7 +188,7 @@ Status validate_options(const ModelOptions& o, const ModelConfig& c) {
   const bool rows = kv == Format::kNvfp4 && c.is_v4();
   if (kv != Format::kBf16 && kv != Format::kF32 && kv != Format::kE4m3 && !rows) {
     return option_error("the KV cache format (--kv-cache-dtype)", format_name(kv),
-                        c.is_v4() ? "bf16, f32, e4m3 or nvfp4" : "bf16, f32 or e4m3");
+                        c.is_v4() ? "bf16, f32, fp8_e4m3 or nvfp4" : "bf16, f32 or fp8_e4m3");
   }
   constexpr int64_t kMaxPageSize = 1024;
   if (c.has_indexer()) FATHOM_TRY(validate_indexer_options(o, c));

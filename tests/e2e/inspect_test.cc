@@ -73,7 +73,7 @@ TEST(Inspect, CacheFormatsOfV4AreRefusedForOtherModels) {
   EXPECT_NE(rows.exit_code, 0);
   EXPECT_THAT(
       rows.err,
-      HasSubstr("the KV cache format (--kv-cache-dtype) is nvfp4, expected bf16, f32 or e4m3"));
+      HasSubstr("the KV cache format (--kv-cache-dtype) is nvfp4, expected bf16, f32 or fp8_e4m3"));
   EXPECT_NE(keys.exit_code, 0);
   EXPECT_THAT(keys.err,
               HasSubstr("the format of the indexer's keys (--indexer-dtype) is mxfp4, expected"));

@@ -207,8 +207,9 @@ Cost CompressStateWrite::cost(const Args& a) {
 void CompressStateWrite::bytes(const Args& a, Cost& cost) {
   const int64_t T = a.u_z.dim(0);
   const int64_t J = a.u_z.dim(1);
-  cost.bytes_read = T * (J * element_bytes(a.u_z.format) + J / 2 * 4 + 4 + 8);
-  cost.bytes_written = T * J * 4;
+  const int64_t kept = std::min(T, a.state_u.dim(0) * a.state_u.dim(1));  // no slot has two tokens
+  cost.bytes_read = kept * (J * element_bytes(a.u_z.format) + J / 2 * 4 + 4) + T * 8;
+  cost.bytes_written = kept * J * 4;
 }
 
 Status CompressStateWrite::check(const Args& a) {
