@@ -326,7 +326,7 @@ Status check_source(const EngineOptions& o, SourceUse use) {
   if (o.model.empty() && o.preset.empty()) {
     return invalid_argument(
         "a MODEL is missing, expected a directory or ORG/NAME in the local cache (or --as PRESET, "
-        "where a built-in description will do)");
+        "in commands that a built-in description will do for)");
   }
   if (o.preset.empty() && o.format && !o.dummy_weights) {
     return invalid_argument(str_cat("--format is '", option::word_of(o.format),

@@ -66,6 +66,11 @@ HttpReply with_chat_prompt(const HttpRequest& request,
                    [&](const Json& body) { return with_chat_prompt(body, model, answer); });
 }
 
+ApiError no_tokenizer(const std::string& field) {
+  return bad_value(field, str_cat(field, ": the model has no tokenizer, and its tokens no text"),
+                   "unsupported_parameter");
+}
+
 HttpReply tokens_reply(const ServedModel& model, const std::vector<int32_t>& ids, bool strings) {
   JsonWriter w;
   w.begin_object().key("count").integer(static_cast<int64_t>(ids.size()));
@@ -116,6 +121,7 @@ HttpReply tokenize(const HttpRequest& request, const ServedModel& model) {
   return with_body(request, [&](const Json& body) {
     Fields fields(body);
     const bool strings = fields.boolean("return_token_strs").value_or(false);
+    if (strings && model.tokenizer == nullptr) fields.fail(no_tokenizer("return_token_strs"));
     fields.boolean("add_special_tokens");  // a chat has those of its format, whatever this says
     if (fields.error()) return openai_error_reply(*fields.error());
     if (body.find("messages") != nullptr) {
@@ -147,6 +153,7 @@ HttpReply detokenize(const HttpRequest& request, const ServedModel& model) {
     }
     std::vector<int32_t> ids;
     if (fields.ok()) ids = read_token_ids(fields, *tokens, "tokens", model.vocab_size);
+    if (model.tokenizer == nullptr) fields.fail(no_tokenizer("tokens"));
     if (model.strict_api) fields.refuse_unknown();
     if (fields.error()) return openai_error_reply(*fields.error());
     JsonWriter w;

@@ -119,6 +119,23 @@ TEST(SmallRoutes, DetokenizesWhatItTokenized) {
   EXPECT_EQ(detokenize(post_of(R"({"tokens":[]})"), server().model).body, R"({"prompt":""})");
 }
 
+TEST(SmallRoutes, WithoutATokenizerThereAreIdsAlone) {
+  ServedModel model = server().model;
+  model.tokenizer = nullptr;
+  const auto render = [&](const char* body) { return render_completion(post_of(body), model); };
+
+  EXPECT_EQ(render(R"({"prompt":[1,2]})").body, R"([{"token_ids":[1,2]}])");
+  EXPECT_EQ(tokenize(post_of(R"({"prompt":[7]})"), model).status, 200);
+  for (const HttpReply& refused :
+       {render(R"({"prompt":"x"})"), render(R"({"prompt":[1],"suffix":"x"})"),
+        render(R"({"prompt":[1],"logprobs":1})"), render(R"({"prompt":[1],"prompt_logprobs":1})"),
+        tokenize(post_of(R"({"prompt":[1],"return_token_strs":true})"), model),
+        detokenize(post_of(R"({"tokens":[1]})"), model)}) {
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("the model has no tokenizer"));
+  }
+}
+
 TEST(SmallRoutes, RendersWhatTheRealRoutesRun) {
   EXPECT_EQ(render_chat(post_of(std::string(kChat)), server().model).body,
             str_cat(R"({"token_ids":)", ids_json(chat_ids(kChat)), "}"));

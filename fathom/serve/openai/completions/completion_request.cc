@@ -44,6 +44,11 @@ CompletionFields read_fields(Fields& fields,
     fields.fail(
         bad_value("prompt_logprobs", "prompt_logprobs: not with stream", "unsupported_parameter"));
   }
+  if (model.tokenizer == nullptr && (style.reply.logprobs || style.reply.prompt_logprobs)) {
+    const std::string field = style.reply.logprobs ? "logprobs" : "prompt_logprobs";
+    fields.fail(bad_value(field, str_cat(field, ": the model has no tokenizer to name tokens with"),
+                          "unsupported_parameter"));
+  }
   read_idle_fields(fields);
   return read;
 }

@@ -30,7 +30,16 @@ class PromptReader {
     fields_.fail(bad_value(where, str_cat(where, ": ", why), std::move(code)));
   }
 
+  /// Models without weights of their own, of --dummy-weights, may have no tokenizer.
+  bool check_text(const std::string& where) {
+    if (model_.tokenizer != nullptr) return true;
+    fail(where, "is text, which the model has no tokenizer for, expected token ids",
+         "unsupported_parameter");
+    return false;
+  }
+
   void check_fim() {
+    if (!check_text("suffix")) return;
     for (const std::string_view token : {kFimBegin, kFimHole, kFimEnd}) {
       const auto id = model_.tokenizer->token_to_id(token);
       if (id && model_.tokenizer->is_added(*id)) continue;
@@ -68,6 +77,7 @@ class PromptReader {
   }
 
   void add_text(const std::string& text, const std::string& where) {
+    if (!check_text(where)) return;
     const Tokenizer& tokenizer = *model_.tokenizer;
     EchoedPrompt prompt{.text = text, .tokens = {}};
     if (suffix_.empty()) {
@@ -89,7 +99,7 @@ class PromptReader {
     if (ids.items().empty()) return fail(where, "is empty, expected at least one token id");
     EchoedPrompt prompt;
     prompt.tokens = read_token_ids(fields_, ids, where, model_.vocab_size);
-    prompt.text = model_.tokenizer->decode(prompt.tokens);
+    if (model_.tokenizer != nullptr) prompt.text = model_.tokenizer->decode(prompt.tokens);
     prompts_.push_back(std::move(prompt));
   }
 
