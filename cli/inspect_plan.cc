@@ -15,6 +15,7 @@
 #include "fathom/os/cpu_info.h"
 #include "fathom/os/memory.h"
 #include "fathom/runtime/executor/step_memory.h"
+#include "fathom/runtime/memory_plan.h"
 #include "fathom/trace/scope.h"
 
 namespace fathom::cli {
@@ -267,7 +268,7 @@ std::string context_table(const Model& model,
   add("scratch", [&](size_t i) { return needs[i].scratch_bytes; });
   for (const CacheGroup& group : cache.groups) {
     add(str_cat("cache of ", group.name), [&](size_t i) {
-      return group.grows() ? cache.blocks_for(lengths[i]) * group.bytes() : group.bytes();
+      return group.bytes() * (group.grows() ? cache.blocks_for(lengths[i]) : kSlotsOfSequence);
     });
   }
   const std::vector<int64_t> all = sums;
@@ -293,6 +294,7 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   const int64_t step = needs.activation_bytes + needs.scratch_bytes;
   const CacheLayout cache = model.cache_layout();
   const int64_t per_block = cache.bytes_per_block();
+  const int64_t slots = kSlotsOfSequence * cache.bytes_per_slot();
   const int64_t weights = model.weights().bytes();
   const int64_t left = device.memory_bytes - weights - step;
 
@@ -302,8 +304,9 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
              str_cat("dry runs: ", chunk, " prompt tokens, ", options.max_num_seqs, " sequences")});
   for (const CacheGroup& group : cache.groups) {
     table.add({str_cat("cache of ", group.name, group.grows() ? ", per token" : ", per sequence"),
-               format_memory(group.grows() ? group.bytes() / cache.block_tokens : group.bytes()),
-               cache.describe(group)});
+               format_memory(group.grows() ? group.bytes() / cache.block_tokens
+                                           : kSlotsOfSequence * group.bytes()),
+               str_cat(cache.describe(group), group.grows() ? "" : "; twice, for snapshots")});
   }
   table.add({str_cat("left for the cache on ", device.name),
              format_memory(std::max<int64_t>(left, 0)),
@@ -313,12 +316,12 @@ Result<MemoryVerdict> memory_plan_text(const Model& model, const PlanOptions& op
   MarkdownTable sequences({"sequences", "of tokens", "cache"});
   for (int64_t length :
        {context, std::max<int64_t>(context / 8, 1), std::max<int64_t>(context / 64, 1)}) {
-    const int64_t each = cache.blocks_for(length) * per_block + cache.bytes_per_slot();
+    const int64_t each = cache.blocks_for(length) * per_block + slots;
     const int64_t count = left > 0 ? left / each : 0;
     sequences.add({str_cat(count), str_cat(length), format_memory(count * each)});
   }
   out.text += sequences.str();
-  out.fits = left >= cache.blocks_for(context) * per_block + cache.bytes_per_slot();
+  out.fits = left >= cache.blocks_for(context) * per_block + slots;
   if (out.fits) {
     out.verdict = str_cat("fits on ", device.name);
   } else if (left > 0) {

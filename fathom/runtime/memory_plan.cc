@@ -58,7 +58,7 @@ std::string_view advice(const MemoryPlan& plan) {
 // Sets slots and blocks, and the length if it may be lowered.
 Status size_cache(MemoryPlan& plan, const MemoryRequest& request) {
   const CacheLayout& cache = plan.cache;
-  if (cache.has_slots()) plan.num_slots = 2 * request.max_num_seqs;
+  if (cache.has_slots()) plan.num_slots = kSlotsOfSequence * request.max_num_seqs;
   const bool known = request.available_bytes > 0;
   const int64_t fixed = plan.fixed_bytes() + plan.num_slots * cache.bytes_per_slot();
   const int64_t left = known ? blocks_within(plan.budget_bytes - fixed, cache) : INT64_MAX;

@@ -36,6 +36,9 @@ struct MemoryRequest {
   int64_t available_bytes = 0;   ///< free memory before the weights are loaded; 0: not known
 };
 
+/// Rings and states of a sequence: its own, and those of a snapshot that prefix hits start from.
+inline constexpr int64_t kSlotsOfSequence = 2;
+
 struct MemoryPlan {
   int64_t weight_bytes = 0;
   MemoryNeeds step;
