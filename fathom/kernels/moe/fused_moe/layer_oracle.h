@@ -50,6 +50,7 @@ struct LayerShape {
   /// Where sigmoids do not saturate, no bias that tokens share decides: choices of timed cases
   /// reach as many experts as their bytes count.
   double logit_deviation() const { return is_timed() ? 0.5 : 2.0; }
+
   double bias_deviation() const { return is_timed() ? 0.01 : 0.1; }
 
   bool quantised() const { return x == Format::kFp8Group || x == Format::kNvfp4; }
