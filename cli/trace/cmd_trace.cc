@@ -136,10 +136,10 @@ void add_diff(CLI::App& app, DiffFlags& flags) {
 
 void add_recording_flags(CLI::App& sub, TraceFlags& flags, GlobalFlags& globals) {
   sub.add_flag("--dry", flags.dry, "Run nothing: shapes, kernels and costs; needs no weights");
-  add_engine_flags(
-      sub, globals.engine, static_cast<OptionUse>(kForward | kDryPlan),
-      {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers, OptionGroup::kKernels},
-      {"layers", "attention"});
+  add_engine_flags(sub, globals.engine, static_cast<OptionUse>(kForward | kDryPlan),
+                   {OptionGroup::kModel, OptionGroup::kBuiltIn, OptionGroup::kNumbers,
+                    OptionGroup::kDrafts, OptionGroup::kKernels},
+                   {"layers", "attention"});
   sub.add_option("--attention", flags.attention,
                  "auto: by phase; mha, chunked: the phases with that form; absorbed, fused_rope: "
                  "what runs with it")

@@ -122,6 +122,9 @@ void describe(const Model& model, const TraceFlags& f, const TraceShape& shape, 
   r.settings.emplace_back("attention", f.attention);
   r.settings.emplace_back("keys a chunk of prefill", str_cat(o.attention.prefill_chunk));
   r.settings.emplace_back("requests", str_cat(shape.batch));
+  if (shape.speculative == Speculative::kOff) return;
+  r.settings.emplace_back("drafts", str_cat(speculative_name(shape.speculative), ", at most ",
+                                            shape.drafts.drafts(), " a step"));
 }
 
 // Keeps what the flags ask for: layers, and the phases of one form of attention.
@@ -163,7 +166,9 @@ TraceShape dry_shape(const TraceFlags& flags, const ModelConfig& config) {
           .prompt_tokens =
               flags.prompt_tokens > 0 ? flags.prompt_tokens : std::min<int64_t>(1024, half),
           .kv_len = flags.kv_len > 0 ? flags.kv_len : std::min<int64_t>(4096, half),
-          .num_threads = 1};
+          .num_threads = 1,
+          .speculative = flags.engine.speculative,
+          .drafts = flags.engine.draft_shape()};
 }
 
 // The kernels of the device, which settings of the recording name.
@@ -226,6 +231,7 @@ Result<TraceRun> record_dry(const TraceFlags& flags, const GlobalFlags& globals)
   FATHOM_ASSIGN(const KernelSet kernels, plan_device(device, globals, r));
   FATHOM_ASSIGN(const std::unique_ptr<Model> model, open_dry(flags, device, r));
   TraceShape shape = dry_shape(flags, model->config());
+  FATHOM_TRY(check_speculative(shape.speculative, shape.drafts, *model));
   shape.kernels = &kernels;
   if (device.is_gpu()) shape.gpu = &device.gpu;
   r.command = command_of(flags, globals, shape);
@@ -319,6 +325,7 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
   Gpu* const gpu = machine.gpu.get();
   FATHOM_ASSIGN(const OpenedModel opened, open_for(options, globals, machine, true));
   FATHOM_TRY(chosen_layers(flags.layers, opened.model->config()).status());
+  FATHOM_TRY(check_speculative(options.speculative, options.draft_shape(), *opened.model));
   std::optional<Tokenizer> tokenizer;
   if (!opened.directory.empty()) {
     FATHOM_ASSIGN(tokenizer, load_tokenizer(opened.directory));
@@ -329,7 +336,9 @@ Result<TraceRun> record_live(const TraceFlags& flags, const GlobalFlags& globals
                    .chunk = flags.chunk,
                    .level = flags.probe ? RecordLevel::kProbed : RecordLevel::kTimed,
                    .measure_overhead = flags.overhead,
-                   .pins = options.pins};
+                   .pins = options.pins,
+                   .speculative = options.speculative,
+                   .drafts = options.draft_shape()};
   FATHOM_ASSIGN(live.prompt, prompt_of(flags, tokenizer, opened.model->config().vocab_size));
   TraceRun out;
   Recording& r = out.recording;
@@ -369,6 +378,7 @@ Status check_flags(const TraceFlags& flags, const GlobalFlags& globals) {
   if (flags.dry && source.preset.empty()) source.format.reset();
   FATHOM_TRY(check_source(source, SourceUse::kShapes));
   const bool gpu = flags.on_gpu();
+  const bool drafts = source.speculative != Speculative::kOff;
   const bool elsewhere = !flags.device.empty() && flags.device != "cpu" && !gpu;
 
   const struct {
@@ -381,6 +391,10 @@ Status check_flags(const TraceFlags& flags, const GlobalFlags& globals) {
       {flags.dry && flags.engine.dummy_weights, "--dummy-weights", "it needs no weights"},
       {flags.dry && !flags.engine.pins.empty(), "--pin", "it runs no kernels"},
       {!flags.dry && flags.kv_len > 0, "--kv-len", "the prompt makes the cache"},
+      {flags.overhead && drafts, "--overhead",
+       "steps with drafts are those of the engine, each with other tokens"},
+      {gpu && drafts, "--speculative",
+       "steps with drafts are recorded on a CPU; --dry --device h200 shows what a GPU runs"},
       {gpu && flags.probe, "--probe",
        "a step is one graph, and what its ops write stays on the GPU; --device cpu keeps it"},
       {gpu && flags.overhead, "--overhead",

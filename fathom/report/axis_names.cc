@@ -33,6 +33,7 @@ constexpr StepSymbol kStepSymbols[] = {
     {"biased", "tokens of all rows with a bias"},
     {"masks", "rows that a grammar limits"},
     {"words", "words of such a row's mask"},
+    {"guesses", "most probable tokens of a row"},
 };
 
 bool is_letter(char c) {

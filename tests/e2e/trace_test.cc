@@ -4,6 +4,7 @@
 
 #include "fathom/text/json.h"
 #include "tests/e2e/bad_input.h"
+#include "tests/support/draft_checkpoint.h"
 #include "tests/support/trace_events.h"
 
 namespace fathom::e2e {
@@ -365,6 +366,61 @@ TEST(Trace, LogitsThatAreNotFiniteEndTheRun) {
   EXPECT_EQ(r.exit_code, 70) << r.err;
   EXPECT_THAT(r.err, HasSubstr("are not finite"));
   EXPECT_FALSE(fs::exists(scene.beside("t/ops.csv")));
+}
+
+TEST(Trace, RealRunWithDraftsShowsThemAndTheirVerification) {
+  const DraftCheckpoint checkpoint;
+  TempFolder folder;
+  const fs::path out = folder / "t";
+
+  const ProgramResult r = run_fathom(
+      {"trace", checkpoint.path(), "-p", "hello", "--gen", "3", "--threads", "1", "--speculative",
+       "mtp", "--speculative-tokens", "3", "--speculative-topk", "2", "--out-dir", out.string()});
+
+  ASSERT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.err, Not(HasSubstr("warning")));
+  EXPECT_THAT(r.out,
+              AllOf(HasSubstr("draft: "), HasSubstr("draft_chain: "), HasSubstr("verify: ")));
+  EXPECT_THAT(read_all(out / "execution_graph.md"),
+              AllOf(HasSubstr("## Verification of drafts: 3 steps, 7 tokens in the first"),
+                    HasSubstr("Taking back drafts is no op"), HasSubstr("draft_level")));
+  const auto json = parse_json(read_all(out / "trace.json"), {.max_bytes = 1 << 26}, "trace.json");
+  ASSERT_TRUE(json.ok()) << json.status().message();
+  EXPECT_THAT(test::check_trace_events(*json).errors, testing::IsEmpty());
+}
+
+TEST(Trace, DryRunWithDraftsHasAStepThatVerifies) {
+  const std::vector<std::string> v3 = {"trace", "--dry", "--as", "deepseek-v3", "--layers", "61"};
+
+  const ProgramResult plain = run_fathom(v3);
+  const ProgramResult tree = run_with(
+      v3, {"--speculative", "mtp", "--speculative-tokens", "2", "--speculative-topk", "3"});
+  const ProgramResult ngram = run_with(v3, {"--speculative", "ngram"});
+
+  EXPECT_THAT(plain.out, Not(HasSubstr("Verification")));
+  EXPECT_THAT(tree.out,
+              AllOf(HasSubstr("## Draft head on its own output: 1 request of 3 new tokens"),
+                    HasSubstr("## Verification of drafts: 1 request of 7 new tokens"),
+                    HasSubstr("draft_level"), HasSubstr("[T, guesses]")))
+      << tree.err;
+  EXPECT_THAT(ngram.out, AllOf(HasSubstr("## Verification of drafts: 1 request of 4 new tokens"),
+                               Not(HasSubstr("on its own output"))))
+      << ngram.err;
+}
+
+TEST(Trace, DraftsThatCannotBeMadeAreRefused) {
+  const ProgramResult no_layer = run_with(kDryLite, {"--speculative", "mtp"});
+  const ProgramResult overhead =
+      run_fathom({"trace", shipped_model(), "-p", "a", "--overhead", "--speculative", "ngram"});
+  const ProgramResult width = run_fathom({"trace", "--dry", "--as", "deepseek-v3", "--speculative",
+                                          "mtp", "--speculative-width", "4"});
+
+  EXPECT_NE(no_layer.exit_code, 0);
+  EXPECT_THAT(no_layer.err, HasSubstr("--speculative mtp: this model has no draft layer"));
+  EXPECT_NE(overhead.exit_code, 0);
+  EXPECT_THAT(overhead.err, HasSubstr("--overhead has no use in a real run: steps with drafts"));
+  EXPECT_NE(width.exit_code, 0);
+  EXPECT_THAT(width.err, HasSubstr("--speculative-width is 4 with --speculative-topk 1"));
 }
 
 // What else a model could run is for the documents: it must not cost the trace.

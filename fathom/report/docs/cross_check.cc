@@ -21,6 +21,11 @@ std::string joined(const std::vector<std::string>& names) {
   return out;
 }
 
+std::string kernel_text(const TraceOp& op) {
+  if (op.variant.empty()) return in_code(op.kernel);
+  return str_cat(in_code(op.kernel), " (", op.variant, ")");
+}
+
 std::string standing_text(const KernelStanding& s) {
   if (s.recorded) return "this recording";
   if (s.reached()) return in_code(s.flags);
@@ -104,9 +109,7 @@ std::string op_table(const Recording& r, std::vector<std::string>& failures, int
       const std::string name(op.op);
       if (kernels.find(name) == kernels.end()) order.push_back(name);
       std::vector<std::string>& known = kernels[name];
-      const std::string kernel = op.variant.empty()
-                                     ? in_code(op.kernel)
-                                     : str_cat(in_code(op.kernel), " (", op.variant, ")");
+      const std::string kernel = kernel_text(op);
       if (std::find(known.begin(), known.end(), kernel) == known.end()) known.push_back(kernel);
       calls[name][phase.name] += op.calls;
       if (find_kernel(op.kernel) == nullptr)
@@ -133,6 +136,58 @@ std::string op_table(const Recording& r, std::vector<std::string>& failures, int
   if (!absent) return table.str();
   return str_cat(table.str(),
                  "\n0 calls: the phase has no such op; each form of attention has its own.\n");
+}
+
+// Each op of a phase as "kernel (variant), 3 calls", kernels in the order of their first calls.
+std::map<std::string_view, std::string> calls_by_op(const TracePhase& phase) {
+  std::map<std::string_view, std::vector<std::string>> kernels;
+  std::map<std::string_view, int64_t> calls;
+  for (const TraceOp& op : phase.first_step()) {
+    const std::string text = kernel_text(op);
+    std::vector<std::string>& known = kernels[op.op];
+    if (std::find(known.begin(), known.end(), text) == known.end()) known.push_back(text);
+    calls[op.op] += op.calls;
+  }
+  std::map<std::string_view, std::string> out;
+  for (const auto& [op, names] : kernels) {
+    out[op] = str_cat(joined(names), ", ", calls[op], calls[op] == 1 ? " call" : " calls");
+  }
+  return out;
+}
+
+const TracePhase* find_phase(const Variation& v, std::string_view name) {
+  for (const TracePhase& phase : v.phases)
+    if (phase.name == name) return &phase;
+  return nullptr;
+}
+
+// What drafts add to the passes that a recording without them has: the ops that differ.
+std::string drafting_text(std::span<const Variation> variations) {
+  const auto drafting = std::find_if(variations.begin(), variations.end(), [](const Variation& v) {
+    return v.flags == kDraftingFlags && !v.phases.empty();
+  });
+  if (drafting == variations.end()) return {};
+  constexpr std::string_view kPairs[][2] = {{"draft", "draft_chain"}, {"decode", "verify"}};
+  MarkdownTable table({"phase", "op", "with drafts", "without"});
+  std::string titles;
+  for (const auto& [plain_name, name] : kPairs) {
+    const TracePhase* plain = find_phase(*drafting, plain_name);
+    const TracePhase* phase = find_phase(*drafting, name);
+    if (plain == nullptr || phase == nullptr) continue;
+    str_append(titles, str_cat("- `", name, "` for `", plain_name, "`. ", phase->title, "\n"));
+    auto without = calls_by_op(*plain);
+    for (const auto& [op, calls] : calls_by_op(*phase)) {
+      const std::string before = without.contains(op) ? without[op] : "none";
+      without.erase(op);
+      if (calls != before) table.add({in_code(name), in_code(op), calls, before});
+    }
+    for (const auto& [op, calls] : without)
+      table.add({in_code(name), in_code(op), "none", calls});
+  }
+  return str_cat("\n## With drafts\n\nWith `", kDraftingFlags,
+                 "` phases are as follows. Ops that are not listed are those of the phase without\n"
+                 "drafts, on more tokens. Taking drafts back is no op.\n\n",
+                 titles, "\n", table.str());
 }
 
 int64_t count_if(std::span<const KernelStanding> standings, bool (*test)(const KernelStanding&)) {
@@ -192,15 +247,15 @@ CrossCheck cross_check(const Recording& r,
       "`. What an op reaches was found by running the model code on shapes: as\nrecorded, and in ",
       run - 1,
       " other ways (each `--format` with each `--moe` and each form of attention, the other\n"
-      "built-in models, and sampling).\n\n",
+      "built-in models, drafts as trees, and sampling).\n\n",
       "- ", standings.size(), " kernels in the catalogue: ", recorded, " in this recording, ",
       reached - recorded, " reached in other ways, ", reasoned, " called by no op, ",
       static_cast<int64_t>(standings.size()) - reached - reasoned, " without a reason\n- ", ops,
       " ops in this recording, each with a kernel\n- ", reference_coverage_line(homes),
       "\n\n## Families\n\n", family_table(standings), "\n## Kernels\n\n",
       kernel_table(standings, links), "\n## Ops of this recording\n\n", ops_text,
-      "\n## Names in the reference stack\n\n", reference_table(standings),
-      "\n## What this model cannot run\n\n", refusal_table(variations));
+      drafting_text(variations), "\n## Names in the reference stack\n\n",
+      reference_table(standings), "\n## What this model cannot run\n\n", refusal_table(variations));
   return out;
 }
 

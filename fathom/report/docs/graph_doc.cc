@@ -93,6 +93,18 @@ std::string form_text(const TracePhase& phase) {
   return out;
 }
 
+// What becomes of drafts that were wrong, which shows in no op.
+std::string rollback_text(const Recording& r) {
+  return str_cat(
+      "Taking back drafts is no op, in any cache: the sequence is cut behind its last right token, "
+      "and the next\nstep overwrites the rows behind it",
+      r.config.is_v4() ? ", in rings of windows and in states of compressors too, which hold rows "
+                         "enough for that"
+                       : "",
+      ".\nOf a tree, right rows are first copied to where those of a chain lie, between the "
+      "passes.\n\n");
+}
+
 void collect_scopes(const TreeNode& node, std::vector<const TreeNode*>& out) {
   for (const TreeNode& child : node.children) {
     if (child.is_op()) continue;
@@ -165,7 +177,8 @@ std::string write_graph_doc(const Recording& recording, const SourceLinks& links
         out,
         str_cat("\n## ", phase.title, "\n\n", format_count(tree.calls()), " calls of kernels",
                 steps > 1 ? str_cat(" in the first of ", steps, " steps") : "", ". ",
-                form_text(phase), ".\n\nOutline:\n\n```text\n", tree_text(tree, TreeText::kOutline),
+                form_text(phase), ".\n\n", phase.name == "verify" ? rollback_text(recording) : "",
+                "Outline:\n\n```text\n", tree_text(tree, TreeText::kOutline),
                 "```\n\nWith all operands:\n\n```text\n", tree_text(tree), "```\n"));
   }
   str_append(out, scope_table(recording, links));

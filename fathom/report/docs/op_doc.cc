@@ -311,11 +311,10 @@ std::string write_op_doc(const Recording& r,
       "seen.\n");
   for (const TracePhase& phase : r.phases)
     out += phase_section(phase);
-  str_append(
-      out,
-      str_cat("\n## Kernels of each op\n\nOver every `--format`, `--moe` and "
-              "`--attention` that this model can run, the other built-in models, and sampling.\n\n",
-              kernels_of_ops(variations)));
+  str_append(out, str_cat("\n## Kernels of each op\n\nOver every `--format`, `--moe` and "
+                          "`--attention` that this model can run, the other built-in models, "
+                          "drafts, and sampling.\n\n",
+                          kernels_of_ops(variations)));
   str_append(out, str_cat("\n## Experts by strategy\n\nThe feed-forward block of a layer with "
                           "experts in decode, in "
                           "each format and strategy.\n",

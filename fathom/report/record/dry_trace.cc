@@ -8,10 +8,15 @@
 #include "fathom/base/hint.h"
 #include "fathom/base/str_cat.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
+#include "fathom/kernels/core/launch.h"
+#include "fathom/kernels/sample/top_logprobs/top_logprobs.h"
+#include "fathom/kernels/spec/draft_tree/draft_tree.h"
 #include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
+#include "fathom/report/record/live_passes.h"
 #include "fathom/runtime/executor/decode_shapes.h"
 #include "fathom/runtime/sample/sampler.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 namespace {
@@ -21,6 +26,8 @@ struct PhasePlan {
   const char* what;
   BatchShape shape;
   DryPass pass = DryPass::kForward;
+  bool samples = false;  // tokens are drawn behind it
+  int64_t branches = 1;  // of the level that is chosen behind it; 1: none
 };
 
 std::string title_of(const PhasePlan& plan) {
@@ -45,8 +52,21 @@ std::vector<PhasePlan> plans_of(const Model& model, const TraceShape& shape) {
                                   {"prefill_chunked", "Prefill after a cached prefix", chunked},
                                   {"decode", "Decode", decode}};
   if (model.has_draft()) {
-    plans.push_back({"draft", "Draft head, one token ahead", draft, DryPass::kDraft});
+    plans.push_back({kDraftPhase.name, kDraftPhase.title, draft, DryPass::kDraft});
   }
+  if (shape.speculative == Speculative::kOff) return plans;
+  const DraftShape& drafts = shape.drafts;
+  if (shape.speculative == Speculative::kMtp && drafts.tokens > 1) {
+    BatchShape chain = draft;
+    chain.decode.new_tokens = drafts.branches;
+    chain.trees = drafts.is_tree();
+    plans.push_back({kDraftChainPhase.name, kDraftChainPhase.title, chain, DryPass::kDraft, true,
+                     drafts.branches});
+  }
+  BatchShape verify = decode;
+  verify.decode.new_tokens = 1 + drafts.drafts();
+  verify.trees = drafts.is_tree();
+  plans.push_back({kVerifyPhase.name, kVerifyPhase.title, verify, DryPass::kForward, true});
   return plans;
 }
 
@@ -56,12 +76,65 @@ Status check_length(int64_t length, std::string_view what, const ModelConfig& co
                                   config.max_position_embeddings));
 }
 
+// What executors launch on the logits of a pass: the most probable tokens; and in trees, whose
+// guesses a CPU finds without a kernel, the nodes of the next level.
+Result<std::vector<OpRecord>> sampling_records(const Model& model,
+                                               const PhasePlan& plan,
+                                               const TraceShape& s) {
+  const BatchShape& step = plan.shape;
+  const int64_t rows = std::max(step.decode.count, step.padding.requests) * step.decode.new_tokens;
+  const int64_t vocabulary = model.config().vocab_size;
+  Arena scratch;
+  Recorder recorder(RecordLevel::kShapes, 8);
+  Exec ex;
+  ex.backend = Backend::kDry;
+  ex.kernels = s.kernels;
+  ex.device = s.gpu;
+  ex.scratch = &scratch;
+  ex.recorder = &recorder;
+  const Scope scope(&recorder, "sample");
+  const View logits = make_view(nullptr, {rows, vocabulary}, Format::kF32, "R,V");
+  const auto numbers = [rows](Format format, const char* axis) {
+    return make_view(nullptr, {rows}, format, axis);
+  };
+  const auto guesses = [rows](int64_t count, Format format, const char* axes) {
+    return make_view(nullptr, {rows, count}, format, axes);
+  };
+  const bool level = plan.branches > 1;
+  if (level && s.gpu != nullptr) {
+    const int64_t best = std::min<int64_t>(kMaxTopLogprobs, vocabulary);
+    FATHOM_TRY(launch<TopLogprobs>(ex, "sample_logprobs",
+                                   {.logits = logits,
+                                    .ids = guesses(best, Format::kI32, "R,guesses"),
+                                    .logprobs = guesses(best, Format::kF32, "R,guesses"),
+                                    .largest = numbers(Format::kF32, "R")}));
+  }
+  FATHOM_TRY(sample(ex, logits, {.num_ids = vocabulary}, numbers(Format::kI32, "R"),
+                    numbers(Format::kI32, "R")));
+  if (level) {
+    FATHOM_TRY(launch<DraftLevel>(ex, "draft_level",
+                                  {.ids = guesses(plan.branches, Format::kI32, "T,guesses"),
+                                   .logprobs = guesses(plan.branches, Format::kF32, "T,guesses"),
+                                   .paths = numbers(Format::kF32, "T"),
+                                   .masks = numbers(Format::kI64, "T"),
+                                   .tokens = numbers(Format::kI32, "T"),
+                                   .rows = numbers(Format::kI32, "T"),
+                                   .next_paths = numbers(Format::kF32, "T"),
+                                   .next_masks = numbers(Format::kI64, "T")}));
+  }
+  return recorder.records();
+}
+
 Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
   FATHOM_ASSIGN(
-      const std::vector<OpRecord> records,
+      std::vector<OpRecord> records,
       dry_records(
           model, plan.shape,
           {.num_threads = s.num_threads, .kernels = s.kernels, .gpu = s.gpu, .pass = plan.pass}));
+  if (plan.samples) {
+    FATHOM_ASSIGN(const std::vector<OpRecord> behind, sampling_records(model, plan, s));
+    records.insert(records.end(), behind.begin(), behind.end());
+  }
   return make_phase(plan.name, title_of(plan), records, {}, model.config().symbols());
 }
 
@@ -179,7 +252,8 @@ SamplingParams all_of_sampling() {
   return params;
 }
 
-constexpr std::string_view kSamplingFlags = "fathom run --top-k 40 --repetition-penalty 1.1";
+constexpr std::string_view kSamplingFlags =
+    "fathom run --top-k 40 --repetition-penalty 1.1, with a grammar";
 
 // What follows a forward pass: the token of a row of logits, greedy and with everything.
 Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) {
@@ -194,10 +268,12 @@ Result<TracePhase> sampling_phase(const Model& model, const KernelSet* kernels) 
   ex.scratch = &scratch;
   ex.recorder = &recorder;
   const TokenCounts counts;
+  const std::vector<uint32_t> mask(static_cast<size_t>(mask_words(config.vocab_size)), ~0u);
   Sampler sampler(config.vocab_size, 1);
   const View logits = make_view(nullptr, {1, config.vocab_size}, Format::kF32, "R,V");
   for (const SamplingParams& params : {greedy_sampling(), all_of_sampling()}) {
-    const SampleRow row{.params = &params, .counts = &counts, .banned = {}};
+    SampleRow row{.params = &params, .counts = &counts, .banned = {}};
+    if (!params.greedy()) row.mask = mask;
     SampleResult result;
     FATHOM_TRY(sampler.sample(ex, logits, {&row, 1}, {&result, 1}));
   }
@@ -308,12 +384,46 @@ Status add_forms_of_large(const TraceShape& shape, std::vector<Variation>& out) 
   return {};
 }
 
+// Trees by the model's own draft layer; of a model that has none, by that of the larger one.
+Status add_drafting(const Model& model, const TraceShape& shape, std::vector<Variation>& out) {
+  constexpr DraftShape kTree{.tokens = 3, .branches = 2};
+  const auto add = [&](std::string flags, const Model& drafting) -> Status {
+    TraceShape few = few_tokens(drafting, shape);
+    few.speculative = Speculative::kMtp;
+    few.drafts = kTree;
+    Result<std::vector<TracePhase>> phases = dry_phases(drafting, few);
+    if (phases.ok()) {
+      out.push_back({std::move(flags), std::move(phases).value(), {}});
+      return {};
+    }
+    if (!is_refusal(phases.status())) return std::move(phases).status().add_context(flags);
+    out.push_back({std::move(flags), {}, in_one_line(phases.status().message())});
+    return {};
+  };
+  if (check_speculative(Speculative::kMtp, kTree, model).ok()) {
+    return add(std::string(kDraftingFlags), model);
+  }
+  FATHOM_ASSIGN(Preset large, find_preset(kLarge));
+  large.config = few_layers(large.config);
+  OpenOptions dry;
+  dry.model.draft = true;
+  dry.weights = WeightOrigin::kNone;
+  const Placement placement{.device = shape.gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda};
+  FATHOM_ASSIGN(const std::unique_ptr<Model> other,
+                open_model(ModelSource::describe(large), placement, dry));
+  return add(str_cat("--as ", kLarge, " ", kDraftingFlags), *other);
+}
+
 }  // namespace
 
 Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape) {
   FATHOM_TRY(check_length(shape.kv_len + shape.prompt_tokens,
                           "cached tokens and new ones (--kv-len and --prompt-tokens) together",
                           model.config()));
+  if (shape.speculative != Speculative::kOff) {
+    FATHOM_TRY(check_length(shape.kv_len + shape.drafts.drafts(),
+                            "keys (--kv-len) and drafts together", model.config()));
+  }
   std::vector<TracePhase> phases;
   for (const PhasePlan& plan : plans_of(model, shape)) {
     FATHOM_ASSIGN(TracePhase phase, run_phase(model, plan, shape));
@@ -345,6 +455,7 @@ Result<std::vector<Variation>> dry_variations(const Model& model, const TraceSha
   FATHOM_TRY(add_own(model, shape, out));
   FATHOM_TRY(add_presets(shape, out));
   FATHOM_TRY(add_large(model.config(), shape, out));
+  FATHOM_TRY(add_drafting(model, shape, out));
   Variation sampling{std::string(kSamplingFlags), {}, {}};
   FATHOM_ASSIGN(sampling.phases.emplace_back(),
                 sampling_phase(model, shape.gpu == nullptr ? shape.kernels : nullptr));

@@ -7,6 +7,7 @@
 #include "fathom/device/device.h"
 #include "fathom/models/model.h"
 #include "fathom/report/recording.h"
+#include "fathom/runtime/draft/speculative.h"
 
 namespace fathom {
 
@@ -20,11 +21,15 @@ struct TraceShape {
   const KernelSet* kernels = nullptr;
   /// What runs it, with kernels of its own; null: a CPU. The model is made for the same device.
   const DeviceInfo* gpu = nullptr;
+  /// Drafts of each request in a step that verifies; the model takes them (check_speculative).
+  Speculative speculative = Speculative::kOff;
+  DraftShape drafts = {};
 };
 
 /// The phases a model has at that shape: prefill, prefill_chunked (a prefix is cached), decode, and
-/// draft where there is a draft layer. Errors: InvalidArgument for lengths beyond the model's
-/// context; those of dry_run and make_phase.
+/// draft where there is a draft layer. With drafts also verify, and draft_chain where the draft
+/// layer runs on its own output, both with what is sampled behind them. Errors: InvalidArgument for
+/// lengths beyond the model's context; those of dry_run and make_phase.
 Result<std::vector<TracePhase>> dry_phases(const Model& model, const TraceShape& shape);
 
 /// One of them. Errors: InvalidArgument for a phase the model does not have.
@@ -41,11 +46,14 @@ struct Variation {
   std::string refusal;  ///< why the model cannot be run so; there are no phases then
 };
 
+/// The variation that drafts trees by the model's own layer.
+inline constexpr std::string_view kDraftingFlags = "--speculative mtp --speculative-topk 2";
+
 /// What else there is to run: the same configuration in every `--format`, with every strategy of
 /// the experts and every form of attention, and the other built-in models, each with layers enough
-/// to have one of every kind; last, sampling. The first is the model itself. What cannot run (a
-/// strategy that does not take a format) says why. Errors: those of open_model and dry_run other
-/// than that.
+/// to have one of every kind; drafts as trees; last, sampling. The first is the model itself. What
+/// cannot run (a strategy that does not take a format) says why. Errors: those of open_model and
+/// dry_run other than that.
 Result<std::vector<Variation>> dry_variations(const Model& model, const TraceShape& shape);
 
 }  // namespace fathom

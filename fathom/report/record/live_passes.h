@@ -20,6 +20,8 @@ inline constexpr PhaseName kPrefillPhase{"prefill", "Prefill"};
 inline constexpr PhaseName kChunkedPhase{"prefill_chunked", "Prefill after a cached prefix"};
 inline constexpr PhaseName kDecodePhase{"decode", "Decode"};
 inline constexpr PhaseName kDraftPhase{"draft", "Draft head, one token ahead"};
+inline constexpr PhaseName kDraftChainPhase{"draft_chain", "Draft head on its own output"};
+inline constexpr PhaseName kVerifyPhase{"verify", "Verification of drafts"};
 
 /// One pass of a prompt.
 struct PromptPass {

@@ -5,6 +5,7 @@
 #include "fathom/base/str_cat.h"
 #include "fathom/os/clock.h"
 #include "fathom/report/record/gathered_phases.h"
+#include "fathom/report/record/live_drafts.h"
 #include "fathom/report/record/live_gpu_trace.h"
 #include "fathom/report/record/live_passes.h"
 
@@ -148,6 +149,7 @@ Result<LiveRun> run_live(const Model& model, const Compute& compute, const LiveO
     return invalid_argument(
         "the prompt has no tokens\nhint: give text with -p, or --prompt-tokens N");
   }
+  if (options.speculative != Speculative::kOff) return run_live_drafts(model, compute, options);
   if (compute.gpu == nullptr) return Live(model, options).run(compute);
   if (options.level != RecordLevel::kTimed || options.measure_overhead) {
     return unsupported("a run on a GPU is recorded with times alone");

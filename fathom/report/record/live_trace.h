@@ -10,6 +10,7 @@
 
 #include "fathom/models/model.h"
 #include "fathom/report/recording.h"
+#include "fathom/runtime/draft/speculative.h"
 #include "fathom/runtime/forward_session.h"
 
 namespace fathom {
@@ -25,10 +26,13 @@ struct LiveOptions {
   bool measure_overhead = false;
   Pins pins = {};
   int repetitions = 5;  ///< on a GPU: runs of each step, of which times are the medians
+  /// Drafts: the steps are those of the engine then (live_drafts.h).
+  Speculative speculative = Speculative::kOff;
+  DraftShape drafts = {};
 };
 
 struct LiveRun {
-  std::vector<TracePhase> phases;  ///< prefill, prefill_chunked, decode, draft: those that ran
+  std::vector<TracePhase> phases;  ///< those that ran
   int64_t begin_ns = 0;            ///< of the first pass; on a GPU times count from 0
   std::vector<int32_t> tokens;     ///< generated for the first sequence
   /// With measure_overhead: nanoseconds of each decode step without a recorder, and of the recorded

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <map>
+#include <set>
 
+#include "fathom/report/docs/graph_doc.h"
 #include "fathom/report/files/chrome_trace.h"
 #include "fathom/report/files/ops_csv.h"
 #include "fathom/report/files/summary.h"
+#include "fathom/report/record/dry_trace.h"
 #include "fathom/report/test_models_test.h"
 #include "fathom/text/json.h"
 #include "tests/support/trace_events.h"
@@ -13,7 +17,12 @@
 namespace fathom {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsSubsetOf;
+using testing::IsSupersetOf;
+using testing::Not;
 
 class LiveTrace : public testing::Test {
  protected:
@@ -137,6 +146,96 @@ TEST_F(LiveTrace, SummaryOfAPhaseIsTheSumOfItsOps) {
 
   EXPECT_NEAR(ops, phase, 1e-6);
   EXPECT_NEAR(kernels, phase, 1e-6);
+}
+
+// Phases by their names, each with the names of the ops of all its steps.
+std::map<std::string, std::set<std::string>> ops_of(const Recording& r) {
+  std::map<std::string, std::set<std::string>> out;
+  for (const TracePhase& phase : r.phases)
+    for (const TraceOp& op : phase.ops)
+      out[phase.name].insert(std::string(op.op));
+  return out;
+}
+
+const TracePhase& phase_of(const Recording& r, std::string_view name) {
+  const auto found = std::ranges::find(r.phases, name, &TracePhase::name);
+  FATHOM_CHECK(found != r.phases.end(), name);
+  return *found;
+}
+
+TEST_F(LiveTrace, ChainOfDraftsHasItsPassesAndTheirVerification) {
+  const Recording r = record({.prompt = {1, 2, 3},
+                              .generate = 2,
+                              .speculative = Speculative::kMtp,
+                              .drafts = {.tokens = 3}});
+
+  EXPECT_THAT(names(r), ElementsAre("prefill", "draft", "draft_chain", "verify"));
+  const TracePhase& verify = phase_of(r, "verify");
+  EXPECT_EQ(verify.steps.size(), 2u);
+  EXPECT_EQ(verify.steps[0].tokens, 4);
+  EXPECT_THAT(verify.title, HasSubstr("4 tokens in the first"));
+  EXPECT_EQ(phase_of(r, "draft").steps.size(), 3u) << "behind the prompt and each step";
+  EXPECT_THAT(ops_of(r).at("verify"), IsSupersetOf({"embed_tokens", "lm_head", "sample_argmax"}));
+  const auto chain = phase_of(r, "draft_chain").first_step();
+  EXPECT_EQ(std::ranges::count(chain, "sample_argmax", &TraceOp::op), 2) << "the first is known";
+  EXPECT_THAT(ops_of(r).at("draft_chain"), Not(Contains("draft_level")));
+}
+
+TEST_F(LiveTrace, TreeOfDraftsHasItsLevels) {
+  const Recording r = record({.prompt = {1, 2, 3},
+                              .generate = 2,
+                              .speculative = Speculative::kMtp,
+                              .drafts = {.tokens = 3, .branches = 2}});
+
+  EXPECT_THAT(names(r), ElementsAre("prefill", "draft", "draft_chain", "verify"));
+  EXPECT_EQ(phase_of(r, "verify").steps[0].tokens, 7);
+  EXPECT_THAT(ops_of(r).at("draft_chain"), Contains("draft_level"));
+  const std::string graph = write_graph_doc(r, {});
+  EXPECT_THAT(graph, HasSubstr("Taking back drafts is no op"));
+  EXPECT_THAT(graph, HasSubstr("guesses"));
+}
+
+TEST_F(LiveTrace, DraftsOfNgramsHaveNoPassesOfTheDraftLayer) {
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 5; ++i)
+    prompt.insert(prompt.end(), {4, 5, 6, 7});
+  const Recording r = record({.prompt = prompt, .generate = 8, .speculative = Speculative::kNgram});
+
+  EXPECT_EQ(names(r).front(), "prefill");
+  EXPECT_THAT(names(r), IsSubsetOf({"prefill", "decode", "verify"}));
+}
+
+TEST_F(LiveTrace, DryVerificationMakesTheCallsOfTheRealOne) {
+  for (const DraftShape drafts :
+       {DraftShape{.tokens = 3}, DraftShape{.tokens = 3, .branches = 2}}) {
+    const Recording r = record(
+        {.prompt = {1, 2, 3}, .generate = 1, .speculative = Speculative::kMtp, .drafts = drafts});
+    const auto dry = dry_phase(*model_, "verify",
+                               {.prompt_tokens = 3,
+                                .kv_len = 4,
+                                .kernels = &kernels_,
+                                .speculative = Speculative::kMtp,
+                                .drafts = drafts});
+    ASSERT_TRUE(dry.ok()) << dry.status().message();
+
+    const auto real = phase_of(r, "verify").first_step();
+    ASSERT_EQ(dry->ops.size(), real.size());
+    for (size_t i = 0; i < real.size(); ++i) {
+      EXPECT_EQ(dry->ops[i].op, real[i].op);
+      EXPECT_EQ(dry->ops[i].variant, real[i].variant) << real[i].op;
+      EXPECT_EQ(outputs_text(dry->ops[i]), outputs_text(real[i])) << real[i].op;
+    }
+  }
+}
+
+TEST_F(LiveTrace, DraftsThatTheModelDoesNotTakeAreRefused) {
+  const LiveOptions options{
+      .prompt = {1}, .speculative = Speculative::kNgram, .drafts = {.tokens = 3, .branches = 2}};
+
+  const Status refused = run_live(*model_, compute(), options).status();
+
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("--speculative ngram, which guesses chains"));
 }
 
 TEST_F(LiveTrace, PromptWithoutTokensIsRefused) {

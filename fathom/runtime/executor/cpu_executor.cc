@@ -6,6 +6,7 @@
 #include "fathom/kernels/spec/draft_tree/best_in_order.h"
 #include "fathom/os/clock.h"
 #include "fathom/runtime/executor/median.h"
+#include "fathom/trace/scope.h"
 
 namespace fathom {
 
@@ -77,6 +78,7 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   results_.hidden = out.hidden;
   if (step.wants == StepWants::kLogits) results_.logits = out.logits;
   if (step.wants != StepWants::kTokens) return {};
+  const Scope scope(exec_.recorder, "sample");
   const std::span results = std::span(samples_).subspan(first, count);
   FATHOM_TRY(sampler_.sample(exec_, out.logits, step.samples.subspan(first, count), results));
   if (!step.chains_levels()) return {};
@@ -84,9 +86,9 @@ Status CpuExecutor::run_pass(const Step& step, int64_t pass) {
   keep_best(results, static_cast<size_t>(k));
   if (pass + 1 == step.chain) return {};
   const auto tokens = static_cast<int64_t>(count);
-  return choose_level(make_view(best_ids_.data(), {tokens, k}, Format::kI32, "T,K"),
-                      make_view(best_logprobs_.data(), {tokens, k}, Format::kF32, "T,K"), level,
-                      levels_[(pass + 1) % 2].level(count));
+  return choose_level(make_view(best_ids_.data(), {tokens, k}, Format::kI32, "T,guesses"),
+                      make_view(best_logprobs_.data(), {tokens, k}, Format::kF32, "T,guesses"),
+                      level, levels_[(pass + 1) % 2].level(count));
 }
 
 // The best `k` tokens of each node of a level, whose results outlive the pass.

@@ -199,6 +199,19 @@ View Executor::kept_states(int64_t num_tokens) {
   return states;
 }
 
+namespace {
+
+// What records of a step call it.
+Phase phase_of(const Step& step) {
+  if (step.pass == Step::Pass::kDraft) return Phase::kDraft;
+  if (!step.prefill.empty()) return Phase::kPrefill;
+  const bool verifies =
+      std::ranges::any_of(step.decode, [](const SequenceStep& s) { return s.tokens.size() > 1; });
+  return verifies ? Phase::kVerify : Phase::kDecode;
+}
+
+}  // namespace
+
 Result<StepResults> Executor::run(const Step& step) {
   FATHOM_TRY(start(step));
   return finish();
@@ -206,6 +219,7 @@ Result<StepResults> Executor::run(const Step& step) {
 
 Status Executor::start(const Step& step) {
   FATHOM_TRY(step_fault(check_drafts(step), pins()));
+  if (exec_.recorder != nullptr) exec_.recorder->set_phase(phase_of(step));
   return step_fault(submit(step), pins());
 }
 

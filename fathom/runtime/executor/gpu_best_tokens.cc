@@ -19,7 +19,7 @@ View GpuExecutor::best_of(int64_t pass, bool ids) const {
   const int64_t k = num_best();
   const int64_t rows = best_.dim(1);
   const int64_t first = k * (ids ? pass : step_.chain + pass);
-  View best = reshape(slice_rows(best_, first, k), {rows, k}, "R,K");
+  View best = reshape(slice_rows(best_, first, k), {rows, k}, "R,guesses");
   if (!ids) best.format = Format::kF32;
   return best;
 }

@@ -24,7 +24,6 @@ struct ApplyTokenMask {
       .equation = "z = bit v of mask[mask_of_row[t]] ? z : -inf",
       .source = "arXiv 2411.15100, section 3",
       .flops = "0",
-      .outside = "answers that a grammar limits",
   };
 
   struct Args {

@@ -90,7 +90,7 @@ struct DraftTreeBuild {
       .equation = "mask, positions and child lists of the tree of the selected candidates",
       .source = "arXiv 2406.16858, section 4",
       .flops = "0",
-      .outside = "drafts as trees: the tree and its mask for verification",
+      .outside = "for callers of the kernel library: the engine builds its trees on the host",
   };
 
   struct Args {
@@ -139,7 +139,6 @@ struct DraftLevel {
       .equation = "of K*K guesses a tree the K with the largest paths + logprobs, in order",
       .source = "arXiv 2406.16858, section 4",
       .flops = "T*K",
-      .outside = "drafts as trees: the next level",
   };
 
   struct Args {

@@ -43,7 +43,7 @@ struct TreeVerifyGreedy {
       .equation = "the longest path of nodes that equal the argmax at their parent",
       .source = "arXiv 2305.09781",
       .flops = "0",
-      .outside = "verification of drafts in trees by the largest logits",
+      .outside = "for callers of the kernel library: the engine follows what its sampler drew",
   };
 
   struct Args {
@@ -101,7 +101,7 @@ struct TreeVerifySample {
       .equation = "accept child x with probability pi[x] / (mass not yet rejected)",
       .source = "arXiv 2305.09781",
       .flops = "4*B*V",
-      .outside = "verification of drafts in trees by sampling",
+      .outside = "for callers of the kernel library: the engine follows what its sampler drew",
   };
 
   struct Args {
