@@ -25,9 +25,9 @@ class LiveDrafts {
     out_ = {};
     recorded_ = true;
     core_->set_recorder(&recorder_);
-    const Status status = record(options_.generate);
+    Status status = record(options_.generate);
     core_->set_recorder(nullptr);
-    FATHOM_TRY(status);
+    FATHOM_TRY(std::move(status));
     out_.phases = phases_.take();
     return std::move(out_);
   }
@@ -74,7 +74,9 @@ class LiveDrafts {
     int64_t started = 0;
     std::vector<RequestId> ids;
     for (int64_t s = 0; s < options_.batch; ++s) {
-      Request request{.prompt = options_.prompt, .sampling = greedy_sampling()};
+      Request request;
+      request.prompt = options_.prompt;
+      request.sampling = greedy_sampling();
       request.sampling.max_tokens = std::min(most_tokens(steps), max_model_len_ - prompt);
       request.on_token = [this, &started, s](const TokenEvent& event) {
         if (event.finish == FinishReason::kNumericalError) finite_ = false;
