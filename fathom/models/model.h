@@ -122,6 +122,7 @@ struct DryRunOptions {
   Recorder* recorder = nullptr;  ///< gets every op with its cost
   const Pins* pins = nullptr;    ///< null: none
   DryPass pass = DryPass::kForward;
+  bool selects_states = false;  ///< a draft pass chooses a row of states for each token
 };
 
 /// Runs a forward pass (or the draft head) on shapes alone: no weights, no tokens, no results. It

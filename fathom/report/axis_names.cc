@@ -34,6 +34,7 @@ constexpr StepSymbol kStepSymbols[] = {
     {"masks", "rows that a grammar limits"},
     {"words", "words of such a row's mask"},
     {"guesses", "most probable tokens of a row"},
+    {"kept", "states that are kept for the draft layer"},
 };
 
 bool is_letter(char c) {

@@ -131,7 +131,8 @@ TEST(CrossCheck, SamplingReachesTheKernelsBehindTheForwardPass) {
   for (const KernelStanding& s : kernel_standings(made.recording, made.variations))
     if (s.kernel->family == "sample" && s.reached()) found.insert(s.kernel->info.name);
 
-  EXPECT_THAT(found, testing::UnorderedElementsAre("argmax", "penalty", "sample_from_logits"));
+  EXPECT_THAT(found, testing::UnorderedElementsAre("apply_token_mask", "argmax", "penalty",
+                                                   "sample_from_logits"));
 }
 
 // What was asked of the recording itself must not hide a kernel: few tokens, a short context, one

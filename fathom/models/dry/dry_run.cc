@@ -42,6 +42,9 @@ Result<MemoryNeeds> dry_run(const Model& model,
   if (options.pass == DryPass::kDraft) {
     const View hidden = make_view(nullptr, {batch.num_tokens(), model.state_width()},
                                   model.options().activations, "T,H");
+    if (options.selects_states) {
+      batch.state_rows = make_view(nullptr, {batch.num_tokens()}, Format::kI32, "T");
+    }
     FATHOM_TRY(model.draft(ex, batch, hidden, out));
   } else {
     FATHOM_TRY(model.forward(ex, batch, out));

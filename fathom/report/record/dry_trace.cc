@@ -126,11 +126,13 @@ Result<std::vector<OpRecord>> sampling_records(const Model& model,
 }
 
 Result<TracePhase> run_phase(const Model& model, const PhasePlan& plan, const TraceShape& s) {
-  FATHOM_ASSIGN(
-      std::vector<OpRecord> records,
-      dry_records(
-          model, plan.shape,
-          {.num_threads = s.num_threads, .kernels = s.kernels, .gpu = s.gpu, .pass = plan.pass}));
+  FATHOM_ASSIGN(std::vector<OpRecord> records,
+                dry_records(model, plan.shape,
+                            {.num_threads = s.num_threads,
+                             .kernels = s.kernels,
+                             .gpu = s.gpu,
+                             .pass = plan.pass,
+                             .selects_states = plan.pass == DryPass::kDraft && plan.samples}));
   if (plan.samples) {
     FATHOM_ASSIGN(const std::vector<OpRecord> behind, sampling_records(model, plan, s));
     records.insert(records.end(), behind.begin(), behind.end());

@@ -188,7 +188,11 @@ Status Executor::forward(const Step& step, int64_t pass, Batch& batch, ForwardOu
   batch.hidden = kept_states(num_tokens);
   // All rows there are, so that captured passes do not depend on how many the one before left.
   const int64_t width = model_.state_width() * element_bytes(model_.options().activations);
-  const View read = pass == 0 ? kept_states(hidden_.size() / width) : batch.hidden;
+  View read = batch.hidden;
+  if (pass == 0) {
+    read = kept_states(hidden_.size() / width);
+    read.axes = "kept,H";
+  }
   return model_.draft(exec_, batch, read, out);
 }
 
