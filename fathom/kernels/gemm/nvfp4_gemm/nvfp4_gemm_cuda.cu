@@ -129,8 +129,8 @@ constexpr uint32_t kTileTraits = kDeterministic | kGraphSafe;
 
 constinit const VariantTable<Nvfp4Gemm> nvfp4_gemm_cuda{
 #ifdef FATHOM_SM100
-    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_gemm_sm100, MathUnit::kFp4,
-     fits_nvfp4_gemm_sm100, nvfp4_gemm_sm100_workspace},
+    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_sm100<Args>, MathUnit::kFp4,
+     fits_nvfp4_sm100<Args>, nvfp4_sm100_workspace<Args>},
 #endif
     {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts, run_prefetched_blocks,
      MathUnit::kBf16, is_prefetched, nullptr, suits_prefetched},

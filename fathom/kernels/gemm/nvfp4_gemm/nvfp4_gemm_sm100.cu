@@ -1,110 +1,68 @@
 // Block-scaled tensor cores of Blackwell through a CUTLASS collective: codes and scales go in as
 // they are. Compiled, never run.
-#include "cutlass/cutlass.h"
-// clang-format off
-#include "cutlass/epilogue/collective/collective_builder.hpp"
-#include "cutlass/gemm/collective/collective_builder.hpp"
-#include "cutlass/gemm/device/gemm_universal_adapter.h"
-#include "cutlass/gemm/kernel/gemm_universal.hpp"
-// clang-format on
-
-#include "fathom/kernels/cuda/launch_cuda.h"
-#include "fathom/kernels/gemm/nvfp4_gemm/native_nvfp4_sm100.cuh"
+#include "fathom/kernels/cuda/products/native/grouped_sm100.cuh"
 #include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
+#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 
 namespace fathom {
 namespace {
 
-using sm100::cutlass_status;
-using sm100::Element;
-using sm100::Out;
-using sm100::takes_native_nvfp4;
+using Element = cutlass::nv_float4_t<cutlass::float_e2m1_t>;
+using Form = sm100::BlockScaledForm<
+    sm100::GroupMainloop<cutlass::arch::OpClassBlockScaledTensorOp,
+                         sm100::Operand<Element, cutlass::layout::RowMajor*, 32>,
+                         sm100::Operand<Element, cutlass::layout::ColumnMajor*, 32>,
+                         cute::Shape<cute::_128, cute::_128, cute::_256>,
+                         cutlass::gemm::KernelPtrArrayTmaWarpSpecialized1SmNvf4Sm100>,
+    16>;
+static_assert(Form::lie_swizzled());
 
-using Args = Nvfp4Gemm::Args;
-using Tile = cute::Shape<cute::_128, cute::_128, cute::_256>;
-using Cluster = cute::Shape<cute::_1, cute::_1, cute::_1>;
-
-using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
-    cutlass::arch::Sm100,
-    cutlass::arch::OpClassTensorOp,
-    Tile,
-    Cluster,
-    cutlass::epilogue::collective::EpilogueTileAuto,
-    float,
-    float,
-    void,
-    cutlass::layout::RowMajor,
-    8,
-    Out,
-    cutlass::layout::RowMajor,
-    8,
-    cutlass::epilogue::TmaWarpSpecialized1Sm>::CollectiveOp;
-
-using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
-    cutlass::arch::Sm100,
-    cutlass::arch::OpClassBlockScaledTensorOp,
-    Element,
-    cutlass::layout::RowMajor,
-    32,
-    Element,
-    cutlass::layout::ColumnMajor,
-    32,
-    float,
-    Tile,
-    Cluster,
-    cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
-        sizeof(typename Epilogue::SharedStorage))>,
-    cutlass::gemm::KernelTmaWarpSpecialized1SmNvf4Sm100>::CollectiveOp;
-
-using Kernel =
-    cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue, void>;
-using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
-using Scales = typename Mainloop::Sm1xxBlkScaledConfig;
-
-typename Gemm::Arguments arguments_of(const Args& a, int num_sms) {
-  const auto m = static_cast<int>(a.x.dim(0));
-  const auto n = static_cast<int>(a.w.rows());
-  const auto k = static_cast<int>(a.w.cols());
-  const auto shape = cute::make_shape(m, n, k, 1);
-  using Code = typename Element::DataType;
-  using Scale = typename Element::ScaleFactorType;
-  typename Gemm::Arguments args{};
-  args.mode = cutlass::gemm::GemmUniversalMode::kGemm;
-  args.problem_shape = shape;
-  args.mainloop.ptr_A = static_cast<const Code*>(a.x.data);
-  args.mainloop.dA = cute::make_stride(a.x.stride(0), cute::_1{}, int64_t{0});
-  args.mainloop.ptr_B = static_cast<const Code*>(a.w.values.data);
-  args.mainloop.dB = cute::make_stride(static_cast<int64_t>(k), cute::_1{}, int64_t{0});
-  args.mainloop.ptr_SFA = static_cast<const Scale*>(a.x_scales.data);
-  args.mainloop.layout_SFA = Scales::tile_atom_to_shape_SFA(shape);
-  args.mainloop.ptr_SFB = static_cast<const Scale*>(a.w.scales.data);
-  args.mainloop.layout_SFB = Scales::tile_atom_to_shape_SFB(shape);
-  args.epilogue.thread.alpha = 1.0f;
-  args.epilogue.thread.alpha_ptr = a.alpha.present() ? a.alpha.as<const float>() : nullptr;
-  args.epilogue.thread.beta = 0.0f;
-  args.epilogue.ptr_D = static_cast<Out*>(a.y.data);
-  args.epilogue.dD = cute::make_stride(a.y.stride(0), cute::_1{}, int64_t{0});
-  args.hw_info.sm_count = num_sms;
-  return args;
+template <class Args>
+sm100::GroupCall call_of(const Args& a) {
+  const int64_t scales = a.w.cols() / 16;
+  sm100::GroupCall call{.c = cuda::product_of(a),
+                        .x_scales = a.x_scales.data,
+                        .x_scale_row = align_up<int64_t>(scales, kSwizzleColumns),
+                        .w_scales = a.w.scales.data,
+                        .w_scale_bytes = swizzled_128x4_bytes(a.w.rows(), scales)};
+  if constexpr (requires { a.alphas; }) {
+    call.c.matrix_factors = a.alphas.template as<const float>();
+    call.scale_offsets = a.scale_offsets.template as<const int32_t>();
+  } else {
+    call.c.matrix_factors = a.alpha.template as<const float>();
+  }
+  return call;
 }
 
 }  // namespace
 
-bool fits_nvfp4_gemm_sm100(const Args& a) {
-  return takes_native_nvfp4(a);
+/// Lengths and addresses in multiples that the copy engine needs, too.
+template <class Args>
+bool fits_nvfp4_sm100(const Args& a) {
+  const bool packed = a.w.layout == WeightLayout::kRowMajor && !a.w.global.present();
+  const bool swizzled = a.x_scale_layout == BlockScaleLayout::kSwizzled128x4 &&
+                        a.w_scale_layout == BlockScaleLayout::kSwizzled128x4;
+  const auto aligned = [](const View& v) { return reinterpret_cast<uintptr_t>(v.data) % 16 == 0; };
+  return a.x.format == Format::kNvfp4 && packed && swizzled && a.y.format == Format::kBf16 &&
+         a.x.dim(0) > 0 && a.w.cols() % 32 == 0 && a.w.rows() % 8 == 0 && a.x.stride(0) % 32 == 0 &&
+         a.y.stride(0) % 8 == 0 && aligned(a.x) && aligned(a.w.values) && aligned(a.y);
 }
 
-int64_t nvfp4_gemm_sm100_workspace(const Args& a, const Exec& ex) {
-  const int num_sms = ex.device == nullptr ? 0 : ex.device->num_sms;
-  return static_cast<int64_t>(Gemm::get_workspace_size(arguments_of(a, num_sms)));
+template <class Args>
+int64_t nvfp4_sm100_workspace(const Args& a, const Exec& ex) {
+  return sm100::groups_workspace<Form>(call_of(a).c, {nullptr}, ex);
 }
 
-Status run_nvfp4_gemm_sm100(Exec& ex, const Args& a) {
-  const typename Gemm::Arguments args = arguments_of(a, ex.device->num_sms);
-  Gemm gemm;
-  FATHOM_TRY(
-      cutlass_status(gemm.initialize(args, ex.workspace, cuda_stream(ex)), "preparing nvfp4_gemm"));
-  return cutlass_status(gemm.run(cuda_stream(ex)), "running nvfp4_gemm");
+template <class Args>
+Status run_nvfp4_sm100(Exec& ex, const Args& a) {
+  return sm100::run_groups<Form>(ex, call_of(a), {ex.workspace});
 }
+
+template bool fits_nvfp4_sm100(const Nvfp4Gemm::Args& a);
+template int64_t nvfp4_sm100_workspace(const Nvfp4Gemm::Args& a, const Exec& ex);
+template Status run_nvfp4_sm100(Exec& ex, const Nvfp4Gemm::Args& a);
+template bool fits_nvfp4_sm100(const Nvfp4GroupGemm::Args& a);
+template int64_t nvfp4_sm100_workspace(const Nvfp4GroupGemm::Args& a, const Exec& ex);
+template Status run_nvfp4_sm100(Exec& ex, const Nvfp4GroupGemm::Args& a);
 
 }  // namespace fathom

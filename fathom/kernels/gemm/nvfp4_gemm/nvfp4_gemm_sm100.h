@@ -1,15 +1,18 @@
-// The native product of NVFP4 matrices on Blackwell. Compiled only where FATHOM_CUDA_ARCHS has
-// 100a; no such GPU has run it.
+// The native products of NVFP4 on Blackwell: Args of Nvfp4Gemm or Nvfp4GroupGemm. Compiled only
+// where FATHOM_CUDA_ARCHS has 100a; no such GPU has run them.
 #pragma once
 
-#include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm.h"
+#include "fathom/kernels/core/exec.h"
 
 namespace fathom {
 
-/// The reference's call: x and w in NVFP4 with swizzled scales, alpha, no global scale of w, y
+/// The reference's call: x and w in NVFP4 with swizzled scales, alphas, no global scale of w, y
 /// bf16.
-bool fits_nvfp4_gemm_sm100(const Nvfp4Gemm::Args& a);
-int64_t nvfp4_gemm_sm100_workspace(const Nvfp4Gemm::Args& a, const Exec& ex);
-Status run_nvfp4_gemm_sm100(Exec& ex, const Nvfp4Gemm::Args& a);
+template <class Args>
+bool fits_nvfp4_sm100(const Args& a);
+template <class Args>
+int64_t nvfp4_sm100_workspace(const Args& a, const Exec& ex);
+template <class Args>
+Status run_nvfp4_sm100(Exec& ex, const Args& a);
 
 }  // namespace fathom

@@ -3,11 +3,11 @@
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
+#include "fathom/kernels/gemm/nvfp4_gemm/nvfp4_gemm_sm100.h"
 #include "fathom/kernels/gemm/nvfp4_gemm/reorder_nvfp4.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_experts.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_gated.cuh"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
-#include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm_sm100.h"
 
 namespace fathom {
 namespace {
@@ -121,8 +121,8 @@ Status run_nvfp4_experts(Exec& ex, const ProductCall& c, bool exact) {
 
 constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
 #ifdef FATHOM_SM100
-    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_group_gemm_sm100, MathUnit::kFp4,
-     fits_nvfp4_group_gemm_sm100, nvfp4_group_gemm_sm100_workspace},
+    {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_sm100<Args>, MathUnit::kFp4,
+     fits_nvfp4_sm100<Args>, nvfp4_sm100_workspace<Args>},
 #endif
     {"tiles", sm(90), "E<=475", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits | kSomeRowCounts,
