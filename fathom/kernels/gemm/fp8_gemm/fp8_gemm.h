@@ -25,10 +25,11 @@ namespace fathom {
 /// (The portable variant multiplies each code by its scale first; amx sums even and odd k of 32
 /// apart; warp_split_k and prefetched take x as f16 times a power of two for each block, exactly
 /// down to 2^-31 of the block's largest and to 2^-40 of it below, and add up parts of K one by
-/// one.) A row's bits depend on that row and on w alone. Deterministic. A NaN code, scale or
-/// activation makes its outputs NaN, row by row; E4M3 has no infinity. Errors: InvalidArgument for
-/// missing or misshapen scales. Source: DeepSeek-V3 technical report, section 3.3.2;
-/// deepseek-ai/DeepGEMM.
+/// one; native_sm100 takes x in bf16 as two E4M3 numbers, exactly down to 2^-14 of the block's
+/// largest and to 2^-22 of it below, and infinity as NaN.) A row's bits depend on that row and on w
+/// alone. Deterministic. A NaN code, scale or activation makes its outputs NaN, row by row; E4M3
+/// has no infinity. Errors: InvalidArgument for missing or misshapen scales. Source: DeepSeek-V3
+/// technical report, section 3.3.2; deepseek-ai/DeepGEMM.
 struct Fp8BlockGemm {
   static constexpr KernelInfo kInfo{
       .name = "fp8_block_gemm",

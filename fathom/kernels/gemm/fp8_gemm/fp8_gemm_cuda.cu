@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
+#include "fathom/kernels/cuda/products/native/native_row.cuh"
 #include "fathom/kernels/cuda/products/prefetched/prefetched_fp8.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/gemm/fp8_gemm/fp8_gemm.h"
@@ -101,6 +102,9 @@ Status run_any_layout(Exec& ex, const Args& a) {
 }  // namespace
 
 constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
+#ifdef FATHOM_SM100
+    sm100::native_row<Fp8BlockGemm, sm100::kFp8Blocks>(),
+#endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"fp8_tiles", sm(90), "", kTileTraits, fp8_blocks::run_fp8_tiles, MathUnit::kFp8,
      fp8_blocks::fills_fp8_tiles},
@@ -117,6 +121,9 @@ constinit const VariantTable<Fp8BlockGemm> fp8_block_gemm_cuda{
 };
 
 constinit const VariantTable<Fp8BlockBmm> fp8_block_bmm_cuda{
+#ifdef FATHOM_SM100
+    sm100::native_row<Fp8BlockBmm, sm100::kFp8Blocks>(),
+#endif
     {"tiles", sm(90), "", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"prefetched", sm(90), "T<=16, K<=8192", kTraits | kSomeRowCounts, run_prefetched_blocks,
      MathUnit::kBf16, is_prefetched, nullptr, suits_prefetched},

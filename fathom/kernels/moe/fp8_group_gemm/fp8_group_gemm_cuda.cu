@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/fp8_blocks.cuh"
+#include "fathom/kernels/cuda/products/native/native_row.cuh"
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_experts.cuh"
 #include "fathom/kernels/moe/fp8_group_gemm/fp8_gated.cuh"
@@ -42,6 +43,9 @@ static_assert(std::min(kMostExperts<TileFp8>, kMostExperts<TileFp8Pair<true>>) >
 template <class K>
 constexpr VariantTable<K> group_table() {
   return {
+#ifdef FATHOM_SM100
+      sm100::native_row<K, sm100::kFp8Blocks>(),
+#endif
       {"tiles", sm(90), "E<=1024", kTileTraits,
        run_either<fp8_blocks::run_in_tiles, run_gated_fp8_weight_tiles>, MathUnit::kBf16,
        fills_tiles},

@@ -28,7 +28,8 @@ namespace fathom {
 /// have strided rows; y must not overlap x. `top_k`, the number of experts that a token chose, only
 /// serves the expected traffic in cost(). The reference's problem_sizes say nothing that shapes and
 /// offsets do not.
-/// w may be in MXFP4, as there; x is then not quantised.
+/// w may be in MXFP4, as there; x is then not quantised. native_mxfp4_sm100 takes x in bf16 as
+/// Fp8BlockGemm says, by 32 k.
 /// With `gate` on, w has gate rows above up rows, and y [R, N/2] is SiluMul of the N outputs
 /// (moe/gated_product.h). Without, row r has the bits of Nvfp4Gemm on that row with matrix e;
 /// precision and what NaN does are as there. Rows outside [offsets[0], offsets[E]) are neither read

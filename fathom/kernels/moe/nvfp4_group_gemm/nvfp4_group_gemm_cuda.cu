@@ -1,4 +1,5 @@
 #include "fathom/kernels/cuda/products/any_products.cuh"
+#include "fathom/kernels/cuda/products/native/native_row.cuh"
 #include "fathom/kernels/cuda/products/persistent/persistent_products.cuh"
 #include "fathom/kernels/cuda/products/run_tiles.cuh"
 #include "fathom/kernels/cuda/products/warp_split_k/split_k_products.cuh"
@@ -123,6 +124,7 @@ constinit const VariantTable<Nvfp4GroupGemm> nvfp4_group_gemm_cuda{
 #ifdef FATHOM_SM100
     {"native_sm100_never_run", sm(100), "", kTileTraits, run_nvfp4_sm100<Args>, MathUnit::kFp4,
      fits_nvfp4_sm100<Args>, nvfp4_sm100_workspace<Args>},
+    sm100::native_row<Nvfp4GroupGemm, sm100::kMxfp4>("native_mxfp4_sm100_never_run"),
 #endif
     {"tiles", sm(90), "E<=475", kTileTraits, run_in_tiles, MathUnit::kBf16, fills_tiles},
     {"warp_split_k", sm(90), "E<=1024, K>=1536, K<=7680", kTraits | kSomeRowCounts,
