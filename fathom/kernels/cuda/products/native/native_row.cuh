@@ -15,7 +15,6 @@ struct NativeProduct {
 
 extern const NativeProduct kFp8Blocks;
 extern const NativeProduct kMxfp4;
-extern const NativeProduct kMxfp8;
 
 template <class Args>
 cuda::ProductCall call_of(const Args& a) {
