@@ -55,7 +55,7 @@ ChatOptions options_of(const Json& test_case) {
 }
 
 TEST(ChatGolden, PromptsEqualTheRenderedTemplates) {
-  const auto text = read_file(FATHOM_SOURCE_DIR "/tests/golden/tokenizer/chat.json", 4 << 20);
+  const auto text = read_file(FATHOM_UNPACKED_TOKENIZERS "/chat.json", 4 << 20);
   ASSERT_TRUE(text.ok()) << text.status().message();
   const Json golden = parse(*text);
   ASSERT_EQ(golden.find("cases")->items().size(), 70u);

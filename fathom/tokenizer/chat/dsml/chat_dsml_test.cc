@@ -55,7 +55,7 @@ std::string prompt(const ChatFormat& format,
 }
 
 TEST(ChatDsmlGolden, PromptsEqualThoseOfThePublishedEncoders) {
-  const auto text = read_file(FATHOM_SOURCE_DIR "/tests/golden/tokenizer/chat_dsml.json", 4 << 20);
+  const auto text = read_file(FATHOM_UNPACKED_TOKENIZERS "/chat_dsml.json", 4 << 20);
   ASSERT_TRUE(text.ok()) << text.status().message();
   const Json golden = parse(*text);
   ASSERT_EQ(golden.find("cases")->items().size(), 106u);
