@@ -24,7 +24,7 @@ TEST(Inspect, PlansAV4ProAtThreeLengthsOfContext) {
   EXPECT_THAT(r.out, ContainsRegex("cache of hca +\\| +992.00 KiB \\| +31.00 MiB \\| +248.00 MiB"));
   EXPECT_THAT(r.out, ContainsRegex("cache of index +\\| +1.99 MiB \\| +63.75 MiB \\| +510.00 MiB"));
   EXPECT_THAT(r.out,
-              ContainsRegex("cache of hca state +\\| +17.44 MiB \\| +17.44 MiB \\| +17.44 MiB"));
+              ContainsRegex("cache of hca state +\\| +34.88 MiB \\| +34.88 MiB \\| +34.88 MiB"));
   EXPECT_THAT(r.out, ContainsRegex("scratch +\\|"));
 }
 
