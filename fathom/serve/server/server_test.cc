@@ -224,9 +224,6 @@ TEST_F(ServerTest, HeadsAreJudgedAsRequestsAre) {
         << route.path;
   }
   EXPECT_EQ(judged(with_key(FakeExchange::get("/nothing"), "secret")), 0) << "404 can wait";
-  EXPECT_EQ(
-      std::ranges::count(errors, "invalid_api_key") + std::ranges::count(errors, "admin_disabled"),
-      static_cast<std::ptrdiff_t>(errors.size()));
   EXPECT_TRUE(errors.empty());  // the HTTP server tells of them
 }
 
