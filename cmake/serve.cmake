@@ -86,7 +86,6 @@ function(fathom_serve_modules)
   fathom_precompiled(fathom_serve LIBRARIES)
   if(FATHOM_TESTS AND tests)
     fathom_test(serve_test SOURCES ${tests} LIBS fathom_serve LABELS unit)
-    fathom_page_browser_test()
   endif()
   if(NOT FATHOM_SERVER)
     return()
@@ -129,13 +128,4 @@ const size_t kPageSize = sizeof(kPageBytes);
 }  // namespace fathom::serve
 ]] @ONLY)
   target_sources(${target} PRIVATE ${source})
-endfunction()
-
-# The page in a headless Chromium against canned answers; skipped where there is none.
-function(fathom_page_browser_test)
-  find_program(FATHOM_PYTHON python3)
-  if(FATHOM_PYTHON)
-    add_test(NAME page.browser COMMAND ${FATHOM_PYTHON} ${PROJECT_SOURCE_DIR}/tests/page/page_test.py)
-    set_tests_properties(page.browser PROPERTIES LABELS server SKIP_RETURN_CODE 77 TIMEOUT 600)
-  endif()
 endfunction()

@@ -1,4 +1,4 @@
-"""The page of the real server in a headless Chromium (tests/page has the checks with canned answers)."""
+"""The web page in a headless Chromium: all of it with canned answers, and what holds for any model with the real server."""
 
 import os
 import subprocess
@@ -9,15 +9,20 @@ from served import ROOT, Server
 
 
 class BrowserTest(unittest.TestCase):
-    def test_page(self):
+    def check_page(self, *flags):
+        done = subprocess.run([sys.executable, os.path.join(ROOT, "tests/page/page_test.py"), *flags],
+                              capture_output=True, text=True, timeout=300)
+        if done.returncode == 77:
+            self.skipTest("there is no Chromium here")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_page_with_canned_answers(self):
+        self.check_page()
+
+    def test_page_of_the_server(self):
         server = Server()
         try:
-            done = subprocess.run(
-                [sys.executable, os.path.join(ROOT, "tests/page/page_test.py"), "--url", server.url + "/"],
-                capture_output=True, text=True, timeout=300)
-            if done.returncode == 77:
-                self.skipTest("there is no Chromium here")
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.check_page("--url", server.url + "/")
         finally:
             self.assertEqual(server.stop(), 0)
 

@@ -134,17 +134,22 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
     def click(self, selector):
-        """A real click at the middle of an element, once it stands still: a page that draws an answer moves it.
-        Comes back when the page has drawn what follows."""
-        x, y = self.eval("(async e => {"
-                         " const place = () => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };"
+        """A real click at the middle of an element, once it stands still: a page that draws an answer moves it, draws
+        it anew and scrolls it below the header. Comes back when the page has drawn what follows."""
+        x, y = self.eval("(async selector => {"
+                         " const place = e => { const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; };"
                          " const frame = () => new Promise(requestAnimationFrame);"
-                         " e.scrollIntoView({block: 'nearest'});"
-                         " for (let was = place(); ; was = place()) {"
+                         " for (const end = performance.now() + 15000; ; ) {"
+                         " const e = document.querySelector(selector);"
+                         " if (e) { e.scrollIntoView({block: 'nearest'}); const was = place(e);"
                          " await frame(); await frame();"
-                         " const now = place(); const hit = document.elementFromPoint(...now);"
-                         " if (now[0] === was[0] && now[1] === was[1] && hit && (e.contains(hit) || hit.contains(e))) return now; }"
-                         f"}})(document.querySelector({json.dumps(selector)}))")
+                         " const now = place(e); const hit = document.elementFromPoint(...now);"
+                         " if (e.isConnected && now[0] === was[0] && now[1] === was[1]) {"
+                         " if (hit && (e.contains(hit) || hit.contains(e))) return now;"
+                         " e.scrollIntoView({block: 'center'}); } }"
+                         " else await frame();"
+                         " if (performance.now() > end) throw new Error(`no place to click on ${selector} for 15 s`); }"
+                         f"}})({json.dumps(selector)})")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
         self.eval("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
