@@ -24,6 +24,8 @@ function(fathom_test name)
   if(FATHOM_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   endif()
+  # The tests themselves are under the address sanitizer alone (cmake/options.cmake): a quarter less to compile.
+  set_target_properties(${name} PROPERTIES FATHOM_IS_TEST ON)
   if(NOT FATHOM_TEST_SHARDS)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}")

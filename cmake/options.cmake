@@ -41,6 +41,7 @@ if(FATHOM_SANITIZE)
   if(FATHOM_SANITIZE_TRAP)
     target_compile_options(fathom_options INTERFACE -fsanitize-undefined-trap-on-error
       -fno-sanitize=null,object-size,pointer-overflow,vptr)
+    target_compile_options(fathom_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:FATHOM_IS_TEST>>:-fno-sanitize=undefined>)
   endif()
   target_compile_definitions(fathom_options INTERFACE FATHOM_SANITIZED=1)
 endif()

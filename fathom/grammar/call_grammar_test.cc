@@ -7,6 +7,7 @@
 #include "fathom/tokenizer/chat/control_tokens.h"
 #include "tests/support/golden_tokenizer.h"
 #include "tests/support/grammar_walk.h"
+#include "tests/support/sanitized.h"
 
 namespace fathom {
 namespace {
@@ -135,7 +136,7 @@ TEST_P(CallGrammarOfForm, EveryRandomAnswerIsACallOfADeclaredTool) {
   const SchemaOracle oracle{spec.tools[0].parameters};
   const Json loose = *parse_json(R"({"type":"object"})", {}, "loose");
   int num_weather = 0;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < (kSanitized ? 8 : 60); ++seed) {
     const auto constraint = start(spec);
     ASSERT_NE(constraint, nullptr);
     GrammarWalk walk{tokenizer_, kWidth, kEnd, seed};

@@ -10,6 +10,7 @@
 #include "fathom/models/dry/dry_records.h"
 #include "fathom/models/registry.h"
 #include "tests/support/cpu_kernels.h"
+#include "tests/support/sanitized.h"
 
 namespace fathom {
 namespace {
@@ -219,7 +220,9 @@ class RecordedCases : public testing::TestWithParam<SmallPreset> {};
 
 TEST_P(RecordedCases, HaveTheOperandsAndCostOfTheCallAndPassTheOracle) {
   CaseRunner runner(cpu_kernels(), 2);
-  const auto steps = preset_steps(small(GetParam().of, GetParam().format), kSmallSteps).value();
+  StepChoice choice = kSmallSteps;
+  if (kSanitized) choice.batch = {3};
+  const auto steps = preset_steps(small(GetParam().of, GetParam().format), choice).value();
   for (const PresetStep& step : steps) {
     for (const PresetCall& c : step.calls) {
       const auto instance = case_of(step, c).value().make(1);

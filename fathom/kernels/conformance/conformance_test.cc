@@ -13,17 +13,13 @@
 #include "fathom/kernels/conformance/cases.h"
 #include "fathom/kernels/core/kernel_set/catalog.h"
 #include "tests/support/cpu_kernels.h"
+#include "tests/support/sanitized.h"
 
 namespace fathom {
 namespace {
 
 constexpr uint64_t kSeed = 20260101;
 
-#ifdef FATHOM_SANITIZED
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 constexpr int kRepeats = kSanitized ? 1 : 8;  // no wrong access waits for the second run
 constexpr int kLargeRepeats = 2;
 
