@@ -323,13 +323,13 @@ void AnswerParser::on_marker_inside_call(AnswerMarker marker, AnswerDelta& delta
 AnswerDelta AnswerParser::finish() {
   AnswerDelta delta;
   const std::string held = std::exchange(pending_, {});
-  on_text(held, delta);
+  // A piece of a marker is no text that could be lost. A mere "<" or "</th" may be text.
+  const bool in_marker = held.starts_with("<｜");
+  if (!in_marker) on_text(held, delta);
   const bool in_call =
       phase_ == Phase::kHeader || phase_ == Phase::kName || phase_ == Phase::kArguments;
-  if (in_call) {
-    ++repairs_.unterminated;
-    end_call(delta);
-  }
+  if (in_call || in_marker) ++repairs_.unterminated;
+  if (in_call) end_call(delta);
   // The content of a plain answer is left as it is; behind reasoning and calls it is trimmed.
   if (phase_ == Phase::kContent && !part_trims_start_) delta.content += part_held_;
   return delta;

@@ -175,6 +175,18 @@ TEST(AnswerParser, KeepsWhatAnUnfinishedCallHas) {
   EXPECT_EQ(repairs_of(kV3, begin).unterminated, 1);
 }
 
+TEST(AnswerParser, APieceOfAMarkerIsNoContent) {
+  const std::string begin =
+      "a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n";
+
+  EXPECT_EQ(parse(kV3, "a<｜tool▁calls▁begin"), (Answer{.content = "a"}));
+  EXPECT_EQ(parse(kV3, "a<｜tool▁calls▁begin｜><｜tool▁call▁"), (Answer{.content = "a"}));
+  EXPECT_EQ(parse(kV3, begin + "```json\n{}\n```<｜tool"),
+            (Answer{.content = "a", .calls = {{"now", "{}"}}}));
+  EXPECT_EQ(parse(kV3, "a <"), (Answer{.content = "a <"}));
+  EXPECT_EQ(repairs_of(kV3, "a<｜tool▁calls▁begin").unterminated, 1);
+}
+
 TEST(AnswerParser, TurnsACallWithoutANameIntoContentOnce) {
   EXPECT_EQ(
       parse(kV31, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{\"name\": 1}<｜tool▁call▁end｜>"),
