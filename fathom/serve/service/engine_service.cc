@@ -255,7 +255,7 @@ void EngineService::take_in(Command& c) {
   event.finish = FinishReason::kAborted;
   event.times = entry->record.times;
   event.refusal = std::make_shared<const Status>(std::move(id).status());
-  close(*entry, event);
+  forget(*entry);  // an error of the client's request, no answer that ended
   events_.emplace_back(entry, std::move(event));
 }
 
@@ -337,10 +337,14 @@ void EngineService::on_token(const std::shared_ptr<Entry>& entry, const TokenEve
 }
 
 void EngineService::close(Entry& entry, const ServiceEvent& event) {
-  leave_place(entry);
   entry.record.finish = event.finish;
   entry.record.ended_ns = clock_.now_ns();
   if (settings_.observer != nullptr) settings_.observer->on_end(entry.record);
+  forget(entry);
+}
+
+void EngineService::forget(Entry& entry) {
+  leave_place(entry);
   entries_.erase(entry.ticket);
   num_open_.fetch_sub(1);
 }

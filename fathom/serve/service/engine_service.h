@@ -131,6 +131,7 @@ class EngineService {
   void step();
   void on_token(const std::shared_ptr<Entry>& entry, const TokenEvent& event);
   void close(Entry& entry, const ServiceEvent& event);
+  void forget(Entry& entry);
   void deliver();
   CoreStats publish_stats(bool in_step);
   void push(Command command);

@@ -119,11 +119,24 @@ TEST(EngineService, RefusesBeforeTheEngineSeesIt) {
   EXPECT_EQ(a.ends, 0);
 }
 
+struct EndCount final : ServiceObserver {
+  void on_step(const StepRecord&) override {}
+
+  void on_token(double) override {}
+
+  void on_first_token(double) override {}
+
+  void on_end(const RequestRecord&) override { ++count; }
+
+  std::atomic<int64_t> count = 0;
+};
+
 TEST(EngineService, LimitsWhoWaits) {
   EngineOptions options = small_engine_options();
   options.max_queue = 2;
   options.max_num_seqs = 1;
-  ServedEngine served(options, nullptr, 2);
+  EndCount ends;
+  ServedEngine served(options, &ends, 2);
   std::vector<Answer> answers(8);
   // The engine is held up, so that all wait.
   std::atomic<bool> held{false};
@@ -158,6 +171,9 @@ TEST(EngineService, LimitsWhoWaits) {
   EXPECT_TRUE(served.service.submit(served.request("x", 2), answers[5].sink(), "key").ok());
   ASSERT_TRUE(served.turn_until([&] { return answers[5].ends == 1; }));
   EXPECT_EQ(answers[5].tokens.size(), 2u);
+  const auto refused =
+      std::ranges::count_if(answers, [](const Answer& a) { return a.refusal != nullptr; });
+  EXPECT_EQ(ends.count, 4 - refused) << "a refusal is no end of an answer";
 }
 
 TEST(EngineService, EndsAllWithAReason) {
