@@ -90,7 +90,8 @@ class LocalModel final : public ChatModel {
     ChatMessage turn;
     turn.role = ChatRole::kAssistant;
     (void)take_interrupt();
-    Result<Completion> answer = engine_.generate(prompt.ids, params, [&](const TextDelta& d) {
+    const auto until_interrupt = [] { return take_interrupt() ? Flow::kStop : Flow::kContinue; };
+    const auto print = [&](const TextDelta& d) {
       const AnswerDelta news = parts.read({.token = d.token,
                                            .text = d.text,
                                            .stop_text = d.stop_text,
@@ -98,8 +99,9 @@ class LocalModel final : public ChatModel {
       printer.print(news.reasoning, news.content, parts.reasoning_tokens());
       turn.reasoning_content += news.reasoning;
       turn.content += news.content;
-      return take_interrupt() ? Flow::kStop : Flow::kContinue;
-    });
+      return until_interrupt();
+    };
+    Result<Completion> answer = engine_.generate(prompt.ids, params, print, until_interrupt);
     printer.end();
     if (!answer.ok()) return std::move(answer).status();
     return ChatAnswer{.turn = std::move(turn),

@@ -231,7 +231,8 @@ Result<RequestId> Engine::submit(Request request) {
 
 Result<Completion> Engine::generate(std::span<const int32_t> prompt,
                                     const SamplingParams& params,
-                                    const TextCallback& on_text) {
+                                    const TextCallback& on_text,
+                                    const std::function<Flow()>& between_steps) {
   Completion out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
   const int64_t begin = clock_.now_ns();
@@ -260,6 +261,9 @@ Result<Completion> Engine::generate(std::span<const int32_t> prompt,
     if (Status s = core_->step(); !s.ok()) {
       core_->cancel(id);  // the callback refers to this frame
       return s;
+    }
+    if (out.finish == FinishReason::kNone && between_steps && between_steps() == Flow::kStop) {
+      core_->cancel(id);
     }
   }
   out.total_s = seconds_since_begin();

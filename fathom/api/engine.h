@@ -93,12 +93,14 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   /// Answers a prompt of token ids. `on_text` may be empty; Flow::kStop ends the answer, which is
-  /// then complete with reason aborted. Other submitted requests go on meanwhile. Errors:
+  /// then complete with reason aborted. `between_steps` says the same where no text comes for long:
+  /// between the chunks of a long prompt. Other submitted requests go on meanwhile. Errors:
   /// InvalidArgument for a request that is refused; Numerical for logits that are not finite; an
   /// engine fault.
   Result<Completion> generate(std::span<const int32_t> prompt,
                               const SamplingParams& params,
-                              const TextCallback& on_text = {});
+                              const TextCallback& on_text = {},
+                              const std::function<Flow()>& between_steps = {});
 
   /// The same for a text, encoded with the beginning token as the tokenizer's configuration says.
   /// Names of control tokens in the text stay text. Errors: also Unsupported without a tokenizer.

@@ -272,6 +272,23 @@ TEST(EngineApi, CallbackStopsTheAnswer) {
   EXPECT_EQ(engine->stats().owned_pages, 0);
 }
 
+TEST(EngineApi, ALongPromptIsStoppedBetweenItsChunks) {
+  EngineOptions o = small_options();
+  o.max_num_batched_tokens = 32;
+  const auto engine = load(o);
+  const std::vector<int32_t> prompt(200, 7);
+  int chunks = 0;
+
+  const auto done = engine->generate(prompt, greedy(50), {},
+                                     [&] { return ++chunks == 2 ? Flow::kStop : Flow::kContinue; });
+
+  ASSERT_TRUE(done.ok()) << done.status().message();
+  EXPECT_EQ(done->finish, FinishReason::kAborted);
+  EXPECT_EQ(chunks, 2);
+  EXPECT_TRUE(done->tokens.empty());
+  EXPECT_TRUE(engine->idle());
+}
+
 TEST(EngineApi, RefusedRequestsLeaveTheEngineUsable) {
   const auto engine = load(small_options());
   SamplingParams bad = greedy(5);
