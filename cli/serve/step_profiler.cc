@@ -35,13 +35,22 @@ Result<std::string> TraceProfiler::start(Engine& engine, const Json& request) {
   const std::optional<std::string> output = fields.text("output", 64);
   fields.ignore("kernels");
   if (!fields.ok()) return invalid_argument(fields.error()->message);
-  output_ = output.value_or(str_cat("profile-", num_profiles_ + 1));
+  const auto is_taken = [this](const std::string& name) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::path(directory_) / name, error);
+  };
+  output_ = output.value_or("profile-1");
+  for (int n = 2; !output && is_taken(output_); ++n)
+    output_ = str_cat("profile-", n);
   if (!is_plain_name(output_)) {
     return invalid_argument(str_cat("output: found \"", output_,
                                     "\", expected a name of letters, digits, \".\", \"_\" and "
                                     "\"-\"; it becomes a folder of --profile-dir"));
   }
-  FATHOM_TRY(check_trace_directory(str_cat(directory_, "/", output_), Replace::kNo));
+  if (is_taken(output_)) {
+    return invalid_argument(
+        str_cat("output: \"", output_, "\" is in --profile-dir, expected a name that is not"));
+  }
   failure_ = {};
   recorder_ = std::make_unique<Recorder>(RecordLevel::kTimed, kMostCallsOfAStep);
   phases_ = std::make_unique<GatheredPhases>(engine.model().config().symbols());
@@ -50,7 +59,6 @@ Result<std::string> TraceProfiler::start(Engine& engine, const Json& request) {
   prompt_tokens_ = engine.stats().prompt_tokens;
   generated_tokens_ = engine.stats().generated_tokens;
   engine.core().set_recorder(recorder_.get());
-  ++num_profiles_;
   return str_cat("{\"steps\":", steps, ",\"output\":\"", output_, "\"}");
 }
 

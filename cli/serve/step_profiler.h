@@ -11,8 +11,9 @@
 
 namespace fathom::cli {
 
-/// Traces go to folders of `directory`, named by the request or profile-1, profile-2, ... Steps are
-/// recorded with times; on a GPU they are launched op by op meanwhile. All on the engine thread.
+/// Traces go to folders of `directory`, named by the request or the first of profile-1, profile-2,
+/// ... that is not there yet. Steps are recorded with times; on a GPU they are launched op by op
+/// meanwhile. All on the engine thread.
 class TraceProfiler final : public serve::StepProfiler {
  public:
   explicit TraceProfiler(std::string directory) : directory_(std::move(directory)) {}
@@ -31,7 +32,6 @@ class TraceProfiler final : public serve::StepProfiler {
   std::string directory_;
   std::string output_;
   Status failure_;  ///< of a recording that a step ended; stop() tells it
-  int64_t num_profiles_ = 0;
   int64_t steps_left_ = 0;
   int64_t begin_ns_ = 0;
   int64_t last_end_ns_ = 0;

@@ -147,6 +147,14 @@ TEST(Serve, AProfileHoldsTokensThatWereDrawn) {
 
   EXPECT_EQ(stopped.body, R"({"output":"drawn"})") << server.log();
   EXPECT_NE(read_all(folder / "drawn" / "trace.json").find("sample_draw"), std::string::npos);
+
+  // Names that are taken, by this server or one before it.
+  const RawReply again = server.ask("POST", "/start_profile", R"({"output":"drawn"})", key);
+  EXPECT_EQ(again.status, 400);
+  EXPECT_NE(again.body.find("expected a name that is not"), std::string::npos) << again.body;
+  std::filesystem::create_directory(folder / "profile-1");
+  EXPECT_EQ(server.ask("POST", "/start_profile", "{}", key).body,
+            R"({"steps":10,"output":"profile-2"})");
 }
 
 TEST(Serve, TheKeyIsAskedForBeforeTheBody) {
