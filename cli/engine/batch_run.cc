@@ -250,7 +250,8 @@ Result<int> run_batch(const BatchFlags& flags,
     log_warn(flags.out, ": ", earlier.failed, " answers ended with numerical_error; remove their ",
              "lines, and they are asked for again");
   }
-  if (lines.empty()) return kExitOk;
+  const int without_new = earlier.failed > 0 ? kExitEngineFault : kExitOk;
+  if (lines.empty()) return without_new;
   FATHOM_ASSIGN(TextModel model, open_text_model(globals.engine, flags.at_once));
   const Tokenizer& tokenizer = *model.source.tokenizer;
   FATHOM_ASSIGN(SamplingParams params,
@@ -282,7 +283,8 @@ Result<int> run_batch(const BatchFlags& flags,
   install_interrupt_handler();
   Batch batch(*engine, params, globals.engine.model, std::move(lines), std::move(out),
               globals.quiet);
-  return batch.run(flags.at_once);
+  FATHOM_ASSIGN(const int code, batch.run(flags.at_once));
+  return code == kExitOk ? without_new : code;
 }
 
 }  // namespace fathom::cli

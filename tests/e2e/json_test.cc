@@ -229,6 +229,22 @@ TEST_F(Batch, GoesOnWhereItWas) {
   EXPECT_EQ(read_all(out()), done);
 }
 
+TEST_F(Batch, EndsWithTheErrorOfAnEarlierAnswerAgain) {
+  ASSERT_EQ(run().exit_code, 0);
+  std::string text = read_all(out());
+  const std::string_view good = R"("finish_reason":"length")";
+  const size_t at = text.find(good);
+  ASSERT_NE(at, text.npos) << text;
+  text.replace(at, good.size(), R"("finish_reason":"numerical_error")");
+  std::ofstream(out()) << text;
+
+  const ProgramResult r = run();
+
+  EXPECT_EQ(r.exit_code, 70) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("1 answers ended with numerical_error; remove their lines"));
+  EXPECT_EQ(read_all(out()), text);
+}
+
 TEST_F(Batch, OfBadLinesIsRefusedBeforeAnythingIsWritten) {
   const std::pair<const char*, const char*> cases[] = {
       {"{\"prompt\": \"a\"}\n{\"prompt\": 5}\n",
