@@ -224,11 +224,12 @@ Result<int> bench_model(const BenchModelFlags& flags, const GlobalFlags& globals
       (flags.prompt > 0 ? flags.repetitions : 0) +
       batches * (flags.repetitions + warm_ups + (flags.engine_rate ? flags.repetitions + 1 : 0));
   watched.on_run = [&, done = int64_t{0}](std::string_view what) mutable {
+    // From here on the first Ctrl-C ends the run with the rows that there are; a second at once
+    // ends the program, as one does while ceilings are measured.
+    if (done == 0) install_interrupt_handler();
     progress.update(done++, total, what);
     log_debug("timing ", what);
   };
-  // The first Ctrl-C ends the run with the rows that there are; a second at once ends the program.
-  install_interrupt_handler();
   watched.go_on = [] { return take_interrupt() ? cancelled("interrupted") : Status{}; };
   ModelReport report;
   Status ended = machine.gpu == nullptr ? bench_model_on_cpu(watched, machine, opened, report)
