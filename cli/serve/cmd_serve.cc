@@ -408,6 +408,10 @@ Status Running::start_metrics(const ServedModel& model) {
 
 Status Running::start_kv_events(const EngineOptions& options, const MemoryPlan& plan) {
   serve::KvPublisherSettings settings;
+  if (!options.prefix_cache) {
+    log_warn(
+        "--kv-events tells of cached prefixes, and --no-prefix-cache keeps none: nothing is sent");
+  }
   settings.endpoint = flags_.kv_events;
   settings.replay_endpoint = flags_.kv_events_replay;
   settings.pod_id = flags_.pod_id;

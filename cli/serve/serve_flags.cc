@@ -200,6 +200,9 @@ Status check_serve_flags(const ServeFlags& f) {
     if (path.empty() || path_kind(path) != PathKind::kMissing) continue;
     return errno_status("open", path, ENOENT);
   }
+  if (!f.kv_events_replay.empty() && f.kv_events.empty()) {
+    return invalid_argument("--kv-events-replay repeats what --kv-events sends: give that too");
+  }
   if (!f.root_path.empty() && (f.root_path.front() != '/' || f.root_path.back() == '/')) {
     return invalid_argument(
         str_cat("--root-path is '", f.root_path, "', expected /name without a slash at its end"));
