@@ -21,7 +21,8 @@ namespace fathom {
 /// k and v. All operands but cu_seqlens and the globals may be strided in tokens and heads. `scale`
 /// is that of the model. lse includes it and the globals; it may be left out.
 ///
-/// code * scale is exact in bf16, so variants in bf16 multiply the same numbers; the globals are
+/// code * scale is exact in bf16, so variants in bf16 multiply the same numbers; Blackwell's FP4
+/// units multiply codes and scales themselves, and want no scale with a sign. The globals are
 /// multiplied into `scale` in float32. Scores, softmax and sums are float32, a weight of the
 /// softmax enters a product in bf16 as the sum of two bf16 numbers (on a GPU only for queries that
 /// see at most 512 keys; other weights enter as one). Keys are taken in blocks of 64, on a GPU also

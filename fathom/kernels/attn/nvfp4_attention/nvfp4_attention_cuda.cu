@@ -64,6 +64,10 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<Nvfp4QkAttention> nvfp4_qk_attention_cuda{
+#ifdef FATHOM_SM100
+    {"tcgen05_never_run", sm(100), "", kTraits, nvfp4_attention::run_tcgen05, MathUnit::kFp4,
+     nvfp4_attention::takes_tcgen05},
+#endif
     {"wgmma_192", sm(90), "P==96, Dv==128", kTraits, nvfp4_attention::run_tiles_192,
      MathUnit::kBf16, nvfp4_attention::takes_tiles},
     {"wgmma_512", sm(90), "P==256, Dv==512", kTraits, nvfp4_attention::run_tiles_512,

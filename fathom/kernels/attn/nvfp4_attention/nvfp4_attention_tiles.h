@@ -1,4 +1,4 @@
-// Attention over codes on the tensor cores of Hopper, for the variant table.
+// Attention over codes on the tensor cores of Hopper and Blackwell, for the variant table.
 #pragma once
 
 #include "fathom/kernels/attn/nvfp4_attention/nvfp4_attention.h"
@@ -13,5 +13,9 @@ Status run_tiles_192(Exec& ex, const Nvfp4QkAttention::Args& a);
 
 /// Queries, keys and values of 512 channels.
 Status run_tiles_512(Exec& ex, const Nvfp4QkAttention::Args& a);
+
+/// Both on Blackwell; codes lie at multiples of sixteen bytes, scales of four.
+bool takes_tcgen05(const Nvfp4QkAttention::Args& a);
+Status run_tcgen05(Exec& ex, const Nvfp4QkAttention::Args& a);
 
 }  // namespace fathom::nvfp4_attention
