@@ -140,4 +140,7 @@ void index_logits_bf16(Exec& ex, const IndexLogitsCall& call);
 
 }  // namespace avx512
 
+/// On Blackwell, what takes_codes() takes. Compiled where FATHOM_CUDA_ARCHS has 100a, never run.
+Status run_index_logits_sm100(Exec& ex, const IndexLogitsCall& call);
+
 }  // namespace fathom

@@ -16,21 +16,14 @@
 #pragma once
 
 #include "fathom/kernels/cuda/elements.cuh"
-#include "fathom/kernels/cuda/tensor_core.cuh"
 #include "fathom/kernels/gemm/nvfp4_fp8_gemm/nvfp4_as_e4m3.cuh"
-#include "fathom/kernels/sparse/index_logits/index_logits_device.cuh"
+#include "fathom/kernels/sparse/index_logits/index_logits_cuts.cuh"
 
 namespace fathom::index_logits {
 
-inline constexpr int kThreads = cuda::kWarpgroup;
-inline constexpr int kBlocksOfSm = 4;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpKeys = kTileKeys / 4;  ///< of a warp
-inline constexpr int kMostHeads = 64;
-inline constexpr int kChannels = 128;
-inline constexpr int kMostQueries = 4;  ///< of a block
 inline constexpr uint32_t kQueryBytes = kMostHeads * kChannels;
-inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 static_assert(kChannels == cuda::kPanelRowBytes, "a row of codes is a row of a panel");
 
@@ -154,15 +147,6 @@ struct QueryMemory {
   alignas(kAtom) std::byte codes[kQueryBytes];  ///< [64 heads][128], swizzled
   float weights[4][16];                         ///< [lane % 4][heads in the order of a lane's sums]
 };
-
-/// Four bytes as they lie, on any address.
-__device__ __forceinline__ uint32_t load_bytes(const std::byte* p) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    word |= static_cast<uint32_t>(p[i]) << 8 * i;
-  return word;
-}
 
 /// Lays `count` queries out from token t on, as keys are decoded: a lane has the same part of heads
 /// `head` and `head` + 32. Heads that do not exist have codes and weights of zero.

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <limits>
-
 #include "fathom/base/checked_math.h"
 #include "fathom/kernels/cuda/launch_cuda.h"
 #include "fathom/kernels/cuda/rows.cuh"
@@ -13,78 +10,13 @@ namespace {
 
 using namespace index_logits;  // the parts of this kernel
 
-// ---- calls ----
-
-ByteRows byte_rows(const View& v) {
-  if (!v.present()) return {};
-  const int64_t bytes = element_bytes(v.format);
-  return {v.as<const std::byte>(), v.stride(0) * bytes, v.stride(1) * bytes};
-}
-
-Call device_call(const IndexLogitsCall& call) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const bool paged = call.block_table != nullptr;
-  const int64_t rows = call.keys.dim(0) == 0 ? 0 : call.keys.dim(1);
-  const int64_t room = paged ? call.block_table->dim(1) * rows : rows;
-  return {.q = byte_rows(call.q),
-          .q_scales = byte_rows(call.q_scales),
-          .w = cuda::rows_of<const float>(call.w),
-          .T = static_cast<int>(call.num_tokens),
-          .H = static_cast<int>(call.heads),
-          .D = static_cast<int>(call.width),
-          .keys = byte_rows(call.keys),
-          .key_scales = byte_rows(call.key_scales),
-          .q_format = call.q.format,
-          .key_format = call.keys.format,
-          .block_table =
-              paged ? cuda::rows_of<const int32_t>(*call.block_table) : cuda::Rows<const int32_t>{},
-          .num_pages = static_cast<int>(call.keys.dim(0)),
-          .room = static_cast<int>(std::min(room, kMost)),
-          .page_size = cuda::FastDivide(call.page_size),
-          .q_offsets = call.q_offsets,
-          .num_requests = static_cast<int>(call.num_requests),
-          .starts = call.starts,
-          .ends = call.ends,
-          .tree_masks = call.tree_masks,
-          .logits = cuda::rows_of<float>(call.logits),
-          .columns = static_cast<int>(call.columns)};
-}
-
 // ---- codes on the tensor cores ----
-
-/// Few enough that the last blocks do not run alone for long, enough that queries are laid out
-/// rarely.
-constexpr int64_t kMostTiles = 16;  // of a block
-
-NearRows near_rows(const View& v) {
-  const ByteRows rows = byte_rows(v);
-  return {rows.data, static_cast<uint32_t>(rows.outer), static_cast<uint32_t>(rows.inner)};
-}
-
-/// Tokens that share a request, at most kMostQueries, and as many tiles as fill the GPU. A token of
-/// a tree is by itself, as its keys are its own.
-Cuts cuts_of(const IndexLogitsCall& call, const DeviceInfo& gpu) {
-  const int64_t requests = std::max<int64_t>(call.num_requests, 1);
-  const int64_t most = call.tree_masks == nullptr ? kMostQueries : 1;
-  const int64_t queries = std::clamp<int64_t>(ceil_div(call.num_tokens, requests), 1, most);
-  const int64_t token_blocks = ceil_div(call.num_tokens, queries);
-  const int64_t tiles = ceil_div<int64_t>(call.columns, kTileKeys);
-  const int64_t at_once = std::max<int64_t>(int64_t{gpu.num_sms} * kBlocksOfSm, 1);
-  return {.keys = near_rows(call.keys),
-          .key_scales = near_rows(call.key_scales),
-          .queries = static_cast<int>(queries),
-          .tiles = static_cast<int>(
-              std::clamp<int64_t>(ceil_div(token_blocks * tiles, at_once), 1, kMostTiles)),
-          .token_blocks = cuda::FastDivide(token_blocks),
-          .read_once = token_blocks <= requests};
-}
 
 template <class F>
 Status launch_form(Exec& ex, const IndexLogitsCall& call, const Cuts& cuts) {
-  const int64_t chunks = ceil_div<int64_t>(call.columns, int64_t{cuts.tiles} * kTileKeys);
   return launch_kernel(
       ex, score_codes<F>,
-      {.blocks = ceil_div<int64_t>(call.num_tokens, cuts.queries) * chunks,
+      {.blocks = num_blocks(call, cuts, kTileKeys),
        .threads = kThreads,
        .shared_bytes = cuts.queries * static_cast<int64_t>(sizeof(QueryMemory)) + kAtom},
       device_call(call), cuts);
@@ -93,7 +25,7 @@ Status launch_form(Exec& ex, const IndexLogitsCall& call, const Cuts& cuts) {
 template <class Rows>
 Status launch_codes(Exec& ex, const IndexLogitsCall& call) {
   if (call.num_tokens == 0 || call.columns == 0) return {};
-  const Cuts cuts = cuts_of(call, *ex.device);
+  const Cuts cuts = cuts_of(call, *ex.device, kTileKeys, kMostQueries);
   if (call.tree_masks != nullptr) return launch_form<Form<Rows, false, true, true>>(ex, call, cuts);
   const bool whole_pages = call.block_table == nullptr || call.page_size % kWarpKeys == 0;
   const auto launch = [&]<bool kWholePages>() {
@@ -110,21 +42,9 @@ Status run_codes(Exec& ex, const Args& a) {
                                          : launch_codes<E4m3Rows>(ex, call);
 }
 
-/// True if strides, but that of the last axis, have 32 bits.
-bool is_near(const View& v) {
-  for (int i = 0; i + 1 < v.rank; ++i) {
-    if (v.dim(i) > 1 && (v.stride(i) * element_bytes(v.format)) >> 32 != 0) return false;
-  }
-  return true;
-}
-
-/// Rows are loaded sixteen bytes at a time, the scales of a key four.
 template <class Args>
-bool takes_codes(const Args& a) {
-  const bool codes = a.keys.format == Format::kE4m3 || a.keys.format == Format::kU8;
-  return codes && a.q.format == a.keys.format && index_width(a.q.format, a.q.dim(2)) == kChannels &&
-         a.q.dim(1) <= kMostHeads && cuda::is_aligned(a.q, 16) && cuda::is_aligned(a.keys, 16) &&
-         cuda::is_aligned(a.key_scales, 4) && is_near(a.keys) && is_near(a.key_scales);
+Status run_tcgen05(Exec& ex, const Args& a) {
+  return run_index_logits_sm100(ex, call_of(a));
 }
 
 // ---- any formats and widths ----
@@ -228,11 +148,17 @@ constexpr uint32_t kTraits = kDeterministic | kBatchInvariant | kGraphSafe;
 }  // namespace
 
 constinit const VariantTable<IndexLogitsPaged> index_logits_paged_cuda{
+#ifdef FATHOM_SM100
+    {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
+#endif
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };
 
 constinit const VariantTable<IndexLogitsRagged> index_logits_ragged_cuda{
+#ifdef FATHOM_SM100
+    {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
+#endif
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };

@@ -12,33 +12,10 @@
 // weighs and adds them, and the four lanes of a key add up theirs.
 #pragma once
 
-#include <cmath>
-
 #include "fathom/kernels/cuda/products/warpgroup_products.cuh"
 #include "fathom/kernels/sparse/index_logits/index_logits_codes.cuh"
 
 namespace fathom::index_logits {
-
-/// Rows of bytes with two axes before them whose strides have 32 bits.
-struct NearRows {
-  const std::byte* data;
-  uint32_t outer;
-  uint32_t inner;
-
-  __device__ __forceinline__ const std::byte* at(int i, int j) const {
-    return data + uint64_t{outer} * static_cast<uint32_t>(i) +
-           uint64_t{inner} * static_cast<uint32_t>(j);
-  }
-};
-
-/// Pieces of a call: blocks have so many queries and tiles, token blocks change fastest.
-struct Cuts {
-  NearRows keys, key_scales;
-  int queries;
-  int tiles;
-  cuda::FastDivide token_blocks;
-  bool read_once;  ///< keys
-};
 
 // ---- keys in registers ----
 
@@ -62,7 +39,7 @@ struct TileKeys {
   int end;
   TreeToken token{};  ///< if the keys are those of a token of a tree
 
-  __device__ int inside(int j) const { return min(max(j, first), end - 1); }
+  __device__ int inside(int j) const { return index_logits::inside(j, first, end); }
 
   /// Looks up where the rows of the tile that begins at `begin` lie. kWholePages: a warp's sixteen
   /// rows are in one page. kTrees: rows are those that `token` sees.
@@ -148,17 +125,6 @@ __device__ __forceinline__ void load_weights(const QueryMemory& query, float (&w
   }
 }
 
-/// Tokens of one request that a block has at once; lane i has the range of token i.
-struct Queries {
-  int token;
-  int count;
-  Call::Range own;
-
-  __device__ Call::Range range(int i) const {
-    return {__shfl_sync(kAllLanes, own.first, i), __shfl_sync(kAllLanes, own.end, i)};
-  }
-};
-
 /// The products of a tile of keys with the heads of a query, weighed and added: of this lane's key,
 /// without its factor.
 __device__ __forceinline__ float score(const DecodedRows& rows,
@@ -230,16 +196,6 @@ class Scorer {
   float* row_;
 };
 
-/// Columns [begin, end) that none of some tokens sees.
-__device__ __forceinline__ void hide_columns(
-    const Call& c, int token, int count, int begin, int end) {
-  for (int i = 0; i < count; ++i) {
-    float* row = c.logits[token + i];
-    for (int j = begin + static_cast<int>(threadIdx.x); j < end; j += kThreads)
-      row[j] = -INFINITY;
-  }
-}
-
 /// How a kernel is compiled.
 template <class RowsOf, bool kWhole, bool kOne, bool kOfTrees = false>
 struct Form {
@@ -261,15 +217,12 @@ __device__ __forceinline__ void score_request(const Call& c,
                                               int end,
                                               QueryMemory* memory) {
   using Rows = typename F::Rows;
-  const int lane = cuda::lane_id();
   Queries queries{token, count, {0, 0}};
-  if (lane < count) queries.own = c.range(request, token + lane);
-  const int first_key =
-      __reduce_min_sync(kAllLanes, queries.own.end > 0 ? queries.own.first : c.columns);
-  const int end_key = min(end, __reduce_max_sync(kAllLanes, queries.own.end));
-  // Tiles that some token sees a key of.
+  queries.find_ranges(c, request);
+  const int first_key = queries.first_key(c);
+  const int end_key = min(end, queries.end_key());
   const int first_tile = max(begin, first_key / kTileKeys * kTileKeys);
-  const int tiles = end_key > first_tile ? (end_key - first_tile + kTileKeys - 1) / kTileKeys : 0;
+  const int tiles = tiles_of<kTileKeys>(first_tile, end_key);
   if (tiles == 0) return hide_columns(c, token, count, begin, end);
 
   constexpr int kBuffers = Rows::kBuffers;
@@ -320,23 +273,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfSm)
   auto* memory = reinterpret_cast<QueryMemory*>(logits_shared + (kAtom - raw % kAtom) % kAtom);
   cuda::let_next_start();
   cuda::wait_for_previous();
-  const auto chunk = static_cast<int>(cuts.token_blocks.of(blockIdx.x));
-  const int number =
-      static_cast<int>(blockIdx.x) - chunk * static_cast<int>(cuts.token_blocks.divisor);
-  const int begin = chunk * cuts.tiles * kTileKeys;
-  const int end = min(c.columns, begin + cuts.tiles * kTileKeys);
+  const BlockPart<kTileKeys> part(c, cuts);
   if constexpr (F::kOneQuery) {
-    score_request<F>(c, cuts, c.request_of(number), number, 1, begin, end, memory);
+    score_request<F>(c, cuts, c.request_of(part.number), part.number, 1, part.begin, part.end,
+                     memory);
   } else {
-    const int last = min(c.T, (number + 1) * cuts.queries);
-    for (int t = number * cuts.queries; t < last;) {
-      const int request = c.request_of(t);
-      int next = last;
-      if (c.num_requests > 1 && request >= 0 && request < c.num_requests)
-        next = max(t + 1, min(last, c.q_offsets[request + 1]));
-      score_request<F>(c, cuts, request, t, next - t, begin, end, memory);
-      t = next;
-    }
+    part.for_requests(c, cuts, [&](int request, int token, int count) {
+      score_request<F>(c, cuts, request, token, count, part.begin, part.end, memory);
+    });
   }
 }
 
