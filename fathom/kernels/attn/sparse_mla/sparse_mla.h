@@ -64,7 +64,7 @@ struct SparseRows {
 /// leaves multiprocessors for, and take blocks of 64 entries, of which those that name no row count
 /// nothing: the shape and where -1 stands change rounding. There a weight enters as two bf16
 /// numbers in lists of at most 512 rows, and where it is a large part of the row's sum so far; else
-/// as one.
+/// as one. On Blackwell all enter as two.
 ///
 /// Errors: InvalidArgument, naming the operand, for slots outside [-1, M*S), for rope or scales
 /// with dense rows, codes without scales, scales that do not divide W, W + R other than D, and for

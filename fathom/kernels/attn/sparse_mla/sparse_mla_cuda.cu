@@ -39,6 +39,11 @@ Status run_heads(Exec& ex, const Args& a) {
   });
 }
 
+template <class Args>
+bool takes_lists_sm100(const Args& a) {
+  return takes_operands(make_call(a));
+}
+
 /// 227 KB of shared memory hold a query, its sums and a row of so many channels.
 constexpr const char* kHeadsLimits = "D<=16384";
 constexpr uint32_t kHeadsTraits = kDeterministic | kBatchInvariant | kGraphSafe;
@@ -49,6 +54,12 @@ constexpr uint32_t kUncutTraits = kListsTraits | kBatchInvariant;
 }  // namespace
 
 constinit const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda{
+#ifdef FATHOM_SM100
+    {"tcgen05_never_run", sm(100), kListsLimits, kListsTraits, run_lists_sm100, MathUnit::kBf16,
+     takes_lists_sm100, lists_workspace},
+    {"tcgen05_uncut_never_run", sm(100), kListsLimits, kUncutTraits, run_uncut_lists_sm100,
+     MathUnit::kBf16, takes_lists_sm100},
+#endif
     {"few_rows", sm(90), kListsLimits, kListsTraits, run_few_lists, MathUnit::kBf16,
      takes_few_lists},
     {"wgmma", sm(90), kListsLimits, kListsTraits, run_lists, MathUnit::kBf16, takes_lists,
@@ -58,6 +69,10 @@ constinit const VariantTable<SparseMlaDecode> sparse_mla_decode_cuda{
 };
 
 constinit const VariantTable<SparseMlaPrefill> sparse_mla_prefill_cuda{
+#ifdef FATHOM_SM100
+    {"tcgen05_never_run", sm(100), kListsLimits, kUncutTraits, run_lists_sm100, MathUnit::kBf16,
+     takes_lists_sm100},
+#endif
     {"wgmma", sm(90), kListsLimits, kUncutTraits, run_lists, MathUnit::kBf16, takes_lists},
     {"heads", sm(90), kHeadsLimits, kHeadsTraits, run_heads<SparseMlaPrefill::Args>},
 };

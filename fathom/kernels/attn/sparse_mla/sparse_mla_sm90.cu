@@ -15,48 +15,12 @@ namespace {
 using mla_decode::kMostInCluster;
 using mla_decode::kMostPieces;
 
-// ---- forms of rows ----
-
-/// Calls f with the form of the rows of `c`, true of both sources, and returns what it does; `none`
-/// if the kernel has no such form.
-template <class Result, class F>
-Result with_rows(const Call& c, Result none, F&& f) {
-  const int64_t D = c.q.dim(2);
-  const auto all = [&](Format values, Format scales, int64_t W, int64_t num_scales_of_row) {
-    for (int i = 0; i < c.num_sources; ++i) {
-      const SparseRows& rows = c.sources[i];
-      const int64_t R = rows.rope.present() ? rows.rope.dim(2) : 0;
-      if (rows.values.format != values || rows.scales.format != scales ||
-          value_channels(rows) != W || num_scales(rows) != num_scales_of_row || W + R != D) {
-        return false;
-      }
-    }
-    return true;
-  };
-  constexpr int64_t kLong = kWidthOf<Fp8F32Rows>;
-  constexpr int64_t kShort = kWidthOf<Fp8Ue8m0Rows>;
-  static_assert(kLong == 576 && kShort == 512 && kWidthOf<E2m1Rows> == kShort);
-  if (D == kLong && all(Format::kE4m3, Format::kF32, 512, 4)) return f(Fp8F32Rows{});
-  if (D == kShort && all(Format::kE4m3, Format::kUe8m0, 448, 7)) return f(Fp8Ue8m0Rows{});
-  if (D == kShort && all(Format::kU8, Format::kE4m3, 448, 28)) return f(E2m1Rows{});
-  if (D == kLong && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kLong>{});
-  if (D == kShort && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kShort>{});
-  return none;
-}
-
 bool takes_source(const SparseRows& rows) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 4;
   const int64_t of_values = rows.values.format == Format::kU8 ? 8 : 16;
   return is_aligned(rows.values, of_values) &&
          (!rows.rope.present() || is_aligned(rows.rope, 16)) &&
          rows.values.dim(0) * rows.values.dim(1) <= kMostRows && rows.slots.dim(1) <= kMost;
-}
-
-bool takes_call(const Call& c) {
-  for (int i = 0; i < c.num_sources; ++i)
-    if (!takes_source(c.sources[i])) return false;
-  return c.q.format == Format::kBf16 && c.o.format == Format::kBf16 && c.o.dim(2) == kTileL &&
-         c.scale > 0.0f && is_aligned(c.o, 8) && with_rows(c, false, [](auto) { return true; });
 }
 
 // ---- the kernel's call ----
@@ -91,9 +55,8 @@ mla_decode::Call tile_call(const Call& c) {
           .lse_has_sink = false};
 }
 
-template <class Rows, bool kPaired>
-Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
-  const auto kernel = attend_lists<Rows, kPaired>;
+Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts, const ListsKernels& kernels) {
+  const auto kernel = cuts.side == 2 ? kernels.paired : kernels.alone;
   const int cluster = cuts.side * (cuts.merge == Merge::kCluster ? cuts.splits : 1);
   if (cluster > 8) {
     FATHOM_TRY(cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
@@ -103,7 +66,7 @@ Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts) {
   return launch_kernel(ex, kernel,
                        {.blocks = c.q.dim(0) * cuts.splits * cuts.row_tiles,
                         .threads = kTileThreads,
-                        .shared_bytes = kListsSharedBytes,
+                        .shared_bytes = kernels.shared_bytes,
                         .cluster = cluster,
                         .alone = c.q.dim(0) * cuts.row_tiles >= 32},
                        tile_call(c), device_call(c), cuts);
@@ -124,53 +87,47 @@ int64_t row_tiles(const Call& c, int rows_each) {
 }
 
 /// Clusters of `size` blocks that the GPU runs at once; 0 if it runs none or cannot be asked.
-template <class Rows>
-int64_t clusters_of(const DeviceInfo& gpu, int side, int size) {
-  const void* kernel = reinterpret_cast<const void*>(attend_lists<Rows, false>);
-  if constexpr (Rows::kCodes > 0) {
-    if (side == 2) kernel = reinterpret_cast<const void*>(attend_lists<Rows, true>);
-  }
-  return cuda::clusters_at_once(gpu.ordinal, {.kernel = kernel,
+int64_t clusters_of(const DeviceInfo& gpu, const ListsKernels& kernels, int side, int size) {
+  const auto kernel = side == 2 ? kernels.paired : kernels.alone;
+  return cuda::clusters_at_once(gpu.ordinal, {.kernel = reinterpret_cast<const void*>(kernel),
                                               .threads = kTileThreads,
-                                              .shared_bytes = kListsSharedBytes,
+                                              .shared_bytes = kernels.shared_bytes,
                                               .cluster = size});
 }
 
 /// Blocks side by side of a plan: two, if rows are of codes and heads fill pairs of blocks.
-template <class Rows>
-int most_side(const Call& c, const DeviceInfo& gpu) {
-  const bool pairs = Rows::kCodes > 0 && row_tiles(c, kTileRows) % 2 == 0;
-  return pairs && clusters_of<Rows>(gpu, 2, 2) > 0 ? 2 : 1;
+int most_side(const Call& c, const DeviceInfo& gpu, const ListsKernels& kernels) {
+  const bool pairs = kernels.paired != nullptr && row_tiles(c, kTileRows) % 2 == 0;
+  return pairs && clusters_of(gpu, kernels, 2, 2) > 0 ? 2 : 1;
 }
 
 /// The plan of the least time, in tiles of one block: from shapes and the GPU alone, so that a
 /// captured graph stays right. Lists count as full. Constants are fitted to times on an H200: those
 /// of bf16 in mla_decode, those of codes in the notes.
-template <class Rows>
-Plan plan_of(const Call& c, const DeviceInfo& gpu) {
-  constexpr bool kCoded = Rows::kCodes > 0;
-  constexpr double kStart = 3;                      // until the first products run, and the results
-  constexpr double kRests = kCoded ? 2 : 0;         // of large weights, where they have one term
-  constexpr double kClusterMerge = kCoded ? 2 : 1;  // of 64 rows
-  constexpr double kKernelMerge = kCoded ? 3 : 2;
-  constexpr double kPieceTraffic = kCoded ? 0 : 1.0 / 48;
-  constexpr double kSecondTerm = kCoded ? 0.15 : 0.4;  // of every weight
-  constexpr double kAlone = kCoded ? 1.35 : 1;         // a tile that one block gathers
+Plan plan_of(const Call& c, const DeviceInfo& gpu, const ListsKernels& kernels) {
+  const bool coded = kernels.paired != nullptr;
+  constexpr double kStart = 3;                 // until the first products run, and the results
+  const double rests = coded ? 2 : 0;          // of large weights, where they have one term
+  const double cluster_merge = coded ? 2 : 1;  // of 64 rows
+  const double kernel_merge = coded ? 3 : 2;
+  const double piece_traffic = coded ? 0 : 1.0 / 48;
+  const double second_term = coded ? 0.15 : 0.4;  // of every weight
+  const double alone = coded ? 1.35 : 1;          // a tile that one block gathers
   const int64_t T = c.q.dim(0);
   const int64_t tiles = std::max<int64_t>(1, ceil_div<int64_t>(list_width(c), kTileKeys));
   const auto time_of = [&](int64_t pieces, int side) {
     const auto each = static_cast<double>(ceil_div(tiles, pieces));
-    const double tile = side == 2 ? 1 : kAlone;
-    return each <= mla_decode::kTwoTermTiles ? kStart + each * (tile + kSecondTerm)
-                                             : kStart + kRests + each * tile;
+    const double tile = side == 2 ? 1 : alone;
+    return each <= mla_decode::kTwoTermTiles ? kStart + each * (tile + second_term)
+                                             : kStart + rests + each * tile;
   };
   const auto rounds = [](int64_t items, int64_t at_once) {
     return static_cast<double>(ceil_div(items, at_once));
   };
-  const int most = most_side<Rows>(c, gpu);
+  const int most = most_side(c, gpu, kernels);
   Plan best{.side = most};
   const int64_t blocks = T * row_tiles(c, kTileRows);
-  const int64_t at_once = most == 2 ? 2 * clusters_of<Rows>(gpu, 2, 2) : gpu.num_sms;
+  const int64_t at_once = most == 2 ? 2 * clusters_of(gpu, kernels, 2, 2) : gpu.num_sms;
   double best_time = rounds(blocks, at_once) * time_of(1, most);
   const auto consider = [&](const Plan& plan, double time) {
     if (time >= best_time) return;
@@ -181,12 +138,12 @@ Plan plan_of(const Call& c, const DeviceInfo& gpu) {
     for (int pieces = 2; pieces * side <= kMostInCluster && pieces <= tiles; ++pieces) {
       const int size = pieces * side;
       if (side == 1 && size > 8 && size < kMostInCluster) continue;
-      const int64_t clusters_at_once = clusters_of<Rows>(gpu, side, size);
+      const int64_t clusters_at_once = clusters_of(gpu, kernels, side, size);
       if (clusters_at_once == 0) continue;
       // Fewer rows a block: no tile takes less time, but there is less to add up.
       for (int rows_each = kTileRows; rows_each >= (side == 2 ? kTileRows : 16); rows_each /= 2) {
         const int64_t clusters = T * row_tiles(c, rows_each) / side;
-        const double merge = kClusterMerge * rows_each / kTileRows;
+        const double merge = cluster_merge * rows_each / kTileRows;
         consider({pieces, Merge::kCluster, rows_each, side},
                  rounds(clusters, clusters_at_once) * (time_of(pieces, side) + merge));
       }
@@ -195,8 +152,8 @@ Plan plan_of(const Call& c, const DeviceInfo& gpu) {
   for (int pieces = 2; pieces <= kMostPieces && pieces <= tiles; ++pieces) {
     if (blocks * pieces > at_once) break;
     consider({pieces, Merge::kKernel, kTileRows, most},
-             time_of(pieces, most) + kKernelMerge +
-                 kPieceTraffic * static_cast<double>(blocks * pieces));
+             time_of(pieces, most) + kernel_merge +
+                 piece_traffic * static_cast<double>(blocks * pieces));
   }
   return best;
 }
@@ -205,8 +162,7 @@ int64_t piece_bytes(const DeviceInfo& gpu) {
   return int64_t{gpu.num_sms} * kTileRows * (kTileL * 4 + 8);
 }
 
-template <class Rows>
-Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
+Status run_plan(Exec& ex, const Call& c, const Plan& plan, const ListsKernels& kernels) {
   Cuts cuts{.splits = plan.pieces,
             .merge = plan.merge,
             .row_tiles = static_cast<int>(row_tiles(c, plan.rows_each)),
@@ -216,25 +172,28 @@ Status run_rows(Exec& ex, const Call& c, const Plan& plan) {
             .copy_queries = is_aligned(c.q, 16),
             .rows_each = plan.rows_each,
             .side = plan.side};
-  const auto launch = [&]() -> Status {
-    if constexpr (Rows::kCodes > 0) {
-      if (cuts.side == 2) return launch_lists<Rows, true>(ex, c, cuts);
-    }
-    return launch_lists<Rows, false>(ex, c, cuts);
-  };
-  if (cuts.merge != Merge::kKernel) return launch();
+  if (cuts.merge != Merge::kKernel) return launch_lists(ex, c, cuts, kernels);
   const int64_t rows = c.q.dim(0) * c.q.dim(1);
   cuts.sums = static_cast<float*>(ex.workspace);
   cuts.states = reinterpret_cast<float2*>(cuts.sums + rows * cuts.splits * kTileL);
-  FATHOM_TRY(launch());
-  return launch_kernel(ex, mla_decode::merge_pieces,
-                       {.blocks = rows, .threads = mla_decode::kMergeThreads}, tile_call(c), cuts);
+  FATHOM_TRY(launch_lists(ex, c, cuts, kernels));
+  return launch_kernel(ex, kernels.merge, {.blocks = rows, .threads = mla_decode::kMergeThreads},
+                       tile_call(c), cuts);
 }
 
-Status run_uncut(Exec& ex, const Call& c) {
+bool takes_call(const Call& c) {
+  return c.o.format == Format::kBf16 && takes_operands(c);
+}
+
+Status run(Exec& ex, const Call& c, RunLists run_lists) {
   if (c.o.numel() == 0) return {};
   return with_rows(c, Status{}, [&]<class Rows>(Rows) {
-    return run_rows<Rows>(ex, c, Plan{.side = most_side<Rows>(c, *ex.device)});
+    ListsKernels kernels{.alone = attend_lists<Rows, false>,
+                         .paired = nullptr,
+                         .merge = mla_decode::merge_pieces,
+                         .shared_bytes = kListsSharedBytes};
+    if constexpr (Rows::kCodes > 0) kernels.paired = attend_lists<Rows, true>;
+    return run_lists(ex, c, kernels);
   });
 }
 
@@ -266,6 +225,21 @@ Status run_few_rows(Exec& ex, const Call& c) {
 
 }  // namespace
 
+bool takes_operands(const Call& c) {
+  for (int i = 0; i < c.num_sources; ++i)
+    if (!takes_source(c.sources[i])) return false;
+  return c.q.format == Format::kBf16 && c.o.dim(2) == kTileL && c.scale > 0.0f &&
+         is_aligned(c.o, 8) && with_rows(c, false, [](auto) { return true; });
+}
+
+Status run_cut(Exec& ex, const Call& c, const ListsKernels& kernels) {
+  return run_plan(ex, c, plan_of(c, *ex.device, kernels), kernels);
+}
+
+Status run_whole(Exec& ex, const Call& c, const ListsKernels& kernels) {
+  return run_plan(ex, c, {.side = most_side(c, *ex.device, kernels)}, kernels);
+}
+
 bool takes_lists(const SparseMlaDecode::Args& a) {
   return takes_call(make_call(a));
 }
@@ -279,20 +253,16 @@ int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex) {
 }
 
 Status run_lists(Exec& ex, const SparseMlaDecode::Args& a) {
-  const Call c = make_call(a);
-  if (c.o.numel() == 0) return {};
-  return with_rows(c, Status{}, [&]<class Rows>(Rows) {
-    return run_rows<Rows>(ex, c, plan_of<Rows>(c, *ex.device));
-  });
+  return run(ex, make_call(a), run_cut);
 }
 
 /// Not cut: the largest score of a row stays within its block.
 Status run_lists(Exec& ex, const SparseMlaPrefill::Args& a) {
-  return run_uncut(ex, make_call(a));
+  return run(ex, make_call(a), run_whole);
 }
 
 Status run_uncut_lists(Exec& ex, const SparseMlaDecode::Args& a) {
-  return run_uncut(ex, make_call(a));
+  return run(ex, make_call(a), run_whole);
 }
 
 /// The bounds of mla_decode, where they were measured: more clusters, or longer pieces, are those

@@ -80,6 +80,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
 
 /// Adds the sink, divides and writes the rows of a request that is not cut: sixteen bytes a lane,
 /// where addresses allow it, so that whole sectors are written.
+template <class Out>
 __device__ __forceinline__ void store_rows(
     const Call& c, const Piece& p, int wg, const float (&o)[kSums], const RowPair& state) {
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
@@ -94,24 +95,32 @@ __device__ __forceinline__ void store_rows(
     const int64_t j = query_of(c, at);
     const int64_t n = at - j * c.N;
     const Sunk sunk = sink_row(c, sink_of(c, n), state.base[h], state.sum[h]);
-    Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256;
+    Out* out = static_cast<Out*>(c.o.data) + c.o.offset(p.b, j, n) + wg * 256;
+    if constexpr (sizeof(Out) == 4) {
 #pragma unroll
-    for (int first = 0; first < kSums / 4; first += 4) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int k = 4 * (first + i) + 2 * h;
-        words[i] = pack_bf16(o[k] * sunk.factor, o[k + 1] * sunk.factor);
+      for (int k = 2 * h; k < kSums; k += 4) {
+        const float2 pair = {o[k] * sunk.factor, o[k + 1] * sunk.factor};
+        if (exists) *reinterpret_cast<float2*>(out + 2 * (k - 2 * h + quarter)) = pair;
       }
-      if (whole) {
-        transpose_quad(words);
-        if (exists)
-          *reinterpret_cast<uint4*>(out + 8 * (first + quarter)) = {words[0], words[1], words[2],
-                                                                    words[3]};
-      } else if (exists) {
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<uint32_t*>(out + 8 * (first + i) + 2 * quarter) = words[i];
+      for (int first = 0; first < kSums / 4; first += 4) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int k = 4 * (first + i) + 2 * h;
+          words[i] = pack_bf16(o[k] * sunk.factor, o[k + 1] * sunk.factor);
+        }
+        if (whole) {
+          transpose_quad(words);
+          if (exists)
+            *reinterpret_cast<uint4*>(out + 8 * (first + quarter)) = {words[0], words[1], words[2],
+                                                                      words[3]};
+        } else if (exists) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            *reinterpret_cast<uint32_t*>(out + 8 * (first + i) + 2 * quarter) = words[i];
+        }
       }
     }
     if (exists && c.lse.data != nullptr && wg == 0 && quarter == 0)

@@ -274,18 +274,13 @@ __device__ __forceinline__ void store_rest(const Block<Keys>& block,
   }
 }
 
-/// Turns the scores of tile `t` of a pair into weights; stores their rests, or remembers the large
-/// ones. Raises the base where a score is far above it; `shrink` is what sums relative to the old
-/// base are multiplied by.
-template <class Keys>
-__device__ __forceinline__ void weigh(float (&s)[kScores],
-                                      const Block<Keys>& block,
-                                      int pair,
-                                      int t,
-                                      RowPair& state,
-                                      Weights& w,
-                                      float (&shrink)[2]) {
-  float most[2] = {-INFINITY, -INFINITY};
+/// Turns the scores of a tile into weights. Raises the base where a score is far above it: `shrink`
+/// is what sums relative to the old base are multiplied by. `most` are the largest scores.
+__device__ __forceinline__ void weigh_scores(
+    float (&s)[kScores], float scale, RowPair& state, float (&most)[2], float (&shrink)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+    most[h] = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kScores; ++i)
     most[i >> 1 & 1] = fmaxf(most[i >> 1 & 1], s[i]);
@@ -293,7 +288,7 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
   for (int h = 0; h < 2; ++h) {
     most[h] = quad_max(most[h]);
     state.largest[h] = fmaxf(state.largest[h], most[h]);
-    const float score = most[h] * block.scale;
+    const float score = most[h] * scale;
     // A base that is a little too low does no harm: weights may grow to 2^8.
     const bool grows = score > state.base[h] + kSlack;
     shrink[h] = grows ? exp2_approx(state.base[h] - score) : 1.0f;
@@ -303,9 +298,23 @@ __device__ __forceinline__ void weigh(float (&s)[kScores],
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
     const int h = i >> 1 & 1;
-    s[i] = exp2_approx(fmaf(s[i], block.scale, -state.base[h]));
+    s[i] = exp2_approx(fmaf(s[i], scale, -state.base[h]));
     state.sum[h] += s[i];
   }
+}
+
+/// Turns the scores of tile `t` of a pair into weights; stores their rests, or remembers the large
+/// ones. `shrink` as in weigh_scores().
+template <class Keys>
+__device__ __forceinline__ void weigh(float (&s)[kScores],
+                                      const Block<Keys>& block,
+                                      int pair,
+                                      int t,
+                                      RowPair& state,
+                                      Weights& w,
+                                      float (&shrink)[2]) {
+  float most[2];
+  weigh_scores(s, block.scale, state, most, shrink);
 #pragma unroll
   for (int i = 0; i < kScores / 2; ++i)
     w.words[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
@@ -506,6 +515,26 @@ __device__ __forceinline__ void add_row_sums(float* sums, int wg, RowPair& state
     state.sum[h] = sums[row + 8 * h] + sums[kTileRows + row + 8 * h];
 }
 
+/// From sums to rows of the output or a piece of them. A cluster writes over queries and keys.
+__device__ __forceinline__ void give_rows(const Call& c,
+                                          const Piece& p,
+                                          const Cuts& cuts,
+                                          unsigned char* base,
+                                          int wg,
+                                          const float (&o)[kSums],
+                                          const RowPair& state) {
+  if (cuts.merge == Merge::kNone) {
+    store_rows<Bf16>(c, p, wg, o, state);
+  } else if (cuts.merge == Merge::kKernel) {
+    store_piece(c, p, cuts, wg, o, state);
+  } else {
+    lay_out_piece(c, p, base, wg, o, state);
+    meet_cluster();
+    merge_in_cluster(c, p, cuts, base);
+    __syncwarp();
+  }
+}
+
 /// From the sums of a block to rows of the output or a piece of them. `bring` as in add_rests().
 template <class Bring>
 __device__ __forceinline__ void finish_rows(const Call& c,
@@ -524,16 +553,7 @@ __device__ __forceinline__ void finish_rows(const Call& c,
     // Sums lie where values of rests do, those of other warps too.
     if (in_cluster) named_sync(kAll, kBoth);
   }
-  if (cuts.merge == Merge::kNone) {
-    store_rows(c, p, wg, o, state);
-  } else if (cuts.merge == Merge::kKernel) {
-    store_piece(c, p, cuts, wg, o, state);
-  } else {
-    lay_out_piece(c, p, base, wg, o, state);
-    meet_cluster();
-    merge_in_cluster(c, p, cuts, base);
-    __syncwarp();
-  }
+  give_rows(c, p, cuts, base, wg, o, state);
 }
 
 }  // namespace fathom::mla_decode

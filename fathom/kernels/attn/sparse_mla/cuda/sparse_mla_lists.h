@@ -1,5 +1,5 @@
-// Sparse attention on the tensor cores of Hopper, for the variant tables: rows of the widths and
-// formats that models have, queries and results in bf16.
+// Sparse attention on the tensor cores of Hopper and of Blackwell, for the variant tables: rows of
+// the widths and formats that models have, queries and results in bf16.
 #pragma once
 
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_plan.h"
@@ -27,5 +27,11 @@ int64_t lists_workspace(const SparseMlaDecode::Args& a, const Exec& ex);
 /// A cluster for 16 heads of a token: for so little work that launches and waits count.
 bool takes_few_lists(const SparseMlaDecode::Args& a);
 Status run_few_lists(Exec& ex, const SparseMlaDecode::Args& a);
+
+/// On Blackwell results may be in float32, too; their lists are not cut. Never run.
+bool takes_operands(const Call& c);
+Status run_lists_sm100(Exec& ex, const SparseMlaDecode::Args& a);
+Status run_lists_sm100(Exec& ex, const SparseMlaPrefill::Args& a);
+Status run_uncut_lists_sm100(Exec& ex, const SparseMlaDecode::Args& a);
 
 }  // namespace fathom::sparse_mla

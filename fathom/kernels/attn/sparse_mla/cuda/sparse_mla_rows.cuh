@@ -42,4 +42,31 @@ __device__ __forceinline__ const Bf16* bf16_row(const DeviceCall& c, RowName nam
   return reinterpret_cast<const Bf16*>(address_of(c, name).values);
 }
 
+/// Calls f with the form of the rows of `c`, true of both sources, and returns what it does; `none`
+/// if the kernel has no such form.
+template <class Result, class F>
+Result with_rows(const Call& c, Result none, F&& f) {
+  const int64_t D = c.q.dim(2);
+  const auto all = [&](Format values, Format scales, int64_t W, int64_t num_scales_of_row) {
+    for (int i = 0; i < c.num_sources; ++i) {
+      const SparseRows& rows = c.sources[i];
+      const int64_t R = rows.rope.present() ? rows.rope.dim(2) : 0;
+      if (rows.values.format != values || rows.scales.format != scales ||
+          value_channels(rows) != W || num_scales(rows) != num_scales_of_row || W + R != D) {
+        return false;
+      }
+    }
+    return true;
+  };
+  constexpr int64_t kLong = kWidthOf<Fp8F32Rows>;
+  constexpr int64_t kShort = kWidthOf<Fp8Ue8m0Rows>;
+  static_assert(kLong == 576 && kShort == 512 && kWidthOf<E2m1Rows> == kShort);
+  if (D == kLong && all(Format::kE4m3, Format::kF32, 512, 4)) return f(Fp8F32Rows{});
+  if (D == kShort && all(Format::kE4m3, Format::kUe8m0, 448, 7)) return f(Fp8Ue8m0Rows{});
+  if (D == kShort && all(Format::kU8, Format::kE4m3, 448, 28)) return f(E2m1Rows{});
+  if (D == kLong && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kLong>{});
+  if (D == kShort && all(Format::kBf16, Format::kNone, D, 0)) return f(Bf16Rows<kShort>{});
+  return none;
+}
+
 }  // namespace fathom::sparse_mla

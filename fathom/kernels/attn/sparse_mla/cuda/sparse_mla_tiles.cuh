@@ -262,4 +262,21 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if (merges) mla_decode::meet_cluster_relaxed();
 }
 
+// ---- launches, which sparse_mla_sm90.cu makes for kernels of Blackwell, too ----
+
+/// What a file has compiled for a form of rows.
+struct ListsKernels {
+  using Attend = void (*)(mla_decode::Call, DeviceCall, Cuts);
+
+  Attend alone;                           ///< a block gathers its rows itself
+  Attend paired;                          ///< see CodeGatherer; null for rows without codes
+  void (*merge)(mla_decode::Call, Cuts);  ///< adds the pieces of Merge::kKernel
+  int64_t shared_bytes;
+};
+
+/// With lists cut into pieces, for results in bf16, or not.
+Status run_cut(Exec& ex, const Call& c, const ListsKernels& kernels);
+Status run_whole(Exec& ex, const Call& c, const ListsKernels& kernels);
+using RunLists = decltype(&run_cut);
+
 }  // namespace fathom::sparse_mla
