@@ -11,9 +11,9 @@ function(fathom_sources out_sources out_tests folder)
 endfunction()
 
 # fathom_test(NAME SOURCES ... LIBS ...): one GoogleTest program. Each of its tests is a ctest test or, with
-# FATHOM_TEST_SHARDS, each sixteenth of them is.
+# FATHOM_TEST_SHARDS, each sixteenth of them is. HALF_UNDER_SANITIZERS: every second of those there.
 function(fathom_test name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "HALF_UNDER_SANITIZERS" "" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} fathom_options fathom_warnings GTest::gtest_main GTest::gmock)
   target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
@@ -31,7 +31,11 @@ function(fathom_test name)
       PROPERTIES TIMEOUT 600 LABELS "${arg_LABELS}")
     return()
   endif()
-  foreach(shard RANGE 15)
+  set(step 1)
+  if(FATHOM_SANITIZE AND arg_HALF_UNDER_SANITIZERS)
+    set(step 2)
+  endif()
+  foreach(shard RANGE 0 15 ${step})
     add_test(NAME ${name}.${shard} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name}.${shard} PROPERTIES TIMEOUT 1200 LABELS "${arg_LABELS}"
       ENVIRONMENT "GTEST_TOTAL_SHARDS=16;GTEST_SHARD_INDEX=${shard}")
