@@ -134,7 +134,7 @@ Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const double n = static_cast<double>(values.size());
-  Spread s;
+  Spread s{.count = static_cast<int64_t>(values.size())};
   s.mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
   double squares = 0;
   for (const double v : values)

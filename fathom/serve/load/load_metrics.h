@@ -21,6 +21,7 @@ namespace fathom::serve {
 /// Percentiles are interpolated between neighbours, the deviation is of the population (numpy's
 /// defaults). All zero without values.
 struct Spread {
+  int64_t count = 0;
   double mean = 0, median = 0, std = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0;
 };
 

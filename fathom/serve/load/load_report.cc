@@ -255,7 +255,9 @@ std::string load_report_markdown(const LoadReport& report) {
   out += counts.str();
   MarkdownTable times({"Time ms", "mean", "median", "std", "p90", "p95", "p99"});
   for (const NamedSpread& s : spreads_of(report)) {
-    const auto cell = [](double v) { return format_fixed(v, 2); };
+    const auto cell = [&s](double v) {
+      return s.spread->count > 0 ? format_fixed(v, 2) : std::string("-");
+    };
     times.add({std::string(s.title), cell(s.spread->mean), cell(s.spread->median),
                cell(s.spread->std), cell(s.spread->p90), cell(s.spread->p95), cell(s.spread->p99)});
   }

@@ -142,6 +142,17 @@ TEST(LoadReport, MarkdownHasTablesOfWhatThereIs) {
   EXPECT_THAT(agent, HasSubstr("1 whole sessions"));
 }
 
+TEST(LoadReport, MarkdownHasNoTimesWhereNothingEnded) {
+  LoadReport r = small_report();
+  r.records.erase(r.records.begin());
+  r.metrics = measure_load(r.records, 2, {});
+
+  const std::string text = load_report_markdown(r);
+
+  EXPECT_THAT(text, testing::ContainsRegex("Time to first token *\\| *- *\\| *- *\\|"));
+  EXPECT_THAT(text, Not(HasSubstr("0.00 |")));
+}
+
 TEST(LoadReport, CsvHasALineARequest) {
   EXPECT_EQ(load_report_csv(small_report()),
             "request,ok,error_code,session,turn,start_s,queue_ms,ttft_ms,e2el_ms,prompt_tokens,"
