@@ -23,22 +23,21 @@ function(fathom_xgrammar)
     message(STATUS "constrained decoding is left out: run scripts/fetch_xgrammar.sh for its sources")
     return()
   endif()
+  set(headers ${root}/include ${root}/3rdparty/picojson ${root}/3rdparty/dlpack/include)
   # Not instrumented under sanitizers: it is not ours. What a release build here has made is the same.
   set(made ${PROJECT_SOURCE_DIR}/build/release/libxgrammar.a)
   if(FATHOM_SANITIZE AND NOT FATHOM_FUZZ AND EXISTS ${made} AND ${made} IS_NEWER_THAN ${root}/VERSION)
     file(COPY_FILE ${made} ${PROJECT_BINARY_DIR}/libxgrammar.a ONLY_IF_DIFFERENT)
     add_library(xgrammar STATIC IMPORTED GLOBAL)
     set_target_properties(xgrammar PROPERTIES IMPORTED_LOCATION ${PROJECT_BINARY_DIR}/libxgrammar.a)
-    target_include_directories(xgrammar SYSTEM INTERFACE
-      ${root}/include ${root}/3rdparty/picojson ${root}/3rdparty/dlpack/include)
+    target_include_directories(xgrammar SYSTEM INTERFACE ${headers})
     target_link_libraries(xgrammar INTERFACE Threads::Threads)
     return()
   endif()
   file(GLOB_RECURSE sources ${root}/cpp/*.cc)
   list(FILTER sources EXCLUDE REGEX "/(tvm_ffi/.*|lark_converter|logging)\\.cc$")
   add_library(xgrammar STATIC ${sources})
-  target_include_directories(xgrammar SYSTEM PUBLIC
-    ${root}/include ${root}/3rdparty/picojson ${root}/3rdparty/dlpack/include)
+  target_include_directories(xgrammar SYSTEM PUBLIC ${headers})
   # Its messages come to fathom in place of the error stream.
   target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1 XGRAMMAR_ENABLE_CPPTRACE=0
     XGRAMMAR_ENABLE_INTERNAL_CHECK=0)

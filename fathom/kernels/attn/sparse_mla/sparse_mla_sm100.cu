@@ -338,16 +338,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       ptx::tcgen05_alloc(ptx::cta_group_1, &m.tensor_memory, uint32_t{kColumnsTaken});
       ptx::tcgen05_relinquish_alloc_permit(ptx::cta_group_1);
     }
-    if constexpr (kCoded) {
-      named_sync(kRowsAsked, kTileThreads);
-      if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
-    }
-    if (cuts.copy_queries) {
-      wait_copies_all();
-    } else {
-      mla_decode::convert_queries<kScored>(c, p, shared);
-    }
-    fence_for_products();
+    bring_queries<kCoded, kScored>(c, p, cuts, shared);
     meet_all();
     RowPair state;
     if (wg == 0) weigh_tiles(m, ListedKeys<kScored, kPaired>{lists, m.entries}, p, state);

@@ -186,6 +186,26 @@ inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 88 : 56;
 /// What a thread is launched with: a third of 64 K registers to a warpgroup, in steps of eight.
 inline constexpr int kLaunchRegisters = (64 << 10) / kTileThreads / 8 * 8;
 
+/// The queries of a piece, for the products of the two warpgroups that call it. Where rows are not
+/// of codes, copies were begun before.
+template <bool kCoded, int kScored>
+__device__ __forceinline__ void bring_queries(const mla_decode::Call& c,
+                                              const Piece& p,
+                                              const Cuts& cuts,
+                                              uint32_t shared) {
+  if constexpr (kCoded) {
+    // Ahead of them, queries would hold up lists and rows, which wait for each other.
+    named_sync(kRowsAsked, kTileThreads);
+    if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
+  }
+  if (cuts.copy_queries) {
+    wait_copies_all();
+  } else {
+    mla_decode::convert_queries<kScored>(c, p, shared);
+  }
+  fence_for_products();
+}
+
 /// kPaired: two blocks of a cluster that lie side by side have the same piece (CodeGatherer).
 template <class Rows, bool kPaired>
 __global__ void __launch_bounds__(kTileThreads, 1)
@@ -228,17 +248,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     if (merges) mla_decode::meet_cluster_relaxed();
   } else {
     take_registers<kComputeRegisters<Rows>>();
-    if constexpr (kCoded) {
-      // Ahead of them, queries would hold up lists and rows, which wait for each other.
-      named_sync(kRowsAsked, kTileThreads);
-      if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
-    }
-    if (cuts.copy_queries) {
-      wait_copies_all();
-    } else {
-      mla_decode::convert_queries<kScored>(c, p, shared);
-    }
-    fence_for_products();
+    bring_queries<kCoded, kScored>(c, p, cuts, shared);
     named_sync(mla_decode::kAll, kBoth);
     const bool has_largest = Rows::kCodes == 0 && lists.max.data != nullptr;
     float o[kSums];
