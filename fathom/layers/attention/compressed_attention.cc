@@ -8,7 +8,6 @@
 #include "fathom/kernels/attn/sparse_mla/sparse_mla.h"
 #include "fathom/kernels/compress/kv_compress/kv_compress.h"
 #include "fathom/kernels/core/launch.h"
-#include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/qnorm_rope_kv_write/qnorm_rope_kv_write.h"
 #include "fathom/kernels/sparse/index_prepare/index_prepare.h"
 #include "fathom/kernels/sparse/index_slots/index_slots.h"
@@ -269,7 +268,9 @@ Status attend_window(
                                   .extra = extra,
                                   .sink = c.w.sink,
                                   .lse = {},
-                                  .scale = c.m.shape.scale});
+                                  .scale = c.m.shape.scale,
+                                  .positions = slice_rows(c.positions, first, count),
+                                  .table = rope_of(c.m, c.w)});
 }
 
 // `from`: whose rows are listed; absent, rows of the range's own tokens. `positions`: of the range.
@@ -474,8 +475,6 @@ Status compressed_attend(Exec& ex,
     return {};
   };
   FATHOM_TRY(each_range(ex, batch, attend));
-  FATHOM_TRY(launch<InverseRope>(ex, "inverse_rope",
-                                 {.o = o, .positions = batch.positions, .table = rope_of(m, w)}));
   FATHOM_ASSIGN(const View o_a, arena.tensor({T, s.Go, s.Lo}, x.format, "T,Go,Lo"));
   FATHOM_TRY(group_rows_linear(ex, "wo_a", reshape(o, {T, s.Go, s.Nh * s.D / s.Go}, "T,Go,Hg*D"),
                                w.o_a, "Go,Lo,Hg*D", o_a));

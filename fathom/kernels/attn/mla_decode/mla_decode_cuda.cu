@@ -165,8 +165,9 @@ Status run_tiles(Exec& ex, const MlaDecode::Args& args) {
   };
   FATHOM_TRY(a.cache.format == Format::kE4m3 ? launch(E4m3{}) : launch(Bf16{}));
   if (cuts.merge != Merge::kKernel) return {};
-  return launch_kernel(ex, merge_pieces,
-                       {.blocks = call.B * call.Q * call.N, .threads = kMergeThreads}, call, cuts);
+  return launch_kernel(ex, merge_pieces<Unturned>,
+                       {.blocks = call.B * call.Q * call.N, .threads = kMergeThreads}, call, cuts,
+                       Unturned{});
 }
 
 /// Not cut, and a block has rows of one query alone: the bits of a query follow from its own rows

@@ -50,6 +50,10 @@ struct SparseRows {
 /// gives lse = +inf there). extra, sink and lse may be left out. q and o may be strided in tokens
 /// and heads, slots in tokens; o has the format of q or the other one.
 ///
+/// With positions and table, o is turned back as by InverseRope, of which table and equation are:
+/// the last Rt channels of a head are adjacent pairs, (a, b) -> (a c + b s, b c - a s). This is
+/// done to the float32 quotient, sink included, so o is rounded once.
+///
 /// Scores, softmax and sums are float32. Codes are decoded in float32, exactly but for float32
 /// scales. If q is bf16, rows of codes are rounded to bf16 once after that, in every variant; only
 /// float32 scales lose by it (FlashMLA and the model's own code do so too). Dense rows are what
@@ -67,8 +71,9 @@ struct SparseRows {
 /// as one. On Blackwell all enter as two.
 ///
 /// Errors: InvalidArgument, naming the operand, for slots outside [-1, M*S), for rope or scales
-/// with dense rows, codes without scales, scales that do not divide W, W + R other than D, and for
-/// extra fields without extra_values or extra_values without extra_slots.
+/// with dense rows, codes without scales, scales that do not divide W, W + R other than D, for
+/// extra fields without extra_values or extra_values without extra_slots, for one of positions and
+/// table alone, an odd Rt or Rt > L, and positions outside [0, P).
 /// Source: DeepSeek-V3.2 and DeepSeek-V4, sparse attention; FlashMLA, flash_mla_with_kvcache
 /// (indices, extra_k_cache, attn_sink).
 struct SparseMlaDecode {
@@ -79,12 +84,12 @@ struct SparseMlaDecode {
           "scales?[M,S,G]:ue8m0|f32|e4m3 extra_values?[Me,Se,Ve]:bf16|f32|e4m3|u8 "
           "extra_slots?[T,Ke]:i32 extra_rope?[Me,Se,Re]:bf16 "
           "extra_scales?[Me,Se,Ge]:ue8m0|f32|e4m3 "
-          "sink?[N]:f32 -> o[T,N,L]:bf16|f32 lse?[T,N]:f32",
+          "sink?[N]:f32 positions?[T]:i32 table?[P,Rt]:f32 -> o[T,N,L]:bf16|f32 lse?[T,N]:f32",
       .limits = "L<=D, S>=1",
       .equation =
           "o = sum_j e^(l_j - m) row_j / (sum_j e^(l_j - m) + e^(sink - m)), l = scale q.row",
       .source = "DeepSeek-V3.2, DeepSeek-V4; FlashMLA",
-      .flops = "~2 N (D + L) for each row of a token",
+      .flops = "~2 N (D + L) for each row of a token, 3 N Rt for a token",
   };
 
   static constexpr int64_t kRowBlock = 64;
@@ -96,19 +101,22 @@ struct SparseMlaDecode {
     SparseRows extra{};
     View sink{}, lse{};
     float scale = 1.0f;
+    View positions{}, table{};  ///< of the rotation back
   };
 
   static constexpr auto operands(const Args& a) {
     return std::array{&a.q,           &a.rows.values, &a.rows.slots,
                       &a.rows.rope,   &a.rows.scales, &a.extra.values,
                       &a.extra.slots, &a.extra.rope,  &a.extra.scales,
-                      &a.sink,        &a.o,           &a.lse};
+                      &a.sink,        &a.positions,   &a.table,
+                      &a.o,           &a.lse};
   }
 
-  /// 2 N (D + L) FLOPs a row. A dry run assumes that every slot is a row.
+  /// 2 N (D + L) FLOPs a row, and those of the rotation. A dry run assumes that every slot is a
+  /// row.
   static Cost cost(const Args& a);
 
-  /// Of the caches, each row once for each token that lists it.
+  /// Of the caches, each row once for each token that lists it; of the table, a row a token.
   static void bytes(const Args& a, Cost& cost);
 
   static int64_t workspace(const Args& a, int num_threads);

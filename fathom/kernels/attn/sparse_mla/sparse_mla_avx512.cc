@@ -6,6 +6,9 @@
 #include "fathom/kernels/attn/ragged_attention/attend_avx512.h"
 #include "fathom/kernels/attn/sparse_mla/coded_channels_avx512.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_plan.h"
+#include "fathom/kernels/rope/inverse_rope/turn_back.h"
+#include "fathom/kernels/rope/rope/positions.h"
+#include "fathom/kernels/rope/rope/rotate_avx512.h"
 
 namespace fathom::avx512 {
 
@@ -22,18 +25,21 @@ int64_t round_up(int64_t value, int64_t multiple) {
 }
 
 /// Memory of one thread besides that of AttendScratch: a block of decoded rows, the scales of a
-/// row, the list of a token.
+/// row, the rotation and the list of a token.
 struct DecodedRows {
   int64_t width;       ///< of a row: D up to whole vectors
   int64_t num_scales;  ///< of a row, up to whole vectors and one more
+  int64_t turned;      ///< channels, up to whole vectors
   int64_t list_bytes;
   Bf16* rows = nullptr;
   float* scales = nullptr;
+  float* back = nullptr;
   int32_t* list = nullptr;
 
   explicit DecodedRows(const Call& c)
       : width(round_up(c.q.dim(2), 32)),
         num_scales(0),
+        turned(round_up(sparse_mla::turned_channels(c), kLanes)),
         list_bytes(round_up(sparse_mla::list_width(c) * 4, 64)) {
     for (int i = 0; i < c.num_sources; ++i) {
       const int64_t scales_of = round_up(sparse_mla::num_scales(c.sources[i]), kLanes);
@@ -41,12 +47,13 @@ struct DecodedRows {
     }
   }
 
-  int64_t bytes() const { return kBlockKeys * width * 2 + num_scales * 4 + list_bytes; }
+  int64_t bytes() const { return kBlockKeys * width * 2 + (num_scales + turned) * 4 + list_bytes; }
 
   void place(void* memory) {
     rows = static_cast<Bf16*>(memory);
     scales = reinterpret_cast<float*>(rows + kBlockKeys * width);
-    list = reinterpret_cast<int32_t*>(scales + num_scales);
+    back = scales + num_scales;
+    list = reinterpret_cast<int32_t*>(back + turned);
   }
 };
 
@@ -121,19 +128,32 @@ void find_block(const Call& c,
   }
 }
 
-void store_head(const Call& c, const AttendScratch& s, int64_t i, int64_t t, int64_t n) {
+/// o = factor * sums, of which the last R channels are turned by the row `back`. Adds +0 as
+/// store_row() does.
+template <class Out>
+void store_turned(float* sums, float factor, int64_t L, const float* back, int64_t R, Out* o) {
+  store_row(sums, factor, L - R, o);
+  float* pe = sums + L - R;
+  for (int64_t d = 0; d < R; ++d)
+    pe[d] = pe[d] * factor + 0.0f;
+  rotate_head(pe, o + L - R, back, R, RopeStyle::kInterleaved);
+}
+
+void store_head(
+    const Call& c, const AttendScratch& s, const float* back, int64_t i, int64_t t, int64_t n) {
   const float sum = sum_lanes(s.sum + i * kLanes);
   float factor = 0.0f;
   if (sum != 0.0f) {
     const float sink = c.sink.present() ? expf(c.sink.as<const float>()[n] - s.max[i]) : 0.0f;
     factor = 1.0f / (sum + sink);
   }
-  const float* o = s.o + i * s.padded_L;
+  float* sums = s.o + i * s.padded_L;
   const int64_t L = c.o.dim(2);
+  const int64_t R = sparse_mla::turned_channels(c);
   if (c.o.format == Format::kBf16) {
-    store_row(o, factor, L, c.o.row<Bf16>(t) + n * c.o.stride(1));
+    store_turned(sums, factor, L, back, R, c.o.row<Bf16>(t) + n * c.o.stride(1));
   } else {
-    store_row(o, factor, L, c.o.row<float>(t) + n * c.o.stride(1));
+    store_turned(sums, factor, L, back, R, c.o.row<float>(t) + n * c.o.stride(1));
   }
   if (c.max.present()) c.max.row<float>(t)[n] = s.max[i] * c.lse_factor;
   if (c.lse.present()) {
@@ -169,8 +189,10 @@ void sparse_mla_heads(const Call& c, int64_t t, int64_t head, int64_t count, voi
     pack_values(s, block, c.o.dim(2));
     attend_block(s, count, begin, c.scale);
   }
+  const int64_t R = sparse_mla::turned_channels(c);
+  if (R > 0) turn_back(c.table.row<const float>(position_of(c.positions, t)), R, decoded.back);
   for (int64_t i = 0; i < count; ++i)
-    store_head(c, s, i, t, head + i);
+    store_head(c, s, decoded.back, i, t, head + i);
 }
 
 }  // namespace fathom::avx512

@@ -9,6 +9,9 @@
 #include "fathom/kernels/attn/ragged_attention/online_softmax.h"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_plan.h"
 #include "fathom/kernels/core/elements.h"
+#include "fathom/kernels/rope/inverse_rope/turn_back.h"
+#include "fathom/kernels/rope/rope/positions.h"
+#include "fathom/kernels/rope/rope/rope_loops.h"
 
 namespace fathom {
 namespace sparse_mla {
@@ -22,6 +25,8 @@ Call make_call(const SparseMlaDecode::Args& a) {
           .sink = a.sink,
           .max = {},
           .lse = a.lse,
+          .positions = a.positions,
+          .table = a.table,
           .scale = a.scale};
 }
 
@@ -122,15 +127,18 @@ float normaliser(const Call& c, int64_t n, const SoftmaxState& state) {
   return 1.0f / (state.sum + std::exp(c.sink.as<const float>()[n] - state.max));
 }
 
-/// Memory of a thread, in floats: a block of rows, the states of some heads, a list of rows.
+/// Memory of a thread, in floats: a block of rows, the states of some heads, a list of rows, the
+/// rotation of a token.
 struct PortableMemory {
   float* rows;
   float* o;
   SoftmaxState* states;
   int32_t* list;
+  float* back;
 
   static int64_t bytes(const Call& c, int64_t heads) {
-    const int64_t floats = kRowBlock * c.q.dim(2) + heads * (c.o.dim(2) + 2) + list_width(c);
+    const int64_t floats =
+        kRowBlock * c.q.dim(2) + heads * (c.o.dim(2) + 2) + list_width(c) + turned_channels(c);
     return align_up<int64_t>(floats * 4, 64);
   }
 
@@ -138,7 +146,8 @@ struct PortableMemory {
       : rows(static_cast<float*>(memory)),
         o(rows + kRowBlock * c.q.dim(2)),
         states(reinterpret_cast<SoftmaxState*>(o + heads * c.o.dim(2))),
-        list(reinterpret_cast<int32_t*>(states + heads)) {}
+        list(reinterpret_cast<int32_t*>(states + heads)),
+        back(reinterpret_cast<float*>(list + list_width(c))) {}
 };
 
 static_assert(sizeof(SoftmaxState) == 2 * sizeof(float));
@@ -162,12 +171,19 @@ void attend_heads(const Call& c, int64_t t, int64_t head, int64_t count, void* m
       add_rows(q, m.rows, num_rows, D, L, c.scale, m.states[i], m.o + i * L);
     }
   }
+  const int64_t R = turned_channels(c);
+  if (R > 0) turn_back(c.table.row<const float>(position_of(c.positions, t)), R, m.back);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t n = head + i;
     const float factor = normaliser(c, n, m.states[i]);
+    float* sums = m.o + i * L;
+    for (int64_t d = 0; d < L; ++d)
+      sums[d] *= factor;
+    float* pe = sums + L - R;
+    rotate_head(pe, pe, m.back, R, RopeStyle::kInterleaved);
     O* o = c.o.row<O>(t) + n * c.o.stride(1);
     for (int64_t d = 0; d < L; ++d)
-      o[d] = from_float<O>(m.o[i * L + d] * factor);
+      o[d] = from_float<O>(sums[d]);
     if (c.max.present()) c.max.row<float>(t)[n] = m.states[i].max * c.lse_factor;
     if (c.lse.present()) c.lse.row<float>(t)[n] = m.states[i].lse() * c.lse_factor;
   }
@@ -292,6 +308,18 @@ Status check_rows(const char* prefix, const SparseRows& rows, int64_t D) {
                        rows.values.dim(0) * rows.values.dim(1));
 }
 
+Status check_rotation(const View& positions, const View& table, int64_t L) {
+  if (!table.present()) {
+    return positions.present() ? invalid_argument("positions is given but table is not") : Status{};
+  }
+  if (!positions.present()) return invalid_argument("table is given but positions is not");
+  if (const int64_t R = table.dim(1); R % 2 != 0 || R > L) {
+    return invalid_argument(
+        str_cat("table has ", R, " columns, expected an even number of at most ", L));
+  }
+  return check_positions(positions, table.dim(0));
+}
+
 /// Entries that name a row, of all tokens, in source i; all entries in a dry run.
 int64_t count_rows(const Call& c, int i) {
   const SparseRows& source = c.sources[i];
@@ -321,14 +349,17 @@ Cost cost_of_call(const Call& c) {
   for (int i = 0; i < c.num_sources; ++i)
     rows += count_rows(c, i);
   const int64_t width = c.q.dim(1) * (c.q.dim(2) + c.o.dim(2));
-  return {.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(width)};
+  const int64_t turned = c.q.dim(0) * c.q.dim(1) * turned_channels(c);
+  return {.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(width) +
+                   3.0 * static_cast<double>(turned)};
 }
 
 void bytes_of_call(const Call& c, Cost& cost) {
   const auto all = [](const View& v) {
     return v.present() ? v.numel() * element_bytes(v.format) : int64_t{0};
   };
-  cost.bytes_read = all(c.q) + all(c.sink) + all(c.lengths);
+  cost.bytes_read = all(c.q) + all(c.sink) + all(c.lengths) + all(c.positions) +
+                    c.q.dim(0) * turned_channels(c) * 4;
   for (int i = 0; i < c.num_sources; ++i) {
     cost.bytes_read += all(c.sources[i].slots) + count_rows(c, i) * row_bytes(c.sources[i]);
   }
@@ -354,6 +385,7 @@ int64_t SparseMlaDecode::workspace(const Args& a, int num_threads) {
 
 Status SparseMlaDecode::check(const Args& a) {
   FATHOM_TRY(sparse_mla::check_rows("", a.rows, a.q.dim(2)));
+  FATHOM_TRY(sparse_mla::check_rotation(a.positions, a.table, a.o.dim(2)));
   const SparseRows& extra = a.extra;
   if (!extra.present()) {
     for (const auto& [name, view] : {std::pair{"extra_slots", &extra.slots},

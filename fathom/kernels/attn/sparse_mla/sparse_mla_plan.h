@@ -18,6 +18,7 @@ struct Call {
   int num_sources = 1;
   View lengths;  ///< of the lists of source 0; absent: all of them
   View sink, max, lse;
+  View positions{}, table{};  ///< of the rotation back; absent: o is not turned
   float scale = 1.0f;
   float lse_factor = 1.0f;  ///< log2(e) for max and lse of base 2
 };
@@ -73,6 +74,11 @@ static inline bool is_coded(const SparseRows& rows) {
 /// Channels of `values`.
 static inline int64_t value_channels(const SparseRows& rows) {
   return rows.values.format == Format::kU8 ? 2 * rows.values.dim(2) : rows.values.dim(2);
+}
+
+/// Channels at the end of a head that are turned back.
+static inline int64_t turned_channels(const Call& c) {
+  return c.table.present() ? c.table.dim(1) : 0;
 }
 
 /// Groups of channels with a scale of their own.

@@ -161,6 +161,7 @@ struct ListsMemory {
   float bases[kTileRows];            ///< of each row, after the last tile
   float sums[2 * kTileRows];
   float largest[2 * kTileRows];
+  Angle angles[kTurnedPairs];
   uint64_t of_tiles[2 * (kGroups + 2)];  ///< mla_decode::Barriers
   uint64_t scored[2];                    ///< scores of a tile are in tensor memory
   uint64_t weighed[2];                   ///< they are read, and their weights are there
@@ -338,7 +339,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       ptx::tcgen05_alloc(ptx::cta_group_1, &m.tensor_memory, uint32_t{kColumnsTaken});
       ptx::tcgen05_relinquish_alloc_permit(ptx::cta_group_1);
     }
-    bring_queries<kCoded, kScored>(c, p, cuts, shared);
+    bring_queries<Rows>(c, lists, p, cuts, shared, m.angles);
     meet_all();
     RowPair state;
     if (wg == 0) weigh_tiles(m, ListedKeys<kScored, kPaired>{lists, m.entries}, p, state);
@@ -358,10 +359,11 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     meet_all();
     if (warp == kScoresWarp)
       ptx::tcgen05_dealloc(ptx::cta_group_1, m.tensor_memory, uint32_t{kColumnsTaken});
+    const TurnedRows turn{lists.turn.present(), m.angles};
     if (c.o.format == Format::kF32) {
-      mla_decode::store_rows<float>(c, p, wg, o, state);
+      mla_decode::store_rows<float>(c, p, wg, o, state, turn);
     } else {
-      mla_decode::give_rows(c, p, cuts, base, wg, o, state);
+      mla_decode::give_rows(c, p, cuts, base, wg, o, state, turn);
     }
     if (has_largest) store_largest(lists, p, m.largest, wg);
   }
@@ -374,7 +376,7 @@ Status run(Exec& ex, const Call& c, RunLists run_lists) {
   return with_rows(c, Status{}, [&]<class Rows>(Rows) {
     ListsKernels kernels{.alone = attend_in_tensor_memory<Rows, false>,
                          .paired = nullptr,
-                         .merge = mla_decode::merge_pieces,
+                         .merge = mla_decode::merge_pieces<TurnTable>,
                          .shared_bytes = kSharedBytes};
     if constexpr (Rows::kCodes > 0) kernels.paired = attend_in_tensor_memory<Rows, true>;
     return run_lists(ex, c, kernels);

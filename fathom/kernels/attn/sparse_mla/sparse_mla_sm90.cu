@@ -178,7 +178,7 @@ Status run_plan(Exec& ex, const Call& c, const Plan& plan, const ListsKernels& k
   cuts.states = reinterpret_cast<float2*>(cuts.sums + rows * cuts.splits * kTileL);
   FATHOM_TRY(launch_lists(ex, c, cuts, kernels));
   return launch_kernel(ex, kernels.merge, {.blocks = rows, .threads = mla_decode::kMergeThreads},
-                       tile_call(c), cuts);
+                       tile_call(c), cuts, turn_table(c));
 }
 
 bool takes_call(const Call& c) {
@@ -190,7 +190,7 @@ Status run(Exec& ex, const Call& c, RunLists run_lists) {
   return with_rows(c, Status{}, [&]<class Rows>(Rows) {
     ListsKernels kernels{.alone = attend_lists<Rows, false>,
                          .paired = nullptr,
-                         .merge = mla_decode::merge_pieces,
+                         .merge = mla_decode::merge_pieces<TurnTable>,
                          .shared_bytes = kListsSharedBytes};
     if constexpr (Rows::kCodes > 0) kernels.paired = attend_lists<Rows, true>;
     return run_lists(ex, c, kernels);
@@ -229,7 +229,8 @@ bool takes_operands(const Call& c) {
   for (int i = 0; i < c.num_sources; ++i)
     if (!takes_source(c.sources[i])) return false;
   return c.q.format == Format::kBf16 && c.o.dim(2) == kTileL && c.scale > 0.0f &&
-         is_aligned(c.o, 8) && with_rows(c, false, [](auto) { return true; });
+         is_aligned(c.o, 8) && (!c.table.present() || turned_channels(c) == kTurned) &&
+         with_rows(c, false, [](auto) { return true; });
 }
 
 Status run_cut(Exec& ex, const Call& c, const ListsKernels& kernels) {

@@ -29,6 +29,7 @@ struct InverseRope {
       .equation = "(a, b) -> (a c + b s, b c - a s), last R channels",
       .source = "DeepSeek-V4",
       .flops = "3*T*H*R",
+      .outside = "the rotation alone: sparse_mla_decode turns what it writes itself",
   };
 
   struct Args {

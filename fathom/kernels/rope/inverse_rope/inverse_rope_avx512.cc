@@ -1,17 +1,10 @@
 #include "fathom/kernels/quant/amax_avx512.h"
 #include "fathom/kernels/rope/inverse_rope/inverse_rope_rows.h"
+#include "fathom/kernels/rope/inverse_rope/turn_back.h"
 #include "fathom/kernels/rope/rope/rotate_avx512.h"
 
 namespace fathom::avx512 {
 namespace {
-
-/// The row of the table for the angle of the other sign.
-void turn_back(const float* table_row, int64_t R, float* back) {
-  for (int64_t i = 0; i < R / 2; ++i) {
-    back[i] = table_row[i];
-    back[R / 2 + i] = -table_row[R / 2 + i];
-  }
-}
 
 /// Memory bounds this loop: two lines of every eight that a head of DeepSeek-V4 has in bf16.
 template <class A>

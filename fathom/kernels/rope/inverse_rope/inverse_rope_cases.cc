@@ -1,7 +1,5 @@
 #include <cmath>
-#include <optional>
 
-#include "fathom/kernels/conformance/call_tokens.h"
 #include "fathom/kernels/conformance/kernel_case.h"
 #include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/rope/rope_oracle.h"
@@ -20,8 +18,6 @@ struct Shape {
   Format format = Format::kBf16;
   int64_t groups = 1;              ///< of the quantised output
   Format scales = Format::kUe8m0;  ///< of the quantised output
-  int64_t table_rows = kPositions;
-  std::optional<CallTokens> of = {};  ///< of a recorded call: where its tokens stand
 };
 
 struct Rotation {
@@ -31,27 +27,15 @@ struct Rotation {
 Rotation make_rotation(CaseData& c, const Shape& s) {
   Rotation all;
   all.positions = c.input({s.t}, Format::kI32, {}, {.rows_per_batch = 1});
-  all.positions.fill(
-      [&](int64_t t) { return s.of ? s.of->position(t) : (t * 37 + 5) % kPositions; });
-  all.table = c.input({s.table_rows, s.r}, Format::kF32);
+  all.positions.fill([](int64_t t) { return (t * 37 + 5) % kPositions; });
+  all.table = c.input({kPositions, s.r}, Format::kF32);
   oracle::fill_rope_rows(all.table, all.positions);
   return all;
 }
 
-/// A head turned by the angle of -position: a' = a c + b s, b' = b c - a s.
+/// A head as it is turned back.
 std::vector<double> rotated_back(std::vector<double> head, const Rotation& by, int64_t t) {
-  const int64_t R = by.table.dim(1);
-  const auto position = static_cast<int64_t>(by.positions[t]);
-  const size_t first = head.size() - static_cast<size_t>(R);
-  for (int64_t i = 0; i < R / 2; ++i) {
-    const double c = by.table.at(position, i);
-    const double s = by.table.at(position, R / 2 + i);
-    double& a = head[first + static_cast<size_t>(2 * i)];
-    double& b = head[first + static_cast<size_t>(2 * i + 1)];
-    const double turned = a * c + b * s;
-    b = b * c - a * s;
-    a = turned;
-  }
+  oracle::rotate_back(head, by.table, static_cast<int64_t>(by.positions[t]));
   return head;
 }
 
@@ -200,18 +184,6 @@ void add_quant_cases(CaseList& list) {
 void add_inverse_rope_cases(CaseList& list) {
   add_plain_cases(list);
   add_quant_cases(list);
-  list.serve_calls("inverse_rope",
-                   [](CaseList& one, const RecordedCall& call, const CaseSpec& spec) {
-                     const int64_t tokens = call.dim("o", 0);
-                     add_plain(one, {.spec = spec,
-                                     .t = tokens,
-                                     .h = call.dim("o", 1),
-                                     .d = call.dim("o", 2),
-                                     .r = call.dim("table", 1),
-                                     .format = call.format("o"),
-                                     .table_rows = call.dim("table", 0),
-                                     .of = tokens_of(call, spec, tokens)});
-                   });
 }
 
 }  // namespace fathom

@@ -4,19 +4,12 @@
 #include "fathom/kernels/core/row_parallel.h"
 #include "fathom/kernels/rope/inverse_rope/inverse_rope.h"
 #include "fathom/kernels/rope/inverse_rope/inverse_rope_rows.h"
+#include "fathom/kernels/rope/inverse_rope/turn_back.h"
 #include "fathom/kernels/rope/rope/positions.h"
 #include "fathom/kernels/rope/rope/rope_loops.h"
 
 namespace fathom {
 namespace {
-
-/// The row of the table for the angle of the other sign.
-void turn_back(const float* table_row, int64_t R, float* back) {
-  for (int64_t i = 0; i < R / 2; ++i) {
-    back[i] = table_row[i];
-    back[R / 2 + i] = -table_row[R / 2 + i];
-  }
-}
 
 template <class A>
 void rotate_token(const InverseRope::Args& a, int64_t t, float* back) {

@@ -39,6 +39,19 @@ inline void rotate(const std::vector<double>& x,
   rotate(x, table, position, style, out, [](double p) { return p; });
 }
 
+/// Turns the last channels of a head, as many as the table has columns, by the angle of -position.
+inline void rotate_back(std::vector<double>& head, const Tensor& table, int64_t position) {
+  const int64_t pairs = table.dim(1) / 2;
+  double* pe = head.data() + head.size() - static_cast<size_t>(2 * pairs);
+  for (int64_t i = 0; i < pairs; ++i, pe += 2) {
+    const double c = table.at(position, i);
+    const double s = table.at(position, pairs + i);
+    const double a = pe[0];
+    pe[0] = a * c + pe[1] * s;
+    pe[1] = pe[1] * c - a * s;
+  }
+}
+
 /// Entry i of the row of a position: cos or sin of position * 10000^(-2i/R).
 inline double rope_entry(int64_t position, int64_t i, int64_t R) {
   const auto pair = static_cast<double>(i % (R / 2));

@@ -261,10 +261,21 @@ __device__ __forceinline__ void send_piece(
     send(address_in_block(states, block), address_in_block(barrier, block), mine, !rehearsal);
 }
 
+/// The first of the two columns that a lane writes of its rows: of warps that write any.
+__device__ __forceinline__ int column_of_lane(const FewRows& f, int rank) {
+  const int groups = kColumnGroups >> f.log2_pieces;
+  return 8 * (rank * groups + warp_id()) + 2 * (lane_id() & 3);
+}
+
 /// Adds the pieces of two rows of this block's columns, their sinks, divides and writes.
-template <class Memory>
-__device__ __forceinline__ void write_columns(
-    const FewRows& f, const Memory& m, int b, int rank, const RowsOfLane& rows, bool rehearsal) {
+template <class Memory, class Turn>
+__device__ __forceinline__ void write_columns(const FewRows& f,
+                                              const Memory& m,
+                                              int b,
+                                              int rank,
+                                              const RowsOfLane& rows,
+                                              bool rehearsal,
+                                              const Turn& turn) {
   const Call& c = f.c;
   constexpr int kAtOnce = 4;  // pieces whose loads are under way together
   const int pieces = 1 << f.log2_pieces;
@@ -305,7 +316,7 @@ __device__ __forceinline__ void write_columns(
       }
     }
   }
-  const int column = 8 * (rank * groups + warp_id()) + 2 * (lane_id() & 3);
+  const int column = column_of_lane(f, rank);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!rows.exists[h]) continue;
@@ -315,7 +326,9 @@ __device__ __forceinline__ void write_columns(
     const float all = sum[h] * shrink + exp2_approx(sink[h] - top);
     const float factor = all == 0.0f ? 0.0f : c.out_scale * shrink * approximate_reciprocal(all);
     Bf16* to = static_cast<Bf16*>(c.o.data) + c.o.offset(b, rows.j[h], rows.n[h]) + column;
-    st_global_if(to, pack_bf16(total[2 * h] * factor, total[2 * h + 1] * factor), !rehearsal);
+    float pair[2] = {total[2 * h] * factor, total[2 * h + 1] * factor};
+    turn(0, pair[0], pair[1]);
+    st_global_if(to, pack_bf16(pair[0], pair[1]), !rehearsal);
     if (c.lse.data != nullptr && column == 0 && !rehearsal) {
       const float logged = c.lse_has_sink ? all : sum[h];
       static_cast<float*>(c.lse.data)[c.lse.offset(b, rows.j[h], rows.n[h])] =
@@ -355,8 +368,11 @@ struct FewRowsBlock {
 
   /// Attends to the keys of the piece by add(queries, state, o), adds up the pieces and writes. In
   /// a rehearsal nothing is sent or written.
-  template <class Memory, class Add>
-  __device__ __forceinline__ void run(Memory& m, bool rehearsal, Add add) const {
+  template <class Memory, class Add, class Turn = Unturned>
+  __device__ __forceinline__ void run(Memory& m,
+                                      bool rehearsal,
+                                      Add add,
+                                      const Turn& turn = {}) const {
     uint32_t queries[16];
     load_queries(f.c, b, rows, queries);
     RowPair state;
@@ -364,7 +380,7 @@ struct FewRowsBlock {
     add(queries, state, o);
     if (warp < kValueWarps) send_piece(m, f.log2_pieces, rank, rehearsal, state, o);
     if (!rehearsal) barrier_wait(shared_address(&m.all_received), 0);
-    write_columns(f, m, b, rank, rows, rehearsal);
+    write_columns(f, m, b, rank, rows, rehearsal, turn);
   }
 };
 

@@ -36,6 +36,22 @@ struct RowPair {
   float largest[2] = {-INFINITY, -INFINITY};  ///< score of this warpgroup's tiles, not scaled
 };
 
+/// What becomes of pairs of adjacent columns before they are rounded: they stay as they are. A call
+/// whose results are turned by an angle has a struct in its place. What columns() and eighths()
+/// give is called with the number of a pair and the pair; all three may be loads.
+struct Unturned {
+  __device__ __forceinline__ void operator()(int, float&, float&) const {}
+
+  /// Of two pairs from a column on.
+  __device__ __forceinline__ Unturned columns(int) const { return {}; }
+
+  /// Of the pairs at a column and every eight further on, 256 columns in all.
+  __device__ __forceinline__ Unturned eighths(int) const { return {}; }
+
+  /// As merge_pieces() begins: of request b.
+  __device__ __forceinline__ Unturned ask(int64_t) const { return {}; }
+};
+
 /// What a row is without and with its sink t, given base and sum of its weights:
 ///
 ///   most = max(base, t);   all = sum 2^(base - most) + 2^(t - most)
@@ -80,14 +96,19 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
 
 /// Adds the sink, divides and writes the rows of a request that is not cut: sixteen bytes a lane,
 /// where addresses allow it, so that whole sectors are written.
-template <class Out>
-__device__ __forceinline__ void store_rows(
-    const Call& c, const Piece& p, int wg, const float (&o)[kSums], const RowPair& state) {
+template <class Out, class Turn = Unturned>
+__device__ __forceinline__ void store_rows(const Call& c,
+                                           const Piece& p,
+                                           int wg,
+                                           const float (&o)[kSums],
+                                           const RowPair& state,
+                                           const Turn& turn = {}) {
   const int row = (warp_id() & 3) * 16 + lane_id() / 4;
   const int quarter = lane_id() & 3;
   const int64_t strides = c.o.strides[0] | c.o.strides[1] | c.o.strides[2];
   const bool whole =
       (reinterpret_cast<uintptr_t>(c.o.data) | static_cast<uintptr_t>(2 * strides)) % 16 == 0;
+  const auto turned = turn.eighths(wg * 256 + 2 * quarter);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const bool exists = p.first_row + row + 8 * h < p.end_row;
@@ -99,7 +120,8 @@ __device__ __forceinline__ void store_rows(
     if constexpr (sizeof(Out) == 4) {
 #pragma unroll
       for (int k = 2 * h; k < kSums; k += 4) {
-        const float2 pair = {o[k] * sunk.factor, o[k + 1] * sunk.factor};
+        float2 pair = {o[k] * sunk.factor, o[k + 1] * sunk.factor};
+        turned(k / 4, pair.x, pair.y);
         if (exists) *reinterpret_cast<float2*>(out + 2 * (k - 2 * h + quarter)) = pair;
       }
     } else {
@@ -109,7 +131,9 @@ __device__ __forceinline__ void store_rows(
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int k = 4 * (first + i) + 2 * h;
-          words[i] = pack_bf16(o[k] * sunk.factor, o[k + 1] * sunk.factor);
+          float pair[2] = {o[k] * sunk.factor, o[k + 1] * sunk.factor};
+          turned(first + i, pair[0], pair[1]);
+          words[i] = pack_bf16(pair[0], pair[1]);
         }
         if (whole) {
           transpose_quad(words);
@@ -177,15 +201,20 @@ struct PieceOrder {
 
 /// Writes kChunks times 128 columns of a row, from `column` of this lane on. part_of(s, k) says
 /// where four sums of piece s in chunk k lie. Eight pieces are on their way at once.
-template <int kChunks, class PartOf>
+template <int kChunks, class PartOf, class Turn>
 __device__ __forceinline__ void write_merged(const Call& c,
                                              int64_t b,
                                              int64_t row,
                                              int column,
                                              const PieceOrder& order,
                                              const Shares& shares,
-                                             PartOf part_of) {
+                                             PartOf part_of,
+                                             const Turn& turn) {
   constexpr int kAtOnce = 8;
+  decltype(turn.columns(0)) turned[kChunks];
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k)
+    turned[k] = turn.columns(column + k * kWarpColumns);
   float4 total[kChunks] = {};
   for (int begin = 0; begin < order.pieces; begin += kAtOnce) {
     float share[kAtOnce];
@@ -224,9 +253,10 @@ __device__ __forceinline__ void write_merged(const Call& c,
   Bf16* out = static_cast<Bf16*>(c.o.data) + c.o.offset(b, j, n) + column;
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
-    *reinterpret_cast<uint2*>(out + k * kWarpColumns) = {
-        pack_bf16(total[k].x * factor, total[k].y * factor),
-        pack_bf16(total[k].z * factor, total[k].w * factor)};
+    float4 v = {total[k].x * factor, total[k].y * factor, total[k].z * factor, total[k].w * factor};
+    turned[k](0, v.x, v.y);
+    turned[k](1, v.z, v.w);
+    *reinterpret_cast<uint2*>(out + k * kWarpColumns) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
   }
   if (c.lse.data != nullptr && column == 0)
     static_cast<float*>(c.lse.data)[c.lse.offset(b, j, n)] = shares.sunk.lse;
@@ -287,10 +317,9 @@ __device__ __forceinline__ void lay_out_piece(const Call& c,
 /// Half rows of the cluster, in turn over the warps of all its blocks. Warps begin with different
 /// pieces: a block gives its sums away no faster than it reads those of others, so all at one block
 /// would take as long as there are blocks.
-__device__ __forceinline__ void merge_in_cluster(const Call& c,
-                                                 const Piece& p,
-                                                 const Cuts& cuts,
-                                                 unsigned char* base) {
+template <class Turn>
+__device__ __forceinline__ void merge_in_cluster(
+    const Call& c, const Piece& p, const Cuts& cuts, unsigned char* base, const Turn& turn) {
   constexpr int kWarps = kBoth / kWarp;
   constexpr int kChunks = kTileL / 2 / kWarpColumns;
   auto* memory = reinterpret_cast<PieceMemory*>(base);
@@ -305,10 +334,11 @@ __device__ __forceinline__ void merge_in_cluster(const Call& c,
       return *in_block(piece_states(base) + row, block_of(s));
     });
     const PieceOrder order{.pieces = cuts.splits, .first = half % cuts.splits, .spare = p.split};
-    write_merged<kChunks>(c, p.b, p.first_row + row, column, order, shares, [&](int s, int k) {
+    const auto part_of = [&](int s, int k) {
       const float* sums = memory->sums[row] + column + k * kWarpColumns;
       return in_block(sums, block_of(s));
-    });
+    };
+    write_merged<kChunks>(c, p.b, p.first_row + row, column, order, shares, part_of, turn);
   }
 }
 
@@ -339,8 +369,11 @@ inline constexpr int kMergeThreads = kTileL / 4;
 
 /// Adds the pieces of a row in order, its sink, divides and writes. One block a row, four columns a
 /// thread. Eight blocks leave the registers that eight loads at once need.
-static __global__ void __launch_bounds__(kMergeThreads, 8)
-    merge_pieces(const __grid_constant__ Call c, const __grid_constant__ Cuts cuts) {
+template <class Turn>
+__global__ void __launch_bounds__(kMergeThreads, 8)
+    merge_pieces(const __grid_constant__ Call c,
+                 const __grid_constant__ Cuts cuts,
+                 const __grid_constant__ Turn turn) {
   let_next_start();
   const auto rows = static_cast<uint32_t>(c.Q * c.N);
   const int64_t b = blockIdx.x / rows;
@@ -348,12 +381,14 @@ static __global__ void __launch_bounds__(kMergeThreads, 8)
   const int64_t first = b * cuts.splits * rows + row;
   const auto column = static_cast<int>(4 * threadIdx.x);
   wait_for_previous();
+  const auto asked = turn.ask(b);  // on its way with the states; what follows, with the sums
   const Shares shares =
       shares_of(c, row, cuts.splits, [&](int s) { return cuts.states[first + int64_t{s} * rows]; });
   const PieceOrder order{.pieces = cuts.splits, .first = 0, .spare = 0};
-  write_merged<1>(c, b, row, column, order, shares, [&](int s, int) {
+  const auto part_of = [&](int s, int) {
     return cuts.sums + (first + int64_t{s} * rows) * kTileL + column;
-  });
+  };
+  write_merged<1>(c, b, row, column, order, shares, part_of, asked);
 }
 
 }  // namespace fathom::mla_decode

@@ -516,27 +516,29 @@ __device__ __forceinline__ void add_row_sums(float* sums, int wg, RowPair& state
 }
 
 /// From sums to rows of the output or a piece of them. A cluster writes over queries and keys.
+template <class Turn>
 __device__ __forceinline__ void give_rows(const Call& c,
                                           const Piece& p,
                                           const Cuts& cuts,
                                           unsigned char* base,
                                           int wg,
                                           const float (&o)[kSums],
-                                          const RowPair& state) {
+                                          const RowPair& state,
+                                          const Turn& turn) {
   if (cuts.merge == Merge::kNone) {
-    store_rows<Bf16>(c, p, wg, o, state);
+    store_rows<Bf16>(c, p, wg, o, state, turn);
   } else if (cuts.merge == Merge::kKernel) {
     store_piece(c, p, cuts, wg, o, state);
   } else {
     lay_out_piece(c, p, base, wg, o, state);
     meet_cluster();
-    merge_in_cluster(c, p, cuts, base);
+    merge_in_cluster(c, p, cuts, base, turn);
     __syncwarp();
   }
 }
 
 /// From the sums of a block to rows of the output or a piece of them. `bring` as in add_rests().
-template <class Bring>
+template <class Bring, class Turn = Unturned>
 __device__ __forceinline__ void finish_rows(const Call& c,
                                             const Piece& p,
                                             const Cuts& cuts,
@@ -545,7 +547,8 @@ __device__ __forceinline__ void finish_rows(const Call& c,
                                             int wg,
                                             float (&o)[kSums],
                                             RowPair& state,
-                                            Bring bring) {
+                                            Bring bring,
+                                            const Turn& turn = {}) {
   const bool in_cluster = cuts.merge == Merge::kCluster;
   add_row_sums(reinterpret_cast<float*>(base + kSumsAt), wg, state);
   if (!in_two_terms(p)) {
@@ -553,7 +556,7 @@ __device__ __forceinline__ void finish_rows(const Call& c,
     // Sums lie where values of rests do, those of other warps too.
     if (in_cluster) named_sync(kAll, kBoth);
   }
-  give_rows(c, p, cuts, base, wg, o, state);
+  give_rows(c, p, cuts, base, wg, o, state, turn);
 }
 
 }  // namespace fathom::mla_decode

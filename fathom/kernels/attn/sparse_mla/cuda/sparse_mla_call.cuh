@@ -2,6 +2,7 @@
 // with the strides of the caches in bytes, since the fields of a row differ in their elements.
 #pragma once
 
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_turn.cuh"
 #include "fathom/kernels/attn/sparse_mla/sparse_mla_plan.h"
 #include "fathom/kernels/cuda/elements.cuh"
 #include "fathom/kernels/cuda/flat.cuh"
@@ -97,6 +98,7 @@ struct DeviceCall {
   int N = 0, D = 0, L = 0;
   float scale = 1.0f;
   float lse_factor = 1.0f;
+  TurnTable turn;
 
   /// Entries of the list of token t in source i.
   __device__ __forceinline__ int list_length(int i, int64_t t) const {
@@ -121,7 +123,8 @@ inline DeviceCall device_call(const Call& c) {
           .D = static_cast<int>(c.q.dim(2)),
           .L = static_cast<int>(c.o.dim(2)),
           .scale = c.scale,
-          .lse_factor = c.lse_factor};
+          .lse_factor = c.lse_factor,
+          .turn = turn_table(c)};
 }
 
 }  // namespace fathom::sparse_mla

@@ -153,7 +153,10 @@ struct FewListedKeys {
   }
 
   __device__ __forceinline__ void run(bool rehearsal) const {
-    block.run(m, rehearsal, [&](const uint32_t(&queries)[16], RowPair& state, FewSums& o) {
+    const TurnTable& turn = call.lists.turn;
+    const int position = turn.position(block.b);
+    TurnedColumns<1> turned{};
+    const auto add = [&](const uint32_t(&queries)[16], RowPair& state, FewSums& o) {
       // All warps take the same way, which depends on no list. In a rehearsal no entry is read.
       int2 range = piece();
       if (rehearsal) range = {0, min(kChunkKeys, block.f.room)};
@@ -161,6 +164,7 @@ struct FewListedKeys {
       const int end = rehearsal ? 0 : range.y;
       Tile tile;
       ask(range.x, end, tile, panel(0));
+      turned = turn.columns<1>(position, mla_decode::column_of_lane(block.f, block.rank));
 #pragma unroll 1
       for (int number = 0; range.x + number * kTileKeys < range.y; ++number) {
         const int first = range.x + number * kTileKeys;
@@ -174,7 +178,8 @@ struct FewListedKeys {
         });
       }
       wait_copies<0>();  // of nothing, behind the last tile
-    });
+    };
+    block.run(m, rehearsal, add, turned);
   }
 };
 

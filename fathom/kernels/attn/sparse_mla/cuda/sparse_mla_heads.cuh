@@ -8,6 +8,7 @@
 
 #include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_call.cuh"
 #include "fathom/kernels/cuda/reduce.cuh"
+#include "fathom/kernels/cuda/tensor_core.cuh"
 
 namespace fathom::sparse_mla {
 
@@ -206,6 +207,27 @@ __device__ inline float normaliser(const DeviceCall& c, int n, float max, float 
   return 1.0f / (sum + expf(c.sink[n] - max));
 }
 
+/// Brings the angles of a token into the last cache.
+__device__ inline void prefetch_angles(const TurnTable& turn, int position) {
+  constexpr int kLine = 32;  // floats
+  const int at = static_cast<int>(threadIdx.x) * kLine;
+  if (at < turn.R && position >= 0 && position < turn.num_rows)
+    prefetch_line(turn.rows + position * turn.stride + at);
+}
+
+/// Channel d of head h: the sum times `factor`, turned back with its neighbour at the end of a
+/// head.
+__device__ inline float result(
+    const DeviceCall& c, const float* sums, float factor, int position, int d) {
+  const int turned = d - (c.L - c.turn.R);
+  if (turned < 0) return sums[d] * factor;
+  const int first = d - (turned & 1);
+  float a = sums[first] * factor;
+  float b = sums[first + 1] * factor;
+  turn_back(c.turn.angle(position, turned / 2), a, b);
+  return (turned & 1) == 0 ? a : b;
+}
+
 /// Blocks of a token lie side by side.
 template <class Q>
 __global__ void __launch_bounds__(kHeadsThreads)
@@ -220,6 +242,7 @@ __global__ void __launch_bounds__(kHeadsThreads)
   const int first = static_cast<int>(blockIdx.x - static_cast<uint32_t>(t) * blocks) * size.heads;
   const int heads = c.N - first < size.heads ? c.N - first : size.heads;
   const auto tid = static_cast<int>(threadIdx.x);
+  const int position = c.turn.position(t);
   for (int i = tid; i < heads * c.D; i += kHeadsThreads) {
     const int h = i / c.D;
     m.q[i] = load(static_cast<const Q*>(c.q.data) + c.q.offset(t, first + h) + (i - h * c.D));
@@ -230,6 +253,7 @@ __global__ void __launch_bounds__(kHeadsThreads)
     m.max[h] = -INFINITY;
     m.sum[h] = 0.0f;
   }
+  prefetch_angles(c.turn, position);
   Cursor cursor;
   while (true) {
     if (warp_id() == 0) {
@@ -261,7 +285,9 @@ __global__ void __launch_bounds__(kHeadsThreads)
   for (int i = tid; i < heads * c.L; i += kHeadsThreads) {
     const int h = i / c.L;
     const float factor = normaliser(c, first + h, m.max[h], m.sum[h]);
-    store_any(c.o.data, c.o.format, c.o.offset(t, first + h) + (i - h * c.L), m.o[i] * factor);
+    const int d = i - h * c.L;
+    store_any(c.o.data, c.o.format, c.o.offset(t, first + h) + d,
+              result(c, m.o + h * c.L, factor, position, d));
   }
   for (int h = tid; h < heads; h += kHeadsThreads) {
     const float sum = m.sum[h];

@@ -9,7 +9,8 @@ namespace fathom::sparse_mla {
 /// A block, or a cluster of them, for up to 64 heads of a token, on tiles of 64 rows.
 ///
 /// Rows of 512 or 576 channels in one of the forms of sparse_mla_codes.cuh or in bf16, the same in
-/// both caches; values of 512; addresses that copies of sixteen bytes can start from.
+/// both caches; values of 512, of which none or 64 are turned back; addresses that copies of
+/// sixteen bytes can start from.
 bool takes_lists(const SparseMlaDecode::Args& a);
 bool takes_lists(const SparseMlaPrefill::Args& a);
 

@@ -19,8 +19,11 @@ using mla_decode::Merge;
 using mla_decode::RowPair;
 
 /// Shared memory behind that of the tiles: the largest score of each row in either warpgroup's
-/// tiles, and what was found in the lists.
+/// tiles, or the angles of the token, since no call wants both; and what was found in the lists.
 inline constexpr uint32_t kLargestAt = kRestsAt + 2 * kTileRows * kTileKeys;
+static_assert(kTurnedPairs * sizeof(Angle) <= 2 * kTileRows * 4 && kLargestAt % sizeof(Angle) == 0);
+static_assert(kFirstTurned + kTurned == kTileL);
+inline constexpr int kAnglesWarp = 4;  ///< loads them
 inline constexpr uint32_t kEntriesAt = kLargestAt + 2 * kTileRows * 4;
 inline constexpr uint32_t kFindingsAt = kEntriesAt + sizeof(Entries);
 inline constexpr int64_t kListsSharedBytes = kFindingsAt + sizeof(Findings) + 1024;
@@ -186,18 +189,24 @@ inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 88 : 56;
 /// What a thread is launched with: a third of 64 K registers to a warpgroup, in steps of eight.
 inline constexpr int kLaunchRegisters = (64 << 10) / kTileThreads / 8 * 8;
 
-/// The queries of a piece, for the products of the two warpgroups that call it. Where rows are not
-/// of codes, copies were begun before.
-template <bool kCoded, int kScored>
+/// The queries of a piece, for the products of the two warpgroups that call it, and the angles of
+/// its token. Where rows are not of codes, copies were begun before.
+template <class Rows>
 __device__ __forceinline__ void bring_queries(const mla_decode::Call& c,
+                                              const DeviceCall& lists,
                                               const Piece& p,
                                               const Cuts& cuts,
-                                              uint32_t shared) {
-  if constexpr (kCoded) {
+                                              uint32_t shared,
+                                              Angle* angles) {
+  constexpr int kScored = kWidthOf<Rows> / kPanelColumns;
+  const int position = lists.turn.position(p.b);
+  if constexpr (Rows::kCodes > 0) {
     // Ahead of them, queries would hold up lists and rows, which wait for each other.
     named_sync(kRowsAsked, kTileThreads);
     if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
   }
+  if (lists.turn.present() && warp_id() == kAnglesWarp)
+    angles[lane_id()] = lists.turn.angle(position, lane_id());
   if (cuts.copy_queries) {
     wait_copies_all();
   } else {
@@ -223,6 +232,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   auto& entries = *reinterpret_cast<Entries*>(base + kEntriesAt);
   auto& findings = *reinterpret_cast<Findings*>(base + kFindingsAt);
   auto* largest = reinterpret_cast<float*>(base + kLargestAt);
+  auto* angles = reinterpret_cast<Angle*>(base + kLargestAt);
   if (threadIdx.x == 0) {
     bars.init(kFillers<Rows>, kPaired ? 2 : 1);
     findings.clear();
@@ -248,7 +258,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     if (merges) mla_decode::meet_cluster_relaxed();
   } else {
     take_registers<kComputeRegisters<Rows>>();
-    bring_queries<kCoded, kScored>(c, p, cuts, shared);
+    bring_queries<Rows>(c, lists, p, cuts, shared, angles);
     named_sync(mla_decode::kAll, kBoth);
     const bool has_largest = Rows::kCodes == 0 && lists.max.data != nullptr;
     float o[kSums];
@@ -260,11 +270,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     // Found again: there are no registers to keep it in while tiles are computed.
     Piece done = heads_of_block(c, cuts, kept(blockIdx.x));
     take_piece(entries, done);
-    mla_decode::finish_rows(c, done, cuts, base, shared, wg, o, state,
-                            [&](const uint2* rests, int left, uint32_t values) {
-                              bring_rest_rows<Rows>(lists, entries, wg * (kTileL / 2), rests, left,
-                                                    values);
-                            });
+    mla_decode::finish_rows(
+        c, done, cuts, base, shared, wg, o, state,
+        [&](const uint2* rests, int left, uint32_t values) {
+          bring_rest_rows<Rows>(lists, entries, wg * (kTileL / 2), rests, left, values);
+        },
+        TurnedRows{lists.turn.present(), angles});
     if (has_largest) store_largest(lists, done, largest, wg);
   }
   // Shared memory that another block reads stays until it has. What the other block of a pair
@@ -278,9 +289,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 struct ListsKernels {
   using Attend = void (*)(mla_decode::Call, DeviceCall, Cuts);
 
-  Attend alone;                           ///< a block gathers its rows itself
-  Attend paired;                          ///< see CodeGatherer; null for rows without codes
-  void (*merge)(mla_decode::Call, Cuts);  ///< adds the pieces of Merge::kKernel
+  Attend alone;   ///< a block gathers its rows itself
+  Attend paired;  ///< see CodeGatherer; null for rows without codes
+  void (*merge)(mla_decode::Call, Cuts, TurnTable);  ///< adds the pieces of Merge::kKernel
   int64_t shared_bytes;
 };
 
