@@ -4,7 +4,7 @@
 #   gpu_test.sh [--out DIR] [--root DIR] [--steps NAMES] [--limit SECONDS] [--budget SECONDS]
 #     --out    results; default results/h200, as on the card that the first of them are of
 #     --root   the tree; default: the working folder
-#     --steps  with commas; default all: engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
+#     --steps  with commas; default all: engine,kernels,trace,models,sparse_models,reference23,v4,v32,streaming,peers,code,real,memcheck,racecheck
 #     --limit  the most seconds a step may take; default 900
 #     --budget the most seconds everything may take; default 5400. Steps that do not fit are named
 set -uo pipefail
@@ -13,7 +13,7 @@ out=results/h200
 root=.
 limit=900
 budget=5400
-steps=engine,kernels,trace,models,reference23,streaming,peers,code,real,memcheck,racecheck
+steps=engine,kernels,trace,models,sparse_models,reference23,v4,v32,streaming,peers,code,real,memcheck,racecheck
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2; shift 2 ;;
@@ -83,6 +83,21 @@ done
 exit $rc
 S
 
+# Steps of V4 and V3.2 in their released formats, first layers, random weights, and prompts of Flash.
+cat >"$work/sparse_models.sh" <<'S'
+rc=0
+bench() { "$1/fathom" bench model --dummy-weights --device cuda "${@:2}" || rc=1; }
+bench "$1" --as deepseek-v4-flash --layers 8 -p 0 -n 32 -d 4096 -b 1,8,32,128
+bench "$1" --as deepseek-v4-flash --layers 8 -p 0 -n 32 -d 131072 -b 1,32
+bench "$1" --as deepseek-v4-flash --layers 4 -p 0 -n 32 -d 1000000 -b 1
+bench "$1" --as deepseek-v4-pro --layers 4 -p 0 -n 32 -d 4096 -b 1,32
+bench "$1" --as deepseek-v3.2 --layers 6 -p 0 -n 32 -d 4096 -b 1,32,128
+for prompt in 8192 32768 65536; do
+  bench "$1" --as deepseek-v4-flash --layers 8 -p $prompt -n 1
+done
+exit $rc
+S
+
 # Which kernels of the machine code use the tensor cores' warpgroup instructions, and how wide they
 # read memory.
 cat >"$work/code.sh" <<'S'
@@ -129,12 +144,17 @@ step kernels "$work/cuda_kernels_test" --jobs 14
 step trace "$work/fathom" trace "$root/models/tiny-v3-nvfp4" -p "Once upon a time" --gen 4 \
   --device cuda --out-dir "$work/trace"
 step models bash "$work/models.sh" "$work"
+step sparse_models bash "$work/sparse_models.sh" "$work"
 step reference23 "$work/fathom" bench kernel --suite reference23 --device cuda --check \
   --min-time 0.01 --reps 5 --budget "$(time_for_rows)" --out-dir "$work/reference23"
+mkdir -p "$work/reference23"
+for suite in v4 v32; do
+  step $suite "$work/fathom" bench kernel --suite $suite --backend cuda --check \
+    --min-time 0.01 --reps 5 --budget "$(time_for_rows)" -o csv --out-file "$work/reference23/suite_$suite.csv"
+done
 step streaming "$work/fathom" bench kernel --suite streaming --device cuda --check \
   --min-time 0.02 --reps 10 -o csv --out-file "$work/streaming.csv"
 step peers python3 "$here/gpu_peers.py" --out "$work/peers.csv" --tokens 1,128,2048
-mkdir -p "$work/reference23"
 for file in all_kernels.csv benchmark_summary.md roofline.md roofline.svg peaks.json; do
   [ -f "$work/reference23/$file" ] && cp "$work/reference23/$file" "$out"
 done
