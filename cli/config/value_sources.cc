@@ -142,11 +142,12 @@ Result<const Config::value_type*> find_entry(const Config& config,
 Status fill_threads(CLI::App& root, ValueSources& sources) {
   constexpr const char* kName = "OMP_NUM_THREADS";
   CLI::Option* const threads = root.get_option("--threads");
-  const std::string value = environment(kName);
+  const std::string all = environment(kName);
+  const std::string value = all.substr(0, all.find(','));  // others are of nested regions
   EngineOptions any;
   if (threads->count() > 0 || value.empty()) return {};
   if (!set_option(any, "threads", value).ok() || any.threads < 1) {
-    log_warn(kName, "='", value, "' is not a number of threads; using one a core");
+    log_warn(kName, "='", all, "' is not a number of threads; using one a core");
     return {};
   }
   sources[threads] = str_cat("environment ", kName);

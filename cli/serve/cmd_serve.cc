@@ -31,6 +31,7 @@
 #include "fathom/base/hint.h"
 #include "fathom/base/log.h"
 #include "fathom/bench/machine/conditions.h"
+#include "fathom/os/atomic_file.h"
 #include "fathom/os/file.h"
 #include "fathom/os/sha256.h"
 #include "fathom/serve/answer/request_trace.h"
@@ -306,6 +307,10 @@ Status Running::open_access() {
                          .argument = is_argument ? flags_.api_key : std::string(),
                          .environment = environment_key};
   FATHOM_ASSIGN(access_, serve::Access::load(keys));
+  if (flags_.admin && access_.open()) {
+    return with_hint(invalid_argument("--admin: its routes need an API key, and there is none"),
+                     "give --api-key-file FILE, --api-key KEY or FATHOM_API_KEY");
+  }
   return serve::check_bind(
       http_settings(flags_), !access_.open(),
       flags_.insecure_no_auth ? serve::NoAuth::kInsecure : serve::NoAuth::kRefused);
@@ -321,6 +326,8 @@ Result<std::unique_ptr<Engine>> Running::load(const EngineOptions& options) {
 Status Running::start(EngineOptions options) {
   FATHOM_TRY(open_access());
   FATHOM_ASSIGN(metrics_, serve::ServerMetrics::create(flags_.metrics_prefix));
+  if (flags_.admin && path_kind(flags_.profile_dir) != PathKind::kMissing)
+    FATHOM_TRY(check_writable(flags_.profile_dir + "/profile"));
   profiler_ = std::make_unique<TraceProfiler>(flags_.profile_dir);
   if (!flags_.trace_requests.empty()) {
     FATHOM_ASSIGN(trace_, serve::RequestTrace::open(flags_.trace_requests));

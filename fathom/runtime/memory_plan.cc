@@ -43,14 +43,16 @@ Status does_not_fit(const MemoryPlan& plan, std::string_view flag) {
 }
 
 // The flag that helps, by what is too large.
-std::string_view advice(const MemoryPlan& plan) {
+std::string_view advice(const MemoryPlan& plan, const MemoryRequest& request) {
   if (plan.weight_bytes > plan.available_bytes) {
     return plan.shape.gpu != nullptr
                ? "the weights alone are too large for this GPU: use a smaller model or format"
                : "the weights alone are too large for this machine: use a smaller model or format";
   }
   if (plan.fixed_bytes() > plan.budget_bytes) {
-    return "lower --max-num-batched-tokens or --max-num-seqs, or raise --memory-fraction";
+    return request.max_num_seqs > 1
+               ? "lower --max-num-batched-tokens or --max-num-seqs, or raise --memory-fraction"
+               : "lower --max-num-batched-tokens, or raise --memory-fraction";
   }
   return "lower --max-model-len, use --kv-cache-dtype fp8_e4m3, or raise --memory-fraction";
 }
@@ -62,9 +64,9 @@ Status size_cache(MemoryPlan& plan, const MemoryRequest& request) {
   const bool known = request.available_bytes > 0;
   const int64_t fixed = plan.fixed_bytes() + plan.num_slots * cache.bytes_per_slot();
   const int64_t left = known ? blocks_within(plan.budget_bytes - fixed, cache) : INT64_MAX;
-  if (known && fixed > plan.budget_bytes) return does_not_fit(plan, advice(plan));
+  if (known && fixed > plan.budget_bytes) return does_not_fit(plan, advice(plan, request));
   if (cache.blocks_for(plan.max_model_len) > left) {
-    if (request.max_model_len > 0 || left < 1) return does_not_fit(plan, advice(plan));
+    if (request.max_model_len > 0 || left < 1) return does_not_fit(plan, advice(plan, request));
     plan.max_model_len = left * cache.block_tokens;
     plan.lowered = true;
   }

@@ -243,6 +243,7 @@ TEST_F(KvPublisherTest, NamesAnEndpointThatCannotBeHad) {
   s.endpoint = p->endpoint();
   const auto taken = KvPublisher::create(s);
   ASSERT_FALSE(taken.ok());
+  EXPECT_EQ(taken.status().code(), StatusCode::kIo);
   EXPECT_NE(taken.status().message().find(p->endpoint()), std::string::npos);
   EXPECT_NE(taken.status().message().find("in use"), std::string::npos);
 

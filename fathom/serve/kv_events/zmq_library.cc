@@ -1,6 +1,7 @@
 #include "fathom/serve/kv_events/zmq_library.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <dlfcn.h>
 
 #include "fathom/base/hint.h"
@@ -113,9 +114,12 @@ Status ZmqSocket::attach(const std::string& endpoint) {
   const int failed =
       connects ? zmq.connect(handle_, address.c_str()) : zmq.bind(handle_, address.c_str());
   if (failed == 0) return {};
-  return invalid_argument(str_cat("endpoint \"", endpoint, "\" of KV events cannot be ",
-                                  connects ? "connected to" : "bound", ": ", last_error(zmq),
-                                  "; expected tcp://ADDRESS:PORT or connect:tcp://HOST:PORT"));
+  const int error = zmq.error_number();
+  const std::string what = str_cat("endpoint \"", endpoint, "\" of KV events cannot be ",
+                                   connects ? "connected to" : "bound", ": ", zmq.strerror(error));
+  if (error == EADDRINUSE) return with_hint(io_error(what), "another program has it; give another");
+  return invalid_argument(
+      str_cat(what, "; expected tcp://ADDRESS:PORT or connect:tcp://HOST:PORT"));
 }
 
 void ZmqSocket::subscribe(std::string_view topic) {
