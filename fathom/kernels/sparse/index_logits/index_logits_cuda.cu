@@ -14,12 +14,11 @@ using namespace index_logits;  // the parts of this kernel
 
 template <class F>
 Status launch_form(Exec& ex, const IndexLogitsCall& call, const Cuts& cuts) {
-  return launch_kernel(
-      ex, score_codes<F>,
-      {.blocks = num_blocks(call, cuts, kTileKeys),
-       .threads = kThreads,
-       .shared_bytes = cuts.queries * static_cast<int64_t>(sizeof(QueryMemory)) + kAtom},
-      device_call(call), cuts);
+  return launch_kernel(ex, score_codes<F>,
+                       {.blocks = num_blocks(call, cuts, kTileKeys),
+                        .threads = kThreads,
+                        .shared_bytes = cuts.queries * int64_t{QueryMemory::kBytes} + kAtom},
+                       device_call(call), cuts);
 }
 
 template <class Rows>
