@@ -435,6 +435,7 @@ void add_code_cases(CaseList& list) {
     paged("page16", {.spec = {}, .requests = 2, .per_request = 2, .keys = 150, .page_size = 16});
     paged("page24", {.spec = {}, .requests = 2, .per_request = 2, .keys = 150, .page_size = 24});
     paged("page1", {.spec = {}, .requests = 1, .keys = 70, .page_size = 1});
+    paged("page192", {.spec = {}, .requests = 2, .keys = 500, .page_size = 192});
     paged("page96", {.spec = {}, .requests = 1, .per_request = 7, .keys = 500, .page_size = 96});
     paged("tiles", {.spec = {}, .requests = 40, .keys = 2048, .heads = 3});
     paged("tiles_q2", {.spec = {}, .requests = 36, .per_request = 2, .keys = 2000, .heads = 2});
@@ -445,9 +446,10 @@ void add_code_cases(CaseList& list) {
                       .width = 128,
                       .q = format,
                       .k = format});
+    // Blocks of an H200 have more tiles than their ring of keys has stages.
     add_ragged(list, {.spec = {.name = name("tiles")},
-                      .tokens = 90,
-                      .keys = 2100,
+                      .tokens = 330,
+                      .keys = 1700,
                       .heads = 2,
                       .width = 128,
                       .q = format,

@@ -1,5 +1,5 @@
 // Scores of e4m3 and e2m1 rows of 128 channels on the FP8 tensor cores of Hopper, up to 64 heads:
-// what does not depend on how keys come (index_logits_tiles.cuh).
+// what does not depend on how keys come (index_logits_ring.cuh, index_logits_tiles.cuh).
 //
 // A warpgroup is a block of its own, four on a multiprocessor: while one multiplies, others weigh
 // what they have multiplied, and all wait for memory. It takes some tokens of a request, whose
