@@ -27,6 +27,9 @@ inline constexpr uint32_t kRowBytes = 64 * Rows::kChunks;
 template <class Rows>
 inline constexpr uint32_t kStageBytes = kRowBytes<Rows>* kTileKeys;
 
+static_assert(QueryMemory::kBytes % 128 == 0 && kStageBytes<E2m1Rows> % 128 == 0,
+              "the copy engine writes boxes to multiples of 128 bytes");
+
 /// Shared memory of a block without its stages.
 constexpr uint32_t fixed_bytes(int queries) {
   return kAtom + static_cast<uint32_t>(queries) * QueryMemory::kBytes + kScaleBytes + kBarrierBytes;
