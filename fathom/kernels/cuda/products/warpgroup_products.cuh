@@ -140,6 +140,11 @@ __device__ __forceinline__ void multiply_codes(float (&d)[64],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
+/// Sums of products that have been waited for: what uses them stays behind this.
+__device__ __forceinline__ void settle_sums(float (&d)[32]) {
+  asm volatile("" : FATHOM_SUMS_32_OF(0)::"memory");
+}
+
 /// A matrix of 8 x 8 words of sixteen bits over the lanes of a warp, turned over: lane 4 g + t has
 /// columns 2t 2t+1 of row g. PTX ISA, movmatrix.
 __device__ __forceinline__ uint32_t transposed(uint32_t pair) {

@@ -42,8 +42,9 @@ namespace fathom {
 /// keys[ block_table[b, j/S] ][ j%S ]: lengths are position + 1 for a key a token (V3.2), and
 /// floor((position + 1) / 4) for a key of four tokens (V4). keys and key_scales are fields of a
 /// cache, strided in pages and rows; key_scales is [M,S,1] f32 for e4m3, [M,S,D/32] ue8m0 for u8.
-/// Entries of block_table past the last page in use and rows past the last key are not read. q, w
-/// and logits may be strided in tokens, q also in heads. H, T and L may be 0.
+/// Entries of block_table past the last page in use are not read; rows past the last key may be,
+/// but decide nothing. q, w and logits may be strided in tokens, q also in heads. H, T and L may be
+/// 0.
 ///
 /// With tree_masks the tokens are of trees (tree_keys.h): token t sees lengths[t] keys, the last of
 /// which are the rows of the tree that its mask names, and column i is of key i of those in their

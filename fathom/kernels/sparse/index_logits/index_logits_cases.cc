@@ -435,9 +435,18 @@ void add_code_cases(CaseList& list) {
     paged("page16", {.spec = {}, .requests = 2, .per_request = 2, .keys = 150, .page_size = 16});
     paged("page24", {.spec = {}, .requests = 2, .per_request = 2, .keys = 150, .page_size = 24});
     paged("page1", {.spec = {}, .requests = 1, .keys = 70, .page_size = 1});
+    paged("page192",
+          {.spec = {}, .requests = 2, .keys = 500, .heads = 32, .page_size = 192, .gap = 16});
     paged("page96", {.spec = {}, .requests = 1, .per_request = 7, .keys = 500, .page_size = 96});
-    paged("tiles", {.spec = {}, .requests = 40, .keys = 2048, .heads = 3});
-    paged("tiles_q2", {.spec = {}, .requests = 36, .per_request = 2, .keys = 2000, .heads = 2});
+    // Columns that are many, if hidden, give blocks of an H200 more tiles than their ring of keys
+    // has stages. Of five tokens a request, four are a block: most blocks have two requests.
+    paged("tiles", {.spec = {}, .requests = 33, .keys = 1100, .heads = 3, .columns = 16384});
+    paged(
+        "tiles_q2",
+        {.spec = {}, .requests = 16, .per_request = 2, .keys = 1100, .heads = 2, .columns = 16384});
+    paged(
+        "tiles_q5",
+        {.spec = {}, .requests = 12, .per_request = 5, .keys = 700, .heads = 2, .columns = 16384});
     add_ragged(list, {.spec = {.name = name("t9")},
                       .tokens = 9,
                       .keys = 500,
@@ -445,9 +454,16 @@ void add_code_cases(CaseList& list) {
                       .width = 128,
                       .q = format,
                       .k = format});
+    add_ragged(list, {.spec = {.name = name("short")},
+                      .tokens = 3,
+                      .keys = 40,
+                      .heads = 32,
+                      .width = 128,
+                      .q = format,
+                      .k = format});
     add_ragged(list, {.spec = {.name = name("tiles")},
-                      .tokens = 90,
-                      .keys = 2100,
+                      .tokens = 330,
+                      .keys = 1700,
                       .heads = 2,
                       .width = 128,
                       .q = format,

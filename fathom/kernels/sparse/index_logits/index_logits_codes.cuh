@@ -38,6 +38,12 @@ __device__ __forceinline__ int query_word(int t, int i) {
 struct DecodedRows {
   uint32_t words[2][8];
   uint32_t scales[2];
+
+  /// The factor of the row whose sums a lane has in the end (weigh_heads).
+  template <class Rows>
+  __device__ float factor() const {
+    return Rows::factor((cuda::lane_id() & 1) != 0 ? scales[1] : scales[0]);
+  }
 };
 
 /// e4m3 as it is. A key has a factor of its own in float32.
@@ -142,16 +148,35 @@ struct E2m1Rows {
 // ---- queries in shared memory ----
 
 inline constexpr uint32_t kAtom = 1024;  ///< bytes that the swizzle of panels is aligned to
+inline constexpr int kWeightsOfLane = 16;
 
+/// The queries of a block.
 struct QueryMemory {
-  alignas(kAtom) std::byte codes[kQueryBytes];  ///< [64 heads][128], swizzled
-  float weights[4][16];                         ///< [lane % 4][heads in the order of a lane's sums]
+  std::byte* codes;  ///< [queries][64 heads][128], swizzled
+  float* weights;    ///< [queries][lane % 4][16 heads in the order of a lane's sums]
+
+  static constexpr uint32_t kBytes = kQueryBytes + 4 * kWeightsOfLane * sizeof(float);  ///< of one
+
+  __device__ __forceinline__ std::byte* codes_of(int query) const {
+    return codes + static_cast<uint32_t>(query) * kQueryBytes;
+  }
+
+  __device__ __forceinline__ float* weights_of(int query, int quarter) const {
+    return weights + (query * 4 + quarter) * kWeightsOfLane;
+  }
 };
+
+/// That of a block, at the first atom of its shared memory.
+__device__ __forceinline__ QueryMemory query_memory(unsigned char* shared, int queries) {
+  auto* codes =
+      reinterpret_cast<std::byte*>(shared + (kAtom - cuda::shared_address(shared) % kAtom) % kAtom);
+  return {codes, reinterpret_cast<float*>(codes + static_cast<uint32_t>(queries) * kQueryBytes)};
+}
 
 /// Lays `count` queries out from token t on, as keys are decoded: a lane has the same part of heads
 /// `head` and `head` + 32. Heads that do not exist have codes and weights of zero.
 template <class Rows>
-__device__ void load_queries(const Call& c, int t, int count, QueryMemory* queries) {
+__device__ void load_queries(const Call& c, int t, int count, const QueryMemory& queries) {
   const auto tid = static_cast<int>(threadIdx.x);
   const int lane = tid % 4;
   const int head = tid / 4;
@@ -187,10 +212,10 @@ __device__ void load_queries(const Call& c, int t, int count, QueryMemory* queri
         const int place = query_word(lane, word);
         const uint32_t offset =
             cuda::panel_offset(at, place / 4) + static_cast<uint32_t>(place % 4) * 4;
-        *reinterpret_cast<uint32_t*>(queries[i].codes + offset) = rows.words[h][word];
+        *reinterpret_cast<uint32_t*>(queries.codes_of(i) + offset) = rows.words[h][word];
       }
       if constexpr (Rows::kGroups) weights[h] *= Rows::factor(rows.scales[h]);
-      if (lane == 0) queries[i].weights[at / 2 % 4][at / 8 * 2 + at % 2] = weights[h];
+      if (lane == 0) queries.weights_of(i, at / 2 % 4)[at / 8 * 2 + at % 2] = weights[h];
     }
   }
 }

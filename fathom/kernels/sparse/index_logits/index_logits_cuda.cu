@@ -3,6 +3,7 @@
 #include "fathom/kernels/cuda/rows.cuh"
 #include "fathom/kernels/sparse/index_logits/index_logits.h"
 #include "fathom/kernels/sparse/index_logits/index_logits_call.h"
+#include "fathom/kernels/sparse/index_logits/index_logits_ring.cuh"
 #include "fathom/kernels/sparse/index_logits/index_logits_tiles.cuh"
 
 namespace fathom {
@@ -12,14 +13,24 @@ using namespace index_logits;  // the parts of this kernel
 
 // ---- codes on the tensor cores ----
 
+template <class AnyCuts, class Kernel, class... Map>
+Status launch_cuts(Exec& ex,
+                   const IndexLogitsCall& call,
+                   const AnyCuts& cuts,
+                   Kernel kernel,
+                   int64_t shared_bytes,
+                   const Map&... map) {
+  return launch_kernel(ex, kernel,
+                       {.blocks = num_blocks(call, cuts, kTileKeys),
+                        .threads = kThreads,
+                        .shared_bytes = shared_bytes},
+                       device_call(call), cuts, map...);
+}
+
 template <class F>
 Status launch_form(Exec& ex, const IndexLogitsCall& call, const Cuts& cuts) {
-  return launch_kernel(
-      ex, score_codes<F>,
-      {.blocks = num_blocks(call, cuts, kTileKeys),
-       .threads = kThreads,
-       .shared_bytes = cuts.queries * static_cast<int64_t>(sizeof(QueryMemory)) + kAtom},
-      device_call(call), cuts);
+  return launch_cuts(ex, call, cuts, score_codes<F>,
+                     cuts.queries * int64_t{QueryMemory::kBytes} + kAtom);
 }
 
 template <class Rows>
@@ -41,6 +52,45 @@ Status run_codes(Exec& ex, const Args& a) {
   return call.keys.format == Format::kU8 ? launch_codes<E2m1Rows>(ex, call)
                                          : launch_codes<E4m3Rows>(ex, call);
 }
+
+// ---- the same, tiles brought by the copy engine ----
+
+template <class Rows>
+Status launch_ring(Exec& ex, const IndexLogitsCall& call) {
+  if (call.num_tokens == 0 || call.columns == 0) return {};
+  const View& keys = call.keys;
+  const int64_t bytes = element_bytes(keys.format);
+  CUtensorMap map{};
+  FATHOM_TRY(cuda::make_tensor_map({.data = keys.data,
+                                    .dims = {int64_t{kRowBytes<Rows>}, keys.dim(1), keys.dim(0)},
+                                    .strides = {keys.stride(1) * bytes, keys.stride(0) * bytes},
+                                    .box = {static_cast<int>(kRowBytes<Rows>), kTileKeys}},
+                                   &map));
+  RingCuts cuts{cuts_of(call, *ex.device, kTileKeys, kMostQueries), 0};
+  cuts.stages = stages_of<Rows>(cuts.queries);
+  return launch_cuts(ex, call, cuts,
+                     cuts.queries == 1 ? score_ring<Rows, true> : score_ring<Rows, false>,
+                     fixed_bytes(cuts.queries) + int64_t{cuts.stages} * kStageBytes<Rows>, map);
+}
+
+template <class Args>
+Status run_ring(Exec& ex, const Args& a) {
+  const IndexLogitsCall call = call_of(a);
+  return call.keys.format == Format::kU8 ? launch_ring<E2m1Rows>(ex, call)
+                                         : launch_ring<E4m3Rows>(ex, call);
+}
+
+/// Every tile is a box of one page, or of the one tensor; tokens of trees have keys of their own.
+bool takes_ring(const IndexLogitsPaged::Args& a) {
+  return takes_codes(a) && !a.tree_masks.present() && a.keys.dim(0) > 0 &&
+         a.keys.dim(1) % kTileKeys == 0;
+}
+
+bool takes_ring(const IndexLogitsRagged::Args& a) {
+  return takes_codes(a) && a.keys.dim(0) > 0;
+}
+
+// ---- on Blackwell ----
 
 template <class Args>
 Status run_tcgen05(Exec& ex, const Args& a) {
@@ -151,6 +201,7 @@ constinit const VariantTable<IndexLogitsPaged> index_logits_paged_cuda{
 #ifdef FATHOM_SM100
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
+    {"wgmma_ring", sm(90), "", kTraits, run_ring, MathUnit::kFp8, takes_ring},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };
@@ -159,6 +210,7 @@ constinit const VariantTable<IndexLogitsRagged> index_logits_ragged_cuda{
 #ifdef FATHOM_SM100
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
+    {"wgmma_ring", sm(90), "", kTraits, run_ring, MathUnit::kFp8, takes_ring},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };

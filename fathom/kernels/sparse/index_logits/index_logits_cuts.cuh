@@ -21,7 +21,7 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 /// Few enough that the last blocks do not run alone for long, enough that queries are laid out
 /// rarely.
-inline constexpr int64_t kMostTiles = 16;  // of a block
+inline constexpr int kMostTiles = 16;  // of a block
 
 /// Rows of bytes with two axes before them whose strides have 32 bits.
 struct NearRows {
@@ -142,29 +142,11 @@ struct Queries {
   int count;
   Call::Range own;
 
-  /// By a whole warp, as what follows.
-  __device__ __forceinline__ void find_ranges(const Call& c, int request) {
-    const int lane = cuda::lane_id();
-    if (lane < count) own = c.range(request, token + lane);
-  }
-
-  /// Keys that some token sees: from first_key() to before end_key().
-  __device__ __forceinline__ int first_key(const Call& c) const {
-    return __reduce_min_sync(kAllLanes, own.end > 0 ? own.first : c.columns);
-  }
-
-  __device__ __forceinline__ int end_key() const { return __reduce_max_sync(kAllLanes, own.end); }
-
+  /// By a whole warp.
   __device__ Call::Range range(int i) const {
     return {__shfl_sync(kAllLanes, own.first, i), __shfl_sync(kAllLanes, own.end, i)};
   }
 };
-
-/// Tiles that have one of keys [first, end), the first of them from `first` on.
-template <int kTile>
-__device__ __forceinline__ int tiles_of(int first, int end) {
-  return end > first ? (end - first + kTile - 1) / kTile : 0;
-}
 
 /// The key at j, or the nearest of keys [first, end).
 __device__ __forceinline__ int inside(int j, int first, int end) {
@@ -181,33 +163,65 @@ __device__ __forceinline__ void hide_columns(
   }
 }
 
-/// What one block has of a call.
+/// Tokens of one request in a block, and the tiles of its columns that some of them see a key of.
 template <int kTile>
-struct BlockPart {
-  int number;  ///< of the token block
-  int begin;   ///< columns
-  int end;
+struct Stretch {
+  Queries queries;
+  int begin;      ///< of the block's columns
+  int end;        ///< theirs
+  int first_key;  ///< that a token sees
+  int end_key;    ///< of those in the block's columns
+  int first_tile;
+  int tiles;
 
-  __device__ __forceinline__ BlockPart(const Call& c, const Cuts& cuts) {
-    const auto chunk = static_cast<int>(cuts.token_blocks.of(blockIdx.x));
-    number = static_cast<int>(blockIdx.x) - chunk * static_cast<int>(cuts.token_blocks.divisor);
-    begin = chunk * cuts.tiles * kTile;
-    end = min(c.columns, begin + cuts.tiles * kTile);
+  /// By whole warps. `end_of_token` is that of the lane's token, if it has one.
+  __device__ __forceinline__
+  Stretch(const Call& c, int request, int token, int count, int end_of_token, int begin_, int end_)
+      : queries{token, count, {0, 0}}, begin(begin_), end(end_) {
+    const int lane = cuda::lane_id();
+    if (lane < count) queries.own = c.range(request, token + lane, end_of_token);
+    first_key = __reduce_min_sync(kAllLanes, queries.own.end > 0 ? queries.own.first : c.columns);
+    end_key = min(end, __reduce_max_sync(kAllLanes, queries.own.end));
+    first_tile = max(begin, first_key / kTile * kTile);
+    tiles = end_key > first_tile ? (end_key - first_tile + kTile - 1) / kTile : 0;
   }
 
-  /// Calls score(request, token, count) for the tokens of each request. By whole warps.
-  template <class F>
-  __device__ __forceinline__ void for_requests(const Call& c, const Cuts& cuts, F&& score) const {
+  __device__ int end_tile() const { return first_tile + tiles * kTile; }
+
+  /// Writes the columns outside the tiles.
+  __device__ __forceinline__ void hide_others(const Call& c) const {
+    if (tiles == 0) return hide_columns(c, queries.token, queries.count, begin, end);
+    hide_columns(c, queries.token, queries.count, begin, first_tile);
+    hide_columns(c, queries.token, queries.count, min(end, end_tile()), end);
+  }
+};
+
+/// Calls score(stretch, request) for the tokens of this block, request by request. By whole warps.
+template <int kTile, bool kOneQuery, class Score>
+__device__ __forceinline__ void for_requests(const Call& c, const Cuts& cuts, Score&& score) {
+  const auto chunk = static_cast<int>(cuts.token_blocks.of(blockIdx.x));
+  const int number =
+      static_cast<int>(blockIdx.x) - chunk * static_cast<int>(cuts.token_blocks.divisor);
+  const int begin = chunk * cuts.tiles * kTile;
+  const int end = min(c.columns, begin + cuts.tiles * kTile);
+  if constexpr (kOneQuery) {
+    // Asked for before the request is known: one wait less at the start of a block.
+    const uint32_t end_of_token = cuda::kept(static_cast<uint32_t>(c.ends[number]));
+    const int request = c.request_of(number);
+    score(Stretch<kTile>(c, request, number, 1, static_cast<int>(end_of_token), begin, end),
+          request);
+  } else {
     const int last = min(c.T, (number + 1) * cuts.queries);
     for (int t = number * cuts.queries; t < last;) {
       const int request = c.request_of(t);
       int next = last;
       if (c.num_requests > 1 && request >= 0 && request < c.num_requests)
         next = max(t + 1, min(last, c.q_offsets[request + 1]));
-      score(request, t, next - t);
+      const int own = min(t + cuda::lane_id(), next - 1);
+      score(Stretch<kTile>(c, request, t, next - t, c.ends[own], begin, end), request);
       t = next;
     }
   }
-};
+}
 
 }  // namespace fathom::index_logits

@@ -48,8 +48,12 @@ struct Call {
   /// has all tokens: those that it does not own see no key.
   __device__ int request_of(int t) const {
     if (num_requests <= 1) return 0;
-    // One token each is what a step of decoding has.
-    if (t < num_requests && q_offsets[t] == t && q_offsets[t + 1] > t) return t;
+    // One token each is what a step of decoding has. Both offsets are asked for at once.
+    if (t < num_requests) {
+      const int begin = q_offsets[t];
+      const int next = q_offsets[t + 1];
+      if ((begin == t) & (next > t)) return t;
+    }
     return cuda::request_by_warp(q_offsets, num_requests, t);
   }
 
@@ -92,13 +96,17 @@ struct Call {
     __device__ bool sees(int j) const { return j >= first && j < end; }
   };
 
-  __device__ Range range(int request, int t) const {
+  /// What token t of a request sees. `end_of_token` is ends[t], which a block can ask for before it
+  /// knows the request.
+  __device__ Range range(int request, int t, int end_of_token) const {
     if (request < 0 || request >= num_requests) return {0, 0};
     const int most = min(columns, room);
     const int first = starts == nullptr ? 0 : max(starts[t], 0);
-    const int end = min(ends[t], most);
+    const int end = min(end_of_token, most);
     return end > first ? Range{first, end} : Range{0, 0};
   }
+
+  __device__ Range range(int request, int t) const { return range(request, t, ends[t]); }
 };
 
 }  // namespace fathom::index_logits

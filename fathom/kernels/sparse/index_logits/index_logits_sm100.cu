@@ -158,24 +158,6 @@ constexpr uint32_t num_columns(int queries) {
   return std::bit_ceil(kMostHeads * queries + scales);
 }
 
-/// Keys from `first_key` to before `end_key` that some of a block's tokens see, and its columns
-/// whose tiles, from `first` to before `behind`, have one of them.
-struct SeenTiles {
-  int first_key;
-  int end_key;
-  int first;
-  int behind;
-
-  /// Within columns [begin, end).
-  __device__ SeenTiles(const Call& c, const Queries& queries, int begin, int end)
-      : first_key(queries.first_key(c)),
-        end_key(min(end, queries.end_key())),
-        first(max(begin, first_key / kTileKeys * kTileKeys)),
-        behind(first + tiles_of<kTileKeys>(first, end_key) * kTileKeys) {}
-
-  __device__ bool none() const { return behind == first; }
-};
-
 /// A block's work, on the tokens of one request at a time.
 template <class Codes>
 struct Scorer {
@@ -188,33 +170,30 @@ struct Scorer {
   TreeToken tree{};     ///< if the token is one of a tree
   uint32_t phases = 0;  ///< bit i: the parity that products_done[i] is waited for with
 
-  /// Columns [begin, end) of tokens of one request.
-  __device__ void run(int request, int token, int count, int begin, int end) {
-    Queries queries{token, count, {0, 0}};
-    queries.find_ranges(c, request);
-    const SeenTiles seen(c, queries, begin, end);
-    if (seen.none()) return hide_columns(c, token, count, begin, end);
-    hide_columns(c, token, count, begin, seen.first);
-    hide_columns(c, token, count, min(end, seen.behind), end);
+  /// The columns of a stretch.
+  __device__ void run(const Stretch<kTileKeys>& stretch, int request) {
+    stretch.hide_others(c);
+    if (stretch.tiles == 0) return;
     pages = c.pages_of(request);
-    if (c.tree_masks != nullptr) tree = c.tree_token(token, queries.range(0).end);
+    const Queries& queries = stretch.queries;
+    if (c.tree_masks != nullptr) tree = c.tree_token(queries.token, queries.range(0).end);
 
     __syncthreads();  // weights of the request before have been read
-    load_queries(token, count);
+    load_queries(queries.token, queries.count);
     // A group of copies for each tile, empty behind the last; queries come with the first.
-    int next = seen.first;
-    Call::Place place = find(seen, next);
+    int next = stretch.first_tile;
+    Call::Place place = find(stretch, next);
     const auto copy_next = [&](int stage) {
-      if (next < seen.behind) copy_tile(stage, place);
+      if (next < stretch.end_tile()) copy_tile(stage, place);
       cuda::commit_copies();
       next += kTileKeys;
-      place = find(seen, next);
+      place = find(stretch, next);
     };
     for (int stage = 0; stage + 1 < Codes::kStages; ++stage)
       copy_next(stage);
     int stage = 0;
 #pragma unroll 1
-    for (int tile = seen.first; tile < seen.behind; tile += kTileKeys) {
+    for (int tile = stretch.first_tile; tile < stretch.end_tile(); tile += kTileKeys) {
       // The stage of the tile before is free: every thread has waited for its products.
       copy_next(stage == 0 ? Codes::kStages - 1 : stage - 1);
       cuda::wait_copies<Codes::kStages - 1>();
@@ -227,9 +206,9 @@ struct Scorer {
   }
 
   /// Where this thread's key of the tile that begins at `begin` lies.
-  __device__ Call::Place find(const SeenTiles& seen, int begin) const {
+  __device__ Call::Place find(const Stretch<kTileKeys>& stretch, int begin) const {
     const int key = begin + static_cast<int>(threadIdx.x);
-    const int j = inside(key, seen.first_key, seen.end_key);
+    const int j = inside(key, stretch.first_key, stretch.end_key);
     return c.place(pages, c.tree_masks == nullptr ? j : c.place_in_tree(tree, j));
   }
 
@@ -367,9 +346,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfSm)
 
   const uint32_t key_scales = memory.tensor_memory + kMostHeads * cuts.queries;
   Scorer<Codes> scorer{c, cuts, memory, memory.tensor_memory, key_scales};
-  const BlockPart<kTileKeys> part(c, cuts);
-  part.for_requests(c, cuts, [&](int request, int token, int count) {
-    scorer.run(request, token, count, part.begin, part.end);
+  for_requests<kTileKeys, false>(c, cuts, [&](const Stretch<kTileKeys>& stretch, int request) {
+    scorer.run(stretch, request);
   });
 
   ptx::tcgen05_fence_before_thread_sync();

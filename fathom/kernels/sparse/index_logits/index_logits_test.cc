@@ -235,7 +235,7 @@ TEST(IndexLogits, OnAGpuCodesOf128ChannelsGoToTheTensorCores) {
   if (variant_for(with_scales(plain)).empty())
     GTEST_SKIP() << "this build knows no kernels of a GPU";
 
-  EXPECT_EQ(variant_for(with_scales(plain)), "wgmma");
+  EXPECT_EQ(variant_for(with_scales(plain)), "wgmma_ring");
   EXPECT_EQ(variant_for(with_scales(codes(65, 128))), "any_layout") << "more heads than a tile";
   EXPECT_EQ(variant_for(with_scales(codes(64, 64))), "any_layout");
   EXPECT_EQ(variant_for(RaggedCall(2, 64, 128, 70, Format::kBf16).args()), "any_layout");
@@ -251,6 +251,34 @@ TEST(IndexLogits, OnAGpuCodesOf128ChannelsGoToTheTensorCores) {
   args.key_scales = groups.view();
   args.key_scales.format = Format::kUe8m0;
   EXPECT_EQ(variant_for(args), "any_layout") << "e2m1 keys and e4m3 queries";
+}
+
+TEST(IndexLogits, OnAGpuTilesOfOnePageAreBroughtByTheCopyEngine) {
+  const TestTensor q({2, 64, 128}, Format::kE4m3);
+  const TestTensor w({2, 64}, Format::kF32);
+  const TestTensor table({2, 1}, Format::kI32);
+  const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, 1, 2});
+  const TestTensor lengths({2}, Format::kI32, 1.0f);
+  const TestTensor masks({2}, Format::kI64);
+  const TestTensor logits({2, 1}, Format::kF32);
+  const auto variant_for = [&](int64_t page_size, const View& tree_masks = {}) {
+    const TestTensor keys({2, page_size, 128}, Format::kE4m3);
+    const TestTensor scales({2, page_size, 1}, Format::kF32);
+    return gpu_variant_for<IndexLogitsPaged>({.q = q.view(),
+                                              .w = w.view(),
+                                              .keys = keys.view(),
+                                              .key_scales = scales.view(),
+                                              .block_table = table.view(),
+                                              .q_offsets = offsets.view(),
+                                              .lengths = lengths.view(),
+                                              .tree_masks = tree_masks,
+                                              .logits = logits.view()});
+  };
+  if (variant_for(64).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  EXPECT_EQ(variant_for(64), "wgmma_ring");
+  EXPECT_EQ(variant_for(96), "wgmma") << "a tile has rows of two pages";
+  EXPECT_EQ(variant_for(64, masks.view()), "wgmma") << "tokens of trees have keys of their own";
 }
 
 /// Two requests of two tokens each and one token of padding, pages of 4 keys.
