@@ -246,7 +246,7 @@ void build_case(const DecodeShape& s, CaseBuilder<K>& c) {
   });
   auto rows = std::make_shared<oracle::AttentionRows>(
       [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
-  c.expect_each(x.o, gates::attention(s.out()),
+  c.expect_each(x.o, gates::attention(s.out(), s.o_scale),
                 [=](int64_t row, int64_t col) { return (*rows)(row).o[static_cast<size_t>(col)]; });
   if (s.spec.bench) return;
   c.expect_each(x.lse, gates::log_sum_exp(),

@@ -131,7 +131,7 @@ void build_case(const RaggedShape& s, CaseBuilder<RaggedAttention>& c) {
   });
   auto rows = std::make_shared<oracle::AttentionRows>(
       [=](int64_t row) { return exact_row(s, x, double{scale}, row); });
-  c.expect_each(o, s.in == Format::kF32 ? gates::attention(s.out) : gates::attention(Format::kBf16),
+  c.expect_each(o, gates::attention(s.in == Format::kF32 ? s.out : Format::kBf16, s.o_scale),
                 [=](int64_t row, int64_t col) { return (*rows)(row).o[static_cast<size_t>(col)]; });
   if (!s.lse) return;
   c.expect_each(lse, gates::log_sum_exp(),

@@ -140,9 +140,9 @@ Gate row_op(Format result) {
   return {.abs = 1e-6, .bf16_ulps = 1, .bf16_ulps_doubled = 0.001};
 }
 
-Gate attention(Format result) {
-  if (result == Format::kF32) return {.diff = 1e-11, .abs = 1e-5, .rel = 1e-5};
-  return {.diff = 5e-6, .abs = 1e-3, .rel = 2.0 / 128};
+Gate attention(Format result, double o_scale) {
+  if (result == Format::kF32) return {.diff = 1e-11, .abs = 1e-5 * o_scale, .rel = 1e-5};
+  return {.diff = 5e-6, .abs = 1e-3 * o_scale, .rel = 2.0 / 128};
 }
 
 Gate log_sum_exp() {

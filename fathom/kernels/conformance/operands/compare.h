@@ -44,8 +44,9 @@ Gate exact();
 Gate gemm(Format result);
 /// Norms, activations, rotations: one step of bf16 (two for at most 0.1 %) or of f16; 2e-6 for f32.
 Gate row_op(Format result);
-/// Attention: diff 5e-6, each element abs 1e-3 or rel 2/128; f32: diff 1e-11, 1e-5 each.
-Gate attention(Format result);
+/// Attention: diff 5e-6, each element abs 1e-3 or rel 2/128; f32: diff 1e-11, 1e-5 each. abs is of
+/// outputs that are multiplied by `o_scale`.
+Gate attention(Format result, double o_scale = 1);
 /// Log-sum-exp: abs 1e-6 or rel 8/65536; an f32 path keeps it as well.
 Gate log_sum_exp();
 /// Router weights: rel 1e-3.
