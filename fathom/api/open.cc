@@ -73,6 +73,7 @@ ModelOptions model_options(const EngineOptions& o) {
   m.chain_streams = o.device.kind == DeviceKind::kCuda && !o.batch_invariant;
   m.moe.join_router = m.chain_streams;
   m.attention.prefill_chunk = o.attention_key_chunk;
+  m.nvfp4_inputs = o.activations;
   m.moe.strategy = o.moe;
   m.moe.activations = o.moe_activations;
   return m;

@@ -68,6 +68,10 @@ inline std::string_view word_of(std::optional<MoeStrategy> v) {
   return v ? moe_rows()[static_cast<size_t>(moe_row(*v).index)].name : "auto";
 }
 
+inline std::string_view word_of(Nvfp4Inputs v) {
+  return v == Nvfp4Inputs::kExact ? "auto" : "nvfp4";
+}
+
 inline std::string_view word_of(MoeActivations v) {
   return v == MoeActivations::kAuto ? "auto" : "fp8";
 }

@@ -41,6 +41,7 @@ constexpr std::optional<Format> kCacheFormats[] = {
     {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kNvfp4};
 constexpr std::optional<Format> kIndexFormats[] = {
     {}, Format::kF32, Format::kBf16, Format::kE4m3, Format::kMxfp4};
+constexpr Nvfp4Inputs kNvfp4Inputs[] = {Nvfp4Inputs::kExact, Nvfp4Inputs::kQuantised};
 constexpr MoeActivations kMoeActivations[] = {MoeActivations::kAuto, MoeActivations::kFp8};
 constexpr KvSizing kPools[] = {KvSizing::kByRequest, KvSizing::kRemaining};
 constexpr std::optional<MoeStrategy> kStrategies[] = {
@@ -152,6 +153,10 @@ constexpr OptionInfo kTable[] = {
         {kNumbers, kEveryUse, "indexer-dtype", "", "",
          "keys and queries of the indexer; auto is as it was trained: fp8_e4m3 in V3.2, mxfp4 in "
          "V4"}),
+    option_row<Choice<&O::activations, kNvfp4Inputs>{}>(
+        {kNumbers, kEveryUse, "activations", "", "",
+         "what products with weights in nvfp4 read; auto: activations as they are; nvfp4: NVFP4 "
+         "by the checkpoint's input_scale (W4A4), lossy"}),
     option_row<Choice<&O::moe_activations, kMoeActivations>{}>(
         {kNumbers, kEveryUse, "moe-activations", "", "",
          "what products of routed experts read; auto: activations as they are; fp8: E4M3 with a "
@@ -370,6 +375,12 @@ Status validate(const EngineOptions& o, SourceUse use) {
     }
     return invalid_argument(str_cat("--attention-key-chunk is ", o.attention_key_chunk,
                                     ", expected a multiple of --block-size, ", o.block_size));
+  }
+  if (o.activations == Nvfp4Inputs::kQuantised && o.moe_activations != MoeActivations::kAuto) {
+    return invalid_argument(
+        str_cat("--activations nvfp4 is for routed experts too, but "
+                "--moe-activations is ",
+                option::word_of(o.moe_activations), "\nhint: leave one of the two out"));
   }
   if (o.batch_invariant && o.attention == AttentionChoice::kFusedRope) {
     return invalid_argument(

@@ -57,6 +57,7 @@ struct EngineOptions {
   std::optional<Format> dtype;           ///< of activations: bf16 or f32; absent: bf16
   std::optional<Format> kv_cache_dtype;  ///< f32, bf16, e4m3 or nvfp4; absent: as the activations
   std::optional<Format> indexer_dtype;   ///< f32, bf16, e4m3 or mxfp4; absent: the model's
+  Nvfp4Inputs activations = Nvfp4Inputs::kExact;  ///< what products with weights in NVFP4 read
   MoeActivations moe_activations = MoeActivations::kAuto;  ///< what products of experts read
   int64_t block_size = 64;                                 ///< tokens of a KV page
 

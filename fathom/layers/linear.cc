@@ -6,6 +6,7 @@
 #include "fathom/base/checked_math.h"
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
+#include "fathom/formats/layout/scale_layout.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/kernels/gemm/bf16_gemm/bf16_gemm.h"
@@ -21,6 +22,7 @@
 #include "fathom/kernels/moe/nvfp4_fp8_group_gemm/nvfp4_fp8_group_gemm.h"
 #include "fathom/kernels/moe/nvfp4_group_gemm/nvfp4_group_gemm.h"
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
+#include "fathom/kernels/quant/nvfp4_quant/nvfp4_quant.h"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
 
 namespace fathom {
@@ -135,6 +137,94 @@ struct Quantised {
   }
 };
 
+// The packed codes of nvfp4_quant as products know them.
+View nvfp4_rows(const View& codes, const char* axes) {
+  View x = codes;
+  x.format = Format::kNvfp4;
+  x.dims[1] *= 2;
+  x.strides[0] *= 2;
+  x.axes = axes;
+  return x;
+}
+
+// Weights in NVFP4: activations as they are or, with input_gs, in NVFP4 too.
+struct Nvfp4Product {
+  static constexpr const char* kName = Nvfp4Gemm::kInfo.name.data();
+
+  static Nvfp4Gemm::Args args(
+      const View& codes, const View& scales, const View& x, const LinearWeight& w, const View& y) {
+    return {.x = nvfp4_rows(codes, x.axes),
+            .w = w.w,
+            .y = y,
+            .x_scales = scales,
+            .alpha = w.input_scale};
+  }
+
+  // The product is chosen before anything is quantised.
+  static Result<bool> run(
+      Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, SelectionRow row) {
+    if (!w.quantises_input()) return Plain<Nvfp4Gemm>::run(ex, op, x, w, y, row);
+    ArenaScope temporary(*ex.activations);
+    const int64_t T = x.dim(0);
+    const int64_t K = x.dim(1);
+    FATHOM_ASSIGN(const View codes, ex.activations->tensor({T, K / 2}, Format::kU8));
+    FATHOM_ASSIGN(const View scales, ex.activations->tensor({T, K / kNvfp4Block}, Format::kE4m3));
+    const auto call = choose_if_taken<Nvfp4Gemm>(ex, op, args(codes, scales, x, w, y), row);
+    if (!call) return false;
+    FATHOM_TRY(launch<Nvfp4Quant>(ex, "input_quant",
+                                  {.x = x,
+                                   .gs = w.input_gs,
+                                   .q = codes,
+                                   .scales = scales,
+                                   .layout = Nvfp4ScaleLayout::kRowMajor}));
+    FATHOM_TRY(fathom::run(ex, *call));
+    return true;
+  }
+
+  static std::string why(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y) {
+    if (!w.quantises_input()) return Plain<Nvfp4Gemm>::why(ex, op, x, w, y);
+    const View codes = make_view(nullptr, {x.dim(0), x.dim(1) / 2}, Format::kU8);
+    const View scales = make_view(nullptr, {x.dim(0), x.dim(1) / kNvfp4Block}, Format::kE4m3);
+    return why_not<Nvfp4Gemm>(ex, op, args(codes, scales, x, w, y));
+  }
+};
+
+// The same for experts, whose scales lie swizzled, those of each from a tile on.
+Status quantised_group_linear(Exec& ex,
+                              Op op,
+                              const View& x,
+                              const LinearWeight& w,
+                              const ExpertRuns& runs,
+                              const View& y,
+                              int64_t top_k) {
+  ArenaScope temporary(*ex.activations);
+  Arena& arena = *ex.activations;
+  const int64_t R = x.dim(0);
+  const int64_t K = x.dim(1);
+  const int64_t scale_columns = align_up<int64_t>(K / kNvfp4Block, kSwizzleColumns);
+  FATHOM_ASSIGN(const View codes, arena.tensor({R, K / 2}, Format::kU8));
+  FATHOM_ASSIGN(const View scales,
+                arena.tensor({swizzled_rows(R, w.w.values.dim(0)), scale_columns}, Format::kE4m3));
+  FATHOM_TRY(launch<Nvfp4QuantExperts>(ex, "input_quant",
+                                       {.x = x,
+                                        .gs = w.input_gs,
+                                        .offsets = runs.offsets,
+                                        .scale_offsets = runs.scale_offsets,
+                                        .row_map = {},
+                                        .q = codes,
+                                        .scales = scales}));
+  return launch<Nvfp4GroupGemm>(ex, op,
+                                {.x = nvfp4_rows(codes, x.axes),
+                                 .w = w.w,
+                                 .offsets = runs.offsets,
+                                 .y = y,
+                                 .top_k = top_k,
+                                 .x_scales = scales,
+                                 .scale_offsets = runs.scale_offsets,
+                                 .alphas = w.input_scale,
+                                 .x_scale_layout = BlockScaleLayout::kSwizzled128x4});
+}
+
 template <class How>
 constexpr LinearRow row(Format format, LinearUse use = LinearUse::kAny) {
   return {.format = format, .use = use, .kernel = How::kName, .run = How::run, .why_not = How::why};
@@ -147,7 +237,7 @@ constexpr LinearRow kLinearRows[] = {
     row<Plain<Bf16Gemm>>(Format::kF32),
     row<Plain<Fp8BlockGemm>>(Format::kFp8Block),
     row<Plain<Fp8BlockGemm>>(Format::kFp8BlockUe8m0),
-    row<Plain<Nvfp4Gemm>>(Format::kNvfp4),
+    row<Nvfp4Product>(Format::kNvfp4),
     row<Quantised<Fp8Gemm, Format::kE4m3, Format::kF32>>(Format::kFp8Channel),
     row<Quantised<Int8Gemm, Format::kI8, Format::kF32>>(Format::kInt8Channel),
     row<Quantised<W4a8GemmChannel, Format::kI8, Format::kF16>>(Format::kW4a8Channel),
@@ -338,12 +428,13 @@ Status linear_rows_of(Exec& ex,
   return {};
 }
 
-LinearWeight shape_only_weight(Format format, int64_t n, int64_t k) {
+LinearWeight shape_only_weight(Format format, int64_t n, int64_t k, Nvfp4Inputs inputs) {
   // As the loader would lay it out: asked of the plan that the loader follows.
   SymbolTable symbols;
   symbols.set("N", n);
   symbols.set("K", k);
   WeightPlan plan(symbols, [=](const WeightSpec&) -> Result<Format> { return format; });
+  plan.set_nvfp4_inputs(inputs);
   LinearWeight out;
   const Status planned = plan.matrix("weight", "N,K", WeightRole::kMlp, &out);
   FATHOM_CHECK(planned.ok(), planned.message());
@@ -389,18 +480,20 @@ Status group_linear(Exec& ex,
                     Op op,
                     const View& x,
                     const LinearWeight& w,
-                    const View& offsets,
+                    const ExpertRuns& runs,
                     const View& y,
                     int64_t top_k,
                     const View& x_scales) {
   const Format format = w.w.format();
   if (x_scales.present() && !takes_fp8_rows(format))
     return no_row(op, "grouped kernel", w, "x is in fp8");
+  if (w.quantises_input() && !x_scales.present())
+    return quantised_group_linear(ex, op, x, w, runs, y, top_k);
   if (takes_fp8_rows(format))
-    return run_grouped_codes(ex, op, x, w.w, offsets, y, top_k, x_scales, {}).status();
+    return run_grouped_codes(ex, op, x, w.w, runs.offsets, y, top_k, x_scales, {}).status();
   if (format == Format::kMxfp8) {
-    return launch<Mxfp8GroupGemm>(ex, op,
-                                  {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
+    return launch<Mxfp8GroupGemm>(
+        ex, op, {.x = x, .w = w.w, .offsets = runs.offsets, .y = y, .top_k = top_k});
   }
   if (format == Format::kW4Fp8) {
     ArenaScope temporary(*ex.activations);
@@ -411,13 +504,13 @@ Status group_linear(Exec& ex,
                                  {.x = codes,
                                   .x_scale = w.input_scale,
                                   .w = w.w,
-                                  .offsets = offsets,
+                                  .offsets = runs.offsets,
                                   .y = y,
                                   .top_k = top_k});
   }
   if (format == Format::kBf16 || format == Format::kF32) {
-    return launch<Bf16GroupGemm>(ex, op,
-                                 {.x = x, .w = w.w, .offsets = offsets, .y = y, .top_k = top_k});
+    return launch<Bf16GroupGemm>(
+        ex, op, {.x = x, .w = w.w, .offsets = runs.offsets, .y = y, .top_k = top_k});
   }
   return no_row(op, "grouped kernel", w, "");
 }
@@ -427,15 +520,15 @@ Status group_linear_rows(Exec& ex,
                          std::span<const Op> part_ops,
                          const View& x,
                          const RowsWeight& w,
-                         const View& offsets,
+                         const ExpertRuns& runs,
                          const View& y,
                          int64_t top_k,
                          const View& x_scales) {
-  if (w.num_parts == 1) return group_linear(ex, op, x, w.parts[0], offsets, y, top_k, x_scales);
+  if (w.num_parts == 1) return group_linear(ex, op, x, w.parts[0], runs, y, top_k, x_scales);
   int64_t column = 0;
   for (int i = 0; i < w.num_parts; ++i) {
     const int64_t rows = w.parts[i].w.rows();
-    FATHOM_TRY(group_linear(ex, part_ops[static_cast<size_t>(i)], x, w.parts[i], offsets,
+    FATHOM_TRY(group_linear(ex, part_ops[static_cast<size_t>(i)], x, w.parts[i], runs,
                             slice_cols(y, column, rows, "T*K,I"), top_k, x_scales));
     column += rows;
   }
@@ -446,7 +539,7 @@ Result<bool> gated_group_linear(Exec& ex,
                                 Op op,
                                 const View& x,
                                 const RowsWeight& w,
-                                const View& offsets,
+                                const ExpertRuns& runs,
                                 const View& y,
                                 int64_t top_k,
                                 float limit,
@@ -454,10 +547,10 @@ Result<bool> gated_group_linear(Exec& ex,
   // On a CPU the pass between two products is short, and there the kernels of products have no
   // gate.
   const bool on_gpu = ex.kernels != nullptr && ex.kernels->backend() == Backend::kCuda;
-  if (!on_gpu || w.num_parts != 1) return false;
+  if (!on_gpu || w.num_parts != 1 || w.parts[0].quantises_input()) return false;
   const QuantView& weight = w.parts[0].w;
   if (!takes_fp8_rows(weight.format())) return false;
-  return run_grouped_codes(ex, op, x, weight, offsets, y, top_k, x_scales,
+  return run_grouped_codes(ex, op, x, weight, runs.offsets, y, top_k, x_scales,
                            {.on = true, .limit = limit});
 }
 

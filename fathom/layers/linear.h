@@ -38,8 +38,9 @@ std::span<const LinearRow> linear_rows();
 /// y = x w^T.
 ///
 /// x [T, K] and y [T, N] may have strided rows; y in bf16, or f32 for logits. Weights of 8-bit
-/// activations (fp8_channel, int8_channel, w4a8_*) quantise x first, as the op "input_quant". The
-/// row that was chosen is recorded. Errors: Unsupported naming the op if no row fits.
+/// activations (fp8_channel, int8_channel, w4a8_*) and those with input_gs (nvfp4) quantise x
+/// first, as the op "input_quant". The row that was chosen is recorded. Errors: Unsupported naming
+/// the op if no row fits.
 Status linear(Exec& ex,
               Op op,
               const View& x,
@@ -58,7 +59,10 @@ Status linear_rows_of(Exec& ex,
                       LinearUse use = LinearUse::kAny);
 
 /// A weight of that shape without data, as the loader would lay it out: for dry runs and questions.
-LinearWeight shape_only_weight(Format format, int64_t n, int64_t k);
+LinearWeight shape_only_weight(Format format,
+                               int64_t n,
+                               int64_t k,
+                               Nvfp4Inputs inputs = Nvfp4Inputs::kExact);
 
 /// Which row serves a product of that shape, and why the rows before it do not, as lines of text.
 /// Needs no data: for `inspect --explain`.
@@ -73,16 +77,23 @@ std::string explain_linear(Exec& ex,
 /// Whether the grouped form takes x in FP8, with a scale for 128 of a row, for such weights.
 bool takes_fp8_rows(Format weights);
 
-/// The grouped form for experts: rows offsets[e] .. offsets[e+1]-1 of x use matrix e of the stack.
-/// `top_k` serves the expected traffic in costs. Weights in w4_fp8 quantise x first, with the scale
-/// the checkpoint brings ("input_quant"). x in fp8_group has x_scales [R, K/128]; then weights of
-/// four bits become E4M3 (kernels/gemm/nvfp4_fp8_gemm), MXFP4 exactly where its scales are within
-/// 2^13 of the largest of their rows. Errors: Unsupported for a format without such a product.
+/// Which rows are whose, as RouteOffsets has it.
+struct ExpertRuns {
+  View offsets;             ///< [E + 1] i32: rows offsets[e] .. offsets[e+1]-1 are expert e's
+  View scale_offsets = {};  ///< [E + 1] i32, for weights with input_gs: where their scales begin
+};
+
+/// The grouped form for experts: the rows of expert e use matrix e of the stack. `top_k` serves the
+/// expected traffic in costs. Weights in w4_fp8, and in nvfp4 with input_gs, quantise x first, with
+/// the scales the checkpoint brings ("input_quant"). x in fp8_group has x_scales [R, K/128]; then
+/// weights of four bits become E4M3 (kernels/gemm/nvfp4_fp8_gemm), MXFP4 exactly where its scales
+/// are within 2^13 of the largest of their rows. Errors: Unsupported for a format without such a
+/// product.
 Status group_linear(Exec& ex,
                     Op op,
                     const View& x,
                     const LinearWeight& w,
-                    const View& offsets,
+                    const ExpertRuns& runs,
                     const View& y,
                     int64_t top_k,
                     const View& x_scales = {});
@@ -93,7 +104,7 @@ Status group_linear_rows(Exec& ex,
                          std::span<const Op> part_ops,
                          const View& x,
                          const RowsWeight& w,
-                         const View& offsets,
+                         const ExpertRuns& runs,
                          const View& y,
                          int64_t top_k,
                          const View& x_scales = {});
@@ -106,7 +117,7 @@ Result<bool> gated_group_linear(Exec& ex,
                                 Op op,
                                 const View& x,
                                 const RowsWeight& w,
-                                const View& offsets,
+                                const ExpertRuns& runs,
                                 const View& y,
                                 int64_t top_k,
                                 float limit,

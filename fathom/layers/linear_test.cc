@@ -247,7 +247,8 @@ struct GatedCall {
 
   Result<bool> run(TestExec& t, Format format = Format::kBf16) const {
     return gated_group_linear(t.ex, "gate_up_proj", make_view(nullptr, {kRows, 256}, format), w,
-                              offsets, make_view(nullptr, {kRows, kWidth}, format), 2, 10.0f);
+                              {.offsets = offsets}, make_view(nullptr, {kRows, kWidth}, format), 2,
+                              10.0f);
   }
 };
 

@@ -25,6 +25,7 @@ struct ModelOptions {
   int64_t page_size = 64;                ///< tokens of a KV page
   int64_t max_positions = 0;  ///< longest context; 0: max_position_embeddings of the configuration
   bool draft = true;          ///< load the draft layer where there is one
+  Nvfp4Inputs nvfp4_inputs = Nvfp4Inputs::kExact;  ///< of all products with weights in NVFP4
   /// On a GPU: of each kernel one form for steps of any number of rows
   /// (KernelSet::batch_invariant). Goes with one form of attention, attention.always_absorbed.
   bool batch_invariant = false;

@@ -88,6 +88,33 @@ struct Declared {
   WeightPlan plan;
 };
 
+// Activations in NVFP4 are for weights in NVFP4: without one the option would do nothing.
+Status check_quantised(const WeightPlan& plan, const ModelSource& source) {
+  for (const WeightItem& item : plan.items())
+    if (item.quantises_input) return {};
+  return unsupported(str_cat(source.title,
+                             " has no weights in nvfp4, whose products alone read activations in "
+                             "nvfp4\nhint: use --activations auto"));
+}
+
+// Where a checkpoint was made for exact activations, the scales of quantised ones are a guess.
+Status warn_of_guessed_scales(const WeightPlan& plan, const ModelSource& source) {
+  int64_t guessed = 0;
+  int64_t all = 0;
+  for (const WeightItem& item : plan.items()) {
+    for (const WeightSpec& spec : item.sources) {
+      if (!item.quantises_input) continue;
+      FATHOM_ASSIGN(const StoredLinear stored, describe_source(*source.checkpoint, spec));
+      guessed += stored.input_scale == nullptr ? 1 : 0;
+      ++all;
+    }
+  }
+  if (guessed == 0) return {};
+  log_warn(source.title, ": ", guessed, " of ", all,
+           " weights in nvfp4 have no input_scale: activations are not calibrated");
+  return {};
+}
+
 Result<Declared> declare(const ModelSource& source,
                          const Placement& placement,
                          ModelOptions options) {
@@ -97,7 +124,9 @@ Result<Declared> declare(const ModelSource& source,
   WeightPlan plan = files == nullptr
                         ? WeightPlan(source.config.symbols(), formats_of(source.formats), placement)
                         : WeightPlan(source.config.symbols(), tensors_of(*files), placement);
+  plan.set_nvfp4_inputs(options.nvfp4_inputs);
   FATHOM_TRY(model->declare_weights(plan));
+  if (options.nvfp4_inputs == Nvfp4Inputs::kQuantised) FATHOM_TRY(check_quantised(plan, source));
   return Declared{std::move(model), std::move(plan)};
 }
 
@@ -283,6 +312,7 @@ Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
   if (options.admit) FATHOM_TRY(options.admit(*dry.model));
   FATHOM_TRY(check_memory(*dry.model, source.title, placement.device));
   if (options.weights == WeightOrigin::kCheckpoint) {
+    FATHOM_TRY(warn_of_guessed_scales(dry.plan, source));
     FATHOM_TRY(check_journalled_bytes(*source.checkpoint, kMostHashedBytes));
   }
 

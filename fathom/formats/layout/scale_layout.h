@@ -30,6 +30,7 @@
 // flashinfer (layout 8x4).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -61,6 +62,12 @@ FATHOM_HD constexpr int64_t swizzled_8x4_offset(int64_t m, int64_t k, int64_t nu
 /// Bytes of m x num_scales scales in these layouts, padding included.
 constexpr int64_t swizzled_128x4_bytes(int64_t m, int64_t num_scales) {
   return align_up(m, kSwizzleRows) * align_up(num_scales, kSwizzleColumns);
+}
+
+/// Rows that suffice for those of `num_matrices` that share `rows`, each beginning with a tile.
+constexpr int64_t swizzled_rows(int64_t rows, int64_t num_matrices) {
+  const int64_t padded = rows + std::min(rows, num_matrices) * (kSwizzleRows - 1);
+  return padded / kSwizzleRows * kSwizzleRows;
 }
 
 constexpr int64_t swizzled_8x4_bytes(int64_t m, int64_t num_scales) {

@@ -73,6 +73,8 @@ std::string_view why_not_row(const MoeRow& row, const MoeCall& call, const MoeOp
   if (fp8 && row.strategy != MoeStrategy::kGrouped)
     return "activations in fp8 are for grouped products";
   if (const std::string_view why = fp8 ? why_not_fp8(call) : ""; !why.empty()) return why;
+  if (call.quantises_input && row.strategy != MoeStrategy::kGrouped)
+    return "activations in nvfp4 are for grouped products";
   if (options.strategy && *options.strategy != row.strategy) return "the options ask for another";
   if (!options.strategy && row.pin == MoePin::kMust) return "runs only if asked for";
   return row.why_not(call);
@@ -173,7 +175,8 @@ MoeCall call_of(Exec& ex, const MoeShape& s, const MoeWeights& w, const View& x)
       .tokens = x.dim(0),
       .in_rows = x.format == Format::kBf16 && is_bf16_in_rows(w.gate_up, w.down) &&
                  (!has_shared_experts(w) || is_bf16_in_rows(w.shared.gate_up, w.shared.down)),
-      .in_fp8_groups = widths_fit_fp8_groups(x.dim(1), s.I)};
+      .in_fp8_groups = widths_fit_fp8_groups(x.dim(1), s.I),
+      .quantises_input = quantises_input(w)};
   if (call.in_rows && why_not_chosen(call).empty()) call.chosen_fits = chosen_fits(ex, s, w, x);
   return call;
 }
@@ -237,7 +240,8 @@ Result<RouterChoice> route_tokens(Exec& ex,
                       .renorm = s.renormalize ? Renormalize::kYes : Renormalize::kNo,
                       .scaling = s.scaling};
   if (joins_router(m, w, T)) {
-    if (strategy == MoeStrategy::kGrouped) {
+    // It does not count where scales of quantised rows begin.
+    if (strategy == MoeStrategy::kGrouped && !quantises_input(w)) {
       FATHOM_ASSIGN(choice.order, row_order(ex, s, T));
       router.offsets = choice.order.offsets;
       router.src_row = choice.order.src_row;

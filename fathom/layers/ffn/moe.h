@@ -76,7 +76,8 @@ struct MoeCall {
   bool in_rows = false;
   /// The kernels of the chosen experts have variants that take the call.
   bool chosen_fits = true;
-  bool in_fp8_groups = true;  ///< widths_fit_fp8_groups
+  bool in_fp8_groups = true;     ///< widths_fit_fp8_groups
+  bool quantises_input = false;  ///< the products read NVFP4 (LinearWeight::input_gs)
 };
 
 /// Whether both widths of an expert are whole groups of activations in FP8, 128 values each.
@@ -121,9 +122,10 @@ Result<View> router_arrivals(WeightStore& store, const MoeOptions& options);
 
 /// The rows of experts, as route_offsets has them; absent: not sorted yet.
 struct RowOrder {
-  View offsets;  ///< [E + 1] i32
-  View src_row;  ///< [T*K] i32
-  View dest;     ///< [T, K] i32
+  View offsets;             ///< [E + 1] i32
+  View src_row;             ///< [T*K] i32
+  View dest;                ///< [T, K] i32
+  View scale_offsets = {};  ///< [E + 1] i32, where products quantise their rows; else absent
 };
 
 /// What the router decided.
@@ -184,6 +186,11 @@ Status shared_experts(
 
 inline bool has_shared_experts(const MoeWeights& w) {
   return w.shared.down.present();
+}
+
+/// Whether products of routed experts quantise their rows to NVFP4.
+inline bool quantises_input(const MoeWeights& w) {
+  return w.gate_up.parts[0].quantises_input() || w.down.quantises_input();
 }
 
 /// Float32 [T, 2*H] from the arena, the shared experts of x in its right half; and y = left +

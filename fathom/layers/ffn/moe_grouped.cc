@@ -93,17 +93,17 @@ Status gate_and_up(Exec& ex,
                    const MoeShape& s,
                    const MoeWeights& w,
                    const Rows& rows,
-                   const View& offsets,
+                   const ExpertRuns& runs,
                    const View& act) {
   const View x = operand(rows);
-  FATHOM_ASSIGN(const bool gated, gated_group_linear(ex, "gate_up_proj", x, w.gate_up, offsets, act,
+  FATHOM_ASSIGN(const bool gated, gated_group_linear(ex, "gate_up_proj", x, w.gate_up, runs, act,
                                                      s.K, s.limit, rows.scales));
   if (gated) return {};
   FATHOM_ASSIGN(const View gate_up,
                 ex.activations->tensor({act.dim(0), 2 * s.I}, act.format, "T*K,2*I"));
   const std::array<Op, 2> parts = {Op("gate_proj"), Op("up_proj")};
-  FATHOM_TRY(group_linear_rows(ex, "gate_up_proj", parts, x, w.gate_up, offsets, gate_up, s.K,
-                               rows.scales));
+  FATHOM_TRY(
+      group_linear_rows(ex, "gate_up_proj", parts, x, w.gate_up, runs, gate_up, s.K, rows.scales));
   return launch<SiluMul>(ex, "act_fn", {.x = gate_up, .y = act, .limit = s.limit});
 }
 
@@ -126,11 +126,15 @@ Result<ExpertRows> expert_rows(Exec& ex,
   RowOrder order = choice.order;
   if (!order.offsets.present()) {
     FATHOM_ASSIGN(order, row_order(ex, s, T));
+    if (quantises_input(w)) {
+      FATHOM_ASSIGN(order.scale_offsets, arena.tensor({s.E + 1}, Format::kI32, "E+1"));
+    }
     FATHOM_TRY(launch<RouteOffsets>(ex, "prepare_moe_input",
                                     {.ids = choice.ids,
                                      .offsets = order.offsets,
                                      .src_row = order.src_row,
-                                     .dest = order.dest}));
+                                     .dest = order.dest,
+                                     .scale_offsets = order.scale_offsets}));
   }
   ExpertRows out{.y = {}, .dest = order.dest};
   FATHOM_ASSIGN(out.y, arena.tensor({R, H}, x.format, "T*K,H"));
@@ -145,13 +149,13 @@ Result<ExpertRows> expert_rows(Exec& ex,
     FATHOM_ASSIGN(rows, rows_of_experts(ex, x, order.src_row, activations));
   }
   FATHOM_ASSIGN(const View act, arena.tensor({R, s.I}, x.format, "T*K,I"));
-  FATHOM_TRY(gate_and_up(ex, s, w, rows, order.offsets, act));
+  const ExpertRuns runs{.offsets = order.offsets, .scale_offsets = order.scale_offsets};
+  FATHOM_TRY(gate_and_up(ex, s, w, rows, runs, act));
   Rows inner{.x = act, .scales = {}};
   if (activations == MoeActivations::kFp8) {
     FATHOM_ASSIGN(inner, in_fp8(ex, act, kExpertAxes));
   }
-  FATHOM_TRY(group_linear(ex, "down_proj", operand(inner), w.down, order.offsets, out.y, s.K,
-                          inner.scales));
+  FATHOM_TRY(group_linear(ex, "down_proj", operand(inner), w.down, runs, out.y, s.K, inner.scales));
   return out;
 }
 

@@ -238,10 +238,11 @@ TEST(GroupLinear, Mxfp4IsExactForRowsInFp8) {
   std::vector<int32_t> offsets{0, 1};
   std::vector<float> y(kN, NAN);
 
-  const Status done = group_linear(
-      t.ex, "down_proj", make_view(x.data(), {1, kK}, Format::kFp8Group), stack.w,
-      make_view(offsets.data(), {2}, Format::kI32), make_view(y.data(), {1, kN}, Format::kF32), 1,
-      make_view(x_scales.data(), {1, 1}, Format::kF32));
+  const Status done =
+      group_linear(t.ex, "down_proj", make_view(x.data(), {1, kK}, Format::kFp8Group), stack.w,
+                   {.offsets = make_view(offsets.data(), {2}, Format::kI32)},
+                   make_view(y.data(), {1, kN}, Format::kF32), 1,
+                   make_view(x_scales.data(), {1, 1}, Format::kF32));
 
   ASSERT_TRUE(done.ok()) << done.message();
 
@@ -259,10 +260,10 @@ TEST(GroupLinear, RowsInFp8NeedAProductThatTakesThem) {
   LinearWeight w;
   w.w.values = make_view(nullptr, {1, 16, 128}, Format::kBf16);
 
-  const Status status =
-      group_linear(t.ex, "down_proj", make_view(nullptr, {1, 128}, Format::kFp8Group), w,
-                   make_view(nullptr, {2}, Format::kI32), make_view(nullptr, {1, 16}, Format::kF32),
-                   1, make_view(scale.data(), {1, 1}, Format::kF32));
+  const Status status = group_linear(
+      t.ex, "down_proj", make_view(nullptr, {1, 128}, Format::kFp8Group), w,
+      {.offsets = make_view(nullptr, {2}, Format::kI32)}, make_view(nullptr, {1, 16}, Format::kF32),
+      1, make_view(scale.data(), {1, 1}, Format::kF32));
 
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_THAT(status.message(),

@@ -33,6 +33,13 @@ bool is_row_of_linear_table(std::string_view kernel) {
                      [&](const LinearRow& row) { return row.kernel == kernel; });
 }
 
+// A weight without data that reads x as the record has it.
+LinearWeight weight_of(const OperandRecord& w, const OperandRecord& x) {
+  return shape_only_weight(
+      w.format, w.dims[0], w.dims[1],
+      x.format == Format::kNvfp4 ? Nvfp4Inputs::kQuantised : Nvfp4Inputs::kExact);
+}
+
 // The row that the table of linear layers gives a recorded product in a place; -1 if none.
 int row_in(const OpRecord& r, LinearUse use) {
   const OperandRecord* x = operand(r, "x");
@@ -41,7 +48,7 @@ int row_in(const OpRecord& r, LinearUse use) {
   if (x == nullptr || w == nullptr || y == nullptr || w->rank != 2) return -1;
   const View in = make_view(nullptr, {x->dims[0], x->dims[1]}, x->format);
   const View out = make_view(nullptr, {y->dims[0], y->dims[1]}, y->format);
-  const LinearWeight weight = shape_only_weight(w->format, w->dims[0], w->dims[1]);
+  const LinearWeight weight = weight_of(*w, *x);
   Exec ex;
   ex.backend = Backend::kDry;
   int index = 0;
@@ -75,6 +82,8 @@ MoeCall moe_call(const Model& model) {
   for (const WeightSummary& line : model.weights().summary()) {
     if (line.role == WeightRole::kExpert && !line.draft) call.experts = line.format;
   }
+  call.quantises_input =
+      call.experts == Format::kNvfp4 && model.options().nvfp4_inputs == Nvfp4Inputs::kQuantised;
   return call;
 }
 
@@ -88,10 +97,8 @@ std::string table_text(const Model& model,
   if (is_row_of_linear_table(r.kernel) && x != nullptr && w != nullptr && y != nullptr) {
     Exec ex;
     ex.kernels = &kernels;
-    return str_cat(
-        "linear layers:\n",
-        explain_linear(ex, r.op, x->dims[0], shape_only_weight(w->format, w->dims[0], w->dims[1]),
-                       x->format, y->format, use));
+    return str_cat("linear layers:\n", explain_linear(ex, r.op, x->dims[0], weight_of(*w, *x),
+                                                      x->format, y->format, use));
   }
   const KernelEntry* kernel = find_kernel(r.kernel);
   if (kernel != nullptr && kernel->family == "attn" && r.selection_row >= 0) {

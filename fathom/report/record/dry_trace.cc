@@ -300,6 +300,7 @@ bool has_place(const KernelEntry& kernel, const std::set<std::string_view>& reac
 Status add_own(const Model& model, const TraceShape& shape, std::vector<Variation>& out) {
   ModelOptions base = model.options();
   base.moe = {};
+  base.nvfp4_inputs = Nvfp4Inputs::kExact;
   base.draft = true;
   // The form that was asked for is that of the recording: here each has its turn.
   base.attention.always_absorbed = base.attention.fused_rope = false;
@@ -350,6 +351,10 @@ Status add_large(const ModelConfig& config, const TraceShape& shape, std::vector
   FATHOM_ASSIGN(large.formats, preset_formats("nvfp4", large.config));
   FATHOM_TRY(add_variation(str_cat("--as ", kLarge, " --format nvfp4 --moe-activations fp8"), large,
                            fp8_experts, shape, out));
+  ModelOptions w4a4 = usual;
+  w4a4.nvfp4_inputs = Nvfp4Inputs::kQuantised;
+  FATHOM_TRY(add_variation(str_cat("--as ", kLarge, " --format nvfp4 --activations nvfp4"), large,
+                           w4a4, shape, out));
   for (std::string_view format : preset_format_names()) {
     FATHOM_ASSIGN(large.formats, preset_formats(format, large.config));
     const std::string flags = str_cat("--as ", kLarge, " --format ", format);

@@ -247,9 +247,12 @@ Result<FillJob> input_scales_job(const WeightItem& item, const std::vector<Tenso
     float& of_matrix = scales[i * scales.size() / tensors.size()];
     of_matrix = std::max(of_matrix, scale);
   }
+  const float largest = *std::max_element(scales.begin(), scales.end());
   for (float& scale : scales) {
-    if (scale <= 0.0f) scale = 1.0f;
+    if (scale <= 0.0f) scale = largest > 0.0f ? largest : 1.0f;
   }
+  for (size_t i = 0, count = scales.size(); item.quantises_input && i < count; ++i)
+    scales.push_back(1.0f / scales[i]);
   return write_floats(item.input_scale_offset, std::move(scales));
 }
 

@@ -271,7 +271,7 @@ std::vector<FillJob> jobs_of(const WeightItem& item, uint64_t stream) {
     add(item.values_offset, item.k, item.format, {.codes = bias ? kZeros : one});
     return jobs;
   }
-  add(item.input_scale_offset, item.num_input_scales(), Format::kF32, {.codes = constant(1.0f)});
+  add(item.input_scale_offset, item.num_input_floats(), Format::kF32, {.codes = constant(1.0f)});
   const float rms = rms_of(item);
   const bool tiles = item.in_tiles();
   if (tiles && (item.n % kTileRows != 0 || item.k % columns_per_tile(item.format) != 0)) {

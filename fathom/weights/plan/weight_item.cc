@@ -55,8 +55,12 @@ LinearWeight linear_view(std::byte* base, const WeightItem& item) {
     out.w.global = make_view(at(base, item.global_offset), {item.num_globals()}, Format::kF32);
   }
   if (item.input_scale_offset >= 0) {
-    out.input_scale =
-        make_view(at(base, item.input_scale_offset), {item.num_input_scales()}, Format::kF32);
+    const int64_t count = item.num_input_scales();
+    out.input_scale = make_view(at(base, item.input_scale_offset), {count}, Format::kF32);
+    if (item.quantises_input) {
+      const int64_t behind = item.input_scale_offset + count * element_bytes(Format::kF32);
+      out.input_gs = make_view(at(base, behind), {count}, Format::kF32);
+    }
   }
   if (item.format == Format::kW4a8Channel) {
     out.zeros = make_view(at(base, item.zeros_offset), {item.n}, Format::kF16);
@@ -118,7 +122,7 @@ void place_item(WeightItem& item, int64_t begin, int64_t alignment) {
     if (info.row_scale != Format::kNone) item.row_scales_offset = take(item.n, info.row_scale);
   }
   item.global_offset = take(item.num_globals(), Format::kF32);
-  item.input_scale_offset = take(item.num_input_scales(), Format::kF32);
+  item.input_scale_offset = take(item.num_input_floats(), Format::kF32);
   item.bytes = end - begin;
 }
 
@@ -127,8 +131,8 @@ void bind_item(const WeightItem& item, std::byte* base, HostReads host) {
   if (item.is_linear()) {
     LinearWeight& w = *item.linear_out;
     w = linear_view(base, item);
-    for (View* v :
-         {&w.w.values, &w.w.scales, &w.w.global, &w.input_scale, &w.zeros, &w.row_scales}) {
+    for (View* v : {&w.w.values, &w.w.scales, &w.w.global, &w.input_scale, &w.input_gs, &w.zeros,
+                    &w.row_scales}) {
       v->on_device = on_device && v->present();
     }
     return;

@@ -13,15 +13,21 @@ namespace fathom {
 /// A matrix [N, K] or a stack of them [E, N, K].
 struct LinearWeight {
   QuantView w;
-  /// The checkpoint's scale of quantised activations; 1 where it has none. nvfp4: f32 [1] or [E];
-  /// kernels that keep activations in bf16 do not read it. w4_fp8: f32 [1], the largest of all.
+  /// The checkpoint's scale of quantised activations. Experts without take the largest of their
+  /// stack; 1 where there is none. nvfp4: f32 [1] or [E]; products that keep activations in bf16 do
+  /// not read it. w4_fp8: f32 [1], the largest of all.
   View input_scale;
+  /// nvfp4 in a plan of Nvfp4Inputs::kQuantised: 1 / input_scale, what nvfp4_quant takes. Where it
+  /// is present, products quantise what they read.
+  View input_gs;
   /// QServe only: zero points f16 [N] (w4a8_channel) or i8 [K/128, N] (w4a8_group); the latter has
   /// a second scale, f16 [N].
   View zeros;
   View row_scales;
 
   bool present() const { return w.present(); }
+
+  bool quantises_input() const { return input_gs.present(); }
 };
 
 struct WeightItem {
@@ -38,8 +44,9 @@ struct WeightItem {
   Format format = Format::kNone;  ///< in memory
   WeightLayout layout = WeightLayout::kRowMajor;
   bool draft = false;
-  bool stacked = false;  ///< [E, N, K] rather than [N, K]
-  bool shared = false;   ///< ranks have different parts
+  bool stacked = false;          ///< [E, N, K] rather than [N, K]
+  bool shared = false;           ///< ranks have different parts
+  bool quantises_input = false;  ///< LinearWeight::input_gs lies behind input_scale
   int64_t e = 1;
   int64_t n = 1;
   int64_t k = 0;
@@ -84,6 +91,9 @@ struct WeightItem {
 
   /// input_scale has so many numbers.
   int64_t num_input_scales() const;
+
+  /// Those and input_gs.
+  int64_t num_input_floats() const { return num_input_scales() * (quantises_input ? 2 : 1); }
 };
 
 /// Gives an item its place from byte `begin` on: values, then scales, then global and activation

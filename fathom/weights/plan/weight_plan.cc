@@ -108,8 +108,12 @@ Result<WeightSpec> WeightPlan::spec(std::string name,
 void WeightPlan::add(WeightItem item) {
   item.draft = draft_;
   if (item.is_linear()) item.layout = placement_.layout(item.format, item.k);
-  for (const WeightSpec& source : item.sources)
+  // A GPU has MXFP4 in the form of NVFP4: what is stored decides, and copies have no sources.
+  item.quantises_input = nvfp4_inputs_ == Nvfp4Inputs::kQuantised && !item.sources.empty();
+  for (const WeightSpec& source : item.sources) {
     item.shared |= source.part.axis >= 0;
+    item.quantises_input &= source.format == Format::kNvfp4;
+  }
   place_item(item, total_bytes_, placement_.alignment());
   total_bytes_ += item.bytes;
   items_.push_back(std::move(item));

@@ -61,6 +61,12 @@ enum class JoinRows : uint8_t {
   kWhereItGains,  ///< on devices that are busier with one product
 };
 
+/// What products with weights in NVFP4 read.
+enum class Nvfp4Inputs : uint8_t {
+  kExact,      ///< activations as they are (W4A16)
+  kQuantised,  ///< NVFP4 too, by the checkpoint's input_scale (W4A4): lossy
+};
+
 /// A line of the memory plan.
 struct WeightSummary {
   WeightRole role;
@@ -81,6 +87,9 @@ class WeightPlan {
 
   /// Tensors declared from here on belong to a draft layer.
   void set_draft(bool draft) { draft_ = draft; }
+
+  /// Weights declared from here on that are stored in NVFP4 get LinearWeight::input_gs, or none.
+  void set_nvfp4_inputs(Nvfp4Inputs inputs) { nvfp4_inputs_ = inputs; }
 
   /// Whether the source has a tensor of that name: for those that a model may do without.
   bool is_stored(std::string_view tensor) const;
@@ -174,6 +183,7 @@ class WeightPlan {
   std::vector<WeightSpec> of_other_ranks_;
   int64_t total_bytes_ = 0;
   bool draft_ = false;
+  Nvfp4Inputs nvfp4_inputs_ = Nvfp4Inputs::kExact;
 };
 
 }  // namespace fathom
