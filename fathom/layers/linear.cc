@@ -168,7 +168,8 @@ struct Nvfp4Product {
     const int64_t T = x.dim(0);
     const int64_t K = x.dim(1);
     FATHOM_ASSIGN(const View codes, ex.activations->tensor({T, K / 2}, Format::kU8));
-    FATHOM_ASSIGN(const View scales, ex.activations->tensor({T, K / kNvfp4Block}, Format::kE4m3));
+    FATHOM_ASSIGN(const View scales,
+                  ex.activations->tensor({T, K / kNvfp4Block}, Format::kE4m3, "T,scales"));
     const auto call = choose_if_taken<Nvfp4Gemm>(ex, op, args(codes, scales, x, w, y), row);
     if (!call) return false;
     FATHOM_TRY(launch<Nvfp4Quant>(ex, "input_quant",
@@ -202,9 +203,10 @@ Status quantised_group_linear(Exec& ex,
   const int64_t R = x.dim(0);
   const int64_t K = x.dim(1);
   const int64_t scale_columns = align_up<int64_t>(K / kNvfp4Block, kSwizzleColumns);
-  FATHOM_ASSIGN(const View codes, arena.tensor({R, K / 2}, Format::kU8));
+  FATHOM_ASSIGN(const View codes, arena.tensor({R, K / 2}, Format::kU8, "T*K,"));
   FATHOM_ASSIGN(const View scales,
-                arena.tensor({swizzled_rows(R, w.w.values.dim(0)), scale_columns}, Format::kE4m3));
+                arena.tensor({swizzled_rows(R, w.w.values.dim(0)), scale_columns}, Format::kE4m3,
+                             "slots,scales"));
   FATHOM_TRY(launch<Nvfp4QuantExperts>(ex, "input_quant",
                                        {.x = x,
                                         .gs = w.input_gs,

@@ -28,6 +28,7 @@ constexpr StepSymbol kStepSymbols[] = {
     {"step_rows", "rows beside each other in place of a ring, one of each token of a range"},
     {"slots", "places for (token, expert) pairs sorted by expert, padding included"},
     {"blocks", "blocks of such places, each of one expert"},
+    {"scales", "scales of a quantised row, one for 16 values"},
     {"ids", "tokens that may be chosen, without the padding of the vocabulary"},
     {"listed", "tokens of all rows whose logits a penalty moves"},
     {"biased", "tokens of all rows with a bias"},
@@ -142,7 +143,8 @@ class Namer {
     return value.ok() ? std::optional(*value) : std::nullopt;
   }
 
-  // What layers and weight specs said, and what that says of the signature's symbols.
+  // What layers and weight specs said, and what that says of the signature's symbols. "T*K,": the
+  // second axis is left to the signature.
   void read_declared() {
     declared_.resize(record_.num_operands);
     for (int i = 0; i < record_.num_operands; ++i) {
@@ -151,6 +153,7 @@ class Namer {
       if (texts.size() != operand(i).rank) continue;
       for (int d = 0; d < operand(i).rank; ++d) {
         const std::string& text = texts[static_cast<size_t>(d)];
+        if (text.empty()) continue;
         const auto size = fixed_size(text);
         if (size && *size != dim(i, d)) continue;  // another axis with this symbol may know better
         const std::string symbol(expression(i, d));

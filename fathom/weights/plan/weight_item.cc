@@ -59,7 +59,7 @@ LinearWeight linear_view(std::byte* base, const WeightItem& item) {
     out.input_scale = make_view(at(base, item.input_scale_offset), {count}, Format::kF32);
     if (item.quantises_input) {
       const int64_t behind = item.input_scale_offset + count * element_bytes(Format::kF32);
-      out.input_gs = make_view(at(base, behind), {count}, Format::kF32);
+      out.input_gs = make_view(at(base, behind), {count}, Format::kF32, item.stacked ? "E" : "1");
     }
   }
   if (item.format == Format::kW4a8Channel) {
