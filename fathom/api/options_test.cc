@@ -63,6 +63,7 @@ TEST(EngineOptions, EveryValueThatIsPrintedCanBeSet) {
   source.isa = Isa::kAvx2;
   source.moe = MoeStrategy::kSorted;
   source.moe_activations = MoeActivations::kFp8;
+  source.activations = Nvfp4Inputs::kQuantised;
   source.device = {.kind = DeviceKind::kCuda, .ordinal = 3};
   source.max_model_len = 777;
   source.memory_fraction = 0.123456789;
@@ -190,6 +191,10 @@ TEST(EngineOptions, KnobsThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(refused([](EngineOptions& o) {
     o.batch_invariant = true;
     o.attention = AttentionChoice::kFusedRope;
+  }));
+  EXPECT_TRUE(refused([](EngineOptions& o) {
+    o.activations = Nvfp4Inputs::kQuantised;
+    o.moe_activations = MoeActivations::kFp8;
   }));
   EXPECT_FALSE(refused([](EngineOptions& o) {
     o.batch_invariant = true;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/models/config/config.h"
 #include "fathom/weights/checkpoint/checkpoint.h"
@@ -38,6 +39,10 @@ class ReferenceWeights {
         config_(parse_config(read_model_text(directory, "config.json").value()).value()) {}
 
   const ModelConfig& config() const { return config_; }
+
+  /// From here on weights in NVFP4 read rows rounded to NVFP4, by the largest input_scale of those
+  /// that share an input.
+  void round_nvfp4_inputs() { round_inputs_ = true; }
 
  protected:
   const Matrix& weight(const std::string& name) {
@@ -97,8 +102,9 @@ class ReferenceWeights {
     return out;
   }
 
-  Matrix linear(const Matrix& x, const std::string& name) {
+  Matrix linear(const Matrix& exact, const std::string& name) {
     const Matrix& w = weight(name);
+    const Matrix x = round_inputs_ ? rounded(exact, name) : exact;
     FATHOM_CHECK(w.cols == x.cols, name);
     Matrix out(x.rows, w.rows);
     for (int64_t t = 0; t < x.rows; ++t) {
@@ -139,6 +145,38 @@ class ReferenceWeights {
   ModelConfig config_;
 
  private:
+  float input_scale(const std::string& weight) const {
+    const TensorRef* scale = checkpoint_.find(weight.substr(0, weight.size() - 6) + "input_scale");
+    return scale == nullptr ? 0.0f : read_tensor_scale(checkpoint_, *scale).value();
+  }
+
+  Matrix rounded(const Matrix& x, const std::string& name) const {
+    float global = input_scale(name);
+    if (global == 0.0f) return x;
+    constexpr std::pair<const char*, const char*> kShared[] = {{"gate_proj", "up_proj"},
+                                                               {"up_proj", "gate_proj"},
+                                                               {"q_a_proj", "kv_a_proj_with_mqa"},
+                                                               {"kv_a_proj_with_mqa", "q_a_proj"}};
+    for (const auto& [one, other] : kShared) {
+      const size_t at = name.find(str_cat(".", one, "."));
+      if (at == std::string::npos) continue;
+      global = std::max(
+          global, input_scale(std::string(name).replace(at + 1, std::string(one).size(), other)));
+      break;
+    }
+    const std::vector<float> values(x.v.begin(), x.v.end());
+    std::vector<uint8_t> codes(values.size() / 2);
+    std::vector<E4m3> scales(values.size() / 16);
+    std::vector<float> out(values.size());
+    nvfp4_quantize_activations(values.data(), x.rows, x.cols, 1.0f / global, codes.data(),
+                               scales.data());
+    nvfp4_dequantize(codes.data(), scales.data(), global, x.rows, x.cols, out.data());
+    Matrix y(x.rows, x.cols);
+    y.v.assign(out.begin(), out.end());
+    return y;
+  }
+
+  bool round_inputs_ = false;
   std::map<std::string, Matrix> weights_;
 };
 

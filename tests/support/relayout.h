@@ -87,7 +87,8 @@ inline void write_tensors(const std::string& path, const std::vector<StoredTenso
 
 /// Writes the fixture twice: to `target` in the layout, with `quantization_config` (JSON text) in
 /// its config.json; and to `plain` with the same names, each quantised matrix as the float32 values
-/// it stands for. NVFP4 matrices get an input_scale, which changes no weight.
+/// it stands for. NVFP4 matrices get an input_scale, which changes no weight;
+/// matrices with one input have different ones.
 inline void write_in_layout(const std::string& fixture,
                             const Layout& layout,
                             const std::string& quantization_config,
@@ -114,7 +115,8 @@ inline void write_in_layout(const std::string& fixture,
     stored.insert(stored.end(), q.tensors.begin(), q.tensors.end());
     if (to.format != Format::kNvfp4) continue;
     const std::string stem = to.name.substr(0, to.name.rfind(".weight"));
-    stored.push_back(f32_tensor(stem + ".input_scale", {}, {0.0015f}));
+    const bool second = stem.ends_with("up_proj") || stem.ends_with("kv_a_proj_with_mqa");
+    stored.push_back(f32_tensor(stem + ".input_scale", {}, {second ? 0.003f : 0.0015f}));
   }
   std::string config = read_file(fixture + "/config.json", 1 << 20).value();
   std::filesystem::create_directories(target);

@@ -66,6 +66,10 @@ TEST(Swizzle, AllocatesWholeTiles) {
   EXPECT_EQ(swizzled_128x4_bytes(129, 448), 256 * 448);
   EXPECT_EQ(swizzled_8x4_bytes(9, 5), 16 * 8);
   EXPECT_EQ(swizzled_128x4_bytes(0, 448), 0);
+  EXPECT_EQ(swizzled_rows(0, 8), 0);
+  EXPECT_EQ(swizzled_rows(3, 8), 3 * 128);
+  EXPECT_EQ(swizzled_rows(130, 2), 128 + 256);  // 1 and 129
+  EXPECT_EQ(swizzled_rows(257, 2), 128 + 256);  // 1 and 256
 }
 
 TEST(Swizzle, RoundTripsAndZeroesPaddingAlone) {

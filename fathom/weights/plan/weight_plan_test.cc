@@ -164,5 +164,35 @@ TEST(WeightPlan, DryStoreBindsShapesWithoutMemory) {
   EXPECT_NEAR(static_cast<double>(store.bytes()), 9.0 / 16.0 * 0x1p40, 0x1p24);
 }
 
+TEST(WeightPlan, InputsInNvfp4HaveAScaleAndItsInverseForEachExpert) {
+  TestCheckpoint files;
+  for (int e = 0; e < 3; ++e)
+    files.matrix(str_cat("e.", e, ".weight"), 16, 64, Format::kNvfp4);
+  files.matrix("none.weight", 16, 64, Format::kNvfp4);
+  files.matrix("mx.weight", 16, 64, Format::kMxfp4);
+  files.scalar("e.0.input_scale", 0.5f);
+  files.scalar("e.2.input_scale", 0.75f);  // the second expert was never reached
+  const Checkpoint checkpoint = files.open();
+  WeightPlan plan(symbols({{"E", 3}, {"N", 16}, {"K", 64}}), tensors_of(checkpoint));
+  LinearWeight exact, stack, none, mx;
+  ASSERT_TRUE(plan.matrix("e.0.weight", "N,K", WeightRole::kMlp, &exact).ok());
+  plan.set_nvfp4_inputs(Nvfp4Inputs::kQuantised);
+  ASSERT_TRUE(plan.stack({{"e.{}.weight", "N,K"}}, 3, "E,N,K", WeightRole::kExpert, &stack).ok());
+  ASSERT_TRUE(plan.matrix("none.weight", "N,K", WeightRole::kMlp, &none).ok());
+  ASSERT_TRUE(plan.matrix("mx.weight", "N,K", WeightRole::kMlp, &mx).ok());
+
+  ThreadPool pool(1, PinThreads::kNo);
+
+  const WeightStore store = load_weights(plan, checkpoint, pool).value();
+
+  const auto values = [](const View& v) {
+    return std::vector<float>(v.as<float>(), v.as<float>() + v.numel());
+  };
+  EXPECT_THAT(values(stack.input_scale), ElementsAre(0.5f, 0.75f, 0.75f));
+  EXPECT_THAT(values(stack.input_gs), ElementsAre(2.0f, 1.0f / 0.75f, 1.0f / 0.75f));
+  EXPECT_THAT(values(none.input_gs), ElementsAre(1.0f));
+  EXPECT_FALSE(exact.quantises_input() || mx.quantises_input());
+}
+
 }  // namespace
 }  // namespace fathom
