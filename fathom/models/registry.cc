@@ -111,7 +111,8 @@ Status warn_of_guessed_scales(const WeightPlan& plan, const ModelSource& source)
   }
   if (guessed == 0) return {};
   log_warn(source.title, ": ", guessed, " of ", all,
-           " weights in nvfp4 have no input_scale: activations are not calibrated");
+           " weights in nvfp4 have no input_scale: it counts as 1, of an expert as the largest "
+           "beside it");
   return {};
 }
 

@@ -116,7 +116,7 @@ inline void write_in_layout(const std::string& fixture,
     if (to.format != Format::kNvfp4) continue;
     const std::string stem = to.name.substr(0, to.name.rfind(".weight"));
     const bool second = stem.ends_with("up_proj") || stem.ends_with("kv_a_proj_with_mqa");
-    stored.push_back(f32_tensor(stem + ".input_scale", {}, {second ? 0.003f : 0.0015f}));
+    stored.push_back(f32_tensor(stem + ".input_scale", {}, {second ? 0.0025f : 0.0015f}));
   }
   std::string config = read_file(fixture + "/config.json", 1 << 20).value();
   std::filesystem::create_directories(target);

@@ -1,4 +1,5 @@
-// Experts whose products read FP8: which kernels run, and how far the layer is from the exact one.
+// Experts whose products read FP8 or NVFP4: which kernels run, and how far the layer is from the
+// exact one.
 #include "fathom/layers/ffn/moe.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/block/block_fp8.h"
 #include "fathom/formats/layout/tile_layout.h"
+#include "fathom/kernels/act/gated_act/gated_act.h"
 #include "fathom/kernels/core/launch.h"
 #include "fathom/layers/linear.h"
 #include "fathom/trace/recorder.h"
@@ -127,6 +129,7 @@ struct Layer {
   std::vector<float> x;
   std::vector<int32_t> ids = std::vector<int32_t>(kTokens, 0);
   std::vector<float> weights = std::vector<float>(kTokens, 1.0f);
+  std::vector<float> input_scales, input_gs;
   int64_t hidden;
 
   Layer(Format format, int64_t h, int64_t width)
@@ -138,6 +141,35 @@ struct Layer {
     w.gate_up.num_parts = 1;
     w.gate_up.parts[0] = gate_up.w;
     w.down = down.w;
+  }
+
+  /// Products read NVFP4, by scales that put the largest value at the top of their range.
+  void quantise_inputs() {
+    const auto top = [](const std::vector<float>& v) {
+      return std::abs(*std::max_element(
+          v.begin(), v.end(), [](float a, float b) { return std::abs(a) < std::abs(b); }));
+    };
+    TestExec t;
+    std::vector<float> act(static_cast<size_t>(kTokens * shape.I));
+    std::vector<float> halves(2 * act.size());
+    int32_t offsets[] = {0, kTokens};
+    FATHOM_CHECK(
+        group_linear(t.ex, "gate_up_proj", make_view(x.data(), {kTokens, hidden}, Format::kF32),
+                     w.gate_up.parts[0], {.offsets = make_view(offsets, {2}, Format::kI32)},
+                     make_view(halves.data(), {kTokens, 2 * shape.I}, Format::kF32), 1)
+            .ok());
+    FATHOM_CHECK(
+        launch<SiluMul>(t.ex, "act_fn",
+                        {.x = make_view(halves.data(), {kTokens, 2 * shape.I}, Format::kF32),
+                         .y = make_view(act.data(), {kTokens, shape.I}, Format::kF32)})
+            .ok());
+    input_scales = {top(x) / 2688.0f, top(act) / 2688.0f};
+    input_gs = {1.0f / input_scales[0], 1.0f / input_scales[1]};
+    for (int i = 0; i < 2; ++i) {
+      LinearWeight& of = i == 0 ? w.gate_up.parts[0] : w.down;
+      of.input_scale = make_view(&input_scales[static_cast<size_t>(i)], {1}, Format::kF32);
+      of.input_gs = make_view(&input_gs[static_cast<size_t>(i)], {1}, Format::kF32);
+    }
   }
 
   std::vector<float> run(TestExec& t, MoeActivations activations) {
@@ -199,9 +231,30 @@ INSTANTIATE_TEST_SUITE_P(Widths,
                                           p.param.width);
                          });
 
-std::vector<std::string> ops_of(Format format) {
+class ExpertsInNvfp4 : public testing::TestWithParam<std::pair<int64_t, int64_t>> {};
+
+// What was measured and a fifth; numerics.md has the values.
+TEST_P(ExpertsInNvfp4, StayWithinTheirErrorBudget) {
   TestExec t;
-  Layer(format, 256, 128).run(t, MoeActivations::kFp8);
+  Layer layer(Format::kNvfp4, GetParam().first, GetParam().second);
+  const std::vector<float> exact = layer.run(t, MoeActivations::kAuto);
+  layer.quantise_inputs();
+
+  const double error = 1.0 - cosine(layer.run(t, MoeActivations::kAuto), exact);
+
+  RecordProperty("error", std::to_string(error));
+  EXPECT_LT(error, 1.6e-2);
+  EXPECT_GT(error, 0.8e-2) << "nothing was quantised";
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths,
+                         ExpertsInNvfp4,
+                         testing::Values(std::pair(512, 256), std::pair(7168, 2048)),
+                         [](const auto& p) { return str_cat(p.param.first, "_", p.param.second); });
+
+std::vector<std::string> ops_of(Layer& layer, MoeActivations activations) {
+  TestExec t;
+  layer.run(t, activations);
   std::vector<std::string> out;
   for (const OpRecord& r : t.recorder.records())
     out.push_back(str_cat(r.op.name, " ", r.kernel));
@@ -209,13 +262,28 @@ std::vector<std::string> ops_of(Format format) {
 }
 
 TEST(ExpertsInFp8Ops, QuantiseEachTokenOnceAndWhatIsBetweenTheProducts) {
-  EXPECT_THAT(ops_of(Format::kMxfp4),
+  Layer mxfp4(Format::kMxfp4, 256, 128);
+  Layer fp8(Format::kFp8Block, 256, 128);
+
+  EXPECT_THAT(ops_of(mxfp4, MoeActivations::kFp8),
               ElementsAre("prepare_moe_input route_offsets", "input_quant group_quant_fp8",
                           "shuffle_rows permute_rows", "shuffle_scales permute_rows",
                           "gate_up_proj nvfp4_fp8_group_gemm", "act_fn silu_mul",
                           "input_quant group_quant_fp8", "down_proj nvfp4_fp8_group_gemm",
                           "apply_shuffle_mul_sum unpermute_weighted_sum"));
-  EXPECT_THAT(ops_of(Format::kFp8Block), testing::Contains("down_proj fp8_group_gemm"));
+  EXPECT_THAT(ops_of(fp8, MoeActivations::kFp8), testing::Contains("down_proj fp8_group_gemm"));
+}
+
+TEST(ExpertsInNvfp4Ops, QuantiseTheRowsOfEachProduct) {
+  Layer layer(Format::kNvfp4, 256, 128);
+  layer.quantise_inputs();
+
+  EXPECT_THAT(
+      ops_of(layer, MoeActivations::kAuto),
+      ElementsAre("prepare_moe_input route_offsets", "shuffle_rows permute_rows",
+                  "input_quant nvfp4_quant_experts", "gate_up_proj nvfp4_group_gemm",
+                  "act_fn silu_mul", "input_quant nvfp4_quant_experts",
+                  "down_proj nvfp4_group_gemm", "apply_shuffle_mul_sum unpermute_weighted_sum"));
 }
 
 // Codes of MXFP4 times powers of two are codes of E4M3 too.
@@ -369,6 +437,15 @@ TEST(MoeTable, ActivationsInFp8AreForGroupedProducts) {
                       {.strategy = MoeStrategy::kSorted, .activations = MoeActivations::kFp8}),
               HasSubstr("activations in fp8 are for grouped products\nhint: use --moe auto"));
   EXPECT_THAT(explain_moe({}, fp8), HasSubstr("grouped: products with activations in fp8 are for"));
+}
+
+TEST(MoeTable, ActivationsInNvfp4AreForGroupedProducts) {
+  const MoeCall call{.experts = Format::kNvfp4, .quantises_input = true};
+  EXPECT_EQ(row_of(call, {}), moe_row(MoeStrategy::kGrouped).index);
+  for (const MoeStrategy strategy : {MoeStrategy::kSorted, MoeStrategy::kFused}) {
+    EXPECT_THAT(choose_moe(call, {.strategy = strategy}).status().message(),
+                HasSubstr("activations in nvfp4 are for grouped products\nhint: use --moe auto"));
+  }
 }
 
 }  // namespace
