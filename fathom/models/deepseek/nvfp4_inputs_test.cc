@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/base/rng.h"
+#include "tests/support/draft_checkpoint.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/relayout.h"
@@ -12,10 +13,19 @@
 namespace fathom {
 namespace {
 
-// Every linear but the router and the head.
+// Every linear but the router and the head; of V4, which has other names, the experts.
 NewTensor all_nvfp4(const std::string& name) {
-  const bool linear = name.find("_proj") != std::string::npos && name.ends_with(".weight");
+  const bool linear =
+      (name.find("_proj") != std::string::npos || name.find(".experts.") != std::string::npos) &&
+      name.find("weights_proj") == std::string::npos && name.ends_with(".weight");
   return {name, linear ? Format::kNvfp4 : Format::kNone};
+}
+
+ModelOptions in_f32(Nvfp4Inputs inputs) {
+  ModelOptions options;
+  options.activations = Format::kF32;
+  options.nvfp4_inputs = inputs;
+  return options;
 }
 
 class QuantisedActivations : public testing::TestWithParam<const char*> {
@@ -29,10 +39,7 @@ class QuantisedActivations : public testing::TestWithParam<const char*> {
   }
 
   StepResult logits(Nvfp4Inputs inputs) const {
-    ModelOptions options;
-    options.activations = Format::kF32;
-    options.nvfp4_inputs = inputs;
-    return ModelRunner(target_, options).prefill(tokens_);
+    return ModelRunner(target_, in_f32(inputs)).prefill(tokens_);
   }
 
   TempDir dir_;
@@ -60,7 +67,10 @@ TEST_P(QuantisedActivations, GiveTheLogitsOfRoundedActivations) {
   EXPECT_GE(close, 15);
 }
 
-TEST_P(QuantisedActivations, AreNotTheExactOnes) {
+class QuantisedModels : public QuantisedActivations {};
+
+// The weights are random: little of a state need be left.
+TEST_P(QuantisedModels, ComputeOtherLogitsThanWithExactActivations) {
   const std::vector<float> exact = logits(Nvfp4Inputs::kExact).logits;
   const std::vector<float> rounded = logits(Nvfp4Inputs::kQuantised).logits;
 
@@ -68,16 +78,55 @@ TEST_P(QuantisedActivations, AreNotTheExactOnes) {
 
   RecordProperty("error", std::to_string(error));
   EXPECT_GT(error, 0.01);
+  EXPECT_LT(error, 1.0);
+}
+
+std::string fixture_name(const testing::TestParamInfo<const char*>& p) {
+  std::string name = p.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Micro,
                          QuantisedActivations,
                          testing::Values("micro-v2-lite", "micro-v2", "micro-v3"),
-                         [](const auto& p) {
-                           std::string name = p.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         fixture_name);
+INSTANTIATE_TEST_SUITE_P(
+    Micro,
+    QuantisedModels,
+    testing::Values("micro-v2-lite", "micro-v2", "micro-v3", "micro-v32", "micro-v4"),
+    fixture_name);
+
+// NVIDIA's exports have their draft layer in bf16.
+TEST(QuantisedDrafts, RoundWhatWeightsInNvfp4ReadAndNothingElse) {
+  const DraftCheckpoint source;
+  for (const bool exact_draft : {true, false}) {
+    const Layout layout = [=](const std::string& name) {
+      return exact_draft && name.starts_with("model.layers.3.") ? NewTensor{name} : all_nvfp4(name);
+    };
+    TempDir dir;
+    write_in_layout(source.path(), layout, "", dir.file("nvfp4"), dir.file("plain"));
+    oracle::ReferenceModel reference(dir.file("nvfp4"));
+    reference.round_nvfp4_inputs();
+    ModelRunner runner(dir.file("nvfp4"), in_f32(Nvfp4Inputs::kQuantised));
+    const std::vector<int32_t> tokens{5, 17, 900, 3, 41, 8, 2500, 77};
+    const std::vector<int32_t> next(tokens.begin() + 1, tokens.end());
+    const auto rows = static_cast<int64_t>(next.size());
+    StepResult main = runner.prefill(tokens);
+    const View hidden = make_view(main.hidden.data(), {rows, 64}, Format::kF32);
+    const auto pages = ModelRunner::page_list(0, 4);
+
+    const StepResult draft = runner.step(
+        {{.tokens = next, .pages = pages, .logits = LogitRows::kAll}}, {}, nullptr, &hidden);
+
+    oracle::Matrix states(rows, 64);
+    const std::vector<float> read = as_floats(main.hidden);
+    std::copy_n(read.begin(), states.v.size(), states.v.begin());
+    const oracle::Matrix expected = reference.draft(next, states);
+    EXPECT_LE(oracle::relative_difference(draft.logits, reference.logits(expected).v), 1e-5)
+        << exact_draft;
+  }
+}
 
 TEST(QuantisedActivationsOfAModel, NeedWeightsInNvfp4) {
   OpenOptions open;
