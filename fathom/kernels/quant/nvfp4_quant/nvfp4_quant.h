@@ -42,7 +42,6 @@ struct Nvfp4Quant {
       .equation = "sf = e4m3(gs a/6); code = e2m1(x gs/sf), blocks of 16",
       .source = "sgl-kernel, scaled_fp4_quant",
       .flops = "6*T*K",
-      .outside = "the quantize command; activations in NVFP4 where FP4 units exist",
   };
 
   struct Args {
@@ -84,7 +83,6 @@ struct Nvfp4QuantExperts {
       .equation = "sf = e4m3(gs[e] a/6); code = e2m1(x gs[e]/sf), blocks of 16",
       .source = "sgl-kernel, scaled_fp4_experts_quant",
       .flops = "12*R*P",
-      .outside = "activations of experts in NVFP4 where FP4 units exist",
   };
 
   struct Args {
