@@ -90,6 +90,18 @@ bool takes_ring(const IndexLogitsRagged::Args& a) {
   return takes_codes(a) && a.keys.dim(0) > 0;
 }
 
+/// Where it was faster on an H200 (SPARSE_CUDA_NOTES.md): blocks of one token, of one tile each or
+/// of many rounds of blocks. Others, whose blocks have a few tiles, begin sooner without a ring.
+template <class Args>
+bool suits_ring(const Args& a, const DeviceInfo& gpu) {
+  constexpr int64_t kManyTiles = 24;
+  const IndexLogitsCall call = call_of(a);
+  const int64_t tiles = call.num_tokens * ceil_div<int64_t>(call.columns, kTileKeys);
+  const int64_t at_once = int64_t{gpu.num_sms} * kBlocksOfSm;
+  return call.num_tokens <= call.num_requests &&
+         (tiles <= at_once || tiles >= kManyTiles * at_once);
+}
+
 // ---- on Blackwell ----
 
 template <class Args>
@@ -201,7 +213,8 @@ constinit const VariantTable<IndexLogitsPaged> index_logits_paged_cuda{
 #ifdef FATHOM_SM100
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
-    {"wgmma_ring", sm(90), "", kTraits, run_ring, MathUnit::kFp8, takes_ring},
+    {"wgmma_ring", sm(90), "", kTraits | kSomeRowCounts, run_ring, MathUnit::kFp8, takes_ring,
+     nullptr, suits_ring<IndexLogitsPaged::Args>},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };
@@ -210,7 +223,8 @@ constinit const VariantTable<IndexLogitsRagged> index_logits_ragged_cuda{
 #ifdef FATHOM_SM100
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
-    {"wgmma_ring", sm(90), "", kTraits, run_ring, MathUnit::kFp8, takes_ring},
+    {"wgmma_ring", sm(90), "", kTraits | kSomeRowCounts, run_ring, MathUnit::kFp8, takes_ring,
+     nullptr, suits_ring<IndexLogitsRagged::Args>},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };
