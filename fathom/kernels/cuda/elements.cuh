@@ -335,6 +335,18 @@ __device__ __forceinline__ uint2 load_8_if(const void* p, bool exists) {
   return v;
 }
 
+/// Four bytes, or `otherwise`.
+__device__ __forceinline__ uint32_t load_4_if(const void* p, bool exists, uint32_t otherwise = 0) {
+  uint32_t v;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\nmov.b32 %0, %3;\n"
+      "@p ld.global.L1::no_allocate.b32 %0, [%1];\n}\n"
+      : "=&r"(v)
+      : "l"(__cvta_generic_to_global(p)), "r"(static_cast<int>(exists)), "r"(otherwise)
+      : "memory");
+  return v;
+}
+
 /// PTX ISA, st.global.
 __device__ __forceinline__ void store_16(void* p, uint4 v, uint64_t policy) {
   asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(

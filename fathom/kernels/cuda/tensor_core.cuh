@@ -186,6 +186,12 @@ __device__ __forceinline__ void prefetch_line(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/// The same if `exists`, by a predicate and not by a branch.
+__device__ __forceinline__ void prefetch_line_if(const void* p, bool exists) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p prefetch.global.L2 [%0];\n}\n" ::"l"(p),
+               "r"(static_cast<int>(exists)));
+}
+
 // ---- registers ----
 
 template <int kRegisters>
@@ -319,6 +325,20 @@ __device__ __forceinline__ void multiply_columns(float (&d)[128],
       "}, "
       "%128, %129, p, 1, 1, 0, 1;\n}\n"
       : FATHOM_SUMS_128_OF(0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+/// d[64 x 128] += a b over 16 columns of a and as many rows of b.
+__device__ __forceinline__ void multiply_columns(float (&d)[64],
+                                                 uint64_t a,
+                                                 uint64_t b,
+                                                 bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" FATHOM_SUMS_64
+      "}, "
+      "%64, %65, p, 1, 1, 0, 1;\n}\n"
+      : FATHOM_SUMS_64_OF(0)
       : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 

@@ -150,6 +150,7 @@ __device__ __forceinline__ void shrink_sums(uint32_t sums, const float (&shrink)
 
 // ---- the kernel ----
 
+constexpr int kGatherers = 1;   ///< warpgroups
 constexpr int kScoresWarp = 4;  ///< tensor memory is its own
 constexpr int kValuesWarp = 5;
 constexpr uint32_t kWeightsAt = (mla_decode::kPanels - 1) * kPanelBytes;  ///< in a tile
@@ -291,7 +292,7 @@ __device__ __forceinline__ void weigh_tiles(ListsMemory& m,
 
 /// kPaired: as in attend_lists().
 template <class Rows, bool kPaired>
-__global__ void __launch_bounds__(kTileThreads, 1)
+__global__ void __launch_bounds__(kThreadsWith<kGatherers>, 1)
     attend_in_tensor_memory(const __grid_constant__ mla_decode::Call c,
                             const __grid_constant__ DeviceCall lists,
                             const __grid_constant__ Cuts cuts) {
@@ -309,7 +310,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       for (int group = 0; group < kGroups; ++group)
-        barrier_init(bars.full(i, group), kFillers<Rows>);
+        barrier_init(bars.full(i, group), kFillers<Rows, kGatherers>);
       for (int part = 0; part < 2; ++part)
         barrier_init(bars.free(i, part), kWarpArrivals * (kPaired ? 2 : 1));
       barrier_init(shared_address(&m.scored[i]), 1);
@@ -324,12 +325,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   wait_for_previous();
   Piece p = heads_of_block(c, cuts, blockIdx.x);
   if (!kCoded && wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
-  find_entries(lists, p.b, p.split, cuts.splits, m.findings, m.entries);
+  find_entries<kGatherers>(lists, p.b, p.split, cuts.splits, m.findings, m.entries);
   if constexpr (kPaired) cluster_wait();  // the other block has its barriers
   take_piece(m.entries, p);
   if (wg == 2) {
-    give_registers<kGatherRegisters<Rows>>();
-    gather<Rows, kPaired>(lists, m.entries, p, shared_address(m.tiles), bars);
+    give_registers<kGatherRegisters<Rows, kGatherers>>();
+    gather<Rows, kPaired, kGatherers>(lists, m.entries, p, shared_address(m.tiles), bars);
     __syncwarp();
     if (merges) mla_decode::meet_cluster_relaxed();
   } else {
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       ptx::tcgen05_alloc(ptx::cta_group_1, &m.tensor_memory, uint32_t{kColumnsTaken});
       ptx::tcgen05_relinquish_alloc_permit(ptx::cta_group_1);
     }
-    bring_queries<Rows>(c, lists, p, cuts, shared, m.angles);
+    bring_queries<Rows, kGatherers>(c, lists, p, cuts, shared, m.angles);
     meet_all();
     RowPair state;
     if (wg == 0) weigh_tiles(m, ListedKeys<kScored, kPaired>{lists, m.entries}, p, state);
@@ -377,6 +378,7 @@ Status run(Exec& ex, const Call& c, RunLists run_lists) {
     ListsKernels kernels{.alone = attend_in_tensor_memory<Rows, false>,
                          .paired = nullptr,
                          .merge = mla_decode::merge_pieces<TurnTable>,
+                         .threads = kThreadsWith<kGatherers>,
                          .shared_bytes = kSharedBytes};
     if constexpr (Rows::kCodes > 0) kernels.paired = attend_in_tensor_memory<Rows, true>;
     return run_lists(ex, c, kernels);

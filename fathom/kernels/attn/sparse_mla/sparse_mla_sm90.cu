@@ -65,7 +65,7 @@ Status launch_lists(Exec& ex, const Call& c, const Cuts& cuts, const ListsKernel
   }
   return launch_kernel(ex, kernel,
                        {.blocks = c.q.dim(0) * cuts.splits * cuts.row_tiles,
-                        .threads = kTileThreads,
+                        .threads = kernels.threads,
                         .shared_bytes = kernels.shared_bytes,
                         .cluster = cluster,
                         .alone = c.q.dim(0) * cuts.row_tiles >= 32},
@@ -90,7 +90,7 @@ int64_t row_tiles(const Call& c, int rows_each) {
 int64_t clusters_of(const DeviceInfo& gpu, const ListsKernels& kernels, int side, int size) {
   const auto kernel = side == 2 ? kernels.paired : kernels.alone;
   return cuda::clusters_at_once(gpu.ordinal, {.kernel = reinterpret_cast<const void*>(kernel),
-                                              .threads = kTileThreads,
+                                              .threads = kernels.threads,
                                               .shared_bytes = kernels.shared_bytes,
                                               .cluster = size});
 }
@@ -191,6 +191,7 @@ Status run(Exec& ex, const Call& c, RunLists run_lists) {
     ListsKernels kernels{.alone = attend_lists<Rows, false>,
                          .paired = nullptr,
                          .merge = mla_decode::merge_pieces<TurnTable>,
+                         .threads = kThreadsWith<kHopperGatherers<Rows>>,
                          .shared_bytes = kListsSharedBytes};
     if constexpr (Rows::kCodes > 0) kernels.paired = attend_lists<Rows, true>;
     return run_lists(ex, c, kernels);

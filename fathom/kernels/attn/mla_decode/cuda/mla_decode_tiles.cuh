@@ -146,7 +146,25 @@ struct Rest {
   uint32_t words[kScores / 2];
 };
 
+/// o += a product over 16 keys of a tile, whose weights are in shared memory or in registers, and
+/// 256 columns of values. kHalves: as two products, which need fewer registers at the launch of the
+/// kernel; the sums are the same.
+template <bool kHalves, class Weights>
+__device__ __forceinline__ void add_product(float (&o)[kSums],
+                                            const Weights& weights,
+                                            uint64_t values) {
+  if constexpr (kHalves) {
+    constexpr int kHalf = kSums / 2;
+    multiply_columns(reinterpret_cast<float(&)[kHalf]>(o[0]), weights, values, true);
+    multiply_columns(reinterpret_cast<float(&)[kHalf]>(o[kHalf]), weights,
+                     ahead(values, 2 * kPanelBytes), true);
+  } else {
+    multiply_columns(o, weights, values, true);
+  }
+}
+
 /// o += weights of a tile times 256 columns of its values. The caller waits for it.
+template <bool kHalves>
 __device__ __forceinline__ void add_values(
     float (&o)[kSums], uint32_t tile, int wg, bool two_terms, const Rest& rest) {
   const uint64_t weights = rows_operand(tile + (kPanels - 1) * kPanelBytes);
@@ -155,7 +173,7 @@ __device__ __forceinline__ void add_values(
   begin_products();
 #pragma unroll
   for (uint32_t k = 0; k < kTileKeys / 16; ++k)
-    multiply_columns(o, ahead(weights, k * 32), ahead(values, k * 2048), true);
+    add_product<kHalves>(o, ahead(weights, k * 32), ahead(values, k * 2048));
   commit_products();
   if (!two_terms) return;
   begin_products();
@@ -163,7 +181,7 @@ __device__ __forceinline__ void add_values(
   for (int k = 0; k < kTileKeys / 16; ++k) {
     const uint32_t operand[4] = {rest.words[4 * k], rest.words[4 * k + 1], rest.words[4 * k + 2],
                                  rest.words[4 * k + 3]};
-    multiply_columns(o, operand, ahead(values, static_cast<uint32_t>(k) * 2048), true);
+    add_product<kHalves>(o, operand, ahead(values, static_cast<uint32_t>(k) * 2048));
   }
   commit_products();
 }
@@ -173,6 +191,12 @@ __device__ __forceinline__ void add_values(
 template <class Keys>
 inline constexpr bool kOfPair = requires {
   requires Keys::kPaired;
+};
+
+/// Whether products of values are made in halves: see add_product().
+template <class Keys>
+inline constexpr bool kInHalves = requires {
+  requires Keys::kHalves;
 };
 
 /// Behind wait_products(), where the lanes of a warp have met: bases and rests that they read went
@@ -202,7 +226,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 /// A block as a warpgroup sees it. Keys says which keys count:
 ///
 ///   kScored                      panels of a key that are scored: 9, or the 8 that are values
-///   kPaired                      if it has one: see kOfPair
+///   kPaired, kHalves             if it has them: see kOfPair, kInHalves
 ///   asked = ask(first_key)       before the scores of a tile are made: what must be known of it
 ///   hide(s, first_key, asked)    behind them: -inf for keys that a row of the lane does not see
 template <class Keys>
@@ -417,7 +441,7 @@ __device__ __forceinline__ void attend_even(const Block<Keys>& block,
     shrink_sums(o, shrink);
     Rest rest;
     load_rest(block, 0, rest);
-    add_values(o, block.tile(0), 0, block.two_terms, rest);
+    add_values<kInHalves<Keys>>(o, block.tile(0), 0, block.two_terms, rest);
     wait_products<0>();
     free_tile<kOfPair<Keys>>(block.bars, 0, 0);
     if (!block.has_second(pair)) break;
@@ -426,7 +450,7 @@ __device__ __forceinline__ void attend_even(const Block<Keys>& block,
     follow(block, 1, state, shrink);
     shrink_sums(o, shrink);
     load_rest(block, 1, rest);
-    add_values(o, block.tile(1), 0, block.two_terms, rest);
+    add_values<kInHalves<Keys>>(o, block.tile(1), 0, block.two_terms, rest);
     wait_products<0>();
     free_tile<kOfPair<Keys>>(block.bars, 1, 0);
   }
@@ -448,7 +472,7 @@ __device__ __forceinline__ void attend_odd(const Block<Keys>& block,
     shrink_sums(o, shrink);
     Rest rest;
     load_rest(block, 0, rest);
-    add_values(o, block.tile(0), 1, block.two_terms, rest);
+    add_values<kInHalves<Keys>>(o, block.tile(0), 1, block.two_terms, rest);
     // The weights of the own tile, while the products run.
     Weights w;
     if (second) {
@@ -462,7 +486,7 @@ __device__ __forceinline__ void attend_odd(const Block<Keys>& block,
     if (!second) break;
     shrink_sums(o, shrink);
     load_rest(block, 1, rest);
-    add_values(o, block.tile(1), 1, block.two_terms, rest);
+    add_values<kInHalves<Keys>>(o, block.tile(1), 1, block.two_terms, rest);
     wait_products<0>();
     free_tile<kOfPair<Keys>>(block.bars, 1, 1);
   }

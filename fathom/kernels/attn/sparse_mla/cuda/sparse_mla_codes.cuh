@@ -18,10 +18,11 @@
 
 namespace fathom::sparse_mla {
 
-inline constexpr int kUnit = 16;       ///< channels that are decoded at a time
+inline constexpr int kUnit = 16;       ///< channels that are decoded at a time, or half of them
 inline constexpr int kRopeWidth = 64;  ///< channels behind those of codes
 
-/// A unit as it lies in memory, or eight channels of bf16, which have no scale.
+/// A unit as it lies in memory, the half of one in the first words, or eight channels of bf16,
+/// which have no scale.
 struct Unit {
   uint4 words;     ///< e2m1 takes two of them
   uint32_t scale;  ///< as it is stored, in the low bits
@@ -59,47 +60,63 @@ struct Fp8Rows {
   static constexpr int kCodes = kChannels;
   static constexpr int kBytes = kChannels;  ///< of codes
   static constexpr int kOfScale = kGroup;   ///< channels that share a scale
+  static constexpr int kScaleBytes = sizeof(Scale);
 
   __device__ __forceinline__ static uint32_t scale(const unsigned char* scales, int i) {
     return reinterpret_cast<const Scale*>(scales)[i];
+  }
+
+  /// Codes of unit `unit`, or of half a unit where a half is counted as one.
+  template <int kOf = kUnit>
+  __device__ __forceinline__ static uint4 load_codes(const unsigned char* values,
+                                                     int unit,
+                                                     bool exists) {
+    if constexpr (kOf == kUnit) {
+      return cuda::load_16_if(values + kUnit * unit, exists);
+    } else {
+      const uint2 codes = cuda::load_8_if(values + kOf * unit, exists);
+      return {codes.x, codes.y, 0, 0};
+    }
   }
 
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
                                               int unit,
                                               bool exists) {
-    return {cuda::load_16_if(values + kUnit * unit, exists),
-            exists ? scale(scales, kUnit * unit / kGroup) : 0};
+    return {load_codes(values, unit, exists), exists ? scale(scales, kUnit * unit / kGroup) : 0};
   }
 };
 
 struct Fp8F32Rows : Fp8Rows<512, 128, uint32_t> {
-  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+  /// To chunks of eight channels, as many as the unit has.
+  template <int kChunks>
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[kChunks]) {
     const float scale = __uint_as_float(unit.scale);
     const uint32_t words[4] = {unit.words.x, unit.words.y, unit.words.z, unit.words.w};
-    uint32_t pairs[8];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      pairs[2 * i] = scaled_pair(words[i], scale);
-      pairs[2 * i + 1] = scaled_pair(words[i] >> 16, scale);
+    for (int i = 0; i < kChunks; ++i) {
+      const uint32_t a = words[2 * i];
+      const uint32_t b = words[2 * i + 1];
+      out[i] = {scaled_pair(a, scale), scaled_pair(a >> 16, scale), scaled_pair(b, scale),
+                scaled_pair(b >> 16, scale)};
     }
-    out[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
-    out[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
   }
 };
 
 struct Fp8Ue8m0Rows : Fp8Rows<448, 64, unsigned char> {
-  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+  template <int kChunks>
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[kChunks]) {
     // 2^(byte - 127) as bf16: 0 is a subnormal number, 255 is NaN.
     const uint32_t byte = unit.scale;
     const uint32_t scale = byte == 0 ? 0x0040u : (byte == 255 ? 0x7FC0u : byte << 7);
     const uint32_t scales = scale * 0x10001u;
-    const uint2 a = widen_four(unit.words.x, scales);
-    const uint2 b = widen_four(unit.words.y, scales);
-    const uint2 c = widen_four(unit.words.z, scales);
-    const uint2 d = widen_four(unit.words.w, scales);
-    out[0] = {a.x, a.y, b.x, b.y};
-    out[1] = {c.x, c.y, d.x, d.y};
+    const uint32_t words[4] = {unit.words.x, unit.words.y, unit.words.z, unit.words.w};
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const uint2 a = widen_four(words[2 * i], scales);
+      const uint2 b = widen_four(words[2 * i + 1], scales);
+      out[i] = {a.x, a.y, b.x, b.y};
+    }
   }
 };
 
@@ -107,25 +124,34 @@ struct E2m1Rows {
   static constexpr int kCodes = 448;
   static constexpr int kBytes = 224;
   static constexpr int kOfScale = kUnit;
+  static constexpr int kScaleBytes = 1;
 
+  /// As Fp8Rows has it.
+  template <int kOf = kUnit>
   __device__ __forceinline__ static Unit load(const unsigned char* values,
                                               const unsigned char* scales,
                                               int unit,
                                               bool exists) {
-    const uint32_t scale = exists ? scales[unit] : 0;
-    const uint2 codes = cuda::load_8_if(values + kUnit / 2 * unit, exists);
-    return {{codes.x, codes.y, 0, 0}, scale};
+    const uint32_t scale = exists ? scales[kOf * unit / kOfScale] : 0;
+    if constexpr (kOf == kUnit) {
+      const uint2 codes = cuda::load_8_if(values + kUnit / 2 * unit, exists);
+      return {{codes.x, codes.y, 0, 0}, scale};
+    } else {
+      return {{cuda::load_4_if(values + kOf / 2 * unit, exists), 0, 0, 0}, scale};
+    }
   }
 
-  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[2]) {
+  template <int kChunks>
+  __device__ __forceinline__ static void decode(const Unit& unit, uint4 (&out)[kChunks]) {
     const uint32_t scales = widen_four(unit.scale).x & 0xFFFFu;
     const uint32_t twice = scales * 0x10001u;
-    const uint2 a = scaled_e2m1(unit.words.x, twice);
-    const uint2 b = scaled_e2m1(unit.words.x >> 16, twice);
-    const uint2 c = scaled_e2m1(unit.words.y, twice);
-    const uint2 d = scaled_e2m1(unit.words.y >> 16, twice);
-    out[0] = {a.x, a.y, b.x, b.y};
-    out[1] = {c.x, c.y, d.x, d.y};
+    const uint32_t words[2] = {unit.words.x, unit.words.y};
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const uint2 a = scaled_e2m1(words[i], twice);
+      const uint2 b = scaled_e2m1(words[i] >> 16, twice);
+      out[i] = {a.x, a.y, b.x, b.y};
+    }
   }
 };
 

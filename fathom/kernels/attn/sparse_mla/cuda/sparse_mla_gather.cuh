@@ -1,10 +1,11 @@
-// From the lists of a token to tiles of 64 rows in shared memory: which entries count, and the
-// warpgroup that gathers the rows they name and turns codes into bf16 on the way. Tiles, panels and
-// barriers are those of mla_decode_keys.cuh; a "key" there is an entry here.
+// From the entries of a token to tiles of 64 rows in shared memory: the warpgroups that gather the
+// rows they name and turn codes into bf16 on the way. Tiles, panels and barriers are those of
+// mla_decode_keys.cuh; a "key" there is an entry here.
 #pragma once
 
-#include "fathom/kernels/attn/mla_decode/cuda/mla_decode_tiles.cuh"
-#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_rows.cuh"
+#include <type_traits>
+
+#include "fathom/kernels/attn/sparse_mla/cuda/sparse_mla_entries.cuh"
 
 namespace fathom::sparse_mla {
 
@@ -14,154 +15,38 @@ using mla_decode::kFirstPart;
 using mla_decode::kGroups;
 using mla_decode::kPanelBytes;
 using mla_decode::kTileBytes;
-using mla_decode::kTileKeys;
-using mla_decode::kTileThreads;
 using mla_decode::Piece;
-using namespace cuda;  // NOLINT: device primitives
 
 /// Named barrier: the first rows of codes are on their way.
 inline constexpr int kRowsAsked = mla_decode::kWholeTiles + 1;
 
-// ---- which entries count ----
-
-/// The lists of a token, one behind the other, each from its first entry that names a row to its
-/// last. Entries between them may still name none. In shared memory: no warp has registers for it.
-struct Entries {
-  const int32_t* first;   ///< entry i < of_first
-  const int32_t* second;  ///< entry i of the others
-  int of_first;
-  int count;
-  int named;       ///< entries that name a row
-  int first_tile;  ///< of the piece that this block has
-  int num_tiles;
-
-  __device__ __forceinline__ int32_t slot(int i) const {
-    return i < of_first ? first[i] : second[i];
-  }
-
-  /// The row that entry i names with this slot.
-  __device__ __forceinline__ RowName name(const DeviceCall& c, int i, int32_t slot) const {
-    return name_row(c, i >= of_first, slot);
-  }
-
-  __device__ __forceinline__ RowName name(const DeviceCall& c, int i) const {
-    return i < count ? name(c, i, slot(i)) : kNoRow;
-  }
+/// How the rows of a tile that a block gathers lie over its gathering threads: so many lanes have a
+/// row, and a thread has one row, or two that lie 32 apart.
+template <bool kPaired, int kGatherers>
+struct RowsOfThreads {
+  static constexpr int kThreads = kGatherers * kWarpgroup;
+  static constexpr int kAll = kPaired ? kTileKeys / 2 : kTileKeys;
+  static constexpr int kLanes = kPaired && kGatherers == 2 ? 8 : 4;
+  static constexpr int kOfThread = kAll * kLanes / kThreads;
+  static constexpr int kOfWarp = kWarp / kLanes;  ///< at once
+  static constexpr int kChunks = 8 / kLanes;      ///< of eight channels, that a lane has of a panel
 };
 
-/// What the threads of a block find in both lists, in shared memory.
-struct Findings {
-  int first[2];  ///< entry that names a row
-  int last[2];
-  int named[2];
-
-  __device__ void clear() {
-    for (int i = 0; i < 2; ++i) {
-      first[i] = INT32_MAX;
-      last[i] = -1;
-      named[i] = 0;
-    }
-  }
-};
-
-/// Of the entries that a thread has looked at.
-struct Found {
-  int first = INT32_MAX;
-  int last = -1;
-  int named = 0;
-
-  __device__ __forceinline__ void take(int entry, bool counts) {
-    first = counts && entry < first ? entry : first;
-    last = counts ? entry : last;  // entries come in order
-    named += counts ? 1 : 0;
-  }
-
-  /// Adds those of a warp.
-  __device__ __forceinline__ void add_to(Findings& all, int source) const {
-    const int warp_named = __reduce_add_sync(0xFFFFFFFFu, named);
-    const int warp_first = __reduce_min_sync(0xFFFFFFFFu, first);
-    const int warp_last = __reduce_max_sync(0xFFFFFFFFu, last);
-    if (lane_id() != 0 || warp_named == 0) return;
-    atomicAdd(&all.named[source], warp_named);
-    atomicMin(&all.first[source], warp_first);
-    atomicMax(&all.last[source], warp_last);
-  }
-};
-
-/// Looks through the lists of token t, and finds piece `split` of them: pieces are of equal length.
-/// All threads of the block; `all` is clear and a barrier has made that known. The gathering
-/// warpgroup alone looks: its loads come before those of queries then. Integers alone are added, so
-/// their order does not matter. `entries` and `all` are in shared memory; all threads may read
-/// `entries` behind it.
-__device__ __forceinline__ void find_entries(
-    const DeviceCall& c, int64_t t, int split, int splits, Findings& all, Entries& entries) {
-  constexpr int kAtOnce = 16;
-  const int32_t* lists[2] = {c.sources[0].slots + t * c.sources[0].slots_stride,
-                             c.sources[1].slots + t * c.sources[1].slots_stride};
-  if (threadIdx.x >= mla_decode::kBoth) {
-    const int of_first = c.list_length(0, t);
-    const int count = of_first + (c.num_sources > 1 ? c.sources[1].width : 0);
-    Found found[2];
-    for (int begin = static_cast<int>(threadIdx.x & (kWarpgroup - 1)); begin < count;
-         begin += kAtOnce * kWarpgroup) {
-      int32_t slots[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = begin + i * kWarpgroup;
-        slots[i] = -1;
-        if (at < count) slots[i] = at < of_first ? lists[0][at] : lists[1][at - of_first];
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int at = begin + i * kWarpgroup;
-        const bool second = at >= of_first;
-        const bool counts = c.sources[second ? 1 : 0].names(slots[i]);
-        found[0].take(at, counts && !second);
-        found[1].take(at - of_first, counts && second);
-      }
-    }
-    __syncwarp();
-    found[0].add_to(all, 0);
-    if (c.num_sources > 1) found[1].add_to(all, 1);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int lengths[2];
-    for (int i = 0; i < 2; ++i)
-      lengths[i] = all.named[i] == 0 ? 0 : all.last[i] - all.first[i] + 1;
-    const int total = lengths[0] + lengths[1];
-    const int tiles = ceil_div(total, kTileKeys);
-    const int each = ceil_div(tiles, splits);
-    const int first_tile = min(split * each, tiles);
-    entries = {.first = lists[0] + (lengths[0] > 0 ? all.first[0] : 0),
-               .second = lists[1] + (lengths[1] > 0 ? all.first[1] : 0) - lengths[0],
-               .of_first = lengths[0],
-               .count = total,
-               .named = all.named[0] + all.named[1],
-               .first_tile = first_tile,
-               .num_tiles = min(each, tiles - first_tile)};
-  }
-  __syncthreads();
-}
-
-// ---- tiles ----
-
-/// What one thread of the gathering warpgroup does for a tile of codes. It has one row, or two that
-/// lie 32 apart, and of each panel of a row a quarter, two chunks of eight channels. Steps go from
-/// panel to panel, in the order in which products want them, two rows in turn. With P panels of
-/// codes and two rows:
+/// What a gathering thread does for a tile of codes. Steps go from panel to panel, in the order in
+/// which products want them, two rows in turn; a step is what a lane has of a panel of codes, or
+/// one chunk of rope. With P panels of codes:
 ///
-///   step    0        1        2        3    ..  2 P - 1   2 P       2 P + 1   2 P + 2   2 P + 3
-///   panel   0, row A 0, row B 1, row A 1, B ..  P - 1, B  rope, A   rope, B   rope, A   rope, B
-///
-/// A step of codes stores two chunks of sixteen bytes, one of rope one.
-template <class Rows, int kRows>
+///   lanes of a row, rows of a thread   steps
+///   4, 2    panel 0, row A;  0, B;  1, A;  ..  P - 1, B;  rope, A;  rope, B;  rope, A;  rope, B
+///   4, 1    panel 0;  1;  ..  P - 1;  rope;  rope
+///   8, 1    panel 0;  1;  ..  P - 1;  rope
+template <class Rows, bool kPaired, int kGatherers>
 struct Steps {
+  using Threads = RowsOfThreads<kPaired, kGatherers>;
+  static constexpr int kRows = Threads::kOfThread;
   static constexpr int kCodePanels = Rows::kCodes / kPanelColumns;
   static constexpr int kCodes = kRows * kCodePanels;
-  static constexpr int kCount = kCodes + 2 * kRows;
-  static constexpr int kAhead = kCodePanels + 2;  ///< steps whose loads are under way
-  static_assert(kCount % kAhead == 0, "a step finds its registers at the same place in every tile");
+  static constexpr int kCount = kCodes + kRows * Threads::kChunks;
   static_assert(Rows::kCodes % kPanelColumns == 0 && kRopeWidth == kPanelColumns);
 
   /// Whether a step is the last of its group of panels.
@@ -176,44 +61,98 @@ struct Steps {
   }
 };
 
+/// When loads begin, of one warpgroup that gathers: it has registers for a row of a thread.
+template <class Rows, bool kPaired>
+struct RowAhead {
+  using S = Steps<Rows, kPaired, 1>;
+  static constexpr int kPlaces = S::kCodePanels + 2;  ///< steps whose loads are under way
+  static_assert(S::kCount % kPlaces == 0, "a step's registers are the same ones in every tile");
+
+  __device__ static constexpr int place(int step) { return step % kPlaces; }
+};
+
+/// Of two, with fewer registers: loads of a batch of steps begin behind the first store of the one
+/// before it, into registers that the one before that has left.
+///
+/// Why so: a warp counts loads under way in six counters, and the assembler has but one for those
+/// whose use lies behind a branch. Whoever waits for one of them waits for all. So there is no
+/// branch but the waits for room, and behind each of these the loads that count are a batch old.
+template <class Rows, bool kPaired>
+struct BatchAhead {
+  using S = Steps<Rows, kPaired, 2>;
+  static constexpr int kBatches = kPaired ? 2 : 6;
+  static constexpr int kPlaces = kPaired ? S::kCount : 4;
+  static constexpr int kLocates = kPaired ? 0 : S::kCount - 2;  ///< step that asks last for a row
+
+  __device__ static constexpr int batch_of(int step) {
+    if (kPaired) return step < 4 ? 0 : 1;
+    return step < S::kCodes ? step / 2 : step - S::kCodes + 4;
+  }
+
+  __device__ static constexpr bool begins(int step) {
+    return step == 0 || batch_of(step) != batch_of(step - 1);
+  }
+
+  __device__ static constexpr int place(int step) {
+    if (kPaired) return step;
+    return step < S::kCodes ? step % 4 : 2 * (step - S::kCodes);
+  }
+};
+
 /// With kPaired the two blocks of a cluster that have the same rows gather half of a tile each, and
 /// write it into the tiles of both. What is sent counts its bytes at the other block's barrier; a
 /// warp there expects them where it arrives for its own. Tiles are free when both blocks say so.
-template <class Rows, bool kPaired>
+template <class Rows, bool kPaired, int kGatherers>
 struct CodeGatherer {
-  static constexpr int kRows = kPaired ? 1 : 2;  ///< of a tile, that a thread has
-  using S = Steps<Rows, kRows>;
+  using Threads = RowsOfThreads<kPaired, kGatherers>;
+  using S = Steps<Rows, kPaired, kGatherers>;
+  static constexpr bool kInBatches = kGatherers == 2;
+  using Ahead = std::conditional_t<kInBatches, BatchAhead<Rows, kPaired>, RowAhead<Rows, kPaired>>;
+  static constexpr int kRows = Threads::kOfThread;
+  static constexpr int kLanes = Threads::kLanes;
+  static constexpr int kChunks = Threads::kChunks;
+  static constexpr int kOf = kPanelColumns / kLanes;  ///< channels of a panel, that a lane has
 
-  /// Scales of whole panels: each of the four lanes of a row keeps so many, and asks the others.
+  /// Scales of whole panels: each of the lanes of a row keeps so many, and asks the others.
   static constexpr bool kKeepsScales = Rows::kOfScale >= kPanelColumns;
   static constexpr int kScales = Rows::kCodes / Rows::kOfScale;
-  static constexpr int kLaneScales = kKeepsScales ? ceil_div(kScales, 4) : 1;
+  static constexpr int kLaneScales = kKeepsScales ? ceil_div(kScales, kLanes) : 1;
+
+  /// A copy in registers, or what is in shared memory.
+  using Listed = std::conditional_t<kInBatches, const Entries&, const Entries>;
 
   const DeviceCall& c;
-  const Entries entries;  ///< a copy in registers
-  const int row;          ///< the first one of a tile that the thread has
+  Listed entries;
+  const int row;  ///< the first one of a tile that the thread has
 
   __device__ __forceinline__ static int thread() {
-    return static_cast<int>(threadIdx.x & (kWarpgroup - 1));
+    return static_cast<int>(threadIdx.x & (Threads::kThreads - 1));
   }
 
   __device__ __forceinline__ static int first_row() {
-    return thread() / 4 + (kPaired ? 32 * static_cast<int>(cluster_rank() & 1) : 0);
+    return thread() / kLanes + (kPaired ? 32 * static_cast<int>(cluster_rank() & 1) : 0);
   }
 
-  __device__ __forceinline__ static int quarter() { return static_cast<int>(threadIdx.x & 3); }
+  /// Of the lanes of a row.
+  __device__ __forceinline__ static int lane() {
+    return static_cast<int>(threadIdx.x & (kLanes - 1));
+  }
 
   /// Whether a thread's chunks are of both halves of a row: what four lanes send has no gaps then.
-  static constexpr bool kHalfRows = kPaired && kKeepsScales;
+  static constexpr bool kHalfRows = kPaired && kKeepsScales && kLanes == 4;
 
   /// Chunk h within a panel where four lanes store half of a row: rows take turns, so that those of
   /// eight lanes meet all banks.
   __device__ __forceinline__ static int half_row_chunk(int h) {
-    return quarter() + 4 * (h ^ (thread() / 4 & 1));
+    return lane() + 4 * (h ^ (thread() / 4 & 1));
   }
 
   __device__ __forceinline__ static int chunk(int h) {
-    return kHalfRows ? half_row_chunk(h) : 2 * quarter() + h;
+    return kHalfRows ? half_row_chunk(h) : kChunks * lane() + h;
+  }
+
+  __device__ __forceinline__ static int rope_chunk(int step) {
+    return kLanes == 8 ? lane() : half_row_chunk((step - S::kCodes) / kRows);
   }
 
   struct Scales {
@@ -231,7 +170,12 @@ struct CodeGatherer {
     for (int h = 0; h < kRows; ++h) {
       const int entry = entry_of(tile, h);
       const bool exists = tile < entries.num_tiles && entry < entries.count;
-      slots[h] = exists ? entries.slot(entry) : -1;
+      if constexpr (kInBatches) {
+        const int32_t* list = entry < entries.of_first ? entries.first : entries.second;
+        slots[h] = static_cast<int32_t>(load_4_if(list + entry, exists, ~0u));
+      } else {
+        slots[h] = exists ? entries.slot(entry) : -1;
+      }
     }
   }
 
@@ -243,62 +187,97 @@ struct CodeGatherer {
       names[h] = entries.name(c, entry_of(tile, h), slots[h]);
   }
 
+  /// Where a row lies; in batches, where a lane's part of it begins.
+  __device__ __forceinline__ RowAddress locate(RowName name) const {
+    if constexpr (kInBatches) {
+      const RowAddress at = address_anyway(c, name);
+      // Not by a condition, of which the compiler would make a branch.
+      const uint64_t exists = uint64_t{0} - kept(name != kNoRow ? 1 : 0);
+      const auto values =
+          reinterpret_cast<uint64_t>(at.values + lane() * kOf * Rows::kBytes / Rows::kCodes);
+      const int of_scales =
+          kKeepsScales ? lane() * Rows::kScaleBytes : lane() * kOf / Rows::kOfScale;
+      return {reinterpret_cast<const unsigned char*>(values & exists), at.scales + of_scales,
+              at.rope + 16 * lane()};
+    } else {
+      return address_of(c, name);
+    }
+  }
+
+  /// Starts to load what the lane keeps of the scales of a row.
+  __device__ __forceinline__ void load_scales(const RowAddress& row,
+                                              uint32_t (&scales)[kLaneScales]) const {
+    if constexpr (kKeepsScales) {
+#pragma unroll
+      for (int i = 0; i < kLaneScales; ++i) {
+        const int at = kLanes * i + lane();
+        const bool exists = row.exists() && at < kScales;
+        scales[i] = exists ? Rows::scale(row.scales, kInBatches ? kLanes * i : at) : 0;
+      }
+    }
+  }
+
   /// Where rows lie; starts to load their scales.
   __device__ __forceinline__ void find(const RowName (&names)[kRows],
                                        RowAddress (&rows)[kRows],
                                        Scales& scales) const {
 #pragma unroll
     for (int h = 0; h < kRows; ++h) {
-      rows[h] = address_of(c, names[h]);
-      if constexpr (kKeepsScales) {
-#pragma unroll
-        for (int i = 0; i < kLaneScales; ++i) {
-          const int at = 4 * i + quarter();
-          const bool exists = rows[h].exists() && at < kScales;
-          scales.of[h][i] = exists ? Rows::scale(rows[h].scales, at) : 0;
-        }
-      }
+      rows[h] = locate(names[h]);
+      load_scales(rows[h], scales.of[h]);
     }
   }
 
-  /// Brings the sectors of rows into the last cache. Four lanes have 128 bytes at a time.
+  /// Brings the sectors of rows into the last cache, one a lane at a time.
   __device__ __forceinline__ void prefetch(const RowName (&names)[kRows]) const {
     constexpr int kLast = Rows::kBytes - 1;
     constexpr int kSector = 32;
 #pragma unroll
     for (int h = 0; h < kRows; ++h) {
-      const RowAddress at = address_of(c, names[h]);
-      if (!at.exists()) continue;
+      const RowAddress at = kInBatches ? address_anyway(c, names[h]) : address_of(c, names[h]);
+      if (!kInBatches && !at.exists()) continue;
+      const auto bring = [&](const unsigned char* sector) {
+        if constexpr (kInBatches) {
+          prefetch_line_if(sector, names[h] != kNoRow);
+        } else {
+          prefetch_line(sector);
+        }
+      };
 #pragma unroll
-      for (int line = 0; line < Rows::kBytes; line += 4 * kSector)
-        prefetch_line(at.values + min(line + kSector * quarter(), kLast));
-      prefetch_line(at.rope + kSector * quarter());
+      for (int line = 0; line < Rows::kBytes; line += kLanes * kSector)
+        bring(at.values + min(line + kSector * lane(), kLast));
+      const int quarter = lane() & 3;
+      const unsigned char* of_rope = at.rope + kSector * quarter;
+      if constexpr (kLanes == 4) bring(of_rope);
       const unsigned char* others[3] = {at.rope + 2 * kRopeWidth - 1, at.scales, at.values + kLast};
       const unsigned char* other = others[0];
 #pragma unroll
       for (int i = 1; i < 3; ++i)
-        other = quarter() == i ? others[i] : other;
-      prefetch_line(other);
+        other = quarter == i ? others[i] : other;
+      bring(kLanes == 8 && lane() < 4 ? of_rope : other);
     }
+  }
+
+  /// Bytes from what `rows` says to a chunk of rope.
+  __device__ __forceinline__ static int rope_offset(int step) {
+    if constexpr (!kInBatches) return 16 * rope_chunk(step);
+    return kLanes == 8 ? 0 : 16 * (rope_chunk(step) - lane());
   }
 
   __device__ __forceinline__ Unit load(int step, const RowAddress (&rows)[kRows]) const {
     const RowAddress& at = rows[step % kRows];
-    if (step >= S::kCodes) {
-      const int of_row = half_row_chunk((step - S::kCodes) / kRows);
-      return {load_16_if(at.rope + 16 * of_row, at.exists()), 0};
-    }
+    if (step >= S::kCodes) return {load_16_if(at.rope + rope_offset(step), at.exists()), 0};
     const int panel = step / kRows;
-    const int unit = 4 * panel + quarter();
+    const int unit = kLanes * panel + (kInBatches ? 0 : lane());
     if constexpr (kHalfRows) {
       const unsigned char* from = at.values + kPanelColumns * panel;
       const uint2 first = load_8_if(from + 8 * chunk(0), at.exists());
       const uint2 second = load_8_if(from + 8 * chunk(1), at.exists());
       return {{first.x, first.y, second.x, second.y}, 0};
     } else if constexpr (kKeepsScales) {
-      return {load_16_if(at.values + kUnit * unit, at.exists()), 0};
+      return {Rows::template load_codes<kOf>(at.values, unit, at.exists()), 0};
     } else {
-      return Rows::load(at.values, at.scales, unit, at.exists());
+      return Rows::template load<kOf>(at.values, at.scales, unit, at.exists());
     }
   }
 
@@ -322,46 +301,49 @@ struct CodeGatherer {
     const int at = row + 32 * h;
     if (step >= S::kCodes) {
       const uint32_t panel = tile + static_cast<uint32_t>(S::kCodePanels) * kPanelBytes;
-      const int of_row = half_row_chunk((step - S::kCodes) / kRows);
-      put(panel + panel_offset(at, of_row), unit.words, full, to_other);
+      put(panel + panel_offset(at, rope_chunk(step)), unit.words, full, to_other);
       return;
     }
     const int of_tile = step / kRows;
     if constexpr (kKeepsScales) {
       const int i = of_tile * kPanelColumns / Rows::kOfScale;
-      unit.scale = __shfl_sync(0xFFFFFFFFu, scales.of[h][i / 4], i % 4, 4);
+      unit.scale = __shfl_sync(0xFFFFFFFFu, scales.of[h][i / kLanes], i % kLanes, kLanes);
     }
-    uint4 wide[2];
+    uint4 wide[kChunks];
     Rows::decode(unit, wide);
     const uint32_t panel = tile + static_cast<uint32_t>(of_tile) * kPanelBytes;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < kChunks; ++i)
       put(panel + panel_offset(at, chunk(i)), wide[i], full, to_other);
   }
 
-  /// Arrives for a warp that has stored its rows of a group; eight of the other block come too.
+  /// Arrives for a warp that has stored its rows of a group; as many of the other block come too.
   /// Whoever waits calls fence_for_products().
   __device__ __forceinline__ static void arrive(uint32_t full, int panels) {
     if constexpr (kPaired) {
       __syncwarp();
-      const int bytes = panels * 8 * kPanelRowBytes / kWarpArrivals;
+      const int bytes = panels * Threads::kOfWarp * kPanelRowBytes / kWarpArrivals;
       if (arrives_for_warp()) barrier_expect(full, static_cast<uint32_t>(bytes));
     } else {
       warp_arrive(full);
     }
   }
 
+  /// From the own tiles to those of the other block.
+  __device__ __forceinline__ static uint32_t bytes_to_other(uint32_t tiles) {
+    return kPaired ? address_in_block(tiles, static_cast<int>(cluster_rank() ^ 1)) - tiles : 0;
+  }
+
   /// Fills the tiles of the block. Loads run a row ahead of stores; rows two tiles ahead are on
   /// their way to the last cache, and the entries of three are known.
-  __device__ __forceinline__ void run(uint32_t tiles, Barriers bars) const {
-    const uint32_t to_other =
-        kPaired ? address_in_block(tiles, static_cast<int>(cluster_rank() ^ 1)) - tiles : 0;
+  __device__ __forceinline__ void run_rows_ahead(uint32_t tiles, Barriers bars) const {
+    const uint32_t to_other = bytes_to_other(tiles);
     RowName next[kRows];   // rows of the next tile
     int32_t after[kRows];  // slots of the one behind it
     RowAddress rows[kRows];
     Scales scales;       // of the tile that is stored
     Scales next_scales;  // of the one that is loaded
-    Unit held[S::kAhead];
+    Unit held[Ahead::kPlaces];
     {
       int32_t slots[2][kRows];
       look_up(0, slots[0]);
@@ -372,9 +354,9 @@ struct CodeGatherer {
       name(1, slots[1], next);
     }
 #pragma unroll
-    for (int i = 0; i < S::kAhead; ++i)
+    for (int i = 0; i < Ahead::kPlaces; ++i)
       held[i] = load(i, rows);
-    named_arrive(kRowsAsked, kTileThreads);
+    named_arrive(kRowsAsked, kThreadsWith<kGatherers>);
     prefetch(next);
 #pragma unroll 1
     for (int tile = 0; tile < entries.num_tiles; ++tile) {
@@ -387,14 +369,78 @@ struct CodeGatherer {
       for (int step = 0; step < S::kCount; ++step) {
         if (step == 0) barrier_wait(bars.free(buffer, 0), parity);
         if (step == kRows * kFirstPart) barrier_wait(bars.free(buffer, 1), parity);
-        store(step, held[step % S::kAhead], scales, to, bars.full(buffer, group), to_other);
-        if (step + S::kAhead == S::kCount) {
+        store(step, held[Ahead::place(step)], scales, to, bars.full(buffer, group), to_other);
+        if (step + Ahead::kPlaces == S::kCount) {
           find(next, rows, next_scales);
           name(tile + 2, after, next);
           prefetch(next);
           look_up(tile + 3, after);
         }
-        held[step % S::kAhead] = load((step + S::kAhead) % S::kCount, rows);
+        held[Ahead::place(step)] = load((step + Ahead::kPlaces) % S::kCount, rows);
+        if (!S::ends(step, group)) continue;
+        arrive(bars.full(buffer, group), S::panels_of(group));
+        ++group;
+      }
+    }
+    if constexpr (kPaired) wait_for_others(bars);
+  }
+
+  /// The same with loads a batch ahead of stores.
+  __device__ __forceinline__ void run_batches_ahead(uint32_t tiles, Barriers bars) const {
+    const uint32_t to_other = bytes_to_other(tiles);
+    RowName next[1];    // row of the next tile
+    RowName behind[1];  // and of the one behind it
+    int32_t after[1];   // whose slot this was
+    RowAddress rows[1];
+    Scales scales;       // of the tile that is stored
+    Scales next_scales;  // of the one that is loaded
+    Unit held[Ahead::kPlaces];
+    const auto ask = [&](int batch) {
+#pragma unroll
+      for (int i = 0; i < S::kCount; ++i)
+        if (Ahead::batch_of(i) == batch) held[Ahead::place(i)] = load(i, rows);
+    };
+    {
+      int32_t slots[2][1];
+      look_up(0, slots[0]);
+      look_up(1, slots[1]);
+      look_up(2, after);
+      name(0, slots[0], next);
+      find(next, rows, next_scales);
+      ask(0);
+      prefetch(next);
+      name(1, slots[1], behind);
+    }
+    named_arrive(kRowsAsked, kThreadsWith<kGatherers>);
+    prefetch(behind);
+#pragma unroll 1
+    for (int tile = 0; tile < entries.num_tiles; ++tile) {
+      const int buffer = tile & 1;
+      const auto parity = static_cast<uint32_t>((tile >> 1) & 1) ^ 1u;
+      const uint32_t to = tiles + static_cast<uint32_t>(buffer) * kTileBytes;
+      scales = next_scales;
+      int group = 0;
+#pragma unroll
+      for (int step = 0; step < S::kCount; ++step) {
+        if (step == 0) barrier_wait(bars.free(buffer, 0), parity);
+        if (step == kFirstPart) barrier_wait(bars.free(buffer, 1), parity);
+        store(step, held[Ahead::place(step)], scales, to, bars.full(buffer, group), to_other);
+        if (step == 0) {
+          next[0] = behind[0];
+          name(tile + 2, after, behind);
+        }
+        if (Ahead::begins(step)) {
+          const int asked = Ahead::batch_of(step) + 1;
+          if (asked < Ahead::kBatches) {
+            ask(asked);
+          } else {
+            load_scales(rows[0], next_scales.of[0]);
+            ask(0);
+            look_up(tile + 3, after);
+          }
+        }
+        if (step == (kPaired ? 0 : S::kCount - 1)) prefetch(behind);
+        if (step == Ahead::kLocates) rows[0] = locate(next[0]);
         if (!S::ends(step, group)) continue;
         arrive(bars.full(buffer, group), S::panels_of(group));
         ++group;
@@ -414,17 +460,24 @@ struct CodeGatherer {
 };
 
 /// Arrivals at a group of panels: of warps that store, or of threads whose copies land.
-template <class Rows>
-inline constexpr int kFillers = Rows::kCodes > 0 ? kWarpgroup / 32 * kWarpArrivals : kWarpgroup;
+template <class Rows, int kGatherers>
+inline constexpr int kFillers =
+    Rows::kCodes > 0 ? kGatherers* kWarpgroup / kWarp* kWarpArrivals : kWarpgroup;
 
-/// What the third warpgroup does.
-template <class Rows, bool kPaired>
+/// What the warpgroups behind those that compute do.
+template <class Rows, bool kPaired, int kGatherers>
 __device__ __forceinline__ void gather(
     const DeviceCall& c, const Entries& entries, const Piece& p, uint32_t tiles, Barriers bars) {
   if constexpr (Rows::kCodes > 0) {
-    using Gatherer = CodeGatherer<Rows, kPaired>;
-    Gatherer{.c = c, .entries = entries, .row = Gatherer::first_row()}.run(tiles, bars);
+    using Gatherer = CodeGatherer<Rows, kPaired, kGatherers>;
+    const Gatherer gatherer{.c = c, .entries = entries, .row = Gatherer::first_row()};
+    if constexpr (Gatherer::kInBatches) {
+      gatherer.run_batches_ahead(tiles, bars);
+    } else {
+      gatherer.run_rows_ahead(tiles, bars);
+    }
   } else {
+    static_assert(kGatherers == 1);
     mla_decode::bring_rows<kWidthOf<Rows> / kPanelColumns>(
         p, 0, tiles, bars, reinterpret_cast<const Bf16*>(c.sources[0].values.data),
         [&](int entry) { return bf16_row(c, entries.name(c, entry)); });

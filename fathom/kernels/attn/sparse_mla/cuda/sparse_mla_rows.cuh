@@ -30,11 +30,16 @@ __device__ __forceinline__ const Source& source_of(const DeviceCall& c, RowName 
   return c.sources[name < 0 ? 1 : 0];
 }
 
-__device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName name) {
-  if (name == kNoRow) return {};
+/// Of a name that is none, too: nothing lies there, and nothing may be read.
+__device__ __forceinline__ RowAddress address_anyway(const DeviceCall& c, RowName name) {
   const Source& source = source_of(c, name);
   const PageRow place = source.place(name & INT32_MAX);
   return {source.values.at(place), source.scales.at(place), source.rope.at(place)};
+}
+
+__device__ __forceinline__ RowAddress address_of(const DeviceCall& c, RowName name) {
+  if (name == kNoRow) return {};
+  return address_anyway(c, name);
 }
 
 /// Where a row of bf16 lies, or null.

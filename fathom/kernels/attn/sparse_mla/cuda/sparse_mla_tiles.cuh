@@ -30,10 +30,11 @@ inline constexpr int64_t kListsSharedBytes = kFindingsAt + sizeof(Findings) + 10
 static_assert(kListsSharedBytes <= 227 << 10, "what a block of Hopper may take");
 
 /// Entries that name a row count, for every head.
-template <int kPanelsScored, bool kOfPair>
+template <int kPanelsScored, bool kOfPair, bool kInHalves = false>
 struct ListedKeys {
   static constexpr int kScored = kPanelsScored;
   static constexpr bool kPaired = kOfPair;
+  static constexpr bool kHalves = kInHalves;
 
   const DeviceCall& c;
   const Entries& entries;
@@ -183,15 +184,24 @@ __device__ __forceinline__ void store_largest(const DeviceCall& c,
 /// registers, and the largest scores are of rows of bf16 alone.
 template <class Rows>
 inline constexpr int kComputeRegisters = Rows::kCodes > 0 ? 208 : 224;
-template <class Rows>
-inline constexpr int kGatherRegisters = Rows::kCodes > 0 ? 88 : 56;
+template <class Rows, int kGatherers>
+inline constexpr int kGatherRegisters = Rows::kCodes == 0 ? 56 : (kGatherers == 1 ? 88 : 48);
 
-/// What a thread is launched with: a third of 64 K registers to a warpgroup, in steps of eight.
-inline constexpr int kLaunchRegisters = (64 << 10) / kTileThreads / 8 * 8;
+/// Whether a block has them: what its threads are launched with, in steps of eight, is all there is
+/// of 64 K. Warps would wait for more for ever.
+template <class Rows, int kGatherers>
+inline constexpr bool kRegistersSuffice = 2 * kComputeRegisters<Rows> +
+                                              kGatherers* kGatherRegisters<Rows, kGatherers> <=
+                                          (2 + kGatherers) *
+                                              ((64 << 10) / kThreadsWith<kGatherers> / 8 * 8);
+
+/// Warpgroups that gather on Hopper. Copies of bf16 need one alone.
+template <class Rows>
+inline constexpr int kHopperGatherers = Rows::kCodes > 0 ? 2 : 1;
 
 /// The queries of a piece, for the products of the two warpgroups that call it, and the angles of
 /// its token. Where rows are not of codes, copies were begun before.
-template <class Rows>
+template <class Rows, int kGatherers>
 __device__ __forceinline__ void bring_queries(const mla_decode::Call& c,
                                               const DeviceCall& lists,
                                               const Piece& p,
@@ -202,7 +212,7 @@ __device__ __forceinline__ void bring_queries(const mla_decode::Call& c,
   const int position = lists.turn.position(p.b);
   if constexpr (Rows::kCodes > 0) {
     // Ahead of them, queries would hold up lists and rows, which wait for each other.
-    named_sync(kRowsAsked, kTileThreads);
+    named_sync(kRowsAsked, kThreadsWith<kGatherers>);
     if (cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
   }
   if (lists.turn.present() && warp_id() == kAnglesWarp)
@@ -217,13 +227,13 @@ __device__ __forceinline__ void bring_queries(const mla_decode::Call& c,
 
 /// kPaired: two blocks of a cluster that lie side by side have the same piece (CodeGatherer).
 template <class Rows, bool kPaired>
-__global__ void __launch_bounds__(kTileThreads, 1)
+__global__ void __launch_bounds__(kThreadsWith<kHopperGatherers<Rows>>, 1)
     attend_lists(const __grid_constant__ mla_decode::Call c,
                  const __grid_constant__ DeviceCall lists,
                  const __grid_constant__ Cuts cuts) {
   constexpr int kScored = kWidthOf<Rows> / kPanelColumns;
-  static_assert(2 * kComputeRegisters<Rows> + kGatherRegisters<Rows> <= 3 * kLaunchRegisters,
-                "warps would wait for registers for ever");
+  constexpr int kGatherers = kHopperGatherers<Rows>;
+  static_assert(kRegistersSuffice<Rows, kGatherers>);
   extern __shared__ unsigned char raw_shared[];
   const uint32_t raw = shared_address(raw_shared);
   const uint32_t shared = (raw + 1023) & ~1023u;
@@ -234,7 +244,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   auto* largest = reinterpret_cast<float*>(base + kLargestAt);
   auto* angles = reinterpret_cast<Angle*>(base + kLargestAt);
   if (threadIdx.x == 0) {
-    bars.init(kFillers<Rows>, kPaired ? 2 : 1);
+    bars.init(kFillers<Rows, kGatherers>, kPaired ? 2 : 1);
     findings.clear();
   }
   __syncthreads();
@@ -245,25 +255,27 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   Piece p = heads_of_block(c, cuts, blockIdx.x);
   constexpr bool kCoded = Rows::kCodes > 0;
   if (!kCoded && wg < 2 && cuts.copy_queries) mla_decode::copy_queries<kScored>(c, p, shared);
-  find_entries(lists, p.b, p.split, cuts.splits, findings, entries);
+  find_entries<kGatherers>(lists, p.b, p.split, cuts.splits, findings, entries);
   if constexpr (kPaired) cluster_wait();  // the other block has its barriers
   take_piece(entries, p);
   // Blocks of the next kernel wait where those of this one still have to run.
   constexpr int kShort = 8;
   if (p.num_tiles <= kShort) let_next_start();
-  if (wg == 2) {
-    give_registers<kGatherRegisters<Rows>>();
-    gather<Rows, kPaired>(lists, entries, p, shared + mla_decode::kKeysAt, bars);
+  if (wg >= 2) {
+    give_registers<kGatherRegisters<Rows, kGatherers>>();
+    gather<Rows, kPaired, kGatherers>(lists, entries, p, shared + mla_decode::kKeysAt, bars);
     __syncwarp();
     if (merges) mla_decode::meet_cluster_relaxed();
   } else {
     take_registers<kComputeRegisters<Rows>>();
-    bring_queries<Rows>(c, lists, p, cuts, shared, angles);
+    bring_queries<Rows, kGatherers>(c, lists, p, cuts, shared, angles);
     named_sync(mla_decode::kAll, kBoth);
     const bool has_largest = Rows::kCodes == 0 && lists.max.data != nullptr;
     float o[kSums];
     RowPair state;
-    const ListedKeys<kScored, kPaired> keys{lists, entries};
+    // The assembler takes products of 256 columns only where kernels are launched with 158
+    // registers.
+    const ListedKeys<kScored, kPaired, (kGatherers > 1)> keys{lists, entries};
     mla_decode::attend_tiles(c, p, keys, base, shared, bars, wg, o, state);
     let_next_start();
     if (has_largest) lay_out_largest(largest, wg, state);
@@ -292,6 +304,7 @@ struct ListsKernels {
   Attend alone;   ///< a block gathers its rows itself
   Attend paired;  ///< see CodeGatherer; null for rows without codes
   void (*merge)(mla_decode::Call, Cuts, TurnTable);  ///< adds the pieces of Merge::kKernel
+  int threads;                                       ///< of a block
   int64_t shared_bytes;
 };
 
