@@ -450,7 +450,7 @@ GpuSeen check_numbers(const Options& options) {
   return gpu;
 }
 
-/// The last line. The exit code.
+/// The last line. The exit code: a run without a case has shown nothing.
 int end_of_run(const Options& options,
                const std::vector<KernelCases>& kernels,
                CaseShards& shards,
@@ -474,11 +474,12 @@ int end_of_run(const Options& options,
     ++crashes;
     say(str_cat("CRASH ", kernels[k].kernel.info.name, ": a process ended before its cases"));
   }
-  const int bad = failures + crashes + not_taken + number_failures;
+  const bool nothing = runs == 0 && left_out == 0;  // flags that no case fits
+  const int bad = failures + crashes + not_taken + number_failures + (nothing ? 1 : 0);
   say(str_cat("numbers: ", number_failures, " failures; kernels: ", cases, " cases, ",
               options.small ? str_cat(left_out, " not by all variants, ") : "", runs, " runs, ",
               failures, " failures, ", crashes, " crashes, ", not_taken,
-              " not taken: ", bad == 0 ? "PASSED" : "FAILED"));
+              " not taken: ", nothing ? "nothing ran, " : "", bad == 0 ? "PASSED" : "FAILED"));
   return bad == 0 ? 0 : 1;
 }
 
