@@ -1,7 +1,6 @@
 #include "cli/bench/bench_model_report.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <variant>
 
@@ -33,7 +32,7 @@ std::vector<Field> condition_fields(const ModelReport& r) {
           {"backend", c.backend},
           {"threads", c.threads},
           {"model", r.model},
-          {"format", r.format},
+          {"format", r.format.empty() ? "own" : r.format},  // the description's own
           {"bytes", r.bytes},
           {"parameters", r.parameters},
           {"repetitions", int64_t{r.repetitions}}};
@@ -157,15 +156,6 @@ std::string write_markdown(const ModelReport& report) {
   return table.str() + report.text;
 }
 
-// The format that most bytes of the weights are in.
-std::string largest_format(const WeightStore& weights) {
-  std::map<Format, int64_t> bytes;
-  for (const WeightSummary& s : weights.summary())
-    bytes[s.format] += s.bytes;
-  const auto by_bytes = [](const auto& a, const auto& b) { return a.second < b.second; };
-  return std::string(format_name(std::ranges::max_element(bytes, by_bytes)->first));
-}
-
 }  // namespace
 
 void add_call(OpTotals& totals, const OpRecord& r, double seconds) {
@@ -196,7 +186,6 @@ ModelReport start_model_report(const OpenedModel& opened,
   report.conditions = std::move(conditions);
   report.model = opened.title;
   report.format = find_option("format")->get(flags.engine);
-  if (report.format.empty()) report.format = largest_format(opened.model->weights());
   report.bytes = opened.model->weights().bytes();
   for (const WeightSummary& s : opened.model->weights().summary())
     report.parameters += s.parameters;
