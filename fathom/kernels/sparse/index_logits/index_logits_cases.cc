@@ -438,12 +438,13 @@ void add_code_cases(CaseList& list) {
     paged("page192",
           {.spec = {}, .requests = 2, .keys = 500, .heads = 32, .page_size = 192, .gap = 16});
     paged("page96", {.spec = {}, .requests = 1, .per_request = 7, .keys = 500, .page_size = 96});
-    // Columns that are many, if hidden, give blocks of an H200 more tiles than their ring of keys
-    // has stages. Of five tokens a request, four are a block: most blocks have two requests.
-    paged("tiles", {.spec = {}, .requests = 33, .keys = 1100, .heads = 3, .columns = 16384});
+    // Columns that are many, if hidden, give blocks of an H200 sixteen tiles, more than their ring
+    // of keys has stages, and rounds enough that it takes them.
+    paged("tiles", {.spec = {}, .requests = 50, .keys = 1100, .heads = 3, .columns = 16384});
     paged(
         "tiles_q2",
         {.spec = {}, .requests = 16, .per_request = 2, .keys = 1100, .heads = 2, .columns = 16384});
+    // Of five tokens a request, four are a block: most blocks have two requests.
     paged(
         "tiles_q5",
         {.spec = {}, .requests = 12, .per_request = 5, .keys = 700, .heads = 2, .columns = 16384});

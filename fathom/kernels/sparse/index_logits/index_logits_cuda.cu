@@ -66,34 +66,26 @@ Status launch_ring(Exec& ex, const IndexLogitsCall& call) {
                                     .strides = {keys.stride(1) * bytes, keys.stride(0) * bytes},
                                     .box = {static_cast<int>(kRowBytes<Rows>), kTileKeys}},
                                    &map));
-  RingCuts cuts{cuts_of(call, *ex.device, kTileKeys, kMostQueries), 0};
-  cuts.stages = stages_of<Rows>(cuts.queries);
-  return launch_cuts(ex, call, cuts,
-                     cuts.queries == 1 ? score_ring<Rows, true> : score_ring<Rows, false>,
-                     fixed_bytes(cuts.queries) + int64_t{cuts.stages} * kStageBytes<Rows>, map);
+  const RingCuts cuts{cuts_of(call, *ex.device, kTileKeys, 1), stages_of<Rows>()};
+  return launch_cuts(ex, call, cuts, score_ring<Rows>,
+                     kFixedBytes + int64_t{cuts.stages} * kStageBytes<Rows>, map);
 }
 
-template <class Args>
-Status run_ring(Exec& ex, const Args& a) {
+Status run_ring(Exec& ex, const IndexLogitsPaged::Args& a) {
   const IndexLogitsCall call = call_of(a);
   return call.keys.format == Format::kU8 ? launch_ring<E2m1Rows>(ex, call)
                                          : launch_ring<E4m3Rows>(ex, call);
 }
 
-/// Every tile is a box of one page, or of the one tensor; tokens of trees have keys of their own.
+/// Every tile is a box of one page; tokens of trees have keys of their own.
 bool takes_ring(const IndexLogitsPaged::Args& a) {
   return takes_codes(a) && !a.tree_masks.present() && a.keys.dim(0) > 0 &&
          a.keys.dim(1) % kTileKeys == 0;
 }
 
-bool takes_ring(const IndexLogitsRagged::Args& a) {
-  return takes_codes(a) && a.keys.dim(0) > 0;
-}
-
 /// Where it was faster on an H200 (SPARSE_CUDA_NOTES.md): blocks of one token, of one tile each or
 /// of many rounds of blocks. Others, whose blocks have a few tiles, begin sooner without a ring.
-template <class Args>
-bool suits_ring(const Args& a, const DeviceInfo& gpu) {
+bool suits_ring(const IndexLogitsPaged::Args& a, const DeviceInfo& gpu) {
   constexpr int64_t kManyTiles = 24;
   const IndexLogitsCall call = call_of(a);
   const int64_t tiles = call.num_tokens * ceil_div<int64_t>(call.columns, kTileKeys);
@@ -214,7 +206,7 @@ constinit const VariantTable<IndexLogitsPaged> index_logits_paged_cuda{
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
     {"wgmma_ring", sm(90), "", kTraits | kSomeRowCounts, run_ring, MathUnit::kFp8, takes_ring,
-     nullptr, suits_ring<IndexLogitsPaged::Args>},
+     nullptr, suits_ring},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };
@@ -223,8 +215,6 @@ constinit const VariantTable<IndexLogitsRagged> index_logits_ragged_cuda{
 #ifdef FATHOM_SM100
     {"tcgen05_never_run", sm(100), "", kTraits, run_tcgen05, MathUnit::kFp8, takes_codes},
 #endif
-    {"wgmma_ring", sm(90), "", kTraits | kSomeRowCounts, run_ring, MathUnit::kFp8, takes_ring,
-     nullptr, suits_ring<IndexLogitsRagged::Args>},
     {"wgmma", sm(90), "", kTraits, run_codes, MathUnit::kFp8, takes_codes},
     {"any_layout", sm(90), "", kTraits, run_any},
 };

@@ -2,9 +2,10 @@
 // ring in shared memory, as many tiles ahead as that has stages, and a warp takes its rows from
 // there when it multiplies them.
 //
-// While one tile and token are multiplied, the sums of those before are weighed: a warpgroup has
-// two sets of sums. Every number is that of the form whose keys come straight to registers
-// (index_logits_tiles.cuh): the same words in the same products, weighed in the same order.
+// A block has one token. While one tile is multiplied, the sums of the one before are weighed: a
+// warpgroup has two sets of sums. Every number is that of the form whose keys come straight to
+// registers (index_logits_tiles.cuh): the same words in the same products, weighed in the same
+// order.
 //
 // Shared memory: queries | stages of 64 rows as they lie in memory | scales [16 tiles][64] |
 // barriers
@@ -31,20 +32,18 @@ static_assert(QueryMemory::kBytes % 128 == 0 && kStageBytes<E2m1Rows> % 128 == 0
               "the copy engine writes boxes to multiples of 128 bytes");
 
 /// Shared memory of a block without its stages.
-constexpr uint32_t fixed_bytes(int queries) {
-  return kAtom + static_cast<uint32_t>(queries) * QueryMemory::kBytes + kScaleBytes + kBarrierBytes;
-}
+inline constexpr uint32_t kFixedBytes = kAtom + QueryMemory::kBytes + kScaleBytes + kBarrierBytes;
 
 /// As many stages as leave room for all blocks of a multiprocessor.
 template <class Rows>
-constexpr int stages_of(int queries) {
+constexpr int stages_of() {
   constexpr uint32_t kBytesOfSm = 228 << 10;
   constexpr uint32_t kBytesOfBlock = kBytesOfSm / kBlocksOfSm - (1 << 10);  // 1 KB is the system's
-  const uint32_t stages = (kBytesOfBlock - fixed_bytes(queries)) / kStageBytes<Rows>;
+  const uint32_t stages = (kBytesOfBlock - kFixedBytes) / kStageBytes<Rows>;
   return stages < kMostStages ? static_cast<int>(stages) : kMostStages;
 }
 
-static_assert(stages_of<E4m3Rows>(kMostQueries) >= 2 && stages_of<E2m1Rows>(kMostQueries) >= 2,
+static_assert(stages_of<E4m3Rows>() >= 2 && stages_of<E2m1Rows>() >= 2,
               "one tile comes while another is multiplied");
 
 // ---- the ring ----
@@ -87,7 +86,7 @@ class Ring {
     cuda::fence_barriers();
   }
 
-  /// Asks for the first tiles. All warps have taken those of the stretch before.
+  /// Asks for the first tiles.
   __device__ __forceinline__ void start(const Call& c,
                                         const Stretch<kTileKeys>& stretch,
                                         int request) {
@@ -190,8 +189,8 @@ __device__ __forceinline__ void bring_scales(const Cuts& cuts,
 
 // ---- products ----
 
-/// Scores a stretch, tile by tile and token by token.
-template <class Rows, bool kOneQuery>
+/// Scores a stretch tile by tile.
+template <class Rows>
 class RingScorer {
  public:
   /// Queries have been laid out, and scales are there.
@@ -204,9 +203,8 @@ class RingScorer {
         memory_(memory),
         ring_(ring),
         scales_(scales + kWarpKeys * cuda::warp_id() + cuda::lane_id() / 4),
-        count_(stretch.queries.count),
-        left_(stretch.tiles * count_),
-        now_{stretch.first_tile - kTileKeys, count_ - 1} {}
+        left_(stretch.tiles),
+        now_{stretch.first_tile - kTileKeys} {}
 
   /// No branch is around a product: the assembler would wait for its sums right there.
   __device__ __forceinline__ void run() {
@@ -224,15 +222,13 @@ class RingScorer {
   }
 
  private:
-  /// A tile and a token.
-  struct Pair {
+  struct Tile {
     int begin;
-    int query;
     float factor = 0;
   };
 
   __device__ __forceinline__ void multiply_and_weigh(float (&sums)[32], const float (&before)[32]) {
-    const Pair last = now_;
+    const Tile last = now_;
     multiply(sums);
     // Its branch keeps the assembler from giving out the products one by one while it weighs.
     ring_.refill();
@@ -241,14 +237,11 @@ class RingScorer {
     cuda::settle_sums(sums);
   }
 
-  /// Starts the products of the next pair.
+  /// Starts the products of the next tile.
   __device__ __forceinline__ void multiply(float (&sums)[32]) {
     --left_;
-    if (kOneQuery || ++now_.query == count_) {
-      now_.query = 0;
-      take();
-    }
-    start_products(rows_, memory_.codes_of(now_.query), sums);
+    take();
+    start_products(rows_, memory_.codes_of(0), sums);
   }
 
   __device__ __forceinline__ void take() {
@@ -263,32 +256,29 @@ class RingScorer {
     scales_ += kTileKeys;
   }
 
-  __device__ __forceinline__ void write(const Pair& p, const float (&sums)[32]) {
-    writer_.write(p.begin, p.query, sums, p.factor);
+  __device__ __forceinline__ void write(const Tile& t, const float (&sums)[32]) {
+    writer_.write(t.begin, 0, sums, t.factor);
   }
 
-  LogitWriter<kOneQuery> writer_;
+  LogitWriter<true> writer_;
   QueryMemory memory_;
   Ring<Rows>& ring_;
   const uint32_t* scales_;  ///< of this lane's first key of the next tile
-  int count_;               ///< of tokens
-  int left_;                ///< pairs that have not been multiplied
-  Pair now_;
-  DecodedRows rows_;  ///< of its tile
+  int left_;                ///< tiles that have not been multiplied
+  Tile now_;
+  DecodedRows rows_;  ///< its
 };
 
-template <class Rows, bool kOneQuery>
+template <class Rows>
 __global__ void __launch_bounds__(kThreads, kBlocksOfSm)
     score_ring(const __grid_constant__ Call c,
                const __grid_constant__ RingCuts cuts,
                const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char logits_shared[];
-  const QueryMemory memory = query_memory(logits_shared, cuts.queries);
-  const uint32_t data = cuda::shared_address(memory.codes) +
-                        static_cast<uint32_t>(cuts.queries) * QueryMemory::kBytes;
+  const QueryMemory memory = query_memory(logits_shared, 1);
+  const uint32_t data = cuda::shared_address(memory.codes) + QueryMemory::kBytes;
   const uint32_t stage_bytes = static_cast<uint32_t>(cuts.stages) * kStageBytes<Rows>;
-  auto* scales = reinterpret_cast<uint32_t*>(
-      memory.codes + static_cast<uint32_t>(cuts.queries) * QueryMemory::kBytes + stage_bytes);
+  auto* scales = reinterpret_cast<uint32_t*>(memory.codes + QueryMemory::kBytes + stage_bytes);
   Ring<Rows> ring(data, data + stage_bytes + kScaleBytes, cuts, map);
   if (threadIdx.x == 0) {
     ring.init();
@@ -297,10 +287,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfSm)
   __syncthreads();
   cuda::let_next_start();
   cuda::wait_for_previous();
-  for_requests<kTileKeys, kOneQuery>(c, cuts, [&](const Stretch<kTileKeys>& stretch, int request) {
+  for_requests<kTileKeys, true>(c, cuts, [&](const Stretch<kTileKeys>& stretch, int request) {
     if (stretch.tiles == 0) return stretch.hide_others(c);
-    // Queries, scales and tiles of the request before have been used.
-    if constexpr (!kOneQuery) __syncthreads();
     ring.start(c, stretch, request);
     bring_scales(cuts, stretch, ring, scales);
     stretch.hide_others(c);
@@ -308,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfSm)
     cuda::wait_copies_all();
     cuda::fence_for_products();
     __syncthreads();
-    RingScorer<Rows, kOneQuery>(c, stretch, memory, scales, ring).run();
+    RingScorer<Rows>(c, stretch, memory, scales, ring).run();
   });
 }
 

@@ -235,7 +235,7 @@ TEST(IndexLogits, OnAGpuCodesOf128ChannelsGoToTheTensorCores) {
   if (variant_for(with_scales(plain)).empty())
     GTEST_SKIP() << "this build knows no kernels of a GPU";
 
-  EXPECT_EQ(variant_for(with_scales(plain)), "wgmma_ring");
+  EXPECT_EQ(variant_for(with_scales(plain)), "wgmma");
   EXPECT_EQ(variant_for(with_scales(codes(65, 128))), "any_layout") << "more heads than a tile";
   EXPECT_EQ(variant_for(with_scales(codes(64, 64))), "any_layout");
   EXPECT_EQ(variant_for(RaggedCall(2, 64, 128, 70, Format::kBf16).args()), "any_layout");
@@ -279,6 +279,37 @@ TEST(IndexLogits, OnAGpuTilesOfOnePageAreBroughtByTheCopyEngine) {
   EXPECT_EQ(variant_for(64), "wgmma_ring");
   EXPECT_EQ(variant_for(96), "wgmma") << "a tile has rows of two pages";
   EXPECT_EQ(variant_for(64, masks.view()), "wgmma") << "tokens of trees have keys of their own";
+}
+
+TEST(IndexLogits, OnAGpuTheRingServesTokensOfFewOrOfVeryManyTiles) {
+  const TestTensor keys({1, 64, 128}, Format::kE4m3);
+  const TestTensor scales({1, 64, 1}, Format::kF32);
+  const TestTensor table({2, 1}, Format::kI32);
+  const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, 1, 2});
+  const DeviceInfo h200{.num_sms = 132};
+  const auto variant_for = [&](int64_t tokens, int64_t columns) {
+    const TestTensor q({tokens, 64, 128}, Format::kE4m3);
+    const TestTensor w({tokens, 64}, Format::kF32);
+    const TestTensor lengths({tokens}, Format::kI32, 1.0f);
+    const TestTensor logits({tokens, columns}, Format::kF32);
+    return gpu_variant_for<IndexLogitsPaged>({.q = q.view(),
+                                              .w = w.view(),
+                                              .keys = keys.view(),
+                                              .key_scales = scales.view(),
+                                              .block_table = table.view(),
+                                              .q_offsets = offsets.view(),
+                                              .lengths = lengths.view(),
+                                              .logits = logits.view()},
+                                             &h200);
+  };
+  if (variant_for(2, 64).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+
+  constexpr int64_t kRound = 64 * 4 * 132 / 2;  // columns of two tokens that are a tile a block
+  EXPECT_EQ(variant_for(2, kRound), "wgmma_ring");
+  EXPECT_EQ(variant_for(2, kRound + 1), "wgmma");
+  EXPECT_EQ(variant_for(2, 23 * kRound), "wgmma");
+  EXPECT_EQ(variant_for(2, 24 * kRound), "wgmma_ring");
+  EXPECT_EQ(variant_for(4, 64), "wgmma") << "two tokens a request";
 }
 
 /// Two requests of two tokens each and one token of padding, pages of 4 keys.
