@@ -145,7 +145,7 @@ Status fill_threads(CLI::App& root, ValueSources& sources) {
   const std::string all = environment(kName);
   const std::string value = all.substr(0, all.find(','));  // others are of nested regions
   EngineOptions any;
-  if (threads->count() > 0 || value.empty()) return {};
+  if (threads->count() > 0 || all.empty()) return {};
   if (!set_option(any, "threads", value).ok() || any.threads < 1) {
     log_warn(kName, "='", all, "' is not a number of threads; using one a core");
     return {};

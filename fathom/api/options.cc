@@ -378,8 +378,7 @@ Status validate(const EngineOptions& o, SourceUse use) {
   }
   if (o.activations == Nvfp4Inputs::kQuantised && o.moe_activations != MoeActivations::kAuto) {
     return invalid_argument(
-        str_cat("--activations nvfp4 is for routed experts too, but "
-                "--moe-activations is ",
+        str_cat("--activations nvfp4 is for routed experts too, but --moe-activations is ",
                 option::word_of(o.moe_activations), "\nhint: leave one of the two out"));
   }
   if (o.batch_invariant && o.attention == AttentionChoice::kFusedRope) {

@@ -87,8 +87,8 @@ inline void write_tensors(const std::string& path, const std::vector<StoredTenso
 
 /// Writes the fixture twice: to `target` in the layout, with `quantization_config` (JSON text) in
 /// its config.json; and to `plain` with the same names, each quantised matrix as the float32 values
-/// it stands for. NVFP4 matrices get an input_scale, which changes no weight;
-/// matrices with one input have different ones.
+/// it stands for. NVFP4 matrices get an input_scale, which changes no weight; those with one input
+/// have different ones.
 inline void write_in_layout(const std::string& fixture,
                             const Layout& layout,
                             const std::string& quantization_config,

@@ -117,7 +117,7 @@ Status ZmqSocket::attach(const std::string& endpoint) {
   const int error = zmq.error_number();
   const std::string what = str_cat("endpoint \"", endpoint, "\" of KV events cannot be ",
                                    connects ? "connected to" : "bound", ": ", zmq.strerror(error));
-  if (error == EADDRINUSE) return with_hint(io_error(what), "another program has it; give another");
+  if (error == EADDRINUSE) return with_hint(io_error(what), "it is taken: give another port");
   return invalid_argument(
       str_cat(what, "; expected tcp://ADDRESS:PORT or connect:tcp://HOST:PORT"));
 }

@@ -61,7 +61,8 @@ struct Steps {
   }
 };
 
-/// When loads begin, of one warpgroup that gathers: it has registers for a row of a thread.
+/// When loads begin, of one warpgroup that gathers, which only the kernel of Blackwell has: it has
+/// registers for a row of a thread.
 template <class Rows, bool kPaired>
 struct RowAhead {
   using S = Steps<Rows, kPaired, 1>;

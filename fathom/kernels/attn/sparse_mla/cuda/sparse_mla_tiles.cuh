@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kThreadsWith<kHopperGatherers<Rows>>, 1)
     float o[kSums];
     RowPair state;
     // The assembler takes products of 256 columns only where kernels are launched with 158
-    // registers.
+    // registers a thread or more.
     const ListedKeys<kScored, kPaired, (kGatherers > 1)> keys{lists, entries};
     mla_decode::attend_tiles(c, p, keys, base, shared, bars, wg, o, state);
     let_next_start();
