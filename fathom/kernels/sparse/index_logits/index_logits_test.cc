@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "fathom/device/device.h"
 #include "fathom/kernels/core/test_exec.h"
 #include "fathom/kernels/sparse/topk_rows/topk_rows.h"
 
@@ -285,9 +286,11 @@ TEST(IndexLogits, OnAGpuTheRingServesTokensOfFewOrOfVeryManyTiles) {
   const TestTensor keys({1, 64, 128}, Format::kE4m3);
   const TestTensor scales({1, 64, 1}, Format::kF32);
   const TestTensor table({2, 1}, Format::kI32);
-  const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, 1, 2});
-  const DeviceInfo h200{.num_sms = 132};
+  DeviceInfo h200;
+  h200.num_sms = 132;
   const auto variant_for = [&](int64_t tokens, int64_t columns) {
+    const auto each = static_cast<float>(tokens / 2);
+    const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, each, 2 * each});
     const TestTensor q({tokens, 64, 128}, Format::kE4m3);
     const TestTensor w({tokens, 64}, Format::kF32);
     const TestTensor lengths({tokens}, Format::kI32, 1.0f);
