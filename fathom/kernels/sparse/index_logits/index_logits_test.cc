@@ -254,45 +254,22 @@ TEST(IndexLogits, OnAGpuCodesOf128ChannelsGoToTheTensorCores) {
   EXPECT_EQ(variant_for(args), "any_layout") << "e2m1 keys and e4m3 queries";
 }
 
-TEST(IndexLogits, OnAGpuTilesOfOnePageAreBroughtByTheCopyEngine) {
-  const TestTensor q({2, 64, 128}, Format::kE4m3);
-  const TestTensor w({2, 64}, Format::kF32);
-  const TestTensor table({2, 1}, Format::kI32);
-  const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, 1, 2});
-  const TestTensor lengths({2}, Format::kI32, 1.0f);
-  const TestTensor masks({2}, Format::kI64);
-  const TestTensor logits({2, 1}, Format::kF32);
-  const auto variant_for = [&](int64_t page_size, const View& tree_masks = {}) {
-    const TestTensor keys({2, page_size, 128}, Format::kE4m3);
-    const TestTensor scales({2, page_size, 1}, Format::kF32);
-    return gpu_variant_for<IndexLogitsPaged>({.q = q.view(),
-                                              .w = w.view(),
-                                              .keys = keys.view(),
-                                              .key_scales = scales.view(),
-                                              .block_table = table.view(),
-                                              .q_offsets = offsets.view(),
-                                              .lengths = lengths.view(),
-                                              .tree_masks = tree_masks,
-                                              .logits = logits.view()});
-  };
-  if (variant_for(64).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+/// What a GPU runs for tokens of two requests, on e4m3 keys.
+struct PagedOnAGpu {
+  int64_t tokens = 2;
+  int64_t page_size = 64;
+  int64_t columns = 1;
+  View tree_masks{};
+  const DeviceInfo* gpu = nullptr;
 
-  EXPECT_EQ(variant_for(64), "wgmma_ring");
-  EXPECT_EQ(variant_for(96), "wgmma") << "a tile has rows of two pages";
-  EXPECT_EQ(variant_for(64, masks.view()), "wgmma") << "tokens of trees have keys of their own";
-}
-
-TEST(IndexLogits, OnAGpuTheRingServesTokensOfFewOrOfVeryManyTiles) {
-  const TestTensor keys({1, 64, 128}, Format::kE4m3);
-  const TestTensor scales({1, 64, 1}, Format::kF32);
-  const TestTensor table({2, 1}, Format::kI32);
-  DeviceInfo h200;
-  h200.num_sms = 132;
-  const auto variant_for = [&](int64_t tokens, int64_t columns) {
+  std::string variant() const {
     const auto each = static_cast<float>(tokens / 2);
-    const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, each, 2 * each});
     const TestTensor q({tokens, 64, 128}, Format::kE4m3);
     const TestTensor w({tokens, 64}, Format::kF32);
+    const TestTensor keys({2, page_size, 128}, Format::kE4m3);
+    const TestTensor scales({2, page_size, 1}, Format::kF32);
+    const TestTensor table({2, 1}, Format::kI32);
+    const TestTensor offsets({3}, Format::kI32, std::vector<float>{0, each, 2 * each});
     const TestTensor lengths({tokens}, Format::kI32, 1.0f);
     const TestTensor logits({tokens, columns}, Format::kF32);
     return gpu_variant_for<IndexLogitsPaged>({.q = q.view(),
@@ -302,8 +279,34 @@ TEST(IndexLogits, OnAGpuTheRingServesTokensOfFewOrOfVeryManyTiles) {
                                               .block_table = table.view(),
                                               .q_offsets = offsets.view(),
                                               .lengths = lengths.view(),
+                                              .tree_masks = tree_masks,
                                               .logits = logits.view()},
-                                             &h200);
+                                             gpu);
+  }
+};
+
+TEST(IndexLogits, OnAGpuTilesOfOnePageAreBroughtByTheCopyEngine) {
+  if (PagedOnAGpu{}.variant().empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
+  const TestTensor masks({2}, Format::kI64);
+  PagedOnAGpu across;
+  across.page_size = 96;
+  PagedOnAGpu trees;
+  trees.tree_masks = masks.view();
+
+  EXPECT_EQ(PagedOnAGpu{}.variant(), "wgmma_ring");
+  EXPECT_EQ(across.variant(), "wgmma") << "a tile has rows of two pages";
+  EXPECT_EQ(trees.variant(), "wgmma") << "tokens of trees have keys of their own";
+}
+
+TEST(IndexLogits, OnAGpuTheRingServesTokensOfFewOrOfVeryManyTiles) {
+  DeviceInfo h200;
+  h200.num_sms = 132;
+  const auto variant_for = [&](int64_t tokens, int64_t columns) {
+    PagedOnAGpu call;
+    call.tokens = tokens;
+    call.columns = columns;
+    call.gpu = &h200;
+    return call.variant();
   };
   if (variant_for(2, 64).empty()) GTEST_SKIP() << "this build knows no kernels of a GPU";
 
