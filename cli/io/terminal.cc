@@ -59,6 +59,8 @@ void write_text(std::string_view text) {
 void draw_over_line(std::string_view text, size_t& drawn) {
   const size_t blanks = drawn > text.size() ? drawn - text.size() : 0;
   const std::string cover(blanks, ' ');
+  // A signal may come before the line stands there or right after: from here on it is covered.
+  g_drawn.store(std::max(drawn, text.size()));
   std::fprintf(stderr, "\r%.*s%s%s", static_cast<int>(text.size()), text.data(), cover.c_str(),
                text.empty() ? "\r" : "");
   std::fflush(stderr);
