@@ -100,7 +100,8 @@ Command add_quantize(CLI::App& app) {
       ->check(format_among(writable_formats()))
       ->capture_default_str();
   sub->add_option("--scope", flags->scope,
-                  "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well")
+                  "experts; mlp-o: MLPs, experts and o_proj; all-linear: attention as well; "
+                  "compressors: those of V4 as well")
       ->capture_default_str();
   sub->add_flag("--no-draft", flags->no_draft, "Leave the draft layer out");
   sub->add_option("--ignore", flags->ignore, "Pattern of modules that stay as they are (repeat)");

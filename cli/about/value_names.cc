@@ -32,7 +32,7 @@ constexpr Row kRows[] = {
     {"as", ValueType::kText, "PRESET"},
     {"format", ValueType::kText, "FORMAT"},
     {"version", ValueType::kText, "VERSION"},
-    {"scope", ValueType::kText, "experts|mlp-o|all-linear"},
+    {"scope", ValueType::kText, "experts|mlp-o|all-linear|compressors"},
     {"phase", ValueType::kText, "PHASE"},
     {"kernels", ValueType::kText, "NAMES"},
     {"filter ignore", ValueType::kText, "PATTERN"},

@@ -34,6 +34,7 @@ constexpr std::optional<PresetFormatName> kFormats[] = {
     PresetFormatName::kInt8,
     PresetFormatName::kW4a8,
     PresetFormatName::kW4a8Group,
+    PresetFormatName::kNvfp4All,
 };
 constexpr std::optional<Isa> kIsas[] = {{}, Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 constexpr std::optional<Format> kActivations[] = {{}, Format::kBf16, Format::kF32};

@@ -19,14 +19,14 @@ Json parse(std::string_view text) {
   return *std::move(json);
 }
 
-std::string golden_file(const char* name) {
-  auto text = read_file(str_cat(FATHOM_SOURCE_DIR, "/tests/golden/tokenizer/", name), 8 << 20);
+std::string text_of(const char* path) {
+  auto text = read_file(path, 8 << 20);
   EXPECT_TRUE(text.ok()) << text.status().message();
   return *std::move(text);
 }
 
 const Json& golden() {
-  static const Json json = parse(golden_file("pieces.json"));
+  static const Json json = parse(text_of(FATHOM_UNPACKED_TOKENIZERS "/pieces.json"));
   return json;
 }
 
@@ -68,7 +68,7 @@ TEST_P(PretokenizeGolden, CutsLikeTheReference) {
 
 // The vocabulary of tiny-v3 with either list gives the reference's ids.
 TEST_P(PretokenizeGolden, EncodesLikeTheReference) {
-  Json file = parse(golden_file("tiny-v3/tokenizer.json"));
+  Json file = parse(text_of(FATHOM_SOURCE_DIR "/tests/golden/tokenizer/tiny-v3/tokenizer.json"));
   for (auto& [key, value] : file.members()) {
     if (key == "pre_tokenizer") value = list_of(GetParam());
   }

@@ -72,7 +72,7 @@ struct Subject {
 };
 
 Subject load(const char* list) {
-  const std::string path = FATHOM_SOURCE_DIR "/tests/golden/tokenizer/pieces.json";
+  const std::string path = FATHOM_UNPACKED_TOKENIZERS "/pieces.json";
   const auto json = parse_json(*read_file(path, 4 << 20), {}, path);
   const Json& description = *json->find("lists")->find(list)->find("pre_tokenizer");
   Subject subject;

@@ -216,6 +216,11 @@ constexpr PresetFormats kMxfp4 = all_linear(Format::kFp8Block, Format::kMxfp4);
 constexpr PresetFormats kV4Fp8 = v4_formats(Format::kFp8BlockUe8m0, Format::kFp8BlockUe8m0);
 constexpr PresetFormats kV4Mxfp4 = v4_formats(Format::kMxfp4, Format::kMxfp4);
 constexpr PresetFormats kV4Nvfp4 = v4_formats(Format::kNvfp4, Format::kMxfp4);
+constexpr PresetFormats kNvfp4All = [] {
+  PresetFormats f = all_linear(Format::kNvfp4, Format::kNvfp4);
+  f.compressors = Format::kNvfp4;
+  return f;
+}();
 
 struct FormatRow {
   std::string_view name;
@@ -237,6 +242,7 @@ constexpr FormatRow kFormats[] = {
     same_for_all("int8", all_linear(Format::kInt8Channel, Format::kInt8Channel)),
     same_for_all("w4a8", all_linear(Format::kW4a8Channel, Format::kW4Fp8)),
     same_for_all("w4a8_group", all_linear(Format::kW4a8Group, Format::kW4Fp8)),
+    same_for_all("nvfp4_all", kNvfp4All),
 };
 
 const PresetFormats& formats_in(const FormatRow& row, const ModelConfig& config) {
@@ -282,6 +288,8 @@ Format format_of(const PresetFormats& f, const WeightSpec& spec) {
       return spec.draft && f.draft_experts != Format::kNone ? f.draft_experts : f.experts;
     case WeightRole::kDraft:
       return f.draft_input;
+    case WeightRole::kCompressor:
+      return f.compressors;
     case WeightRole::kEmbedding:
     case WeightRole::kHead:
     case WeightRole::kNorm:
@@ -289,7 +297,6 @@ Format format_of(const PresetFormats& f, const WeightSpec& spec) {
     case WeightRole::kRouterBias:
     case WeightRole::kStream:
     case WeightRole::kAttentionBias:
-    case WeightRole::kCompressor:
     case WeightRole::kHashTable:
       break;
   }

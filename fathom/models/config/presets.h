@@ -21,6 +21,7 @@ struct PresetFormats {
   bool draft = false;                    ///< true: the draft layer has the same, else it is bf16
   Format draft_experts = Format::kNone;  ///< kNone: the draft layer's are stored like the others
   Format draft_input = Format::kBf16;    ///< eh_proj; V4: e_proj and h_proj
+  Format compressors = Format::kBf16;    ///< V4's wkv and wgate
 };
 
 struct Preset {
@@ -47,6 +48,7 @@ enum class PresetFormatName : uint8_t {
   kInt8,   ///< the same
   kW4a8,   ///< every linear layer in QServe's format, a scale per output channel; experts w4_fp8
   kW4a8Group,  ///< the same with a scale per group of 128
+  kNvfp4All,   ///< every linear layer in NVFP4, V4's compressors too (not wo_a, which stays bf16)
 };
 
 /// "bf16", "fp8_block", ...

@@ -442,11 +442,12 @@ TEST(PresetFormats, UnknownNamesListTheKnownOnes) {
 
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
-            "--format fp5, expected bf16 fp8_block nvfp4 mxfp4 fp8 int8 w4a8 w4a8_group");
+            "--format fp5, expected bf16 fp8_block nvfp4 mxfp4 fp8 int8 w4a8 w4a8_group "
+            "nvfp4_all");
 }
 
 TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
-  for (const char* format : {"mxfp4", "fp8", "int8", "w4a8"}) {
+  for (const char* format : {"mxfp4", "fp8", "int8", "w4a8", "nvfp4_all"}) {
     for (const char* name : {"deepseek-moe-16b", "deepseek-v2-lite", "deepseek-v2", "deepseek-r1",
                              "deepseek-v4-pro"}) {
       const Preset preset = find_preset(name).value();
@@ -457,6 +458,31 @@ TEST(PresetFormats, EveryNameGivesAPlanOfEveryFamily) {
       EXPECT_TRUE(status.ok()) << name << ", " << format << ": " << status.message();
     }
   }
+}
+
+// As checkpoints with NVFP4 everywhere: linear layers of each kind, and what kernels read in bf16.
+TEST(PresetFormats, Nvfp4AllOfV4LeavesTheGroupedProjectionAndTheRouter) {
+  Preset preset = find_preset("deepseek-v4-pro").value();
+  preset.formats = preset_formats("nvfp4_all", preset.config).value();
+  const auto model = create_model(preset.config, {}).value();
+  WeightPlan plan(preset.config.symbols(), formats_of(preset.formats));
+
+  ASSERT_TRUE(model->declare_weights(plan).ok());
+
+  const std::map<WeightRole, Format> expected = {
+      {WeightRole::kAttention, Format::kNvfp4},    {WeightRole::kOutput, Format::kNvfp4},
+      {WeightRole::kCompressor, Format::kNvfp4},   {WeightRole::kExpert, Format::kNvfp4},
+      {WeightRole::kSharedExpert, Format::kNvfp4}, {WeightRole::kOutputGroups, Format::kBf16},
+      {WeightRole::kRouter, Format::kBf16},        {WeightRole::kHead, Format::kBf16}};
+  std::map<WeightRole, Format> found;
+  for (const WeightItem& item : plan.items()) {
+    for (const WeightSpec& s : item.sources) {
+      if (!expected.contains(s.role)) continue;
+      const auto [known, first] = found.emplace(s.role, s.format);
+      EXPECT_EQ(known->second, s.format) << s.name;
+    }
+  }
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

@@ -136,7 +136,8 @@ TEST(GpuPlan, BatchInvariantStepsRunTheSameVariantsForAnyNumberOfRows) {
                          {"deepseek-v3.2", "", Format::kE4m3},
                          {"deepseek-v4-flash"},
                          {"deepseek-v4-flash", "", Format::kE4m3},
-                         {"deepseek-v4-pro-nvfp4", "", Format::kNvfp4}}) {
+                         {"deepseek-v4-pro-nvfp4", "", Format::kNvfp4},
+                         {"deepseek-v4-pro", "nvfp4_all", Format::kNvfp4}}) {
     SCOPED_TRACE(str_cat(run.preset, " ", run.format, " ",
                          run.cache ? format_name(*run.cache) : std::string_view("default")));
     Preset preset = std::move(find_preset(run.preset)).value();

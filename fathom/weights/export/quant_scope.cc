@@ -35,6 +35,8 @@ constexpr LinearName kLinears[] = {
     {".self_attn.", ".self_attn.kv_proj.weight", kAllLinear},
     {".self_attn.indexer.", ".wq_b.weight", kAllLinear},
     {".self_attn.indexer.", ".wk.weight", kAllLinear},
+    {".self_attn.compressor.", ".kv_proj.weight", kCompressors},
+    {".self_attn.compressor.", ".gate_proj.weight", kCompressors},
     // DeepSeek's own names of V4.
     {".ffn.experts.", ".w1.weight", kExperts},
     {".ffn.experts.", ".w2.weight", kExperts},
@@ -47,6 +49,8 @@ constexpr LinearName kLinears[] = {
     {".attn.", ".attn.wq_b.weight", kAllLinear},
     {".attn.", ".attn.wkv.weight", kAllLinear},
     {".attn.indexer.", ".indexer.wq_b.weight", kAllLinear},
+    {".attn.", ".compressor.wkv.weight", kCompressors},
+    {".attn.", ".compressor.wgate.weight", kCompressors},
 };
 
 constexpr std::pair<std::string_view, std::string_view> kFused[] = {
@@ -64,8 +68,9 @@ Result<QuantScope> parse_quant_scope(std::string_view name) {
   if (name == "experts") return kExperts;
   if (name == "mlp-o") return kMlpO;
   if (name == "all-linear") return kAllLinear;
+  if (name == "compressors") return kCompressors;
   return invalid_argument(
-      str_cat("--scope is '", name, "'; known are experts, mlp-o and all-linear"));
+      str_cat("--scope is '", name, "'; known are experts, mlp-o, all-linear and compressors"));
 }
 
 bool in_quant_scope(std::string_view name, QuantScope scope) {

@@ -10,15 +10,15 @@
 namespace fathom {
 
 /// Which linears are quantised. Embeddings, the head, norms, the router, what mixes residual
-/// streams, and the weights of an indexer's heads never are; of V4 neither are the projections of
-/// compressors (their sums are kept in float32) and wo_a, as in published NVFP4 checkpoints.
+/// streams, the weights of an indexer's heads and V4's wo_a never are.
 enum class QuantScope {
-  kExperts,    ///< routed experts
-  kMlpO,       ///< all MLPs, experts and o_proj (V4: wo_b), as in R1-NVFP4-v2
-  kAllLinear,  ///< the projections of attention and of the indexer as well
+  kExperts,      ///< routed experts
+  kMlpO,         ///< all MLPs, experts and o_proj (V4: wo_b), as in R1-NVFP4-v2
+  kAllLinear,    ///< the projections of attention and of the indexer as well
+  kCompressors,  ///< V4's compressors as well; DeepSeek and NVIDIA publish them in bf16
 };
 
-/// "experts", "mlp-o" or "all-linear". Errors: InvalidArgument.
+/// "experts", "mlp-o", "all-linear" or "compressors". Errors: InvalidArgument.
 Result<QuantScope> parse_quant_scope(std::string_view name);
 
 /// True if the scope takes this weight, by its name.

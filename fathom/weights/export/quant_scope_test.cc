@@ -11,7 +11,8 @@ using enum QuantScope;
 std::string scope_of(const std::string& weight) {
   if (in_quant_scope(weight, kExperts)) return "experts";
   if (in_quant_scope(weight, kMlpO)) return "mlp-o";
-  return in_quant_scope(weight, kAllLinear) ? "all-linear" : "none";
+  if (in_quant_scope(weight, kAllLinear)) return "all-linear";
+  return in_quant_scope(weight, kCompressors) ? "compressors" : "none";
 }
 
 TEST(QuantScope, OfV4TakesLinearsInBothNamings) {
@@ -26,9 +27,11 @@ TEST(QuantScope, OfV4TakesLinearsInBothNamings) {
       {"attn.wkv", "self_attn.kv_proj", "all-linear"},
       {"attn.indexer.wq_b", "self_attn.compressor.indexer.q_b_proj", "all-linear"},
       {"attn.wo_a", "self_attn.o_a_proj", "none"},
-      {"attn.compressor.wkv", "self_attn.compressor.kv_proj", "none"},
-      {"attn.compressor.wgate", "self_attn.compressor.gate_proj", "none"},
-      {"attn.indexer.compressor.wkv", "self_attn.compressor.indexer.kv_proj", "none"},
+      {"attn.compressor.wkv", "self_attn.compressor.kv_proj", "compressors"},
+      {"attn.compressor.wgate", "self_attn.compressor.gate_proj", "compressors"},
+      {"attn.indexer.compressor.wkv", "self_attn.compressor.indexer.kv_proj", "compressors"},
+      {"attn.indexer.compressor.wgate", "self_attn.compressor.indexer.gate_proj", "compressors"},
+      {"attn.compressor.norm", "self_attn.compressor.kv_norm", "none"},
       {"attn.indexer.weights_proj", "self_attn.compressor.indexer.scorer.weights_proj", "none"},
       {"ffn.gate", "mlp.gate", "none"},
       {"attn_norm", "input_layernorm", "none"},
@@ -74,7 +77,7 @@ TEST(QuantScope, FusedPartnerIsTheOtherHalfOfAGatedProduct) {
 
 TEST(QuantScope, UnknownNameListsTheKnownOnes) {
   EXPECT_EQ(parse_quant_scope("all").status().message(),
-            "--scope is 'all'; known are experts, mlp-o and all-linear");
+            "--scope is 'all'; known are experts, mlp-o, all-linear and compressors");
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ std::string pattern_hint(const std::string& pattern, const std::vector<std::stri
   const auto near = near_names(pattern, {known.begin(), known.end()}, 1);
   if (!near.empty()) return did_you_mean({quoted(near.front())});
   const auto linear = std::find_if(modules.begin(), modules.end(), [](const std::string& module) {
-    return in_quant_scope(module + ".weight", QuantScope::kAllLinear);
+    return in_quant_scope(module + ".weight", QuantScope::kCompressors);
   });
   const std::string& example = linear != modules.end() ? *linear : modules.front();
   return str_cat(", expected a pattern of modules such as ", quoted(example));
@@ -157,7 +157,7 @@ class Quantizer {
     return unsupported(str_cat("nothing to quantise: of the ", tensors.size(), " tensors of ",
                                source_.directory(),
                                " none is a weight of --scope, expected the layers of a DeepSeek "
-                               "model; all-linear is the widest scope"));
+                               "model; compressors is the widest scope"));
   }
 
   Status make_plan() {

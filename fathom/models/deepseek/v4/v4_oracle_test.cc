@@ -136,7 +136,7 @@ TEST(V4Oracle, QuantisedMainModelAndDraftMatch) {
     const TempDir target;
     QuantizeOptions options;
     options.format = format;
-    options.scope = QuantScope::kAllLinear;
+    options.scope = QuantScope::kCompressors;
     const Checkpoint source = Checkpoint::open(checkpoint.path()).value();
     const auto report = quantize_checkpoint(source, target.file("q"), options);
     ASSERT_TRUE(report.ok()) << report.status().message();
