@@ -17,23 +17,6 @@ namespace {
 // Tokens of a pass of score(): its logits are chunk * V floats.
 constexpr int64_t kScoreChunk = 64;
 
-// An option that changes nothing here is said, not taken in silence.
-void warn_of_idle_options(const EngineOptions& o, const ModelConfig& c) {
-  const EngineOptions usual;
-  if (o.speculative == Speculative::kOff && (o.speculative_tokens != usual.speculative_tokens ||
-                                             o.speculative_topk != usual.speculative_topk ||
-                                             o.speculative_width != usual.speculative_width)) {
-    log_warn("the sizes of drafts (--speculative-tokens, -topk, -width) do nothing without ",
-             "--speculative mtp or ngram");
-  }
-  if (o.indexer_dtype && !c.has_indexer() && !c.is_v4()) {
-    log_warn("--indexer-dtype does nothing: the attention of ", c.architecture, " is not sparse");
-  }
-  if (o.attention != usual.attention && c.is_v4()) {
-    log_warn("--attention does nothing: DeepSeek-V4 has one form of attention");
-  }
-}
-
 // Of the configuration and of every tensor's name, format, shape and place. Pages never leave the
 // process, and within it the tensors of an open checkpoint do not change.
 std::string fingerprint_of(const ModelSource& source, const EngineOptions& o) {
@@ -185,7 +168,6 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options,
                                              const LoadProgress& progress) {
   FATHOM_TRY(validate(options));
   FATHOM_TRY(check_vocabulary(source, options));
-  warn_of_idle_options(options, source.model.config);
   std::unique_ptr<Engine> engine(new Engine);
   engine->options_ = options;
   if (!options.seed) engine->options_.seed = random_seed();

@@ -3,11 +3,64 @@
 #include <algorithm>
 #include <mutex>
 
+#include "fathom/base/hint.h"
 #include "fathom/base/log.h"
+#include "fathom/os/file.h"
 #include "fathom/runtime/check_pins.h"
 #include "fathom/weights/checkpoint/model_folder.h"
 
 namespace fathom {
+namespace {
+
+// An option that changes nothing here is said, not taken in silence.
+void warn_of_idle_options(const EngineOptions& o, const ModelConfig& c) {
+  const EngineOptions usual;
+  if (o.speculative == Speculative::kOff && (o.speculative_tokens != usual.speculative_tokens ||
+                                             o.speculative_topk != usual.speculative_topk ||
+                                             o.speculative_width != usual.speculative_width)) {
+    log_warn("the sizes of drafts (--speculative-tokens, -topk, -width) do nothing without ",
+             "--speculative mtp or ngram");
+  }
+  if (o.indexer_dtype && !c.has_indexer() && !c.is_v4()) {
+    log_warn("--indexer-dtype does nothing: the attention of ", c.architecture, " is not sparse");
+  }
+  if (o.attention != usual.attention && c.is_v4()) {
+    log_warn("--attention does nothing: DeepSeek-V4 has one form of attention");
+  }
+}
+
+// Of a directory that gave no model.
+Status hint_at_source(Status status, const EngineOptions& options) {
+  if (status.code() == StatusCode::kNotFound && options.dummy_weights) {
+    const auto names = list_directory(options.model);
+    if (names.ok() && std::find(names->begin(), names->end(), "config.json") != names->end()) {
+      return with_hint_instead(std::move(status),
+                               "--dummy-weights alone takes sizes and formats from the weights; "
+                               "with --format FORMAT config.json is enough");
+    }
+  }
+  return hint_at_files(std::move(status), options.model);
+}
+
+Result<ModelSource> find_source(const EngineOptions& options) {
+  if (options.preset.empty()) {
+    // Dummy weights in a format need no files but config.json.
+    Result<ModelSource> source = options.dummy_weights && options.format
+                                     ? ModelSource::describe(options.model, *options.format)
+                                     : ModelSource::open(options.model);
+    if (!source.ok()) return hint_at_source(std::move(source).status(), options);
+    return source;
+  }
+  FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
+  if (options.format) preset.formats = preset_formats(*options.format, preset.config);
+  const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;
+  if (cut) preset.config = first_layers(preset.config, options.layers);
+  ModelSource source = ModelSource::describe(preset);
+  if (cut) str_append(source.title, str_cat(", ", options.layers, " layers"));
+  return source;
+}
+
+}  // namespace
 
 Result<Machine> set_up_machine(const EngineOptions& options) {
   Machine machine;
@@ -40,20 +93,8 @@ int thread_count(const EngineOptions& options) {
 
 Result<ModelSource> open_source(const EngineOptions& options, SourceUse use) {
   FATHOM_TRY(check_source(options, use));
-  if (options.preset.empty()) {
-    // Dummy weights in a format need no files but config.json.
-    Result<ModelSource> source = options.dummy_weights && options.format
-                                     ? ModelSource::describe(options.model, *options.format)
-                                     : ModelSource::open(options.model);
-    if (!source.ok()) return hint_at_files(std::move(source).status(), options.model);
-    return source;
-  }
-  FATHOM_ASSIGN(Preset preset, find_preset(options.preset));
-  if (options.format) preset.formats = preset_formats(*options.format, preset.config);
-  const bool cut = options.layers > 0 && options.layers < preset.config.num_hidden_layers;
-  if (cut) preset.config = first_layers(preset.config, options.layers);
-  ModelSource source = ModelSource::describe(preset);
-  if (cut) str_append(source.title, str_cat(", ", options.layers, " layers"));
+  FATHOM_ASSIGN(ModelSource source, find_source(options));
+  warn_of_idle_options(options, source.config);
   return source;
 }
 

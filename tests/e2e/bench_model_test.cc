@@ -57,6 +57,17 @@ TEST(BenchModel, WeightsThatDoNotFitAreRefusedWithBothSizes) {
                                    "[0-9]+\\.[0-9][0-9] [KMG]iB are available"));
 }
 
+TEST(BenchModel, WithoutWeightsTheHintNamesTheFlagThatNeedsNone) {
+  const TempFolder folder;
+  fs::copy_file(fs::path(shipped_model()) / "config.json", folder / "config.json");
+
+  const ProgramResult r = run_fathom({"bench", "model", folder.str(), "--dummy-weights"});
+
+  EXPECT_EQ(r.exit_code, 65) << r.err;
+  EXPECT_THAT(r.err, HasSubstr("hint: --dummy-weights alone takes sizes and formats from the "
+                               "weights; with --format FORMAT config.json is enough"));
+}
+
 // The command itself refuses answers that drafts changed.
 TEST(BenchModel, SaysWhatTreesOfTheDraftLayerGive) {
   const DraftCheckpoint checkpoint;

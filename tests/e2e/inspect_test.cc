@@ -64,6 +64,15 @@ TEST(Inspect, CacheFormatsOfV4AreAskedForByName) {
   EXPECT_THAT(r.out, HasSubstr("indexer key e4m3, 21 layers x"));
 }
 
+TEST(Inspect, SaysWhichFlagDoesNothingForTheModel) {
+  const ProgramResult keys =
+      run_fathom({"inspect", "--as", "deepseek-v3", "--indexer-dtype", "fp8_e4m3"});
+
+  EXPECT_EQ(keys.exit_code, 0) << keys.err;
+  EXPECT_THAT(keys.err, HasSubstr("--indexer-dtype does nothing: the attention of "
+                                  "DeepseekV3ForCausalLM is not sparse"));
+}
+
 TEST(Inspect, CacheFormatsOfV4AreRefusedForOtherModels) {
   const ProgramResult rows =
       run_fathom({"inspect", "--as", "deepseek-v3", "--kv-cache-dtype", "nvfp4"});
