@@ -205,6 +205,7 @@ constexpr std::string_view kQuantizeDetails =
 constexpr Example kQuantizeExamples[] = {
     {"fathom quantize deepseek-v3 deepseek-v3-nvfp4 --format nvfp4", "MLPs, experts and o_proj"},
     {"fathom quantize SRC DST --format fp8_block --scope all-linear", "attention as well"},
+    {"fathom quantize SRC DST --calibrate text.txt", "with scales for --activations nvfp4"},
 };
 
 constexpr Usage kVerifyUsage[] = {"fathom verify MODEL [OPTIONS]"};

@@ -10,7 +10,8 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"file ids-out config chat ppl vectors ids logits-out out-file png dataset-path api-key-file "
+    {"file ids-out config chat ppl calibrate vectors ids logits-out out-file png dataset-path "
+     "api-key-file "
      "ssl-keyfile ssl-certfile trace-requests prompts out",
      ValueType::kText, "FILE"},
     {"out-dir profile-dir prefix", ValueType::kText, "DIR"},
@@ -49,7 +50,7 @@ constexpr Row kRows[] = {
      "min-time budget",
      ValueType::kNumber, "SECONDS"},
     {"max-tokens prompt depth input-len output-len shared-prefix-len task-len tool-result-len "
-     "tool-result-max prompt-tokens chunk",
+     "tool-result-max prompt-tokens chunk calibrate-tokens",
      ValueType::kNumber, "TOKENS"},
     {"seq kv-len", ValueType::kNumber, "TOKENS"},
     {"max-body-mb", ValueType::kNumber, "MIB"},

@@ -24,6 +24,7 @@
 #include "fathom/kernels/moe/w4a8_group_gemm/w4a8_group_gemm.h"
 #include "fathom/kernels/quant/nvfp4_quant/nvfp4_quant.h"
 #include "fathom/kernels/quant/token_quant/token_quant.h"
+#include "fathom/layers/input_amax.h"
 
 namespace fathom {
 namespace {
@@ -397,6 +398,7 @@ std::span<const LinearRow> linear_rows() {
 }
 
 Status linear(Exec& ex, Op op, const View& x, const LinearWeight& w, const View& y, LinearUse use) {
+  if (w.input_amax.present() && !ex.dry()) note_input_amax(x, w.input_amax);
   SelectionRow row{.index = 0};
   for (const LinearRow& r : kLinearRows) {
     if (serves(r, w.w.format(), use)) {
@@ -489,6 +491,7 @@ Status group_linear(Exec& ex,
   const Format format = w.w.format();
   if (x_scales.present() && !takes_fp8_rows(format))
     return no_row(op, "grouped kernel", w, "x is in fp8");
+  if (w.input_amax.present() && !ex.dry()) note_expert_amax(x, runs.offsets, w.input_amax);
   if (w.quantises_input() && !x_scales.present())
     return quantised_group_linear(ex, op, x, w, runs, y, top_k);
   if (takes_fp8_rows(format))

@@ -112,7 +112,7 @@ Status warn_of_guessed_scales(const WeightPlan& plan, const ModelSource& source)
   if (guessed == 0) return {};
   log_warn(source.title, ": ", guessed, " of ", all,
            " weights in nvfp4 have no input_scale: it counts as 1, of an expert as the largest "
-           "beside it");
+           "beside it; `fathom quantize --calibrate FILE` measures and writes them");
   return {};
 }
 
@@ -325,6 +325,7 @@ Result<std::unique_ptr<Model>> open_model(const ModelSource& source,
     FATHOM_ASSIGN(store, load_weights(real.plan, *source.checkpoint, *options.pool,
                                       {.progress = options.progress}));
   }
+  if (options.loaded) options.loaded(real.plan);
   FATHOM_TRY(real.model->attach(std::move(store)));
   return std::move(real.model);
 }

@@ -61,6 +61,8 @@ struct OpenOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
   /// Asked with the model on shapes alone, before anything is read; an error of it is returned.
   std::function<Status(const Model& dry)> admit = {};
+  /// Told what lies where, once the weights are read.
+  std::function<void(const WeightPlan& plan)> loaded = {};
 };
 
 /// Opens a model. A draft layer is used if the options allow it and its tensors are there. Tensors

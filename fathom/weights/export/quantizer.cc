@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "fathom/base/near_names.h"
+#include "fathom/formats/block/block_fp4.h"
 #include "fathom/formats/layout/tile_layout.h"
 #include "fathom/os/sha256.h"
 #include "fathom/text/file_kind.h"
@@ -30,6 +31,7 @@ struct Job {
   const TensorRef* copy = nullptr;  // set for a tensor that stays as it is
   std::string weight;               // else: the weight it belongs to
   size_t part = 0;                  // and which of its tensors it is
+  float input_scale = 0;            // not 0: it is this number
 };
 
 std::string module_of(std::string_view weight_name) {
@@ -213,6 +215,13 @@ class Quantizer {
     return {};
   }
 
+  // 0: it is not known what the weight's products read, or that is nothing but zeros.
+  float input_scale_of(const std::string& weight) const {
+    const auto known = options_.input_amax.find(weight);
+    if (options_.format != Format::kNvfp4 || known == options_.input_amax.end()) return 0;
+    return known->second > 0 ? nvfp4_global_scale(known->second) : 0;
+  }
+
   Status plan_quantised(const std::string& weight) {
     FATHOM_ASSIGN(const StoredLinear stored, describe_linear(source_, weight));
     if (!can_decode_rows(stored.format)) {
@@ -227,6 +236,12 @@ class Quantizer {
       plan_.push_back(
           {.name = tensors[part].name, .dtype = tensors[part].dtype, .shape = tensors[part].shape});
       jobs_.push_back({.copy = nullptr, .weight = weight, .part = part});
+    }
+    if (const float scale = input_scale_of(weight); scale > 0) {
+      plan_.push_back(
+          {.name = module_of(weight) + ".input_scale", .dtype = Format::kF32, .shape = {}});
+      jobs_.push_back({.copy = nullptr, .weight = weight, .input_scale = scale});
+      ++report_.num_input_scales;
     }
     return {};
   }
@@ -244,6 +259,11 @@ class Quantizer {
         at += static_cast<int64_t>(count);
         advance(static_cast<int64_t>(count));
       }
+      return {};
+    }
+    if (job.input_scale > 0) {
+      FATHOM_TRY(sink.append(std::as_bytes(std::span(&job.input_scale, 1))));
+      advance(sizeof(job.input_scale));
       return {};
     }
     if (cached_weight_ != job.weight) FATHOM_TRY(quantize(job.weight));
@@ -339,7 +359,11 @@ class Quantizer {
                                " draft=", options_.keep_draft, " shard=", options_.max_shard_bytes);
     for (const std::string& pattern : options_.ignore)
       str_append(text, " ignore=" + pattern);
-    return text;
+    if (options_.input_amax.empty()) return text;
+    std::string amax;
+    for (const auto& [weight, value] : options_.input_amax)
+      str_append(amax, str_cat(weight, " ", value, "\n"));
+    return str_cat(text, " inputs=", to_hex(sha256(amax)));
   }
 
   Status collect_side_files(CheckpointWriterOptions& writer) const {

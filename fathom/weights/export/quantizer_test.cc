@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fathom/os/file.h"
+#include "fathom/weights/checkpoint/linear_format.h"
 #include "fathom/weights/checkpoint/quant_config.h"
 #include "fathom/weights/export/journal.h"
 #include "tests/support/temp_dir.h"
@@ -126,6 +127,52 @@ TEST(QuantizeCheckpoint, KeepsWhatAPatternMatches) {
 
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(report->num_weights, 2);
+}
+
+QuantizeOptions calibrated(float down) {
+  QuantizeOptions options;
+  options.input_amax = {{"model.layers.0.mlp.down_proj.weight", down},
+                        {"model.layers.0.mlp.up_proj.weight", 0.0f},
+                        {"lm_head.weight", 3.0f}};
+  return options;
+}
+
+TEST(QuantizeCheckpoint, WritesTheInputScalesOfWhatItQuantises) {
+  const Source source;
+  const TempDir dir;
+
+  const auto report = quantize_checkpoint(source.open(), dir.file("out"), calibrated(2688));
+
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->num_input_scales, 1);
+  const Checkpoint out = Checkpoint::open(dir.file("out")).value();
+  const StoredLinear down = describe_linear(out, "model.layers.0.mlp.down_proj.weight").value();
+  ASSERT_NE(down.input_scale, nullptr);
+  EXPECT_EQ(read_tensor_scale(out, *down.input_scale).value(), 1.0f);  // 2688 / (6 * 448)
+  EXPECT_EQ(out.find("model.layers.0.mlp.up_proj.input_scale"), nullptr) << "it read zeros";
+  EXPECT_EQ(out.find("lm_head.input_scale"), nullptr) << "it is not quantised";
+}
+
+TEST(QuantizeCheckpoint, DoesNotResumeWithOtherInputScales) {
+  const Source source;
+  const TempDir dir;
+  ASSERT_TRUE(quantize_checkpoint(source.open(), dir.file("out"), calibrated(1)).ok());
+
+  const auto other = quantize_checkpoint(source.open(), dir.file("out"), calibrated(2));
+
+  EXPECT_EQ(other.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(QuantizeCheckpoint, OtherFormatsHaveNoInputScale) {
+  const Source source;
+  const TempDir dir;
+  QuantizeOptions options = calibrated(1);
+  options.format = Format::kMxfp4;
+
+  const auto report = quantize_checkpoint(source.open(), dir.file("out"), options);
+
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(report->num_input_scales, 0);
 }
 
 // The configs would declare a format that no tensor has.

@@ -20,6 +20,9 @@ struct LinearWeight {
   /// nvfp4 in a plan of Nvfp4Inputs::kQuantised: 1 / input_scale, what nvfp4_quant takes. Where it
   /// is present, products quantise what they read.
   View input_gs;
+  /// On a CPU, while somebody calibrates: f32 [1] or [E], the largest magnitude that products with
+  /// each matrix have read so far.
+  View input_amax;
   /// QServe only: zero points f16 [N] (w4a8_channel) or i8 [K/128, N] (w4a8_group); the latter has
   /// a second scale, f16 [N].
   View zeros;
