@@ -491,7 +491,8 @@ Status group_linear(Exec& ex,
   const Format format = w.w.format();
   if (x_scales.present() && !takes_fp8_rows(format))
     return no_row(op, "grouped kernel", w, "x is in fp8");
-  if (w.input_amax.present() && !ex.dry()) note_expert_amax(x, runs.offsets, w.input_amax);
+  if (w.input_amax.present() && !x_scales.present() && !ex.dry())
+    note_expert_amax(x, runs.offsets, w.input_amax);
   if (w.quantises_input() && !x_scales.present())
     return quantised_group_linear(ex, op, x, w, runs, y, top_k);
   if (takes_fp8_rows(format))
