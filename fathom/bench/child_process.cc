@@ -67,17 +67,18 @@ bool wait_for_message(int fd, const std::function<bool()>& stop) {
   return true;
 }
 
-/// Until the child ends or has to.
+/// Until the child ends or has to: what it sent before that is read in any case.
 void read_messages(int fd,
                    pid_t child,
                    const OnMessage& on_message,
                    const std::function<bool()>& stop) {
   std::string pending;
   std::array<char, 1 << 14> chunk;
+  bool runs_on = true;
   for (;;) {
-    if (stop && !wait_for_message(fd, stop)) {
+    if (stop && runs_on && !wait_for_message(fd, stop)) {
       kill(child, SIGKILL);
-      return;
+      runs_on = false;
     }
     const ssize_t got = read(fd, chunk.data(), chunk.size());
     if (got < 0 && errno == EINTR) continue;

@@ -26,7 +26,8 @@ struct ChildEnd {
 /// arrive; a message that the child's death cut short is dropped. Only the calling thread lives on
 /// in the child, so this process must not have a thread pool at work. The child ends with its
 /// parent, and at once when it is interrupted (SIGINT), whatever the parent does then. `stop`, if
-/// there is one, is asked some times a second; when it says so, the child is killed. Errors: Io
+/// there is one, is asked some times a second; when it says so, the child is killed, and what it
+/// sent until then still arrives. Errors: Io
 /// when the system refuses a process.
 Result<ChildEnd> run_in_child(const std::function<void(const SendMessage& send)>& work,
                               const OnMessage& on_message,

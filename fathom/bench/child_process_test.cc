@@ -65,6 +65,32 @@ TEST(ChildProcess, IsKilledWhenTheParentIsToldToStop) {
   EXPECT_EQ(messages, (Messages{{'R', "row"}}));
 }
 
+TEST(ChildProcess, WhatItSentBeforeItIsKilledArrives) {
+  messages.clear();
+  int sent[2];
+  ASSERT_EQ(pipe(sent), 0);
+
+  const ChildEnd end =
+      run_in_child(
+          [&](const SendMessage& send) {
+            send('R', "row");
+            if (write(sent[1], "!", 1) != 1) _exit(1);
+            for (;;)
+              pause();
+          },
+          [](char kind, std::string_view bytes) { messages.emplace_back(kind, bytes); },
+          [&] {
+            char byte = 0;
+            return read(sent[0], &byte, 1) == 1;  // asked before anything is read
+          })
+          .value();
+
+  EXPECT_EQ(end.how, "signal 9 (Killed)");
+  EXPECT_EQ(messages, (Messages{{'R', "row"}}));
+  close(sent[0]);
+  close(sent[1]);
+}
+
 TEST(ChildProcess, EndsWhenItIsInterruptedWhateverItsParentDoesThen) {
   const auto handler = std::signal(SIGINT, SIG_IGN);
 
