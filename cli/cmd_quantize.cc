@@ -133,11 +133,14 @@ Command add_quantize(CLI::App& app) {
       ->capture_default_str();
   sub->add_flag("--no-draft", flags->no_draft, "Leave the draft layer out");
   sub->add_option("--ignore", flags->ignore, "Pattern of modules that stay as they are (repeat)");
-  sub->add_option("--calibrate", flags->calibrate,
-                  "Text file: SRC runs over it on the CPU, and weights in nvfp4 get an input_scale "
-                  "for activations in nvfp4")
-      ->check(not_empty("a file"));
+  CLI::Option* const text =
+      sub->add_option(
+             "--calibrate", flags->calibrate,
+             "Text file: SRC runs over it on the CPU, and weights in nvfp4 get an input_scale "
+             "for activations in nvfp4")
+          ->check(not_empty("a file"));
   sub->add_option("--calibrate-tokens", flags->calibrate_tokens, "Its first tokens")
+      ->needs(text)
       ->check(integer_range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
   sub->add_option("--shard-gb", flags->shard_gb, "Largest shard in GB")
