@@ -11,8 +11,7 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"file ids-out config chat ppl calibrate vectors ids logits-out out-file png dataset-path "
-     "api-key-file "
-     "ssl-keyfile ssl-certfile trace-requests prompts out",
+     "api-key-file ssl-keyfile ssl-certfile trace-requests prompts out",
      ValueType::kText, "FILE"},
     {"out-dir profile-dir prefix", ValueType::kText, "DIR"},
     {"uds source-links", ValueType::kText, "PATH"},

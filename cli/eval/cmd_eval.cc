@@ -12,6 +12,7 @@
 #include "cli/config/engine_flags.h"
 #include "cli/config/lists.h"
 #include "cli/engine/model_setup.h"
+#include "cli/engine/text_blocks.h"
 #include "cli/eval/eval_output.h"
 #include "cli/flags.h"
 #include "cli/io/interrupt.h"
@@ -31,7 +32,6 @@
 namespace fathom::cli {
 namespace {
 
-constexpr int64_t kPerplexityBlock = 511;
 constexpr int64_t kGreedyTokens = 64;
 
 struct Flags {
@@ -75,28 +75,24 @@ Result<int> eval_perplexity(const Flags& flags,
                             bool quiet) {
   // The first Ctrl-C gives what is scored so far.
   install_interrupt_handler();
-  FATHOM_ASSIGN(const Tokenizer tokenizer, load_tokenizer(opened.directory));
-  FATHOM_ASSIGN(const std::string text, read_text(flags.text));
-  if (text.empty()) return corrupt(str_cat(flags.text, ": is 0 bytes long, expected some text"));
-  const std::vector<int32_t> ids = tokenizer.encode(text);
-  if (!tokenizer.bos_id()) return corrupt("the tokenizer names no token of the beginning");
+  FATHOM_ASSIGN(const TextTokens text, read_tokens(opened.directory, flags.text));
   FATHOM_ASSIGN(const auto session,
-                make_session(*opened.model, machine, flags.engine, kPerplexityBlock + 1, false));
+                make_session(*opened.model, machine, flags.engine, kTextBlock + 1, false));
   bool interrupted = false;
   Progress bar("scoring", "tokens", quiet);
-  FATHOM_ASSIGN(const Perplexity result,
-                perplexity(*session, ids, *tokenizer.bos_id(), kPerplexityBlock,
-                           [&](int64_t done, int64_t total) {
-                             bar.update(done, total);
-                             interrupted = take_interrupt();
-                             return !interrupted;
-                           }));
+  FATHOM_ASSIGN(const Perplexity result, perplexity(*session, text.ids, text.bos, kTextBlock,
+                                                    [&](int64_t done, int64_t total) {
+                                                      bar.update(done, total);
+                                                      interrupted = take_interrupt();
+                                                      return !interrupted;
+                                                    }));
   bar.erase();
-  const auto num_ids = static_cast<int64_t>(ids.size());
+  const auto num_ids = static_cast<int64_t>(text.ids.size());
   const double share = static_cast<double>(result.tokens) / static_cast<double>(num_ids);
-  const PerplexityFound found{.model = opened.title,
-                              .result = result,
-                              .text_bytes = std::llround(share * static_cast<double>(text.size()))};
+  const PerplexityFound found{
+      .model = opened.title,
+      .result = result,
+      .text_bytes = std::llround(share * static_cast<double>(text.text_bytes))};
   const int code = print(found, flags);
   if (!interrupted) return code;
   log_warn("interrupted: this is of the first ", result.tokens, " of ", num_ids, " tokens");
@@ -229,15 +225,7 @@ Result<std::vector<std::vector<int32_t>>> comparison_input(const Flags& flags,
   FATHOM_ASSIGN(const std::string text, read_text(flags.text));
   const std::vector<int32_t> ids = tokenizer.encode(text);
   if (ids.empty()) return corrupt(str_cat(flags.text, ": has no tokens, expected some text"));
-  std::vector<std::vector<int32_t>> blocks;
-  for (size_t at = 0; at < ids.size(); at += kPerplexityBlock) {
-    std::vector<int32_t>& block = blocks.emplace_back();
-    if (tokenizer.bos_id()) block.push_back(*tokenizer.bos_id());
-    const size_t end = std::min(ids.size(), at + kPerplexityBlock);
-    block.insert(block.end(), ids.begin() + static_cast<int64_t>(at),
-                 ids.begin() + static_cast<int64_t>(end));
-  }
-  return blocks;
+  return in_blocks(ids, tokenizer.bos_id());
 }
 
 // KEY=VALUE of one option of the other model.
